@@ -40,9 +40,10 @@ from onnxopt.phases import Progress, silent
 from onnxopt.runtime import archs as chosen_archs
 from onnxopt.runtime import providers, releases
 from onnxopt.runtime.sessions import Session
+from onnxopt.verification.ahead import Ahead
 from onnxopt.verification.emulation import gcc
 from onnxopt.verification.quality import Goals
-from onnxopt.verification.reference import Ahead, Check
+from onnxopt.verification.reference import Case, Check
 from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, open_ahead
 
@@ -76,7 +77,7 @@ def optimize(
     ort_min: str | None = None,
     launch_choices: bool = False,
     progress: Progress | None = None,
-    cache: Path | None = None,
+    cache: str | Path | None = None,
     data: Sequence[DataSource] = (),
     emulate: bool = False,
     precision: str | None = None,
@@ -125,8 +126,20 @@ def optimize(
     check_output(output)
     if emulate:
         _check_emulation(verify, archs)
+    kept = None if cache is None else Path(cache)
     options = _Options(
-        shapes or {}, archs, verify, external_data, portable, oldest, launch_choices, cache, emulate, goals, {}, {}
+        shapes or {},
+        archs,
+        verify,
+        external_data,
+        portable,
+        oldest,
+        launch_choices,
+        kept,
+        emulate,
+        goals,
+        {},
+        {},
     )
     with contextlib.ExitStack() as stack:
         with phases("load"):
@@ -141,7 +154,12 @@ def optimize(
             near = None
             if reference is not None:
                 near = reference_quality.opened(Path(reference), original.traits, source.path)
-            ahead = open_ahead(source.path, original.traits, source.bytes) if verify or want else None
+            ahead = None
+            if verify or want is not None:
+                drawn = None if own or (want is not None and calibration) else pinned
+                ahead = open_ahead(source.path, original.traits, source.bytes, drawn)
+            if ahead is not None:
+                stack.callback(ahead.stop)
         with phases("normalize"):
             normalized = normalize.normalize(source.model)
             if ort_min is not None:
@@ -181,7 +199,7 @@ class _Options(NamedTuple):
 class _Job(NamedTuple):
     """What to optimize. original: the user's model. source, traits: of the model that is verified against.
 
-    before: the work of the user's model, where it is known. ahead: a session of `source` that was begun. data: the
+    before: the work of the user's model, where it is known. ahead: a run of `source` that was begun. data: the
     user's inputs to verify with. near: the float32 model that the original was quantized from, if one was given.
     lowered: where lower precision was asked for; then `source` is the converted model.
     """
@@ -191,7 +209,7 @@ class _Job(NamedTuple):
     traits: Traits
     normalized: normalize.Normalized
     before: tuple[Work, ...] | None
-    ahead: Ahead | None
+    ahead: Ahead[Case] | None
     data: Sequence[UserData]
     near: FloatModel | None = None
     lowered: lowered.Lowered | None = None

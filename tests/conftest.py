@@ -11,6 +11,9 @@ import onnx.helper
 import onnxruntime as ort
 import pytest
 
+from onnxopt.runtime import footprint
+from onnxopt.runtime.sessions import RunError
+
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "onnxopt" / "lib" / "libonnxopt_ops.so"
 
@@ -69,6 +72,16 @@ def library() -> Path:
     if not LIBRARY.is_file():
         pytest.fail(f"{LIBRARY.relative_to(ROOT)} is not built; run: make build", pytrace=False)
     return LIBRARY
+
+
+@pytest.fixture
+def without_footprints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bench starts no processes of its own, which take seconds, and says so; for tests of what else it does."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RunError("switched off")
+
+    monkeypatch.setattr(footprint, "measure", refuse)
 
 
 @pytest.fixture

@@ -12,6 +12,19 @@ _EPILOGUES = (
     ("", "leaky_relu"), ("last", "leaky_relu"), ("last", "clip"), ("", "hardswish"), ("last", "hardswish_of_gate"),
     ("", "prelu"), ("last", "prelu"), ("", "hardswish_scaled_gate"), ("", "hardswish_scaled_product"),
 )  # fmt: skip
+_OF_PRODUCTS = (("", ""), ("", "relu"), ("before", ""), ("before", "relu"))  # epilogues that cuBLASLt has as well
+
+
+def draw_product(seed: int) -> Layer:
+    """A 1x1 convolution that becomes a product, which cuBLASLt or cuDNN runs."""
+    rng = np.random.default_rng(seed)
+    residual, activation = _OF_PRODUCTS[rng.integers(len(_OF_PRODUCTS))]
+    channels = [1, 3, 8, 12, 16, 24, 40, 64, 100, 128]
+    return Layer(
+        n=int(rng.integers(1, 9)), h=int(rng.integers(1, 40)), w=int(rng.integers(1, 40)), c=int(rng.choice(channels)),
+        k=int(rng.choice(channels)), kernel=(1, 1), dtype=_DTYPES[rng.integers(3)], bias=bool(rng.random() < 0.8),
+        residual=residual, activation=activation, symbolic=("N",) if rng.random() < 0.3 else (), seed=seed,
+    )  # fmt: skip
 
 
 def draw(seed: int) -> Layer:

@@ -1,11 +1,12 @@
-"""Dense convolution layers of the open networks: ours, cuDNN alone, torch in channels_last with the epilogue, a copy.
+"""Dense convolution layers of the open networks: ours, cuDNN alone, cuBLASLt alone, torch in channels_last, a copy.
 
     python -m benchmarks.gpu.convolutions prepare DIR               on any machine, without a GPU
     python -m benchmarks.gpu.convolutions run DIR --out OUT.json    on the GPU machine: onnxruntime, torch, onnx
 
 The layers are those of benchmarks/results/conv_layers_h200.json, float16, NHWC. `run` compares every layer with float64
-first. It times the plan that cuDNN's heuristic offers first, and with --tune the plan that the library measured to be
-the fastest (ONNXOPT_CONV_TUNE, in a process of its own). Runs lie in one CUDA graph, over buffers in rotation.
+first. It times what the library chooses by itself, and with --tune what it measured to be the fastest
+(ONNXOPT_CONV_TUNE and ONNXOPT_GEMM_TUNE, in a process of its own). cuDNN and cuBLASLt run the bare convolution, through
+torch; torch's column has the epilogue. Runs lie in one CUDA graph, over buffers in rotation.
 """
 
 from __future__ import annotations
@@ -144,8 +145,20 @@ def _measure(layer: Layer, model: bytes, library: pathlib.Path, tuned: pathlib.P
     for name, epilogue in (("cudnn_alone", False), ("torch", True)):
         runs = _torch_runs(layer, inputs, epilogue)
         row[name] = None if runs is None else microseconds_in_graph(runs, torch.cuda.Stream())
+    row["cublaslt_alone"] = _product_microseconds(layer, inputs)
     row["copy"] = copy_microseconds(moved, sets)
     return row
+
+
+def _product_microseconds(layer: Layer, inputs: list[Tensors]) -> float | None:
+    """Of the bare product of the pixels and the weight; None where the convolution is none."""
+    if layer.kernel != (1, 1) or layer.strides != (1, 1) or any(layer.pads):
+        return None
+    weight = _weights(layer)[0].reshape(layer.k, layer.c).T
+    given = [i["x"].reshape(-1, layer.c) for i in inputs]
+    results = [torch.empty(len(x), layer.k, device="cuda", dtype=x.dtype) for x in given]
+    runs = [lambda x=x, y=y: torch.mm(x, weight, out=y) for x, y in zip(given, results, strict=True)]
+    return microseconds_in_graph(runs, torch.cuda.Stream())
 
 
 def measure_plans(root: pathlib.Path) -> int:
@@ -201,7 +214,7 @@ def run(folder: pathlib.Path, out: pathlib.Path | None, tune: bool, only: list[s
     return _report(rows)
 
 
-_TIMES = ("roofline", "copy", "cudnn_alone", "torch", "ours", "ours_tuned")
+_TIMES = ("roofline", "copy", "cudnn_alone", "cublaslt_alone", "torch", "ours", "ours_tuned")
 
 
 def _report(rows: list[dict[str, Any]]) -> int:

@@ -114,20 +114,21 @@ def measure(name: str, folder: pathlib.Path, device: str) -> dict[str, Any]:
     }
     del source
     row: dict[str, Any] = json.loads((folder / f"{name}.plan.json").read_text())
-    outputs, tables = {}, {}
+
+    def opened(label: str, model: bytes, ops: str | None) -> Any:
+        return session(model, ops, device, options=row["options"] if label != "before" else {})
+
+    outputs = {}
     for label, (model, ops) in [*models.items(), ("inlined", (models["after"][0], None))]:
-        options = row["options"] if label != "before" else {}
-        run_in = session(model, ops, device, options=options)
-        outputs[label] = run_in.run(None, given)[0]
-        if device != "cpu" and label in models:
-            tables[label] = launches(run_in, given)
-        del run_in
+        outputs[label] = opened(label, model, ops).run(None, given)[0]
     row["compare"] = compare(outputs["after"], outputs["before"])
     row["compare_inlined"] = compare(outputs["inlined"], outputs["before"])
-    row["kernels"] = tables
-    if device == "cpu" or not row["compare"]["agrees"]:
+    row["kernels"] = {}
+    if device == "cpu":
         return row
-    row.update(timings(models, given, row["options"]))
+    if row["compare"]["agrees"]:
+        row.update(timings(models, given, row["options"]))
+    row["kernels"] = {label: launches(opened(label, *of), given) for label, of in models.items()}
     return row
 
 

@@ -71,12 +71,12 @@ def measure(name: str, folder: pathlib.Path, device: str) -> dict[str, Any]:
     for label, way in ways.items():
         opened = _open(way, device)
         row["compare"][label] = compare(opened.run(None, given)[0], expected)
-        if device != "cpu":
-            row["kernels"][label] = launches(opened, given)
         del opened
-    if device != "cpu" and not disagreeing(row):
-        ways.pop("inlined")
-        row["ms"] = timings(ways, given)
+    if device == "cpu":
+        return row
+    if not disagreeing(row):
+        row["ms"] = timings({k: way for k, way in ways.items() if k != "inlined"}, given)
+    row["kernels"] = {label: launches(_open(way, device), given) for label, way in ways.items()}
     return row
 
 

@@ -6,7 +6,7 @@
 Every layer is a model of one node, whose body is removed: only the library's kernel can run it. Each layer runs twice;
 every fourth also in a CUDA graph of ONNX Runtime, with new inputs in the same buffers. One session runs five shapes in
 a loop, several sessions run side by side, and those without TF32 have to be exact. `run --device cpu` makes the
-comparisons with the CPU kernels.
+comparisons with the CPU kernels. `run --tune` has the library measure everything, and run what it found.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import pathlib
 import sys
 import tarfile
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases.random_convolutions import draw
+from benchmarks.cases.random_convolutions import draw, draw_product
 from benchmarks.support import convolution_cases
 from benchmarks.support.arguments import add_device_and_out, command
 from tests.support.convolution_graphs import Layer
@@ -46,9 +47,10 @@ _EXACT_LAYERS = (
 )
 
 
-def prepare(folder: pathlib.Path, count: int, seed: int) -> None:
+def prepare(folder: pathlib.Path, count: int, products: int, seed: int) -> None:
     """Write the models without their weights, the library and kernels.json."""
     layers = [*_DYNAMIC, *_EXACT_LAYERS, *(draw(seed + k) for k in range(count))]
+    layers += [draw_product(seed + k) for k in range(products)]
     kernels = convolution_cases.pack(folder / _ARCHIVE, layers, casts=True)
     size = (folder / _ARCHIVE).stat().st_size
     print(f"{len(layers)} layers, {kernels} kernels, {size / 1e6:.1f} MB")
@@ -206,13 +208,22 @@ def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
 def main() -> int:
     parser, (prepared, ran) = command(__doc__)
     prepared.add_argument("--count", type=int, default=300)
+    prepared.add_argument("--products", type=int, default=60, help="1x1 convolutions that become products")
     prepared.add_argument("--seed", type=int, default=0)
     add_device_and_out(ran)
+    ran.add_argument("--tune", action="store_true", help="measure algorithms and plans, and run the fastest")
     args = parser.parse_args()
     if args.verb == "prepare":
-        prepare(args.folder, args.count, args.seed)
+        prepare(args.folder, args.count, args.products, args.seed)
         return 0
-    return run(args.folder, args.device, args.out)
+    with tempfile.TemporaryDirectory() as name:
+        if args.tune:
+            os.environ |= {f"ONNXOPT_{kind}_TUNE": f"{name}/{kind}.json" for kind in ("GEMM", "CONV")}
+        found = run(args.folder, args.device, args.out)
+        for file in sorted(pathlib.Path(name).iterdir()):
+            entries = json.loads(file.read_text())["entries"]
+            print(f"{file.stem}: {len(entries)} measured, {sum('cudnn' in e for e in entries)} of cuDNN")
+    return found
 
 
 if __name__ == "__main__":

@@ -37,6 +37,19 @@ def _image(channels: int, side: int) -> tuple[str, str, str, str]:
     return f"{shape} x, float16[{channels}] g, float16[{channels}] b", f"{shape} y", _CONVNEXT, ""
 
 
+def _windows(side: int, channels: int) -> tuple[str, str, str, str]:
+    """The sum behind a block of MaxViT, which is read again, and its norm in the order of windows of 7x7."""
+    shape, count = f"float16[16,{side},{side},{channels}]", (side // 7) ** 2
+    return (
+        f"{shape} x, {shape} r, float16[{channels}] g, float16[{channels}] b",
+        f"{shape} z, float16[{16 * count},49,{channels}] y",
+        "z = Add(x, r) n = LayerNormalization(z, g, b) s = Reshape(n, w) t = Transpose<perm = [0, 1, 3, 2, 4, 5]>(s) "
+        "y = Reshape(t, q)",
+        f"int64[6] w = {{16, {side // 7}, 7, {side // 7}, 7, {channels}}}, "
+        f"int64[3] q = {{{16 * count}, 49, {channels}}}",
+    )
+
+
 # name: inputs, outputs, body, constants
 CASES: dict[str, tuple[str, str, str, str]] = {
     "q norm and rotary, 1x512x16x128": (
@@ -81,6 +94,10 @@ CASES: dict[str, tuple[str, str, str, str]] = {
         "float16[64,197,768] y, float16[64,197,768] z",
         "a = Concat<axis = 1>(k, x) z = Add(a, p) y = LayerNormalization(z, g, b)", "",
     ),
+    "MaxViT: sum, norm, windows, 16x56x56x64": _windows(56, 64),
+    "MaxViT: sum, norm, windows, 16x28x28x128": _windows(28, 128),
+    "MaxViT: sum, norm, windows, 16x14x14x256": _windows(14, 256),
+    "MaxViT: sum, norm, windows, 16x7x7x512": _windows(7, 512),
     "softmax with a sink, 8x16x512x512": (
         "float16[8,16,512,512] x, float16[8,16,512,1] k", "float16[8,16,512,513] y",
         "a = Concat<axis = -1>(x, k) y = Softmax(a)", "",
@@ -113,7 +130,7 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     for k, (name, case) in enumerate(CASES.items()):
         model = _model(case)
         joined, plan = collection.optimize(model)
-        with mock.patch.object(join, "join", lambda search, regions: (list(regions), [])):
+        with mock.patch.object(join, "join", lambda context, kind, regions: (list(regions), [])):
             apart, _ = collection.optimize(model)
         for form, found in zip(_FORMS, (joined, apart, model), strict=True):
             onnx.save(found, folder / f"{k}.{form}.onnx")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import gc
 import json
 import multiprocessing
@@ -57,21 +58,25 @@ def export(name: str, folder: pathlib.Path, batch: int) -> str:
     return ""
 
 
-def measure(name: str, folder: pathlib.Path, batch: int) -> dict[str, Any]:
-    """Milliseconds of ONNX Runtime, with its options for convolutions and without, and of onnxopt; CUDA graphs."""
+def measure(name: str, folder: pathlib.Path, batch: int) -> None:
+    """Write to NAME.json the milliseconds of ONNX Runtime, of onnxopt, and of ONNX Runtime with its options for
+    convolutions; CUDA graphs. It is written after each, as ONNX Runtime may end the process.
+    """
     harness = skeletons.harness()
     options = json.loads((folder / name / "providers" / "cuda.json").read_text())["provider_options"]
     options = {k: v for k, v in options.items() if k not in ("enable_cuda_graph", "do_copy_in_default_stream")}
     exported = str(folder / f"{name}.onnx")
     forms: dict[str, tuple[str, str | None, dict[str, str]]] = {
         "ORT": (exported, None, {}),
-        "ORT, both options": (exported, None, _PAIR),
         "onnxopt": (str(folder / name / "model.onnx"), str(folder / name / "lib" / "libonnxopt_ops.so"), options),
+        "ORT, both options": (exported, None, _PAIR),
     }
     x = np.random.default_rng(1).standard_normal((batch, 3, _SIDE, _SIDE), np.float32).astype(np.float16)
     row: dict[str, Any] = {}
     expected = None
     for label, (model, library, settings) in forms.items():
+        row[label] = "ended the process"
+        _row(name, folder).write_text(json.dumps(row))
         try:
             run = session(model, library, "cuda", cuda_graph=True, options=settings)
             bound = harness.Bound(run, {run.get_inputs()[0].name: x})
@@ -84,7 +89,19 @@ def measure(name: str, folder: pathlib.Path, batch: int) -> dict[str, Any]:
             row[label] = f"{type(error).__name__}: {error}"[:300]
         run = bound = None
         gc.collect()
-    return row
+        _row(name, folder).write_text(json.dumps(row))
+
+
+def _row(name: str, folder: pathlib.Path) -> pathlib.Path:
+    return folder / f"{name}.json"
+
+
+def measured(name: str, folder: pathlib.Path, batch: int, worker: concurrent.futures.Executor) -> dict[str, Any]:
+    """What `measure` wrote in the worker, whether or not that is still alive."""
+    with contextlib.suppress(concurrent.futures.BrokenExecutor):
+        worker.submit(measure, name, folder, batch).result()
+    found: dict[str, Any] = json.loads(_row(name, folder).read_text())
+    return found
 
 
 def main() -> int:
@@ -98,12 +115,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place, concurrent.futures.ProcessPoolExecutor(8, mp_context=spawn) as pool:
         folder = pathlib.Path(place)
         exported = {name: pool.submit(export, name, folder, args.batch) for name in args.names}
+        worker = concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn)
         for name, done in exported.items():
             failed = done.result()
-            rows[name] = {"failed": failed} if failed else measure(name, folder, args.batch)
+            rows[name] = {"failed": failed} if failed else measured(name, folder, args.batch, worker)
+            if "ended the process" in rows[name].values():
+                worker = concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn)
             print(name, rows[name], flush=True)
             if args.out is not None:
                 args.out.write_text(json.dumps(rows, indent=1))
+        worker.shutdown()
     wrong = [name for name, row in rows.items() if row.get("onnxopt agrees") is not True]
     print(f"{len(rows) - len(wrong)} of {len(rows)} agree" + (f"; not {', '.join(wrong)}" if wrong else ""))
     return 1 if wrong else 0

@@ -12,7 +12,7 @@ namespace onnxopt {
 template <typename T, int kWidth>
 __device__ inline Vector<T, kWidth> load_or_zero(const void* data, bool inside) {
   constexpr int kBytes = sizeof(T) * kWidth;
-  static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16, "what one instruction loads");
+  static_assert(kBytes == 1 || kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16, "what one instruction loads");
   Vector<T, kWidth> x;
   const uint32_t holds = inside;
   if constexpr (kBytes == 16) {
@@ -31,6 +31,12 @@ __device__ inline Vector<T, kWidth> load_or_zero(const void* data, bool inside) 
     asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.b32 %0, 0; @p ld.global.b32 %0, [%1]; }"
                  : "=&r"(word(x, 0))
                  : "l"(data), "r"(holds));
+  } else if constexpr (kBytes == 1) {
+    uint32_t bits;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.b32 %0, 0; @p ld.global.u8 %0, [%1]; }"
+                 : "=&r"(bits)
+                 : "l"(data), "r"(holds));
+    x.at[0] = static_cast<T>(bits);
   } else {
     uint16_t bits;
     asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.b16 %0, 0; @p ld.global.b16 %0, [%1]; }"

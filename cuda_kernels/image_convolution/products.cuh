@@ -9,7 +9,8 @@
 // NaN. So a tile with one is computed without products.
 //
 // Op has: Stored, W (a StaticWindow), kX, kWeight, kChannels, kPlanes (x is NCHW), kWeightChannels, kFilters, and After
-// with Of, channel() and apply() as for depthwise convolutions.
+// with Of, channel() and apply() as for depthwise convolutions. Before, where there is one, has the same and Image, the
+// type of an element of x.
 #pragma once
 
 #include "device/approximate.cuh"
@@ -21,6 +22,7 @@
 #include "device/scalar.cuh"
 #include "device/vector.cuh"
 #include "image_convolution/abi.h"
+#include "image_convolution/in_front.cuh"
 #include "image_convolution/tile.cuh"
 
 namespace onnxopt {
@@ -30,6 +32,8 @@ struct ImageProducts {
   using Params = ImageConvolutionParams;
   using T = typename Op::Stored;
   using W = typename Op::W;
+  using Before = InFront<Op>;
+  using Image = typename Before::Image;
   using After = typename Op::After;
   static constexpr int kChannels = Op::kChannels;
   static constexpr int kPieces = Op::kFilters / Tile::kFilters;  // blocks that share a tile
@@ -130,6 +134,7 @@ struct ImageProducts {
 
   // Brings the inputs that a tile sees to shared memory. Returns whether one is infinite or not a number.
   __device__ static bool fetch(const Params& p, const Place& at, unsigned char* shared) {
+    if constexpr (!Before::kNothing) return fetch_through_program(p, at, shared);
     const int64_t pixels = static_cast<int64_t>(p.height) * p.width;
     const T* const image = static_cast<const T*>(p.input[Op::kX]) + at.image * pixels * kChannels;
     const int top = at.top * W::kStrideDown - p.pad_top;
@@ -154,6 +159,47 @@ struct ImageProducts {
         if (pixel >= kPixels) break;
         store(x[s], pixel, shared);
         special |= ((x[s].low & 0x7fff7fffu) + exponent_step(T{})) | ((x[s].high & 0x7fff7fffu) + exponent_step(T{}));
+      }
+    }
+    return (special & 0x80008000u) != 0;
+  }
+
+  // The same where a program makes what is convolved, once all loads are under way.
+  __device__ static bool fetch_through_program(const Params& p, const Place& at, unsigned char* shared) {
+    const int64_t pixels = static_cast<int64_t>(p.height) * p.width;
+    const Image* const image = static_cast<const Image*>(p.input[Op::kX]) + at.image * pixels * kChannels;
+    const int top = at.top * W::kStrideDown - p.pad_top;
+    const int left = at.left * W::kStrideAcross - p.pad_left;
+    const Elements<Before, kChannels> of(p);
+    uint32_t special = 0;
+#pragma unroll
+    for (int batch = 0; batch < kBatches; ++batch) {
+      Image x[kBatch][kChannels];
+      bool inside[kBatch];
+#pragma unroll
+      for (int s = 0; s < kBatch; ++s) {
+        const int pixel = threadIdx.x + (batch * kBatch + s) * Tile::kThreads;
+        const int row = pixel / Tile::kColumns;
+        const int h = top + row;
+        const int w = left + pixel - row * Tile::kColumns;
+        inside[s] = pixel < kPixels && static_cast<unsigned>(h) < static_cast<unsigned>(p.height) &&
+                    static_cast<unsigned>(w) < static_cast<unsigned>(p.width);
+        const uint64_t from = static_cast<unsigned>(h) * p.width + static_cast<unsigned>(w);
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c) {
+          const uint64_t element = Op::kPlanes ? c * static_cast<uint64_t>(pixels) + from : from * kChannels + c;
+          x[s][c] = load_or_zero<Image, 1>(image + element, inside[s]).at[0];
+        }
+      }
+#pragma unroll
+      for (int s = 0; s < kBatch; ++s) {
+        const int pixel = threadIdx.x + (batch * kBatch + s) * Tile::kThreads;
+        if (pixel >= kPixels) break;
+        T made[4] = {};
+        if (inside[s]) of.convolve(x[s], made);
+        const Pixel words{pack(made[0], made[1]), pack(made[2], made[3])};
+        store(words, pixel, shared);
+        special |= ((words.low & 0x7fff7fffu) + exponent_step(T{})) | ((words.high & 0x7fff7fffu) + exponent_step(T{}));
       }
     }
     return (special & 0x80008000u) != 0;
@@ -272,7 +318,7 @@ struct ImageProducts {
 
   // One output, by multiplications and additions alone.
   __device__ static float sum_of(const Params& p, const Place& at, int h, int w, int filter) {
-    const T* const x = static_cast<const T*>(p.input[Op::kX]);
+    const Image* const x = static_cast<const Image*>(p.input[Op::kX]);
     const T* const weight = static_cast<const T*>(p.input[Op::kWeight]);
     const int64_t plane = static_cast<int64_t>(p.height) * p.width;
     float sum = After::channel(p, filter).start;
@@ -286,7 +332,8 @@ struct ImageProducts {
       if (static_cast<unsigned>(column) >= static_cast<unsigned>(p.width)) continue;
       const int64_t pixel = static_cast<int64_t>(row) * p.width + column;
       const int64_t from = at.image * plane * kChannels + (Op::kPlanes ? c * plane + pixel : pixel * kChannels + c);
-      sum = ::fmaf(widen(x[from]), widen(weight[(filter * W::kTaps + tap) * Op::kWeightChannels + c]), sum);
+      sum = ::fmaf(widen(Before::convolved(p, c, x[from])),
+                   widen(weight[(filter * W::kTaps + tap) * Op::kWeightChannels + c]), sum);
     }
     return sum;
   }

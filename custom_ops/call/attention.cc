@@ -31,11 +31,20 @@ bool OpenMask(const Shape& mask, const TokenAttention& attention, AttentionCall*
 
 }  // namespace
 
-AttentionCall OpenCall(const TokenAttention& attention, OrtKernelContext* context) {
+TokenAttention Of(const AttentionCall& call, const TokenAttention& attention) {
+  TokenAttention known = attention;
+  known.tokens = call.tokens;
+  return known;
+}
+
+AttentionCall OpenCall(const TokenAttention& given, OrtKernelContext* context) {
   Shape shapes[kAttentionInputs];
   const void* inputs[kAttentionInputs] = {};
-  for (std::size_t k = 0; k < attention.inputs; ++k) inputs[k] = InputTensor(context, k, &shapes[k]);
-  const Shape& q = shapes[attention.q];
+  for (std::size_t k = 0; k < given.inputs; ++k) inputs[k] = InputTensor(context, k, &shapes[k]);
+  const Shape& q = shapes[given.q];
+  AttentionCall call{};
+  call.tokens = given.tokens != 0 ? given.tokens : q.rank > 1 ? q.dims[1] : 0;
+  const TokenAttention attention = Of(call, given);
   const Shape& past = shapes[attention.past_k];
   const std::int64_t of_q = attention.heads * attention.width;
   const std::int64_t of_k = attention.groups * attention.width;
@@ -43,7 +52,6 @@ AttentionCall OpenCall(const TokenAttention& attention, OrtKernelContext* contex
   const auto fits = [&](const Shape& x, std::int64_t heads) {
     return Fits(x, past.dims[0], attention.tokens, heads, attention.width);
   };
-  AttentionCall call{};
   bool good = past.rank == 4 && past.dims[1] == attention.groups && past.dims[3] == attention.width &&
               past == shapes[attention.past_v] && fits(q, row / attention.width);
   if (attention.k) {

@@ -6,11 +6,13 @@
 
 namespace onnxopt {
 
-// One call: sequences, tokens in the cache before it, operands of the new tokens and elements between the sequences of
-// these. mask: nullptr where there is none; elements between its sequences, heads and tokens, 0 where all share them.
-// slots: of the new tokens in the cache, or nullptr where it grows. keys: tokens of the cache after the call.
+// One call: sequences, new tokens of each, tokens in the cache before it, operands of the new tokens and elements
+// between the sequences of these. mask: nullptr where there is none; elements between its sequences, heads and tokens,
+// 0 where all share them. slots: of the new tokens in the cache, or nullptr where it grows. keys: tokens of the cache
+// after the call.
 struct AttentionCall {
   std::int64_t batch;
+  std::int64_t tokens;
   std::int64_t past;
   std::int64_t keys;
   const void* q;
@@ -33,5 +35,8 @@ struct AttentionCall {
 
 // Reads the inputs' shapes and allocates the outputs. Throws Error with all shapes where they do not fit together.
 AttentionCall OpenCall(const TokenAttention& attention, OrtKernelContext* context);
+
+// The same attention, of the number of new tokens that a call has.
+TokenAttention Of(const AttentionCall& call, const TokenAttention& attention);
 
 }  // namespace onnxopt

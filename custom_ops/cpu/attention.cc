@@ -16,7 +16,7 @@ namespace {
 class Job {
  public:
   Job(const TokenAttention& attention, const AttentionCall& call)
-      : attention_(attention),
+      : attention_(Of(call, attention)),
         call_(call),
         size_(Size(attention.dtype)),
         load_(BestEvaluator().load(attention.dtype)),
@@ -121,7 +121,7 @@ class Job {
     return static_cast<char*>(data) + static_cast<std::size_t>(element) * size_;
   }
 
-  const TokenAttention& attention_;
+  const TokenAttention attention_;
   const AttentionCall& call_;
   const std::size_t size_;
   const StepFunction load_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <vector>
 
 #include "cpu/blocks/peephole.h"
@@ -15,9 +16,11 @@ namespace {
 // thread pool.
 class ImageJob {
  public:
-  ImageJob(const ImageConvolution& convolution, const ImageConvolutionCall& call, const PartRunner& after)
+  ImageJob(const ImageConvolution& convolution, const ImageConvolutionCall& call, const PartRunner* before,
+           const PartRunner& after)
       : convolution_(convolution),
         call_(call),
+        before_(before),
         after_(after),
         load_(BestEvaluator().load(convolution.dtype)),
         taps_(convolution.window.kernel[0] * convolution.window.kernel[1]),
@@ -91,9 +94,32 @@ class ImageJob {
   std::vector<float> Line(std::int64_t image, std::int64_t h, std::int64_t c) const {
     const std::int64_t channels = convolution_.channels;
     const void* const x = call_.input[convolution_.x];
+    if (before_ != nullptr) return Prepared(image, h, c);
     if (convolution_.planes) return Widened(x, ((image * channels + c) * call_.height + h) * call_.width, call_.width);
     const std::vector<float> every =
         Widened(x, (image * call_.height + h) * call_.width * channels, call_.width * channels);
+    std::vector<float> line;
+    for (std::int64_t w = 0; w < call_.width; ++w) line.push_back(every[w * channels + c]);
+    return line;
+  }
+
+  // The same behind the program in front, rounded.
+  std::vector<float> Prepared(std::int64_t image, std::int64_t h, std::int64_t c) const {
+    const std::int64_t channels = convolution_.channels;
+    const std::size_t size = Size(convolution_.inputs[convolution_.x]);
+    const auto count = static_cast<std::size_t>(call_.width * channels);
+    const auto* const x = static_cast<const unsigned char*>(call_.input[convolution_.x]);
+    std::vector<unsigned char> pixels(count * size);
+    for (std::size_t k = 0; k < count; ++k) {
+      const std::int64_t of = static_cast<std::int64_t>(k) % channels;
+      const std::int64_t w = static_cast<std::int64_t>(k) / channels;
+      const std::int64_t from = convolution_.planes ? ((image * channels + of) * call_.height + h) * call_.width + w
+                                                    : ((image * call_.height + h) * call_.width + w) * channels + of;
+      std::copy_n(x + static_cast<std::size_t>(from) * size, size, pixels.data() + k * size);
+    }
+    std::vector<unsigned char> prepared(count * Size(convolution_.dtype));
+    before_->Run(pixels.data(), 0, prepared.data());
+    const std::vector<float> every = Widened(prepared.data(), 0, static_cast<std::int64_t>(count));
     std::vector<float> line;
     for (std::int64_t w = 0; w < call_.width; ++w) line.push_back(every[w * channels + c]);
     return line;
@@ -116,6 +142,7 @@ class ImageJob {
 
   const ImageConvolution& convolution_;
   const ImageConvolutionCall& call_;
+  const PartRunner* const before_;
   const PartRunner& after_;
   const StepFunction load_;
   const std::int64_t taps_;
@@ -129,14 +156,20 @@ class ImageJob {
 ImageConvolutionCpuKernel::ImageConvolutionCpuKernel(const Kernel& kernel)
     : FusedKernel(kernel),
       convolution_(kernel.meaning.As<ImageConvolution>()),
+      before_(convolution_.before ? Peephole(convolution_.before->program) : Program()),
       after_(Peephole(convolution_.after.program)),
+      before_plans_(before_),
       after_plans_(after_) {}
 
 void ImageConvolutionCpuKernel::Compute(OrtKernelContext* context) const {
   const ImageConvolutionCall call = OpenCall(convolution_, context);
   if (call.y == nullptr) return;
   const PartRunner after(convolution_.after, after_, after_plans_, call.input, call.out_width, convolution_.filters);
-  ImageJob job(convolution_, call, after);
+  std::optional<PartRunner> before;
+  if (convolution_.before && call.width > 0) {
+    before.emplace(*convolution_.before, before_, before_plans_, call.input, call.width, convolution_.channels);
+  }
+  ImageJob job(convolution_, call, before ? &*before : nullptr, after);
   const auto run = [](void* data, std::size_t t) { static_cast<ImageJob*>(data)->Run(t); };
   Check(Ort().KernelContext_ParallelFor(context, run, job.tasks(), 0, &job));
   job.Finish();

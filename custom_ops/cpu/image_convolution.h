@@ -16,7 +16,9 @@ class ImageConvolutionCpuKernel final : public FusedKernel {
 
  private:
   const ImageConvolution& convolution_;
-  const Program after_;  // with fused primitives
+  const Program before_;  // with fused primitives, as after_
+  const Program after_;
+  const PlanCache before_plans_;
   const PlanCache after_plans_;
 };
 

@@ -40,9 +40,9 @@ bool Aligned(const AttentionCall& call) {
 }  // namespace
 
 void TokenAttentionCudaKernel::Compute(OrtKernelContext* context) const {
-  const TokenAttention& attention = kernel().meaning.As<TokenAttention>();
-  const AttentionCall call = OpenCall(attention, context);
-  if (call.batch == 0) return;
+  const AttentionCall call = OpenCall(kernel().meaning.As<TokenAttention>(), context);
+  if (call.batch == 0 || call.keys == 0) return;
+  const TokenAttention attention = Of(call, kernel().meaning.As<TokenAttention>());
   if (!Aligned(call)) throw Error("a cache of keys or values is not aligned to 16 bytes");
   if (call.past >= std::numeric_limits<std::int32_t>::max()) throw Error("a cache of 2^31 tokens or more");
   const Stream stream = launcher_.Enter(context);

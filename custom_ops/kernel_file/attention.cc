@@ -58,8 +58,10 @@ TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtyp
   if (attention.heads % attention.groups != 0) json["heads"].Fail("is no multiple of groups");
   if (json.Has("mask")) {
     attention.mask = position("mask");
-    attention.tokens = number("tokens", kMostTokens);
-    const std::int64_t rows = attention.tokens * (attention.heads / attention.groups);
+    attention.tokens = static_cast<std::int64_t>(json["tokens"].Number(0, kMostTokens));
+    if (attention.tokens == 0 && json.Has("slots")) json["tokens"].Fail("is 0, and slots take a known number");
+    const auto most = attention.tokens != 0 ? attention.tokens : static_cast<std::int64_t>(kMostTokens);
+    const std::int64_t rows = most * (attention.heads / attention.groups);
     attention.rows = number("rows", static_cast<std::uint64_t>(rows));
   }
   if (json.Has("slots")) attention.slots = position("slots");

@@ -29,10 +29,26 @@ void CheckWindow(const Window& window, const JsonReader& json) {
   }
 }
 
-void CheckAfter(const DepthwisePart& after, const JsonReader& json) {
-  for (const DepthwiseRead& read : after.reads) {
+void CheckReads(const DepthwisePart& part, const JsonReader& json) {
+  for (const DepthwiseRead& read : part.reads) {
     if (read.form == DepthwiseForm::kElement) json.Fail("reads a tensor by element");
   }
+}
+
+bool IsRead(Dtype dtype) { return dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16 || dtype == Dtype::kFloat32; }
+
+// Which inputs need not have the weight's dtype: the image and what a program in front reads.
+std::vector<bool> FreeInputs(const ImageConvolution& convolution, const JsonReader& json) {
+  std::vector<bool> is_free(convolution.inputs.size());
+  if (!convolution.before) return is_free;
+  const Dtype image = convolution.inputs[convolution.x];
+  if (!IsRead(image) && image != Dtype::kUint8) json["x"].Fail("is no image of floats or bytes");
+  is_free[convolution.x] = true;
+  for (const DepthwiseRead& read : convolution.before->reads) {
+    if (!IsRead(convolution.inputs[read.input])) json["before"].Fail("reads what is no float");
+    is_free[read.input] = true;
+  }
+  return is_free;
 }
 
 }  // namespace
@@ -43,12 +59,12 @@ ImageConvolution ReadImageConvolution(const JsonReader& json, const std::vector<
   if (inputs.size() < 2 || inputs.size() > kImageConvolutionInputs) {
     json["inputs"].Fail("are not 2 to " + std::to_string(kImageConvolutionInputs));
   }
-  const Dtype dtype = inputs[0];
-  if (dtype != Dtype::kFloat16 && dtype != Dtype::kBfloat16) json["inputs"].Fail("are not floats of 16 bits");
-  const auto same = [&](Dtype other) { return other == dtype; };
-  if (!std::all_of(inputs.begin(), inputs.end(), same)) json["inputs"].Fail("are of several dtypes");
-  if (outputs != std::vector<Dtype>{dtype}) json["outputs"].Fail("are not one of the inputs' dtype");
   const auto position = [&](const char* field) { return json[field].Number(0, inputs.size() - 1); };
+  convolution.x = position("x");
+  convolution.weight = position("weight");
+  const Dtype dtype = inputs[convolution.weight];
+  if (dtype != Dtype::kFloat16 && dtype != Dtype::kBfloat16) json["inputs"].Fail("are not floats of 16 bits");
+  if (outputs != std::vector<Dtype>{dtype}) json["outputs"].Fail("are not one of the inputs' dtype");
   convolution.inputs = inputs;
   convolution.dtype = dtype;
   convolution.channels = static_cast<std::int64_t>(json["channels"].Number(1, kMostChannels));
@@ -60,11 +76,17 @@ ImageConvolution ReadImageConvolution(const JsonReader& json, const std::vector<
   convolution.planes = json["planes"].Flag();
   convolution.window = ReadWindow(json["window"]);
   CheckWindow(convolution.window, json["window"]);
-  convolution.x = position("x");
-  convolution.weight = position("weight");
   if (json.Has("bias")) convolution.bias = position("bias");
   convolution.after = ReadDepthwisePart(json["after"], inputs, Dtype::kFloat32, dtype);
-  CheckAfter(convolution.after, json["after"]);
+  CheckReads(convolution.after, json["after"]);
+  if (json.Has("before")) {
+    convolution.before = ReadDepthwisePart(json["before"], inputs, inputs[convolution.x], dtype);
+    CheckReads(*convolution.before, json["before"]);
+  }
+  const std::vector<bool> is_free = FreeInputs(convolution, json);
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    if (inputs[k] != dtype && !is_free[k]) json["inputs"].Fail("are of several dtypes");
+  }
   return convolution;
 }
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "call/gemm_shapes.h"
-#include "cuda/gemm/cublaslt.h"
 #include "cuda/gemm/gemm.h"
+#include "cuda/launch/cublaslt.h"
 #include "kernel_file/gemm.h"
 #include "kinds/kind.h"
 

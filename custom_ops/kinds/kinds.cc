@@ -14,7 +14,8 @@
   X(GroupNorm)           \
   X(SqueezeExcite)       \
   X(FlashAttention)      \
-  X(Attention)
+  X(Attention)           \
+  X(Experts)
 namespace onnxopt {
 namespace kinds {
 

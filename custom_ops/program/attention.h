@@ -23,7 +23,7 @@ struct TokenAttention {
   std::optional<std::size_t> v;
   std::size_t past_k = 1;
   std::size_t past_v = 2;
-  std::int64_t tokens = 1;  // new ones of a sequence
+  std::int64_t tokens = 1;  // new ones of a sequence; 0 for as many as q has in a call
   std::int64_t rows = 1;    // heads of tokens that a block takes under a mask
   std::optional<std::size_t> mask;
   std::optional<std::size_t> slots;

@@ -19,9 +19,10 @@ from onnxopt.graph.traits import Traits
 from onnxopt.program.dtypes import to_ir
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import narrowing
+from onnxopt.verification.ahead import Ahead
 from onnxopt.verification.narrowing import Narrowed
 from onnxopt.verification.quality import Goals, check_inputs, qualities_of, refuse_missed
-from onnxopt.verification.reference import Ahead, NotRunnable, Reference
+from onnxopt.verification.reference import Case, NotRunnable, Reference
 from onnxopt.verification.user_data import DataSource, UserData
 from onnxopt.verification.verify import references
 from onnxopt.verification.widening import NotWidened
@@ -107,7 +108,7 @@ def lower(
     *,
     folder: Path,
     shapes: Mapping[str, tuple[int, ...]],
-    ahead: Ahead | None,
+    ahead: Ahead[Case] | None,
     data: Sequence[UserData],
     verify: bool,
 ) -> Lowered:

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.program.extents import ONE, Extent, extent
+from onnxopt.program.extents import ONE, Extent
 from onnxopt.program.index_maps import Guard, Linear, Map, NotAffine, reshape
 
 SINCE = 13  # the versions whose parameters are inputs
@@ -92,7 +92,7 @@ def dims_of(value: ir.Value, shapes: Shapes) -> tuple[Extent, ...]:
         raise NotAffine(f"The shape of `{value.name}` is unknown")
     if 0 in dims:
         raise NotAffine(f"`{value.name}` has no elements")
-    return tuple(extent(d) for d in dims if d is not None)
+    return tuple(shapes.extent(d) for d in dims if d is not None)
 
 
 def _is_computed(op_type: str, k: int, value: ir.Value) -> str:
@@ -240,7 +240,10 @@ def _pad(use: Use) -> list[Piece]:
 
 
 def _resize(use: Use) -> list[Piece]:
-    """Nearest by whole factors: every element is repeated, as by Reshape, Expand and Reshape."""
+    """Nearest by whole factors: every element is repeated, as by Reshape, Expand and Reshape.
+
+    Symbolic dims of the result have to be written as multiples of the operand's (fusion/multiples.py).
+    """
     pairs = list(zip(use.dims(), _factors(use), strict=True))
     parts = [part for pair in pairs for part in pair]
     whole = tuple(dim * times for dim, times in pairs)

@@ -1,8 +1,8 @@
-"""Which models can end the process that runs them in ONNX Runtime, as far as their operators and sizes tell."""
+"""Which models can end the process that opens or runs them in ONNX Runtime, as far as operators and sizes tell."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +11,7 @@ from onnxopt.graph.placement import Dtypes, declared_dtype
 from onnxopt.graph.shapes.infer import NodeError, infer
 
 _DIVIDING = frozenset({"Div", "Mod"})  # of integers: SIGFPE for a divisor of 0, and for INT_MIN by -1
+_MULTIPLYING = frozenset({"Gemm", "MatMul"})
 _LARGEST_DIM = 1 << 48  # ORT's shape inference overflows near 2^63, and then asserts
 _LARGEST_DIVISOR = 1 << 16  # elements; larger constants are not read
 
@@ -31,6 +32,24 @@ def can_end_the_process(model: ir.Model) -> bool:
     except NodeError:
         return True
     return any(_divides_integers(node, inferred) for node in _nodes(model))
+
+
+def trapping_optimizers(model: ir.Model) -> tuple[str, ...]:
+    """ONNX Runtime's optimizers that can end the process when a session of the model opens on the CPU.
+
+    NchwcTransformer of 1.24 to 1.31 does so (SIGSEGV, ONNX Runtime's issue 28392) where a MatMul of float16 with a
+    constant reads a Transpose of three dims that puts the second one first, as torch.nn.TransformerEncoder exports it.
+    """
+    nodes = list(_nodes(model))
+    dtypes = {value.dtype for node in nodes for value in (*node.inputs, *node.outputs) if value is not None}
+    half = ir.DataType.FLOAT16 in dtypes
+    swapped = any(n.op_type == "Transpose" and _is_swap(n.attributes.get_ints("perm", ())) for n in nodes)
+    multiplied = any(n.op_type in _MULTIPLYING for n in nodes)
+    return ("NchwcTransformer",) if half and swapped and multiplied else ()
+
+
+def _is_swap(perm: Sequence[int]) -> bool:
+    return len(perm) == 3 and perm[0] == 1
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:

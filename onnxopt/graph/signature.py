@@ -100,17 +100,36 @@ def symbols(inputs: Sequence[Tensor]) -> tuple[str, ...]:
     return tuple(free)
 
 
-def roles(inputs: Sequence[Tensor]) -> tuple[set[str], set[str]]:
-    """Symbols that stand first in some input (batch), and symbols of the last two dims of images (space)."""
-    batch, space = set(), set()
+def roles(inputs: Sequence[Tensor]) -> tuple[set[str], dict[str, int]]:
+    """Symbols that stand first in some input (batch), and symbols of the last two dims of images (space).
+
+    With each symbol of space comes the number of pixels that it counts by: 32 for "32*height".
+    """
+    batch: set[str] = set()
+    space: dict[str, int] = {}
     for t in inputs:
         for axis in range(len(t.dims or ())):
             symbol = symbol_of(t, axis)
             if symbol and axis == 0 and (len(t.dims or ()) > 1 or "batch" in symbol.lower()):
                 batch.add(symbol)
             elif symbol and axis >= 2 and len(t.dims or ()) == 4 and t.dtype.startswith(("float", "uint8", "bfloat")):
-                space.add(symbol)
-    return batch, space - batch
+                times, name = multiple_of(symbol) or (1, symbol)
+                space[name] = max(times, space.get(name, 1))
+    return batch, {name: times for name, times in space.items() if name not in batch}
+
+
+def multiple_of(symbol: str) -> tuple[int, str] | None:
+    """(32, "height") of "32*height"; None for other dims."""
+    if not _is_expression(symbol):
+        return None
+    tree = ast.parse(symbol, mode="eval").body
+    if not isinstance(tree, ast.BinOp) or not isinstance(tree.op, ast.Mult):
+        return None
+    parts = sorted((tree.left, tree.right), key=lambda part: isinstance(part, ast.Name))
+    times, name = parts
+    if isinstance(times, ast.Constant) and isinstance(name, ast.Name) and type(times.value) is int and times.value > 0:
+        return times.value, name.id
+    return None
 
 
 def _is_expression(symbol: str) -> bool:
@@ -160,6 +179,10 @@ def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Size
     pinned: Sizes = {}
 
     def fix(symbol: str, size: int, where: str) -> None:
+        if (multiple := multiple_of(symbol)) is not None:
+            if size % multiple[0]:
+                raise UsageError(f"shape of {where}: dim '{symbol}' is {size}, which is no multiple of {multiple[0]}")
+            symbol, size = multiple[1], size // multiple[0]
         if pinned.setdefault(symbol, size) != size:
             raise UsageError(f"shape of {where}: dim '{symbol}' is {size} here and {pinned[symbol]} elsewhere")
 
@@ -197,7 +220,8 @@ def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Size
 def typical(inputs: Sequence[Tensor], pinned: Sizes) -> Sizes:
     """A size for every symbol: as pinned, else 1 for a batch, 224 for sides of images, 128 for others."""
     batch, space = roles(inputs)
-    return {n: 1 if n in batch else 224 if n in space else 128 for n in symbols(inputs)} | pinned
+    sides = {n: max(224 // times, 1) for n, times in space.items()}
+    return {n: 1 if n in batch else sides.get(n, 128) for n in symbols(inputs)} | pinned
 
 
 def describe(sizes: Sizes) -> str:

@@ -27,8 +27,9 @@ class Traits:
     hold any elements are left out (graph/input_uses.py). precision: the coarsest float dtype of any value, "quantized"
     where the model quantizes at run time; a key of the table of limits in verification/compare.py. float_decided: names
     of the outputs that depend on the value of a float tensor. random: whether a node draws random numbers. traps:
-    whether running it in ONNX Runtime can end the process (graph/ort_traps.py). lowered: whether `precision` is that of
-    a model of lower precision that is compared with this one.
+    whether running it in ONNX Runtime can end the process, and trapping_optimizers: those of ONNX Runtime that can do
+    so when a session opens on the CPU (graph/ort_traps.py). lowered: whether `precision` is that of a model of lower
+    precision that is compared with this one.
     """
 
     inputs: tuple[Tensor, ...]
@@ -38,6 +39,7 @@ class Traits:
     float_decided: frozenset[str]
     random: bool
     traps: bool = False
+    trapping_optimizers: tuple[str, ...] = ()
     lowered: bool = False
 
 
@@ -52,6 +54,7 @@ def of(model: ir.Model) -> Traits:
         float_decided=frozenset(v.name or "" for v in model.graph.outputs if _depends_on_a_float(v)),
         random=any(n.op_type in RANDOM_OPS and not _is_inert_dropout(n) for n in nodes),
         traps=ort_traps.can_end_the_process(model),
+        trapping_optimizers=ort_traps.trapping_optimizers(model),
     )
 
 

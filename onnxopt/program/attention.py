@@ -17,6 +17,8 @@ STORED = ("float16", "bfloat16")
 MOST_HEADS = 16  # query heads that share one key head, and rows of a block: those of one product on tensor cores
 SLOTS = "int64"
 MOST_TOKENS = 16  # new ones of a sequence, under a mask
+ANY_NUMBER = 0  # of tokens
+_ROWS_OF_ANY = 4  # of a block
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +27,8 @@ class TokenAttention:
 
     inputs, outputs: storage dtype names, all the same. q, k, v, past_k, past_v: positions in inputs; k and v are None
     where q holds all three. heads: query heads. groups: key heads, and as many value heads. width: elements of a head.
-    scale: the factor of the scores. tokens: new ones of each sequence, one without a mask. mask: position of what is
+    scale: the factor of the scores. tokens: new ones of each sequence, one without a mask; 0 for as many as q has in a
+    call. mask: position of what is
     added to the scores; None where every token reads every key. slots: position of where in the cache each new token
     goes, where the cache has room for it, in place of what is there; None where the cache grows.
 
@@ -67,7 +70,9 @@ class TokenAttention:
             raise ValueError(f"slots: not {SLOTS}, or without a mask")
         if self.outputs[0] not in STORED:
             raise ValueError(f"outputs: {self.outputs[0]} is not one of {', '.join(STORED)}")
-        if not 1 <= self.tokens <= (1 if self.mask is None else MOST_TOKENS):
+        if self.tokens == ANY_NUMBER and (self.mask is None or self.slots is not None):
+            raise ValueError("tokens: any number takes a mask, and a cache that grows")
+        if self.tokens != ANY_NUMBER and not 1 <= self.tokens <= (1 if self.mask is None else MOST_TOKENS):
             raise ValueError(
                 f"tokens: {self.tokens} new ones; several take a mask, and there are {MOST_TOKENS} at most"
             )
@@ -89,7 +94,12 @@ class TokenAttention:
 
 
 def rows_of_a_block(tokens: int, heads: int) -> int:
-    """How many rows a block takes under a mask. A row is one of the `heads` of a group, of one of the tokens."""
+    """How many rows a block takes under a mask. A row is one of the `heads` of a group, of one of the tokens.
+
+    Of any number of tokens, those of one, or of some where there are few heads: the usual number of tokens is small.
+    """
+    if tokens == ANY_NUMBER:
+        tokens = max(_ROWS_OF_ANY // heads, 1)
     rows = tokens * heads
     chunks = -(-rows // MOST_HEADS)
     return -(-rows // chunks)

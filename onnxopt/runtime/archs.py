@@ -33,6 +33,21 @@ def named(names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(arch for arch in ARCHS if arch in chosen)
 
 
+def named_gpus(names: Sequence[str]) -> tuple[str, ...]:
+    """Keys of the catalogue's GPUs that names name by GPU ("h200", "native"), not by architecture; in that order.
+
+    names: as for `named`, which refuses unknown ones.
+    """
+    keys: list[str] = []
+    for name in (part.strip() for text in names for part in text.split(",")):
+        if name == NATIVE:
+            found = [gpu for device in devices.devices() if (gpu := find_gpu(device.name)) is not None]
+        else:
+            found = [] if name in (ALL, NONE, *ARCHS) else _gpus(name)
+        keys += [gpu.key for gpu in found]
+    return tuple(dict.fromkeys(keys))
+
+
 def _archs(name: str) -> Iterator[str]:
     if name == ALL:
         yield from ARCHS

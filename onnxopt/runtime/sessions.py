@@ -60,6 +60,8 @@ class Session(Protocol):
 
 # The entry of a session's configuration with which ONNX Runtime fuses nothing with Q and DQ.
 WITHOUT_INTEGER_KERNELS = ("session.disable_quant_qdq", "1")
+# The entry that names optimizers of ONNX Runtime to leave out, with semicolons between them.
+WITHOUT_OPTIMIZERS = "optimization.disable_specified_optimizers"
 # In its messages about such a kernel of its own, and about a Reshape that it moved in front of a DQ.
 _FLOAT8_CODES = ("Type Error: Type 'tensor(float8", "has the following type (tensor(float8")
 
@@ -132,15 +134,24 @@ def open_session(
     return session
 
 
-def run(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> dict[str, Array]:
-    """Outputs by name. Sequences come back as "name[0]", "name[1]", ...; an absent optional not at all.
-
-    RunError where ORT refuses. bfloat16, which ORT's numpy bridge lacks, goes in and out as ml_dtypes arrays.
-    """
+def run_options() -> ort.RunOptions:
+    """Options of a run that logs nothing; setting their `terminate` ends it."""
     import onnxruntime as ort
 
     options = ort.RunOptions()
     options.log_severity_level = 4
+    return options
+
+
+def run(
+    session: ort.InferenceSession, feeds: Mapping[str, Any], options: ort.RunOptions | None = None
+) -> dict[str, Array]:
+    """Outputs by name. Sequences come back as "name[0]", "name[1]", ...; an absent optional not at all.
+
+    options: `run_options`. RunError where ORT refuses. bfloat16, which ORT's numpy bridge lacks, goes in and out as
+    ml_dtypes arrays.
+    """
+    options = options or run_options()
     names = [o.name for o in session.get_outputs()]
     exotic = any(str(getattr(a, "dtype", "")) in _ONNX_TYPE for a in feeds.values()) or any(
         o.type in _ORT_TYPE for o in session.get_outputs()

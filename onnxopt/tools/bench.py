@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from onnxopt.artifact import archive
 from onnxopt.artifact.folder import hash_file, temporary_folder
@@ -17,22 +15,16 @@ from onnxopt.errors import ModelError, UsageError, VerificationError
 from onnxopt.graph import read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.phases import Progress, silent
-from onnxopt.runtime import configuration, devices, sessions
+from onnxopt.runtime import configuration, devices, footprint, sessions
 from onnxopt.runtime.bound_run import BoundRun
-from onnxopt.runtime.configuration import configuration_for
+from onnxopt.runtime.configuration import Configuration, configuration_for
+from onnxopt.runtime.footprint import Footprint
 from onnxopt.runtime.sessions import CPU, CUDA, RunError
+from onnxopt.tools import timing
 from onnxopt.verification import samples
 from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.user_data import DataSource, check_alone, read_data
 from onnxopt.verification.verify import describe_failure
-
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
-
-_WARM_UP_SECONDS = 0.3
-_BLOCK_SECONDS = 0.05
-_FEWEST, _MOST = 7, 2000
-_QUANTILES = 20  # steps of the distribution
 
 
 def bench(
@@ -44,6 +36,7 @@ def bench(
     iterations: int | None = None,
     seconds: float = 5.0,
     data: Sequence[DataSource] = (),
+    threads: int = 1,
     progress: Progress | None = None,
 ) -> BenchResult:
     """Time an artifact with its library against a model.
@@ -53,8 +46,9 @@ def bench(
     other dynamic dims are 1 (batch), 128 or 224 (images), if the model accepts that. provider: ONNX Runtime's name,
     default CUDA where a device is usable. iterations: runs of each, default as many as `seconds` allow (7 to 2000).
     data: your own inputs (.npz files, or mappings from input name to array); all are compared, the first is timed.
+    threads: callers that run one session at the same time, each with buffers of its own; single runs are timed.
 
-    progress: called as by `optimize`, with the phases "load", "original", "verify" and "time".
+    progress: called as by `optimize`, with the phases "load", "original", "verify", "open" and "time".
 
     Inputs and outputs are bound to the device. Raises VerificationError where outputs differ; then nothing is timed.
     """
@@ -63,6 +57,8 @@ def bench(
     opened = open_artifact(artifact)
     if iterations is not None and iterations < 1:
         raise UsageError(f"iterations must be 1 or more, not {iterations}")
+    if threads < 1:
+        raise UsageError(f"threads must be 1 or more, not {threads}")
     model, library, baseline_name = _baseline(opened, None if against is None else Path(against))
     sessions.check_providers([provider] if provider else [])
     provider = provider or (CUDA if sessions.cuda_is_usable() else CPU)
@@ -76,29 +72,63 @@ def bench(
         raise VerificationError(f"{opened.folder}: not timed, its outputs differ: {describe_failure(failed)}")
     case = next(iter(reference.outputs))
     feeds = reference.feeds(case)
-    runs, opening = [], []
-    for path, lib in ((model, library), (opened.model, opened.library)):
-        started = time.perf_counter()
-        session = _open(path, lib, provider, opened.folder)
-        opening.append(time.perf_counter() - started)
-        runs.append(BoundRun(session, feeds, provider, keep_outputs=not reference.traits.random))
+    chosen, keep = configuration_for(opened.folder, provider), not reference.traits.random
+    files = ((model, library), (opened.model, opened.library))
+    sides = [_Side(*of, opened.folder, chosen, feeds, keep) for of in files]
+    say("open", "", 0, 0)
+    footprints = [side.footprint() for side in sides]
+    before, after = (side.runs(threads) for side in sides)
+    try:
+        timed = timing.in_turn(before, after, iterations, seconds, lambda done, total: say("time", "", done, total))
+    except RunError as error:
+        raise ModelError(f"{opened.folder}: cannot be timed, {provider} does not run it: {error}") from error
+    baseline, improved = map(_with_footprint, timed, footprints)
     gpu = None if provider == CPU else devices.first()
-    timed = _time_in_turn(runs[0], runs[1], iterations, seconds, lambda done, total: say("time", "", done, total))
-    baseline, timing = (
-        dataclasses.replace(of, open_ms=round(1e3 * opened, 3), first_ms=round(1e3 * (opened + run.first), 3))
-        for of, opened, run in zip(timed, opening, runs, strict=True)
-    )
     return BenchResult(
         provider=provider,
         case=str(case),
         against=baseline_name,
         baseline=baseline,
-        artifact=timing,
-        ratio=round(baseline.p50 / timing.p50, 4),
+        artifact=improved,
+        ratio=round(baseline.p50 / improved.p50, 4),
         compared=max((c.difference.excess or 0.0 for c in checks if c.difference), default=0.0),
         requests=_requests(reference.traits.inputs, dict(case.sizes), feeds),
+        threads=threads,
         device=gpu.name if gpu else devices.processor(),
+        notes=tuple(f"{name}: {f.note}" for name, f in zip(("before", "artifact"), footprints, strict=True) if f.note),
     )
+
+
+class _Side(NamedTuple):
+    """One of the two that are timed. folder, chosen: of the artifact; both sides get its options."""
+
+    model: Path
+    library: Path | None
+    folder: Path
+    chosen: Configuration
+    feeds: Mapping[str, sessions.Array]
+    keep_outputs: bool
+
+    def footprint(self) -> Footprint:
+        """Without figures where the process that measures them fails."""
+        try:
+            return footprint.measure(*self[:3], self.chosen, self.feeds, keep_outputs=self.keep_outputs)
+        except RunError as error:
+            return Footprint(note=f"opening, launches and memory were not measured: {error}")
+
+    def runs(self, threads: int) -> list[BoundRun]:
+        """A run for each caller of one session, which have run once."""
+        provider = self.chosen.provider
+        try:
+            session = configuration.open_session(self.model, self.library, self.chosen.data, self.folder)
+            return [BoundRun(session, self.feeds, provider, keep_outputs=self.keep_outputs) for _ in range(threads)]
+        except RunError as error:
+            raise ModelError(f"{self.model}: {provider} does not run it: {error}") from error
+
+
+def _with_footprint(timed: Timing, found: Footprint) -> Timing:
+    figures = {field.name: getattr(found, field.name) for field in dataclasses.fields(found) if field.name != "note"}
+    return dataclasses.replace(timed, **figures)
 
 
 def _requests(inputs: Sequence[signature.Tensor], sizes: Mapping[str, int], feeds: Mapping[str, sessions.Array]) -> int:
@@ -165,57 +195,3 @@ def reference_of(
         except NotRunnable as error:
             reason = error
     raise ModelError(f"{model}: cannot be timed, {provider} does not run it: {reason}")
-
-
-def _open(model: Path, library: Path | None, provider: str, folder: Path) -> InferenceSession:
-    """A session with the options of the artifact's configuration, which both sides get."""
-    chosen = configuration_for(folder, provider)
-    try:
-        return configuration.open_session(model, library, chosen.data, folder)
-    except RunError as error:
-        raise ModelError(f"{model}: {provider} does not run it: {error}") from error
-
-
-def _time_in_turn(
-    first: Callable[[], float],
-    second: Callable[[], float],
-    iterations: int | None,
-    seconds: float,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[Timing, Timing]:
-    """Time blocks of runs of the one, then of the other, so that clocks, heat and other load affect both alike.
-
-    Blocks rather than single runs, and the first of a block not counted: the threads of one session go on spinning for
-    a moment after a run, which would slow down the other's.
-    """
-    progress(0, 0)
-    estimate = max(warm_up(first), warm_up(second))
-    wanted = iterations or min(_MOST, max(_FEWEST, int(seconds / 2 / estimate)))
-    block = min(wanted, max(3, int(_BLOCK_SECONDS / estimate)))
-    times: tuple[list[float], list[float]] = ([], [])
-    while len(times[0]) < wanted:
-        for run, taken in zip((first, second), times, strict=True):
-            run()
-            taken.extend(run() for _ in range(min(block, wanted - len(taken))))
-        progress(len(times[0]), wanted)
-    return _timing(times[0]), _timing(times[1])
-
-
-def warm_up(run: Callable[[], float]) -> float:
-    """Run for 0.3 seconds; returns the seconds of the fastest run."""
-    started, best = time.perf_counter(), run()
-    while time.perf_counter() - started < _WARM_UP_SECONDS:
-        best = min(best, run())
-    return best
-
-
-def _timing(seconds: list[float]) -> Timing:
-    ordered = sorted(s * 1e3 for s in seconds)
-    return Timing(
-        p50=round(statistics.median(ordered), 4),
-        p95=round(ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))], 4),
-        mean=round(statistics.fmean(ordered), 4),
-        best=round(ordered[0], 4),
-        runs=len(ordered),
-        quantiles=tuple(round(ordered[k * (len(ordered) - 1) // _QUANTILES], 4) for k in range(_QUANTILES + 1)),
-    )

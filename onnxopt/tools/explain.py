@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ from onnxopt.tools import text_table
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
 _EXAMPLES = 3
 _GROUPS = 10
+_LISTED = 40  # operators of a kernel
 _TUNED = (layout.PRODUCT_ALGORITHMS, layout.CONVOLUTION_PLANS, layout.LAUNCH_CHOICES)
 _PACKED = "MatMulNBits"  # a product with weights of 4 or 8 bits
 _LIBRARIES = {kind.name: kind.library for kind in KINDS if kind.library}
@@ -102,9 +104,17 @@ def _groups(manifest: Manifest) -> Iterator[str]:
     ranked = sorted(manifest.kernels, key=lambda kernel: saved[kernel.name], reverse=True)
     yield ""
     yield f"the {min(_GROUPS, len(ranked))} of {len(ranked)} groups that save most (--kernels says more of each):"
-    rows = [(*_saving_texts(kernel), f"{', '.join(kernel.ops)}  {kernel.name}") for kernel in ranked[:_GROUPS]]
+    rows = [(*_saving_texts(kernel), f"{_operators(kernel)}  {kernel.name}") for kernel in ranked[:_GROUPS]]
     for line in text_table.lines(("calls", "launches", "bytes", "group"), rows, left=("group",)):
         yield f"    {line}"
+
+
+def _operators(kernel: Kernel) -> str:
+    """The operators in their order, or counted where they are many."""
+    if len(kernel.ops) <= _LISTED:
+        return ", ".join(kernel.ops)
+    counts = collections.Counter(kernel.ops)
+    return ", ".join(op if count == 1 else f"{count} x {op}" for op, count in counts.items())
 
 
 def _predicted(manifest: Manifest) -> Iterator[str]:
@@ -157,7 +167,7 @@ def _to_try(manifest: Manifest) -> Iterator[str]:
 def _kernel(kernel: Kernel, archs: Sequence[str]) -> Iterator[str]:
     where = "CUDA and CPU" if kernel.cpu else "CUDA; the CPU runs the original nodes, which are faster there"
     yield ""
-    yield f"{kernel.name}: {', '.join(kernel.ops)} ({where})"
+    yield f"{kernel.name}: {_operators(kernel)} ({where})"
     if kernel.variants:
         yield f"    variants: {', '.join(v.removeprefix(kernel.name).lstrip('_') for v in kernel.variants)}"
     if kernel.kind in _LIBRARIES:

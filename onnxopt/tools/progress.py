@@ -25,6 +25,7 @@ _TITLES = {
     "package": "Writing the artifact",
     "original": "Running the original",
     "verify": "Verifying",
+    "open": "Measuring memory",
     "time": "Timing",
 }
 _IN_A_LOG = frozenset({"precision", "compile", "quantize", "original", "verify", "time"})  # that may take long

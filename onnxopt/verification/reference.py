@@ -8,11 +8,9 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.background import in_background
 from onnxopt.errors import OnnxoptError
 from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes
@@ -20,6 +18,7 @@ from onnxopt.graph.traits import Traits
 from onnxopt.runtime import isolated, sessions
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import samples, without_rounding
+from onnxopt.verification.ahead import Ahead, Begun
 from onnxopt.verification.compare import Array, Difference, Limit, compare
 from onnxopt.verification.exactness import Exactness, Float32, QuantizedExactness
 from onnxopt.verification.executed import Profile
@@ -100,30 +99,13 @@ class Refused(NotRunnable):
     """ONNX Runtime opens the original nowhere: it is no valid model. The message is ONNX Runtime's."""
 
 
-class Ahead:
-    """A CPU session of the model file, created in the background."""
-
-    def __init__(self, model: Path):
-        self._session: Future[InferenceSession] | None = in_background(
-            lambda: sessions.open_session(model, config=_CONFIG)
-        )
-
-    def take(self) -> InferenceSession | None:
-        """Wait for the session; None from the second call on, since keeping it would keep the weights in memory.
-
-        RunError where ONNX Runtime refuses the model.
-        """
-        session, self._session = self._session, None
-        return None if session is None else session.result()
-
-
 class Reference:
     """The original's outputs on one provider, at the cases it accepts.
 
     Raises NotRunnable where it accepts none. folder: for temporary copies (of models that draw random numbers,
     with seeds fixed). library: the original's own, if it has one. search: try other shapes where the usual ones fail.
-    ahead: a session of the same model on the same provider that was begun earlier. data: the user's inputs; where there
-    are any, no others are drawn, and the original must accept them all.
+    ahead: a session of the same model on the same provider that was begun earlier, with its first case. data: the
+    user's inputs; where there are any, no others are drawn, and the original must accept them all.
     """
 
     def __init__(
@@ -137,13 +119,17 @@ class Reference:
         folder: Path,
         library: Path | None = None,
         search: bool = True,
-        ahead: Ahead | None = None,
+        ahead: Ahead[Case] | None = None,
         data: Sequence[UserData] = (),
     ):
         self.model, self.library, self.traits, self.provider, self.folder = model, library, traits, provider, folder
         self.skipped: list[Skipped] = []
-        self.notes: list[str] = []
+        self.notes = [
+            f"{provider}: without ONNX Runtime's optimizer {name}, which can end the process that opens this model"
+            for name in traits.trapping_optimizers
+        ]
         self.outputs: dict[Case, dict[str, Array]] = {}
+        self._known: dict[Case, dict[str, Array]] = {}  # by a run that came ahead
         self._own_differences: dict[tuple[Case, str], Difference] | None = None
         self._in_float32: Float32[Case] | None = None
         self._float32_tried = False
@@ -152,12 +138,13 @@ class Reference:
         try:
             if self._trial is not None:
                 self._trial.open()
-            session = (ahead.take() if ahead is not None else None) or self.open(model, library=library)
+            begun = None if ahead is None else ahead.take()
+            begun = begun or Begun(self.open(model, library=library), {}, 0.0)
             _unsupported_kinds(traits)
             if data:
-                self._collect_data(session, data)
+                self._collect_data(begun.session, data)
             else:
-                self._collect(session, pinned, seconds, search)
+                self._collect(begun, pinned, seconds, search)
         except RunError as error:
             raise (NotRunnable if sessions.is_for_others(str(error)) else Refused)(str(error)) from error
         finally:
@@ -292,11 +279,11 @@ class Reference:
             if not self._try(session, case, self.outputs) and case not in self.outputs:
                 raise NotRunnable(f"{self.provider} refuses the inputs of {item.name}: {self.skipped[-1].reason}")
 
-    def _collect(self, session: InferenceSession, pinned: Sizes, seconds: float, search: bool) -> None:
-        inputs = self.traits.inputs
-        shapes = _unique(samples.fitted(inputs, sizes, pinned) for sizes in samples.usual_sizes(inputs))
-        started = time.monotonic()
+    def _collect(self, begun: Begun[Case], pinned: Sizes, seconds: float, search: bool) -> None:
+        shapes, session = _usual(self.traits, pinned), begun.session
+        started = time.monotonic() - begun.seconds
         empty: dict[Case, dict[str, Array]] = {}
+        self._known = dict(begun.outputs)
         for seed, sizes in itertools.product(SEEDS, shapes):
             kept = sum(a.nbytes for case in self.outputs.values() for a in case.values())
             if self.outputs and (time.monotonic() - started > seconds or kept > _KEPT_BYTES):
@@ -332,15 +319,14 @@ class Reference:
         del self.skipped[listed:-1]
 
     def _try(self, session: InferenceSession, case: Case, empty: dict[Case, dict[str, Array]]) -> bool:
-        needed = 0 if case.data else samples.bytes_of(self.traits.inputs, dict(case.sizes))
-        if needed > _LARGEST_INPUTS:
-            reason = f"its inputs would take {needed:,} bytes; at most {_LARGEST_INPUTS:,} are tried"
+        if reason := _too_large(self.traits, case):
             self.skipped.append(Skipped(self.provider, str(case), reason))
             return False
         try:
             if self._trial is not None:
                 self._trial.run(self.feeds(case))
-            outputs = sessions.run(session, self.feeds(case))
+            known = self._known.pop(case, None)
+            outputs = sessions.run(session, self.feeds(case)) if known is None else known
         except RunError as error:
             self.skipped.append(Skipped(self.provider, str(case), str(error)))
             return False
@@ -368,7 +354,7 @@ class Reference:
             "provider": self.provider,
             "library": library,
             "optimize": optimize,
-            "config": _CONFIG if integer_kernels else {**_CONFIG, **dict([sessions.WITHOUT_INTEGER_KERNELS])},
+            "config": _config(self.traits) | ({} if integer_kernels else dict([sessions.WITHOUT_INTEGER_KERNELS])),
             "profile": None if profile is None else profile.prefix,
         }
         if not self.traits.random:
@@ -376,6 +362,34 @@ class Reference:
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             copy = seeded(model, Path(folder) / "seeded.onnx")
             return sessions.open_session(copy, data_folder=model.parent, **options)
+
+
+def run_ahead(model: Path, traits: Traits, pinned: Sizes | None) -> Ahead[Case]:
+    """Begin a session on the CPU for a Reference of these, and run its first case. pinned: None to run none."""
+    case = None if pinned is None else Case(tuple(_usual(traits, pinned)[0].items()), SEEDS[0])
+    if case is None or _too_large(traits, case):
+        return Ahead(model, _config(traits), Case((), SEEDS[0]), None)
+    sizes, seed = dict(case.sizes), case.seed
+    return Ahead(model, _config(traits), case, lambda: samples.draw(traits.inputs, sizes, seed, traits.uses))
+
+
+def _config(traits: Traits) -> dict[str, str]:
+    """Entries of the configuration of every session of the original's forms."""
+    left_out = ";".join(traits.trapping_optimizers)
+    return {**_CONFIG, **({sessions.WITHOUT_OPTIMIZERS: left_out} if left_out else {})}
+
+
+def _usual(traits: Traits, pinned: Sizes) -> list[Sizes]:
+    """The sizes that are tried first, in order."""
+    return _unique(samples.fitted(traits.inputs, sizes, pinned) for sizes in samples.usual_sizes(traits.inputs))
+
+
+def _too_large(traits: Traits, case: Case) -> str:
+    """Why a case is not tried, "" where it is."""
+    needed = 0 if case.data else samples.bytes_of(traits.inputs, dict(case.sizes))
+    if needed <= _LARGEST_INPUTS:
+        return ""
+    return f"its inputs would take {needed:,} bytes; at most {_LARGEST_INPUTS:,} are tried"
 
 
 def _unique(all_sizes: Iterable[Sizes]) -> list[Sizes]:

@@ -41,10 +41,14 @@ def usual_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
         yield {}
         return
     primes = itertools.cycle(_PRIMES)
-    yield {n: 1 if n in batch else 64 + 32 * k if n in space else next(primes) for k, n in enumerate(names)}
-    yield {n: 2 if n in batch else 96 if n in space else 16 for n in names}
-    yield {n: 3 if n in batch else 64 if n in space else 1 for n in names}
-    yield {n: 2 if n in batch else 160 if n in space else 37 for n in names}
+
+    def side(name: str, pixels: int) -> int:
+        return max(pixels // space[name], 1)
+
+    yield {n: 1 if n in batch else side(n, 64 + 32 * k) if n in space else next(primes) for k, n in enumerate(names)}
+    yield {n: 2 if n in batch else side(n, 96) if n in space else 16 for n in names}
+    yield {n: 3 if n in batch else side(n, 64) if n in space else 1 for n in names}
+    yield {n: 2 if n in batch else side(n, 160) if n in space else 37 for n in names}
 
 
 def fallback_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:

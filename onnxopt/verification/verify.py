@@ -23,12 +23,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from onnxopt.graph import signature
+from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
+from onnxopt.verification.ahead import Ahead
 from onnxopt.verification.compare import Limit
 from onnxopt.verification.emulation.emulate import Emulation
 from onnxopt.verification.executed import EMULATED, Execution, Profile, combined, executions
-from onnxopt.verification.reference import Ahead, Check, NotRunnable, Reference, Skipped
+from onnxopt.verification.reference import Case, Check, NotRunnable, Reference, Skipped, run_ahead
 from onnxopt.verification.user_data import UserData
 
 _AHEAD_BELOW = 1 << 30  # bytes of a model whose session lies in memory beside other work
@@ -148,14 +150,18 @@ def _kept(earlier: VerificationReport, again: Collection[str]) -> list[Execution
     return [row for row in earlier.executed or () if row.provider != EMULATED or EMULATED not in again]
 
 
-def open_ahead(model: Path, traits: Traits, model_bytes: int) -> Ahead | None:
-    """Create the original's session on the CPU in the background, for `references`; None where that does not suit.
+def open_ahead(model: Path, traits: Traits, model_bytes: int, pinned: Sizes | None) -> Ahead[Case] | None:
+    """Run the original's first case on the CPU in the background, for `references`; None where that does not suit.
 
-    ONNX Runtime creates a session on one core, and Python leaves the other idle: a second less for BERT-base. Not for a
-    model of a gigabyte or more, which would take that memory while other steps run, nor for one that draws random
-    numbers, whose seeds have to be fixed first, nor for one that can end this process.
+    pinned: sizes that the user gave; None where inputs are not drawn, to create the session alone. ONNX Runtime creates
+    a session on one core, and Python leaves the other idle: two seconds less for BERT-base. Not for a model of a
+    gigabyte or more, which would take that memory while other steps run, nor for one that draws random numbers, whose
+    seeds have to be fixed first, nor for one that can end this process, or has inputs that cannot be drawn.
     """
-    return None if model_bytes >= _AHEAD_BELOW or traits.random or traits.traps else Ahead(model)
+    drawn = all(tensor.kind in ("tensor", "sequence") for tensor in traits.inputs)
+    if model_bytes >= _AHEAD_BELOW or traits.random or traits.traps:
+        return None
+    return run_ahead(model, traits, pinned if drawn else None)
 
 
 def references(
@@ -168,7 +174,7 @@ def references(
     providers: Sequence[str] | None = None,
     seconds: float = 1.0,
     library: Path | None = None,
-    ahead: Ahead | None = None,
+    ahead: Ahead[Case] | None = None,
     data: Sequence[UserData] = (),
 ) -> list[Reference]:
     """The original on each provider (default: the CPU, and CUDA where a device is usable, without those that fail).

@@ -40,7 +40,20 @@ def test_unnamed_dims() -> None:
     assert signature.symbols([IMAGE]) == ("?batch", "?image.2", "?image.3")
     batch, space = signature.roles([IMAGE])
     assert batch == {"?batch"}
-    assert space == {"?image.2", "?image.3"}
+    assert space == {"?image.2": 1, "?image.3": 1}
+
+
+def test_sides_that_are_multiples() -> None:
+    """As torch.export names the dims of `32 * Dim("h")`."""
+    image = Tensor("x", "float32", ("batch", 3, "32*h", "w*8"))
+    assert signature.symbols([image]) == ("batch", "h", "w")
+    assert signature.roles([image]) == ({"batch"}, {"h": 32, "w": 8})
+    pinned = signature.pin([image], {"x": (2, 3, 640, 480)})
+    assert pinned == {"batch": 2, "h": 20, "w": 60} == signature.pin([image], {"batch": (2,), "h": (20,), "w": (60,)})
+    assert signature.resolve(image, pinned) == (2, 3, 640, 480)
+    assert signature.typical([image], {}) == {"batch": 1, "h": 7, "w": 28}
+    with pytest.raises(UsageError, match=r"shape of x: dim '32\*h' is 650, which is no multiple of 32"):
+        signature.pin([image], {"x": (2, 3, 650, 480)})
 
 
 def test_pin_by_input_and_by_symbol() -> None:

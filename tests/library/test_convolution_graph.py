@@ -14,6 +14,7 @@ from onnxopt.program.window import Window
 from tests.support.fake_cudnn import Log, convolution, drive, tensors
 
 POINTWISE, CONVOLUTION, PLAN, FORWARD, OPERATION, GRAPH, PACK, TENSOR = 0, 1, 5, 10, 13, 15, 16, 17
+KERNEL_CACHE = 34
 X, W, Y, BIAS, RESIDUAL, SLOPE = 1, 2, 3, 4, 5, 6
 HALF, FLOAT, BFLOAT16 = 2, 0, 9
 ADD, MULTIPLY, MINIMUM, RELU, SWISH = 0, 1, 2, 100, 106
@@ -222,15 +223,39 @@ def test_fallbacks_that_compile_are_not_built(
     assert len(log.of_kind(GRAPH)[-1].numbers(801)) == operations
 
 
-@pytest.mark.parametrize(("soon", "operations"), [(False, 3), (True, 1)])
-def test_where_shapes_come_and_go_nothing_is_compiled(
-    program: Path, tmp_path: Path, soon: bool, operations: int
+@pytest.mark.parametrize(
+    ("soon", "fixed", "operations"), [(False, "0", 3), (False, "1", 3), (True, "0", 3), (True, "1", 1)]
+)
+def test_where_shapes_come_and_go_a_kernel_is_compiled_for_all_of_them(
+    program: Path, tmp_path: Path, soon: bool, fixed: str, operations: int
 ) -> None:
-    meaning = convolution(3, window=Window((2, 2), strides=(2, 2)), transposed=True, bias=2, activation="relu")
-    log = drive(program, tmp_path, meaning, [[2, 5, 4, 8], [8, 2, 2, 8], [8]], soon=soon)
-    (graph,) = log.of_kind(GRAPH)
+    """An older cuDNN would compile one for each of them, so passes follow a kernel that is ready."""
+    meaning = convolution(3, bias=2, activation="silu")
+    shapes = [[2, 5, 4, 8], [8, 3, 3, 8], [8]]
+    log = drive(program, tmp_path, meaning, shapes, soon=soon, FAKE_FIXED_SHAPES=fixed)
+    (graph,) = [d for d in log.of_kind(GRAPH) if d.ok]
+    (plan,) = log.of_kind(PLAN)
+    of_any_shape = soon and fixed == "0"
     assert len(graph.numbers(801)) == operations
-    assert log.starting("add") == ([] if not soon else ["48 to 4096, 1"])
+    assert (graph.values.get(803) == ["1"]) is of_any_shape
+    assert [d.ok for d in log.of_kind(KERNEL_CACHE)] == [True] * of_any_shape
+    assert (406 in plan.values) is of_any_shape
+    assert log.starting("activate") == (["4096"] if operations == 1 else [])
+
+
+def test_graphs_of_an_epilogue_that_is_ready_are_of_one_shape(program: Path, tmp_path: Path) -> None:
+    log = drive(
+        program, tmp_path, convolution(3, bias=2, activation="relu"), [[2, 5, 4, 8], [8, 3, 3, 8], [8]], soon=True
+    )
+    (graph,) = log.of_kind(GRAPH)
+    assert len(graph.numbers(801)) == 3 and 803 not in graph.values and not log.of_kind(KERNEL_CACHE)
+
+
+def test_a_measured_choice_of_any_shape(program: Path, tmp_path: Path) -> None:
+    meaning = convolution(3, bias=2, activation="silu")
+    log = drive(program, tmp_path, meaning, [[2, 5, 4, 8], [8, 3, 3, 8], [8]], soon=True, measured=True)
+    assert [line.split()[0] for line in log.starting("execute")] == ["42"]
+    assert [graph.values[803] for graph in log.of_kind(GRAPH)] == [["1"]]
 
 
 def test_a_residual_behind_the_activation_stays_there(program: Path, tmp_path: Path) -> None:

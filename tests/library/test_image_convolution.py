@@ -17,7 +17,7 @@ from onnxopt.runtime import sessions
 from tests.support.custom_ops_artifact import copy_library
 from tests.support.custom_ops_damage import set_field
 from tests.support.depthwise_models import Fused, bodiless, worst
-from tests.support.image_convolution_models import Case, fused, random_case
+from tests.support.image_convolution_models import IN_FRONT, Case, fused, random_case
 
 pytestmark = pytest.mark.usefixtures("library")
 CASE = Case((2, 3, 16, 18), 16, (3, 3), (2, 2), (1, 1, 1, 1), behind="prelu", appended=1)
@@ -47,6 +47,15 @@ def test_random_convolutions(dtype: str, tmp_path: Path) -> None:
         assert worst(case, y, case.expected(feeds)) <= 1, case  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_images_of_other_dtypes(dtype: str, tmp_path: Path) -> None:
+    for number, case in enumerate(IN_FRONT):
+        case = dataclasses.replace(case, dtype=dtype)
+        feeds = case.feeds()
+        y = sessions.run(_session(fused(case), tmp_path / str(number)), feeds)["y"]
+        assert worst(case, y, case.expected(feeds)) <= 1, case  # type: ignore[arg-type]
+
+
 def test_one_session_takes_any_shape(tmp_path: Path) -> None:
     first = dataclasses.replace(CASE, known=False)
     session = _session(fused(first), tmp_path)
@@ -67,8 +76,8 @@ def test_a_kernel_larger_than_its_input_is_refused(tmp_path: Path) -> None:
 KERNEL, VARIANT = "kernels.0", "kernels.0.variants.0"
 DAMAGE = {
     "one input": (f"{KERNEL}.inputs", ["float16"], "are not 2 to 16"),
-    "float32": (f"{KERNEL}.inputs.0", "float32", "are not floats of 16 bits"),
-    "several dtypes": (f"{KERNEL}.inputs.1", "bfloat16", "are of several dtypes"),
+    "float32": (f"{KERNEL}.inputs.1", "float32", "are not floats of 16 bits"),
+    "several dtypes": (f"{KERNEL}.inputs.0", "bfloat16", "are of several dtypes"),
     "two outputs": (f"{KERNEL}.outputs", ["float16"] * 2, "are not one of the inputs' dtype"),
     "five channels": (f"{KERNEL}.channels", 5, "channels is not an integer from 1 to 4"),
     "a narrow weight": (f"{KERNEL}.weight_channels", 2, "weight_channels is not an integer from 3"),
@@ -93,3 +102,18 @@ def test_damaged(name: str, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=re.escape(message)) as caught:
         _session(fused(CASE), tmp_path, set_field(field, value))
     assert "kernels.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (f"{KERNEL}.inputs.0", "float32", "does not compute one result of its dtype"),
+        (f"{KERNEL}.before.reads.0.form", "element", "before reads a tensor by element"),
+        (f"{KERNEL}.before.reads", [], "does not compute one result of its dtype"),
+        (f"{KERNEL}.before.reads.0.input", 0, "does not compute one result of its dtype"),
+        (f"{KERNEL}.before", ..., "are of several dtypes"),
+    ],
+)
+def test_damaged_in_front(field: str, value: object, message: str, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=re.escape(message)):
+        _session(fused(IN_FRONT[1]), tmp_path, set_field(field, value))

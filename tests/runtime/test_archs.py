@@ -72,3 +72,14 @@ def test_native_without_a_gpu_that_can_be_compiled_for(monkeypatch: pytest.Monke
     monkeypatch.setattr(devices, "devices", broken)
     with pytest.raises(UsageError, match="the driver does not start"):
         archs.named(("native",))
+
+
+def test_gpus_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert archs.named_gpus(("l4,h200", "h200")) == ("l4", "h200")
+    assert archs.named_gpus(("h100",)) == ("h100_pcie", "h100_sxm")
+    assert archs.named_gpus(("sm_90", "all", "none")) == ()
+    here = [
+        devices.Device(0, name, "9.0", 1 << 30, 1 << 20, 100) for name in ("NVIDIA H200", "NVIDIA H200 MIG 1g.18gb")
+    ]
+    monkeypatch.setattr(devices, "devices", lambda: tuple(here))
+    assert archs.named_gpus(("native",)) == ("h200",)

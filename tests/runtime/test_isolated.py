@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
-from onnxopt.graph.ort_traps import can_end_the_process
+import onnxopt
+from onnxopt.graph.ort_traps import can_end_the_process, trapping_optimizers
 from onnxopt.runtime import isolated, sessions
 from onnxopt.runtime.sessions import RunError
 from tests.support.command import assert_refused, run
-from tests.support.graphs import graph
+from tests.support.graphs import graph, hold
 from tests.support.small_models import write
 
 MODULO = "g (int64[n] x, int64[n] d) => (int64[n] y) { y = Mod(x, d) }"
@@ -89,3 +92,30 @@ def test_optimize_reports_a_model_that_kills_where_it_runs(tmp_path: Path, artif
 )  # fmt: skip
 def test_which_models_run_isolated(inputs: str, body: str, constants: str, traps: bool) -> None:
     assert can_end_the_process(graph(inputs, "y", body, constants=constants)) is traps
+
+
+def test_optimize_opens_what_an_optimizer_of_onnx_runtime_cannot(tmp_path: Path, artifact: Path) -> None:
+    body = "t = Transpose<perm = [1, 0, 2]>(x)  y = MatMul(t, w)"  # as torch.nn.TransformerEncoder has it
+    model = graph("float16[N, 5, 8] x, float16[8, 4] w", "float16[] y", body)
+    hold(model, {"w": np.ones((8, 4))}, np.float16)
+    ir.save(model, tmp_path / "m.onnx")
+    result = run("optimize", tmp_path / "m.onnx", "-o", artifact, "--arch", "none")
+    assert result.exit_code == 0, result.output
+    (note,) = json.loads((artifact / "manifest.json").read_text())["verify"]["notes"]
+    assert "without ONNX Runtime's optimizer NchwcTransformer" in note
+    given = json.loads((artifact / "providers" / "cpu.json").read_text())["session_config"]
+    assert given == {"optimization.disable_specified_optimizers": "NchwcTransformer"}
+    assert onnxopt.load(artifact, configuration="cpu").get_providers() == ["CPUExecutionProvider"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "body", "traps"),
+    [
+        ("float16[N, 5, 8] x, float16[8, 4] w", "t = Transpose<perm = [1, 0, 2]>(x)  y = MatMul(t, w)", True),
+        ("float[N, 5, 8] x, float[8, 4] w", "t = Transpose<perm = [1, 0, 2]>(x)  y = MatMul(t, w)", False),
+        ("float16[N, 5, 8] x, float16[5, 4] w", "t = Transpose<perm = [0, 2, 1]>(x)  y = MatMul(t, w)", False),
+        ("float16[N, 5, 8] x, float16[8, 4] w", "t = Transpose<perm = [1, 0, 2]>(x)  y = Relu(t)", False),
+    ],
+)
+def test_which_models_need_an_optimizer_left_out(inputs: str, body: str, traps: bool) -> None:
+    assert trapping_optimizers(graph(inputs, "y", body)) == (("NchwcTransformer",) if traps else ())

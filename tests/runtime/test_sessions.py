@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -44,3 +47,28 @@ def test_float8_codes_in_front_of_a_product_with_a_bias(weight: str, tmp_path: P
     rounded = (x / np.float32(0.05)).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * np.float32(0.05)
     numbers = constants["codes"].astype(np.float32) * np.float32(0.05) if weight == "numbers" else constants["w"]
     np.testing.assert_allclose(y, rounded @ numbers + constants["b"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("library")
+def test_a_product_of_halves_behind_a_transpose_does_not_end_the_process(tmp_path: Path) -> None:
+    """ONNX Runtime's issue 28392: the first nodes of a TransformerEncoder of PyTorch. In a process of its own."""
+    text = """
+    <ir_version: 9, opset_import: ["" : 18]>
+    g (float16[batch, 8, 16] x, float16[16] s, float16[16, 48] w) => (float16[8, batch, 48] y) {
+      n = LayerNormalization <axis = -1> (x, s)
+      t = Transpose <perm = [1, 0, 2]> (n)
+      y = MatMul (t, w)
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    for name, shape in {"s": (16,), "w": (16, 48)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float16), name))
+        model.graph.input.remove(next(i for i in model.graph.input if i.name == name))
+    onnx.save(model, tmp_path / "m.onnx")
+    program = (
+        "import onnxopt, sys; a = onnxopt.optimize(sys.argv[1], sys.argv[2], archs=()); "
+        "print(a.manifest.verify.status); a.session(); print(onnxopt.bench(a.path, iterations=1).ratio > 0)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "m.onnx"), str(tmp_path / "a")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "passed\nTrue\n"), done.stderr

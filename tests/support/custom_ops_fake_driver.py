@@ -9,7 +9,7 @@ import pathlib
 import struct
 import subprocess
 
-_SOURCE = r"""
+SOURCE = r"""
 #include <stdlib.h>
 #include <string.h>
 static int number(const char* name) { const char* text = getenv(name); return text ? atoi(text) : 0; }
@@ -70,7 +70,7 @@ int cuLaunchKernelEx(const void* config, void* function, void** params, void** e
 def build(folder: pathlib.Path, compiler: str) -> pathlib.Path:
     """Compiles libcuda.so.1 into `folder`; a process started with LD_LIBRARY_PATH there finds it."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cuda.c").write_text(_SOURCE)
+    (folder / "cuda.c").write_text(SOURCE)
     command = [compiler, "-shared", "-fPIC", "-w", "-o", str(folder / "libcuda.so.1"), str(folder / "cuda.c")]
     subprocess.run(command, check=True)
     return folder

@@ -117,12 +117,14 @@ def _call(
     folder: Path, number: int, case: Case, kernel: Kernel, feeds: dict[str, np.ndarray], count: int, aligned: int
 ) -> str:  # fmt: skip
     (region,) = fused(case).plan.regions
-    constants, stored = case.constants(), numpy_dtype(case.dtype)
+    stored = numpy_dtype(case.dtype)
+    constants = {k: a.astype(stored) for k, a in case.constants().items()} | case.of_front()
     reads, names = [], []
     for k, value in enumerate(region.inputs):
-        array = feeds[value.name] if value.name in feeds else constants[str(value.name)].astype(stored)
+        array = feeds[value.name] if value.name in feeds else constants[str(value.name)]
         array.tofile(folder / f"x{number}_{k}")
-        reads.append(f'auto x{k} = emulation::read<unsigned short>("x{number}_{k}", {array.size});')
+        unit = {1: "unsigned char", 2: "unsigned short", 4: "unsigned"}[array.itemsize]
+        reads.append(f'auto x{k} = emulation::read<{unit}>("x{number}_{k}", {array.size});')
         names.append(f"x{k}.data()")
     runs = []
     for k, launch in enumerate(launches(kernel, case, aligned=aligned)[1]):

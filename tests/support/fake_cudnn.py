@@ -4,7 +4,9 @@ The heuristic offers FAKE_CONFIGS configurations; engine k is number 10 + k and 
 FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_FIRST: how many plans are refused before
 others are not; FAKE_REFUSES_EPILOGUES: so are those of graphs with more than one operation. FAKE_NOTES: numerical
 notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask for. FAKE_COMPILED: engines that compile at run
-time. FAKE_ONLY_FALLBACKS: the heuristic offers nothing but fallbacks. The plan of engine 10 as text is "plan of 10".
+time. FAKE_ONLY_FALLBACKS: the heuristic offers nothing but fallbacks. FAKE_FAILING: engines whose plans fail when they
+run. The plan of engine 10 as text is "plan of 10". FAKE_FIXED_SHAPES: it knows no graphs of any shape, as before 9.4.
+Kernels of such graphs are "kernels " and a dot each.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 from onnxopt import paths
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
+from tests.support import fake_products
 
 _TENSOR = 17  # a kind of descriptor
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,8 +32,8 @@ _LIBRARY = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-typedef struct { int id, kind, engine, operations, mode; } Descriptor;
-static int made = 0;
+typedef struct { int id, kind, engine, operations, mode, cached; } Descriptor;
+static int made = 0, compiled = 0;
 static int number(const char* name) { const char* text = getenv(name); return text ? atoi(text) : 0; }
 static int listed(const char* name, int wanted) {
   const char* at = getenv(name);
@@ -54,10 +57,12 @@ int cudnnBackendFinalize(Descriptor* d) {
   static int plans = 0;
   int refused = d->kind == 5 && (plans++ < number("FAKE_REFUSES_FIRST") || listed("FAKE_REFUSED", d->engine - 10) ||
                                  (number("FAKE_REFUSES_EPILOGUES") && d->operations > 1));
+  compiled += d->kind == 5 && d->cached && !refused;
   printf("finalize %d %s\n", d->id, refused ? "refused" : "ok");
   return refused ? 4001 : 0;
 }
 int cudnnBackendSetAttribute(Descriptor* d, int name, int type, int64_t count, const void* values) {
+  if (name == 803 && number("FAKE_FIXED_SHAPES")) return 2002;
   printf("set %d name %d type %d:", d->id, name, type);
   for (int64_t k = 0; k < count; ++k) {
     if (type == 24) printf("%c", ((const char*)values)[k]);
@@ -74,6 +79,7 @@ int cudnnBackendSetAttribute(Descriptor* d, int name, int type, int64_t count, c
     } else printf(" %d", ((const int*)values)[k]);
   }
   if (name == 405) sscanf((const char*)values, "plan of %d", &d->engine);
+  if (name == 406) d->cached = 1;
   if (name == 200) d->mode = *(const int*)values;
   if (name == 801) d->operations = (int)count;
   if (name == 1301) d->engine = (int)*(const int64_t*)values;
@@ -98,6 +104,9 @@ int cudnnBackendGetAttribute(Descriptor* d, int name, int type, int64_t wanted, 
     char text[32];
     *count = snprintf(text, sizeof(text), "plan of %d", d->engine);
     if (wanted) memcpy(values, text, wanted);
+  } else if (name == 2402) {
+    *count = snprintf(NULL, 0, "kernels %.*s", compiled, "................");
+    if (wanted) memcpy(values, "kernels ................", wanted);
   } else if (name == 402) { *(int64_t*)values = number("FAKE_WORKSPACE");
   } else if (name == 1303 || name == 1305) {
     *count = 0;
@@ -108,8 +117,11 @@ int cudnnBackendGetAttribute(Descriptor* d, int name, int type, int64_t wanted, 
   }
   return 0;
 }
+void onnxopt_test_takes(int engine);  // fake_products.py
 int cudnnBackendExecute(void* handle, Descriptor* plan, Descriptor* pack) {
+  if (listed("FAKE_FAILING", plan->engine - 10)) return 5000;
   printf("execute %d with %d\n", plan->engine, pack->id);
+  onnxopt_test_takes(plan->engine);
   return 0;
 }
 int cudnnCreateTensorDescriptor(void** t) { *t = malloc(1); return 0; }
@@ -163,8 +175,10 @@ _MAIN = r"""
 #include "kernel_file/convolution.h"
 #include "kernel_file/fields.h"
 using namespace onnxopt;
-int main(int, char** arguments) {
+int DriveProduct(const char* path);
+int main(int count, char** arguments) {
   setvbuf(stdout, nullptr, _IONBF, 0);
+  if (count > 2) return DriveProduct(arguments[2]);
   try {
     std::ifstream stream(arguments[1]);
     const nlohmann::json json = nlohmann::json::parse(stream);
@@ -256,9 +270,10 @@ int main(int, char** arguments) {
 }
 """
 _SOURCES = (
-    "call/convolution.cc", "cuda/convolution/cudnn.cc", "cuda/convolution/epilogue.cc", "cuda/convolution/graph.cc",
+    "call/convolution.cc", "cuda/convolution/compiled_kernels.cc", "cuda/convolution/cudnn.cc",
+    "cuda/convolution/epilogue.cc", "cuda/convolution/graph.cc",
     "cuda/convolution/handles.cc", "cuda/convolution/pending.cc", "cuda/convolution/plan.cc",
-    "cuda/convolution/plans.cc", "cuda/gemm/cublaslt.cc",
+    "cuda/convolution/plans.cc", "cuda/launch/cublaslt.cc",
     "kernel_file/convolution.cc", "kernel_file/fields.cc", "kernel_file/window.cc", "program/dtype.cc",
     "program/shape.cc", "program/window.cc", "support/library_path.cc", "support/ort.cc", "support/portability.cc",
     "support/sha256.cc", "support/user_cache.cc",
@@ -297,11 +312,14 @@ def tensors(log: Log) -> dict[int, list[int]]:
 
 
 def build(folder: Path, compiler: str, headers: Path) -> Path:
-    """The program, beside its stand-in for libcudnn.so.9."""
-    (folder / "cudnn.c").write_text(_LIBRARY)
+    """The program, beside its stand-in for libcudnn.so.9, which is that of fake_products.NAMES as well."""
+    (folder / "cudnn.c").write_text(_LIBRARY + fake_products.LIBRARY)
     stand_in = [compiler, "-x", "c", "-shared", "-fPIC", "-w", "-o", str(folder / "libcudnn.so.9")]
     subprocess.run([*stand_in, str(folder / "cudnn.c")], check=True)
-    return compiled(folder, compiler, headers, _MAIN, _SOURCES)
+    for name in fake_products.NAMES:
+        (folder / name).symlink_to("libcudnn.so.9")
+    sources = dict.fromkeys((*_SOURCES, *fake_products.SOURCES))
+    return compiled(folder, compiler, headers, _MAIN + fake_products.MAIN, tuple(sources))
 
 
 def compiled(folder: Path, compiler: str, headers: Path, main: str, sources: Sequence[str]) -> Path:
@@ -317,11 +335,11 @@ def compiled(folder: Path, compiler: str, headers: Path, main: str, sources: Seq
     return folder / "drive"
 
 
-def run(program: Path, meaning: Path, **variables: str) -> Log:
-    """Drive the library's code with the meaning in this file."""
+def run(program: Path, *arguments: str | Path, **variables: str) -> Log:
+    """Drive the library's code with the meaning in a file, or with "product" and the file of a product."""
     ours = {"LD_LIBRARY_PATH": str(program.parent), "FAKE_CONFIGS": "3", "ONNXOPT_CACHE_SIZE": "0"}
     given = {**os.environ, **ours, **variables}
-    done = subprocess.run([program, meaning], capture_output=True, text=True, env=given, check=False)
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, env=given, check=False)
     lines = done.stdout.splitlines() + [f"warned {line}" for line in done.stderr.splitlines()]
     made: dict[int, Descriptor] = {}
     for line in lines:

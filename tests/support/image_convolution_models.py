@@ -17,6 +17,12 @@ from tests.support.depthwise_models import Fused, _nodes, numpy_dtype
 from tests.support.fusing import fuse, outline
 
 OPSET = 22
+# What stands in front, as onnx text over names: `t` is the image, `m` and `d` have one element a channel.
+FRONT = {
+    "cast": "x = Cast<to = 10>(t)",
+    "normalize": "c32 = Cast<to = 1>(t)  s = Mul(c32, quarter)  n = Sub(s, m)  q = Div(n, d)  x = Cast<to = 10>(q)",
+    "scaled": "x = Mul(t, c_of_x)",
+}
 # What stands behind, as onnx text over names: `v` is the convolution's result, `c` has one element a filter.
 BEHIND = {
     "": "",
@@ -32,7 +38,8 @@ BEHIND = {
 class Case:
     """One convolution of x [N, channels, H, W]. appended: channels of zeros that a Pad adds, as the layout pass does
     for three channels. planes: whether x is NCHW, else NHWC. auto_pad: where not NOTSET, pads are left out. known:
-    whether the model states N, H and W."""
+    whether the model states N, H and W. front: what is in front of it, of FRONT, and image: the dtype that this reads.
+    turned_first: whether an image in NCHW is turned in front of that, else behind it."""
 
     x: tuple[int, int, int, int]
     filters: int
@@ -46,6 +53,9 @@ class Case:
     planes: bool = True
     appended: int = 0
     known: bool = True
+    front: str = ""
+    image: str = ""
+    turned_first: bool = False
 
     @property
     def channels(self) -> int:
@@ -59,7 +69,16 @@ class Case:
         made = {"w": np.pad(weight, [(0, 0)] * 3 + [(0, self.appended)])}
         made |= {name: rng.standard_normal(self.filters) for name in ("bias", "c")}
         made |= {"zero": np.array(0.0), "six": np.array(6.0), "three": np.array(3.0)}
-        return {k: v.astype(numpy_dtype(self.dtype)).astype(np.float64) for k, v in made.items()}
+        made = {k: v.astype(numpy_dtype(self.dtype)).astype(np.float64) for k, v in made.items()}
+        return made | {k: v.astype(np.float64) for k, v in self.of_front().items()}
+
+    def of_front(self) -> dict[str, np.ndarray]:
+        """The constants of what stands in front, in their dtypes."""
+        dims = (self.channels, 1, 1) if self.planes and not self.turned_first else (self.channels,)
+        rng = np.random.default_rng(self.channels)
+        made = {name: rng.uniform(0.5, 2, dims).astype(np.float32) for name in ("m", "d")}
+        made |= {"quarter": np.array(0.25, np.float32), "c_of_x": rng.uniform(0.5, 2, dims)}
+        return made | {"c_of_x": made["c_of_x"].astype(numpy_dtype(self.dtype))} if self.front else {}
 
     def given_dims(self) -> tuple[int, int, int, int]:
         """The shape of the model's input."""
@@ -74,19 +93,30 @@ class Case:
             shape = ["N", self.channels, "H", "W"] if self.planes else ["N", "H", "W", self.channels]
         nodes = [*self._convolution("v" if self.behind else "y"), *_nodes(BEHIND[self.behind])]
         used = {name for node in nodes for name in node.input}
-        constants = [numpy_helper.from_array(a.astype(stored), k) for k, a in self.constants().items() if k in used]
+        kept = {k: a.astype(stored) for k, a in self.constants().items()} | self.of_front()
+        constants = [numpy_helper.from_array(a, k) for k, a in kept.items() if k in used]
         if self.appended:
             constants.append(numpy_helper.from_array(np.array([0] * 7 + [self.appended], np.int64), "amounts"))
-        infos = [helper.make_tensor_value_info(name, element, dims) for name, dims in (("t", shape), ("y", None))]
+        given = to_ir(self.image).value if self.image else element
+        infos = [
+            helper.make_tensor_value_info(name, of, dims)
+            for name, of, dims in (("t", given, shape), ("y", element, None))
+        ]
         graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], constants)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
 
     def _convolution(self, y: str) -> list[onnx.NodeProto]:
         make, last = helper.make_node, "t"
         nodes = []
+        if self.front and not self.turned_first:
+            nodes += self._front(last)
+            last = "x"
         if self.planes:
             nodes.append(make("Transpose", [last], ["t_nhwc"], name="to_nhwc", perm=[0, 2, 3, 1]))
             last = "t_nhwc"
+        if self.front and self.turned_first:
+            nodes += self._front(last)
+            last = "x"
         if self.appended:
             nodes.append(make("Pad", [last, "amounts"], ["padded"], name="append"))
             last = "padded"
@@ -100,20 +130,56 @@ class Case:
             make("Transpose", ["y_nchw"], [y], name="back", perm=[0, 2, 3, 1]),
         ]
 
+    def _front(self, image: str) -> list[onnx.NodeProto]:
+        nodes = list(onnx.parser.parse_graph(f"g () => () {{ {FRONT[self.front]} }}").node)
+        for node in nodes:
+            node.input[:] = [image if name == "t" else name for name in node.input]
+            if node.op_type == "Cast" and node.output[0] == "x":
+                node.attribute[0].i = to_ir(self.dtype).value
+        return nodes
+
     def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(seed)
-        return {"t": rng.standard_normal(self.given_dims()).astype(numpy_dtype(self.dtype))}
+        if self.image == "uint8":
+            return {"t": rng.integers(0, 256, self.given_dims(), np.uint8)}
+        return {"t": rng.standard_normal(self.given_dims()).astype(numpy_dtype(self.image or self.dtype))}
+
+    def convolved(self, image: np.ndarray) -> np.ndarray:
+        """What is convolved, in float64: the image behind what stands in front, rounded."""
+        x = image.astype(np.float64)
+        of = {k: a.astype(np.float64) for k, a in self.of_front().items()}
+        if self.planes and self.turned_first:
+            of = {k: a.reshape(-1, 1, 1) if a.ndim else a for k, a in of.items()}
+        if self.front == "normalize":
+            x = (x * of["quarter"] - of["m"]) / of["d"]
+        elif self.front == "scaled":
+            x = x * of["c_of_x"]
+        with np.errstate(over="ignore"):
+            return x.astype(numpy_dtype(self.dtype)).astype(np.float64)
 
     def expected(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
         """The result in float64."""
-        model = self.model("float64")
-        (y,) = ReferenceEvaluator(model).run(None, {"t": feeds["t"].astype(np.float64)})
+        model = dataclasses.replace(self, front="", image="").model("float64")
+        (y,) = ReferenceEvaluator(model).run(None, {"t": self.convolved(feeds["t"])})
         return np.asarray(y)
 
     def limit(self) -> tuple[float, float]:
         """Relative and absolute error that a result may have."""
         eps = float(ml_dtypes.finfo(numpy_dtype(self.dtype)).eps)
         return 0.75 * eps, 0.5 * eps
+
+
+# Convolutions of images of other dtypes, or with work in front of them.
+IN_FRONT = (
+    Case((2, 3, 18, 21), 32, (3, 3), (2, 2), (1, 1, 1, 1), behind="silu", appended=1, front="cast", image="float32"),
+    Case((1, 3, 30, 37), 16, (7, 7), (2, 2), (3, 3, 3, 3), appended=1, front="normalize", image="uint8"),
+    Case((1, 3, 15, 18), 24, (3, 3), (2, 2), (1, 1, 1, 1), appended=1, front="normalize", image="uint8",
+         turned_first=True),
+    Case((2, 3, 9, 17), 8, (4, 4), (4, 4), appended=1, planes=False, front="normalize", image="uint8"),
+    Case((1, 4, 9, 17), 40, (3, 3), (1, 1), (1, 1, 1, 1), planes=False, front="normalize", image="float32"),
+    Case((1, 1, 12, 40), 8, (3, 3), (2, 2), (1, 1, 1, 1), front="cast", image="uint8"),
+    Case((1, 2, 9, 11), 8, (3, 3), (1, 1), auto_pad="SAME_UPPER", known=False, front="scaled"),
+)  # fmt: skip
 
 
 def random_case(seed: int, dtype: str) -> Case:

@@ -71,6 +71,33 @@ def choices(session: ort.InferenceSession, tokens: list[int]) -> list[int]:
     return found
 
 
+def greedy_in_room(session: ort.InferenceSession, prompt: list[int], count: int = 16) -> list[int]:
+    """As `greedy`, token by token; caches with room are input and output of every step in the same buffer."""
+    inputs, names = {i.name: i for i in session.get_inputs()}, [o.name for o in session.get_outputs()]
+    states = {n: _empty(i) for n, i in inputs.items() if n.startswith(tuple(_STATES.values()))}
+    caches = {n: ort.OrtValue.ortvalue_from_numpy(v) for n, v in states.items() if v.ndim == 4}
+    others = {n: v for n, v in states.items() if n not in caches}
+    tokens = list(prompt)
+    for read in range(len(prompt) + count - 1):
+        feeds = {"input_ids": np.array([tokens[read : read + 1]]), "position_ids": np.array([[read]]), **others}
+        bound = session.io_binding()
+        for name, value in feeds.items():
+            bound.bind_cpu_input(name, np.ascontiguousarray(value))
+        for name, cache in caches.items():
+            bound.bind_ortvalue_input(name, cache)
+        for name in names:
+            if _input_of(name) in caches:
+                bound.bind_ortvalue_output(name, caches[_input_of(name)])
+            else:
+                bound.bind_output(name)
+        session.run_with_iobinding(bound)
+        found = dict(zip(names, bound.get_outputs(), strict=True))
+        others = {_input_of(n): v.numpy() for n, v in found.items() if _input_of(n) in others}
+        if read + 1 == len(tokens):
+            tokens.append(_largest(found["logits"].numpy()[0, -1]))
+    return tokens[len(prompt) :]
+
+
 def greedy_in_place(session: ort.InferenceSession, prompt: list[int], room: int, count: int = 16) -> list[int]:
     """The same with a state that has room for all tokens from the start, and is input and output of every step."""
     names = [o.name for o in session.get_outputs()]

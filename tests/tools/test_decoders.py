@@ -21,7 +21,7 @@ from onnxopt.fusion.region import FusionPlan
 from onnxopt.graph import normalize
 from onnxopt.graph.rewrite import rewrite
 from tests.support import exported_decoders, fusing, genai_graphs
-from tests.support.token_loops import choices, greedy, greedy_in_place
+from tests.support.token_loops import choices, greedy, greedy_in_place, greedy_in_room
 
 HALF = TensorProto.FLOAT16
 GENAI: dict[str, dict[str, Any]] = {
@@ -67,6 +67,22 @@ def test_sixteen_tokens_are_the_same(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("name", ["llama_dynamic", "mixtral"])
+def test_any_number_of_new_tokens_behind_a_cache(name: str, tmp_path: Path) -> None:
+    """A prompt of some tokens, then token by token, with the kernel that `--shape` asks for."""
+    onnx.save(decoder(name), tmp_path / "model.onnx")
+    shapes = {"input_ids": (1, 1)}
+    with fusing.cpu_kernels_forced():
+        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False, shapes=shapes)
+    (kernel,) = (kernel for kernel in made.manifest.kernels if kernel.kind == "attention")
+    assert kernel.cpu and len(kernel.sites) == 2
+    prompt = [FIRST[name], 17, 29]
+    expected = greedy(cpu(str(tmp_path / "model.onnx")), prompt)
+    for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
+        assert greedy(session, prompt) == expected
+
+
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("name", ["genai", "genai_4_bits_packed"])
 def test_a_state_that_is_input_and_output(name: str, tmp_path: Path) -> None:
     """As genai runs its models: the library leaves the sharing of the two to ONNX Runtime's operator."""
@@ -77,6 +93,19 @@ def test_a_state_that_is_input_and_output(name: str, tmp_path: Path) -> None:
     expected = greedy(cpu(str(tmp_path / "model.onnx")), prompt)
     for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
         assert greedy_in_place(session, prompt, room=24) == expected
+
+
+@pytest.mark.usefixtures("library")
+def test_a_cache_with_room_in_one_buffer(tmp_path: Path) -> None:
+    """The kernel then writes the new token alone."""
+    onnx.save(decoder("qwen3_static"), tmp_path / "model.onnx")
+    with fusing.cpu_kernels_forced():
+        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
+    assert any(kernel.kind == "attention" for kernel in made.manifest.kernels)
+    prompt = [FIRST["qwen3_static"], 17, 29]
+    expected = greedy(cpu(str(tmp_path / "model.onnx")), prompt)
+    for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
+        assert greedy_in_room(session, prompt) == expected
 
 
 @pytest.mark.usefixtures("library")
@@ -127,8 +156,10 @@ def test_decoders_of_transformers(name: str, tmp_path: Path) -> None:
     if name == "qwen3_static":  # with heads of 64: narrow ones are faster in flash_attention
         caches = [r for r in plan.regions if r.kind.name == "attention"]
         assert [sum(n.op_type == "ScatterND" for n in r.nodes) for r in caches] == [2, 2]
-    if name == "mixtral":
-        assert any("Gather's indices" in r.reason for r in plan.refusals)  # which expert a token goes to
+    if name in ("mixtral", "qwen2_moe"):
+        mixtures = [r for r in plan.regions if r.kind.name == "experts"]
+        assert [sum(n.op_type == "MatMul" for n in r.nodes) for r in mixtures] == [8, 8]  # two of each expert
+        assert not [r for r in plan.refusals if "experts' products" in r.reason]
 
 
 def test_both_branches_of_a_merged_decoder(tmp_path: Path) -> None:

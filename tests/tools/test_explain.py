@@ -167,6 +167,8 @@ def test_predicted_times_are_in_every_place(tmp_path: Path, artifact: Path) -> N
     assert f"H100 SXM5 {times}" in lines
     table = before_after.table(made.manifest, page.read_facts(artifact, made.manifest))
     assert f"predicted ms, H100 SXM5 at batch=64 {times}" in [" ".join(line.split()) for line in table]
+    named = before_after.table(made.manifest, page.read_facts(artifact, made.manifest), ["h200"])
+    assert [line.split(" at ")[0] for line in named if "predicted ms" in line] == ["predicted ms, H200 SXM"]
     assert '<section id="predicted"' in (artifact / "report.html").read_text("utf-8")
     assert manifests.load(artifact).predicted == predicted
 

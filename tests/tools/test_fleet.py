@@ -92,7 +92,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleets, "times_a_gpu", lambda provider: True)
 
 
-@pytest.mark.usefixtures("library", "as_on_a_gpu")
+@pytest.mark.usefixtures("library", "as_on_a_gpu", "without_footprints")
 def test_bench_says_what_it_means_in_gpus(artifact: Path) -> None:
     make(artifact)
     result = run("bench", artifact, *BENCH, "--load", "100000")
@@ -106,7 +106,7 @@ def test_bench_says_what_it_means_in_gpus(artifact: Path) -> None:
     assert document["fleet"]["after"] == math.ceil(40 / document["baseline"]["p50"] * document["artifact"]["p50"])
 
 
-@pytest.mark.usefixtures("library", "as_on_a_gpu")
+@pytest.mark.usefixtures("library", "as_on_a_gpu", "without_footprints")
 def test_bench_keeps_what_it_measured(artifact: Path) -> None:
     make(artifact)
     for number in (1, 2):
@@ -120,7 +120,16 @@ def test_bench_keeps_what_it_measured(artifact: Path) -> None:
     onnxopt.load(artifact)
 
 
-@pytest.mark.usefixtures("library")
+@pytest.mark.usefixtures("library", "as_on_a_gpu", "without_footprints")
+def test_concurrent_runs_count_by_their_rate(artifact: Path) -> None:
+    make(artifact)
+    document = json.loads(run("bench", artifact, *BENCH, "--gpus", "40", "--threads", "3", "--json").stdout)
+    before, after = (document[side]["runs_a_second"] for side in ("baseline", "artifact"))
+    assert document["fleet"]["after_exact"] == pytest.approx(40 * before / after, rel=1e-3)
+    assert document["fleet"]["load"] == pytest.approx(40 * 16 * before, rel=1e-3)
+
+
+@pytest.mark.usefixtures("library", "without_footprints")
 def test_a_cpu_says_nothing_of_gpus(artifact: Path) -> None:
     make(artifact)
     for option in ("--load", "--gpus"):
@@ -128,7 +137,7 @@ def test_a_cpu_says_nothing_of_gpus(artifact: Path) -> None:
         assert_refused(refused, "a CPU would be timed here")
 
 
-@pytest.mark.usefixtures("library", "as_on_a_gpu")
+@pytest.mark.usefixtures("library", "as_on_a_gpu", "without_footprints")
 def test_bad_input_to_bench(artifact: Path) -> None:
     make(artifact)
     assert_refused(run("bench", artifact, *BENCH, "--load", "1", "--gpus", "2"), "one of the two")

@@ -123,3 +123,11 @@ def test_a_module_of_pytorch(tmp_path: Path) -> None:
     exported = onnxopt.optimize(program, tmp_path / "program", archs=())
     assert exported.manifest.verify.status == "passed"
     assert (exported.path / write.MODEL_FILE).is_file()
+
+
+@pytest.mark.usefixtures("library")
+def test_the_cache_of_kernels_is_a_path_of_any_kind(tmp_path: Path) -> None:
+    model = small_models.write(tmp_path / "m.onnx", CHAIN)
+    for k, cache in enumerate((tmp_path / "first", str(tmp_path / "second"))):
+        onnxopt.optimize(model, tmp_path / f"a{k}", archs=["sm_90"], verify=False, cache=cache)
+        assert any(path.is_file() for path in Path(cache).rglob("*"))

@@ -105,9 +105,9 @@ def test_every_knob_changes_what_it_says_and_nothing_else(provider: str) -> None
 def test_optimizers_are_left_out_as_one_list() -> None:
     first, second = knobs.Optimizer("A"), knobs.Optimizer("B")
     both = second.apply(first.apply(rules.cpu(facts.of(model(CHAIN))), "off"), "off")
-    assert both["session_config"][knobs.DISABLED] == "A;B"
-    assert first.apply(both, "on")["session_config"][knobs.DISABLED] == "B"
-    assert knobs.DISABLED not in second.apply(first.apply(both, "on"), "on")["session_config"]
+    assert both["session_config"][knobs.WITHOUT_OPTIMIZERS] == "A;B"
+    assert first.apply(both, "on")["session_config"][knobs.WITHOUT_OPTIMIZERS] == "B"
+    assert knobs.WITHOUT_OPTIMIZERS not in second.apply(first.apply(both, "on"), "on")["session_config"]
 
 
 # --- what is remembered ----------------------------------------------------------------------------------------------

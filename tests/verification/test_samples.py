@@ -24,6 +24,13 @@ def test_usual_sizes_differ_between_dims_and_include_ones() -> None:
     assert list(samples.usual_sizes([Tensor("x", "float32", (2, 3))])) == [{}]
 
 
+def test_sides_that_are_multiples_are_as_long_as_others() -> None:
+    image = Tensor("x", "float32", ("batch", 3, "32*h", "w"))
+    shapes = [signature.resolve(image, sizes) for sizes in samples.usual_sizes([image])]
+    assert [shape[0] for shape in shapes] == [1, 2, 3, 2]
+    assert all(64 <= side <= 160 for shape in shapes for side in shape[2:])
+
+
 def test_a_mask_of_a_decoder_is_as_long_as_its_cache_and_the_new_tokens() -> None:
     """As exporters name its dims: with symbols of their own. Where another input has a symbol too, nothing changes."""
     cache = Tensor("past_key_values.0.key", "float32", ("batch", 2, "past", 16))

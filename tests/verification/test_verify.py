@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -254,7 +255,7 @@ def test_the_originals_session_is_made_ahead_of_small_models_once(
 
     monkeypatch.setattr(sessions, "open_session", watched)
     source = ir.load(model)
-    ahead = verification.open_ahead(model, traits.of(source), model.stat().st_size)
+    ahead = verification.open_ahead(model, traits.of(source), model.stat().st_size, {})
     assert (ahead is not None) == (limit > 0)
     for times in (1, 2):  # the second time, as when a family of rules is left out, there is none left
         (reference,) = verification.references(
@@ -268,13 +269,74 @@ def test_the_originals_session_is_made_ahead_of_small_models_once(
 
 def test_a_model_that_draws_random_numbers_is_not_opened_before_its_seeds_are_fixed(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", f"{HEADER} g (float[n] x) => (float[n] y) {{ y = RandomNormalLike(x) }}")
-    assert verification.open_ahead(model, traits.of(ir.load(model)), 1) is None
+    assert verification.open_ahead(model, traits.of(ir.load(model)), 1, {}) is None
 
 
 def test_what_the_runtime_says_of_the_original_comes_from_the_session_made_ahead(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", CHAIN)
     known = traits.of(ir.load(model))
     model.write_bytes(b"no model")
-    ahead = verification.open_ahead(model, known, 8)
+    ahead = verification.open_ahead(model, known, 8, {})
     with pytest.raises(NotRunnable):
         verification.references(model, known, folder=tmp_path, model_bytes=8, providers=[sessions.CPU], ahead=ahead)
+
+
+def watch_runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, tuple[int, ...]]]:
+    """The shapes of the inputs of each run from now on."""
+    ran: list[dict[str, tuple[int, ...]]] = []
+    true_run = sessions.run
+
+    def watched(session: Any, feeds: Mapping[str, Any], *options: Any) -> Any:
+        ran.append({name: array.shape for name, array in feeds.items()})
+        return true_run(session, feeds, *options)
+
+    monkeypatch.setattr(sessions, "run", watched)
+    return ran
+
+
+@pytest.mark.parametrize("pinned", [{}, {"batch": 5}])
+def test_the_first_case_that_was_run_ahead_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pinned: dict[str, int]
+) -> None:
+    model = write(tmp_path / "m.onnx", CHAIN)
+    known = traits.of(ir.load(model))
+    shapes = {name: (size,) for name, size in pinned.items()}
+    arguments: Any = {"folder": tmp_path, "model_bytes": 1, "providers": [sessions.CPU], "shapes": shapes}
+    (alone,) = verification.references(model, known, **arguments)
+    ran = watch_runs(monkeypatch)
+    ahead = verification.open_ahead(model, known, 1, pinned)
+    (reference,) = verification.references(model, known, ahead=ahead, **arguments)
+    first = next(iter(alone.outputs))
+    assert next(iter(reference.outputs)) == first
+    shape = alone.feeds(first)["x"].shape
+    own = [case for case in reference.outputs if reference.feeds(case)["x"].shape == shape]
+    assert [run["x"] for run in ran].count(shape) == len(own)
+    for name, array in alone.outputs[first].items():
+        assert np.array_equal(reference.outputs[first][name], array)
+
+
+def test_no_case_is_run_ahead_of_the_users_own_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write(tmp_path / "m.onnx", CHAIN)
+    ran = watch_runs(monkeypatch)
+    ahead = verification.open_ahead(model, traits.of(ir.load(model)), 1, None)
+    assert ahead is not None
+    begun = ahead.take()
+    assert begun is not None and begun.outputs == {} and ran == []
+
+
+def test_a_run_ahead_that_nobody_waits_for_ends(tmp_path: Path) -> None:
+    loop = (
+        "g (float[8] x) => (float[8] y) "
+        "{ one = Constant<value = bool {1}>() n = Constant<value = int64 {1000000000}>() "
+        "y = Loop(n, one, x) <body = b (int64 i, bool c, float[8] v) => (bool o, float[8] w) "
+        "{ o = Identity(c) w = Tanh(v) }> }"
+    )
+    model = write(tmp_path / "m.onnx", loop)
+    ahead = verification.open_ahead(model, traits.of(ir.load(model)), 1, {})
+    assert ahead is not None
+    time.sleep(0.3)
+    ahead.stop()
+    started = time.monotonic()
+    begun = ahead.take()
+    assert begun is not None and begun.outputs == {} and begun.seconds > 0.1
+    assert time.monotonic() - started < 20

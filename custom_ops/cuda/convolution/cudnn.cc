@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "cuda/gemm/cublaslt.h"
+#include "cuda/launch/cublaslt.h"
 #include "support/library_path.h"
 #include "support/ort.h"
 #include "support/portability.h"

@@ -36,7 +36,7 @@ class Builder {
   Builder(const cudnn::Api& api, const ConvolutionProblem& problem)
       : api_(api), problem_(problem), dtype_(DataType(problem.convolution.dtype)) {}
 
-  ConvolutionGraph Build(cudnn::Handle handle) {
+  ConvolutionGraph Build(cudnn::Handle handle, bool any_shape) {
     const Convolution& convolution = problem_.convolution;
     // Sums commute, and cuDNN has precompiled engines for this order alone.
     if (convolution.residual && !convolution.residual_last) steps_.push_back({cudnn::kAdd, Second::kResidual});
@@ -51,6 +51,7 @@ class Builder {
     raw.reserve(operations_.size());
     for (const std::size_t at : operations_) raw.push_back(parts_[at].raw());
     graph.Set(Name::kGraphOperations, Type::kDescriptor, raw);
+    if (any_shape) graph.Set(Name::kGraphIsOfAnyShape, Type::kBoolean, true);
     graph.Finalize("cuDNN does not take the graph of a convolution");
     return {std::move(parts_), std::move(graph), std::move(scalars_)};
   }
@@ -301,8 +302,9 @@ std::string ConvolutionProblem::Describe() const {
   return text;
 }
 
-ConvolutionGraph MakeGraph(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem) {
-  return Builder(api, problem).Build(handle);
+ConvolutionGraph MakeGraph(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
+                           bool any_shape) {
+  return Builder(api, problem).Build(handle, any_shape);
 }
 
 }  // namespace onnxopt::cuda

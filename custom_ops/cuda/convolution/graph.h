@@ -49,7 +49,9 @@ struct ConvolutionGraph {
   std::vector<Scalar> scalars;
 };
 
-// Throws cudnn::Refused where cuDNN does not take it.
-ConvolutionGraph MakeGraph(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem);
+// any_shape: for engines whose kernels serve all sizes, which are slower than those that are ready for one size. Throws
+// cudnn::Refused where cuDNN does not take it.
+ConvolutionGraph MakeGraph(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
+                           bool any_shape = false);
 
 }  // namespace onnxopt::cuda

@@ -72,12 +72,12 @@ std::string KeyOf(const cudnn::Api& api, const std::string& device, const Convol
 
 // The measured plan, or the first that the heuristic offers. Nothing where there is none.
 std::optional<EnginePlan> Chosen(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                                 const EngineChoice* measured, Preference preference) {
+                                 const EngineChoice* measured, Preference preference, CompiledKernels* kernels) {
   if (measured != nullptr) {
-    std::optional<EnginePlan> plan = RevivedPlan(api, handle, problem, *measured);
+    std::optional<EnginePlan> plan = RevivedPlan(api, handle, problem, *measured, kernels);
     if (plan) return plan;
   }
-  std::vector<EnginePlan> plans = OfferedPlans(api, handle, problem, 1, preference);
+  std::vector<EnginePlan> plans = OfferedPlans(api, handle, problem, 1, preference, kernels);
   if (plans.empty()) return std::nullopt;
   return std::move(plans[0]);
 }
@@ -85,13 +85,14 @@ std::optional<EnginePlan> Chosen(const cudnn::Api& api, cudnn::Handle handle, co
 // The same, from the user's cache where it has it, and kept there where cuDNN compiled it.
 std::optional<EnginePlan> ChosenOrKept(const cudnn::Api& api, cudnn::Handle handle, const std::string& device,
                                        const ConvolutionProblem& problem, const EngineChoice* measured,
-                                       Preference preference) {
+                                       Preference preference, CompiledKernels* kernels) {
+  if (kernels != nullptr) return Chosen(api, handle, problem, measured, preference, kernels);
   const std::string key = KeyOf(api, device, problem, measured);
   if (const std::optional<std::string> text = Kept().Read(key)) {
     std::optional<EnginePlan> plan = KeptPlan(api, handle, problem, *text);
     if (plan) return plan;
   }
-  std::optional<EnginePlan> plan = Chosen(api, handle, problem, measured, preference);
+  std::optional<EnginePlan> plan = Chosen(api, handle, problem, measured, preference, nullptr);
   if (plan && plan->compiled()) {
     if (const std::optional<std::string> text = plan->Text()) Kept().Write(key, *text);
   }
@@ -100,17 +101,14 @@ std::optional<EnginePlan> ChosenOrKept(const cudnn::Api& api, cudnn::Handle hand
 
 std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, cudnn::Handle handle, const std::string& device,
                                               const ConvolutionProblem& problem, const EngineChoice* measured,
-                                              Preference preference) {
-  // Where shapes come and go, passes over the result cost less than a kernel that is compiled for each of them.
-  const bool splits = preference == Preference::kSoonest && problem.Compiles() && measured == nullptr;
+                                              Preference preference, CompiledKernels* kernels) {
   for (const bool packed : {false, true}) {
     if (packed && !problem.HasParts()) break;
     const ConvolutionProblem of = packed ? problem.Packed() : problem;
-    if (!splits) {
-      std::optional<EnginePlan> plan = ChosenOrKept(api, handle, device, of, packed ? nullptr : measured, preference);
-      if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), false, packed);
-    }
-    std::optional<EnginePlan> plan = ChosenOrKept(api, handle, device, of.Bare(), nullptr, preference);
+    const EngineChoice* const choice = packed ? nullptr : measured;
+    std::optional<EnginePlan> plan = ChosenOrKept(api, handle, device, of, choice, preference, kernels);
+    if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), false, packed);
+    plan = ChosenOrKept(api, handle, device, of.Bare(), nullptr, preference, nullptr);
     if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), true, packed);
   }
   throw Error("cuDNN " + std::to_string(api.cudnnGetVersion()) + " has no plan for the convolution " +
@@ -166,6 +164,12 @@ std::int64_t ReadyConvolution::PlanWorkspace(const ConvolutionProblem& problem) 
   return std::max(plan_.workspace(), bare_ ? EpilogueScratch(problem) : 0);
 }
 
+CompiledKernels* KernelsOf(const cudnn::Api& api, Context context, const std::string& device,
+                           const ConvolutionProblem& problem, Preference preference) {
+  const bool come_and_go = preference == Preference::kSoonest && problem.Compiles();
+  return come_and_go ? &CompiledKernels::Of(api, context, device) : nullptr;
+}
+
 std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const std::string& device,
                                                  const ConvolutionProblem& problem, const EngineChoice* measured,
                                                  Preference preference) {
@@ -174,7 +178,8 @@ std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context 
   if (auto plan = entry->plan.lock()) return plan;
   BuilderHandle& builder = BuilderOf(api, context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
-  auto plan = Build(api, builder.raw, device, problem, measured, preference);
+  CompiledKernels* const kernels = KernelsOf(api, context, device, problem, preference);
+  auto plan = Build(api, builder.raw, device, problem, measured, preference, kernels);
   entry->plan = plan;
   return plan;
 }

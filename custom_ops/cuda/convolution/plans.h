@@ -43,6 +43,11 @@ class ReadyConvolution {
   mutable std::mutex mutex_;
 };
 
+// The kernels of any shape that a problem's plans should use: where shapes come and go, and cuDNN would compile a kernel
+// for each. Otherwise nullptr. device: as below.
+CompiledKernels* KernelsOf(const cudnn::Api& api, Context context, const std::string& device,
+                           const ConvolutionProblem& problem, Preference preference);
+
 // The plan of a problem in a context, which is current; built where no kernel holds it yet. device: what a plan depends
 // on of the GPU, as text. measured: the choice that `tune` made, or nullptr. A kernel that cuDNN compiles is kept in
 // the user's cache. Throws Error where cuDNN has none.

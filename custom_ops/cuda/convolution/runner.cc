@@ -131,7 +131,8 @@ std::vector<EnginePlan> ConvolutionRunner::Offered(const ConvolutionCall& call, 
                                                    Preference preference) const {
   BuilderHandle& builder = BuilderOf(api_, call.context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
-  return OfferedPlans(api_, builder.raw, call.problem, most, preference);
+  CompiledKernels* const kernels = KernelsOf(api_, call.context, Device(), call.problem, preference);
+  return OfferedPlans(api_, builder.raw, call.problem, most, preference, kernels);
 }
 
 // The first run of a shape that the graph states: another plan that is ready may be faster than the heuristic's first.

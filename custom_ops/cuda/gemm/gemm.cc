@@ -5,9 +5,9 @@
 #include <map>
 
 #include "call/tensors.h"
+#include "cuda/gemm/choose.h"
 #include "cuda/launch/known_shape.h"
 #include "cuda/launch/provider_options.h"
-#include "cuda/launch/stopwatch.h"
 #include "cuda/launch/stream.h"
 #include "gemm/few_rows_abi.h"
 #include "gemm/widen_codes_abi.h"
@@ -17,12 +17,7 @@
 namespace onnxopt::cuda {
 namespace {
 
-using cublaslt::Candidate;
-
 constexpr unsigned kBestAlignment = 256;
-constexpr int kTuned = 32;    // algorithms measured when tuning
-constexpr int kFirstRun = 8;  // and at a first run
-constexpr int kNameBytes = 256;
 constexpr unsigned kBiasAlignment = 16;  // that epilogues ask for
 
 const cublaslt::Api& FindCublaslt() {
@@ -76,6 +71,8 @@ struct GemmCudaKernel::Call {
   Operands operands;
   Stream stream;
   cublaslt::Handle handle;
+  Context device;
+  const Shape* a;
   bool tf32;
   bool capturing;
   const OrtKernelContext* context;  // of ONNX Runtime
@@ -114,7 +111,8 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
   const bool tf32 = gemm_.operands == Dtype::kFloat32 && UsesTf32(ort_context);
   const std::lock_guard<std::mutex> lock(mutex_);
-  Call call{product, operands, stream, HandleOf(context, api_), tf32, capturing != 0, ort_context, gemm_.operands};
+  Call call{product, operands,       stream,      HandleOf(context, api_), context, &shapes[gemm_.a],
+            tf32,    capturing != 0, ort_context, gemm_.operands};
   if (packed_) {
     const void* const zeros = gemm_.packed->zeros ? inputs[*gemm_.packed->zeros] : nullptr;
     return RunOfPacked(&call, {operands.b, inputs[gemm_.packed->scales], zeros}, outputs);
@@ -365,56 +363,13 @@ Plan& GemmCudaKernel::PlanFor(const Call& call, const PlanKey& key, const Operan
     if (plan->key() == key) return *plan;
   }
   auto plan = std::make_unique<Plan>(api_, gemm_, key);
-  Choose(call, plan.get(), operands);
+  CallScratch scratch(allocator_, call.context);
+  const ProductCall chosen_for = {driver_,        api_,        call.handle,
+                                  call.device,    call.stream, call.capturing,
+                                  states_shapes_, *call.a,     [&](std::size_t bytes) { return scratch.Of(bytes); }};
+  Choose(chosen_for, operands, plan.get());
   plans_.push_back(std::move(plan));
   return *plans_.back();
-}
-
-void GemmCudaKernel::Choose(const Call& call, Plan* plan, const Operands& operands) const {
-  Algorithms& known = Algorithms::Get();
-  const std::string product = plan->Describe();
-  Device device = 0;
-  char gpu[kNameBytes] = "";
-  driver_.Check(driver_.cuCtxGetDevice(&device), "cannot ask for the GPU");
-  driver_.Check(driver_.cuDeviceGetName(gpu, kNameBytes, device), "cannot ask for the GPU's name");
-  const std::size_t version = api_.cublasLtGetVersion();
-  std::optional<TunedAlgorithm> tuned = known.Find(gpu, version, product);
-  std::unique_lock<std::mutex> alone(Measuring(), std::defer_lock);
-  if (!tuned && Measures(call)) {
-    alone.lock();
-    tuned = known.FindKept(gpu, version, product);
-  }
-  Candidate candidate{};
-  if (tuned && plan->Revive(call.handle, tuned->algorithm, &candidate)) return plan->Choose(candidate);
-  const bool measures = !tuned && alone.owns_lock();
-  const int most = known.tunes() ? kTuned : kFirstRun;
-  const std::vector<Candidate> candidates = plan->Candidates(call.handle, measures ? most : 1);
-  if (candidates.empty()) {
-    throw cublaslt::Refusal("cuBLASLt has no algorithm for " + product +
-                            "; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels, and report this product");
-  }
-  plan->Choose(candidates[0]);
-  if (!measures) return;
-  try {
-    const Stopwatch stopwatch(driver_, call.stream, MemoryToEvictWith(driver_), known.tunes() ? kCareful : kQuick);
-    std::size_t bytes = 0;
-    for (const Candidate& each : candidates) bytes = std::max(bytes, each.workspace);
-    CallScratch scratch(allocator_, call.context);
-    void* const workspace = scratch.Of(bytes);
-    const auto [first, best] = stopwatch.Fastest(candidates.size(), [&](std::size_t way) {
-      plan->RunWith(candidates[way], call.handle, operands, workspace, call.stream);
-    });
-    plan->Choose(candidates[best.way]);
-    known.Add(gpu, version, product, {candidates[best.way].algorithm, best.microseconds, first.microseconds});
-  } catch (const Error&) {
-    if (known.tunes()) throw;  // nobody asked for this measurement: the heuristic's algorithm runs
-  }
-}
-
-// The default stream cannot be captured, which measuring does.
-bool GemmCudaKernel::Measures(const Call& call) const {
-  if (call.capturing || call.stream == nullptr) return false;
-  return Algorithms::Get().tunes() || (states_shapes_ && MeasuresFirstRuns());
 }
 
 }  // namespace onnxopt::cuda

@@ -43,8 +43,6 @@ class GemmCudaKernel final : public FusedKernel {
   bool RunWithoutDepth(const Call& call) const;
   bool RunPlan(const Call& call, const PlanKey& key, const Operands& operands, CallScratch* scratch) const;
   Plan& PlanFor(const Call& call, const PlanKey& key, const Operands& operands) const;
-  void Choose(const Call& call, Plan* plan, const Operands& operands) const;
-  bool Measures(const Call& call) const;
 
   const Gemm& gemm_;
   const Driver& driver_;

@@ -1,37 +1,17 @@
-// How cuBLASLt runs one product: its descriptors, and the algorithm chosen for them.
+// How one product runs: cuBLASLt's descriptors and the algorithm chosen for them, or a convolution of cuDNN's.
 #pragma once
 
-#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "cuda/gemm/cublaslt.h"
+#include "cuda/gemm/product_convolution.h"
+#include "cuda/gemm/product_key.h"
+#include "cuda/launch/cublaslt.h"
 #include "program/gemm.h"
 
 namespace onnxopt::cuda {
-
-// What the choice of an algorithm depends on, besides the kernel.
-struct PlanKey {
-  std::int64_t m, n, k, batch, stride_a, stride_b, stride_d, ldb;
-  unsigned alignment_a, alignment_b, alignment_c, alignment_d;  // bytes, a power of 2 up to 256
-  bool tf32;                                                    // float32 products may round their operands to TF32
-  bool workspace;                                               // there may be one
-  Dtype operands;                                               // of a and b
-
-  bool operator==(const PlanKey& other) const;
-};
-
-// Arguments of one product, in row-major terms: b is what cuBLASLt, which is column-major, calls A.
-struct Operands {
-  const void* a;
-  const void* b;
-  const void* bias;      // or nullptr
-  const void* residual;  // or nullptr
-  void* output;
-};
-
-// What cuBLAS itself takes on Hopper; algorithms that want more are not considered.
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20U;
 
 class Plan {
  public:
@@ -48,19 +28,22 @@ class Plan {
   bool Revive(cublaslt::Handle handle, const cublaslt::Algorithm& algorithm, cublaslt::Candidate* candidate) const;
 
   void Choose(const cublaslt::Candidate& candidate) { chosen_ = candidate; }
+  void Choose(ProductConvolution convolution) { convolution_ = std::move(convolution); }
 
-  // Bytes that the chosen algorithm works in.
-  std::size_t workspace() const { return chosen_.workspace; }
+  // Bytes that the chosen way works in.
+  std::size_t workspace() const { return convolution_ ? convolution_->workspace() : chosen_.workspace; }
 
-  // Enqueues the product. workspace: so many bytes as the algorithm wants. Not thread-safe: the bias's address is part
-  // of a descriptor.
+  // Enqueues the product in the chosen way, or by one algorithm. workspace: so many bytes as that wants. Not
+  // thread-safe: the bias's address is part of a descriptor.
   void Run(cublaslt::Handle handle, const Operands& operands, void* workspace, Stream stream) {
+    if (convolution_) return convolution_->Run(operands, workspace, stream);
     RunWith(chosen_, handle, operands, workspace, stream);
   }
   void RunWith(const cublaslt::Candidate& candidate, cublaslt::Handle handle, const Operands& operands, void* workspace,
                Stream stream);
 
   const PlanKey& key() const { return key_; }
+  const Gemm& gemm() const { return gemm_; }
   // As "float16 8x128x768 ...": what an algorithm was chosen for, the same in every process.
   std::string Describe() const;
 
@@ -80,6 +63,7 @@ class Plan {
   cublaslt::Layout d_ = nullptr;
   cublaslt::Preference preference_ = nullptr;
   cublaslt::Candidate chosen_{};
+  std::optional<ProductConvolution> convolution_;
 };
 
 }  // namespace onnxopt::cuda

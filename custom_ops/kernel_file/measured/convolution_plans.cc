@@ -34,24 +34,31 @@ std::string KeyOf(const Key& key) {
 
 nlohmann::json Entry(const Key& key, const MeasuredPlan& plan) {
   const auto& [gpu, version, convolution] = key;
-  nlohmann::json knobs = nlohmann::json::array();
-  for (const auto& [type, value] : plan.choice.knobs) knobs.push_back(nlohmann::json::array({type, value}));
-  return {{"gpu", gpu},
-          {"cudnn", version},
-          {"convolution", convolution},
-          {"engine", plan.choice.engine},
-          {"knobs", knobs},
-          {"microseconds", plan.microseconds},
-          {"heuristic_microseconds", plan.heuristic_microseconds}};
+  nlohmann::json entry = WriteEngineChoice(plan.choice);
+  entry["gpu"] = gpu;
+  entry["cudnn"] = version;
+  entry["convolution"] = convolution;
+  entry["microseconds"] = plan.microseconds;
+  entry["heuristic_microseconds"] = plan.heuristic_microseconds;
+  return entry;
 }
 
 }  // namespace
 
+EngineChoice ReadEngineChoice(const JsonReader& json) {
+  const auto engine = static_cast<std::int64_t>(json["engine"].Number(0, kMost));
+  return {engine, ReadKnobs(json["knobs"])};
+}
+
+nlohmann::json WriteEngineChoice(const EngineChoice& choice) {
+  nlohmann::json knobs = nlohmann::json::array();
+  for (const auto& [type, value] : choice.knobs) knobs.push_back(nlohmann::json::array({type, value}));
+  return {{"engine", choice.engine}, {"knobs", knobs}};
+}
+
 void ReadMeasuredPlan(const JsonReader& entry, PlanTable* table) {
-  const auto engine = static_cast<std::int64_t>(entry["engine"].Number(0, kMost));
   (*table)[{entry["gpu"].Text(), entry["cudnn"].Number(0, kMost), entry["convolution"].Text()}] = {
-      {engine, ReadKnobs(entry["knobs"])},
-      MeasuredFile::Microseconds(entry["microseconds"]),
+      ReadEngineChoice(entry), MeasuredFile::Microseconds(entry["microseconds"]),
       MeasuredFile::Microseconds(entry["heuristic_microseconds"])};
 }
 

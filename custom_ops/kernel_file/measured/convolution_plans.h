@@ -32,6 +32,10 @@ struct EngineChoice {
   bool operator==(const EngineChoice& other) const { return engine == other.engine && knobs == other.knobs; }
 };
 
+// The fields "engine" and "knobs" of an object. Reading throws Error naming the place of what is damaged.
+EngineChoice ReadEngineChoice(const JsonReader& json);
+nlohmann::json WriteEngineChoice(const EngineChoice& choice);
+
 struct MeasuredPlan {
   EngineChoice choice;
   double microseconds;

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
 namespace onnxopt::cuda {
 namespace {
@@ -12,6 +13,7 @@ constexpr char kTuneVariable[] = "ONNXOPT_GEMM_TUNE";
 constexpr std::size_t kWords = 8;
 constexpr std::size_t kHexDigits = 16;
 constexpr int kHexBase = 16;
+constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
 
 Algorithm ReadAlgorithm(const JsonReader& json) {
   Algorithm algorithm{};
@@ -46,12 +48,18 @@ std::string KeyOf(const Key& key) {
 
 nlohmann::json Entry(const Key& key, const TunedAlgorithm& tuned) {
   const auto& [gpu, version, product] = key;
-  return {{"gpu", gpu},
-          {"cublaslt", version},
-          {"product", product},
-          {"algorithm", WriteAlgorithm(tuned.algorithm)},
-          {"microseconds", tuned.microseconds},
-          {"heuristic_microseconds", tuned.heuristic_microseconds}};
+  nlohmann::json entry = {{"gpu", gpu},
+                          {"cublaslt", version},
+                          {"product", product},
+                          {"algorithm", WriteAlgorithm(tuned.algorithm)},
+                          {"microseconds", tuned.microseconds},
+                          {"heuristic_microseconds", tuned.heuristic_microseconds}};
+  if (tuned.convolution) {
+    nlohmann::json& of_cudnn = entry["cudnn"] = WriteEngineChoice(tuned.convolution->choice);
+    of_cudnn["version"] = tuned.convolution->version;
+    of_cudnn["algorithm_microseconds"] = tuned.convolution->algorithm_microseconds;
+  }
+  return entry;
 }
 
 }  // namespace
@@ -62,10 +70,17 @@ Algorithms& Algorithms::Get() {
 }
 
 void ReadTunedAlgorithm(const JsonReader& entry, AlgorithmTable* table) {
-  const std::size_t version = entry["cublaslt"].Number(0, std::numeric_limits<std::int64_t>::max());
-  (*table)[{entry["gpu"].Text(), version, entry["product"].Text()}] = {
-      ReadAlgorithm(entry["algorithm"]), MeasuredFile::Microseconds(entry["microseconds"]),
-      MeasuredFile::Microseconds(entry["heuristic_microseconds"])};
+  const std::size_t version = entry["cublaslt"].Number(0, kMost);
+  TunedAlgorithm tuned{ReadAlgorithm(entry["algorithm"]),
+                       MeasuredFile::Microseconds(entry["microseconds"]),
+                       MeasuredFile::Microseconds(entry["heuristic_microseconds"]),
+                       {}};
+  if (entry.Has("cudnn")) {
+    const JsonReader of_cudnn = entry["cudnn"];
+    tuned.convolution = {of_cudnn["version"].Number(0, kMost), ReadEngineChoice(of_cudnn),
+                         MeasuredFile::Microseconds(of_cudnn["algorithm_microseconds"])};
+  }
+  (*table)[{entry["gpu"].Text(), version, entry["product"].Text()}] = std::move(tuned);
 }
 
 Algorithms::Algorithms()

@@ -4,6 +4,12 @@
 //   {"gpu": "NVIDIA H200", "cublaslt": 130100, "product": "float16 m1024 n768 k768 bias",
 //    "algorithm": [8 words as hex], "microseconds": 9.1, "heuristic_microseconds": 9.9}
 //
+// Where a plan of cuDNN's was faster than every algorithm, "microseconds" is its time, and the entry has also
+//
+//    "cudnn": {"version": 91900, "engine": 4, "knobs": [[type, value], ...], "algorithm_microseconds": 9.6}
+//
+// Another version of cuDNN, or none, leaves the algorithm.
+//
 // An entry counts only for the same GPU model and the same version of cuBLASLt. ONNXOPT_GEMM_TUNE=<path> has every
 // product that has no entry measured when it is first run (never under capture) and written to that file. Without it,
 // products of shapes that the graph states are measured too, among fewer algorithms, and kept in the user's cache.
@@ -15,6 +21,7 @@
 #include <string>
 #include <tuple>
 
+#include "kernel_file/measured/convolution_plans.h"
 #include "kernel_file/measured/kept.h"
 
 namespace onnxopt::cuda {
@@ -23,10 +30,18 @@ struct Algorithm {  // cublasLtMatmulAlgo_t
   std::uint64_t data[8];
 };
 
+// A plan of cuDNN's for the same product.
+struct TunedConvolution {
+  std::size_t version;  // of cuDNN
+  EngineChoice choice;
+  double algorithm_microseconds;  // of the algorithm that it beat
+};
+
 struct TunedAlgorithm {
-  Algorithm algorithm;
-  double microseconds;
+  Algorithm algorithm;            // the fastest one
+  double microseconds;            // of what is to run: the convolution, where there is one
   double heuristic_microseconds;  // of the algorithm that would have run otherwise
+  std::optional<TunedConvolution> convolution;
 };
 
 // By GPU model, version of cuBLASLt and product.

@@ -297,15 +297,16 @@ def _raw(array: samples.Array) -> bytes:
 def _sizes(manifest: Manifest) -> signature.Sizes:
     """Sizes of dynamic dims: the largest that verification ran at, with one item a batch; else usual ones."""
     names = signature.symbols(manifest.inputs)
-    batch, space = signature.roles(manifest.inputs)
+    batch, _ = signature.roles(manifest.inputs)
     verified = [
         {name: int(match[1]) for name in names if (match := re.search(rf"(?:^|, ){re.escape(name)}=(\d+)", case))}
         for case in dict.fromkeys(c.case for c in manifest.verify.of_models if c.ok)
     ]
     complete = [sizes for sizes in verified if len(sizes) == len(names)]
-    usual = {n: 224 if n in space else 128 for n in names}
     chosen = max(
-        complete, key=lambda sizes: int(np.prod([s for n, s in sizes.items() if n not in batch])), default=usual
+        complete,
+        key=lambda sizes: int(np.prod([s for n, s in sizes.items() if n not in batch])),
+        default=signature.typical(manifest.inputs, {}),
     )
     return {name: 1 if name in batch else size for name, size in chosen.items()}
 

@@ -146,8 +146,9 @@ def read_measurements(path: Path, manifest: Manifest) -> tuple[BenchResult, ...]
 
 
 def merged(known: Sequence[BenchResult], new: Sequence[BenchResult]) -> tuple[BenchResult, ...]:
-    """Known and new results; a new one replaces a known one of the same device, provider and case, in its place."""
-    return tuple({(m.device, m.provider, m.case): m for m in (*known, *new)}.values())
+    """Known and new results; a new one replaces a known one of the same device, provider, case and threads, in its
+    place."""
+    return tuple({(m.device, m.provider, m.case, m.threads): m for m in (*known, *new)}.values())
 
 
 def _by_function(times: dict[str, KernelTime], manifest: Manifest, path: Path) -> dict[str, KernelTime]:

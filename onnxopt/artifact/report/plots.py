@@ -1,4 +1,4 @@
-"""The report's two plots as SVG text: a roofline on logarithmic axes, and distributions of latency.
+"""The report's plots as SVG text: a roofline, distributions of latency, and figures over sizes.
 
 Drawn in a box of 420 units, so that its 12-unit letters can be read at 360 px. Colours come from the page's style
 sheet.
@@ -16,6 +16,7 @@ _WIDTH, _HEIGHT = 420, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 408, 26, 258
 _ROOFS_END = 318  # right of it stand the GPUs' names
 _LINE = 13.0  # between two labels
+_LETTER, _GAP = 7.0, 8.0  # width of a digit, and what stays free between two numbers of an axis
 _LONGEST_TAIL = 1.25  # of the slowest 95th percentile: what lies beyond is cut off, and said
 
 
@@ -51,6 +52,14 @@ class Curve:
 
     name: str
     quantiles: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """Figures above 0 by size, sizes from 1 on ascending."""
+
+    name: str
+    points: tuple[tuple[int, float], ...]
 
 
 Scale = Callable[[float], float]
@@ -102,6 +111,41 @@ def distribution(curves: Sequence[Curve], unit: str) -> Markup:
         line = " ".join(f"{x(q):.1f},{y(share):.1f}" for q, share in inside)
         parts.append(f'<polyline class="curve c{k}" points="{line}"/>')
     return _svg(parts, f"Distribution of {unit} a run: {', '.join(c.name for c in curves)}")
+
+
+def over_sizes(lines: Sequence[Line], name: str, unit: str) -> Markup:
+    """Lines over one logarithmic axis of sizes, from 0 on upwards. name: of the sizes."""
+    sizes = [size for size, _ in lines[0].points]
+    ticks = _nice_ticks(0.0, max(figure for line in lines for _, figure in line.points))
+    x, y = _log_scale(sizes[0], sizes[-1], _LEFT + 8, _RIGHT - 8), _linear_scale(0.0, ticks[-1], _BOTTOM, _TOP)
+    parts = [
+        *_x_axis(x, _apart(sizes, x), name, lambda v: f"{v:,.0f}"),
+        *_y_axis(y, ticks, unit, _short),
+    ]
+    for k, line in enumerate(lines):
+        drawn = " ".join(f"{x(size):.1f},{y(figure):.1f}" for size, figure in line.points)
+        parts.append(f'<polyline class="curve c{k}" points="{drawn}"/>')
+        for size, figure in line.points:
+            title = Markup("<title>{}</title>").format(f"{line.name}, {name} {size:,}: {figure:,.4g} {unit}")
+            parts.append(f'<circle class="dot d{k}" cx="{x(size):.1f}" cy="{y(figure):.1f}" r="4">{title}</circle>')
+    return _svg(parts, f"{unit} by {name}: {', '.join(line.name for line in lines)}")
+
+
+def _apart(sizes: Sequence[int], x: Scale) -> list[float]:
+    """Those sizes whose numbers do not overlap on the axis: from the greatest down."""
+    kept: list[float] = []
+    for size in reversed(sizes):
+        if not kept or x(kept[-1]) - x(size) >= _LETTER * len(f"{kept[-1]:,.0f}") + _GAP:
+            kept.append(size)
+    return kept[::-1]
+
+
+def _short(value: float) -> str:
+    """A number in at most five letters: 12,000 as 12k."""
+    for least, factor, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if value >= least:
+            return f"{value / factor:g}{suffix}"
+    return f"{value:g}"
 
 
 def _labels(ends: Sequence[tuple[float, str]], first: str) -> list[str]:

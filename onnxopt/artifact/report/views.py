@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,12 @@ from typing import Any
 from markupsafe import Markup
 
 from onnxopt.artifact import layout
-from onnxopt.artifact.fleet import Fleet, fleet_of
 from onnxopt.artifact.manifest import Kernel, Manifest
 from onnxopt.artifact.measurement import BenchResult, KernelTime, Measurement
-from onnxopt.artifact.report import plots
+from onnxopt.artifact.report import latency_views, plots
 from onnxopt.artifact.report.facts import Facts
 from onnxopt.artifact.report.graph_views import Drawings, drawings
+from onnxopt.artifact.report.latency_views import Latency, Sweep
 from onnxopt.artifact.summary import (
     alike,
     by_reason,
@@ -35,13 +34,11 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.runtime import providers
 from onnxopt.runtime.predicted import ERROR
-from onnxopt.runtime.sessions import CPU
 from onnxopt.verification.reference import Check
 from onnxopt.verification.verify import VerificationReport
 
 CALLS = "fused calls"
 _PLOTTED_ROOFS = 4
-_FLEET = 100  # GPUs before: makes the ratio a number of machines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,15 +110,6 @@ class OutputRow:
 
 
 @dataclasses.dataclass(frozen=True)
-class Latency:
-    """plot: None where the measurement has no distribution. fleet: what the ratio means in GPUs, None on a CPU."""
-
-    measurement: BenchResult
-    plot: Markup | None
-    fleet: Fleet | None
-
-
-@dataclasses.dataclass(frozen=True)
 class Tuned:
     """where: device, release and sizes. rows: mode, milliseconds by the rule-made file and by the tuned one, ratio."""
 
@@ -161,6 +149,7 @@ class View:
     unplotted: int
     drawings: Drawings
     latencies: tuple[Latency, ...]
+    sweeps: tuple[Sweep, ...]
     recorded: tuple[Measurement, ...]
     numerics: tuple[OutputRow, ...]
     executed: str
@@ -196,7 +185,8 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
         roofs=tuple(roofs),
         unplotted=len(kernels) - len(points),
         drawings=drawings(facts, manifest.kernels, sizes),
-        latencies=tuple(_latency(m) for m in facts.measurements),
+        latencies=tuple(latency_views.latency(m) for m in facts.measurements),
+        sweeps=latency_views.sweeps(facts.measurements),
         recorded=manifest.measurements,
         numerics=tuple(numerics(manifest.verify)),
         executed=executed_text(manifest.verify, manifest.archs),
@@ -216,7 +206,7 @@ def _sizes(manifest: Manifest, facts: Facts) -> dict[str, int]:
     dims the largest that were verified.
     """
     cases = [m.case for m in facts.measurements] or [c.case for c in manifest.verify.of_models]
-    sizes = [{n.strip(): int(v) for n, v in re.findall(r"([^=,]+?)=(\d+)", case)} for case in cases]
+    sizes = [latency_views.sizes_of(case) for case in cases]
     found = max(sizes, key=lambda by_name: math.prod(by_name.values()), default={})
     return found if facts.measurements else found | facts.sizes
 
@@ -332,18 +322,6 @@ def _histogram(facts: Facts) -> list[OpRow]:
         for op in {**before, **after}
     ]
     return sorted(rows, key=lambda r: (-abs((r.before or 0) - (r.after or 0)), -(r.after or 0), r.op))
-
-
-def _latency(measurement: BenchResult) -> Latency:
-    curves = [
-        plots.Curve(name, timing.quantiles)
-        for name, timing in (("before", measurement.baseline), ("artifact", measurement.artifact))
-        if len(timing.quantiles) > 1
-    ]
-    load = None
-    if measurement.provider != CPU:
-        load = fleet_of(measurement.baseline.p50, measurement.artifact.p50, gpus=_FLEET)
-    return Latency(measurement, plots.distribution(curves, "ms") if curves else None, load)
 
 
 def numerics(report: VerificationReport) -> list[OutputRow]:

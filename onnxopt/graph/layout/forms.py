@@ -124,6 +124,8 @@ def _spatial(node: ir.Node) -> Form | None:
         assert data is not None
         if data.dtype not in CONVOLVED or rank(node.inputs[1]) != RANK or _is_quantized(node):
             return None
+        if not is_constant(node.inputs[1]):
+            return None  # no kernel takes it, so that nothing would absorb the Transposes
     if node.op_type == "ConvTranspose" and not _has_kernel(node):
         return None
     return Form((0,), between=True)
@@ -132,7 +134,7 @@ def _spatial(node: ir.Node) -> Form | None:
 def _has_kernel(node: ir.Node) -> bool:
     """Whether the kind `convolution` runs a ConvTranspose; others stay NCHW, as ONNX Runtime's kernels want them."""
     of = node.attributes
-    if not is_constant(node.inputs[1]) or "output_shape" in of or of.get_string("auto_pad", "NOTSET") != "NOTSET":
+    if "output_shape" in of or of.get_string("auto_pad", "NOTSET") != "NOTSET":
         return False
     padding, strides = of.get_ints("output_padding", (0, 0)), of.get_ints("strides", (1, 1))
     return all(0 <= p < stride for p, stride in zip(padding, strides, strict=False))

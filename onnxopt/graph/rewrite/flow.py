@@ -85,6 +85,7 @@ def rewrite(
     refusals: tuple[Refusal, ...] = ()
     with read.quiet():
         interface = Interface(model)
+        rewriting.apply(FAMILIES["experts"].rules)
         if families & {"attention", "heads"} and near_misses.softmaxes(model):
             refusals = _recognise(rewriting)
             if "attention" in families or rewriting.applied["heads"]:

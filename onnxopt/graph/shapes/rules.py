@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
 import onnx_ir as ir
 import sympy
 
-from onnxopt.graph.shapes import contrib_rules
+from onnxopt.graph.shapes import contrib_rules, window_rules
 from onnxopt.graph.shapes.contents import Contents
 from onnxopt.graph.shapes.dims import (
     Dim,
@@ -217,43 +216,6 @@ def _unsqueeze(node: ir.Node, known: Known) -> Dims | None:
     return tuple(1 if k in new else next(rest) for k in range(len(before) + len(axes)))
 
 
-def _window(node: ir.Node, known: Known) -> Dims | None:
-    """Conv with explicit padding, whose spatial dims may be symbolic."""
-    before, kernel = known.dims(node.inputs[0]), known.dims(node.inputs[1])
-    if before is None or kernel is None or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
-        return None
-    count = len(before) - 2
-    pads = node.attributes.get_ints("pads", (0,) * 2 * count)
-    strides, dilations = (node.attributes.get_ints(name, (1,) * count) for name in ("strides", "dilations"))
-    windows = []
-    for k in range(count):
-        reach = dilations[k] * (kernel[2 + k] - 1) + 1
-        room = simplest(before[2 + k] + pads[k] + pads[count + k] - reach)
-        windows.append(simplest(sympy.floor(sympy.sympify(room) / strides[k]) + 1))
-    return (before[0], kernel[0], *windows)
-
-
-def _resize(node: ir.Node, known: Known) -> Dims | None:
-    """Resize by constant scales. A symbolic dim times a factor that is not whole is unknown."""
-    before, scales = known.dims(node.inputs[0]), node.inputs[2] if len(node.inputs) > 2 else None
-    if before is None or scales is None or scales.const_value is None or scales.is_graph_input():
-        return None
-    factors = scales.const_value.numpy().reshape(-1)
-    axes = node.attributes.get_ints("axes", tuple(range(len(before))))
-    if factors.size != len(axes) or not np.all(np.isfinite(factors) & (factors > 0)):
-        return None
-    dims = list(before)
-    for axis, factor in zip(axes, factors, strict=True):
-        dim = before[axis % len(before)]
-        if isinstance(dim, int):
-            dims[axis % len(before)] = int(np.floor(np.float32(dim) * factor))
-        elif float(factor).is_integer():
-            dims[axis % len(before)] = product((dim, int(factor)))
-        else:
-            dims[axis % len(before)] = known.unknowns.dim()
-    return tuple(dims)
-
-
 def _attention(node: ir.Node, known: Known) -> Dims | None:
     """MultiHeadAttention of (B, S, D) operands: the shape of the queries, where the values are as wide."""
     query, value = known.dims(node.inputs[0]), known.dims(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -275,8 +237,7 @@ _RULES: dict[str, Rule] = {
     "Gather": _gather,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
-    "Conv": _window,
-    "Resize": _resize,
+    **window_rules.RULES,
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax", "LayerNormalization", "CumSum", "Trilu", "CastLike"), _same),
     **dict.fromkeys(("InstanceNormalization", "GroupNormalization", "RMSNormalization", "Dropout"), _same),
 }

@@ -5,6 +5,7 @@ Declared shapes of intermediate values and outputs are not read: exporters and e
 
 from __future__ import annotations
 
+import copy
 import math
 import types
 from collections.abc import Mapping
@@ -12,9 +13,11 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from onnxopt.graph.shapes import infer as inference
+from onnxopt.graph.shapes.dims import quotient
 from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.program import operators, row_operators
 from onnxopt.program.dtypes import Dtype, from_ir
+from onnxopt.program.extents import Extent, extent
 
 Dims = tuple[int | str | None, ...]
 
@@ -30,9 +33,12 @@ class Shapes:
         dtypes: dict[ir.Value, ir.DataType | None],
         dims: dict[ir.Value, Dims | None],
         expected: ExpectedSizes,
+        known: inference.Knowledge,
     ) -> None:
         self._dtypes = dtypes
         self._dims = dims
+        self._known = known
+        self._multiples: Mapping[str, Extent] = {}
         self.expected = expected
         self._roots: dict[ir.Value, ir.Value] = {}
 
@@ -47,6 +53,21 @@ class Shapes:
     def dims(self, value: ir.Value) -> Dims | None:
         """The dims of a value, or None where not even its rank is known."""
         return self._dims.get(value)
+
+    def extent(self, dim: int | str) -> Extent:
+        """A dim as kernels count it: its name is a symbol, where it is not written as a multiple of another one."""
+        return self._multiples.get(dim, extent(dim)) if isinstance(dim, str) else extent(dim)
+
+    def with_multiples(self, multiples: Mapping[str, Extent]) -> Shapes:
+        """The same shapes, with some dims written as multiples of others."""
+        written = copy.copy(self)
+        written._multiples = multiples
+        return written
+
+    def times(self, dim: str, part: str) -> int | None:
+        """How many times `part` the dim is at every run, by name; None where that is no whole number."""
+        ratio = quotient(self._known.named(dim), self._known.named(part))
+        return ratio if isinstance(ratio, int) else None
 
     def elements(self, value: ir.Value) -> int | None:
         """The number of elements of a value, or None where a dim is not a number."""
@@ -121,7 +142,7 @@ def infer(model: ir.Model, usual: Mapping[str, int] = types.MappingProxyType({})
     finally:
         for value, value_type, shape in declared:
             value.type, value.shape = value_type, shape
-    return Shapes(dtypes, dims, ExpectedSizes(known, usual))
+    return Shapes(dtypes, dims, ExpectedSizes(known, usual), known)
 
 
 def _dims(value: ir.Value) -> Dims | None:

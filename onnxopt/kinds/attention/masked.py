@@ -31,7 +31,14 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.dims import Dims
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program import flash_attention
-from onnxopt.program.attention import MOST_TOKENS, SLOTS, STORED, TokenAttention, why_heads_do_not_fit
+from onnxopt.program.attention import (
+    ANY_NUMBER,
+    MOST_TOKENS,
+    SLOTS,
+    STORED,
+    TokenAttention,
+    why_heads_do_not_fit,
+)
 
 OPERATOR = ("com.microsoft", "MultiHeadAttention")
 _MASK = 5  # position among the inputs
@@ -155,10 +162,16 @@ def _meaning(node: ir.Node, inputs: tuple[ir.Value, ...], shapes: Shapes) -> Tok
     if any(dims is None for dims in known):
         return "The shapes of the attention's operands are not known"
     q, k, v, past_k, past_v, mask = (dims for dims in known if dims is not None)
-    if len(q) != 3 or not isinstance(q[1], int) or not 1 <= q[1] <= MOST_TOKENS:
-        return f"The number of new tokens is not known to be {MOST_TOKENS} or less"
+    expected = shapes.expected.of(q[1]) if len(q) == 3 and isinstance(q[1], str) else None
+    if len(q) != 3 or not 1 <= (q[1] if isinstance(q[1], int) else expected or 0) <= MOST_TOKENS:
+        return (
+            f"The number of new tokens is not known to be {MOST_TOKENS} or less; where it is in most runs, `--shape`"
+            " can say so"
+        )
     if not all(len(dims) == 4 for dims in (k, v, past_k, past_v, mask)) or k != v or past_k != past_v:
         return "The shapes of keys and values are not known to be the same"
+    if expected is not None and slots:
+        return "The number of new tokens in a cache with room is not known"
     tokens, groups, width = k[1], k[2], k[3]
     heads = node.attributes.get_int("num_heads") or 0
     if not isinstance(groups, int) or not isinstance(width, int) or tokens != q[1] or q[2] != heads * width:
@@ -171,13 +184,14 @@ def _meaning(node: ir.Node, inputs: tuple[ir.Value, ...], shapes: Shapes) -> Tok
         return f"`{slots[0].name}` is not known to have a place in the cache for each new token"
     if reason := why_heads_do_not_fit(heads, groups, width, dtype.name):
         return reason
-    if reason := _why_it_may_not_pay(tokens, heads // groups, past_k[2], width, bool(slots)):
+    number = tokens if isinstance(tokens, int) else ANY_NUMBER
+    if reason := _why_it_may_not_pay(number or expected or 0, heads // groups, past_k[2], width, bool(slots)):
         return reason
     scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(width)
     stored, positions = (dtype.name,) * _SLOTS, {"k": 1, "v": 2, "past_k": 3, "past_v": 4, "mask": _SLOTS - 1}
     if slots:
         stored, positions = (*stored, SLOTS), {**positions, "slots": _SLOTS}
-    return TokenAttention(stored, (dtype.name,) * 3, heads, groups, width, scale, tokens=tokens, **positions)
+    return TokenAttention(stored, (dtype.name,) * 3, heads, groups, width, scale, tokens=number, **positions)
 
 
 def _why_not_repeated(node: ir.Node, meaning: TokenAttention, present: Dims | None, shapes: Shapes) -> str:

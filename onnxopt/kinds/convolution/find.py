@@ -13,16 +13,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+import onnx_ir as ir
+
 from onnxopt.fusion import cost
-from onnxopt.fusion.channels_last import CONVOLUTIONS, RSK, sandwich
+from onnxopt.fusion.channels_last import CONVOLUTIONS, RSK, is_constant, sandwich
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
+from onnxopt.graph.codes import is_dequantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.convolution.steps import GrowingConvolution, candidates, is_step, start, take
 from onnxopt.program.convolution import Convolution
 
 _STAYS_NCHW = "auto_pad, output_shape and a computed weight keep a ConvTranspose in NCHW"
+_COMPUTED_WEIGHT = "The weight is computed at run time, which keeps the Conv in NCHW, as ONNX Runtime's own kernel"
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
@@ -51,6 +55,8 @@ def grown(context: Context, refusals: list[Refusal], *, in_block: bool = False) 
             of_depthwise = not isinstance(around, str) and around.group > 1 and around.weight_order == RSK
             if isinstance(around, str) and node.op_type == "ConvTranspose":
                 refusals.append(Refusal(node.name or "", node.op_type, "", f"{around}; {_STAYS_NCHW}"))
+            elif isinstance(around, str) and _computes_weight(node, context.shapes):
+                refusals.append(Refusal(node.name or "", node.op_type, "", _COMPUTED_WEIGHT))
             if not isinstance(around, str) and not of_depthwise:  # that kind says why it leaves one
                 refusals.append(Refusal(node.name or "", node.op_type, "", convolution))
             continue
@@ -74,6 +80,14 @@ def lower(region: Region, shapes: Shapes) -> Convolution:
         if reason is not None:
             raise ValueError(f"a convolution does not take in what follows `{convolution.output.name}`: {reason}")
     return convolution.meaning(region.inputs, shapes)
+
+
+def _computes_weight(conv: ir.Node, shapes: Shapes) -> bool:
+    """Whether a Conv over two dims has a weight that is neither a constant nor dequantized."""
+    weight = conv.inputs[1]
+    if weight is None or is_constant(weight) or len(shapes.dims(weight) or ()) != 4:
+        return False
+    return not is_dequantize(weight.producer())
 
 
 def _grow(convolution: GrowingConvolution, context: Context) -> tuple[GrowingConvolution, list[Refusal]]:

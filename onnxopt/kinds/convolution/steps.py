@@ -22,6 +22,7 @@ from onnxopt.program.window import Window
 # at 8x160x160 42 instead of 25 + 7, but 32 -> 64 at 8x320x320 34 instead of 30 + 14. This is not so for 1x1
 # convolutions, which memory bounds: 16 -> 96 at 32x112x112 takes 66 us, a product and a SiLU apart 95. Activations with
 # more arithmetic are no faster there than behind the convolution: GELU takes 40.5 us where the convolution takes 32.
+# Where the shape is not known ahead, the library has one kernel compiled for all shapes (custom_ops/cuda/convolution).
 _COMPILED_CHANNELS = (32, 64)
 _COMPILED_CHANNELS_IN_BLOCK = (32, 32)  # where the two would also cost copies of what they share with others
 _COMPILED_DTYPES = ("float16", "bfloat16")
@@ -201,8 +202,8 @@ def _why_not_compiled(convolution: GrowingConvolution, title: str) -> str | None
     few = any(count < of for count, of in zip(convolution.channels, least, strict=True))
     if few and not convolution.is_product():
         return f"cuDNN's kernel with {title} is slow for fewer than {least[0]} channels to {least[1]}"
-    if not convolution.fixed:
-        return f"cuDNN compiles a kernel with {title} for half a second a shape, and the shape is not known yet"
+    if convolution.is_transposed and not convolution.fixed:
+        return f"cuDNN compiles a ConvTranspose with {title} for a second a shape, and the shape is not known yet"
     return None
 
 

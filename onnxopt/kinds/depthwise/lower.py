@@ -155,12 +155,16 @@ def part_of(
     inputs: Sequence[ir.Value],
     opsets: Mapping[str, int],
     shapes: Shapes,
+    channels: int = -1,
 ) -> Part:
-    """The program of elementwise nodes that compute `result` from `source`, which has this dtype, and other values."""
+    """The program of elementwise nodes that compute `result` from `source`, which has this dtype, and other values.
+
+    channels: the axis of channels.
+    """
     inside = {v for n in nodes for v in n.outputs}
     read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in inside and v is not source)
     others = [v for v in read if constant(v) is None]
-    reads = tuple(Read(_position(v, inputs), _form(v, source, shapes)) for v in others)
+    reads = tuple(Read(_position(v, inputs), _form(v, source, shapes, channels)) for v in others)
     dtypes = (dtype, *(storage(v, shapes).name for v in others))
     builder = Builder(dtypes)
     known: dict[ir.Value, Expr] = dict(zip([source, *others], builder.inputs, strict=True))
@@ -188,13 +192,15 @@ def _position(value: ir.Value, inputs: Sequence[ir.Value]) -> int:
     return list(inputs).index(value)
 
 
-def _form(value: ir.Value, like: ir.Value, shapes: Shapes) -> str:
-    """How a value that is broadcast against [N, H, W, C] is read. ValueError where no kernel can read it so."""
+def _form(value: ir.Value, like: ir.Value, shapes: Shapes, axis: int = -1) -> str:
+    """How a value that is broadcast against [N, H, W, C] is read. axis: of channels, where they do not lie last.
+    ValueError where no kernel can read it so."""
     dims, of = shapes.dims(value), shapes.dims(like)
     if dims is not None and of is not None and len(dims) <= len(of):
         if shapes.elements(value) == 1:
             return "scalar"
-        if dims[-1] == of[-1] and all(d == 1 for d in dims[:-1]):
+        whole = (1,) * (len(of) - len(dims)) + dims
+        if whole[axis] == of[axis] and all(d == 1 for k, d in enumerate(whole) if k != axis % len(of)):
             return "channel"
         if len(dims) == len(of) and shapes.same(value, like):
             return "element"

@@ -32,9 +32,26 @@ def _struct(name: str, meaning: ImageConvolution) -> list[str]:
         f"static constexpr bool kPlanes = {str(meaning.planes).lower()};",
         f"static constexpr int kWeightChannels = {meaning.weight_channels};",
         f"static constexpr int kFilters = {meaning.filters};",
+        *_before(meaning),
         *_after(meaning),
     ]
     return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
+
+
+def _before(meaning: ImageConvolution) -> list[str]:
+    part = meaning.before
+    if part is None:
+        return []
+    image = DTYPES[meaning.inputs[meaning.x]]
+    value = "float" if image.compute == "float32" else image.cuda
+    body = [
+        f"using Image = {image.cuda};",
+        *of_channels([(f"x{k}", read) for k, read in enumerate(part.reads, 1)], [], meaning.inputs, _PARAMS),
+        f"__device__ static float apply({value} x0, const Of& of) {{",
+        *(f"  {line}" for line in of_element(part, image.name)),
+        "}",
+    ]
+    return ["struct Before {", *(f"  {line}" for line in body), "};"]
 
 
 def _after(meaning: ImageConvolution) -> list[str]:

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from onnxopt.fusion.channels_last import KRSC, Sandwich, is_constant, sandwich
-from onnxopt.fusion.in_front import inputs_around
+from onnxopt.fusion.in_front import inputs_around, nodes_in_front, source_of
 from onnxopt.fusion.operands import storage
 from onnxopt.graph.layout.orders import TO_NHWC, transposes
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.depthwise.lower import part_of
+from onnxopt.program.depthwise import Part
 from onnxopt.program.image_convolution import (
     FILTERS,
     MOST_CHANNELS,
@@ -125,7 +126,12 @@ def lower(
     if len(outputs) != 1:
         raise ValueError(f"The kernel has {len(outputs)} results")
     found = of.found
-    behind = [n for n in nodes if n not in of.nodes]
+    others = [n for n in nodes if n not in of.nodes]
+    in_front = nodes_in_front(of.x, others)
+    behind = [n for n in others if n not in in_front]
+    x, planes, before = of.x, of.planes, None
+    if in_front:
+        x, planes, before = _before(of, in_front, inputs, opsets, shapes)
     dims = shapes.dims(found.w)
     assert dims is not None and found.window is not None
     assert isinstance(dims[0], int) and isinstance(dims[3], int)
@@ -135,10 +141,11 @@ def lower(
         channels=of.channels,
         weight_channels=dims[3],
         filters=dims[0],
-        planes=of.planes,
+        planes=planes,
         window=found.window,
         after=part_of(behind, found.y, "float32", outputs[0], inputs, opsets, shapes),
-        x=inputs.index(of.x),
+        before=before,
+        x=inputs.index(x),
         weight=inputs.index(found.w),
         bias=None if found.bias is None else inputs.index(found.bias),
     )
@@ -146,7 +153,22 @@ def lower(
     return meaning
 
 
-def inputs_of(of: Image, nodes: Sequence[ir.Node]) -> list[ir.Value]:
+def _before(
+    of: Image, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], opsets: Mapping[str, int], shapes: Shapes
+) -> tuple[ir.Value, bool, Part]:
+    """The image that nodes in front read, whether it is NCHW, and their program. A Transpose to NHWC may be first."""
+    turns = [n for n in nodes if transposes(n, TO_NHWC)]
+    elementwise = [n for n in nodes if n not in turns]
+    source, planes = source_of(of.x, elementwise, shapes), of.planes
+    part = part_of(elementwise, source, storage(source, shapes).name, of.x, inputs, opsets, shapes, 1 if planes else -1)
+    if not turns:
+        return source, planes, part
+    if len(turns) > 1 or planes or turns[0].outputs[0] is not source or turns[0].inputs[0] is None:
+        raise ValueError("The nodes in front transpose more than the image")
+    return turns[0].inputs[0], True, part
+
+
+def inputs_of(of: Image, nodes: Sequence[ir.Node], x: ir.Value | None = None) -> list[ir.Value]:
     """Values that a region reads from outside: x, weight, bias, then others in order of first use; no constants that
-    its nodes keep."""
-    return inputs_around(of.nodes, (of.x, of.found.w, of.found.bias), nodes)
+    its nodes keep. x: what nodes in front read, where there are some."""
+    return inputs_around(of.nodes, (of.x if x is None else x, of.found.w, of.found.bias), nodes)

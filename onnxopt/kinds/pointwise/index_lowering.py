@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from onnxopt.fusion.index_ops import Piece, broadcast, dims_of, is_index, undo
+from onnxopt.fusion.multiples import with_multiples
 from onnxopt.fusion.operands import apply_operator, constant, storage
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.dtypes import DTYPES
@@ -47,7 +48,7 @@ class Evaluation:
     """
 
     def __init__(self, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], opsets: Mapping[str, int], shapes: Shapes):
-        self.opsets, self.shapes = opsets, shapes
+        self.opsets, self.shapes = opsets, with_multiples(nodes, shapes)
         self._producers = {v: (node, k) for node in nodes for k, v in enumerate(node.outputs)}
         self._inputs = {v: k for k, v in enumerate(inputs)}
         self._builder = Builder(())

@@ -21,10 +21,10 @@ from onnxopt.program.window import Window
 HEADER = "pool/pool.cuh"
 _THREADS = 128
 _MOST_UNROLLED = 25  # places of a window; of a larger one, the rows are a loop (kUnrolledTaps of pool.cuh)
-_WIDE = 9  # columns of a window from which on four outputs share them
+_WIDE = 5  # columns of a window, for each column that it moves, from which on four outputs share them
 _WIDEST = 16  # columns of a window whose columns are unrolled (kUnrolledColumns of pool.cuh)
 _NARROW = 4  # bytes of a narrow vector (kLeastAccess of custom_ops/cuda/pool.cc)
-_TILES = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4))
+_TILES = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (2, 4))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,15 +70,17 @@ def _width(meaning: Pool, channels: int | str | None) -> int:
 
 
 def _tile(window: Window, outputs: Sequence[Sequence[int | str | None] | None]) -> tuple[int, int]:
-    """Two outputs along each axis along which windows overlap, unless all regions have one output along it.
+    """Two outputs along each axis along which windows overlap by half or more, where some region has more than one.
 
-    Four across where windows are wide.
+    Four across where windows are wide. 3x3 windows that move by two share too little: in float32 one output a thread
+    takes 33 us, and two by two 37 (benchmarks/notes.md).
     """
     wanted = [1, 1]
     for axis in (0, 1):
         single = bool(outputs) and all(dims is not None and dims[1 + axis] == 1 for dims in outputs)
-        if window.strides[axis] < window.kernel[axis] and not single:
-            wanted[axis] = 4 if axis == 1 and window.kernel[1] >= _WIDE else 2
+        stride, side = window.strides[axis], window.kernel[axis]
+        if 1 < side >= 2 * stride and not single:
+            wanted[axis] = 4 if axis == 1 and side >= _WIDE * stride else 2
     down, across = wanted
     return next(t for t in ((down, across), (1, across), (1, 1)) if _runs(window, t))
 

@@ -2,7 +2,7 @@
 
 The join runs after every kind has found its regions. The index operations beside a norm are then part of pointwise
 regions (a rotary embedding, the parts of a Split that are multiplied) or alone (a Transpose to heads). A neighbour is
-joined where the union can be lowered, moves fewer bytes, and reads its inputs in memory order.
+joined where the union can be lowered, moves no more bytes, which saves a launch, and reads its inputs in memory order.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class _Joiner:
             return obstacle
         together = cost.moved(program, inputs, outputs, shapes)
         apart = [self._moved(region), *self._moved_by(neighbour)]
-        if together is not None and None not in apart and together >= sum(b for b in apart if b is not None):
+        if together is not None and None not in apart and together > sum(b for b in apart if b is not None):
             return (
                 f"The fused kernel would move {together} bytes; the separate kernels move {sum(b for b in apart if b)}"
             )

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxopt.graph import signature
 from onnxopt.graph.cuda_graph_obstacles import blocking_nodes
+from onnxopt.graph.ort_traps import trapping_optimizers
 from onnxopt.graph.signature import Tensor
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
@@ -27,7 +28,7 @@ class Facts:
     convolutions_2d: some convolution runs over height and width. biased_transposed: some ConvTranspose has a bias.
     float32_products: some product or convolution takes float32. blocking: see graph/cuda_graph_obstacles.py.
     dequantized_constants: constants of 8 bits and more are dequantized, and none of 4 bits or in blocks, which would
-    take several times the memory as floats.
+    take several times the memory as floats. trapping_optimizers: see graph/ort_traps.py.
     """
 
     inputs: tuple[Tensor, ...]
@@ -40,6 +41,7 @@ class Facts:
     blocking: tuple[tuple[str, str], ...]
     dequantized_constants: bool = False
     float8_codes: bool = False
+    trapping_optimizers: tuple[str, ...] = ()
 
     @property
     def dynamic(self) -> bool:
@@ -75,6 +77,7 @@ def of(model: ir.Model) -> Facts:
         blocking=tuple(blocking_nodes(model)),
         dequantized_constants=_dequantizes_constants(nodes),
         float8_codes=any(n.op_type in _CODING and _has_float8(n) for n in nodes),
+        trapping_optimizers=trapping_optimizers(model),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from onnxopt.runtime.gpus import Gpu
 from onnxopt.runtime.providers.facts import Facts
-from onnxopt.runtime.sessions import CPU, CUDA, WITHOUT_INTEGER_KERNELS
+from onnxopt.runtime.sessions import CPU, CUDA, WITHOUT_INTEGER_KERNELS, WITHOUT_OPTIMIZERS
 
 _LEVEL = {"graph_optimization_level": "ORT's own fusions run around ours; fused functions are opaque to them"}
 _WITHOUT_INTEGER_KERNELS, _ = WITHOUT_INTEGER_KERNELS
@@ -27,6 +27,9 @@ def cpu(facts: Facts) -> dict[str, Any]:
     if facts.float8_codes:
         config[_WITHOUT_INTEGER_KERNELS] = "1"
         why[_WITHOUT_INTEGER_KERNELS] = "1.31 makes integer kernels of products of float8 codes, and then refuses them"
+    if facts.trapping_optimizers:
+        config[WITHOUT_OPTIMIZERS] = ";".join(facts.trapping_optimizers)
+        why[WITHOUT_OPTIMIZERS] = "1.24 to 1.31 can end the process at a product of float16 behind a Transpose"
     return {
         "provider": CPU,
         "provider_options": {},

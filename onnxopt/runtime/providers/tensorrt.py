@@ -106,6 +106,8 @@ def _sizes(facts: Facts, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Sizes, 
     least, usual, most = {}, {}, {}
     for name in signature.symbols(facts.inputs):
         low, middle, high = _BATCH if name in batch else _SPACE if name in space else _OTHER
+        if name in space:
+            low, middle, high = (max(size // space[name], 1) for size in (low, middle, high))
         usual[name] = pinned.get(name, middle)
         least[name], most[name] = min(low, usual[name]), max(high, usual[name])
     return least, usual, most

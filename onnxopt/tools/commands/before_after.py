@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from onnxopt.artifact.manifest import Manifest
@@ -13,12 +14,15 @@ from onnxopt.graph import signature
 from onnxopt.runtime.sessions import CUDA
 from onnxopt.tools import text_table
 
-_GPUS = 2  # of the predicted times
+_GPUS, _NAMED = 2, 4  # of the predicted times: rows where no GPU was named, and at most
 _OF_FUSED = "of what is fused, predicted"
 
 
-def table(manifest: Manifest, facts: Facts) -> list[str]:
-    """Before and after: operators, launches and bytes of the nodes that are fused, kernels, and predicted times."""
+def table(manifest: Manifest, facts: Facts, named: Sequence[str] = ()) -> list[str]:
+    """Before and after: operators, launches and bytes of the nodes that are fused, kernels, and predicted times.
+
+    named: the GPUs that the user named, by key, which predicted times are for.
+    """
     traffic = manifest.traffic
     rows: list[tuple[str, str, str]] = []
     if facts.before is not None and facts.after is not None:
@@ -27,18 +31,19 @@ def table(manifest: Manifest, facts: Facts) -> list[str]:
         rows.append((f"launches {_OF_FUSED}", f"{traffic.launches_before:,}", f"{traffic.launches_after:,}"))
         rows.append((f"bytes {_OF_FUSED}", *_bytes(manifest)))
         rows.append(("kernels of onnxopt", "0", f"{len(manifest.kernels):,}"))
-    rows += _times(manifest)
+    rows += _times(manifest, named)
     lines = text_table.lines(("", "before", "after"), rows, left=("",))
     places = f"bytes: and {traffic.unknown} calls whose sizes depend on dynamic dims"
     return [*lines, *([places] if traffic.unknown and traffic.bytes_before else [])]
 
 
-def _times(manifest: Manifest) -> list[tuple[str, str, str]]:
-    """Predicted times on a few GPUs, those first that most people have; `explain` lists all."""
+def _times(manifest: Manifest, named: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Predicted times on the named GPUs, else on those that most people have; `explain` lists all."""
     if manifest.predicted is None:
         return []
     known = {row.gpu for row in manifest.predicted.times}
-    keys = [key for key in (*FIRST, *sorted(known)) if key in known][:_GPUS]
+    keys = [key for key in named if key in known][:_NAMED]
+    keys = keys or [key for key in (*FIRST, *sorted(known)) if key in known][:_GPUS]
     at = f" at {signature.describe(manifest.predicted.sizes)}" if manifest.predicted.sizes else ""
     rows = predicted_rows(manifest.predicted, keys)
     return [(f"predicted ms, {name}{at}", f"{before:.3g}", f"{after:.3g}") for name, before, after in rows]

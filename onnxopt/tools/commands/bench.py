@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ from onnxopt.tools.commands.fleets import FleetQuestion, fleet_options
 @options.provider
 @click.option("--iterations", type=int, help="Runs of each. Default: what fits in 5 seconds.")
 @click.option("--sweep", metavar="DIM=SIZE,...", help="Time at each of these sizes of a dynamic dim (batch=1,2,4).")
+@click.option(
+    "--threads", metavar="N,...", default="1", help="Callers that run one session at the same time; several: each."
+)
 @fleet_options
 @options.quiet
 @options.json_option
@@ -33,6 +37,7 @@ def command(
     shapes: tuple[str, ...],
     provider: str | None,
     sweep: str | None,
+    threads: str,
     quiet: bool,
     as_json: bool,
     against: Path | None,
@@ -43,35 +48,42 @@ def command(
     """Time ARTIFACT against the original, in turn in one process, after comparing their outputs."""
     question, sizes = FleetQuestion(**fleet_question), options.parse_shapes(shapes)
     question.check(artifact, provider)
-    asked = sweeps.parse(sweep, tuple(sizes))
-    if asked is not None and data:
+    asked = sweeps.parse(sweep, threads, tuple(sizes))
+    if asked.dim and data:
         raise UsageError("--sweep draws inputs of each size, and --data gives inputs; leave out one of the two")
     results, fleets = [], []
     with progress.shown(quiet, still=True) as advance:
-        for at in [{asked.name: (size,)} for size in asked.sizes] if asked else [{}]:
+        for point in asked.points():
             result = bench(
                 artifact,
                 against=against,
-                shapes={**sizes, **at},
+                shapes={**sizes, **point.shapes},
                 provider=provider,
                 iterations=iterations,
                 data=data,
+                threads=point.threads,
                 progress=advance,
             )
             results.append(result)
             fleets.append(question.answer(artifact, result))
     if as_json:
         documents = [_document(result, fleet) for result, fleet in zip(results, fleets, strict=True)]
-        options.print_json({"sweep": documents} if asked else documents[0])
+        options.print_json({"sweep": documents} if asked.varies else documents[0])
         return
-    compared = max(result.compared for result in results)
-    case = "every size" if asked else results[0].case
-    click.echo(f"{results[0].provider}, {case}; outputs agree ({compared:.2g} of the limit)")
-    click.echo("\n".join(sweeps.table(asked, results) if asked else table(results[0])))
-    if not asked:
-        click.echo(f"{results[0].ratio:.2f} times as fast as {results[0].against}")
+    click.echo("\n".join(_text(asked, results)))
     for fleet in filter(None, fleets):
         click.echo(fleet.text())
+
+
+def _text(asked: sweeps.Sweep, results: Sequence[BenchResult]) -> list[str]:
+    first, compared = results[0], max(result.compared for result in results)
+    callers = "" if asked.name == "threads" or first.threads == 1 else f", {first.threads} threads"
+    case = "every size" if asked.dim else first.case
+    head = f"{first.provider}, {case}{callers}; outputs agree ({compared:.2g} of the limit)"
+    notes = [f"note: {note}" for note in dict.fromkeys(note for result in results for note in result.notes)]
+    if asked.varies:
+        return [head, *sweeps.table(asked, results), *notes]
+    return [head, *table(first), *notes, f"{first.ratio:.2f} times as fast as {first.against}"]
 
 
 def _document(result: BenchResult, fleet: Fleet | None) -> dict[str, Any]:
@@ -81,11 +93,27 @@ def _document(result: BenchResult, fleet: Fleet | None) -> dict[str, Any]:
 
 
 def table(result: BenchResult) -> list[str]:
-    """Both sides: milliseconds of a run, runs, requests a second, milliseconds to open a session and to its result."""
-    rows = []
-    for name, t in (("before", result.baseline), ("artifact", result.artifact)):
-        opening = ["" if ms is None else f"{ms:.1f}" for ms in (t.open_ms, t.first_ms)]
-        a_second = f"{1e3 * result.requests / t.mean:,.1f}"
-        rows.append((name, f"{t.p50:.3f}", f"{t.p95:.3f}", f"{t.mean:.3f}", f"{t.runs}", a_second, *opening))
-    titles = ("", "p50 ms", "p95 ms", "mean ms", "runs", "requests/s", "open ms", "first result ms")
-    return text_table.lines(titles, rows, left=("",))
+    """A row for each figure, a column for each side. Figures that neither side has are left out."""
+    sides = (result.baseline, result.artifact)
+    rows = [
+        ("p50 ms", _cells("{:.3f}", [t.p50 for t in sides])),
+        ("p95 ms", _cells("{:.3f}", [t.p95 for t in sides])),
+        ("mean ms", _cells("{:.3f}", [t.mean for t in sides])),
+        ("runs", _cells("{:,}", [t.runs for t in sides])),
+        ("requests/s", _cells("{:,.1f}", result.requests_a_second)),
+        (result.launched, _cells("{:,}", [t.launches for t in sides])),
+        ("peak host memory, MB", _cells("{:,.1f}", [_megabytes(t.host_bytes) for t in sides])),
+        ("peak GPU memory, MB", _cells("{:,.1f}", [_megabytes(t.device_bytes) for t in sides])),
+        ("open ms", _cells("{:.1f}", [t.open_ms for t in sides])),
+        ("first result ms", _cells("{:.1f}", [t.first_ms for t in sides])),
+    ]
+    known = [(name, *cells) for name, cells in rows if any(cells)]
+    return text_table.lines(("", "before", "artifact"), known, left=("",))
+
+
+def _cells(form: str, figures: Sequence[float | None]) -> tuple[str, ...]:
+    return tuple("" if figure is None else form.format(figure) for figure in figures)
+
+
+def _megabytes(count: int | None) -> float | None:
+    return None if count is None else count / 1e6

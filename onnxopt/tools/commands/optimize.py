@@ -16,6 +16,7 @@ from onnxopt.artifact.report import page
 from onnxopt.artifact.summary import fused_text, precision_lines, reference_lines, rewrites_text
 from onnxopt.errors import UsageError
 from onnxopt.phases import Progress
+from onnxopt.runtime.archs import named_gpus
 from onnxopt.tools import progress
 from onnxopt.tools.batching import jobs, table, work
 from onnxopt.tools.commands import before_after, options
@@ -114,7 +115,7 @@ def command(
     if as_json:
         print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})
     else:
-        click.echo(printable(_text(artifact.path, artifact.manifest)))
+        click.echo(printable(_text(artifact.path, artifact.manifest, named_gpus(archs))))
 
 
 def _optimize_folder(folder: Path, output: Path, keywords: Mapping[str, Any], quiet: bool, as_json: bool) -> None:
@@ -164,7 +165,7 @@ def _model_text(model: FolderModel) -> str:
     return f"{fused_text(model.manifest, model.path)}; verify: {model.manifest.verify.status}"
 
 
-def _text(path: Path, manifest: Manifest) -> str:
+def _text(path: Path, manifest: Manifest, gpus: Sequence[str]) -> str:
     lines = [fused_text(manifest, manifest.source.name)]
     lines += [f"rewritten: {text}" for text in [rewrites_text(manifest.rewrites)] if text]
     lines += [f"left out: {row.name}: {row.reason}" for row in manifest.left_out]
@@ -174,5 +175,5 @@ def _text(path: Path, manifest: Manifest) -> str:
     lines += reference_lines(manifest.reference) if manifest.reference is not None else []
     phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in manifest.seconds.items())
     lines.append(f"wrote {path} in {sum(manifest.seconds.values()):.1f} s ({phases})")
-    lines += before_after.table(manifest, page.read_facts(path, manifest))
+    lines += before_after.table(manifest, page.read_facts(path, manifest), gpus)
     return "\n".join([*lines, before_after.next_command(path, manifest)])

@@ -8,9 +8,8 @@ import os
 from typing import Any
 
 from onnxopt.runtime.providers.facts import Facts
-from onnxopt.runtime.sessions import CPU
+from onnxopt.runtime.sessions import CPU, WITHOUT_OPTIMIZERS
 
-DISABLED = "optimization.disable_specified_optimizers"
 _OFF = "off"
 
 
@@ -43,7 +42,7 @@ class Optimizer:
 
     optimizer: str
     section: str = "session_config"
-    option: str = DISABLED
+    option: str = WITHOUT_OPTIMIZERS
     values: tuple[str, ...] = ("on", _OFF)
 
     @property
@@ -149,7 +148,7 @@ def _optimizers(facts: Facts, provider: str) -> list[AnyKnob]:
         "MatmulTransposeFusion": {"MatMul", "Transpose"},
         "TransposeOptimizer": {"Transpose"},
     }
-    if provider == CPU:
+    if provider == CPU and "NchwcTransformer" not in facts.trapping_optimizers:
         rows["NchwcTransformer"] = {"Conv"}
     return [Optimizer(name) for name, ops in rows.items() if ops <= facts.ops]
 
@@ -168,4 +167,4 @@ def _cpu(facts: Facts) -> list[AnyKnob]:
 
 
 def _disabled(configuration: dict[str, Any]) -> set[str]:
-    return {name for name in configuration["session_config"].get(DISABLED, "").split(";") if name}
+    return {name for name in configuration["session_config"].get(WITHOUT_OPTIMIZERS, "").split(";") if name}

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from onnxopt.tools.bench import warm_up
+from onnxopt.tools.timing import warm_up
 
 _LEAST, _FEWEST, _MOST = 3, 7, 15
 _BLOCK_SECONDS = 0.04

@@ -157,6 +157,13 @@ inline void __syncthreads() { emulation::arrive_and_wait(emulation::block->all);
 
 [[noreturn]] inline void __trap() { std::abort(); }
 
+// Threads take turns only at barriers.
+inline int atomicAdd(int* sum, int x) {
+  const int before = *sum;
+  *sum += x;
+  return before;
+}
+
 namespace emulation {
 
 // What lane `from` of this thread's warp gives as x.

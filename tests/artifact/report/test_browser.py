@@ -6,6 +6,7 @@ Skips where Playwright's package or a Chromium is missing (apt-get install chrom
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shutil
 import time
 from collections.abc import Iterator
@@ -38,7 +39,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     artifact = onnxopt.optimize(model, folder / "artifact", archs=("sm_90",)).path
     name = manifests.load(artifact).kernels[0].name
     result = bench_result(device="NVIDIA H200", kernels={name: {"microseconds": 2.0, "calls": 1}})
-    return onnxopt.report(artifact, bench=[bench_file(folder / "b.json", result)])
+    swept = [bench_result(case=f"batch={size}, seed 0", requests=size) for size in (1, 2, 4, 96, 100, 1_000_000)]
+    callers = [bench_result(case="batch=4, seed 0", requests=4, threads=number) for number in (2, 8)]
+    return onnxopt.report(artifact, bench=[bench_file(folder / "b.json", result, *swept, *callers)])
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +92,23 @@ def test_letters_of_the_plots_can_be_read_on_a_phone(browser: Any, report: Path)
     )
     assert heights
     assert min(heights) >= 9
+
+
+def test_numbers_of_an_axis_do_not_overlap(browser: Any, report: Path) -> None:
+    """Sizes of a sweep may lie close to one another; those of the greater ones stay."""
+    page = Opened(browser, report, PHONE).page
+    plots = page.evaluate(
+        """[...document.querySelectorAll('.pair svg')].map(svg => [...svg.querySelectorAll('text')]
+           .map(t => [t.textContent, t.getBoundingClientRect()]).map(([text, b]) => [text, b.left, b.right, b.top]))"""
+    )
+    assert len(plots) == 4
+    for texts in plots:
+        rows: dict[int, list[tuple[float, float]]] = {}
+        for _, left, right, top in texts:
+            rows.setdefault(round(top), []).append((left, right))
+        for row in rows.values():
+            assert all(right <= left for (_, right), (left, _) in itertools.pairwise(sorted(row)))
+    assert "1,000,000" in [text for text, *_ in plots[0]] and "96" not in [text for text, *_ in plots[0]]
 
 
 def test_only_what_is_too_wide_takes_the_tab_key(browser: Any, report: Path) -> None:

@@ -23,7 +23,7 @@ from onnxopt.errors import ArtifactError, UsageError
 from tests.support.report_pages import STATIC, bench_file, bench_result, facts_of, read, run
 from tests.support.small_models import write
 
-pytestmark = pytest.mark.usefixtures("library")
+pytestmark = pytest.mark.usefixtures("library", "without_footprints")
 
 
 @pytest.fixture(scope="module")

@@ -312,17 +312,20 @@ def test_quantized_operands_stay_beside_their_convolution(tmp_path: Path) -> Non
     assert count == 0
 
 
-def test_a_computed_weight_stays_as_it_is(tmp_path: Path) -> None:
-    source = model("v = Mul(w, b1) y = Conv(x, v)", constants="float b1 = {2.0}")
-    for value in list(source.graph.initializers.values()):
-        if value.name == "b1":
-            source.graph.initializers.pop("b1")
-            source.graph.inputs.append(value)
-            value.const_value = None
+@pytest.mark.parametrize("weight", ["v = Mul(w, factor)", "v = ConstantOfShape(extents)"])
+def test_a_convolution_with_a_computed_weight_stays_nchw(weight: str, tmp_path: Path) -> None:
+    """No kernel takes it, so nothing would absorb its Transposes; its neighbours are laid out around it."""
+    source = model(
+        f"{weight} y = Conv(x, v)", inputs=f"{INPUT}, float factor", constants="int64[4] extents = {8, 8, 3, 3}"
+    )
     found, count = laid_out(source, tmp_path)
-    assert count == 1
-    (conv,) = (n for n in found.graph if n.op_type == "Conv")
-    assert conv.inputs[1] is node(found, "v").outputs[0]
+    assert (count, ops(found)) == (0, ops(source))
+    body = f"{weight} h = Conv(x, w) i = Relu(h) a = Conv(i, v) r = Relu(a) e = Conv(r, p) y = Relu(e)"
+    source = model(body, inputs=f"{INPUT}, float factor", constants="int64[4] extents = {8, 8, 3, 3}")
+    found, count = laid_out(source, tmp_path)
+    assert count == 2
+    (conv,) = (n for n in found.graph if n.op_type == "Conv" and n.inputs[1] is node(found, "v").outputs[0])
+    assert not is_channels_last(conv.inputs[0]) and not is_channels_last(conv.outputs[0])
 
 
 ACTIVATION = "t = Tanh({0}) e = Exp({0}) m = Mul(t, e)"

@@ -148,11 +148,44 @@ def test_the_library_computes_what_the_nodes_do(
             session.run(None, given | {"slots": given["slots"] + 1000})
 
 
+def test_any_number_of_new_tokens_where_few_are_usual() -> None:
+    for usual, reason in (({"tokens": 17}, "is not known to be 16"), ({}, "`--shape` can say so")):
+        plan = fuse(ir.serde.deserialize_model(graph(tokens="tokens")), usual=usual)
+        assert not any(region.kind is ATTENTION for region in plan.regions)
+        assert any(reason in refusal.reason for refusal in plan.refusals)
+    (region,) = fuse(ir.serde.deserialize_model(graph(tokens="tokens")), usual={"tokens": 1}).regions
+    assert region.kind is ATTENTION and region.meaning.tokens == 0
+    assert region.meaning.to_json()["rows"] == 4  # of two tokens, as two heads share keys
+    plan = fuse(ir.serde.deserialize_model(graph(tokens="tokens", slots=True)), usual={"tokens": 1})
+    assert any("in a cache with room is not known" in refusal.reason for refusal in plan.refusals)
+
+
 @pytest.mark.usefixtures("library")
-def test_the_cuda_kernels_on_the_cpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("each", "shared"), [(2, False), (1, True)])
+def test_the_library_takes_any_number_of_new_tokens(each: int, shared: bool, tmp_path: Path) -> None:
+    proto = graph(tokens="tokens", each=each, mask=(1 if shared else "batch", 1, "tokens"))
+    onnx.save(proto, tmp_path / "model.onnx")
+    usual = {"q": (1, 1, GROUPS * each * WIDTH)}
+    with cpu_kernels_forced():
+        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False, shapes=usual)
+    assert [kernel.kind for kernel in made.manifest.kernels] == ["attention"]
+    session = made.session(providers=["CPUExecutionProvider"])
+    original = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(each)
+    for batch, tokens, past in ((1, 1, 40), (2, 7, 3), (1, 33, 0), (3, 16, 12)):
+        given = feeds(rng, batch, tokens, past, each, (1 if shared else batch, 1, tokens), False)
+        expected, found = original.run(None, given), session.run(None, given)
+        np.testing.assert_array_equal(found[1], expected[1])
+        np.testing.assert_allclose(found[0].astype(np.float32), expected[0].astype(np.float32), atol=4e-3)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("tokens", [5, "tokens"])
+def test_the_cuda_kernels_on_the_cpu(tokens: int | str, tmp_path: Path) -> None:
     """The library's launches and the device code, compiled by g++."""
-    onnx.save(graph(tokens=5, each=4, slots=True), tmp_path / "model.onnx")
-    made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), emulate=True)
+    onnx.save(graph(tokens=tokens, each=4, slots=tokens == 5), tmp_path / "model.onnx")
+    shapes = None if tokens == 5 else {"q": (1, 2, 4 * GROUPS * WIDTH)}
+    made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), emulate=True, shapes=shapes)
     found = made.manifest.verify
     assert found.status == "passed" and not made.manifest.left_out
     assert [run.kernels for run in found.executed if run.provider == EMULATED] == [(made.manifest.kernels[0].name,)]

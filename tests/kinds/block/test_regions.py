@@ -140,6 +140,10 @@ def test_few_channels_are_in_place_where_a_concat_goes() -> None:
     assert activations == ["silu", "none", "none", "none", "none"]  # the first is a 1x1 convolution
 
 
+def test_a_batch_of_any_size() -> None:
+    assert the_block(fused(Halves(symbolic="N"))) == the_block(fused(Halves()))
+
+
 def test_bfloat16() -> None:
     assert len(the_block(fused(Halves(dtype="bfloat16"))).steps) == 5
 
@@ -149,7 +153,6 @@ REFUSED = {
     "few channels": (Halves(half=24), None, "is no result of a convolution that could write its channels"),
     "float32": (Halves(dtype="float32"), None, ""),
     "unaligned": (Halves(half=68), None, "does not begin at a multiple of 16 bytes"),
-    "symbolic": (Halves(symbolic="N"), None, ""),
     "many": (Halves(depth=12), None, "the limit is 24"),
     "a result elsewhere": (
         Halves(), add(helper.make_node("Neg", ["sum0"], ["z"]), outputs=("z",)), "reads `sum0",

@@ -93,6 +93,11 @@ def reasons(plan: FusionPlan) -> list[str]:
             "w_turned x_nchw conv v shifted clipped product active sum",
             {"bias": 2, "residual": 3, "residual_last": True, "activation": "hardswish"},
         ),
+        (
+            dataclasses.replace(WIDE, residual="last", symbolic=("N", "H", "W")),
+            "w_turned x_nchw conv v gate active sum",
+            {"bias": 2, "residual": 3, "residual_last": True, "activation": "silu"},
+        ),
         (Layer(transposed=True), "w_turned x_nchw conv v", {"bias": 2, "transposed": True}),
         (
             Layer(transposed=True, activation="relu", symbolic=("N", "H", "W")),
@@ -157,7 +162,7 @@ def test_the_window_is_part_of_the_meaning() -> None:
         (dataclasses.replace(WIDE, dtype="float32"), "SiLU for 16-bit floats alone"),
         (dataclasses.replace(WIDE, c=24), "slow for fewer than 32 channels to 64"),
         (dataclasses.replace(WIDE, c=32, k=40), "slow for fewer than 32 channels to 64"),
-        (dataclasses.replace(WIDE, symbolic=("N",)), "the shape is not known yet"),
+        (dataclasses.replace(WIDE, symbolic=("N",), transposed=True), "the shape is not known yet"),
         (dataclasses.replace(WIDE, activation="clip", dtype="float32"), "with Clip for 16-bit floats alone"),
         (dataclasses.replace(WIDE, activation="hardswish_scaled_gate", c=24), "with HardSwish is slow for fewer"),
         (dataclasses.replace(WIDE, activation="clip", transposed=True, group=2), "for a ConvTranspose with groups"),
@@ -334,6 +339,28 @@ def test_a_transposed_convolution_in_nchw_says_why() -> None:
     (refusal,) = plan.refusals
     assert (refusal.node, refusal.op_type) == ("spread", "ConvTranspose")
     assert "auto_pad, output_shape and a computed weight keep a ConvTranspose in NCHW" in refusal.reason
+
+
+@pytest.mark.parametrize(("maker", "says"), [("ConstantOfShape", True), ("DequantizeLinear", False)])
+def test_a_computed_weight_in_nchw_says_why(maker: str, says: bool) -> None:
+    """Not of codes, which are no float weight in the first place."""
+    given = {"ConstantOfShape": ["extents"], "DequantizeLinear": ["codes", "scale"]}[maker]
+    nodes = [
+        helper.make_node(maker, given, ["w"], name="weight"),
+        helper.make_node("Conv", ["x", "w"], ["y"], name="conv"),
+    ]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 8, 8]) for name in ("x", "y")]
+    infos[1].type.tensor_type.shape.dim[2].dim_value = infos[1].type.tensor_type.shape.dim[3].dim_value = 6
+    tensors = {
+        "extents": np.array([4, 4, 3, 3]),
+        "codes": np.ones((4, 4, 3, 3), np.int8),
+        "scale": np.array(0.5, np.float32),
+    }
+    constants = [numpy_helper.from_array(tensors[name], name) for name in given]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], constants)
+    plan = fused(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+    found = [r.reason for r in plan.refusals if (r.node, r.op_type) == ("conv", "Conv")]
+    assert any("The weight is computed at run time" in reason for reason in found) == says
 
 
 def test_the_same_layer_twice_is_one_kernel() -> None:

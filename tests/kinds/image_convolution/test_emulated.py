@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import emulated_image_convolution
 from tests.support.depthwise_models import worst
-from tests.support.image_convolution_models import Case, fused
+from tests.support.image_convolution_models import IN_FRONT, Case, fused
 
 STEM = Case((1, 3, 30, 37), 64, (7, 7), (2, 2), (3, 3, 3, 3), behind="relu", appended=1)
 
@@ -44,6 +44,20 @@ def test_windows(tmp_path: Path, dtype: str) -> None:
         Case((1, 3, 0, 0), 8, (3, 3), (1, 1), (2, 2, 2, 2), behind="relu"),  # nothing but padding
     ]
     _agree(tmp_path, [dataclasses.replace(case, dtype=dtype) for case in cases])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_images_of_other_dtypes(tmp_path: Path, dtype: str) -> None:
+    """What pads the image is zero behind the program in front, which would make something else of it."""
+    _agree(tmp_path, [dataclasses.replace(case, dtype=dtype) for case in IN_FRONT])
+
+
+def test_a_number_beyond_16_bits_is_infinite_behind_a_cast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = IN_FRONT[0].feeds()
+    given["t"][0, 1, 7, 5] = 1e6
+    monkeypatch.setattr(Case, "feeds", lambda self, seed=0: given)
+    with np.errstate(all="ignore"):
+        _agree(tmp_path, [dataclasses.replace(IN_FRONT[0], behind="relu")])
 
 
 def test_every_tile(tmp_path: Path) -> None:

@@ -77,6 +77,57 @@ def test_a_transposed_image_that_others_read_is_read_as_nhwc() -> None:
     assert region.inputs[0].name == "t_nhwc"
 
 
+@pytest.mark.parametrize(
+    ("image", "front", "turned_first", "planes"),
+    [
+        ("float32", "cast", False, True),
+        ("float32", "normalize", False, True),
+        ("uint8", "normalize", True, True),
+        ("uint8", "normalize", False, False),
+        ("", "scaled", True, True),
+    ],
+)
+def test_what_makes_16_bits_of_an_image_joins(image: str, front: str, turned_first: bool, planes: bool) -> None:
+    case = dataclasses.replace(STEM, image=image, front=front, turned_first=turned_first, planes=planes)
+    found = fused(case)
+    (region,) = found.plan.regions
+    assert region.kind.name == "image_convolution" and not found.plan.refusals
+    assert [v.name for v in region.inputs[:3]] == ["t", "w", "bias"]
+    (kernel,) = found.kernels
+    meaning = kernel.program.to_json()
+    assert meaning["inputs"][0] == (image or "float16") and meaning["planes"] is planes
+    reads = 2 if front == "normalize" else front == "scaled"
+    assert [r["form"] for r in meaning["before"]["reads"]] == ["channel"] * reads
+    assert "before" not in fused(STEM).kernels[0].program.to_json()
+
+
+def _with_image(body: str, dtype: int, dims: list[object]) -> ir.Model:
+    """STEM with this in front of its image `t`, which comes from `i`."""
+    model = dataclasses.replace(STEM, behind="").model()
+    nodes = onnx.parser.parse_graph(f"g () => () {{ {body} }}").node
+    model.graph.node.extend(nodes)
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("i", dtype, dims))
+    model = ir.serde.deserialize_model(model)
+    ir.passes.common.TopologicalSortPass()(model)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("body", "dtype", "reads"),
+    [
+        ("t = Cast<to = 10>(i)", onnx.TensorProto.INT32, "t"),  # no dtype that the kernel reads
+        ("c = Cast<to = 1>(i)  e = Erf(c)  f = Erf(e)  g = Erf(f)  t = Cast<to = 10>(g)", onnx.TensorProto.UINT8, "t"),
+        # What reads the image twice makes an image of its own.
+        ("c = Neg(i)  a = Add(c, i)  t = Cast<to = 10>(a)", onnx.TensorProto.FLOAT, "a"),
+    ],
+    ids=["int32", "work", "twice"],
+)
+def test_what_stays_in_front(body: str, dtype: int, reads: str) -> None:
+    plan = fuse(_with_image(body, dtype, [2, 3, 16, 18]))
+    (region,) = (r for r in plan.regions if r.kind.name == "image_convolution")
+    assert region.inputs[0].name == reads
+
+
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_what_the_layout_pass_writes(channels: int, tmp_path) -> None:  # type: ignore[no-untyped-def]
     """A stem of an NCHW image, its Transpose and Pad included, is one region."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 
 from onnxopt.codegen import kernels_json
@@ -59,14 +60,7 @@ _ONE_KERNEL = {
 @pytest.mark.parametrize("name", _ONE_KERNEL)
 def test_one_kernel_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
     before = _model(*_ONE_KERNEL[name])
-    after = before.clone()
-    (kernel,) = outline(after, fuse(after))
-    assert "Resize" in kernel.ops
-    assert not kernel.cpu  # ONNX Runtime's own kernel copies rows
-    kernel.program.verify()
-    library = artifact.copy_library(tmp_path)
-    (tmp_path / "kernels.json").write_text(kernels_json.to_json([dataclasses.replace(kernel, cpu=True)], None))
-    session = artifact.session(ir.to_proto(after), library)
+    session = _session(before, tmp_path)
     rng = np.random.default_rng(3)
     for batch in (1, 2, 3):
         feeds = {}
@@ -98,9 +92,54 @@ def test_what_stays_apart(body: str, constants: str, reason: str) -> None:
     assert any(reason in r.reason for r in plan.refusals), [r.reason for r in plan.refusals]
 
 
-def test_a_height_of_unknown_size_is_refused() -> None:
-    plan = fuse(_model("a = Neg(x)  y = Resize(a, , s)", _TWICE, "float[N, 3, H, W] x"))
-    assert any("Resize works along a dim of unknown size" in r.reason for r in plan.refusals)
+# body, constants, inputs: all sizes are symbols
+_SYMBOLIC = {
+    "alone": ("a = Neg(x)  y = Resize(a, , s)", _TWICE, "float[N, 3, H, W] x"),
+    "by three, one axis": (f"a = Neg(x)  y = Resize<{_ASYMMETRIC}>(a, , s)", "float[4] s = {1, 1, 3, 1}",
+                           "float[N, 3, H, W] x"),
+    "concat of other names": (_CONCAT.format(axis=1), _TWICE, "float[N, 3, H, W] x, float[N, 2, P, Q] z"),
+    "concat, nhwc": (_CONCAT.format(axis=3), _TWICE_NHWC, "float[N, H, W, 8] x, float[N, P, Q, 16] z"),
+    "twice": ("r = Resize(x, , s)  q = Resize(r, , s)  y = Neg(q)", _TWICE, "float[N, 3, H, W] x"),
+    "of a pool": ("p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)  r = Resize(p, , s)  "
+                  "c = Concat<axis = 1>(r, z)  y = Neg(c)", _TWICE, "float[N, 3, H, W] x, float[N, 2, P, Q] z"),
+    "added to": ("r = Resize(x, , s)  t = Neg(r)  y = Add(r, t)", _TWICE, "float[N, 3, H, W] x"),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("name", _SYMBOLIC)
+def test_symbolic_sizes(name: str, tmp_path: Path) -> None:
+    before = _model(*_SYMBOLIC[name])
+    session = _session(before, tmp_path)
+    rng = np.random.default_rng(3)
+    for n, h, w in ((1, 2, 4), (2, 6, 4), (3, 10, 2)):
+        times = 1 if name == "of a pool" else 2
+        sizes = {"N": n, "H": h, "W": w, "P": times * h, "Q": times * w}
+        feeds = {
+            str(value.name): rng.uniform(-2, 2, [sizes.get(str(d), d) for d in value.shape or ()]).astype(np.float32)
+            for value in before.graph.inputs
+        }
+        np.testing.assert_allclose(session.run(None, feeds)[0], run(before, feeds)[0], rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.usefixtures("library")
+def test_parts_of_different_heights_are_refused_at_the_run(tmp_path: Path) -> None:
+    session = _session(_model(*_SYMBOLIC["concat of other names"]), tmp_path)
+    x, z = np.ones((1, 3, 4, 5), np.float32), np.ones((1, 2, 9, 10), np.float32)
+    with pytest.raises(Exception, match=r"\[1, 2, 9, 10\]"):
+        session.run(None, {"x": x, "z": z})
+
+
+def _session(before: ir.Model, folder: Path) -> ort.InferenceSession:
+    """The model with its one kernel on the CPU too."""
+    after = before.clone()
+    (kernel,) = outline(after, fuse(after))
+    assert "Resize" in kernel.ops
+    assert not kernel.cpu  # ONNX Runtime's own kernel copies rows
+    kernel.program.verify()
+    library = artifact.copy_library(folder)
+    (folder / "kernels.json").write_text(kernels_json.to_json([dataclasses.replace(kernel, cpu=True)], None))
+    return artifact.session(ir.to_proto(after), library)
 
 
 def test_work_in_front_that_costs_more_than_it_saves_is_not_repeated() -> None:

@@ -120,11 +120,13 @@ def _variants(pool: Pool, dims: str) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize(
     ("pool", "dims", "expected"),
     [
-        (pool_models.of("max", "float16", (3, 3), strides=(2, 2)), "N, H, W, C", [(8, 2, 2), (1, 2, 2)]),
-        (pool_models.of("max", "float16", (3, 3), strides=(2, 2)), "N, H, W, 20", [(4, 2, 2), (1, 2, 2)]),
-        (pool_models.of("max", "float16", (3, 3), strides=(2, 2)), "N, H, W, 3", [(1, 2, 2)]),
+        (pool_models.of("max", "float16", (3, 3), strides=(2, 2)), "N, H, W, C", [(8, 1, 1), (1, 1, 1)]),
+        (pool_models.of("max", "float16", (3, 3)), "N, H, W, C", [(8, 2, 2), (1, 2, 2)]),
+        (pool_models.of("max", "float16", (5, 5)), "N, H, W, C", [(8, 2, 4), (1, 2, 4)]),
+        (pool_models.of("max", "float16", (4, 4), strides=(2, 2)), "N, H, W, 20", [(4, 2, 2), (1, 2, 2)]),
+        (pool_models.of("max", "float16", (3, 3), strides=(2, 2)), "N, H, W, 3", [(1, 1, 1)]),
         (pool_models.of("max", "float32", (2, 2), strides=(2, 2)), "N, H, W, 64", [(4, 1, 1), (1, 1, 1)]),
-        (pool_models.of("max", "int8", (3, 2), strides=(2, 2)), "N, H, W, 64", [(16, 2, 1), (1, 2, 1)]),
+        (pool_models.of("max", "int8", (4, 2), strides=(2, 2)), "N, H, W, 64", [(16, 2, 1), (1, 2, 1)]),
         (pool_models.of("max", "float16", (13, 13)), "N, H, W, 64", [(8, 1, 4), (1, 1, 4)]),
         (pool_models.of("max", "float16", (2, 17)), "N, H, W, 64", [(8, 1, 1), (1, 1, 1)]),
         (pool_models.of("max", "float16", (3, 3), dilations=(2, 2)), "N, H, W, 64", [(8, 1, 1), (1, 1, 1)]),
@@ -137,7 +139,7 @@ def test_entry_points(pool: Pool, dims: str, expected: list[tuple[int, int, int]
 
 
 def test_alternatives_are_tiles_that_the_device_code_has() -> None:
-    for kernel_shape, dilations, tiles in (((3, 3), (1, 1), 5), ((13, 13), (1, 1), 3), ((3, 3), (2, 1), 1)):
+    for kernel_shape, dilations, tiles in (((3, 3), (1, 1), 6), ((13, 13), (1, 1), 3), ((3, 3), (2, 1), 1)):
         model = pool_models.model(pool_models.of("max", "float16", kernel_shape, dilations=dilations))
         (kernel,) = outline(model, fuse(model))
         assert len(list(POOL.alternatives(kernel))) == tiles

@@ -1,4 +1,4 @@
-#include "cuda/gemm/cublaslt.h"
+#include "cuda/launch/cublaslt.h"
 
 #include <dlfcn.h>
 #include <unistd.h>

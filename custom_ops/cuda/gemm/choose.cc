@@ -1,0 +1,148 @@
+#include "cuda/gemm/choose.h"
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/launch/stopwatch.h"
+#include "kernel_file/measured/gemm_algorithms.h"
+
+namespace onnxopt::cuda {
+namespace {
+
+using cublaslt::Candidate;
+
+constexpr int kTuned = 32;                        // algorithms measured when tuning
+constexpr int kFirstRun = 8;                      // and at a first run
+constexpr std::size_t kTunedConvolutions = 16;    // plans of cuDNN's measured when tuning
+constexpr std::size_t kFirstRunConvolutions = 6;  // and at a first run, where they may win
+constexpr std::int64_t kShallow = 32;             // channels of a, and
+constexpr std::int64_t kManyPixels = 1 << 16;     // rows: where they may
+constexpr int kNameBytes = 256;
+
+std::string NameOfGpu(const Driver& driver) {
+  Device device = 0;
+  char name[kNameBytes] = "";
+  driver.Check(driver.cuCtxGetDevice(&device), "cannot ask for the GPU");
+  driver.Check(driver.cuDeviceGetName(name, kNameBytes, device), "cannot ask for the GPU's name");
+  return name;
+}
+
+// The default stream cannot be captured, which measuring does.
+bool Measures(const ProductCall& call) {
+  if (call.capturing || call.stream == nullptr) return false;
+  return Algorithms::Get().tunes() || (call.states_shapes && MeasuresFirstRuns());
+}
+
+// How many of cuDNN's plans are worth measuring. Sums over few channels leave cuBLASLt's tiles half empty: there cuDNN
+// took up to a quarter less, and as long elsewhere but for one layer of 40 (benchmarks/notes.md).
+std::size_t MostConvolutions(const PlanKey& key, bool tunes) {
+  if (tunes) return kTunedConvolutions;
+  return key.k <= kShallow && key.m >= kManyPixels ? kFirstRunConvolutions : 0;
+}
+
+std::size_t MostWorkspace(const Plan& plan) { return plan.key().workspace ? kWorkspaceBytes : 0; }
+
+// What was measured before. False where cuBLASLt and cuDNN refuse it.
+bool Revive(const ProductCall& call, const TunedAlgorithm& tuned, Plan* plan) {
+  Candidate candidate{};
+  const bool revived = plan->Revive(call.handle, tuned.algorithm, &candidate);
+  if (revived) plan->Choose(candidate);
+  if (!tuned.convolution || call.capturing) return revived;
+  const cudnn::Api* const api = CudnnForProducts();
+  const auto problem = AsConvolution(plan->gemm(), plan->key(), call.a);
+  if (api == nullptr || api->cudnnGetVersion() != tuned.convolution->version || !problem) return revived;
+  auto convolution = RevivedConvolution(*api, call.context, *problem, MostWorkspace(*plan), tuned.convolution->choice);
+  if (!convolution) return revived;
+  plan->Choose(std::move(*convolution));
+  return true;
+}
+
+// Up to `most` plans of cuDNN's that run the product, which each has done once.
+std::vector<ProductConvolution> Rivals(const ProductCall& call, const Operands& operands, const cudnn::Api& api,
+                                       const Plan& plan, std::size_t most) {
+  const auto problem = AsConvolution(plan.gemm(), plan.key(), call.a);
+  if (!problem) return {};
+  auto offered = OfferedConvolutions(api, call.context, *problem, MostWorkspace(plan), most);
+  std::vector<ProductConvolution> rivals;
+  for (ProductConvolution& convolution : offered) {
+    if (!convolution.Choice()) continue;
+    try {
+      convolution.Run(operands, call.scratch(convolution.workspace()), call.stream);
+    } catch (const cudnn::Refused&) {
+      continue;
+    }
+    rivals.push_back(std::move(convolution));
+  }
+  return rivals;
+}
+
+// Measures cuDNN's plans beside the fastest algorithm, and takes one that is faster.
+void MeasureConvolutions(const ProductCall& call, const Operands& operands, const Stopwatch& stopwatch,
+                         std::size_t most, Plan* plan, TunedAlgorithm* found) {
+  const cudnn::Api* const api = most == 0 ? nullptr : CudnnForProducts();
+  if (api == nullptr) return;
+  std::vector<ProductConvolution> rivals = Rivals(call, operands, *api, *plan, most);
+  if (rivals.empty()) return;
+  std::size_t bytes = plan->workspace();
+  for (const ProductConvolution& rival : rivals) bytes = std::max(bytes, rival.workspace());
+  void* const workspace = call.scratch(bytes);
+  const auto [algorithm, best] = stopwatch.Fastest(1 + rivals.size(), [&](std::size_t way) {
+    if (way == 0) return plan->Run(call.handle, operands, workspace, call.stream);
+    rivals[way - 1].Run(operands, workspace, call.stream);
+  });
+  if (best.way == 0 || best.microseconds >= found->microseconds) return;
+  ProductConvolution& fastest = rivals[best.way - 1];
+  found->convolution = {api->cudnnGetVersion(), *fastest.Choice(), algorithm.microseconds};
+  found->microseconds = best.microseconds;
+  plan->Choose(std::move(fastest));
+}
+
+TunedAlgorithm Measure(const ProductCall& call, const Operands& operands, const std::vector<Candidate>& candidates,
+                       bool tunes, Plan* plan) {
+  const Stopwatch stopwatch(call.driver, call.stream, MemoryToEvictWith(call.driver), tunes ? kCareful : kQuick);
+  std::size_t bytes = 0;
+  for (const Candidate& each : candidates) bytes = std::max(bytes, each.workspace);
+  void* const workspace = call.scratch(bytes);
+  const auto [first, best] = stopwatch.Fastest(candidates.size(), [&](std::size_t way) {
+    plan->RunWith(candidates[way], call.handle, operands, workspace, call.stream);
+  });
+  plan->Choose(candidates[best.way]);
+  TunedAlgorithm found{candidates[best.way].algorithm, best.microseconds, first.microseconds, {}};
+  MeasureConvolutions(call, operands, stopwatch, MostConvolutions(plan->key(), tunes), plan, &found);
+  return found;
+}
+
+}  // namespace
+
+void Choose(const ProductCall& call, const Operands& operands, Plan* plan) {
+  Algorithms& known = Algorithms::Get();
+  const std::string product = plan->Describe();
+  const std::string gpu = NameOfGpu(call.driver);
+  const std::size_t version = call.api.cublasLtGetVersion();
+  std::optional<TunedAlgorithm> tuned = known.Find(gpu, version, product);
+  std::unique_lock<std::mutex> alone(Measuring(), std::defer_lock);
+  if (!tuned && Measures(call)) {
+    alone.lock();
+    tuned = known.FindKept(gpu, version, product);
+  }
+  if (tuned && Revive(call, *tuned, plan)) return;
+  const bool measures = !tuned && alone.owns_lock();
+  const int most = known.tunes() ? kTuned : kFirstRun;
+  const std::vector<Candidate> candidates = plan->Candidates(call.handle, measures ? most : 1);
+  if (candidates.empty()) {
+    throw cublaslt::Refusal("cuBLASLt has no algorithm for " + product +
+                            "; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels, and report this product");
+  }
+  plan->Choose(candidates[0]);
+  if (!measures) return;
+  try {
+    known.Add(gpu, version, product, Measure(call, operands, candidates, known.tunes(), plan));
+  } catch (const Error&) {
+    if (known.tunes()) throw;  // nobody asked for this measurement: the heuristic's algorithm runs
+  }
+}
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,31 @@
+// How a product is to run: as it was measured, or as measuring says now, or as cuBLASLt's heuristic expects.
+#pragma once
+
+#include <functional>
+
+#include "cuda/gemm/product_plan.h"
+#include "cuda/launch/driver.h"
+#include "program/shape.h"
+
+namespace onnxopt::cuda {
+
+// The call for which a way is chosen. The context is current.
+struct ProductCall {
+  const Driver& driver;
+  const cublaslt::Api& api;
+  cublaslt::Handle handle;
+  Context context;
+  Stream stream;
+  bool capturing;
+  bool states_shapes;                               // the graph, of a and b
+  const Shape& a;                                   // the whole operand
+  std::function<void*(std::size_t bytes)> scratch;  // device memory until the call ends
+};
+
+// Chooses the algorithm of a new plan, or a convolution of cuDNN's. Measures on the operands where ONNXOPT_GEMM_TUNE
+// asks for it. Where the graph states the shapes it measures too, among fewer algorithms, and cuDNN's plans only over
+// few channels. A call that is capturing measures nothing and builds no plan of cuDNN's. Throws cublaslt::Refusal where
+// cuBLASLt has no algorithm.
+void Choose(const ProductCall& call, const Operands& operands, Plan* plan);
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,40 @@
+// Mixtures of experts in kernels.json.
+#pragma once
+
+#include <vector>
+
+#include "kernel_file/kernel.h"
+#include "program/experts.h"
+#include "support/json_reader.h"
+
+namespace onnxopt {
+
+// A form of the two products, the second behind the first. route: finds the rows of all experts; kNone where the blocks
+// find them. The forms take more rows each than the one ahead.
+struct ExpertsForm {
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  std::size_t route;
+  std::size_t first;
+};
+
+// The entry points: those of the forms, the activation, adding up.
+constexpr ExpertsForm kExpertsForms[] = {{ExpertsForm::kNone, 0}, {ExpertsForm::kNone, 2}, {4, 5}, {7, 8}};
+constexpr std::size_t kExpertsActivate = 10;
+constexpr std::size_t kExpertsJoin = 11;
+constexpr std::size_t kExpertsLaunches = 12;
+
+// Rows and columns of a block's tile, 0 where an entry point has none.
+struct ExpertsTileShape {
+  std::uint64_t rows;
+  std::uint64_t columns;
+};
+
+// The fields of a mixture of experts. Throws Error naming the place of what is not as program/experts.py writes it.
+Experts ReadExperts(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+
+Variant ReadExpertsVariant(const JsonReader& json);
+
+// Throws Error where the entry points, which lie at `json`, are not those above.
+void CheckExpertsVariants(const JsonReader& json, const std::vector<Variant>& variants);
+
+}  // namespace onnxopt

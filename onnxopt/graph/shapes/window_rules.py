@@ -1,0 +1,143 @@
+"""Shape rules of operators over height and width, whose sizes may be symbols: windows, Resize, Pad, DepthToSpace.
+
+A rule takes the node and what is known of values. It returns the dims of the node's one output, or None where it knows
+no more than onnx's rule for that operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import onnx_ir as ir
+import sympy
+
+from onnxopt.graph.shapes.contents import Contents
+from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, not_negative, product, sign, simplest, step_count
+
+
+class Known(Protocol):
+    """What a rule may ask about the values inferred so far."""
+
+    unknowns: Unknowns
+
+    def dims(self, value: ir.Value | None) -> Dims | None: ...
+
+    def contents(self, value: ir.Value | None) -> Contents | None: ...
+
+
+Rule = Callable[[ir.Node, Known], Dims | None]
+
+
+def _convolution(node: ir.Node, known: Known) -> Dims | None:
+    before, weight = known.dims(node.inputs[0]), known.dims(node.inputs[1])
+    if before is None or weight is None:
+        return None
+    sizes = _slid(node, before[2:], weight[2:])
+    return None if sizes is None else (before[0], weight[0], *sizes)
+
+
+def _pool(node: ir.Node, known: Known) -> Dims | None:
+    """Pools with ceil_mode leave out a last window that begins behind the input, so onnx's rule counts them."""
+    before, kernel = known.dims(node.inputs[0]), node.attributes.get_ints("kernel_shape", ())
+    if before is None or len(kernel) != len(before) - 2 or all(isinstance(dim, int) for dim in before[2:]):
+        return None
+    strides = node.attributes.get_ints("strides", (1,) * len(kernel))
+    if node.attributes.get_int("ceil_mode", 0) and any(stride != 1 for stride in strides):
+        return None
+    sizes = _slid(node, before[2:], kernel)
+    return None if sizes is None else (*before[:2], *sizes)
+
+
+def _slid(node: ir.Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Dim] | None:
+    """How many windows fit along each axis."""
+    count, auto_pad = len(sizes), node.attributes.get_string("auto_pad", "NOTSET")
+    pads = node.attributes.get_ints("pads", (0,) * 2 * count) if auto_pad == "NOTSET" else (0,) * 2 * count
+    strides, dilations = (node.attributes.get_ints(name, (1,) * count) for name in ("strides", "dilations"))
+    if auto_pad.startswith("SAME"):
+        return [step_count(size, strides[k]) for k, size in enumerate(sizes)]
+    windows: list[Dim] = []
+    for k, size in enumerate(sizes):
+        room = simplest(size + pads[k] + pads[count + k] - dilations[k] * (kernel[k] - 1) - 1)
+        if sign(room) == -1:
+            return None  # the window is larger than what it slides over
+        windows.append(simplest(sympy.floor(sympy.sympify(room) / strides[k]) + 1))
+    return windows
+
+
+def _transposed(node: ir.Node, known: Known) -> Dims | None:
+    """ConvTranspose with explicit padding."""
+    before, weight = known.dims(node.inputs[0]), known.dims(node.inputs[1])
+    of = node.attributes
+    if before is None or weight is None or "output_shape" in of or of.get_string("auto_pad", "NOTSET") != "NOTSET":
+        return None
+    count, channels = len(before) - 2, product((weight[1], of.get_int("group", 1)))
+    pads, padding = of.get_ints("pads", (0,) * 2 * count), of.get_ints("output_padding", (0,) * count)
+    strides, dilations = (of.get_ints(name, (1,) * count) for name in ("strides", "dilations"))
+    sizes: list[Dim] = []
+    for k in range(count):
+        reach = dilations[k] * (weight[2 + k] - 1) + 1 + padding[k] - pads[k] - pads[count + k]
+        sizes.append(simplest(strides[k] * (before[2 + k] - 1) + reach))
+    return (before[0], channels, *sizes) if all(map(not_negative, sizes)) else None
+
+
+def _pad(node: ir.Node, known: Known) -> Dims | None:
+    before, pads = known.dims(node.inputs[0]), known.contents(node.inputs[1])
+    axes = known.contents(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
+    given = len(node.inputs) > 3 and node.inputs[3] is not None
+    if before is None or pads is None or (given and axes is None):
+        return None
+    which = [int(axis) % len(before) for axis in axes.flat] if axes is not None else list(range(len(before)))
+    dims = list(before)
+    for k, axis in enumerate(which):
+        size = simplest(dims[axis] + pads.flat[k] + pads.flat[len(which) + k])
+        dims[axis] = size if not_negative(size) else known.unknowns.dim()
+    return tuple(dims)
+
+
+def _resize(node: ir.Node, known: Known) -> Dims | None:
+    """Resize by constant scales, or to known sizes. A symbolic dim times a factor that is not whole is unknown."""
+    before = known.dims(node.inputs[0])
+    scales, sizes = (node.inputs[k] if k < len(node.inputs) else None for k in (2, 3))
+    if before is None:
+        return None
+    axes = node.attributes.get_ints("axes", tuple(range(len(before))))
+    dims = list(before)
+    wanted = known.contents(sizes)
+    if wanted is not None and node.attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch":
+        for axis, size in zip(axes, wanted.flat, strict=True):
+            dims[axis % len(before)] = size if sign(size) == 1 else known.unknowns.dim()
+        return tuple(dims)
+    if sizes is not None or scales is None or scales.const_value is None or scales.is_graph_input():
+        return None
+    factors = scales.const_value.numpy().reshape(-1)
+    if factors.size != len(axes) or not np.all(np.isfinite(factors) & (factors > 0)):
+        return None
+    for axis, factor in zip(axes, factors, strict=True):
+        dim = before[axis % len(before)]
+        if isinstance(dim, int):
+            dims[axis % len(before)] = int(np.floor(np.float32(dim) * factor))
+        elif float(factor).is_integer():
+            dims[axis % len(before)] = product((dim, int(factor)))
+        else:
+            dims[axis % len(before)] = known.unknowns.dim()
+    return tuple(dims)
+
+
+def _depth_to_space(node: ir.Node, known: Known) -> Dims | None:
+    before, block = known.dims(node.inputs[0]), node.attributes.get_int("blocksize", 0)
+    if before is None or len(before) != 4 or not isinstance(before[1], int) or block is None or block < 1:
+        return None
+    return (before[0], before[1] // (block * block), product((before[2], block)), product((before[3], block)))
+
+
+RULES: dict[str, Rule] = {
+    "Conv": _convolution,
+    "ConvTranspose": _transposed,
+    "MaxPool": _pool,
+    "AveragePool": _pool,
+    "Pad": _pad,
+    "Resize": _resize,
+    "DepthToSpace": _depth_to_space,
+}

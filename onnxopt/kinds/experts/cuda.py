@@ -1,0 +1,129 @@
+"""Entry points of mixtures of experts, and their CUDA text on top of cuda_kernels/experts/.
+
+The library knows them by their order (custom_ops/kernel_file/experts.h): both products for each tile, the smallest
+first, behind finding the rows of all experts where the tile is for many rows; the activation; adding up the choices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Kernel
+from onnxopt.kinds.pointwise.cuda import is_exact, statements
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.experts import FACTORS, Experts
+from onnxopt.program.hardware import ACCESS_BYTES, WARP
+
+HEADER = "experts/experts.cuh"
+_ROUTE_THREADS, _THREADS = 1024, 256
+_PRODUCTS = ("first", "second")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """Rows and columns of a block, its warps, bytes of each row that it brings to shared memory together, and places
+    for them (cuda_kernels/experts/tile.cuh)."""
+
+    rows: int
+    columns: int
+    warps: int
+    depth_bytes: int
+    stages: int
+
+    def cuda(self, dtype: str) -> str:
+        sides = (self.rows, self.columns, self.warps, self.depth_bytes, self.stages)
+        return f"ExpertsTile<{DTYPES[dtype].cuda}, {', '.join(map(str, sides))}>"
+
+    def shared_bytes(self, dtype: str) -> int:
+        size = DTYPES[dtype].size
+        weight = self.depth_bytes // size * (self.columns * size + ACCESS_BYTES)
+        return self.stages * (weight + self.rows * (self.depth_bytes + ACCESS_BYTES))
+
+
+# The first two take all rows that up to 16 or 32 tokens can give an expert, so that its weights are read once; their
+# blocks find the rows. All fit every GPU's shared memory, of which a block can have 64 KB.
+TILES = (Tile(16, 128, 4, 128, 3), Tile(32, 128, 4, 64, 4), Tile(64, 128, 4, 64, 4), Tile(128, 128, 8, 64, 3))
+_OF_FEW = 2  # of TILES
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpertsVariant(Variant):
+    """One launch. rows, columns: of the tile of a block, 0 where there is none. shared: its bytes of shared memory."""
+
+    rows: int = 0
+    columns: int = 0
+    shared: int = 0
+
+
+def entry_points(name: str, dtype: str) -> tuple[ExpertsVariant, ...]:
+    """All launches, in the library's order."""
+    vector = ACCESS_BYTES // DTYPES[dtype].size
+
+    def launch(step: str, threads: int, tile: Tile | None = None) -> ExpertsVariant:
+        made = ExpertsVariant(f"{name}_{step}", "", 32, vector, 1, threads, waits=True)
+        if tile is None:
+            return made
+        return dataclasses.replace(made, rows=tile.rows, columns=tile.columns, shared=tile.shared_bytes(dtype))
+
+    made: list[ExpertsVariant] = []
+    for k, tile in enumerate(TILES):
+        if k >= _OF_FEW:
+            made.append(launch(f"route{tile.rows}", _ROUTE_THREADS))
+        made += [launch(f"{step}{tile.rows}", tile.warps * WARP, tile) for step in _PRODUCTS]
+    return (*made, launch("activate", _THREADS), launch("join", _THREADS))
+
+
+def lines(kernel: Kernel) -> list[str]:
+    """The operation as a struct, and every entry point."""
+    meaning = cast(Experts, kernel.program)
+    text = struct(kernel.name, meaning)
+    for variant in kernel.variants:
+        step = variant.symbol.removeprefix(f"{kernel.name}_")
+        text += [
+            f'extern "C" __global__ void __launch_bounds__({variant.threads})',
+            f"{variant.symbol}(const __grid_constant__ ExpertsParams p) {{",
+            *(f"  {line}" for line in _call(kernel.name, step, meaning, cast(ExpertsVariant, variant))),
+            "}",
+            "",
+        ]
+    return text
+
+
+def _call(name: str, step: str, meaning: Experts, variant: ExpertsVariant) -> list[str]:
+    if step in ("activate", "join"):
+        return [f"Experts<{name}>::run_{step}<{variant.threads}>(p);"]
+    if step.startswith("route"):
+        return [f"Experts<{name}>::run_route<{step.removeprefix('route')}, {variant.threads}>(p);"]
+    (k,) = (k for k, tile in enumerate(TILES) if tile.rows == variant.rows)
+    second = "true" if step.startswith("second") else "false"
+    return [
+        f"using Tile = {TILES[k].cuda(meaning.dtype)};",
+        f'static_assert(Tile::kSharedBytes == {variant.shared}, "as the host was told");',
+        f"Experts<{name}>::run_{'few' if k < _OF_FEW else 'many'}<Tile, {second}>(p);",
+    ]
+
+
+def struct(name: str, meaning: Experts) -> list[str]:
+    """The sizes, the dtypes and the activation, as cuda_kernels/experts/experts.cuh reads them."""
+    operands = ["x0", "x1"][: len(meaning.program.inputs)]
+    stored = dataclasses.replace(meaning.program, inputs=(meaning.dtype,) * len(operands))
+    body, (result,) = statements(meaning.program, operands, is_exact(stored))
+    parameters = ", ".join(f"float {x}" for x in operands)
+    return [
+        f"struct {name} {{",
+        f"  using Stored = {DTYPES[meaning.dtype].cuda};",
+        f"  using Factor = {DTYPES[meaning.inputs[FACTORS]].cuda};",
+        f"  static constexpr int kExperts = {meaning.experts};",
+        f"  static constexpr int kChosen = {meaning.chosen};",
+        f"  static constexpr int kColumns = {meaning.columns};",
+        f"  static constexpr int kHidden = {meaning.hidden};",
+        f"  static constexpr bool kGated = {str(meaning.gated).lower()};",
+        f"  __device__ static float apply({parameters}) {{",
+        *(f"    {line}" for line in body),
+        f"    return {result};",
+        "  }",
+        "};",
+        "",
+    ]

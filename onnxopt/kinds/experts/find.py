@@ -1,0 +1,186 @@
+"""Regions of mixtures of experts, and refusals that say what of the others is left.
+
+ONNX Runtime runs expert after expert: where each one's rows end is read back to the CPU, rows are gathered, multiplied
+and joined again. One kernel runs all experts' products in a few launches (cuda_kernels/experts/), and nothing goes to
+the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxopt.fusion import cost, index_ops
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.kernel import Traffic
+from onnxopt.fusion.operands import apply_operator, storage
+from onnxopt.fusion.region import Kind, Region
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.experts import mixture, products
+from onnxopt.kinds.experts.mixture import Activation, Mixture
+from onnxopt.kinds.experts.products import GroupedProducts
+from onnxopt.kinds.pointwise.lower import immediate
+from onnxopt.program.experts import FIRST, MOST_CHOSEN, MOST_EXPERTS, STORED, Experts, why_sizes_do_not_fit
+from onnxopt.program.expressions import Builder, Expr
+from onnxopt.program.pointwise import Program, without_dead_code
+
+_LAUNCHES = 4  # finding the rows, two products, adding up
+_MOVING = frozenset({"Split", "Squeeze", "Gather", "Range"})
+_CONTRIB = (("com.microsoft", "MoE"), ("com.microsoft", "QMoE"))
+
+
+def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
+    """A region for every whole mixture of experts, and refusals of experts' products that are left."""
+    regions: list[Region] = []
+    refusals = [
+        Refusal(n.name or "", n.op_type, "", "ONNX Runtime's kernel runs all experts of it")
+        for n in context.order
+        if (n.domain, n.op_type) in _CONTRIB
+    ]
+    concats = [n for n in context.order if (n.domain, n.op_type) == ("", "Concat")]
+    by_result = {found.y: found for n in concats if (found := products.find(n)) is not None}
+    left = dict.fromkeys(by_result.values(), "No other experts' products are a function of them")
+    for second in by_result.values():
+        region = _region(second, by_result, context, kind)
+        if isinstance(region, str):
+            left[second] = region
+            continue
+        context.take([region.nodes])
+        regions.append(region)
+    taken = {node for region in regions for node in region.nodes}
+    refusals += [_refusal(found, reason) for found, reason in left.items() if found.nodes[-1] not in taken]
+    return regions, refusals
+
+
+def _refusal(found: GroupedProducts, reason: str) -> Refusal:
+    """What is left of experts' products, and why."""
+    launches = sum(not index_ops.is_view(n) and n.op_type != "Split" for n in found.nodes)
+    text = (
+        f"{found.experts} experts' products run one after the other, {found.experts} products in {launches} launches:"
+        f" {reason[0].lower()}{reason[1:]}"
+    )
+    node = found.nodes[-1]
+    return Refusal(node.name or "", node.op_type, "", text)
+
+
+def _region(
+    second: GroupedProducts, by_result: dict[ir.Value, GroupedProducts], context: Context, kind: Kind
+) -> Region | str:
+    found = mixture.find(second, by_result, context.shapes)
+    if isinstance(found, str):
+        return found
+    if any(node not in context.order for node in found.nodes):
+        return "A part of them lies outside of the branch or loop"
+    nodes = tuple(sorted(found.nodes, key=context.order.__getitem__))
+    if any(map(context.is_taken, nodes)):
+        return "Another kernel has a part of them"
+    if (read := context.outputs_of(nodes)) != [found.y]:
+        name = next((v.name for v in read if v is not found.y), "")
+        return f"`{name}` inside is read elsewhere too"
+    if context.makes_cycle(nodes):
+        return "What they read depends on what they compute"
+    try:
+        meaning = _meaning(found, nodes, context.opsets, context.shapes)
+    except ValueError as error:
+        return str(error)
+    region = Region(nodes, found.inputs, (found.y,), _traffic(found, meaning, nodes, context.shapes), kind, meaning)
+    region.verify()
+    return region
+
+
+def named(region: Region) -> list[ir.Node]:
+    """The first expert's products and the activation."""
+    made = [found for n in region.nodes if n.op_type == "Concat" and (found := products.find(n)) is not None]
+    matmuls = [next(n for n in found.nodes if n.op_type == "MatMul") for found in made]
+    between = region.nodes[region.nodes.index(made[0].nodes[-1]) : region.nodes.index(matmuls[-1])]
+    activation = [n for n in between if n.op_type not in ("Concat", *_MOVING)]
+    return [matmuls[0], *activation, matmuls[-1]]
+
+
+def lower(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Experts:
+    """The meaning of a region of `find`. Raises ValueError, with the reason, where the nodes are no mixture."""
+    made = [p for n in region.nodes if n.op_type == "Concat" and (p := products.find(n)) is not None]
+    by_result = {p.y: p for p in made}
+    for second in made:
+        found = mixture.find(second, by_result, shapes)
+        if not isinstance(found, str):
+            return _meaning(found, region.nodes, opsets, shapes)
+    raise ValueError("The region holds no mixture of experts")
+
+
+def _traffic(found: Mixture, meaning: Experts, nodes: Sequence[ir.Node], shapes: Shapes) -> Traffic:
+    """Where the number of tokens is known: the weights of as many experts as there may be are read once.
+
+    ONNX Runtime also gathers the rows of each expert, and joins the results.
+    """
+    launches = sum(not index_ops.is_view(n) for n in nodes)
+    tokens, weights = shapes.elements(found.ids), cost.total(found.inputs[FIRST:], shapes)
+    ends = cost.total((*found.inputs[:FIRST], found.y), shapes)
+    if tokens is None or weights is None or ends is None:
+        return Traffic(None, None, launches, _LAUNCHES, None)
+    size, halves = storage(found.y, shapes).size, 2 if meaning.gated else 1
+    read = weights * min(tokens, meaning.experts) // meaning.experts
+    after = ends + read + 2 * tokens * (meaning.hidden + meaning.columns) * size
+    copied = 2 * tokens * (3 * meaning.columns + (halves + 2) * meaning.hidden) * size
+    flops = 2 * tokens * (halves + 1) * meaning.hidden * meaning.columns
+    return Traffic(after + copied, after, launches, _LAUNCHES, flops)
+
+
+def _meaning(found: Mixture, nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shapes) -> Experts:
+    first, second, x = (shapes.dims(v) for v in (found.first.weight, found.second.weight, found.x))
+    if first is None or second is None or x is None or not len(first) == len(second) == 3 or len(x) != 2:
+        raise ValueError("The shapes of the experts' weights are not known")
+    experts, columns, wide = first
+    hidden = second[1]
+    if not all(isinstance(n, int) for n in (experts, columns, wide, *second)):
+        raise ValueError("The sizes of the experts' weights are not known")
+    assert isinstance(columns, int) and isinstance(hidden, int)
+    halves = len(found.activation.operands)
+    if first != (found.first.experts, columns, halves * hidden) or second != (experts, hidden, columns):
+        raise ValueError("The experts' two weights do not fit together")
+    if x[1] != columns:
+        raise ValueError(f"`{found.x.name}` is not known to have {columns} columns")
+    if found.first.experts > MOST_EXPERTS or found.chosen > MOST_CHOSEN:
+        raise ValueError(f"The kernel takes up to {MOST_EXPERTS} experts and {MOST_CHOSEN} for each token")
+    dtype = storage(found.y, shapes).name
+    if dtype not in STORED or storage(found.x, shapes).name != dtype:
+        raise ValueError(f"The kernel takes {', '.join(STORED)}, the same for tokens, weights and results")
+    if reason := why_sizes_do_not_fit(columns, hidden, dtype):
+        raise ValueError(reason)
+    meaning = Experts(
+        inputs=tuple(storage(v, shapes).name for v in found.inputs),
+        outputs=(dtype,),
+        experts=found.first.experts,
+        chosen=found.chosen,
+        columns=columns,
+        hidden=hidden,
+        program=_program(found.activation, nodes, dtype, opsets, shapes),
+    )
+    meaning.verify()
+    return meaning
+
+
+def _program(
+    activation: Activation, nodes: Sequence[ir.Node], dtype: str, opsets: Mapping[str, int], shapes: Shapes
+) -> Program:
+    """The function of one sum, or of two, that the activation is. nodes: of the region, in topological order."""
+    operands = ("float32",) * len(activation.operands)
+    builder = Builder(operands)
+    known: dict[ir.Value, Expr] = dict(zip(activation.operands, builder.inputs, strict=True))
+    part = {n for n in activation.nodes if n.op_type != "Split"}
+    for node in (n for n in nodes if n in part):
+        for value in node.inputs:
+            if value is not None and value not in known:
+                known[value] = immediate(builder, value, shapes)[0]
+        known[node.outputs[0]] = apply_operator(node, known, opsets, shapes)
+    program = Program(
+        inputs=operands,
+        outputs=(dtype,),
+        code=tuple(builder.code),
+        results=(known[activation.result].id,),
+        depends=(tuple(range(len(operands))),),
+        ranks=(0,),
+    )
+    return without_dead_code(program)

@@ -1,0 +1,43 @@
+"""The kind of kernels that run the chosen experts of each token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.region import Kernel, Kind, Region
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.experts import cuda, find
+
+
+class ExpertsKind(Kind):
+    """Tokens choose some of many experts, which are two products each."""
+
+    name = "experts"
+
+    def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
+        return find.find(context, self)
+
+    def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
+        return find.lower(region, opsets, shapes)
+
+    def named_nodes(self, region: Region) -> Sequence[ir.Node]:
+        return find.named(region)
+
+    def entry_points(
+        self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
+    ) -> tuple[Variant, ...]:
+        return cuda.entry_points(name, meaning.outputs[0])
+
+    def header(self, kernels: Sequence[Kernel]) -> str:
+        return cuda.HEADER
+
+    def cuda(self, kernel: Kernel) -> list[str]:
+        return cuda.lines(kernel)
+
+
+EXPERTS = ExpertsKind()

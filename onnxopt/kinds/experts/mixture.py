@@ -1,0 +1,200 @@
+"""Mixtures of experts as the exporter of transformers writes them, from the choice of experts to the sum of results.
+
+rows = x[order / chosen]                    first = rows by expert, times W          (products.py, order.py)
+h = f(first) or f(halves of first)          second = h by expert, times V
+y = ReduceSum(Reshape((second * factors[order])[back], [-1, chosen, columns]), 1)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from onnxopt.fusion import eligibility
+from onnxopt.fusion.operands import constant
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.experts import order
+from onnxopt.kinds.experts.order import Nodes, Order
+from onnxopt.kinds.experts.products import GroupedProducts, is_number, producer, splits_evenly
+
+_MOST_NODES = 16  # of the activation
+
+
+@dataclasses.dataclass(frozen=True)
+class Activation:
+    """Elementwise nodes, in no order, of the first product's result or of its two halves."""
+
+    nodes: tuple[ir.Node, ...]
+    operands: tuple[ir.Value, ...]
+    result: ir.Value
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """A whole mixture of experts. nodes: all of them, in no order."""
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    ids: ir.Value
+    factors: ir.Value
+    first: GroupedProducts
+    second: GroupedProducts
+    activation: Activation
+    chosen: int
+    y: ir.Value
+
+    @property
+    def inputs(self) -> tuple[ir.Value, ...]:
+        return (self.x, self.ids, self.factors, self.first.weight, self.second.weight)
+
+
+def find(second: GroupedProducts, by_result: dict[ir.Value, GroupedProducts], shapes: Shapes) -> Mixture | str:
+    """The mixture whose second products these are, or what keeps it from being found whole."""
+    nodes: Nodes = dict.fromkeys(second.nodes)
+    activation = _activation(second.x, by_result)
+    if activation is None:
+        return "What they read is no elementwise function of other experts' products"
+    first = by_result[_origin(activation)]
+    if first.ends is not second.ends or first.experts != second.experts:
+        return "The two products of an expert have different rows"
+    nodes |= dict.fromkeys((*first.nodes, *activation.nodes))
+    scaled = _scaled(second.y, nodes)
+    if scaled is None:
+        return "What they compute is not multiplied by a factor for each row alone"
+    product, sorted_factors = scaled
+    found = _order(sorted_factors, shapes, nodes)
+    if isinstance(found, str):
+        return found
+    factors, ordered = found
+    if not order.are_ends(first.ends, ordered, first.experts, nodes):
+        return "The ends of the experts' rows are not counted as known"
+    if not order.are_of(ordered.ids, first.experts, shapes):
+        return f"The experts are not known to be chosen by a TopK of {first.experts} scores"
+    x = _gathered(first.x, nodes)
+    if x is None or not order.are_tokens(x[1], ordered, nodes):
+        return "The rows are not the tokens in the experts' order"
+    y = _summed(product, ordered, shapes, nodes)
+    if y is None:
+        return "The rows' results are not added up for each token"
+    return Mixture(tuple(nodes), x[0], ordered.ids, factors, first, second, activation, ordered.chosen, y)
+
+
+def _activation(result: ir.Value, by_result: dict[ir.Value, GroupedProducts]) -> Activation | None:
+    """The elementwise function of other grouped products that a value is."""
+    nodes: dict[ir.Node, None] = {}
+    operands: dict[ir.Value, None] = {}
+    pending = [result]
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if value in by_result or (node is not None and _halves(node, by_result)):
+            operands[value] = None
+        elif node is None or len(nodes) == _MOST_NODES or not eligibility.is_elementwise(node):
+            return None
+        elif node not in nodes:
+            nodes[node] = None
+            pending += [v for v in node.inputs if v is not None and constant(v) is None]
+    if len(operands) == 1 and next(iter(operands)) in by_result:
+        return Activation(tuple(nodes), tuple(operands), result)
+    splits = {value.producer() for value in operands}
+    split = splits.pop() if len(splits) == 1 else None
+    if split is None or not _halves(split, by_result):
+        return None
+    return Activation((split, *nodes), tuple(split.outputs), result)
+
+
+def _halves(node: ir.Node, by_result: dict[ir.Value, GroupedProducts]) -> bool:
+    """Whether a node cuts the columns of grouped products into halves."""
+    if (node.domain, node.op_type) != ("", "Split") or len(node.outputs) != 2 or not splits_evenly(node):
+        return False
+    return node.inputs[0] in by_result and node.attributes.get_int("axis", 0) in (1, -1)
+
+
+def _origin(activation: Activation) -> ir.Value:
+    operand = activation.operands[0]
+    split = producer(operand, "Split")
+    return operand if len(activation.operands) == 1 or split is None else split.inputs[0]  # type: ignore[return-value]
+
+
+def _only_reader(value: ir.Value) -> ir.Node | None:
+    readers = value.consumers()
+    return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
+
+
+def _scaled(result: ir.Value, nodes: Nodes) -> tuple[ir.Value, ir.Value] | None:
+    """The product of results, perhaps cast, and a column of factors; and these factors."""
+    node = _only_reader(result)
+    if node is not None and (node.domain, node.op_type) == ("", "Cast"):
+        nodes[node] = None
+        result = node.outputs[0]
+        node = _only_reader(result)
+    if node is None or (node.domain, node.op_type) != ("", "Mul"):
+        return None
+    column = node.inputs[1] if node.inputs[0] is result else node.inputs[0]
+    unsqueeze = producer(column, "Unsqueeze")
+    factors = unsqueeze.inputs[0] if unsqueeze is not None else None
+    if unsqueeze is None or factors is None or not order.is_column(column, factors, nodes):
+        return None
+    nodes[node] = None
+    return node.outputs[0], factors
+
+
+def _order(sorted_factors: ir.Value, shapes: Shapes, nodes: Nodes) -> tuple[ir.Value, Order] | str:
+    """The factors [tokens, chosen], and the order that the sorted ones are in."""
+    gathered = _gathered(sorted_factors, nodes)
+    flat = producer(gathered[0], "Reshape") if gathered is not None else None
+    if gathered is None or flat is None or not is_number(flat.inputs[1], -1) or flat.inputs[0] is None:
+        return "The factors are not gathered in the experts' order"
+    found = order.find(gathered[1], shapes, nodes)
+    if isinstance(found, str):
+        return found
+    if shapes.dims(flat.inputs[0]) != shapes.dims(found.ids):
+        return "There is not one factor for each chosen expert"
+    nodes[flat] = None
+    return flat.inputs[0], found
+
+
+def _gathered(value: ir.Value | None, nodes: Nodes) -> tuple[ir.Value, ir.Value] | None:
+    """What is gathered along axis 0, and the positions, which have one dim."""
+    node = producer(value, "GatherND")
+    if node is not None and node.attributes.get_int("batch_dims", 0) == 0:
+        column = producer(node.inputs[1], "Unsqueeze")
+        at = column.inputs[0] if column is not None else None
+        if node.inputs[0] is None or at is None or not order.is_column(node.inputs[1], at, nodes):
+            return None
+        nodes[node] = None
+        return node.inputs[0], at
+    node = producer(value, "Gather")
+    if node is None or node.attributes.get_int("axis", 0) != 0 or None in node.inputs:
+        return None
+    nodes[node] = None
+    return node.inputs[0], node.inputs[1]  # type: ignore[return-value]
+
+
+def _summed(rows: ir.Value, ordered: Order, shapes: Shapes, nodes: Nodes) -> ir.Value | None:
+    """The sum of each token's rows, perhaps cast, where rows lie in the experts' order."""
+    node = _only_reader(rows)
+    back = _gathered(node.outputs[0], nodes) if node is not None else None
+    if node is None or back is None or back[0] is not rows or not order.are_back(back[1], ordered, shapes, nodes):
+        return None
+    view = _only_reader(node.outputs[0])
+    dims = shapes.dims(rows)
+    if view is None or (view.domain, view.op_type) != ("", "Reshape") or dims is None or len(dims) != 2:
+        return None
+    sizes = view.inputs[1].const_value if view.inputs[1] is not None else None
+    summed = _only_reader(view.outputs[0])
+    if sizes is None or summed is None or (summed.domain, summed.op_type) != ("", "ReduceSum"):
+        return None
+    tokens, *rest = sizes.numpy().tolist()
+    of_ids = shapes.dims(ordered.ids)
+    if rest != [ordered.chosen, dims[1]] or (tokens != -1 and (of_ids is None or tokens != of_ids[0])):
+        return None
+    if len(summed.inputs) != 2 or not is_number(summed.inputs[1], 1) or summed.attributes.get_int("keepdims", 1) != 0:
+        return None
+    nodes |= dict.fromkeys((view, summed))
+    cast = _only_reader(summed.outputs[0])
+    if cast is None or (cast.domain, cast.op_type) != ("", "Cast"):
+        return summed.outputs[0]
+    nodes[cast] = None
+    return cast.outputs[0]

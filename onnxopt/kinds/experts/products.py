@@ -1,0 +1,112 @@
+"""Products of each expert's rows with its weight, one after the other, as exporters write a grouped product.
+
+Concat(x[0:end0] W[0], x[end0:end1] W[1], ...)    rows of x in the experts' order
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from onnxopt.fusion.operands import constant
+
+_LEAST = 2  # experts
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedProducts:
+    """nodes: all of them, the Concat last. x: the rows. weight: [experts, depth, columns]. ends: [experts], where each
+    expert's rows end."""
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    weight: ir.Value
+    ends: ir.Value
+    experts: int
+
+    @property
+    def y(self) -> ir.Value:
+        return self.nodes[-1].outputs[0]
+
+
+def producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    """The ONNX operator of this type that computes a value."""
+    node = value.producer() if value is not None else None
+    return node if node is not None and (node.domain, node.op_type) == ("", op_type) else None
+
+
+def is_number(value: ir.Value | None, number: float) -> bool:
+    """Whether a value is a constant of one element, this number."""
+    tensor = constant(value)
+    return tensor is not None and bool(tensor.numpy().item() == number)
+
+
+def find(concat: ir.Node) -> GroupedProducts | None:
+    """The products that a Concat joins, None where it joins something else."""
+    if len(concat.inputs) < _LEAST or concat.attributes.get_int("axis") != 0:
+        return None
+    nodes: dict[ir.Node, None] = {}
+    sources: list[tuple[ir.Value | None, ...]] = []  # of x, of the weights and of the ends
+    last: ir.Value | None = None
+    for k, value in enumerate(concat.inputs):
+        found = _product(value, k, last)
+        if found is None:
+            return None
+        nodes |= dict.fromkeys(found.nodes)
+        last = found.limit
+        sources.append((found.x, found.weights, found.ends))
+    x, weights, ends = (producers[0] for producers in zip(*sources, strict=True))
+    if any(source != sources[0] for source in sources) or x is None or weights is None or ends is None:
+        return None
+    return GroupedProducts((*nodes, concat), x, weights, ends, len(concat.inputs))
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfExpert:
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    weights: ir.Value
+    ends: ir.Value
+    limit: ir.Value
+
+
+def _product(value: ir.Value | None, k: int, first: ir.Value | None) -> _OfExpert | None:
+    """MatMul(Gather(x, Range(first, ends[k], 1)), weights[k]); first: None for 0."""
+    matmul = producer(value, "MatMul")
+    gather = producer(matmul.inputs[0], "Gather") if matmul is not None else None
+    counted = producer(gather.inputs[1], "Range") if gather is not None else None
+    if matmul is None or gather is None or counted is None or gather.attributes.get_int("axis", 0) != 0:
+        return None
+    begin, limit, step = counted.inputs
+    begins = is_number(begin, 0) if first is None else begin is first
+    weight, end = _element(matmul.inputs[1], k), _element(limit, k)
+    if not begins or not is_number(step, 1) or weight is None or end is None or limit is None:
+        return None
+    x = gather.inputs[0]
+    if x is None:
+        return None
+    return _OfExpert((*end[0], counted, gather, *weight[0], matmul), x, weight[1], end[1], limit)
+
+
+def _element(value: ir.Value | None, k: int) -> tuple[tuple[ir.Node, ...], ir.Value] | None:
+    """The nodes Split and Squeeze that take part k along axis 0 of a value, and that value."""
+    squeeze = producer(value, "Squeeze")
+    part = squeeze.inputs[0] if squeeze is not None else None
+    split = producer(part, "Split")
+    if squeeze is None or split is None or part is None or split.attributes.get_int("axis", 0) != 0:
+        return None
+    axes = squeeze.inputs[1] if len(squeeze.inputs) > 1 else None
+    if not is_number(axes, 0) or part is not split.outputs[k] or split.inputs[0] is None:
+        return None
+    return (split, squeeze), split.inputs[0]
+
+
+def splits_evenly(node: ir.Node) -> bool:
+    """Whether a Split makes parts of one size."""
+    sizes = node.inputs[1] if len(node.inputs) > 1 else None
+    if sizes is None:
+        return True
+    if sizes.const_value is None or sizes.is_graph_input():
+        return False
+    return len(set(sizes.const_value.numpy().tolist())) == 1

@@ -1,0 +1,107 @@
+"""Timing two sessions in turn, so that clocks, heat and other load of the machine affect both alike.
+
+Blocks rather than single runs, and the first of a block not counted: the threads of one session go on spinning for a
+moment after a run, which would slow down the other's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from onnxopt.artifact.measurement import Timing
+
+Run = Callable[[], float]  # runs once and returns the seconds that took
+
+_WARM_UP_SECONDS = 0.3
+_BLOCK_SECONDS = 0.05
+_BLOCK_OF_CALLERS = 0.25  # longer, because callers begin and end a block one after the other
+_FEWEST, _MOST = 7, 2000
+_QUANTILES = 20  # steps of the distribution
+
+
+class _Side(NamedTuple):
+    """runs: one for each concurrent caller. taken: seconds of each run. busy: seconds of each block."""
+
+    runs: Sequence[Run]
+    taken: list[float]
+    busy: list[float]
+
+
+def in_turn(
+    first: Sequence[Run],
+    second: Sequence[Run],
+    iterations: int | None,
+    seconds: float,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[Timing, Timing]:
+    """Time blocks of runs of the one, then of the other.
+
+    first, second: a run for each of the callers, which call at the same time; as many for both. iterations: runs of
+    each side, of all its callers together; default as many as fit in `seconds` (7 to 2000).
+    """
+    progress(0, 0)
+    sides = [_Side(runs, [], []) for runs in (first, second)]
+    estimate = max(warm_up(side.runs[0]) for side in sides)
+    wanted = iterations or min(_MOST, max(_FEWEST, int(seconds / 2 / estimate)))
+    callers = len(first)
+    with ThreadPoolExecutor(callers) as pool:
+        while len(sides[0].taken) < wanted or len(sides[1].taken) < wanted:
+            for side in sides:
+                left = wanted - len(side.taken)
+                if callers == 1:
+                    _block(side, min(left, max(3, int(_BLOCK_SECONDS / estimate))))
+                elif left > 0:
+                    _block_of_callers(side, pool, left)
+            progress(min(wanted, len(sides[0].taken)), wanted)
+    return _timing(sides[0]), _timing(sides[1])
+
+
+def warm_up(run: Run) -> float:
+    """Run for 0.3 seconds; returns the seconds of the fastest run."""
+    started, best = time.perf_counter(), run()
+    while time.perf_counter() - started < _WARM_UP_SECONDS:
+        best = min(best, run())
+    return best
+
+
+def _block(side: _Side, count: int) -> None:
+    (run,) = side.runs
+    run()
+    taken = [run() for _ in range(count)]
+    side.taken.extend(taken)
+    side.busy.append(sum(taken))
+
+
+def _block_of_callers(side: _Side, pool: ThreadPoolExecutor, left: int) -> None:
+    """All callers run again and again for a quarter of a second, or until `left` runs have begun."""
+    list(pool.map(lambda run: run(), side.runs))
+    number, deadline = itertools.count(), time.perf_counter() + _BLOCK_OF_CALLERS
+
+    def call(run: Run) -> tuple[list[float], float]:
+        taken = []
+        while next(number) < left and time.perf_counter() < deadline:
+            taken.append(run())
+        return taken, time.perf_counter()
+
+    began = time.perf_counter()
+    callers = list(pool.map(call, side.runs))
+    side.taken.extend(t for taken, _ in callers for t in taken)
+    side.busy.append(max(ended for _, ended in callers) - began)
+
+
+def _timing(side: _Side) -> Timing:
+    ordered = sorted(s * 1e3 for s in side.taken)
+    return Timing(
+        p50=round(statistics.median(ordered), 4),
+        p95=round(ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))], 4),
+        mean=round(statistics.fmean(ordered), 4),
+        best=round(ordered[0], 4),
+        runs=len(ordered),
+        quantiles=tuple(round(ordered[k * (len(ordered) - 1) // _QUANTILES], 4) for k in range(_QUANTILES + 1)),
+        runs_a_second=round(len(ordered) / sum(side.busy), 4),
+    )

@@ -1,0 +1,56 @@
+"""Mixtures of experts of the CUDA text, run on the CPU by g++ through the library's own launches, against float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support import emulated_library
+from tests.support.depthwise_models import bodiless
+from tests.support.experts_models import Case, fused
+
+pytestmark = pytest.mark.usefixtures("library")
+
+FEW = {"first16", "second16", "join"}
+SEVERAL = {"first32", "second32", "join"}
+SOME = {"route64", "first64", "second64", "join"}
+MANY = {"route128", "first128", "second128", "join"}
+
+
+def _launched(folder: Path, case: Case, *feeds: dict[str, np.ndarray]) -> set[str]:
+    """Run one session over these feeds; the entry points that ran."""
+    found = fused(case)
+    (kernel,) = found.kernels
+    results, symbols = emulated_library.run(folder, bodiless(found.optimized), [kernel], feeds)
+    for feed, result in zip(feeds, results, strict=True):
+        of = dataclasses.replace(case, tokens=len(feed["x"]))
+        assert (error := of.worst(result["y"], of.expected(feed))) <= 1, (of, error)
+    return {s.removeprefix(f"{kernel.name}_") for s in symbols}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_few_tokens(dtype: str, tmp_path: Path) -> None:
+    case = Case(1, 4, 2, 72, 40, dtype, wide=dtype != "bfloat16")
+    feeds = [dataclasses.replace(case, tokens=t).feeds() for t in (1, 2, 16)]
+    feeds[2]["scores"][:, :2] += 100  # all tokens choose the same two experts
+    assert _launched(tmp_path / "run", case, *feeds) == FEW
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_more_tokens_take_larger_tiles(dtype: str, tmp_path: Path) -> None:
+    """17 tokens: an expert with more rows than 16. 40 and 150: more rows than a tile has, and experts with few."""
+    case = Case(17, 3, 2, 40, 24, dtype)
+    feeds = [dataclasses.replace(case, tokens=tokens).feeds() for tokens in (17, 40, 150)]
+    for given in feeds:
+        given["scores"][:, 1] += 100
+    assert _launched(tmp_path / "run", case, *feeds) == SEVERAL | SOME | MANY
+
+
+@pytest.mark.parametrize(("columns", "hidden", "activation"), [(1096, 8, "silu"), (8, 1032, "squared")])
+def test_blocks_share_a_depth(columns: int, hidden: int, activation: str, tmp_path: Path) -> None:
+    """Where columns and rows give few blocks; the last of a depth's parts is shorter."""
+    case = Case(2, 4, 2, columns, hidden, "float16", activation)
+    assert _launched(tmp_path / "run", case, case.feeds()) == (FEW | {"activate"} if columns > hidden else FEW)

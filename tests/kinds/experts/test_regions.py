@@ -1,0 +1,138 @@
+"""Mixtures of experts in graphs: which are found whole, and what is said of those that are not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper, numpy_helper
+
+from onnxopt.graph import normalize
+from onnxopt.graph.rewrite import rewrite
+from onnxopt.program.experts import Experts
+from onnxopt.runtime import sessions
+from tests.support.experts_models import Case, fused
+from tests.support.fusing import fuse
+
+CASE = Case(3, 4, 2, 64, 32, "float16")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        CASE, dataclasses.replace(CASE, plain=True), dataclasses.replace(CASE, wide=False, dtype="bfloat16"),
+        dataclasses.replace(CASE, activation="gelu", dtype="float32"),
+        dataclasses.replace(CASE, activation="squared"), Case(1, 5, 1, 8, 8, "float16", "relu", known=True),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_whole_mixtures(case: Case) -> None:
+    (region,) = fuse(ir.serde.deserialize_model(case.model())).regions
+    meaning = region.meaning
+    assert isinstance(meaning, Experts)
+    assert [v.name for v in region.inputs] == ["x", "ids", "factors", "first", "second"]
+    assert (meaning.experts, meaning.chosen) == (case.experts, case.chosen)
+    assert (meaning.columns, meaning.hidden, meaning.gated) == (case.columns, case.hidden, case.gated)
+    assert (region.traffic.flops is None) == (not case.known)
+    assert sum(n.op_type == "MatMul" for n in region.nodes) == 2 * case.experts
+
+
+@pytest.mark.parametrize("case", [CASE, dataclasses.replace(CASE, activation="squared", dtype="float32")], ids=str)
+def test_names_and_bodies(case: Case, tmp_path: Path) -> None:
+    """The body is the original nodes, which any provider runs; the name tells one expert."""
+    found = fused(case)
+    (kernel,) = found.kernels
+    named = {"squared": "MatMulReluMulMatMul", "silu": "MatMulSigmoidMulMulAnd1More"}
+    assert kernel.name.rsplit("_", 1)[0] == named[case.activation]
+    feeds = case.feeds()
+    results = []
+    for name, model in (("original", found.original), ("optimized", found.optimized)):
+        onnx.save(model, tmp_path / f"{name}.onnx")
+        session = sessions.open_session(tmp_path / f"{name}.onnx", provider=sessions.CPU)
+        results.append(sessions.run(session, feeds)["y"])
+    assert np.array_equal(*results)
+
+
+def _set(model: onnx.ModelProto, name: str, array: np.ndarray) -> None:
+    (held,) = (t for t in model.graph.initializer if t.name == name)
+    held.CopyFrom(numpy_helper.from_array(array, name))
+
+
+def _node(model: onnx.ModelProto, name: str) -> onnx.NodeProto:
+    (node,) = (n for n in model.graph.node if n.name == name)
+    return node
+
+
+def _attribute(name: str, attribute: str, value: object) -> Callable[[onnx.ModelProto], None]:
+    def change(model: onnx.ModelProto) -> None:
+        node = _node(model, name)
+        kept = [a for a in node.attribute if a.name != attribute]
+        del node.attribute[:]
+        node.attribute.extend([*kept, helper.make_attribute(attribute, value)])
+
+    return change
+
+
+def _read(name: str) -> Callable[[onnx.ModelProto], None]:
+    return lambda model: model.graph.output.append(helper.make_empty_tensor_value_info(name))
+
+
+def _more_scores(model: onnx.ModelProto) -> None:
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 5
+
+
+def _input(name: str, position: int, value: str) -> Callable[[onnx.ModelProto], None]:
+    def change(model: onnx.ModelProto) -> None:
+        _node(model, name).input[position] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_attribute("sorted", "largest", 1), "the rows are not ordered by a TopK of the experts' ids, smallest first"),
+        (_input("sorted", 1, "k"), "the TopK that orders the rows may not keep all of them"),
+        (_more_scores, "the experts are not known to be chosen by a TopK of 4 scores"),
+        (_attribute("counts", "reduction", "max"), "the ends of the experts' rows are not counted as known"),
+        (_attribute("totals", "reverse", 1), "the ends of the experts' rows are not counted as known"),
+        (lambda m: _set(m, "width", np.float32(0.5)), "the ends of the experts' rows are not counted as known"),
+        (_input("quotient", 1, "one"), "the rows are not the tokens in the experts' order"),
+        (_attribute("total", "keepdims", 1), "the rows' results are not added up for each token"),
+        (_input("numbers", 0, "one"), "the rows' results are not added up for each token"),
+        (_read("ends"), "`ends` inside is read elsewhere too"),
+        (_read("h"), "`h` inside is read elsewhere too"),
+        (_input("f_column", 0, "scores_sum"), "the factors are not gathered in the experts' order"),
+    ],
+)
+def test_what_is_left_is_said(change: Callable[[onnx.ModelProto], None], reason: str) -> None:
+    model = CASE.model()
+    change(model)
+    if "scores_sum" in str(model):
+        model.graph.node.insert(0, helper.make_node("ReduceSum", ["scores", "axis1"], ["scores_sum"], keepdims=0))
+    plan = fuse(ir.serde.deserialize_model(model))
+    assert "experts" not in {region.kind.name for region in plan.regions}
+    said = [r.reason for r in plan.refusals if "experts' products run one after the other" in r.reason]
+    assert len(said) == 2 and all(text.startswith("4 experts' products") for text in said)
+    assert said[1].endswith(f": {reason}"), said
+
+
+def test_sizes_that_are_no_whole_accesses() -> None:
+    plan = fuse(ir.serde.deserialize_model(dataclasses.replace(CASE, columns=60).model()))
+    assert any("rows of 60 and 32 float16 are not whole accesses of 16 bytes" in r.reason for r in plan.refusals)
+
+
+def test_an_order_is_as_long_as_what_it_orders(tmp_path: Path) -> None:
+    """Exporters compute the number of rows from sizes of the model's inputs, or take another layer's."""
+    model = CASE.model()
+    model.graph.node.insert(0, helper.make_node("Size", ["factors"], ["rows_of_all"]))
+    _node(model, "numbers").input[1] = "rows_of_all"
+    assert "experts" not in {region.kind.name for region in fuse(ir.serde.deserialize_model(model)).regions}
+    normalized = normalize.normalize(ir.from_proto(model)).model
+    assert rewrite(normalized, tmp_path).applied["experts"] == 1
+    assert "experts" in {region.kind.name for region in fuse(normalized).regions}
