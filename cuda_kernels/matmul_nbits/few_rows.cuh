@@ -220,7 +220,11 @@ struct NBitsProduct {
       }
     }
     __syncthreads();
-    const unsigned rows = min(p.rows - first_row, 8u);
+    store_sums(min(p.rows - first_row, 8u), all);
+  }
+
+  // Of so many rows, from the sums of warps in shared memory.
+  __device__ void store_sums(unsigned rows, const float* all) const {
     for (unsigned k = threadIdx.x; k < kSide * rows; k += Tile::kThreads) {
       const unsigned c = k % kSide;
       const unsigned row = k / kSide;
