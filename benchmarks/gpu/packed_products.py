@@ -207,7 +207,7 @@ def run(folder: pathlib.Path, out: pathlib.Path | None) -> None:
                 found[label] = times
                 before = min(t for n, t in times.items() if "r8" in n)
                 best = [f"{n} {t}" for n, t in list(times.items())[:4]]
-                rate = size / list(times.values())[0] / _COPY / 1e3 * 1e3
+                rate = size / next(iter(times.values())) / _COPY / 1e3 * 1e3
                 print(
                     f"{label}: {size / 1e6:.1f} MB, before {before}, rate {rate / 1e3:.2f}, {', '.join(best)}",
                     flush=True,

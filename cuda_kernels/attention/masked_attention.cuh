@@ -40,10 +40,10 @@ __device__ inline float mask_at(const T* row, unsigned key) {
 
 // Adds kCount keys to what each row attends to. Every lane of the warp takes part; keys that are not valid count
 // nothing. first: of the keys, which are `step` apart.
-template <typename T, int kVector, int kLanes, int kRows, int kCount>
+template <typename T, typename M, int kVector, int kLanes, int kRows, int kCount>
 __device__ inline void attend_masked_to(const float (&query)[kRows][kVector], const Vector<T, kVector> (&keys)[kCount],
                                         const Vector<T, kVector> (&values)[kCount], const bool (&valid)[kCount],
-                                        const T* const (&mask)[kRows], unsigned first, unsigned step,
+                                        const M* const (&mask)[kRows], unsigned first, unsigned step,
                                         Attended<kVector> (&attended)[kRows]) {
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -84,13 +84,17 @@ __device__ inline int new_token_at(unsigned at, const MaskedAttentionParams& par
   return found;
 }
 
-template <typename T, int kWidth, int kRows, int kUnroll, int kThreads, bool kSlots>
-__device__ inline void attend_masked(const MaskedAttentionParams& params) {
+// slots: in shared memory, for those of the new tokens.
+template <typename T, int kWidth, int kRows, int kUnroll, int kThreads, bool kSlots, typename Cache>
+__device__ inline void attend_masked_in(const MaskedAttentionParams& params, const typename Cache::Scales& scales,
+                                        int (&slots)[kMostNew]) {
   constexpr int kVector = 16 / sizeof(T);
-  constexpr int kLanes = kWidth / kVector;  // of a key
-  constexpr int kKeys = kThreads / kLanes;  // at once
+  constexpr int kLoads = kUnroll * Cache::kParts;  // keys in flight
+  constexpr int kLanes = kWidth / kVector;         // of a key
+  constexpr int kKeys = kThreads / kLanes;         // at once
   static_assert(kLanes <= 32 && (kLanes & (kLanes - 1)) == 0, "a key's lanes are a part of a warp");
-  using Words = Vector<T, kVector>;
+  using Code = typename Cache::Code;
+  using Words = typename Cache::Words;
   const unsigned chunk = blockIdx.x % params.chunks;
   const unsigned split = blockIdx.x / params.chunks % params.splits;
   const unsigned group = blockIdx.x / params.chunks / params.splits;  // of all sequences
@@ -104,16 +108,15 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
   const uint64_t present = static_cast<uint64_t>(group) * params.keys * kWidth + lane * kVector;
   const uint64_t step = static_cast<uint64_t>(params.groups) * kWidth;  // between new tokens
   const uint64_t fresh = sequence * params.tokens * step + group % params.groups * kWidth + lane * kVector;
-  const T* const past_k = static_cast<const T*>(params.past_k) + past;
-  const T* const past_v = static_cast<const T*>(params.past_v) + past;
+  const Code* const past_k = static_cast<const Code*>(params.past_k) + past;
+  const Code* const past_v = static_cast<const Code*>(params.past_v) + past;
   const T* const new_k = static_cast<const T*>(params.k) + fresh;
   const T* const new_v = static_cast<const T*>(params.v) + fresh;
-  T* const present_k = static_cast<T*>(params.present_k) + present;
-  T* const present_v = static_cast<T*>(params.present_v) + present;
+  Code* const present_k = static_cast<Code*>(params.present_k) + present;
+  Code* const present_v = static_cast<Code*>(params.present_v) + present;
 
   let_next_begin();
   wait_for_previous();
-  __shared__ int slots[kMostNew];
   if constexpr (kSlots) {
     if (threadIdx.x < params.tokens) {
       const long long slot = params.slots[threadIdx.x];
@@ -121,43 +124,68 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
     }
     __syncthreads();
   }
+  const Cache cache(scales, group % params.groups, lane * kVector);
   float query[kRows][kVector];
   const T* mask[kRows];
   Attended<kVector> attended[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const MaskedRow row(params, group, min(chunk * kRows + r, rows - 1));  // rows behind the last are not stored
-    const Words words =
+    const auto words =
         load_vector<T, kVector>(static_cast<const T*>(params.q) + row.at(params, group, kWidth) + lane * kVector);
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) query[r][j] = params.scale * widen(words.at[j]);
+    for (int j = 0; j < kVector; ++j) query[r][j] = cache.of_query(params.scale * widen(words.at[j]), j);
     mask[r] = static_cast<const T*>(params.mask) + sequence * params.mask_sequence + row.head * params.mask_head +
               row.token * params.mask_token;
   }
-  for (unsigned first = begin; first < end; first += kKeys * kUnroll) {
-    Words keys[kUnroll] = {};
-    Words values[kUnroll] = {};
-    bool valid[kUnroll];
+  for (unsigned first = begin; first < end; first += kKeys * kLoads) {
+    Words keys[kLoads] = {};
+    Words values[kLoads] = {};
+    bool valid[kLoads];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kLoads; ++u) {
       const unsigned at = first + u * kKeys + key;
       valid[u] = at < end;
       if (!valid[u]) continue;
       const int token = new_token_at<kSlots>(at, params, slots);
-      const uint64_t offset = token < 0 ? static_cast<uint64_t>(at) * kWidth : token * step;
-      keys[u] = load_vector<T, kVector>((token < 0 ? past_k : new_k) + offset);
-      values[u] = load_vector<T, kVector>((token < 0 ? past_v : new_v) + offset);
+      if constexpr (Cache::kSame) {
+        const uint64_t offset = token < 0 ? static_cast<uint64_t>(at) * kWidth : token * step;
+        keys[u] = load_vector<T, kVector>((token < 0 ? past_k : new_k) + offset);
+        values[u] = load_vector<T, kVector>((token < 0 ? past_v : new_v) + offset);
+      } else if (token < 0) {
+        keys[u] = load_vector<Code, kVector>(past_k + static_cast<uint64_t>(at) * kWidth);
+        values[u] = load_vector<Code, kVector>(past_v + static_cast<uint64_t>(at) * kWidth);
+      } else {
+        keys[u] = cache.key(load_vector<T, kVector>(new_k + token * step));
+        values[u] = cache.value(load_vector<T, kVector>(new_v + token * step));
+      }
     }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kLoads; ++u) {
       const unsigned at = first + u * kKeys + key;
       if (!valid[u] || chunk != 0) continue;
-      store_vector<T, kVector>(present_k + static_cast<uint64_t>(at) * kWidth, keys[u]);
-      store_vector<T, kVector>(present_v + static_cast<uint64_t>(at) * kWidth, values[u]);
+      store_vector<Code, kVector>(present_k + static_cast<uint64_t>(at) * kWidth, keys[u]);
+      store_vector<Code, kVector>(present_v + static_cast<uint64_t>(at) * kWidth, values[u]);
     }
-    attend_masked_to<T, kVector, kLanes>(query, keys, values, valid, mask, first + key, kKeys, attended);
+    if constexpr (Cache::kSame) {
+      attend_masked_to<T, T, kVector, kLanes>(query, keys, values, valid, mask, first + key, kKeys, attended);
+    } else {
+#pragma unroll
+      for (int part = 0; part < kLoads; part += kUnroll) {
+        const typename Cache::template Numbers<kUnroll> of(keys, values, valid, part);
+        const unsigned at = first + part * kKeys + key;
+        attend_masked_to<float, T, kVector, kLanes>(query, of.keys, of.values, of.valid, mask, at, kKeys, attended);
+      }
+    }
   }
+  cache.scale(attended);
   store_attended<kWidth, kLanes, kThreads>(attended, params.parts);
+}
+
+template <typename T, int kWidth, int kRows, int kUnroll, int kThreads, bool kSlots>
+__device__ inline void attend_masked(const MaskedAttentionParams& params) {
+  __shared__ int slots[kMostNew];
+  attend_masked_in<T, kWidth, kRows, kUnroll, kThreads, kSlots, SameCache<T>>(params, {}, slots);
 }
 
 // A block joins the parts of one row. Every thread weighs the splits itself: there are few, and their numbers are the

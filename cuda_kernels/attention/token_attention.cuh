@@ -34,6 +34,26 @@ struct Attended {
   }
 };
 
+// A cache that holds keys and values as new tokens are; cache_codes.cuh has one of codes.
+template <typename T>
+struct SameCache {
+  using Code = T;
+  struct Scales {};
+  enum : int {  // constants, of which static members would be symbols in the compiled kernels
+    kVector = 16 / sizeof(T),
+    kSame = 1,   // nothing is converted
+    kParts = 1,  // in which the keys under way are attended to
+  };
+  using Words = Vector<T, kVector>;
+
+  __device__ SameCache(const Scales&, unsigned, unsigned) {}
+  __device__ float of_query(float x, int) const { return x; }
+  template <int kRows>
+  __device__ void scale(Attended<kVector> (&)[kRows]) const {}
+  __device__ Words key(const Words& x) const { return x; }
+  __device__ Words value(const Words& x) const { return x; }
+};
+
 // Adds kCount tokens to what each head attends to. Every lane of the warp takes part; tokens that are not valid count
 // nothing.
 template <typename T, int kVector, int kLanes, int kHeads, int kCount>
@@ -115,13 +135,15 @@ __device__ inline void store_attended(Attended<kVector> (&attended)[kHeads], flo
   }
 }
 
-template <typename T, int kWidth, int kHeads, int kUnroll, int kThreads>
-__device__ inline void attend(const TokenAttentionParams& params) {
+template <typename T, int kWidth, int kHeads, int kUnroll, int kThreads, typename Cache>
+__device__ inline void attend_in(const TokenAttentionParams& params, const typename Cache::Scales& scales) {
   constexpr int kVector = 16 / sizeof(T);
-  constexpr int kLanes = kWidth / kVector;    // of a token
-  constexpr int kTokens = kThreads / kLanes;  // at once
+  constexpr int kLoads = kUnroll * Cache::kParts;  // tokens in flight
+  constexpr int kLanes = kWidth / kVector;         // of a token
+  constexpr int kTokens = kThreads / kLanes;       // at once
   static_assert(kLanes <= 32 && (kLanes & (kLanes - 1)) == 0, "a token's lanes are a part of a warp");
-  using Words = Vector<T, kVector>;
+  using Code = typename Cache::Code;
+  using Words = typename Cache::Words;
   const unsigned split = blockIdx.x % params.splits;
   const unsigned group = blockIdx.x / params.splits;  // of all sequences
   const unsigned sequence = group / params.groups;
@@ -132,57 +154,78 @@ __device__ inline void attend(const TokenAttentionParams& params) {
   const unsigned end = min(begin + params.split_tokens, params.past);
   const uint64_t past = static_cast<uint64_t>(group) * params.past * kWidth + lane * kVector;
   const uint64_t present = past + static_cast<uint64_t>(group) * kWidth;
-  const T* const past_k = static_cast<const T*>(params.past_k) + past;
-  const T* const past_v = static_cast<const T*>(params.past_v) + past;
-  T* const present_k = static_cast<T*>(params.present_k) + present;
-  T* const present_v = static_cast<T*>(params.present_v) + present;
+  const Code* const past_k = static_cast<const Code*>(params.past_k) + past;
+  const Code* const past_v = static_cast<const Code*>(params.past_v) + past;
+  Code* const present_k = static_cast<Code*>(params.present_k) + present;
+  Code* const present_v = static_cast<Code*>(params.present_v) + present;
   const uint64_t in_new = static_cast<uint64_t>(of_sequence) * kWidth + lane * kVector;
 
   let_next_begin();
   wait_for_previous();
+  const Cache cache(scales, of_sequence, lane * kVector);
   float query[kHeads][kVector];
   Attended<kVector> attended[kHeads];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     const T* const q = static_cast<const T*>(params.q) + sequence * params.q_stride +
                        (static_cast<uint64_t>(of_sequence) * kHeads + h) * kWidth + lane * kVector;
-    const Words words = load_vector<T, kVector>(q);
+    const auto words = load_vector<T, kVector>(q);
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) query[h][j] = params.scale * widen(words.at[j]);
+    for (int j = 0; j < kVector; ++j) query[h][j] = cache.of_query(params.scale * widen(words.at[j]), j);
   }
-  for (unsigned first = begin; first < end; first += kTokens * kUnroll) {
-    Words keys[kUnroll] = {};
-    Words values[kUnroll] = {};
-    bool valid[kUnroll];
+  for (unsigned first = begin; first < end; first += kTokens * kLoads) {
+    Words keys[kLoads] = {};
+    Words values[kLoads] = {};
+    bool valid[kLoads];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kLoads; ++u) {
       const unsigned at = first + u * kTokens + token;
       valid[u] = at < end;
       if (!valid[u]) continue;
-      keys[u] = load_once<T, kVector>(past_k + static_cast<uint64_t>(at) * kWidth);
-      values[u] = load_once<T, kVector>(past_v + static_cast<uint64_t>(at) * kWidth);
+      keys[u] = load_once<Code, kVector>(past_k + static_cast<uint64_t>(at) * kWidth);
+      values[u] = load_once<Code, kVector>(past_v + static_cast<uint64_t>(at) * kWidth);
     }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kLoads; ++u) {
       const unsigned at = first + u * kTokens + token;
       if (!valid[u]) continue;
-      store_vector<T, kVector>(present_k + static_cast<uint64_t>(at) * kWidth, keys[u]);
-      store_vector<T, kVector>(present_v + static_cast<uint64_t>(at) * kWidth, values[u]);
+      store_vector<Code, kVector>(present_k + static_cast<uint64_t>(at) * kWidth, keys[u]);
+      store_vector<Code, kVector>(present_v + static_cast<uint64_t>(at) * kWidth, values[u]);
     }
-    attend_to<T, kVector, kLanes>(query, keys, values, valid, attended);
+    if constexpr (Cache::kSame) {
+      attend_to<T, kVector, kLanes>(query, keys, values, valid, attended);
+    } else {
+#pragma unroll
+      for (int part = 0; part < kLoads; part += kUnroll) {
+        const typename Cache::template Numbers<kUnroll> of(keys, values, valid, part);
+        attend_to<float, kVector, kLanes>(query, of.keys, of.values, of.valid, attended);
+      }
+    }
   }
   if (split == params.splits - 1) {  // the new token
-    const Words key = load_vector<T, kVector>(static_cast<const T*>(params.k) + sequence * params.k_stride + in_new);
-    const Words value = load_vector<T, kVector>(static_cast<const T*>(params.v) + sequence * params.v_stride + in_new);
+    const auto key =
+        cache.key(load_vector<T, kVector>(static_cast<const T*>(params.k) + sequence * params.k_stride + in_new));
+    const auto value =
+        cache.value(load_vector<T, kVector>(static_cast<const T*>(params.v) + sequence * params.v_stride + in_new));
     const bool valid = token == 0;
     if (valid) {
-      store_vector<T, kVector>(present_k + static_cast<uint64_t>(params.past) * kWidth, key);
-      store_vector<T, kVector>(present_v + static_cast<uint64_t>(params.past) * kWidth, value);
+      store_vector<Code, kVector>(present_k + static_cast<uint64_t>(params.past) * kWidth, key);
+      store_vector<Code, kVector>(present_v + static_cast<uint64_t>(params.past) * kWidth, value);
     }
-    attend_to<T, kVector, kLanes>(query, {key}, {value}, {valid}, attended);
+    if constexpr (Cache::kSame) {
+      attend_to<T, kVector, kLanes>(query, {key}, {value}, {valid}, attended);
+    } else {
+      const typename Cache::template Numbers<1> of({key}, {value}, {valid}, 0);
+      attend_to<float, kVector, kLanes>(query, of.keys, of.values, of.valid, attended);
+    }
   }
-
+  cache.scale(attended);
   store_attended<kWidth, kLanes, kThreads>(attended, params.parts);
+}
+
+template <typename T, int kWidth, int kHeads, int kUnroll, int kThreads>
+__device__ inline void attend(const TokenAttentionParams& params) {
+  attend_in<T, kWidth, kHeads, kUnroll, kThreads, SameCache<T>>(params, {});
 }
 
 // A block joins the parts of one head.
