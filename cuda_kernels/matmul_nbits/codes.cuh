@@ -25,35 +25,6 @@ struct Codes<float16, 4> {
           multiply_add_pairs<float16>(ptx::and_or(codes, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd480d480u);
     }
   }
-#ifndef ONNXOPT_FORM
-#define ONNXOPT_FORM 7
-#endif
-#if ONNXOPT_FORM == 9
-  static constexpr bool kExcess = false;
-  __device__ static constexpr uint32_t excess(int) { return 0; }
-  __device__ static void larger(uint32_t word, uint32_t (&pairs)[kPairs]) { widen(word, pairs); }
-#elif ONNXOPT_FORM == 7
-  // With the last bits of the mantissa of 64, shifted there: 64 more.
-  static constexpr bool kExcess = true;
-  __device__ static constexpr uint32_t excess(int) { return 0xd480d480u; }
-  __device__ static void larger(uint32_t word, uint32_t (&pairs)[kPairs]) {
-    pairs[0] = ptx::and_or(word << 4, 0x00f000f0u, 0x54005400u);
-    pairs[1] = ptx::and_or(word, 0x00f000f0u, 0x54005400u);
-    pairs[2] = ptx::and_or(word >> 4, 0x00f000f0u, 0x54005400u);
-    pairs[3] = ptx::and_or(word >> 8, 0x00f000f0u, 0x54005400u);
-  }
-#else
-  static constexpr bool kExcess = true;
-  __device__ static constexpr uint32_t excess(int i) { return i % 2 == 0 ? 0xe408e408u : 0xd480d480u; }
-  __device__ static void larger(uint32_t word, uint32_t (&pairs)[kPairs]) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t codes = word >> (8 * i);
-      pairs[2 * i] = ptx::and_or(codes, 0x000f000fu, 0x64006400u);
-      pairs[2 * i + 1] = ptx::and_or(codes, 0x00f000f0u, 0x54005400u);
-    }
-  }
-#endif
 };
 
 template <>
@@ -80,18 +51,6 @@ struct Codes<float16, 8> {
       pairs[i] = multiply_add_pairs<float16>(codes, 0x3c003c00u, 0xe480e480u);
     }
   }
-#if ONNXOPT_FORM == 5
-  static constexpr bool kExcess = true;
-  __device__ static constexpr uint32_t excess(int) { return 0xe480e480u; }
-  __device__ static void larger(uint32_t word, uint32_t (&pairs)[kPairs]) {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) pairs[i] = __byte_perm(word, 0x64646464u, i == 0 ? 0x4140 : 0x4342);
-  }
-#else
-  static constexpr bool kExcess = false;
-  __device__ static constexpr uint32_t excess(int) { return 0; }
-  __device__ static void larger(uint32_t word, uint32_t (&pairs)[kPairs]) { widen(word, pairs); }
-#endif
 };
 
 // bfloat16 has no bits for 128 and a code of 8 bits: its halves are added, each exact.

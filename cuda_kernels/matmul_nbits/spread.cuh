@@ -1,12 +1,10 @@
-// A product of 1, 2 or 4 rows with weights of 2, 4 or 8 bits: the form of few_rows.cuh with fewer instructions a code.
+// A product of 1, 2 or 4 rows with weights of 4 or 8 bits: the form of few_rows.cuh with fewer instructions a code.
 //
 // A matrix product has 8 rows of a. Where fewer are there, the others are their next steps: in the product of a step,
 // all rows but that step's are zero, and the sums of several steps lie beside each other. So a lane loads only its own
-// step's part of a, and multiplies with scales once for all of these steps. Codes are not made smaller by the middle of
-// their range: what is too much is a multiple of the sum of a, with which the sums begin.
+// step's part of a, and multiplies with scales and zero points once for all of these steps.
 #pragma once
 
-#include "device/reduce.cuh"
 #include "matmul_nbits/few_rows.cuh"
 
 namespace onnxopt {
@@ -14,16 +12,17 @@ namespace onnxopt {
 template <typename T, typename Tile, int kRows, Zeros kZeros, Activation kActivation, bool kGated>
 struct SpreadProduct : NBitsProduct<T, Tile, kZeros, kActivation, kGated> {
   using Base = NBitsProduct<T, Tile, kZeros, kActivation, kGated>;
-  using typename Base::C;
-  using typename Base::Sums;
-  using typename Base::Words;
+  using Chunks = WeightChunks<Tile, kGated ? 2 : 1>;
   using Base::first;
   using Base::lane;
   using Base::p;
   using Base::warp;
+  using typename Base::C;
+  using typename Base::Sums;
+  using typename Base::Words;
   static constexpr int kPairs = C::kPairs;
-  static constexpr int kSlots = 8 / kRows;                // steps side by side
-  static constexpr int kPasses = Tile::kSteps / kSlots;   // of a chunk
+  static constexpr int kSlots = 8 / kRows;               // steps side by side
+  static constexpr int kPasses = Tile::kSteps / kSlots;  // of a chunk
   static_assert(Tile::kHalves == 1, "a step has one scale");
   static_assert(kSlots > 1, "else few_rows.cuh");
 
@@ -54,7 +53,7 @@ struct SpreadProduct : NBitsProduct<T, Tile, kZeros, kActivation, kGated> {
     for (int t = 0; t < Tile::kTiles; ++t) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int of_side = 16 * t % Base::kSide;
+        const int of_side = 16 * t % Chunks::kSide;
         const unsigned c = min(first + of_side + 8 * h + lane / 4, p.columns - 1) + (of_side < 16 * t ? p.columns : 0);
 #pragma unroll
         for (int q = 0; q < kPasses; ++q) {
@@ -120,30 +119,22 @@ struct SpreadProduct : NBitsProduct<T, Tile, kZeros, kActivation, kGated> {
     }
   }
 
-  __device__ void add_chunk(int stage, const uint32_t (&x)[kPasses][kPairs], const Factors& factors,
-                            Sums& sums) const {
+  __device__ void add_chunk(int stage, const uint32_t (&x)[kPasses][kPairs], const Factors& factors, Sums& sums) const {
     Words words;
 #pragma unroll
     for (int q = 0; q < kPasses; ++q) {
-      float excess[4] = {0.0f, 0.0f, 0.0f, 0.0f};
       float ones[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+      if constexpr (kZeros != Zeros::kMiddle) {
+        const uint32_t a[4] = {C::kOnes, C::kOnes, C::kOnes, C::kOnes};
 #pragma unroll
-      for (int i = 0; i < kPairs; i += 2) {
-        const uint32_t a[4] = {C::excess(i), C::excess(i), C::excess(i + 1), C::excess(i + 1)};
-        if constexpr (C::kExcess) Product<T>::add(excess, a, x[q][i], x[q][i + 1], excess);
-        const uint32_t b[4] = {C::kOnes, C::kOnes, C::kOnes, C::kOnes};
-        if constexpr (kZeros != Zeros::kMiddle) Product<T>::add(ones, b, x[q][i], x[q][i + 1], ones);
+        for (int i = 0; i < kPairs; i += 2) Product<T>::add(ones, a, x[q][i], x[q][i + 1], ones);
       }
       Sums part;
-#pragma unroll
-      for (int t = 0; t < Tile::kTiles; ++t) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) part.at[t][i] = excess[i];
-      }
+      Chunks::clear(part);
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
         const int s = q * kSlots + slot;
-        if (s % 2 == 0) Base::take(stage, s, words);
+        if (s % 2 == 0) Chunks::take(stage, s, words);
         uint32_t of_step[kPairs];
 #pragma unroll
         for (int i = 0; i < kPairs; ++i) of_step[i] = lane / 4 % kSlots == slot ? x[q][i] : 0;
@@ -158,8 +149,8 @@ struct SpreadProduct : NBitsProduct<T, Tile, kZeros, kActivation, kGated> {
     for (int t = 0; t < Tile::kTiles; ++t) {
       uint32_t low[kPairs];
       uint32_t high[kPairs];
-      C::larger(words.at[t][2 * of], low);
-      C::larger(words.at[t][2 * of + 1], high);
+      C::widen(words.at[t][2 * of], low);
+      C::widen(words.at[t][2 * of + 1], high);
 #pragma unroll
       for (int i = 0; i < kPairs; i += 2) {
         const uint32_t a[4] = {low[i], high[i], low[i + 1], high[i + 1]};
@@ -184,27 +175,8 @@ struct SpreadProduct : NBitsProduct<T, Tile, kZeros, kActivation, kGated> {
     }
   }
 
-  // Adds the sums of slots, then of all warps, and stores the results.
-  __device__ void store(const Sums& sums) const {
-    float* const all = reinterpret_cast<float*>(dynamic_shared() + Tile::kWarps * Tile::kStages * Tile::kChunkBytes);
-    const int row = lane % 4 * 2 / kSlots;
-#pragma unroll
-    for (int t = 0; t < Tile::kTiles; ++t) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float sum = sums.at[t][2 * h] + sums.at[t][2 * h + 1];
-#pragma unroll
-        for (int mask = 1; mask < kSlots / 2; mask *= 2) sum += shuffle_xor(sum, mask);
-        const int at = ((warp * Tile::kTiles + t) * 8 + row) * Tile::kSumsPitch + lane / 4 + h * 8;
-        if (lane % 4 * 2 % kSlots == 0) all[at] = sum;
-      }
-    }
-    __syncthreads();
-    Base::store_sums(min(p.rows, static_cast<unsigned>(kRows)), all);
-  }
-
   __device__ void run() const {
-    const unsigned chunks = (this->row_bytes + Tile::kBytes - 1) / Tile::kBytes;
+    const unsigned chunks = Chunks::chunks();
     Factors factors[Tile::kStages];
     let_next_begin();
     if (!p.b_is_constant) wait_for_previous();
@@ -212,7 +184,7 @@ struct SpreadProduct : NBitsProduct<T, Tile, kZeros, kActivation, kGated> {
     for (int s = 0; s < Tile::kStages; ++s) {
       const unsigned chunk = warp + s * Tile::kWarps;
       if (chunk < chunks) {
-        Base::fetch(chunk, s);
+        Chunks::fetch(chunk, s);
         load_factors(chunk, factors[s]);
       } else {
         end_group();
@@ -220,7 +192,7 @@ struct SpreadProduct : NBitsProduct<T, Tile, kZeros, kActivation, kGated> {
     }
     wait_for_previous();
     Sums sums;
-    Base::clear(sums);
+    Chunks::clear(sums);
     for (unsigned begin = warp; begin < chunks; begin += Tile::kStages * Tile::kWarps) {
 #pragma unroll
       for (int s = 0; s < Tile::kStages; ++s) {
@@ -234,14 +206,15 @@ struct SpreadProduct : NBitsProduct<T, Tile, kZeros, kActivation, kGated> {
         const unsigned next = chunk + Tile::kStages * Tile::kWarps;
         if (next < chunks) {
           __syncwarp();
-          Base::fetch(next, s);
+          Chunks::fetch(next, s);
           load_factors(next, factors[s]);
         } else {
           end_group();
         }
       }
     }
-    store(sums);
+    Chunks::template share<kSlots>(sums);
+    Base::store(min(p.rows, static_cast<unsigned>(kRows)));
   }
 };
 
