@@ -9,7 +9,7 @@ import pytest
 
 import onnxopt
 from onnxopt.runtime.gpus import catalogue
-from onnxopt.tools.quantization import products, times, timing
+from onnxopt.tools.quantization import times, timing
 from onnxopt.tools.quantization.products import Product
 from onnxopt.tools.quantization.timing import Timing
 from tests.support import quantizable
@@ -69,8 +69,9 @@ def test_what_is_predicted_to_gain(gpu: str, rows: int, bits: int, gains: bool) 
 
 def test_measured_times_decide() -> None:
     known = Timing(catalogue()["h200"], {("float16", 64, 4096, 4096): 9.0, ("float8e4m3fn", 64, 4096, 4096): 9.5})
-    assert times._seconds(_LARGE, 64, 0, known) == (9e-6, 9.5e-6, True)
-    assert not times._seconds(_LARGE, 65, 0, known)[2] and products.Product is Product
+    before, after, measured = times._seconds(_LARGE, 64, 0, known)
+    assert (before, after) == pytest.approx((9e-6, 9.5e-6)) and measured
+    assert not times._seconds(_LARGE, 65, 0, known)[2]
 
 
 def test_the_gpu_of_a_file_is_found(tmp_path: Path) -> None:
