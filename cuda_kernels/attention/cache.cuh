@@ -5,11 +5,15 @@
 //   begin, end            the first key of the block, and behind the last one
 //   scale                 of scores
 //   query(row)            the elements of a row's query
+//   group                 the keys' and values' head
 //   new_token(at)         which of the new tokens stands at a place of the longer cache; -1 for none
-//   key(at, token), value(at, token)    where they lie, in the cache or among the new tokens
+//   past_key(at), past_value(at)        where they lie in the cache, as Code
+//   new_key(token), new_value(token)    and among the new tokens
 //   writes(token), present_key(at), present_value(at)    whether the block stores them, and where
 //   mask(row, at)         what is added to the score, where it is masked
 #pragma once
+
+#include "device/dtypes.cuh"
 
 namespace onnxopt {
 

@@ -31,25 +31,49 @@ struct Attended {
   }
 };
 
-template <typename T, int kWidth, int kRows, int kThreads, bool kMasked>
+// A cache that holds keys and values as new tokens are; cache_codes.cuh has one of codes.
+template <typename T>
+struct SameCache {
+  using Code = T;
+  struct Scales {};
+  enum : int {  // constants, of which static members would be symbols in the compiled kernels
+    kVector = 16 / sizeof(T),
+    kSame = 1,  // nothing is converted
+  };
+  using Words = Vector<T, kVector>;
+
+  __device__ SameCache(const Scales&, unsigned, unsigned) {}
+  __device__ float of_query(float x, int) const { return x; }
+  template <int kRows>
+  __device__ void scale(Attended<kVector> (&)[kRows]) const {}
+};
+
+constexpr int keys_at_once(int rows) { return rows <= 4 ? 4 : 2; }
+
+// Codes: SameCache or CodedCache. kUnroll: keys that a lane attends to at once. kParts: times as many are in flight.
+template <typename T, int kWidth, int kRows, int kThreads, bool kMasked, typename Codes = SameCache<T>,
+          int kUnroll = keys_at_once(kRows), int kParts = 1>
 struct CacheLanes {
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kLanes = kWidth / kVector;  // of a key
   static constexpr int kKeys = kThreads / kLanes;  // at once
   static constexpr int kAtOnce = kRows < 8 ? kRows : 8;
-  static constexpr int kUnroll = kAtOnce <= 4 ? 4 : 2;
+  static constexpr int kLoads = kUnroll * kParts;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kFound = kWidth + 2;  // values, the largest score, the sum of weights
   static constexpr unsigned kBytes = kWarps * kRows * kFound * sizeof(float);
   static_assert(kLanes <= 32 && (kLanes & (kLanes - 1)) == 0, "a key's lanes are a part of a warp");
-  using Words = Vector<T, kVector>;
+  using Code = typename Codes::Code;
+  using Words = typename Codes::Words;
+  using Scales = typename Codes::Scales;
 
   // Adds kUnroll keys, kKeys apart from `first` on, to what each row attends to. Every lane of the warp takes part;
   // keys that are not valid count nothing.
-  template <typename Cache>
-  __device__ static void add(const Cache& cache, const float (&query)[kAtOnce][kVector], const Words (&keys)[kUnroll],
-                             const Words (&values)[kUnroll], const bool (&valid)[kUnroll], unsigned first, int base,
-                             Attended<kVector> (&attended)[kAtOnce]) {
+  template <typename Number, typename Cache>
+  __device__ static void add(const Cache& cache, const float (&query)[kAtOnce][kVector],
+                             const Vector<Number, kVector> (&keys)[kUnroll],
+                             const Vector<Number, kVector> (&values)[kUnroll], const bool (&valid)[kUnroll],
+                             unsigned first, int base, Attended<kVector> (&attended)[kAtOnce]) {
 #pragma unroll
     for (int r = 0; r < kAtOnce; ++r) {
       float score[kUnroll];
@@ -80,48 +104,72 @@ struct CacheLanes {
   }
 
   template <typename Cache>
-  __device__ static void attend(const Cache& cache, float* parts) {
+  __device__ static void attend(const Cache& cache, const Scales& scales, float* parts) {
 #pragma unroll 1
-    for (int base = 0; base < kRows; base += kAtOnce) pass(cache, base);
+    for (int base = 0; base < kRows; base += kAtOnce) pass(cache, scales, base);
     store(parts);
   }
 
   // Rows `base` to base + kAtOnce, as far as they are there.
   template <typename Cache>
-  __device__ static void pass(const Cache& cache, int base) {
+  __device__ static void pass(const Cache& cache, const Scales& scales, int base) {
     const unsigned part = threadIdx.x % kLanes * kVector;
     const unsigned key = threadIdx.x / kLanes;
+    const Codes codes(scales, cache.group, part);
     float query[kAtOnce][kVector];
     Attended<kVector> attended[kAtOnce];
 #pragma unroll
     for (int r = 0; r < kAtOnce; ++r) {
-      const Words words = load_vector<T, kVector>(cache.query(min(base + r, kRows - 1)) + part);
+      const auto words = load_vector<T, kVector>(cache.query(min(base + r, kRows - 1)) + part);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) query[r][j] = cache.scale * widen(words.at[j]);
+      for (int j = 0; j < kVector; ++j) query[r][j] = codes.of_query(cache.scale * widen(words.at[j]), j);
     }
-    for (unsigned first = cache.begin; first < cache.end; first += kKeys * kUnroll) {
-      Words keys[kUnroll] = {};
-      Words values[kUnroll] = {};
-      bool valid[kUnroll];
+    for (unsigned first = cache.begin; first < cache.end; first += kKeys * kLoads) {
+      Words keys[kLoads] = {};
+      Words values[kLoads] = {};
+      bool valid[kLoads];
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
+      for (int u = 0; u < kLoads; ++u) {
         const unsigned at = first + u * kKeys + key;
         valid[u] = at < cache.end;
-        if (!valid[u]) continue;
-        const int token = cache.new_token(at);
-        keys[u] = load_once<T, kVector>(cache.key(at, token) + part);
-        values[u] = load_once<T, kVector>(cache.value(at, token) + part);
+        if (valid[u]) load(cache, codes, at, part, keys[u], values[u]);
       }
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
+      for (int u = 0; u < kLoads; ++u) {
         const unsigned at = first + u * kKeys + key;
         if (!valid[u] || base > 0 || !cache.writes(cache.new_token(at))) continue;
         store_at_once(cache.present_key(at) + part, keys[u]);
         store_at_once(cache.present_value(at) + part, values[u]);
       }
-      add(cache, query, keys, values, valid, first + key, base, attended);
+      if constexpr (Codes::kSame) {
+        static_assert(kParts == 1, "nothing is converted");
+        add<T>(cache, query, keys, values, valid, first + key, base, attended);
+      } else {
+#pragma unroll
+        for (int u = 0; u < kLoads; u += kUnroll) {
+          const typename Codes::template Numbers<kUnroll> of(keys, values, valid, u);
+          add<float>(cache, query, of.keys, of.values, of.valid, first + u * kKeys + key, base, attended);
+        }
+      }
     }
+    codes.scale(attended);
     place(attended, base);
+  }
+
+  template <typename Cache>
+  __device__ static void load(const Cache& cache, const Codes& codes, unsigned at, unsigned part, Words& key,
+                              Words& value) {
+    const int token = cache.new_token(at);
+    if constexpr (Codes::kSame) {
+      key = load_once<T, kVector>((token < 0 ? cache.past_key(at) : cache.new_key(token)) + part);
+      value = load_once<T, kVector>((token < 0 ? cache.past_value(at) : cache.new_value(token)) + part);
+    } else if (token < 0) {
+      key = load_once<Code, kVector>(cache.past_key(at) + part);
+      value = load_once<Code, kVector>(cache.past_value(at) + part);
+    } else {
+      key = codes.key(load_vector<T, kVector>(cache.new_key(token) + part));
+      value = codes.value(load_vector<T, kVector>(cache.new_value(token) + part));
+    }
   }
 
   // Joins what the lanes of a warp found, in shared memory.

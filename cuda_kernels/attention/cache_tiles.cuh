@@ -71,8 +71,10 @@ struct CacheTiles {
       const unsigned at = exists ? first + row : cache.begin;
       const int token = cache.new_token(at);
       unsigned char* const place = to + (row * Tile::kPitch + column) * 2;
-      copy_or_zero_async<16>(place, cache.key(at, token) + column, exists);
-      copy_or_zero_async<16>(place + Tile::kKeyBytes, cache.value(at, token) + column, exists);
+      const T* const key = token < 0 ? cache.past_key(at) : cache.new_key(token);
+      const T* const value = token < 0 ? cache.past_value(at) : cache.new_value(token);
+      copy_or_zero_async<16>(place, key + column, exists);
+      copy_or_zero_async<16>(place + Tile::kKeyBytes, value + column, exists);
     }
     end_group();
   }

@@ -52,18 +52,19 @@ __device__ inline int new_token_at(unsigned at, const MaskedAttentionParams& par
 }
 
 // A Cache (cache.cuh) under a mask. Rows behind the last of the group are those of the last, and are not stored.
-template <typename T, int kWidth, int kRows, bool kSlots>
+template <typename T, int kWidth, int kRows, bool kSlots, typename Code = T>
 struct MaskedCache {
   const MaskedAttentionParams& p;
   const int (&slots)[kMostNew];
-  const T* past_k;
-  const T* past_v;
+  const Code* past_k;
+  const Code* past_v;
   const T* new_k;
   const T* new_v;
-  T* present_k;
-  T* present_v;
+  Code* present_k;
+  Code* present_v;
   const T* masks;
-  unsigned group;  // of all sequences
+  unsigned of_all;  // the group, of all sequences
+  unsigned group;   // of its sequence
   unsigned chunk;
   unsigned begin;
   unsigned end;
@@ -74,15 +75,16 @@ struct MaskedCache {
       : p(params), slots(new_slots), scale(params.scale) {
     chunk = blockIdx.x % p.chunks;
     const unsigned split = blockIdx.x / p.chunks % p.splits;
-    group = blockIdx.x / p.chunks / p.splits;
-    const unsigned sequence = group / p.groups;
-    const uint64_t fresh = sequence * p.tokens * step() + group % p.groups * kWidth;
-    past_k = static_cast<const T*>(p.past_k) + offset(group) * p.past;
-    past_v = static_cast<const T*>(p.past_v) + offset(group) * p.past;
+    of_all = blockIdx.x / p.chunks / p.splits;
+    group = of_all % p.groups;
+    const unsigned sequence = of_all / p.groups;
+    const uint64_t fresh = sequence * p.tokens * step() + offset(group);
+    past_k = static_cast<const Code*>(p.past_k) + offset(of_all) * p.past;
+    past_v = static_cast<const Code*>(p.past_v) + offset(of_all) * p.past;
     new_k = static_cast<const T*>(p.k) + fresh;
     new_v = static_cast<const T*>(p.v) + fresh;
-    present_k = static_cast<T*>(p.present_k) + offset(group) * p.keys;
-    present_v = static_cast<T*>(p.present_v) + offset(group) * p.keys;
+    present_k = static_cast<Code*>(p.present_k) + offset(of_all) * p.keys;
+    present_v = static_cast<Code*>(p.present_v) + offset(of_all) * p.keys;
     masks = static_cast<const T*>(p.mask) + sequence * p.mask_sequence;
     begin = split * p.split_tokens;
     end = min(begin + p.split_tokens, p.keys);
@@ -92,30 +94,26 @@ struct MaskedCache {
   __device__ static uint64_t offset(unsigned at) { return static_cast<uint64_t>(at) * kWidth; }
   __device__ uint64_t step() const { return offset(p.groups); }  // between new tokens
   __device__ MaskedRow row_of(int row) const {
-    return MaskedRow(p, group, min(chunk * kRows + row, p.tokens * p.heads - 1));
+    return MaskedRow(p, of_all, min(chunk * kRows + row, p.tokens * p.heads - 1));
   }
-  __device__ const T* query(int row) const { return static_cast<const T*>(p.q) + row_of(row).at(p, group, kWidth); }
+  __device__ const T* query(int row) const { return static_cast<const T*>(p.q) + row_of(row).at(p, of_all, kWidth); }
   __device__ int new_token(unsigned at) const { return new_token_at<kSlots>(at, p, slots); }
-  __device__ const T* key(unsigned at, int token) const {
-    return token < 0 ? past_k + offset(at) : new_k + token * step();
-  }
-  __device__ const T* value(unsigned at, int token) const {
-    return token < 0 ? past_v + offset(at) : new_v + token * step();
-  }
+  __device__ const Code* past_key(unsigned at) const { return past_k + offset(at); }
+  __device__ const Code* past_value(unsigned at) const { return past_v + offset(at); }
+  __device__ const T* new_key(int token) const { return new_k + token * step(); }
+  __device__ const T* new_value(int token) const { return new_v + token * step(); }
   __device__ bool writes(int token) const { return chunk == 0 && (!in_place || token >= 0); }
-  __device__ T* present_key(unsigned at) const { return present_k + offset(at); }
-  __device__ T* present_value(unsigned at) const { return present_v + offset(at); }
+  __device__ Code* present_key(unsigned at) const { return present_k + offset(at); }
+  __device__ Code* present_value(unsigned at) const { return present_v + offset(at); }
   __device__ float mask(int row, unsigned at) const {
     const MaskedRow of = row_of(row);
     return mask_at(masks + of.head * p.mask_head + of.token * p.mask_token, at);
   }
 };
 
-template <typename T, int kWidth, int kRows, int kThreads, int kStages, bool kSlots>
-__device__ inline void attend_masked(const MaskedAttentionParams& params) {
-  let_next_begin();
-  wait_for_previous();
-  __shared__ int slots[kMostNew];
+// The slots of new tokens, from the beginning of the cache.
+template <bool kSlots>
+__device__ inline void place_slots(const MaskedAttentionParams& params, int (&slots)[kMostNew]) {
   if constexpr (kSlots) {
     if (threadIdx.x < params.tokens) {
       const long long slot = params.slots[threadIdx.x];
@@ -123,11 +121,19 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
     }
     __syncthreads();
   }
+}
+
+template <typename T, int kWidth, int kRows, int kThreads, int kStages, bool kSlots>
+__device__ inline void attend_masked(const MaskedAttentionParams& params) {
+  let_next_begin();
+  wait_for_previous();
+  __shared__ int slots[kMostNew];
+  place_slots<kSlots>(params, slots);
   const MaskedCache<T, kWidth, kRows, kSlots> cache(params, slots);
   if constexpr (kStages > 0 && has_products<T>()) {
     CacheTiles<T, kWidth, kRows, kThreads, kStages, true>::attend(cache, params.parts);
   } else {
-    CacheLanes<T, kWidth, kRows, kThreads, true>::attend(cache, params.parts);
+    CacheLanes<T, kWidth, kRows, kThreads, true>::attend(cache, {}, params.parts);
   }
 }
 

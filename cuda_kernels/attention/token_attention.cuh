@@ -13,15 +13,16 @@
 namespace onnxopt {
 
 // A Cache (cache.cuh) of one new token, whose row is a head of the group.
-template <typename T, int kWidth, int kHeads>
+template <typename T, int kWidth, int kHeads, typename Code = T>
 struct TokenCache {
   const T* q;
-  const T* past_k;
-  const T* past_v;
+  const Code* past_k;
+  const Code* past_v;
   const T* new_k;
   const T* new_v;
-  T* present_k;
-  T* present_v;
+  Code* present_k;
+  Code* present_v;
+  unsigned group;  // of its sequence
   unsigned past;
   unsigned begin;
   unsigned end;
@@ -29,18 +30,19 @@ struct TokenCache {
 
   __device__ explicit TokenCache(const TokenAttentionParams& p) : past(p.past), scale(p.scale) {
     const unsigned split = blockIdx.x % p.splits;
-    const unsigned group = blockIdx.x / p.splits;  // of all sequences
-    const unsigned sequence = group / p.groups;
-    const uint64_t of_group = static_cast<uint64_t>(group % p.groups) * kWidth;
-    const uint64_t in_cache = static_cast<uint64_t>(group) * past * kWidth;
-    const uint64_t longer = in_cache + static_cast<uint64_t>(group) * kWidth;
+    const unsigned of_all = blockIdx.x / p.splits;
+    const unsigned sequence = of_all / p.groups;
+    group = of_all % p.groups;
+    const uint64_t of_group = static_cast<uint64_t>(group) * kWidth;
+    const uint64_t in_cache = static_cast<uint64_t>(of_all) * past * kWidth;
+    const uint64_t longer = in_cache + static_cast<uint64_t>(of_all) * kWidth;
     q = static_cast<const T*>(p.q) + sequence * p.q_stride + of_group * kHeads;
-    past_k = static_cast<const T*>(p.past_k) + in_cache;
-    past_v = static_cast<const T*>(p.past_v) + in_cache;
+    past_k = static_cast<const Code*>(p.past_k) + in_cache;
+    past_v = static_cast<const Code*>(p.past_v) + in_cache;
     new_k = static_cast<const T*>(p.k) + sequence * p.k_stride + of_group;
     new_v = static_cast<const T*>(p.v) + sequence * p.v_stride + of_group;
-    present_k = static_cast<T*>(p.present_k) + longer;
-    present_v = static_cast<T*>(p.present_v) + longer;
+    present_k = static_cast<Code*>(p.present_k) + longer;
+    present_v = static_cast<Code*>(p.present_v) + longer;
     begin = split * p.split_tokens;
     end = min(begin + p.split_tokens, past + 1);
   }
@@ -48,11 +50,13 @@ struct TokenCache {
   __device__ static uint64_t offset(unsigned at) { return static_cast<uint64_t>(at) * kWidth; }
   __device__ const T* query(int row) const { return q + row * kWidth; }
   __device__ int new_token(unsigned at) const { return at < past ? -1 : 0; }
-  __device__ const T* key(unsigned at, int token) const { return token < 0 ? past_k + offset(at) : new_k; }
-  __device__ const T* value(unsigned at, int token) const { return token < 0 ? past_v + offset(at) : new_v; }
+  __device__ const Code* past_key(unsigned at) const { return past_k + offset(at); }
+  __device__ const Code* past_value(unsigned at) const { return past_v + offset(at); }
+  __device__ const T* new_key(int /*token*/) const { return new_k; }
+  __device__ const T* new_value(int /*token*/) const { return new_v; }
   __device__ static bool writes(int /*token*/) { return true; }
-  __device__ T* present_key(unsigned at) const { return present_k + offset(at); }
-  __device__ T* present_value(unsigned at) const { return present_v + offset(at); }
+  __device__ Code* present_key(unsigned at) const { return present_k + offset(at); }
+  __device__ Code* present_value(unsigned at) const { return present_v + offset(at); }
   __device__ static float mask(int /*row*/, unsigned /*at*/) { return 0.0f; }
 };
 
@@ -64,7 +68,7 @@ __device__ inline void attend(const TokenAttentionParams& params) {
   if constexpr (kStages > 0 && has_products<T>()) {
     CacheTiles<T, kWidth, kHeads, kThreads, kStages, false>::attend(cache, params.parts);
   } else {
-    CacheLanes<T, kWidth, kHeads, kThreads, false>::attend(cache, params.parts);
+    CacheLanes<T, kWidth, kHeads, kThreads, false>::attend(cache, {}, params.parts);
   }
 }
 

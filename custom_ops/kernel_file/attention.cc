@@ -29,6 +29,40 @@ std::uint64_t SharedBytes(const TokenAttention& attention, const Variant& varian
   return kKeys * row + warps * of_warp;
 }
 
+ScalePer ReadPer(const JsonReader& json) {
+  const std::string name = json.Text();
+  if (name == "tensor") return ScalePer::kTensor;
+  if (name == "head") return ScalePer::kHead;
+  if (name == "element") return ScalePer::kElement;
+  if (name == "channel") return ScalePer::kChannel;
+  json.Fail("is not tensor, head, element or channel");
+}
+
+CacheCodes ReadCodes(const JsonReader& json, const std::vector<Dtype>& inputs, std::size_t past) {
+  CacheCodes codes;
+  const auto position = [&](const char* field) {
+    return static_cast<std::size_t>(json[field].Number(0, inputs.size() - 1));
+  };
+  codes.k_scale = position("k_scale");
+  codes.v_scale = position("v_scale");
+  codes.k_per = ReadPer(json["k_per"]);
+  codes.v_per = ReadPer(json["v_per"]);
+  codes.by_reciprocal = json["by_reciprocal"].Flag();
+  codes.dtype = inputs[past];
+  codes.scales = inputs[codes.k_scale];
+  if (codes.dtype != Dtype::kInt8 && codes.dtype != Dtype::kFloat8E4M3) json.Fail("are not int8 or float8e4m3fn");
+  if (!IsFloat(codes.scales) || inputs[codes.v_scale] != codes.scales) json.Fail("have scales of no one float dtype");
+  return codes;
+}
+
+// The dtype that input k must have.
+Dtype Wanted(const TokenAttention& attention, std::size_t k) {
+  if (attention.slots == k) return Dtype::kInt64;
+  if (k == attention.past_k || k == attention.past_v) return attention.Cached();
+  const bool scale = attention.codes && (k == attention.codes->k_scale || k == attention.codes->v_scale);
+  return scale ? attention.codes->scales : attention.dtype;
+}
+
 }  // namespace
 
 TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
@@ -41,6 +75,10 @@ TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtyp
   if (json.Has("slots") && !json.Has("mask")) json.Fail("has slots, but no mask");
   std::size_t count = 3;
   for (const char* field : {"k", "v", "mask", "slots"}) count += json.Has(field) ? 1 : 0;
+  if (json.Has("codes")) {
+    const JsonReader codes = json["codes"];
+    count += codes["k_scale"].value() == codes["v_scale"].value() ? 1 : 2;
+  }
   if (inputs.size() != count) json["inputs"].Fail("are not " + std::to_string(count));
   if (outputs.size() != kOutputs) json["outputs"].Fail("are not " + std::to_string(kOutputs));
   const auto position = [&](const char* field) { return static_cast<std::size_t>(json[field].Number(0, count - 1)); };
@@ -69,12 +107,14 @@ TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtyp
   attention.scale = json["scale"].value().get<float>();
   if (!std::isfinite(attention.scale)) json["scale"].Fail("is not a finite float32");
   attention.dtype = outputs[0];
+  if (json.Has("codes")) attention.codes = ReadCodes(json["codes"], inputs, attention.past_k);
   for (std::size_t k = 0; k < inputs.size(); ++k) {
-    const Dtype wanted = attention.slots == k ? Dtype::kInt64 : attention.dtype;
-    if (inputs[k] != wanted) json["inputs"].Fail("differ from the output's dtype, or slots from int64");
+    if (inputs[k] != Wanted(attention, k)) {
+      json["inputs"].Fail("differ from the output's dtype, slots from int64, or the caches from each other");
+    }
   }
-  for (const Dtype dtype : outputs) {
-    if (dtype != attention.dtype) json["outputs"].Fail("differ in dtype");
+  for (std::size_t k = 1; k < kOutputs; ++k) {
+    if (outputs[k] != attention.Cached()) json["outputs"].Fail("differ from the cache in dtype");
   }
   if (!IsFloat(attention.dtype) || Size(attention.dtype) != 2) {
     json["outputs"].Fail("is " + std::string(Row(attention.dtype).name) + ", no float of 16 bits");

@@ -8,15 +8,21 @@ from typing import cast
 
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
-from onnxopt.program.attention import TokenAttention, rows_of_a_block
+from onnxopt.program.attention import MOST_HEADS, TokenAttention, rows_of_a_block
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import WARP
 
 _VECTOR, _JOINING = 8, 256  # elements of a load, threads of a block that joins
-_HEADER, _HEADER_OF_MASKED = "attention/token_attention.cuh", "attention/masked_attention.cuh"  # has the other one
+# Each has the ones before it.
+_HEADER, _HEADER_OF_MASKED, _HEADER_OF_CODES = (
+    f"attention/{name}.cuh" for name in ("token_attention", "masked_attention", "cache_codes")
+)
 _LANES = 256  # threads of a block without tensor cores
 _ROWS_OF_LANES = 4  # up to which these take less time
 _TILES = ((128, 3), (128, 2), (64, 3), (128, 1), (64, 1))  # (threads, stages) with tensor cores, the best one first
+# Of codes: the most rows of a block, keys that a lane attends to at once, and by how many times more are in flight: as
+# many as registers hold, under a mask too.
+_OF_CODES = {False: ((4, 4, 2), (MOST_HEADS, 1, 4)), True: ((4, 4, 2), (6, 1, 2), (MOST_HEADS, 1, 1))}
 _KEYS = 16  # of a tile
 _SHARED_OF_TWO, _SHARED_OF_ALL = 113 << 10, 48 << 10  # bytes, where two blocks are to fit, and that every GPU has
 
@@ -32,13 +38,15 @@ class AttentionVariant(Variant):
 
 def header(kernels: Sequence[Kernel]) -> str:
     """The file of cuda_kernels/ that the entry points of these kernels call."""
-    masked = any(cast(TokenAttention, kernel.program).mask is not None for kernel in kernels)
-    return _HEADER_OF_MASKED if masked else _HEADER
+    meanings = [cast(TokenAttention, kernel.program) for kernel in kernels]
+    if any(meaning.codes is not None for meaning in meanings):
+        return _HEADER_OF_CODES
+    return _HEADER_OF_MASKED if any(meaning.mask is not None for meaning in meanings) else _HEADER
 
 
 def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
     """The kernel that attends, on GPUs with much shared memory and on others, and the one that joins its results."""
-    if _rows(meaning) <= _ROWS_OF_LANES:
+    if _rows(meaning) <= _ROWS_OF_LANES or meaning.codes is not None:
         return attending(name, meaning, _LANES, 0), joining(name)
     fitting = [
         next(shape for shape in _TILES if shared_bytes(meaning, *shape) <= most)
@@ -70,24 +78,35 @@ def shared_bytes(meaning: TokenAttention, threads: int, stages: int) -> int:
 def lines(kernel: Kernel) -> list[str]:
     """CUDA text of both entry points."""
     meaning = cast(TokenAttention, kernel.program)
-    form = f"{DTYPES[meaning.outputs[0]].cuda}, {meaning.width}, {_rows(meaning)}"
+    dtype, masked = DTYPES[meaning.outputs[0]].cuda, meaning.mask is not None
+    form = f"{meaning.width}, {_rows(meaning)}"
     *attending, join = cast(tuple[AttentionVariant, ...], kernel.variants)
-    calls = ("attend", "join_attended") if meaning.mask is None else ("attend_masked", "join_masked")
-    slots = "" if meaning.mask is None else f", {'true' if meaning.slots is not None else 'false'}"
-    params = "TokenAttentionParams" if meaning.mask is None else "MaskedAttentionParams"
+    params = "MaskedAttentionParams" if masked else "TokenAttentionParams"
+    of_attend = params if meaning.codes is None else params.replace("Params", "OfCodesParams")
+    joined = f"{'join_masked' if masked else 'join_attended'}<{dtype}, {form}, {join.threads}>"
     text: list[str] = []
-    for v, call in (
-        *((v, f"{calls[0]}<{form}, {v.threads}, {v.stages}{slots}>") for v in attending),
-        (join, f"{calls[1]}<{form}, {join.threads}>"),
-    ):
+    for v, of, body in (*((v, of_attend, _attending(meaning, v, form)) for v in attending), (join, params, joined)):
         text += [
             f'extern "C" __global__ void __launch_bounds__({v.threads})',
-            f"{v.symbol}(const __grid_constant__ {params} params) {{",
-            f"  {call}(params);",
+            f"{v.symbol}(const __grid_constant__ {of} params) {{",
+            f"  {body}(params);",
             "}",
             "",
         ]
     return text
+
+
+def _attending(meaning: TokenAttention, variant: AttentionVariant, form: str) -> str:
+    """The function that a variant calls, with its parameters."""
+    dtype, masked = DTYPES[meaning.outputs[0]].cuda, meaning.mask is not None
+    call = "attend_masked" if masked else "attend"
+    slots = f", {'true' if meaning.slots is not None else 'false'}" if masked else ""
+    if meaning.codes is None:
+        return f"{call}<{dtype}, {form}, {variant.threads}, {variant.stages}{slots}>"
+    names = (meaning.inputs[meaning.past_k], meaning.inputs[meaning.codes.k_scale])
+    unroll, parts = next((u, parts) for most, u, parts in _OF_CODES[masked] if _rows(meaning) <= most)
+    read = ", ".join((dtype, *(DTYPES[name].cuda for name in names), str(parts)))
+    return f"{call}_to_codes<{read}, {form}, {unroll}, {variant.threads}{slots}>"
 
 
 def _rows(meaning: TokenAttention) -> int:

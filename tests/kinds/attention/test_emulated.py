@@ -48,7 +48,7 @@ int main() {
 CALLS = {
     "tiles": "attend<float16, width, heads, {threads}, {stages}>(params)",
     "lanes": "CacheLanes<float, width, heads, {threads}, false>::attend("
-    "TokenCache<float, width, heads>(params), params.parts)",
+    "TokenCache<float, width, heads>(params), {{}}, params.parts)",
 }
 
 

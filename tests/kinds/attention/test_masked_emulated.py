@@ -25,7 +25,7 @@ CALLS = {
     "tiles": "attend_masked<float16, width, rows, {threads}, {stages}, {slots}>(params)",
     "lanes": "static int slots_[kMostNew]; for (unsigned t = 0; t < tokens; ++t) slots_[t] = slots[t] < 0 ? slots[t] + "
     "past : slots[t]; CacheLanes<float, width, rows, {threads}, true>::attend("
-    "MaskedCache<float, width, rows, {slots}>(params, slots_), params.parts)",
+    "MaskedCache<float, width, rows, {slots}>(params, slots_), {{}}, params.parts)",
 }
 _MAIN = """
 #include "matrix_words.h"
