@@ -21,7 +21,7 @@ from benchmarks.gpu.products import Launches
 from benchmarks.support.arguments import command
 
 FORMS = (("float16", 128, 2), ("float16", 128, 4), ("float16", 64, 1), ("bfloat16", 128, 8))  # dtype, width, heads
-SHAPES = ((128, 0), (256, 0), (64, 4), (128, 2), (128, 3), (256, 2))  # threads, stages (0: without tensor cores)
+SHAPES = ((128, 0), (256, 0), (64, 4), (128, 3))  # threads, stages (0: without tensor cores)
 # form, batch, groups, tokens in the cache
 CASES = (
     *((FORMS[0], *case) for case in ((1, 8, 512), (1, 8, 4096), (4, 8, 1024), (1, 8, 32768), (3, 2, 77), (1, 8, 0))),
