@@ -41,10 +41,10 @@ class Case(NamedTuple):
         return f"{self.dtype} {heads}, {self.tokens} {'in' if self.in_place else 'behind'} {self.past}"
 
 
-ROWS = (1, 2, 4, 8)  # of a block
+ROWS = (1, 2, 4, 8, 16)  # of a block
 FORMS = (("float16", 128), ("bfloat16", 128), ("float16", 64))
-SHAPES = ((2, 256, 2), (2, 256, 3), (4, 256, 2), (2, 128, 4))  # as of token_attention.py
-BLOCKS = (2, 3, 4)  # a multiprocessor, over which the keys are spread
+SHAPES = ((256, 0), (128, 3))  # as of token_attention.py
+BLOCKS = (2, 4)  # a multiprocessor, over which the keys are spread
 CASES = (
     *(Case("float16", 128, heads, tokens, 1, 8, past) for heads, tokens, past in itertools.product(
         (1, 4, 8), (1, 2, 4, 8, 16), (512, 4096))),
@@ -66,11 +66,11 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     folder.mkdir(parents=True)
     lines = ['#include "attention/masked_attention.cuh"', "namespace onnxopt {"]
     for (dtype, width), rows, shape, in_place in itertools.product(FORMS, ROWS, SHAPES, (False, True)):
-        form, (unroll, threads, stages) = f"{DTYPES[dtype].cuda}, {width}, {rows}", shape
+        form, (threads, stages) = f"{DTYPES[dtype].cuda}, {width}, {rows}", shape
         if in_place and (dtype, width) != FORMS[0]:
             continue
         name = _name(dtype, width, rows, shape, in_place)
-        attend = f"attend_masked<{form}, {unroll}, {threads}, {stages}, {str(in_place).lower()}>"
+        attend = f"attend_masked<{form}, {threads}, {stages}, {str(in_place).lower()}>"
         calls = {"attend": attend, "join": f"join_masked<{form}, {threads}>"}
         for step, call in calls.items():
             lines += [
@@ -86,9 +86,9 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
             print(symbol, usage)
 
 
-def _name(dtype: str, width: int, rows: int, shape: tuple[int, int, int], in_place: bool) -> str:
-    unroll, threads, stages = shape
-    return f"{dtype}_w{width}r{rows}_u{unroll}t{threads}s{stages}{'_in_place' if in_place else ''}"
+def _name(dtype: str, width: int, rows: int, shape: tuple[int, int], in_place: bool) -> str:
+    threads, stages = shape
+    return f"{dtype}_w{width}r{rows}_t{threads}s{stages}{'_in_place' if in_place else ''}"
 
 
 class _Params(ctypes.Structure):  # MaskedAttentionParams of masked_attention_abi.h
@@ -96,7 +96,10 @@ class _Params(ctypes.Structure):  # MaskedAttentionParams of masked_attention_ab
         *((n, ctypes.c_void_p) for n in ("q", "k", "v", "past_k", "past_v", "mask", "slots")),
         *((n, ctypes.c_void_p) for n in ("present_k", "present_v", "output", "parts")),
         *((n, ctypes.c_ulonglong) for n in ("mask_sequence", "mask_head", "mask_token")),
-        *((n, ctypes.c_uint) for n in ("tokens", "heads", "groups", "past", "chunks", "splits", "split_tokens")),
+        *(
+            (n, ctypes.c_uint)
+            for n in ("tokens", "heads", "groups", "past", "keys", "chunks", "splits", "split_tokens")
+        ),
         ("scale", ctypes.c_float),
     )
 
@@ -127,7 +130,7 @@ def measure(ours: Launches, case: Case) -> dict[str, Any]:
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     times: dict[str, float] = {}
     for rows, shape, blocks in itertools.product(ROWS, SHAPES, BLOCKS):
-        if rows > tokens * heads or (rows < 8 and rows < tokens * heads and past > 8192):
+        if rows > tokens * heads or (rows < min(16, tokens * heads) and past > 512):
             continue
         chunks = -(-tokens * heads // rows)
         others = batch * groups * chunks
@@ -135,7 +138,7 @@ def measure(ours: Launches, case: Case) -> dict[str, Any]:
         each = max(-(-least // _LEAST_KEYS), 1) * _LEAST_KEYS
         splits = -(-keys // each)
         parts = torch.empty(others * rows * splits * (width + 2), device="cuda")
-        entry, threads = _name(dtype, width, rows, shape, in_place), shape[1]
+        entry, threads = _name(dtype, width, rows, shape, in_place), shape[0]
         shared = shared_bytes(rows, width, shape)
 
         def once(cache: Any, present: Any, entry: str = entry, each: int = each, splits: int = splits,
@@ -144,7 +147,7 @@ def measure(ours: Launches, case: Case) -> dict[str, Any]:
             params = _Params(
                 q.data_ptr(), fresh[0].data_ptr(), fresh[1].data_ptr(), cache[0].data_ptr(), cache[1].data_ptr(),
                 mask.data_ptr(), slots.data_ptr(), present[0].data_ptr(), present[1].data_ptr(), output.data_ptr(),
-                parts.data_ptr(), 0, 0, keys, tokens, heads, groups, past, chunks, splits, each, width**-0.5,
+                parts.data_ptr(), 0, 0, keys, tokens, heads, groups, past, keys, chunks, splits, each, width**-0.5,
             )  # fmt: skip
             blocks_of_all = batch * groups * chunks * splits
             ours.launch(f"{entry}_attend", blocks_of_all, threads, params, stream.cuda_stream, shared)

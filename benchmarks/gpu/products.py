@@ -74,7 +74,6 @@ _MOST_SETS = 32
 _SECONDS = 3.0  # for all algorithms of one product
 _WORKSPACE = 32 << 20
 _FINALISTS = 3
-_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
@@ -193,6 +192,9 @@ class _Params(ctypes.Structure):  # FewRowsParams of few_rows_abi.h
     )  # fmt: skip
 
 
+_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
 class Launches:
     """Our entry points, launched as the library launches them."""
 
@@ -211,11 +213,11 @@ class Launches:
     def launch(
         self, symbol: str, blocks: int, threads: int, params: ctypes.Structure, stream: int, shared: int = 0
     ) -> None:
+        """shared: bytes of a block that the entry point does not declare; the same in every launch of it."""
         if symbol not in self._functions:
             function = self._functions[symbol] = ctypes.c_void_p()
             self._call("cuModuleGetFunction", ctypes.byref(function), self._module, symbol.encode())
-            if shared:
-                self._call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, shared)
+            self._call("cuFuncSetAttribute", function, _MOST_DYNAMIC_SHARED, shared)
         config = _Launch(
             (ctypes.c_uint * 3)(blocks, 1, 1), (ctypes.c_uint * 3)(threads, 1, 1), shared, stream,
             ctypes.addressof(self._early), 1,

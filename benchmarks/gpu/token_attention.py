@@ -21,19 +21,15 @@ from benchmarks.gpu.products import Launches
 from benchmarks.support.arguments import command
 
 FORMS = (("float16", 128, 2), ("float16", 128, 4), ("float16", 64, 1), ("bfloat16", 128, 8))  # dtype, width, heads
-# Tokens that a lane takes at once, threads a block, places of these tokens in shared memory.
-SHAPES = (
-    *((1, 256, stages) for stages in (4, 6, 8)), *((2, 256, stages) for stages in (1, 2, 3, 4, 6)),
-    *((4, 256, stages) for stages in (1, 2, 3)), *((2, 128, stages) for stages in (4, 6, 8)),
-    *((4, 128, stages) for stages in (2, 3, 4)),
-)  # fmt: skip
+SHAPES = ((128, 0), (256, 0), (64, 4), (128, 3))  # threads, stages (0: without tensor cores)
 # form, batch, groups, tokens in the cache
 CASES = (
     *((FORMS[0], *case) for case in ((1, 8, 512), (1, 8, 4096), (4, 8, 1024), (1, 8, 32768), (3, 2, 77), (1, 8, 0))),
     *((form, 2, 4, 1000) for form in FORMS[1:]),
 )
-CHOSEN = (4, 256, 2)
-BLOCKS = (1, 2, 3, 4)  # a multiprocessor, over which the tokens are spread
+CHOSEN = {2: (256, 0), 4: (256, 0), 1: (256, 0), 8: (128, 3)}  # by heads
+BLOCKS = (1, 2, 4)  # a multiprocessor, over which the tokens are spread
+_JOINING = 256  # threads of a block that joins
 _ROTATED = 150e6
 _MOST_SPLITS = 256  # kMaxSplits of token_attention_abi.h
 
@@ -49,10 +45,9 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     lines = ['#include "attention/token_attention.cuh"', "namespace onnxopt {"]
     for dtype, width, heads in FORMS:
         meaning = TokenAttention((dtype,) * 3, (dtype,) * 3, heads, 1, width, 1.0)
-        for shape in SHAPES:
-            name = _name((dtype, width, heads), shape)
-            variants = cuda.variants(name, meaning, *shape)
-            lines += cuda.lines(Kernel(name, ATTENTION, (), meaning, variants, ()))
+        name = _name((dtype, width, heads))
+        variants = (*(cuda.attending(name, meaning, *shape) for shape in SHAPES), cuda.joining(name))
+        lines += cuda.lines(Kernel(name, ATTENTION, (), meaning, variants, ()))
     compiled = nvrtc.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
     (folder / "token_attention.fatbin").write_bytes(compiled.fatbin)
     for symbol, usage in compiled.usage[arch].items():
@@ -60,15 +55,17 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
             print(symbol, usage)
 
 
-def _name(form: tuple[str, int, int], shape: tuple[int, int, int]) -> str:
-    unroll, threads, stages = shape
-    return f"{form[0]}_w{form[1]}h{form[2]}_u{unroll}t{threads}s{stages}"
+def _name(form: tuple[str, int, int]) -> str:
+    return f"{form[0]}_w{form[1]}h{form[2]}"
 
 
-def shared_bytes(rows: int, width: int, shape: tuple[int, int, int]) -> int:
-    """Of a block, as cuda_kernels/attention/ counts them. rows: heads of tokens that a block takes."""
-    unroll, threads, stages = shape
-    return max(stages * unroll * 2 * threads * 16, threads // 32 * rows * (width + 2) * 4)
+def shared_bytes(rows: int, width: int, shape: tuple[int, int]) -> int:
+    """Of a block that attends, as kinds/attention/cuda.py counts them. rows: heads of tokens that a block takes."""
+    threads, stages = shape
+    pitch = 8 * (width // 8 | 1) * 2
+    if stages == 0:
+        return threads // 32 * rows * (width + 2) * 4
+    return 16 * pitch + threads // 32 * max(stages * 32 * pitch, 16 * (width + 2) * 4)
 
 
 class _Params(ctypes.Structure):  # TokenAttentionParams of token_attention_abi.h
@@ -103,11 +100,12 @@ def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int,
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     times, size = {}, packed.element_size()
     for shape, blocks in itertools.product(SHAPES, BLOCKS):
-        least = -(-past // min(max(blocks * multiprocessors // (batch * groups), 1), _MOST_SPLITS))
+        least = -(-(past + 1) // min(max(blocks * multiprocessors // (batch * groups), 1), _MOST_SPLITS))
         tokens = max(-(-least // 32), 1) * 32
-        splits = max(-(-past // tokens), 1)
+        splits = -(-(past + 1) // tokens)
         parts = torch.empty(batch * groups * heads * splits * (width + 2), device="cuda")
-        entry, threads, shared = _name(form, shape), shape[1], shared_bytes(heads, width, shape)
+        (threads, stages), shared = shape, shared_bytes(heads, width, shape)
+        entry = f"{_name(form)}_attend_t{threads}s{stages}"
 
         def once(cache: Any, present: Any, entry: str = entry, tokens: int = tokens, splits: int = splits,
                  parts: Any = parts, threads: int = threads, shared: int = shared) -> None:  # fmt: skip
@@ -117,8 +115,8 @@ def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int,
                 cache[0].data_ptr(), cache[1].data_ptr(), present[0].data_ptr(), present[1].data_ptr(),
                 output.data_ptr(), parts.data_ptr(), row, row, row, groups, past, splits, tokens, width**-0.5,
             )  # fmt: skip
-            ours.launch(f"{entry}_attend", batch * groups * splits, threads, params, stream.cuda_stream, shared)
-            ours.launch(f"{entry}_join", batch * groups * heads, threads, params, stream.cuda_stream)
+            ours.launch(entry, batch * groups * splits, threads, params, stream.cuda_stream, shared)
+            ours.launch(f"{_name(form)}_join", batch * groups * heads, _JOINING, params, stream.cuda_stream)
 
         runs = [lambda c=c, p=p, f=once: f(c, p) for c, p in zip(caches, presents, strict=True)]
         presents[-1].fill_(float("nan"))
@@ -131,7 +129,7 @@ def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int,
     attend: Callable[..., Any] = torch.nn.functional.scaled_dot_product_attention
     static = [lambda p=p: attend(query, p[0], p[1], enable_gqa=True) for p in presents]
     best = sorted(times.items(), key=lambda x: x[1])
-    chosen = times[f"{_name(form, CHOSEN)} b2"]
+    chosen = times["{}_attend_t{}s{} b2".format(_name(form), *CHOSEN[heads])]
     gigabytes = bytes_moved / best[0][1] / 1e3
     return {
         "best_us": best[0][1], "best": best[0][0], "chosen_us": chosen,

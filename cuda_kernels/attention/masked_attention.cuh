@@ -2,9 +2,9 @@
 // them.
 //
 // A row is a head of a new token; the rows of a group share its keys. A block takes a chunk of the rows and a split of
-// the keys, those of the new tokens among them, and goes through these as token_attention.cuh does. The blocks of the
-// first chunk write the cache, of which only the new tokens where it is changed in place. A second kernel joins the
-// splits of each row. Which keys a row reads is up to the mask.
+// the keys, those of the new tokens among them, and goes through these as that of token_attention.cuh does. The blocks
+// of the first chunk write the cache, of which only the new tokens where it is changed in place. A second kernel joins
+// the splits of each row. Which keys a row reads is up to the mask.
 #pragma once
 
 #include "attention/masked_attention_abi.h"
@@ -39,40 +39,6 @@ __device__ inline float mask_at(const T* row, unsigned key) {
   return mask < kLeastMask && mask >= -3.4028235e38f ? kLeastMask : mask;
 }
 
-// Adds kCount keys to what each row attends to. Every lane of the warp takes part; keys that are not valid count
-// nothing. first: of the keys, which are `step` apart.
-template <typename T, int kVector, int kLanes, int kRows, int kCount>
-__device__ inline void attend_masked_to(const float (&query)[kRows][kVector], const Vector<T, kVector> (&keys)[kCount],
-                                        const Vector<T, kVector> (&values)[kCount], const bool (&valid)[kCount],
-                                        const T* const (&mask)[kRows], unsigned first, unsigned step,
-                                        Attended<kVector> (&attended)[kRows]) {
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    float score[kCount];
-    float top = attended[r].top;
-#pragma unroll
-    for (int u = 0; u < kCount; ++u) {
-      score[u] = 0.0f;
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) score[u] += query[r][j] * widen(keys[u].at[j]);
-#pragma unroll
-      for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) score[u] += shuffle_xor(score[u], lanes);
-      if (valid[u]) score[u] += mask_at(mask[r], first + u * step);
-      if (valid[u] && !(score[u] <= top)) top = score[u];  // NaN shows
-    }
-    attended[r].scale_to(top);
-#pragma unroll
-    for (int u = 0; u < kCount; ++u) {
-      const float weight = valid[u] ? exp(score[u] - top) : 0.0f;
-      attended[r].sum += weight;
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        if (valid[u]) attended[r].value[j] += weight * widen(values[u].at[j]);
-      }
-    }
-  }
-}
-
 // Which of the new tokens is key `at` of the longer cache; -1 for none. slots: of new tokens in the cache, where it has
 // room for them; the last one counts where several have the same, as ScatterND leaves open.
 template <bool kSlots>
@@ -85,38 +51,69 @@ __device__ inline int new_token_at(unsigned at, const MaskedAttentionParams& par
   return found;
 }
 
-template <typename T, int kWidth, int kRows, int kUnroll, int kThreads, int kStages, bool kSlots>
-__device__ inline void attend_masked(const MaskedAttentionParams& params) {
-  constexpr int kVector = 16 / sizeof(T);
-  constexpr int kLanes = kWidth / kVector;  // of a key
-  constexpr int kKeys = kThreads / kLanes;  // at once
-  constexpr int kStep = kKeys * kUnroll;
-  static_assert(kLanes <= 32 && (kLanes & (kLanes - 1)) == 0, "a key's lanes are a part of a warp");
-  using Words = Vector<T, kVector>;
-  using Places = Ring<T, kVector, kUnroll, kThreads, kStages>;
-  const unsigned chunk = blockIdx.x % params.chunks;
-  const unsigned split = blockIdx.x / params.chunks % params.splits;
-  const unsigned group = blockIdx.x / params.chunks / params.splits;  // of all sequences
-  const unsigned sequence = group / params.groups;
-  const unsigned rows = params.tokens * params.heads;
-  const unsigned lane = threadIdx.x % kLanes;
-  const unsigned key = threadIdx.x / kLanes;
-  const unsigned begin = split * params.split_tokens;
-  const unsigned end = min(begin + params.split_tokens, params.keys);
-  const uint64_t past = static_cast<uint64_t>(group) * params.past * kWidth + lane * kVector;
-  const uint64_t present = static_cast<uint64_t>(group) * params.keys * kWidth + lane * kVector;
-  const uint64_t step = static_cast<uint64_t>(params.groups) * kWidth;  // between new tokens
-  const uint64_t fresh = sequence * params.tokens * step + group % params.groups * kWidth + lane * kVector;
-  const T* const past_k = static_cast<const T*>(params.past_k) + past;
-  const T* const past_v = static_cast<const T*>(params.past_v) + past;
-  const T* const new_k = static_cast<const T*>(params.k) + fresh;
-  const T* const new_v = static_cast<const T*>(params.v) + fresh;
-  T* const present_k = static_cast<T*>(params.present_k) + present;
-  T* const present_v = static_cast<T*>(params.present_v) + present;
+// A Cache (cache.cuh) under a mask. Rows behind the last of the group are those of the last, and are not stored.
+template <typename T, int kWidth, int kRows, bool kSlots, typename Code = T>
+struct MaskedCache {
+  const MaskedAttentionParams& p;
+  const int (&slots)[kMostNew];
+  const Code* past_k;
+  const Code* past_v;
+  const T* new_k;
+  const T* new_v;
+  Code* present_k;
+  Code* present_v;
+  const T* masks;
+  unsigned of_all;  // the group, of all sequences
+  unsigned group;   // of its sequence
+  unsigned chunk;
+  unsigned begin;
+  unsigned end;
+  float scale;
+  bool in_place;
 
-  let_next_begin();
-  wait_for_previous();
-  __shared__ int slots[kMostNew];
+  __device__ MaskedCache(const MaskedAttentionParams& params, const int (&new_slots)[kMostNew])
+      : p(params), slots(new_slots), scale(params.scale) {
+    chunk = blockIdx.x % p.chunks;
+    const unsigned split = blockIdx.x / p.chunks % p.splits;
+    of_all = blockIdx.x / p.chunks / p.splits;
+    group = of_all % p.groups;
+    const unsigned sequence = of_all / p.groups;
+    const uint64_t fresh = sequence * p.tokens * step() + offset(group);
+    past_k = static_cast<const Code*>(p.past_k) + offset(of_all) * p.past;
+    past_v = static_cast<const Code*>(p.past_v) + offset(of_all) * p.past;
+    new_k = static_cast<const T*>(p.k) + fresh;
+    new_v = static_cast<const T*>(p.v) + fresh;
+    present_k = static_cast<Code*>(p.present_k) + offset(of_all) * p.keys;
+    present_v = static_cast<Code*>(p.present_v) + offset(of_all) * p.keys;
+    masks = static_cast<const T*>(p.mask) + sequence * p.mask_sequence;
+    begin = split * p.split_tokens;
+    end = min(begin + p.split_tokens, p.keys);
+    in_place = kSlots && p.past_k == p.present_k && p.past_v == p.present_v;
+  }
+
+  __device__ static uint64_t offset(unsigned at) { return static_cast<uint64_t>(at) * kWidth; }
+  __device__ uint64_t step() const { return offset(p.groups); }  // between new tokens
+  __device__ MaskedRow row_of(int row) const {
+    return MaskedRow(p, of_all, min(chunk * kRows + row, p.tokens * p.heads - 1));
+  }
+  __device__ const T* query(int row) const { return static_cast<const T*>(p.q) + row_of(row).at(p, of_all, kWidth); }
+  __device__ int new_token(unsigned at) const { return new_token_at<kSlots>(at, p, slots); }
+  __device__ const Code* past_key(unsigned at) const { return past_k + offset(at); }
+  __device__ const Code* past_value(unsigned at) const { return past_v + offset(at); }
+  __device__ const T* new_key(int token) const { return new_k + token * step(); }
+  __device__ const T* new_value(int token) const { return new_v + token * step(); }
+  __device__ bool writes(int token) const { return chunk == 0 && (!in_place || token >= 0); }
+  __device__ Code* present_key(unsigned at) const { return present_k + offset(at); }
+  __device__ Code* present_value(unsigned at) const { return present_v + offset(at); }
+  __device__ float mask(int row, unsigned at) const {
+    const MaskedRow of = row_of(row);
+    return mask_at(masks + of.head * p.mask_head + of.token * p.mask_token, at);
+  }
+};
+
+// The slots of new tokens, from the beginning of the cache.
+template <bool kSlots>
+__device__ inline void place_slots(const MaskedAttentionParams& params, int (&slots)[kMostNew]) {
   if constexpr (kSlots) {
     if (threadIdx.x < params.tokens) {
       const long long slot = params.slots[threadIdx.x];
@@ -124,58 +121,20 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
     }
     __syncthreads();
   }
-  float query[kRows][kVector];
-  const T* mask[kRows];
-  Attended<kVector> attended[kRows];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const MaskedRow row(params, group, min(chunk * kRows + r, rows - 1));  // rows behind the last are not stored
-    const Words words =
-        load_vector<T, kVector>(static_cast<const T*>(params.q) + row.at(params, group, kWidth) + lane * kVector);
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) query[r][j] = params.scale * widen(words.at[j]);
-    mask[r] = static_cast<const T*>(params.mask) + sequence * params.mask_sequence + row.head * params.mask_head +
-              row.token * params.mask_token;
+}
+
+template <typename T, int kWidth, int kRows, int kThreads, int kStages, bool kSlots>
+__device__ inline void attend_masked(const MaskedAttentionParams& params) {
+  let_next_begin();
+  wait_for_previous();
+  __shared__ int slots[kMostNew];
+  place_slots<kSlots>(params, slots);
+  const MaskedCache<T, kWidth, kRows, kSlots> cache(params, slots);
+  if constexpr (kStages > 0 && has_products<T>()) {
+    CacheTiles<T, kWidth, kRows, kThreads, kStages, true>::attend(cache, params.parts);
+  } else {
+    CacheLanes<T, kWidth, kRows, kThreads, true>::attend(cache, {}, params.parts);
   }
-  const auto fetch = [&](unsigned first, unsigned stage) {
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const unsigned at = first + u * kKeys + key;
-      if (at < end) {
-        const int token = new_token_at<kSlots>(at, params, slots);
-        const uint64_t offset = token < 0 ? static_cast<uint64_t>(at) * kWidth : token * step;
-        copy_async(Places::key(stage, u), reinterpret_cast<const Words*>((token < 0 ? past_k : new_k) + offset));
-        copy_async(Places::value(stage, u), reinterpret_cast<const Words*>((token < 0 ? past_v : new_v) + offset));
-      }
-    }
-    end_group();
-  };
-  const bool in_place = kSlots && params.past_k == params.present_k && params.past_v == params.present_v;
-#pragma unroll
-  for (int stage = 0; stage < kStages - 1; ++stage) fetch(begin + stage * kStep, stage);
-  unsigned stage = 0;
-#pragma unroll 1
-  for (unsigned first = begin; first < end; first += kStep) {
-    fetch(first + (kStages - 1) * kStep, stage == 0 ? kStages - 1 : stage - 1);
-    wait_for_groups<kStages - 1>();
-    Words keys[kUnroll] = {};
-    Words values[kUnroll] = {};
-    bool valid[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const unsigned at = first + u * kKeys + key;
-      valid[u] = at < end;
-      if (!valid[u]) continue;
-      keys[u] = *Places::key(stage, u);
-      values[u] = *Places::value(stage, u);
-      if (chunk != 0 || (in_place && new_token_at<kSlots>(at, params, slots) < 0)) continue;
-      store_vector<T, kVector>(present_k + static_cast<uint64_t>(at) * kWidth, keys[u]);
-      store_vector<T, kVector>(present_v + static_cast<uint64_t>(at) * kWidth, values[u]);
-    }
-    attend_masked_to<T, kVector, kLanes>(query, keys, values, valid, mask, first + key, kKeys, attended);
-    stage = stage + 1 == kStages ? 0 : stage + 1;
-  }
-  store_attended<kWidth, kLanes, kThreads>(attended, params.parts);
 }
 
 // A block joins the parts of one row. Every thread weighs the splits itself: there are few, and their numbers are the

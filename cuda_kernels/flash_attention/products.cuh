@@ -1,5 +1,4 @@
 // The two products of an attention on the matrix units: scores of a warp's 16 queries, and sums of weighted values.
-// to.
 #pragma once
 
 #include "device/matrix_words.cuh"
@@ -7,7 +6,14 @@
 
 namespace onnxopt {
 
-template <typename T, typename Tile>
+// Of 16 queries of a warp and a tile's keys: a lane has those of queries lane / 4 and that plus 8.
+template <typename Tile>
+struct FlashScores {
+  float at[Tile::kKeyTiles][4];
+};
+
+// kSameQueries: all warps have the same ones.
+template <typename T, typename Tile, bool kSameQueries = false>
 struct FlashProducts {
   static constexpr int kKeyTiles = Tile::kKeyTiles;
   static constexpr int kHeld = Tile::kHoldsQueries ? Tile::kSteps + 1 : 1;
@@ -16,13 +22,12 @@ struct FlashProducts {
     uint32_t at[kHeld][4];
   };
 
-  struct Scores {
-    float at[kKeyTiles][4];
-  };
+  using Scores = FlashScores<Tile>;
 
   __device__ static uint32_t row_of_warp(uint32_t queries) {
     const int lane = threadIdx.x % 32;
-    return queries + (threadIdx.x / 32 * 16 + lane % 16) * Tile::kQueryPitch * 2;
+    const int warp = kSameQueries ? 0 : threadIdx.x / 32;
+    return queries + (warp * 16 + lane % 16) * Tile::kQueryPitch * 2;
   }
 
   __device__ static void load_step(uint32_t (&a)[4], uint32_t row, int step) {

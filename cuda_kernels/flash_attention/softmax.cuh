@@ -18,7 +18,7 @@ struct FlashSoftmax {
   using Params = FlashAttentionParams;
   using T = typename Op::Stored;
   using Place = FlashPlace;
-  using Scores = typename FlashProducts<T, Tile>::Scores;
+  using Scores = FlashScores<Tile>;
   static constexpr int kKeyTiles = Tile::kKeyTiles;
   static constexpr bool kFinal = Op::kBiased || Op::kCapped;  // scores are scaled before their largest is looked for
 

@@ -1,4 +1,4 @@
-// All that kernels of products may consist of.
+// What kernels of products of 8-bit floats consist of, and of few rows without matrix units.
 #pragma once
 
 #include "gemm/few_rows.cuh"

@@ -29,6 +29,19 @@ bool OpenMask(const Shape& mask, const TokenAttention& attention, AttentionCall*
   return true;
 }
 
+// Throws Error where there are not as many scales as `per` says.
+CallScales OpenScales(const TokenAttention& attention, ScalePer per, const void* data, const Shape& shape) {
+  const bool heads = per == ScalePer::kHead || per == ScalePer::kChannel;
+  const bool elements = per == ScalePer::kElement || per == ScalePer::kChannel;
+  const std::int64_t of_head = elements ? attention.width : 1;
+  const std::int64_t wanted = of_head * (heads ? attention.groups : 1);
+  if (shape.count() != static_cast<std::uint64_t>(wanted)) {
+    throw Error("the cache of an attention has scales " + ToString(shape) + ", and " + std::to_string(wanted) +
+                " are needed");
+  }
+  return {data, heads ? of_head : 0, elements ? 1 : 0};
+}
+
 }  // namespace
 
 TokenAttention Of(const AttentionCall& call, const TokenAttention& attention) {
@@ -83,6 +96,11 @@ AttentionCall OpenCall(const TokenAttention& given, OrtKernelContext* context) {
   call.past_k = inputs[attention.past_k];
   call.past_v = inputs[attention.past_v];
   call.mask = attention.mask ? inputs[*attention.mask] : nullptr;
+  if (attention.codes) {
+    const CacheCodes& codes = *attention.codes;
+    call.k_scales = OpenScales(attention, codes.k_per, inputs[codes.k_scale], shapes[codes.k_scale]);
+    call.v_scales = OpenScales(attention, codes.v_per, inputs[codes.v_scale], shapes[codes.v_scale]);
+  }
   call.slots = attention.slots ? static_cast<const std::int64_t*>(inputs[*attention.slots]) : nullptr;
   Shape output = q;
   output.rank = 3;

@@ -6,10 +6,17 @@
 
 namespace onnxopt {
 
+// The scales of keys or of values, and how many scales apart those of neighbouring heads and elements are.
+struct CallScales {
+  const void* data;
+  std::int64_t head;
+  std::int64_t element;
+};
+
 // One call: sequences, new tokens of each, tokens in the cache before it, operands of the new tokens and elements
 // between the sequences of these. mask: nullptr where there is none; elements between its sequences, heads and tokens,
 // 0 where all share them. slots: of the new tokens in the cache, or nullptr where it grows. keys: tokens of the cache
-// after the call.
+// after the call. k_scales, v_scales: of a cache of codes.
 struct AttentionCall {
   std::int64_t batch;
   std::int64_t tokens;
@@ -28,6 +35,8 @@ struct AttentionCall {
   std::int64_t mask_head;
   std::int64_t mask_token;
   const std::int64_t* slots;
+  CallScales k_scales;
+  CallScales v_scales;
   void* output;
   void* present_k;
   void* present_v;

@@ -23,8 +23,8 @@ void InferShapes(const TokenAttention& attention, OrtShapeInferContext* context)
   }
   const Dim columns{attention.heads * attention.width, ""};
   SetOutputDims(context, 0, attention.dtype, {present[0], tokens, columns});
-  SetOutputDims(context, 1, attention.dtype, present);
-  SetOutputDims(context, 2, attention.dtype, present);
+  SetOutputDims(context, 1, attention.Cached(), present);
+  SetOutputDims(context, 2, attention.Cached(), present);
 }
 
 }  // namespace onnxopt

@@ -19,6 +19,7 @@ class Job {
       : attention_(Of(call, attention)),
         call_(call),
         size_(Size(attention.dtype)),
+        cached_(Size(attention.Cached())),
         load_(BestEvaluator().load(attention.dtype)),
         store_(BestEvaluator().store(attention.dtype)) {}
 
@@ -36,10 +37,10 @@ class Job {
     const std::int64_t of_sequence = group % attention_.groups;
     const std::int64_t width = attention_.width;
     const std::int64_t keys_of_all = call_.keys;
-    const std::vector<float> keys =
-        Append(call_.past_k, call_.k, sequence * call_.k_stride + of_sequence * width, group, call_.present_k);
-    const std::vector<float> values =
-        Append(call_.past_v, call_.v, sequence * call_.v_stride + of_sequence * width, group, call_.present_v);
+    const std::vector<float> keys = Append(call_.past_k, call_.k, sequence * call_.k_stride + of_sequence * width,
+                                           group, call_.present_k, Scales(call_.k_scales, of_sequence));
+    const std::vector<float> values = Append(call_.past_v, call_.v, sequence * call_.v_stride + of_sequence * width,
+                                             group, call_.present_v, Scales(call_.v_scales, of_sequence));
     const std::int64_t heads = attention_.heads / attention_.groups;
     std::vector<float> query(static_cast<std::size_t>(width));
     std::vector<float> result(static_cast<std::size_t>(width));
@@ -82,24 +83,79 @@ class Job {
     for (float& weight : *weights) weight /= sum;
   }
 
+  // Of every element of a head; empty where the cache holds no codes.
+  std::vector<float> Scales(const CallScales& scales, std::int64_t head) const {
+    if (!attention_.codes) return {};
+    std::vector<float> all(static_cast<std::size_t>(attention_.width));
+    const Dtype dtype = attention_.codes->scales;
+    const StepFunction load = BestEvaluator().load(dtype);
+    for (std::size_t j = 0; j < all.size(); ++j) {
+      const std::int64_t at = head * scales.head + static_cast<std::int64_t>(j) * scales.element;
+      const char* const from = static_cast<const char*>(scales.data) + static_cast<std::size_t>(at) * Size(dtype);
+      if (load == nullptr) {
+        std::memcpy(&all[j], from, sizeof(float));
+      } else {
+        load(&all[j], from, nullptr, nullptr, 1);
+      }
+    }
+    return all;
+  }
+
   // Writes a group's cache with the new tokens in it, and gives it as float32. at: the first of these in `fresh`, where
-  // k and v of one token may lie behind q.
-  std::vector<float> Append(const void* past, const void* fresh, std::int64_t at, std::int64_t group,
-                            void* present) const {
+  // k and v of one token may lie behind q. scales: of each element, empty where the cache holds no codes.
+  std::vector<float> Append(const void* past, const void* fresh, std::int64_t at, std::int64_t group, void* present,
+                            const std::vector<float>& scales) const {
     const std::int64_t width = attention_.width;
     const std::int64_t held = call_.past * width;
     const std::int64_t whole = call_.keys * width;
     const std::int64_t step = attention_.groups * width;  // between new tokens
-    char* const to = At(present, group * whole);
-    const char* const from = At(past, group * held);
-    if (to != from) std::memcpy(to, from, static_cast<std::size_t>(held) * size_);  // else the cache changes in place
+    const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements) * cached_; };
+    char* const to = static_cast<char*>(present) + bytes(group * whole);
+    const char* const from = static_cast<const char*>(past) + bytes(group * held);
+    if (to != from) std::memcpy(to, from, bytes(held));  // else the cache changes in place
+    std::vector<float> token(scales.size());
     for (std::int64_t t = 0; t < attention_.tokens; ++t) {
-      std::memcpy(to + static_cast<std::size_t>(Slot(t) * width) * size_, At(fresh, at + t * step),
-                  static_cast<std::size_t>(width) * size_);
+      char* const place = to + bytes(Slot(t) * width);
+      if (scales.empty()) {
+        std::memcpy(place, At(fresh, at + t * step), bytes(width));
+        continue;
+      }
+      Load(fresh, at + t * step, width, token.data());
+      for (std::size_t j = 0; j < token.size(); ++j) {
+        const float inverse = scales[j] == 0 ? 0 : 1 / scales[j];
+        token[j] = attention_.codes->by_reciprocal ? token[j] * inverse : token[j] / scales[j];
+      }
+      StoreCodes(token, place);
     }
     std::vector<float> all(static_cast<std::size_t>(whole));
-    Load(present, group * whole, whole, all.data());
+    if (scales.empty()) {
+      Load(present, group * whole, whole, all.data());
+      return all;
+    }
+    LoadCodes(to, &all);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] *= scales[i % scales.size()];
     return all;
+  }
+
+  // To nearest even, saturating; NaN becomes the lowest code of int8.
+  void StoreCodes(const std::vector<float>& numbers, char* to) const {
+    if (attention_.Cached() != Dtype::kInt8) {
+      BestEvaluator().store(attention_.Cached())(to, numbers.data(), nullptr, nullptr, numbers.size());
+      return;
+    }
+    for (std::size_t j = 0; j < numbers.size(); ++j) {
+      const float rounded = std::nearbyint(numbers[j]);
+      to[j] = static_cast<char>(static_cast<std::int8_t>(rounded > -128 ? std::fmin(rounded, 127.0F) : -128.0F));
+    }
+  }
+
+  void LoadCodes(const char* codes, std::vector<float>* numbers) const {
+    if (attention_.Cached() != Dtype::kInt8) {
+      BestEvaluator().load(attention_.Cached())(numbers->data(), codes, nullptr, nullptr, numbers->size());
+      return;
+    }
+    const auto* const from = reinterpret_cast<const std::int8_t*>(codes);
+    for (std::size_t j = 0; j < numbers->size(); ++j) (*numbers)[j] = from[j];
   }
 
   // Where in the cache new token `t` goes. Throws Error where that is outside.
@@ -124,6 +180,7 @@ class Job {
   const TokenAttention attention_;
   const AttentionCall& call_;
   const std::size_t size_;
+  const std::size_t cached_;  // bytes of an element of the cache
   const StepFunction load_;
   const StepFunction store_;
   FirstFailure failure_;

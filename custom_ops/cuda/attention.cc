@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "attention/masked_attention_abi.h"
-#include "attention/token_attention_abi.h"
+#include "attention/cache_codes_abi.h"
 #include "call/attention.h"
 
 namespace onnxopt::cuda {
@@ -37,6 +36,16 @@ bool Aligned(const AttentionCall& call) {
   return all % kAccessBytes == 0;
 }
 
+CacheScales ScalesOf(const TokenAttention& attention, const AttentionCall& call) {
+  return {call.k_scales.data,
+          call.v_scales.data,
+          static_cast<unsigned>(call.k_scales.head),
+          static_cast<unsigned>(call.k_scales.element),
+          static_cast<unsigned>(call.v_scales.head),
+          static_cast<unsigned>(call.v_scales.element),
+          attention.codes && attention.codes->by_reciprocal ? 1U : 0U};
+}
+
 }  // namespace
 
 void TokenAttentionCudaKernel::Compute(OrtKernelContext* context) const {
@@ -57,35 +66,30 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
                                               OrtKernelContext* context, Stream stream) const {
   const auto past = static_cast<std::uint64_t>(call.past);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
-  const Splits cut(past, groups, launcher_.device().multiprocessors);
+  const Splits cut(past + 1, groups, launcher_.device().multiprocessors);
   const auto heads = static_cast<std::uint64_t>(call.batch * attention.heads);
   const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
   CallScratch scratch(allocator_, context);
-  TokenAttentionParams params{call.q,
-                              call.k,
-                              call.v,
-                              call.past_k,
-                              call.past_v,
-                              call.present_k,
-                              call.present_v,
-                              call.output,
-                              static_cast<float*>(scratch.Of(heads * cut.splits * part)),
-                              static_cast<unsigned long long>(call.q_stride),
-                              static_cast<unsigned long long>(call.k_stride),
-                              static_cast<unsigned long long>(call.v_stride),
-                              static_cast<unsigned>(attention.groups),
-                              static_cast<unsigned>(past),
-                              static_cast<unsigned>(cut.splits),
-                              static_cast<unsigned>(cut.tokens),
-                              attention.scale};
+  TokenAttentionOfCodesParams params{
+      {call.q, call.k, call.v, call.past_k, call.past_v, call.present_k, call.present_v, call.output,
+       static_cast<float*>(scratch.Of(heads * cut.splits * part)), static_cast<unsigned long long>(call.q_stride),
+       static_cast<unsigned long long>(call.k_stride), static_cast<unsigned long long>(call.v_stride),
+       static_cast<unsigned>(attention.groups), static_cast<unsigned>(past), static_cast<unsigned>(cut.splits),
+       static_cast<unsigned>(cut.tokens), attention.scale},
+      ScalesOf(attention, call)};
+  // Entry points of caches without codes take the first part of it.
   auto* const block = reinterpret_cast<unsigned char*>(&params);
   Attend(static_cast<unsigned>(groups * cut.splits), block, stream);
-  launcher_.Launch(1, static_cast<unsigned>(heads), block, stream);
+  launcher_.Launch(kernel().variants.size() - 1, static_cast<unsigned>(heads), block, stream);
 }
 
 void TokenAttentionCudaKernel::Attend(unsigned blocks, unsigned char* params, Stream stream) const {
-  if (kernel().variants[0].shared > kUnasked) launcher_.Resident(0);
-  launcher_.Launch(0, blocks, params, stream);
+  const std::vector<Variant>& variants = kernel().variants;
+  std::size_t k = 0;
+  while (k + 1 < variants.size() && variants[k].shared > launcher_.device().shared) ++k;
+  if (k + 1 == variants.size()) throw Error("no variant of an attention behind a cache fits this GPU");
+  if (variants[k].shared > kUnasked) launcher_.Resident(k);
+  launcher_.Launch(k, blocks, params, stream);
 }
 
 void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, const AttentionCall& call,
@@ -98,32 +102,33 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
   const std::uint64_t rows_of_all = groups * chunks * static_cast<std::uint64_t>(attention.rows);
   const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
   CallScratch scratch(allocator_, context);
-  MaskedAttentionParams params{call.q,
-                               call.k,
-                               call.v,
-                               call.past_k,
-                               call.past_v,
-                               call.mask,
-                               reinterpret_cast<const long long*>(call.slots),
-                               call.present_k,
-                               call.present_v,
-                               call.output,
-                               static_cast<float*>(scratch.Of(rows_of_all * cut.splits * part)),
-                               static_cast<unsigned long long>(call.mask_sequence),
-                               static_cast<unsigned long long>(call.mask_head),
-                               static_cast<unsigned long long>(call.mask_token),
-                               static_cast<unsigned>(attention.tokens),
-                               static_cast<unsigned>(heads),
-                               static_cast<unsigned>(attention.groups),
-                               static_cast<unsigned>(call.past),
-                               static_cast<unsigned>(keys),
-                               static_cast<unsigned>(chunks),
-                               static_cast<unsigned>(cut.splits),
-                               static_cast<unsigned>(cut.tokens),
-                               attention.scale};
+  MaskedAttentionOfCodesParams params{{call.q,
+                                       call.k,
+                                       call.v,
+                                       call.past_k,
+                                       call.past_v,
+                                       call.mask,
+                                       reinterpret_cast<const long long*>(call.slots),
+                                       call.present_k,
+                                       call.present_v,
+                                       call.output,
+                                       static_cast<float*>(scratch.Of(rows_of_all * cut.splits * part)),
+                                       static_cast<unsigned long long>(call.mask_sequence),
+                                       static_cast<unsigned long long>(call.mask_head),
+                                       static_cast<unsigned long long>(call.mask_token),
+                                       static_cast<unsigned>(attention.tokens),
+                                       static_cast<unsigned>(heads),
+                                       static_cast<unsigned>(attention.groups),
+                                       static_cast<unsigned>(call.past),
+                                       static_cast<unsigned>(keys),
+                                       static_cast<unsigned>(chunks),
+                                       static_cast<unsigned>(cut.splits),
+                                       static_cast<unsigned>(cut.tokens),
+                                       attention.scale},
+                                      ScalesOf(attention, call)};
   auto* const block = reinterpret_cast<unsigned char*>(&params);
   Attend(static_cast<unsigned>(groups * chunks * cut.splits), block, stream);
-  launcher_.Launch(1, static_cast<unsigned>(rows_of_all), block, stream);
+  launcher_.Launch(kernel().variants.size() - 1, static_cast<unsigned>(rows_of_all), block, stream);
 }
 
 }  // namespace onnxopt::cuda

@@ -15,14 +15,52 @@ constexpr std::uint64_t kMostTokens = 16;
 constexpr std::size_t kOutputs = 3;
 constexpr std::uint64_t kMostStages = 8;
 constexpr std::uint64_t kMostShared = 227 << 10;  // bytes of shared memory that a block can have
-constexpr std::uint64_t kAccessBytes = 16;
+constexpr std::uint64_t kKeys = 16;               // of a tile
 
-// Bytes of shared memory of a block that attends (cuda_kernels/attention/token_attention.cuh).
+// Bytes of shared memory of a block that attends (cuda_kernels/attention/).
 std::uint64_t SharedBytes(const TokenAttention& attention, const Variant& variant, std::uint64_t stages) {
-  const std::uint64_t places = stages * variant.unroll * 2 * variant.threads * kAccessBytes;
+  const auto width = static_cast<std::uint64_t>(attention.width);
+  const std::uint64_t found = (width + 2) * sizeof(float);
+  const std::uint64_t warps = variant.threads / kWarpThreads;
   const auto rows = static_cast<std::uint64_t>(attention.mask ? attention.rows : attention.heads / attention.groups);
-  const std::uint64_t part = static_cast<std::uint64_t>(attention.width) + 2;
-  return std::max(places, variant.threads / kWarpThreads * rows * part * sizeof(float));
+  if (stages == 0) return warps * rows * found;
+  const std::uint64_t row = 8 * (width / 8 | 1U) * Size(attention.dtype);
+  const std::uint64_t of_warp = std::max(stages * kKeys * 2 * row, kKeys * found);
+  return kKeys * row + warps * of_warp;
+}
+
+ScalePer ReadPer(const JsonReader& json) {
+  const std::string name = json.Text();
+  if (name == "tensor") return ScalePer::kTensor;
+  if (name == "head") return ScalePer::kHead;
+  if (name == "element") return ScalePer::kElement;
+  if (name == "channel") return ScalePer::kChannel;
+  json.Fail("is not tensor, head, element or channel");
+}
+
+CacheCodes ReadCodes(const JsonReader& json, const std::vector<Dtype>& inputs, std::size_t past) {
+  CacheCodes codes;
+  const auto position = [&](const char* field) {
+    return static_cast<std::size_t>(json[field].Number(0, inputs.size() - 1));
+  };
+  codes.k_scale = position("k_scale");
+  codes.v_scale = position("v_scale");
+  codes.k_per = ReadPer(json["k_per"]);
+  codes.v_per = ReadPer(json["v_per"]);
+  codes.by_reciprocal = json["by_reciprocal"].Flag();
+  codes.dtype = inputs[past];
+  codes.scales = inputs[codes.k_scale];
+  if (codes.dtype != Dtype::kInt8 && codes.dtype != Dtype::kFloat8E4M3) json.Fail("are not int8 or float8e4m3fn");
+  if (!IsFloat(codes.scales) || inputs[codes.v_scale] != codes.scales) json.Fail("have scales of no one float dtype");
+  return codes;
+}
+
+// The dtype that input k must have.
+Dtype Wanted(const TokenAttention& attention, std::size_t k) {
+  if (attention.slots == k) return Dtype::kInt64;
+  if (k == attention.past_k || k == attention.past_v) return attention.Cached();
+  const bool scale = attention.codes && (k == attention.codes->k_scale || k == attention.codes->v_scale);
+  return scale ? attention.codes->scales : attention.dtype;
 }
 
 }  // namespace
@@ -37,6 +75,10 @@ TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtyp
   if (json.Has("slots") && !json.Has("mask")) json.Fail("has slots, but no mask");
   std::size_t count = 3;
   for (const char* field : {"k", "v", "mask", "slots"}) count += json.Has(field) ? 1 : 0;
+  if (json.Has("codes")) {
+    const JsonReader codes = json["codes"];
+    count += codes["k_scale"].value() == codes["v_scale"].value() ? 1 : 2;
+  }
   if (inputs.size() != count) json["inputs"].Fail("are not " + std::to_string(count));
   if (outputs.size() != kOutputs) json["outputs"].Fail("are not " + std::to_string(kOutputs));
   const auto position = [&](const char* field) { return static_cast<std::size_t>(json[field].Number(0, count - 1)); };
@@ -65,12 +107,14 @@ TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtyp
   attention.scale = json["scale"].value().get<float>();
   if (!std::isfinite(attention.scale)) json["scale"].Fail("is not a finite float32");
   attention.dtype = outputs[0];
+  if (json.Has("codes")) attention.codes = ReadCodes(json["codes"], inputs, attention.past_k);
   for (std::size_t k = 0; k < inputs.size(); ++k) {
-    const Dtype wanted = attention.slots == k ? Dtype::kInt64 : attention.dtype;
-    if (inputs[k] != wanted) json["inputs"].Fail("differ from the output's dtype, or slots from int64");
+    if (inputs[k] != Wanted(attention, k)) {
+      json["inputs"].Fail("differ from the output's dtype, slots from int64, or the caches from each other");
+    }
   }
-  for (const Dtype dtype : outputs) {
-    if (dtype != attention.dtype) json["outputs"].Fail("differ in dtype");
+  for (std::size_t k = 1; k < kOutputs; ++k) {
+    if (outputs[k] != attention.Cached()) json["outputs"].Fail("differ from the cache in dtype");
   }
   if (!IsFloat(attention.dtype) || Size(attention.dtype) != 2) {
     json["outputs"].Fail("is " + std::string(Row(attention.dtype).name) + ", no float of 16 bits");
@@ -82,10 +126,10 @@ Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& atten
   Variant variant = ReadVariant(json);
   variant.waits = json["waits"].Flag();
   if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
-  const std::uint64_t stages = json["stages"].Number(1, kMostStages);
+  const std::uint64_t stages = json["stages"].Number(0, kMostStages);
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
   if (variant.shared != 0 && variant.shared != SharedBytes(attention, variant, stages)) {
-    json["shared"].Fail("is not what the places of the threads take");
+    json["shared"].Fail("is not what the tiles take");
   }
   return variant;
 }

@@ -7,7 +7,7 @@
 
 namespace onnxopt {
 
-constexpr std::size_t kAttentionLaunches = 2;
+constexpr std::size_t kAttentionLaunches = 2;  // the last entry point joins, one of the others attends
 
 // The fields of an attention kernel. Throws Error naming the place of what is not as token_attention.py writes it.
 TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtype>& inputs,

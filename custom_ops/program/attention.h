@@ -8,6 +8,21 @@
 
 namespace onnxopt {
 
+// What has a scale of its own; a channel is an element of one head.
+enum class ScalePer : std::uint8_t { kTensor, kHead, kElement, kChannel };
+
+// A cache of 8-bit codes: k_scale and v_scale are positions among the inputs. by_reciprocal: new tokens are multiplied
+// by 1 / scale, or by 0 where it is 0, instead of divided.
+struct CacheCodes {
+  Dtype dtype = Dtype::kInt8;
+  Dtype scales = Dtype::kFloat32;
+  std::size_t k_scale = 0;
+  std::size_t v_scale = 0;
+  ScalePer k_per = ScalePer::kTensor;
+  ScalePer v_per = ScalePer::kTensor;
+  bool by_reciprocal = false;
+};
+
 // heads of queries share keys and values in groups. Positions among the inputs; k and v are missing where q holds the
 // three beside each other. Without a mask there is one new token, which reads every key. Outputs: the attention, keys
 // with the new ones, values with the new ones. With slots, the new ones take places of the cache; else it grows.
@@ -27,8 +42,11 @@ struct TokenAttention {
   std::int64_t rows = 1;    // heads of tokens that a block takes under a mask
   std::optional<std::size_t> mask;
   std::optional<std::size_t> slots;
+  std::optional<CacheCodes> codes;
+
+  Dtype Cached() const { return codes ? codes->dtype : dtype; }
 };
 
-constexpr std::size_t kAttentionInputs = 7;  // at most
+constexpr std::size_t kAttentionInputs = 9;  // at most
 
 }  // namespace onnxopt

@@ -42,17 +42,7 @@ def of_model(model: ir.Model, sizes: Mapping[str, int], regions: Sequence[Region
 
     sizes: of dynamic dims, by symbol (graph/signature.py).
     """
-    graph, tensors = model.graph, {tensor.name: tensor for tensor in signature.inputs_of(model)}
-    declared = [(value, value.shape) for value in graph.inputs if value.name in tensors]
-    try:
-        for value, _ in declared:
-            tensor = tensors[value.name or ""]
-            if tensor.dims is not None:
-                value.shape = ir.Shape(signature.resolve(tensor, dict(sizes)))
-        shapes = shape_inference.infer(model)
-    finally:
-        for value, shape in declared:
-            value.shape = shape
+    graph, shapes = model.graph, shapes_at(model, sizes)
     host = eligibility.host_values([graph], shapes)
     inside = {node for region in regions for node in region.nodes}
     kernels = [_of_region(region, shapes) for region in regions]
@@ -63,6 +53,21 @@ def of_model(model: ir.Model, sizes: Mapping[str, int], regions: Sequence[Region
             kernels.append(_of_node(node, shapes))
     known = tuple(work for work in kernels if work is not None)
     return known if len(known) == len(kernels) else None
+
+
+def shapes_at(model: ir.Model, sizes: Mapping[str, int]) -> Shapes:
+    """The shapes of a model's values at these sizes of its dynamic dims, by symbol. The model stays as it is."""
+    tensors = {tensor.name: tensor for tensor in signature.inputs_of(model)}
+    declared = [(value, value.shape) for value in model.graph.inputs if value.name in tensors]
+    try:
+        for value, _ in declared:
+            tensor = tensors[value.name or ""]
+            if tensor.dims is not None:
+                value.shape = ir.Shape(signature.resolve(tensor, dict(sizes)))
+        return shape_inference.infer(model)
+    finally:
+        for value, shape in declared:
+            value.shape = shape
 
 
 def _is_free(node: ir.Node, host: set[ir.Value]) -> bool:

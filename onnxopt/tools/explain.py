@@ -29,7 +29,9 @@ from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph import signature
 from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds import KINDS
+from onnxopt.kinds.attention.kind import ATTENTION
 from onnxopt.kinds.gemm.kind import GEMM
+from onnxopt.program.attention import CODES
 from onnxopt.program.gemm import FLOAT8
 from onnxopt.runtime.predicted import ERROR
 from onnxopt.tools import text_table
@@ -175,6 +177,8 @@ def _kernel(kernel: Kernel, archs: Sequence[str]) -> Iterator[str]:
         of = " on 8-bit floats (fp8), or on the same codes in float16 where it refuses those" if codes else ""
         rows = "few rows read the codes; more of them run" if _PACKED in kernel.ops else "runs"
         yield f"    {rows} as a call of {_LIBRARIES[kernel.kind]}{of}"
+    if kernel.kind == ATTENTION.name and kernel.outputs[1] in CODES:
+        yield f"    reads the cache as {kernel.outputs[1]} codes, and adds the new tokens to it as such"
     for (shapes, traffic), count in alike(kernel).items():
         inputs, outputs = shapes[: len(kernel.inputs)], shapes[len(kernel.inputs) :]
         yield f"    {count} x ({', '.join(inputs)}) -> {', '.join(outputs)}: {_traffic(traffic)}"

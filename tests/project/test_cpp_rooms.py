@@ -36,7 +36,7 @@ BELOW = {
         "scan": ["rowwise", "device"],
         "gemm": ["device"],
         "matmul_nbits": ["gemm", "device"],
-        "attention": ["device"],
+        "attention": ["flash_attention", "device"],
         "pool": ["device"],
         "depthwise": ["device"],
         "group_norm": ["device"],

@@ -36,7 +36,12 @@ _DEVIATION = 0.2  # of the weights: enough that logits of one step differ by muc
 
 def load(name: str) -> onnx.ModelProto:
     """The decoder of this name, with seeded random weights."""
-    model = onnx.load_from_string(lzma.decompress((FOLDER / f"{name}.onnx.xz").read_bytes()))
+    return with_weights((FOLDER / f"{name}.onnx.xz").read_bytes())
+
+
+def with_weights(stored: bytes) -> onnx.ModelProto:
+    """A stored model with seeded random weights."""
+    model = onnx.load_from_string(lzma.decompress(stored))
     rng = np.random.default_rng(0)
     for graph in graphs_of(model.graph):
         for tensor in graph.initializer:
@@ -58,7 +63,7 @@ def _stored(tensor: onnx.TensorProto) -> int:
     return sum(map(len, fields))
 
 
-def store(name: str, model: onnx.ModelProto) -> None:
+def store(name: str, model: onnx.ModelProto, folder: Path = FOLDER) -> None:
     """Write the graph without its weights, and without notes of the exporter on its own files."""
     for graph in graphs_of(model.graph):
         del graph.metadata_props[:]
@@ -72,8 +77,8 @@ def store(name: str, model: onnx.ModelProto) -> None:
             if floats and len(tensor.raw_data) >= _KEPT:
                 tensor.ClearField("raw_data")
     del model.metadata_props[:]
-    FOLDER.mkdir(exist_ok=True)
-    (FOLDER / f"{name}.onnx.xz").write_bytes(lzma.compress(model.SerializeToString(), preset=9))
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.onnx.xz").write_bytes(lzma.compress(model.SerializeToString(), preset=9))
 
 
 def export(kind: str, half: bool, cache: str, **sizes: Any) -> onnx.ModelProto:

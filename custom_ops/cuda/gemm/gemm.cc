@@ -245,7 +245,7 @@ bool GemmCudaKernel::RunFewRows(const Call& call) const {
   const Operands& at = call.operands;
   const auto& variants = kernel().variants;
   const auto fits = [&](const Variant& v) {
-    return static_cast<std::int64_t>(v.shape.As<FewRows>().rows) >= product.m;
+    return static_cast<std::int64_t>(v.shape.As<FewRows>().rows) >= product.m && v.shared <= launcher_.device().shared;
   };
   const auto variant = std::find_if(variants.begin(), variants.end(), fits);
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
@@ -265,8 +265,9 @@ bool GemmCudaKernel::RunFewRows(const Call& call) const {
                        gemm_.beta};
   const std::uint64_t columns = variant->threads / kWarpThreads * variant->shape.As<FewRows>().columns;
   const auto blocks = static_cast<unsigned>((static_cast<std::uint64_t>(product.n) + columns - 1) / columns);
-  launcher_.Launch(static_cast<std::size_t>(variant - variants.begin()), blocks,
-                   reinterpret_cast<unsigned char*>(&params), call.stream);
+  const auto chosen = static_cast<std::size_t>(variant - variants.begin());
+  if (variant->shared > 0) launcher_.Resident(chosen);  // it may want much shared memory
+  launcher_.Launch(chosen, blocks, reinterpret_cast<unsigned char*>(&params), call.stream);
   return true;
 }
 

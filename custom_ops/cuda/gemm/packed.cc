@@ -34,8 +34,9 @@ PackedWeight PackedWeight::From(const PackedIntegers& of, Dtype dtype, std::int6
 PackedProducts::PackedProducts(const Kernel& kernel, const Launcher& launcher)
     : kernel_(kernel), gemm_(kernel.meaning.As<Gemm>()), launcher_(launcher) {}
 
-// Of those for so many rows the one with most warps a block that fills the multiprocessors at most twice with those for
-// 8 rows, or once with those for more; otherwise the one with fewest warps. Which are there goes by the columns.
+// Of those for so many rows and fewest others the one with most warps a block that fills the multiprocessors at most
+// twice with those for 8 rows, or once with those for more; otherwise the one with fewest warps. Which are there goes
+// by the columns.
 std::size_t PackedProducts::Choose(const PackedRowsCall& call) const {
   const auto& variants = kernel_.variants;
   std::size_t chosen = variants.size();
@@ -44,6 +45,7 @@ std::size_t PackedProducts::Choose(const PackedRowsCall& call) const {
     const PackedRows& shape = v.shape.As<PackedRows>();
     if (shape.role != PackedRole::kCodes || static_cast<std::int64_t>(shape.rows) < call.m) continue;
     if (v.shared > launcher_.device().shared) continue;
+    if (chosen < variants.size() && shape.rows > variants[chosen].shape.As<PackedRows>().rows) break;
     const auto columns = static_cast<std::int64_t>(shape.columns);
     const auto blocks =
         static_cast<std::uint64_t>((call.n + columns - 1) / columns * ((call.m + kRowsOfBlock - 1) / kRowsOfBlock));

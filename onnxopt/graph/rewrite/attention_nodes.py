@@ -43,17 +43,18 @@ class AttentionNodes(RewriteRuleClassBase):
         return MatchResult()
 
     def rewrite(self, op, q, k, v, y):
-        node, dtype = y.producer(), q.dtype
+        node, dtype, window = y.producer(), q.dtype, window_of(y.producer())
+        taken = bool(window) and kernel_takes(node, self._expected)
         mask, sinks = (node.inputs[at] if len(node.inputs) > at else None for at in (_MASK, _SINKS))
         cap = node.attributes.get_float("cap", 0.0)
+        k, v = (_repeated(op, x, q) for x in (k, v))
         keys = op.Transpose(k, perm=[0, 1, 3, 2])
         scores = op.MatMul(q, keys)
         scores = op.Mul(scores, _scalar(op, node.attributes.get_float("scale"), dtype))
         if cap:
             limit = _scalar(op, cap, dtype)
             scores = op.Mul(op.Tanh(op.Div(scores, limit)), limit)
-        window = window_of(node)
-        if window and kernel_takes(node, self._expected):
+        if taken:
             mask = local_mask(op, (q, 2), (keys, 3), window, dtype)
         if mask is not None:
             rank = len(mask.shape) if mask.shape is not None else 4
@@ -64,6 +65,15 @@ class AttentionNodes(RewriteRuleClassBase):
         columns = op.Expand(op.Reshape(sinks, _ints(op, [1, -1, 1, 1])), shape)
         weights = op.Softmax(op.Concat(scores, columns, axis=-1), axis=-1)
         return op.MatMul(op.Slice(weights, _ints(op, [0]), _ints(op, [-1]), _ints(op, [3])), v)
+
+
+def _repeated(op, x, q):
+    """Keys or values (B, M, T, H) for every head of q, as exporters repeat them."""
+    heads, groups = dims_of(q)[1], dims_of(x)[1]
+    if heads == groups or not isinstance(heads, int) or not isinstance(groups, int):
+        return x
+    expanded = op.Expand(op.Unsqueeze(x, _ints(op, [2])), _ints(op, [1, 1, heads // groups, 1, 1]))
+    return op.Reshape(expanded, _ints(op, [0, heads, -1, dims_of(x)[3]]))
 
 
 def is_extended(sdpa: ir.Node) -> bool:

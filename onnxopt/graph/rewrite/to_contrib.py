@@ -292,8 +292,8 @@ UNGROUP = (RuleSet(lambda _: [Rooted("Sdpa", Ungroup.rule())]),)
 ROTARY_NODES = (RuleSet(lambda _: [Rooted("Rotary", RotaryNodes.rule())]),)
 # After these, and GROUPED before them, no operator of the internal domain is left.
 OPERATORS = (
-    *UNGROUP,
     RuleSet(lambda scope: [Rooted("Sdpa", AttentionNodes.rule(scope.expected))]),
+    *UNGROUP,
     RuleSet(lambda scope: [Rooted("Sdpa", MultiHead.rule(scope.graph, scope.expected))]),
     RuleSet(lambda _: [Rooted("Rotary", RotaryOperator.rule())]),
     *ROTARY_NODES,

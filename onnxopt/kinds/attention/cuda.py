@@ -10,73 +10,106 @@ from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
 from onnxopt.program.attention import MOST_HEADS, TokenAttention, rows_of_a_block
 from onnxopt.program.dtypes import DTYPES
-from onnxopt.program.hardware import ACCESS_BYTES, WARP
+from onnxopt.program.hardware import WARP
 
-_HEADER, _HEADER_OF_MASKED = "attention/token_attention.cuh", "attention/masked_attention.cuh"  # has the other one
-_THREADS = 256
-_HEADS_AND_UNROLL = ((4, 4), (MOST_HEADS, 2))  # (the most rows of a block, keys that a lane takes at once)
-_STAGES = 2
+_VECTOR, _JOINING = 8, 256  # elements of a load, threads of a block that joins
+# Each has the ones before it.
+_HEADER, _HEADER_OF_MASKED, _HEADER_OF_CODES = (
+    f"attention/{name}.cuh" for name in ("token_attention", "masked_attention", "cache_codes")
+)
+_LANES = 256  # threads of a block without tensor cores
+_ROWS_OF_LANES = 4  # up to which these take less time
+_TILES = ((128, 3), (128, 2), (64, 3), (128, 1), (64, 1))  # (threads, stages) with tensor cores, the best one first
+# Of codes: the most rows of a block, keys that a lane attends to at once, and by how many times more are in flight: as
+# many as registers hold, under a mask too.
+_OF_CODES = {False: ((4, 4, 2), (MOST_HEADS, 1, 4)), True: ((4, 4, 2), (6, 1, 2), (MOST_HEADS, 1, 1))}
+_KEYS = 16  # of a tile
+_SHARED_OF_TWO, _SHARED_OF_ALL = 113 << 10, 48 << 10  # bytes, where two blocks are to fit, and that every GPU has
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionVariant(Variant):
-    """One entry point. stages: places of a thread in shared memory, of `unroll` keys and values each; all but one are
-    on their way. shared: bytes of dynamic shared memory of a block."""
+    """One entry point. stages: tiles of keys that a warp has places for in shared memory, all but one of which are on
+    their way; 0 without tensor cores. shared: bytes of dynamic shared memory of a block."""
 
-    stages: int = 1
+    stages: int = 0
     shared: int = 0
 
 
 def header(kernels: Sequence[Kernel]) -> str:
     """The file of cuda_kernels/ that the entry points of these kernels call."""
-    masked = any(cast(TokenAttention, kernel.program).mask is not None for kernel in kernels)
-    return _HEADER_OF_MASKED if masked else _HEADER
+    meanings = [cast(TokenAttention, kernel.program) for kernel in kernels]
+    if any(meaning.codes is not None for meaning in meanings):
+        return _HEADER_OF_CODES
+    return _HEADER_OF_MASKED if any(meaning.mask is not None for meaning in meanings) else _HEADER
 
 
 def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
-    """The kernel that attends, and the kernel that joins the results of its blocks."""
-    unroll = next(unroll for most, unroll in _HEADS_AND_UNROLL if _rows(meaning) <= most)
-    return variants(name, meaning, unroll, _THREADS, _STAGES)
+    """The kernel that attends, on GPUs with much shared memory and on others, and the one that joins its results."""
+    if _rows(meaning) <= _ROWS_OF_LANES or meaning.codes is not None:
+        return attending(name, meaning, _LANES, 0), joining(name)
+    fitting = [
+        next(shape for shape in _TILES if shared_bytes(meaning, *shape) <= most)
+        for most in (_SHARED_OF_TWO, _SHARED_OF_ALL)
+    ]
+    return (*(attending(name, meaning, *shape) for shape in dict.fromkeys(fitting)), joining(name))
 
 
-def variants(name: str, meaning: TokenAttention, unroll: int, threads: int, stages: int) -> tuple[Variant, ...]:
-    """Both kernels in one launch shape."""
-    vector = ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
-    places = stages * unroll * 2 * threads * ACCESS_BYTES
-    found = threads // WARP * _rows(meaning) * (meaning.width + 2) * DTYPES["float32"].size
-    shared = max(places, found)
-    return (
-        AttentionVariant(
-            f"{name}_attend", "", 32, vector, unroll, threads, waits=True, stages=stages, shared=shared
-        ),
-        AttentionVariant(f"{name}_join", "", 32, vector, 1, threads, waits=True),
+def attending(name: str, meaning: TokenAttention, threads: int, stages: int) -> AttentionVariant:
+    shared = shared_bytes(meaning, threads, stages)
+    return AttentionVariant(
+        f"{name}_attend_t{threads}s{stages}", "", 32, _VECTOR, 1, threads, waits=True, stages=stages, shared=shared
     )  # fmt: skip
+
+
+def joining(name: str) -> AttentionVariant:
+    return AttentionVariant(f"{name}_join", "", 32, _VECTOR, 1, _JOINING, waits=True)
+
+
+def shared_bytes(meaning: TokenAttention, threads: int, stages: int) -> int:
+    """Of a block that attends, as cuda_kernels/attention/ counts them."""
+    found = (meaning.width + 2) * DTYPES["float32"].size  # of a row
+    if stages == 0:
+        return threads // WARP * _rows(meaning) * found
+    pitch = 8 * (meaning.width // 8 | 1) * 2  # of a row of a tile
+    return _KEYS * pitch + threads // WARP * max(stages * _KEYS * 2 * pitch, _KEYS * found)
 
 
 def lines(kernel: Kernel) -> list[str]:
     """CUDA text of both entry points."""
     meaning = cast(TokenAttention, kernel.program)
-    form = f"{DTYPES[meaning.outputs[0]].cuda}, {meaning.width}, {_rows(meaning)}"
-    attend, join = cast(tuple[AttentionVariant, ...], kernel.variants)
-    calls = ("attend", "join_attended") if meaning.mask is None else ("attend_masked", "join_masked")
-    slots = "" if meaning.mask is None else f", {'true' if meaning.slots is not None else 'false'}"
-    params = "TokenAttentionParams" if meaning.mask is None else "MaskedAttentionParams"
+    dtype, masked = DTYPES[meaning.outputs[0]].cuda, meaning.mask is not None
+    form = f"{meaning.width}, {_rows(meaning)}"
+    *attending, join = cast(tuple[AttentionVariant, ...], kernel.variants)
+    params = "MaskedAttentionParams" if masked else "TokenAttentionParams"
+    of_attend = params if meaning.codes is None else params.replace("Params", "OfCodesParams")
+    joined = f"{'join_masked' if masked else 'join_attended'}<{dtype}, {form}, {join.threads}>"
     text: list[str] = []
-    for v, call in (
-        (attend, f"{calls[0]}<{form}, {attend.unroll}, {attend.threads}, {attend.stages}{slots}>"),
-        (join, f"{calls[1]}<{form}, {join.threads}>"),
-    ):
+    for v, of, body in (*((v, of_attend, _attending(meaning, v, form)) for v in attending), (join, params, joined)):
         text += [
             f'extern "C" __global__ void __launch_bounds__({v.threads})',
-            f"{v.symbol}(const __grid_constant__ {params} params) {{",
-            f"  {call}(params);",
+            f"{v.symbol}(const __grid_constant__ {of} params) {{",
+            f"  {body}(params);",
             "}",
             "",
         ]
     return text
 
 
+def _attending(meaning: TokenAttention, variant: AttentionVariant, form: str) -> str:
+    """The function that a variant calls, with its parameters."""
+    dtype, masked = DTYPES[meaning.outputs[0]].cuda, meaning.mask is not None
+    call = "attend_masked" if masked else "attend"
+    slots = f", {'true' if meaning.slots is not None else 'false'}" if masked else ""
+    if meaning.codes is None:
+        return f"{call}<{dtype}, {form}, {variant.threads}, {variant.stages}{slots}>"
+    names = (meaning.inputs[meaning.past_k], meaning.inputs[meaning.codes.k_scale])
+    unroll, parts = next((u, parts) for most, u, parts in _OF_CODES[masked] if _rows(meaning) <= most)
+    read = ", ".join((dtype, *(DTYPES[name].cuda for name in names), str(parts)))
+    return f"{call}_to_codes<{read}, {form}, {unroll}, {variant.threads}{slots}>"
+
+
 def _rows(meaning: TokenAttention) -> int:
     """The rows of a block: heads of queries, of one token or of several."""
     heads = meaning.heads // meaning.groups
-    return heads if meaning.mask is None else rows_of_a_block(meaning.tokens, heads, meaning.width)
+    return heads if meaning.mask is None else rows_of_a_block(meaning.tokens, heads)

@@ -7,7 +7,8 @@ Attention of several new tokens under a mask is found in masked.py.
 ONNX Runtime's operator copies the cache, runs separate kernels for lengths, masks and results, and then reads the copy.
 Here one kernel reads the cache, attends to it, and writes it with the new token; another kernel joins the results of
 the first kernel's blocks (cuda_kernels/attention/). Only lengths that prove that every sequence fills its cache are
-accepted: a constant, or the nodes that graph/rewrite/cached.py writes.
+accepted: a constant, or the nodes that graph/rewrite/cached.py writes. A cache of int8 or e4m3 codes with scales is
+read and extended as it is.
 """
 
 from __future__ import annotations
@@ -24,17 +25,21 @@ from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.attention import masked
-from onnxopt.program.attention import STORED, TokenAttention, why_heads_do_not_fit
+from onnxopt.program.attention import CODES, STORED, CacheCodes, TokenAttention, why_heads_do_not_fit
 
 OPERATOR = ("com.microsoft", "GroupQueryAttention")
 _Q, _K, _V, _PAST_K, _PAST_V, _LENGTHS, _TOTAL = range(7)
+_K_SCALE, _V_SCALE = 12, 13
 _NO_CACHE = "GroupQueryAttention has no cache of keys and values"
 _LAUNCHES_BEFORE = 10  # copies of both caches, memsets, lengths, fills, appending, attention and joining its splits
 # Attributes that have no effect at these values. The kernel supports all values of scale and of the numbers of heads.
 _PLAIN = {
     "do_rotary": (0,), "local_window_size": (-1,), "softcap": (0.0,), "smooth_softmax": (0, -1),
-    "rotary_interleaved": (0, 1), "qk_output": (0,), "k_quant_type": ("NONE",), "v_quant_type": ("NONE",),
+    "rotary_interleaved": (0, 1), "qk_output": (0,), "sliding_window_cache": (0,), "kv_cache_bit_width": (0, 8),
+    "causal": (0, 1), "k_quant_type": ("NONE", "PER_TENSOR", "PER_CHANNEL"),
+    "v_quant_type": ("NONE", "PER_TENSOR", "PER_CHANNEL"),
 }  # fmt: skip
+_PER = {"PER_TENSOR": "tensor", "PER_CHANNEL": "channel"}
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
@@ -68,7 +73,12 @@ def lower(region: Region, shapes: Shapes) -> TokenAttention:
 
 
 def _operands(node: ir.Node) -> tuple[ir.Value, ...]:
-    return tuple(v for v in node.inputs[: _PAST_V + 1] if v is not None)
+    """q, or q, k and v; the caches; and their scales, once where both have the same."""
+    return tuple(dict.fromkeys(v for v in (*node.inputs[: _PAST_V + 1], *_scales(node)) if v is not None))
+
+
+def _scales(node: ir.Node) -> tuple[ir.Value, ...]:
+    return tuple(v for v in node.inputs[_K_SCALE : _V_SCALE + 1] if v is not None)
 
 
 def _meaning(node: ir.Node, shapes: Shapes) -> TokenAttention | str:
@@ -76,29 +86,54 @@ def _meaning(node: ir.Node, shapes: Shapes) -> TokenAttention | str:
     for name, values in _PLAIN.items():
         if name in node.attributes and node.attributes[name].value not in values:
             return f"GroupQueryAttention has {name} = {node.attributes[name].value}, which the kernel does not support"
-    if any(v is not None for v in node.inputs[_TOTAL + 1 :]) or len(node.outputs) != 3:
+    other = [v for k, v in enumerate(node.inputs) if k > _TOTAL and k not in (_K_SCALE, _V_SCALE)]
+    if any(v is not None for v in other) or len(node.outputs) != 3:
         return "GroupQueryAttention has inputs or outputs that the kernel does not support"
-    operands = _operands(node)
-    if node.inputs[_PAST_K] is None or node.inputs[_PAST_V] is None:
+    q, past = node.inputs[_Q], node.inputs[_PAST_K]
+    if q is None or past is None or node.inputs[_PAST_V] is None:
         return _NO_CACHE
-    q, past = shapes.dims(operands[0]), shapes.dims(operands[-1])
-    dtype = shapes.dtype(operands[0])
+    operands = _operands(node)
+    dtype, stored = shapes.dtype(q), shapes.dtype(past)
     if dtype is None or dtype.name not in STORED:
-        of = dtype.name if dtype else "unknown"
-        return f"The kernel supports {' and '.join(STORED)}; `{operands[0].name}` has dtype {of}"
-    if any(shapes.dtype(v) != dtype for v in operands):
+        return f"The kernel supports {' and '.join(STORED)}; `{q.name}` has dtype {dtype.name if dtype else 'unknown'}"
+    codes = _codes(node, operands, shapes)
+    if isinstance(codes, str):
+        return codes
+    if codes is None and any(shapes.dtype(v) != dtype for v in operands):
         return f"The inputs of GroupQueryAttention do not all have dtype {dtype.name}"
-    if q is None or len(q) != 3 or q[1] != 1:
+    assert stored is not None
+    q_dims, dims = shapes.dims(q), shapes.dims(past)
+    if q_dims is None or len(q_dims) != 3 or q_dims[1] != 1:
         return "The number of new tokens is not known to be 1"
-    if past is None or len(past) != 4 or not isinstance(past[3], int):
+    if dims is None or len(dims) != 4 or not isinstance(dims[3], int):
         return "The size of a head is unknown"
     heads, groups = (node.attributes.get_int(n) or 0 for n in ("num_heads", "kv_num_heads"))
-    if reason := why_heads_do_not_fit(heads, groups, past[3], dtype.name):
+    if reason := why_heads_do_not_fit(heads, groups, dims[3], dtype.name):
         return reason
-    scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(past[3])
-    at = {} if len(operands) == 3 else {"k": 1, "v": 2, "past_k": 3, "past_v": 4}
-    stored = (dtype.name,)
-    return TokenAttention(stored * len(operands), stored * 3, heads, groups, past[3], scale, **at)
+    scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(dims[3])
+    at = {} if node.inputs[_K] is None else {"k": 1, "v": 2, "past_k": 3, "past_v": 4}
+    inputs = tuple(d.name for d in map(shapes.dtype, operands) if d is not None)
+    outputs = (dtype.name, stored.name, stored.name)
+    return TokenAttention(inputs, outputs, heads, groups, dims[3], scale, **at, codes=codes)
+
+
+def _codes(node: ir.Node, operands: tuple[ir.Value, ...], shapes: Shapes) -> CacheCodes | str | None:
+    """How the cache is coded, None where it is not; a reason where the kernel does not read such codes."""
+    kinds = [node.attributes.get_string(f"{x}_quant_type", "NONE") or "NONE" for x in "kv"]
+    scales = _scales(node)
+    if kinds == ["NONE", "NONE"] and not scales:
+        return None
+    dtypes = [shapes.dtype(v) for v in node.inputs[_PAST_K : _PAST_V + 1] if v is not None]
+    if "NONE" in kinds or len(scales) != len(kinds) or dtypes[0] != dtypes[1]:
+        return "GroupQueryAttention does not say how both keys and values are quantized"
+    if dtypes[0] is None or dtypes[0].name not in CODES:
+        return f"The kernel reads caches of {' and '.join(CODES)}; `{operands[-1].name}` scales another one"
+    if any(shapes.dtype(v) != shapes.dtype(operands[0]) for v in node.inputs[_Q : _V + 1] if v is not None):
+        return "The new tokens of GroupQueryAttention differ in dtype"
+    if any((dtype := shapes.dtype(v)) is None or dtype.name != "float32" for v in scales):
+        return "The scales of a cache of GroupQueryAttention are not float32"
+    k, v = (operands.index(scale) for scale in scales)
+    return CacheCodes(k, v, _PER[kinds[0]], _PER[kinds[1]], by_reciprocal=True)
 
 
 def _lengths(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...] | str:

@@ -9,21 +9,21 @@ or, where the cache has room for the new tokens (StaticCache of transformers),
 
 This is how exporters write a step of a decoder, and how the rewriting leaves it (graph/rewrite/to_contrib.py): ONNX
 Runtime copies the cache to add to it, once or three times, copies it again for every query head that shares a key head,
-and reads the copies. The kernel reads and writes the cache once.
+and reads the copies. The kernel reads and writes the cache once. The cache may hold codes:
 
-How long that takes has not been measured. Where something else was, or may be faster, ONNX Runtime's kernels stay: for
-few keys, of which flash_attention was measured to be faster; and for heads with keys of their own of which there are
-more rows than a block takes, as each chunk of rows reads the cache again.
+    present_k = Concat(past_k, QuantizeLinear(Transpose(k)))    present_v = ...
+    y = MultiHeadAttention(q, repeated(DequantizeLinear(present_k)), repeated(DequantizeLinear(present_v)), mask)
+
+Then one new token needs no mask.
+
+Of few keys, flash_attention was measured to be faster.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import re
-from typing import NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxopt.fusion.context import Context
@@ -32,38 +32,23 @@ from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.dims import Dims
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.attention.caches import Cached, cached
 from onnxopt.program import flash_attention
 from onnxopt.program.attention import (
     ANY_NUMBER,
-    MOST_HEADS,
+    CODES,
     MOST_TOKENS,
-    SLOTS,
+    SCALES,
     STORED,
+    CacheCodes,
     TokenAttention,
     why_heads_do_not_fit,
 )
 
 OPERATOR = ("com.microsoft", "MultiHeadAttention")
 _MASK = 5  # position among the inputs
-_SLOTS = 6  # position among the inputs of a region
-_SWAPPED = (0, 2, 1, 3)
-_TOKENS_FIRST, _TOKENS_BACK, _TOKENS_BEFORE_BATCH = (2, 0, 1, 3), (1, 2, 0, 3), (1, 0, 2, 3)
-# Of the nodes from a cache to the attention. Each Reshape joins dims; the last dims show which.
-_FORMS = re.compile("(Concat|ScatterND Transpose)( Transpose( Unsqueeze Expand)?( Reshape)+)?")
+_CACHES = 5  # inputs of a region, up to the caches
 _ATTRIBUTES = {"num_heads", "scale", "unidirectional", "mask_filter_value"}
-
-
-class _Cached(NamedTuple):
-    """Keys or values: a cache and what is added to it. nodes: from what is added to the operator's input.
-
-    fresh: (B, S, groups, H). slots: where that goes, (S, 1); None for behind the cache.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    past: ir.Value
-    fresh: ir.Value
-    present: ir.Value
-    slots: ir.Value | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,22 +109,31 @@ def _is_stored(node: ir.Node, shapes: Shapes) -> bool:
 
 
 def _is_behind_a_cache(node: ir.Node) -> bool:
-    return len(node.inputs) > _MASK and _cached(node.inputs[1]) is not None and _cached(node.inputs[2]) is not None
+    if len(node.inputs) < 3:
+        return False
+    keys, values = map(cached, node.inputs[1:3])
+    return keys is not None and values is not None and (_mask(node) is not None or keys.coding is not None)
+
+
+def _mask(node: ir.Node) -> ir.Value | None:
+    return node.inputs[_MASK] if len(node.inputs) > _MASK else None
 
 
 def _attention(node: ir.Node, shapes: Shapes) -> _Found | str:
     """What the nodes compute, or why ONNX Runtime's kernels run them."""
-    q, mask, keys, values = node.inputs[0], node.inputs[_MASK], _cached(node.inputs[1]), _cached(node.inputs[2])
+    q, mask, keys, values = node.inputs[0], _mask(node), cached(node.inputs[1]), cached(node.inputs[2])
     assert q is not None and keys is not None and values is not None
-    if any(v is not None for k, v in enumerate(node.inputs) if k > 2 and k != _MASK) or mask is None:
-        return "MultiHeadAttention has no mask, or inputs beside it, which the kernel does not support"
+    if any(v is not None for k, v in enumerate(node.inputs) if k > 2 and k != _MASK):
+        return "MultiHeadAttention has inputs beside its mask, which the kernel does not support"
     if {*node.attributes} - _ATTRIBUTES or node.attributes.get_int("unidirectional") or len(node.outputs) != 1:
         return "MultiHeadAttention has attributes or outputs that the kernel does not support"
     if keys.slots is not values.slots:
         return "Keys and values go to different places of the cache"
-    slots = () if keys.slots is None else (keys.slots,)
-    inputs = (q, keys.fresh, values.fresh, keys.past, values.past, mask, *slots)
-    meaning = _meaning(node, inputs, shapes)
+    if (keys.coding is None) != (values.coding is None):
+        return "Keys or values are quantized, and not both"
+    more = (mask, keys.slots, *(c.coding.scale for c in (keys, values) if c.coding is not None))
+    inputs = (q, keys.fresh, values.fresh, keys.past, values.past, *dict.fromkeys(v for v in more if v is not None))
+    meaning = _meaning(node, inputs, keys, values, shapes)
     if not isinstance(meaning, str):
         meaning = _why_not_repeated(node, meaning, shapes.dims(keys.present), shapes) or meaning
     if isinstance(meaning, str):
@@ -156,24 +150,30 @@ def _attention(node: ir.Node, shapes: Shapes) -> _Found | str:
     return _Found(meaning, nodes, inputs, outputs)
 
 
-def _meaning(node: ir.Node, inputs: tuple[ir.Value, ...], shapes: Shapes) -> TokenAttention | str:
+def _meaning(
+    node: ir.Node, inputs: tuple[ir.Value, ...], keys: Cached, values: Cached, shapes: Shapes
+) -> TokenAttention | str:
     """The attention of these inputs, or why the kernel does not run it."""
-    slots, inputs = inputs[_SLOTS:], inputs[:_SLOTS]
-    dtype, known = shapes.dtype(inputs[0]), [shapes.dims(v) for v in inputs]
-    if dtype is None or any(shapes.dtype(v) != dtype for v in inputs):
+    codes = _codes(inputs, keys, values, shapes)
+    if isinstance(codes, str):
+        return codes
+    mask, dtype = _mask(node), shapes.dtype(inputs[0])
+    same = [*inputs[: 3 if codes is not None else _CACHES], *([] if mask is None else [mask])]
+    known = [shapes.dims(v) for v in (*inputs[:_CACHES], *([] if mask is None else [mask]))]
+    if dtype is None or any(shapes.dtype(v) != dtype for v in same):
         return "The operands of the attention are not known to have one dtype"
     if any(dims is None for dims in known):
         return "The shapes of the attention's operands are not known"
-    q, k, v, past_k, past_v, mask = (dims for dims in known if dims is not None)
+    q, k, v, past_k, past_v, *masks = (dims for dims in known if dims is not None)
     expected = shapes.expected.of(q[1]) if len(q) == 3 and isinstance(q[1], str) else None
     if len(q) != 3 or not 1 <= (q[1] if isinstance(q[1], int) else expected or 0) <= MOST_TOKENS:
         return (
             f"The number of new tokens is not known to be {MOST_TOKENS} or less; where it is in most runs, `--shape`"
             " can say so"
         )
-    if not all(len(dims) == 4 for dims in (k, v, past_k, past_v, mask)) or k != v or past_k != past_v:
+    if not all(len(dims) == 4 for dims in (k, v, past_k, past_v, *masks)) or k != v or past_k != past_v:
         return "The shapes of keys and values are not known to be the same"
-    if expected is not None and slots:
+    if expected is not None and keys.slots is not None:
         return "The number of new tokens in a cache with room is not known"
     tokens, groups, width = k[1], k[2], k[3]
     heads = node.attributes.get_int("num_heads") or 0
@@ -181,26 +181,44 @@ def _meaning(node: ir.Node, inputs: tuple[ir.Value, ...], shapes: Shapes) -> Tok
         return "The number of heads, or their size, is unknown"
     if past_k[0] != q[0] or k[0] != q[0] or past_k[1] != groups or past_k[3] != width:
         return "The cache and the new tokens differ in more than their number"
-    if mask[0] not in (1, q[0]) or mask[1] not in (1, heads) or mask[2] != tokens:
-        return f"The mask `{inputs[5].name}` is not known to broadcast to the scores"
-    if any(shapes.dims(v) != (tokens, 1) for v in slots):
-        return f"`{slots[0].name}` is not known to have a place in the cache for each new token"
-    if reason := why_heads_do_not_fit(heads, groups, width, dtype.name, masked=True):
+    if any(m[0] not in (1, q[0]) or m[1] not in (1, heads) or m[2] != tokens for m in masks):
+        return f"The mask `{node.inputs[_MASK].name}` is not known to broadcast to the scores"  # type: ignore[union-attr]
+    if keys.slots is not None and (mask is None or shapes.dims(keys.slots) != (tokens, 1)):
+        return f"`{keys.slots.name}` is not known to have a place in the cache for each new token"
+    if mask is None and tokens != 1:
+        return "There is more than one new token, and no mask says which keys it reads"
+    if reason := why_heads_do_not_fit(heads, groups, width, dtype.name):
         return reason
     number = tokens if isinstance(tokens, int) else ANY_NUMBER
-    if reason := _why_it_may_not_pay(number or expected or 0, heads // groups, past_k[2], width, bool(slots)):
+    if reason := _why_it_may_not_pay(number or expected or 0, past_k[2], width, codes is not None, keys.slots):
         return reason
     scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(width)
-    stored, positions = (dtype.name,) * _SLOTS, {"k": 1, "v": 2, "past_k": 3, "past_v": 4, "mask": _SLOTS - 1}
-    if slots:
-        stored, positions = (*stored, SLOTS), {**positions, "slots": _SLOTS}
-    return TokenAttention(stored, (dtype.name,) * 3, heads, groups, width, scale, tokens=number, **positions)
+    positions = {"k": 1, "v": 2, "past_k": 3, "past_v": 4}
+    positions |= {n: inputs.index(v) for n, v in (("mask", mask), ("slots", keys.slots)) if v is not None}
+    stored = tuple(d.name for d in map(shapes.dtype, inputs) if d is not None)
+    outputs = (dtype.name, stored[3], stored[4])
+    return TokenAttention(stored, outputs, heads, groups, width, scale, tokens=number, **positions, codes=codes)
+
+
+def _codes(inputs: tuple[ir.Value, ...], keys: Cached, values: Cached, shapes: Shapes) -> CacheCodes | str | None:
+    """How the cache is coded, None where it is not; a reason where the kernel does not read such codes."""
+    if keys.coding is None or values.coding is None:
+        return None
+    stored = [shapes.dtype(c.past) for c in (keys, values)]
+    if stored[0] != stored[1] or stored[0] is None or stored[0].name not in CODES:
+        return f"The kernel reads caches of {' and '.join(CODES)}, and this one holds another dtype"
+    scales = [shapes.dtype(c.scale) for c in (keys.coding, values.coding)]
+    if scales[0] != scales[1] or scales[0] is None or scales[0].name not in SCALES:
+        return "The scales of keys and values are not known to have one float dtype"
+    k, v = (inputs.index(c.scale) for c in (keys.coding, values.coding))
+    return CacheCodes(k, v, keys.coding.per, values.coding.per)
 
 
 def _why_not_repeated(node: ir.Node, meaning: TokenAttention, present: Dims | None, shapes: Shapes) -> str:
     """Why the operator may not read each head of the cache for all heads of its group, or "". present: (B, M, T, H)."""
-    mask = shapes.dims(node.inputs[_MASK])  # type: ignore[arg-type]  # there is one
-    if present is None or mask is None or mask[3] != present[2]:
+    given = _mask(node)
+    mask = shapes.dims(given) if given is not None else None
+    if present is None or (given is not None and (mask is None or mask[3] != present[2])):
         return "The mask and the keys are not known to have the same number"
     whole = (present[0], present[2], meaning.heads * meaning.width)
     for value in node.inputs[1:3]:
@@ -210,81 +228,14 @@ def _why_not_repeated(node: ir.Node, meaning: TokenAttention, present: Dims | No
     return ""
 
 
-def _why_it_may_not_pay(tokens: int, heads: int, past: object, width: int, has_slots: bool) -> str:
-    """Why the kernel may not be faster. heads: that share keys."""
-    keys = past + tokens * (not has_slots) if isinstance(past, int) else None
+def _why_it_may_not_pay(tokens: int, past: object, width: int, has_codes: bool, slots: ir.Value | None) -> str:
+    """Why the kernel may not be faster. has_codes: of a cache that no other kernel reads."""
+    keys = past + tokens * (slots is None) if isinstance(past, int) else None
+    if has_codes:
+        return ""
     if flash_attention.pays(keys, width, packed=False):
         return f"The kernel of attention to few keys is faster for {keys} of them"
-    if heads == 1 and tokens > MOST_HEADS:
-        return (
-            f"ONNX Runtime's kernel may be faster for {tokens} tokens with keys of each head; the kernel behind a cache"
-            " was not measured there"
-        )
     return ""
-
-
-def _cached(value: ir.Value | None) -> _Cached | None:
-    """Keys or values of a cache with new tokens, as (B, N, T, H) or, repeated for their groups, as (B, T, N H)."""
-    nodes: list[ir.Node] = []
-    while value is not None and (node := value.producer()) is not None and node.domain == "":
-        nodes.insert(0, node)
-        if node.op_type in ("Concat", "ScatterND"):
-            break
-        value = node.inputs[0]
-    if not nodes or not _FORMS.fullmatch(" ".join(node.op_type for node in nodes)):
-        return None
-    appended = nodes[0].op_type == "Concat"
-    found = _appended(nodes[0]) if appended else _scattered(nodes[0], nodes[1])
-    rest = nodes[1 if appended else 2 :]
-    return None if found is None or not all(map(_is_usual, rest)) else found._replace(nodes=(*found.nodes, *rest))
-
-
-def _appended(concat: ir.Node) -> _Cached | None:
-    """Concat(past, Transpose(fresh))."""
-    if len(concat.inputs) != 2 or concat.attributes.get_int("axis") not in (2, -2):
-        return None
-    past, turn = concat.inputs[0], _transpose(concat.inputs[1], _SWAPPED)
-    if past is None or turn is None or turn.inputs[0] is None:
-        return None
-    return _Cached((turn, concat), past, turn.inputs[0], concat.outputs[0])
-
-
-def _scattered(scatter: ir.Node, turned: ir.Node) -> _Cached | None:
-    """Transpose(ScatterND(Transpose(past), slots, Transpose(fresh))), of which the tokens come first in between."""
-    first, fresh = _transpose(scatter.inputs[0], _TOKENS_FIRST), _transpose(scatter.inputs[2], _TOKENS_BEFORE_BATCH)
-    if first is None or fresh is None or _transpose(turned.outputs[0], _TOKENS_BACK) is None:
-        return None
-    past, slots, new = first.inputs[0], scatter.inputs[1], fresh.inputs[0]
-    if past is None or slots is None or new is None or scatter.attributes.get_string("reduction", "none") != "none":
-        return None
-    return _Cached((first, fresh, scatter, turned), past, new, turned.outputs[0], slots)
-
-
-def _transpose(value: ir.Value | None, perm: tuple[int, ...]) -> ir.Node | None:
-    """The Transpose with this permutation that makes a value."""
-    node = value.producer() if value is not None else None
-    if node is None or (node.domain, node.op_type) != ("", "Transpose"):
-        return None
-    return node if node.attributes.get_ints("perm") == perm else None
-
-
-def _is_usual(node: ir.Node) -> bool:
-    """Whether a node has the attributes and constants that `_repeat` and `flat` of to_contrib.py give it."""
-    if node.op_type == "Transpose":
-        return node.attributes.get_ints("perm") == _SWAPPED
-    if node.op_type == "Unsqueeze":
-        return _ints(node.inputs[1]) == [3]
-    if node.op_type == "Expand":
-        shape = _ints(node.inputs[1])
-        return shape is not None and len(shape) == 5 and shape[:3] == [1, 1, 1] and shape[4] == 1
-    return node.op_type == "Reshape"
-
-
-def _ints(value: ir.Value | None) -> list[int] | None:
-    """The elements of a constant of integers."""
-    if value is None or value.const_value is None or value.is_graph_input():
-        return None
-    return [int(n) for n in np.ravel(value.const_value.numpy())]
 
 
 def _read_elsewhere(inside: set[ir.Value], nodes: set[ir.Node]) -> str:

@@ -132,10 +132,9 @@ def _reshape(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shap
     dims, before = shapes.dims(result), shapes.dims(node.inputs[0]) if node.inputs[0] is not None else None
     if dims is None or before is None:
         return None
-    kept = 0
-    while kept < min(len(dims), len(before)) and dims[kept] is not None and dims[kept] == before[kept]:
-        kept += 1
-    rest, of = axes[kept:], dims[kept:]
+    kept = _equal(dims, before)
+    tail = _equal(dims[kept:][::-1], before[kept:][::-1])
+    rest, of = axes[kept : len(axes) - tail], dims[kept : len(dims) - tail]
     if any(axis.size is None or axis.step < 0 for axis in rest) or not all(isinstance(d, int) for d in of):
         return None
     made: list[Axis] = []
@@ -145,7 +144,13 @@ def _reshape(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shap
         if axis is None:
             return None
         made.append(axis)
-    return None if any(axis.size != 1 for axis in pending) else ([*axes[:kept], *made], 0)
+    return None if any(axis.size != 1 for axis in pending) else ([*axes[:kept], *made, *axes[len(axes) - tail :]], 0)
+
+
+def _equal(dims: Sequence[object], others: Sequence[object]) -> int:
+    """How many of the first dims are known and equal."""
+    pairs = list(zip(dims, others, strict=False))
+    return next((k for k, (a, b) in enumerate(pairs) if a is None or a != b), len(pairs))
 
 
 def _taken(dim: int, pending: list[Axis]) -> Axis | None:

@@ -63,7 +63,10 @@ class GemmKind(Kind):
         packed = [gemm.packed for gemm in meanings if gemm.packed is not None]
         if packed:
             return packed_entry_points.header(packed)  # which includes the others
-        return widened.HEADER if any(gemm.has_float8_operands() for gemm in meanings) else few_rows.HEADER
+        codes = any(gemm.has_float8_operands() for gemm in meanings)
+        if any(isinstance(v, few_rows.FewRowsProductsVariant) for kernel in kernels for v in kernel.variants):
+            return widened.HEADER_OF_PRODUCTS if codes else few_rows.HEADER_OF_PRODUCTS
+        return widened.HEADER if codes else few_rows.HEADER
 
     def cuda(self, kernel: Kernel) -> list[str]:
         gemm = cast(Gemm, kernel.program)

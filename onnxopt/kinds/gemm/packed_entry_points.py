@@ -1,7 +1,7 @@
 """Entry points of GEMMs with weights of 2, 4 or 8 bits (cuda_kernels/matmul_nbits/).
 
-Up to some rows, a kernel reads the codes as they are, on the matrix units. For more rows, one turns the weight into
-floats in scratch memory, and cuBLASLt multiplies.
+Up to some rows, a kernel reads the codes as they are, on the matrix units; one row of 4 bits has a form of its own, of
+fewer instructions. For more rows, one turns the weight into floats in scratch memory, and cuBLASLt multiplies.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ _SHAPES = {
 }
 # The same with a gate, whose columns and up's are matrices of their own.
 _GATED = {2: {4: (2, 1)}, 4: {8: (2, 2), 4: (2, 3)}, 8: {8: (2, 2), 4: (2, 3)}}
+# Of one row, with a gate or not: warps, matrices and blocks for a few columns and for many, such that all blocks run at
+# once on a large GPU and the next kernel's find room. _FEW_COLUMNS: both sides of a gate together.
+_ONE_ROW = {False: {16: (1, 2), 4: (4, 3)}, True: {8: (2, 2), 4: (4, 3)}}
+_ONE_ROW_BITS, _LEAST_GROUP_OF_ONE_ROW = 4, 32
+_FEW_COLUMNS = 16 * 264
 _COLUMNS, _BYTES, _STAGES = 16, 128, 2
 _WORKING = 16 * 132  # warps that keep the memory of a large GPU busy; where columns are few, blocks have more of them
 _THREADS = 256  # of a block that turns a column into floats
@@ -50,7 +55,9 @@ def entry_points(name: str, meaning: Gemm, regions: Sequence[Region]) -> tuple[P
     columns = min((n.attributes.get_int("N", 0) or 0 for r in regions for n in r.nodes if is_packed(n)), default=0)
     shapes = _shapes(meaning)
     most = next((w for w in shapes if -(-columns // _COLUMNS) * w <= _WORKING), min(shapes))
-    few_rows = (_few_rows(name, warps, meaning) for warps in sorted({most, min(shapes)}, reverse=True))
+    few_rows = [_few_rows(name, warps, meaning) for warps in sorted({most, min(shapes)}, reverse=True)]
+    if meaning.packed.bits == _ONE_ROW_BITS and meaning.packed.group >= _LEAST_GROUP_OF_ONE_ROW:
+        few_rows.insert(0, _one_row(name, columns, meaning))
     gate = () if meaning.gate is None else (_plain(name, "gate"),)
     return (*few_rows, _plain(name, "floats"), *gate)
 
@@ -67,12 +74,22 @@ def _shapes(meaning: Gemm) -> dict[int, tuple[int, int]]:
 
 def _few_rows(name: str, warps: int, meaning: Gemm) -> PackedVariant:
     tiles = _shapes(meaning)[warps][0]
-    sums = warps * tiles * 8 * 20 * 4  # bytes
     chunks = warps * _STAGES * tiles * _COLUMNS * _BYTES
     columns = tiles * _COLUMNS // (1 if meaning.gate is None else 2)
     return PackedVariant(
         f"{name}_codes{warps}", "", 32, ACCESS_BYTES, _STAGES, warps * WARP, waits=True, rows=MOST_ROWS,
-        columns=columns, shared=chunks + sums,
+        columns=columns, shared=chunks,
+    )  # fmt: skip
+
+
+def _one_row(name: str, columns: int, meaning: Gemm) -> PackedVariant:
+    shapes = _ONE_ROW[meaning.gate is not None]
+    warps = max(shapes) if columns <= _FEW_COLUMNS else min(shapes)
+    tiles = shapes[warps][0]
+    return PackedVariant(
+        f"{name}_row", "", 32, ACCESS_BYTES, _STAGES, warps * WARP, waits=True, rows=1,
+        columns=tiles * _COLUMNS // (1 if meaning.gate is None else 2),
+        shared=warps * _STAGES * tiles * _COLUMNS * _BYTES,
     )  # fmt: skip
 
 
@@ -94,16 +111,18 @@ def lines(kernel: Kernel) -> list[str]:
 
 def _of_few_rows(meaning: Gemm, codes: PackedIntegers, v: PackedVariant) -> list[str]:
     warps = v.threads // WARP
-    tiles, blocks = _shapes(meaning)[warps]
+    tiles, blocks = (_ONE_ROW[meaning.gate is not None] if v.rows == 1 else _shapes(meaning))[warps]
     tile = f"NBitsTile<{codes.bits}, {codes.group}, {warps}, {tiles}, {_STAGES}>"
     gated = str(meaning.gate is not None).lower()
-    arguments = f"{DTYPES[meaning.outputs[0]].cuda}, Tile, {_zeros(meaning, codes)}, {_activation(meaning)}, {gated}"
+    call, rows = ("matmul_nbits_spread", "1, ") if v.rows == 1 else ("matmul_nbits", "")
+    dtype = DTYPES[meaning.outputs[0]].cuda
+    arguments = f"{dtype}, Tile, {rows}{_zeros(meaning, codes)}, {_activation(meaning)}, {gated}"
     return [
         f'extern "C" __global__ void __launch_bounds__({v.threads}, {blocks})',
         f"{v.symbol}(const __grid_constant__ MatMulNBitsParams params) {{",
         f"  using Tile = {tile};",
         f'  static_assert(Tile::kSharedBytes == {v.shared}, "as the host was told");',
-        f"  matmul_nbits<{arguments}>(params);",
+        f"  {call}<{arguments}>(params);",
         "}",
         "",
     ]

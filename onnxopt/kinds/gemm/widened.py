@@ -9,7 +9,7 @@ from __future__ import annotations
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
 
-HEADER = "gemm/gemm.cuh"
+HEADER, HEADER_OF_PRODUCTS = "gemm/gemm.cuh", "gemm/all_products.cuh"  # the second has few rows of 16-bit floats too
 FIRST_ARCH = 89  # whose tensor cores multiply 8-bit floats
 _CODES = 8  # kWidenedCodes of widen_codes_abi.h
 _THREADS = 256

@@ -51,6 +51,18 @@ _ALGORITHMS = sorted({name for row in formats.FORMATS.values() for name in row.a
     type=click.Choice(["float16"]),
     help="Store the other values of a float32 model in 16 bits where their ranges allow it. Not for int8.",
 )
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    help="GPU of the catalogue, as h200: products that gain no time there are not quantized. Not for int8.",
+)
+@click.option(
+    "--measured",
+    metavar="FILE",
+    multiple=True,
+    type=Path,
+    help="Products that tune measured (*.gemm_algos.json), whose times count, not predicted ones; repeat for more.",
+)
 @options.goals
 @options.shape
 @options.quiet
@@ -65,6 +77,8 @@ def command(
     zero_points: bool,
     exclude: str | None,
     precision: str | None,
+    gpu: str | None,
+    measured: tuple[Path, ...],
     shapes: tuple[str, ...],
     quiet: bool,
     as_json: bool,
@@ -86,6 +100,8 @@ def command(
             zero_points=zero_points,
             exclude=exclude,
             precision=precision,
+            gpu=gpu,
+            measured=measured,
             shapes=options.parse_shapes(shapes),
             progress=advance,
             **goals,
@@ -102,6 +118,13 @@ def _text(model: Path, found: Quantized) -> str:
     lines = [f"{model.name}: {len(found.products)} of {places} products and convolutions quantized ({how})"]
     for reason, count in collections.Counter(row.reason for row in found.left).most_common():
         lines.append(f"stays float32: {count} x {reason}")
+    if found.times is not None:
+        t = found.times
+        how = f"{t.measured} of them measured" if t.measured else "predicted"
+        lines.append(
+            f"time of the quantized products alone on {t.gpu}, {how}: {t.sixteen_bits_ms:.4f} ms in 16 bits ->"
+            f" {t.quantized_ms:.4f} ms"
+        )
     lines.append(f"size: {found.bytes_before / 1e6:.1f} MB -> {found.bytes_after / 1e6:.1f} MB")
     lines.append(f"quality against float32, measured with {data_text(found.data)}:")
     lines += [f"    {quality_text(row)}" for row in found.quality]

@@ -22,13 +22,14 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.traits import Traits
 from onnxopt.phases import Progress, silent
 from onnxopt.runtime.sessions import CPU, RunError
-from onnxopt.tools.quantization import formats, lowering, products
+from onnxopt.tools.quantization import formats, lowering, products, times, timing
 from onnxopt.tools.quantization.by_library import Quantizer
 from onnxopt.tools.quantization.formats import Asked
 from onnxopt.tools.quantization.products import Product
 from onnxopt.tools.quantization.result import Quantized
 from onnxopt.tools.quantization.sensitivity import Sensitivity
 from onnxopt.tools.quantization.spelling import spell_out_gemms
+from onnxopt.tools.quantization.times import Times
 from onnxopt.verification import restoring
 from onnxopt.verification.quality import Goals, Quality, check_inputs, quality_of, refuse_missed, worst
 from onnxopt.verification.reference import NotRunnable, Reference
@@ -54,6 +55,8 @@ def quantize(
     min_top1: float | None = None,
     min_top5: float | None = None,
     max_kl: float | None = None,
+    gpu: str | None = None,
+    measured: Sequence[str | Path] = (),
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
 ) -> Quantized:
@@ -67,7 +70,9 @@ def quantize(
     zero_points: blocks have one. exclude: a regular expression of the names of nodes that stay float32. precision:
     "float16" to store the other values in 16 bits where their ranges allow it, for fp8, int4 and int8-weights. shapes:
     sizes of generated inputs. min_sqnr (signal to noise in dB), min_cosine, min_top1 and min_top5 (shares of rows) and
-    max_kl (nats): what every output has to keep, see `Quality`; nodes stay float32 for that, up to half of them.
+    max_kl (nats): what every output has to keep, see `Quality`; nodes stay float32 for that, up to half of them. gpu: a
+    key of the catalogue, as "h200": products that gain no time on this GPU, at the sizes of the inputs, stay floats.
+    measured: files of measured products that `tune` wrote there, whose times count instead of predicted ones.
 
     Calibration, scales and packing are ONNX Runtime's. Nothing is left behind where something fails. Raises ModelError,
     UsageError, NotVerifiedError where ONNX Runtime does not run the model here, and DisagreementError where an output
@@ -77,6 +82,7 @@ def quantize(
     want = formats.asked(
         format, algorithm=algorithm, block_size=block_size, zero_points=zero_points, exclude=exclude,
         precision=precision, goals=Goals(min_sqnr, min_cosine, min_top1, min_top5, max_kl), calibrated=bool(calibrate),
+        timing=timing.timing(gpu, measured),
     )  # fmt: skip
     for path in (output, _weights_of(output)):
         check_output(path)
@@ -109,6 +115,7 @@ def quantize(
         quality=chosen.quality,
         data=names,
         alone=chosen.alone,
+        times=source.times,
     )
 
 
@@ -121,12 +128,13 @@ class _Opened(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """What is quantized. taken: of `normalized`. left: what stays float. file: the float32 model."""
+    """What is quantized. taken: of `normalized`. left: what stays float. file: the float32 model. times: of `taken`."""
 
     file: read.Source
     normalized: ir.Model
     taken: Sequence[Product]
     left: Sequence[Refusal]
+    times: Times | None = None
 
 
 def _opened(model: Path, want: Asked, say: Progress) -> _Opened:
@@ -170,10 +178,16 @@ def _placed(opened: _Opened, want: Asked, original: Reference, scratch: Path, sa
         say("precision", "", 0, 0)
         model = lowering.normalized_file(lowering.lowered(model, original, want.precision, scratch))
     taken, left = products.place(model, want)
+    found = None
+    if want.timing is not None:
+        cases = [dict(case.sizes) for case in original.outputs]
+        bits = 0 if want.format.activations else want.format.bits
+        taken, slow, found = times.place(model, taken, cases, bits, want.timing)
+        left = [*left, *slow]
     if not taken:
         reasons = sorted({row.reason for row in left}) or ["it has no product or convolution with constant weights"]
         raise UsageError(f"{opened.file.path}: nothing to quantize: {'; '.join(reasons)}")
-    return _Source(opened.file, model, taken, left)
+    return _Source(opened.file, model, taken, left, found)
 
 
 def _chosen(

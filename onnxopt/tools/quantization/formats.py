@@ -9,6 +9,7 @@ import re
 import onnx_ir as ir
 
 from onnxopt.errors import UsageError
+from onnxopt.tools.quantization.timing import Timing
 from onnxopt.verification.quality import Goals
 
 
@@ -51,7 +52,8 @@ class Asked:
 
     block: rows of a weight that share a scale, 0 for formats without blocks. zero_points: whether blocks have one.
     exclude: of the names of nodes that stay float32. goals: that every output has to reach.
-    precision: of the values that stay floats, None for the model's own.
+    precision: of the values that stay floats, None for the model's own. timing: of the GPU to place products for, None
+    where times do not count.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Asked:
     exclude: re.Pattern[str] | None
     goals: Goals
     precision: ir.DataType | None
+    timing: Timing | None = None
 
 
 def asked(
@@ -74,6 +77,7 @@ def asked(
     goals: Goals,
     precision: str | None,
     calibrated: bool,
+    timing: Timing | None = None,
 ) -> Asked:
     """What was asked for. UsageError for values that do not exist, and for options that do not fit together."""
     chosen = FORMATS.get(name)
@@ -96,6 +100,10 @@ def asked(
         raise UsageError(f"precision {precision!r} is not {_LOWER}, the one in which quantizers store values")
     if precision is not None and name == "int8":
         raise UsageError("int8 is multiplied as float32 on CPUs; precision is for fp8, int4 and int8-weights")
+    if timing is not None and name == "int8":
+        raise UsageError(
+            "int8 gains no time on GPUs, where products run in float16; gpu and measured are for the others"
+        )
     block = 0 if chosen.activations else block_size or _DEFAULT_BLOCK
     return Asked(
         name,
@@ -106,6 +114,7 @@ def asked(
         _pattern(exclude),
         goals,
         None if precision is None else ir.DataType.FLOAT16,
+        timing,
     )
 
 

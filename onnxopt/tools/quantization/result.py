@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onnxopt.graph.refusal import Refusal
 from onnxopt.tools.quantization.products import Product
+from onnxopt.tools.quantization.times import Times
 from onnxopt.verification.quality import Quality
 
 
@@ -20,7 +21,7 @@ class Quantized:
     files with their weights. quality: of each output against the float32 model, run by ONNX Runtime on the CPU. data:
     names of the inputs that this was measured with, () for generated ones. alone: signal to noise in dB of the worst
     output with one product quantized and no other one, by node; measured where outputs miss a goal and no few products
-    are at fault.
+    are at fault. times: of the products on the GPU that they were placed for, where there is one.
     """
 
     path: Path
@@ -35,3 +36,4 @@ class Quantized:
     quality: tuple[Quality, ...]
     data: tuple[str, ...]
     alone: Mapping[str, float]
+    times: Times | None = None

@@ -106,6 +106,8 @@ def test_constants_are_fitted_in_every_element(length: int) -> None:
     assert fit(3 * np.arange(length)[:, None] + 7) == Affine(7, (3 if length > 1 else 0, 0))
     if length == 5:
         causal[0, 4, 0] = False
+        assert fit(causal) == Truth(Affine(0, (0, 1, -1)), (Affine(3, (0, -1, 1)),))
+        causal[0, 4, 2] = False
         assert fit(causal) is None
         assert fit(np.array([0, 1, 2, 3, 5])) is None
 
@@ -132,6 +134,38 @@ def test_what_an_added_mask_lets_through(body: str, kind: str, finite: bool) -> 
     model, values = known(body, constants="float weak = {-2}, float infinite = {-inf}")
     mask = masks.additive(graphs.value(model, "y"), values)
     assert (mask.kind, mask.finite) == (kind, finite)
+
+
+# i is a key, j the query.
+_NEAR = "c = LessOrEqual(i, j) e = Sub(j, three) f = Greater(i, e) g = And(c, f) "
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (_NEAR + "y = Where(g, none, low)", masks.Mask("local", 0, before=2)),
+        (_NEAR + "t = And(g, all) y = Where(t, none, low)", masks.Mask("local", 0, before=2)),
+        (
+            "d = Sub(j, i) a = Abs(d) g = LessOrEqual(a, three) y = Where(g, none, low)",
+            masks.Mask("local", 3, before=3),
+        ),
+        ("e = Sub(j, three) g = GreaterOrEqual(i, e) y = Where(g, none, low)", masks.Mask("local", None, before=3)),
+        (_NEAR + "n2 = Not(g) y = Where(n2, none, low)", masks.Mask("any")),  # what is far away
+        (_NEAR + "h = GreaterOrEqual(i, three) k = And(g, h) y = Where(k, none, low)", masks.Mask("any")),
+    ],
+)
+def test_what_a_local_mask_shows(body: str, expected: masks.Mask) -> None:
+    model, values = known(body, constants="int64 three = {3}, bool all = {1}")
+    assert masks.additive(graphs.value(model, "y"), values) == expected
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (2, 0), (3, 1), (1, 4), (9, 1)])
+def test_constant_local_masks(before: int, after: int) -> None:
+    apart = np.arange(6)[:, None] - np.arange(6)
+    shown = (apart <= before) & (-apart <= after)
+    limits = [Affine(after, (1, -1))] + [Affine(before, (-1, 1))] * (before < 5)
+    assert fit(shown) == Truth(limits[0], tuple(limits[1:]))
+    assert fit(np.broadcast_to(shown, (2, 6, 6))) is not None
 
 
 @pytest.mark.parametrize(

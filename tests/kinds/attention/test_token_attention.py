@@ -72,7 +72,7 @@ def test_it_becomes_a_kernel_with_its_lengths_inside(batch, past, packed) -> Non
     assert not kernel.cpu and kernel.name.startswith("GroupQueryAttention_")
     assert [n.op_type for n in model.graph] == [kernel.name]
     text = generate.generate([kernel])
-    assert f"attend<float16, {WIDTH}, {HEADS // GROUPS}, 4, 256, 2>(params)" in text
+    assert f"attend<float16, {WIDTH}, {HEADS // GROUPS}, 256, 0>(params)" in text
     assert '#include "attention/token_attention.cuh"' in text
 
 
@@ -93,7 +93,7 @@ def test_others_stay(changed, reason) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"heads": 3}, {"heads": 32}, {"width": 24}, {"heads": 16, "width": 256}, {"scale": float("inf")}]
+    "fields", [{"heads": 3}, {"heads": 64}, {"width": 24}, {"width": 512}, {"scale": float("inf")}]
 )
 def test_a_meaning_that_no_kernel_runs_is_refused(fields) -> None:
     good = TokenAttention(F16 * 3, F16 * 3, HEADS, GROUPS, WIDTH, 0.25)

@@ -15,6 +15,7 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 from tests.support.depthwise_models import bodiless
+from tests.support.extended_attention import random_extended
 from tests.support.flash_attention_models import Case, fused, random_case
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
@@ -48,6 +49,14 @@ def _worst(case: Case, model: Path, library: Path) -> float:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_random_attentions(dtype: str, tmp_path: Path) -> None:
     cases = [random_case(seed, dtype) for seed in range(_COUNT)]
+    library, models = _prepared(tmp_path, cases)
+    errors = [_worst(case, model, library) for case, model in zip(cases, models, strict=True)]
+    assert not [(case, error) for case, error in zip(cases, errors, strict=True) if not error <= 1]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_windows_caps_sinks_and_groups(dtype: str, tmp_path: Path) -> None:
+    cases = [random_extended(seed, dtype) for seed in range(_COUNT // 2)]
     library, models = _prepared(tmp_path, cases)
     errors = [_worst(case, model, library) for case, model in zip(cases, models, strict=True)]
     assert not [(case, error) for case, error in zip(cases, errors, strict=True) if not error <= 1]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.support import emulated
+from tests.support.packed_weights import STORED
 
 _MAIN = """
 #include "gemm/few_rows.cuh"
@@ -65,3 +66,54 @@ def test_few_rows(
     emulated.run(tmp_path, _MAIN % filled)
     found = np.fromfile(tmp_path / "y", np.float32).reshape(rows, columns)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-4)
+
+
+_PRODUCTS = """
+#include "matrix_words.h"
+#include "gemm/few_rows_products.cuh"
+using namespace onnxopt;
+int main() {
+  const unsigned rows = %(rows)d, columns = %(columns)d, depth = %(depth)d;
+  auto a = emulation::read<unsigned short>("a", rows * depth);
+  auto b = emulation::read<unsigned short>("b", columns * depth);
+  auto bias = emulation::read<unsigned short>("bias", columns);
+  auto residual = emulation::read<unsigned short>("residual", rows * columns);
+  std::vector<unsigned short> y(rows * columns);
+  const FewRowsParams params{a.data(), b.data(), bias.data(), residual.data(), y.data(), rows, columns, depth, 1, 0.5f,
+    2.0f};
+  emulation::launch((columns + 16 * %(tiles)d - 1) / (16 * %(tiles)d), %(threads)d, [&] {
+    few_rows_products<%(dtype)s, Activation::kNone, %(most)d, %(tiles)d, %(threads)d>(params);
+  });
+  emulation::write("y", y);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "columns", "depth", "tiles", "threads", "dtype"),
+    [
+        (1, 2, 40, 520, 2, 64, "float16"), (2, 2, 17, 1000, 1, 128, "bfloat16"), (3, 4, 33, 64, 1, 64, "float16"),
+        (4, 4, 64, 136, 2, 64, "float16"),
+    ],
+)  # fmt: skip
+def test_on_matrix_units(
+    tmp_path: Path, rows: int, most: int, columns: int, depth: int, tiles: int, threads: int, dtype: str
+) -> None:
+    """With infinities, in the weight and in a, that the zeros of other rows must not turn into NaN."""
+    rng, stored = np.random.default_rng(depth), STORED[dtype]
+    shapes = {"a": (rows, depth), "b": (columns, depth), "bias": (columns,), "residual": (rows, columns)}
+    given = {name: rng.standard_normal(shape).astype(stored) for name, shape in shapes.items()}
+    given["b"][3, 5], given["b"][5, 40] = np.inf, np.nan
+    for name, value in given.items():
+        value.tofile(tmp_path / name)
+    filled = {
+        "rows": rows, "columns": columns, "depth": depth, "tiles": tiles, "threads": threads, "most": most,
+        "dtype": dtype,
+    }  # fmt: skip
+    emulated.run(tmp_path, _PRODUCTS % filled)
+    wide = {name: value.astype(np.float64) for name, value in given.items()}
+    expected = 0.5 * (wide["a"] @ wide["b"].T) + wide["bias"] + 2.0 * wide["residual"]
+    assert np.isinf(expected[:, 3]).all() and np.isnan(expected[:, 5]).all()
+    found = np.fromfile(tmp_path / "y", stored).reshape(rows, columns).astype(np.float64)
+    bound = 1e-3 if dtype == "float16" else 8e-3
+    np.testing.assert_allclose(found, expected, rtol=bound, atol=bound * np.abs(expected[:, :3]).max())

@@ -9,8 +9,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxopt.codegen import generate, kernels_json
 from onnxopt.fusion import entry_points
-from onnxopt.kinds.gemm.few_rows import FewRowsVariant
+from onnxopt.kinds.gemm import few_rows
+from onnxopt.kinds.gemm.few_rows import FewRowsProductsVariant, FewRowsVariant
 from onnxopt.kinds.gemm.kind import GEMM
+from onnxopt.program.gemm import Gemm
 from tests.support.fusing import fuse, outline
 
 
@@ -38,29 +40,44 @@ def kernel_of(dims, *, turned=True, uses=1):
 @pytest.mark.parametrize(
     ("dims", "rows"),
     [
-        ((1, 1), [1]),
+        ((1, 1), [2]),
         ((2,), [2]),
         ((1, 2, 1), [2]),
-        ((3,), []),
+        ((3,), [4]),
+        ((5,), []),
         ((8, 128), []),
-        (("batch", 1), [1, 2]),
+        (("batch", 1), [2, 4]),
         (("batch", 197), []),
         (("batch", "sequence"), []),
     ],
 )
 def test_rows_that_may_be_few(dims, rows) -> None:
     kernel = kernel_of(dims)
-    assert all(isinstance(v, FewRowsVariant) for v in kernel.variants)
+    assert all(isinstance(v, FewRowsProductsVariant) for v in kernel.variants)
     assert [v.rows for v in kernel.variants] == rows
     text = generate.generate([kernel])
-    assert ('#include "gemm/few_rows.cuh"' in text) == bool(rows)
+    assert ('#include "gemm/few_rows_products.cuh"' in text) == bool(rows)
     assert text.count("FewRowsParams params") == len(rows)
 
 
 def test_one_kernel_for_several_products() -> None:
     kernel = kernel_of(("batch", 1), uses=3)
     assert len(kernel.sites) == 3
-    assert [v.rows for v in kernel.variants] == [1, 2]
+    assert [v.rows for v in kernel.variants] == [2, 4]
+
+
+@pytest.mark.parametrize(("columns", "block"), [(96, 16), (4224, 16), (4225, 32), (0, 32)])
+def test_columns_of_a_block(columns: int, block: int) -> None:
+    """Small blocks of many warps where columns are few, so that every multiprocessor has some."""
+    for v in few_rows.entry_points("k", Gemm(("float16",) * 2, ("float16",), transpose_b=True), columns or 11264):
+        assert isinstance(v, FewRowsProductsVariant)
+        assert v.threads // 32 * v.columns == block
+        assert v.shared == 64 << 10  # what every GPU since compute capability 7.5 has
+
+
+def test_float32_is_added_in_threads() -> None:
+    variants = few_rows.entry_points("k", Gemm(("float32",) * 2, ("float32",), transpose_b=True), 96)
+    assert [(type(v), v.rows) for v in variants] == [(FewRowsVariant, 1), (FewRowsVariant, 2)]
 
 
 def test_a_weight_as_it_is_has_no_entry_point() -> None:
@@ -70,4 +87,4 @@ def test_a_weight_as_it_is_has_no_entry_point() -> None:
 def test_tune_has_nothing_to_add() -> None:
     kernel = kernel_of((1,))
     assert entry_points.with_alternatives(kernel) == kernel
-    assert '"rows": 1' in kernels_json.to_json([kernel], None)
+    assert '"rows": 2' in kernels_json.to_json([kernel], None)

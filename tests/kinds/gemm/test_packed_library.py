@@ -68,7 +68,7 @@ def test_every_layout(tmp_path: Path) -> None:
     for given, found in zip(feeds, results, strict=True):
         for k, name in enumerate(names):
             check(found[name], given[f"x{k}"].astype(np.float64) @ products.weights[name].T, "float16")
-    assert launched == {"codes16", "codes8"}
+    assert launched == {"row", "codes16", "codes8"}
 
 
 def test_entry_points_by_columns_and_rows(tmp_path: Path) -> None:
@@ -77,12 +77,12 @@ def test_entry_points_by_columns_and_rows(tmp_path: Path) -> None:
     for name, columns in (("few", 2112), ("some", 2128), ("many", 4240)):
         products.product(name, "x", Weight(columns, 64))
     outputs = dict.fromkeys(products.weights, "float16")
-    feeds = [{"x": drawn((1, 1, 64))}, {"x": drawn((1, 24, 64))}]
+    feeds = [{"x": drawn((1, rows, 64))} for rows in (1, 2, 24)]
     results, launched = run(tmp_path, products, {"x": ("float16", [1, "s", 64])}, outputs, feeds)
     for given, found in zip(feeds, results, strict=True):
         for name, weight in products.weights.items():
             check(found[name], given["x"].astype(np.float64) @ weight.T, "float16")
-    assert launched == {"codes16", "codes8", "codes4"}
+    assert launched == {"row", "codes16", "codes8", "codes4"}
 
 
 def test_many_rows_widen_the_weight(tmp_path: Path) -> None:
@@ -99,9 +99,10 @@ def test_bfloat16(tmp_path: Path, bits: int) -> None:
     products.node("Cast", ["x"], "x16", to=ir.DataType.BFLOAT16.value)
     products.product("p", "x16", weight)
     products.node("Cast", ["p"], "y", to=ir.DataType.FLOAT.value)
-    feeds = {"x": drawn((5, 384)).astype(np.float32)}
-    ((found,), _) = (r := run(tmp_path, products, {"x": ("float32", ["s", 384])}, {"y": "float32"}, [feeds]))[0], r[1]
-    check(found["y"], feeds["x"].astype(dtype).astype(np.float64) @ products.weights["p"].T, "bfloat16")
+    feeds = [{"x": drawn((rows, 384)).astype(np.float32)} for rows in (1, 5)]
+    results, _ = run(tmp_path, products, {"x": ("float32", ["s", 384])}, {"y": "float32"}, feeds)
+    for given, found in zip(feeds, results, strict=True):
+        check(found["y"], given["x"].astype(dtype).astype(np.float64) @ products.weights["p"].T, "bfloat16")
 
 
 def test_epilogues(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_gate_and_up(tmp_path: Path, activation: str, columns: int, warps: int) 
         g, u = np.split(given["x"].astype(np.float64) @ products.weights["p"].T + bias, 2, axis=-1)
         tanh = 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
         check(found["y"], (g / (1 + np.exp(-g)) if activation == "silu" else tanh) * u, "float16")
-    assert launched == {f"codes{warps}"}
+    assert launched == {f"codes{warps}", *(["row"] if weight.bits == 4 else [])}
 
 
 def test_gate_and_up_of_many_rows(tmp_path: Path) -> None:

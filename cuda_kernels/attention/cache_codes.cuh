@@ -1,0 +1,162 @@
+// Caches of 8-bit codes: int8, or floats of 8 bits, times scales of the tensor, a head, an element of heads, or both.
+//
+// A lane has the same elements of every key. So keys' scales are part of the query, and values' scales are multiplied
+// with the sum at the end: a code costs no more than its conversion. New tokens become codes before anything reads
+// them.
+#pragma once
+
+#include "attention/cache_codes_abi.h"
+#include "attention/masked_attention.cuh"
+#include "device/narrow_float8.cuh"
+
+namespace onnxopt {
+
+// Floats of four codes that lie in a word.
+template <typename C>
+__device__ inline void widen_codes(uint32_t word, float (&numbers)[4]);
+
+// With 128 added, a code is the last byte of the mantissa of 2^23.
+template <>
+__device__ inline void widen_codes<int8_t>(uint32_t word, float (&numbers)[4]) {
+  const uint32_t positive = word ^ 0x80808080u;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    numbers[i] = __uint_as_float(__byte_perm(positive, 0x4b000000u, 0x7440u + i)) - 8388736.0f;
+  }
+}
+
+template <>
+__device__ inline void widen_codes<float8e4m3fn>(uint32_t word, float (&numbers)[4]) {
+#if __CUDA_ARCH__ >= 890
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(word >> (16 * i))));
+    numbers[2 * i] = ptx::half_to_float(static_cast<uint16_t>(pair));
+    numbers[2 * i + 1] = ptx::half_to_float(static_cast<uint16_t>(pair >> 16));
+  }
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i) numbers[i] = widen(float8e4m3fn{static_cast<uint8_t>(word >> (8 * i))});
+#endif
+}
+
+// To nearest even, saturating. NaN becomes the lowest code of int8, as in ONNX Runtime's QuantizeLinear.
+template <typename C>
+__device__ inline C narrow_code(float x) {
+  return Narrow<C>::from(x);
+}
+
+template <>
+__device__ inline int8_t narrow_code<int8_t>(float x) {
+  const float rounded = ::rintf(x);
+  return static_cast<int8_t>(rounded > -128.0f ? (rounded < 127.0f ? rounded : 127.0f) : -128.0f);
+}
+
+// C: of the codes. S: of the scales.
+template <typename T, typename C, typename S>
+struct CodedCache {
+  using Code = C;
+  using Scales = CacheScales;
+  static constexpr int kVector = 16 / sizeof(T);
+  static constexpr bool kSame = false;
+  using Words = Vector<C, kVector>;
+
+  const CacheScales& scales;
+  const unsigned head;     // of keys
+  const unsigned element;  // the first one of the lane
+
+  __device__ CodedCache(const CacheScales& scales, unsigned head, unsigned element)
+      : scales(scales), head(head), element(element) {}
+
+  // Read where they are used, and in no register in between.
+  __device__ float of_keys(int j) const {
+    return widen(static_cast<const S*>(scales.k)[head * scales.k_head + (element + j) * scales.k_element]);
+  }
+  __device__ float of_values(int j) const {
+    return widen(static_cast<const S*>(scales.v)[head * scales.v_head + (element + j) * scales.v_element]);
+  }
+
+  __device__ float of_query(float x, int j) const { return x * of_keys(j); }
+
+  template <int kRows>
+  __device__ void scale(Attended<kVector> (&attended)[kRows]) const {
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      const float scale = of_values(j);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) attended[r].value[j] *= scale;
+    }
+  }
+
+  __device__ Words key(const Vector<T, kVector>& x) const {
+    Words y;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) y.at[j] = code(widen(x.at[j]), of_keys(j));
+    return y;
+  }
+
+  __device__ Words value(const Vector<T, kVector>& x) const {
+    Words y;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) y.at[j] = code(widen(x.at[j]), of_values(j));
+    return y;
+  }
+
+  __device__ C code(float x, float scale) const {
+    if (scales.by_reciprocal == 0) return narrow_code<C>(x / scale);
+    return narrow_code<C>(x * (scale == 0.0f ? 0.0f : 1.0f / scale));
+  }
+
+  // What the arithmetic reads: of kCount keys from `first` on, of those that were loaded.
+  template <int kCount>
+  struct Numbers {
+    Vector<float, kVector> keys[kCount];
+    Vector<float, kVector> values[kCount];
+    bool valid[kCount];
+
+    template <int kLoads>
+    __device__ Numbers(const Words (&of_keys)[kLoads], const Words (&of_values)[kLoads], const bool (&are)[kLoads],
+                       int first) {
+#pragma unroll
+      for (int u = 0; u < kCount; ++u) {
+        valid[u] = are[first + u];
+        widen_all(of_keys[first + u], keys[u]);
+        widen_all(of_values[first + u], values[u]);
+      }
+    }
+  };
+
+  __device__ static void widen_all(const Words& codes, Vector<float, kVector>& x) {
+#pragma unroll
+    for (int w = 0; w < kVector / 4; ++w) {
+      float four[4];
+      widen_codes<C>(codes.words[w], four);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x.at[4 * w + i] = four[i];
+    }
+  }
+};
+
+// kParts: in which the keys under way become floats, so that few are.
+template <typename T, typename C, typename S, int kParts, int kWidth, int kHeads, int kUnroll, int kThreads>
+__device__ inline void attend_to_codes(const TokenAttentionOfCodesParams& params) {
+  let_next_begin();
+  wait_for_previous();
+  const TokenCache<T, kWidth, kHeads, C> cache(params);
+  CacheLanes<T, kWidth, kHeads, kThreads, false, CodedCache<T, C, S>, kUnroll, kParts>::attend(cache, params.scales,
+                                                                                               params.parts);
+}
+
+template <typename T, typename C, typename S, int kParts, int kWidth, int kRows, int kUnroll, int kThreads, bool kSlots>
+__device__ inline void attend_masked_to_codes(const MaskedAttentionOfCodesParams& params) {
+  let_next_begin();
+  wait_for_previous();
+  __shared__ int slots[kMostNew];
+  place_slots<kSlots>(params, slots);
+  const MaskedCache<T, kWidth, kRows, kSlots, C> cache(params, slots);
+  CacheLanes<T, kWidth, kRows, kThreads, true, CodedCache<T, C, S>, kUnroll, kParts>::attend(cache, params.scales,
+                                                                                             params.parts);
+}
+
+}  // namespace onnxopt

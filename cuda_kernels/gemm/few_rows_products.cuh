@@ -1,0 +1,139 @@
+// A product of few rows of 16-bit floats on the matrix units: as fast as the weights come from memory.
+//
+// A matrix product has 8 rows of a. Where fewer are there, the others are their next parts, of 16 elements: in the
+// product of a part, all rows but that part's are zero, and the sums of several parts lie beside each other. So a lane
+// loads only its own part of a. What is times zero adds nothing, unless it is an infinity: where a sum is not a number,
+// it is computed once more, by itself. Sums are float32.
+#pragma once
+
+#include "device/early_launch.cuh"
+#include "gemm/few_rows.cuh"
+#include "gemm/weight_chunks.cuh"
+
+namespace onnxopt {
+
+template <typename T, Activation kActivation, int kRows, typename Tile>
+struct FewRowsProduct : WeightChunks<Tile, 1> {
+  using Base = WeightChunks<Tile, 1>;
+  using Base::first;
+  using Base::lane;
+  using Base::warp;
+  using typename Base::Sums;
+  using typename Base::Words;
+  static constexpr int kOfChunk = Tile::kBytes / sizeof(T);
+  static constexpr int kParts = kOfChunk / 16;
+  static constexpr int kSlots = 8 / kRows;  // parts side by side
+  static constexpr int kPasses = kParts / kSlots;
+  static_assert(kSlots <= kParts && sizeof(T) == 2, "a chunk has four parts");
+
+  const FewRowsParams& p;
+  const T* a;  // what the lane reads of the first chunk
+
+  __device__ explicit FewRowsProduct(const FewRowsParams& params)
+      : Base(params.b, blockIdx.x, params.columns, params.depth * sizeof(T)), p(params) {
+    const unsigned row = min(static_cast<unsigned>(lane / 4 / kSlots), p.rows - 1);
+    a = static_cast<const T*>(p.a) + uint64_t{row} * p.depth + lane / 4 % kSlots * 16 + lane % 4 * 2;
+  }
+
+  // Of the lane's parts; zeros behind the end.
+  __device__ void load(unsigned chunk, uint32_t (&x)[kPasses][2]) const {
+    const T* const from = a + chunk * kOfChunk;
+    const unsigned begin = chunk * kOfChunk + lane / 4 % kSlots * 16;
+#pragma unroll
+    for (int q = 0; q < kPasses; ++q) {
+      const unsigned element = begin + q * kSlots * 16;
+      const uint32_t* const at = reinterpret_cast<const uint32_t*>(from + q * kSlots * 16);
+      x[q][0] = element < p.depth ? at[0] : 0;
+      x[q][1] = element + 8 < p.depth ? at[4] : 0;
+    }
+  }
+
+  __device__ void add_chunk(int stage, const uint32_t (&x)[kPasses][2], Sums& sums) const {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      Words words;
+      Base::take(stage, 2 * part, words);
+      const bool is_mine = kSlots == 1 || lane / 4 % kSlots == part % kSlots;
+      const uint32_t low = is_mine ? x[part / kSlots][0] : 0;
+      const uint32_t high = is_mine ? x[part / kSlots][1] : 0;
+#pragma unroll
+      for (int t = 0; t < Tile::kTiles; ++t) Product<T>::add(sums.at[t], words.at[t], low, high, sums.at[t]);
+    }
+  }
+
+  __device__ float plain_sum(unsigned column, unsigned row) const {
+    const T* const x = static_cast<const T*>(p.a) + uint64_t{row} * p.depth;
+    const T* const w = static_cast<const T*>(p.b) + uint64_t{column} * p.depth;
+    float sum = 0.0f;
+#pragma unroll 1
+    for (unsigned k = 0; k < p.depth; ++k) sum += widen(x[k]) * widen(w[k]);
+    return sum;
+  }
+
+  __device__ void store(const Sums& sums) const {
+    Base::template share<kSlots>(sums);
+    for (unsigned k = threadIdx.x; k < Tile::kColumns * p.rows; k += Tile::kThreads) {
+      const unsigned column = first + k % Tile::kColumns;
+      const unsigned row = k / Tile::kColumns;
+      if (column >= p.columns) continue;
+      float sum = Base::sum_of_warps(k % Tile::kColumns, row);
+      if (sum != sum) sum = plain_sum(column, row);
+      const uint64_t at = uint64_t{row} * p.columns + column;
+      float y = p.alpha * sum;
+      if (p.bias != nullptr) y += widen(static_cast<const T*>(p.bias)[column]);
+      if (p.residual != nullptr) y += p.beta * widen(static_cast<const T*>(p.residual)[at]);
+      static_cast<T*>(p.output)[at] = Narrow<T>::from(activate<kActivation>(y));
+    }
+  }
+
+  __device__ void run() const {
+    const unsigned chunks = Base::chunks();
+    let_next_begin();
+    if (!p.b_is_constant) wait_for_previous();
+#pragma unroll
+    for (int s = 0; s < Tile::kStages; ++s) {
+      const unsigned chunk = warp + s * Tile::kWarps;
+      if (chunk < chunks) {
+        Base::fetch(chunk, s);
+      } else {
+        end_group();
+      }
+    }
+    wait_for_previous();
+    Sums sums;
+    Base::clear(sums);
+    for (unsigned begin = warp; begin < chunks; begin += Tile::kStages * Tile::kWarps) {
+#pragma unroll
+      for (int s = 0; s < Tile::kStages; ++s) {
+        const unsigned chunk = begin + s * Tile::kWarps;
+        if (chunk >= chunks) break;
+        uint32_t x[kPasses][2];
+        load(chunk, x);
+        wait_for_groups<Tile::kStages - 1>();
+        __syncwarp();
+        add_chunk(s, x, sums);
+        const unsigned next = chunk + Tile::kStages * Tile::kWarps;
+        if (next < chunks) {
+          __syncwarp();
+          Base::fetch(next, s);
+        } else {
+          end_group();
+        }
+      }
+    }
+    store(sums);
+  }
+};
+
+// Up to kRows rows. GPUs without copies that go on by themselves add in threads instead.
+template <typename T, Activation kActivation, int kRows, int kTiles, int kThreads>
+__device__ inline void few_rows_products(const FewRowsParams& params) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  FewRowsProduct<T, kActivation, kRows, ChunkTile<kThreads / 32, kTiles, 2>>(params).run();
+#else
+  constexpr int kColumns = 16 * kTiles / (kThreads / 32);  // of a warp
+  few_rows<T, kActivation, kRows, kColumns, 8 / kColumns, kThreads>(params);
+#endif
+}
+
+}  // namespace onnxopt

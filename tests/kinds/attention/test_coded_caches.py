@@ -1,0 +1,214 @@
+"""Attention to caches of 8-bit codes: which graphs become a kernel, and loops of tokens beside ONNX Runtime's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto
+
+from onnxopt import pipeline
+from onnxopt.graph.normalize import normalize
+from onnxopt.graph.rewrite import rewrite
+from onnxopt.kinds.attention.kind import ATTENTION
+from onnxopt.program.attention import CacheCodes, TokenAttention
+from onnxopt.tools.explain import describe
+from tests.support import custom_ops_artifact as artifact
+from tests.support.coded_caches import GROUPS, HEADS, STORED, WIDTH, Cache, drawn, operator, run, spelled_out
+from tests.support.fusing import cpu_kernels_forced, fuse, outline
+
+STEPS = 6
+
+
+def planned(cache: Cache, folder: Path):
+    model = ir.serde.deserialize_model(spelled_out(cache))
+    normalize(model)
+    rewrite(model, folder)
+    return model, fuse(model)
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        Cache(), Cache(heads=GROUPS), Cache(per="head"), Cache(per="element", mask=True), Cache(tokens=3, mask=True),
+        Cache("float8e4m3fn", wide=True, numbers=True), Cache(dtype=TensorProto.BFLOAT16, wide=True, per="head"),
+        Cache(slots=True, mask=True, tokens=2, per="head"), Cache("int8", numbers=True, per="element"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_spelled_out_attention_becomes_a_kernel(cache: Cache, tmp_path: Path) -> None:
+    model, plan = planned(cache, tmp_path)
+    (region,) = plan.regions
+    assert region.kind is ATTENTION
+    meaning = region.meaning
+    assert isinstance(meaning, TokenAttention) and meaning.codes is not None
+    meaning.verify()
+    assert (meaning.codes.k_per, meaning.codes.by_reciprocal) == (cache.per, False)
+    assert meaning.inputs[meaning.past_k] == cache.codes and (meaning.mask is not None) == cache.mask
+    (kernel,) = outline(model, plan)
+    assert {"QuantizeLinear", "DequantizeLinear"} <= set(kernel.ops)
+
+
+@pytest.mark.parametrize(
+    "cache", [Cache(zero=3), Cache("uint8"), Cache(tokens=2)], ids=["zero point", "dtype", "several without a mask"]
+)
+def test_others_stay(cache: Cache, tmp_path: Path) -> None:
+    _, plan = planned(cache, tmp_path)
+    assert not any(region.kind is ATTENTION for region in plan.regions)
+
+
+def test_scales_of_both_sides_must_be_equal(tmp_path: Path) -> None:
+    proto = spelled_out(Cache())
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float16(0.05), "other"))
+    (node,) = (n for n in proto.graph.node if n.output[0] == "k.codes")
+    node.input[1] = "other"
+    model = ir.serde.deserialize_model(proto)
+    normalize(model)
+    rewrite(model, tmp_path)
+    assert not any(region.kind is ATTENTION for region in fuse(model).regions)
+
+
+@pytest.mark.parametrize("codes", ["int8", "float8e4m3fn"])
+def test_the_operator_becomes_a_kernel(codes: str) -> None:
+    model = ir.serde.deserialize_model(operator(codes=codes))
+    (region,) = fuse(model).regions
+    assert region.meaning.codes == CacheCodes(5, 6, "channel", "channel", by_reciprocal=True)
+    assert [v.name for v in region.inputs] == ["q", "k", "v", "pk", "pv", "sk", "sv"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"codes": "uint8"}, "The kernel reads caches of int8 and float8e4m3fn"),
+        ({"kv_cache_bit_width": 4}, "kv_cache_bit_width = 4"),
+        ({"v_quant_type": "NONE"}, "does not say how both keys and values are quantized"),
+    ],
+)
+def test_the_reason_against_other_operators(changed: dict[str, object], reason: str) -> None:
+    plan = fuse(ir.serde.deserialize_model(operator(**changed)))
+    assert not any(region.kind is ATTENTION for region in plan.regions)
+    assert any(reason in refusal.reason for refusal in plan.refusals)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(
+    "cache",
+    [
+        Cache(), Cache(per="element", numbers=True), Cache(per="head", tokens=3, mask=True, wide=True),
+        Cache(slots=True, mask=True, tokens=2, per="head"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_loops_of_tokens(cache: Cache, tmp_path: Path) -> None:
+    onnx.save(spelled_out(cache), tmp_path / "model.onnx")
+    with cpu_kernels_forced():
+        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
+    assert [kernel.kind for kernel in made.manifest.kernels] == ["attention"]
+    settings = ort.SessionOptions()
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    ours = made.session(providers=["CPUExecutionProvider"])
+    theirs = ort.InferenceSession(tmp_path / "model.onnx", settings, providers=["CPUExecutionProvider"])
+    rng, batch = np.random.default_rng(3), 2
+    held = 9 if cache.slots else 0
+    caches = [np.zeros((batch, GROUPS, held, WIDTH), STORED[cache.codes]) for _ in "kv"]
+    for step in range(STEPS):
+        given = drawn(rng, cache, batch) | dict(zip(("pk", "pv"), caches, strict=True))
+        keys = held if cache.slots else cache.tokens * (step + 1)
+        if cache.mask:
+            seen = np.arange(keys) <= np.arange(keys - cache.tokens, keys)[:, None]
+            given["mask"] = np.broadcast_to(np.where(seen, 0, -1e4), (batch, 1, cache.tokens, keys)).astype(np.float16)
+        if cache.slots:
+            given["slots"] = rng.permutation(held)[: cache.tokens, None]
+        expected, found = theirs.run(None, given), ours.run(None, given)
+        assert all(map(np.array_equal, found[1:], expected[1:]))
+        np.testing.assert_allclose(found[0].astype(np.float32), expected[0].astype(np.float32), atol=6e-3)
+        caches = found[1:]
+    assert np.unique(caches[0]).size > 50
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("per", ["PER_TENSOR", "PER_CHANNEL"])
+def test_loops_of_the_operator(per: str, tmp_path: Path) -> None:
+    """ONNX Runtime multiplies new tokens by the reciprocal of the scale, which decides at halves."""
+    onnx.save(operator(k_quant_type=per), tmp_path / "model.onnx")
+    with cpu_kernels_forced():
+        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
+    assert [kernel.kind for kernel in made.manifest.kernels] == ["attention"]
+    ours = made.session(providers=["CPUExecutionProvider"])
+    theirs = ort.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    rng, batch = np.random.default_rng(4), 2
+    shape = (1,) if per == "PER_TENSOR" else (1, GROUPS, 1, WIDTH)
+    scales = [rng.uniform(0.02, 0.04, shape).astype(np.float32) for _ in "kv"]
+    caches = [rng.integers(-128, 128, (batch, GROUPS, 3, WIDTH)).astype(np.int8) for _ in "kv"]
+    for _ in range(STEPS):
+        given = drawn(rng, Cache(), batch) | dict(zip(("pk", "pv", "sk", "sv"), (*caches, *scales), strict=True))
+        halves = rng.integers(-90, 90, (batch, 1, GROUPS, WIDTH)) + 0.5
+        given["k"] = (halves * scales[0].reshape(-1, WIDTH if per == "PER_CHANNEL" else 1)).astype(np.float16)
+        given["k"] = given["k"].reshape(batch, 1, GROUPS * WIDTH)
+        expected, found = theirs.run(None, given), ours.run(None, given)
+        assert all(map(np.array_equal, found[1:], expected[1:]))
+        np.testing.assert_allclose(found[0].astype(np.float32), expected[0].astype(np.float32), atol=6e-3)
+        caches = found[1:]
+
+
+@pytest.mark.usefixtures("library")
+def test_a_loop_of_float8(tmp_path: Path) -> None:
+    cache = Cache("float8e4m3fn", wide=True, numbers=True, per="head")
+    onnx.save(spelled_out(cache), tmp_path / "model.onnx")
+    with cpu_kernels_forced():
+        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
+    assert "reads the cache as float8e4m3fn codes" in describe(made.manifest, kernels=True)
+    ours = made.session(providers=["CPUExecutionProvider"])
+    theirs = ort.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    rng, batch = np.random.default_rng(5), 2
+    caches = [np.zeros((batch, GROUPS, 0, WIDTH), STORED[cache.codes]) for _ in "kv"]
+    for _ in range(STEPS):
+        given = drawn(rng, cache, batch) | dict(zip(("pk", "pv"), caches, strict=True))
+        expected, found = (run(session, given, cache.codes) for session in (theirs, ours))
+        assert all(
+            np.array_equal(a.view(np.uint8), b.view(np.uint8)) for a, b in zip(found[1:], expected[1:], strict=True)
+        )
+        np.testing.assert_allclose(found[0].astype(np.float32), expected[0].astype(np.float32), atol=6e-3)
+        caches = [x.view(STORED[cache.codes]) for x in found[1:]]
+
+
+GOOD = TokenAttention(
+    ("float16", "int8", "int8", "float32"), ("float16", "int8", "int8"), HEADS, GROUPS, WIDTH, 0.25,
+    codes=CacheCodes(3, 3),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"inputs": ("float16", "int8", "int8", "int8")}, {"inputs": ("float16", "uint8", "uint8", "float32")},
+        {"outputs": ("float16",) * 3}, {"codes": CacheCodes(3, 3, "row")}, {"codes": None},
+    ],
+)  # fmt: skip
+def test_a_meaning_that_no_kernel_runs_is_refused(fields: dict[str, object]) -> None:
+    GOOD.verify()
+    with pytest.raises(ValueError, match=r"inputs|outputs|codes"):
+        dataclasses.replace(GOOD, **fields).verify()
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"k_per": "row"}, "is not tensor, head, element or channel"),
+        ({"k_scale": 1}, "inputs"),
+        ({"by_reciprocal": 1}, "is not true or false"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path: Path, changed: dict[str, object], said: str) -> None:
+    meaning = GOOD.to_json()
+    meaning["codes"] |= changed
+    row = {"name": artifact.NAME, "kind": "attention", **meaning, "cpu": True, "variants": []}
+    library = artifact.write(tmp_path, [row])
+    with pytest.raises(Exception, match=said):
+        ort.SessionOptions().register_custom_ops_library(str(library))
