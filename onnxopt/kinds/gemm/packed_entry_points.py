@@ -27,8 +27,8 @@ _SHAPES = {
 }
 # The same with a gate, whose columns and up's are matrices of their own.
 _GATED = {2: {4: (2, 1)}, 4: {8: (2, 2), 4: (2, 3)}, 8: {8: (2, 2), 4: (2, 3)}}
-# Of one row the same, and warps by columns, both sides of a gate together: up to so many columns, all blocks run at once
-# on a large GPU. With more, blocks are small, so that the last ones are done soon after the others.
+# Of one row the same, and warps by columns, both sides of a gate together: up to so many columns, all blocks run at
+# once on a large GPU. With more, blocks are small, so that the last ones are done soon after the others.
 _ONE_ROW = {16: (1, 2), 8: (2, 2), 4: (4, 3)}
 _ONE_ROW_WARPS = ((16 * 264, 16), (64 * 396, 4), (math.inf, 8))
 _ONE_ROW_BITS, _LEAST_GROUP_OF_ONE_ROW = 4, 32
