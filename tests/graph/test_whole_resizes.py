@@ -30,6 +30,16 @@ def test_whole_factors_become_scales(body: str, scales: list[int]) -> None:
     np.testing.assert_allclose(run(after, feeds)[0], run(model, feeds)[0], rtol=1e-6)
 
 
+def test_a_name_that_is_taken() -> None:
+    constants = f"{_CONSTANTS}, float y_scales = {{2}}"
+    model = graph(
+        "float[N, 3, H, W] x", "float[] z",
+        "s = Shape(x)  t = Mul(s, c)  y = Resize(x, , , t)  z = Mul(y, y_scales)", constants=constants,
+    )  # fmt: skip
+    feeds = {"x": np.ones((1, 3, 2, 2), np.float32)}
+    np.testing.assert_array_equal(run(normalize.normalize(model).model, feeds)[0], np.full((1, 3, 4, 6), 2, np.float32))
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -55,11 +55,13 @@ def _factors(node: ir.Node, known: Knowledge) -> list[int] | None:
 
 
 def _scale(node: ir.Node, factors: list[int]) -> None:
-    name = f"{node.outputs[0].name}_scales"
-    scales = ir.Value(name=name, const_value=ir.tensor(np.array(factors, np.float32), name=name))
-    scales.shape, scales.dtype = ir.Shape([len(factors)]), ir.DataType.FLOAT
     graph = node.graph
     assert isinstance(graph, ir.Graph)
+    name = f"{node.outputs[0].name}_scales"
+    while name in graph.initializers:
+        name += "_"
+    scales = ir.Value(name=name, const_value=ir.tensor(np.array(factors, np.float32), name=name))
+    scales.shape, scales.dtype = ir.Shape([len(factors)]), ir.DataType.FLOAT
     graph.register_initializer(scales)
     node.resize_inputs(_SIZES)
     node.replace_input_with(_SIZES - 1, scales)
