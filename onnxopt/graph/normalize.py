@@ -34,6 +34,7 @@ from onnxopt.graph.passes.shape_subgraphs import SimplifyShapesPass
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
 from onnxopt.graph.passes.simplified_norms import SimplifiedNormsPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
+from onnxopt.graph.passes.whole_resizes import WholeResizesPass
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
 _FUNCTIONS_IR_VERSION = 8  # oldest with model-local functions, which outline makes
@@ -166,6 +167,7 @@ def _simplify(model: ir.Model, growth: float) -> None:
         _merge_equal(model)  # what moving codes does to a value depends on how many nodes read it
     if rules is not None:
         _run("padding as convolutions state it", SamePaddingPass(), model)
+        _run("scaling by whole factors", WholeResizesPass(), model)
     for _ in range(_ROUNDS):
         changed = _run("shape inference", simplify_shapes, model).modified
         changed |= _run("constant folding", fold, model)

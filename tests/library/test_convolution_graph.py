@@ -242,7 +242,7 @@ def test_where_shapes_come_and_go_nothing_is_compiled(
     meaning = convolution(3 + ("residual" in fields), **fields)
     shapes = [[2, 5, 4, 8], [8, 3, 3, 8], [8], [2, 5, 4, 8]][: len(meaning.inputs)]
     log = drive(program, tmp_path, meaning, shapes, soon=soon)
-    (graph,) = log.of_kind(GRAPH)
+    *_, graph = log.of_kind(GRAPH)
     assert len(graph.numbers(801)) == operations and 803 not in graph.values
     assert [line for line in log.lines if line.startswith(("activate", "add"))] == behind
     (pack,) = [d for d in log.of_kind(PACK) if d.ok]
@@ -272,14 +272,24 @@ def test_a_measured_choice_is_compiled_for_its_shape(program: Path, tmp_path: Pa
     assert [803 in graph.values for graph in log.of_kind(GRAPH)] == [False]
 
 
-@pytest.mark.parametrize(("refused", "runs"), [("", "11"), ("1", "10")])
-def test_a_choice_for_about_this_size_is_taken_without_the_heuristic(
-    program: Path, tmp_path: Path, refused: str, runs: str
-) -> None:
-    shapes = [[2, 5, 4, 8], [8, 3, 3, 8]]
-    log = drive(program, tmp_path, convolution(2), shapes, soon=True, near=True, FAKE_REFUSED=refused)
-    assert [line.split()[0] for line in log.starting("execute")] == [runs]
-    assert bool(log.of_kind(HEURISTIC)) is bool(refused)
+def test_the_heuristic_is_asked_for_a_power_of_two_of_pixels(program: Path, tmp_path: Path) -> None:
+    """So the plan of a shape does not depend on the shapes that came before."""
+    window = Window((3, 3), strides=(1, 2), auto_pad="SAME_UPPER")
+    log = drive(program, tmp_path, convolution(2, window=window), [[3, 5, 7, 8], [8, 3, 3, 8]], soon=True)
+    asked, own = log.of_kind(GRAPH)
+    (heuristic,) = log.of_kind(HEURISTIC)
+    assert log.made[int(heuristic.values[201][0])] is asked
+    dims = [t.numbers(902) for t in log.of_kind(TENSOR) if t.numbers(906) == [X]]
+    assert dims == [[1, 8, 8, 16], [3, 8, 5, 7]]  # 64 pixels of results for 60
+    (asked_plan, plan) = log.of_kind(PLAN)
+    assert asked_plan.ok and plan.ok and own.ok
+    assert [line.split()[0] for line in log.starting("execute")] == ["10"]
+
+
+def test_a_window_that_fits_no_such_shape_is_asked_for_as_it_is(program: Path, tmp_path: Path) -> None:
+    log = drive(program, tmp_path, convolution(2, window=Window((9, 1))), [[1, 9, 2, 8], [8, 9, 1, 8]], soon=True)
+    (graph,) = log.of_kind(GRAPH)
+    assert graph.ok and log.of_kind(HEURISTIC) and log.starting("execute")
 
 
 def test_a_residual_behind_the_activation_stays_there(program: Path, tmp_path: Path) -> None:

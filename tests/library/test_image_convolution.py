@@ -52,7 +52,8 @@ def test_images_of_other_dtypes(tmp_path: Path) -> None:
     for number, case in enumerate(cases):
         feeds = case.feeds()
         y = sessions.run(_session(fused(case), tmp_path / str(number)), feeds)["y"]
-        assert worst(case, y, case.expected(feeds)) <= 1, case  # type: ignore[arg-type]
+        with np.errstate(all="ignore"):
+            assert worst(case, y, case.expected(feeds)) <= 1, case  # type: ignore[arg-type]
 
 
 def test_one_session_takes_any_shape(tmp_path: Path) -> None:

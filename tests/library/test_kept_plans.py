@@ -58,9 +58,9 @@ def test_kernels_of_any_shape_are_kept_for_later_processes(program: Path, tmp_pa
     (kernels,) = run().of_kind(KERNEL_CACHE)
     assert 2400 in kernels.values and 2402 not in kernels.values
     (file,) = kept(tmp_path)
-    assert file.read_bytes().startswith(b"kernels .")
+    assert file.read_bytes().startswith(b"kernels ..")
     (kernels,) = run().of_kind(KERNEL_CACHE)
-    assert kernels.values[2402] == ["kernels", "."] and 2400 not in kernels.values
+    assert kernels.values[2402] == ["kernels", ".."] and 2400 not in kernels.values
     damaged(file)
     (kernels,) = run().of_kind(KERNEL_CACHE)
     assert 2402 not in kernels.values

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 
 namespace onnxopt::cuda {
@@ -268,6 +269,25 @@ ConvolutionProblem ConvolutionProblem::Ready() const {
   ready.convolution.activation_value = 0;
   ready.convolution.slope.reset();
   return ready;
+}
+
+std::optional<ConvolutionProblem> ConvolutionProblem::OfAboutThisSize() const {
+  const double pixels = static_cast<double>(sizes.n) * static_cast<double>(sizes.output_h * sizes.output_w);
+  const int power = static_cast<int>(std::lround(std::log2(std::max(pixels, 1.0))));
+  const std::int64_t side = std::int64_t{1} << static_cast<unsigned>(power / 2);
+  ConvolutionProblem like = *this;
+  like.sizes.n = 1 + power % 2;
+  for (int axis = 0; axis < 2; ++axis) {
+    const std::int64_t stride = convolution.window.strides[axis];
+    const std::int64_t extent = convolution.transposed ? std::max<std::int64_t>(1, side / stride) : side * stride;
+    const Slide slide = OutputAlong(convolution, axis, extent);
+    if (slide.output < 1) return std::nullopt;
+    (axis == 0 ? like.sizes.h : like.sizes.w) = extent;
+    (axis == 0 ? like.sizes.output_h : like.sizes.output_w) = slide.output;
+    like.sizes.pads[axis] = slide.pad_before;
+    like.sizes.pads[axis + 2] = slide.pad_after;
+  }
+  return like;
 }
 
 bool ConvolutionProblem::Compiles() const {

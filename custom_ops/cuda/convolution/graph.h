@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,9 @@ struct ConvolutionProblem {
   ConvolutionProblem Bare() const;
   // The same without an activation that cuDNN compiles a kernel for, and what follows it.
   ConvolutionProblem Ready() const;
+  // The problem that stands for all that differ from it in batch, height and width and have about as many pixels.
+  // Nothing where the window does not fit.
+  std::optional<ConvolutionProblem> OfAboutThisSize() const;
   // Whether cuDNN has no kernel ready for it, as far as is known, and compiles one.
   bool Compiles() const;
 };

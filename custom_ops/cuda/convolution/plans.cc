@@ -100,14 +100,34 @@ std::optional<EnginePlan> ChosenOrKept(const cudnn::Api& api, cudnn::Handle hand
 }
 
 // Whether a kernel that cuDNN would compile for the shape is not waited for.
-bool DoesWithout(const ConvolutionProblem& problem, const KnownChoices& known, Preference preference) {
-  return preference == Preference::kSoonest && problem.Compiles() && known.measured == nullptr;
+bool DoesWithout(const ConvolutionProblem& problem, const EngineChoice* measured, Preference preference) {
+  return preference == Preference::kSoonest && problem.Compiles() && measured == nullptr;
+}
+
+// The heuristic's choice for problems of about this size. It depends on the problem alone, not on those that came
+// before.
+std::optional<EngineChoice> ChoiceForSize(const cudnn::Api& api, Context context, cudnn::Handle handle,
+                                          const ConvolutionProblem& problem, CompiledKernels* kernels) {
+  static std::mutex mutex;
+  static auto* const known = new std::map<Key, std::optional<EngineChoice>>;
+  const std::optional<ConvolutionProblem> like = problem.OfAboutThisSize();
+  if (!like) return std::nullopt;
+  const Key key{context, like->Describe() + (kernels != nullptr ? "; of any shape" : "")};
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = known->find(key);
+    if (found != known->end()) return found->second;
+  }
+  const std::vector<EnginePlan> plans = OfferedPlans(api, handle, *like, 1, Preference::kSoonest, kernels);
+  std::optional<EngineChoice> choice = plans.empty() ? std::nullopt : plans[0].Choice();
+  const std::lock_guard<std::mutex> lock(mutex);
+  return known->emplace(key, std::move(choice)).first->second;
 }
 
 std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, Context context, cudnn::Handle handle,
                                               const std::string& device, const ConvolutionProblem& problem,
-                                              const KnownChoices& known, Preference preference) {
-  const bool does_without = DoesWithout(problem, known, preference);
+                                              const EngineChoice* measured, Preference preference) {
+  const bool does_without = DoesWithout(problem, measured, preference);
   for (const bool packed : {false, true}) {
     if (packed && !problem.HasParts()) break;
     const ConvolutionProblem of = packed ? problem.Packed() : problem;
@@ -115,17 +135,20 @@ std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, Context con
         does_without && of.HasParts() ? &CompiledKernels::Of(api, context, device) : nullptr;
     const bool splits = does_without && kernels == nullptr;
     const ConvolutionProblem planned = splits ? of.Ready() : of;
+    const EngineChoice* const choice = packed ? nullptr : measured;
     std::optional<EnginePlan> plan;
-    if (known.near != nullptr && !packed) plan = RevivedPlan(api, handle, planned, *known.near, kernels);
-    const EngineChoice* const measured = packed ? nullptr : known.measured;
-    if (!plan) plan = ChosenOrKept(api, handle, device, planned, measured, preference, kernels);
+    if (preference == Preference::kSoonest && choice == nullptr) {
+      const std::optional<EngineChoice> of_size = ChoiceForSize(api, context, handle, planned, kernels);
+      if (of_size) plan = RevivedPlan(api, handle, planned, *of_size, kernels);
+    }
+    if (!plan) plan = ChosenOrKept(api, handle, device, planned, choice, preference, kernels);
     if (plan) {
       const PlanScope scope = splits ? PlanScope::kReady : PlanScope::kAll;
-      return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), scope, packed, kernels != nullptr);
+      return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), scope, packed);
     }
     plan = ChosenOrKept(api, handle, device, of.Bare(), nullptr, preference, nullptr);
     if (plan) {
-      return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), PlanScope::kBare, packed, false);
+      return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), PlanScope::kBare, packed);
     }
   }
   throw Error("cuDNN " + std::to_string(api.cudnnGetVersion()) + " has no plan for the convolution " +
@@ -187,16 +210,16 @@ std::int64_t ReadyConvolution::PlanWorkspace(const ConvolutionProblem& problem) 
 }
 
 std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const std::string& device,
-                                                 const ConvolutionProblem& problem, const KnownChoices& known,
+                                                 const ConvolutionProblem& problem, const EngineChoice* measured,
                                                  Preference preference) {
-  std::string key = KeyOf(api, device, problem, known.measured);
-  if (DoesWithout(problem, known, preference)) key += "; nothing compiled";
+  std::string key = KeyOf(api, device, problem, measured);
+  if (DoesWithout(problem, measured, preference)) key += "; nothing compiled";
   const std::shared_ptr<Entry> entry = EntryOf({context, key});
   const std::lock_guard<std::mutex> lock(entry->building);
   if (auto plan = entry->plan.lock()) return plan;
   BuilderHandle& builder = BuilderOf(api, context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
-  auto plan = Build(api, context, builder.raw, device, problem, known, preference);
+  auto plan = Build(api, context, builder.raw, device, problem, measured, preference);
   entry->plan = plan;
   return plan;
 }

@@ -16,21 +16,15 @@ enum class PlanScope : std::uint8_t { kAll, kReady, kBare };
 class ReadyConvolution {
  public:
   // scope: what the plan is of; what is left runs behind it. packed: the plan takes no parts of tensors, which are
-  // copied before and behind it. of_any_shape: whether its kernel is.
-  ReadyConvolution(const ConvolutionProblem& problem, EnginePlan plan, PlanScope scope, bool packed, bool of_any_shape)
-      : problem_(problem), plan_(std::move(plan)), scope_(scope), packed_(packed), of_any_shape_(of_any_shape) {}
+  // copied before and behind it.
+  ReadyConvolution(const ConvolutionProblem& problem, EnginePlan plan, PlanScope scope, bool packed)
+      : problem_(problem), plan_(std::move(plan)), scope_(scope), packed_(packed) {}
 
   // Bytes.
   std::int64_t workspace() const;
 
   // Whether one plan of cuDNN's is all of it.
   bool is_one_plan() const { return scope_ == PlanScope::kAll && !packed_; }
-
-  // Whether its choice may be one for a problem that differs in sizes alone.
-  bool is_of(const ConvolutionProblem& problem) const {
-    if (packed_ || problem.HasParts() != problem_.HasParts()) return false;
-    return problem.Compiles() ? of_any_shape_ || scope_ == PlanScope::kReady : scope_ == PlanScope::kAll;
-  }
 
   // The choice of its plan. Nothing where cuDNN does not tell.
   std::optional<EngineChoice> Choice() const { return plan_.Choice(); }
@@ -49,25 +43,19 @@ class ReadyConvolution {
   const EnginePlan plan_;
   const PlanScope scope_;
   const bool packed_;
-  const bool of_any_shape_;
   mutable std::mutex mutex_;
 };
 
-// Choices that were made before, or nullptr: by `tune` for this problem, and for one of about the same size.
-struct KnownChoices {
-  const EngineChoice* measured;
-  const EngineChoice* near;
-};
-
 // The plan of a problem in a context, which is current; built where no kernel holds it yet. device: what a plan depends
-// on of the GPU, as text. A kernel that cuDNN compiles is kept in the user's cache. Throws Error where cuDNN has none.
+// on of the GPU, as text. measured: the choice that `tune` made, or nullptr. A kernel that cuDNN compiles is kept in
+// the user's cache. Throws Error where cuDNN has none.
 //
 // With kSoonest, a kernel that cuDNN would compile for the shape is not waited for: what is ready runs, with passes
 // over its result, and channels of wider tensors, on which that is slow, get a kernel that cuDNN compiles for all
 // shapes. float16, 8x80x80 128 -> 128 3x3 with SiLU, us: compiled 34, ready 36 and a pass of 7, of any shape 57;
 // 8x160x160 32 -> 32 that reads and writes channels 44, 73 and a pass, 44 (one H200, cuDNN 9.19).
 std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const std::string& device,
-                                                 const ConvolutionProblem& problem, const KnownChoices& known,
+                                                 const ConvolutionProblem& problem, const EngineChoice* measured,
                                                  Preference preference);
 
 }  // namespace onnxopt::cuda

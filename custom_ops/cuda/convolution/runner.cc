@@ -94,7 +94,7 @@ ConvolutionRunner::Ready ConvolutionRunner::PlanFor(ConvolutionCall* of) const {
                   " runs for the first time while its stream is capturing; run the shape once before");
     }
     Measure(call);
-    recent_.push_front(Named(problem, call.context, BuildNow(call)));
+    recent_.push_front(Named(problem, call.context, Build(call.context, problem, preference_)));
     recent_.front().stated = preference_ == Preference::kFastest;
     if (recent_.size() > kPlans) recent_.pop_back();
   }
@@ -114,26 +114,7 @@ ConvolutionRunner::Recent ConvolutionRunner::Named(const ConvolutionProblem& pro
 ConvolutionRunner::Ready ConvolutionRunner::Build(Context context, const ConvolutionProblem& problem,
                                                   Preference preference) const {
   const auto measured = ConvolutionPlans::Get().Find(Gpu(), api_.cudnnGetVersion(), problem.Describe());
-  return ReadyFor(api_, context, Device(), problem, {measured ? &measured->choice : nullptr, nullptr}, preference);
-}
-
-// The plan of a call whose shape is new. Where shapes come and go, cuDNN's heuristic takes most of the time, so the
-// choice for a shape of about the same size is taken.
-ConvolutionRunner::Ready ConvolutionRunner::BuildNow(const ConvolutionCall& call) const {
-  if (preference_ != Preference::kSoonest) return Build(call.context, call.problem, preference_);
-  const auto measured = ConvolutionPlans::Get().Find(Gpu(), api_.cudnnGetVersion(), call.problem.Describe());
-  const double pixels = PixelsOf(call.problem.sizes);
-  std::optional<EngineChoice> near;
-  double nearest = kAlike;
-  for (const Recent& entry : recent_) {
-    if (entry.stated || entry.plan == nullptr || entry.tf32 != call.problem.tf32) continue;
-    const double ratio = std::max(pixels / PixelsOf(entry.sizes), PixelsOf(entry.sizes) / pixels);
-    if (ratio > nearest || !entry.plan->is_of(call.problem)) continue;
-    nearest = ratio;
-    near = entry.plan->Choice();
-  }
-  return ReadyFor(api_, call.context, Device(), call.problem,
-                  {measured ? &measured->choice : nullptr, near ? &*near : nullptr}, preference_);
+  return ReadyFor(api_, context, Device(), problem, measured ? &measured->choice : nullptr, preference);
 }
 
 // Measures the plans of a problem that has no entry, where that is asked for.

@@ -60,7 +60,6 @@ class ConvolutionRunner {
 
   static Recent Named(const ConvolutionProblem& problem, Context context, Ready plan);
   Ready Build(Context context, const ConvolutionProblem& problem, Preference preference) const;
-  Ready BuildNow(const ConvolutionCall& call) const;
   void Measure(const ConvolutionCall& call) const;
   void MeasureFirstRun(const ConvolutionCall& call, Recent* entry) const;
   std::vector<EnginePlan> Offered(const ConvolutionCall& call, std::size_t most, Preference preference) const;
