@@ -33,7 +33,7 @@ def _launched(folder: Path, case: Case, *feeds: dict[str, np.ndarray]) -> set[st
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_few_tokens(dtype: str, tmp_path: Path) -> None:
-    case = Case(1, 4, 2, 72, 40, dtype, wide=dtype != "bfloat16")
+    case = Case(1, 4, 2, 72, 40, dtype, wide=dtype != "bfloat16", biased=dtype == "bfloat16")
     feeds = [dataclasses.replace(case, tokens=t).feeds() for t in (1, 2, 16)]
     feeds[2]["scores"][:, :2] += 100  # all tokens choose the same two experts
     assert _launched(tmp_path / "run", case, *feeds) == FEW
@@ -54,3 +54,13 @@ def test_blocks_share_a_depth(columns: int, hidden: int, activation: str, tmp_pa
     """Where columns and rows give few blocks; the last of a depth's parts is shorter."""
     case = Case(2, 4, 2, columns, hidden, "float16", activation)
     assert _launched(tmp_path / "run", case, case.feeds()) == (FEW | {"activate"} if columns > hidden else FEW)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_gates_in_neighbouring_columns(biased: bool, tmp_path: Path) -> None:
+    """In tiles of few rows and of many, and where the depth is split."""
+    case = Case(2, 3, 2, 40, 72, "float16", "clamped", biased=biased, interleaved=True)
+    feeds = [dataclasses.replace(case, tokens=tokens).feeds() for tokens in (2, 40)]
+    assert _launched(tmp_path / "run", case, *feeds) == FEW | SOME
+    case = dataclasses.replace(case, columns=1096, hidden=8, dtype="float32")
+    assert _launched(tmp_path / "split", case, case.feeds()) == FEW | {"activate"}
