@@ -32,7 +32,8 @@ GENAI: dict[str, dict[str, Any]] = {
 # Token that a prompt begins with, such that no step of the loop has two logits that are almost equal.
 FIRST = {
     "llama_dynamic": 10, "qwen3_dynamic": 19, "qwen3_static": 5, "merged_t5": 26, "mixtral": 31,
-    "qwen2_moe": 30, "qwen3_moe": 71, "gpt_oss": 59, "genai": 20, "genai_4_bits_packed": 25, "genai_rotated_outside": 11,
+    "qwen2_moe": 30, "qwen3_moe": 71, "gpt_oss": 59,
+    "genai": 20, "genai_4_bits_packed": 25, "genai_rotated_outside": 11,
 }  # fmt: skip
 
 
