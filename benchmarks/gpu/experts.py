@@ -109,7 +109,8 @@ def _entry(symbol: str, threads: int, model: Model, call: str) -> list[str]:
 
 class _Params(ctypes.Structure):  # ExpertsParams of experts/abi.h
     _fields_ = (
-        *((n, ctypes.c_void_p) for n in ("x", "ids", "factors", "first", "second", "between", "sums", "y")),
+        *((n, ctypes.c_void_p) for n in ("x", "ids", "factors", "first", "second", "no_bias", "no_other")),
+        *((n, ctypes.c_void_p) for n in ("between", "sums", "y")),
         *((n, ctypes.c_void_p) for n in ("order", "tiles", "tile_count")),
         ("splits", ctypes.c_int * 2),
         ("most_tiles", ctypes.c_int),
@@ -197,7 +198,8 @@ def measure(ours: Launches, layer: Layer, tokens: int) -> dict[str, Any]:
         ints = torch.zeros(rows + 3 * most + 1, device="cuda", dtype=torch.int32)
         order = ints.data_ptr()
         params = _Params(
-            *(t.data_ptr() for t in (x, ids, factors, layer.first, layer.second, between, sums, y)),
+            *(t.data_ptr() for t in (x, ids, factors, layer.first, layer.second)), None, None,
+            *(t.data_ptr() for t in (between, sums, y)),
             order, order + 4 * rows, order + 4 * (rows + 3 * most), (ctypes.c_int * 2)(*splits), most, rows,
         )  # fmt: skip
         name = f"{model.name}_{form}_{tile.name}"

@@ -7,16 +7,17 @@ namespace onnxopt {
 //
 // x: [tokens, columns]. ids: [rows], the experts; factors: [rows], what the experts' results are multiplied by.
 // weight[0]: [experts, columns, hidden], or twice as wide with a gate; weight[1]: [experts, hidden, columns].
-// splits: blocks that share the depth of each product. between: [rows, hidden], scratch of the storage dtype. sums:
-// float32 scratch, [splits[0], rows, hidden or 2 hidden] where splits[0] is not 1, and later
-// [splits[1], rows, columns]. y: [tokens, columns].
-// Only where a launch finds the rows of all experts ahead: order [rows], the rows by expert; tiles: {expert, first in
-// order, rows} of each tile, of which there may be `most_tiles`, and their number in tile_count.
+// bias: of each product, [experts, its columns], or null. splits: blocks that share the depth of each product. between:
+// [rows, hidden], scratch of the storage dtype. sums: float32 scratch, [splits[0], rows, hidden or 2 hidden] where
+// splits[0] is not 1, and later [splits[1], rows, columns]. y: [tokens, columns]. Only where a launch finds the rows of
+// all experts ahead: order [rows], the rows by expert; tiles: {expert, first in order, rows} of each tile, of which
+// there may be `most_tiles`, and their number in tile_count.
 struct ExpertsParams {
   const void* x;
   const long long* ids;
   const void* factors;
   const void* weight[2];
+  const void* bias[2];
   void* between;
   float* sums;
   void* y;

@@ -6,7 +6,8 @@
 // Where the depth of the first product is not split, f stands behind it in the same launch.
 //
 // Op is generated: Op::Stored and Op::Factor, the sizes kExperts, kChosen, kColumns and kHidden, kGated (whether f
-// takes two halves of the first product), and f, Op::apply(x) or Op::apply(x, y).
+// takes two halves of the first product), kInterleaved (whether these are its even and its odd columns), kFirstBiased
+// and kSecondBiased (whether the products have a bias), and f, Op::apply(x) or Op::apply(x, y).
 #pragma once
 
 #include "device/approximate.cuh"
@@ -31,7 +32,10 @@ struct Experts {
 
   template <typename Tile, bool kSecond>
   __device__ static ExpertsColumns columns_of(int block) {
-    if constexpr (!kSecond && Op::kGated) {
+    if constexpr (!kSecond && Op::kInterleaved) {
+      const int first = block * Tile::kColumns, rest = 2 * Op::kHidden - first;
+      return {first, first + Tile::kHalf, rest, rest - Tile::kHalf};
+    } else if constexpr (!kSecond && Op::kGated) {
       const int first = block * Tile::kHalf, rest = Op::kHidden - first;
       return {first, Op::kHidden + first, rest, rest};
     } else {
@@ -45,20 +49,42 @@ struct Experts {
     return kSecond ? Op::kColumns : (Op::kGated ? 2 : 1) * Op::kHidden;
   }
 
+  // What is added to a column of a product of an expert.
+  template <bool kSecond>
+  __device__ static float bias(const ExpertsParams& p, int expert, int column) {
+    if constexpr (kSecond ? Op::kSecondBiased : Op::kFirstBiased) {
+      return widen(static_cast<const T*>(p.bias[kSecond])[static_cast<int64_t>(expert) * width<kSecond>() + column]);
+    } else {
+      return 0.0f;
+    }
+  }
+
   // Keeps what a block has of the first product, whose depth is not split: f of it.
   template <typename Tile, typename Product>
-  __device__ static void keep_activated(const ExpertsParams& p, const Product& product, const int* rows,
+  __device__ static void keep_activated(const ExpertsParams& p, const Product& product, int expert, const int* rows,
                                         const ExpertsColumns& columns) {
     T* const between = static_cast<T*>(p.between);
-    product.each([&](int row, int column, float low, float high) {
-      T* const to = between + static_cast<int64_t>(rows[row]) * Op::kHidden + columns.first + column;
-      if constexpr (Op::kGated) {
-        if (column < columns.of_first) to[0] = Narrow<T>::from(Op::apply(low, high));
-      } else {
-        if (column < columns.of_first) to[0] = Narrow<T>::from(Op::apply(low));
-        if (column < columns.of_second) to[Tile::kHalf] = Narrow<T>::from(Op::apply(high));
-      }
-    });
+    const auto keep = [&](int row, int column, float result) {
+      between[static_cast<int64_t>(rows[row]) * Op::kHidden + column] = Narrow<T>::from(result);
+    };
+    const auto biased = [&](float sum, int column) { return sum + bias<false>(p, expert, column); };
+    if constexpr (Op::kInterleaved) {
+      product.each_pair([&](int row, int column, float even, float odd, bool low) {
+        if (column >= (low ? columns.of_first : columns.of_second)) return;
+        const int at = (low ? columns.first : columns.second) + column;
+        keep(row, at / 2, Op::apply(biased(even, at), biased(odd, at + 1)));
+      });
+    } else {
+      product.each([&](int row, int column, float low, float high) {
+        const int first = columns.first + column, second = columns.second + column;
+        if constexpr (Op::kGated) {
+          if (column < columns.of_first) keep(row, first, Op::apply(biased(low, first), biased(high, second)));
+        } else {
+          if (column < columns.of_first) keep(row, first, Op::apply(biased(low, first)));
+          if (column < columns.of_second) keep(row, second, Op::apply(biased(high, second)));
+        }
+      });
+    }
   }
 
   // Keeps the sums of a part of a product's depth.
@@ -94,7 +120,7 @@ struct Experts {
     } else if (splits > 1) {
       keep_sums<false>(p, product, rows, columns, split);
     } else {
-      keep_activated<Tile>(p, product, rows, columns);
+      keep_activated<Tile>(p, product, expert, rows, columns);
     }
   }
 
@@ -142,13 +168,18 @@ struct Experts {
     const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
     const int64_t row = at / Op::kHidden;
     if (row >= p.rows) return;
-    const float* const sums = p.sums + row * width<false>() + at % Op::kHidden;
+    const int column = static_cast<int>(at % Op::kHidden);
+    const int first = Op::kInterleaved ? 2 * column : column;
+    const int second = Op::kInterleaved ? first + 1 : Op::kHidden + column;
+    const float* const sums = p.sums + row * width<false>();
     const int64_t step = static_cast<int64_t>(p.rows) * width<false>();
-    float low = 0.0f, high = 0.0f;
+    const int expert = Op::kFirstBiased ? expert_of<Op::kExperts>(p, static_cast<int>(row)) : 0;
+    float low = bias<false>(p, expert, first);
+    float high = Op::kGated ? bias<false>(p, expert, second) : 0.0f;
 #pragma unroll 4
     for (int split = 0; split < p.splits[0]; ++split) {
-      low += sums[split * step];
-      if constexpr (Op::kGated) high += sums[split * step + Op::kHidden];
+      low += sums[split * step + first];
+      if constexpr (Op::kGated) high += sums[split * step + second];
     }
     if constexpr (Op::kGated) {
       static_cast<T*>(p.between)[at] = Narrow<T>::from(Op::apply(low, high));
@@ -187,8 +218,11 @@ struct Experts {
 #pragma unroll
         for (int k = 0; k < kVector; ++k) whole[k] += part.at[k];
       }
+      const int expert = Op::kSecondBiased ? expert_of<Op::kExperts>(p, static_cast<int>(row)) : 0;
 #pragma unroll
-      for (int k = 0; k < kVector; ++k) sum[k] = ::fmaf(whole[k], factor, sum[k]);
+      for (int k = 0; k < kVector; ++k) {
+        sum[k] = ::fmaf(whole[k] + bias<true>(p, expert, column + k), factor, sum[k]);
+      }
     }
     Vector<T, kVector> y;
 #pragma unroll

@@ -9,6 +9,7 @@
 #include "device/dynamic_shared.cuh"
 #include "device/early_launch.cuh"
 #include "device/matrix_words.cuh"
+#include "device/shuffle.cuh"
 #include "experts/tile.cuh"
 
 namespace onnxopt {
@@ -222,6 +223,27 @@ struct ExpertsProduct {
         const int row = warp_rows() + r * 8 + lane % 4 * 2 + j % 2;
         const int column = warp_columns() + c * 16 + lane / 4 + j / 2 * 8;
         if (row < count) store(row, column, sum[0][c][r][j], sum[1][c][r][j]);
+      }
+    }
+  }
+
+  // store(row of the tile, even column in a half, sum of that column, sum of the next one, whether it is the first
+  // half) for every row that exists. The two sums are those of neighbouring columns, which lie in lanes four apart.
+  template <typename Store>
+  __device__ void each_pair(const Store& store) const {
+    const int lane = threadIdx.x % 32;
+    const bool even = lane / 4 % 2 == 0;
+#pragma unroll
+    for (int tile = 0; tile < Tile::kRowTiles * Tile::kColumnTiles; ++tile) {
+      const int r = tile % Tile::kRowTiles, c = tile / Tile::kRowTiles;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int row = warp_rows() + r * 8 + lane % 4 * 2 + j % 2;
+        const int column = warp_columns() + c * 16 + lane / 8 * 2 + j / 2 * 8;
+        // Even lanes store the first half, odd ones the second.
+        const float other = shuffle_xor(even ? sum[1][c][r][j] : sum[0][c][r][j], 4);
+        const float first = even ? sum[0][c][r][j] : other, second = even ? other : sum[1][c][r][j];
+        if (row < count) store(row, column, first, second, even);
       }
     }
   }

@@ -19,7 +19,7 @@ void Expect(const char* what, const Shape& shape, const Shape& wanted) {
 ExpertsCall OpenCall(const Experts& experts, OrtKernelContext* context) {
   Shape shapes[kExpertsInputs];
   const void* inputs[kExpertsInputs] = {};
-  for (std::size_t k = 0; k < kExpertsInputs; ++k) inputs[k] = InputTensor(context, k, &shapes[k]);
+  for (std::size_t k = 0; k < experts.inputs; ++k) inputs[k] = InputTensor(context, k, &shapes[k]);
   const Shape& x = shapes[kExpertsX];
   ExpertsCall call{};
   call.tokens = x.rank == 2 ? x.dims[0] : 0;
@@ -35,6 +35,12 @@ ExpertsCall OpenCall(const Experts& experts, OrtKernelContext* context) {
   call.factors = inputs[kExpertsFactors];
   call.weight[0] = inputs[kExpertsWeights];
   call.weight[1] = inputs[kExpertsWeights + 1];
+  const std::int64_t widths[] = {experts.wide(), experts.columns};
+  for (const int k : {0, 1}) {
+    if (!experts.bias[k]) continue;
+    Expect("a bias", shapes[*experts.bias[k]], Shape{2, {experts.experts, widths[k]}});
+    call.bias[k] = inputs[*experts.bias[k]];
+  }
   call.y = OutputTensor(context, 0, x);
   if (call.tokens == 0) call.y = nullptr;
   return call;

@@ -13,6 +13,7 @@ struct ExpertsCall {
   const std::int64_t* ids;
   const void* factors;
   const void* weight[2];
+  const void* bias[2];  // nullptr where there is none
   void* y;
 };
 

@@ -52,6 +52,21 @@ std::vector<float> Product(Dtype dtype, const std::vector<float>& x, const void*
   return sums;
 }
 
+// bias: [experts, as many as there are sums], or nullptr.
+void AddBias(Dtype dtype, const void* bias, std::int64_t expert, std::vector<float>* sums) {
+  if (bias == nullptr) return;
+  const auto width = static_cast<std::int64_t>(sums->size());
+  const std::vector<float> row = Widened(dtype, bias, expert * width, width);
+  for (std::size_t j = 0; j < row.size(); ++j) (*sums)[j] += row[j];
+}
+
+// The even elements, and behind them the odd ones.
+std::vector<float> Apart(const std::vector<float>& values) {
+  std::vector<float> halves(values.size());
+  for (std::size_t j = 0; j < values.size(); ++j) halves[j % 2 * (values.size() / 2) + j / 2] = values[j];
+  return halves;
+}
+
 }  // namespace
 
 ExpertsCpuKernel::ExpertsCpuKernel(const Kernel& kernel)
@@ -64,7 +79,9 @@ std::vector<float> ExpertsCpuKernel::Expert(const ExpertsCall& call, const std::
                                             std::int64_t expert) const {
   const Dtype dtype = meaning_.dtype;
   const std::int64_t depth = meaning_.columns;
-  const std::vector<float> sums = Product(dtype, x, call.weight[0], expert * depth * meaning_.wide(), meaning_.wide());
+  std::vector<float> sums = Product(dtype, x, call.weight[0], expert * depth * meaning_.wide(), meaning_.wide());
+  AddBias(dtype, call.bias[0], expert, &sums);
+  if (meaning_.interleaved) sums = Apart(sums);
   const auto hidden = static_cast<std::size_t>(meaning_.hidden);
   std::vector<float> stored(hidden);  // room for every dtype
   const Shape row{1, {meaning_.hidden}};
@@ -78,7 +95,9 @@ std::vector<float> ExpertsCpuKernel::Expert(const ExpertsCall& call, const std::
   const Tiling tiling = Tile(activation_, domain);
   RunBlocks(activation_, *plans_.For(tiling.key), tiling, domain, 0, hidden);
   const std::vector<float> between = Widened(dtype, stored.data(), 0, meaning_.hidden);
-  return Product(dtype, between, call.weight[1], expert * meaning_.hidden * depth, depth);
+  std::vector<float> results = Product(dtype, between, call.weight[1], expert * meaning_.hidden * depth, depth);
+  AddBias(dtype, call.bias[1], expert, &results);
+  return results;
 }
 
 void ExpertsCpuKernel::Token(const ExpertsCall& call, std::int64_t token) const {

@@ -108,6 +108,7 @@ void ExpertsCudaKernel::Compute(OrtKernelContext* context) const {
   params.ids = reinterpret_cast<const long long*>(call.ids);
   params.factors = call.factors;
   std::copy_n(call.weight, 2, params.weight);
+  std::copy_n(call.bias, 2, params.bias);
   params.between = memory;
   params.sums = reinterpret_cast<float*>(memory + between);
   params.y = call.y;

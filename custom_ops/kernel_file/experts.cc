@@ -19,7 +19,9 @@ constexpr std::uint64_t kAccessBytes = 16;
 
 Experts ReadExperts(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs) {
   Experts experts;
-  if (inputs.size() != kExpertsInputs) json["inputs"].Fail("are not " + std::to_string(kExpertsInputs));
+  const bool biased[2] = {json.Has("first_bias"), json.Has("second_bias")};
+  experts.inputs = kExpertsPlain + (biased[0] ? 1 : 0) + (biased[1] ? 1 : 0);
+  if (inputs.size() != experts.inputs) json["inputs"].Fail("are not " + std::to_string(experts.inputs));
   if (outputs.size() != 1) json["outputs"].Fail("are not one");
   experts.dtype = outputs[0];
   experts.factors = inputs[kExpertsFactors];
@@ -28,6 +30,14 @@ Experts ReadExperts(const JsonReader& json, const std::vector<Dtype>& inputs, co
   if (!stored) json["outputs"].Fail("are no floats of 16 or 32 bits");
   for (const std::size_t k : {kExpertsX, kExpertsWeights, kExpertsWeights + 1}) {
     if (inputs[k] != experts.dtype) json["inputs"].Fail("are not all of the output's dtype");
+  }
+  std::size_t next = kExpertsPlain;
+  for (const int k : {0, 1}) {
+    if (!biased[k]) continue;
+    const JsonReader& position = json[k == 0 ? "first_bias" : "second_bias"];
+    if (position.Number(0, kExpertsInputs) != next) position.Fail("is not the next input");
+    if (inputs[next] != experts.dtype) json["inputs"].Fail("are not all of the output's dtype");
+    experts.bias[k] = next++;
   }
   if (inputs[kExpertsIds] != Dtype::kInt64) json["inputs"].Fail("have ids that are not int64");
   if (experts.factors != experts.dtype && experts.factors != Dtype::kFloat32) {
@@ -52,6 +62,8 @@ Experts ReadExperts(const JsonReader& json, const std::vector<Dtype>& inputs, co
   if (sums.empty() || sums.size() > 2 || program.inputs != sums || program.outputs != outputs) {
     json["program"].Fail("does not compute one result of its dtype from one or two float32");
   }
+  experts.interleaved = json.Has("interleaved") && json["interleaved"].Flag();
+  if (experts.interleaved && !experts.gated()) json["interleaved"].Fail("is set for a program of one float32");
   return experts;
 }
 

@@ -1,6 +1,6 @@
 """Experts: the chosen experts of each token, two products with an activation between them, added up by factors.
 
-    y[t] = sum over c of (f(x[t] first[e]) second[e]) * factors[t, c]     with e = ids[t, c]
+    y[t] = sum over c of (f(x[t] first[e] + a[e]) second[e] + b[e]) * factors[t, c]     with e = ids[t, c]
 
 The C++ side is custom_ops/program/experts.h, the CUDA side cuda_kernels/experts/.
 """
@@ -27,8 +27,10 @@ class Experts:
 
     inputs: storage dtype names of x [T, columns], ids [T, chosen], factors [T, chosen], first [experts, columns,
     hidden] (or 2 hidden, where f takes both halves) and second [experts, hidden, columns]; ids are int64 from 0 to
-    experts - 1, factors float32 or as x, the others equal. outputs: of y [T, columns]. program: f, of one float32 or of
-    two, the halves of a sum in their order. Its results are rounded to the storage dtype, and so are those of the
+    experts - 1, factors float32 or as x, the others equal; then those of the biases that there are. outputs: of y [T,
+    columns]. program: f, of one float32 or of two, the halves of a sum in their order; interleaved: its even and its
+    odd columns. first_bias, second_bias: positions of a [experts, hidden or 2 hidden] and b [experts, columns], None
+    where there is none. Its results are rounded to the storage dtype, and so are those of the
     second product.
     """
 
@@ -39,6 +41,13 @@ class Experts:
     columns: int
     hidden: int
     program: Program
+    first_bias: int | None = None
+    second_bias: int | None = None
+    interleaved: bool = False
+
+    @property
+    def biases(self) -> tuple[int, ...]:
+        return tuple(k for k in (self.first_bias, self.second_bias) if k is not None)
 
     @property
     def dtype(self) -> str:
@@ -50,9 +59,9 @@ class Experts:
 
     def verify(self) -> None:
         """Raise ValueError naming the field that breaks a rule of this class."""
-        if len(self.inputs) != SECOND + 1 or len(self.outputs) != 1:
-            raise ValueError("inputs: not x, ids, factors and two weights, or not one output")
-        if self.dtype not in STORED or any(self.inputs[k] != self.dtype for k in (X, FIRST, SECOND)):
+        if self.biases != tuple(range(SECOND + 1, len(self.inputs))) or len(self.outputs) != 1:
+            raise ValueError("inputs: not x, ids, factors, two weights and their biases, or not one output")
+        if self.dtype not in STORED or any(self.inputs[k] != self.dtype for k in (X, FIRST, SECOND, *self.biases)):
             raise ValueError(f"inputs: x, weights and y are not of one dtype of {', '.join(STORED)}")
         if self.inputs[CHOSEN_IDS] != IDS or self.inputs[FACTORS] not in (self.dtype, "float32"):
             raise ValueError(f"inputs: ids are not {IDS}, or factors neither float32 nor as x")
@@ -67,12 +76,17 @@ class Experts:
             raise ValueError(f"program: is no function of one or two float32 that stores {self.dtype}")
         if self.program.index is not None:
             raise ValueError("program: has index operations")
+        if self.interleaved and not self.gated:
+            raise ValueError("interleaved: the program takes no two halves")
 
     def to_json(self) -> dict[str, Any]:
         """The form in kernels.json."""
         sizes = {name: getattr(self, name) for name in ("experts", "chosen", "columns", "hidden")}
         lists = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
-        return {**lists, **sizes, "program": self.program.to_json()}
+        optional = {"first_bias": self.first_bias, "second_bias": self.second_bias}
+        optional = {name: position for name, position in optional.items() if position is not None}
+        optional |= {"interleaved": True} if self.interleaved else {}
+        return {**lists, **sizes, "program": self.program.to_json(), **optional}
 
 
 def why_sizes_do_not_fit(columns: int, hidden: int, dtype: str) -> str:

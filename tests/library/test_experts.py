@@ -47,7 +47,9 @@ def _session(
     "case",
     [
         CASE, dataclasses.replace(CASE, dtype="float16", activation="gelu"),
-        Case(1, 7, 3, 24, 40, "bfloat16", wide=False), Case(1, 5, 1, 8, 12, activation="squared", plain=True),
+        dataclasses.replace(CASE, dtype="float16", activation="clamped", biased=True, interleaved=True),
+        Case(1, 7, 3, 24, 40, "bfloat16", wide=False, biased=True),
+        Case(1, 5, 1, 8, 12, activation="squared", plain=True),
     ],
     ids=str,
 )  # fmt: skip
@@ -80,6 +82,8 @@ def test_onnx_runtime_knows_the_shape(tmp_path: Path) -> None:
         ("inputs.2", "float16", "have factors of another dtype"),
         ("outputs", ["int32"], "are no floats of 16 or 32 bits"),
         ("program.outputs", ["float16"], "does not compute one result of its dtype"),
+        ("interleaved", 1, "interleaved is not true or false"),
+        ("first_bias", 5, "are not 6"),
         ("variants.0.columns", 16, "have sides of tiles that do not fit their launches"),
         ("variants.4.rows", 16, "have sides of tiles that do not fit their launches"),
         ("variants.0.threads", 100, "threads is no multiple of a warp"),

@@ -22,13 +22,22 @@ ACTIVATIONS = {
     "gelu": ["a = Gelu(g)", "h = Mul(a, u)"],
     "relu": ["h = Relu(g)"],
     "squared": ["a = Relu(g)", "h = Mul(a, a)"],
+    "clamped": [
+        "c = Clip(u, low_end, high_end)",
+        "m = Min(g, high_end)",
+        "s = Sigmoid(m)",
+        "a = Mul(m, s)",
+        "h = Mul(a, c)",
+    ],
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """tokens: of the feeds; the model states them where `known`. wide: factors are float32, else as x. plain: the rows'
-    tokens are order / chosen, and experts are counted as they are; else as the exporter spells both."""
+    """biased: both products have a bias of each expert. interleaved: a gate's factors are the even and the odd columns
+    of the first product. tokens: of the feeds; the model states them where `known`. wide: factors are float32, else as
+    x. plain: the rows' tokens are order / chosen, and experts are counted as they are; else as the exporter spells
+    both."""
 
     tokens: int
     experts: int = 4
@@ -40,10 +49,18 @@ class Case:
     wide: bool = True
     known: bool = False
     plain: bool = False
+    biased: bool = False
+    interleaved: bool = False
 
     @property
     def gated(self) -> bool:
-        return "u)" in " ".join(ACTIVATIONS[self.activation])
+        return _is_gated(self.activation)
+
+    def biases(self) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(6)
+        widths = (self.hidden * (2 if self.gated else 1), self.columns)
+        first, second = (rng.standard_normal((self.experts, n), np.float32) * self.biased for n in widths)
+        return first.astype(numpy_dtype(self.dtype)), second.astype(numpy_dtype(self.dtype))
 
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng(5)
@@ -64,14 +81,16 @@ class Case:
 
     def expected(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
         """The result in float64."""
-        first, second = (w.astype(np.float64) for w in self.weights())
+        first, second, a, b = (w.astype(np.float64) for w in (*self.weights(), *self.biases()))
         x, factors = (feeds[name].astype(np.float64) for name in ("x", "factors"))
         ids = np.argsort(-feeds["scores"], axis=1, kind="stable")[:, : self.chosen]
         y = np.zeros_like(x)
         for c in range(self.chosen):
-            sums = np.einsum("tk,tkn->tn", x, first[ids[:, c]])
+            sums = np.einsum("tk,tkn->tn", x, first[ids[:, c]]) + a[ids[:, c]]
+            if self.interleaved:
+                sums = np.concatenate([sums[:, ::2], sums[:, 1::2]], axis=1)
             h = _activated(self.activation, sums)
-            y += factors[:, c : c + 1] * np.einsum("tk,tkn->tn", h, second[ids[:, c]])
+            y += factors[:, c : c + 1] * (np.einsum("tk,tkn->tn", h, second[ids[:, c]]) + b[ids[:, c]])
         return y
 
     def worst(self, y: np.ndarray, expected: np.ndarray) -> float:
@@ -92,7 +111,10 @@ class Case:
             helper.make_tensor_value_info("factors", factors, [tokens, self.chosen]),
         ]
         first, second = self.weights()
+        first_bias, second_bias = self.biases()
         held = {
+            "first_bias": first_bias, "second_bias": second_bias, "evens": [0], "odds": [1], "behind": [2**63 - 1],
+            "two": [2], "low_end": np.array(-1, first.dtype), "high_end": np.array(1, first.dtype),
             "first": first, "second": second, "k": [self.chosen], "flat": [-1], "last": [-1], "axis0": [0],
             "axis1": [1], "zero": 0, "one": 1, "chosen": self.chosen, "top": self.experts - 1,
             "apart": [-1, self.chosen, self.columns], "yes": np.array(True),
@@ -100,7 +122,9 @@ class Case:
             "zeros": np.zeros(self.experts, np.float32),
         }  # fmt: skip
         nodes = [*self._sorted(), *self._tokens(), *self._ends(), *self._products("rows", "first", "sums")]
-        if self.gated:
+        if self.interleaved:
+            nodes += [_node(f"{n} = Slice(sums, {k}s, behind, axis1, two)") for n, k in (("g", "even"), ("u", "odd"))]
+        elif self.gated:
             nodes.append(_node("g, u = Split(sums)", axis=1, num_outputs=2))
         nodes += [_node(line if self.gated else line.replace("(g", "(sums")) for line in ACTIVATIONS[self.activation]]
         nodes += [*self._products("h", "second", "parts"), *self._added(element)]
@@ -154,7 +178,13 @@ class Case:
                 _node(f"{result}{e} = MatMul({result}_rows{e}, {part}s)"),
             ]  # fmt: skip
         joined = ", ".join(f"{result}{e}" for e in range(self.experts))
-        return [*made, _node(f"{result} = Concat({joined})", axis=0)]
+        if not self.biased:
+            return [*made, _node(f"{result} = Concat({joined})", axis=0)]
+        return [
+            *made, _node(f"{result}_plain = Concat({joined})", axis=0), _node(f"of_{weight} = Unsqueeze(sorted, last)"),
+            _node(f"biased_{weight} = GatherND({weight}_bias, of_{weight})"),
+            _node(f"{result} = Add({result}_plain, biased_{weight})"),
+        ]  # fmt: skip
 
     def _added(self, element: int) -> list[onnx.NodeProto]:
         sixteen = self.dtype != "float32"
@@ -188,8 +218,17 @@ def _node(text: str, **attributes: object) -> onnx.NodeProto:
     return helper.make_node(op, operands.split(", "), results.split(", "), name=results.split(", ")[0], **attributes)
 
 
+def _is_gated(activation: str) -> bool:
+    return "u" in {
+        operand for line in ACTIVATIONS[activation] for operand in line.rstrip(")").split("(")[1].split(", ")
+    }
+
+
 def _activated(name: str, sums: np.ndarray) -> np.ndarray:
-    g, u = np.split(sums, 2, axis=1) if "u)" in " ".join(ACTIVATIONS[name]) else (sums, sums)
+    g, u = np.split(sums, 2, axis=1) if _is_gated(name) else (sums, sums)
+    if name == "clamped":
+        g = np.minimum(g, 1)
+        return g / (1 + np.exp(-g)) * np.clip(u, -1, 1)
     if name == "silu":
         return g / (1 + np.exp(-g)) * u
     if name == "gelu":

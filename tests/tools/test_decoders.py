@@ -32,7 +32,8 @@ GENAI: dict[str, dict[str, Any]] = {
 # Token that a prompt begins with, such that no step of the loop has two logits that are almost equal.
 FIRST = {
     "llama_dynamic": 10, "qwen3_dynamic": 19, "qwen3_static": 5, "merged_t5": 26, "mixtral": 31,
-    "qwen2_moe": 30, "qwen3_moe": 4, "genai": 20, "genai_4_bits_packed": 25, "genai_rotated_outside": 11,
+    "qwen2_moe": 30, "qwen3_moe": 71, "gpt_oss": 59,
+    "genai": 20, "genai_4_bits_packed": 25, "genai_rotated_outside": 11,
 }  # fmt: skip
 
 
@@ -163,6 +164,12 @@ def test_decoders_of_transformers(name: str, tmp_path: Path) -> None:
         mixtures = [r for r in plan.regions if r.kind.name == "experts"]
         assert [sum(n.op_type == "MatMul" for n in r.nodes) for r in mixtures] == [8, 8]  # two of each expert
         assert not [r for r in plan.refusals if "experts' products" in r.reason]
+
+
+def test_experts_with_biases_and_gates_in_neighbouring_columns(tmp_path: Path) -> None:
+    _, plan, _ = fused(decoder("gpt_oss"), tmp_path)
+    mixtures = [r.meaning for r in plan.regions if r.kind.name == "experts"]
+    assert [(len(m.biases), m.interleaved) for m in mixtures] == [(2, True)] * 2
 
 
 def test_both_branches_of_a_merged_decoder(tmp_path: Path) -> None:

@@ -109,6 +109,10 @@ def _call(name: str, step: str, meaning: Experts, variant: ExpertsVariant) -> li
     ]
 
 
+def _text(flag: bool) -> str:
+    return str(flag).lower()
+
+
 def struct(name: str, meaning: Experts) -> list[str]:
     """The sizes, the dtypes and the activation, as cuda_kernels/experts/experts.cuh reads them."""
     operands = ["x0", "x1"][: len(meaning.program.inputs)]
@@ -123,7 +127,10 @@ def struct(name: str, meaning: Experts) -> list[str]:
         f"  static constexpr int kChosen = {meaning.chosen};",
         f"  static constexpr int kColumns = {meaning.columns};",
         f"  static constexpr int kHidden = {meaning.hidden};",
-        f"  static constexpr bool kGated = {str(meaning.gated).lower()};",
+        f"  static constexpr bool kGated = {_text(meaning.gated)};",
+        f"  static constexpr bool kInterleaved = {_text(meaning.interleaved)};",
+        f"  static constexpr bool kFirstBiased = {_text(meaning.first_bias is not None)};",
+        f"  static constexpr bool kSecondBiased = {_text(meaning.second_bias is not None)};",
         f"  __device__ static float apply({parameters}) {{",
         *(f"    {line}" for line in body),
         f"    return {result};",

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from onnxopt.fusion import cost, index_ops
-from onnxopt.fusion.channels_last import is_constant
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.operands import apply_operator, storage
@@ -28,7 +27,7 @@ from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.pointwise import Program, without_dead_code
 
 _LAUNCHES = 4  # finding the rows, two products, adding up
-_MOVING = frozenset({"Split", "Squeeze", "Gather", "Range"})
+_MOVING = frozenset({"Split", "Squeeze", "Gather", "Range", "Slice", "GatherND", "Unsqueeze"})
 _CONTRIB = (("com.microsoft", "MoE"), ("com.microsoft", "QMoE"))
 
 
@@ -42,11 +41,11 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     ]
     concats = [n for n in context.order if (n.domain, n.op_type) == ("", "Concat")]
     by_result = {found.y: found for n in concats if (found := products.find(n)) is not None}
-    left = {found: _why_alone(found) for found in by_result.values()}
+    left = dict.fromkeys(by_result.values(), "No other experts' products are a function of them")
     for second in by_result.values():
         region = _region(second, by_result, context, kind)
         if isinstance(region, str):
-            left[second] = left[second] or region
+            left[second] = region
             continue
         context.take([region.nodes])
         regions.append(region)
@@ -54,17 +53,6 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     refusals += [_refusal(found, reason) for found, reason in left.items() if found.nodes[-1] not in taken]
     refusals += loops.refusals(context)
     return regions, refusals
-
-
-def _why_alone(found: GroupedProducts) -> str:
-    """What behind experts' products the kernel has no place for, "" where that is nothing known."""
-    for reader in found.y.consumers():
-        for value in reader.inputs if reader.op_type == "Add" else ():
-            node = value.producer() if value is not None else None
-            bias = node.inputs[0] if node is not None and node.op_type in ("Gather", "GatherND") else None
-            if bias is not None and is_constant(bias):
-                return f"The kernel has no place for `{bias.name}`, a bias of each expert"
-    return ""
 
 
 def _in_order(found: Mixture) -> tuple[ir.Node, ...]:
@@ -85,7 +73,6 @@ def _in_order(found: Mixture) -> tuple[ir.Node, ...]:
 def _refusal(found: GroupedProducts, reason: str) -> Refusal:
     """What is left of experts' products, and why."""
     launches = sum(not index_ops.is_view(n) and n.op_type != "Split" for n in found.nodes)
-    reason = reason or "No other experts' products are a function of them"
     text = (
         f"{found.experts} experts' products run one after the other, {found.experts} products in {launches} launches:"
         f" {reason[0].lower()}{reason[1:]}"
@@ -178,6 +165,10 @@ def _meaning(found: Mixture, nodes: Sequence[ir.Node], opsets: Mapping[str, int]
         raise ValueError(f"The kernel takes {', '.join(STORED)}, the same for tokens, weights and results")
     if reason := why_sizes_do_not_fit(columns, hidden, dtype):
         raise ValueError(reason)
+    for bias, width in ((found.first.bias, wide), (found.second.bias, columns)):
+        if bias is not None and (shapes.dims(bias) != (experts, width) or storage(bias, shapes).name != dtype):
+            raise ValueError(f"`{bias.name}` is no bias of each expert in {dtype}")
+    biases = [found.inputs.index(bias) if bias is not None else None for bias in (found.first.bias, found.second.bias)]
     meaning = Experts(
         inputs=tuple(storage(v, shapes).name for v in found.inputs),
         outputs=(dtype,),
@@ -186,6 +177,9 @@ def _meaning(found: Mixture, nodes: Sequence[ir.Node], opsets: Mapping[str, int]
         columns=columns,
         hidden=hidden,
         program=_program(found.activation, nodes, dtype, opsets, shapes),
+        first_bias=biases[0],
+        second_bias=biases[1],
+        interleaved=found.activation.interleaved,
     )
     meaning.verify()
     return meaning
@@ -198,7 +192,7 @@ def _program(
     operands = ("float32",) * len(activation.operands)
     builder = Builder(operands)
     known: dict[ir.Value, Expr] = dict(zip(activation.operands, builder.inputs, strict=True))
-    part = {n for n in activation.nodes if n.op_type != "Split"}
+    part = {n for n in activation.nodes if not set(n.outputs) & set(activation.operands)}
     for node in (n for n in nodes if n in part):
         for value in node.inputs:
             if value is not None and value not in known:

@@ -19,15 +19,20 @@ from onnxopt.kinds.experts.order import Nodes, Order
 from onnxopt.kinds.experts.products import GroupedProducts, is_number, producer, splits_evenly
 
 _MOST_NODES = 16  # of the activation
+_BEHIND_ALL = 1 << 31  # the end of a Slice that keeps everything behind its start
 
 
 @dataclasses.dataclass(frozen=True)
 class Activation:
-    """Elementwise nodes, in no order, of the first product's result or of its two halves."""
+    """Elementwise nodes, in no order, of the first product's result or of its two halves, and what makes these.
+
+    interleaved: the halves are the even and the odd columns.
+    """
 
     nodes: tuple[ir.Node, ...]
     operands: tuple[ir.Value, ...]
     result: ir.Value
+    interleaved: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +51,8 @@ class Mixture:
 
     @property
     def inputs(self) -> tuple[ir.Value, ...]:
-        return (self.x, self.ids, self.factors, self.first.weight, self.second.weight)
+        biases = tuple(bias for bias in (self.first.bias, self.second.bias) if bias is not None)
+        return (self.x, self.ids, self.factors, self.first.weight, self.second.weight, *biases)
 
 
 def find(second: GroupedProducts, by_result: dict[ir.Value, GroupedProducts], shapes: Shapes) -> Mixture | str:
@@ -62,11 +68,14 @@ def find(second: GroupedProducts, by_result: dict[ir.Value, GroupedProducts], sh
     scaled = _scaled(second.y, nodes)
     if scaled is None:
         return "What they compute is not multiplied by a factor for each row alone"
-    product, sorted_factors = scaled
+    results, sorted_factors = scaled
     found = _order(sorted_factors, shapes, nodes)
     if isinstance(found, str):
         return found
     factors, ordered = found
+    for product in (first, second):
+        if product.bias is not None and not order.is_column(product.at, ordered.sorted, nodes):
+            return f"`{product.bias.name}` is not gathered for each row's expert"
     if not order.are_ends(first.ends, ordered, first.experts, nodes):
         return "The ends of the experts' rows are not counted as known"
     if not order.are_of(ordered.ids, first.experts, shapes):
@@ -74,7 +83,7 @@ def find(second: GroupedProducts, by_result: dict[ir.Value, GroupedProducts], sh
     x = _gathered(first.x, nodes)
     if x is None or not order.are_tokens(x[1], ordered, nodes):
         return "The rows are not the tokens in the experts' order"
-    y = _summed(product, ordered, shapes, nodes)
+    y = _summed(results, ordered, shapes, nodes)
     if y is None:
         return "The rows' results are not added up for each token"
     return Mixture(tuple(nodes), x[0], ordered.ids, factors, first, second, activation, ordered.chosen, y)
@@ -88,7 +97,7 @@ def _activation(result: ir.Value, by_result: dict[ir.Value, GroupedProducts]) ->
     while pending:
         value = pending.pop()
         node = value.producer()
-        if value in by_result or (node is not None and _halves(node, by_result)):
+        if value in by_result or (node is not None and (_halves(node, by_result) or _every_second(node, by_result))):
             operands[value] = None
         elif node is None or len(nodes) == _MOST_NODES or not eligibility.is_elementwise(node):
             return None
@@ -97,11 +106,14 @@ def _activation(result: ir.Value, by_result: dict[ir.Value, GroupedProducts]) ->
             pending += [v for v in node.inputs if v is not None and constant(v) is None]
     if len(operands) == 1 and next(iter(operands)) in by_result:
         return Activation(tuple(nodes), tuple(operands), result)
-    splits = {value.producer() for value in operands}
-    split = splits.pop() if len(splits) == 1 else None
-    if split is None or not _halves(split, by_result):
+    sources = {node for value in operands if (node := value.producer()) is not None}
+    if len(sources) == 1 and _halves(split := sources.pop(), by_result):
+        return Activation((split, *nodes), tuple(split.outputs), result)
+    slices = {_every_second(node, by_result): node for node in sources}
+    if len(sources) != 2 or slices.keys() != {"even", "odd"} or len({node.inputs[0] for node in sources}) != 1:
         return None
-    return Activation((split, *nodes), tuple(split.outputs), result)
+    even, odd = slices["even"], slices["odd"]
+    return Activation((even, odd, *nodes), (even.outputs[0], odd.outputs[0]), result, interleaved=True)
 
 
 def _halves(node: ir.Node, by_result: dict[ir.Value, GroupedProducts]) -> bool:
@@ -111,10 +123,24 @@ def _halves(node: ir.Node, by_result: dict[ir.Value, GroupedProducts]) -> bool:
     return node.inputs[0] in by_result and node.attributes.get_int("axis", 0) in (1, -1)
 
 
+def _every_second(node: ir.Node, by_result: dict[ir.Value, GroupedProducts]) -> str:
+    """ "even" or "odd" where a Slice takes these columns of grouped products, else ""."""
+    if (node.domain, node.op_type) != ("", "Slice") or node.inputs[0] not in by_result or len(node.inputs) != 5:
+        return ""
+    start, end, axis, step = node.inputs[1:]
+    last = constant(end)
+    whole = last is not None and last.numpy().item() >= _BEHIND_ALL
+    if not whole or not is_number(step, 2) or not (is_number(axis, 1) or is_number(axis, -1)):
+        return ""
+    return "even" if is_number(start, 0) else "odd" if is_number(start, 1) else ""
+
+
 def _origin(activation: Activation) -> ir.Value:
-    operand = activation.operands[0]
-    split = producer(operand, "Split")
-    return operand if len(activation.operands) == 1 or split is None else split.inputs[0]  # type: ignore[return-value]
+    """The products' result that an activation is of."""
+    node = activation.operands[0].producer()
+    if len(activation.operands) == 1 or node is None or node.inputs[0] is None:
+        return activation.operands[0]
+    return node.inputs[0]
 
 
 def _only_reader(value: ir.Value) -> ir.Node | None:

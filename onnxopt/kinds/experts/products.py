@@ -1,6 +1,8 @@
 """Products of each expert's rows with its weight, one after the other, as exporters write a grouped product.
 
 Concat(x[0:end0] W[0], x[end0:end1] W[1], ...)    rows of x in the experts' order
+
+Behind it may stand the Add of each row's expert's bias, GatherND(bias, Unsqueeze(expert of each row, -1)).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import dataclasses
 
 import onnx_ir as ir
 
+from onnxopt.fusion.channels_last import is_constant
 from onnxopt.fusion.operands import constant
 
 _LEAST = 2  # experts
@@ -16,14 +19,17 @@ _LEAST = 2  # experts
 
 @dataclasses.dataclass(frozen=True)
 class GroupedProducts:
-    """nodes: all of them, the Concat last. x: the rows. weight: [experts, depth, columns]. ends: [experts], where each
-    expert's rows end."""
+    """nodes: all of them, the Concat last, or the Add of a bias. x: the rows. weight: [experts, depth, columns]. ends:
+    [experts], where each expert's rows end. bias: [experts, columns], gathered at `at`, a column of the rows' experts;
+    None where there is none."""
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
     weight: ir.Value
     ends: ir.Value
     experts: int
+    bias: ir.Value | None = None
+    at: ir.Value | None = None
 
     @property
     def y(self) -> ir.Value:
@@ -59,7 +65,21 @@ def find(concat: ir.Node) -> GroupedProducts | None:
     x, weights, ends = (producers[0] for producers in zip(*sources, strict=True))
     if any(source != sources[0] for source in sources) or x is None or weights is None or ends is None:
         return None
-    return GroupedProducts((*nodes, concat), x, weights, ends, len(concat.inputs))
+    return _with_bias(GroupedProducts((*nodes, concat), x, weights, ends, len(concat.inputs)))
+
+
+def _with_bias(found: GroupedProducts) -> GroupedProducts:
+    """The same with the Add of a bias of each expert, where only that reads the products."""
+    readers = found.y.consumers()
+    add = readers[0] if len(readers) == 1 and not found.y.is_graph_output() else None
+    if add is None or (add.domain, add.op_type) != ("", "Add"):
+        return found
+    gather = producer(add.inputs[1] if add.inputs[0] is found.y else add.inputs[0], "GatherND")
+    if gather is None or gather.attributes.get_int("batch_dims", 0) != 0 or gather.inputs[0] is None:
+        return found
+    if not is_constant(gather.inputs[0]):
+        return found
+    return dataclasses.replace(found, nodes=(*found.nodes, gather, add), bias=gather.inputs[0], at=gather.inputs[1])
 
 
 @dataclasses.dataclass(frozen=True)

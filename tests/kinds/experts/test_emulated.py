@@ -31,26 +31,41 @@ def _launched(folder: Path, case: Case, *feeds: dict[str, np.ndarray]) -> set[st
     return {s.removeprefix(f"{kernel.name}_") for s in symbols}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_few_tokens(dtype: str, tmp_path: Path) -> None:
-    case = Case(1, 4, 2, 72, 40, dtype, wide=dtype != "bfloat16")
+@pytest.mark.parametrize(("dtype", "activation"), [("float32", "silu"), ("float16", "gelu")])
+def test_few_tokens(dtype: str, activation: str, tmp_path: Path) -> None:
+    case = Case(1, 4, 2, 72, 40, dtype, activation)
     feeds = [dataclasses.replace(case, tokens=t).feeds() for t in (1, 2, 16)]
     feeds[2]["scores"][:, :2] += 100  # all tokens choose the same two experts
     assert _launched(tmp_path / "run", case, *feeds) == FEW
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_more_tokens_take_larger_tiles(dtype: str, tmp_path: Path) -> None:
+def test_more_tokens_take_larger_tiles(tmp_path: Path) -> None:
     """17 tokens: an expert with more rows than 16. 40 and 150: more rows than a tile has, and experts with few."""
-    case = Case(17, 3, 2, 40, 24, dtype)
+    case = Case(17, 3, 2, 40, 24, "float16")
     feeds = [dataclasses.replace(case, tokens=tokens).feeds() for tokens in (17, 40, 150)]
     for given in feeds:
         given["scores"][:, 1] += 100
     assert _launched(tmp_path / "run", case, *feeds) == SEVERAL | SOME | MANY
 
 
-@pytest.mark.parametrize(("columns", "hidden", "activation"), [(1096, 8, "silu"), (8, 1032, "squared")])
-def test_blocks_share_a_depth(columns: int, hidden: int, activation: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "case", [Case(2, 4, 2, 1096, 8, "float16"), Case(2, 4, 2, 8, 1032, "float32", "squared")], ids=str
+)
+def test_blocks_share_a_depth(case: Case, tmp_path: Path) -> None:
     """Where columns and rows give few blocks; the last of a depth's parts is shorter."""
-    case = Case(2, 4, 2, columns, hidden, "float16", activation)
-    assert _launched(tmp_path / "run", case, case.feeds()) == (FEW | {"activate"} if columns > hidden else FEW)
+    assert _launched(tmp_path / "run", case, case.feeds()) == (FEW | {"activate"} if case.gated else FEW)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(2, 3, 2, 40, 72, "bfloat16", "clamped", wide=False, biased=True, interleaved=True),
+        Case(2, 3, 2, 1096, 8, "float32", "clamped", biased=True, interleaved=True),
+    ],
+    ids=str,
+)
+def test_biases_and_gates_in_neighbouring_columns(case: Case, tmp_path: Path) -> None:
+    """In tiles of few rows and of many, without tensor cores too, and where the depth is split."""
+    feeds = [dataclasses.replace(case, tokens=tokens).feeds() for tokens in (2, 40)]
+    split = {"activate"} if case.columns > case.hidden else set()
+    assert _launched(tmp_path / "run", case, *feeds) == FEW | SOME | split

@@ -26,6 +26,7 @@ _TOKENS = (1, 3, 16, 17, 128, 700)
         Case(1, 8, 2, 256, 520, "float16"), Case(1, 60, 4, 264, 96, "bfloat16", wide=False),
         Case(1, 5, 3, 100, 68, "float32"), Case(1, 128, 8, 128, 64, "float16", "gelu"),
         Case(1, 16, 1, 64, 200, "float16", "squared", plain=True),
+        Case(1, 32, 4, 2880, 96, "bfloat16", "clamped", wide=False, biased=True, interleaved=True),
     ],
     ids=str,
 )  # fmt: skip

@@ -27,6 +27,8 @@ CASE = Case(3, 4, 2, 64, 32, "float16")
     [
         CASE, dataclasses.replace(CASE, plain=True), dataclasses.replace(CASE, wide=False, dtype="bfloat16"),
         dataclasses.replace(CASE, activation="gelu", dtype="float32"),
+        dataclasses.replace(CASE, biased=True, interleaved=True, activation="clamped"),
+        dataclasses.replace(CASE, biased=True), dataclasses.replace(CASE, interleaved=True, dtype="float32"),
         dataclasses.replace(CASE, activation="squared"), Case(1, 5, 1, 8, 8, "float16", "relu", known=True),
     ],
     ids=str,
@@ -35,7 +37,9 @@ def test_whole_mixtures(case: Case) -> None:
     (region,) = fuse(ir.serde.deserialize_model(case.model())).regions
     meaning = region.meaning
     assert isinstance(meaning, Experts)
-    assert [v.name for v in region.inputs] == ["x", "ids", "factors", "first", "second"]
+    biases = ["first_bias", "second_bias"] if case.biased else []
+    assert [v.name for v in region.inputs] == ["x", "ids", "factors", "first", "second", *biases]
+    assert meaning.interleaved == case.interleaved and len(meaning.biases) == len(biases)
     assert (meaning.experts, meaning.chosen) == (case.experts, case.chosen)
     assert (meaning.columns, meaning.hidden, meaning.gated) == (case.columns, case.hidden, case.gated)
     assert (region.traffic.flops is None) == (not case.known)
@@ -107,11 +111,12 @@ def _input(name: str, position: int, value: str) -> Callable[[onnx.ModelProto], 
         (_input("numbers", 0, "one"), "the rows' results are not added up for each token"),
         (_read("ends"), "`ends` inside is read elsewhere too"),
         (_read("h"), "`h` inside is read elsewhere too"),
+        (_input("biased_first", 1, "column"), "`first_bias` is not gathered for each row's expert"),
         (_input("f_column", 0, "scores_sum"), "the factors are not gathered in the experts' order"),
     ],
 )
 def test_what_is_left_is_said(change: Callable[[onnx.ModelProto], None], reason: str) -> None:
-    model = CASE.model()
+    model = dataclasses.replace(CASE, biased="first_bias" in reason).model()
     change(model)
     if "scores_sum" in str(model):
         model.graph.node.insert(0, helper.make_node("ReduceSum", ["scores", "axis1"], ["scores_sum"], keepdims=0))
@@ -120,18 +125,6 @@ def test_what_is_left_is_said(change: Callable[[onnx.ModelProto], None], reason:
     said = [r.reason for r in plan.refusals if "experts' products run one after the other" in r.reason]
     assert len(said) == 2 and all(text.startswith("4 experts' products") for text in said)
     assert said[1].endswith(f": {reason}"), said
-
-
-def test_a_bias_of_each_expert_is_said() -> None:
-    model = CASE.model()
-    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 64), np.float16), "biases"))
-    place = next(k for k, n in enumerate(model.graph.node) if n.name == "sums")
-    model.graph.node.insert(place + 1, helper.make_node("Unsqueeze", ["sorted", "last"], ["of_rows"]))
-    model.graph.node.insert(place + 2, helper.make_node("GatherND", ["biases", "of_rows"], ["bias"]))
-    model.graph.node.insert(place + 3, helper.make_node("Add", ["sums", "bias"], ["biased"]))
-    _node(model, "g").input[0] = "biased"
-    said = [r.reason for r in fuse(ir.serde.deserialize_model(model)).refusals if "experts' products" in r.reason]
-    assert any(text.endswith("the kernel has no place for `biases`, a bias of each expert") for text in said)
 
 
 def test_sizes_that_are_no_whole_accesses() -> None:
