@@ -128,18 +128,7 @@ def optimize(
         _check_emulation(verify, archs)
     kept = None if cache is None else Path(cache)
     options = _Options(
-        shapes or {},
-        archs,
-        verify,
-        external_data,
-        portable,
-        oldest,
-        launch_choices,
-        kept,
-        emulate,
-        goals,
-        {},
-        {},
+        shapes or {}, archs, verify, external_data, portable, oldest, launch_choices, kept, emulate, goals, {}, {}
     )
     with contextlib.ExitStack() as stack:
         with phases("load"):
@@ -149,8 +138,8 @@ def optimize(
             original = description.of_source(source)
             pinned = signature.pin(original.traits.inputs, shapes or {})
             options = options._replace(pinned=pinned, typical=signature.typical(original.traits.inputs, pinned))
-            check_alone((*data, *calibrate), shapes)
             calibration, own = (read_data(files, original.traits.inputs) for files in (calibrate, data))
+            check_alone((*data, *calibrate), shapes)
             near = None
             if reference is not None:
                 near = reference_quality.opened(Path(reference), original.traits, source.path)

@@ -5,13 +5,16 @@
 
 The layers are those of benchmarks/cases/pointwise_convolutions.py. Every layer is compared with float64 in every way
 before it is timed. `first run` is what the library chooses by itself at a first run. `fastest` is what it measured with
-ONNXOPT_GEMM_TUNE in a process of its own; `algorithms` is the same file without the plans of cuDNN. Behind these come
-products of torch that read or write channels of a wider tensor, beside copies of these channels. Runs lie in one CUDA
-graph, over buffers in rotation.
+ONNXOPT_GEMM_TUNE in a process of its own; `algorithms` is the same file without the plans of cuDNN. `cuDNN` and
+`cuDNN, first run` are the same layers as the kind convolution runs them: the first plan, and the best of six. Behind
+come products of torch that read or write channels of a wider tensor, beside copies of these channels. Runs lie in one
+CUDA graph, over buffers in rotation.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -22,7 +25,9 @@ import tarfile
 import tempfile
 import time
 from typing import Any
+from unittest import mock
 
+import onnx
 import torch
 
 from benchmarks.cases.pointwise_convolutions import CHANNELS, LAYERS, Channels
@@ -41,7 +46,7 @@ from benchmarks.support.gpu_timing import (
 )
 from tests.support.convolution_graphs import Layer
 
-_ARCHIVE = "layers.tar.xz"
+_ARCHIVE, _CONVOLUTIONS = "layers.tar.xz", "convolutions.tar.xz"
 _FILE = "gemm_algos.json"
 _MEMORY, _TENSOR_CORES = 4230e9, 774e12  # bytes and float16 operations a second of an H200
 _BOUNDS = {"float16": (2e-3, 4e-3), "bfloat16": (1.6e-2, 3.2e-2), "float32": (2e-3, 4e-3)}  # float32 rounds to TF32
@@ -49,8 +54,12 @@ _TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 
 
 def prepare(folder: pathlib.Path) -> None:
+    from onnxopt.kinds.convolution.steps import GrowingConvolution
+
     kernels = convolution_cases.pack(folder / _ARCHIVE, LAYERS, casts=False)
     print(f"{len(LAYERS)} layers, {kernels} kernels, {(folder / _ARCHIVE).stat().st_size / 1e6:.1f} MB")
+    with mock.patch.object(GrowingConvolution, "is_product", return_value=False):
+        convolution_cases.pack(folder / _CONVOLUTIONS, LAYERS, casts=False)
 
 
 def _buffers(layer: Layer, name: str, sets: int) -> tuple[list[Tensors], list[Tensors]]:
@@ -69,26 +78,34 @@ def _reference(layer: Layer, inputs: Tensors) -> torch.Tensor:
     return y.relu_() if layer.activation else y
 
 
-def _measure(layer: Layer, model: bytes, libraries: dict[str, pathlib.Path]) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class _Way:
+    """measures: whether first runs do."""
+
+    library: pathlib.Path
+    of_convolution: bool = False
+    measures: bool = False
+
+
+def _measure(layer: Layer, product: bytes, convolution: bytes, ways: dict[str, _Way]) -> dict[str, Any]:
     size = torch.empty(0, dtype=_TYPES[layer.dtype]).element_size()
     rows = layer.n * layer.h * layer.w
     moved = size * (rows * (layer.c + layer.k * (2 if layer.residual else 1)) + layer.c * layer.k)
     row: dict[str, Any] = {"roofline": 1e6 * max(moved / _MEMORY, 2 * rows * layer.c * layer.k / _TENSOR_CORES)}
     sets = rotation(moved, "cuda")
-    name = session(model, str(libraries["heuristic"]), "cuda").get_outputs()[0].name
+    (name,) = (output.name for output in onnx.load_from_string(product).graph.output)
     inputs, outputs = _buffers(layer, name, sets)
     expected = _reference(layer, inputs[0])
     row["worst"] = 0.0
-    for way, library in libraries.items():
-        os.environ["ONNXOPT_MEASURE"] = "1" if way == "first run" else "0"
+    for label, way in ways.items():
+        os.environ["ONNXOPT_MEASURE"] = "1" if way.measures else "0"
+        model = convolution if way.of_convolution else product
+        open_in = functools.partial(session, model, str(way.library), "cuda")
         outputs[0][name].fill_(float("nan"))
         torch.cuda.synchronize()
-        stream = torch.cuda.Stream()
-        bound(session(model, str(library), "cuda", stream=stream), inputs[0], outputs[0])()
+        bound(open_in(stream=torch.cuda.Stream()), inputs[0], outputs[0])()
         row["worst"] = max(row["worst"], disagreement(outputs[0][name], expected, *_BOUNDS[layer.dtype]))
-        row[way] = session_microseconds(
-            lambda s, path=library: session(model, str(path), "cuda", stream=s), inputs, outputs
-        )
+        row[label] = session_microseconds(lambda s, open_in=open_in: open_in(stream=s), inputs, outputs)
     row["copy"] = copy_microseconds(moved, sets)
     return row
 
@@ -104,8 +121,8 @@ def measure_ways(root: pathlib.Path) -> int:
     return 0
 
 
-def _libraries(root: pathlib.Path) -> tuple[dict[str, pathlib.Path], list[dict[str, Any]]]:
-    """The library that nothing was measured for, with algorithms alone, and with all; and what was measured."""
+def _ways(root: pathlib.Path, of_cudnn: pathlib.Path) -> tuple[dict[str, _Way], list[dict[str, Any]]]:
+    """What to time, and what the library measured. of_cudnn: the folder of the same layers as convolutions."""
     from onnxopt.codegen import sealed_json
 
     written = root / _FILE
@@ -115,13 +132,24 @@ def _libraries(root: pathlib.Path) -> tuple[dict[str, pathlib.Path], list[dict[s
         raise RuntimeError(f"measuring ended with exit code {done.returncode}")
     entries = sealed_json.unseal(written.read_text())["entries"]
     alone = [{k: v for k, v in entry.items() if k != "cudnn"} for entry in entries]
-    libraries = {"heuristic": root / convolution_cases.LIBRARY}
-    for way, measured in (("first run", []), ("algorithms", alone), ("fastest", entries)):
-        shutil.copytree(root / convolution_cases.LIBRARY.parent, root / way)  # what a process measured stays in a copy
+    library = convolution_cases.LIBRARY
+
+    def copy(of: pathlib.Path, name: str, measured: list[dict[str, Any]]) -> pathlib.Path:
+        """A library that knows these entries alone, and what it measures itself."""
+        shutil.copytree(of / library.parent, of / name)
         if measured:
-            (root / way / _FILE).write_text(sealed_json.seal({"schema": 2, "entries": measured}))
-        libraries[way] = root / way / convolution_cases.LIBRARY.name
-    return libraries, entries
+            (of / name / _FILE).write_text(sealed_json.seal({"schema": 2, "entries": measured}))
+        return of / name / library.name
+
+    ways = {
+        "heuristic": _Way(root / library),
+        "first run": _Way(copy(root, "first", []), measures=True),
+        "algorithms": _Way(copy(root, "alone", alone)),
+        "fastest": _Way(copy(root, "all", entries)),
+        "cuDNN": _Way(of_cudnn / library, of_convolution=True),
+        "cuDNN, first run": _Way(copy(of_cudnn, "first", []), of_convolution=True, measures=True),
+    }
+    return ways, entries
 
 
 def _product(layer: Layer) -> str:
@@ -163,17 +191,20 @@ def run(folder: pathlib.Path, out: pathlib.Path | None) -> int:
     """Measure the layers; 0 if all agree with float64."""
     rows: list[dict[str, Any]] = []
     begun = time.perf_counter()
-    with tempfile.TemporaryDirectory() as name, tarfile.open(folder / _ARCHIVE) as archive:
-        archive.extractall(name, filter="data")
-        root = pathlib.Path(name)
-        os.environ["XDG_CACHE_HOME"] = str(root / "cache")
-        libraries, entries = _libraries(root)
+    with tempfile.TemporaryDirectory() as name:
+        root, of_cudnn = pathlib.Path(name, "products"), pathlib.Path(name, "convolutions")
+        for path, packed in ((root, _ARCHIVE), (of_cudnn, _CONVOLUTIONS)):
+            with tarfile.open(folder / packed) as archive:
+                archive.extractall(path, filter="data")
+        os.environ["XDG_CACHE_HOME"] = str(pathlib.Path(name, "cache"))
+        ways, entries = _ways(root, of_cudnn)
         print(f"measured in {time.perf_counter() - begun:.0f} s", flush=True)
         known = {entry["product"]: entry for entry in entries}
-        for layer, model in convolution_cases.unpacked(root):
+        convolutions = (model for _, model in convolution_cases.unpacked(of_cudnn))
+        for (layer, product), convolution in zip(convolution_cases.unpacked(root), convolutions, strict=True):
             row: dict[str, Any] = {"layer": f"{layer.n}x{layer.h}x{layer.w} {_product(layer)}"}
             try:
-                row |= {"measured": known[_product(layer)]} | _measure(layer, model, libraries)
+                row |= {"measured": known[_product(layer)]} | _measure(layer, product, convolution, ways)
             except Exception as error:  # noqa: BLE001 - the other layers' numbers are worth having
                 row["error"] = f"{type(error).__name__}: {error}"[:300]
             rows.append(row)
@@ -186,7 +217,7 @@ def run(folder: pathlib.Path, out: pathlib.Path | None) -> int:
     return _report(rows, parts)
 
 
-_TIMES = ("roofline", "copy", "heuristic", "first run", "algorithms", "fastest")
+_TIMES = ("roofline", "copy", "heuristic", "first run", "algorithms", "fastest", "cuDNN", "cuDNN, first run")
 _OF_CHANNELS = ("both apart", "x in place", "y in place", "copy of x", "copy of y")
 
 

@@ -49,10 +49,10 @@ struct ExpertsProduct {
   const T* x[kLoads];  // the same of rows
   bool has_column;
   bool has_row[kLoads];
-  int next;   // step whose weight is brought next
-  int last;   // behind the last step
-  int count;  // rows of the tile that exist
-  float sum[2][Tile::kRowTiles][4];
+  int next;                                              // step whose weight is brought next
+  int last;                                              // behind the last step
+  int count;                                             // rows of the tile that exist
+  float sum[2][Tile::kColumnTiles][Tile::kRowTiles][4];  // of each half
 
   // sources: the row of `rows` of each row of the tile. Steps from `first` to before `end` are summed.
   __device__ ExpertsProduct(const T* weights, const T* rows, const int* sources, int rows_of_tile,
@@ -105,7 +105,7 @@ struct ExpertsProduct {
     }
   }
 
-  __device__ static int warp_columns() { return threadIdx.x / 32 % Tile::kWarpsOfColumns * 16; }
+  __device__ static int warp_columns() { return threadIdx.x / 32 % Tile::kWarpsOfColumns * 16 * Tile::kColumnTiles; }
   __device__ static int warp_rows() { return threadIdx.x / 32 / Tile::kWarpsOfColumns * Tile::kRowTiles * 8; }
 
   // kFull: all rows of the tile exist.
@@ -117,18 +117,23 @@ struct ExpertsProduct {
     const T* const right = rows + (warp_rows() + matrix / 2 * 8 + row) * Tile::kPitch + matrix % 2 * 8;
 #pragma unroll
     for (int depth = 0; depth < Tile::kDepth; depth += 16) {
-      uint32_t a[2][4];
-      load_matrices_transposed(a[0], shared_address(left + depth * Tile::kWeightPitch));
-      load_matrices_transposed(a[1], shared_address(left + depth * Tile::kWeightPitch + Tile::kHalf));
+      uint32_t a[2][Tile::kColumnTiles][4];
+#pragma unroll
+      for (int c = 0; c < Tile::kColumnTiles; ++c) {
+        const T* const first = left + depth * Tile::kWeightPitch + c * 16;
+        load_matrices_transposed(a[0][c], shared_address(first));
+        load_matrices_transposed(a[1][c], shared_address(first + Tile::kHalf));
+      }
 #pragma unroll
       for (int tile = 0; tile < Tile::kRowTiles; tile += 2) {
         if (!kFull && tile >= tiles) continue;
         uint32_t b[4];
         load_matrices(b, shared_address(right + tile * 8 * Tile::kPitch + depth));
 #pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          Product<T>::add(sum[k][tile], a[k], b[0], b[1], sum[k][tile]);
-          Product<T>::add(sum[k][tile + 1], a[k], b[2], b[3], sum[k][tile + 1]);
+        for (int k = 0; k < 2 * Tile::kColumnTiles; ++k) {
+          auto& sums = sum[k % 2][k / 2];
+          Product<T>::add(sums[tile], a[k % 2][k / 2], b[0], b[1], sums[tile]);
+          Product<T>::add(sums[tile + 1], a[k % 2][k / 2], b[2], b[3], sums[tile + 1]);
         }
       }
     }
@@ -140,10 +145,10 @@ struct ExpertsProduct {
     const T* const right = rows + (warp_rows() + lane % 4 * 2) * Tile::kPitch;
 #pragma unroll 4
     for (int depth = 0; depth < Tile::kDepth; ++depth) {
-      float a[2][2];
+      float a[2][2 * Tile::kColumnTiles];
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        a[k / 2][k % 2] = widen(left[depth * Tile::kWeightPitch + k / 2 * Tile::kHalf + k % 2 * 8]);
+      for (int k = 0; k < 4 * Tile::kColumnTiles; ++k) {
+        a[k % 2][k / 2] = widen(left[depth * Tile::kWeightPitch + k % 2 * Tile::kHalf + k / 2 * 8]);
       }
 #pragma unroll
       for (int tile = 0; tile < Tile::kRowTiles; ++tile) {
@@ -151,9 +156,9 @@ struct ExpertsProduct {
         for (int j = 0; j < 2; ++j) {
           const float b = widen(right[(tile * 8 + j) * Tile::kPitch + depth]);
 #pragma unroll
-          for (int k = 0; k < 2; ++k) {
-            sum[k][tile][j] = ::fmaf(a[k][0], b, sum[k][tile][j]);
-            sum[k][tile][2 + j] = ::fmaf(a[k][1], b, sum[k][tile][2 + j]);
+          for (int k = 0; k < 4 * Tile::kColumnTiles; ++k) {
+            float& to = sum[k % 2][k / 4][tile][k / 2 % 2 * 2 + j];
+            to = ::fmaf(a[k % 2][k / 2], b, to);
           }
         }
       }
@@ -164,11 +169,11 @@ struct ExpertsProduct {
   template <typename Wait>
   __device__ void run(const Wait& wait) {
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
+    for (int k = 0; k < 2 * Tile::kColumnTiles; ++k) {
 #pragma unroll
       for (int tile = 0; tile < Tile::kRowTiles; ++tile) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sum[k][tile][j] = 0.0f;
+        for (int j = 0; j < 4; ++j) sum[k % 2][k / 2][tile][j] = 0.0f;
       }
     }
     const int first = next;
@@ -210,12 +215,13 @@ struct ExpertsProduct {
   __device__ void each(const Store& store) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int tile = 0; tile < Tile::kRowTiles; ++tile) {
+    for (int tile = 0; tile < Tile::kRowTiles * Tile::kColumnTiles; ++tile) {
+      const int r = tile % Tile::kRowTiles, c = tile / Tile::kRowTiles;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int row = warp_rows() + tile * 8 + lane % 4 * 2 + j % 2;
-        const int column = warp_columns() + lane / 4 + j / 2 * 8;
-        if (row < count) store(row, column, sum[0][tile][j], sum[1][tile][j]);
+        const int row = warp_rows() + r * 8 + lane % 4 * 2 + j % 2;
+        const int column = warp_columns() + c * 16 + lane / 4 + j / 2 * 8;
+        if (row < count) store(row, column, sum[0][c][r][j], sum[1][c][r][j]);
       }
     }
   }

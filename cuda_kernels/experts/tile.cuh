@@ -6,11 +6,11 @@
 namespace onnxopt {
 
 // T: storage dtype. A block has kRows rows and kColumns columns of the weight, and brings kDepthBytes of each row to
-// shared memory together, into kStages places. A warp has kRowTiles tiles of 8 rows and two of 16 columns: in the first
-// half of the columns, and in the second half, where a gate's other factor lies.
+// shared memory together, into kStages places. A warp has kRowTiles tiles of 8 rows, and kColumnTiles of 16 columns in
+// each half of the columns: in the second one lies a gate's other factor.
 //
 // Rows in shared memory are an odd number of 16 bytes long: matrices of 8 rows are read without conflicts.
-template <typename T_, int kRows_, int kColumns_, int kWarps_, int kDepthBytes, int kStages_>
+template <typename T_, int kRows_, int kColumns_, int kWarps_, int kDepthBytes, int kStages_, int kColumnTiles_ = 1>
 struct ExpertsTile {
   using T = T_;
   static constexpr int kRows = kRows_;
@@ -19,7 +19,8 @@ struct ExpertsTile {
   static constexpr int kThreads = 32 * kWarps_;
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kHalf = kColumns / 2;
-  static constexpr int kWarpsOfColumns = kColumns / 32;
+  static constexpr int kColumnTiles = kColumnTiles_;
+  static constexpr int kWarpsOfColumns = kColumns / (32 * kColumnTiles);
   static constexpr int kWarpsOfRows = kWarps_ / kWarpsOfColumns;
   static constexpr int kRowTiles = kRows / kWarpsOfRows / 8;
   static constexpr int kDepth = kDepthBytes / sizeof(T);

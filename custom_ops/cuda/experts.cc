@@ -14,9 +14,12 @@ constexpr std::uint64_t kMostInts = std::numeric_limits<std::int32_t>::max();
 constexpr std::uint64_t kMostFewRows = 256;  // that every block looks through (cuda_kernels/experts/rows.cuh)
 constexpr std::uint64_t kAccessBytes = 16;
 constexpr std::uint64_t kIntsOfTile = 3;
-constexpr std::uint64_t kJoined = 4;        // elements of a token that a thread adds up
-constexpr std::uint64_t kBlocksOfAll = 8;   // blocks a multiprocessor that a product is cut into where it has fewer
-constexpr std::uint64_t kLeastDepth = 512;  // of such a block
+constexpr std::uint64_t kJoined = 4;  // elements of a token that a thread adds up
+// Of a product whose depth blocks share. Measured on one H200 (benchmarks/notes.md).
+constexpr std::uint64_t kMostSplits = 16;
+constexpr std::uint64_t kLeastSteps = 4;         // of a block
+constexpr std::uint64_t kStepsOfBlock = 6;       // that beginning and ending one takes
+constexpr std::uint64_t kStepsOfActivation = 4;  // that a launch of its own takes
 
 std::uint64_t CeilDiv(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
 
@@ -48,14 +51,25 @@ const ExpertsForm& ExpertsCudaKernel::FormOf(std::uint64_t tokens) const {
   return *(std::end(kExpertsForms) - 1);
 }
 
-ExpertsCudaKernel::Cut ExpertsCudaKernel::CutOf(std::size_t variant, bool second, std::uint64_t tiles) const {
-  const std::uint64_t columns = kernel().variants[variant].shape.As<ExpertsTileShape>().columns;
+// Blocks run in waves of as many as the GPU holds. A wave takes as long as the steps of one block, and as what a block
+// begins and ends with.
+ExpertsCudaKernel::Cut ExpertsCudaKernel::CutOf(std::size_t variant, bool second, std::uint64_t tiles,
+                                                std::uint64_t most_splits) const {
+  const auto& tile = kernel().variants[variant].shape.As<ExpertsTileShape>();
   const bool halves = !second && meaning_.gated();
   const auto width = static_cast<std::uint64_t>(second ? meaning_.columns : meaning_.hidden);
   const auto depth = static_cast<std::uint64_t>(second ? meaning_.hidden : meaning_.columns);
-  Cut cut{CeilDiv(width, halves ? columns / 2 : columns), 1};
-  const std::uint64_t wanted = kBlocksOfAll * launcher_.device().multiprocessors / (tiles * cut.columns);
-  cut.splits = std::clamp<std::uint64_t>(wanted, 1, std::max<std::uint64_t>(depth / kLeastDepth, 1));
+  const std::uint64_t columns = CeilDiv(width, halves ? tile.columns / 2 : tile.columns);
+  const std::uint64_t steps = CeilDiv(depth, tile.depth);
+  const std::uint64_t wave = launcher_.Resident(variant);
+  const auto cost = [&](std::uint64_t splits) {
+    const std::uint64_t more = !second && splits > 1 ? kStepsOfActivation : 0;
+    return CeilDiv(tiles * columns * splits, wave) * (CeilDiv(steps, splits) + kStepsOfBlock) + more;
+  };
+  Cut cut{columns, 1};
+  for (std::uint64_t splits = 2; splits <= most_splits && splits * kLeastSteps <= steps; ++splits) {
+    if (cost(splits) < cost(cut.splits)) cut.splits = splits;
+  }
   return cut;
 }
 
@@ -78,8 +92,9 @@ void ExpertsCudaKernel::Compute(OrtKernelContext* context) const {
   const bool routed = form.route != ExpertsForm::kNone;
   const std::uint64_t tile_rows = kernel().variants[form.first].shape.As<ExpertsTileShape>().rows;
   const std::uint64_t tiles = std::min(rows, experts) + (routed ? rows / tile_rows : 0);
-  const Cut first = CutOf(form.first, false, tiles);
-  const Cut second = CutOf(form.first + 1, true, tiles);
+  const std::uint64_t usual = std::max(std::min(rows, experts), rows / tile_rows);  // tiles that exist
+  const Cut first = CutOf(form.first, false, usual, routed ? 1 : kMostSplits);      // sums of many rows are too long
+  const Cut second = CutOf(form.first + 1, true, usual, kMostSplits);
   const auto hidden = static_cast<std::uint64_t>(meaning_.hidden);
   const auto columns = static_cast<std::uint64_t>(meaning_.columns);
   const std::uint64_t of_first = first.splits > 1 ? first.splits * static_cast<std::uint64_t>(meaning_.wide()) : 0;

@@ -28,7 +28,7 @@ class ExpertsCudaKernel final : public FusedKernel {
   };
 
   const ExpertsForm& FormOf(std::uint64_t tokens) const;
-  Cut CutOf(std::size_t variant, bool second, std::uint64_t tiles) const;
+  Cut CutOf(std::size_t variant, bool second, std::uint64_t tiles, std::uint64_t most_splits) const;
   void Launch(std::size_t variant, std::uint64_t blocks, void* params, Stream stream) const;
 
   const Experts& meaning_;

@@ -60,7 +60,8 @@ Variant ReadExpertsVariant(const JsonReader& json) {
   variant.waits = json["waits"].Flag();
   if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
-  variant.shape.Set(ExpertsTileShape{json["rows"].Number(0, kMostSide), json["columns"].Number(0, kMostSide)});
+  const auto side = [&](const char* field) { return json[field].Number(0, kMostSide); };
+  variant.shape.Set(ExpertsTileShape{side("rows"), side("columns"), side("depth")});
   return variant;
 }
 
@@ -71,7 +72,8 @@ void CheckExpertsVariants(const JsonReader& json, const std::vector<Variant>& va
     bool multiplies = k < kExpertsActivate;
     for (const ExpertsForm& form : kExpertsForms) multiplies = multiplies && k != form.route;
     // A half of the columns is 16 for each warp.
-    const bool good = multiplies ? tile.rows >= 16 && tile.columns >= 32 && tile.columns % 32 == 0 : tile.rows == 0;
+    bool good = tile.rows == 0;
+    if (multiplies) good = tile.rows >= 16 && tile.columns >= 32 && tile.columns % 32 == 0 && tile.depth >= 16;
     if (!good) json.Fail("have sides of tiles that do not fit their launches");
   }
 }

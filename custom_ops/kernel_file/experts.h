@@ -23,10 +23,11 @@ constexpr std::size_t kExpertsActivate = 10;
 constexpr std::size_t kExpertsJoin = 11;
 constexpr std::size_t kExpertsLaunches = 12;
 
-// Rows and columns of a block's tile, 0 where an entry point has none.
+// Rows and columns of a block's tile, 0 where an entry point has none, and elements of each row in a step of its depth.
 struct ExpertsTileShape {
   std::uint64_t rows;
   std::uint64_t columns;
+  std::uint64_t depth;
 };
 
 // The fields of a mixture of experts. Throws Error naming the place of what is not as program/experts.py writes it.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "program/dtype.h"
+#include "program/shape.h"
 #include "support/error.h"
 
 namespace onnxopt {
@@ -61,6 +62,8 @@ struct Kernel {
   OfKind meaning;  // what it computes, a struct of program/
   std::vector<Variant> variants;
   bool cpu;  // the CPU kernel beats ONNX Runtime's own kernels
+  // Shapes of all inputs that most calls have, where the graph does not state them.
+  std::vector<std::vector<Shape>> usual;
 };
 
 }  // namespace onnxopt

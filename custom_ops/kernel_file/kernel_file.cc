@@ -20,6 +20,21 @@ const KindReader& ReadKind(const JsonReader& json, const FindReader& find) {
   return *reader;
 }
 
+// The shape of every input of a kernel.
+std::vector<Shape> ReadShapes(const JsonReader& json, std::size_t inputs) {
+  std::vector<Shape> shapes;
+  json.Each([&](const JsonReader& dims) {
+    Shape shape{};
+    dims.Each([&](const JsonReader& dim) {
+      if (shape.rank == kMaxRank) dims.Fail("has too many dims");
+      shape.dims[shape.rank++] = static_cast<std::int64_t>(dim.Number(1, std::numeric_limits<std::int32_t>::max()));
+    });
+    shapes.push_back(shape);
+  });
+  if (shapes.size() != inputs) json.Fail("is not a shape for each input");
+  return shapes;
+}
+
 Kernel ReadKernel(const JsonReader& json, bool has_fatbin, const FindReader& find) {
   Kernel kernel;
   kernel.name = ReadIdentifier(json["name"]);
@@ -29,6 +44,10 @@ Kernel ReadKernel(const JsonReader& json, bool has_fatbin, const FindReader& fin
   kernel.inputs = ReadDtypes(json["inputs"]);
   kernel.outputs = ReadDtypes(json["outputs"]);
   reader.ReadMeaning(json, &kernel);
+  if (json.Has("usual")) {
+    json["usual"].Each(
+        [&](const JsonReader& shapes) { kernel.usual.push_back(ReadShapes(shapes, kernel.inputs.size())); });
+  }
   json["variants"].Each([&](const JsonReader& v) { kernel.variants.push_back(reader.ReadVariant(v, kernel)); });
   reader.CheckVariants(json["variants"], has_fatbin, &kernel);
   return kernel;

@@ -58,5 +58,6 @@ def _kernel(kernel: Kernel) -> dict[str, object]:
         "kind": kernel.kind.name,
         **kernel.program.to_json(),
         "cpu": kernel.cpu,
+        **({"usual": [[list(dims) for dims in shapes] for shapes in kernel.usual]} if kernel.usual else {}),
         "variants": [dataclasses.asdict(variant) for variant in kernel.variants],
     }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from onnxopt.fusion.outline import Function
 from onnxopt.fusion.provider_preference import is_quantized
-from onnxopt.fusion.region import Kernel
+from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
 
 
@@ -35,5 +35,17 @@ def _kernel(function: Function, opsets: Mapping[str, int], shapes: Shapes) -> Ke
         program=function.meaning,
         variants=kind.entry_points(function.name, function.meaning, function.regions, opsets, shapes),
         sites=function.sites,
+        usual=_usual(function.regions, shapes) if kind.plans_shapes else (),
         cpu=all(kind.pays_on_cpu(region) and not is_quantized(region) for region in function.regions),
     )
+
+
+def _usual(regions: Sequence[Region], shapes: Shapes) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """The inputs' shapes that most runs have at each place with symbolic dims, as far as they are known."""
+    found: dict[tuple[tuple[int, ...], ...], None] = {}
+    for region in regions:
+        dims = [shapes.dims(v) for v in region.inputs]
+        sizes = [None if d is None else tuple(shapes.expected.of(size) for size in d) for d in dims]
+        if dims != sizes and all(s is not None and None not in s and 0 not in s for s in sizes):
+            found[tuple(tuple(n for n in s if n is not None) for s in sizes if s is not None)] = None
+    return tuple(found)

@@ -62,7 +62,8 @@ class Kernel:
     """A fused function: its meaning, the op types it replaces, its entry points and places.
 
     cpu: whether the library's CPU kernel is faster than ONNX Runtime's own kernels; where False, the CPU runs the
-    inlined function.
+    inlined function. usual: the inputs' shapes at its places, where dims are symbolic and the sizes that most runs have
+    are known; only for kernels of NVIDIA's libraries, which make something of their own for each shape.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Kernel:
     variants: tuple[Variant, ...]
     sites: tuple[Site, ...]
     cpu: bool = True
+    usual: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
 
 class Kind(abc.ABC):
@@ -82,6 +84,9 @@ class Kind(abc.ABC):
 
     name: ClassVar[str]  # in kernels.json and manifest.json
     library: ClassVar[str] = ""  # of NVIDIA's, that runs the kernels, where it is not code of our own
+    plans_shapes: ClassVar[bool] = (
+        False  # whether that library makes a plan for each shape, best ahead of the first run
+    )
     splits: ClassVar[bool] = False  # whether to split a region whose kernel spills registers
 
     def __str__(self) -> str:

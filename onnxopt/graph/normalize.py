@@ -29,6 +29,7 @@ from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
 from onnxopt.graph.passes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.no_op_rules import no_op_rules
 from onnxopt.graph.passes.opset import TARGET, convert_opset
+from onnxopt.graph.passes.same_padding import SamePaddingPass
 from onnxopt.graph.passes.shape_subgraphs import SimplifyShapesPass
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
 from onnxopt.graph.passes.simplified_norms import SimplifiedNormsPass
@@ -163,6 +164,8 @@ def _simplify(model: ir.Model, growth: float) -> None:
     simplify_shapes = SimplifyShapesPass()
     if any(node.op_type == "DequantizeLinear" for node in model.graph.all_nodes()):
         _merge_equal(model)  # what moving codes does to a value depends on how many nodes read it
+    if rules is not None:
+        _run("padding as convolutions state it", SamePaddingPass(), model)
     for _ in range(_ROUNDS):
         changed = _run("shape inference", simplify_shapes, model).modified
         changed |= _run("constant folding", fold, model)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import pickle
 import re
 import sys
@@ -93,6 +94,8 @@ def serve() -> None:
     except RunError as error:
         answer = {"error": str(error)}
     sys.stdout.write(json.dumps(answer))
+    sys.stdout.flush()
+    os._exit(0)  # what a failed capture left behind must not take the answer with it
 
 
 def _measured(question: _Question) -> Footprint:

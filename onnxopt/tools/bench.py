@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,11 +77,7 @@ def bench(
     sides = [_Side(*of, opened.folder, chosen, feeds, keep) for of in files]
     say("open", "", 0, 0)
     footprints = [side.footprint() for side in sides]
-    before, after = (side.runs(threads) for side in sides)
-    try:
-        timed = timing.in_turn(before, after, iterations, seconds, lambda done, total: say("time", "", done, total))
-    except RunError as error:
-        raise ModelError(f"{opened.folder}: cannot be timed, {provider} does not run it: {error}") from error
+    timed = _timed(sides, threads, iterations, seconds, lambda done, total: say("time", "", done, total))
     baseline, improved = map(_with_footprint, timed, footprints)
     gpu = None if provider == CPU else devices.first()
     return BenchResult(
@@ -124,6 +120,17 @@ class _Side(NamedTuple):
             return [BoundRun(session, self.feeds, provider, keep_outputs=self.keep_outputs) for _ in range(threads)]
         except RunError as error:
             raise ModelError(f"{self.model}: {provider} does not run it: {error}") from error
+
+
+def _timed(
+    sides: Sequence[_Side], threads: int, iterations: int | None, seconds: float, progress: Callable[[int, int], None]
+) -> tuple[Timing, Timing]:
+    """As timing.in_turn. ModelError where a run fails that ran before, as where concurrent ones take all memory."""
+    before, after = (side.runs(threads) for side in sides)
+    try:
+        return timing.in_turn(before, after, iterations, seconds, progress)
+    except RunError as error:
+        raise ModelError(f"{sides[1].folder}: cannot be timed: {error}") from error
 
 
 def _with_footprint(timed: Timing, found: Footprint) -> Timing:

@@ -35,6 +35,9 @@ def read_data(sources: Sequence[DataSource], inputs: Sequence[Tensor]) -> tuple[
     UsageError names the file and the input where one is missing, unknown, or of another dtype or shape than declared,
     and where a file cannot be read.
     """
+    if isinstance(sources, (str, Path, Mapping)):
+        what = "arrays by name" if isinstance(sources, Mapping) else f"{str(sources)!r}"
+        raise UsageError(f"inputs are given as a list of files, or of arrays by name: give [...] around {what}")
     rows = [_read(source, inputs, position) for position, source in enumerate(sources)]
     repeated = {row.name for row in rows if [other.name for other in rows].count(row.name) > 1}
     return tuple(

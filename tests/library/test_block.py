@@ -163,6 +163,9 @@ PART = {"tensor": 7, "first": 0, "channels": 64, "of": 192}
         (_set("inputs.0", "float32"), "differ from the output's dtype"),
         (_set("outputs", []), "outputs is empty"),
         (_set("variants", [{"symbol": "s"}]), "which has none"),
+        (_set("usual", [[[1, 5, 6, 64]]]), "is not a shape for each input"),
+        (_set("usual", [[[1, 0, 6, 64], *([[1]] * 6)]]), "is not an integer from 1"),
+        (_set("usual", [[[1] * 17, *([[1]] * 6)]]), "has too many dims"),
     ],
 )
 def test_damaged_files(tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str) -> None:
@@ -178,6 +181,38 @@ def test_blocks_on_the_gpu(tmp_path: Path, halves: Halves) -> None:
     for seed in (1, 2):
         feeds = halves.feeds(seed)
         assert_close(ready.run(None, feeds)[0], halves, feeds)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("usual", [[], [(2, 5, 6)]], ids=["none", "one"])
+def test_blocks_of_any_shape_on_the_gpu(tmp_path: Path, usual: list[tuple[int, int, int]]) -> None:
+    """With plans that were made ahead for one shape, and with those that are ready at a first run."""
+    first = Halves()
+    model, kernel = block_of(first)
+    (_, weights), proto = _inputs_of(kernel, model), ir.to_proto(model)
+    for dim, name in zip(proto.graph.input[0].type.tensor_type.shape.dim, "NHW", strict=False):
+        dim.dim_param = name
+    for function in [f for f in proto.functions if f.name == kernel.name]:
+        proto.functions.remove(function)
+    del proto.graph.value_info[:]
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    described = row(kernel, cpu=False)
+    if usual:
+        described["usual"] = [[[*size, first.c], *map(list, weights)] for size in usual]
+    settings = ort.SessionOptions()
+    settings.register_custom_ops_library(str(artifact.write(tmp_path, [described])))
+    ready = ort.InferenceSession(proto.SerializeToString(), settings, ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    for seed, (n, h, w) in enumerate([(2, 5, 6), (1, 16, 9), (3, 1, 1), (2, 5, 6), (1, 40, 33)]):
+        halves = dataclasses.replace(first, n=n, h=h, w=w)
+        feeds = halves.feeds(seed)
+        assert_close(ready.run(None, feeds)[0], halves, feeds)
+
+
+def _inputs_of(kernel: Kernel, model: ir.Model) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """The shapes of a block's first input and of its weights."""
+    (call,) = [n for n in model.graph if n.op_type == kernel.name]
+    shapes = [tuple(int(d) for d in v.shape.numpy()) for v in call.inputs if v is not None and v.shape is not None]
+    return shapes[0], shapes[1:]
 
 
 @pytest.mark.gpu

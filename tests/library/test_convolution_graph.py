@@ -14,7 +14,7 @@ from onnxopt.program.window import Window
 from tests.support.fake_cudnn import Log, convolution, drive, tensors
 
 POINTWISE, CONVOLUTION, PLAN, FORWARD, OPERATION, GRAPH, PACK, TENSOR = 0, 1, 5, 10, 13, 15, 16, 17
-KERNEL_CACHE = 34
+HEURISTIC, KERNEL_CACHE = 4, 34
 X, W, Y, BIAS, RESIDUAL, SLOPE = 1, 2, 3, 4, 5, 6
 HALF, FLOAT, BFLOAT16 = 2, 0, 9
 ADD, MULTIPLY, MINIMUM, RELU, SWISH = 0, 1, 2, 100, 106
@@ -224,38 +224,62 @@ def test_fallbacks_that_compile_are_not_built(
 
 
 @pytest.mark.parametrize(
-    ("soon", "fixed", "operations"), [(False, "0", 3), (False, "1", 3), (True, "0", 3), (True, "1", 1)]
-)
-def test_where_shapes_come_and_go_a_kernel_is_compiled_for_all_of_them(
-    program: Path, tmp_path: Path, soon: bool, fixed: str, operations: int
+    ("soon", "fields", "operations", "behind"),
+    [
+        (False, {"bias": 2, "activation": "silu"}, 3, []),
+        (True, {"bias": 2, "activation": "silu"}, 2, ["activate 4096"]),
+        (True, {"bias": 2, "activation": "relu"}, 3, []),
+        (True, {"bias": 2, "residual": 3, "activation": "leaky_relu", "activation_value": 0.5}, 3, ["activate 4096"]),
+        (True, {"bias": 2, "residual": 3, "activation": "silu", "residual_last": True}, 2,
+         ["activate 4096", "add 64 to 4096, 1"]),
+        (True, {"bias": 2, "transposed": True}, 1, ["add 48 to 4096, 1"]),
+    ],
+)  # fmt: skip
+def test_where_shapes_come_and_go_nothing_is_compiled(
+    program: Path, tmp_path: Path, soon: bool, fields: dict[str, Any], operations: int, behind: list[str]
 ) -> None:
-    """An older cuDNN would compile one for each of them, so passes follow a kernel that is ready."""
+    """Passes follow what is ready."""
+    meaning = convolution(3 + ("residual" in fields), **fields)
+    shapes = [[2, 5, 4, 8], [8, 3, 3, 8], [8], [2, 5, 4, 8]][: len(meaning.inputs)]
+    log = drive(program, tmp_path, meaning, shapes, soon=soon)
+    (graph,) = log.of_kind(GRAPH)
+    assert len(graph.numbers(801)) == operations and 803 not in graph.values
+    assert [line for line in log.lines if line.startswith(("activate", "add"))] == behind
+    (pack,) = [d for d in log.of_kind(PACK) if d.ok]
+    in_plan = 3 + ("bias" in fields and not meaning.transposed) + (operations == 3 and "residual" in fields)
+    assert len(pack.values[1000]) == in_plan
+
+
+@pytest.mark.parametrize("fixed", ["0", "1"])
+def test_channels_of_wider_tensors_get_a_kernel_of_any_shape(program: Path, tmp_path: Path, fixed: str) -> None:
+    """An older cuDNN has none; then passes follow what is ready, between copies."""
     meaning = convolution(3, bias=2, activation="silu")
     shapes = [[2, 5, 4, 8], [8, 3, 3, 8], [8]]
-    log = drive(program, tmp_path, meaning, shapes, soon=soon, FAKE_FIXED_SHAPES=fixed)
-    (graph,) = [d for d in log.of_kind(GRAPH) if d.ok]
-    (plan,) = log.of_kind(PLAN)
-    of_any_shape = soon and fixed == "0"
-    assert len(graph.numbers(801)) == operations
+    log = drive(program, tmp_path, meaning, shapes, soon=True, pixels={"y": 24}, FAKE_FIXED_SHAPES=fixed)
+    *_, graph = [d for d in log.of_kind(GRAPH) if d.ok]
+    *_, plan = log.of_kind(PLAN)
+    of_any_shape = fixed == "0"
+    assert len(graph.numbers(801)) == (3 if of_any_shape else 1)
     assert (graph.values.get(803) == ["1"]) is of_any_shape
     assert [d.ok for d in log.of_kind(KERNEL_CACHE)] == [True] * of_any_shape
     assert (406 in plan.values) is of_any_shape
-    assert log.starting("activate") == (["4096"] if operations == 1 else [])
 
 
-def test_graphs_of_an_epilogue_that_is_ready_are_of_one_shape(program: Path, tmp_path: Path) -> None:
-    log = drive(
-        program, tmp_path, convolution(3, bias=2, activation="relu"), [[2, 5, 4, 8], [8, 3, 3, 8], [8]], soon=True
-    )
-    (graph,) = log.of_kind(GRAPH)
-    assert len(graph.numbers(801)) == 3 and 803 not in graph.values and not log.of_kind(KERNEL_CACHE)
-
-
-def test_a_measured_choice_of_any_shape(program: Path, tmp_path: Path) -> None:
+def test_a_measured_choice_is_compiled_for_its_shape(program: Path, tmp_path: Path) -> None:
     meaning = convolution(3, bias=2, activation="silu")
     log = drive(program, tmp_path, meaning, [[2, 5, 4, 8], [8, 3, 3, 8], [8]], soon=True, measured=True)
     assert [line.split()[0] for line in log.starting("execute")] == ["42"]
-    assert [graph.values[803] for graph in log.of_kind(GRAPH)] == [["1"]]
+    assert [803 in graph.values for graph in log.of_kind(GRAPH)] == [False]
+
+
+@pytest.mark.parametrize(("refused", "runs"), [("", "11"), ("1", "10")])
+def test_a_choice_for_about_this_size_is_taken_without_the_heuristic(
+    program: Path, tmp_path: Path, refused: str, runs: str
+) -> None:
+    shapes = [[2, 5, 4, 8], [8, 3, 3, 8]]
+    log = drive(program, tmp_path, convolution(2), shapes, soon=True, near=True, FAKE_REFUSED=refused)
+    assert [line.split()[0] for line in log.starting("execute")] == [runs]
+    assert bool(log.of_kind(HEURISTIC)) is bool(refused)
 
 
 def test_a_residual_behind_the_activation_stays_there(program: Path, tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ def test_kernels_of_any_shape_are_kept_for_later_processes(program: Path, tmp_pa
     def run() -> Log:
         given = {"FAKE_COMPILED": "0", "XDG_CACHE_HOME": str(tmp_path), "ONNXOPT_CACHE_SIZE": "1MB"}
         shapes = [[1, 5, 5, 8], [8, 3, 3, 8], [8]]
-        return drive(program, tmp_path, convolution(3, bias=2, activation="silu"), shapes, soon=True, **given)
+        return drive(
+            program, tmp_path, convolution(3, bias=2, activation="silu"), shapes, soon=True, pixels={"y": 24}, **given
+        )
 
     (kernels,) = run().of_kind(KERNEL_CACHE)
     assert 2400 in kernels.values and 2402 not in kernels.values

@@ -179,6 +179,17 @@ def test_a_kept_plan_that_cannot_run_leaves_the_kept_algorithm(
     assert not log.starting("execute")
 
 
+def test_a_kept_plan_that_fails_when_it_runs_leaves_the_kept_algorithm(program: Path, tmp_path: Path) -> None:
+    choose(program, tmp_path)
+    assert ran(choose(program, tmp_path, FAKE_FAILING="1").lines) == "algorithm 1"
+
+
+def test_a_kept_algorithm_that_cublaslt_refuses_leaves_the_heuristic(program: Path, tmp_path: Path) -> None:
+    choose(program, tmp_path)
+    log = choose(program, tmp_path, FAKE_REFUSES_ALGORITHMS="1")
+    assert ran(log.lines) == "algorithm 0" and not log.starting("execute")
+
+
 def pixels(count: int, channels: int) -> Call:
     return Call(PRODUCT, ((count, 1, 1, channels), (24, channels), (24,), (count, 1, 1, 24)))
 

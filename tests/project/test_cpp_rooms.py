@@ -43,6 +43,7 @@ BELOW = {
         "squeeze_excite": ["depthwise", "device"],
         "image_convolution": ["device"],
         "flash_attention": ["device"],
+        "experts": ["device"],
     },
 }
 SOURCES = [

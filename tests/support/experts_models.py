@@ -157,7 +157,8 @@ class Case:
         return [*made, _node(f"{result} = Concat({joined})", axis=0)]
 
     def _added(self, element: int) -> list[onnx.NodeProto]:
-        cast = self.wide and self.dtype != "float32"
+        sixteen = self.dtype != "float32"
+        cast, summed = self.wide and sixteen, "of_tokens" if self.wide or not sixteen else "of_tokens_f"
         return [
             _node("flat_factors = Reshape(factors, flat)"), _node("f = GatherND(flat_factors, column)"),
             _node("f_column = Unsqueeze(f, last)"),
@@ -167,8 +168,9 @@ class Case:
             _node("numbers = Range(zero, number, one)"), _node("back = ScatterND(nothing, column, numbers)"),
             _node("back_column = Unsqueeze(back, last)"), _node("in_place = GatherND(scaled, back_column)"),
             _node("of_tokens = Reshape(in_place, apart)"),
-            _node(f"{'total' if cast else 'y'} = ReduceSum(of_tokens, axis1)", keepdims=0),
-            *([_node("y = Cast(total)", to=element)] if cast else []),
+            *([] if summed == "of_tokens" else [_node(f"{summed} = Cast(of_tokens)", to=TensorProto.FLOAT)]),
+            _node(f"{'total' if sixteen else 'y'} = ReduceSum({summed}, axis1)", keepdims=0),
+            *([_node("y = Cast(total)", to=element)] if sixteen else []),
         ]  # fmt: skip
 
 
@@ -191,7 +193,7 @@ def _activated(name: str, sums: np.ndarray) -> np.ndarray:
     if name == "silu":
         return g / (1 + np.exp(-g)) * u
     if name == "gelu":
-        erf = np.vectorize(math.erf)
+        erf = np.vectorize(math.erf, otypes=[np.float64])
         return 0.5 * g * (1 + erf(g / 2**0.5)) * u
     return np.maximum(g, 0) ** (2 if name == "squared" else 1)
 

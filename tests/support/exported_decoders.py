@@ -142,6 +142,8 @@ def main() -> None:
     experts = {"num_experts_per_tok": 2}
     store("mixtral", export("Mixtral", True, "dynamic", num_local_experts=4, **experts))
     shared = {"num_experts": 4, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48}
+    narrow = {"num_experts": 4, "moe_intermediate_size": 32, "head_dim": 16}
+    store("qwen3_moe", export("Qwen3Moe", True, "dynamic", **narrow, **experts))
     store("qwen2_moe", export("Qwen2Moe", False, "dynamic", **shared, **experts))
 
 

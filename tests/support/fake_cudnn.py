@@ -203,13 +203,15 @@ int main(int count, char** arguments) {
     const auto context = reinterpret_cast<cuda::Context>(8);
     const auto preference = json["soon"].get<bool>() ? cuda::Preference::kSoonest : cuda::Preference::kFastest;
     const auto* measured = json["measured"].get<bool>() ? &choice : nullptr;
-    const auto ready = cuda::ReadyFor(*api, context, "H200", problem, measured, preference);
-    if (ready != cuda::ReadyFor(*api, context, "H200", problem, measured, preference)) throw Error("built twice");
+    const cuda::EngineChoice near{11, {{3, 1}}};
+    const cuda::KnownChoices known{measured, json["near"].get<bool>() ? &near : nullptr};
+    const auto ready = cuda::ReadyFor(*api, context, "H200", problem, known, preference);
+    if (ready != cuda::ReadyFor(*api, context, "H200", problem, known, preference)) throw Error("built twice");
     if (json["threads"].get<int>() > 0) {
       std::vector<std::shared_ptr<cuda::PendingConvolution>> all;
       for (int k = 0; k < json["threads"].get<int>(); ++k) {
         all.push_back(cuda::PendingConvolution::Start([&] {
-          return cuda::ReadyFor(*api, reinterpret_cast<cuda::Context>(16), "H200", problem, nullptr, preference);
+          return cuda::ReadyFor(*api, reinterpret_cast<cuda::Context>(16), "H200", problem, {}, preference);
         }));
       }
       for (const auto& pending : all) {
@@ -364,6 +366,7 @@ def drive(
     soon: bool = False,
     ready: bool = False,
     offers: bool = False,
+    near: bool = False,
     threads: int = 0,
     handles: bool = False,
     pixels: dict[str, int] | None = None,
@@ -371,11 +374,12 @@ def drive(
 ) -> Log:
     """Drive the library's code with a meaning and the shapes of its inputs.
 
-    pixels: elements from one pixel of x, residual or y to the next, where it is a part. variables: of the environment.
+    near: whether engine 11 with value 1 of knob 3 was chosen for a shape of about this size. pixels: elements from one
+    pixel of x, residual or y to the next, where it is a part. variables: of the environment.
     """
     meaning.verify()
     more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured, "soon": soon, "ready": ready}
-    more |= {"offers": offers, "threads": threads, "handles": handles, "pixels": pixels or {}}
+    more |= {"near": near, "offers": offers, "threads": threads, "handles": handles, "pixels": pixels or {}}
     (folder / "meaning.json").write_text(json.dumps(meaning.to_json() | more))
     return run(program, folder / "meaning.json", **variables)
 

@@ -133,8 +133,7 @@ int DriveProduct(const char* path) {
     const cuda::Operands operands{at(gemm.a), at(gemm.b), gemm.bias ? at(*gemm.bias) : nullptr,
                                   gemm.residual ? at(*gemm.residual) : nullptr, reinterpret_cast<void*>(4096)};
     cuda::Choose(call, operands, &plan);
-    std::printf("chosen of %zu bytes\n", plan.workspace());
-    plan.Run(call.handle, operands, memory, call.stream);
+    plan.Run(call.handle, operands, call.scratch, call.stream);
   } catch (const std::exception& e) {
     std::printf("error %s\n", e.what());
     return 1;

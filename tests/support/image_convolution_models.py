@@ -142,7 +142,10 @@ class Case:
         rng = np.random.default_rng(seed)
         if self.image == "uint8":
             return {"t": rng.integers(0, 256, self.given_dims(), np.uint8)}
-        return {"t": rng.standard_normal(self.given_dims()).astype(numpy_dtype(self.image or self.dtype))}
+        image = rng.standard_normal(self.given_dims()).astype(numpy_dtype(self.image or self.dtype))
+        if self.front == "cast":
+            image.flat[-1] = 1e6  # infinite in float16
+        return {"t": image}
 
     def convolved(self, image: np.ndarray) -> np.ndarray:
         """What is convolved, in float64: the image behind what stands in front, rounded."""

@@ -32,7 +32,7 @@ GENAI: dict[str, dict[str, Any]] = {
 # Token that a prompt begins with, such that no step of the loop has two logits that are almost equal.
 FIRST = {
     "llama_dynamic": 10, "qwen3_dynamic": 19, "qwen3_static": 5, "merged_t5": 26, "mixtral": 31,
-    "qwen2_moe": 30, "genai": 20, "genai_4_bits_packed": 25, "genai_rotated_outside": 11,
+    "qwen2_moe": 30, "qwen3_moe": 4, "genai": 20, "genai_4_bits_packed": 25, "genai_rotated_outside": 11,
 }  # fmt: skip
 
 
@@ -74,8 +74,9 @@ def test_any_number_of_new_tokens_behind_a_cache(name: str, tmp_path: Path) -> N
     shapes = {"input_ids": (1, 1)}
     with fusing.cpu_kernels_forced():
         made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False, shapes=shapes)
-    (kernel,) = (kernel for kernel in made.manifest.kernels if kernel.kind == "attention")
-    assert kernel.cpu and len(kernel.sites) == 2
+    of_both_layers = [kernel for kernel in made.manifest.kernels if kernel.kind in ("attention", "experts")]
+    assert len(of_both_layers) == (2 if name == "mixtral" else 1)
+    assert all(kernel.cpu and len(kernel.sites) == 2 for kernel in of_both_layers)
     prompt = [FIRST[name], 17, 29]
     expected = greedy(cpu(str(tmp_path / "model.onnx")), prompt)
     for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
@@ -143,7 +144,9 @@ def fused(model: onnx.ModelProto, folder: Path) -> tuple[ir.Model, FusionPlan, d
     return normalized, fusing.fuse(normalized), done.applied
 
 
-@pytest.mark.parametrize("name", ["llama_dynamic", "qwen3_dynamic", "qwen3_static", "mixtral", "qwen2_moe"])
+@pytest.mark.parametrize(
+    "name", ["llama_dynamic", "qwen3_dynamic", "qwen3_static", "mixtral", "qwen2_moe", "qwen3_moe"]
+)
 def test_decoders_of_transformers(name: str, tmp_path: Path) -> None:
     _, plan, applied = fused(decoder(name), tmp_path)
     assert applied["attention"] == 2 and applied["rotary"] == 4
@@ -156,7 +159,7 @@ def test_decoders_of_transformers(name: str, tmp_path: Path) -> None:
     if name == "qwen3_static":  # with heads of 64: narrow ones are faster in flash_attention
         caches = [r for r in plan.regions if r.kind.name == "attention"]
         assert [sum(n.op_type == "ScatterND" for n in r.nodes) for r in caches] == [2, 2]
-    if name in ("mixtral", "qwen2_moe"):
+    if name in ("mixtral", "qwen2_moe", "qwen3_moe"):
         mixtures = [r for r in plan.regions if r.kind.name == "experts"]
         assert [sum(n.op_type == "MatMul" for n in r.nodes) for r in mixtures] == [8, 8]  # two of each expert
         assert not [r for r in plan.refusals if "experts' products" in r.reason]

@@ -66,6 +66,8 @@ def test_one_number_of_callers_over_sizes(artifact: Path) -> None:
     result = run("bench", artifact, "--iterations", "6", "--threads", "2", "--sweep", "batch=1,4", "-q")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("CPUExecutionProvider, every size, 2 threads; outputs agree")
+    one = run("bench", artifact, "--iterations", "6", "--threads", "2", "--shape", "batch=4", "-q")
+    assert one.stdout.startswith("CPUExecutionProvider, batch=4, seed 0, 2 threads; outputs agree")
 
 
 @pytest.mark.parametrize("text", ["0", "", "-1", "2,", "two", "1,0"])

@@ -71,6 +71,17 @@ def test_a_knob_for_what_was_faster_alone(measured: MeasuredKernels, tmp_path: P
     ]
 
 
+def test_a_product_that_cudnn_runs_says_so(measured: MeasuredKernels, tmp_path: Path) -> None:
+    plan = {"version": 91900, "engine": 4, "knobs": [], "algorithm_microseconds": 4.5}
+    (tmp_path / "artifact.tune-h200.gemm_algos.json").write_text(text(FASTER | {"cudnn": plan}))
+    (shown,) = measured.record()["measured_products"]
+    assert shown == {
+        "product": "float16 m8 n8 k8", "microseconds": 4.0, "heuristic_microseconds": 5.0, "runs_on": "cuDNN"
+    }  # fmt: skip
+    beside = measured.library({SECTION: RULES | {"measured_products": "1"}}).with_name("gemm_algos.json")
+    assert entries(beside)[0]["cudnn"] == plan
+
+
 def test_plans_of_convolutions_are_a_knob_of_their_own(measured: MeasuredKernels, tmp_path: Path) -> None:
     faster = CONVOLUTION | {"microseconds": 4.0, "heuristic_microseconds": 5.0}
     (tmp_path / "artifact.tune-h200.conv_plans.json").write_text(text(faster))

@@ -42,6 +42,14 @@ def test_unfit_inputs_are_named(arrays: dict[str, Any], message: str, tmp_path: 
         read_data([arrays], INPUTS)
 
 
+@pytest.mark.parametrize("one", ["x.npz", Path("x.npz"), {"ids": IDS, "mask": MASK}], ids=["text", "path", "arrays"])
+def test_one_set_of_inputs_is_no_list(one: Any, tmp_path: Path, artifact: Path) -> None:
+    with pytest.raises(UsageError, match=r"as a list of files, or of arrays by name: give \[...\] around"):
+        read_data(one, INPUTS)
+    with pytest.raises(UsageError, match="as a list of files"):
+        onnxopt.optimize(write(tmp_path / "m.onnx", CHAIN), artifact, archs=(), data=one)
+
+
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
     good = tmp_path / "good.npz"
     np.savez(good, ids=IDS, mask=MASK)

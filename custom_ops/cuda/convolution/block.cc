@@ -45,22 +45,19 @@ BlockCudaKernel::BlockCudaKernel(const Kernel& kernel, const Library& library, c
   Prepare(info);
 }
 
-// Builds the plans where the shapes are known already.
+// Builds the plans of shapes that are known already.
 void BlockCudaKernel::Prepare(const OrtKernelInfo* info) {
-  std::vector<Shape> shapes(block_.inputs);
-  for (std::size_t k = 0; k < block_.inputs; ++k) {
-    const std::optional<Shape> shape = KnownShape(info, k);
-    if (!shape) return;
-    shapes[k] = *shape;
-  }
-  BlockCall call;
-  try {
-    call = MakeBlock(block_, shapes.data());
-  } catch (const Error&) {
-    return;  // the run says so, where there is one
-  }
-  for (std::size_t k = 0; k < runners_.size(); ++k) {
-    runners_[k].Prepare({block_.steps[k].convolution, call.steps[k]});
+  const StatedShapes stated(kernel(), info);
+  for (const std::vector<Shape>& shapes : stated.all()) {
+    BlockCall call;
+    try {
+      call = MakeBlock(block_, shapes.data());
+    } catch (const Error&) {
+      return;  // the run says so, where there is one
+    }
+    for (std::size_t k = 0; k < runners_.size(); ++k) {
+      runners_[k].Prepare({block_.steps[k].convolution, call.steps[k]}, stated.alone());
+    }
   }
 }
 

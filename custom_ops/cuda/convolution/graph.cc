@@ -258,6 +258,18 @@ ConvolutionProblem ConvolutionProblem::Bare() const {
   return bare;
 }
 
+ConvolutionProblem ConvolutionProblem::Ready() const {
+  if (!Compiles()) return *this;
+  if (convolution.transposed) return Bare();
+  ConvolutionProblem ready = *this;
+  if (convolution.residual_last) ready.convolution.residual.reset();
+  ready.convolution.residual_last = false;
+  ready.convolution.activation = ConvolutionActivation::kNone;
+  ready.convolution.activation_value = 0;
+  ready.convolution.slope.reset();
+  return ready;
+}
+
 bool ConvolutionProblem::Compiles() const {
   const ConvolutionActivation activation = convolution.activation;
   if (convolution.transposed)

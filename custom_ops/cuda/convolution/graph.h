@@ -29,6 +29,8 @@ struct ConvolutionProblem {
   ConvolutionProblem Packed() const;
   // The same without bias, residual and activation.
   ConvolutionProblem Bare() const;
+  // The same without an activation that cuDNN compiles a kernel for, and what follows it.
+  ConvolutionProblem Ready() const;
   // Whether cuDNN has no kernel ready for it, as far as is known, and compiles one.
   bool Compiles() const;
 };

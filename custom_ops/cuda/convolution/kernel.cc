@@ -18,21 +18,18 @@ ConvolutionCudaKernel::ConvolutionCudaKernel(const Kernel& kernel, const Library
   Prepare(info);
 }
 
-// Builds the plan where the shapes are known already.
+// Builds the plans of shapes that are known already.
 void ConvolutionCudaKernel::Prepare(const OrtKernelInfo* info) {
-  Shape shapes[kConvolutionInputs];
-  for (std::size_t k = 0; k < convolution_.inputs; ++k) {
-    const std::optional<Shape> shape = KnownShape(info, k);
-    if (!shape) return;
-    shapes[k] = *shape;
+  const StatedShapes stated(kernel(), info);
+  for (const std::vector<Shape>& shapes : stated.all()) {
+    ConvolutionProblem problem{convolution_, {}};
+    try {
+      problem.sizes = MakeConvolution(convolution_, shapes.data());
+    } catch (const Error&) {
+      return;  // the run says so, where there is one
+    }
+    runner_.Prepare(problem, stated.alone());
   }
-  ConvolutionProblem problem{convolution_, {}};
-  try {
-    problem.sizes = MakeConvolution(convolution_, shapes);
-  } catch (const Error&) {
-    return;  // the run says so, where there is one
-  }
-  runner_.Prepare(problem);
 }
 
 void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {

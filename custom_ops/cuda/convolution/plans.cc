@@ -99,17 +99,34 @@ std::optional<EnginePlan> ChosenOrKept(const cudnn::Api& api, cudnn::Handle hand
   return plan;
 }
 
-std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, cudnn::Handle handle, const std::string& device,
-                                              const ConvolutionProblem& problem, const EngineChoice* measured,
-                                              Preference preference, CompiledKernels* kernels) {
+// Whether a kernel that cuDNN would compile for the shape is not waited for.
+bool DoesWithout(const ConvolutionProblem& problem, const KnownChoices& known, Preference preference) {
+  return preference == Preference::kSoonest && problem.Compiles() && known.measured == nullptr;
+}
+
+std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, Context context, cudnn::Handle handle,
+                                              const std::string& device, const ConvolutionProblem& problem,
+                                              const KnownChoices& known, Preference preference) {
+  const bool does_without = DoesWithout(problem, known, preference);
   for (const bool packed : {false, true}) {
     if (packed && !problem.HasParts()) break;
     const ConvolutionProblem of = packed ? problem.Packed() : problem;
-    const EngineChoice* const choice = packed ? nullptr : measured;
-    std::optional<EnginePlan> plan = ChosenOrKept(api, handle, device, of, choice, preference, kernels);
-    if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), false, packed);
+    CompiledKernels* const kernels =
+        does_without && of.HasParts() ? &CompiledKernels::Of(api, context, device) : nullptr;
+    const bool splits = does_without && kernels == nullptr;
+    const ConvolutionProblem planned = splits ? of.Ready() : of;
+    std::optional<EnginePlan> plan;
+    if (known.near != nullptr && !packed) plan = RevivedPlan(api, handle, planned, *known.near, kernels);
+    const EngineChoice* const measured = packed ? nullptr : known.measured;
+    if (!plan) plan = ChosenOrKept(api, handle, device, planned, measured, preference, kernels);
+    if (plan) {
+      const PlanScope scope = splits ? PlanScope::kReady : PlanScope::kAll;
+      return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), scope, packed, kernels != nullptr);
+    }
     plan = ChosenOrKept(api, handle, device, of.Bare(), nullptr, preference, nullptr);
-    if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), true, packed);
+    if (plan) {
+      return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), PlanScope::kBare, packed, false);
+    }
   }
   throw Error("cuDNN " + std::to_string(api.cudnnGetVersion()) + " has no plan for the convolution " +
               problem.Describe() +
@@ -127,9 +144,14 @@ void ReadyConvolution::Run(const cudnn::Api& api, cudnn::Handle handle, const Co
 
 void ReadyConvolution::RunPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
                                const ConvolutionPointers& at, void* workspace) const {
-  if (!bare_) return plan_.Execute(handle, at, workspace);
-  plan_.Execute(handle, {at.x, at.w, nullptr, nullptr, nullptr, at.y}, workspace);
-  RunEpilogue(api, handle, problem, at, workspace);
+  if (scope_ == PlanScope::kAll) return plan_.Execute(handle, at, workspace);
+  const bool ready = scope_ == PlanScope::kReady && !problem.convolution.transposed;
+  ConvolutionPointers in_plan{at.x, at.w, nullptr, nullptr, nullptr, at.y};
+  ConvolutionPointers behind = at;
+  if (ready) std::swap(in_plan.bias, behind.bias);
+  if (ready && !problem.convolution.residual_last) std::swap(in_plan.residual, behind.residual);
+  plan_.Execute(handle, in_plan, workspace);
+  RunEpilogue(api, handle, problem, behind, workspace);
 }
 
 void ReadyConvolution::RunPacked(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at,
@@ -161,25 +183,20 @@ std::int64_t ReadyConvolution::workspace() const {
 }
 
 std::int64_t ReadyConvolution::PlanWorkspace(const ConvolutionProblem& problem) const {
-  return std::max(plan_.workspace(), bare_ ? EpilogueScratch(problem) : 0);
-}
-
-CompiledKernels* KernelsOf(const cudnn::Api& api, Context context, const std::string& device,
-                           const ConvolutionProblem& problem, Preference preference) {
-  const bool come_and_go = preference == Preference::kSoonest && problem.Compiles();
-  return come_and_go ? &CompiledKernels::Of(api, context, device) : nullptr;
+  return std::max(plan_.workspace(), scope_ == PlanScope::kAll ? 0 : EpilogueScratch(problem));
 }
 
 std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const std::string& device,
-                                                 const ConvolutionProblem& problem, const EngineChoice* measured,
+                                                 const ConvolutionProblem& problem, const KnownChoices& known,
                                                  Preference preference) {
-  const std::shared_ptr<Entry> entry = EntryOf({context, KeyOf(api, device, problem, measured)});
+  std::string key = KeyOf(api, device, problem, known.measured);
+  if (DoesWithout(problem, known, preference)) key += "; nothing compiled";
+  const std::shared_ptr<Entry> entry = EntryOf({context, key});
   const std::lock_guard<std::mutex> lock(entry->building);
   if (auto plan = entry->plan.lock()) return plan;
   BuilderHandle& builder = BuilderOf(api, context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
-  CompiledKernels* const kernels = KernelsOf(api, context, device, problem, preference);
-  auto plan = Build(api, builder.raw, device, problem, measured, preference, kernels);
+  auto plan = Build(api, context, builder.raw, device, problem, known, preference);
   entry->plan = plan;
   return plan;
 }

@@ -13,6 +13,8 @@ constexpr std::size_t kTuned = 16;    // plans measured when tuning
 constexpr std::size_t kFirstRun = 6;  // and at a first run
 constexpr std::int64_t kFirstRunWorkspace = std::int64_t{32}
                                             << 20U;  // bytes; plans that want more are not measured then
+constexpr double kAlike = 2;       // sizes of shapes that one choice is right for, the larger one over the smaller one
+constexpr double kLargest = 1e12;  // elements; no GPU holds a tensor of more
 constexpr int kNameBytes = 256;
 constexpr std::int64_t kAlignment = 16;  // that engines ask for at most
 
@@ -22,6 +24,10 @@ std::int64_t Alignment(const ConvolutionPointers& at) {
     bits |= reinterpret_cast<std::uintptr_t>(data);
   }
   return static_cast<std::int64_t>(bits & (~bits + 1));
+}
+
+double PixelsOf(const ConvolutionSizes& sizes) {
+  return static_cast<double>(sizes.n) * static_cast<double>(sizes.output_h) * static_cast<double>(sizes.output_w);
 }
 
 }  // namespace
@@ -39,22 +45,27 @@ ConvolutionRunner::ConvolutionRunner(const Driver& driver, const cudnn::Api& api
   ConvolutionPlans::Get();  // a damaged file shows now
 }
 
-void ConvolutionRunner::Prepare(ConvolutionProblem problem) {
-  preference_ = Preference::kFastest;
+void ConvolutionRunner::Prepare(ConvolutionProblem problem, bool alone) {
+  if (alone) preference_ = Preference::kFastest;
   Context context = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
   const bool waits = problem.convolution.dtype == Dtype::kFloat32 || ConvolutionPlans::Get().tunes();
   if (context == nullptr || waits) return;
   problem.alignment = kAlignment;
+  const ConvolutionSizes& sizes = problem.sizes;
+  const double elements = PixelsOf(sizes) * static_cast<double>(std::max(sizes.x_pixel, sizes.y_pixel));
+  if (!alone && (elements > kLargest || recent_.size() == kPlans)) return;
+  Recent entry = Named(problem, context, nullptr);
   if (problem.Compiles()) {
-    pending_ = PendingConvolution::Start([this, context, problem] {
+    entry.pending = PendingConvolution::Start([this, context, problem] {
       driver_.Check(driver_.cuCtxSetCurrent(context), "cannot enter the CUDA context");
-      return Build(context, problem);
+      return Build(context, problem, Preference::kFastest);
     });
-    recent_.push_front(Named(problem, context, nullptr));
   } else {
-    recent_.push_front(Named(problem, context, Build(context, problem)));
+    entry.plan = Build(context, problem, Preference::kFastest);
   }
+  entry.stated = true;
+  recent_.push_front(std::move(entry));
 }
 
 void ConvolutionRunner::FillFromNothing(const ConvolutionCall& call) const {
@@ -83,11 +94,12 @@ ConvolutionRunner::Ready ConvolutionRunner::PlanFor(ConvolutionCall* of) const {
                   " runs for the first time while its stream is capturing; run the shape once before");
     }
     Measure(call);
-    recent_.push_front(Named(problem, call.context, Build(call.context, problem)));
+    recent_.push_front(Named(problem, call.context, BuildNow(call)));
+    recent_.front().stated = preference_ == Preference::kFastest;
     if (recent_.size() > kPlans) recent_.pop_back();
   }
   Ready& plan = recent_.front().plan;
-  if (plan == nullptr) plan = pending_->Take();
+  if (plan == nullptr) plan = recent_.front().pending->Take();
   if (!recent_.front().measured && !call.capturing) MeasureFirstRun(call, &recent_.front());
   if (call.capturing && std::find(captured_.begin(), captured_.end(), plan) == captured_.end()) {
     captured_.push_back(plan);
@@ -96,12 +108,32 @@ ConvolutionRunner::Ready ConvolutionRunner::PlanFor(ConvolutionCall* of) const {
 }
 
 ConvolutionRunner::Recent ConvolutionRunner::Named(const ConvolutionProblem& problem, Context context, Ready plan) {
-  return {problem.sizes, problem.tf32, problem.alignment, context, std::move(plan), false};
+  return {problem.sizes, problem.tf32, problem.alignment, context, std::move(plan), false, false, nullptr};
 }
 
-ConvolutionRunner::Ready ConvolutionRunner::Build(Context context, const ConvolutionProblem& problem) const {
+ConvolutionRunner::Ready ConvolutionRunner::Build(Context context, const ConvolutionProblem& problem,
+                                                  Preference preference) const {
   const auto measured = ConvolutionPlans::Get().Find(Gpu(), api_.cudnnGetVersion(), problem.Describe());
-  return ReadyFor(api_, context, Device(), problem, measured ? &measured->choice : nullptr, preference_);
+  return ReadyFor(api_, context, Device(), problem, {measured ? &measured->choice : nullptr, nullptr}, preference);
+}
+
+// The plan of a call whose shape is new. Where shapes come and go, cuDNN's heuristic takes most of the time, so the
+// choice for a shape of about the same size is taken.
+ConvolutionRunner::Ready ConvolutionRunner::BuildNow(const ConvolutionCall& call) const {
+  if (preference_ != Preference::kSoonest) return Build(call.context, call.problem, preference_);
+  const auto measured = ConvolutionPlans::Get().Find(Gpu(), api_.cudnnGetVersion(), call.problem.Describe());
+  const double pixels = PixelsOf(call.problem.sizes);
+  std::optional<EngineChoice> near;
+  double nearest = kAlike;
+  for (const Recent& entry : recent_) {
+    if (entry.stated || entry.plan == nullptr || entry.tf32 != call.problem.tf32) continue;
+    const double ratio = std::max(pixels / PixelsOf(entry.sizes), PixelsOf(entry.sizes) / pixels);
+    if (ratio > nearest || !entry.plan->is_of(call.problem)) continue;
+    nearest = ratio;
+    near = entry.plan->Choice();
+  }
+  return ReadyFor(api_, call.context, Device(), call.problem,
+                  {measured ? &measured->choice : nullptr, near ? &*near : nullptr}, preference_);
 }
 
 // Measures the plans of a problem that has no entry, where that is asked for.
@@ -114,7 +146,7 @@ void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
   const std::size_t version = api_.cudnnGetVersion();
   const std::lock_guard<std::mutex> alone(Measuring());
   if (known.Find(gpu, version, problem)) return;
-  const std::vector<EnginePlan> plans = Offered(call, kTuned, preference_);
+  const std::vector<EnginePlan> plans = Offered(call, kTuned, Preference::kFastest);
   if (plans.empty()) return;
   const BorrowedHandle handle(api_, call.context, call.stream);
   std::int64_t bytes = 0;
@@ -131,15 +163,14 @@ std::vector<EnginePlan> ConvolutionRunner::Offered(const ConvolutionCall& call, 
                                                    Preference preference) const {
   BuilderHandle& builder = BuilderOf(api_, call.context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
-  CompiledKernels* const kernels = KernelsOf(api_, call.context, Device(), call.problem, preference);
-  return OfferedPlans(api_, builder.raw, call.problem, most, preference, kernels);
+  return OfferedPlans(api_, builder.raw, call.problem, most, preference);
 }
 
 // The first run of a shape that the graph states: another plan that is ready may be faster than the heuristic's first.
 void ConvolutionRunner::MeasureFirstRun(const ConvolutionCall& call, Recent* entry) const {
   entry->measured = true;
   ConvolutionPlans& known = ConvolutionPlans::Get();
-  const bool stated = preference_ == Preference::kFastest && !call.problem.Compiles() && entry->plan->is_one_plan();
+  const bool stated = entry->stated && !call.problem.Compiles() && entry->plan->is_one_plan();
   if (!stated || call.stream == nullptr || known.tunes() || !MeasuresFirstRuns()) return;
   const std::string problem = call.problem.Describe();
   const std::string gpu = Gpu();
@@ -151,7 +182,7 @@ void ConvolutionRunner::MeasureFirstRun(const ConvolutionCall& call, Recent* ent
   } catch (const Error&) {
     return;  // nobody asked for this measurement: the heuristic's plan runs
   }
-  if (known.Find(gpu, version, problem)) entry->plan = Build(call.context, call.problem);
+  if (known.Find(gpu, version, problem)) entry->plan = Build(call.context, call.problem, Preference::kFastest);
 }
 
 // Measures the plans that are ready beside the one that would run, and keeps the fastest.

@@ -29,15 +29,16 @@ struct ConvolutionCall {
 const cudnn::Api& FindCudnn();
 
 // The plan of a shape that is known ahead is built with the kernel, others with their first run, which must not be
-// captured. A shape that was seen before does not synchronize. Thread-safe.
+// captured and must not take long. A shape that was seen before does not synchronize. Thread-safe.
 class ConvolutionRunner {
  public:
   using Ready = std::shared_ptr<const ReadyConvolution>;
 
   ConvolutionRunner(const Driver& driver, const cudnn::Api& api);
 
-  // Builds the plan of a problem that will come. Whether float32 may be rounded to TF32 shows at the first run.
-  void Prepare(ConvolutionProblem problem);
+  // Builds the plan of a problem that will come. alone: no other will. Whether float32 may be rounded to TF32 shows at
+  // the first run.
+  void Prepare(ConvolutionProblem problem, bool alone);
 
   // The plan for a call whose input has elements; sets the call's alignment.
   Ready PlanFor(ConvolutionCall* call) const;
@@ -51,12 +52,15 @@ class ConvolutionRunner {
     bool tf32;
     std::int64_t alignment;
     Context context;
-    Ready plan;     // or nullptr where it is still pending
-    bool measured;  // whether a first run has measured it, or need not
+    Ready plan;                                   // or nullptr where it is still pending
+    bool measured;                                // whether a first run has measured it, or need not
+    bool stated;                                  // whether it was known ahead
+    std::shared_ptr<PendingConvolution> pending;  // until the first run
   };
 
   static Recent Named(const ConvolutionProblem& problem, Context context, Ready plan);
-  Ready Build(Context context, const ConvolutionProblem& problem) const;
+  Ready Build(Context context, const ConvolutionProblem& problem, Preference preference) const;
+  Ready BuildNow(const ConvolutionCall& call) const;
   void Measure(const ConvolutionCall& call) const;
   void MeasureFirstRun(const ConvolutionCall& call, Recent* entry) const;
   std::vector<EnginePlan> Offered(const ConvolutionCall& call, std::size_t most, Preference preference) const;
@@ -66,11 +70,10 @@ class ConvolutionRunner {
 
   const Driver& driver_;
   const cudnn::Api& api_;
-  Preference preference_ = Preference::kSoonest;         // shapes that come and go: a new one must not take long
-  mutable std::mutex mutex_;                             // of all that follows
-  mutable std::shared_ptr<PendingConvolution> pending_;  // of the shapes that the graph states, until the first run
-  mutable std::list<Recent> recent_;                     // plans, the latest first, not more than kPlans
-  mutable std::vector<Ready> captured_;                  // plans that CUDA graphs go on using
+  Preference preference_ = Preference::kSoonest;  // shapes that come and go: a new one must not take long
+  mutable std::mutex mutex_;                      // of all that follows
+  mutable std::list<Recent> recent_;              // plans, the latest first, not more than kPlans
+  mutable std::vector<Ready> captured_;           // plans that CUDA graphs go on using
 };
 
 }  // namespace onnxopt::cuda

@@ -37,7 +37,7 @@ bool Measures(const ProductCall& call) {
 }
 
 // How many of cuDNN's plans are worth measuring. Sums over few channels leave cuBLASLt's tiles half empty: there cuDNN
-// took up to a quarter less, and as long elsewhere but for one layer of 40 (benchmarks/notes.md).
+// took up to a quarter less, and as long elsewhere but for one layer of 42 (benchmarks/notes.md).
 std::size_t MostConvolutions(const PlanKey& key, bool tunes) {
   if (tunes) return kTunedConvolutions;
   return key.k <= kShallow && key.m >= kManyPixels ? kFirstRunConvolutions : 0;
@@ -45,18 +45,18 @@ std::size_t MostConvolutions(const PlanKey& key, bool tunes) {
 
 std::size_t MostWorkspace(const Plan& plan) { return plan.key().workspace ? kWorkspaceBytes : 0; }
 
-// What was measured before. False where cuBLASLt and cuDNN refuse it.
+// Takes what was measured before, or of it the algorithm alone where cuDNN refuses its plan. False where cuBLASLt
+// refuses the algorithm.
 bool Revive(const ProductCall& call, const TunedAlgorithm& tuned, Plan* plan) {
   Candidate candidate{};
-  const bool revived = plan->Revive(call.handle, tuned.algorithm, &candidate);
-  if (revived) plan->Choose(candidate);
-  if (!tuned.convolution || call.capturing) return revived;
+  if (!plan->Revive(call.handle, tuned.algorithm, &candidate)) return false;
+  plan->Choose(candidate);
+  if (!tuned.convolution || call.capturing) return true;
   const cudnn::Api* const api = CudnnForProducts();
   const auto problem = AsConvolution(plan->gemm(), plan->key(), call.a);
-  if (api == nullptr || api->cudnnGetVersion() != tuned.convolution->version || !problem) return revived;
+  if (api == nullptr || api->cudnnGetVersion() != tuned.convolution->version || !problem) return true;
   auto convolution = RevivedConvolution(*api, call.context, *problem, MostWorkspace(*plan), tuned.convolution->choice);
-  if (!convolution) return revived;
-  plan->Choose(std::move(*convolution));
+  if (convolution) plan->Choose(std::move(*convolution));
   return true;
 }
 
@@ -90,7 +90,7 @@ void MeasureConvolutions(const ProductCall& call, const Operands& operands, cons
   for (const ProductConvolution& rival : rivals) bytes = std::max(bytes, rival.workspace());
   void* const workspace = call.scratch(bytes);
   const auto [algorithm, best] = stopwatch.Fastest(1 + rivals.size(), [&](std::size_t way) {
-    if (way == 0) return plan->Run(call.handle, operands, workspace, call.stream);
+    if (way == 0) return plan->Run(call.handle, operands, [&](std::size_t) { return workspace; }, call.stream);
     rivals[way - 1].Run(operands, workspace, call.stream);
   });
   if (best.way == 0 || best.microseconds >= found->microseconds) return;

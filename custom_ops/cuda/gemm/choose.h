@@ -1,8 +1,6 @@
 // How a product is to run: as it was measured, or as measuring says now, or as cuBLASLt's heuristic expects.
 #pragma once
 
-#include <functional>
-
 #include "cuda/gemm/product_plan.h"
 #include "cuda/launch/driver.h"
 #include "program/shape.h"
@@ -17,9 +15,9 @@ struct ProductCall {
   Context context;
   Stream stream;
   bool capturing;
-  bool states_shapes;                               // the graph, of a and b
-  const Shape& a;                                   // the whole operand
-  std::function<void*(std::size_t bytes)> scratch;  // device memory until the call ends
+  bool states_shapes;  // the graph, of a and b
+  const Shape& a;      // the whole operand
+  Scratch scratch;
 };
 
 // Chooses the algorithm of a new plan, or a convolution of cuDNN's. Measures on the operands where ONNXOPT_GEMM_TUNE

@@ -330,7 +330,7 @@ bool GemmCudaKernel::RunPlan(const Call& call, const PlanKey& key, const Operand
   if (std::find(refused_.begin(), refused_.end(), key) != refused_.end()) return false;
   try {
     Plan& plan = PlanFor(call, key, operands);
-    plan.Run(call.handle, operands, scratch->Of(plan.workspace()), call.stream);
+    plan.Run(call.handle, operands, [&](std::size_t bytes) { return scratch->Of(bytes); }, call.stream);
   } catch (const cublaslt::Refusal&) {
     if (key.operands != Dtype::kFloat8E4M3) throw;
     refused_.push_back(key);

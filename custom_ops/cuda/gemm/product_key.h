@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "program/dtype.h"
 
@@ -27,6 +28,9 @@ struct Operands {
   const void* residual;  // or nullptr
   void* output;
 };
+
+// Gives device memory of so many bytes until a call ends.
+using Scratch = std::function<void*(std::size_t bytes)>;
 
 // What cuBLAS itself takes on Hopper; what wants more is not considered.
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20U;

@@ -133,6 +133,17 @@ bool Plan::Revive(cublaslt::Handle handle, const cublaslt::Algorithm& algorithm,
   return status == cublaslt::kSuccess && candidate->workspace <= (key_.workspace ? kWorkspaceBytes : 0);
 }
 
+void Plan::Run(cublaslt::Handle handle, const Operands& operands, const Scratch& scratch, Stream stream) {
+  if (convolution_ && convolution_runs_) {
+    try {
+      return convolution_->Run(operands, scratch(convolution_->workspace()), stream);
+    } catch (const cudnn::Refused&) {
+      convolution_runs_ = false;  // CUDA graphs may go on using what it made
+    }
+  }
+  RunWith(chosen_, handle, operands, scratch(chosen_.workspace), stream);
+}
+
 void Plan::RunWith(const Candidate& candidate, cublaslt::Handle handle, const Operands& operands, void* workspace,
                    Stream stream) {
   if (operands.bias != nullptr) {

@@ -30,15 +30,13 @@ class Plan {
   void Choose(const cublaslt::Candidate& candidate) { chosen_ = candidate; }
   void Choose(ProductConvolution convolution) { convolution_ = std::move(convolution); }
 
-  // Bytes that the chosen way works in.
-  std::size_t workspace() const { return convolution_ ? convolution_->workspace() : chosen_.workspace; }
+  // Bytes that the chosen algorithm works in.
+  std::size_t workspace() const { return chosen_.workspace; }
 
-  // Enqueues the product in the chosen way, or by one algorithm. workspace: so many bytes as that wants. Not
-  // thread-safe: the bias's address is part of a descriptor.
-  void Run(cublaslt::Handle handle, const Operands& operands, void* workspace, Stream stream) {
-    if (convolution_) return convolution_->Run(operands, workspace, stream);
-    RunWith(chosen_, handle, operands, workspace, stream);
-  }
+  // Enqueues the product in the chosen way. Where cuDNN refuses to run the convolution, the algorithm runs, and from
+  // then on. Not thread-safe: the bias's address is part of a descriptor.
+  void Run(cublaslt::Handle handle, const Operands& operands, const Scratch& scratch, Stream stream);
+  // By one algorithm. workspace: so many bytes as that wants.
   void RunWith(const cublaslt::Candidate& candidate, cublaslt::Handle handle, const Operands& operands, void* workspace,
                Stream stream);
 
@@ -64,6 +62,7 @@ class Plan {
   cublaslt::Preference preference_ = nullptr;
   cublaslt::Candidate chosen_{};
   std::optional<ProductConvolution> convolution_;
+  bool convolution_runs_ = true;
 };
 
 }  // namespace onnxopt::cuda

@@ -20,4 +20,14 @@ std::optional<Shape> KnownShape(const OrtKernelInfo* info, std::size_t input) {
   return known ? std::optional<Shape>(shape) : std::nullopt;
 }
 
+StatedShapes::StatedShapes(const Kernel& kernel, const OrtKernelInfo* info) {
+  std::vector<Shape> of_graph;
+  for (std::size_t k = 0; k < kernel.inputs.size(); ++k) {
+    const std::optional<Shape> shape = KnownShape(info, k);
+    if (shape) of_graph.push_back(*shape);
+  }
+  alone_ = of_graph.size() == kernel.inputs.size();
+  all_ = alone_ ? std::vector<std::vector<Shape>>{of_graph} : kernel.usual;
+}
+
 }  // namespace onnxopt::cuda

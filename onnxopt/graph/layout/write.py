@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.layout.forms import CONVOLUTIONS, Form, is_constant, operand
+from onnxopt.graph.layout.forms import CONVOLUTIONS, Form, operand
 from onnxopt.graph.layout.mark import mark
 from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC, transposes
 from onnxopt.graph.layout.weights import Stored, missing_channels, stored
@@ -68,13 +68,13 @@ class Writer:
             inputs[1] = self._dims_of(self._began[form.begins], node)
         if form.between and form.inputs:
             x = self._channels_last(operand(node, 0), node)
-            if is_constant(node.inputs[1] if node.op_type == "Conv" else None):
+            if node.op_type == "Conv":
                 x = self._with_channels(x, missing_channels(node), node)
             turned = self._add(node, "Transpose", [x], {"perm": TO_NCHW}, f"{node.outputs[0].name}_nchw_in")
             turned.shape = _moved(x.shape, TO_NCHW)
             inputs[0] = self._began[node] = turned
-            if node.op_type in CONVOLUTIONS and (weight := inputs[1]) is not None and is_constant(weight):
-                inputs[1] = self._weight(node, weight)
+            if node.op_type in CONVOLUTIONS:
+                inputs[1] = self._weight(node, operand(node, 1))
         attributes = {name: attribute for name, attribute in node.attributes.items() if name not in form.attributes}
         changed = [ir.convenience.convert_attribute(name, value) for name, value in form.attributes.items()]
         return ir.Node(

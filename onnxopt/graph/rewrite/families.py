@@ -5,16 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from onnxopt.graph.rewrite import (
-    attention,
-    convolutions,
-    folded,
-    merging,
-    normalized_products,
-    rotary,
-    scaled_products,
-    scattered_order,
-)
+from onnxopt.graph.rewrite import attention, convolutions, folded, merging, normalized_products, rotary, scaled_products
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 
 
@@ -43,7 +34,6 @@ _ROWS = (
         "{} x bias, factor or normalization into the convolution or product before it",
         (*folded.RULES, *scaled_products.RULES, *normalized_products.RULES),
     ),
-    Family("experts", "{} x order of experts' rows without sizes of the inputs", scattered_order.RULES),
     Family("channels_last", "{} x convolution in channels last"),
 )
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _ROWS}

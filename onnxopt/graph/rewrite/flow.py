@@ -36,6 +36,7 @@ from onnxopt.graph.rewrite import (
     padded_heads,
     query_scale,
     rotary,
+    scattered_order,
     shared_operand,
     to_contrib,
     to_standard,
@@ -85,7 +86,8 @@ def rewrite(
     refusals: tuple[Refusal, ...] = ()
     with read.quiet():
         interface = Interface(model)
-        rewriting.apply(FAMILIES["experts"].rules)
+        if rewriting.apply(scattered_order.RULES):
+            _clean_up(model)
         if families & {"attention", "heads"} and near_misses.softmaxes(model):
             refusals = _recognise(rewriting)
             if "attention" in families or rewriting.applied["heads"]:

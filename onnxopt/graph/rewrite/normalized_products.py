@@ -93,10 +93,10 @@ class NormalizedProduct(RewriteRuleClassBase):
             weight = rounded(exact, dtype, f"{w.name}/normalized")
             shifted = term if b is None else term + factor * array_of(b).reshape(-1)
             bias = rounded(shifted, dtype, f"{w.name}/bias")
-        if loses_precision(exact, weight, channels=0 if by_rows else 1):
-            return "the weights of a column would become subnormal in float16"
         if not all(np.isfinite(t.numpy().astype(np.float64)).all() for t in (weight, bias)):
             return f"the folded weight or bias overflows in {dtype}"
+        if loses_precision(exact, weight, channels=0 if by_rows else 1):
+            return "the weights of a column would become subnormal in float16"
         return weight, bias
 
     def rewrite(self, op, x, w, product, normalized, flat=None, shape=None, b=None, **_):

@@ -59,7 +59,7 @@ class CountOfSorted(RewriteRuleClassBase):
     def rewrite(self, op, x: ir.Value, y: ir.Value, **_):
         node = y.producer()
         attributes = {} if node is None else {name: attribute.value for name, attribute in node.attributes.items()}
-        return op.TopK(x, op.Shape(x), _outputs=2, **attributes)
+        return op.TopK(x, op.Shape(x, start=0), _outputs=2, **attributes)  # as the exporter writes the first one
 
 
 def _is(value: ir.Value, number: int) -> bool:

@@ -4,10 +4,13 @@
         -> the same with Slices of z [Wk1 Wv1 Wk2 Wv2]
     Add(x1, Unsqueeze(t W1)), Add(x2, Unsqueeze(t W2))
         -> the same with Slices of t [W1 W2]
+    Reshape(x Wq), Reshape(x Wk), Concat(cache, Transpose(Reshape(x Wv)))
+        -> the same with Slices of x [Wq Wk Wv]
 
 Every layer of a decoder, and of a diffusion network, attends to the same few tokens, and every block of the latter adds
 a product of the same embedding to its map. Each of these products is smaller than a GPU. Our kernels read the Slices
-where they lie. ONNX Runtime copies them, so that only those are merged that such a kernel reads.
+where they lie. ONNX Runtime copies them, so that only those are merged that such a kernel reads. Behind a cache, a step
+of a decoder has few tokens: kernels of ours rotate queries and keys, and copy the new values to the cache anyway.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ def merge(model: ir.Model, joiner: Joiner, expected: ExpectedSizes) -> int:
     """
     graph = model.graph
     groups: dict[tuple[object, ...], dict[ir.Value, _Product]] = collections.defaultdict(dict)
-    for product in (*_of_keys_and_values(graph, expected), *_of_embeddings(graph)):
+    for product in (*_of_keys_and_values(graph, expected), *_of_embeddings(graph), *_of_caches(graph)):
         groups[product.group][product.result] = product
     merged = [list(group.values()) for group in groups.values() if len(group) > 1]
     merged = [products for products in merged if sum(p.tensor.nbytes for p in products) <= _MOST_BYTES]
@@ -115,6 +118,39 @@ def _of_embeddings(graph: ir.Graph) -> Iterator[_Product]:
         product = _gemm(value, node) or _matrix_product(value, node)
         if product is not None and isinstance(channels, int) and channels % _MULTIPLE == 0:
             yield product
+
+
+def _of_caches(graph: ir.Graph) -> Iterator[_Product]:
+    """Queries, keys and values of an attention behind a cache, which is where the values go."""
+    heads: dict[tuple[object, ...], list[tuple[_Product, ir.Value]]] = collections.defaultdict(list)
+    for node in graph:
+        if (node.op_type, node.domain) != ("Reshape", "") or node.inputs[0] is None:
+            continue
+        value, view = node.inputs[0], node.outputs[0]
+        if value.dtype not in _STORED or view.shape is None or len(view.shape) != 4:
+            continue
+        product = _matrix_product(value, node)
+        if product is not None and product.x.shape is not None and len(product.x.shape) == 3:
+            heads[(*product.group, view.shape[3])].append((product, view))
+    for found in heads.values():
+        if len(found) == len("qkv") and any(_goes_to_a_cache(view) for _, view in found):
+            yield from (product for product, _ in found)
+
+
+def _goes_to_a_cache(view: ir.Value) -> bool:
+    """Whether heads are turned and written behind what an input of the graph has, or into it, and nothing else."""
+    readers = view.consumers()
+    if len(readers) != 1 or readers[0].op_type != "Transpose" or view.is_graph_output():
+        return False
+    readers = readers[0].outputs[0].consumers()
+    if len(readers) != 1 or readers[0].domain != "":
+        return False
+    writer = readers[0]
+    if writer.op_type == "ScatterND":
+        return writer.inputs[2] is not None and writer.inputs[2].producer() in view.consumers()
+    past = writer.inputs[0]
+    along_tokens = writer.attributes.get_int("axis", 0) in (2, -2) and len(writer.inputs) == 2
+    return writer.op_type == "Concat" and along_tokens and past is not None and past.is_graph_input()
 
 
 def _matrix_product(value: ir.Value, reader: ir.Node) -> _Product | None:

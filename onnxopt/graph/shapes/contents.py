@@ -1,4 +1,8 @@
-"""Contents of small integer tensors, as expressions over symbolic dims: shapes and what is computed from shapes."""
+"""Contents of small tensors, as expressions over symbolic dims: shapes and what is computed from shapes.
+
+Exporters also compute sizes in floats, as in Ceil(Cast(size) / 2). These are taken for the numbers that they stand for:
+up to 2^24, a float32 holds a size exactly, and no quotient by a small number rounds to another whole number.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ Contents = np.ndarray[Any, Any]  # of dtype object: ints and expressions; bools 
 
 LARGEST = 64  # elements; a tensor of more is no shape
 _INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL})
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
+_MOST_DIVIDED_BY = 1024
 _SIGN = {
     "Equal": lambda s: s == 0, "Greater": lambda s: s > 0, "GreaterOrEqual": lambda s: s >= 0,
     "Less": lambda s: s < 0, "LessOrEqual": lambda s: s <= 0,
@@ -35,23 +41,29 @@ def array(values: Sequence[Dim], shape: tuple[int, ...] | None = None) -> Conten
 
 
 def of_tensor(tensor: ir.TensorProtocol) -> Contents | None:
-    """Contents of a constant tensor; None where it is large or not of integers or bools."""
-    if tensor.dtype not in _INTEGERS or tensor.size > LARGEST:
+    """Contents of a constant tensor; None where it is large or not of whole numbers or bools."""
+    if tensor.dtype not in _INTEGERS | _FLOATS or tensor.size > (LARGEST if tensor.dtype in _INTEGERS else 1):
         return None
     values = tensor.numpy()
+    if not all(np.isfinite(v) and int(v) == v for v in values.flat):
+        return None
     return array([int(v) for v in values.flat], values.shape)
 
 
-def holds_integers(dtype: ir.DataType | None) -> bool:
-    return dtype in _INTEGERS
+def is_float(dtype: ir.DataType | None) -> bool:
+    return dtype in _FLOATS
 
 
-def evaluate(node: ir.Node, operands: Sequence[Contents | None]) -> Contents | None:
-    """Contents of a node's output; None where they are not known, or the output is no small integer tensor.
+def holds_numbers(dtype: ir.DataType | None) -> bool:
+    return dtype in _INTEGERS or dtype in _FLOATS
 
-    operands: contents of the node's inputs, None where an input is left out or not known.
+
+def evaluate(node: ir.Node, operands: Sequence[Contents | None], dtype: ir.DataType) -> Contents | None:
+    """Contents of a node's output; None where they are not known, or the output is no small tensor.
+
+    operands: contents of the node's inputs, None where an input is left out or not known. dtype: of the output.
     """
-    function = _FUNCTIONS.get(node.op_type)
+    function = _FUNCTIONS.get(node.op_type) if dtype in _INTEGERS else _OF_FLOATS.get(node.op_type)
     if function is None or node.domain not in ("", "ai.onnx") or operands[0] is None:
         return None
     if any(held is None for held, value in zip(operands, node.inputs, strict=True) if value is not None):
@@ -81,6 +93,13 @@ def _divided(a: Dim, b: Dim) -> Dim:
     if not not_negative(a) or sign(b) != 1:
         raise Undecided
     return simplest(sympy.floor(sympy.sympify(a) / b))
+
+
+def _exact_quotient(a: Dim, b: Dim) -> Dim:
+    """Floats by a small whole number."""
+    if not isinstance(b, int) or not 1 <= b <= _MOST_DIVIDED_BY:
+        raise Undecided
+    return simplest(sympy.sympify(a) / b)
 
 
 def _modulo(a: Dim, b: Dim) -> Dim:
@@ -124,7 +143,9 @@ def _cast(node: ir.Node, held: Contents) -> Contents | None:
         if any(sign(v) is None for v in held.flat):
             return None
         return array([int(sign(v) != 0) for v in held.flat], held.shape)
-    return held if to in _INTEGERS else None
+    if to in _INTEGERS and not all(isinstance(v, int) or v.is_integer for v in held.flat):
+        return None  # rounds to zero
+    return held if to in _INTEGERS or to in _FLOATS else None
 
 
 def _slice(node: ir.Node, held: Contents, starts: Contents, ends: Contents, *rest: Contents | None) -> Contents:
@@ -238,4 +259,13 @@ _FUNCTIONS: dict[str, Callable[..., Contents | None]] = {
     "ReduceSum": _reduction(operator.add),
     "ReduceMax": _reduction(greatest),
     "ReduceMin": _reduction(least),
+}
+
+_OF_FLOATS: dict[str, Callable[..., Contents | None]] = {
+    **{
+        op: _FUNCTIONS[op] for op in ("Identity", "Add", "Sub", "Mul", "Neg", "Cast", "Squeeze", "Unsqueeze", "Reshape")
+    },
+    "Div": _elementwise(_exact_quotient),
+    "Ceil": _elementwise(lambda a: simplest(sympy.ceiling(a))),
+    "Floor": _elementwise(lambda a: simplest(sympy.floor(a))),
 }

@@ -89,6 +89,12 @@ class Knowledge:
 
     def contents(self, value: ir.Value | None) -> Contents | None:
         """Contents of a small integer tensor, None where they are not known."""
+        if value is None or contents.is_float(self.dtype(value)):
+            return None
+        return self._held(value)
+
+    def _held(self, value: ir.Value | None) -> Contents | None:
+        """The same, of floats that stand for sizes too."""
         if value is None or value in self._contents:
             return None if value is None else self._contents[value]
         if value.const_value is None or value.is_graph_input():
@@ -225,7 +231,7 @@ class Knowledge:
         return tuple(dims)
 
     def _hold(self, node: ir.Node) -> None:
-        """Note the contents of a node's output, where it is a small integer tensor."""
+        """Note the contents of a node's output, where it is a small tensor."""
         if len(node.outputs) != 1 or node.domain not in ("", "ai.onnx"):
             return
         held = None
@@ -237,8 +243,8 @@ class Knowledge:
                 )
             elif dims is not None:
                 held = contents.array([product(dims)], ())
-        elif contents.holds_integers(self.dtype(node.outputs[0])):
-            held = contents.evaluate(node, [self.contents(v) for v in node.inputs])
+        elif (dtype := self.dtype(node.outputs[0])) is not None and contents.holds_numbers(dtype):
+            held = contents.evaluate(node, [self._held(v) for v in node.inputs], dtype)
         if held is not None:
             self._contents[node.outputs[0]] = held
             self._note(node.outputs[0], held.shape, self.type(node.outputs[0]))

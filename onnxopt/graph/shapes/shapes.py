@@ -54,6 +54,11 @@ class Shapes:
         """The dims of a value, or None where not even its rank is known."""
         return self._dims.get(value)
 
+    def usual(self, value: ir.Value) -> Dims | None:
+        """The dims of a value in most runs; those that are not known stay as they are."""
+        dims = self.dims(value)
+        return None if dims is None else tuple(d if (n := self.expected.of(d)) is None else n for d in dims)
+
     def extent(self, dim: int | str) -> Extent:
         """A dim as kernels count it: its name is a symbol, where it is not written as a multiple of another one."""
         return self._multiples.get(dim, extent(dim)) if isinstance(dim, str) else extent(dim)

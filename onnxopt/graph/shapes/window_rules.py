@@ -55,6 +55,8 @@ def _slid(node: ir.Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Di
     count, auto_pad = len(sizes), node.attributes.get_string("auto_pad", "NOTSET")
     pads = node.attributes.get_ints("pads", (0,) * 2 * count) if auto_pad == "NOTSET" else (0,) * 2 * count
     strides, dilations = (node.attributes.get_ints(name, (1,) * count) for name in ("strides", "dilations"))
+    if min(*strides, *dilations) < 1:
+        return None  # a runtime refuses the node
     if auto_pad.startswith("SAME"):
         return [step_count(size, strides[k]) for k, size in enumerate(sizes)]
     windows: list[Dim] = []
@@ -75,6 +77,8 @@ def _transposed(node: ir.Node, known: Known) -> Dims | None:
     count, channels = len(before) - 2, product((weight[1], of.get_int("group", 1)))
     pads, padding = of.get_ints("pads", (0,) * 2 * count), of.get_ints("output_padding", (0,) * count)
     strides, dilations = (of.get_ints(name, (1,) * count) for name in ("strides", "dilations"))
+    if min(*strides, *dilations) < 1:
+        return None
     sizes: list[Dim] = []
     for k in range(count):
         reach = dilations[k] * (weight[2 + k] - 1) + 1 + padding[k] - pads[k] - pads[count + k]

@@ -19,6 +19,7 @@ class BlockKind(Kind):
 
     name = "block"
     library = "cuDNN"
+    plans_shapes = True
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
         return find.find(context, self)

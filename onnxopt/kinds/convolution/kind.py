@@ -19,6 +19,7 @@ class ConvolutionKind(Kind):
 
     name = "convolution"
     library = "cuDNN"
+    plans_shapes = True
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
         return find.find(context, self)

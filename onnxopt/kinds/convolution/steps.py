@@ -22,7 +22,8 @@ from onnxopt.program.window import Window
 # at 8x160x160 42 instead of 25 + 7, but 32 -> 64 at 8x320x320 34 instead of 30 + 14. This is not so for 1x1
 # convolutions, which memory bounds: 16 -> 96 at 32x112x112 takes 66 us, a product and a SiLU apart 95. Activations with
 # more arithmetic are no faster there than behind the convolution: GELU takes 40.5 us where the convolution takes 32.
-# Where the shape is not known ahead, the library has one kernel compiled for all shapes (custom_ops/cuda/convolution).
+# Where the shape is not known ahead, kernels for the usual one are compiled ahead. What other shapes get is slower than
+# two kernels: 3x3, 128 -> 128 at 8x80x80 57 us instead of 36 + 7 (custom_ops/cuda/convolution/plans.h).
 _COMPILED_CHANNELS = (32, 64)
 _COMPILED_CHANNELS_IN_BLOCK = (32, 32)  # where the two would also cost copies of what they share with others
 _COMPILED_DTYPES = ("float16", "bfloat16")
@@ -41,7 +42,8 @@ class GrowingConvolution:
     """A convolution while it absorbs neighbouring nodes.
 
     conv: the Conv. nodes: the nodes that it replaces. output: the value that it computes. channels: C and K.
-    fixed: whether all dims of x are numbers. in_block: whether it shares tensors with other convolutions.
+    fixed: whether all dims of x are numbers. usual: whether the sizes that they have in most runs are known. in_block:
+    whether it shares tensors with other convolutions.
     """
 
     conv: ir.Node
@@ -54,6 +56,7 @@ class GrowingConvolution:
     group: int
     channels: tuple[int, int]
     fixed: bool
+    usual: bool
     in_block: bool = False
     residual: ir.Value | None = None
     residual_last: bool = False
@@ -121,9 +124,11 @@ def start(conv: ir.Node, shapes: Shapes) -> GrowingConvolution | str:
     window = _window(found, (r, s))
     if isinstance(window, str):
         return window
-    fixed = all(isinstance(d, int) for d in shapes.dims(found.x) or (None,))
+    sizes = shapes.dims(found.x) or (None,)
+    fixed = all(isinstance(d, int) for d in sizes)
+    usual = all(shapes.expected.of(d) is not None for d in sizes)
     return GrowingConvolution(
-        conv, list(found.nodes), found.x, found.w, found.bias, found.y, window, found.group, (read, k), fixed,
+        conv, list(found.nodes), found.x, found.w, found.bias, found.y, window, found.group, (read, k), fixed, usual,
         output_padding=found.output_padding,
     )  # fmt: skip
 
@@ -202,8 +207,11 @@ def _why_not_compiled(convolution: GrowingConvolution, title: str) -> str | None
     few = any(count < of for count, of in zip(convolution.channels, least, strict=True))
     if few and not convolution.is_product():
         return f"cuDNN's kernel with {title} is slow for fewer than {least[0]} channels to {least[1]}"
-    if convolution.is_transposed and not convolution.fixed:
-        return f"cuDNN compiles a ConvTranspose with {title} for a second a shape, and the shape is not known yet"
+    if not convolution.usual or (convolution.is_transposed and not convolution.fixed):
+        return (
+            f"cuDNN compiles its kernel with {title} for every shape, which takes half a second; the shape is not known"
+            " yet, and no usual one was stated (`--shape`)"
+        )
     return None
 
 

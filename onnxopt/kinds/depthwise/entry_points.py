@@ -31,7 +31,9 @@ _SIMPLE = 3  # the most inputs along an axis of windows whose programs in front 
 def choose(name: str, meaning: Depthwise, regions: Sequence[Region], shapes: Shapes) -> tuple[DepthwiseVariant, ...]:
     """Variants in the order in which the host tries them, without those that no known width prefers."""
     if meaning.expansion is not None:
-        return expanded.choose(name, meaning, [_sizes(region, shapes) for region in regions])
+        stated = [_sizes(shapes.dims(region.outputs[0])) for region in regions]
+        usual = [_sizes(shapes.usual(region.outputs[0])) for region in regions]
+        return expanded.choose(name, meaning, list(dict.fromkeys([*usual, *stated])))
     widths = [_width(region, shapes) for region in regions]
     return tuple(v for v in every(name, meaning) if _may_run(v, meaning.channels, widths))
 
@@ -154,15 +156,14 @@ def banded(
     return dataclasses.replace(variant, shared=shared_bytes(window, variant))
 
 
-def _sizes(region: Region, shapes: Shapes) -> tuple[int | None, int | None, int | None]:
-    """N, height and width of the result."""
-    dims = shapes.dims(region.outputs[0])
+def _sizes(dims: Sequence[int | str | None] | None) -> tuple[int | None, int | None, int | None]:
+    """N, height and width of a result, as far as they are numbers."""
     known = [d if isinstance(d, int) else None for d in dims or ()]
     return (known[0], known[1], known[2]) if len(known) == 4 else (None, None, None)
 
 
 def _width(region: Region, shapes: Shapes) -> int | None:
-    return _sizes(region, shapes)[2]
+    return _sizes(shapes.dims(region.outputs[0]))[2]
 
 
 def _prefers(variant: DepthwiseVariant, width: int) -> bool:

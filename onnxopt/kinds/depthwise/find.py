@@ -203,7 +203,7 @@ class _Growth:
         """Whether the 1x1 convolution takes less time in this kernel than its result takes to be stored and read."""
         outputs = self.context.outputs_of(nodes)
         meaning = self.context.lowered(lower, nodes, inputs_of(self.found, nodes, self.wide), outputs)
-        dims = (self.context.shapes.dims(self.found.x) or ())[:3]
+        dims = (self.context.shapes.usual(self.found.x) or ())[:3]
         return expanded.pays(meaning, dims)
 
     def _is_activated(self, node: ir.Node) -> bool:

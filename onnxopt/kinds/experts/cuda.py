@@ -23,17 +23,18 @@ _PRODUCTS = ("first", "second")
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """Rows and columns of a block, its warps, bytes of each row that it brings to shared memory together, and places
-    for them (cuda_kernels/experts/tile.cuh)."""
+    """Rows and columns of a block, its warps, bytes of each row that it brings to shared memory together, places for
+    them, and tiles of 16 columns of a warp in each half (cuda_kernels/experts/tile.cuh)."""
 
     rows: int
     columns: int
     warps: int
     depth_bytes: int
     stages: int
+    column_tiles: int = 1
 
     def cuda(self, dtype: str) -> str:
-        sides = (self.rows, self.columns, self.warps, self.depth_bytes, self.stages)
+        sides = (self.rows, self.columns, self.warps, self.depth_bytes, self.stages, self.column_tiles)
         return f"ExpertsTile<{DTYPES[dtype].cuda}, {', '.join(map(str, sides))}>"
 
     def shared_bytes(self, dtype: str) -> int:
@@ -50,10 +51,12 @@ _OF_FEW = 2  # of TILES
 
 @dataclasses.dataclass(frozen=True)
 class ExpertsVariant(Variant):
-    """One launch. rows, columns: of the tile of a block, 0 where there is none. shared: its bytes of shared memory."""
+    """One launch. rows, columns: of the tile of a block, 0 where there is none. depth: elements of each row that it
+    brings to shared memory together. shared: its bytes of shared memory."""
 
     rows: int = 0
     columns: int = 0
+    depth: int = 0
     shared: int = 0
 
 
@@ -65,7 +68,8 @@ def entry_points(name: str, dtype: str) -> tuple[ExpertsVariant, ...]:
         made = ExpertsVariant(f"{name}_{step}", "", 32, vector, 1, threads, waits=True)
         if tile is None:
             return made
-        return dataclasses.replace(made, rows=tile.rows, columns=tile.columns, shared=tile.shared_bytes(dtype))
+        depth, shared = tile.depth_bytes // DTYPES[dtype].size, tile.shared_bytes(dtype)
+        return dataclasses.replace(made, rows=tile.rows, columns=tile.columns, depth=depth, shared=shared)
 
     made: list[ExpertsVariant] = []
     for k, tile in enumerate(TILES):

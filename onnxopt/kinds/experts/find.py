@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from onnxopt.fusion import cost, index_ops
+from onnxopt.fusion.channels_last import is_constant
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.operands import apply_operator, storage
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.experts import mixture, products
+from onnxopt.kinds.experts import loops, mixture, products
 from onnxopt.kinds.experts.mixture import Activation, Mixture
 from onnxopt.kinds.experts.products import GroupedProducts
 from onnxopt.kinds.pointwise.lower import immediate
@@ -41,22 +42,50 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     ]
     concats = [n for n in context.order if (n.domain, n.op_type) == ("", "Concat")]
     by_result = {found.y: found for n in concats if (found := products.find(n)) is not None}
-    left = dict.fromkeys(by_result.values(), "No other experts' products are a function of them")
+    left = {found: _why_alone(found) for found in by_result.values()}
     for second in by_result.values():
         region = _region(second, by_result, context, kind)
         if isinstance(region, str):
-            left[second] = region
+            left[second] = left[second] or region
             continue
         context.take([region.nodes])
         regions.append(region)
     taken = {node for region in regions for node in region.nodes}
     refusals += [_refusal(found, reason) for found, reason in left.items() if found.nodes[-1] not in taken]
+    refusals += loops.refusals(context)
     return regions, refusals
+
+
+def _why_alone(found: GroupedProducts) -> str:
+    """What behind experts' products the kernel has no place for, "" where that is nothing known."""
+    for reader in found.y.consumers():
+        for value in reader.inputs if reader.op_type == "Add" else ():
+            node = value.producer() if value is not None else None
+            bias = node.inputs[0] if node is not None and node.op_type in ("Gather", "GatherND") else None
+            if bias is not None and is_constant(bias):
+                return f"The kernel has no place for `{bias.name}`, a bias of each expert"
+    return ""
+
+
+def _in_order(found: Mixture) -> tuple[ir.Node, ...]:
+    """The nodes in an order that follows from what they compute, so that equal mixtures become equal functions."""
+    left, made, pending = set(found.nodes), list[ir.Node](), [found.y.producer()]
+    while pending:
+        node = pending[-1]
+        read = [] if node is None or node not in left else [v.producer() for v in node.inputs if v is not None]
+        ahead = next((producer for producer in read if producer in left), None)
+        if ahead is not None:
+            pending.append(ahead)
+        elif (done := pending.pop()) in left and done is not None:
+            left.remove(done)
+            made.append(done)
+    return tuple(made)
 
 
 def _refusal(found: GroupedProducts, reason: str) -> Refusal:
     """What is left of experts' products, and why."""
     launches = sum(not index_ops.is_view(n) and n.op_type != "Split" for n in found.nodes)
+    reason = reason or "No other experts' products are a function of them"
     text = (
         f"{found.experts} experts' products run one after the other, {found.experts} products in {launches} launches:"
         f" {reason[0].lower()}{reason[1:]}"
@@ -73,7 +102,7 @@ def _region(
         return found
     if any(node not in context.order for node in found.nodes):
         return "A part of them lies outside of the branch or loop"
-    nodes = tuple(sorted(found.nodes, key=context.order.__getitem__))
+    nodes = _in_order(found)
     if any(map(context.is_taken, nodes)):
         return "Another kernel has a part of them"
     if (read := context.outputs_of(nodes)) != [found.y]:

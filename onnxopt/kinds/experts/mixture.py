@@ -122,16 +122,22 @@ def _only_reader(value: ir.Value) -> ir.Node | None:
     return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
 
 
+def _behind_cast(value: ir.Value, nodes: Nodes) -> ir.Node | None:
+    """The only reader of a value, or of its Cast, which is added."""
+    node = _only_reader(value)
+    if node is None or (node.domain, node.op_type) != ("", "Cast"):
+        return node
+    nodes[node] = None
+    return _only_reader(node.outputs[0])
+
+
 def _scaled(result: ir.Value, nodes: Nodes) -> tuple[ir.Value, ir.Value] | None:
     """The product of results, perhaps cast, and a column of factors; and these factors."""
-    node = _only_reader(result)
-    if node is not None and (node.domain, node.op_type) == ("", "Cast"):
-        nodes[node] = None
-        result = node.outputs[0]
-        node = _only_reader(result)
+    node = _behind_cast(result, nodes)
     if node is None or (node.domain, node.op_type) != ("", "Mul"):
         return None
-    column = node.inputs[1] if node.inputs[0] is result else node.inputs[0]
+    first, second = node.inputs
+    column = second if first is result or first in {cast.outputs[0] for cast in result.consumers()} else first
     unsqueeze = producer(column, "Unsqueeze")
     factors = unsqueeze.inputs[0] if unsqueeze is not None else None
     if unsqueeze is None or factors is None or not order.is_column(column, factors, nodes):
@@ -183,7 +189,7 @@ def _summed(rows: ir.Value, ordered: Order, shapes: Shapes, nodes: Nodes) -> ir.
     if view is None or (view.domain, view.op_type) != ("", "Reshape") or dims is None or len(dims) != 2:
         return None
     sizes = view.inputs[1].const_value if view.inputs[1] is not None else None
-    summed = _only_reader(view.outputs[0])
+    summed = _behind_cast(view.outputs[0], nodes)
     if sizes is None or summed is None or (summed.domain, summed.op_type) != ("", "ReduceSum"):
         return None
     tokens, *rest = sizes.numpy().tolist()

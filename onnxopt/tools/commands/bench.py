@@ -77,7 +77,7 @@ def command(
 
 def _text(asked: sweeps.Sweep, results: Sequence[BenchResult]) -> list[str]:
     first, compared = results[0], max(result.compared for result in results)
-    callers = "" if asked.name == "threads" or first.threads == 1 else f", {first.threads} threads"
+    callers = f", {first.threads} threads" if len(asked.threads) == 1 and first.threads > 1 else ""
     case = "every size" if asked.dim else first.case
     head = f"{first.provider}, {case}{callers}; outputs agree ({compared:.2g} of the limit)"
     notes = [f"note: {note}" for note in dict.fromkeys(note for result in results for note in result.notes)]

@@ -95,10 +95,10 @@ class MeasuredKernels:
         }
 
     def record(self) -> dict[str, list[Entry]]:
-        """What was measured to be faster than the rule's choice, for people."""
+        """What was measured to be faster than the rule's choice, for people. runs_on: of a product that cuDNN runs."""
         shown = ("product", "convolution", "kernel", "size", "symbol", "microseconds")
         return {
-            option: [{k: e[k] for k in (*shown, rule) if k in e} for e in self._gains(option)]
+            option: [{k: e[k] for k in (*shown, rule) if k in e} | _library_of(e) for e in self._gains(option)]
             for option, (_, _, rule) in _KINDS.items()
         }
 
@@ -142,6 +142,10 @@ class MeasuredKernels:
             if text is not None:
                 (folder / file).write_text(text, "utf-8")
         return folder / self._library.name
+
+
+def _library_of(entry: Entry) -> Entry:
+    return {"runs_on": "cuDNN"} if "product" in entry and "cudnn" in entry else {}
 
 
 def _check_release(library: Path) -> None:

@@ -28,6 +28,7 @@ from tests.support import (
     custom_ops_fake_driver,
     depthwise_models,
     expanded_models,
+    experts_models,
     flash_attention_models,
     graphs,
     group_norm_models,
@@ -177,12 +178,16 @@ SQUEEZE_EXCITES = {
     "squeeze_excite": squeeze_excite_models.Case((2, 9, 10, 16), 4, "float16", in_front=True, known=False),
     "squeeze_products": squeeze_excite_models.Case((2, 3, 4, 12), 5, depthwise=False, form="gemm", bias=False),
 }
+EXPERTS = experts_models.Case(3, 4, 2, 64, 32, "float16")
 IMAGES = {
     "image_convolution": image_convolution_models.Case(
         (2, 3, 9, 10), 16, (3, 3), (2, 2), (1, 1, 1, 1), behind="prelu", appended=1, known=False
     ),
     "image_of_pixels": image_convolution_models.Case(
         (1, 2, 8, 11), 24, (2, 5), (1, 3), auto_pad="SAME_LOWER", dtype="bfloat16", behind="silu", planes=False
+    ),
+    "image_of_bytes": image_convolution_models.Case(
+        (1, 3, 9, 7), 8, (3, 3), (2, 2), (1, 1, 1, 1), appended=1, front="normalize", image="uint8", known=False
     ),
 }
 ATTENTIONS = {
@@ -226,11 +231,12 @@ LAUNCHES = [
     {"gpu": "NVIDIA H200", "size": "840", "microseconds": 3.1, "rule_microseconds": 3.4},
     {"gpu": "NVIDIA H100", "size": "165 in rows of 33", "microseconds": 2.5, "rule_microseconds": 2.75},
 ]  # fmt: skip
-PRODUCTS = [
+PRODUCTS: list[dict[str, Any]] = [
     {"gpu": gpu, "cublaslt": 130100, "product": "float32 m10 n12 k8 bias residual", "algorithm": [f"{k:016x}"] * 8,
      "microseconds": 9.1, "heuristic_microseconds": 9.9}
     for k, gpu in enumerate(("NVIDIA H200", "NVIDIA H100"))
 ]  # fmt: skip
+PRODUCTS[0]["cudnn"] = {"version": 91900, "engine": 4, "knobs": [[3, 1], [11, 64]], "algorithm_microseconds": 9.6}
 PLANS = [
     {"gpu": gpu, "cudnn": 91900, "engine": 4, "knobs": [[3, 1], [11, 64]], "microseconds": 9.1,
      "convolution": "float16 x 2x9x11x16 w 24x3x3x16 y 9x11 pads 1x1x1x1 residual bias relu",
@@ -285,6 +291,15 @@ def squeeze_excite(case: squeeze_excite_models.Case) -> dict[str, Any]:
     """The kernel file of a squeeze-excite."""
     found = squeeze_excite_models.fused(case)
     return _document(found.kernels, ir.from_proto(found.optimized), ((case.x,),))
+
+
+def experts(case: experts_models.Case) -> dict[str, Any]:
+    """The kernel file of a mixture of experts, for few tokens and for many."""
+    found = experts_models.fused(case)
+    document = json.loads(kernels_json.to_json(found.kernels, FATBIN))
+    weights = [list(weight.shape) for weight in case.weights()]
+    choices = [[[tokens, case.columns], *[[tokens, case.chosen]] * 2, *weights] for tokens in (case.tokens, 40)]
+    return {**document, "cases": {found.kernels[0].name: choices}}
 
 
 def image_convolution(case: image_convolution_models.Case) -> dict[str, Any]:
@@ -377,6 +392,7 @@ def write() -> None:
     made |= {name: depthwise(case) for name, case in DEPTHWISE.items()}
     made |= {name: group_norm(case) for name, case in GROUP_NORMS.items()}
     made |= {name: squeeze_excite(case) for name, case in SQUEEZE_EXCITES.items()}
+    made["experts"] = experts(EXPERTS)
     made |= {name: image_convolution(case) for name, case in IMAGES.items()}
     made |= {name: flash_attention(case) for name, case in ATTENTIONS.items()}
     made |= {name: packed(*case) for name, case in PACKED.items()}
@@ -385,6 +401,8 @@ def write() -> None:
         made[name] = kernel_file(pool_models.model(pool), (((2, 9, 10, 8),), ((1, 3, 2, 3),)))
     made |= {name: convolution(layer) for name, layer in CONVOLUTIONS.items()}
     made["block"] = kernel_file(laid_out(BLOCK.model()), ((BLOCK.feeds()["x"].shape,),))
+    (of_usual,) = (row for row in made["block"]["kernels"] if row["kind"] == "block")
+    of_usual["usual"] = made["block"]["cases"][of_usual["name"]]
     FOLDER.mkdir(exist_ok=True)
     for name, document in made.items():
         (FOLDER / f"{name}.json").write_text(sealed_json.seal(document))

@@ -9,7 +9,10 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.graph.rewrite import rewrite
+from onnxopt.graph.rewrite.normalized_products import Arithmetic, NormalizedProduct
+from onnxopt.graph.rewrite.weights import Joiner
 from tests.support.graphs import graph, hold, run, value
+from tests.support.refused import reason
 
 K, N = 6, 4
 NUMPY = {"float": np.float32, "float16": np.float16}
@@ -86,19 +89,26 @@ def test_the_result_is_rounded_once(tmp_path: Path) -> None:
     assert (bias == (b - mean * scale + scale * c).astype(np.float16)).all()
 
 
+READERS = "Matched nodes have other uses"  # onnxscript's words
+NO_COLUMNS = "the channels of the BatchNormalization are not the product's columns"
+
+
 @pytest.mark.parametrize(
-    ("body", "outputs", "changes"),
+    ("body", "outputs", "changes", "why"),
     [
-        (BIASED + FLAT + " z = Relu(a)", "{} y, {} z", {}),
-        (BIASED + FLAT, "{} y, {} a", {}),
-        (BIASED + FLAT + " z = MatMul(x, w)", "{} y, {} z", {}),
-        ("p = MatMul(x, w) a = Add(p, rows) " + FLAT, "{} y", {}),
-        (BIASED + FLAT, "{} y", {"g": np.array([1.0, 1.0, 1.0, 1e-6])}),
-        (BIASED + FLAT, "{} y", {"g": np.full(N, 6e4), "w": np.full((K, N), 9.0)}),
-        (BIASED + FLAT.replace("epsilon=0.01", "epsilon=0.01, training_mode=0"), "{} y", {"mean": np.full(N, np.inf)}),
+        (BIASED + FLAT + " z = Relu(a)", "{} y, {} z", {}, READERS),
+        (BIASED + FLAT, "{} y, {} a", {}, READERS),
+        (BIASED + FLAT + " z = MatMul(x, w)", "{} y, {} z", {}, "the weight `w` has other readers"),
+        ("p = MatMul(x, w) a = Add(p, rows) " + FLAT, "{} y", {}, "`rows` is not a constant with one value a column"),
+        (BIASED + FLAT, "{} y", {"g": np.array([1.0, 1.0, 1.0, 1e-6])}, "would become subnormal in float16"),
+        (BIASED + FLAT, "{} y", {"g": np.full(N, 6e4), "w": np.full((K, N), 9.0)}, "overflows in FLOAT16"),
+        (
+            BIASED + FLAT.replace("epsilon=0.01", "epsilon=0.01, training_mode=0"), "{} y",
+            {"mean": np.full(N, np.inf)}, "overflows in FLOAT16",
+        ),
     ],
-)
-def test_what_is_refused(body: str, outputs: str, changes: dict[str, np.ndarray], tmp_path: Path) -> None:
+)  # fmt: skip
+def test_what_is_refused(body: str, outputs: str, changes: dict[str, np.ndarray], why: str, tmp_path: Path) -> None:
     """The normalization stays behind the product, as a factor and a term, or as it is where these overflow."""
     source = model(body, "float16", outputs, changes)
     found, _ = fold(source, tmp_path)
@@ -106,6 +116,7 @@ def test_what_is_refused(body: str, outputs: str, changes: dict[str, np.ndarray]
     assert product.inputs[1] is not None and product.inputs[1].name == "w"
     np.testing.assert_array_equal(*(value(m, "w").const_value.numpy() for m in (found, source)))  # type: ignore[union-attr]
     assert {"Mul", "BatchNormalization"} & {n.op_type for n in found.graph}
+    assert why in reason(source, "n", NormalizedProduct.rule("MatMul", Joiner(tmp_path)))
 
 
 def test_a_scaled_gemm_is_refused(tmp_path: Path) -> None:
@@ -113,12 +124,31 @@ def test_a_scaled_gemm_is_refused(tmp_path: Path) -> None:
     found, _ = fold(source, tmp_path)
     assert [n.op_type for n in found.graph] == ["Gemm", "Mul", "Add"]
     agree(source, found, (5, K), "float")
+    assert "scales its product" in reason(source, "y", NormalizedProduct.rule("Gemm", Joiner(tmp_path)))
 
 
 def test_channels_that_are_no_columns_are_refused(tmp_path: Path) -> None:
     """The channels of [2, 4, 4] are its second dim."""
     source = model("a = MatMul(x, w) y = " + NORM.format("a"), shape=(2, N, K))
     assert fold(source, tmp_path)[1] == 0
+    assert reason(source, "y", NormalizedProduct.rule("MatMul", Joiner(tmp_path))) == NO_COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "changes", "why"),
+    [
+        ("n = " + NORM.format("x") + " y = ReduceMean<keepdims=1>(n)", (3, N, 7), {}, "no neighbour is elementwise"),
+        ("n = " + NORM.format("x") + " y = Relu(n)", (3, N, 2, 2), {}, "`x` is a map, whose layout decides"),
+        ("n = " + NORM.format("x") + " y = Relu(n)", (3, N), {"mean": np.full(N, np.inf)}, "overflows in FLOAT"),
+    ],
+)
+def test_what_does_not_become_a_factor_and_a_term(
+    body: str, shape: tuple[int, ...], changes: dict[str, np.ndarray], why: str, tmp_path: Path
+) -> None:
+    outputs = "{}[" + ",".join("defhi"[: len(shape)]) + "] y"
+    source = model(body, "float", outputs.format("float"), changes, shape)
+    assert fold(source, tmp_path)[1] == 0
+    assert why in reason(source, "n", Arithmetic.rule())
 
 
 @pytest.mark.parametrize("dtype", ["float", "float16"])

@@ -122,6 +122,54 @@ def _read(model: ir.Model, name: str, feeds: dict[str, np.ndarray]) -> np.ndarra
     return np.asarray(found)
 
 
+def _cached(form: str, size: int = 8) -> ir.Model:
+    """q, k and v of a step of a decoder, whose values go behind a cache or into it. size: of k's heads."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        f"w{n}": rng.standard_normal((24, c)).astype(np.float16) for n, c in (("q", 32), ("k", 2 * size), ("v", 16))
+    }
+    arrays |= {"bv": rng.standard_normal(16).astype(np.float16), "hq": np.array([0, 0, 4, 8])}
+    arrays |= {"hk": np.array([0, 0, 2, size]), "hv": np.array([0, 0, 2, 8])}
+    arrays["slots"] = np.array([[1], [4], [2]])
+    swapped = [0, 2, 1, 3] if form == "Concat" else [1, 0, 2, 3]
+    nodes = [helper.make_node("MatMul", ["x", f"w{n}"], [f"p{n}"]) for n in "qkv"]
+    nodes += [
+        helper.make_node("Add", ["pv", "bv"], ["sv"]),
+        *(helper.make_node("Reshape", [f"{'s' if n == 'v' else 'p'}{n}", f"h{n}"], [f"y{n}"]) for n in "qk"),
+        helper.make_node("Reshape", ["sv", "hv"], ["v"]),
+        helper.make_node("Transpose", ["v"], ["tv"], perm=swapped),
+    ]
+    if form == "Concat":
+        nodes.append(helper.make_node("Concat", ["cache", "tv"], ["yv"], axis=2))
+    else:
+        nodes.append(helper.make_node("ScatterND", ["cache", "slots", "tv"], ["yv"]))
+    cache = ["B", 2, "P", 8] if form == "Concat" else [6, "B", 2, 8]
+    return _model(nodes, {"x": ["B", 3, 24], "cache": cache}, arrays)
+
+
+@pytest.mark.parametrize("form", ["Concat", "ScatterND"])
+def test_queries_keys_and_values_behind_a_cache(form: str, tmp_path: Path) -> None:
+    model = _cached(form)
+    rng = np.random.default_rng(1)
+    cache = (2, 2, 5, 8) if form == "Concat" else (6, 2, 2, 8)
+    feeds = {"x": rng.standard_normal((2, 3, 24)).astype(np.float16), "cache": np.ones(cache, np.float16)}
+    expected = _evaluated(model, feeds)
+    assert _merge(model, tmp_path) == 1
+    ir.passes.common.RemoveUnusedNodesPass()(model)
+    UniqueNamesPass()(model)
+    assert [n.op_type for n in model.graph if n.op_type in ("MatMul", "Slice")] == ["MatMul", *["Slice"] * 3]
+    for found, y in zip(_evaluated(model, feeds), expected, strict=True):
+        np.testing.assert_allclose(found.astype(np.float32), y.astype(np.float32), rtol=4e-3, atol=4e-2)
+
+
+def test_without_a_cache_or_with_other_heads_they_stay_apart(tmp_path: Path) -> None:
+    assert _merge(_cached("Concat", size=16), tmp_path) == 0
+    model = _cached("Concat")
+    (concat,) = (n for n in model.graph if n.op_type == "Concat")
+    concat.attributes["axis"] = ir.AttrInt64("axis", 3)
+    assert _merge(model, tmp_path) == 0
+
+
 def test_more_keys_than_our_kernel_takes_stay_apart(tmp_path: Path) -> None:
     assert _merge(_attentions(1025), tmp_path) == 0
 

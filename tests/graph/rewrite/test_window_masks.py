@@ -9,9 +9,11 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.graph.rewrite import rewrite
+from onnxopt.graph.rewrite.window_masks import WindowMask
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from tests.support.fusing import fuse
 from tests.support.graphs import graph, hold, run
+from tests.support.refused import reason
 
 WINDOWS, TOKENS, HEADS, SIZE = 3, 5, 2, 8
 WIDTH = HEADS * SIZE
@@ -81,15 +83,17 @@ def test_windows_become_one_attention(scores: str, images: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("scores", "images", "windows"),
+    ("scores", "images", "windows", "why"),
     [
-        (BIASED, "images", 2 * WINDOWS),  # two images share six masks
-        (BIASED.replace("(apart, mask)", "(apart, apart)"), "images", WINDOWS),
-        ("b = Add (s, s) apart = Reshape (b, to_five) five = Add (apart, mask) ", "?", WINDOWS),
+        (BIASED, "images", 2 * WINDOWS, "the fifth dim does not number the windows of an image"),
+        (BIASED.replace("(apart, mask)", "(apart, apart)"), "images", WINDOWS, "the mask, or the bias, is no constant"),
+        (PLAIN, "?", WINDOWS, "the number of images is no dim of an input"),
     ],
     ids=["masks of two images", "no mask", "images without a name"],
-)
-def test_what_is_refused(scores: str, images: str, windows: int, tmp_path: Path) -> None:
-    found = model(scores, images, windows)
+)  # fmt: skip
+def test_what_is_refused(scores: str, images: str, windows: int, why: str, tmp_path: Path) -> None:
+    source = model(scores, images, windows)
+    found = source.clone()
     rewrite(found, tmp_path)
     assert "Tile" not in [node.op_type for node in found.graph]
+    assert reason(source, "masked", WindowMask.rule(source.graph.inputs)) == why

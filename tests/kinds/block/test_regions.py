@@ -15,7 +15,7 @@ from onnxopt.kinds.block.kind import BLOCK
 from onnxopt.program.block import Block, Part, Step
 from onnxopt.program.convolution import Convolution
 from tests.support.block_graphs import Halves
-from tests.support.fusing import fuse
+from tests.support.fusing import fuse, outline
 from tests.support.laid_out import laid_out
 
 Change = Callable[[list[onnx.NodeProto], list[str]], None]
@@ -141,7 +141,15 @@ def test_few_channels_are_in_place_where_a_concat_goes() -> None:
 
 
 def test_a_batch_of_any_size() -> None:
-    assert the_block(fused(Halves(symbolic="N"))) == the_block(fused(Halves()))
+    """Where most runs have a known size, plans are made for it."""
+    model = laid_out(Halves(symbolic="N").model())
+    plan = fuse(model, usual={"N": 6})
+    assert the_block(plan) == the_block(fused(Halves()))
+    (kernel,) = [k for k in outline(model, plan) if k.kind is BLOCK]
+    (shapes,) = kernel.usual
+    halves = Halves()
+    assert shapes[0] == (6, halves.h, halves.w, halves.c) and len(shapes) == len(kernel.program.inputs)
+    assert not blocks(fused(Halves(symbolic="N")))
 
 
 def test_bfloat16() -> None:

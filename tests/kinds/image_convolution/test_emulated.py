@@ -46,18 +46,10 @@ def test_windows(tmp_path: Path, dtype: str) -> None:
     _agree(tmp_path, [dataclasses.replace(case, dtype=dtype) for case in cases])
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_images_of_other_dtypes(tmp_path: Path, dtype: str) -> None:
+def test_images_of_other_dtypes(tmp_path: Path) -> None:
     """What pads the image is zero behind the program in front, which would make something else of it."""
-    _agree(tmp_path, [dataclasses.replace(case, dtype=dtype) for case in IN_FRONT])
-
-
-def test_a_number_beyond_16_bits_is_infinite_behind_a_cast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = IN_FRONT[0].feeds()
-    given["t"][0, 1, 7, 5] = 1e6
-    monkeypatch.setattr(Case, "feeds", lambda self, seed=0: given)
     with np.errstate(all="ignore"):
-        _agree(tmp_path, [dataclasses.replace(IN_FRONT[0], behind="relu")])
+        _agree(tmp_path, [*IN_FRONT, *(dataclasses.replace(case, dtype="bfloat16") for case in IN_FRONT[:3])])
 
 
 def test_every_tile(tmp_path: Path) -> None:
