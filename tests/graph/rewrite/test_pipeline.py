@@ -43,7 +43,6 @@ def test_the_manifest_says_what_was_rewritten(source: Path, artifact: Path) -> N
         "tokens": 0,
         "fold": 0,
         "channels_last": 0,
-        "experts": 0,
     }
     assert manifest.ort_min == "1.21"
     assert "1 x attention into one operator" in onnxopt.explain(artifact)
