@@ -17,11 +17,11 @@ struct Heads {
   std::int64_t step = 0;
 };
 
-// softmax(cap(scale q k^T) + bias) v, where cap(x) is cap tanh(x / cap), or x where cap is 0. bias: position of [period,
-// heads or 1, queries or 1, keys], the same again every `period` sequences. sinks: position of [heads], scores beside
-// those of the keys, for no value. The result is [batch, queries, heads * values]. Several neighbouring heads of q share
-// one of k and v, of which there are `groups`. The last query stands at the last key, each query before it at one key
-// less; a query sees `before` keys in front of its own and `after` behind it, or all.
+// softmax(cap(scale q k^T) + bias) v, where cap(x) is cap tanh(x / cap), or x where cap is 0. bias: position of
+// [period, heads or 1, queries or 1, keys], the same again every `period` sequences. sinks: position of [heads], scores
+// beside those of the keys, for no value. The result is [batch, queries, heads * values]. Several neighbouring heads of
+// q share one of k and v, of which there are `groups`. The last query stands at the last key, each query before it at
+// one key less; a query sees `before` keys in front of its own and `after` behind it, or all.
 struct FlashAttention {
   Dtype dtype = Dtype::kFloat16;
   std::size_t inputs = 1;
