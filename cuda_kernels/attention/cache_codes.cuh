@@ -27,18 +27,8 @@ __device__ inline void widen_codes<int8_t>(uint32_t word, float (&numbers)[4]) {
 
 template <>
 __device__ inline void widen_codes<float8e4m3fn>(uint32_t word, float (&numbers)[4]) {
-#if __CUDA_ARCH__ >= 890
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    uint32_t pair;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(word >> (16 * i))));
-    numbers[2 * i] = ptx::half_to_float(static_cast<uint16_t>(pair));
-    numbers[2 * i + 1] = ptx::half_to_float(static_cast<uint16_t>(pair >> 16));
-  }
-#else
-#pragma unroll
-  for (int i = 0; i < 4; ++i) numbers[i] = widen(float8e4m3fn{static_cast<uint8_t>(word >> (8 * i))});
-#endif
+  for (int i = 0; i < 4; i += 2) widen_pair(static_cast<uint16_t>(word >> (8 * i)), numbers[i], numbers[i + 1]);
 }
 
 // To nearest even, saturating. NaN becomes the lowest code of int8, as in ONNX Runtime's QuantizeLinear.

@@ -27,4 +27,17 @@ struct Narrow<float8e4m3fn> {
   }
 };
 
+// The numbers of two codes, the first in the lower byte.
+__device__ inline void widen_pair(uint16_t codes, float& first, float& second) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(codes));
+  first = ptx::half_to_float(static_cast<uint16_t>(pair));
+  second = ptx::half_to_float(static_cast<uint16_t>(pair >> 16));
+#else
+  first = widen(float8e4m3fn{static_cast<uint8_t>(codes)});
+  second = widen(float8e4m3fn{static_cast<uint8_t>(codes >> 8)});
+#endif
+}
+
 }  // namespace onnxopt

@@ -125,14 +125,13 @@ struct FewRowsProduct : WeightChunks<Tile, 1> {
   }
 };
 
-// Up to kRows rows. GPUs without copies that go on by themselves add in threads instead.
+// Up to kRows rows.
 template <typename T, Activation kActivation, int kRows, int kTiles, int kThreads>
 __device__ inline void few_rows_products(const FewRowsParams& params) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   FewRowsProduct<T, kActivation, kRows, ChunkTile<kThreads / 32, kTiles, 2>>(params).run();
 #else
-  constexpr int kColumns = 16 * kTiles / (kThreads / 32);  // of a warp
-  few_rows<T, kActivation, kRows, kColumns, 8 / kColumns, kThreads>(params);
+  __trap();  // the host launches it on no such GPU
 #endif
 }
 

@@ -18,7 +18,8 @@ namespace onnxopt::cuda {
 namespace {
 
 constexpr unsigned kBestAlignment = 256;
-constexpr unsigned kBiasAlignment = 16;  // that epilogues ask for
+constexpr unsigned kBiasAlignment = 16;     // that epilogues ask for
+constexpr std::uint64_t kBlocksAtOnce = 2;  // of a multiprocessor, of products of few rows
 
 const cublaslt::Api& FindCublaslt() {
   const cublaslt::Api* api = cublaslt::Find();
@@ -55,6 +56,11 @@ bool IsConstant(const OrtKernelInfo* info, std::size_t input) {
   const OrtValue* value = nullptr;
   Check(Ort().KernelInfoGetConstantInput_tensor(info, input, &constant, &value));
   return constant != 0;
+}
+
+std::uint64_t BlocksOfFewRows(const Variant& variant, std::int64_t n) {
+  const std::uint64_t columns = variant.threads / kWarpThreads * variant.shape.As<FewRows>().columns;
+  return (static_cast<std::uint64_t>(n) + columns - 1) / columns;
 }
 
 bool WeightIsConstant(const Gemm& gemm, const OrtKernelInfo* info) {
@@ -238,19 +244,32 @@ bool GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
   return taken;
 }
 
+// The first entry point for so many rows that the GPU has room for. Among those on the matrix units, which take shared
+// memory, one of which more blocks are needed than run at once gives way to one of larger blocks.
+std::size_t GemmCudaKernel::ChooseFewRows(const Product& product) const {
+  const auto& variants = kernel().variants;
+  std::size_t chosen = variants.size();
+  for (std::size_t k = 0; k < variants.size(); ++k) {
+    const Variant& v = variants[k];
+    if (v.shape.As<FewRows>().rows < product.m || v.shared > launcher_.device().shared) continue;
+    if (chosen < variants.size() && v.shared == 0) break;
+    chosen = k;
+    if (v.shared == 0 || BlocksOfFewRows(v, product.n) <= kBlocksAtOnce * launcher_.device().multiprocessors) break;
+  }
+  return chosen;
+}
+
 // Few rows are bound by the weights: a kernel of ours reads them faster than cuBLASLt's do. False where none fits.
 bool GemmCudaKernel::RunFewRows(const Call& call) const {
   if (packed_ || HasFloat8Operands(gemm_)) return false;
   const Product& product = call.product;
   const Operands& at = call.operands;
-  const auto& variants = kernel().variants;
-  const auto fits = [&](const Variant& v) {
-    return static_cast<std::int64_t>(v.shape.As<FewRows>().rows) >= product.m && v.shared <= launcher_.device().shared;
-  };
-  const auto variant = std::find_if(variants.begin(), variants.end(), fits);
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (variant == variants.end() || product.batch_dims > 0 || product.k == 0) return false;
-  if (product.n > kMost || product.k > kMost || product.k % variant->vector != 0) return false;
+  if (product.batch_dims > 0 || product.k == 0 || product.n > kMost || product.k > kMost) return false;
+  const std::size_t chosen = ChooseFewRows(product);
+  if (chosen == kernel().variants.size()) return false;
+  const Variant& variant = kernel().variants[chosen];
+  if (product.k % variant.vector != 0) return false;
   if (Alignment(at.a) < kBiasAlignment || Alignment(at.b) < kBiasAlignment) return false;
   FewRowsParams params{at.a,
                        at.b,
@@ -263,11 +282,9 @@ bool GemmCudaKernel::RunFewRows(const Call& call) const {
                        b_is_constant_ ? 1U : 0U,
                        gemm_.alpha,
                        gemm_.beta};
-  const std::uint64_t columns = variant->threads / kWarpThreads * variant->shape.As<FewRows>().columns;
-  const auto blocks = static_cast<unsigned>((static_cast<std::uint64_t>(product.n) + columns - 1) / columns);
-  const auto chosen = static_cast<std::size_t>(variant - variants.begin());
-  if (variant->shared > 0) launcher_.Resident(chosen);  // it may want much shared memory
-  launcher_.Launch(chosen, blocks, reinterpret_cast<unsigned char*>(&params), call.stream);
+  if (variant.shared > 0) launcher_.Resident(chosen);  // it may want much shared memory
+  launcher_.Launch(chosen, static_cast<unsigned>(BlocksOfFewRows(variant, product.n)),
+                   reinterpret_cast<unsigned char*>(&params), call.stream);
   return true;
 }
 

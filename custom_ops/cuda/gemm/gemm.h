@@ -38,6 +38,7 @@ class GemmCudaKernel final : public FusedKernel {
   const void* WidenedConstant(const Call& call, std::size_t count) const;
   void Widen(const void* codes, void* numbers, std::size_t count, Stream stream) const;
   bool RunFewRows(const Call& call) const;
+  std::size_t ChooseFewRows(const Product& product) const;
   bool RunBatch(const Call& call) const;
   bool RunInner(const Call& call, const Product& product, const Operands& operands) const;
   bool RunWithoutDepth(const Call& call) const;

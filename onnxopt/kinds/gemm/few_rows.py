@@ -2,14 +2,14 @@
 
 A decoding step multiplies every weight of the model by one row, or by one row per sequence of a batch. cuBLASLt pads
 its tiles with empty rows and reaches half of the memory bandwidth. Up to four rows of 16-bit floats run on the matrix
-units, up to two of float32 in threads. The library runs one of these entry points where a
-has few rows, b is transposed and all operands are aligned. cuBLASLt runs the other calls.
+units from compute capability 8.0 on; up to two rows run in threads elsewhere. The library runs one of these entry
+points where a has few rows, b is transposed and all operands are aligned. cuBLASLt runs the other calls.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel, Region
@@ -21,12 +21,14 @@ from onnxopt.program.hardware import ACCESS_BYTES, WARP
 HEADER, HEADER_OF_PRODUCTS = "gemm/few_rows.cuh", "gemm/few_rows_products.cuh"  # the second has the first
 _THREADS = 64
 _SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> (columns per warp, vectors per column in flight); benchmarks/notes.md
-# Of 16-bit floats, on the matrix units: rows of a; the warps of a block and its matrices of 16 columns, by columns.
-_ROWS_OF_PRODUCTS = (2, 4)
+# Of 16-bit floats, on the matrix units: rows of a; by whether columns are few, the warps of a block, its matrices of 16
+# columns, and the bytes of shared memory it asks for. A block uses 64 KB. It asks for more than compute capability 7.5
+# has, whose copies do not go on by themselves; and where columns are few for so much that a multiprocessor of an H200
+# takes two blocks: the third would be the next kernel's, and leave other multiprocessors without any.
+_ROWS_OF_PRODUCTS = 4
 _FEW_COLUMNS = 16 * 264  # two blocks for each multiprocessor of a large GPU
-_WARPS_AND_TILES = {True: (16, 1), False: (8, 2)}  # whether columns are few
+_SHAPES_OF_PRODUCTS = {True: (16, 1, 80 << 10), False: (8, 2, 66 << 10)}
 _BLOCKS = 2  # of a multiprocessor, that registers are limited for
-_CHUNK_BYTES = 2 * 16 * 128  # of 16 columns, that a warp has under way
 _SIXTEEN_BIT = ("float16", "bfloat16")
 _MANY = 1 << 20  # rows
 _ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu_tanh": "kGeluTanh"}
@@ -52,20 +54,32 @@ def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) 
     if not meaning.transpose_b or meaning.transpose_a or meaning.operand_dtype() != meaning.outputs[0]:
         return ()
     rows = [_rows(region, meaning, shapes) for region in regions]
-    columns = [_columns(region, meaning, shapes) for region in regions]
-    every = entry_points(name, meaning, max(columns))
+    every = entry_points(name, meaning, [_columns(region, meaning, shapes) for region in regions])
     if None in rows:
         return every
-    few = [r for r in rows if r is not None and r <= every[-1].rows]
-    chosen = {min(v.rows for v in every if v.rows >= r) for r in few}
-    return tuple(v for v in every if v.rows in chosen)
+    serving = {v for r in rows if r is not None for v in _serving(r, every)}
+    return tuple(v for v in every if v in serving)
 
 
-def entry_points(name: str, meaning: Gemm, columns: int = 0) -> tuple[FewRowsVariant, ...]:
-    """Entry points for all numbers of rows that count as few, fewest first."""
-    if meaning.outputs[0] in _SIXTEEN_BIT:
-        return tuple(_of_products(name, rows, columns) for rows in _ROWS_OF_PRODUCTS)
-    return tuple(_variant(name, meaning, rows) for rows in sorted(_SHAPES))
+def _serving(rows: int, every: Sequence[FewRowsVariant]) -> list[FewRowsVariant]:
+    """Those for so many rows and the fewest others, on the matrix units and in threads."""
+    found: list[FewRowsVariant] = []
+    for kind in (FewRowsProductsVariant, FewRowsVariant):
+        fits = [v for v in every if type(v) is kind and v.rows >= rows]
+        found += [v for v in fits if v.rows == min(n.rows for n in fits)]
+    return found
+
+
+def entry_points(name: str, meaning: Gemm, columns: Collection[int] = (0,)) -> tuple[FewRowsVariant, ...]:
+    """Entry points for all numbers of rows that count as few, the first that a GPU has room for the best.
+
+    columns: of the products, 0 where they are not known.
+    """
+    in_threads = tuple(_variant(name, meaning, rows) for rows in sorted(_SHAPES))
+    if meaning.outputs[0] not in _SIXTEEN_BIT:
+        return in_threads
+    few = sorted({0 < n <= _FEW_COLUMNS for n in columns}, reverse=True)
+    return (*(_of_products(name, is_few) for is_few in few), *in_threads)
 
 
 def _variant(name: str, meaning: Gemm, rows: int) -> FewRowsVariant:
@@ -75,11 +89,11 @@ def _variant(name: str, meaning: Gemm, rows: int) -> FewRowsVariant:
     return FewRowsVariant(symbol, "", 32, vector, unroll, _THREADS, waits=True, rows=rows, columns=columns)
 
 
-def _of_products(name: str, rows: int, columns: int) -> FewRowsProductsVariant:
-    warps, tiles = _WARPS_AND_TILES[columns <= _FEW_COLUMNS]
+def _of_products(name: str, few_columns: bool) -> FewRowsProductsVariant:
+    warps, tiles, shared = _SHAPES_OF_PRODUCTS[few_columns]
     return FewRowsProductsVariant(
-        f"{name}_rows{rows}", "", 32, ACCESS_BYTES // 2, 2, warps * WARP, waits=True, rows=rows,
-        columns=16 * tiles // warps, shared=warps * tiles * _CHUNK_BYTES,
+        f"{name}_products{warps}", "", 32, ACCESS_BYTES // 2, 2, warps * WARP, waits=True, rows=_ROWS_OF_PRODUCTS,
+        columns=16 * tiles // warps, shared=shared,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ fewer instructions. For more rows, one turns the weight into floats in scratch m
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from onnxopt.fusion.kernel import Variant
@@ -26,11 +27,11 @@ _SHAPES = {
 }
 # The same with a gate, whose columns and up's are matrices of their own.
 _GATED = {2: {4: (2, 1)}, 4: {8: (2, 2), 4: (2, 3)}, 8: {8: (2, 2), 4: (2, 3)}}
-# Of one row, with a gate or not: warps, matrices and blocks for a few columns and for many, such that all blocks run at
-# once on a large GPU and the next kernel's find room. _FEW_COLUMNS: both sides of a gate together.
-_ONE_ROW = {False: {16: (1, 2), 4: (4, 3)}, True: {8: (2, 2), 4: (4, 3)}}
+# Of one row the same, and warps by columns, both sides of a gate together: up to so many columns, all blocks run at
+# once on a large GPU. With more, blocks are small, so that the last ones are done soon after the others.
+_ONE_ROW = {16: (1, 2), 8: (2, 2), 4: (4, 3)}
+_ONE_ROW_WARPS = ((16 * 264, 16), (64 * 396, 4), (math.inf, 8))
 _ONE_ROW_BITS, _LEAST_GROUP_OF_ONE_ROW = 4, 32
-_FEW_COLUMNS = 16 * 264
 _COLUMNS, _BYTES, _STAGES = 16, 128, 2
 _WORKING = 16 * 132  # warps that keep the memory of a large GPU busy; where columns are few, blocks have more of them
 _THREADS = 256  # of a block that turns a column into floats
@@ -83,9 +84,10 @@ def _few_rows(name: str, warps: int, meaning: Gemm) -> PackedVariant:
 
 
 def _one_row(name: str, columns: int, meaning: Gemm) -> PackedVariant:
-    shapes = _ONE_ROW[meaning.gate is not None]
-    warps = max(shapes) if columns <= _FEW_COLUMNS else min(shapes)
-    tiles = shapes[warps][0]
+    warps = next(warps for most, warps in _ONE_ROW_WARPS if columns <= most)
+    if meaning.gate is not None and warps == max(_ONE_ROW):
+        warps = 8  # whose block has a matrix of each side
+    tiles = _ONE_ROW[warps][0]
     return PackedVariant(
         f"{name}_row", "", 32, ACCESS_BYTES, _STAGES, warps * WARP, waits=True, rows=1,
         columns=tiles * _COLUMNS // (1 if meaning.gate is None else 2),
@@ -111,7 +113,7 @@ def lines(kernel: Kernel) -> list[str]:
 
 def _of_few_rows(meaning: Gemm, codes: PackedIntegers, v: PackedVariant) -> list[str]:
     warps = v.threads // WARP
-    tiles, blocks = (_ONE_ROW[meaning.gate is not None] if v.rows == 1 else _shapes(meaning))[warps]
+    tiles, blocks = (_ONE_ROW if v.rows == 1 else _shapes(meaning))[warps]
     tile = f"NBitsTile<{codes.bits}, {codes.group}, {warps}, {tiles}, {_STAGES}>"
     gated = str(meaning.gate is not None).lower()
     call, rows = ("matmul_nbits_spread", "1, ") if v.rows == 1 else ("matmul_nbits", "")

@@ -10,7 +10,9 @@ import pytest
 
 from onnxopt.fusion import fuse as fusing
 from onnxopt.kinds import KINDS
+from onnxopt.kinds.gemm import packed_entry_points
 from onnxopt.kinds.gemm.kind import GEMM
+from onnxopt.program.gemm import Gemm, PackedIntegers
 from tests.support import emulated
 from tests.support.fusing import fuse, outline
 from tests.support.packed_weights import STORED, Products, Weight
@@ -108,6 +110,19 @@ def test_entry_points(columns: int, bits: int, warps: tuple[int, ...]) -> None:
     codes = [f"codes{w}" for w in warps]
     assert [v.symbol.rsplit("_", 1)[1] for v in kernel.variants] == [*row, *codes, "floats"]
     assert all(v.shared <= 227 << 10 for v in kernel.variants)
+
+
+@pytest.mark.parametrize(("columns", "warps"), [(4224, 16), (4225, 4), (25344, 4), (25345, 8)])
+def test_blocks_of_one_row(columns: int, warps: int) -> None:
+    """All run at once where that can be."""
+    for gate in (None, "silu"):
+        meaning = Gemm(
+            ("float16", "uint8", "float16"), ("float16",), transpose_b=True, gate=gate, packed=PackedIntegers(4, 32, 2)
+        )
+        row = packed_entry_points._one_row("k", columns, meaning)
+        assert row.threads // 32 == (8 if gate and warps == 16 else warps)
+        assert row.columns * (2 if gate else 1) == {16: 16, 8: 32, 4: 64}[row.threads // 32]
+        assert row.shared == 64 << 10
 
 
 _MAIN = """
