@@ -45,12 +45,12 @@ class TokenAttention:
     """The meaning of a token attention kernel.
 
     inputs, outputs: storage dtype names, all the same but those of a cache of codes, of its scales, and of slots.
-    q, k, v, past_k, past_v: positions in inputs; k and v are None where q holds all three. heads: query heads.
-    groups: key heads, and as many value heads. width: elements of a head. scale: the factor of the scores. tokens:
-    new ones of each sequence, one without a mask; ANY_NUMBER for as many as q has in a call. mask: position of what
-    is added to the scores; None where every token reads every key. slots: position of where in the cache each new
-    token goes, where the cache has room for it, in place of what is there; None where the cache grows. codes: None
-    where the cache holds what new tokens are.
+    q, k, v, past_k, past_v: positions in inputs; k and v are None where q holds all three. heads: query heads. groups:
+    key heads, and as many value heads. width: elements of a head. scale: the factor of the scores. tokens: new ones of
+    each sequence, one without a mask; ANY_NUMBER for as many as q has in a call. mask: position of what is added to the
+    scores; None where every token reads every key. slots: position of where in the cache each new token goes, where the
+    cache has room for it, in place of what is there; None where the cache grows. codes: None where the cache holds what
+    new tokens are.
 
     Shapes with B sequences, S new tokens and P tokens in the cache:
         q                      [B, S, heads * width], or [B, 1, (heads + 2 * groups) * width] where q holds all three

@@ -30,6 +30,7 @@ from onnxopt.graph import signature
 from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds import KINDS
 from onnxopt.kinds.attention.kind import ATTENTION
+from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.attention import CODES
 from onnxopt.program.gemm import FLOAT8
@@ -42,6 +43,7 @@ _GROUPS = 10
 _LISTED = 40  # operators of a kernel
 _TUNED = (layout.PRODUCT_ALGORITHMS, layout.CONVOLUTION_PLANS, layout.LAUNCH_CHOICES)
 _PACKED = "MatMulNBits"  # a product with weights of 4 or 8 bits
+_MULTI_HEAD = "MultiHeadAttention"
 _LIBRARIES = {kind.name: kind.library for kind in KINDS if kind.library}
 
 
@@ -177,6 +179,10 @@ def _kernel(kernel: Kernel, archs: Sequence[str]) -> Iterator[str]:
         of = " on 8-bit floats (fp8), or on the same codes in float16 where it refuses those" if codes else ""
         rows = "few rows read the codes; more of them run" if _PACKED in kernel.ops else "runs"
         yield f"    {rows} as a call of {_LIBRARIES[kernel.kind]}{of}"
+    if kernel.kind == FLASH_ATTENTION.name:
+        faster = "it is faster than ONNX Runtime's for the number of keys to expect"
+        alone = "no operator of ONNX Runtime computes it"
+        yield f"    attention in one kernel of onnxopt: {faster if _MULTI_HEAD in kernel.ops else alone}"
     if kernel.kind == ATTENTION.name and kernel.outputs[1] in CODES:
         yield f"    reads the cache as {kernel.outputs[1]} codes, and adds the new tokens to it as such"
     for (shapes, traffic), count in alike(kernel).items():

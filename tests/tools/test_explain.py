@@ -112,6 +112,19 @@ def test_a_bound_that_depends_on_the_gpu_says_so() -> None:
     assert "bound by arithmetic on" in text and "by memory on the others" in text
 
 
+@pytest.mark.parametrize(
+    ("ops", "why"),
+    [
+        (("Slice", "MultiHeadAttention"), "it is faster than ONNX Runtime's for the number of keys to expect"),
+        (("MatMul", "Tanh", "Softmax", "MatMul"), "no operator of ONNX Runtime computes it"),
+    ],
+)
+def test_why_an_attention_is_one_kernel(manifest: manifests.Manifest, ops: tuple[str, ...], why: str) -> None:
+    kernel = manifest.kernels[0].model_copy(update={"kind": "flash_attention", "ops": ops})
+    text = explain.describe(manifest.model_copy(update={"kernels": (kernel,)}), kernels=True)
+    assert f"attention in one kernel of onnxopt: {why}" in text
+
+
 def test_refusals_are_grouped_by_reason_most_frequent_first(manifest: manifests.Manifest) -> None:
     text = explain.describe(manifest)
     assert text.index("5 x a good reason") < text.index("1 x another reason")
