@@ -94,7 +94,8 @@ def _lines(shape: Shape) -> list[str]:
         call = f"matmul_nbits_spread<float16, {tile}, {shape.rows}{tail}"
     if shape.bits == 16:
         params = "FewRowsParams"
-        call = f"few_rows_products<float16, Activation::kNone, {shape.rows}, {shape.tiles}, {shape.warps * 32}>"
+        sizes = f"{shape.rows}, {shape.tiles}, {shape.warps * 32}"
+        call = f"few_rows_products<float16, FloatOperands<float16>, Activation::kNone, {sizes}>"
     return [
         f'extern "C" __global__ void __launch_bounds__({shape.warps * 32}, {shape.blocks})',
         f"{shape.symbol}(const __grid_constant__ {params} params) {{",

@@ -27,6 +27,19 @@ struct Narrow<float8e4m3fn> {
   }
 };
 
+// Two codes as float16, which holds them exactly, the first in the lower half of both.
+__device__ inline uint32_t halves_of(uint16_t codes) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(codes));
+  return pair;
+#else
+  const uint32_t low = ptx::float_to_half(widen(float8e4m3fn{static_cast<uint8_t>(codes)}));
+  const uint32_t high = ptx::float_to_half(widen(float8e4m3fn{static_cast<uint8_t>(codes >> 8)}));
+  return low | high << 16;
+#endif
+}
+
 // The numbers of two codes, the first in the lower byte.
 __device__ inline void widen_pair(uint16_t codes, float& first, float& second) {
 #if __CUDA_ARCH__ >= 890

@@ -1,5 +1,5 @@
 // All that kernels of products without packed weights may consist of.
 #pragma once
 
-#include "gemm/few_rows_products.cuh"
+#include "gemm/few_rows_codes.cuh"
 #include "gemm/gemm.cuh"

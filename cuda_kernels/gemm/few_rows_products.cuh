@@ -1,18 +1,20 @@
-// A product of few rows of 16-bit floats on the matrix units: as fast as the weights come from memory.
+// A product of few rows of 16-bit or 8-bit floats on the matrix units: as fast as the weights come from memory.
 //
 // A matrix product has 8 rows of a. Where fewer are there, the others are their next parts, of 16 elements: in the
 // product of a part, all rows but that part's are zero, and the sums of several parts lie beside each other. So a lane
 // loads only its own part of a. What is times zero adds nothing, unless it is an infinity: where a sum is not a number,
-// it is computed once more, by itself. Sums are float32.
+// it is computed once more, by itself. Codes of 8 bits become float16 on the way, which holds them. Sums are float32.
 #pragma once
 
 #include "device/early_launch.cuh"
 #include "gemm/few_rows.cuh"
+#include "gemm/few_rows_operands.cuh"
 #include "gemm/weight_chunks.cuh"
 
 namespace onnxopt {
 
-template <typename T, Activation kActivation, int kRows, typename Tile>
+// T: of the result. Operands: FloatOperands, or CodeOperands.
+template <typename T, typename Operands, Activation kActivation, int kRows, typename Tile>
 struct FewRowsProduct : WeightChunks<Tile, 1> {
   using Base = WeightChunks<Tile, 1>;
   using Base::first;
@@ -20,53 +22,59 @@ struct FewRowsProduct : WeightChunks<Tile, 1> {
   using Base::warp;
   using typename Base::Sums;
   using typename Base::Words;
-  static constexpr int kOfChunk = Tile::kBytes / sizeof(T);
+  using Stored = typename Operands::Stored;
+  static constexpr int kOfChunk = Tile::kBytes / sizeof(Stored);
   static constexpr int kParts = kOfChunk / 16;
   static constexpr int kSlots = 8 / kRows;  // parts side by side
   static constexpr int kPasses = kParts / kSlots;
-  static_assert(kSlots <= kParts && sizeof(T) == 2, "a chunk has four parts");
+  static_assert(kSlots <= kParts, "as many parts as rows are free");
 
   const FewRowsParams& p;
-  const T* a;  // what the lane reads of the first chunk
+  const Stored* a;  // what the lane reads of the first chunk
 
   __device__ explicit FewRowsProduct(const FewRowsParams& params)
-      : Base(params.b, blockIdx.x, params.columns, params.depth * sizeof(T)), p(params) {
+      : Base(params.b, blockIdx.x, params.columns, params.depth * sizeof(Stored)), p(params) {
     const unsigned row = min(static_cast<unsigned>(lane / 4 / kSlots), p.rows - 1);
-    a = static_cast<const T*>(p.a) + uint64_t{row} * p.depth + lane / 4 % kSlots * 16 + lane % 4 * 2;
+    a = static_cast<const Stored*>(p.a) + uint64_t{row} * p.depth + lane / 4 % kSlots * 16 +
+        lane % 4 * (4 / sizeof(Stored));
   }
 
   // Of the lane's parts; zeros behind the end.
   __device__ void load(unsigned chunk, uint32_t (&x)[kPasses][2]) const {
-    const T* const from = a + chunk * kOfChunk;
+    const Stored* const from = a + chunk * kOfChunk;
     const unsigned begin = chunk * kOfChunk + lane / 4 % kSlots * 16;
 #pragma unroll
     for (int q = 0; q < kPasses; ++q) {
       const unsigned element = begin + q * kSlots * 16;
-      const uint32_t* const at = reinterpret_cast<const uint32_t*>(from + q * kSlots * 16);
-      x[q][0] = element < p.depth ? at[0] : 0;
-      x[q][1] = element + 8 < p.depth ? at[4] : 0;
+      const unsigned left = element < p.depth ? p.depth - element : 0;
+      Operands::load(from + q * kSlots * 16, left, x[q]);
     }
   }
 
   __device__ void add_chunk(int stage, const uint32_t (&x)[kPasses][2], Sums& sums) const {
+    Words words;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      Words words;
-      Base::take(stage, 2 * part, words);
+      const int step = part * Operands::kSteps;
+      if (step % 2 == 0) Base::take(stage, step, words);
       const bool is_mine = kSlots == 1 || lane / 4 % kSlots == part % kSlots;
       const uint32_t low = is_mine ? x[part / kSlots][0] : 0;
       const uint32_t high = is_mine ? x[part / kSlots][1] : 0;
 #pragma unroll
-      for (int t = 0; t < Tile::kTiles; ++t) Product<T>::add(sums.at[t], words.at[t], low, high, sums.at[t]);
+      for (int t = 0; t < Tile::kTiles; ++t) {
+        uint32_t weight[4];
+        Operands::widen(words.at[t], step % 2, weight);
+        Product<typename Operands::Multiplied>::add(sums.at[t], weight, low, high, sums.at[t]);
+      }
     }
   }
 
   __device__ float plain_sum(unsigned column, unsigned row) const {
-    const T* const x = static_cast<const T*>(p.a) + uint64_t{row} * p.depth;
-    const T* const w = static_cast<const T*>(p.b) + uint64_t{column} * p.depth;
+    const Stored* const x = static_cast<const Stored*>(p.a) + uint64_t{row} * p.depth;
+    const Stored* const w = static_cast<const Stored*>(p.b) + uint64_t{column} * p.depth;
     float sum = 0.0f;
 #pragma unroll 1
-    for (unsigned k = 0; k < p.depth; ++k) sum += widen(x[k]) * widen(w[k]);
+    for (unsigned k = 0; k < p.depth; ++k) sum += onnxopt::widen(x[k]) * onnxopt::widen(w[k]);
     return sum;
   }
 
@@ -126,10 +134,10 @@ struct FewRowsProduct : WeightChunks<Tile, 1> {
 };
 
 // Up to kRows rows.
-template <typename T, Activation kActivation, int kRows, int kTiles, int kThreads>
+template <typename T, typename Operands, Activation kActivation, int kRows, int kTiles, int kThreads>
 __device__ inline void few_rows_products(const FewRowsParams& params) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  FewRowsProduct<T, kActivation, kRows, ChunkTile<kThreads / 32, kTiles, 2>>(params).run();
+  FewRowsProduct<T, Operands, kActivation, kRows, ChunkTile<kThreads / 32, kTiles, 2>>(params).run();
 #else
   __trap();  // the host launches it on no such GPU
 #endif

@@ -70,7 +70,7 @@ struct WeightChunks {
 
   __device__ unsigned chunks() const { return (row_bytes + Tile::kBytes - 1) / Tile::kBytes; }
 
-  // Nothing where there is no column and behind the end of columns: what lies there is never stored, or times zero.
+  // Zeros where there is no column and behind the end of columns: what lay there before may be no number.
   __device__ void fetch(unsigned chunk, int stage) const {
     const uint8_t* const from = b + chunk * Tile::kBytes;
     unsigned char* const to = ring + stage * Tile::kChunkBytes;
@@ -78,10 +78,13 @@ struct WeightChunks {
     if (first + kSide <= columns && (chunk + 1) * Tile::kBytes <= row_bytes) {
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) copy(to, place, from, i);
-    } else if (chunk * Tile::kBytes + lane % Tile::kSteps * 16 < row_bytes) {
+    } else {
+      const bool is_inside = chunk * Tile::kBytes + lane % Tile::kSteps * 16 < row_bytes;
 #pragma unroll 1
       for (int i = 0; i < kCopies; ++i) {
-        if (first + lane / Tile::kSteps + i * kAtOnce % kSide < columns) copy(to, place, from, i);
+        const bool exists = is_inside && first + lane / Tile::kSteps + i * kAtOnce % kSide < columns;
+        copy_or_zero_async<16>(to + Tile::columns_behind(place, i * kAtOnce),
+                               from + static_cast<uint64_t>(behind(i * kAtOnce)) * row_bytes, exists);
       }
     }
     end_group();

@@ -166,9 +166,11 @@ Variant ReadFewRowsVariant(const JsonReader& json, const Gemm& gemm) {
   variant.waits = json["waits"].Flag();
   if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
   if (json.Has("shared")) variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
-  if (variant.vector != kAccessBytes / Size(gemm.dtype)) json["vector"].Fail("is not 16 bytes");
+  if (variant.vector != kAccessBytes / Size(gemm.operands)) json["vector"].Fail("is not 16 bytes");
   if (!gemm.transpose_b || gemm.transpose_a) json.Fail("does not go with a product of these transposes");
-  if (gemm.operands != gemm.dtype) json.Fail("does not go with a product of these dtypes");
+  if (gemm.operands != gemm.dtype && !HasFloat8Operands(gemm)) {
+    json.Fail("does not go with a product of these dtypes");
+  }
   variant.shape.Set(shape);
   return variant;
 }

@@ -22,10 +22,11 @@ class GemmKind final : public Kind {
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
     const Gemm& gemm = kernel.meaning.As<Gemm>();
     if (gemm.packed) return ReadPackedVariant(json);
-    return HasFloat8Operands(gemm) ? ReadWidenVariant(json) : ReadFewRowsVariant(json, gemm);
+    const bool widens = HasFloat8Operands(gemm) && !json.Has("rows");
+    return widens ? ReadWidenVariant(json) : ReadFewRowsVariant(json, gemm);
   }
 
-  // Those for few rows are optional: cuBLASLt runs every product of floats.
+  // Those for few rows are optional: cuBLASLt runs every product of floats. Of codes, the one that widens is the first.
   void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
     const Gemm& gemm = kernel->meaning.As<Gemm>();
     const auto count = [&](PackedRole role) {
@@ -39,8 +40,12 @@ class GemmKind final : public Kind {
       json.Fail("has not the entry points for a gate that it needs");
     }
     if (!has_fatbin) kernel->variants.clear();
-    if (has_fatbin && HasFloat8Operands(kernel->meaning.As<Gemm>()) && kernel->variants.size() != 1) {
-      json.Fail("has " + std::to_string(kernel->variants.size()) + " entries, not the one that widens codes");
+    if (!has_fatbin || !HasFloat8Operands(gemm)) return;
+    const auto is_for_few_rows = [](const Variant& v) { return v.shape.Is<FewRows>(); };
+    const auto first = std::find_if(kernel->variants.begin(), kernel->variants.end(), is_for_few_rows);
+    if (first - kernel->variants.begin() != 1 || !std::all_of(first, kernel->variants.end(), is_for_few_rows)) {
+      json.Fail("has " + std::to_string(kernel->variants.size()) +
+                " entries, not the one that widens codes and those for few rows behind it");
     }
   }
 

@@ -57,8 +57,9 @@ _LARGE = Product("p", "MatMul", 4096, 4096, 0.0)
 @pytest.mark.parametrize(
     ("gpu", "rows", "bits", "gains"),
     [
-        ("h200", 1024, 0, True), ("h200", 16, 0, False), ("a100_80gb", 1024, 0, False), ("rtx4090", 1024, 0, True),
-        ("h200", 1, 4, True), ("h200", 40, 8, True), ("h200", 512, 4, False), ("t4", 41, 8, False),
+        ("h200", 1024, 0, True), ("h200", 16, 0, False), ("h200", 1, 0, True), ("a100_80gb", 1024, 0, False),
+        ("rtx4090", 1024, 0, True), ("h200", 1, 4, True), ("h200", 40, 8, True), ("h200", 512, 4, False),
+        ("t4", 41, 8, False),
     ],
 )  # fmt: skip
 def test_what_is_predicted_to_gain(gpu: str, rows: int, bits: int, gains: bool) -> None:

@@ -249,7 +249,7 @@ bool GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
 std::size_t GemmCudaKernel::ChooseFewRows(const Product& product) const {
   const auto& variants = kernel().variants;
   std::size_t chosen = variants.size();
-  for (std::size_t k = 0; k < variants.size(); ++k) {
+  for (std::size_t k = HasFloat8Operands(gemm_) ? 1 : 0; k < variants.size(); ++k) {  // the first one widens codes
     const Variant& v = variants[k];
     if (v.shape.As<FewRows>().rows < product.m || v.shared > launcher_.device().shared) continue;
     if (chosen < variants.size() && v.shared == 0) break;
@@ -261,7 +261,7 @@ std::size_t GemmCudaKernel::ChooseFewRows(const Product& product) const {
 
 // Few rows are bound by the weights: a kernel of ours reads them faster than cuBLASLt's do. False where none fits.
 bool GemmCudaKernel::RunFewRows(const Call& call) const {
-  if (packed_ || HasFloat8Operands(gemm_)) return false;
+  if (packed_ || call.dtype != gemm_.operands) return false;  // codes that were widened are cuBLASLt's
   const Product& product = call.product;
   const Operands& at = call.operands;
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();

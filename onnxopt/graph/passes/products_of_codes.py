@@ -55,9 +55,8 @@ _TAKE_SPLIT = {
 }  # for a Split costs less than products
 _MULTIPLE = 16  # of a weight's sides, which cuBLASLt asks for
 _SMALLEST = 128  # side of a weight; smaller ones take as long in 16 bits
-FEWEST_ROWS = (
-    17  # rows that are known; fewer ones are bound by the weights, which a kernel for few rows reads in 16 bits
-)
+# Rows that are known. Fewer read codes by a kernel for few rows, more by cuBLASLt; these are multiplied in 16 bits.
+ROWS_AS_FLOATS = range(9, 17)
 
 
 def notes(model: ir.Model) -> tuple[str, ...]:
@@ -174,7 +173,7 @@ class _Products:
         ):
             return False
         rows = [d for d in dims[:-1] if isinstance(d, int)]
-        if len(rows) == len(dims) - 1 and math.prod(rows) < FEWEST_ROWS:
+        if len(rows) == len(dims) - 1 and math.prod(rows) in ROWS_AS_FLOATS:
             return False
         return min(n for n in sides if isinstance(n, int)) >= _SMALLEST
 

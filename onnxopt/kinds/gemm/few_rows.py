@@ -25,7 +25,7 @@ _SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> (columns per warp, vectors per 
 # columns, and the bytes of shared memory it asks for. A block uses 64 KB. It asks for more than compute capability 7.5
 # has, whose copies do not go on by themselves; and where columns are few for so much that a multiprocessor of an H200
 # takes two blocks: the third would be the next kernel's, and leave other multiprocessors without any.
-_ROWS_OF_PRODUCTS = 4
+_ROWS_OF_PRODUCTS, ROWS_OF_CODES = 4, 8
 _FEW_COLUMNS = 16 * 264  # two blocks for each multiprocessor of a large GPU
 _SHAPES_OF_PRODUCTS = {True: (16, 1, 80 << 10), False: (8, 2, 66 << 10)}
 _BLOCKS = 2  # of a multiprocessor, that registers are limited for
@@ -89,10 +89,20 @@ def _variant(name: str, meaning: Gemm, rows: int) -> FewRowsVariant:
     return FewRowsVariant(symbol, "", 32, vector, unroll, _THREADS, waits=True, rows=rows, columns=columns)
 
 
-def _of_products(name: str, few_columns: bool) -> FewRowsProductsVariant:
+def of_codes(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) -> tuple[FewRowsProductsVariant, ...]:
+    """Entry points for few rows of 8-bit floats, where a region may have them."""
+    rows = [_rows(region, meaning, shapes) for region in regions]
+    if all(r is not None and r > ROWS_OF_CODES for r in rows):
+        return ()
+    few = {0 < _columns(region, meaning, shapes) <= _FEW_COLUMNS for region in regions}
+    return tuple(_of_products(name, is_few, ROWS_OF_CODES, 1) for is_few in sorted(few, reverse=True))
+
+
+def _of_products(name: str, few_columns: bool, rows: int = _ROWS_OF_PRODUCTS, size: int = 2) -> FewRowsProductsVariant:
+    """size: bytes of an element of the operands."""
     warps, tiles, shared = _SHAPES_OF_PRODUCTS[few_columns]
     return FewRowsProductsVariant(
-        f"{name}_products{warps}", "", 32, ACCESS_BYTES // 2, 2, warps * WARP, waits=True, rows=_ROWS_OF_PRODUCTS,
+        f"{name}_products{warps}", "", 32, ACCESS_BYTES // size, 2, warps * WARP, waits=True, rows=rows,
         columns=16 * tiles // warps, shared=shared,
     )  # fmt: skip
 
@@ -126,13 +136,15 @@ def lines(kernel: Kernel) -> list[str]:
     dtype = DTYPES[meaning.outputs[0]].cuda
     text: list[str] = []
     for v in kernel.variants:
-        assert isinstance(v, FewRowsVariant)
+        if not isinstance(v, FewRowsVariant):
+            continue  # of another form
         activation = f"Activation::{_ACTIVATIONS[meaning.activation]}"
         call = f"few_rows<{dtype}, {activation}, {v.rows}, {v.columns}, {v.unroll}, {v.threads}>"
         bounds = str(v.threads)
         if isinstance(v, FewRowsProductsVariant):
             tiles, bounds = v.columns * v.threads // WARP // 16, f"{v.threads}, {_BLOCKS}"
-            call = f"few_rows_products<{dtype}, {activation}, {v.rows}, {tiles}, {v.threads}>"
+            operands = "CodeOperands" if meaning.has_float8_operands() else f"FloatOperands<{dtype}>"
+            call = f"few_rows_products<{dtype}, {operands}, {activation}, {v.rows}, {tiles}, {v.threads}>"
         text += [
             f'extern "C" __global__ void __launch_bounds__({bounds})',
             f"{v.symbol}(const __grid_constant__ FewRowsParams params) {{",

@@ -55,7 +55,7 @@ class GemmKind(Kind):
         if gemm.packed is not None:
             return packed_entry_points.entry_points(name, gemm, regions)
         if gemm.has_float8_operands():
-            return widened.entry_points(name)
+            return (*widened.entry_points(name), *few_rows.of_codes(name, gemm, regions, shapes))
         return few_rows.choose(name, gemm, regions, shapes)
 
     def header(self, kernels: Sequence[Kernel]) -> str:
@@ -72,7 +72,8 @@ class GemmKind(Kind):
         gemm = cast(Gemm, kernel.program)
         if gemm.packed is not None:
             return packed_entry_points.lines(kernel)
-        return (widened if gemm.has_float8_operands() else few_rows).lines(kernel)
+        of_codes = widened.lines(kernel) if gemm.has_float8_operands() else []
+        return [*of_codes, *few_rows.lines(kernel)]
 
 
 GEMM = GemmKind()

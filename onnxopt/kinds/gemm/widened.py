@@ -21,9 +21,9 @@ def entry_points(name: str) -> tuple[Variant, ...]:
 
 
 def lines(kernel: Kernel) -> list[str]:
-    """CUDA text of the entry point."""
+    """CUDA text of the entry point, which is the kernel's first."""
     text: list[str] = []
-    for v in kernel.variants:
+    for v in kernel.variants[:1]:
         text += [
             f'extern "C" __global__ void __launch_bounds__({v.threads})',
             f"{v.symbol}(const __grid_constant__ WidenCodesParams params) {{",

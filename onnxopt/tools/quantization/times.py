@@ -3,8 +3,8 @@
 Predictions are those of runtime/predicted.py, at the sizes of the calibration data. A product in 16 bits and one of
 codes take the same launch, so what is compared is what they move and multiply, as `optimize` makes kernels of them:
 
-    fp8                  both operands have one byte an element. Products of fewer rows than FEWEST_ROWS, and all on
-                         GPUs before compute capability 8.9, run in float16
+    fp8                  both operands have one byte an element. Products of 9 to 16 rows, and all on GPUs before
+                         compute capability 8.9, run in float16
     int4, int8-weights   few rows read the codes; for more, a kernel turns the weight into floats first
 """
 
@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from onnxopt.fusion import work
 from onnxopt.fusion.work import Work
-from onnxopt.graph.passes.products_of_codes import FEWEST_ROWS
+from onnxopt.graph.passes.products_of_codes import ROWS_AS_FLOATS
 from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.gemm.packed_entry_points import MOST_ROWS
 from onnxopt.kinds.gemm.widened import FIRST_ARCH
@@ -87,7 +87,7 @@ def _of_floats(product: Product, rows: int) -> Work:
 
 def _of_codes(product: Product, rows: int, gpu: Gpu) -> list[Work]:
     whole = _of_floats(product, rows)
-    if rows < FEWEST_ROWS or int(gpu.compute_capability.replace(".", "")) < FIRST_ARCH:
+    if rows in ROWS_AS_FLOATS or int(gpu.compute_capability.replace(".", "")) < FIRST_ARCH:
         return [whole]
     saved = rows * product.rows + product.rows * product.columns
     return [dataclasses.replace(whole, bytes=whole.bytes - saved, dtype=_CODE)]

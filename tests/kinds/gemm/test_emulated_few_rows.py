@@ -82,7 +82,7 @@ int main() {
   const FewRowsParams params{a.data(), b.data(), bias.data(), residual.data(), y.data(), rows, columns, depth, 1, 0.5f,
     2.0f};
   emulation::launch((columns + 16 * %(tiles)d - 1) / (16 * %(tiles)d), %(threads)d, [&] {
-    few_rows_products<%(dtype)s, Activation::kNone, %(most)d, %(tiles)d, %(threads)d>(params);
+    few_rows_products<%(dtype)s, FloatOperands<%(dtype)s>, Activation::kNone, %(most)d, %(tiles)d, %(threads)d>(params);
   });
   emulation::write("y", y);
 }

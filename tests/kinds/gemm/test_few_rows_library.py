@@ -1,4 +1,4 @@
-"""Products of few rows of 16-bit weights, chosen and launched by the library, the device code run by g++: float64.
+"""Products of few rows of 16-bit and 8-bit floats, chosen and launched by the library, device code run by g++: float64.
 
 A stand-in for cuBLASLt is there, which multiplies nothing: only products of few rows have results.
 """
@@ -6,13 +6,18 @@ A stand-in for cuBLASLt is there, which multiplies nothing: only products of few
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxopt.fusion.region import Kernel
+from tests.kinds.gemm.test_products_of_float8 import Layer, fused
+from tests.kinds.gemm.test_products_of_float8 import model as float8_model
 from tests.support import emulated_library
 from tests.support.fusing import fuse, outline
 
@@ -33,15 +38,44 @@ def test_entry_points_by_columns(tmp_path: Path) -> None:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     model = ir.serde.deserialize_model(proto)
     kernels = outline(model, fuse(model))
-    made = tmp_path / "stand_in" / "libcublasLt.so.13"
-    made.parent.mkdir()
-    subprocess.run(["g++", "-shared", "-fPIC", "-O1", "-o", made, _STAND_IN], check=True)
     feeds = [{"x": rng.standard_normal((rows, depth)).astype(np.float16)} for rows in (1, 3)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LD_LIBRARY_PATH", str(made.parent))
-        results, launched = emulated_library.run(tmp_path / "run", ir.serde.serialize_model(model), kernels, feeds)
+    results, launched = _emulated(tmp_path, model, kernels, feeds)
     for given, found in zip(feeds, results, strict=True):
         for name, weight in weights.items():
             expected = given["x"].astype(np.float64) @ weight.T.astype(np.float64) + weight[:, 0]
             np.testing.assert_allclose(found[f"y_{name}"].astype(np.float64), expected, rtol=1e-3, atol=1e-3)
-    assert {symbol.rsplit("_", 1)[1] for symbol in launched} == {"products16", "products8"}
+    assert launched == {"products16", "products8"}
+
+
+@pytest.mark.parametrize("layer", [Layer(rows=4), Layer("float32", rows=1, columns=4240, residual=True)], ids=repr)
+def test_codes_of_8_bits(layer: Layer, tmp_path: Path) -> None:
+    """Eight rows and two of e4m3 codes, against ONNX Runtime's own Q and DQ in float32."""
+    assert isinstance(layer.rows, int)
+    proto = float8_model(layer)
+    model = ir.serde.deserialize_model(proto)
+    kernels = fused(model)
+    rng, dims = np.random.default_rng(4), {"x": layer.depth, "r": layer.columns}
+    given = {
+        i.name: rng.standard_normal((2, layer.rows, dims[i.name])).astype(layer.storage) for i in proto.graph.input
+    }
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    (expected,) = ort.InferenceSession(proto.SerializeToString(), options).run(None, given)
+    ((found,), launched) = _emulated(tmp_path, model, kernels, [given])
+    bound = 2e-3 * np.abs(expected.astype(np.float64)).max()
+    np.testing.assert_allclose(found["y0"].astype(np.float64), expected.astype(np.float64), atol=bound)
+    assert {s for s in launched if s.startswith("products")} == {"products16" if layer.columns < 4224 else "products8"}
+    assert "widen" not in launched
+
+
+def _emulated(
+    folder: Path, model: ir.Model, kernels: Sequence[Kernel], feeds: list[dict[str, np.ndarray]]
+) -> tuple[list[dict[str, np.ndarray]], set[str]]:
+    """The results, and the entry points that were launched, without names."""
+    made = folder / "stand_in" / "libcublasLt.so.13"
+    made.parent.mkdir()
+    subprocess.run(["g++", "-shared", "-fPIC", "-O1", "-o", made, _STAND_IN], check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_LIBRARY_PATH", str(made.parent))
+        results, launched = emulated_library.run(folder / "run", ir.serde.serialize_model(model), kernels, feeds)
+    return results, {symbol.rsplit("_", 1)[1] for symbol in launched}
