@@ -3,4 +3,5 @@
 
 #include "depthwise/banded.cuh"
 #include "depthwise/direct.cuh"
+#include "depthwise/held.cuh"
 #include "depthwise/expanded.cuh"
