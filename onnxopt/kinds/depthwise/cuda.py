@@ -160,10 +160,9 @@ def _entry(name: str, meaning: Depthwise, variant: DepthwiseVariant) -> list[str
     if meaning.expansion is not None:
         return [*opening, *_of_expanded(name, meaning.expansion, variant), "}", ""]
     if variant.layout != "banded":
-        size = f"{variant.vector}, {variant.down}, {variant.across}, {variant.threads}"
-        if variant.layout == "held":
-            return [*opening, f"  Held<{name}, {name}::W, {size}, 3>::run(p);", "}", ""]
-        return [*opening, f"  Direct<{name}, {name}::W, {size}, false>::run(p);", "}", ""]
+        down = f"{variant.down}, " if variant.layout == "held" else ""
+        size = f"{variant.vector}, {down}{variant.across}, {variant.threads}"
+        return [*opening, f"  {variant.layout.capitalize()}<{name}, {name}::W, {size}>::run(p);", "}", ""]
     size = f"{variant.across}, {variant.down}, {variant.chunks}, {variant.warps}, {variant.images}, {variant.pieces}"
     shared = shared_bytes(meaning.window, variant)
     return [

@@ -1,7 +1,7 @@
 """The entry points of a depthwise kernel, by the measured table rule.json.
 
-The library runs the first entry point that fits a call and is preferred for the result's width, else the first that
-fits (custom_ops/cuda/depthwise_variant.cc). The last one fits every call.
+The library runs the first entry point that fits a call and is preferred for the result's width and the threads that it
+has on a multiprocessor, else the first that fits (custom_ops/cuda/depthwise_variant.cc). The last one fits every call.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _variants(name: str, window: Window, size: int, choice: list[dict[str, Any]]
         else:
             yield walking(name, *_WALKING[size])
             continue
-        yield dataclasses.replace(made, narrowest=narrowest, widest=widest or 0)
+        yield dataclasses.replace(made, narrowest=narrowest, widest=widest or 0, fewest=row.get("fewest", 0))
 
 
 def _fallback(name: str, window: Window) -> DepthwiseVariant:
