@@ -3,7 +3,7 @@
 // threads of a block have tiles of the same rows.
 //
 // The last tile of a row is moved to the left until it is whole, and computes some columns a second time. Where the
-// result is narrower than a tile, or padded by more than the window reaches, a thread takes column after column.
+// result is narrower than a tile, or padded by more than the window reaches, a thread takes output after output.
 //
 // Op is generated: Op::Stored and Op::Result are storage dtypes, Op::kChannels the channels of both, Op::Before and
 // Op::After the programs in front and behind. Before::apply(x, of) and After::apply(sum, of, near, v) compute one
@@ -24,7 +24,7 @@ template <typename Op, typename W, int kVector, int kDown, int kAcross, int kThr
 struct Held {
   using T = typename Op::Stored;
   using Tile = HeldTile<Op, W, kVector, kDown, kAcross, true>;
-  using Column = HeldTile<Op, W, kVector, kDown, 1, false>;
+  using Single = HeldTile<Op, W, kVector, 1, 1, false>;
   static constexpr unsigned kGroups = Op::kChannels / kVector;
   static_assert(Op::kChannels % kVector == 0, "a thread has whole vectors");
 
@@ -71,7 +71,11 @@ struct Held {
       Tile(p, at).run(weight, total);
     } else {
 #pragma unroll 1
-      for (int j = 0; j < kAcross && at.left < p.out_width; ++j, ++at.left) Column(p, at).run(weight, total);
+      for (int k = 0; k < kDown * kAcross; ++k) {
+        at.top = nominal.top + k / kAcross;
+        at.left = nominal.left + k % kAcross;
+        if (at.top < p.out_height && at.left < p.out_width) Single(p, at).run(weight, total);
+      }
     }
     if constexpr (Op::kSums) store_sums(p, nominal, total);
   }

@@ -39,7 +39,10 @@ struct HeldTile {
   static constexpr int kSeen = W::rows(kDown);
   static constexpr int kReachDown = (W::kHeight - 1) * W::kDilationDown;
   static constexpr int kReachAcross = (W::kWidth - 1) * W::kDilationAcross;
-  static constexpr int kMostAhead = 3;
+  #ifndef MOST_AHEAD
+#define MOST_AHEAD 3
+#endif
+  static constexpr int kMostAhead = MOST_AHEAD;
   static constexpr int kAhead = kMostAhead < kSeen ? kMostAhead : kSeen;
   static constexpr int kPixel = Op::kChannels * static_cast<int>(sizeof(T));  // bytes
   static constexpr int kResultPixel = Op::kChannels * static_cast<int>(sizeof(Result));

@@ -56,10 +56,11 @@ def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
     size, taps = DTYPES[meaning.dtype].size, meaning.window.kernel[0] * meaning.window.kernel[1]
     if taps > MOST_HELD and max(extent(meaning.window)) > _MOST_BANDED:
         return
+    rule = {v.symbol for v in every(name, meaning)}
     for variant in _distinct(_variants(name, meaning.window, size, table()["others"][str(size)])):
         banded_fits = meaning.outputs == (meaning.dtype,) and max(extent(meaning.window)) <= _MOST_BANDED
         fits = banded_fits if variant.layout == "banded" else variant.vector * taps <= 2 * MOST_HELD
-        if meaning.channels % variant.vector == 0 and fits:
+        if meaning.channels % variant.vector == 0 and fits and variant.symbol not in rule:
             yield dataclasses.replace(variant, narrowest=_NO_WIDTH)
 
 
