@@ -39,11 +39,9 @@ struct HeldTile {
   static constexpr int kSeen = W::rows(kDown);
   static constexpr int kReachDown = (W::kHeight - 1) * W::kDilationDown;
   static constexpr int kReachAcross = (W::kWidth - 1) * W::kDilationAcross;
-  #ifndef MOST_AHEAD
-#define MOST_AHEAD 3
-#endif
-  static constexpr int kMostAhead = MOST_AHEAD;
-  static constexpr int kAhead = kMostAhead < kSeen ? kMostAhead : kSeen;
+  // Rows of inputs on their way at a time: all of a tile that takes few registers.
+  static constexpr bool kSmall = kSeen * kColumns * static_cast<int>(sizeof(Loaded)) <= 24 * 4;
+  static constexpr int kAhead = kSmall || kSeen < 3 ? kSeen : 3;
   static constexpr int kPixel = Op::kChannels * static_cast<int>(sizeof(T));  // bytes
   static constexpr int kResultPixel = Op::kChannels * static_cast<int>(sizeof(Result));
 
@@ -142,8 +140,9 @@ struct HeldTile {
   }
 
   // Stores row i of the outputs to `row`, and adds what it stores to `total`.
-  __device__ void write_row(char* row, int i, const typename After::Of (&of)[kVector], const float (&sum)[kAcross][kVector],
-                            const Near (&near)[kAcross], Vector<float, kVector>& total) const {
+  __device__ void write_row(char* row, int i, const typename After::Of (&of)[kVector],
+                            const float (&sum)[kAcross][kVector], const Near (&near)[kAcross],
+                            Vector<float, kVector>& total) const {
 #pragma unroll
     for (int j = 0; j < kAcross; ++j) {
       Vector<Result, kVector> y;
@@ -163,8 +162,8 @@ struct HeldTile {
   // Computes the tile. Adds its results to `total` where Op::kSums is set, without the repeated ones.
   __device__ void run(const Weights& weight, Vector<float, kVector>& total) const {
     const char* row = static_cast<const char*>(p.input[Op::kX]) +
-                      (static_cast<int64_t>(at.image) * p.height + top) * row_bytes + static_cast<int64_t>(left) * kPixel +
-                      at.channel * static_cast<int>(sizeof(T));
+                      (static_cast<int64_t>(at.image) * p.height + top) * row_bytes +
+                      static_cast<int64_t>(left) * kPixel + at.channel * static_cast<int>(sizeof(T));
     char* to = static_cast<char*>(p.y) + first * static_cast<int>(sizeof(Result));
     Loaded loaded[kAhead][kColumns];
     Near near[kDown][kAcross];
@@ -203,9 +202,6 @@ struct HeldTile {
         if (down == kReachDown) {
           write_row(to, i, after, sum[i], near[i], total);
           to += static_cast<int64_t>(p.out_width) * kResultPixel;
-#ifdef HELD_EXIT
-          if (i + 1 < kDown && at.top + i + 1 >= p.out_height) return;
-#endif
         }
       }
     }

@@ -140,7 +140,7 @@ struct Walking {
   };
 
   __device__ static void sum_window(const DepthwiseParams& p, const Inputs& in, const T* weights,
-                                     float (&sum)[kAcross][kVector]) {
+                                    float (&sum)[kAcross][kVector]) {
     const int64_t pixel_bytes = static_cast<int64_t>(p.channels) * static_cast<int>(sizeof(T));
     const char* row = in.corner;
 #pragma unroll 1
