@@ -291,7 +291,7 @@ def measure(case: Case, folder: pathlib.Path, ours: Launches | None, row: dict[s
     if ours is not None:
         for variant in row["variants"]:
             if _fits(case, variant):
-                label = f"b{variant['cluster']} t{variant['threads']}"
+                label = f"b{variant['cluster']} t{variant['threads']} h{variant['held']}"
                 steps[label] = lambda variant=variant: measured.kernel(ours, row, variant)  # type: ignore[misc]
     for label, step in steps.items():
         try:

@@ -10,7 +10,7 @@
 // An input that is infinite or not a number would also spoil those outputs that share a product with it, as 0 *
 // infinity is NaN. So where a sum is NaN, the block computes its tile once more without products.
 //
-// Op is as for direct.cuh. Channels are a multiple of 8, and tensors are aligned to 16 bytes.
+// Op is as for held.cuh. Channels are a multiple of 8, and tensors are aligned to 16 bytes.
 #pragma once
 
 #include "depthwise/abi.h"

@@ -2,5 +2,6 @@
 #pragma once
 
 #include "depthwise/banded.cuh"
-#include "depthwise/direct.cuh"
 #include "depthwise/expanded.cuh"
+#include "depthwise/held.cuh"
+#include "depthwise/walking.cuh"

@@ -7,7 +7,7 @@
 // shared memory; its threads sum what each output sees there, apply the program behind, and store. Several blocks may
 // share a tile, each with its own channels.
 //
-// Op is as for direct.cuh; Before is the program in between. Op::Expansion has kWeight, the position of the 1x1 weight
+// Op is as for held.cuh; Before is the program in between. Op::Expansion has kWeight, the position of the 1x1 weight
 // [channels, kInputs], and start(params, c), what a sum of the product starts from. Weights are aligned to 16 bytes.
 #pragma once
 

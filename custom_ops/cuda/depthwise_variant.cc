@@ -122,8 +122,12 @@ bool FillExpanded(const DepthwiseShape& shape, const DepthwiseCall& call, std::u
   return Fill(inner, across, of_image, inner * tiles, launch);
 }
 
-bool Prefers(const DepthwiseShape& shape, std::int64_t width) {
-  return shape.narrowest <= width && (shape.widest == 0 || width <= shape.widest);
+bool Prefers(const Variant& variant, const DepthwiseLaunch& launch, const DepthwiseGpu& gpu) {
+  const auto& shape = variant.shape.As<DepthwiseShape>();
+  const std::int64_t width = launch.params.out_width;
+  const std::uint64_t threads = std::uint64_t{launch.blocks} * variant.threads;
+  return shape.narrowest <= width && (shape.widest == 0 || width <= shape.widest) &&
+         threads >= shape.fewest * gpu.multiprocessors;
 }
 
 }  // namespace
@@ -150,10 +154,10 @@ std::size_t ChooseDepthwise(const Depthwise& depthwise, const std::vector<Varian
                             const DepthwiseGpu& gpu) {
   std::size_t chosen = variants.size();
   for (std::size_t k = 0; k < variants.size(); ++k) {
-    const bool preferred = Prefers(variants[k].shape.As<DepthwiseShape>(), call.out_width);
-    if ((chosen < variants.size() && !preferred) || !LaunchOf(depthwise, variants[k], call, gpu)) continue;
-    if (preferred) return k;
-    chosen = k;
+    const std::optional<DepthwiseLaunch> launch = LaunchOf(depthwise, variants[k], call, gpu);
+    if (!launch) continue;
+    if (Prefers(variants[k], *launch, gpu)) return k;
+    chosen = std::min(chosen, k);
   }
   return chosen;
 }

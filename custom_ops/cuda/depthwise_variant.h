@@ -28,7 +28,8 @@ struct DepthwiseLaunch {
 std::optional<DepthwiseLaunch> LaunchOf(const Depthwise& depthwise, const Variant& variant, const DepthwiseCall& call,
                                         const DepthwiseGpu& gpu);
 
-// The first that fits and is preferred for the result's width, else the first that fits, else variants.size().
+// The first that fits and is preferred for the result's width and the number of threads, else the first that fits, else
+// variants.size().
 std::size_t ChooseDepthwise(const Depthwise& depthwise, const std::vector<Variant>& variants, const DepthwiseCall& call,
                             const DepthwiseGpu& gpu);
 

@@ -144,6 +144,7 @@ Variant ReadDepthwiseVariant(const JsonReader& json, const Depthwise& depthwise)
   shape.across = number("across", 1, expanded ? kMostExpandedTile : kMostTile);
   shape.narrowest = number("narrowest", 1, kMost);
   shape.widest = number("widest", 0, kMost);
+  if (json.Has("fewest")) shape.fewest = number("fewest", 0, kMost);
   if (shape.layout == DepthwiseLayout::kBanded) {
     shape.chunks = number("chunks", 1, 4);
     shape.images = number("images", 1, 4);

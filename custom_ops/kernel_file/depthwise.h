@@ -20,6 +20,7 @@ struct DepthwiseShape {
   unsigned images = 1;
   std::int64_t narrowest = 1;
   std::int64_t widest = 0;  // 0: any
+  std::uint64_t fewest = 0;
 };
 
 // A program in front or behind. first: dtype of what passes through.

@@ -34,6 +34,7 @@ def _struct(name: str, meaning: Depthwise, sums: bool) -> list[str]:
         f"using Stored = {DTYPES[meaning.dtype].cuda};",
         f"using Result = {DTYPES[meaning.outputs[0]].cuda};",
         f"using W = {static_window(meaning.window)};",
+        f"static constexpr int kChannels = {meaning.channels};",
         f"static constexpr int kX = {meaning.x};",
         f"static constexpr int kWeight = {meaning.weight};",
         *_expansion(meaning),
@@ -159,9 +160,9 @@ def _entry(name: str, meaning: Depthwise, variant: DepthwiseVariant) -> list[str
     if meaning.expansion is not None:
         return [*opening, *_of_expanded(name, meaning.expansion, variant), "}", ""]
     if variant.layout != "banded":
-        held = str(variant.layout == "held").lower()
-        size = f"{variant.vector}, {variant.down}, {variant.across}, {variant.threads}, {held}"
-        return [*opening, f"  Direct<{name}, {name}::W, {size}>::run(p);", "}", ""]
+        down = f"{variant.down}, " if variant.layout == "held" else ""
+        size = f"{variant.vector}, {down}{variant.across}, {variant.threads}"
+        return [*opening, f"  {variant.layout.capitalize()}<{name}, {name}::W, {size}>::run(p);", "}", ""]
     size = f"{variant.across}, {variant.down}, {variant.chunks}, {variant.warps}, {variant.images}, {variant.pieces}"
     shared = shared_bytes(meaning.window, variant)
     return [

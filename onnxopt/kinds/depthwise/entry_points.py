@@ -1,7 +1,7 @@
 """The entry points of a depthwise kernel, by the measured table rule.json.
 
-The library runs the first entry point that fits a call and is preferred for the result's width, else the first that
-fits (custom_ops/cuda/depthwise_variant.cc). The last one fits every call.
+The library runs the first entry point that fits a call and is preferred for the result's width and the threads that it
+has on a multiprocessor, else the first that fits (custom_ops/cuda/depthwise_variant.cc). The last one fits every call.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
     size, taps = DTYPES[meaning.dtype].size, meaning.window.kernel[0] * meaning.window.kernel[1]
     if taps > MOST_HELD and max(extent(meaning.window)) > _MOST_BANDED:
         return
+    rule = {v.symbol for v in every(name, meaning)}
     for variant in _distinct(_variants(name, meaning.window, size, table()["others"][str(size)])):
         banded_fits = meaning.outputs == (meaning.dtype,) and max(extent(meaning.window)) <= _MOST_BANDED
         fits = banded_fits if variant.layout == "banded" else variant.vector * taps <= 2 * MOST_HELD
-        if meaning.channels % variant.vector == 0 and fits:
+        if meaning.channels % variant.vector == 0 and fits and variant.symbol not in rule:
             yield dataclasses.replace(variant, narrowest=_NO_WIDTH)
 
 
@@ -123,7 +124,7 @@ def _variants(name: str, window: Window, size: int, choice: list[dict[str, Any]]
         else:
             yield walking(name, *_WALKING[size])
             continue
-        yield dataclasses.replace(made, narrowest=narrowest, widest=widest or 0)
+        yield dataclasses.replace(made, narrowest=narrowest, widest=widest or 0, fewest=row.get("fewest", 0))
 
 
 def _fallback(name: str, window: Window) -> DepthwiseVariant:

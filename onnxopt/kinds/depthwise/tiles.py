@@ -24,7 +24,8 @@ class DepthwiseVariant(Variant):
     along a row; of an expanded one, those of a block. chunks, warps, images, pieces: of a banded one, see
     banded_tile.cuh. chunks, warps, strip: of an expanded one, see expanded_tile.cuh; chunks of 8 channels at a time.
     Elsewhere 0. blocks: of a multiprocessor, that registers are to suffice for; 0 for any.
-    narrowest, widest: widths of the result for which the entry point is preferred; widest 0 for any.
+    narrowest, widest: widths of the result for which the entry point is preferred; widest 0 for any. fewest: threads of
+    a multiprocessor below which it is not.
     shared: bytes of shared memory per block.
     """
 
@@ -39,6 +40,7 @@ class DepthwiseVariant(Variant):
     blocks: int = 0
     narrowest: int = 1
     widest: int = 0
+    fewest: int = 0
     shared: int = 0
 
 

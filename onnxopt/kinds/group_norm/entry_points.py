@@ -21,8 +21,8 @@ from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 _THREADS = 256
 # Blocks of a cluster, threads of a block, vectors of a thread; 8 blocks are the most that every GPU with clusters has.
-_HELD = ((1, 256, 4), (2, 256, 4), (4, 256, 4), (8, 256, 4), (8, 512, 8))
-_OTHERS = tuple((cluster, threads, 4) for threads in (128, 512) for cluster in (1, 2, 4, 8))
+_HELD = ((1, 256, 4), (2, 256, 4), (4, 256, 4), (8, 256, 4), (8, 512, 4), (8, 512, 8))
+_OTHERS = (*((cluster, 128, 4) for cluster in (1, 2, 4, 8)), *((cluster, 512, 4) for cluster in (1, 2, 4)))
 _LEAST_RUN = 64  # bytes of a pixel in a slab: two sectors of a cache line
 _LEAST_RUN_OF_SPLIT = 128  # a whole line where x comes from memory
 _MOST_COLUMNS = 256

@@ -62,6 +62,9 @@ def test_16_bits(tmp_path: Path, dtype: str) -> None:
         Case((1, 6, 9, 8), (5, 5), (2, 1), pads=_SAME[5], dtype=dtype, behind="residual"),
         Case((2, 1, 1, 24), (3, 5), pads=(1, 2, 1, 2), dtype=dtype, behind="silu", known=False),
         Case((1, 3, 5, 6), (11, 11), pads=(5, 5, 5, 5), dtype=dtype, behind="hardswish"),
+        Case((2, 9, 3, 8), (3, 3), pads=_SAME[3], dtype=dtype, behind="silu", known=False),  # narrower than tiles
+        Case((1, 8, 13, 6), (3, 3), pads=_SAME[3], dtype=dtype, skip=True, behind="residual", known=False),
+        Case((1, 5, 6, 4), (3, 3), pads=(3, 4, 5, 3), dtype=dtype, behind="relu", known=False),  # more than the reach
     ]
     _agree(tmp_path, cases)
 
@@ -117,17 +120,32 @@ def test_the_entry_point_goes_by_width_alignment_and_gpu() -> None:
     assert _chosen(case, aligned=8) == "held_v1d7a4"
     assert _chosen(dataclasses.replace(case, x=(2, 14, 14, 90))) == "held_v1d7a4"
     small = dataclasses.replace(case, kernel=(3, 3), pads=_SAME[3])
-    assert _chosen(small) == "held_v2d2a7"
+    assert _chosen(small) == "held_v2d4a2"
     assert _chosen(small, aligned=2) == "held_v1d4a4"
-    assert _chosen(dataclasses.replace(small, x=(2, 200, 200, 96))) == "banded_a2d2c4w8i1p9"
+    assert _chosen(dataclasses.replace(small, x=(2, 200, 200, 96))) == "held_v2d7a4"
 
 
 @pytest.mark.parametrize(
     ("x", "chosen"),
     [
-        ((3, 40_000, 60_000, 8), "held_v2d2a7"),  # an image of 2^34 elements, beyond the products' offsets
-        ((70_000, 256, 256, 8), "banded_a2d2c4w8i1p9"),  # more images than a grid has rows
-        ((1, 100_000_000, 100, 8), "held_v2d2a7"),
+        ((3, 14, 14, 96), "held_v2d4a2"),
+        ((4, 14, 14, 96), "held_v2d7a2"),
+        ((5, 14, 14, 96), "held_v2d7a4"),
+        ((50, 14, 3, 96), "held_v2d7a2"),  # narrower than four columns
+        ((50, 14, 1, 96), "held_v2d4a2"),
+    ],
+)
+def test_larger_tiles_where_they_leave_enough_threads(x: tuple[int, int, int, int], chosen: str) -> None:
+    """640 on each of the emulation's 4 multiprocessors."""
+    assert _chosen(Case(x, (3, 3), pads=_SAME[3], dtype="float16", known=False)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("x", "chosen"),
+    [
+        ((3, 40_000, 60_000, 8), "held_v2d7a4"),  # an image of 2^34 elements, beyond the products' offsets
+        ((70_000, 256, 256, 8), "held_v2d7a4"),  # more images than a grid has rows
+        ((1, 100_000_000, 100, 8), "held_v2d7a4"),
         ((1, 4, 300_000_000, 8), ""),  # a row of 2^31 elements
         ((2_000_000_000, 99, 99, 8), ""),  # more blocks than a grid has
     ],

@@ -1,14 +1,8 @@
-// Depthwise convolution by fused multiply-adds, NHWC, float32 sums: any storage dtype, window and channel count.
+// Depthwise convolution by fused multiply-adds, NHWC, float32 sums: windows whose weights do not fit into registers, of
+// any storage dtype and channel count.
 //
-// A thread computes kDown x kAcross outputs of kVector neighbouring channels; neighbouring threads take neighbouring
-// channels. kHeld: it holds the weights of its channels in registers, converted once, and walks down the rows of
-// inputs: each input is loaded and converted once a thread, and serves every output of the thread that sees it.
-// Otherwise, for large windows, it walks over rows of the window, at most kMostTaps taps at a time.
-//
-// Op is generated: Op::Stored and Op::Result are storage dtypes, Op::Before and Op::After the programs in front and
-// behind. Before::apply(x, of) and After::apply(sum, of, near, v) compute one element; channel(params, c) reads what
-// they need of channel c, After::load(params, at) what is read by element; of.start is what a sum starts from. Where
-// Op::kSums is set, each thread also leaves the sums of the outputs that it stores.
+// A thread computes kAcross neighbouring outputs of kVector neighbouring channels; neighbouring threads take
+// neighbouring channels. It walks over the rows of the window, at most kMostTaps taps at a time. Op is as for held.cuh.
 #pragma once
 
 #include "depthwise/abi.h"
@@ -18,27 +12,24 @@
 #include "device/load_or_zero.cuh"
 #include "device/scalar.cuh"
 #include "device/static_window.cuh"
-#include "device/tuple.cuh"
 #include "device/vector.cuh"
 
 namespace onnxopt {
 
-template <typename Op, typename W, int kVector, int kDown, int kAcross, int kThreads, bool kHeld>
-struct Direct {
+template <typename Op, typename W, int kVector, int kAcross, int kThreads>
+struct Walking {
   using T = typename Op::Stored;
   using Result = typename Op::Result;
   using Before = typename Op::Before;
   using After = typename Op::After;
   static constexpr int kMostTaps = 16;
-  static constexpr int kTaps = kHeld || W::kWidth < kMostTaps ? W::kWidth : kMostTaps;  // of a row at a time
+  static constexpr int kTaps = W::kWidth < kMostTaps ? W::kWidth : kMostTaps;  // of a row at a time
   static constexpr int kColumns = W::columns(kAcross, kTaps);
-  static constexpr int kSeen = W::rows(kDown);
-  static_assert(kHeld || kDown == 1, "windows that are walked over serve one row of outputs");
 
   struct Place {
     int image;
     int channel;
-    int top;  // of the outputs
+    int top;  // of the output
     int left;
   };
 
@@ -49,7 +40,7 @@ struct Direct {
     const unsigned i = (blockIdx.x - tile_row * grid.inner.divisor) * kThreads + threadIdx.x;
     const unsigned across = quotient(i, grid.outer);
     return {static_cast<int>(image), static_cast<int>(i - across * grid.outer.divisor) * kVector,
-            static_cast<int>(tile_row - image * grid.middle.divisor) * kDown, static_cast<int>(across) * kAcross};
+            static_cast<int>(tile_row - image * grid.middle.divisor), static_cast<int>(across) * kAcross};
   }
 
   // As the value between the two operators is stored in the graph.
@@ -103,54 +94,31 @@ struct Direct {
   }
 
   __device__ static void write(const DepthwiseParams& p, const Place& at, const typename After::Of (&of)[kVector],
-                               const float (&sum)[kDown][kAcross][kVector]) {
+                               const float (&sum)[kAcross][kVector]) {
     const int64_t first = static_cast<int64_t>(at.image) * p.out_height + at.top;
-    const int pixel_bytes = p.channels * static_cast<int>(sizeof(Result));
     const int64_t corner = (first * p.out_width + at.left) * p.channels + at.channel;
-    typename After::template Near<kVector> near[kDown][kAcross];
-    if constexpr (After::kNear) load_near(p, at, corner, near);  // all loads before the first store
-    char* row = static_cast<char*>(p.y) + corner * static_cast<int>(sizeof(Result));
+    const int here = p.out_width - at.left < kAcross ? p.out_width - at.left : kAcross;
+    typename After::template Near<kVector> near[kAcross];
+#pragma unroll
+    for (int j = 0; j < kAcross; ++j) {  // all loads before the first store
+      if (After::kNear && j < here) near[j] = After::template load<kVector>(p, corner + int64_t{j} * p.channels);
+    }
     Vector<float, kVector> total{};
 #pragma unroll
-    for (int i = 0; i < kDown; ++i) {
-      char* pixel = row;
+    for (int j = 0; j < kAcross; ++j) {
+      if (j >= here) continue;
+      Vector<Result, kVector> y;
 #pragma unroll
-      for (int j = 0; j < kAcross; ++j) {
-        if (exists(p, at, i, j)) {
-          Vector<Result, kVector> y;
-#pragma unroll
-          for (int v = 0; v < kVector; ++v) {
-            y.at[v] = Narrow<Result>::from(After::apply(sum[i][j][v], of[v], near[i][j], v));
-            if constexpr (Op::kSums) total.at[v] += widen(y.at[v]);
-          }
-          store_vector(reinterpret_cast<Result*>(pixel), y);
-        }
-        pixel += pixel_bytes;
+      for (int v = 0; v < kVector; ++v) {
+        y.at[v] = Narrow<Result>::from(After::apply(sum[j][v], of[v], near[j], v));
+        if constexpr (Op::kSums) total.at[v] += widen(y.at[v]);
       }
-      row += static_cast<int64_t>(p.out_width) * pixel_bytes;
+      store_vector(static_cast<Result*>(p.y) + corner + int64_t{j} * p.channels, y);
     }
     if constexpr (Op::kSums) {
       const int tiles_across = (p.out_width + kAcross - 1) / kAcross;
-      const int64_t tile_row = static_cast<int64_t>(at.image) * p.grid.middle.divisor + at.top / kDown;
-      store_vector(p.sums + (tile_row * tiles_across + at.left / kAcross) * p.channels + at.channel, total);
-    }
-  }
-
-  __device__ static bool exists(const DepthwiseParams& p, const Place& at, int i, int j) {
-    return at.top + i < p.out_height && at.left + j < p.out_width;
-  }
-
-  __device__ static void load_near(const DepthwiseParams& p, const Place& at, int64_t row,
-                                   typename After::template Near<kVector> (&near)[kDown][kAcross]) {
-#pragma unroll
-    for (int i = 0; i < kDown; ++i) {
-      int64_t pixel = row;
-#pragma unroll
-      for (int j = 0; j < kAcross; ++j) {
-        if (exists(p, at, i, j)) near[i][j] = After::template load<kVector>(p, pixel);
-        pixel += p.channels;
-      }
-      row += static_cast<int64_t>(p.out_width) * p.channels;
+      const int64_t row = static_cast<int64_t>(at.image) * p.grid.middle.divisor + at.top;
+      store_vector(p.sums + (row * tiles_across + at.left / kAcross) * p.channels + at.channel, total);
     }
   }
 
@@ -171,31 +139,8 @@ struct Direct {
     }
   };
 
-  __device__ static void sum_held(const DepthwiseParams& p, const Inputs& in,
-                                  const float (&weight)[W::kHeight][kTaps][kVector],
-                                  float (&sum)[kDown][kAcross][kVector]) {
-    const int64_t row_bytes = static_cast<int64_t>(p.width) * p.channels * static_cast<int>(sizeof(T));
-    const char* row = in.corner;
-#pragma unroll
-    for (int step = 0; step < kSeen; ++step) {
-      if (W::sees_row(step, kDown)) {
-        const bool inside = static_cast<unsigned>(in.top + step) < static_cast<unsigned>(p.height);
-        float x[kColumns][kVector];
-        load_row(p, row, inside, in.left, in.before, x);
-#pragma unroll
-        for (int i = 0; i < kDown; ++i) {
-          const int down = step - i * W::kStrideDown;
-          if (down >= 0 && down % W::kDilationDown == 0 && down / W::kDilationDown < W::kHeight) {
-            add_row(x, weight[down / W::kDilationDown], kTaps, sum[i]);
-          }
-        }
-      }
-      row += row_bytes;
-    }
-  }
-
-  __device__ static void sum_walking(const DepthwiseParams& p, const Inputs& in, const T* weights,
-                                     float (&sum)[kAcross][kVector]) {
+  __device__ static void sum_window(const DepthwiseParams& p, const Inputs& in, const T* weights,
+                                    float (&sum)[kAcross][kVector]) {
     const int64_t pixel_bytes = static_cast<int64_t>(p.channels) * static_cast<int>(sizeof(T));
     const char* row = in.corner;
 #pragma unroll 1
@@ -216,31 +161,16 @@ struct Direct {
 
   __device__ static void run(const DepthwiseParams& p) {
     const Place at = place(p);
-    const bool any = at.left < p.out_width;  // else the thread is one too many for its row
-    const T* const weights = static_cast<const T*>(p.input[Op::kWeight]) + at.channel;
-    float weight[kHeld ? W::kHeight : 1][kTaps][kVector];
-    if constexpr (kHeld) {  // of constants, which no kernel writes
-#pragma unroll
-      for (int r = 0; r < W::kHeight; ++r) {
-        if (any) load_weights(weights + static_cast<int64_t>(r) * W::kWidth * p.channels, p.channels, kTaps, weight[r]);
-      }
-    }
     begin_early();
-    if (!any) return;
+    if (at.left >= p.out_width) return;  // the thread is one too many for its row
     const Inputs in(p, at);
     typename After::Of after[kVector];
-    float sum[kDown][kAcross][kVector];
+    float sum[kAcross][kVector];
 #pragma unroll
     for (int v = 0; v < kVector; ++v) after[v] = After::channel(p, at.channel + v);
 #pragma unroll
-    for (int k = 0; k < kDown * kAcross * kVector; ++k) {
-      sum[k / kVector / kAcross][k / kVector % kAcross][k % kVector] = after[k % kVector].start;
-    }
-    if constexpr (kHeld) {
-      sum_held(p, in, weight, sum);
-    } else {
-      sum_walking(p, in, weights, sum[0]);
-    }
+    for (int k = 0; k < kAcross * kVector; ++k) sum[k / kVector][k % kVector] = after[k % kVector].start;
+    sum_window(p, in, static_cast<const T*>(p.input[Op::kWeight]) + at.channel, sum);
     write(p, at, after, sum);
   }
 };
