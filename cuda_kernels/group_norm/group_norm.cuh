@@ -39,11 +39,11 @@ struct GroupNormBlock {
   static constexpr int kRun = greatest_divisor(Op::kGroup, kVector);  // channels of a thread that share a group
   static constexpr int kRuns = kVector / kRun;
   static constexpr int kEntries = Op::kGroup / kRun * kRows;  // sums of threads that make up one of a group
-  #ifndef GN_AT_ONCE
+#ifndef GN_AT_ONCE
 #define GN_AT_ONCE 4
 #endif
-  static constexpr int kAtOnce = kHeld > 0 ? kHeld : GN_AT_ONCE;       // vectors that are loaded before any is used
-  static constexpr int kStep = kRows * Op::kChannels;         // elements from a vector of a thread to its next
+  static constexpr int kAtOnce = kHeld > 0 ? kHeld : GN_AT_ONCE;  // vectors that are loaded before any is used
+  static constexpr int kStep = kRows * Op::kChannels;             // elements from a vector of a thread to its next
 #ifndef GN_FORWARD
   static constexpr bool kBack = !kWhole;
 #else
@@ -363,7 +363,7 @@ struct GroupNormBlock {
     const auto after = Op::After::template of<kVector>(p, sample, channel);
     Norm norms[kRuns];
     find(x, before, norms);
-        int batch = kBack ? batches() - 1 : 0;
+    int batch = kBack ? batches() - 1 : 0;
     if constexpr (kWhole) load_batch(0, x);
 #pragma unroll 1
     for (int rest = batches(); rest > 0; --rest) {
