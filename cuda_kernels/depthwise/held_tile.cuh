@@ -39,9 +39,7 @@ struct HeldTile {
   static constexpr int kSeen = W::rows(kDown);
   static constexpr int kReachDown = (W::kHeight - 1) * W::kDilationDown;
   static constexpr int kReachAcross = (W::kWidth - 1) * W::kDilationAcross;
-  // Rows of inputs on their way at a time: all of a tile that takes few registers.
-  static constexpr bool kSmall = kSeen * kColumns * static_cast<int>(sizeof(Loaded)) <= 24 * 4;
-  static constexpr int kAhead = kSmall || kSeen < 3 ? kSeen : 3;
+  static constexpr int kAhead = kSeen < 3 ? kSeen : 3;                        // rows of inputs on their way at a time
   static constexpr int kPixel = Op::kChannels * static_cast<int>(sizeof(T));  // bytes
   static constexpr int kResultPixel = Op::kChannels * static_cast<int>(sizeof(Result));
 

@@ -39,16 +39,8 @@ struct GroupNormBlock {
   static constexpr int kRun = greatest_divisor(Op::kGroup, kVector);  // channels of a thread that share a group
   static constexpr int kRuns = kVector / kRun;
   static constexpr int kEntries = Op::kGroup / kRun * kRows;  // sums of threads that make up one of a group
-#ifndef GN_AT_ONCE
-#define GN_AT_ONCE 4
-#endif
-  static constexpr int kAtOnce = kHeld > 0 ? kHeld : GN_AT_ONCE;  // vectors that are loaded before any is used
-  static constexpr int kStep = kRows * Op::kChannels;             // elements from a vector of a thread to its next
-#ifndef GN_FORWARD
-  static constexpr bool kBack = !kWhole;
-#else
-  static constexpr bool kBack = false;
-#endif
+  static constexpr int kAtOnce = kHeld > 0 ? kHeld : 4;       // vectors that are loaded before any is used
+  static constexpr int kStep = kRows * Op::kChannels;         // elements from a vector of a thread to its next
   static constexpr bool kKeeps = kHeld * kVector * kThreads <= 32 * 256;  // whether elements stay widened in registers
   static_assert(kSlab % Op::kGroup == 0 && Op::kChannels % kSlab == 0 && kRows > 0, "slabs are whole groups");
 
@@ -356,43 +348,29 @@ struct GroupNormBlock {
     store(first, end - start, x, before, after, norms);
   }
 
-  // Reads x a second time, in a launch of its own from the end: what was read last is still in the L2 cache then. The
-  // first vectors of that launch are on their way already.
+  // Reads x a second time; in a launch of its own the first vectors are on their way already.
   template <typename Before>
   __device__ void run_again(Channels (&x)[kAtOnce], const Before& before) const {
     const auto after = Op::After::template of<kVector>(p, sample, channel);
     Norm norms[kRuns];
     find(x, before, norms);
-    int batch = kBack ? batches() - 1 : 0;
-    if constexpr (kWhole) load_batch(0, x);
+    if constexpr (kWhole) load(first, end - start, x);
+    int64_t i = first;
+    int left = end - start;
 #pragma unroll 1
-    for (int rest = batches(); rest > 0; --rest) {
-      store(first + int64_t{batch} * (kAtOnce * kStep), end - start - batch * kAtOnce * kRows, x, before, after, norms);
-      batch += kBack ? -1 : 1;
-      if (rest > 1) load_batch(batch, x);
+    while (left > 0) {
+      store(i, left, x, before, after, norms);
+      i += kAtOnce * kStep;
+      left -= kAtOnce * kRows;
+      load(i, left, x);
     }
-  }
-
-  // Of a thread, kAtOnce vectors each.
-  __device__ int batches() const { return (end - start + kAtOnce * kRows - 1) / (kAtOnce * kRows); }
-
-  __device__ void load_batch(int batch, Channels (&x)[kAtOnce]) const {
-    load(first + int64_t{batch} * (kAtOnce * kStep), end - start - batch * kAtOnce * kRows, x);
   }
 
   __device__ void run() {
     begin_cluster<kCluster>(List<Stage>());
-    Channels x[kAtOnce];
-    // The kernel that writes x had ended before the launch of the moments let this one begin.
-#ifndef GN_LATE
-    constexpr bool kEarly = kPass == GroupNormPass::kApply;
-#else
-    constexpr bool kEarly = false;
-#endif
-    if constexpr (kEarly) load_batch(kBack ? batches() - 1 : 0, x);
     begin_early();
-    if constexpr (kHeld > 0) load(first, end - start, x);
-    if constexpr (kPass == GroupNormPass::kApply && !kEarly) load_batch(kBack ? batches() - 1 : 0, x);
+    Channels x[kAtOnce];
+    if constexpr (kHeld > 0 || kPass == GroupNormPass::kApply) load(first, end - start, x);
     const auto before = Op::Before::template of<kVector>(p, sample, channel);
     if constexpr (kPass == GroupNormPass::kMoments) {
       __shared__ float means[kGroups];
