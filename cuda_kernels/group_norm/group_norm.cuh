@@ -348,37 +348,29 @@ struct GroupNormBlock {
     store(first, end - start, x, before, after, norms);
   }
 
-  // Reads x a second time, in a launch of its own from the end: what was read last is still in the L2 cache then. The
-  // first vectors of that launch are on their way already.
+  // Reads x a second time; in a launch of its own the first vectors are on their way already.
   template <typename Before>
   __device__ void run_again(Channels (&x)[kAtOnce], const Before& before) const {
     const auto after = Op::After::template of<kVector>(p, sample, channel);
     Norm norms[kRuns];
     find(x, before, norms);
-    int batch = kWhole ? 0 : batches() - 1;
-    if constexpr (kWhole) load_batch(0, x);
+    if constexpr (kWhole) load(first, end - start, x);
+    int64_t i = first;
+    int left = end - start;
 #pragma unroll 1
-    for (int rest = batches(); rest > 0; --rest) {
-      store(first + int64_t{batch} * (kAtOnce * kStep), end - start - batch * kAtOnce * kRows, x, before, after, norms);
-      batch += kWhole ? 1 : -1;
-      if (rest > 1) load_batch(batch, x);
+    while (left > 0) {
+      store(i, left, x, before, after, norms);
+      i += kAtOnce * kStep;
+      left -= kAtOnce * kRows;
+      load(i, left, x);
     }
-  }
-
-  // Of a thread, kAtOnce vectors each.
-  __device__ int batches() const { return (end - start + kAtOnce * kRows - 1) / (kAtOnce * kRows); }
-
-  __device__ void load_batch(int batch, Channels (&x)[kAtOnce]) const {
-    load(first + int64_t{batch} * (kAtOnce * kStep), end - start - batch * kAtOnce * kRows, x);
   }
 
   __device__ void run() {
     begin_cluster<kCluster>(List<Stage>());
-    Channels x[kAtOnce];
-    // The kernel that writes x had ended before the launch of the moments let this one begin.
-    if constexpr (kPass == GroupNormPass::kApply) load_batch(batches() - 1, x);
     begin_early();
-    if constexpr (kHeld > 0) load(first, end - start, x);
+    Channels x[kAtOnce];
+    if constexpr (kHeld > 0 || kPass == GroupNormPass::kApply) load(first, end - start, x);
     const auto before = Op::Before::template of<kVector>(p, sample, channel);
     if constexpr (kPass == GroupNormPass::kMoments) {
       __shared__ float means[kGroups];
