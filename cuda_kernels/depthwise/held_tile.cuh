@@ -39,7 +39,9 @@ struct HeldTile {
   static constexpr int kSeen = W::rows(kDown);
   static constexpr int kReachDown = (W::kHeight - 1) * W::kDilationDown;
   static constexpr int kReachAcross = (W::kWidth - 1) * W::kDilationAcross;
-  static constexpr int kAhead = kSeen < 3 ? kSeen : 3;                        // rows of inputs on their way at a time
+  // Rows of inputs on their way at a time. The sums of one row of a large window take long enough for the next to come.
+  static constexpr int kMostAhead = W::kHeight > 3 ? 1 : 3;
+  static constexpr int kAhead = kSeen < kMostAhead ? kSeen : kMostAhead;
   static constexpr int kPixel = Op::kChannels * static_cast<int>(sizeof(T));  // bytes
   static constexpr int kResultPixel = Op::kChannels * static_cast<int>(sizeof(Result));
 
