@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from onnxopt.artifact.report import page
 from onnxopt.artifact.session import load
 from onnxopt.codegen import compiler_report, generate
 from onnxopt.codegen.nvrtc import compiled
-from onnxopt.errors import ModelError, UsageError, step
+from onnxopt.errors import UsageError
 from onnxopt.fusion import entry_points, fuse, outline, work
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
@@ -36,7 +35,7 @@ from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.graph.traits import Traits
 from onnxopt.kinds import KINDS
 from onnxopt.kinds.gemm.widened import FIRST_ARCH
-from onnxopt.phases import Progress, silent
+from onnxopt.phases import Phases, Progress
 from onnxopt.runtime import archs as chosen_archs
 from onnxopt.runtime import providers, releases
 from onnxopt.runtime.sessions import Session
@@ -118,7 +117,7 @@ def optimize(
     subclasses NotVerifiedError, where ONNX Runtime does not run the original here, so that nothing can be compared, and
     DisagreementError, where an output misses what was asked for.
     """
-    output, phases = output_path(output), _Phases(progress, given.name_of(model))
+    output, phases = output_path(output), Phases(progress, given.name_of(model), RewriteDisagrees)
     archs, oldest = chosen_archs.named(archs), releases.release(ort_min)
     goals = Goals(min_sqnr, min_cosine, min_top1, min_top5, max_kl)
     want = lowered.asked(precision, goals if reference is None else Goals(), keep_float, calibrate)
@@ -210,7 +209,7 @@ def _lowered(
     calibration: Sequence[UserData],
     options: _Options,
     folder: Path,
-    phases: _Phases,
+    phases: Phases,
 ) -> _Job:
     """The job for the model of lower precision, which is written into `folder`."""
     with phases("precision"):
@@ -227,7 +226,7 @@ def _lowered(
     return _Job(low.source, job.original, traits, converted, job.before, None, job.data or calibration, job.near, low)
 
 
-def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check], phases: _Phases) -> Manifest:
+def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check], phases: Phases) -> Manifest:
     """Write the artifact, without the rewrite rules that are `wrong`. RewriteDisagrees where more of them are."""
     with temporary_folder() as scratch:
         forms = _rewrite(job.normalized.model, scratch, wrong, options, phases)
@@ -301,7 +300,7 @@ def _rewrite(
     scratch: Path,
     leave_out: Collection[str],
     options: _Options,
-    phases: _Phases,
+    phases: Phases,
 ) -> _Forms:
     """Apply the pattern rules to copies of the normalized model."""
 
@@ -340,7 +339,7 @@ class _Fused(NamedTuple):
     spilling: set[frozenset[str]]  # see compiler_report.spilling; alternatives may spill, as `tune` measures them
 
 
-def _fuse(rewritten: ir.Model, options: _Options, phases: _Phases) -> _Fused:
+def _fuse(rewritten: ir.Model, options: _Options, phases: Phases) -> _Fused:
     """From the rewritten model, which stays as it is, to kernels. Regions that spill registers are split anew."""
     spilled: set[frozenset[str]] = set()  # names of the nodes of regions that need more registers than a GPU has
     for _ in range(_SPLITS):
@@ -355,7 +354,7 @@ def _compile(
     model: ir.Model,
     spilled: Collection[frozenset[str]],
     options: _Options,
-    phases: _Phases,
+    phases: Phases,
 ) -> _Fused:
     """Replace the regions of the model by calls of functions, in place, and compile the functions' kernels."""
     archs = options.archs
@@ -394,32 +393,3 @@ def _build(forms: _Forms, fused: _Fused, folder: Path, external_data: bool | Non
         families=families,
         rewritten=forms.with_families if families else None,
     )
-
-
-class _Phases:
-    """Times the phases, says which one begins, and names the one that fails. One that comes twice adds up.
-
-    model: how messages call the model.
-    """
-
-    def __init__(self, progress: Progress | None, model: str):
-        self.seconds: dict[str, float] = {}
-        self.progress = progress or silent
-        self._model = model
-
-    def counting(self, name: str) -> Callable[[int, int], None]:
-        """What a phase calls with the number of its finished steps, and of all."""
-        return lambda done, total: self.progress(name, "", done, total)
-
-    @contextlib.contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        self.counting(name)(0, 0)
-        started = time.perf_counter()
-        with step(f"{self._model}: the step '{name}'", RewriteDisagrees):
-            try:
-                yield
-            except ModelError as error:
-                if self._model in str(error):
-                    raise
-                raise type(error)(f"{self._model}: {error}") from error  # of a pass, which knows the graph alone
-        self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 3)
