@@ -18,6 +18,7 @@ __asm__(".symver dlsym,dlsym@" ONNXOPT_FIRST_GLIBC);
 __asm__(".symver dladdr,dladdr@" ONNXOPT_FIRST_GLIBC);
 __asm__(".symver exp,exp@" ONNXOPT_FIRST_GLIBC);
 __asm__(".symver log,log@" ONNXOPT_FIRST_GLIBC);
+__asm__(".symver log2,log2@" ONNXOPT_FIRST_GLIBC);
 __asm__(".symver pow,pow@" ONNXOPT_FIRST_GLIBC);
 #undef ONNXOPT_FIRST_GLIBC
 #endif

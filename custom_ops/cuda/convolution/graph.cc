@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "support/portability.h"
+
 namespace onnxopt::cuda {
 namespace {
 

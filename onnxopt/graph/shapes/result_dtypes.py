@@ -15,16 +15,21 @@ from onnxopt.program.row_operators import ROW_OPERATORS
 
 _CONTRIB = "com.microsoft"
 OTHERS: dict[tuple[str, str], ResultDtype] = {
+    ("", "AveragePool"): same,
     ("", "CastLike"): of_operand(1),
     ("", "Concat"): same,
     ("", "ConstantOfShape"): of_tensor("value", default="float32"),
     ("", "Conv"): same,
+    ("", "ConvTranspose"): same,
     ("", "CumSum"): same,
+    ("", "DepthToSpace"): same,
     ("", "Dropout"): same,
     ("", "Expand"): same,
     ("", "Gather"): same,
     ("", "Hardmax"): same,
     ("", "MatMul"): same,
+    ("", "MaxPool"): same,
+    ("", "Pad"): same,
     ("", "Range"): same,
     ("", "Reshape"): same,
     ("", "Resize"): same,
