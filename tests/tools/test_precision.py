@@ -64,11 +64,12 @@ def test_a_float32_export_gets_the_kernels_of_a_float16_export(tmp_path: Path, n
         assert 50 <= row.sqnr_db < 90
 
 
-def test_convolutions_differ_by_the_cast_of_the_input_alone(tmp_path: Path) -> None:
+def test_convolutions_leave_what_the_export_leaves(tmp_path: Path) -> None:
+    """The Cast of the float32 image is a part of the first convolution's kernel."""
     lowered = _optimized(real_models.path("convnext_tiny"), tmp_path, "low", "--precision", "float16")
     export = _optimized(real_models.path("convnext_tiny_fp16"), tmp_path, "half")
     assert _calls(lowered) == _calls(export)
-    assert _left(tmp_path / "low") - _left(tmp_path / "half") == Counter(Cast=1)
+    assert _left(tmp_path / "low") == _left(tmp_path / "half")
     assert lowered.precision is not None
     assert Goals(min_sqnr=50).reached_by(lowered.precision.quality)
 

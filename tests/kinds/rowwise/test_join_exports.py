@@ -58,4 +58,6 @@ def test_norm_rotary_and_groups(tmp_path: Path) -> None:
     rows = [set(k.ops) for k in manifest.kernels if k.kind == "rowwise"]
     assert len(rows) == 2
     assert all({"ReduceMean", "Slice", "Neg", "Concat"} <= ops for ops in rows)
-    assert any("Expand" in ops for ops in rows)
+    (attention,) = [k for k in manifest.kernels if k.kind == "flash_attention"]
+    assert "Expand" in attention.ops, "its kernel reads the keys and values that queries share where they lie"
+    assert not any("Expand" in ops for ops in rows)
