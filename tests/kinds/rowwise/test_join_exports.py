@@ -1,4 +1,4 @@
-"""Exported by torch: the norm of queries and keys, their rotary embedding and heads of a group as one kernel each."""
+"""Exported by torch: the norm of queries and keys and their rotary embedding as one kernel each; heads that share keys."""
 
 from __future__ import annotations
 
