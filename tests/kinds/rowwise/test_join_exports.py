@@ -1,4 +1,4 @@
-"""Exported by torch: the norm of queries and keys and their rotary embedding as one kernel each; heads that share keys."""
+"""Exported by torch: norm and rotary embedding of queries and keys as one kernel each, heads shared in the attention."""
 
 from __future__ import annotations
 
