@@ -1,4 +1,4 @@
-"""Exported by torch: norm and rotary embedding of queries and keys as one kernel each, heads shared in the attention."""
+"""Exported by torch: norm and rotary embedding of queries and keys as one kernel each, shared heads in attention."""
 
 from __future__ import annotations
 
