@@ -22,8 +22,8 @@ _HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)
 _STOP = """
 import contextlib, hashlib, sys
 from onnxopt.__main__ import run
-from onnxopt import pipeline
-steps = pipeline._Phases.__call__
+from onnxopt import phases
+steps = phases.Phases.__call__
 
 @contextlib.contextmanager
 def stopping(self, name):
@@ -33,7 +33,7 @@ def stopping(self, name):
             {action}
         yield
 
-pipeline._Phases.__call__ = stopping
+phases.Phases.__call__ = stopping
 sys.argv = ["onnxopt", "optimize", {model!r}, "-o", {output!r}, *{options!r}]
 run()
 """
