@@ -21,7 +21,7 @@
 namespace onnxopt {
 
 template <typename Op, typename W, int kVector, int kDown, int kAcross, int kThreads>
-struct Held {
+struct HeldWindow {
   using T = typename Op::Stored;
   using Tile = HeldTile<Op, W, kVector, kDown, kAcross, true>;
   using Single = HeldTile<Op, W, kVector, 1, 1, false>;

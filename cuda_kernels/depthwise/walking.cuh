@@ -17,7 +17,7 @@
 namespace onnxopt {
 
 template <typename Op, typename W, int kVector, int kAcross, int kThreads>
-struct Walking {
+struct WalkingWindow {
   using T = typename Op::Stored;
   using Result = typename Op::Result;
   using Before = typename Op::Before;

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from onnxopt import paths
 from onnxopt.children import Children
 from onnxopt.codegen import image_cache, nvrtc_process
 from onnxopt.codegen import nvrtc as compiling
@@ -79,6 +80,13 @@ def _images(fatbin: bytes) -> list[tuple[int, int]]:
         found.append((kind, arch))
         at += entry + size
     return sorted(found, key=lambda image: (image[0] == PTX, image[1]))
+
+
+def test_all_headers_together_compile() -> None:
+    """A model may have kernels of every kind, whose headers share a namespace."""
+    headers = sorted(path.relative_to(paths.cuda_kernels()) for path in paths.cuda_kernels().rglob("*.cuh"))
+    includes = "".join(f'#include "{header.as_posix()}"\n' for header in headers)
+    compile_cuda(includes + 'extern "C" __global__ void nothing() {}\n', ("sm_75", "sm_90"))
 
 
 def test_an_empty_log_damages_nothing() -> None:

@@ -162,7 +162,7 @@ def _entry(name: str, meaning: Depthwise, variant: DepthwiseVariant) -> list[str
     if variant.layout != "banded":
         down = f"{variant.down}, " if variant.layout == "held" else ""
         size = f"{variant.vector}, {down}{variant.across}, {variant.threads}"
-        return [*opening, f"  {variant.layout.capitalize()}<{name}, {name}::W, {size}>::run(p);", "}", ""]
+        return [*opening, f"  {variant.layout.capitalize()}Window<{name}, {name}::W, {size}>::run(p);", "}", ""]
     size = f"{variant.across}, {variant.down}, {variant.chunks}, {variant.warps}, {variant.images}, {variant.pieces}"
     shared = shared_bytes(meaning.window, variant)
     return [
