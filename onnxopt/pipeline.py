@@ -42,7 +42,7 @@ from onnxopt.runtime.sessions import Session
 from onnxopt.verification.ahead import Ahead
 from onnxopt.verification.emulation import gcc
 from onnxopt.verification.quality import Goals
-from onnxopt.verification.reference import Case, Check
+from onnxopt.verification.reference import Check
 from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, open_ahead
 
@@ -197,7 +197,7 @@ class _Job(NamedTuple):
     traits: Traits
     normalized: normalize.Normalized
     before: tuple[Work, ...] | None
-    ahead: Ahead[Case] | None
+    ahead: Ahead | None
     data: Sequence[UserData]
     near: FloatModel | None = None
     lowered: lowered.Lowered | None = None

@@ -11,18 +11,18 @@ back. read_gb_s counts the weights of chosen experts once.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import dataclasses
+import functools
 import itertools
-import json
 import lzma
 import pathlib
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from benchmarks.gpu.products import Launches
-from benchmarks.support.arguments import command
+from benchmarks.support.arguments import Rows, main_over_rows
 
 
 class Model(NamedTuple):
@@ -256,36 +256,18 @@ def _in_stream(call: Callable[[], object]) -> float:
     return min(times)
 
 
-def run(folder: pathlib.Path, out: pathlib.Path | None) -> None:
+def rows(folder: pathlib.Path) -> Rows:
     import torch
 
     torch.zeros(1, device="cuda")
     ours = Launches(lzma.decompress((folder / "experts.fatbin.xz").read_bytes()))
-    rows: dict[str, Any] = {}
     for model in MODELS:
         layer = Layer(model)
         for tokens in FORM_OF:
-            label = f"{model.name}, {tokens} tokens"
-            try:
-                rows[label] = measure(ours, layer, tokens)
-            except Exception as error:  # noqa: BLE001 - the other cases are worth having
-                rows[label] = {"error": f"{type(error).__name__}: {error}"[:300]}
-            print(label, {k: v for k, v in rows[label].items() if k != "all"}, flush=True)
-            if out is not None:
-                out.write_text(json.dumps(rows, indent=1))
+            yield f"{model.name}, {tokens} tokens", functools.partial(measure, ours, layer, tokens)
         del layer
         torch.cuda.empty_cache()
 
 
-def main() -> None:
-    parser, (_, ran) = command(__doc__)
-    ran.add_argument("--out", type=pathlib.Path, default=None)
-    args: argparse.Namespace = parser.parse_args()
-    if args.verb == "prepare":
-        prepare(args.folder, args.arch)
-    else:
-        run(args.folder, args.out)
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(main_over_rows(__doc__, prepare, rows))

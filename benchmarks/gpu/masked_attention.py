@@ -11,16 +11,16 @@ kinds/attention/masked.py decides when the kernel runs; these figures are to dec
 
 from __future__ import annotations
 
-import argparse
 import ctypes
+import functools
 import itertools
-import json
 import pathlib
+import sys
 from typing import Any, NamedTuple
 
 from benchmarks.gpu.products import Launches
 from benchmarks.gpu.token_attention import shared_bytes
-from benchmarks.support.arguments import command
+from benchmarks.support.arguments import Rows, main_over_rows
 
 
 class Case(NamedTuple):
@@ -194,32 +194,14 @@ def _peers(q: Any, fresh: Any, caches: list[Any], presents: list[Any], mask: Any
     }
 
 
-def run(folder: pathlib.Path, out: pathlib.Path | None, only: str) -> None:
+def rows(folder: pathlib.Path) -> Rows:
     import torch
 
     torch.zeros(1, device="cuda")
     ours = Launches((folder / "masked_attention.fatbin").read_bytes())
-    rows: dict[str, Any] = {}
-    for case in (c for c in CASES if only in c.name):
-        try:
-            rows[case.name] = measure(ours, case)
-        except Exception as error:  # noqa: BLE001 - the other cases are worth having
-            rows[case.name] = {"error": f"{type(error).__name__}: {error}"[:300]}
-        print(case.name, {k: v for k, v in rows[case.name].items() if k != "all"}, flush=True)
-        if out is not None:
-            out.write_text(json.dumps(rows, indent=1))
-
-
-def main() -> None:
-    parser, (_, ran) = command(__doc__)
-    ran.add_argument("--out", type=pathlib.Path, default=None)
-    ran.add_argument("--only", default="", help="run the cases whose name contains this")
-    args: argparse.Namespace = parser.parse_args()
-    if args.verb == "prepare":
-        prepare(args.folder, args.arch)
-    else:
-        run(args.folder, args.out, args.only)
+    for case in CASES:
+        yield case.name, functools.partial(measure, ours, case)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main_over_rows(__doc__, prepare, rows))

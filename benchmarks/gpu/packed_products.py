@@ -9,17 +9,17 @@ Every entry point is compared with float64 first. Several weights are read in ro
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import dataclasses
+import functools
 import itertools
-import json
 import pathlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks.gpu.products import Launches
-from benchmarks.support.arguments import command
+from benchmarks.support.arguments import Rows, main_over_rows
 
 # columns x depth
 SIZES = (
@@ -29,7 +29,6 @@ SIZES = (
 ROWS = {4: (1, 2, 4, 8), 8: (1, 8), 16: (1, 2, 4)}
 GROUP = 32
 _ROTATED = 150e6  # bytes
-_COPY = 4.2e6  # bytes a microsecond that a copy on an H200 moves
 _CHUNK = 2048  # bytes of 16 columns in a stage
 
 
@@ -168,9 +167,11 @@ class _Case:
         return round(found, 2)
 
 
-def measure(ours: Launches, bits: int, columns: int, depth: int, rows: int) -> dict[str, float]:
-    """Microseconds of every entry point for so many rows, the fastest first."""
+def measure(ours: Launches, bits: int, columns: int, depth: int, rows: int) -> dict[str, Any]:
+    """Microseconds of every entry point for so many rows, the fastest first, and of a copy of as many bytes."""
     import torch
+
+    from benchmarks.support.gpu_timing import copy_microseconds
 
     case, times = _Case(bits, columns, depth, rows), {}
     if bits == 16:
@@ -184,40 +185,23 @@ def measure(ours: Launches, bits: int, columns: int, depth: int, rows: int) -> d
             ours.launch(shape.symbol, blocks, shape.warps * 32, case.params(k), stream.cuda_stream, shape.shared)
 
         times[shape.symbol] = case.time(once)
-    return dict(sorted(times.items(), key=lambda x: x[1]))
+    ordered = dict(sorted(times.items(), key=lambda x: x[1]))
+    best = min(time for name, time in times.items() if name != "torch")
+    copy = copy_microseconds(case.bytes, case.sets)
+    row = {"MB": case.bytes / 1e6, "copy_us": round(copy, 2), "of_copy": round(copy / best, 2)}
+    return {**row, **dict(list(ordered.items())[:6]), "all": ordered}
 
 
-def run(folder: pathlib.Path, out: pathlib.Path | None) -> None:
+def rows(folder: pathlib.Path) -> Rows:
     import torch
 
     torch.zeros(1, device="cuda")
     ours = Launches((folder / "products.fatbin").read_bytes())
-    found: dict[str, Any] = {}
     for bits, (columns, depth) in itertools.product(ROWS, SIZES):
-        for rows in ROWS[bits]:
-            label = f"{columns} x {depth}, {bits} bits, {rows} rows"
-            try:
-                times = found[label] = measure(ours, bits, columns, depth, rows)
-            except Exception as error:  # noqa: BLE001 - the other sizes are worth having
-                print(label, f"{type(error).__name__}: {error}"[:300], flush=True)
-                continue
-            size = columns * depth * (bits / 8 + (0 if bits == 16 else 2 / GROUP))
-            rate = size / min(times.values()) / _COPY
-            best = ", ".join(f"{n} {t}" for n, t in list(times.items())[:6])
-            print(f"{label}: {size / 1e6:.1f} MB, {rate:.2f} of a copy's rate; {best}", flush=True)
-            if out is not None:
-                out.write_text(json.dumps(found, indent=1))
-
-
-def main() -> None:
-    parser, (_, ran) = command(__doc__)
-    ran.add_argument("--out", type=pathlib.Path, default=None)
-    args: argparse.Namespace = parser.parse_args()
-    if args.verb == "prepare":
-        prepare(args.folder, args.arch)
-    else:
-        run(args.folder, args.out)
+        for count in ROWS[bits]:
+            name = f"{columns} x {depth}, {bits} bits, {count} rows"
+            yield name, functools.partial(measure, ours, bits, columns, depth, count)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main_over_rows(__doc__, prepare, rows))

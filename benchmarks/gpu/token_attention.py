@@ -9,16 +9,16 @@ column is scaled_dot_product_attention over a static cache, which copies nothing
 
 from __future__ import annotations
 
-import argparse
 import ctypes
+import functools
 import itertools
-import json
 import pathlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks.gpu.products import Launches
-from benchmarks.support.arguments import command
+from benchmarks.support.arguments import Rows, main_over_rows
 
 FORMS = (("float16", 128, 2), ("float16", 128, 4), ("float16", 64, 1), ("bfloat16", 128, 8))  # dtype, width, heads
 SHAPES = ((128, 0), (256, 0), (64, 4), (128, 3))  # threads, stages (0: without tensor cores)
@@ -138,32 +138,15 @@ def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int,
     }  # fmt: skip
 
 
-def run(folder: pathlib.Path, out: pathlib.Path | None) -> None:
+def rows(folder: pathlib.Path) -> Rows:
     import torch
 
     torch.zeros(1, device="cuda")
     ours = Launches((folder / "token_attention.fatbin").read_bytes())
-    rows: dict[str, Any] = {}
     for form, batch, groups, past in CASES:
-        label = f"{form[0]} {batch} x {groups} groups of {form[2]} x {past} x {form[1]}"
-        try:
-            rows[label] = measure(ours, form, batch, groups, past)
-        except Exception as error:  # noqa: BLE001 - the other cases are worth having
-            rows[label] = {"error": f"{type(error).__name__}: {error}"[:300]}
-        print(label, {k: v for k, v in rows[label].items() if k != "all"}, flush=True)
-        if out is not None:
-            out.write_text(json.dumps(rows, indent=1))
-
-
-def main() -> None:
-    parser, (_, ran) = command(__doc__)
-    ran.add_argument("--out", type=pathlib.Path, default=None)
-    args: argparse.Namespace = parser.parse_args()
-    if args.verb == "prepare":
-        prepare(args.folder, args.arch)
-    else:
-        run(args.folder, args.out)
+        name = f"{form[0]} {batch} x {groups} groups of {form[2]} x {past} x {form[1]}"
+        yield name, functools.partial(measure, ours, form, batch, groups, past)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main_over_rows(__doc__, prepare, rows))

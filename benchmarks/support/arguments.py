@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 
@@ -17,6 +17,7 @@ class Named(Protocol):
 
 
 Case = TypeVar("Case", bound=Named)
+Rows = Iterable[tuple[str, Callable[[], dict[str, Any]]]]  # the name of each, and what measures it
 
 
 def command(doc: str | None, *others: str) -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser]]:
@@ -136,6 +137,36 @@ def main_over_cases(
         prepare(args.folder, args.arch, args.sweep, args.only)
         return 0
     return _over_cases(named(cases, args.only), args, measure, table)
+
+
+def main_over_rows(
+    doc: str | None, prepare: Callable[[pathlib.Path, str], None], rows: Callable[[pathlib.Path], Rows]
+) -> int:
+    """The whole command of a benchmark of single kernels: 1 where a row raises, as for a wrong result.
+
+    rows: of a prepared folder. What a row has under "all" is written, and not printed.
+    """
+    parser, (_, ran) = command(doc)
+    ran.add_argument("--out", type=pathlib.Path, help="JSON, rewritten after every row")
+    ran.add_argument("--only", default="", help="run the rows whose name contains this")
+    args = parser.parse_args()
+    if args.verb == "prepare":
+        prepare(args.folder, args.arch)
+        return 0
+    found: dict[str, dict[str, Any]] = {}
+    for name, measure in rows(args.folder):
+        if args.only not in name:
+            continue
+        try:
+            found[name] = measure()
+        except Exception as error:  # noqa: BLE001 - the other rows are worth having
+            found[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
+        print(name, {k: v for k, v in found[name].items() if k != "all"}, flush=True)
+        if args.out is not None:
+            args.out.write_text(json.dumps(found, indent=1))
+    failed = sum("error" in row for row in found.values())
+    print(f"FAILED: {failed} of {len(found)}" if failed else "all agree")
+    return 1 if failed else 0
 
 
 def _over_cases(

@@ -95,40 +95,9 @@ struct FewRowsProduct : WeightChunks<Tile, 1> {
   }
 
   __device__ void run() const {
-    const unsigned chunks = Base::chunks();
-    let_next_begin();
-    if (!p.b_is_constant) wait_for_previous();
-#pragma unroll
-    for (int s = 0; s < Tile::kStages; ++s) {
-      const unsigned chunk = warp + s * Tile::kWarps;
-      if (chunk < chunks) {
-        Base::fetch(chunk, s);
-      } else {
-        end_group();
-      }
-    }
-    wait_for_previous();
-    Sums sums;
-    Base::clear(sums);
-    for (unsigned begin = warp; begin < chunks; begin += Tile::kStages * Tile::kWarps) {
-#pragma unroll
-      for (int s = 0; s < Tile::kStages; ++s) {
-        const unsigned chunk = begin + s * Tile::kWarps;
-        if (chunk >= chunks) break;
-        uint32_t x[kPasses][2];
-        load(chunk, x);
-        wait_for_groups<Tile::kStages - 1>();
-        __syncwarp();
-        add_chunk(s, x, sums);
-        const unsigned next = chunk + Tile::kStages * Tile::kWarps;
-        if (next < chunks) {
-          __syncwarp();
-          Base::fetch(next, s);
-        } else {
-          end_group();
-        }
-      }
-    }
+    const Sums sums = Base::template stream<uint32_t[kPasses][2]>(
+        p.b_is_constant, [](unsigned, int) {}, [&](unsigned chunk, auto& x) { load(chunk, x); },
+        [&](int s, const auto& x, Sums& sums) { add_chunk(s, x, sums); });
     store(sums);
   }
 };

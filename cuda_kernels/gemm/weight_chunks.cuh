@@ -8,6 +8,7 @@
 #include "device/copy_async.cuh"
 #include "device/dtypes.cuh"
 #include "device/dynamic_shared.cuh"
+#include "device/early_launch.cuh"
 #include "device/matrix_words.cuh"
 #include "device/shuffle.cuh"
 #include "device/vector.cuh"
@@ -124,6 +125,51 @@ struct WeightChunks {
 #pragma unroll
       for (int i = 0; i < 4; ++i) sums.at[t][i] = 0.0f;
     }
+  }
+
+  // The sums over a warp's chunks, which it takes one after the other with kStages under way: copied(chunk, stage)
+  // behind a chunk's copy, for what else is loaded ahead; load(chunk, x) when it is the chunk's turn, for what the
+  // kernel ahead may have written; add(stage, x, sums) once the chunk is there. is_constant: no kernel writes the
+  // weight.
+  template <typename X, typename Copied, typename Load, typename Add>
+  __device__ Sums stream(bool is_constant, const Copied& copied, const Load& load, const Add& add) const {
+    const unsigned count = chunks();
+    let_next_begin();
+    if (!is_constant) wait_for_previous();
+#pragma unroll
+    for (int s = 0; s < Tile::kStages; ++s) {
+      const unsigned chunk = warp + s * Tile::kWarps;
+      if (chunk < count) {
+        fetch(chunk, s);
+        copied(chunk, s);
+      } else {
+        end_group();
+      }
+    }
+    wait_for_previous();
+    Sums sums;
+    clear(sums);
+    for (unsigned begin = warp; begin < count; begin += Tile::kStages * Tile::kWarps) {
+#pragma unroll
+      for (int s = 0; s < Tile::kStages; ++s) {
+        const unsigned chunk = begin + s * Tile::kWarps;
+        if (chunk >= count) break;
+        X x;
+        load(chunk, x);
+        wait_for_groups<Tile::kStages - 1>();
+        __syncwarp();
+        add(s, x, sums);
+        const unsigned next = chunk + Tile::kStages * Tile::kWarps;
+        if (next < count) {
+          __syncwarp();
+          fetch(next, s);
+          copied(next, s);
+        } else {
+          end_group();
+        }
+      }
+    }
+    return sums;
   }
 
   // Puts a warp's sums where `sum_of_warps` finds them, each the sum of kSlots rows of the right operand. The warp

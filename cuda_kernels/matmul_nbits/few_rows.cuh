@@ -82,8 +82,8 @@ struct NBitsProduct : WeightChunks<Tile, kGated ? 2 : 1> {
     for (int s = 0; s < Tile::kSteps; ++s) pair_up<T, Tile::kBits>(words[s].at, x[s]);
   }
 
-  __device__ static void add_step(const Words& words, int of, const uint32_t (&x)[kPairs], Sums& sums,
-                                  float (&ones)[4]) {
+  // Step `of` of two, times a lane's rows.
+  __device__ static void add_step(const Words& words, int of, const uint32_t (&x)[kPairs], Sums& sums) {
 #pragma unroll
     for (int t = 0; t < Tile::kTiles; ++t) {
       uint32_t low[kPairs];
@@ -96,6 +96,10 @@ struct NBitsProduct : WeightChunks<Tile, kGated ? 2 : 1> {
         Product<T>::add(sums.at[t], a, x[i], x[i + 1], sums.at[t]);
       }
     }
+  }
+
+  // The sums of a step's rows, where zero points need them.
+  __device__ static void add_ones(const uint32_t (&x)[kPairs], float (&ones)[4]) {
     if constexpr (kZeros != Zeros::kMiddle) {
       const uint32_t a[4] = {C::kOnes, C::kOnes, C::kOnes, C::kOnes};
 #pragma unroll
@@ -133,7 +137,8 @@ struct NBitsProduct : WeightChunks<Tile, kGated ? 2 : 1> {
         uint32_t mine[kPairs];
 #pragma unroll
         for (int i = 0; i < kPairs; ++i) mine[i] = Tile::kHalves == 1 || lane % 4 / 2 == h ? x[s][i] : 0;
-        add_step(words, s % 2, mine, part, ones);
+        add_step(words, s % 2, mine, part);
+        add_ones(mine, ones);
         if ((s + 1) % Tile::kStepsOfPart == 0) {
           add_part(part, ones, factors, s / Tile::kStepsOfPart * Tile::kHalves + h, sums);
         }
@@ -166,43 +171,11 @@ struct NBitsProduct : WeightChunks<Tile, kGated ? 2 : 1> {
   }
 
   __device__ void run() const {
-    const unsigned chunks = Base::chunks();
     Factors factors[Tile::kStages];
-    let_next_begin();
-    if (!p.b_is_constant) wait_for_previous();
-#pragma unroll
-    for (int s = 0; s < Tile::kStages; ++s) {
-      const unsigned chunk = warp + s * Tile::kWarps;
-      if (chunk < chunks) {
-        Base::fetch(chunk, s);
-        load_factors(chunk, factors[s]);
-      } else {
-        end_group();
-      }
-    }
-    wait_for_previous();
-    Sums sums;
-    Base::clear(sums);
-    for (unsigned begin = warp; begin < chunks; begin += Tile::kStages * Tile::kWarps) {
-#pragma unroll
-      for (int s = 0; s < Tile::kStages; ++s) {
-        const unsigned chunk = begin + s * Tile::kWarps;
-        if (chunk >= chunks) break;
-        uint32_t x[Tile::kSteps][kPairs];
-        load_row(chunk, x);
-        wait_for_groups<Tile::kStages - 1>();
-        __syncwarp();
-        add_chunk(s, x, factors[s], sums);
-        const unsigned next = chunk + Tile::kStages * Tile::kWarps;
-        if (next < chunks) {
-          __syncwarp();
-          Base::fetch(next, s);
-          load_factors(next, factors[s]);
-        } else {
-          end_group();
-        }
-      }
-    }
+    const Sums sums = Base::template stream<uint32_t[Tile::kSteps][kPairs]>(
+        p.b_is_constant, [&](unsigned chunk, int s) { load_factors(chunk, factors[s]); },
+        [&](unsigned chunk, auto& x) { load_row(chunk, x); },
+        [&](int s, const auto& x, Sums& sums) { add_chunk(s, x, factors[s], sums); });
     Base::template share<1>(sums);
     store(min(p.rows - first_row, 8u));
   }

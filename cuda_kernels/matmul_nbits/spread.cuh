@@ -124,11 +124,7 @@ struct SpreadProduct : NBitsProduct<T, Tile, kZeros, kActivation, kGated> {
 #pragma unroll
     for (int q = 0; q < kPasses; ++q) {
       float ones[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-      if constexpr (kZeros != Zeros::kMiddle) {
-        const uint32_t a[4] = {C::kOnes, C::kOnes, C::kOnes, C::kOnes};
-#pragma unroll
-        for (int i = 0; i < kPairs; i += 2) Product<T>::add(ones, a, x[q][i], x[q][i + 1], ones);
-      }
+      Base::add_ones(x[q], ones);
       Sums part;
       Chunks::clear(part);
 #pragma unroll
@@ -138,24 +134,9 @@ struct SpreadProduct : NBitsProduct<T, Tile, kZeros, kActivation, kGated> {
         uint32_t of_step[kPairs];
 #pragma unroll
         for (int i = 0; i < kPairs; ++i) of_step[i] = lane / 4 % kSlots == slot ? x[q][i] : 0;
-        add_step(words, s % 2, of_step, part);
+        Base::add_step(words, s % 2, of_step, part);
       }
       add_part(part, ones, factors, q, sums);
-    }
-  }
-
-  __device__ static void add_step(const Words& words, int of, const uint32_t (&x)[kPairs], Sums& part) {
-#pragma unroll
-    for (int t = 0; t < Tile::kTiles; ++t) {
-      uint32_t low[kPairs];
-      uint32_t high[kPairs];
-      C::widen(words.at[t][2 * of], low);
-      C::widen(words.at[t][2 * of + 1], high);
-#pragma unroll
-      for (int i = 0; i < kPairs; i += 2) {
-        const uint32_t a[4] = {low[i], high[i], low[i + 1], high[i + 1]};
-        Product<T>::add(part.at[t], a, x[i], x[i + 1], part.at[t]);
-      }
     }
   }
 
@@ -176,43 +157,11 @@ struct SpreadProduct : NBitsProduct<T, Tile, kZeros, kActivation, kGated> {
   }
 
   __device__ void run() const {
-    const unsigned chunks = Chunks::chunks();
     Factors factors[Tile::kStages];
-    let_next_begin();
-    if (!p.b_is_constant) wait_for_previous();
-#pragma unroll
-    for (int s = 0; s < Tile::kStages; ++s) {
-      const unsigned chunk = warp + s * Tile::kWarps;
-      if (chunk < chunks) {
-        Chunks::fetch(chunk, s);
-        load_factors(chunk, factors[s]);
-      } else {
-        end_group();
-      }
-    }
-    wait_for_previous();
-    Sums sums;
-    Chunks::clear(sums);
-    for (unsigned begin = warp; begin < chunks; begin += Tile::kStages * Tile::kWarps) {
-#pragma unroll
-      for (int s = 0; s < Tile::kStages; ++s) {
-        const unsigned chunk = begin + s * Tile::kWarps;
-        if (chunk >= chunks) break;
-        uint32_t x[kPasses][kPairs];
-        load_rows(chunk, x);
-        wait_for_groups<Tile::kStages - 1>();
-        __syncwarp();
-        add_chunk(s, x, factors[s], sums);
-        const unsigned next = chunk + Tile::kStages * Tile::kWarps;
-        if (next < chunks) {
-          __syncwarp();
-          Chunks::fetch(next, s);
-          load_factors(next, factors[s]);
-        } else {
-          end_group();
-        }
-      }
-    }
+    const Sums sums = Chunks::template stream<uint32_t[kPasses][kPairs]>(
+        p.b_is_constant, [&](unsigned chunk, int s) { load_factors(chunk, factors[s]); },
+        [&](unsigned chunk, auto& x) { load_rows(chunk, x); },
+        [&](int s, const auto& x, Sums& sums) { add_chunk(s, x, factors[s], sums); });
     Chunks::template share<kSlots>(sums);
     Base::store(min(p.rows, static_cast<unsigned>(kRows)));
   }

@@ -28,7 +28,7 @@ from onnxopt.graph.traits import Traits
 from onnxopt.verification.ahead import Ahead
 from onnxopt.verification.bisect import bisect
 from onnxopt.verification.emulation.emulate import EmulatedKernel, Emulation, emulate
-from onnxopt.verification.reference import Case, Check, NotRunnable, Reference, Refused
+from onnxopt.verification.reference import Check, NotRunnable, Reference, Refused
 from onnxopt.verification.user_data import UserData
 from onnxopt.verification.verify import VerificationReport, describe_failure, references, verify_model, with_emulation
 
@@ -129,7 +129,7 @@ def verify_and_leave_out(
     original: Traits,
     shapes: Mapping[str, tuple[int, ...]],
     scratch: Path,
-    ahead: Ahead[Case] | None,
+    ahead: Ahead | None,
     data: Sequence[UserData] = (),
     emulated: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,

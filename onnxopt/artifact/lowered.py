@@ -22,7 +22,7 @@ from onnxopt.verification import narrowing
 from onnxopt.verification.ahead import Ahead
 from onnxopt.verification.narrowing import Narrowed
 from onnxopt.verification.quality import Goals, check_inputs, qualities_of, refuse_missed
-from onnxopt.verification.reference import Case, NotRunnable, Reference
+from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.user_data import DataSource, UserData
 from onnxopt.verification.verify import references
 from onnxopt.verification.widening import NotWidened
@@ -108,7 +108,7 @@ def lower(
     *,
     folder: Path,
     shapes: Mapping[str, tuple[int, ...]],
-    ahead: Ahead[Case] | None,
+    ahead: Ahead | None,
     data: Sequence[UserData],
     verify: bool,
 ) -> Lowered:

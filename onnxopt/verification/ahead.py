@@ -7,20 +7,24 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from onnxopt.background import in_background
+from onnxopt.graph.signature import Sizes
+from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import Array, RunError
+from onnxopt.verification import cases, samples
+from onnxopt.verification.cases import SEEDS, Case
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-Case = TypeVar("Case")
+_CONFIG = {"session.disable_prepacking": "1"}  # a few runs do not earn back a second copy of the weights
 
 
 @dataclasses.dataclass(frozen=True)
-class Begun(Generic[Case]):
+class Begun:
     """outputs: of the case that was run; empty where there was none to run, or ONNX Runtime refused it.
 
     seconds: that the run took.
@@ -31,7 +35,7 @@ class Begun(Generic[Case]):
     seconds: float
 
 
-class Ahead(Generic[Case]):
+class Ahead:
     """A session of the model file on the CPU, which runs one case. config: entries of the session's configuration.
 
     feeds: draws the inputs of the case; None to run none.
@@ -41,9 +45,9 @@ class Ahead(Generic[Case]):
         self, model: Path, config: Mapping[str, str], case: Case, feeds: Callable[[], Mapping[str, Any]] | None
     ):
         self._stop = sessions.run_options()
-        self._begun: Future[Begun[Case]] | None = in_background(lambda: self._begin(model, config, case, feeds))
+        self._begun: Future[Begun] | None = in_background(lambda: self._begin(model, config, case, feeds))
 
-    def take(self) -> Begun[Case] | None:
+    def take(self) -> Begun | None:
         """Wait for it; None from the second call on, since keeping the session would keep the weights in memory.
 
         RunError where ONNX Runtime refuses the model.
@@ -57,7 +61,7 @@ class Ahead(Generic[Case]):
 
     def _begin(
         self, model: Path, config: Mapping[str, str], case: Case, feeds: Callable[[], Mapping[str, Any]] | None
-    ) -> Begun[Case]:
+    ) -> Begun:
         session, outputs = sessions.open_session(model, config=config), {}
         started = time.monotonic()
         if feeds is not None:
@@ -66,3 +70,18 @@ class Ahead(Generic[Case]):
             except RunError:  # the reference runs it again, and says why not
                 outputs = {}
         return Begun(session, outputs, time.monotonic() - started)
+
+
+def run_ahead(model: Path, traits: Traits, pinned: Sizes | None) -> Ahead:
+    """Begin a session on the CPU for a Reference of these, and run its first case. pinned: None to run none."""
+    case = None if pinned is None else Case(tuple(cases.usual(traits, pinned)[0].items()), SEEDS[0])
+    if case is None or cases.why_not(traits, case):
+        return Ahead(model, config_of(traits), Case((), SEEDS[0]), None)
+    sizes, seed = dict(case.sizes), case.seed
+    return Ahead(model, config_of(traits), case, lambda: samples.draw(traits.inputs, sizes, seed, traits.uses))
+
+
+def config_of(traits: Traits) -> dict[str, str]:
+    """Entries of the configuration of every session of the original's forms."""
+    left_out = ";".join(traits.trapping_optimizers)
+    return {**_CONFIG, **({sessions.WITHOUT_OPTIMIZERS: left_out} if left_out else {})}

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
 
 import numpy as np
 
+from onnxopt.verification.cases import Case
 from onnxopt.verification.compare import Array, Limit, compare
 from onnxopt.verification.widening import widened
 
@@ -31,7 +31,6 @@ _SPREAD = 6.0  # over the square root of how many elements there are
 _FLOOR = 0.1  # of the limit: two units in the last place of float16 and bfloat16
 
 Outputs = Mapping[str, Array]
-Case = TypeVar("Case")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +76,7 @@ class QuantizedExactness(Exactness):
         )
 
 
-class Float32(Generic[Case]):
+class Float32:
     """The original's outputs without its rounding, so in float32, and how far its runs as it is are from them.
 
     runs: the outputs of the original as it is. rounded: makes its outputs with every result rounded to 16 bits; called

@@ -17,8 +17,9 @@ from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import isolated, sessions
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification import samples, without_rounding
-from onnxopt.verification.ahead import Ahead, Begun
+from onnxopt.verification import cases, samples, without_rounding
+from onnxopt.verification.ahead import Ahead, Begun, config_of
+from onnxopt.verification.cases import SEEDS, Case
 from onnxopt.verification.compare import Array, Difference, Limit, compare
 from onnxopt.verification.exactness import Exactness, Float32, QuantizedExactness
 from onnxopt.verification.executed import Profile
@@ -28,25 +29,9 @@ from onnxopt.verification.user_data import UserData
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-SEEDS = (0, 1, 2)
 _KEPT_BYTES = 256 << 20  # reference outputs kept for one provider
-_LARGEST_INPUTS = 1 << 29  # bytes
 _SEARCH_SECONDS = 10.0  # for a model that accepts none of the usual shapes
 _TIMES_NOISE = 4.0  # one other order of arithmetic is one draw from a distribution
-_CONFIG = {"session.disable_prepacking": "1"}  # a few runs do not earn back a second copy of the weights
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One run: the sizes of the symbols, and the seed that inputs are drawn with, or the name of the user's inputs."""
-
-    sizes: tuple[tuple[str, int], ...]
-    seed: int
-    data: str = ""
-
-    def __str__(self) -> str:
-        source = f"data {self.data}" if self.data else f"seed {self.seed}"
-        return f"{signature.describe(dict(self.sizes))}, {source}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +104,7 @@ class Reference:
         folder: Path,
         library: Path | None = None,
         search: bool = True,
-        ahead: Ahead[Case] | None = None,
+        ahead: Ahead | None = None,
         data: Sequence[UserData] = (),
     ):
         self.model, self.library, self.traits, self.provider, self.folder = model, library, traits, provider, folder
@@ -131,7 +116,7 @@ class Reference:
         self.outputs: dict[Case, dict[str, Array]] = {}
         self._known: dict[Case, dict[str, Array]] = {}  # by a run that came ahead
         self._own_differences: dict[tuple[Case, str], Difference] | None = None
-        self._in_float32: Float32[Case] | None = None
+        self._in_float32: Float32 | None = None
         self._float32_tried = False
         self._data = {item.name: item.inputs for item in data}
         self._trial = isolated.Trial(model, provider=provider, library=library) if traits.traps else None
@@ -248,7 +233,7 @@ class Reference:
         worst = max((d.excess for d in own.values() if d.excess is not None), default=None)
         return Check(*label, str(case), name, difference, worst, unstable)
 
-    def _float32(self) -> Float32[Case] | None:
+    def _float32(self) -> Float32 | None:
         """The original without its own rounding; None where it has none, or does not run so."""
         if self._in_float32 is None and not self._float32_tried:
             self._float32_tried = True
@@ -279,8 +264,8 @@ class Reference:
             if not self._try(session, case, self.outputs) and case not in self.outputs:
                 raise NotRunnable(f"{self.provider} refuses the inputs of {item.name}: {self.skipped[-1].reason}")
 
-    def _collect(self, begun: Begun[Case], pinned: Sizes, seconds: float, search: bool) -> None:
-        shapes, session = _usual(self.traits, pinned), begun.session
+    def _collect(self, begun: Begun, pinned: Sizes, seconds: float, search: bool) -> None:
+        shapes, session = cases.usual(self.traits, pinned), begun.session
         started = time.monotonic() - begun.seconds
         empty: dict[Case, dict[str, Array]] = {}
         self._known = dict(begun.outputs)
@@ -306,12 +291,12 @@ class Reference:
         listed, started = len(self.skipped), time.monotonic()
         batch, _ = signature.roles(self.traits.inputs)
         inputs = self.traits.inputs
-        for sizes in _unique(samples.fitted(inputs, sizes, pinned) for sizes in samples.fallback_sizes(inputs)):
+        for sizes in cases.unique(samples.fitted(inputs, sizes, pinned) for sizes in samples.fallback_sizes(inputs)):
             if time.monotonic() - started > _SEARCH_SECONDS:
                 break
             if self._try(session, Case(tuple(sizes.items()), SEEDS[0]), empty):
                 larger = {**sizes, **dict.fromkeys(batch, 3), **pinned}
-                for case_sizes, seed in itertools.product(_unique([sizes, larger]), SEEDS):
+                for case_sizes, seed in itertools.product(cases.unique([sizes, larger]), SEEDS):
                     case = Case(tuple(case_sizes.items()), seed)
                     if case not in self.outputs:
                         self._try(session, case, empty)
@@ -319,7 +304,7 @@ class Reference:
         del self.skipped[listed:-1]
 
     def _try(self, session: InferenceSession, case: Case, empty: dict[Case, dict[str, Array]]) -> bool:
-        if reason := _too_large(self.traits, case):
+        if reason := cases.why_not(self.traits, case):
             self.skipped.append(Skipped(self.provider, str(case), reason))
             return False
         try:
@@ -354,7 +339,7 @@ class Reference:
             "provider": self.provider,
             "library": library,
             "optimize": optimize,
-            "config": _config(self.traits) | ({} if integer_kernels else dict([sessions.WITHOUT_INTEGER_KERNELS])),
+            "config": config_of(self.traits) | ({} if integer_kernels else dict([sessions.WITHOUT_INTEGER_KERNELS])),
             "profile": None if profile is None else profile.prefix,
         }
         if not self.traits.random:
@@ -362,38 +347,6 @@ class Reference:
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             copy = seeded(model, Path(folder) / "seeded.onnx")
             return sessions.open_session(copy, data_folder=model.parent, **options)
-
-
-def run_ahead(model: Path, traits: Traits, pinned: Sizes | None) -> Ahead[Case]:
-    """Begin a session on the CPU for a Reference of these, and run its first case. pinned: None to run none."""
-    case = None if pinned is None else Case(tuple(_usual(traits, pinned)[0].items()), SEEDS[0])
-    if case is None or _too_large(traits, case):
-        return Ahead(model, _config(traits), Case((), SEEDS[0]), None)
-    sizes, seed = dict(case.sizes), case.seed
-    return Ahead(model, _config(traits), case, lambda: samples.draw(traits.inputs, sizes, seed, traits.uses))
-
-
-def _config(traits: Traits) -> dict[str, str]:
-    """Entries of the configuration of every session of the original's forms."""
-    left_out = ";".join(traits.trapping_optimizers)
-    return {**_CONFIG, **({sessions.WITHOUT_OPTIMIZERS: left_out} if left_out else {})}
-
-
-def _usual(traits: Traits, pinned: Sizes) -> list[Sizes]:
-    """The sizes that are tried first, in order."""
-    return _unique(samples.fitted(traits.inputs, sizes, pinned) for sizes in samples.usual_sizes(traits.inputs))
-
-
-def _too_large(traits: Traits, case: Case) -> str:
-    """Why a case is not tried, "" where it is."""
-    needed = 0 if case.data else samples.bytes_of(traits.inputs, dict(case.sizes))
-    if needed <= _LARGEST_INPUTS:
-        return ""
-    return f"its inputs would take {needed:,} bytes; at most {_LARGEST_INPUTS:,} are tried"
-
-
-def _unique(all_sizes: Iterable[Sizes]) -> list[Sizes]:
-    return [dict(items) for items in dict.fromkeys(tuple(s.items()) for s in all_sizes)]
 
 
 def _unsupported_kinds(traits: Traits) -> None:

@@ -26,11 +26,11 @@ from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
-from onnxopt.verification.ahead import Ahead
+from onnxopt.verification.ahead import Ahead, run_ahead
 from onnxopt.verification.compare import Limit
 from onnxopt.verification.emulation.emulate import Emulation
 from onnxopt.verification.executed import EMULATED, Execution, Profile, combined, executions
-from onnxopt.verification.reference import Case, Check, NotRunnable, Reference, Skipped, run_ahead
+from onnxopt.verification.reference import Check, NotRunnable, Reference, Skipped
 from onnxopt.verification.user_data import UserData
 
 _AHEAD_BELOW = 1 << 30  # bytes of a model whose session lies in memory beside other work
@@ -150,7 +150,7 @@ def _kept(earlier: VerificationReport, again: Collection[str]) -> list[Execution
     return [row for row in earlier.executed or () if row.provider != EMULATED or EMULATED not in again]
 
 
-def open_ahead(model: Path, traits: Traits, model_bytes: int, pinned: Sizes | None) -> Ahead[Case] | None:
+def open_ahead(model: Path, traits: Traits, model_bytes: int, pinned: Sizes | None) -> Ahead | None:
     """Run the original's first case on the CPU in the background, for `references`; None where that does not suit.
 
     pinned: sizes that the user gave; None where inputs are not drawn, to create the session alone. ONNX Runtime creates
@@ -174,7 +174,7 @@ def references(
     providers: Sequence[str] | None = None,
     seconds: float = 1.0,
     library: Path | None = None,
-    ahead: Ahead[Case] | None = None,
+    ahead: Ahead | None = None,
     data: Sequence[UserData] = (),
 ) -> list[Reference]:
     """The original on each provider (default: the CPU, and CUDA where a device is usable, without those that fail).

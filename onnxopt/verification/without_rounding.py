@@ -17,8 +17,9 @@ from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import unrounded, widening
+from onnxopt.verification.cases import Case
 from onnxopt.verification.compare import LIMITS, QUANTIZED, Array, Difference, Limit
-from onnxopt.verification.exactness import Case, Float32
+from onnxopt.verification.exactness import Float32
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _NARROW = frozenset({"float16", "bfloat16"})
 
 
-class Original(Protocol[Case]):
+class Original(Protocol):
     """The original and its outputs, see verification/reference.py."""
 
     model: Path
@@ -56,7 +57,7 @@ def decides(difference: Difference, traits: Traits) -> bool:
     return "float" in difference.dtype and difference.excess * LIMITS[QUANTIZED] > LIMITS["float32"]
 
 
-def of(original: Original[Case]) -> Float32[Case] | None:
+def of(original: Original) -> Float32 | None:
     """The original's outputs without its rounding; None for models that do not round, and where it does not run so."""
     traits = original.traits
     if traits.random or traits.lowered:
@@ -71,14 +72,14 @@ def of(original: Original[Case]) -> Float32[Case] | None:
     return None
 
 
-def _widened(original: Original[Case], *, rounded: bool) -> dict[Case, dict[str, Array]]:
+def _widened(original: Original, *, rounded: bool) -> dict[Case, dict[str, Array]]:
     """rounded: each result rounded to 16 bits, by ORT without optimizations, which would take that out again."""
     make = functools.partial(widening.widen, rounded=rounded)
     return _run(original, make, widening.widened, "not in float32", optimize=not rounded)
 
 
 def _run(
-    original: Original[Case],
+    original: Original,
     make: Callable[[Path, Path], Path],
     fed: Callable[[Any], Any],
     otherwise: str,

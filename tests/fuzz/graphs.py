@@ -31,7 +31,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxopt import pipeline
 from onnxopt.graph import traits
 from onnxopt.program import operators
-from onnxopt.verification import reference, samples
+from onnxopt.verification import cases, samples
 from onnxopt.verification.compare import Limit, compare
 from tests.fuzz import index as fuzz_index
 from tests.support.fusing import cpu_kernels_forced
@@ -246,7 +246,7 @@ def original_errs(path: Path, output: str) -> bool:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     evaluator = ReferenceEvaluator(str(path))
     limit = Limit.of(known.precision, float_decides=True)
-    for sizes, seed in itertools.product(samples.usual_sizes(known.inputs), reference.SEEDS):
+    for sizes, seed in itertools.product(samples.usual_sizes(known.inputs), cases.SEEDS):
         feeds = samples.draw(known.inputs, sizes, seed, known.uses)
         (expected,), (found,) = evaluator.run([output], feeds), session.run([output], feeds)
         if not compare(expected, found, limit).ok:
