@@ -10,7 +10,8 @@
 //   past_key(at), past_value(at)        where they lie in the cache, as Code
 //   new_key(token), new_value(token)    and among the new tokens
 //   writes(token), present_key(at), present_value(at)    whether the block stores them, and where
-//   mask(row, at)         what is added to the score, where it is masked
+//   mask_row(row)         where it is masked: what is added to the row's scores, as mask_of (key_masks.cuh) has it, by
+//   keys
 #pragma once
 
 #include "device/dtypes.cuh"

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "attention/cache.cuh"
+#include "attention/key_masks.cuh"
 #include "device/dtypes.cuh"
 #include "device/dynamic_shared.cuh"
 #include "device/scalar.cuh"
@@ -66,14 +67,14 @@ struct CacheLanes {
   using Code = typename Codes::Code;
   using Words = typename Codes::Words;
   using Scales = typename Codes::Scales;
+  using Masks = KeyMasks<T, kAtOnce, kUnroll, kMasked>;
 
-  // Adds kUnroll keys, kKeys apart from `first` on, to what each row attends to. Every lane of the warp takes part;
-  // keys that are not valid count nothing.
-  template <typename Number, typename Cache>
-  __device__ static void add(const Cache& cache, const float (&query)[kAtOnce][kVector],
-                             const Vector<Number, kVector> (&keys)[kUnroll],
+  // Adds kUnroll keys to what each row attends to. Every lane of the warp takes part; keys that are not valid count
+  // nothing.
+  template <typename Number>
+  __device__ static void add(const float (&query)[kAtOnce][kVector], const Vector<Number, kVector> (&keys)[kUnroll],
                              const Vector<Number, kVector> (&values)[kUnroll], const bool (&valid)[kUnroll],
-                             unsigned first, int base, Attended<kVector> (&attended)[kAtOnce]) {
+                             const Masks& masks, Attended<kVector> (&attended)[kAtOnce]) {
 #pragma unroll
     for (int r = 0; r < kAtOnce; ++r) {
       float score[kUnroll];
@@ -85,9 +86,7 @@ struct CacheLanes {
         for (int j = 0; j < kVector; ++j) score[u] += query[r][j] * widen(keys[u].at[j]);
 #pragma unroll
         for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) score[u] += shuffle_xor(score[u], lanes);
-        if constexpr (kMasked) {
-          if (valid[u]) score[u] += cache.mask(min(base + r, kRows - 1), first + u * kKeys);
-        }
+        if constexpr (kMasked) score[u] += masks.at(r, u);
         if (valid[u] && !(score[u] <= top)) top = score[u];  // NaN shows
       }
       attended[r].scale_to(top);
@@ -124,6 +123,7 @@ struct CacheLanes {
 #pragma unroll
       for (int j = 0; j < kVector; ++j) query[r][j] = codes.of_query(cache.scale * widen(words.at[j]), j);
     }
+    const typename Masks::Rows mask_rows = Masks::rows_of(cache, base, 1, kRows - 1);
     for (unsigned first = cache.begin; first < cache.end; first += kKeys * kLoads) {
       Words keys[kLoads] = {};
       Words values[kLoads] = {};
@@ -134,6 +134,8 @@ struct CacheLanes {
         valid[u] = at < cache.end;
         if (valid[u]) load(cache, codes, at, part, keys[u], values[u]);
       }
+      Masks masks;
+      masks.load(mask_rows, first + key, kKeys, cache.end);
 #pragma unroll
       for (int u = 0; u < kLoads; ++u) {
         const unsigned at = first + u * kKeys + key;
@@ -143,12 +145,13 @@ struct CacheLanes {
       }
       if constexpr (Codes::kSame) {
         static_assert(kParts == 1, "nothing is converted");
-        add<T>(cache, query, keys, values, valid, first + key, base, attended);
+        add<T>(query, keys, values, valid, masks, attended);
       } else {
 #pragma unroll
         for (int u = 0; u < kLoads; u += kUnroll) {
           const typename Codes::template Numbers<kUnroll> of(keys, values, valid, u);
-          add<float>(cache, query, of.keys, of.values, of.valid, first + u * kKeys + key, base, attended);
+          if (u > 0) masks.load(mask_rows, first + u * kKeys + key, kKeys, cache.end);
+          add<float>(query, of.keys, of.values, of.valid, masks, attended);
         }
       }
     }

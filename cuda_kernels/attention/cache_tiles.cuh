@@ -9,6 +9,7 @@
 #pragma once
 
 #include "attention/cache.cuh"
+#include "attention/key_masks.cuh"
 #include "device/copy_async.cuh"
 #include "device/dynamic_shared.cuh"
 #include "device/matrix_words.cuh"
@@ -34,6 +35,7 @@ struct CacheTiles {
   using Tile = FlashTile<kWidth, kWidth, 1, 16, kStages == 1 ? 1 : 2, 16>;
   using Products = FlashProducts<T, Tile, true>;
   using Softmax = FlashSoftmax<CacheOp<T, kMasked>, Tile>;
+  using Masks = KeyMasks<T, 2, 2, kMasked>;  // of the lane's rows and of two keys in a row
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kParts = kWidth / 8;  // of a row, 16 bytes each
   static constexpr int kOfLane = (16 * kParts + 31) / 32;
@@ -96,20 +98,15 @@ struct CacheTiles {
   }
 
   // Scores of the lane, of rows lane / 4 and that plus 8, as Softmax::weigh takes them.
-  template <typename Cache>
-  __device__ static void finish(const Cache& cache, unsigned first, float scale, typename Products::Scores& s) {
+  __device__ static void finish(const Masks (&masks)[Tile::kKeyTiles], unsigned first, unsigned end, float scale,
+                                typename Products::Scores& s) {
     const unsigned lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < Tile::kKeyTiles; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const unsigned at = first + 8 * j + lane % 4 * 2 + e % 2;
-        const int row = lane / 4 + e / 2 * 8;
-        if constexpr (kMasked) {
-          const float mask = row < kRows && at < cache.end ? kFlashLog2E * cache.mask(row, at) : 0.0f;
-          s.at[j][e] = ::fmaf(s.at[j][e], scale, mask);
-        }
-        if (at >= cache.end) s.at[j][e] = Softmax::nothing();
+        if constexpr (kMasked) s.at[j][e] = ::fmaf(s.at[j][e], scale, kFlashLog2E * masks[j].at(e / 2, e % 2));
+        if (first + 8 * j + lane % 4 * 2 + e % 2 >= end) s.at[j][e] = Softmax::nothing();
       }
     }
   }
@@ -131,6 +128,7 @@ struct CacheTiles {
     typename Softmax::Rows rows;
     const uint32_t queries = shared_address(dynamic_shared());
     Products::hold(queries, held);
+    const typename Masks::Rows mask_rows = Masks::rows_of(cache, threadIdx.x % 32 / 4, 8, kRows - 1);
     unsigned stage = 0;
 #pragma unroll 1
     for (unsigned first = cache.begin + warp * 16; first < cache.end; first += kStep, next += kStep) {
@@ -144,11 +142,16 @@ struct CacheTiles {
         __syncwarp();  // what all lanes have asked for is there, and all have read the tile before
         fetch(cache, next, mine + (stage == 0 ? kStages - 1 : stage - 1) * Tile::kStageBytes);
       }
+      Masks masks[Tile::kKeyTiles];
+#pragma unroll
+      for (int j = 0; j < Tile::kKeyTiles; ++j) {
+        masks[j].load(mask_rows, first + 8 * j + threadIdx.x % 4 * 2, 1, cache.end);
+      }
       unsigned char* const tile = mine + stage * Tile::kStageBytes;
       keep(cache, first, tile);
       typename Products::Scores s;
       Products::score(held, queries, shared_address(tile), s);
-      finish(cache, first, scale, s);
+      finish(masks, first, cache.end, scale, s);
       Softmax::weigh(scale, s, rows);
       Products::add_values(s, shared_address(tile) + Tile::kKeyBytes, rows.y);
       stage = stage + 1 == kStages ? 0 : stage + 1;

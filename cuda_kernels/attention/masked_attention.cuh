@@ -12,10 +12,6 @@
 
 namespace onnxopt {
 
-// Finite masks of less than this hide a key. As sums they would all be below kNoScore, and a row that hides all of its
-// keys so, as those of padding do, would be not a number instead of a mean.
-constexpr float kLeastMask = -1e29f;
-
 constexpr int kMostNew = 16;  // tokens
 
 // Where a row of a block lies: `row` counts the heads of all tokens of a group.
@@ -32,12 +28,6 @@ struct MaskedRow {
     return (token_of_all * params.groups * params.heads + head) * width;
   }
 };
-
-template <typename T>
-__device__ inline float mask_at(const T* row, unsigned key) {
-  const float mask = widen(row[key]);
-  return mask < kLeastMask && mask >= -3.4028235e38f ? kLeastMask : mask;
-}
 
 // Which of the new tokens is key `at` of the longer cache; -1 for none. slots: of new tokens in the cache, where it has
 // room for them; the last one counts where several have the same, as ScatterND leaves open.
@@ -70,6 +60,7 @@ struct MaskedCache {
   unsigned end;
   float scale;
   bool in_place;
+  bool has_new;  // keys of the block are new tokens
 
   __device__ MaskedCache(const MaskedAttentionParams& params, const int (&new_slots)[kMostNew])
       : p(params), slots(new_slots), scale(params.scale) {
@@ -89,6 +80,14 @@ struct MaskedCache {
     begin = split * p.split_tokens;
     end = min(begin + p.split_tokens, p.keys);
     in_place = kSlots && p.past_k == p.present_k && p.past_v == p.present_v;
+    has_new = end > p.past;
+    if constexpr (kSlots) {
+      has_new = false;
+      for (unsigned t = 0; t < p.tokens; ++t) {
+        const unsigned slot = slots[t];
+        has_new = has_new || (slot >= begin && slot < end);
+      }
+    }
   }
 
   __device__ static uint64_t offset(unsigned at) { return static_cast<uint64_t>(at) * kWidth; }
@@ -97,7 +96,7 @@ struct MaskedCache {
     return MaskedRow(p, of_all, min(chunk * kRows + row, p.tokens * p.heads - 1));
   }
   __device__ const T* query(int row) const { return static_cast<const T*>(p.q) + row_of(row).at(p, of_all, kWidth); }
-  __device__ int new_token(unsigned at) const { return new_token_at<kSlots>(at, p, slots); }
+  __device__ int new_token(unsigned at) const { return has_new ? new_token_at<kSlots>(at, p, slots) : -1; }
   __device__ const Code* past_key(unsigned at) const { return past_k + offset(at); }
   __device__ const Code* past_value(unsigned at) const { return past_v + offset(at); }
   __device__ const T* new_key(int token) const { return new_k + token * step(); }
@@ -105,9 +104,9 @@ struct MaskedCache {
   __device__ bool writes(int token) const { return chunk == 0 && (!in_place || token >= 0); }
   __device__ Code* present_key(unsigned at) const { return present_k + offset(at); }
   __device__ Code* present_value(unsigned at) const { return present_v + offset(at); }
-  __device__ float mask(int row, unsigned at) const {
+  __device__ const T* mask_row(int row) const {
     const MaskedRow of = row_of(row);
-    return mask_at(masks + of.head * p.mask_head + of.token * p.mask_token, at);
+    return masks + of.head * p.mask_head + of.token * p.mask_token;
   }
 };
 

@@ -57,7 +57,6 @@ struct TokenCache {
   __device__ static bool writes(int /*token*/) { return true; }
   __device__ Code* present_key(unsigned at) const { return present_k + offset(at); }
   __device__ Code* present_value(unsigned at) const { return present_v + offset(at); }
-  __device__ static float mask(int /*row*/, unsigned /*at*/) { return 0.0f; }
 };
 
 template <typename T, int kWidth, int kHeads, int kThreads, int kStages>
