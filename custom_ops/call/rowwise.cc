@@ -142,7 +142,7 @@ void RowKernel::Compute(OrtKernelContext* context) const {
   const RowProgram& program = rows_;
   if (program.index) return ComputeIndexed(context);
   Shape inputs[kMaxInputs];
-  Shape views[2];
+  Shape views[2] = {};
   Grid grid;
   for (std::size_t k = 0; k < program.inputs.size(); ++k) {
     grid.domain.input[k] = InputTensor(context, k, &inputs[k]);

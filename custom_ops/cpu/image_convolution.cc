@@ -99,6 +99,7 @@ class ImageJob {
     const std::vector<float> every =
         Widened(x, (image * call_.height + h) * call_.width * channels, call_.width * channels);
     std::vector<float> line;
+    line.reserve(static_cast<std::size_t>(call_.width));
     for (std::int64_t w = 0; w < call_.width; ++w) line.push_back(every[w * channels + c]);
     return line;
   }
@@ -121,6 +122,7 @@ class ImageJob {
     before_->Run(pixels.data(), 0, prepared.data());
     const std::vector<float> every = Widened(prepared.data(), 0, static_cast<std::int64_t>(count));
     std::vector<float> line;
+    line.reserve(static_cast<std::size_t>(call_.width));
     for (std::int64_t w = 0; w < call_.width; ++w) line.push_back(every[w * channels + c]);
     return line;
   }

@@ -78,9 +78,11 @@ class ScanJob {
       : scan_(scan), grid_(grid), element_(element), output_(output), slab_(grid.columns * grid.inner) {}
 
   // Cuts the work into parts, which `parallel` runs side by side: parallel(count, body) calls body(k) for every k below
-  // count. What parts are does not depend on the threads, and neither do results. wanted: how many there should be.
+  // count. What parts are does not depend on the threads, and neither do results. wanted: how many there should be, at
+  // least one.
   template <typename Parallel>
   void Run(std::uint64_t wanted, Parallel&& parallel) {
+    if (grid_.outer == 0 || wanted == 0) return;
     if (grid_.outer >= wanted || grid_.columns < 2 * PartColumns()) {
       const std::uint64_t task = (grid_.outer - 1) / wanted + 1;
       parallel((grid_.outer - 1) / task + 1, [&](std::uint64_t t) {

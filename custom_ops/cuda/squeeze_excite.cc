@@ -71,7 +71,8 @@ void SqueezeExciteCudaKernel::LaunchMap(const SqueezeExciteCall& call, SqueezeEx
     launch->params.sums = sums;
     params->sums = sums;
     params->tiles = static_cast<int>(launch->tiles);
-    params->folded = sums + rows * of_row / sizeof(float);
+    const std::uint64_t floats = rows * of_row / sizeof(float);
+    params->folded = sums + floats;
     params->tiles_of_fold = static_cast<int>(CeilDiv(launch->tiles, folds));
     params->folds = static_cast<int>(CeilDiv(launch->tiles, static_cast<std::uint64_t>(params->tiles_of_fold)));
   };

@@ -53,6 +53,7 @@ constexpr T Highest() {
 }
 
 // Two's complement arithmetic: C++ leaves signed overflow undefined.
+// NOLINTBEGIN(bugprone-macro-parentheses): an operator has none
 #define ONNXOPT_WRAPPING(Name, op)                                   \
   struct Name {                                                      \
     template <typename T>                                            \
@@ -61,6 +62,7 @@ constexpr T Highest() {
       return static_cast<T>(static_cast<W>(x) op static_cast<W>(y)); \
     }                                                                \
   };
+// NOLINTEND(bugprone-macro-parentheses)
 ONNXOPT_WRAPPING(Add, +)
 ONNXOPT_WRAPPING(Sub, -)
 ONNXOPT_WRAPPING(Mul, *)

@@ -49,8 +49,7 @@ Descriptor CompiledKernels::Made(const ConvolutionGraph& graph) const {
       kernels.SetText(Name::kCacheJson, *text);
       kernels.Finalize("cuDNN does not take kernels that were kept");
       return kernels;
-    } catch (const cudnn::Refused&) {
-      // They are compiled anew.
+    } catch (const cudnn::Refused&) {  // NOLINT(bugprone-empty-catch): they are compiled anew
     }
   }
   Descriptor kernels(api_, cudnn::kKernelCache);
@@ -66,8 +65,7 @@ void CompiledKernels::Keep() {
     if (bytes == bytes_) return;
     Kept().Write(key_, kernels_->Text(Name::kCacheJson));
     bytes_ = bytes;
-  } catch (const cudnn::Refused&) {
-    // Later processes compile them again.
+  } catch (const cudnn::Refused&) {  // NOLINT(bugprone-empty-catch): later processes compile them again
   }
 }
 

@@ -147,7 +147,8 @@ void Plan::Run(cublaslt::Handle handle, const Operands& operands, const Scratch&
 void Plan::RunWith(const Candidate& candidate, cublaslt::Handle handle, const Operands& operands, void* workspace,
                    Stream stream) {
   if (operands.bias != nullptr) {
-    api_.Check(api_.cublasLtMatmulDescSetAttribute(operation_, cublaslt::kBiasPointer, &operands.bias, sizeof(void*)),
+    const void* const bias = static_cast<const void*>(&operands.bias);
+    api_.Check(api_.cublasLtMatmulDescSetAttribute(operation_, cublaslt::kBiasPointer, bias, sizeof(void*)),
                "cannot set the bias");
   }
   const float beta = operands.residual == nullptr ? 0.0F : gemm_.beta;

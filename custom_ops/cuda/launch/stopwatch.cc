@@ -98,6 +98,7 @@ double Stopwatch::Microseconds(Body&& body) const {
 
 std::pair<Timed, Timed> Stopwatch::Fastest(std::size_t ways, const std::function<void(std::size_t)>& run) const {
   std::vector<Timed> times;
+  times.reserve(ways);
   const auto time = [&](std::size_t way) { return Microseconds([&] { run(way); }); };
   for (std::size_t way = 0; way < ways; ++way) times.push_back({way, time(way)});
   const auto faster = [](const Timed& a, const Timed& b) { return a.microseconds < b.microseconds; };
