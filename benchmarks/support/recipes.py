@@ -17,6 +17,7 @@ _COLUMNS = "/columns"  # suffix that rewriting gives a convolution's weight as t
 _TRANSPOSED = "_transposed"  # suffix that the optimizer gives a weight whose transpose it stores
 _SCALED = "/scaled"  # suffix that rewriting gives a matrix whose columns it multiplied
 _CODES = "_16_bits"  # suffix that the optimizer gives 8-bit codes that it stores as float16
+_QUANTIZED = "_quantized"  # suffix that ONNX Runtime's quantizer gives codes; their scale has _scale
 _CODES_TURNED = "_8_bits"  # suffix that the optimizer gives 8-bit floats that it joins or transposes
 _NHWC = "_nhwc"  # suffix that the layout pass gives the weight of a convolution
 _HEADS = re.compile(r"(.+)/heads(\d)_(\d+)_(\d+)")  # name of a weight whose heads graph/rewrite/head_axis.py pads
@@ -35,7 +36,8 @@ class Recipe:
     graph/rewrite/convolutions.py lays it out. order: the one weight's dims are permuted. factors, scale: the one
     weight's columns are multiplied by the elements of a weight of this name over `scale`, in float64, and rounded.
     transposed: the matrix that results is transposed. first_bytes: the first bytes of the one weight are taken.
-    widened: int8 codes become float16 at the end.
+    widened: int8 codes become float16 at the end. scales: of each weight of codes, which are multiplied by it over the
+    largest of all.
     """
 
     names: tuple[str, ...]
@@ -47,6 +49,7 @@ class Recipe:
     first_bytes: int | None = None
     widened: bool = False
     rows: bool = False
+    scales: tuple[str, ...] = ()
 
     def data(self, weights: Weights, dims: Sequence[int]) -> bytes | None:
         """The raw bytes of a tensor of these dims; None where the weights do not have the shapes that this takes."""
@@ -54,6 +57,8 @@ class Recipe:
         arrays = [array for array in found if array is not None]
         if len(arrays) < len(found) or (self.factors and self.factors not in weights):
             return None
+        if self.scales:
+            arrays = _in_steps_of_one(arrays, [numpy_helper.to_array(weights[name]) for name in self.scales])
         changes = (self.names[0] not in weights, self.columns, self.order, self.factors, self.transposed, self.widened)
         if len(self.names) == 1 and not any(changes):
             return weights[self.names[0]].raw_data[: self.first_bytes]
@@ -121,6 +126,9 @@ class Recipes:
         if base.endswith(_CODES):
             names = tuple(base.removesuffix(_CODES).split("+"))
             yield from (Recipe(names, transposed=turned, widened=True) for turned in (True, False))
+            scales = tuple(f"{name.removesuffix(_QUANTIZED)}_scale" for name in names)
+            if all(name in self._weights for name in scales):
+                yield from (Recipe(names, transposed=turn, widened=True, scales=scales) for turn in (True, False))
         if base.endswith(_CODES_TURNED):
             yield Recipe(tuple(base.removesuffix(_CODES_TURNED).split("+")), transposed=True)
         if base.endswith(_COLUMNS):
@@ -176,6 +184,13 @@ def _weight(weights: Weights, name: str) -> np.ndarray | None:
     if array is None or array.ndim <= axis or array.shape[axis] % size:
         return None
     return _padded(array, axis, size, padded)
+
+
+def _in_steps_of_one(codes: Sequence[np.ndarray], scales: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Codes of one scale each times that over the largest, as graph/passes/code_operands.py computes them."""
+    wide = [scale.astype(np.float32) for scale in scales]
+    step = max(scale.max() for scale in wide)
+    return [array * (scale / step) for array, scale in zip(codes, wide, strict=True)]
 
 
 def _scaled(array: np.ndarray, factors: np.ndarray, scale: float) -> np.ndarray:

@@ -298,12 +298,30 @@ __device__ inline T select(bool condition, T if_true, T if_false) {
   return condition ? if_true : if_false;
 }
 
+constexpr float kRounds = 12582912.0f;  // 1.5 * 2^23: the last bit of a sum with it is worth 1
+
 // x / y for a constant y between 2^-60 and 2^60 whose significand is not all ones; inverse: 1 / y, rounded. Correctly
 // rounded from 2^-40 on, without a branch; what is smaller may be off by an ulp.
 __device__ inline float divide_by_constant(float x, float y, float inverse) {
   const float quotient = x * inverse;
   const float closer = ::fmaf(::fmaf(-quotient, y, x), inverse, quotient);
   return ::copysignf(closer == closer ? closer : quotient, quotient);  // it may be infinite, or -0
+}
+
+// x rounded half to even where |x| < 2^22, never to -0; what is farther from 0 stays that far. No conversion: a
+// multiprocessor has few units for those.
+__device__ inline float round_to_code(float x) {
+#ifdef __CUDA_ARCH__
+  return __fadd_rn(x, kRounds) - kRounds;  // the sum is not to become part of a product that x may be
+#else
+  return (x + kRounds) - kRounds;
+#endif
+}
+
+// A whole number that `Code`, of 8 or 16 bits, holds.
+template <typename Code>
+__device__ inline Code code_of(float x) {
+  return static_cast<Code>(__float_as_uint(add(x, kRounds)));
 }
 
 // x / n for a whole number n from 1 to 2^24: what rounding leaves of the quotient by one reciprocal is added to it.

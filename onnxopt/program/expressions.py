@@ -13,6 +13,7 @@ from onnxopt.program.pointwise import PRIMITIVES, Instruction
 
 # The result of each of these fits into a storage dtype without rounding if its float operands do.
 _KEEPS_STORAGE = frozenset({"neg", "abs", "sign", "min", "max", "floor", "ceil", "round", "select"})
+_EXACT = 2**24  # integers up to here are exact in float32
 _COMMUTES = frozenset({"add", "mul", "and", "or", "xor", "bit_and", "bit_or", "bit_xor", "eq"})
 
 
@@ -22,6 +23,7 @@ class Builder:
     def __init__(self, inputs: tuple[str, ...]):
         self.code: list[Instruction] = []
         self._known: dict[Any, Expr] = {}
+        self.whole: dict[int, Expr] = {}  # by the id of a code: the float of the same number
         self.inputs = tuple(Expr(self, k, DTYPES[d].compute, d) for k, d in enumerate(inputs))
         self._first = len(inputs)
 
@@ -101,7 +103,17 @@ class Expr:
 
     def cast(self, dtype: str) -> Expr:
         """This value converted to the compute dtype `dtype`; unchanged where it has that dtype already."""
+        if (number := self.builder.whole.get(self.id)) is not None and number.dtype == dtype:
+            return number
+        if type(self.constant) is int and dtype == "float32" and abs(self.constant) <= _EXACT:
+            return self.builder.const(self.constant, dtype)
         return self if dtype == self.dtype else self.builder.emit("cast", dtype, self)
+
+    def as_code(self, dtype: str) -> Expr:
+        """This whole number, which is not -0, in the integer dtype `dtype`. Converted back it is this value again."""
+        code = self.cast(dtype)
+        self.builder.whole[code.id] = self
+        return code
 
     def narrow(self, storage: str) -> Expr:
         """This value rounded to what `storage` (a 16-bit float dtype) can hold; unchanged where it fits already."""

@@ -9,6 +9,7 @@ ContribOperators.md. They are written over the primitives of program/pointwise.p
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -174,7 +175,9 @@ def _quantize(c: Call) -> Expr:
     y = (x / scale).round()
     if zero is not None and zero.constant != 0:
         y = y + zero.cast("float32")
-    return (y > low).where(y.min(high), low).cast(DTYPES[c.result].compute)
+    elif low < 0:
+        y = y + 0.0  # no code is -0
+    return (y > low).where(y.min(high), low).as_code(DTYPES[c.result].compute)
 
 
 def _dequantize(c: Call) -> Expr:
@@ -183,7 +186,10 @@ def _dequantize(c: Call) -> Expr:
     zero = c.args[2] if len(c.args) > 2 and c.operand not in FLOAT8 else None
     if zero is not None and zero.constant != 0:
         x = x - zero if c.operand == "int32" else x.cast("float32") - zero.cast("float32")
-    return x.cast("float32") * scale.cast("float32")
+    x = x.cast("float32")
+    if scale.constant != 1.0:
+        return x * scale.cast("float32")
+    return dataclasses.replace(x, exact_in="float16") if c.operand in _EIGHT_BITS else x
 
 
 def _of_codes(operands: Sequence[ir.DataType | None], attributes: Attributes) -> ir.DataType | None:
@@ -219,7 +225,8 @@ def _numbers_of(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, **_: Any) ->
 
 
 _SCALED = frozenset({"float32", "float16", "bfloat16"})
-_CODES = frozenset({"int8", "uint8", "int16", "uint16"})
+_EIGHT_BITS = frozenset({"int8", "uint8"})  # whose codes, and the differences of two, float16 holds exactly
+_CODES = _EIGHT_BITS | {"int16", "uint16"}
 _LARGEST_E4M3 = 448.0
 
 

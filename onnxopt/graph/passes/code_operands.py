@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.codes import constant, dtype_of
+from onnxopt.graph.codes import constant, dtype_of, is_dequantize, is_plain, scalar
 from onnxopt.graph.passes.new_nodes import NewNodes
 
 SUFFIX = "_16_bits"
@@ -34,17 +34,21 @@ class Codes:
     def is_constant(self) -> bool:
         return self.value.const_value is not None and not self.value.is_graph_input()
 
-    def centered(self) -> np.ndarray:
-        """The constant codes minus their zero points: int16, or float16."""
+    def centered(self, step: np.ndarray | None = None) -> np.ndarray:
+        """The constant codes minus their zero points: int16, or float16; times scale / step where a step is given."""
         codes = constant(self.value)
         assert codes is not None
         if self.dtype in FLOAT8:
             return codes.astype(np.float16)
-        zero = self.zero.astype(np.int16)
-        if self.axis is not None:
-            zero = zero.reshape([-1 if k == self.axis else 1 for k in range(codes.ndim)])
-        centered: np.ndarray = codes.astype(np.int16) - zero
-        return centered
+        centered: np.ndarray = codes.astype(np.int16) - self._along_axis(self.zero.astype(np.int16), codes.ndim)
+        if step is None:
+            return centered
+        factor = self._along_axis(self.scale.astype(np.float32) / np.float32(step), codes.ndim)
+        return (centered * factor).astype(np.float16)
+
+    def _along_axis(self, array: np.ndarray, rank: int) -> np.ndarray:
+        """One number, or one for each position of the axis, to be broadcast to the codes."""
+        return array if self.axis is None else array.reshape([-1 if k == self.axis else 1 for k in range(rank)])
 
     def fits_int8(self) -> bool:
         """Whether the constant codes minus their zero points are int8 again."""
@@ -105,6 +109,10 @@ class Operands:
             else:
                 value = self._in_sixteen_bits(codes)
             return self._scaled(new, value, codes.scale, turned and codes.is_constant)
+        if codes.scale.dtype == np.float16:
+            constants = codes.is_constant
+            value = self._weight(new, [codes], turned, False) if constants else self._in_sixteen_bits(codes)
+            return self._scaled(new, value, codes.scale, turned and constants)
         if not codes.is_constant:
             scale, zero = new.constant(codes.scale), new.constant(codes.zero)
             shape = new.add("Shape", [self._in_sixteen_bits(codes)], ir.DataType.INT64)
@@ -144,6 +152,24 @@ class Operands:
         joined = dataclasses.replace(joined, scale=np.full(zeros.shape, scale, np.float32), axis=1)
         return self._numbers(new, value, joined, zeros, True, weights[0].dtype)
 
+    def in_steps_of_one(self, new: NewNodes, products: Sequence[Product], scale: np.ndarray) -> ir.Value:
+        """The weights of products side by side as float16 numbers, in steps of one scale."""
+        value = self._weight(new, [p.b for p in products], products[0].turned, False, scale)
+        return self._scaled(new, value, scale, products[0].turned)
+
+    def replace_readers(self) -> None:
+        """Let readers of codes of a float16 graph read their 16-bit form, where that leaves no reader of the codes."""
+        for (value, zero), sixteen in self._sixteen.items():
+            readers = [use.node for use in value.uses()]
+            others = [r for r in readers if r is not _maker(sixteen)]
+            if value.is_graph_output() or not all(_reads_float16(r, zero) for r in others):
+                continue
+            for reader in others:
+                old = reader.outputs[0]
+                numbers = NewNodes(self._graph, reader).add("Mul", [sixteen, reader.inputs[1]], ir.DataType.FLOAT16)
+                numbers.name, numbers.type, numbers.shape = old.name, old.type, old.shape
+                old.replace_all_uses_with(numbers, replace_graph_outputs=True)
+
     def _scaled(self, new: NewNodes, value: ir.Value, scale: np.ndarray, turned: bool) -> ir.Value:
         """The numbers of 8-bit floats, in the dtype of `scale`. They may have one scale for the whole tensor only."""
         float32, dtype = ir.DataType.FLOAT, ir.DataType.from_numpy(scale.dtype)
@@ -154,17 +180,28 @@ class Operands:
         value = new.add("Mul", [value, one], float32)
         return value if dtype == float32 else new.add("Cast", [value], dtype, [ir.AttrInt64("to", int(dtype))])
 
-    def _weight(self, new: NewNodes, weights: Sequence[Codes], turned: bool, eight_bits: bool) -> ir.Value:
-        """Constants in 16 bits or as they are, as they lie or turned; several of them side by side."""
+    def _weight(
+        self,
+        new: NewNodes,
+        weights: Sequence[Codes],
+        turned: bool,
+        eight_bits: bool,
+        step: np.ndarray | None = None,
+    ) -> ir.Value:
+        """Constants in 16 bits or as they are, as they lie or turned; several of them side by side.
+
+        step: what the numbers are multiples of; None for codes.
+        """
         if eight_bits and not turned:
             return weights[0].value
         dtype = weights[0].dtype if eight_bits else ir.DataType.FLOAT16
         shapes = [w.value.const_value.shape.numpy() for w in weights if w.value.const_value is not None]
         dims = (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
-        key = (*((w.value, w.zero.tobytes(), w.axis) for w in weights), turned, eight_bits)
+        of_step = None if step is None else (float(step), *(w.scale.tobytes() for w in weights))
+        key = (*((w.value, w.zero.tobytes(), w.axis) for w in weights), turned, eight_bits, of_step)
 
         def evaluate() -> np.ndarray:
-            parts = [constant(w.value) if eight_bits else w.centered() for w in weights]
+            parts = [constant(w.value) if eight_bits else w.centered(step) for w in weights]
             codes = np.concatenate([p for p in parts if p is not None], axis=-1)
             return np.ascontiguousarray(codes.T if turned else codes).astype(dtype.numpy())
 
@@ -186,3 +223,17 @@ class Operands:
                 exact = new.add("DequantizeLinear", operands, ir.DataType.FLOAT)
             self._sixteen[key] = new.add("Cast", [exact], sixteen, [ir.AttrInt64("to", int(sixteen))])
         return self._sixteen[key]
+
+
+def _maker(sixteen: ir.Value) -> ir.Node | None:
+    """The DQ of scale 1 in front of the Cast to 16 bits."""
+    cast = sixteen.producer()
+    return None if cast is None or cast.inputs[0] is None else cast.inputs[0].producer()
+
+
+def _reads_float16(node: ir.Node, zero: int) -> bool:
+    """Whether a node is a DQ to float16 of codes with this zero point, and of one scale."""
+    if not is_dequantize(node) or not is_plain(node) or dtype_of(node.inputs[1]) != ir.DataType.FLOAT16:
+        return False
+    point = scalar(node.inputs[2]) if len(node.inputs) > 2 else None
+    return (0 if point is None else int(point.reshape(()))) == zero

@@ -19,6 +19,12 @@ Scales of columns, and of several weights side by side, become a factor behind a
 
     MatMul(a, DQ(W, t[n])) -> Mul(MatMul(a, DQ(W', max t)), t / max t)
     MatMul(a, DQ(V, s)), MatMul(a, DQ(W, t)) -> Split(Mul(MatMul(a, DQ([V' W'], max)), [s t] / max))
+
+In a float16 graph, whose DequantizeLinear rounds weights to float16 too, they become part of the weight instead. There
+is no integer kernel of ONNX Runtime for such a product, so numbers are x16 times the scale, and nobody reads the codes
+of 8 bits:
+
+    MatMul(DQ(x, s, z), DQ(W, t[n])) -> MatMul(Mul(Cast(x16), s), Mul(Cast(W16 * (t / max t)), max t))
 """
 
 from __future__ import annotations
@@ -54,6 +60,7 @@ _TAKE_SPLIT = {
     _ATTENTION,
 }  # for a Split costs less than products
 _MULTIPLE = 16  # of a weight's sides, which cuBLASLt asks for
+_LEAST = 2.0**-14  # normal number of float16
 _SMALLEST = 128  # side of a weight; smaller ones take as long in 16 bits
 # Rows that are known. Fewer read codes by a kernel for few rows, more by cuBLASLt; these are multiplied in 16 bits.
 ROWS_AS_FLOATS = range(9, 17)
@@ -119,6 +126,12 @@ def _widens(node: ir.Node | None) -> bool:
     return maker is not None and maker.op_type == "Cast" and maker.attributes.get_int("to", 0) == _E4M3
 
 
+def _holds_steps(product: Product, largest: np.floating) -> bool:
+    """Whether codes times scale / largest are none of float16's subnormal numbers, which are less exact."""
+    codes, scales = product.b, np.abs(product.b.scale.astype(np.float32))
+    return codes.is_constant and codes.dtype not in FLOAT8 and bool((scales >= _LEAST * abs(largest)).all())
+
+
 class _Products:
     """The products of one graph."""
 
@@ -138,6 +151,7 @@ class _Products:
                 self._rewrite_one(products[0])
             else:
                 self._rewrite_with_factor(products)
+        self._operands.replace_readers()
         return sum(map(len, groups.values()))
 
     def _product(self, node: ir.Node) -> Product | None:
@@ -267,12 +281,15 @@ class _Products:
         numbers = self._known.ir_dtype(first.outputs[0])
         scales = np.concatenate([p.scales() for p in products])
         largest = scales[np.abs(scales).argmax()]
-        differ = bool((scales != largest).any())
-        stored = numbers if source.eight_bits and not differ and numbers is not None else ir.DataType.FLOAT
+        folded = numbers == ir.DataType.FLOAT16 and all(_holds_steps(p, largest) for p in products)
+        differ = bool((scales != largest).any()) and not folded
+        stored = numbers if (source.eight_bits or folded) and not differ and numbers is not None else ir.DataType.FLOAT
         dtype = stored.numpy()
         of_a = dataclasses.replace(source.a, scale=source.a.scale.astype(dtype))
         a = self._operands.operand(new, of_a, False, source.eight_bits)
-        if len(products) > 1:
+        if folded:
+            b = self._operands.in_steps_of_one(new, products, largest.astype(dtype))
+        elif len(products) > 1:
             b = self._operands.side_by_side(new, products, largest.astype(dtype))
         else:
             scale = np.full_like(source.b.scale, largest, dtype)

@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
+from onnxopt.kinds.pointwise import code_arithmetic
 from onnxopt.kinds.pointwise.access_modes import MOST_NEIGHBOURS, columns, runs
 from onnxopt.program.dtypes import DTYPES, FLOAT8
 from onnxopt.program.extents import Extent, product
@@ -206,7 +207,7 @@ def seen_by_casts(program: Program) -> set[int]:
 
 def _makes_codes(instruction: Instruction) -> bool:
     """Whether an instruction rounds so coarsely that the error of its operand may move the result by a large step."""
-    return instruction.op == "cast" or instruction.storage in FLOAT8
+    return instruction.op in ("cast", "round") or instruction.storage in FLOAT8
 
 
 def statements(
@@ -233,6 +234,8 @@ def statements(
             args = args[1:]
         elif exactly and instruction.op == "div" and args[1] in sums:
             function = "divide_by_sum"
+        elif (of_codes := code_arithmetic.function(k, program)) is not None:
+            function = of_codes
         elif exactly and (inverse := _inverse(k, program)) is not None:
             function, more = "divide_by_constant", f", {literal(inverse)}"
         else:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from onnxopt.fusion import boundary, cost, eligibility, integer_kernels
 from onnxopt.fusion.context import Context
+from onnxopt.fusion.operands import constant
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.rowwise import grid as row_domain
@@ -21,6 +22,7 @@ from onnxopt.program.rowwise import RowProgram
 
 # Tensors with fewer elements do not pay for a kernel; they are mostly indices and sizes.
 _FEWEST_ELEMENTS = 32
+_CODES = (ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT16)  # of products, which read them through a Cast
 _NEAREST = 256  # neighbours that a region looks at; more read one tensor only in graphs of thousands of like nodes
 
 
@@ -202,11 +204,11 @@ class _Growth:
     def _is_cheaper_behind(self, node: ir.Node) -> bool:
         """Whether a DequantizeLinear is for the kernels of its readers, which then read codes that are stored anyway.
 
-        That is where a product reads the codes (kinds/gemm/codes.py), and all readers of the numbers wait for it.
+        That is where a product reads the codes (kinds/gemm/codes.py), and all readers of the numbers wait for it. Codes
+        in 16 bits are dequantized by a Mul.
         """
-        codes = (
-            node.inputs[0] if integer_kernels.is_coding(node) and node.op_type == integer_kernels.DEQUANTIZE else None
-        )
+        dequantizes = integer_kernels.is_coding(node) and node.op_type == integer_kernels.DEQUANTIZE
+        codes = node.inputs[0] if dequantizes or _multiplies_float16(node) else None
         if codes is None or codes.producer() not in self._inside or node.outputs[0].is_graph_output():
             return False
         if not any(map(self._is_of_product, self._context.readers(codes))):
@@ -223,8 +225,7 @@ class _Growth:
     def _is_of_product(self, reader: ir.Node) -> bool:
         """Whether a reader of codes belongs to a product of them."""
         if reader.op_type == "Cast" and reader.inputs[0] is not None:
-            is_float8 = self._shapes.ir_dtype(reader.inputs[0]) == ir.DataType.FLOAT8E4M3FN
-            return is_float8 and self._context.is_taken(reader)
+            return self._shapes.ir_dtype(reader.inputs[0]) in _CODES and self._context.is_taken(reader)
         return reader.op_type in RESHAPES and self._has_computed_parameters(reader)
 
     def _has_computed_parameters(self, node: ir.Node) -> bool:
@@ -254,3 +255,9 @@ class _Growth:
         )  # fmt: skip
         region.verify()
         return region
+
+
+def _multiplies_float16(node: ir.Node) -> bool:
+    """Whether a node multiplies a tensor by one constant of float16."""
+    factor = constant(node.inputs[1]) if node.op_type == "Mul" and node.domain == "" else None
+    return factor is not None and factor.dtype == ir.DataType.FLOAT16 and factor.size == 1

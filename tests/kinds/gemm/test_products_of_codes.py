@@ -70,7 +70,8 @@ def test_results_do_not_change(seed: int, tmp_path: Path) -> None:
         _close(ReferenceEvaluator(proto).run(None, feeds), wanted, layer)
     kernels = [dataclasses.replace(k, cpu=True) for k in _fused(source)]
     products = _gemms(tuple(kernels))
-    assert len(products) == 1 and products[0].unread and products[0].operand_dtype() == "float16"
+    assert len(products) == 1 and products[0].operand_dtype() == "float16"
+    assert bool(products[0].unread) == (layer.dtype == "float")
     library = artifact.copy_library(tmp_path)
     (tmp_path / "kernels.json").write_text(kernels_json.to_json(kernels, None))
     for path in (None, library):
@@ -86,10 +87,8 @@ def test_results_do_not_change(seed: int, tmp_path: Path) -> None:
         (Layer(bias=True, behind="Gelu tanh"), {"bias": 2, "activation": "gelu_tanh"}),
         (Layer("Gemm", bias=True), {"bias": 2}),
         (Layer("Gemm transB", bias=True), {"bias": 2}),
-        (Layer(dtype="float16", bias=True), {"bias": 2, "outputs": ("float16",)}),
         # Scales of columns are a factor behind the product, in float32.
         (Layer(per_axis=True, bias=True), {"bias": None}),
-        (Layer(per_axis=True, dtype="float16"), {"outputs": ("float32",)}),
         (Layer(columns=(16, 24), quantized=True), {"outputs": ("float32",)}),
     ],
 )
@@ -98,6 +97,52 @@ def test_what_a_product_of_codes_takes_in(layer: Layer, fields: dict[str, object
     assert {name: getattr(gemm, name) for name in fields} == fields
     assert gemm.transpose_b and not gemm.transpose_a
     assert gemm.inputs[-1] == "uint8" and gemm.unread == (len(gemm.inputs) - 1,)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Layer(dtype="float16", bias=True),
+        Layer(dtype="float16", bias=True, per_axis=True),
+        Layer("Gemm", dtype="float16", bias=True, per_axis=True, weight_zero=True),
+        Layer("Gemm transB", dtype="float16", bias=True, per_axis=True),
+        Layer(dtype="float16", bias=True, columns=(16, 24)),
+    ],
+)
+def test_a_product_of_a_float16_graph_has_no_factor_behind_it(layer: Layer) -> None:
+    (gemm,) = _gemms(_fused(ir.from_proto(products_of_codes.model(layer))))
+    assert gemm.inputs == ("float16",) * 3 and gemm.outputs == ("float16",) and gemm.bias == 2 and not gemm.unread
+
+
+@pytest.mark.parametrize("least", [2.0**-13, 2.0**-15])
+def test_steps_of_columns_that_float16_holds_badly_are_a_factor(least: float) -> None:
+    source = ir.from_proto(products_of_codes.model(Layer(dtype="float16", per_axis=True)))
+    (scales,) = [v for v in source.graph.initializers.values() if v.shape == ir.Shape([24]) and v.name != "x"][:1]
+    steps = np.linspace(0.5, 1, 24)
+    steps[3] = least
+    scales.const_value = ir.Tensor(steps.astype(np.float16))
+    (gemm,) = _gemms(_fused(source))
+    assert gemm.outputs == (("float16",) if least > 2.0**-14 else ("float32",))
+
+
+def test_a_residual_of_a_float16_graph_reads_the_codes_of_the_product() -> None:
+    """No kernel stores codes of 8 bits, and the norm behind multiplies them by the scale."""
+    body = (
+        "n = LayerNormalization<axis = -1>(x, g, g)  q = QuantizeLinear(n, s, z)  a = DequantizeLinear(q, s, z)  "
+        "w = DequantizeLinear(c, s)  m = MatMul(a, w)  t = Add(m, a)  y = LayerNormalization<axis = -1>(t, g, g)"
+    )
+    codes = ", ".join(map(str, np.random.default_rng(4).integers(-128, 128, 32 * 32)))
+    bits = int(np.float16(0.05).view(np.uint16))
+    constants = f"float16 s = {{{bits}}}, int8 z = {{0}}, int8[32, 32] c = {{{codes}}}"
+    source = graph("float16[N, 9, 32] x, float16[32] g", "float16[N, 9, 32] y", body, constants=constants)
+    drawn = np.random.default_rng(5).standard_normal
+    feeds = {"x": drawn((2, 9, 32)).astype(np.float16), "g": drawn(32).astype(np.float16)}
+    wanted = run(source, feeds)
+    kernels = {(k.kind.name, k.ops, k.program.outputs) for k in _fused(source)}  # type: ignore[attr-defined]
+    first = ("LayerNormalization", "QuantizeLinear", "DequantizeLinear", "Cast")
+    assert {(kind, outputs) for kind, _, outputs in kernels} == {("rowwise", ("float16",)), ("gemm", ("float16",))}
+    assert {ops for kind, ops, _ in kernels if kind == "rowwise"} == {first, ("Mul", "Add", "LayerNormalization")}
+    np.testing.assert_allclose(run(source, feeds)[0], wanted[0], rtol=2e-2, atol=2e-2)
 
 
 def test_weights_are_folded_and_turned_and_codes_are_an_output_of_what_makes_them() -> None:
