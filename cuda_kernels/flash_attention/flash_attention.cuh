@@ -10,8 +10,9 @@
 // run() takes any number of keys. run_short() takes kKeys at most, and goes through sequences with the bias in
 // registers.
 //
-// Op has: Stored, kBegins and kEnds (whether local queries do not see the keys far in front of them, or behind),
-// kBiased, kCapped, kSinks. Tile: see tile.cuh.
+// Op has: Stored, Result (dtype of y), finish() (what becomes of a result before it is stored), kBegins and kEnds
+// (whether local queries do not see the keys far in front of them, or behind), kBiased, kCapped, kSinks. Tile: see
+// tile.cuh.
 #pragma once
 
 #include "device/dynamic_shared.cuh"

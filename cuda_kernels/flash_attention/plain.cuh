@@ -51,10 +51,11 @@ struct FlashPlain {
     }
     for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
     const uint64_t token = static_cast<uint64_t>(at.batch) * p.queries + query;
-    T* const to = static_cast<T*>(p.y) + (token * p.heads + at.head) * Tile::kValues;
+    using Result = typename Op::Result;
+    Result* const to = static_cast<Result*>(p.y) + (token * p.heads + at.head) * Tile::kValues;
     for (int c = 0; c < kOfLane; ++c) {
       const unsigned column = lane + 32 * c;
-      if (column < Tile::kValues) to[column] = Narrow<T>::from(y[c] / sum);
+      if (column < Tile::kValues) to[column] = Narrow<Result>::from(Op::finish(y[c] / sum));
     }
   }
 

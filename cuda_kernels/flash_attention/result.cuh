@@ -11,15 +11,27 @@ namespace onnxopt {
 // Op: as of FlashAttention.
 template <typename Op, typename Tile>
 struct FlashResult {
-  using T = typename Op::Stored;
+  using Result = typename Op::Result;
   using Rows = typename FlashSoftmax<Op, Tile>::Rows;
+
+  static constexpr int kPitch = Tile::kQueryPitch * 2 / sizeof(Result);
+
+  __device__ static void store_pair(Result* to, float first, float second) {
+    if constexpr (sizeof(Result) == 1) {
+      const unsigned low = Narrow<Result>::from(Op::finish(first)).bits;
+      const unsigned high = Narrow<Result>::from(Op::finish(second)).bits;
+      *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(low | high << 8);
+    } else {
+      *reinterpret_cast<uint32_t*>(to) = narrow_pair<Result>(Op::finish(first), Op::finish(second));
+    }
+  }
 
   // By way of the warp's queries in shared memory, so that accesses to the result are whole rows of it.
   __device__ static void write(const FlashAttentionParams& p, const FlashPlace& at, const Rows& rows,
                                unsigned char* queries) {
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
-    T* const place = reinterpret_cast<T*>(queries) + warp * 16 * Tile::kQueryPitch;
+    Result* const place = reinterpret_cast<Result*>(queries) + warp * 16 * kPitch;
     __syncwarp();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -27,11 +39,10 @@ struct FlashResult {
       sum += shuffle_xor(sum, 1);
       sum += shuffle_xor(sum, 2);
       const float factor = 1.0f / sum;
-      T* const row = place + (lane / 4 + 8 * half) * Tile::kQueryPitch + lane % 4 * 2;
+      Result* const row = place + (lane / 4 + 8 * half) * kPitch + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < Tile::kTiles; ++j) {
-        *reinterpret_cast<uint32_t*>(row + j * 8) =
-            narrow_pair<T>(rows.y[j][2 * half] * factor, rows.y[j][2 * half + 1] * factor);
+        store_pair(row + j * 8, rows.y[j][2 * half] * factor, rows.y[j][2 * half + 1] * factor);
       }
     }
     __syncwarp();
@@ -39,14 +50,14 @@ struct FlashResult {
     constexpr int kParts = Tile::kValues / kPart;
     const unsigned first = at.first + warp * 16;
     const uint64_t token = static_cast<uint64_t>(at.batch) * p.queries + first;
-    T* const y = static_cast<T*>(p.y) + (token * p.heads + at.head) * Tile::kValues;
+    Result* const y = static_cast<Result*>(p.y) + (token * p.heads + at.head) * Tile::kValues;
     const unsigned of_token = p.heads * Tile::kValues;
 #pragma unroll 4
     for (int i = lane; i < 16 * kParts; i += 32) {
       const unsigned row = i / kParts;
       const unsigned column = i % kParts * kPart;
       if (first + row >= p.queries) break;
-      const auto part = load_vector<T, kPart>(place + row * Tile::kQueryPitch + column);
+      const auto part = load_vector<Result, kPart>(place + row * kPitch + column);
       store_vector(y + row * of_token + column, part);
     }
   }

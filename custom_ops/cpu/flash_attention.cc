@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
 #include "call/flash_attention.h"
@@ -18,7 +19,8 @@ class FlashJob {
       : attention_(attention),
         call_(call),
         load_(BestEvaluator().load(attention.dtype)),
-        store_(BestEvaluator().store(attention.dtype)) {}
+        narrow_(BestEvaluator().store(attention.dtype)),
+        store_(BestEvaluator().store(attention.output)) {}
 
   std::size_t tasks() const { return static_cast<std::size_t>(call_.batch * attention_.heads); }
 
@@ -39,6 +41,7 @@ class FlashJob {
     std::vector<float> weights(static_cast<std::size_t>(call_.keys));
     std::vector<float> bias(static_cast<std::size_t>(call_.bias == nullptr ? 0 : call_.keys));
     std::vector<float> result(static_cast<std::size_t>(attention_.values));
+    std::vector<std::uint16_t> rounded(attention_.codes ? result.size() : 0);
     std::vector<float> sink;
     if (call_.sinks != nullptr) {
       sink.resize(1);
@@ -55,8 +58,21 @@ class FlashJob {
         for (std::size_t j = 0; j < result.size(); ++j) result[j] += weights[t] * values[t * result.size() + j];
       }
       const std::int64_t row = (batch * call_.queries + s) * attention_.heads + head;
-      const std::size_t at = static_cast<std::size_t>(row) * result.size() * Size(attention_.dtype);
+      if (attention_.codes) Code(*attention_.codes, &rounded, &result);
+      const std::size_t at = static_cast<std::size_t>(row) * result.size() * Size(attention_.output);
       store_(static_cast<char*>(call_.y) + at, result.data(), nullptr, nullptr, result.size());
+    }
+  }
+
+  // Makes codes of results, which are stored then. rounded: room for the results in the inputs' dtype.
+  void Code(const AttentionCodes& codes, std::vector<std::uint16_t>* rounded, std::vector<float>* result) const {
+    narrow_(rounded->data(), result->data(), nullptr, nullptr, result->size());
+    load_(result->data(), rounded->data(), nullptr, nullptr, result->size());
+    for (float& y : *result) {
+      y /= codes.step;
+      if (attention_.output == Dtype::kFloat8E4M3) continue;
+      y = std::rint(y);
+      y = y > codes.low ? std::fmin(y, codes.high) : codes.low;  // also of what is no number
     }
   }
 
@@ -102,6 +118,7 @@ class FlashJob {
   const FlashAttention& attention_;
   const FlashAttentionCall& call_;
   const StepFunction load_;
+  const StepFunction narrow_;  // to the inputs' dtype
   const StepFunction store_;
   FirstFailure failure_;
 };

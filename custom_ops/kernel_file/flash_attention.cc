@@ -16,6 +16,7 @@ constexpr std::uint64_t kMostWindow = std::uint64_t{1} << 30U;
 constexpr std::uint64_t kMostKeys = 1024;  // of a tile
 constexpr std::uint64_t kMostShared = 256 << 10;
 constexpr std::uint64_t kMostAccess = 16;
+constexpr float kMostCode = 255;  // minus a zero point
 
 Heads ReadHeads(const JsonReader& json, std::size_t inputs, std::int64_t count, std::int64_t width) {
   Heads heads;
@@ -31,6 +32,30 @@ Heads ReadHeads(const JsonReader& json, std::size_t inputs, std::int64_t count, 
   if (count > 1 && heads.step < 1) json["step"].Fail("is 0");
   if (heads.first + (count - 1) * heads.step + width > heads.row) json["row"].Fail("does not hold all heads");
   return heads;
+}
+
+AttentionCodes ReadCodes(const JsonReader& json, const FlashAttention& attention) {
+  AttentionCodes codes;
+  const auto number = [&](const char* field) {
+    if (!json[field].value().is_number()) json[field].Fail("is not a number");
+    return json[field].value().get<float>();
+  };
+  codes.step = number("step");
+  if (!std::isfinite(codes.step) || codes.step <= 0) json["step"].Fail("is not a float32 above 0");
+  const bool limited = json.Has("low") || json.Has("high");
+  if (attention.output == Dtype::kFloat8E4M3 && !limited) return codes;
+  if (attention.output != Dtype::kFloat16 || attention.dtype != Dtype::kFloat16) {
+    json["step"].Fail("is of codes that are neither float16 of float16 nor 8-bit floats");
+  }
+  const auto limit = [&](const char* field) {
+    const float value = number(field);
+    if (!(std::fabs(value) <= kMostCode) || value != std::rint(value)) json[field].Fail("is no code of 8 bits");
+    return value;
+  };
+  codes.low = limit("low");
+  codes.high = limit("high");
+  if (codes.low > codes.high) json["low"].Fail("is above high");
+  return codes;
 }
 
 // Bytes of shared memory that the tile takes (cuda_kernels/flash_attention/tile.cuh).
@@ -54,11 +79,16 @@ FlashAttention ReadFlashAttention(const JsonReader& json, const std::vector<Dtyp
   }
   if (outputs.size() != 1) json["outputs"].Fail("are not one");
   attention.inputs = inputs.size();
-  attention.dtype = outputs[0];
+  attention.dtype = inputs[0];
+  attention.output = outputs[0];
+  if (json.Has("codes")) attention.codes = ReadCodes(json["codes"], attention);
+  if (!attention.codes && attention.output != attention.dtype) {
+    json["outputs"].Fail("are not of the inputs' dtype, and there are no codes");
+  }
   const auto same = [&](Dtype dtype) { return dtype == attention.dtype; };
-  if (!std::all_of(inputs.begin(), inputs.end(), same)) json["inputs"].Fail("differ from the output's dtype");
+  if (!std::all_of(inputs.begin(), inputs.end(), same)) json["inputs"].Fail("differ in dtype");
   if (Row(attention.dtype).compute != Dtype::kFloat32 || Size(attention.dtype) != 2) {
-    json["outputs"].Fail("is " + std::string(Row(attention.dtype).name) + ", no float of 16 bits");
+    json["inputs"].Fail("are " + std::string(Row(attention.dtype).name) + ", no floats of 16 bits");
   }
   const auto number = [&](const char* field, std::uint64_t most) {
     return static_cast<std::int64_t>(json[field].Number(1, most));

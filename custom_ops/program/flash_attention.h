@@ -17,13 +17,22 @@ struct Heads {
   std::int64_t step = 0;
 };
 
+// What becomes of a result y, rounded to the inputs' dtype: y / step, rounded half to even, from low to high. 8-bit
+// floats have no limits but their own.
+struct AttentionCodes {
+  float step = 1;
+  float low = 0;
+  float high = 0;
+};
+
 // softmax(cap(scale q k^T) + bias) v, where cap(x) is cap tanh(x / cap), or x where cap is 0. bias: position of
 // [period, heads or 1, queries or 1, keys], the same again every `period` sequences. sinks: position of [heads], scores
 // beside those of the keys, for no value. The result is [batch, queries, heads * values]. Several neighbouring heads of
 // q share one of k and v, of which there are `groups`. The last query stands at the last key, each query before it at
 // one key less; a query sees `before` keys in front of its own and `after` behind it, or all.
 struct FlashAttention {
-  Dtype dtype = Dtype::kFloat16;
+  Dtype dtype = Dtype::kFloat16;   // of the inputs
+  Dtype output = Dtype::kFloat16;  // the same where there are no codes
   std::size_t inputs = 1;
   std::int64_t heads = 1;
   std::int64_t groups = 1;
@@ -38,6 +47,7 @@ struct FlashAttention {
   Heads v;
   std::optional<std::size_t> bias;
   std::optional<std::size_t> sinks;
+  std::optional<AttentionCodes> codes;
 };
 
 constexpr std::size_t kFlashAttentionInputs = 5;

@@ -10,6 +10,9 @@ import math
 from typing import Any
 
 STORED = ("float16", "bfloat16")
+FLOAT8 = "float8e4m3fn"  # of codes; those of integers are stored as float16
+LEAST_STEP, MOST_STEP = 2.0**-40, 2.0**40  # of codes; a quotient by it is exact without a branch
+MOST_CODE = 255  # minus a zero point
 MOST_INPUTS = 5  # kFlashAttentionInputs of custom_ops/program/flash_attention.h
 MOST_WIDTH = 256  # elements of a head
 MOST_HEADS = 4096
@@ -39,13 +42,26 @@ class Heads:
 
 
 @dataclasses.dataclass(frozen=True)
+class Codes:
+    """What becomes of the results y: y / step, rounded half to even, between `low` and `high`, as float16.
+
+    8-bit floats are rounded and limited as such; low and high are None then.
+    """
+
+    step: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class FlashAttention:
     """The meaning of a kernel: softmax(cap(scale q k^T) + bias) v.
 
-    inputs, outputs: storage dtype names, all the same. heads: of q. groups: heads of k and v, each of which several
-    neighbouring heads of q share. width: elements of a head of q and k. values: of v. cap: of scores x, which become
-    cap tanh(x / cap); None without one. The last query stands at the last key, each query before it at one key less.
-    before: how many keys in front of its own a query sees; None for all. after: how many behind it; 0 is causal.
+    inputs, outputs: storage dtype names, all the same, save the output of codes. heads: of q. groups: heads of k and v,
+    each of which several neighbouring heads of q share. width: elements of a head of q and k. values: of v. cap: of
+    scores x, which become cap tanh(x / cap); None without one. The last query stands at the last key, each query before
+    it at one key less. before: how many keys in front of its own a query sees; None for all. after: how many behind it;
+    0 is causal. codes: what the results, rounded to the inputs' dtype, become; None where they are stored as they are.
 
     Shapes with B sequences, S queries and T keys:
         q, k, v     as Heads says
@@ -69,6 +85,7 @@ class FlashAttention:
     cap: float | None = None
     before: int | None = None
     after: int | None = None
+    codes: Codes | None = None
 
     @property
     def operands(self) -> tuple[tuple[Heads, int, int], ...]:
@@ -82,8 +99,11 @@ class FlashAttention:
         read = {heads.input for heads, *_ in self.operands} | ({self.bias, self.sinks} - {None})
         if read != set(range(len(self.inputs))) or len(self.inputs) > MOST_INPUTS:
             raise ValueError(f"inputs: {sorted(map(str, read))} are read of {len(self.inputs)}")
-        if len(self.outputs) != 1 or self.outputs[0] not in STORED or {*self.inputs} != {*self.outputs}:
+        stored = {*self.inputs, *(self.outputs if self.codes is None else ())}
+        if len(self.outputs) != 1 or len(stored) != 1 or not stored <= {*STORED}:
             raise ValueError(f"inputs: they and the one output are not of one dtype of {', '.join(STORED)}")
+        if self.codes is not None:
+            self._verify_codes(self.codes)
         if reason := why_not(self.heads, self.groups, self.width, self.values, self.scale):
             raise ValueError(f"heads: {reason}")
         if self.cap is not None and not (math.isfinite(self.cap) and self.cap > 0):
@@ -99,9 +119,22 @@ class FlashAttention:
             if heads.row and count > 1 and heads.step < 1:
                 raise ValueError(f"{name}: its heads lie {heads.step} elements apart")
 
+    def _verify_codes(self, codes: Codes) -> None:
+        if not (math.isfinite(codes.step) and LEAST_STEP <= codes.step <= MOST_STEP):
+            raise ValueError(f"codes: the step is {codes.step}, not {LEAST_STEP} to {MOST_STEP}")
+        limits = (codes.low, codes.high)
+        if self.outputs == (FLOAT8,) and limits == (None, None):
+            return
+        if self.outputs != ("float16",) or None in limits or self.inputs[0] != "float16":
+            raise ValueError(f"codes: {self.outputs[0]} with limits {codes.low} and {codes.high}")
+        if not all(float(n).is_integer() and abs(n) <= MOST_CODE for n in limits if n is not None):
+            raise ValueError(f"codes: limits {codes.low} and {codes.high} are no codes of 8 bits")
+
     def to_json(self) -> dict[str, Any]:
         """The form in kernels.json, without what there is none of."""
         row = dataclasses.asdict(self)
+        if self.codes is not None:
+            row["codes"] = {k: v for k, v in row["codes"].items() if v is not None}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}
 
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("library")
 CASE = Case(2, 20, 20, 3, 16, layout="split", bias=(False, True))
 
 
-def _session(found: Fused, folder: Path, change=None) -> ort.InferenceSession:
+def session_of(found: Fused, folder: Path, change=None) -> ort.InferenceSession:
     """A session that runs the fused function with the CPU kernel. change: of kernels.json's document, in place."""
     library = copy_library(folder)
     kernels = [dataclasses.replace(k, cpu=True) for k in found.kernels]
@@ -44,7 +44,7 @@ def test_random_attentions(dtype: str, tmp_path: Path) -> None:
         (region,) = found.plan.regions
         assert region.kind.name == "flash_attention", case
         feeds = case.feeds()
-        y = sessions.run(_session(found, tmp_path / str(seed)), feeds)["y"]
+        y = sessions.run(session_of(found, tmp_path / str(seed)), feeds)["y"]
         assert case.worst(y, case.expected(feeds)) <= 1, case
 
 
@@ -56,7 +56,7 @@ def test_windows_caps_sinks_and_groups(dtype: str, tmp_path: Path) -> None:
         (region,) = found.plan.regions
         assert region.kind.name == "flash_attention", case
         feeds = case.feeds()
-        y = sessions.run(_session(found, tmp_path / str(seed)), feeds)["y"]
+        y = sessions.run(session_of(found, tmp_path / str(seed)), feeds)["y"]
         assert case.worst(y, case.expected(feeds)) <= 1, case
 
 
@@ -65,12 +65,12 @@ def test_a_bias_that_is_the_same_again_is_read_where_it_lies(tmp_path: Path) -> 
     found = fused(case)
     assert [v.name for v in found.plan.regions[0].inputs] == ["x", "bias"]
     feeds = case.feeds()
-    assert case.worst(sessions.run(_session(found, tmp_path), feeds)["y"], case.expected(feeds)) <= 1
+    assert case.worst(sessions.run(session_of(found, tmp_path), feeds)["y"], case.expected(feeds)) <= 1
 
 
 def test_one_session_takes_any_batch_and_number_of_queries(tmp_path: Path) -> None:
     first = Case(2, 20, 50, 3, 16, bias=(True, True), known=False)
-    session = _session(fused(first), tmp_path)
+    session = session_of(fused(first), tmp_path)
     for batch, queries in ((1, 1), (3, 70), (2, 50)):
         case = dataclasses.replace(first, batch=batch, queries=queries)
         feeds = case.feeds()
@@ -82,7 +82,7 @@ def test_one_session_takes_any_batch_and_number_of_queries(tmp_path: Path) -> No
 def test_a_causal_query_that_sees_no_key_is_not_a_number(tmp_path: Path) -> None:
     case = Case(1, 9, 6, 1, 8, causal=True, known=False)
     feeds = case.feeds()
-    y = sessions.run(_session(fused(case), tmp_path), feeds)["y"]
+    y = sessions.run(session_of(fused(case), tmp_path), feeds)["y"]
     assert np.isnan(y[0, :3]).all() and not np.isnan(y[0, 3:]).any()
 
 
@@ -90,14 +90,14 @@ def test_shapes_that_do_not_fit_together(tmp_path: Path) -> None:
     case = Case(2, 20, 50, 3, 16, known=False)
     feeds = case.feeds() | {"k": np.zeros((3, 50, 48), np.float16)}
     with pytest.raises(Exception, match=r"attention of 3 heads of 16 elements: k \[3, 50, 48\] does not fit"):
-        sessions.run(_session(fused(case), tmp_path), feeds)
+        sessions.run(session_of(fused(case), tmp_path), feeds)
 
 
 KERNEL, VARIANT = "kernels.0", "kernels.0.variants.0"
 DAMAGE = {
     "no inputs": (f"{KERNEL}.inputs", [], "are not 1 to 5"),
     "two outputs": (f"{KERNEL}.outputs", ["float16"] * 2, "are not one"),
-    "float32": (f"{KERNEL}.inputs.0", "float32", "differ from the output's dtype"),
+    "float32": (f"{KERNEL}.inputs.0", "float32", "differ in dtype"),
     "groups of no whole heads": (f"{KERNEL}.groups", 2, "is no multiple of groups"),
     "a wide head": (f"{KERNEL}.width", 257, "width is not an integer from 1 to 256"),
     "a head behind the row": (f"{KERNEL}.q.first", 120, "does not hold all heads"),
@@ -118,5 +118,5 @@ DAMAGE = {
 def test_damaged(name: str, tmp_path: Path) -> None:
     field, value, message = DAMAGE[name]
     with pytest.raises(Exception, match=re.escape(message)) as caught:
-        _session(fused(CASE), tmp_path, set_field(field, value))
+        session_of(fused(CASE), tmp_path, set_field(field, value))
     assert "kernels.json" in str(caught.value)

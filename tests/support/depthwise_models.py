@@ -40,7 +40,8 @@ BEHIND = {
 
 
 def numpy_dtype(dtype: str) -> np.dtype:
-    return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    others = {"bfloat16": ml_dtypes.bfloat16, "float8e4m3fn": ml_dtypes.float8_e4m3fn}
+    return np.dtype(others.get(dtype, dtype))
 
 
 @dataclasses.dataclass(frozen=True)

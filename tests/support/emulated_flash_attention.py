@@ -101,10 +101,13 @@ def results(
             wanted[case, kernel.variants[k].symbol] = (folder / f"y{number}_{k}", expected)
     source = generate.generate(list(kernels.values()))
     emulated.run(folder, _MAIN % {"source": source, "calls": "".join(calls)})
-    return {
-        key: (np.fromfile(file, numpy_dtype(key[0].dtype))[8:].reshape(expected.shape), expected)
-        for key, (file, expected) in wanted.items()
-    }
+    return {key: (_read(file, key[0].stored, expected), expected) for key, (file, expected) in wanted.items()}
+
+
+def _read(file: Path, dtype: str, expected: np.ndarray) -> np.ndarray:
+    """Results behind 16 bytes."""
+    found = np.fromfile(file, numpy_dtype(dtype))
+    return found[16 // found.itemsize :][: expected.size].reshape(expected.shape)
 
 
 def _call(

@@ -44,6 +44,11 @@ class Case:
     period: int = 0
 
     @property
+    def stored(self) -> str:
+        """The dtype of the result."""
+        return self.dtype
+
+    @property
     def of_values(self) -> int:
         return self.values or self.width
 

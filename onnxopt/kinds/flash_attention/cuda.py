@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import cast
 
+import numpy as np
+
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.flash_attention.entry_points import FlashVariant
+from onnxopt.kinds.pointwise.cuda import literal
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.flash_attention import FlashAttention
 from onnxopt.program.hardware import WARP
+from onnxopt.program.pointwise import Instruction
 
 HEADER = "flash_attention/flash_attention.cuh"
 
@@ -25,13 +29,31 @@ def lines(kernel: Kernel) -> list[str]:
     }
     struct = [
         f"struct {kernel.name} {{",
-        f"  using Stored = {DTYPES[meaning.outputs[0]].cuda};",
+        f"  using Stored = {DTYPES[meaning.inputs[0]].cuda};",
+        f"  using Result = {DTYPES[meaning.outputs[0]].cuda};",
         *(f"  static constexpr bool {name} = {str(is_there).lower()};" for name, is_there in flags.items()),
+        *_finish(meaning),
         "};",
         "",
     ]
     entries = [line for v in kernel.variants for line in _entry(kernel.name, meaning, cast(FlashVariant, v))]
     return [*struct, *entries]
+
+
+def _finish(meaning: FlashAttention) -> list[str]:
+    """The function that results go through: it makes codes of them where there are some."""
+    codes = meaning.codes
+    if codes is None:
+        return ["  __device__ static float finish(float y) { return y; }"]
+    step, inverse = np.float32(codes.step), np.float32(1) / np.float32(codes.step)
+    number = lambda x: literal(Instruction("const", "float32", value=float(x)))  # noqa: E731
+    lines = [f"    const float x = divide_by_constant(narrow<Stored>(y), {number(step)}, {number(inverse)});"]
+    if codes.low is None or codes.high is None:
+        lines.append("    return x;")
+    else:
+        low, high = number(codes.low), number(codes.high)
+        lines += ["    const float code = round_to_code(x);", f"    return {low} < code ? min(code, {high}) : {low};"]
+    return ["  __device__ static float finish(float y) {", *lines, "  }"]
 
 
 def _entry(name: str, meaning: FlashAttention, variant: FlashVariant) -> list[str]:

@@ -14,6 +14,7 @@ from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention.attention import Attention
+from onnxopt.kinds.flash_attention.codes import with_codes
 from onnxopt.kinds.flash_attention.lower import attention, known
 from onnxopt.program import flash_attention
 from onnxopt.program.flash_attention import FlashAttention
@@ -35,6 +36,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
         if isinstance(found, str) or reason:
             refusals.append(Refusal(node.name or "", node.op_type, "", reason))
             continue
+        found = _with_codes(found, context)
         region = _region(found, context, kind)
         region.verify()
         context.take([region.nodes])
@@ -60,6 +62,13 @@ def _why_not(found: Attention, context: Context) -> str:
         return ""
     count = "an unknown number of" if keys is None else str(keys)
     return f"ONNX Runtime's kernel is faster for {count} keys, or may be"
+
+
+def _with_codes(found: Attention, context: Context) -> Attention:
+    """The attention with what makes codes of its results, where this graph has it and no region does."""
+    coded = with_codes(found, context.shapes)
+    added = [node for node in coded.nodes if node not in found.nodes]
+    return coded if all(node in context.order and not context.is_taken(node) for node in added) else found
 
 
 def _region(found: Attention, context: Context, kind: Kind) -> Region:

@@ -10,9 +10,11 @@ import onnx_ir as ir
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Meaning, Variant
 from onnxopt.fusion.region import Kernel, Kind, Region
+from onnxopt.graph.codes import is_quantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention import cuda, entry_points, find
+from onnxopt.kinds.flash_attention.codes import attending
 from onnxopt.program.flash_attention import FlashAttention
 
 _NAMING = frozenset({"MatMul", "Tanh", "Softmax"})
@@ -30,9 +32,11 @@ class FlashAttentionKind(Kind):
         return find.lower(region, shapes)
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
-        if region.nodes[-1].op_type != "Reshape":
-            return region.nodes[-1:]  # the other nodes cut q, k and v out of one tensor
-        return [node for node in region.nodes if node.op_type in _NAMING]
+        last = attending(region.nodes[-1])
+        codes = [node for node in region.nodes if is_quantize(node)]
+        if last.op_type != "Reshape":
+            return [last, *codes]  # the other nodes cut q, k and v out of one tensor
+        return [*(node for node in region.nodes if node.op_type in _NAMING), *codes]
 
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes

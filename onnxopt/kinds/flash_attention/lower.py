@@ -7,6 +7,7 @@ import onnx_ir as ir
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention import multi_head, plain
 from onnxopt.kinds.flash_attention.attention import Attention
+from onnxopt.kinds.flash_attention.codes import attending, with_codes
 
 
 def attention(node: ir.Node, shapes: Shapes) -> Attention | str | None:
@@ -18,7 +19,8 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str | None:
 
 def known(node: ir.Node, shapes: Shapes) -> Attention:
     """The attention of the last node of a region that was found. ValueError where there is none."""
-    found = attention(node, shapes)
+    last = attending(node)
+    found = attention(last, shapes)
     if found is None or isinstance(found, str):
         raise ValueError(f"`{node.name}` is no attention of this kind: {found or node.op_type}")
-    return found
+    return found if last is node else with_codes(found, shapes)
