@@ -1,0 +1,144 @@
+"""One token's attention to a cache of 8-bit codes that grows, beside one of float16: correctness, and time.
+
+    python -m benchmarks.gpu.coded_caches prepare DIR --arch sm_90     on any machine, without a GPU
+    python -m benchmarks.gpu.coded_caches run DIR --out OUT.json       on the GPU machine: torch; about 15 s
+
+Every case is compared with float64 first, and new codes with torch's. Several caches are used in rotation, so that they
+come from memory. The first kernel is launched as the library does it: two blocks a multiprocessor share the tokens.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import pathlib
+import sys
+from typing import Any
+
+from benchmarks.gpu.products import Launches
+from benchmarks.gpu.token_attention import _JOINING, _MOST_SPLITS, _ROTATED, _Params, shared_bytes
+from benchmarks.support.arguments import Rows, main_over_rows
+
+CACHES = ("float16", "int8", "float8e4m3fn")
+WIDTH, HEADS, GROUPS = 128, (2, 4), 8  # of queries that share keys; of keys
+CASES = ((1, 512), (1, 4096), (4, 1024), (1, 32768), (16, 2048))  # sequences, tokens in the cache
+_SCALE, _THREADS, _BLOCKS = 0.02, 256, 2
+
+
+class _Scales(ctypes.Structure):  # CacheScales of cache_codes_abi.h
+    _fields_ = (
+        *((n, ctypes.c_void_p) for n in ("k", "v")),
+        *((n, ctypes.c_uint) for n in ("k_head", "k_element", "v_head", "v_element", "by_reciprocal")),
+    )
+
+
+class _ParamsOfCodes(ctypes.Structure):  # TokenAttentionOfCodesParams
+    _fields_ = (("base", _Params), ("scales", _Scales))
+
+
+def prepare(folder: pathlib.Path, arch: str) -> None:
+    """Compile the entry points of all caches."""
+    from onnxopt.codegen import nvrtc
+    from onnxopt.fusion.region import Kernel
+    from onnxopt.kinds.attention import cuda
+    from onnxopt.kinds.attention.kind import ATTENTION
+    from onnxopt.program.attention import CacheCodes, TokenAttention
+
+    folder.mkdir(parents=True)
+    lines = ['#include "attention/cache_codes.cuh"', "namespace onnxopt {"]
+    for cache in CACHES:
+        for heads in HEADS:
+            codes = None if cache == "float16" else CacheCodes(3, 4)
+            inputs = ("float16", cache, cache, *(("float32", "float32") if codes else ()))
+            meaning = TokenAttention(inputs, ("float16", cache, cache), heads, 1, WIDTH, 1.0, codes=codes)
+            name = f"{cache}_h{heads}"
+            variants = (cuda.attending(name, meaning, _THREADS, 0), cuda.joining(name))
+            lines += cuda.lines(Kernel(name, ATTENTION, (), meaning, variants, ()))
+    compiled = nvrtc.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
+    (folder / "coded_caches.fatbin").write_bytes(compiled.fatbin)
+
+
+def measure(ours: Launches, heads: int, batch: int, past: int) -> dict[str, Any]:
+    """Microseconds with each cache, all of which agree with float64, and what their bytes take at that time."""
+    found: dict[str, Any] = {}
+    for cache in CACHES:
+        microseconds, size = _one(ours, cache, heads, batch, past)
+        found[f"{cache}_us"], found[f"{cache}_GBs"] = round(microseconds, 2), round(size / microseconds / 1e3)
+    return found
+
+
+def _one(ours: Launches, cache: str, heads: int, batch: int, past: int) -> tuple[float, int]:
+    import torch
+
+    from benchmarks.support.gpu_timing import microseconds_in_graph
+
+    stored = {"float16": torch.float16, "int8": torch.int8, "float8e4m3fn": torch.float8_e4m3fn}[cache]
+    scale = 1.0 if cache == "float16" else _SCALE
+
+    def coded(x: Any) -> Any:
+        wide = x.float() / scale
+        return wide.round().clamp(-128, 127).to(stored) if cache == "int8" else wide.to(stored)
+
+    size = 2 * batch * GROUPS * (2 * past + 1) * WIDTH * torch.empty(0, dtype=stored).element_size()
+    sets = max(1, min(16, int(_ROTATED / size) + 1))
+    packed = torch.randn(batch, (heads + 2) * GROUPS, WIDTH, device="cuda", dtype=torch.float16)
+    caches = [coded(torch.randn(2, batch, GROUPS, past, WIDTH, device="cuda")) for _ in range(sets)]
+    presents = [torch.empty(2, batch, GROUPS, past + 1, WIDTH, device="cuda").to(stored) for _ in range(sets)]
+    output = torch.empty(batch, GROUPS * heads, WIDTH, device="cuda", dtype=torch.float16)
+    scales = torch.full((1,), scale, device="cuda")
+    q, k, v = packed.split([GROUPS * heads, GROUPS, GROUPS], dim=1)
+    bytes_of = torch.int16 if cache == "float16" else torch.uint8  # torch joins no 8-bit floats
+    wanted = torch.cat([caches[-1].view(bytes_of), coded(torch.stack([k, v])[:, :, :, None]).view(bytes_of)], dim=3)
+    keys, values = (x.float() * scale for x in wanted.view(stored))
+    scores = torch.einsum("bghw,bgtw->bght", q.reshape(batch, GROUPS, heads, WIDTH).double(), keys.double())
+    expected = torch.einsum("bght,bgtw->bghw", (scores / WIDTH**0.5).softmax(-1), values.double())
+    least = -(-(past + 1) // min(max(_BLOCKS * _multiprocessors() // (batch * GROUPS), 1), _MOST_SPLITS))
+    tokens = max(-(-least // 32), 1) * 32
+    splits = -(-(past + 1) // tokens)
+    parts = torch.empty(batch * GROUPS * heads * splits * (WIDTH + 2), device="cuda")
+    stream, row, name = torch.cuda.Stream(), packed.stride(0), f"{cache}_h{heads}"
+
+    def once(held: Any, present: Any) -> None:
+        at = packed.data_ptr()
+        base = _Params(
+            at, at + GROUPS * heads * WIDTH * 2, at + GROUPS * (heads + 1) * WIDTH * 2,
+            held[0].data_ptr(), held[1].data_ptr(), present[0].data_ptr(), present[1].data_ptr(),
+            output.data_ptr(), parts.data_ptr(), row, row, row, GROUPS, past, splits, tokens, WIDTH**-0.5,
+        )  # fmt: skip
+        of_codes = _ParamsOfCodes(base, _Scales(scales.data_ptr(), scales.data_ptr(), 0, 0, 0, 0, 0))
+        params = base if cache == "float16" else of_codes
+        shared = shared_bytes(heads, WIDTH, (_THREADS, 0))
+        ours.launch(
+            f"{name}_attend_t{_THREADS}s0", batch * GROUPS * splits, _THREADS, params, stream.cuda_stream, shared
+        )
+        ours.launch(f"{name}_join", batch * GROUPS * heads, _JOINING, base, stream.cuda_stream)
+
+    runs = [functools.partial(once, held, present) for held, present in zip(caches, presents, strict=True)]
+    microseconds = microseconds_in_graph(runs, stream, at_least=16, replays=8)
+    error = float((output.reshape(expected.shape).double() - expected).norm() / expected.norm())
+    if not error < 2e-3 or not torch.equal(presents[-1].view(bytes_of), wanted):
+        raise RuntimeError(f"{name}: wrong by {error:.1e}, or other codes")
+    return microseconds, size
+
+
+def _multiprocessors() -> int:
+    import torch
+
+    count: int = torch.cuda.get_device_properties(0).multi_processor_count
+    return count
+
+
+def rows(folder: pathlib.Path) -> Rows:
+    """A row for each number of heads and each case."""
+    import torch
+
+    torch.zeros(1, device="cuda")
+    ours = Launches((folder / "coded_caches.fatbin").read_bytes())
+    for heads in HEADS:
+        for batch, past in CASES:
+            name = f"{batch} x {past} tokens, {GROUPS} groups of {heads} heads of {WIDTH}"
+            yield name, functools.partial(measure, ours, heads, batch, past)
+
+
+if __name__ == "__main__":
+    sys.exit(main_over_rows(__doc__, prepare, rows))
