@@ -97,7 +97,7 @@ KERNEL, VARIANT = "kernels.0", "kernels.0.variants.0"
 DAMAGE = {
     "no inputs": (f"{KERNEL}.inputs", [], "are not 1 to 5"),
     "two outputs": (f"{KERNEL}.outputs", ["float16"] * 2, "are not one"),
-    "float32": (f"{KERNEL}.inputs.0", "float32", "differ in dtype"),
+    "float32": (f"{KERNEL}.inputs.0", "float32", "are not of the inputs' dtype, and there are no codes"),
     "groups of no whole heads": (f"{KERNEL}.groups", 2, "is no multiple of groups"),
     "a wide head": (f"{KERNEL}.width", 257, "width is not an integer from 1 to 256"),
     "a head behind the row": (f"{KERNEL}.q.first", 120, "does not hold all heads"),

@@ -42,7 +42,7 @@ F32, F16, I32 = "float[N] x", "float16[N] x", "int32[N] x"
         (F32, "float c = {4}", "y = Pow(x, c)", "mul(mul(x0, x0), mul(x0, x0))"),
         (F32, "float c = {-1}", "y = Pow(x, c)", "div(1.0f, x0)"),
         (F32, "float c = {0.5}", "y = Pow(x, c)", "pow(x0, 0.5f)"),
-        (F32, "int64 c = {5}", "y = Pow(x, c)", "pow(x0, cast<float32>(int64_t(5ll)))"),
+        (F32, "int64 c = {5}", "y = Pow(x, c)", "pow(x0, 5.0f)"),
         (I32, "int32 c = {-1}", "y = Pow(x, c)", "pow(x0, int32_t(-1))"),
         (I32, "float c = {0.5}", "y = Pow(x, c)",
          "cast<int32>(pow(cast<float64>(x0), cast<float64>(0.5f)))"),  # the exponent is not cut off
