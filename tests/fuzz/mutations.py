@@ -302,7 +302,7 @@ def _run(work: Path, errors: Path) -> None:
         target = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         os.dup2(target, 2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        command(["optimize", str(work / "m.onnx"), "-o", str(work / "a"), "--arch", "none"])
+        command(["optimize", str(work / "m.onnx"), "-o", str(work / "a"), "--arch", "none", "--quiet"])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0
     finally:
