@@ -22,6 +22,8 @@ MOST_WINDOW = 1 << 30  # keys before and after a query's own
 # (benchmarks/notes.md): where it saves copies of packed queries, keys and values, and where it saves none.
 _KEYS_IF_PACKED = 384
 _KEYS_IF_APART = 128
+# Heads of these sizes are what ONNX Runtime's flash attention has kernels for; it pads the others.
+_UNPADDED, _KEYS_IF_PADDED = (32, 64, 96, 128, 192, 256), 256
 # Of local attention ONNX Runtime would add a mask, which its faster kernels do not; a quarter of the keys pays anyhow.
 _KEYS_IF_LOCAL = 1024
 _LEAST_QUERIES, _KEYS_OF_FEW = 16, 512  # fewer queries leave most of the GPU idle where there are more keys
@@ -174,5 +176,6 @@ def pays(
         return False
     if alone or (seen is not None and (seen <= _KEYS_IF_LOCAL or (keys is not None and 4 * seen <= keys))):
         return True
-    most = _KEYS_IF_PACKED if packed else _KEYS_IF_APART
+    apart = _KEYS_IF_APART if few or width in _UNPADDED else _KEYS_IF_PADDED
+    most = _KEYS_IF_PACKED if packed else apart
     return keys is not None and keys <= max(most, _KEYS_IF_NARROW if width <= _NARROW else 0)

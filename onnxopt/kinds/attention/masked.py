@@ -233,7 +233,7 @@ def _why_it_may_not_pay(tokens: int, past: object, width: int, has_codes: bool, 
     keys = past + tokens * (slots is None) if isinstance(past, int) else None
     if has_codes:
         return ""
-    if flash_attention.pays(keys, width, packed=False):
+    if flash_attention.pays(keys, width, packed=False, queries=tokens):
         return f"The kernel of attention to few keys is faster for {keys} of them"
     return ""
 

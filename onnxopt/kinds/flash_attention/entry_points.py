@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.flash_attention.attention import Attention
 from onnxopt.kinds.flash_attention.lower import known
 from onnxopt.program.flash_attention import FlashAttention
 from onnxopt.program.hardware import WARP
@@ -18,7 +19,8 @@ _ACCESS = 16
 _LEAST_ACCESS = 2
 _MOST_SHARED = 64 << 10  # bytes that a block can have on every GPU
 _MOST_WARPS = 8
-_MOST_SHORT, _MOST_SHORT_BIASED = 80, 128  # keys that one tile holds, where it is faster than several tiles
+# Keys that one tile holds, where it is faster than several tiles; more with a bias that differs between queries.
+_MOST_SHORT, _MOST_SHORT_BIASED = 80, 128
 # Sides of a tile, (warps, keys), by the elements of the wider head: of the first row that is as wide. Measured on one
 # H200 (benchmarks/notes.md). The last of each needs the least shared memory.
 _TILES = (
@@ -51,14 +53,25 @@ class FlashVariant(Variant):
 def choose(name: str, meaning: FlashAttention, regions: Sequence[Region], shapes: Shapes) -> tuple[FlashVariant, ...]:
     """Short ones for the regions that they fit, those for any number of keys, and one that runs every call anywhere."""
     access = access_of(meaning)
-    counts = [known(region.nodes[-1], shapes).lengths for region in regions]
-    most = _MOST_SHORT if meaning.bias is None else _MOST_SHORT_BIASED
-    fit = [(q, k) for q, k in counts if isinstance(k, int) and 1 <= k <= most]
+    attentions = [known(region.nodes[-1], shapes) for region in regions]
+    fit = []
+    for attention in attentions:
+        queries, keys = attention.lengths
+        if isinstance(keys, int) and 1 <= keys <= _most_short(attention, shapes):
+            fit.append((queries, keys))
     chosen = [variant(name, meaning, _warps(q), -(-k // ROWS) * ROWS, True, access) for q, k in fit]
-    if len(fit) < len(counts) or any(v.shared > _MOST_SHARED for v in chosen):
+    if len(fit) < len(attentions) or any(v.shared > _MOST_SHARED for v in chosen):
         chosen += [variant(name, meaning, *tile, False, access) for tile in _tiles(meaning)]
     chosen.append(variant(name, meaning, *_least(meaning), False, _LEAST_ACCESS, stages=1))
     return tuple({v.symbol: v for v in chosen}.values())
+
+
+def _most_short(attention: Attention, shapes: Shapes) -> int:
+    """The most keys that one tile should hold."""
+    if attention.meaning.bias is None:
+        return _MOST_SHORT
+    bias = shapes.dims(attention.inputs[attention.meaning.bias])
+    return _MOST_SHORT if bias is not None and len(bias) > 2 and bias[-2] == 1 else _MOST_SHORT_BIASED
 
 
 def others(name: str, meaning: FlashAttention) -> Iterator[FlashVariant]:

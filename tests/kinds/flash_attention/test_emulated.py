@@ -72,6 +72,16 @@ def test_random_with_windows_caps_sinks_and_groups(tmp_path: Path, dtype: str) -
     _agree(tmp_path, [random_extended(seed, dtype) for seed in range(4)])
 
 
+def test_biases_that_are_the_same_for_all_queries(tmp_path: Path) -> None:
+    """An even number of keys is read in pairs, an odd one is not."""
+    cases = [
+        Extended(2, 100, 100, 2, 16, bias=(True, False), cap=5.0, by_query=False),
+        Extended(2, 20, 20, 2, 24, bias=(True, True), cap=5.0, by_query=False),
+        Extended(1, 33, 33, 2, 40, bias=(False, True), cap=5.0, by_query=False),
+    ]
+    assert "w8k128t2a16" in _agree(tmp_path, cases)  # 100 keys: several tiles are faster, if no bias is by query
+
+
 def test_extensions_without_products(tmp_path: Path) -> None:
     cases = [
         Extended(1, 40, 40, 4, 16, dtype="bfloat16", groups=2, before=9, after=0, sunk=True),

@@ -59,6 +59,8 @@ def test_a_part_that_others_read_stays() -> None:
     [
         (Case(2, 400, 400, 2, 64, layout="split"), "ONNX Runtime's kernel is faster for 400 keys"),
         (Case(2, 200, 200, 2, 64), "ONNX Runtime's kernel is faster for 200 keys"),
+        (Case(2, 4, 200, 2, 80), "ONNX Runtime's kernel is faster for 200 keys"),
+        (Case(2, 260, 260, 2, 80), "ONNX Runtime's kernel is faster for 260 keys"),
         (Case(2, 20, 20, 2, 264), "A head has 264 elements"),
         (Case(2, 20, 20, 2, 64, scale=-1.0), "The scale of the scores is -1.0"),
         (Case(2, 20, 20, 2, 64, dtype="float32"), "The kernel supports float16 and bfloat16; q has dtype float32"),
@@ -71,7 +73,12 @@ def test_what_stays_with_onnx_runtime(case: Case, reason: str) -> None:
 
 
 def test_lengths_that_a_kernel_takes() -> None:
-    for case in (Case(2, 1000, 1000, 2, 24), Case(2, 380, 380, 2, 64, layout="split"), Case(2, 9999, 128, 2, 64)):
+    for case in (
+        Case(2, 1000, 1000, 2, 24),
+        Case(2, 380, 380, 2, 64, layout="split"),
+        Case(2, 9999, 128, 2, 64),
+        Case(2, 256, 256, 2, 80),
+    ):
         (region,) = fuse(ir.serde.deserialize_model(case.model())).regions
         assert region.kind is FLASH_ATTENTION
 
