@@ -44,7 +44,7 @@ class Case(NamedTuple):
 ROWS = (1, 2, 4, 8, 16)  # of a block
 FORMS = (("float16", 128), ("bfloat16", 128), ("float16", 64))
 SHAPES = ((256, 0), (128, 3))  # as of token_attention.py
-BLOCKS = (2, 4)  # a multiprocessor, over which the keys are spread
+BLOCKS = (1, 2, 4)  # a multiprocessor, over which the keys are spread
 CASES = (
     *(Case("float16", 128, heads, tokens, 1, 8, past) for heads, tokens, past in itertools.product(
         (1, 4, 8), (1, 2, 4, 8, 16), (512, 4096))),

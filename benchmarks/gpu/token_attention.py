@@ -25,9 +25,11 @@ SHAPES = ((128, 0), (256, 0), (64, 4), (128, 3))  # threads, stages (0: without 
 # form, batch, groups, tokens in the cache
 CASES = (
     *((FORMS[0], *case) for case in ((1, 8, 512), (1, 8, 4096), (4, 8, 1024), (1, 8, 32768), (3, 2, 77), (1, 8, 0))),
+    *((FORMS[1], *case) for case in ((1, 8, 512), (1, 8, 4096), (4, 8, 1024), (1, 8, 32768))),
     *((form, 2, 4, 1000) for form in FORMS[1:]),
 )
-CHOSEN = {2: (256, 0), 4: (256, 0), 1: (256, 0), 8: (128, 3)}  # by heads
+# By heads: threads, stages, blocks a multiprocessor.
+CHOSEN = {1: (256, 0, 2), 2: (256, 0, 2), 4: (128, 3, 1), 8: (128, 3, 1)}
 BLOCKS = (1, 2, 4)  # a multiprocessor, over which the tokens are spread
 _JOINING = 256  # threads of a block that joins
 _ROTATED = 150e6
@@ -129,7 +131,7 @@ def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int,
     attend: Callable[..., Any] = torch.nn.functional.scaled_dot_product_attention
     static = [lambda p=p: attend(query, p[0], p[1], enable_gqa=True) for p in presents]
     best = sorted(times.items(), key=lambda x: x[1])
-    chosen = times["{}_attend_t{}s{} b2".format(_name(form), *CHOSEN[heads])]
+    chosen = times["{}_attend_t{}s{} b{}".format(_name(form), *CHOSEN[heads])]
     gigabytes = bytes_moved / best[0][1] / 1e3
     return {
         "best_us": best[0][1], "best": best[0][0], "chosen_us": chosen,

@@ -5,12 +5,16 @@
 
 #include "attention/cache_codes_abi.h"
 #include "call/attention.h"
+#include "kernel_file/attention.h"
 
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::uint64_t kBlocksOfAll = 2;   // blocks a multiprocessor that the tokens are cut into, all groups together
-constexpr std::uint64_t kLeastTokens = 32;  // that a block takes at once
+// Blocks a multiprocessor that the tokens are cut into, all groups together: with tiles of keys, and without.
+constexpr std::uint64_t kBlocksOfTiles = 1;
+constexpr std::uint64_t kBlocksOfLanes = 2;
+constexpr std::uint64_t kBlocksOfMasked = 2;  // under a mask, with tiles and without
+constexpr std::uint64_t kLeastTokens = 32;    // that a block takes at once
 constexpr std::uint64_t kAccessBytes = 16;
 constexpr unsigned kUnasked = 48 << 10;  // bytes of shared memory that every kernel has
 
@@ -19,8 +23,9 @@ struct Splits {
   std::uint64_t tokens;
   std::uint64_t splits;
 
-  Splits(std::uint64_t keys, std::uint64_t others, std::uint64_t multiprocessors) {
-    const std::uint64_t wanted = std::clamp<std::uint64_t>(kBlocksOfAll * multiprocessors / others, 1, kMaxSplits);
+  // each: blocks a multiprocessor.
+  Splits(std::uint64_t keys, std::uint64_t others, std::uint64_t multiprocessors, std::uint64_t each) {
+    const std::uint64_t wanted = std::clamp<std::uint64_t>(each * multiprocessors / others, 1, kMaxSplits);
     const std::uint64_t least = (keys + wanted - 1) / wanted;
     tokens = std::max((least + kLeastTokens - 1) / kLeastTokens, std::uint64_t{1}) * kLeastTokens;
     splits = std::max<std::uint64_t>((keys + tokens - 1) / tokens, 1);
@@ -66,7 +71,8 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
                                               OrtKernelContext* context, Stream stream) const {
   const auto past = static_cast<std::uint64_t>(call.past);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
-  const Splits cut(past + 1, groups, launcher_.device().multiprocessors);
+  const bool in_tiles = Attending().shape.As<AttentionShape>().stages > 0;
+  const Splits cut(past + 1, groups, launcher_.device().multiprocessors, in_tiles ? kBlocksOfTiles : kBlocksOfLanes);
   const auto heads = static_cast<std::uint64_t>(call.batch * attention.heads);
   const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
   CallScratch scratch(allocator_, context);
@@ -83,12 +89,19 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
   launcher_.Launch(kernel().variants.size() - 1, static_cast<unsigned>(heads), block, stream);
 }
 
-void TokenAttentionCudaKernel::Attend(unsigned blocks, unsigned char* params, Stream stream) const {
+// The first entry point whose shared memory the GPU has; the last one joins.
+const Variant& TokenAttentionCudaKernel::Attending() const {
   const std::vector<Variant>& variants = kernel().variants;
   std::size_t k = 0;
   while (k + 1 < variants.size() && variants[k].shared > launcher_.device().shared) ++k;
   if (k + 1 == variants.size()) throw Error("no variant of an attention behind a cache fits this GPU");
-  if (variants[k].shared > kUnasked) launcher_.Resident(k);
+  return variants[k];
+}
+
+void TokenAttentionCudaKernel::Attend(unsigned blocks, unsigned char* params, Stream stream) const {
+  const Variant& variant = Attending();
+  const auto k = static_cast<std::size_t>(&variant - kernel().variants.data());
+  if (variant.shared > kUnasked) launcher_.Resident(k);
   launcher_.Launch(k, blocks, params, stream);
 }
 
@@ -98,7 +111,7 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
   const auto chunks = static_cast<std::uint64_t>((attention.tokens * heads + attention.rows - 1) / attention.rows);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
   const auto keys = static_cast<std::uint64_t>(call.keys);
-  const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors);
+  const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors, kBlocksOfMasked);
   const std::uint64_t rows_of_all = groups * chunks * static_cast<std::uint64_t>(attention.rows);
   const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
   CallScratch scratch(allocator_, context);

@@ -22,6 +22,7 @@ class TokenAttentionCudaKernel final : public FusedKernel {
                       Stream stream) const;
   void LaunchMasked(const TokenAttention& attention, const AttentionCall& call, OrtKernelContext* context,
                     Stream stream) const;
+  const Variant& Attending() const;
   void Attend(unsigned blocks, unsigned char* params, Stream stream) const;
 
   const Launcher launcher_;

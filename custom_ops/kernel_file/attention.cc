@@ -131,6 +131,7 @@ Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& atten
   if (variant.shared != 0 && variant.shared != SharedBytes(attention, variant, stages)) {
     json["shared"].Fail("is not what the tiles take");
   }
+  variant.shape.Set(AttentionShape{stages});
   return variant;
 }
 

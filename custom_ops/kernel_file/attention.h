@@ -9,6 +9,11 @@ namespace onnxopt {
 
 constexpr std::size_t kAttentionLaunches = 2;  // the last entry point joins, one of the others attends
 
+// What an entry point that attends has beside other kinds' ones.
+struct AttentionShape {
+  std::uint64_t stages;  // tiles of keys in shared memory, multiplied on tensor cores; 0 without either
+};
+
 // The fields of an attention kernel. Throws Error naming the place of what is not as token_attention.py writes it.
 TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
                                   const std::vector<Dtype>& outputs);

@@ -18,7 +18,7 @@ _HEADER, _HEADER_OF_MASKED, _HEADER_OF_CODES = (
     f"attention/{name}.cuh" for name in ("token_attention", "masked_attention", "cache_codes")
 )
 _LANES = 256  # threads of a block without tensor cores
-_ROWS_OF_LANES = 4  # up to which these take less time
+_ROWS_OF_LANES = 2  # up to which these take less time (benchmarks/notes.md)
 _TILES = ((128, 3), (128, 2), (64, 3), (128, 1), (64, 1))  # (threads, stages) with tensor cores, the best one first
 # Of codes: the most rows of a block, keys that a lane attends to at once, and by how many times more are in flight: as
 # many as registers hold, under a mask too.
