@@ -7,9 +7,9 @@
 //
 // Op is generated: Op::Stored and Op::Result are storage dtypes, Op::kChannels the channels of both, Op::Before and
 // Op::After the programs in front and behind. Before::apply(x, of) and After::apply(sum, of, near, v) compute one
-// element; channel(params, c) reads what they need of channel c, After::load(params, at) what is read by element;
-// of.start is what a sum starts from. Where Op::kSums is set, each thread also leaves the sums of the outputs that it
-// stores.
+// element, Before::kStored tells whether its result needs no rounding to Stored; channel(params, c) reads what they
+// need of channel c, After::load(params, at) what is read by element; of.start is what a sum starts from. Where
+// Op::kSums is set, each thread also leaves the sums of the outputs that it stores.
 #pragma once
 
 #include "depthwise/abi.h"

@@ -84,7 +84,7 @@ struct HeldTile {
   }
 
   // As the value between the two operators is stored in the graph.
-  __device__ static float rounded(float x) { return widen(Narrow<T>::from(x)); }
+  __device__ static float rounded(float x) { return Before::kStored ? x : widen(Narrow<T>::from(x)); }
 
   // row: where the first of kColumns pixels lies, or would.
   __device__ void load_row(const char* row, int step, Loaded (&x)[kColumns]) const {

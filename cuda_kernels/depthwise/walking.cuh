@@ -44,7 +44,7 @@ struct WalkingWindow {
   }
 
   // As the value between the two operators is stored in the graph.
-  __device__ static float rounded(float x) { return widen(Narrow<T>::from(x)); }
+  __device__ static float rounded(float x) { return Before::kStored ? x : widen(Narrow<T>::from(x)); }
 
   // row: where the first of kColumns pixels lies, or would, `left` of it.
   __device__ static void load_row(const DepthwiseParams& p, const char* row, bool inside, int left,

@@ -6,14 +6,17 @@ import dataclasses
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
+
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.depthwise.tiles import FIRST_BANDED, DepthwiseVariant, shared_bytes
 from onnxopt.kinds.pointwise.cuda import is_exact, statements
 from onnxopt.program.depthwise import Depthwise, Expansion, Part, Read
-from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.dtypes import DTYPES, to_ir
 from onnxopt.program.window import Window
 
 HEADER = "depthwise/depthwise.cuh"
+_SELECTIONS = frozenset({"const", "min", "max", "abs", "neg"})
 
 
 def lines(kernel: Kernel) -> list[str]:
@@ -77,10 +80,20 @@ def _before(meaning: Depthwise) -> list[str]:
         ]
     body = [
         f"static constexpr bool kNothing = {str(part is None).lower()};",
+        f"static constexpr bool kStored = {str(part is None or _selects(part, meaning)).lower()};",
         *_channels(meaning, part, []),
         *apply,
     ]
     return ["struct Before {", *(f"  {line}" for line in body), "};"]
+
+
+def _selects(part: Part, meaning: Depthwise) -> bool:
+    """Whether a part's results are among its operands, as of a Clip: the graph stores them without rounding."""
+    operands = {meaning.dtype, *(meaning.inputs[read.input] for read in part.reads)}
+    stored = to_ir(meaning.dtype).numpy()
+    constants = [i.value for i in part.program.code if i.op == "const"]
+    known = all(isinstance(c, float) and float(np.asarray(c, stored)) == c for c in constants)
+    return operands == {meaning.dtype} and known and all(i.op in _SELECTIONS for i in part.program.code)
 
 
 def _after(meaning: Depthwise) -> list[str]:

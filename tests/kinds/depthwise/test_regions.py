@@ -99,6 +99,12 @@ def test_nodes_in_front_join_where_that_pays(case: Case, joins: bool) -> None:
     assert (len(fused(case, by_rule=True).kernels) == 1) is joins
 
 
+@pytest.mark.parametrize(("in_front", "stored"), [("relu6", True), ("bias_silu", False), ("scale", False)])
+def test_a_clip_in_front_is_not_rounded(in_front: str, stored: bool) -> None:
+    (kernel,) = fused(Case((1, 8, 8, 16), pads=(1, 1, 1, 1), dtype="float16", in_front=in_front)).kernels
+    assert f"kStored = {str(stored).lower()};" in generate.generate([kernel])
+
+
 def test_relu_stays_with_the_product_in_front() -> None:
     """cuBLASLt and cuDNN apply it at no cost."""
     model = CASE.model()
