@@ -113,6 +113,7 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     from benchmarks.gpu.scan import bodiless
     from benchmarks.support.collection import Collection
     from onnxopt.codegen import generate, nvrtc
+    from onnxopt.kinds.group_norm.entry_points import fitting
 
     folder.mkdir(parents=True)
     collection, rows = Collection(), {}
@@ -127,7 +128,9 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
             if layout == "nchw":
                 continue
             (kernel,) = (k for k in collection.kernels.values() if k.name == optimized.graph.node[0].op_type)
-            launches = (*kernel.variants, *region.kind.alternatives(kernel))
+            pixels = case.shape[1] * case.shape[2]
+            shapes = [v for c in (1, 2, 4, 8) for v in fitting(kernel.name, kernel.program, pixels, c)]
+            launches = (*kernel.variants, *shapes)
             every = {v.symbol: v for v in launches if _fits(case, dataclasses.asdict(v))}
             if every:
                 swept[kernel.name] = dataclasses.replace(kernel, variants=tuple(every.values()))

@@ -1,9 +1,10 @@
 // Group norms of NHWC tensors. A block takes some pixels of a slab: neighbouring channels of one sample, whole groups
 // of them, wide enough that loads are coalesced. A thread has one vector of channels and every kRows-th pixel.
 //
-// The block's mean of each group comes first, then the squared deviations from it: two sums over the block. Blocks of a
-// slab merge theirs through the shared memory of a cluster, or through scratch memory by two launches. Where a block's
-// pixels fit into its registers (kHeld > 0), x is read once; else every thread merges batch after batch of its pixels.
+// A thread finds the moments of its own elements in one pass: it sums what lies apart from one of them, and the squares
+// of that. A warp merges a group's moments of all threads, and the blocks of a slab merge theirs through the shared
+// memory of a cluster, or through scratch memory by two launches. Where a block's pixels fit into its registers
+// (kHeld > 0), x is read once; else every thread takes batch after batch of its pixels.
 #pragma once
 
 #include "device/approximate.cuh"
@@ -20,13 +21,13 @@ namespace onnxopt {
 
 enum class GroupNormPass { kWhole, kMoments, kApply };
 
-__device__ constexpr int greatest_divisor(int a, int b) { return b == 0 ? a : greatest_divisor(b, a % b); }
-
 // Op is generated: Stored and Result, the storage types of x and y; kX, x's number; kChannels, kGroup (channels of one)
-// and kEpsilon; Before and After, programs with the values that they read. kVector: channels of a thread, a power of 2.
-// kColumns: vectors of a slab. kHeld: vectors of a thread that stay in registers, 0 where x is read twice. kCluster:
-// blocks that share a slab, where kPass is kWhole.
-template <typename Op, int kVector, int kColumns, int kThreads, int kHeld, int kCluster, GroupNormPass kPass>
+// and kEpsilon; Before and After, programs with the values that they read. What After begins with is lead(): factors
+// and terms of a channel, which join those of the norm. kVector: channels of a thread, a power of 2. kColumns: vectors
+// of a slab. kHeld: vectors of a thread that stay in registers, 0 where x is read twice. kCluster: blocks that share a
+// slab, where kPass is kWhole. kResident: blocks of a multiprocessor that registers suffice for.
+template <typename Op, int kVector, int kColumns, int kThreads, int kHeld, int kCluster, int kResident,
+          GroupNormPass kPass>
 struct GroupNormBlock {
   using T = typename Op::Stored;
   using Channels = Vector<T, kVector>;
@@ -38,10 +39,12 @@ struct GroupNormBlock {
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kRun = greatest_divisor(Op::kGroup, kVector);  // channels of a thread that share a group
   static constexpr int kRuns = kVector / kRun;
-  static constexpr int kEntries = Op::kGroup / kRun * kRows;  // sums of threads that make up one of a group
-  static constexpr int kAtOnce = kHeld > 0 ? kHeld : 4;       // vectors that are loaded before any is used
-  static constexpr int kStep = kRows * Op::kChannels;         // elements from a vector of a thread to its next
-  static constexpr bool kKeeps = kHeld * kVector * kThreads <= 32 * 256;  // whether elements stay widened in registers
+  static constexpr int kRunsOfGroup = Op::kGroup / kRun;
+  static constexpr int kStride = stride_of_entries(kRuns * kRows, kColumns);
+  static constexpr int kAtOnce = kHeld > 0 ? kHeld : 4;  // vectors that are loaded before any is used
+  static constexpr int kStep = kRows * Op::kChannels;    // elements from a vector of a thread to its next
+  // Whether elements stay widened in registers.
+  static constexpr bool kKeeps = (kHeld * kVector + 80) * kThreads * kResident <= 64 << 10;
   static_assert(kSlab % Op::kGroup == 0 && Op::kChannels % kSlab == 0 && kRows > 0, "slabs are whole groups");
 
   struct Stage {
@@ -50,16 +53,15 @@ struct GroupNormBlock {
     };
   };
 
-  // A vector with what is in front of the norm applied to it.
-  struct Values {
+  // Of a vector with what is in front of the norm applied to it: how far the elements lie from their runs' centers.
+  struct Apart {
     float at[kVector];
   };
 
-  // What becomes of an element of a group: (x - center) * scale + shift; no shift where the center is the group's mean.
-  struct Norm {
-    float center;
-    float scale;
-    float shift;
+  // What becomes of an element before After is applied: (x - center) * scale + shift.
+  struct Norms {
+    float scale[kVector];
+    float shift[kVector];
   };
 
   const GroupNormParams& p;
@@ -114,16 +116,23 @@ struct GroupNormBlock {
     }
   }
 
-  __device__ static void forget(Values (&)[kAtOnce]) {}
+  __device__ static void forget(Apart (&)[kAtOnce]) {}
 
   template <typename Of>
-  __device__ static float value(const Channels& x, const Of& of, int j) {
-    return Op::Before::apply(widen(x.at[j]), of, j);
+  __device__ static float apart(const Channels& x, const Of& of, const float (&centers)[kRuns], int j) {
+    return Op::Before::apply(widen(x.at[j]), of, j) - centers[j / kRun];
   }
 
   template <typename Of>
-  __device__ static float value(const Values& x, const Of&, int j) {
+  __device__ static float apart(const Apart& x, const Of&, const float (&)[kRuns], int j) {
     return x.at[j];
+  }
+
+  // The first element of every run.
+  template <typename Of>
+  __device__ static void first_of(const Channels& x, const Of& of, float (&runs)[kRuns]) {
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) runs[r] = Op::Before::apply(widen(x.at[r * kRun]), of, r * kRun);
   }
 
   // Adds up a run's channels.
@@ -139,80 +148,86 @@ struct GroupNormBlock {
     for (int r = 0; r < kRuns; ++r) runs[r] = channels[r * kRun];
   }
 
-  // Of every run the sum of its elements.
+  // Merges a batch into the moments of the runs, given how far it lies from their means; from one of its own elements
+  // in a first batch. So no square is much larger than what it adds. share: 1 / all elements of a run with these.
   template <typename X, typename Of>
-  __device__ static void sum(const X (&x)[kAtOnce], int left, const Of& of, float (&runs)[kRuns]) {
-    float channels[kVector] = {};
+  __device__ static void add(const X (&x)[kAtOnce], int left, const Of& of, float share, float (&means)[kRuns],
+                             float (&squares)[kRuns]) {
+    float sums[kVector] = {}, more[kVector] = {}, moved[kRuns], added[kRuns];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
-        const float more = value(x[k], of, j);
-        if (k * kRows < left) channels[j] += more;
+        const float far = apart(x[k], of, means, j);
+        if (k * kRows < left) {
+          sums[j] += far;
+          more[j] += far * far;
+        }
       }
     }
-    fold(channels, runs);
-  }
-
-  // Of every run the sum of its elements' squared deviations from `centers`.
-  template <typename X, typename Of>
-  __device__ static void sum_squares(const X (&x)[kAtOnce], int left, const Of& of, const float (&centers)[kRuns],
-                                     float (&runs)[kRuns]) {
-    float channels[kVector] = {};
+    fold(sums, moved);
+    fold(more, added);
 #pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        const float apart = value(x[k], of, j) - centers[j / kRun];
-        if (k * kRows < left) channels[j] += apart * apart;
-      }
+    for (int r = 0; r < kRuns; ++r) {
+      const float step = moved[r] * share;
+      means[r] += step;
+      squares[r] += added[r] - moved[r] * step;
     }
-    fold(channels, runs);
   }
 
-  // The moments of every run of a thread's pixels, batch after batch. Returns how many pixels there are.
+  // Vectors of a thread within `left` pixels, of a batch.
+  __device__ static int count_of(int left) {
+    int count = 0;
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) count += k * kRows < left ? 1 : 0;
+    return count;
+  }
+
+  __device__ static float share_of(int vectors) { return ptx::reciprocal(static_cast<float>(vectors * kRun)); }
+
+  // The moments of every run of a thread's pixels, batch after batch.
   template <typename Of>
-  __device__ int stream(const Of& of, Moments (&moments)[kRuns]) const {
+  __device__ void stream(const Of& of, float (&means)[kRuns], float (&squares)[kRuns]) const {
     int count = 0;
     int64_t i = first;
 #pragma unroll 1
     for (int left = end - start; left > 0; left -= kAtOnce * kRows, i += kAtOnce * kStep) {
       Channels x[kAtOnce];
       load(i, left, x);
-      int here = 1;
-#pragma unroll
-      for (int k = 1; k < kAtOnce; ++k) here += k * kRows < left ? 1 : 0;
-      count += here;
-      const float elements = static_cast<float>(here * kRun);
-      const float share = ptx::reciprocal(elements);
-      const float portion = static_cast<float>(here) * ptx::reciprocal(static_cast<float>(count));
-      float means[kRuns], squares[kRuns];
-      sum(x, left, of, means);
-#pragma unroll
-      for (int r = 0; r < kRuns; ++r) means[r] *= share;
-      forget(x);
-      sum_squares(x, left, of, means, squares);
-#pragma unroll
-      for (int r = 0; r < kRuns; ++r) merge(moments[r], {means[r], squares[r]}, elements, portion);
+      if (count == 0) first_of(x[0], of, means);
+      count += count_of(left);
+      add(x, left, of, share_of(count), means, squares);
     }
-    return count;
   }
 
-  // Adds up what the threads have of every group, by a warp a group: use(group, sum) in each of its lanes.
-  template <typename Use>
-  __device__ void add_up(float* entries, const float (&runs)[kRuns], const Use& use) const {
+  // Merges the threads' moments: found(group, moments of the block's elements) in each lane of a warp.
+  template <typename Found>
+  __device__ void merge_threads(const float (&means)[kRuns], const float (&squares)[kRuns], const Found& found) const {
+    __shared__ Moments entries[kRuns * kRows * kStride];
+    const bool empty = start >= end;
     if (row < kRows) {
 #pragma unroll
-      for (int r = 0; r < kRuns; ++r) entries[(column * kRuns + r) * kRows + row] = runs[r];
+      for (int r = 0; r < kRuns; ++r) {
+        entries[(r * kRows + row) * kStride + column] = empty ? Moments{} : Moments{means[r], squares[r]};
+      }
     }
     __syncthreads();
+    const int pixels = begin < end ? end - begin : 0;
+    const float share = pixels > 0 ? inverse(static_cast<float>(pixels) * Op::kGroup) : 0.0f;
     for (int g = static_cast<int>(threadIdx.x) / 32; g < kGroups; g += kWarps) {
-      float sum = 0.0f;
-#pragma unroll
-      for (int k = 0; k < kEntries; k += 32) {
-        if (k + 32 <= kEntries || k + lane() < kEntries) sum += entries[g * kEntries + k + lane()];
-      }
-      use(g, sum_of_lanes(sum));
+      const auto over = [&](const auto& use) {
+        for_each_entry<kRunsOfGroup, kRuns, kRows, kStride>(entries, g * kRunsOfGroup, pixels, use);
+      };
+      const int leading = g * kRunsOfGroup;
+      const float near = entries[leading % kRuns * kRows * kStride + leading / kRuns].mean;
+      float mean = 0.0f, sum = 0.0f;
+      over([&](const Moments& of, float count) { mean += (of.mean - near) * (count * kRun); });
+      mean = near + sum_of_lanes(mean) * share;
+      over([&](const Moments& of, float count) {
+        const float apart = of.mean - mean;
+        sum += of.squares + apart * apart * (count * kRun);
+      });
+      found(g, Moments{mean, sum_of_lanes(sum)});
     }
   }
 
@@ -242,47 +257,8 @@ struct GroupNormBlock {
     return left <= 0 ? 0.0f : static_cast<float>(left < p.part_pixels ? left : p.part_pixels) * Op::kGroup;
   }
 
-  // The moments of the block's groups: found(group, mean, squares) in each lane of a warp. Leaves the means in `means`.
-  template <typename X, typename Of, typename Found>
-  __device__ void measure(X (&x)[kAtOnce], const Of& of, float* means, const Found& found) const {
-    __shared__ float entries[kGroups * kEntries];
-    const int left = end - start;
-    const float share = begin < end ? inverse(static_cast<float>(end - begin) * Op::kGroup) : 0.0f;
-    float runs[kRuns], centers[kRuns];
-    Moments moments[kRuns] = {};
-    float count = 0.0f;  // elements of a run
-    if constexpr (kHeld > 0) {
-      sum(x, left, of, runs);
-      forget(x);
-    } else {
-      count = static_cast<float>(stream(of, moments) * kRun);
-#pragma unroll
-      for (int r = 0; r < kRuns; ++r) runs[r] = moments[r].mean * count;
-    }
-    add_up(entries, runs, [&](int g, float sum) {
-      if (lane() == 0) means[g] = sum * share;
-    });
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < kRuns; ++r) centers[r] = means[group_of(r)];
-    if constexpr (kHeld > 0) {
-      sum_squares(x, left, of, centers, runs);
-      forget(x);
-    } else {
-#pragma unroll
-      for (int r = 0; r < kRuns; ++r) {
-        const float apart = moments[r].mean - centers[r];
-        runs[r] = moments[r].squares + apart * apart * count;
-      }
-    }
-    add_up(entries, runs, [&](int g, float sum) { found(g, means[g], sum); });
-  }
-
-  // Measures the block and, with the others of its slab, tells how every group is normed.
-  template <typename X, typename Of>
-  __device__ void find(X (&x)[kAtOnce], const Of& of, Norm (&norms)[kRuns]) const {
-    __shared__ float means[kGroups];
-    __shared__ Moments done[kGroups];
+  // The mean and 1 / deviation of every group of the slab, from the threads' moments and those of the other blocks.
+  __device__ void find(const float (&means)[kRuns], const float (&squares)[kRuns], Moments* done) const {
     const int warp = static_cast<int>(threadIdx.x) / 32;
     if constexpr (kPass == GroupNormPass::kApply) {
       const auto* const all = reinterpret_cast<const Moments*>(p.scratch) + int64_t{blockIdx.x - part} * kGroups;
@@ -292,18 +268,16 @@ struct GroupNormBlock {
       }
     } else if constexpr (kCluster == 1) {
       const float elements = static_cast<float>(p.pixels) * Op::kGroup;
-      measure(x, of, means, [&](int g, float mean, float squares) {
-        if (lane() == 0) done[g] = {mean, scale_of(squares, elements)};
+      merge_threads(means, squares, [&](int g, const Moments& of) {
+        if (lane() == 0) done[g] = {of.mean, scale_of(of.squares, elements)};
       });
     } else {
       auto& exchange = exchange_of<Stage, kCluster>();
       const unsigned long long* const arrived = &exchange.arrived[0];
       if (threadIdx.x == 0) expect(arrived, kCluster * sizeof(typename Stage::Partial));
       join_cluster<kCluster>();
-      measure(x, of, means, [&](int g, float mean, float squares) {
-        if (lane() < kCluster) {
-          push(&exchange.from[0][part].of[g], arrived, static_cast<unsigned>(lane()), Moments{mean, squares});
-        }
+      merge_threads(means, squares, [&](int g, const Moments& of) {
+        if (lane() < kCluster) push(&exchange.from[0][part].of[g], arrived, static_cast<unsigned>(lane()), of);
       });
       wait_for(arrived, 0);
       for (int g = warp; g < kGroups; g += kWarps) {
@@ -312,17 +286,25 @@ struct GroupNormBlock {
       }
     }
     __syncthreads();
+  }
+
+  // From what find() left; x is centered by `centers`.
+  template <typename After>
+  __device__ Norms norms_of(const Moments* done, const float (&centers)[kRuns], const After& after) const {
+    Norms norms;
 #pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-      const Moments norm = done[group_of(r)];
-      const float center = kHeld > 0 ? means[group_of(r)] : norm.mean;
-      norms[r] = {center, norm.squares, (center - norm.mean) * norm.squares};
+    for (int j = 0; j < kVector; ++j) {
+      const Moments norm = done[group_of(j / kRun)];
+      norms.scale[j] = norm.squares;
+      norms.shift[j] = (centers[j / kRun] - norm.mean) * norm.squares;
+      Op::After::lead(norms.scale[j], norms.shift[j], after, j);
     }
+    return norms;
   }
 
   template <typename X, typename Before, typename After>
   __device__ void store(int64_t i, int left, const X (&x)[kAtOnce], const Before& before, const After& after,
-                        const Norm (&norms)[kRuns]) const {
+                        const float (&centers)[kRuns], const Norms& norms) const {
     using R = typename Op::Result;
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
@@ -331,38 +313,47 @@ struct GroupNormBlock {
       Vector<R, kVector> y;
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
-        const Norm& norm = norms[j / kRun];
-        const float apart = value(x[k], before, j) - norm.center;
-        const float normed = kHeld > 0 ? apart * norm.scale + norm.shift : apart * norm.scale;
+        const float normed = apart(x[k], before, centers, j) * norms.scale[j] + norms.shift[j];
         y.at[j] = Narrow<R>::from(Op::After::apply(normed, after, near, j));
       }
       store_at_once(static_cast<R*>(p.y) + i + k * kStep, y);
     }
   }
 
+  // x: what load() has brought, or how far it lies from its first element, `centers`.
   template <typename X, typename Before>
-  __device__ void run_held(X (&x)[kAtOnce], const Before& before) const {
+  __device__ void run_held(X (&x)[kAtOnce], const Before& before, const float (&centers)[kRuns]) const {
+    __shared__ Moments done[kGroups];
     const auto after = Op::After::template of<kVector>(p, sample, channel);
-    Norm norms[kRuns];
-    find(x, before, norms);
-    store(first, end - start, x, before, after, norms);
+    const int left = end - start;
+    float means[kRuns], squares[kRuns] = {};
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) means[r] = centers[r];
+    add(x, left, before, share_of(count_of(left)), means, squares);
+    forget(x);
+    find(means, squares, done);
+    store(first, left, x, before, after, centers, norms_of(done, centers, after));
   }
 
-  // Reads x a second time; in a launch of its own the first vectors are on their way already.
+  // Reads x from its end on, of which the cache holds the most; in a launch of its own the first vectors are on their
+  // way already.
   template <typename Before>
-  __device__ void run_again(Channels (&x)[kAtOnce], const Before& before) const {
+  __device__ void run_again(Channels (&x)[kAtOnce], const Before& before, int64_t i, int left) const {
+    __shared__ Moments done[kGroups];
     const auto after = Op::After::template of<kVector>(p, sample, channel);
-    Norm norms[kRuns];
-    find(x, before, norms);
-    if constexpr (kWhole) load(first, end - start, x);
-    int64_t i = first;
-    int left = end - start;
+    float centers[kRuns] = {}, squares[kRuns] = {};
+    if constexpr (kWhole) stream(before, centers, squares);
+    find(centers, squares, done);
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) centers[r] = done[group_of(r)].mean;
+    const Norms norms = norms_of(done, centers, after);
+    if constexpr (kWhole) load(i, left, x);
 #pragma unroll 1
-    while (left > 0) {
-      store(i, left, x, before, after, norms);
-      i += kAtOnce * kStep;
-      left -= kAtOnce * kRows;
-      load(i, left, x);
+    while (i >= first) {
+      store(i, left, x, before, after, centers, norms);
+      i -= kAtOnce * kStep;
+      left += kAtOnce * kRows;
+      load(i, i >= first ? left : 0, x);
     }
   }
 
@@ -370,26 +361,36 @@ struct GroupNormBlock {
     begin_cluster<kCluster>(List<Stage>());
     begin_early();
     Channels x[kAtOnce];
-    if constexpr (kHeld > 0 || kPass == GroupNormPass::kApply) load(first, end - start, x);
+    const int left = end - start;
+    const int batches = left <= 0 ? 0 : (left - 1) / (kAtOnce * kRows);  // ahead of the last
+    const int64_t last = first + int64_t{batches} * kAtOnce * kStep;
+    const int tail = left - batches * kAtOnce * kRows;
+    if constexpr (kHeld > 0) load(first, left, x);
+    if constexpr (kPass == GroupNormPass::kApply) load(last, tail, x);
     const auto before = Op::Before::template of<kVector>(p, sample, channel);
     if constexpr (kPass == GroupNormPass::kMoments) {
-      __shared__ float means[kGroups];
       Moments* const to = reinterpret_cast<Moments*>(p.scratch) + int64_t{blockIdx.x} * kGroups;
-      measure(x, before, means, [&](int g, float mean, float squares) {
-        if (lane() == 0) to[g] = {mean, squares};
+      float means[kRuns] = {}, squares[kRuns] = {};
+      stream(before, means, squares);
+      merge_threads(means, squares, [&](int g, const Moments& of) {
+        if (lane() == 0) to[g] = of;
       });
-    } else if constexpr (kKeeps && kHeld > 0) {
-      Values values[kAtOnce];
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) values[k].at[j] = value(x[k], before, j);
-      }
-      run_held(values, before);
     } else if constexpr (kHeld > 0) {
-      run_held(x, before);
+      float centers[kRuns];
+      first_of(x[0], before, centers);
+      if constexpr (kKeeps) {
+        Apart kept[kAtOnce];
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+#pragma unroll
+          for (int j = 0; j < kVector; ++j) kept[k].at[j] = apart(x[k], before, centers, j);
+        }
+        run_held(kept, before, centers);
+      } else {
+        run_held(x, before, centers);
+      }
     } else {
-      run_again(x, before);
+      run_again(x, before, last, tail);
     }
   }
 };

@@ -90,8 +90,8 @@ std::size_t ChooseGroupNorm(const GroupNorm& norm, const std::vector<Variant>& v
       blocks = launch->blocks;
       continue;
     }
-    // A larger cluster where most of the GPU would be idle, as long as every row of threads has a pixel.
-    const bool idle = 4 * blocks < 3 * std::uint64_t{gpu.multiprocessors};
+    // A larger cluster where more than half of the GPU would be idle, as long as every row of threads has a pixel.
+    const bool idle = 20 * blocks < 9 * std::uint64_t{gpu.multiprocessors};
     const unsigned rows = variants[k].threads / shape.columns;
     const bool busy = static_cast<unsigned>(launch->params.part_pixels) >= rows;
     if (shape.layout == GroupNormLayout::kHeld && idle && busy && launch->blocks > blocks) {

@@ -6,13 +6,14 @@ import dataclasses
 from typing import cast
 
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.group_norm.entry_points import GroupNormVariant
+from onnxopt.kinds.group_norm import lead
+from onnxopt.kinds.group_norm.entry_points import GroupNormVariant, resident
 from onnxopt.kinds.pointwise.cuda import is_exact, statements
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.group_norm import GroupNorm, GroupPart, GroupRead
 
 HEADER = "group_norm/group_norm.cuh"
-_RESIDENT_THREADS = 768  # of a multiprocessor
+_RESIDENT_OF_SPLIT = 768  # threads of a multiprocessor
 _PASSES = {("held", 0): "kWhole", ("looped", 0): "kWhole", ("split", 0): "kMoments", ("split", 1): "kApply"}
 
 
@@ -61,6 +62,14 @@ def _program(struct: str, meaning: GroupNorm, part: GroupPart | None) -> list[st
             f"  return {{{loads}}};",
             "}",
         ]
+    if behind and part is not None:
+        steps, part = lead.split(part)
+        body += [
+            "template <typename O>",
+            "__device__ static void lead(float& scale, float& shift, const O& of, int j) {",
+            *(f"  {line}" for op, k in steps for line in _leading(op, f"widen(of.x{k}.at[j])")),
+            "}",
+        ]
     template, operand = ("typename O, typename N", ", const N& near") if behind else ("typename O", "")
     body += [
         f"template <{template}>",
@@ -69,6 +78,13 @@ def _program(struct: str, meaning: GroupNorm, part: GroupPart | None) -> list[st
         "}",
     ]
     return [f"struct {struct} {{", *(f"  {line}" for line in body), "};"]
+
+
+def _leading(op: str, operand: str) -> list[str]:
+    """Statements that join a step to x * scale + shift."""
+    if op == "mul":
+        return [f"scale *= {operand};", f"shift *= {operand};"]
+    return [f"shift {'+' if op == 'add' else '-'}= {operand};"]
 
 
 def _fields(meaning: GroupNorm, reads: list[tuple[int, GroupRead]]) -> str:
@@ -116,11 +132,10 @@ def _statements(part: GroupPart | None, meaning: GroupNorm) -> list[str]:
 
 def _entry(name: str, variant: GroupNormVariant) -> list[str]:
     of_pass = _PASSES[variant.layout, variant.launch]
-    size = f"{variant.vector}, {variant.columns}, {variant.threads}, {variant.held}, {variant.cluster}"
+    blocks = _resident(variant)
+    size = f"{variant.vector}, {variant.columns}, {variant.threads}, {variant.held}, {variant.cluster}, {blocks}"
     block = f"GroupNormBlock<{name}, {size}, GroupNormPass::{of_pass}>"
-    # Split slabs are as many blocks as multiprocessors hold at once (custom_ops/cuda/group_norm_variant.cc).
-    resident = f", {max(1, _RESIDENT_THREADS // variant.threads)}" if variant.layout == "split" else ""
-    bounds = f"__launch_bounds__({variant.threads}{resident})"
+    bounds = f"__launch_bounds__({variant.threads}, {blocks})"
     text = [
         f"{variant.symbol}(const __grid_constant__ GroupNormParams p) {{",
         f"  {block}(p).run();",
@@ -137,3 +152,10 @@ def _entry(name: str, variant: GroupNormVariant) -> list[str]:
         "#endif",
         "",
     ]
+
+
+def _resident(variant: GroupNormVariant) -> int:
+    """Blocks of a multiprocessor that registers suffice for."""
+    if variant.layout == "split":  # as many as are launched (custom_ops/cuda/group_norm_variant.cc)
+        return max(1, _RESIDENT_OF_SPLIT // variant.threads)
+    return 1 if variant.cluster == 1 else resident(variant.threads)

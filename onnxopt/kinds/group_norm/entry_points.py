@@ -20,13 +20,20 @@ from onnxopt.program.group_norm import GroupNorm
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 _THREADS = 256
-# Blocks of a cluster, threads of a block, vectors of a thread; 8 blocks are the most that every GPU with clusters has.
+# Blocks of a cluster, threads of a block, vectors of a thread, for any number of pixels.
 _HELD = ((1, 256, 4), (2, 256, 4), (4, 256, 4), (8, 256, 4), (8, 512, 4), (8, 512, 8))
-_OTHERS = (*((cluster, 128, 4) for cluster in (1, 2, 4, 8)), *((cluster, 512, 4) for cluster in (1, 2, 4)))
+_CLUSTERS = (1, 2, 4, 8)  # 8 blocks are the most that every GPU with clusters has
+_VECTORS = (2, 3, 4, 5, 6, 8)  # of a thread, where the number of pixels is known; the first with few enough threads
+_FEW_THREADS, _MOST_THREADS = 352, 512
+# Threads of a block of a cluster -> blocks of a multiprocessor that registers suffice for. The blocks of a cluster lie
+# in one group of multiprocessors, whose numbers differ: of 132, clusters of eight with one block each reach 120.
+_RESIDENT = ((224, 3), (352, 2), (_MOST_THREADS, 1))
+_REACHED = 120
+_LEAST_THREADS = 128  # of each block of a cluster
 _LEAST_RUN = 64  # bytes of a pixel in a slab: two sectors of a cache line
 _LEAST_RUN_OF_SPLIT = 128  # a whole line where x comes from memory
 _MOST_COLUMNS = 256
-_BLOCKS = 128  # that no larger cluster is needed for
+_BLOCKS = 64  # that no larger cluster is needed for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,25 +55,54 @@ class GroupNormVariant(Variant):
 def choose(name: str, meaning: GroupNorm, regions: Sequence[Region], shapes: Shapes) -> tuple[GroupNormVariant, ...]:
     """Variants in the order in which the host tries them, without those that no known shape needs."""
     sizes = [_size(region, shapes) for region in regions]
-    wanted = {v for size in sizes for v in _of_size(tuple(every(name, meaning)), meaning, size)}
-    held = [v for v in every(name, meaning) if v in wanted]
+    wanted = {v for size in sizes for v in _of_size(name, meaning, size)}
+    held = sorted(wanted, key=lambda v: (v.cluster, v.threads // v.columns * v.held))
     alone = all(size is not None and held[0].cluster == 1 and _fits(held[0], size[1]) for size in sizes if held)
     return (*held, *(() if held and alone else split(name, meaning)), looped(name, meaning))
 
 
 def alternatives(kernel: Kernel) -> Iterable[GroupNormVariant]:
-    """Other numbers of blocks of a cluster and of threads, for `tune`."""
-    yield from every(kernel.name, cast(GroupNorm, kernel.program), (*_HELD, *_OTHERS))
+    """Other numbers of blocks of a cluster, and of vectors of a thread, for `tune`."""
+    meaning = cast(GroupNorm, kernel.program)
+    held = [v for v in kernel.variants if isinstance(v, GroupNormVariant) and v.layout == "held"]
+    last = 0
+    for pixels in sorted({v.cluster * (v.threads // v.columns) * v.held for v in held}):
+        if 2 * pixels > 3 * last:  # else about as many as before
+            last = pixels
+            for cluster in _CLUSTERS:
+                yield from fitting(kernel.name, meaning, pixels, cluster)
 
 
-def every(name: str, meaning: GroupNorm, shapes: Sequence[tuple[int, int, int]] = _HELD) -> Iterator[GroupNormVariant]:
-    """The held entry points, from the fewest blocks of a cluster on."""
+def every(name: str, meaning: GroupNorm) -> Iterator[GroupNormVariant]:
+    """The held entry points for any number of pixels, from the fewest blocks of a cluster on."""
+    for shape in _HELD:
+        if _slab(meaning, _widest(meaning))[1] <= shape[1]:
+            yield _held(name, meaning, *shape)
+
+
+def fitting(name: str, meaning: GroupNorm, pixels: int, cluster: int) -> Iterator[GroupNormVariant]:
+    """The held entry points that hold a slab of so many pixels with few threads idle, the best first."""
+    columns = _slab(meaning, _widest(meaning))[1]
+    part = -(-pixels // cluster)
+    threads = {held: -(-(-(-part // held) * columns) // WARP) * WARP for held in _VECTORS}
+    few = [held for held in _VECTORS if threads[held] <= _FEW_THREADS]
+    more = [held for held in reversed(_VECTORS) if _FEW_THREADS < threads[held] <= _MOST_THREADS]
+    for held in (*few, *more):
+        if held <= part or held == min(_VECTORS):
+            yield _held(name, meaning, cluster, threads[held], held)
+
+
+def resident(threads: int) -> int:
+    """Blocks of a cluster, of so many threads, that a multiprocessor has registers for at a time."""
+    return next(blocks for most, blocks in _RESIDENT if threads <= most)
+
+
+def _held(name: str, meaning: GroupNorm, cluster: int, threads: int, held: int) -> GroupNormVariant:
     vector, columns = _slab(meaning, _widest(meaning))
-    for cluster, threads, held in shapes:
-        if columns <= threads:
-            symbol = f"{name}_held_v{vector}c{columns}t{threads}h{held}b{cluster}"
-            yield GroupNormVariant(symbol, "", 32, vector, held, threads, waits=True, layout="held", columns=columns,
-                                   held=held, cluster=cluster)  # fmt: skip
+    symbol = f"{name}_held_v{vector}c{columns}t{threads}h{held}b{cluster}"
+    return GroupNormVariant(
+        symbol, "", 32, vector, held, threads, waits=True, layout="held", columns=columns, held=held, cluster=cluster
+    )
 
 
 def split(name: str, meaning: GroupNorm) -> tuple[GroupNormVariant, ...]:
@@ -128,21 +164,28 @@ def _fits(variant: GroupNormVariant, pixels: int) -> bool:
     return -(-part // (variant.threads // variant.columns)) <= variant.held
 
 
-def _of_size(
-    variants: Sequence[GroupNormVariant], meaning: GroupNorm, size: tuple[int, int] | None
-) -> list[GroupNormVariant]:
+def _of_size(name: str, meaning: GroupNorm, size: tuple[int, int] | None) -> list[GroupNormVariant]:
     """The held entry points that some GPU would choose for this size."""
     if size is None:
-        return list(variants)
+        return list(every(name, meaning))
     samples, pixels = size
+    slab = math.prod(_slab(meaning, _widest(meaning)))
     found: list[GroupNormVariant] = []
-    for variant in variants:
-        if not _fits(variant, pixels):
+    for cluster in _CLUSTERS:
+        blocks = cluster * samples * meaning.channels // slab
+        variants = list(fitting(name, meaning, pixels, cluster))
+        variant = next((v for v in variants if _at_once(v, blocks)), None)
+        if variant is None and cluster == _CLUSTERS[-1] and not found and variants:
+            variant = variants[0]
+        if variant is None:
             continue
-        if found:
-            enough = found[-1].cluster * samples * meaning.channels // (variant.vector * variant.columns) >= _BLOCKS
-            idle = -(-pixels // variant.cluster) < variant.threads // variant.columns
-            if enough or idle or variant.cluster <= found[-1].cluster:
-                continue
+        if found and (found[-1].cluster * blocks // cluster >= _BLOCKS or variant.threads < _LEAST_THREADS):
+            break
         found.append(variant)
     return found
+
+
+def _at_once(variant: GroupNormVariant, blocks: int) -> bool:
+    """Whether all blocks run at a time on the GPU that was measured, or so many that it takes several rounds anyway."""
+    most = _REACHED * resident(variant.threads)
+    return variant.cluster == 1 or blocks <= most or blocks > _REACHED * _RESIDENT[0][1]

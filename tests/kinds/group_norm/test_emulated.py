@@ -115,7 +115,7 @@ def test_the_entry_point_goes_by_size_alignment_and_gpu() -> None:
     case = Case((4, 32, 32, 160), 32, "float16", "group", known=False)
     assert _chosen(case) == "held_v8c5t256h4b8"
     assert _chosen(dataclasses.replace(case, x=(4, 8, 8, 640))) == "held_v8c5t256h4b1"
-    assert _chosen(dataclasses.replace(case, x=(4, 16, 16, 320))) == "held_v8c5t256h4b4"
+    assert _chosen(dataclasses.replace(case, x=(4, 16, 16, 320))) == "held_v8c5t256h4b2"
     assert _chosen(dataclasses.replace(case, x=(32, 16, 16, 320))) == "held_v8c5t256h4b2"
     assert _chosen(dataclasses.replace(case, x=(4, 32, 32, 480))) == "held_v8c15t512h4b8"
     assert _chosen(dataclasses.replace(case, x=(1, 64, 64, 160))) == "held_v8c5t512h8b8"
@@ -123,7 +123,7 @@ def test_the_entry_point_goes_by_size_alignment_and_gpu() -> None:
     assert _chosen(dataclasses.replace(case, x=(4, 8, 8, 160)), AMPERE) == "held_v8c5t256h4b1"
     assert _chosen(case, AMPERE) == "split0_v8c10"
     assert _chosen(case, aligned=2) == "looped_v1c40"
-    assert _chosen(dataclasses.replace(case, known=True)) == "held_v8c5t256h4b8"
+    assert _chosen(dataclasses.replace(case, known=True)) == "held_v8c5t320h4b4"
 
 
 @pytest.mark.parametrize("known", [True, False])
