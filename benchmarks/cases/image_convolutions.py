@@ -13,8 +13,8 @@ from onnx import helper, numpy_helper
 from torch.nn import functional
 
 _OPSET = 22
-_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
-_ELEMENTS = {"f16": onnx.TensorProto.FLOAT16, "bf16": onnx.TensorProto.BFLOAT16}
+_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+_ELEMENTS = {"f16": onnx.TensorProto.FLOAT16, "bf16": onnx.TensorProto.BFLOAT16, "f32": onnx.TensorProto.FLOAT}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +59,9 @@ class ImageCase:
         return {k: torch.from_numpy(v).to(self.torch_dtype).float().numpy() for k, v in made.items()}
 
     def model(self) -> onnx.ModelProto:
-        """In the form that the layout pass writes: three channels get a fourth one."""
+        """In the form that the layout pass writes: three channels of 16 bits get a fourth one."""
         make, element = helper.make_node, _ELEMENTS[self.dtype]
-        appended = int(self.channels == 3)
+        appended = int(self.channels == 3 and self.dtype != "f32")
         constants = self.constants()
         constants["w"] = np.pad(constants["w"], [(0, 0)] * 3 + [(0, appended)])
         image = "padded" if appended else "t_nhwc"
@@ -98,14 +98,18 @@ class ImageCase:
         v = functional.conv2d(t.double(), self.weight(**exact), bias, self.stride, self.pad).permute(0, 2, 3, 1)
         return {"none": lambda: v, "relu": v.relu, "silu": lambda: functional.silu(v)}[self.behind]()
 
-    def limits(self) -> tuple[float, float]:
-        """Relative and absolute error that a result may have."""
+    def limits(self, exact: bool = False) -> tuple[float, float]:
+        """Relative and absolute error that a result may have. exact: of float32 without TF32."""
+        if self.dtype == "f32":
+            return (1e-5, 2e-5) if exact else (1e-3, 1.2e-2)
         eps = torch.finfo(self.torch_dtype).eps
         return 0.75 * eps, 0.5 * eps + 1e-5
 
     @property
     def is_swept(self) -> bool:
         """Whether other tiles are measured too."""
+        if self.dtype == "f32":
+            return self.kernel == 7 or self.filters == 32
         return self.dtype == "f16" and self.filters != 48 and (self.behind != "none" or self.kernel != 3)
 
 
@@ -120,4 +124,12 @@ CASES = (
     ImageCase((8, 1, 80, 3000), 64, 3, 2, 1, "relu"),  # audio
     ImageCase((32, 3, 224, 224), 64, 7, 2, 3, "relu", "bf16"),
     ImageCase((8, 3, 640, 640), 32, 3, 2, 1),
+    ImageCase((32, 3, 224, 224), 64, 7, 2, 3, "relu", "f32"),
+    ImageCase((1, 3, 224, 224), 64, 7, 2, 3, "relu", "f32"),
+    ImageCase((8, 3, 640, 640), 32, 3, 2, 1, "silu", "f32"),
+    ImageCase((32, 3, 224, 224), 32, 3, 2, 1, "silu", "f32"),
+    ImageCase((16, 3, 224, 224), 96, 4, 4, 0, "none", "f32"),
+    ImageCase((4, 4, 32, 32), 320, 3, 1, 1, "none", "f32"),
+    ImageCase((8, 1, 80, 3000), 64, 3, 2, 1, "relu", "f32"),
+    ImageCase((1, 3, 224, 224), 64, 11, 4, 2, "relu", "f32"),
 )

@@ -5,7 +5,8 @@
 
 All run as in a session, through the library, from an NCHW image to an activated NHWC result. cudnn: the same graph
 without this kind of kernels, its Transpose, Pad and SiLU included. torch's convolution is bare and reads NHWC.
-`--sweep` also compiles and times other tiles; kinds/image_convolution/entry_points.py rests on such results.
+Of float32, "exact" is ours and "cudnn_exact" cuDNN without TF32. `--sweep` also compiles and times other tiles;
+kinds/image_convolution/entry_points.py rests on such results.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from benchmarks.cases.image_convolutions import CASES, ImageCase
 from benchmarks.gpu import depthwise
 from benchmarks.gpu.scan import bodiless, calling
 from benchmarks.support.arguments import main_over_cases, named
-from benchmarks.support.gpu_timing import all_of, copy_microseconds, microseconds_in_graph
+from benchmarks.support.gpu_timing import (
+    all_of,
+    bound,
+    copy_microseconds,
+    disagreement,
+    library,
+    microseconds_in_graph,
+    session,
+)
 
 _LABELS = ("ours", "cudnn", "copy", "torch")
 
@@ -52,6 +61,7 @@ def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
                 collection.kernels.setdefault(other.name, other)
             onnx.save(ir.to_proto(model), folder / f"{case.name}.cudnn.onnx")
         others = list(kernel.kind.alternatives(kernel)) if sweep and case.is_swept else []
+        others = [v for v in others if not v.exact]
         for variant in others:
             label = variant.symbol.rsplit("_", 1)[1]
             name = f"{kernel.name}_by_{label}"
@@ -68,6 +78,21 @@ class Measured(depthwise.Measured):
     """One case on the device, and every way to run it over its buffers in rotation."""
 
     case: ImageCase  # type: ignore[assignment]
+
+    def exact(self, suffix: str) -> float:
+        """Microseconds a run where the provider allows no TF32, after one run was compared."""
+        stream = torch.cuda.Stream()
+        path = str(self.folder / f"{self.case.name}{suffix}.onnx")
+        run_in = session(path, library(self.folder), "cuda", stream=stream, options={"use_tf32": "0"})
+        runs = [bound(run_in, i, {"y": y}, wait=False) for i, y in zip(self.inputs, self.outputs, strict=True)]
+        self.outputs[0].fill_(float("nan"))
+        torch.cuda.synchronize()
+        runs[0]()
+        torch.cuda.synchronize()
+        error = disagreement(self.outputs[0], self.expected, *self.case.limits(exact=True))
+        if not error <= 1:
+            raise ValueError(f"{error:.3g} of the limit away from float64")
+        return microseconds_in_graph(runs, stream)
 
     def torch_bare(self) -> float:
         """torch's convolution alone, in channels_last."""
@@ -91,6 +116,9 @@ def measure(case: ImageCase, folder: pathlib.Path) -> dict[str, Any]:
         "copy": lambda: copy_microseconds(case.bytes(), len(measured.inputs)),
         "torch": measured.torch_bare,
     }
+    if case.dtype == "f32":
+        steps["exact"] = lambda: measured.exact(".ours")
+        steps["cudnn_exact"] = lambda: measured.exact(".cudnn")
     for label, kernel in json.loads((folder / "tiles.json").read_text()).get(case.name, {}).items():
         onnx.save(calling(onnx.load(folder / f"{case.name}.ours.onnx"), kernel), folder / f"{case.name}.{label}.onnx")
         steps[label] = lambda label=label: measured.time(f".{label}")  # type: ignore[misc]

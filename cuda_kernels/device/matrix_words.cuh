@@ -108,6 +108,25 @@ ONNXOPT_PRODUCT(float16, "f16")
 ONNXOPT_PRODUCT(bfloat16, "bf16")
 #undef ONNXOPT_PRODUCT
 
+// The nearest number of TF32, which keeps 11 bits.
+__device__ inline uint32_t tf32(float x) {
+  uint32_t y = 0;
+  if constexpr (kDeepProducts) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return y;
+}
+
+// y += a b, a of 16 rows, b of 8 columns, a depth of 8 numbers of TF32; of others the last bits do not count.
+struct ProductOfTf32 {
+  __device__ static void add(float (&y)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if constexpr (kDeepProducts) {
+      asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+          "{%0, %1, %2, %3};"
+          : "+f"(y[0]), "+f"(y[1]), "+f"(y[2]), "+f"(y[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+  }
+};
+
 template <typename T>
 __device__ inline uint32_t narrow_pair(float low, float high);
 

@@ -23,6 +23,7 @@
 #include "device/vector.cuh"
 #include "image_convolution/abi.h"
 #include "image_convolution/in_front.cuh"
+#include "image_convolution/place.cuh"
 #include "image_convolution/tile.cuh"
 
 namespace onnxopt {
@@ -44,20 +45,7 @@ struct ImageProducts {
   static constexpr int kBatches = (kLoads + kMost - 1) / kMost;
   static constexpr int kBatch = (kLoads + kBatches - 1) / kBatches;
 
-  // Where a tile's outputs begin.
-  struct Place {
-    int image;
-    int top;
-    int left;
-  };
-
-  __device__ static Place place(const Params& p, unsigned tile) {
-    const unsigned image = quotient(tile, p.of_image);
-    const unsigned of_image = tile - image * p.of_image.divisor;
-    const unsigned down = quotient(of_image, p.of_row);
-    const unsigned across = of_image - down * p.of_row.divisor;
-    return {static_cast<int>(image), static_cast<int>(down) * Tile::kDown, static_cast<int>(across) * Tile::kAcross};
-  }
+  using Place = ImagePlace;
 
   // Two neighbouring channels of a weight; zeros where there are none.
   __device__ static uint32_t weight_pair(const Params& p, int filter, int chunk, int of_chunk) {
@@ -362,7 +350,7 @@ struct ImageProducts {
     const uint32_t rows = first_row(shared_address(image));
 #pragma unroll 1
     for (unsigned tile = blockIdx.x / kPieces; tile < p.tiles; tile += p.step) {
-      const Place at = place(p, tile);
+      const Place at = image_place<Tile>(p, tile);
       const bool special = fetch(p, at, image) && Tile::kSeesMore;
       if (__syncthreads_or(special || p.plain != 0 || !has_products<T>())) {
         write_without_products(p, at, filter);

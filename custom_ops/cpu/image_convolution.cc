@@ -50,7 +50,12 @@ class ImageJob {
   std::vector<float> Widened(const void* data, std::int64_t first, std::int64_t count) const {
     std::vector<float> values(static_cast<std::size_t>(count));
     const auto bytes = static_cast<std::size_t>(first) * Size(convolution_.dtype);
-    if (count > 0) load_(values.data(), static_cast<const char*>(data) + bytes, nullptr, nullptr, values.size());
+    const char* const from = static_cast<const char*>(data) + bytes;
+    if (load_ == nullptr) {  // of float32
+      std::copy_n(reinterpret_cast<const float*>(from), values.size(), values.data());
+    } else if (count > 0) {
+      load_(values.data(), from, nullptr, nullptr, values.size());
+    }
     return values;
   }
 

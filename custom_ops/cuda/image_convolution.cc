@@ -3,6 +3,7 @@
 #include <string>
 
 #include "cuda/image_convolution_variant.h"
+#include "cuda/launch/provider_options.h"
 
 namespace onnxopt::cuda {
 
@@ -12,13 +13,15 @@ void ImageConvolutionCudaKernel::Compute(OrtKernelContext* context) const {
   const Stream stream = launcher_.Enter(context);
   const std::vector<Variant>& variants = kernel().variants;
   const DeviceTraits& device = launcher_.device();
-  const std::size_t rule = ChooseImageConvolution(convolution_, variants, call, device.shared);
+  const bool tf32 = convolution_.dtype == Dtype::kFloat32 && UsesTf32(context);
+  const std::size_t rule = ChooseImageConvolution(convolution_, variants, call, device.shared, tf32);
   if (rule == variants.size()) {
     throw Error("no variant fits a convolution of " + std::to_string(call.batch) + " images of " +
                 std::to_string(call.height) + " x " + std::to_string(call.width));
   }
   const auto fits = [&](std::size_t k) {
-    return variants[k].shared <= device.shared && LaunchOf(convolution_, variants[k], call, 1).has_value();
+    return variants[k].shared <= device.shared && Allows(convolution_, variants[k], tf32) &&
+           LaunchOf(convolution_, variants[k], call, 1).has_value();
   };
   const auto launch = [&](std::size_t k) {
     std::optional<ImageConvolutionLaunch> made = LaunchOf(convolution_, variants[k], call, launcher_.Resident(k));

@@ -64,11 +64,17 @@ std::optional<ImageConvolutionLaunch> LaunchOf(const ImageConvolution& convoluti
   return launch;
 }
 
+bool Allows(const ImageConvolution& convolution, const Variant& variant, bool tf32) {
+  return convolution.dtype != Dtype::kFloat32 || variant.shape.As<ImageTileShape>().exact != tf32;
+}
+
 std::size_t ChooseImageConvolution(const ImageConvolution& convolution, const std::vector<Variant>& variants,
-                                   const ImageConvolutionCall& call, unsigned shared) {
-  std::size_t k = 0;
-  while (k < variants.size() && (variants[k].shared > shared || !LaunchOf(convolution, variants[k], call, 1))) ++k;
-  return k;
+                                   const ImageConvolutionCall& call, unsigned shared, bool tf32) {
+  const auto fits = [&](const Variant& variant) {
+    return variant.shared <= shared && Allows(convolution, variant, tf32) &&
+           LaunchOf(convolution, variant, call, 1).has_value();
+  };
+  return static_cast<std::size_t>(std::find_if(variants.begin(), variants.end(), fits) - variants.begin());
 }
 
 }  // namespace onnxopt::cuda

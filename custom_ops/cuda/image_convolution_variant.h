@@ -19,8 +19,12 @@ struct ImageConvolutionLaunch {
 std::optional<ImageConvolutionLaunch> LaunchOf(const ImageConvolution& convolution, const Variant& variant,
                                                const ImageConvolutionCall& call, unsigned resident);
 
-// The first entry point that fits and whose block has at most `shared` bytes of shared memory, else variants.size().
+// Whether a call may run an entry point: tf32 tells whether float32 products may round their operands to it.
+bool Allows(const ImageConvolution& convolution, const Variant& variant, bool tf32);
+
+// The first entry point that is allowed and fits, and whose block has at most `shared` bytes of shared memory, else
+// variants.size().
 std::size_t ChooseImageConvolution(const ImageConvolution& convolution, const std::vector<Variant>& variants,
-                                   const ImageConvolutionCall& call, unsigned shared);
+                                   const ImageConvolutionCall& call, unsigned shared, bool tf32);
 
 }  // namespace onnxopt::cuda

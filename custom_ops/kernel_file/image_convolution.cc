@@ -63,7 +63,7 @@ ImageConvolution ReadImageConvolution(const JsonReader& json, const std::vector<
   convolution.x = position("x");
   convolution.weight = position("weight");
   const Dtype dtype = inputs[convolution.weight];
-  if (dtype != Dtype::kFloat16 && dtype != Dtype::kBfloat16) json["inputs"].Fail("are not floats of 16 bits");
+  if (!IsRead(dtype)) json["inputs"].Fail("are not floats of 16 or 32 bits");
   if (outputs != std::vector<Dtype>{dtype}) json["outputs"].Fail("are not one of the inputs' dtype");
   convolution.inputs = inputs;
   convolution.dtype = dtype;
@@ -107,6 +107,7 @@ Variant ReadImageVariant(const JsonReader& json, const ImageConvolution& convolu
   shape.across = static_cast<unsigned>(across);
   shape.down = static_cast<unsigned>(outputs / across);
   shape.filters = static_cast<unsigned>(filters);
+  shape.exact = json["exact"].Flag();
   variant.shape.Set(shape);
   return variant;
 }

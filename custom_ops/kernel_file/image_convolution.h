@@ -14,6 +14,7 @@ struct ImageTileShape {
   unsigned across = 16;
   unsigned down = 1;
   unsigned filters = 8;
+  bool exact = false;
 };
 
 // The fields of such a kernel. Throws Error naming the place of what is not as program/image_convolution.py writes it.

@@ -12,7 +12,7 @@ from onnxopt.program.depthwise import Part
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.window import Window
 
-STORED = ("float16", "bfloat16")
+STORED = ("float16", "bfloat16", "float32")
 IMAGES = ("float16", "bfloat16", "float32", "uint8")  # what a program in front reads
 MOST_INPUTS = 16  # kImageConvolutionInputs of cuda_kernels/image_convolution/abi.h
 MOST_CHANNELS = 4

@@ -23,6 +23,7 @@ _SOURCES = (
     "program/pointwise", "program/shape", "program/window",
 )  # fmt: skip
 _HOPPER = 227 << 10  # bytes of shared memory of a block
+_UNITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned"}
 _RESIDENT = 7  # blocks, so that each has several tiles
 
 
@@ -39,7 +40,12 @@ class Launch:
 
 
 def launches(
-    kernel: Kernel, case: Case, resident: int = _RESIDENT, aligned: int = 256, shared: int = _HOPPER
+    kernel: Kernel,
+    case: Case,
+    resident: int = _RESIDENT,
+    aligned: int = 256,
+    shared: int = _HOPPER,
+    tf32: bool = True,
 ) -> tuple[int, list[Launch]]:
     """The entry point that the library chooses for a call, and the launch of each."""
     row = {**kernel.program.to_json(), "variants": [dataclasses.asdict(v) for v in kernel.variants]}
@@ -50,7 +56,7 @@ def launches(
         command = [
             launch_program("image_convolution", _SOURCES),
             file.name,
-            *map(str, (n, h, w, resident, aligned, shared)),
+            *map(str, (n, h, w, resident, aligned, shared, int(tf32))),
         ]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -71,7 +77,7 @@ int main() {
 _CALL = """
   {
     %(reads)s
-    std::vector<unsigned short> y(%(count)d + 1);
+    std::vector<%(unit)s> y(%(count)d + 1);
     %(runs)s
   }
 """
@@ -123,7 +129,7 @@ def _call(
     for k, value in enumerate(region.inputs):
         array = feeds[value.name] if value.name in feeds else constants[str(value.name)]
         array.tofile(folder / f"x{number}_{k}")
-        unit = {1: "unsigned char", 2: "unsigned short", 4: "unsigned"}[array.itemsize]
+        unit = _UNITS[array.itemsize]
         reads.append(f'auto x{k} = emulation::read<{unit}>("x{number}_{k}", {array.size});')
         names.append(f"x{k}.data()")
     runs = []
@@ -137,4 +143,9 @@ def _call(
                 "threads": kernel.variants[k].threads, "symbol": kernel.variants[k].symbol, "file": f"y{number}_{k}",
             }
         )  # fmt: skip
-    return _CALL % {"reads": "\n    ".join(reads), "count": count, "runs": "".join(runs)}
+    return _CALL % {
+        "reads": "\n    ".join(reads),
+        "count": count,
+        "unit": _UNITS[stored.itemsize],
+        "runs": "".join(runs),
+    }

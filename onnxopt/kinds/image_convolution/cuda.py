@@ -18,7 +18,7 @@ _PARAMS = "ImageConvolutionParams"
 def lines(kernel: Kernel) -> list[str]:
     """The kernel's program as a struct, and one entry point per variant."""
     meaning = cast(ImageConvolution, kernel.program)
-    entries = [line for v in kernel.variants for line in _entry(kernel.name, cast(ImageVariant, v))]
+    entries = [line for v in kernel.variants for line in _entry(kernel.name, cast(ImageVariant, v), meaning.dtype)]
     return [*_struct(kernel.name, meaning), "", *entries]
 
 
@@ -66,14 +66,17 @@ def _after(meaning: ImageConvolution) -> list[str]:
     return ["struct After {", *(f"  {line}" for line in body), "};"]
 
 
-def _entry(name: str, variant: ImageVariant) -> list[str]:
+def _entry(name: str, variant: ImageVariant, dtype: str) -> list[str]:
+    tile, run = ("ImageTile", f"ImageProducts<{name}, Tile>")
+    if dtype == "float32":
+        tile, run = "Float32ImageTile", f"ImageProductsOfFloat32<{name}, Tile, {str(variant.exact).lower()}>"
     size = f"{variant.products}, {variant.threads // WARP}, {variant.across}, {variant.filters}"
     return [
         f'extern "C" __global__ void __launch_bounds__({variant.threads})',
         f"{variant.symbol}(const __grid_constant__ {_PARAMS} p) {{",
-        f"  using Tile = ImageTile<{name}::W, {size}>;",
+        f"  using Tile = {tile}<{name}::W, {size}>;",
         f'  static_assert(Tile::kSharedBytes == {variant.shared}, "as the host was told");',
-        f"  ImageProducts<{name}, Tile>::run(p);",
+        f"  {run}::run(p);",
         "}",
         "",
     ]

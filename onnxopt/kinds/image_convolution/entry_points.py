@@ -1,4 +1,8 @@
-"""The entry points of an image convolution. One tile serves all shapes of a window; `tune` measures others."""
+"""The entry points of an image convolution. One tile serves all shapes of a window; `tune` measures others.
+
+Of float32 there are two for each tile: the library runs the one with TF32 where the CUDA provider's option use_tf32
+allows it. Where blocks need more shared memory than every GPU has, further ones with fewer filters follow.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,43 @@ from onnxopt.program.hardware import WARP
 from onnxopt.program.image_convolution import FILTERS, ImageConvolution
 
 _MOST_SHARED = 64 << 10  # bytes that a block can have on every GPU
+_MOST_SHARED_OF_FLOAT32 = 96 << 10  # on every GPU that has TF32
 _MOST_FILTERS = 64  # of a block: the sums of two products are 64 registers then
 # Products of a warp, warps, outputs along a row. Measured on one H200 (benchmarks.gpu.image_convolutions --sweep), us:
 # 7x7 at 32x224x224 36.5 with 4 warps, 34.4 with 8, at 1x224x224 6.6 and 4.6; 3x3 at 8x640x640 29.5 and 31.5.
 _TILE, _TILE_OF_LARGE = (2, 4, 16), (2, 8, 16)
 _LARGE = 25  # rows times columns of a window
+_SMALLER = (_TILE, (1, 4, 16), (1, 2, 16))  # of float32, where an image leaves no place for the weights of many filters
+_MANY_FILTERS = 32
 _OTHERS = (_TILE, _TILE_OF_LARGE, (4, 4, 16), (1, 8, 16), (1, 4, 16), (2, 4, 32), (2, 8, 32), (2, 4, 8))
 
 
 def choose(name: str, meaning: ImageConvolution) -> tuple[ImageVariant, ...]:
-    """One tile, which every GPU's shared memory holds."""
-    return (variant(name, meaning, *_tile(meaning)),)
+    """One tile, which every GPU's shared memory holds; of float32 with TF32 and exact."""
+    if meaning.dtype != "float32":
+        return (variant(name, meaning, *_tile(meaning)),)
+    tiles = [_of_many_filters(name, meaning, most) for most in (_MOST_SHARED_OF_FLOAT32, _MOST_SHARED)]
+    return tuple(dict.fromkeys(made for tile in tiles for made in _both(tile)))
+
+
+def _of_many_filters(name: str, meaning: ImageConvolution, most: int) -> ImageVariant:
+    """The first tile whose blocks compute many filters, or all, within so much shared memory; else the smallest."""
+    made = [variant(name, meaning, *tile, most) for tile in (_tile(meaning), *_SMALLER)]
+    return next((v for v in made if v.filters >= min(_MANY_FILTERS, meaning.filters)), made[-1])
 
 
 def others(name: str, meaning: ImageConvolution) -> Iterator[ImageVariant]:
     """Further tiles, for `tune`."""
+    most = _MOST_SHARED_OF_FLOAT32 if meaning.dtype == "float32" else _MOST_SHARED
     for tile in _OTHERS:
-        made = variant(name, meaning, *tile)
-        if tile != _tile(meaning) and made.shared <= _MOST_SHARED:
-            yield made
+        made = variant(name, meaning, *tile, most)
+        if tile != _tile(meaning) and made.shared <= most:
+            yield from _both(made) if meaning.dtype == "float32" else (made,)
+
+
+def _both(variant: ImageVariant) -> tuple[ImageVariant, ImageVariant]:
+    """An entry point with TF32, and the same without its rounding."""
+    return variant, dataclasses.replace(variant, symbol=f"{variant.symbol}x", exact=True)
 
 
 def _tile(meaning: ImageConvolution) -> tuple[int, int, int]:
@@ -36,7 +58,9 @@ def _tile(meaning: ImageConvolution) -> tuple[int, int, int]:
     return _TILE_OF_LARGE if rows * columns >= _LARGE else _TILE
 
 
-def variant(name: str, meaning: ImageConvolution, products: int, warps: int, across: int) -> ImageVariant:
+def variant(
+    name: str, meaning: ImageConvolution, products: int, warps: int, across: int, most: int = _MOST_SHARED
+) -> ImageVariant:
     """The entry point with the most filters a block that shared memory holds, 8 if it holds none."""
 
     def of(filters: int) -> ImageVariant:
@@ -44,7 +68,7 @@ def variant(name: str, meaning: ImageConvolution, products: int, warps: int, acr
         made = ImageVariant(
             symbol, "", 32, FILTERS, 1, WARP * warps, waits=True, products=products, across=across, filters=filters
         )
-        return dataclasses.replace(made, shared=shared_bytes(meaning.window, made))
+        return dataclasses.replace(made, shared=shared_bytes(meaning.window, made, meaning.dtype))
 
     counts = (f for f in range(_MOST_FILTERS, 0, -FILTERS) if meaning.filters % f == 0)
-    return next((made for f in counts if (made := of(f)).shared <= _MOST_SHARED), of(FILTERS))
+    return next((made for f in counts if (made := of(f)).shared <= most), of(FILTERS))

@@ -3,8 +3,8 @@
     x [N, C, H, W] -> g -> Transpose -> Pad -> Transpose -> Conv -> Transpose -> f -> y [N, Ho, Wo, K]
 
 The first Transpose and the Pad, which appends a channel of zeros, are those of the layout pass. Both cost nothing here,
-as the kernel reads the image where it lies. x may also be NHWC. g is what makes 16 bits of an image of bytes or
-float32: a Cast, and a normalization by constants. The Transpose may stand in front of it.
+as the kernel reads the image where it lies. x may also be NHWC. g is what makes floats of an image of bytes, or
+16 bits of float32: a Cast, and a normalization by constants. The Transpose may stand in front of it.
 """
 
 from __future__ import annotations

@@ -115,6 +115,38 @@ struct Product {
   }
 };
 
+inline uint32_t tf32(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & ~0x1fffu;
+}
+
+struct ProductOfTf32 {
+  struct Words {
+    uint32_t a[4];
+    uint32_t b[2];
+  };
+
+  static float number(uint32_t word) {
+    float x;
+    word &= ~0x1fffu;
+    std::memcpy(&x, &word, sizeof(x));
+    return x;
+  }
+
+  static void add(float (&y)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    const int lane = threadIdx.x % 32;
+    emulation::together(Words{{a[0], a[1], a[2], a[3]}, {b0, b1}}, [&](const auto& of) {
+      for (int i = 0; i < 4; ++i) {
+        for (int k = 0; k < 8; ++k) {
+          const float left = number(of(lane / 4 * 4 + k % 4).a[k / 4 * 2 + i / 2]);
+          y[i] += left * number(of((lane % 4 * 2 + i % 2) * 4 + k % 4).b[k / 4]);
+        }
+      }
+    });
+  }
+};
+
 template <typename T>
 uint32_t narrow_pair(float low, float high) {
   return pack(Narrow<T>::from(low), Narrow<T>::from(high));

@@ -63,6 +63,18 @@ def test_infinities_spoil_no_neighbours(dtype: str, tmp_path: Path) -> None:
         assert _worst(case, model, library, feeds) <= 1
 
 
+@pytest.mark.parametrize("tf32", [True, False])
+def test_random_convolutions_of_float32(tf32: bool, tmp_path: Path) -> None:
+    cases = [random_case(seed, "float32") for seed in range(_COUNT)]
+    library, models = _prepared(tmp_path, cases)
+    options = {"use_tf32": str(int(tf32))}
+    for case, model in zip(cases, models, strict=True):
+        feeds = case.feeds()
+        session = sessions.open_session(model, provider=sessions.CUDA, library=library, provider_options=options)
+        error = worst(case, sessions.run(session, feeds)["y"], case.expected(feeds))  # type: ignore[arg-type]
+        assert error <= (500 if tf32 else 1), case
+
+
 def test_one_session_takes_any_shape(tmp_path: Path) -> None:
     first = Case((1, 3, 64, 64), 64, (7, 7), (2, 2), (3, 3, 3, 3), behind="silu", appended=1, known=False)
     library, (model,) = _prepared(tmp_path, [first])

@@ -47,12 +47,12 @@ def test_the_meaning() -> None:
     [
         dataclasses.replace(STEM, x=(2, 5, 16, 18), appended=0),
         dataclasses.replace(STEM, filters=12),
-        dataclasses.replace(STEM, dtype="float32"),
+        dataclasses.replace(STEM, dtype="float64"),
         dataclasses.replace(STEM, kernel=(13, 13), pads=(6, 6, 6, 6)),
         dataclasses.replace(STEM, strides=(5, 2)),
         dataclasses.replace(STEM, kernel=(1, 1), pads=(0, 0, 0, 0)),
     ],
-    ids=["channels", "filters", "float32", "kernel", "stride", "product"],
+    ids=["channels", "filters", "float64", "kernel", "stride", "product"],
 )
 def test_others_are_left_to_other_kinds(case: Case) -> None:
     assert "image_convolution" not in _kinds(case)

@@ -41,7 +41,7 @@ void Print(char** arguments) {
   const ImageConvolutionCall call = CallOf(convolution, arguments + 1);
   const auto resident = static_cast<unsigned>(std::atoi(arguments[4]));
   const auto shared = static_cast<unsigned>(std::atoi(arguments[6]));
-  std::printf("%zu\n", cuda::ChooseImageConvolution(convolution, variants, call, shared));
+  std::printf("%zu\n", cuda::ChooseImageConvolution(convolution, variants, call, shared, std::atoi(arguments[7]) != 0));
   for (const Variant& variant : variants) {
     const auto made = cuda::LaunchOf(convolution, variant, call, resident);
     const cuda::ImageConvolutionLaunch launch = made.value_or(cuda::ImageConvolutionLaunch{});
