@@ -7,6 +7,7 @@
 // the splits of each row. Which keys a row reads is up to the mask.
 #pragma once
 
+#include "attention/cache_bulk.cuh"
 #include "attention/masked_attention_abi.h"
 #include "attention/token_attention.cuh"
 
@@ -134,6 +135,17 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
   } else {
     CacheLanes<T, kWidth, kRows, kThreads, true>::attend(cache, {}, params.parts);
   }
+}
+
+// The same for few rows and a long cache that is changed in place, on GPUs with bulk copies.
+template <typename T, int kWidth, int kRows, int kThreads, int kStages>
+__device__ inline void attend_in_bulk(const MaskedAttentionParams& params) {
+  let_next_begin();
+  wait_for_previous();
+  __shared__ int slots[kMostNew];
+  place_slots<true>(params, slots);
+  const MaskedCache<T, kWidth, kRows, true> cache(params, slots);
+  CacheBulk<T, kWidth, kRows, kThreads, kStages>::attend(cache, params.parts);
 }
 
 // A block joins the parts of one row. Every thread weighs the splits itself: there are few, and their numbers are the

@@ -10,13 +10,16 @@
 namespace onnxopt::cuda {
 namespace {
 
-// Blocks a multiprocessor that the tokens are cut into, all groups together: with tiles of keys, and without.
+// Blocks a multiprocessor that the tokens are cut into, all groups together.
+constexpr std::uint64_t kBlocksOfBulk = 1;
 constexpr std::uint64_t kBlocksOfTiles = 1;
 constexpr std::uint64_t kBlocksOfLanes = 2;
 constexpr std::uint64_t kBlocksOfMasked = 2;  // under a mask, with tiles and without
 constexpr std::uint64_t kLeastTokens = 32;    // that a block takes at once
 constexpr std::uint64_t kAccessBytes = 16;
-constexpr unsigned kUnasked = 48 << 10;  // bytes of shared memory that every kernel has
+constexpr unsigned kUnasked = 48 << 10;         // bytes of shared memory that every kernel has
+constexpr int kBulkMajor = 9;                   // of GPUs with bulk copies
+constexpr std::uint64_t kLongBytes = 24 << 20;  // of caches from which these pay (benchmarks/notes.md)
 
 // Keys are cut into `splits` of `tokens` each, so that the blocks of all `others` fill the GPU.
 struct Splits {
@@ -71,7 +74,8 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
                                               OrtKernelContext* context, Stream stream) const {
   const auto past = static_cast<std::uint64_t>(call.past);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
-  const bool in_tiles = Attending().shape.As<AttentionShape>().stages > 0;
+  const Variant& attends = Attending();
+  const bool in_tiles = attends.shape.As<AttentionShape>().stages > 0;
   const Splits cut(past + 1, groups, launcher_.device().multiprocessors, in_tiles ? kBlocksOfTiles : kBlocksOfLanes);
   const auto heads = static_cast<std::uint64_t>(call.batch * attention.heads);
   const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
@@ -85,24 +89,39 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
       ScalesOf(attention, call)};
   // Entry points of caches without codes take the first part of it.
   auto* const block = reinterpret_cast<unsigned char*>(&params);
-  Attend(static_cast<unsigned>(groups * cut.splits), block, stream);
+  Attend(attends, groups * cut.splits, block, stream);
   launcher_.Launch(kernel().variants.size() - 1, static_cast<unsigned>(heads), block, stream);
 }
 
-// The first entry point whose shared memory the GPU has; the last one joins.
-const Variant& TokenAttentionCudaKernel::Attending() const {
+// The first entry point that attends, with bulk copies or without, whose shared memory the GPU has; null for none.
+const Variant* TokenAttentionCudaKernel::Fitting(bool bulk) const {
   const std::vector<Variant>& variants = kernel().variants;
-  std::size_t k = 0;
-  while (k + 1 < variants.size() && variants[k].shared > launcher_.device().shared) ++k;
-  if (k + 1 == variants.size()) throw Error("no variant of an attention behind a cache fits this GPU");
-  return variants[k];
+  for (std::size_t k = 0; k + 1 < variants.size(); ++k) {
+    const bool fits = variants[k].shared <= launcher_.device().shared;
+    if (fits && variants[k].shape.As<AttentionShape>().bulk == bulk) return &variants[k];
+  }
+  return nullptr;
 }
 
-void TokenAttentionCudaKernel::Attend(unsigned blocks, unsigned char* params, Stream stream) const {
-  const Variant& variant = Attending();
+const Variant& TokenAttentionCudaKernel::Attending() const {
+  const Variant* const variant = Fitting(false);
+  if (variant == nullptr) throw Error("no variant of an attention behind a cache fits this GPU");
+  return *variant;
+}
+
+// The entry point of bulk copies, where a long cache is changed in place on a GPU that has them; else null.
+const Variant* TokenAttentionCudaKernel::InBulk(const TokenAttention& attention, const AttentionCall& call) const {
+  const bool in_place = call.past_k == call.present_k && call.past_v == call.present_v;
+  if (!attention.slots || !in_place || launcher_.device().major < kBulkMajor) return nullptr;
+  const auto elements = static_cast<std::uint64_t>(2 * call.batch * attention.groups * attention.width * call.keys);
+  return elements * Size(attention.dtype) >= kLongBytes ? Fitting(true) : nullptr;
+}
+
+void TokenAttentionCudaKernel::Attend(const Variant& variant, std::uint64_t blocks, unsigned char* params,
+                                      Stream stream) const {
   const auto k = static_cast<std::size_t>(&variant - kernel().variants.data());
   if (variant.shared > kUnasked) launcher_.Resident(k);
-  launcher_.Launch(k, blocks, params, stream);
+  launcher_.Launch(k, static_cast<unsigned>(blocks), params, stream);
 }
 
 void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, const AttentionCall& call,
@@ -111,7 +130,9 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
   const auto chunks = static_cast<std::uint64_t>((attention.tokens * heads + attention.rows - 1) / attention.rows);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
   const auto keys = static_cast<std::uint64_t>(call.keys);
-  const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors, kBlocksOfMasked);
+  const Variant* const bulk = InBulk(attention, call);
+  const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors,
+                   bulk == nullptr ? kBlocksOfMasked : kBlocksOfBulk);
   const std::uint64_t rows_of_all = groups * chunks * static_cast<std::uint64_t>(attention.rows);
   const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
   CallScratch scratch(allocator_, context);
@@ -140,7 +161,7 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
                                        attention.scale},
                                       ScalesOf(attention, call)};
   auto* const block = reinterpret_cast<unsigned char*>(&params);
-  Attend(static_cast<unsigned>(groups * chunks * cut.splits), block, stream);
+  Attend(bulk == nullptr ? Attending() : *bulk, groups * chunks * cut.splits, block, stream);
   launcher_.Launch(kernel().variants.size() - 1, static_cast<unsigned>(rows_of_all), block, stream);
 }
 

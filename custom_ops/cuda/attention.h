@@ -23,7 +23,9 @@ class TokenAttentionCudaKernel final : public FusedKernel {
   void LaunchMasked(const TokenAttention& attention, const AttentionCall& call, OrtKernelContext* context,
                     Stream stream) const;
   const Variant& Attending() const;
-  void Attend(unsigned blocks, unsigned char* params, Stream stream) const;
+  const Variant* Fitting(bool bulk) const;
+  const Variant* InBulk(const TokenAttention& attention, const AttentionCall& call) const;
+  void Attend(const Variant& variant, std::uint64_t blocks, unsigned char* params, Stream stream) const;
 
   const Launcher launcher_;
   const Allocator allocator_;

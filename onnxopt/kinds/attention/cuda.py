@@ -24,16 +24,21 @@ _TILES = ((128, 3), (128, 2), (64, 3), (128, 1), (64, 1))  # (threads, stages) w
 # many as registers hold, under a mask too.
 _OF_CODES = {False: ((4, 4, 2), (MOST_HEADS, 1, 4)), True: ((4, 4, 2), (6, 1, 2), (MOST_HEADS, 1, 1))}
 _KEYS = 16  # of a tile
+# Bulk copies to a long cache in one buffer: the most rows of a block, whose sums registers hold, and bytes of a stage.
+_ROWS_OF_BULK, _BULK_BYTES = 4, 8 << 10
+_NARROWEST_OF_BULK = 16  # elements of a head: a lane has as many
 _SHARED_OF_TWO, _SHARED_OF_ALL = 113 << 10, 48 << 10  # bytes, where two blocks are to fit, and that every GPU has
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionVariant(Variant):
     """One entry point. stages: tiles of keys that a warp has places for in shared memory, all but one of which are on
-    their way; 0 without tensor cores. shared: bytes of dynamic shared memory of a block."""
+    their way; 0 without tensor cores. bulk: whether bulk copies fill them, without tensor cores. shared: bytes of
+    dynamic shared memory of a block."""
 
     stages: int = 0
     shared: int = 0
+    bulk: bool = False
 
 
 def header(kernels: Sequence[Kernel]) -> str:
@@ -45,14 +50,35 @@ def header(kernels: Sequence[Kernel]) -> str:
 
 
 def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
-    """The kernel that attends, on GPUs with much shared memory and on others, and the one that joins its results."""
+    """The kernels that attend, and the one that joins their results: to long caches in one buffer, and to others, on
+    GPUs with much shared memory and on the rest."""
+    return (*_in_bulk(name, meaning), *_attending_any(name, meaning), joining(name))
+
+
+def _in_bulk(name: str, meaning: TokenAttention) -> tuple[AttentionVariant, ...]:
+    rows, narrow = _rows(meaning), meaning.width < _NARROWEST_OF_BULK
+    if meaning.slots is None or meaning.codes is not None or rows > _ROWS_OF_BULK or narrow:
+        return ()
+    return (bulk(name, meaning, _LANES, 2 if rows <= 2 else 3),)
+
+
+def bulk(name: str, meaning: TokenAttention, threads: int, stages: int) -> AttentionVariant:
+    """The entry point of bulk copies."""
+    found = _rows(meaning) * (meaning.width + 2) * DTYPES["float32"].size
+    return AttentionVariant(
+        f"{name}_bulk_t{threads}s{stages}", "", 32, _VECTOR, 1, threads, waits=True, stages=stages, bulk=True,
+        shared=threads // WARP * max(stages * _BULK_BYTES, found),
+    )  # fmt: skip
+
+
+def _attending_any(name: str, meaning: TokenAttention) -> tuple[AttentionVariant, ...]:
     if _rows(meaning) <= _ROWS_OF_LANES or meaning.codes is not None:
-        return attending(name, meaning, _LANES, 0), joining(name)
+        return (attending(name, meaning, _LANES, 0),)
     fitting = [
         next(shape for shape in _TILES if shared_bytes(meaning, *shape) <= most)
         for most in (_SHARED_OF_TWO, _SHARED_OF_ALL)
     ]
-    return (*(attending(name, meaning, *shape) for shape in dict.fromkeys(fitting)), joining(name))
+    return tuple(attending(name, meaning, *shape) for shape in dict.fromkeys(fitting))
 
 
 def attending(name: str, meaning: TokenAttention, threads: int, stages: int) -> AttentionVariant:
@@ -86,19 +112,27 @@ def lines(kernel: Kernel) -> list[str]:
     joined = f"{'join_masked' if masked else 'join_attended'}<{dtype}, {form}, {join.threads}>"
     text: list[str] = []
     for v, of, body in (*((v, of_attend, _attending(meaning, v, form)) for v in attending), (join, params, joined)):
-        text += [
-            f'extern "C" __global__ void __launch_bounds__({v.threads})',
-            f"{v.symbol}(const __grid_constant__ {of} params) {{",
-            f"  {body}(params);",
-            "}",
-            "",
-        ]
+        text += _entry(v, of, body)
     return text
+
+
+def _entry(variant: AttentionVariant, params: str, body: str) -> list[str]:
+    name = f"{variant.symbol}(const __grid_constant__ {params}"
+    if not variant.bulk:
+        bounds = f"__launch_bounds__({variant.threads})"
+        return [f'extern "C" __global__ void {bounds}', f"{name} params) {{", f"  {body}(params);", "}", ""]
+    return [
+        "#if __CUDA_ARCH__ >= 900",  # the host never launches it on older GPUs
+        f'extern "C" __global__ void __launch_bounds__({variant.threads}, 1)', f"{name} params) {{",
+        f"  {body}(params);", "}", "#else", f'extern "C" __global__ void {name}) {{}}', "#endif", "",
+    ]  # fmt: skip
 
 
 def _attending(meaning: TokenAttention, variant: AttentionVariant, form: str) -> str:
     """The function that a variant calls, with its parameters."""
     dtype, masked = DTYPES[meaning.outputs[0]].cuda, meaning.mask is not None
+    if variant.bulk:
+        return f"attend_in_bulk<{dtype}, {form}, {variant.threads}, {variant.stages}>"
     call = "attend_masked" if masked else "attend"
     slots = f", {'true' if meaning.slots is not None else 'false'}" if masked else ""
     if meaning.codes is None:

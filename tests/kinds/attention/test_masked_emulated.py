@@ -2,7 +2,7 @@
 
 What is tested is the device code itself: rows that fill no block, keys that fill no split, empty caches, caches with
 room, masks that broadcast, rows of which every key is hidden. "tiles" multiplies float16 on matrix units, "lanes"
-float32 without.
+float32 without; "bulk" does so from copies ahead of it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ from onnxopt.program.attention import SLOTS, TokenAttention, rows_of_a_block
 from tests.support import emulated
 
 # Hides a key. Where all of a row are hidden, float32 keeps enough of the scores beside the second one.
-LEAST = {"lanes": -3.4028235e38, "tiles": -4096.0}
+LEAST = {"lanes": -3.4028235e38, "bulk": -3.4028235e38, "tiles": -4096.0}
+_PLACED = (
+    "static int slots_[kMostNew]; for (unsigned t = 0; t < tokens; ++t) slots_[t] = slots[t] < 0 ? slots[t] + past : "
+    "slots[t]; "
+)
 CALLS = {
     "tiles": "attend_masked<float16, width, rows, {threads}, {stages}, {slots}>(params)",
-    "lanes": "static int slots_[kMostNew]; for (unsigned t = 0; t < tokens; ++t) slots_[t] = slots[t] < 0 ? slots[t] + "
-    "past : slots[t]; CacheLanes<float, width, rows, {threads}, true>::attend("
+    "lanes": f"{_PLACED}CacheLanes<float, width, rows, {{threads}}, true>::attend("
     "MaskedCache<float, width, rows, {slots}>(params, slots_), {{}}, params.parts)",
+    "bulk": f"{_PLACED}CacheBulk<float, width, rows, {{threads}}, {{stages}}>::attend("
+    "MaskedCache<float, width, rows, true>(params, slots_), params.parts)",
 }
 _MAIN = """
 #include "matrix_words.h"
@@ -87,16 +92,24 @@ def added(past: np.ndarray, fresh: np.ndarray, slots: tuple[int, ...]) -> np.nda
     return present
 
 
-@pytest.mark.parametrize("call", CALLS)
+IN_PLACE = [
+    (2, 1, 2, 1, 16, 9, 2, "padded", (8,), True), (1, 2, 4, 6, 32, 40, 3, "drawn", (5, 8, 9, 39, 0, -2), True),
+]  # fmt: skip
+CASES = [
+    (1, 2, 2, 4, 64, 70, 3, "causal", (), False), (2, 1, 3, 5, 32, 31, 1, "padded", (), False),
+    (1, 1, 1, 16, 128, 33, 2, "drawn", (), False), (2, 2, 4, 3, 16, 0, 1, "causal", (), False),
+    (1, 2, 8, 3, 32, 40, 4, "drawn", (5, -3, 6), False), *IN_PLACE,
+]  # fmt: skip
+OF_BULK = [
+    *IN_PLACE, (1, 2, 1, 1, 128, 300, 2, "causal", (299,), True), (2, 2, 4, 1, 64, 250, 3, "drawn", (100,), True),
+    (1, 1, 1, 3, 128, 90, 1, "padded", (7, 88, 89), True),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("batch", "groups", "heads", "tokens", "width", "past", "splits", "form", "slots", "in_place"),
-    [
-        (1, 2, 2, 4, 64, 70, 3, "causal", (), False), (2, 1, 3, 5, 32, 31, 1, "padded", (), False),
-        (1, 1, 1, 16, 128, 33, 2, "drawn", (), False), (2, 2, 4, 3, 16, 0, 1, "causal", (), False),
-        (2, 1, 2, 1, 16, 9, 2, "padded", (8,), True), (1, 2, 8, 3, 32, 40, 4, "drawn", (5, -3, 6), False),
-        (1, 2, 4, 6, 32, 40, 3, "drawn", (5, 8, 9, 39, 0, -2), True),
-    ],
-)  # fmt: skip
+    ("call", "batch", "groups", "heads", "tokens", "width", "past", "splits", "form", "slots", "in_place"),
+    [(call, *case) for call in ("tiles", "lanes") for case in CASES] + [("bulk", *case) for case in OF_BULK],
+)
 def test_several_tokens_attention(
     tmp_path: Path, call: str, batch: int, groups: int, heads: int, tokens: int, width: int, past: int, splits: int,
     form: str, slots: tuple[int, ...], in_place: bool,
@@ -126,30 +139,50 @@ def test_several_tokens_attention(
         "batch": batch, "groups": groups, "heads": heads, "tokens": tokens, "width": width, "past": past, "rows": rows,
         "chunks": -(-tokens * heads // rows), "splits": splits, "split_tokens": -(-keys_of_all // splits),
         "keys": keys_of_all, "in_slots": str(bool(slots)).lower(), "in_place": str(in_place).lower(),
-        "threads": 64, "scale": 0.25, "stored": "float" if call == "lanes" else "unsigned short",
-        "dtype": "float" if call == "lanes" else "float16",
+        "threads": 64, "scale": 0.25, "stored": "unsigned short" if call == "tiles" else "float",
+        "dtype": "float16" if call == "tiles" else "float",
         "call": CALLS[call].format(threads=64, stages=1 + tokens % 3, slots=str(bool(slots)).lower()),
         "mask": mask.size, "strides": ", ".join(map(str, strides)),
     }  # fmt: skip
     emulated.run(tmp_path, _MAIN % filled)
     for name, value in expected.items():
         found = np.fromfile(tmp_path / name, stored).reshape(value.shape)
-        exact = call == "lanes" or name != "output"
+        exact = call != "tiles" or name != "output"
         np.testing.assert_allclose(
             found, value, rtol=2e-5 if exact else 2e-3, atol=2e-6 if exact else 1e-3, err_msg=name
         )
 
 
+def test_entry_points_of_caches_with_room() -> None:
+    """Of up to four rows there is one with bulk copies; three rows and more multiply on tensor cores else."""
+    symbols = {}
+    for heads, tokens in ((1, 1), (2, 1), (1, 3), (4, 1), (4, 2)):
+        meaning = TokenAttention(
+            ((*("float16",) * 6, SLOTS)), ("float16",) * 3, heads, 1, 128, 1.0, 0, 1, 2, 3, 4, tokens, 5, 6
+        )
+        meaning.verify()
+        symbols[heads * tokens] = [v.symbol.removeprefix("k_") for v in cuda.entry_points("k", meaning)]
+    tiles = ["attend_t128s3", "attend_t128s1", "join"]
+    assert symbols == {
+        1: ["bulk_t256s2", "attend_t256s0", "join"],
+        2: ["bulk_t256s2", "attend_t256s0", "join"],
+        3: ["bulk_t256s3", *tiles],
+        4: ["bulk_t256s3", *tiles],
+        8: tiles,
+    }
+
+
 def test_it_compiles_without_spilling() -> None:
     text = ['#include "attention/masked_attention.cuh"', "namespace onnxopt {"]
-    for number, (dtype, width, heads, tokens) in enumerate((("float16", 128, 8, 16), ("bfloat16", 256, 4, 3))):
-        stored = ((dtype,) * 6, (dtype,) * 3) if number else ((*(dtype,) * 6, SLOTS), (dtype,) * 3)
-        slots = None if number else 6
+    forms = (("float16", 128, 8, 16), ("bfloat16", 256, 4, 3), ("float16", 128, 4, 1), ("bfloat16", 64, 2, 1))
+    for number, (dtype, width, heads, tokens) in enumerate(forms):
+        stored = ((dtype,) * 6, (dtype,) * 3) if number == 1 else ((*(dtype,) * 6, SLOTS), (dtype,) * 3)
+        slots = None if number == 1 else 6
         meaning = TokenAttention(*stored, heads, 1, width, 1.0, 0, 1, 2, 3, 4, tokens, 5, slots)
         meaning.verify()
         name = f"k{number}"
         text += cuda.lines(Kernel(name, ATTENTION, (), meaning, cuda.entry_points(name, meaning), ()))
     compiled = nvrtc.compiled("\n".join([*text, "}"]), ("sm_75", "sm_90"))
     for arch, usage in compiled.usage.items():
-        assert len(usage) == 6, arch
+        assert len(usage) == 13, arch
         assert all(kernel.spilled == 0 for kernel in usage.values()), (arch, usage)
