@@ -37,6 +37,7 @@ def bench(
     seconds: float = 5.0,
     data: Sequence[DataSource] = (),
     threads: int = 1,
+    footprints: bool = True,
     progress: Progress | None = None,
 ) -> BenchResult:
     """Time an artifact with its library against a model.
@@ -47,6 +48,7 @@ def bench(
     default CUDA where a device is usable. iterations: runs of each, default as many as `seconds` allow (7 to 2000).
     data: your own inputs (.npz files, or mappings from input name to array); all are compared, the first is timed.
     threads: callers that run one session at the same time, each with buffers of its own; single runs are timed.
+    footprints: whether launches, memory and opening are measured too, which takes each side a process of its own.
 
     progress: called as by `optimize`, with the phases "load", "original", "verify", "open" and "time".
 
@@ -75,10 +77,11 @@ def bench(
     chosen, keep = configuration_for(opened.folder, provider), not reference.traits.random
     files = ((model, library), (opened.model, opened.library))
     sides = [_Side(*of, opened.folder, chosen, feeds, keep) for of in files]
-    say("open", "", 0, 0)
-    footprints = [side.footprint() for side in sides]
+    if footprints:
+        say("open", "", 0, 0)
+    found = [side.footprint() if footprints else Footprint() for side in sides]
     timed = _timed(sides, threads, iterations, seconds, lambda done, total: say("time", "", done, total))
-    baseline, improved = map(_with_footprint, timed, footprints)
+    baseline, improved = map(_with_footprint, timed, found)
     gpu = None if provider == CPU else devices.first()
     return BenchResult(
         provider=provider,
@@ -91,7 +94,7 @@ def bench(
         requests=_requests(reference.traits.inputs, dict(case.sizes), feeds),
         threads=threads,
         device=gpu.name if gpu else devices.processor(),
-        notes=tuple(f"{name}: {f.note}" for name, f in zip(("before", "artifact"), footprints, strict=True) if f.note),
+        notes=tuple(f"{name}: {f.note}" for name, f in zip(("before", "artifact"), found, strict=True) if f.note),
     )
 
 

@@ -11,7 +11,7 @@ import onnxopt
 from tests.support.artifacts import make
 from tests.support.command import assert_refused, run
 
-pytestmark = pytest.mark.usefixtures("library", "without_footprints")
+pytestmark = pytest.mark.usefixtures("library", "without_footprints")  # which a sweep does not measure
 
 
 def test_a_row_for_each_size(artifact: Path) -> None:
@@ -21,6 +21,7 @@ def test_a_row_for_each_size(artifact: Path) -> None:
     lines = result.stdout.splitlines()
     assert lines[1].split()[:3] == ["batch", "before", "p50"]
     assert [line.split()[0] for line in lines[2:5]] == ["1", "4", "16"]
+    assert "note:" not in result.stdout  # no process of its own was asked, as tables of several rows show times alone
 
 
 def test_its_json_becomes_a_report(artifact: Path, tmp_path: Path) -> None:

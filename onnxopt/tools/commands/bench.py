@@ -62,6 +62,7 @@ def command(
                 iterations=iterations,
                 data=data,
                 threads=point.threads,
+                footprints=not asked.varies,
                 progress=advance,
             )
             results.append(result)
