@@ -185,13 +185,16 @@ struct CacheBulk {
     Found attended;
     load_queries(cache, query);
     const typename Masks::Rows mask_rows = Masks::rows_of(cache, 0, 1, kRows - 1);
+    const unsigned key = threadIdx.x % 32 / kLanes;
+    Masks next;  // of the stage ahead
+    if (mine < cache.end) next.load(mask_rows, mine + key, kGroups, cache.end);
     int at = 0;
     unsigned odd = 0;
 #pragma unroll 1
     for (unsigned first = mine; first < cache.end; first += kStep) {
       unsigned char* const tile = tiles + at * kStageBytes;
-      Masks masks;
-      masks.load(mask_rows, first + threadIdx.x % 32 / kLanes, kGroups, cache.end);
+      const Masks masks = next;
+      next.load(mask_rows, first + kStep + key, kGroups, cache.end);
       barriers[at].wait(odd);
       if (cache.has_new) {
         const Stage<true> stage = stage_at<true>(cache, first, tile);

@@ -111,6 +111,13 @@ struct CacheTiles {
     }
   }
 
+  // The masks of a tile.
+  __device__ static void load_masks(const typename Masks::Rows& rows, unsigned first, unsigned end,
+                                    Masks (&masks)[Tile::kKeyTiles]) {
+#pragma unroll
+    for (int j = 0; j < Tile::kKeyTiles; ++j) masks[j].load(rows, first + 8 * j + threadIdx.x % 4 * 2, 1, end);
+  }
+
   template <typename Cache>
   __device__ static void attend(const Cache& cache, float* parts) {
     const unsigned warp = threadIdx.x / 32;
@@ -129,6 +136,8 @@ struct CacheTiles {
     const uint32_t queries = shared_address(dynamic_shared());
     Products::hold(queries, held);
     const typename Masks::Rows mask_rows = Masks::rows_of(cache, threadIdx.x % 32 / 4, 8, kRows - 1);
+    Masks next_masks[Tile::kKeyTiles];  // of the tile ahead
+    load_masks(mask_rows, cache.begin + warp * 16, cache.end, next_masks);
     unsigned stage = 0;
 #pragma unroll 1
     for (unsigned first = cache.begin + warp * 16; first < cache.end; first += kStep, next += kStep) {
@@ -144,9 +153,8 @@ struct CacheTiles {
       }
       Masks masks[Tile::kKeyTiles];
 #pragma unroll
-      for (int j = 0; j < Tile::kKeyTiles; ++j) {
-        masks[j].load(mask_rows, first + 8 * j + threadIdx.x % 4 * 2, 1, cache.end);
-      }
+      for (int j = 0; j < Tile::kKeyTiles; ++j) masks[j] = next_masks[j];
+      load_masks(mask_rows, first + kStep, cache.end, next_masks);
       unsigned char* const tile = mine + stage * Tile::kStageBytes;
       keep(cache, first, tile);
       typename Products::Scores s;

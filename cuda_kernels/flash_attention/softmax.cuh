@@ -94,49 +94,41 @@ struct FlashSoftmax {
     return static_cast<const T*>(p.bias) + at.batch % p.bias_period * p.bias_batch + at.head * p.bias_head;
   }
 
-  // What is added to the lane's scores, times log2(e). All of it is asked for before anything waits for it.
+  // What is added to the lane's scores, times log2(e). A key that there is none of adds nothing().
   __device__ static void load_bias(const Params& p, const Place& at, unsigned first, Scores& bias) {
     const unsigned query = query_of_lane(at);
     const unsigned key = first + threadIdx.x % 4 * 2;
     const T* const of_head = bias_of(p, at);
     const uint64_t odd = reinterpret_cast<uint64_t>(p.bias) / sizeof(T) | p.bias_batch | p.bias_head | p.bias_query;
-    const bool in_pairs = ((odd | p.keys) & 1) == 0;
+    const bool in_pairs = p.bias_query != 0 && ((odd | p.keys) & 1) == 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (half == 1 && p.bias_query == 0) {
-#pragma unroll
-        for (int j = 0; j < kKeyTiles; ++j) {
-          bias.at[j][2] = bias.at[j][0];
-          bias.at[j][3] = bias.at[j][1];
-        }
-        break;
-      }
       const T* const of_row = of_head + static_cast<uint64_t>(min(query + 8 * half, p.queries - 1)) * p.bias_query;
       if (in_pairs) {
-        load_row<2>(of_row, key, p.keys, 2 * half, bias);
-      } else {
-        load_row<1>(of_row, key, p.keys, 2 * half, bias);
+        load_pairs(of_row, key, p.keys, 2 * half, bias);
+        continue;
+      }
+#pragma unroll
+      for (int j = 0; j < kKeyTiles; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const unsigned of = key + 8 * j + e;
+          bias.at[j][2 * half + e] = of < p.keys ? kFlashLog2E * widen(of_row[of]) : nothing();
+        }
       }
     }
   }
 
-  // Two neighbouring elements of every tile, kAtOnce with a load. A key that there is none of adds nothing().
-  template <int kAtOnce>
-  __device__ static void load_row(const T* of_row, unsigned key, unsigned keys, int to, Scores& bias) {
-    Vector<T, kAtOnce> loaded[kKeyTiles][2 / kAtOnce];
+  // The same of one row, two neighbouring elements with a load, which are all asked for before any is used.
+  __device__ static void load_pairs(const T* of_row, unsigned key, unsigned keys, int to, Scores& bias) {
+    Vector<T, 2> loaded[kKeyTiles];
 #pragma unroll
-    for (int j = 0; j < kKeyTiles; ++j) {
-#pragma unroll
-      for (int i = 0; i < 2 / kAtOnce; ++i) {
-        loaded[j][i] = load_vector<T, kAtOnce>(of_row + min(key + 8 * j + i * kAtOnce, keys - kAtOnce));
-      }
-    }
+    for (int j = 0; j < kKeyTiles; ++j) loaded[j] = load_vector<T, 2>(of_row + min(key + 8 * j, keys - 2));
 #pragma unroll
     for (int j = 0; j < kKeyTiles; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const float x = widen(loaded[j][e / kAtOnce].at[e % kAtOnce]);
-        bias.at[j][to + e] = key + 8 * j + e < keys ? kFlashLog2E * x : nothing();
+        bias.at[j][to + e] = key + 8 * j < keys ? kFlashLog2E * widen(loaded[j].at[e]) : nothing();
       }
     }
   }

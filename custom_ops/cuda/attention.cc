@@ -10,16 +10,14 @@
 namespace onnxopt::cuda {
 namespace {
 
-// Blocks a multiprocessor that the tokens are cut into, all groups together.
-constexpr std::uint64_t kBlocksOfBulk = 1;
-constexpr std::uint64_t kBlocksOfTiles = 1;
-constexpr std::uint64_t kBlocksOfLanes = 2;
-constexpr std::uint64_t kBlocksOfMasked = 2;  // under a mask, with tiles and without
-constexpr std::uint64_t kLeastTokens = 32;    // that a block takes at once
+// Blocks a multiprocessor that the tokens are cut into, all groups together. Measured (benchmarks/notes.md).
+constexpr std::uint64_t kOneBlock = 1;
+constexpr std::uint64_t kTwoBlocks = 2;
+constexpr std::uint64_t kLeastTokens = 32;  // that a block takes at once
 constexpr std::uint64_t kAccessBytes = 16;
 constexpr unsigned kUnasked = 48 << 10;         // bytes of shared memory that every kernel has
 constexpr int kBulkMajor = 9;                   // of GPUs with bulk copies
-constexpr std::uint64_t kLongBytes = 24 << 20;  // of caches from which these pay (benchmarks/notes.md)
+constexpr std::uint64_t kLongBytes = 24 << 20;  // of caches from which these pay, and two blocks
 
 // Keys are cut into `splits` of `tokens` each, so that the blocks of all `others` fill the GPU.
 struct Splits {
@@ -42,6 +40,20 @@ bool Aligned(const AttentionCall& call) {
   }
   for (const void* data : {call.present_k, call.present_v}) all |= reinterpret_cast<std::uintptr_t>(data);
   return all % kAccessBytes == 0;
+}
+
+bool IsInPlace(const AttentionCall& call) { return call.past_k == call.present_k && call.past_v == call.present_v; }
+
+bool IsLong(const TokenAttention& attention, const AttentionCall& call) {
+  const auto elements = static_cast<std::uint64_t>(2 * call.batch * attention.groups * attention.width * call.keys);
+  return elements * Size(attention.Cached()) >= kLongBytes;
+}
+
+std::uint64_t BlocksOfMasked(const TokenAttention& attention, const AttentionCall& call, const Variant& variant) {
+  const auto& shape = variant.shape.As<AttentionShape>();
+  if (shape.bulk) return kOneBlock;
+  if (shape.stages > 0) return IsInPlace(call) ? kTwoBlocks : kOneBlock;
+  return attention.codes || IsLong(attention, call) ? kTwoBlocks : kOneBlock;
 }
 
 CacheScales ScalesOf(const TokenAttention& attention, const AttentionCall& call) {
@@ -76,7 +88,7 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
   const Variant& attends = Attending();
   const bool in_tiles = attends.shape.As<AttentionShape>().stages > 0;
-  const Splits cut(past + 1, groups, launcher_.device().multiprocessors, in_tiles ? kBlocksOfTiles : kBlocksOfLanes);
+  const Splits cut(past + 1, groups, launcher_.device().multiprocessors, in_tiles ? kOneBlock : kTwoBlocks);
   const auto heads = static_cast<std::uint64_t>(call.batch * attention.heads);
   const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
   CallScratch scratch(allocator_, context);
@@ -111,10 +123,8 @@ const Variant& TokenAttentionCudaKernel::Attending() const {
 
 // The entry point of bulk copies, where a long cache is changed in place on a GPU that has them; else null.
 const Variant* TokenAttentionCudaKernel::InBulk(const TokenAttention& attention, const AttentionCall& call) const {
-  const bool in_place = call.past_k == call.present_k && call.past_v == call.present_v;
-  if (!attention.slots || !in_place || launcher_.device().major < kBulkMajor) return nullptr;
-  const auto elements = static_cast<std::uint64_t>(2 * call.batch * attention.groups * attention.width * call.keys);
-  return elements * Size(attention.dtype) >= kLongBytes ? Fitting(true) : nullptr;
+  const bool can = attention.slots && IsInPlace(call) && launcher_.device().major >= kBulkMajor;
+  return can && IsLong(attention, call) ? Fitting(true) : nullptr;
 }
 
 void TokenAttentionCudaKernel::Attend(const Variant& variant, std::uint64_t blocks, unsigned char* params,
@@ -131,8 +141,8 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
   const auto keys = static_cast<std::uint64_t>(call.keys);
   const Variant* const bulk = InBulk(attention, call);
-  const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors,
-                   bulk == nullptr ? kBlocksOfMasked : kBlocksOfBulk);
+  const Variant& attends = bulk == nullptr ? Attending() : *bulk;
+  const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors, BlocksOfMasked(attention, call, attends));
   const std::uint64_t rows_of_all = groups * chunks * static_cast<std::uint64_t>(attention.rows);
   const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
   CallScratch scratch(allocator_, context);
@@ -161,7 +171,7 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
                                        attention.scale},
                                       ScalesOf(attention, call)};
   auto* const block = reinterpret_cast<unsigned char*>(&params);
-  Attend(bulk == nullptr ? Attending() : *bulk, groups * chunks * cut.splits, block, stream);
+  Attend(attends, groups * chunks * cut.splits, block, stream);
   launcher_.Launch(kernel().variants.size() - 1, static_cast<unsigned>(rows_of_all), block, stream);
 }
 

@@ -24,8 +24,9 @@ _TILES = ((128, 3), (128, 2), (64, 3), (128, 1), (64, 1))  # (threads, stages) w
 # many as registers hold, under a mask too.
 _OF_CODES = {False: ((4, 4, 2), (MOST_HEADS, 1, 4)), True: ((4, 4, 2), (6, 1, 2), (MOST_HEADS, 1, 1))}
 _KEYS = 16  # of a tile
-# Bulk copies to a long cache in one buffer: the most rows of a block, whose sums registers hold, and bytes of a stage.
-_ROWS_OF_BULK, _BULK_BYTES = 4, 8 << 10
+# Bulk copies to a long cache in one buffer: the most rows of a block, as tiles take less time for more, and bytes of a
+# stage (benchmarks/notes.md).
+_ROWS_OF_BULK, _BULK_BYTES = 2, 8 << 10
 _NARROWEST_OF_BULK = 16  # elements of a head: a lane has as many
 _SHARED_OF_TWO, _SHARED_OF_ALL = 113 << 10, 48 << 10  # bytes, where two blocks are to fit, and that every GPU has
 
@@ -59,7 +60,7 @@ def _in_bulk(name: str, meaning: TokenAttention) -> tuple[AttentionVariant, ...]
     rows, narrow = _rows(meaning), meaning.width < _NARROWEST_OF_BULK
     if meaning.slots is None or meaning.codes is not None or rows > _ROWS_OF_BULK or narrow:
         return ()
-    return (bulk(name, meaning, _LANES, 2 if rows <= 2 else 3),)
+    return (bulk(name, meaning, _LANES, 3 if rows == 1 else 2),)
 
 
 def bulk(name: str, meaning: TokenAttention, threads: int, stages: int) -> AttentionVariant:
