@@ -3,7 +3,7 @@
     MatMul(P, v) -> Sdpa(q, k, v, mask)     P = Softmax(scores), or Cast(Softmax(Cast(scores)))
                                             or Where(IsNaN(P), 0, P)
     scores = MatMul(q, k^T), with a constant factor on q, on k^T or on the product, and one of
-        Add(scores, mask)    Where(shown, scores, low)    Where(hidden, low, scores)
+        Add(scores, mask)    Add(Add(scores, mask), more)    Where(shown, scores, low)    Where(hidden, low, scores)
 
 The scores may be capped before they are masked, and may get a sink, which is a score for no key, behind them:
 
@@ -14,6 +14,9 @@ model's dtype, it is set to 1 / sqrt(H). The guard against NaN is dropped where 
 to end; elsewhere such rows are found by the mask and become zeros as before. What the guard does to a query that holds
 a NaN or an infinity is not kept. A row whose every key is hidden by a finite mask has no defined attention: its result
 depends on how scores of -65504 round, here as in any runtime.
+
+Two masks, such as a bias of positions and hidden keys, become one, which layers that read both share. All heads may
+share one head of keys and values.
 """
 
 from __future__ import annotations
@@ -84,8 +87,9 @@ class ScaledDotProduct(RewriteRuleClassBase):
         self._index_values = index_values
 
     def pattern(
-        self, op, q, k_transposed, v, mask, shown, hidden, low, q_factor, k_factor, factor, zero, cap_factor, cap, sinks
-    ):
+        self, op, q, k_transposed, v, mask, more, shown, hidden, low, q_factor, k_factor, factor, zero, cap_factor, cap,
+        sinks,
+    ):  # fmt: skip
         queries = _factored(op, q, q_factor, "q_scaling")
         keys = _factored(op, k_transposed, k_factor, "k_scaling")
         scores = _factored(op, op.MatMul(queries, keys), factor, "scaling")
@@ -94,16 +98,12 @@ class ScaledDotProduct(RewriteRuleClassBase):
             [op.Mul(capped, cap), op.Mul(cap, capped), scores], tag_var="capped", tag_values=[True, True, False]
         )
         scores = pattern.OrValue([op.Cast(scores, _outputs=["scores_cast"]), scores])
+        once = [op.Add(scores, mask), op.Add(mask, scores)]
+        twice = [made for added in once for made in (op.Add(added, more), op.Add(more, added))]
         masked = pattern.OrValue(
-            [
-                op.Add(scores, mask),
-                op.Add(mask, scores),
-                op.Where(shown, scores, low),
-                op.Where(hidden, low, scores),
-                scores,
-            ],
+            [*once, *twice, op.Where(shown, scores, low), op.Where(hidden, low, scores), scores],
             tag_var="masking",
-            tag_values=["add", "add", "shown", "hidden", "none"],
+            tag_values=["add"] * 2 + ["twice"] * 4 + ["shown", "hidden", "none"],
         )
         masked = pattern.OrValue([op.Cast(masked, _outputs=["masked_cast"]), masked])
         sunk = op.Concat(masked, sinks, axis=-1)
@@ -136,7 +136,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         return "" if padded_heads.fits(form.q, form.v) else _odd_size(form)
 
     def _form(
-        self, q, k_transposed, v, mask, shown, hidden, low, zero, masking, guarded, capped, sunk, is_cut, **match
+        self, q, k_transposed, v, mask, more, shown, hidden, low, zero, masking, guarded, capped, sunk, is_cut, **match
     ) -> _Form | _Obstacle:
         """The attention that was matched, or why it is none. `check` and `rewrite` both ask: a match holds no more."""
         q, match["q_factor"] = _operand_and_factor(q, match["q_factor"])
@@ -156,16 +156,19 @@ class ScaledDotProduct(RewriteRuleClassBase):
             sinks = _sinks(q, match.get("sinks"), match.get("cut"))
             if sinks is None:
                 return _Obstacle("the score behind those of the keys is not one constant of each head, or is kept")
-        mask_value = {"add": mask, "shown": shown, "hidden": hidden, "none": None}[masking]
+        mask_value = {"add": mask, "twice": mask, "shown": shown, "hidden": hidden, "none": None}[masking]
         if masking in ("shown", "hidden"):
             number = _scalar(low)
             if number is None:
                 return _Obstacle(f"Where sets hidden scores to `{low.name}`, which is no constant of one element", low)
             if number > _HIDING:
                 return _Obstacle(f"Where sets hidden scores to {number:g}, which does not hide them", low)
-        if mask_value is not None and not self._broadcasts(mask_value, q, k_transposed):
-            return _Obstacle(f"the mask `{mask_value.name}` is not known to broadcast to the scores", mask_value)
+        for value in (mask_value, more if masking == "twice" else None):
+            if value is not None and not self._broadcasts(value, q, k_transposed):
+                return _Obstacle(f"the mask `{value.name}` is not known to broadcast to the scores", value)
         shows = self._what_shows(masking, mask_value, low)
+        if masking == "twice":
+            shows = Mask("any", finite=shows.finite and masks.additive(more, self._index_values).finite)
         if guarded and _scalar(zero) != 0:
             return _Obstacle("the guard against NaN sets NaNs to a value other than 0", zero)
         guards_rows = guarded and not shows.finite and not _shows_some_key(shows)
@@ -184,14 +187,14 @@ class ScaledDotProduct(RewriteRuleClassBase):
         """What the mask shows. low: the constant that hidden scores are set to."""
         if value is None:
             return masks.NONE
-        if masking == "add":
+        if masking in ("add", "twice"):
             return masks.additive(value, self._index_values)
         mask = masks.boolean(value, self._index_values, shows=masking == "shown")
         number = _scalar(low)
         return Mask(mask.kind, mask.offset, number is not None and math.isfinite(number))
 
-    def rewrite(self, op, mask, shown, hidden, low, masking, **match):
-        form = self._form(mask=mask, shown=shown, hidden=hidden, low=low, masking=masking, **match)
+    def rewrite(self, op, mask, more, shown, hidden, low, masking, **match):
+        form = self._form(mask=mask, more=more, shown=shown, hidden=hidden, low=low, masking=masking, **match)
         assert isinstance(form, _Form)  # as check found
         q, v = form.q, form.v
         assert q.dtype is not None
@@ -205,11 +208,14 @@ class ScaledDotProduct(RewriteRuleClassBase):
         extended = bool(form.cap) or form.sinks is not None
         if form.mask.kind == "none" or (causal and not extended):
             return op.Sdpa(q, keys, v, *((None, *sinks) if sinks else ()), **attributes)
-        if masking != "add":
+        dtype = mask.dtype if masking in ("add", "twice") else low.dtype
+        if masking == "twice":
+            mask = _sum(op, mask, more, form.mask.finite)
+        elif masking != "add":
             array = np.array(0, dtype=low.dtype.numpy())
             nothing = op.Constant(value=ir.tensor(array, dtype=low.dtype))
             mask = op.Where(shown, nothing, low) if masking == "shown" else op.Where(hidden, low, nothing)
-        if mask.dtype is not None and mask.dtype != q.dtype:
+        if dtype is not None and dtype != q.dtype:
             mask = _narrowed(op, mask, q.dtype)
         if not form.guards_rows:
             return op.Sdpa(q, keys, v, mask, *sinks, **attributes)
@@ -258,6 +264,14 @@ def _operand_and_factor(operand: ir.Value, factor: ir.Value | None) -> tuple[ir.
     if factor is not None and _scalar(factor) is None and _scalar(operand) is not None:
         return factor, operand
     return operand, factor
+
+
+def _sum(op, mask, more, finite: bool):
+    """Of two masks. It stays finite where both are: two that hide a key together are less than float16 has."""
+    added = op.Add(mask, more)
+    if not finite or mask.dtype != ir.DataType.FLOAT16:
+        return added
+    return op.Max(added, op.Constant(value=_scalar_of(_LEAST[mask.dtype], mask.dtype)))
 
 
 def _narrowed(op, mask, dtype: ir.DataType):
@@ -320,7 +334,7 @@ def _shapes_disagree(q: ir.Value, k_transposed: ir.Value, v: ir.Value) -> str:
         return "the number of heads, or their size, is not known"
     if a[3] != b[2]:
         return f"the heads of q have {a[3]} elements, those of k {b[2]}"
-    if not (a[1] == b[1] == c[1]):
+    if b[1] != c[1] or b[1] not in (a[1], 1):
         return f"q has {a[1]} heads, k has {b[1]} and v has {c[1]}"
     if not (same(a[0], b[0]) and same(b[0], c[0])):
         return f"the batch sizes of q, k and v are not known to be equal: {a[0]}, {b[0]}, {c[0]}"

@@ -9,6 +9,7 @@ import pytest
 
 from onnxopt.graph.rewrite import to_portable
 from tests.support.attention_graphs import Attention, agree, ops, rewritten, tokens
+from tests.support.graphs import graph
 
 CAUSAL = """
   shape = Shape(x) n1 = Gather<axis = 0>(shape, one_) n = Squeeze(n1, first)
@@ -90,6 +91,58 @@ def test_a_mask_that_is_an_input_stays(tmp_path: Path) -> None:
     assert ops(found) == ["Attention"]
     mask = np.where(np.random.default_rng(1).random((2, 1, 6, 6)) < 0.3, -1e9, 0).astype(np.float32)
     agree(model, found, {"x": tokens(2, 6), "mask": mask})
+
+
+@pytest.mark.parametrize("masked", ["Add(biased, mask)", "Add(mask, biased)"])
+def test_a_bias_and_a_mask_are_one_mask(masked: str, tmp_path: Path) -> None:
+    model = Attention(
+        inputs=", float[1, 2, length, length] positions, float[batch, 1, 1, length] mask",
+        scores=f"s = MatMul(q, kt) s2 = Mul(s, half) biased = Add(s2, positions) masked = {masked}",
+    ).model()
+    found, done = rewritten(model, tmp_path)
+    assert done.applied["attention"] == 1 and "Softmax" not in ops(found)
+    positions = np.random.default_rng(1).standard_normal((1, 2, 6, 6)).astype(np.float32)
+    mask = np.zeros((2, 1, 1, 6), np.float32)
+    mask[0, ..., 4:] = -1e9
+    agree(model, found, {"x": tokens(2, 6), "positions": positions, "mask": mask})
+
+
+def test_masks_that_hide_a_key_together_stay_finite_in_float16(tmp_path: Path) -> None:
+    model = graph(
+        "float16[1, 2, 4, 8] q, float16[1, 2, 5, 8] k, float16[1, 2, 5, 8] v, bool[1, 2, 4, 5] a, bool[1, 1, 1, 5] b",
+        "float16[1, 2, 4, 8] y",
+        """
+        t = Transpose <perm = [0, 1, 3, 2]> (k)
+        first = Where (a, zero, low)
+        second = Where (b, zero, low)
+        s = MatMul (q, t)
+        once = Add (s, first)
+        twice = Add (once, second)
+        p = Softmax <axis = -1> (twice)
+        y = MatMul (p, v)
+        """,
+        constants="float16 zero = {0}, float16 low = {-65504}",
+    )
+    found, done = rewritten(model, tmp_path)
+    assert done.applied["attention"] == 1 and "Max" in ops(found)
+
+
+def test_one_head_of_keys_and_values_for_all_heads(tmp_path: Path) -> None:
+    model = graph(
+        "float[batch, 4, length, 8] q, float[batch, 1, other, 8] k, float[batch, 1, other, 8] v",
+        "float[batch, 4, length, 8] y",
+        """
+        t = Transpose <perm = [0, 1, 3, 2]> (k)
+        s = MatMul (q, t)
+        p = Softmax <axis = -1> (s)
+        y = MatMul (p, v)
+        """,
+    )
+    found, done = rewritten(model, tmp_path)
+    assert done.applied["attention"] == 1 and "Softmax" not in ops(found)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, n, t, 8)).astype(np.float32) for n, t in ((4, 3), (1, 7), (1, 7)))
+    agree(model, found, {"q": q, "k": k, "v": v})
 
 
 def test_a_padding_mask_is_expanded_to_the_queries(tmp_path: Path) -> None:
