@@ -10,6 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.optimizer import fold_constants_ir
 
+from onnxopt.graph.passes.wide_constants import WideConstants
+
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
@@ -25,7 +27,7 @@ _HIDDEN = "onnxopt.not_folded"  # a domain that onnxscript knows nothing of
 
 
 class Fold:
-    """onnxscript's constant folding of the nodes that are worth it.
+    """onnxscript's constant folding of the nodes that are worth it; what 16-bit floats compute is folded in float32.
 
     allowance: bytes by which all foldings together may make the model larger.
     """
@@ -37,6 +39,7 @@ class Fold:
     def __call__(self, model: ir.Model) -> bool:
         """Fold in place; whether anything changed. Growth and bytes read add up over all calls."""
         with np.errstate(all="ignore"), _hidden(model):  # dividing constants by 0 is the model's business
+            wide = WideConstants(self._should_fold)(model)
             result = fold_constants_ir(
                 model,
                 onnx_shape_inference=False,  # SimplifyShapesPass has inferred them
@@ -44,7 +47,7 @@ class Fold:
                 output_size_limit=1 << 62,
                 should_fold=self._should_fold,
             )
-        return result.modified
+        return wide or result.modified
 
     def _should_fold(self, node: ir.Node) -> bool:
         """Whether to evaluate `node`, all of whose inputs are constants."""
