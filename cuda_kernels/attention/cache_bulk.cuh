@@ -221,14 +221,7 @@ struct CacheBulk {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       Attended<kVector>& mine = attended[r];
-#pragma unroll
-      for (int mask = kLanes; mask < 32; mask *= 2) {
-        const float other_top = shuffle_xor(mine.top, mask);
-        mine.scale_to(other_top > mine.top ? other_top : mine.top);
-        mine.sum += shuffle_xor(mine.sum, mask);
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) mine.value[j] += shuffle_xor(mine.value[j], mask);
-      }
+      mine.template join_groups<kLanes>();
       if (threadIdx.x % 32 >= kLanes) continue;
       float* const found = shared + r * kFound;
 #pragma unroll

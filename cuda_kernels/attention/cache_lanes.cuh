@@ -30,6 +30,19 @@ struct Attended {
 #pragma unroll
     for (int j = 0; j < kValues; ++j) value[j] *= factor;
   }
+
+  // Joins what the groups of a warp found, each of which is kLanes lanes.
+  template <int kLanes>
+  __device__ void join_groups() {
+#pragma unroll
+    for (int mask = kLanes; mask < 32; mask *= 2) {
+      const float other_top = shuffle_xor(top, mask);
+      scale_to(other_top > top ? other_top : top);
+      sum += shuffle_xor(sum, mask);
+#pragma unroll
+      for (int j = 0; j < kValues; ++j) value[j] += shuffle_xor(value[j], mask);
+    }
+  }
 };
 
 // A cache that holds keys and values as new tokens are; cache_codes.cuh has one of codes.
@@ -183,14 +196,7 @@ struct CacheLanes {
 #pragma unroll
     for (int r = 0; r < kAtOnce; ++r) {
       Attended<kVector>& mine = attended[r];
-#pragma unroll
-      for (int mask = kLanes; mask < 32; mask *= 2) {
-        const float other_top = shuffle_xor(mine.top, mask);
-        mine.scale_to(other_top > mine.top ? other_top : mine.top);
-        mine.sum += shuffle_xor(mine.sum, mask);
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) mine.value[j] += shuffle_xor(mine.value[j], mask);
-      }
+      mine.template join_groups<kLanes>();
       if (threadIdx.x % 32 < kLanes && base + r < kRows) {
         float* const part = shared + (warp * kRows + base + r) * kFound;
 #pragma unroll
