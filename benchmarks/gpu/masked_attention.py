@@ -43,10 +43,7 @@ class Case(NamedTuple):
 
 ROWS = (1, 2, 4, 8, 16)  # of a block
 FORMS = (("float16", 128), ("bfloat16", 128), ("float16", 64))
-SHAPES = ((256, 0), (128, 3))  # as of token_attention.py
-# With bulk copies, in place: threads, stages. Up to _ROWS_OF_BULK rows of a block.
-BULK = ((256, 2), (256, 3), (128, 3), (128, 6))
-_ROWS_OF_BULK, _BULK_BYTES = 4, 8 << 10  # bytes of a warp's stage
+SHAPES = ((256, 0), (128, 3), (256, 3))  # as of token_attention.py
 BLOCKS = (1, 2, 4)  # a multiprocessor, over which the keys are spread
 CASES = (
     *(Case("float16", 128, heads, tokens, 1, 8, past) for heads, tokens, past in itertools.product(
@@ -77,11 +74,6 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
         calls = {"attend": attend, "join": f"join_masked<{form}, {threads}>"}
         for step, call in calls.items():
             lines += _entry(f"{name}_{step}", call, f"{threads}")
-    for rows, (threads, stages) in itertools.product(ROWS, BULK):
-        if rows <= _ROWS_OF_BULK:
-            name, form = _name(*FORMS[0], rows, (threads, stages), True, True), f"float16, {FORMS[0][1]}, {rows}"
-            lines += _entry(f"{name}_attend", f"attend_in_bulk<{form}, {threads}, {stages}>", f"{threads}, 1")
-            lines += _entry(f"{name}_join", f"join_masked<{form}, {threads}>", f"{threads}")
     compiled = nvrtc.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
     (folder / "masked_attention.fatbin").write_bytes(compiled.fatbin)
     for symbol, usage in compiled.usage[arch].items():
@@ -98,23 +90,9 @@ def _entry(name: str, call: str, bounds: str) -> list[str]:
     ]
 
 
-def _name(dtype: str, width: int, rows: int, shape: tuple[int, int], in_place: bool, bulk: bool = False) -> str:
+def _name(dtype: str, width: int, rows: int, shape: tuple[int, int], in_place: bool) -> str:
     threads, stages = shape
-    return f"{dtype}_w{width}r{rows}_{'bulk_' * bulk}t{threads}s{stages}{'_in_place' if in_place else ''}"
-
-
-def _shapes(rows: int, in_place: bool) -> list[tuple[tuple[int, int], bool]]:
-    """Launch shapes, and whether bulk copies are in them."""
-    in_bulk = BULK if in_place and rows <= _ROWS_OF_BULK else ()
-    return [*((shape, False) for shape in SHAPES), *((shape, True) for shape in in_bulk)]
-
-
-def _shared(rows: int, width: int, shape: tuple[int, int], bulk: bool) -> int:
-    """Bytes of shared memory of a block."""
-    threads, stages = shape
-    return (
-        threads // 32 * max(stages * _BULK_BYTES, rows * (width + 2) * 4) if bulk else shared_bytes(rows, width, shape)
-    )
+    return f"{dtype}_w{width}r{rows}_t{threads}s{stages}{'_in_place' if in_place else ''}"
 
 
 class _Params(ctypes.Structure):  # MaskedAttentionParams of masked_attention_abi.h
@@ -155,8 +133,7 @@ def measure(ours: Launches, case: Case) -> dict[str, Any]:
     stream = torch.cuda.Stream()
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     times: dict[str, float] = {}
-    every = [(r, *of, b) for r in ROWS for of in _shapes(r, in_place) for b in BLOCKS]
-    for rows, shape, bulk, blocks in every:
+    for rows, shape, blocks in itertools.product(ROWS, SHAPES, BLOCKS):
         if rows > tokens * heads or (rows < min(16, tokens * heads) and past > 512):
             continue
         chunks = -(-tokens * heads // rows)
@@ -165,8 +142,8 @@ def measure(ours: Launches, case: Case) -> dict[str, Any]:
         each = max(-(-least // _LEAST_KEYS), 1) * _LEAST_KEYS
         splits = -(-keys // each)
         parts = torch.empty(others * rows * splits * (width + 2), device="cuda")
-        entry, threads = _name(dtype, width, rows, shape, in_place, bulk), shape[0]
-        shared = _shared(rows, width, shape, bulk)
+        entry, threads = _name(dtype, width, rows, shape, in_place), shape[0]
+        shared = shared_bytes(rows, width, shape, masked=True)
 
         def once(cache: Any, present: Any, entry: str = entry, each: int = each, splits: int = splits,
                  parts: Any = parts, threads: int = threads, chunks: int = chunks,

@@ -21,15 +21,16 @@ from benchmarks.gpu.products import Launches
 from benchmarks.support.arguments import Rows, main_over_rows
 
 FORMS = (("float16", 128, 2), ("float16", 128, 4), ("float16", 64, 1), ("bfloat16", 128, 8))  # dtype, width, heads
-SHAPES = ((128, 0), (256, 0), (64, 4), (128, 3))  # threads, stages (0: without tensor cores)
+SHAPES = ((256, 0), (128, 3), (256, 3))  # threads, stages (0: without tensor cores)
 # form, batch, groups, tokens in the cache
 CASES = (
     *((FORMS[0], *case) for case in ((1, 8, 512), (1, 8, 4096), (4, 8, 1024), (1, 8, 32768), (3, 2, 77), (1, 8, 0))),
     *((FORMS[1], *case) for case in ((1, 8, 512), (1, 8, 4096), (4, 8, 1024), (1, 8, 32768))),
     *((form, 2, 4, 1000) for form in FORMS[1:]),
 )
-# By heads: threads, stages, blocks a multiprocessor.
-CHOSEN = {1: (256, 0, 2), 2: (256, 0, 2), 4: (128, 3, 1), 8: (128, 3, 1)}
+# Threads, stages, blocks a multiprocessor that the library takes: for short caches of few rows, and for the rest.
+FEW, CHOSEN = (256, 0, 2), (256, 3, 1)
+_LONG, _FEW_ROWS = 12 << 20, 2
 BLOCKS = (1, 2, 4)  # a multiprocessor, over which the tokens are spread
 _JOINING = 256  # threads of a block that joins
 _ROTATED = 150e6
@@ -61,13 +62,14 @@ def _name(form: tuple[str, int, int]) -> str:
     return f"{form[0]}_w{form[1]}h{form[2]}"
 
 
-def shared_bytes(rows: int, width: int, shape: tuple[int, int]) -> int:
+def shared_bytes(rows: int, width: int, shape: tuple[int, int], masked: bool = False) -> int:
     """Of a block that attends, as kinds/attention/cuda.py counts them. rows: heads of tokens that a block takes."""
     threads, stages = shape
     pitch = 8 * (width // 8 | 1) * 2
     if stages == 0:
         return threads // 32 * rows * (width + 2) * 4
-    return 16 * pitch + threads // 32 * max(stages * 32 * pitch, 16 * (width + 2) * 4)
+    masks = -(-rows * 36 // 16) * 16 if masked else 0
+    return 16 * pitch + threads // 32 * max(stages * (32 * pitch + masks), 16 * (width + 2) * 4)
 
 
 class _Params(ctypes.Structure):  # TokenAttentionParams of token_attention_abi.h
@@ -131,7 +133,9 @@ def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int,
     attend: Callable[..., Any] = torch.nn.functional.scaled_dot_product_attention
     static = [lambda p=p: attend(query, p[0], p[1], enable_gqa=True) for p in presents]
     best = sorted(times.items(), key=lambda x: x[1])
-    chosen = times["{}_attend_t{}s{} b{}".format(_name(form), *CHOSEN[heads])]
+    chosen = times[
+        "{}_attend_t{}s{} b{}".format(_name(form), *(FEW if heads <= _FEW_ROWS and bytes_moved < 2 * _LONG else CHOSEN))
+    ]
     gigabytes = bytes_moved / best[0][1] / 1e3
     return {
         "best_us": best[0][1], "best": best[0][0], "chosen_us": chosen,

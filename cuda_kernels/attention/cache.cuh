@@ -7,7 +7,8 @@
 //   query(row)            the elements of a row's query
 //   group                 the keys' and values' head
 //   new_token(at)         which of the new tokens stands at a place of the longer cache; -1 for none
-//   past_key(at), past_value(at)        where they lie in the cache, as Code
+//   holds_new(first, last)              whether some of the keys from first to before last are new tokens
+//   past_key(at), past_value(at)        where they lie in the cache, one behind the other, as Code
 //   new_key(token), new_value(token)    and among the new tokens
 //   writes(token), present_key(at), present_value(at)    whether the block stores them, and where
 //   mask_row(row)         where it is masked: what is added to the row's scores, as mask_of (key_masks.cuh) has it, by

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "attention/cache.cuh"
-#include "attention/key_masks.cuh"
+#include "attention/tile_masks.cuh"
 #include "device/copy_async.cuh"
 #include "device/dynamic_shared.cuh"
 #include "device/matrix_words.cuh"
@@ -35,12 +35,13 @@ struct CacheTiles {
   using Tile = FlashTile<kWidth, kWidth, 1, 16, kStages == 1 ? 1 : 2, 16>;
   using Products = FlashProducts<T, Tile, true>;
   using Softmax = FlashSoftmax<CacheOp<T, kMasked>, Tile>;
-  using Masks = KeyMasks<T, 2, 2, kMasked>;  // of the lane's rows and of two keys in a row
+  using Masks = TileMasks<T, kRows, 16, kMasked>;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kParts = kWidth / 8;  // of a row, 16 bytes each
   static constexpr int kOfLane = (16 * kParts + 31) / 32;
   static constexpr int kFound = kWidth + 2;  // values, the largest score, the sum of weights
-  static constexpr unsigned kOfWarp = kStages * Tile::kStageBytes;
+  static constexpr unsigned kOfStage = Tile::kStageBytes + Masks::kBytes;
+  static constexpr unsigned kOfWarp = kStages * kOfStage;
   static constexpr unsigned kFoundBytes = 16 * kFound * sizeof(float);
   static constexpr unsigned kBytes = Tile::kQueryBytes + kWarps * (kOfWarp > kFoundBytes ? kOfWarp : kFoundBytes);
   static_assert(kRows <= 16, "rows of a product");
@@ -49,73 +50,133 @@ struct CacheTiles {
     return dynamic_shared() + Tile::kQueryBytes + warp * (kOfWarp > kFoundBytes ? kOfWarp : kFoundBytes);
   }
 
-  // The rows' queries in shared memory, zeros behind the last.
+  // Where a lane's piece lies in a tile in shared memory, in bytes.
+  __device__ static unsigned place_of(int u) {
+    const unsigned lane = threadIdx.x % 32;
+    if constexpr (32 % kParts == 0) {
+      return ((lane / kParts + u * (32 / kParts)) * Tile::kPitch + lane % kParts * 8) * 2;
+    }
+    const unsigned i = lane + 32 * u;
+    return (i / kParts * Tile::kPitch + i % kParts * 8) * 2;
+  }
+
+  // Whether a lane has a piece u of a tile.
+  __device__ static bool has_piece(int u) {
+    return 16 * kParts % 32 == 0 || threadIdx.x % 32 + 32 * u < static_cast<unsigned>(16 * kParts);
+  }
+
+  // Whether all keys of a tile are there, and none of them is a new token: they lie one behind the other in the cache.
   template <typename Cache>
-  __device__ static void place_queries(const Cache& cache) {
+  __device__ static bool is_whole(const Cache& cache, unsigned first) {
+    return first + 16 <= cache.end && !cache.holds_new(first, first + 16);
+  }
+
+  // Asks for the rows' queries, and zeros behind the last.
+  template <typename Cache>
+  __device__ static void fetch_queries(const Cache& cache) {
     for (int i = threadIdx.x; i < 16 * kParts; i += kThreads) {
       const int row = i / kParts;
-      Vector<T, 8> part = {};
-      if (row < kRows) part = load_vector<T, 8>(cache.query(row) + i % kParts * 8);
-      store_vector(reinterpret_cast<T*>(dynamic_shared()) + row * Tile::kQueryPitch + i % kParts * 8, part);
+      unsigned char* const place = dynamic_shared() + (row * Tile::kQueryPitch + i % kParts * 8) * 2;
+      copy_or_zero_async<16>(place, cache.query(min(row, kRows - 1)) + i % kParts * 8, row < kRows);
+    }
+    end_group();
+  }
+
+  // Asks for a tile of keys and values.
+  template <typename Cache>
+  __device__ static void fetch(const Cache& cache, const Masks& masks, unsigned first, unsigned char* to) {
+    if (first < cache.end) {
+      masks.fetch(first, cache.end, to + Tile::kStageBytes);
+      if (is_whole(cache, first)) {
+        const T* const key = cache.past_key(first) + threadIdx.x % 32 * 8;
+        const T* const value = cache.past_value(first) + threadIdx.x % 32 * 8;
+#pragma unroll
+        for (int u = 0; u < kOfLane; ++u) {
+          if (!has_piece(u)) break;
+          copy_or_zero_async<16>(to + place_of(u), key + 256 * u, true);
+          copy_or_zero_async<16>(to + Tile::kKeyBytes + place_of(u), value + 256 * u, true);
+        }
+      } else {
+        fetch_any(cache, first, to);
+      }
+    }
+    end_group();
+  }
+
+  // The same for tiles with new tokens, or with keys that are not there: these are zeros, which weights of 0 multiply.
+  template <typename Cache>
+  __device__ static void fetch_any(const Cache& cache, unsigned first, unsigned char* to) {
+#pragma unroll 1
+    for (int u = 0; u < kOfLane; ++u) {
+      if (!has_piece(u)) break;
+      const unsigned i = threadIdx.x % 32 + 32 * u;
+      const unsigned column = i % kParts * 8;
+      const bool exists = first + i / kParts < cache.end;
+      const unsigned at = exists ? first + i / kParts : cache.begin;
+      const int token = cache.new_token(at);
+      const T* const key = token < 0 ? cache.past_key(at) : cache.new_key(token);
+      const T* const value = token < 0 ? cache.past_value(at) : cache.new_value(token);
+      copy_or_zero_async<16>(to + place_of(u), key + column, exists);
+      copy_or_zero_async<16>(to + Tile::kKeyBytes + place_of(u), value + column, exists);
     }
   }
 
-  // Asks for a tile of keys and values. Keys that are not there are zeros: their weights of 0 multiply them.
-  template <typename Cache>
-  __device__ static void fetch(const Cache& cache, unsigned first, unsigned char* to) {
-#pragma unroll
-    for (int u = 0; u < kOfLane; ++u) {
-      const unsigned i = threadIdx.x % 32 + 32 * u;
-      const unsigned row = i / kParts;
-      if (first >= cache.end || (16 * kParts % 32 != 0 && row >= 16)) break;
-      const unsigned column = i % kParts * 8;
-      const bool exists = first + row < cache.end;
-      const unsigned at = exists ? first + row : cache.begin;
-      const int token = cache.new_token(at);
-      unsigned char* const place = to + (row * Tile::kPitch + column) * 2;
-      const T* const key = token < 0 ? cache.past_key(at) : cache.new_key(token);
-      const T* const value = token < 0 ? cache.past_value(at) : cache.new_value(token);
-      copy_or_zero_async<16>(place, key + column, exists);
-      copy_or_zero_async<16>(place + Tile::kKeyBytes, value + column, exists);
-    }
-    end_group();
+  __device__ static Vector<T, 8> piece(const unsigned char* from, int u) {
+    return load_vector<T, 8>(reinterpret_cast<const T*>(from + place_of(u)));
   }
 
   // Stores the tile's keys and values that the cache does not hold yet.
   template <typename Cache>
   __device__ static void keep(const Cache& cache, unsigned first, const unsigned char* from) {
+    if (!is_whole(cache, first)) {
+      keep_any(cache, first, from);
+    } else if (cache.writes(-1)) {
+      T* const key = cache.present_key(first) + threadIdx.x % 32 * 8;
+      T* const value = cache.present_value(first) + threadIdx.x % 32 * 8;
 #pragma unroll
-    for (int u = 0; u < kOfLane; ++u) {
-      const unsigned i = threadIdx.x % 32 + 32 * u;
-      const unsigned row = i / kParts;
-      const unsigned column = i % kParts * 8;
-      const unsigned at = first + row;
-      if ((16 * kParts % 32 != 0 && row >= 16) || at >= cache.end || !cache.writes(cache.new_token(at))) continue;
-      const T* const place = reinterpret_cast<const T*>(from) + row * Tile::kPitch + column;
-      store_at_once(cache.present_key(at) + column, load_vector<T, 8>(place));
-      store_at_once(cache.present_value(at) + column, load_vector<T, 8>(place + Tile::kKeyBytes / 2));
-    }
-  }
-
-  // Scores of the lane, of rows lane / 4 and that plus 8, as Softmax::weigh takes them.
-  __device__ static void finish(const Masks (&masks)[Tile::kKeyTiles], unsigned first, unsigned end, float scale,
-                                typename Products::Scores& s) {
-    const unsigned lane = threadIdx.x % 32;
-#pragma unroll
-    for (int j = 0; j < Tile::kKeyTiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if constexpr (kMasked) s.at[j][e] = ::fmaf(s.at[j][e], scale, kFlashLog2E * masks[j].at(e / 2, e % 2));
-        if (first + 8 * j + lane % 4 * 2 + e % 2 >= end) s.at[j][e] = Softmax::nothing();
+      for (int u = 0; u < kOfLane; ++u) {
+        if (!has_piece(u)) break;
+        store_at_once(key + 256 * u, piece(from, u));
+        store_at_once(value + 256 * u, piece(from + Tile::kKeyBytes, u));
       }
     }
   }
 
-  // The masks of a tile.
-  __device__ static void load_masks(const typename Masks::Rows& rows, unsigned first, unsigned end,
-                                    Masks (&masks)[Tile::kKeyTiles]) {
+  template <typename Cache>
+  __device__ static void keep_any(const Cache& cache, unsigned first, const unsigned char* from) {
+#pragma unroll 1
+    for (int u = 0; u < kOfLane; ++u) {
+      if (!has_piece(u)) break;
+      const unsigned i = threadIdx.x % 32 + 32 * u;
+      const unsigned column = i % kParts * 8;
+      const unsigned at = first + i / kParts;
+      if (at >= cache.end || !cache.writes(cache.new_token(at))) continue;
+      store_at_once(cache.present_key(at) + column, piece(from, u));
+      store_at_once(cache.present_value(at) + column, piece(from + Tile::kKeyBytes, u));
+    }
+  }
+
+  // Scores of the lane, of rows lane / 4 and that plus 8, as Softmax::weigh takes them. fetched: the masks.
+  __device__ static void finish(const Masks& masks, const unsigned char* fetched, unsigned left, float scale,
+                                typename Products::Scores& s) {
+    const unsigned key = threadIdx.x % 4 * 2;
+    if constexpr (kMasked) {
 #pragma unroll
-    for (int j = 0; j < Tile::kKeyTiles; ++j) masks[j].load(rows, first + 8 * j + threadIdx.x % 4 * 2, 1, end);
+      for (int j = 0; j < Tile::kKeyTiles; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          s.at[j][e] = ::fmaf(s.at[j][e], scale, kFlashLog2E * masks.at(fetched, e / 2, 8 * j + key + e % 2));
+        }
+      }
+    }
+    if (left >= 16) return;
+#pragma unroll
+    for (int j = 0; j < Tile::kKeyTiles; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (8 * j + key + e % 2 >= left) s.at[j][e] = Softmax::nothing();
+      }
+    }
   }
 
   template <typename Cache>
@@ -124,42 +185,35 @@ struct CacheTiles {
     constexpr unsigned kStep = 16 * kWarps;
     unsigned char* const mine = of_warp(warp);
     const float scale = cache.scale * kFlashLog2E;
+    fetch_queries(cache);
+    const Masks masks(cache);
     unsigned next = cache.begin + warp * 16;  // to be fetched
-#pragma unroll
-    for (int stage = 0; stage < kStages - 1; ++stage, next += kStep) {
-      fetch(cache, next, mine + stage * Tile::kStageBytes);
-    }
-    place_queries(cache);
-    __syncthreads();
+#pragma unroll 1
+    for (int stage = 0; stage < kStages - 1; ++stage, next += kStep) fetch(cache, masks, next, mine + stage * kOfStage);
+    wait_for_groups<kStages - 1>();
+    __syncthreads();  // the queries are there
     typename Products::Queries held;
     typename Softmax::Rows rows;
     const uint32_t queries = shared_address(dynamic_shared());
     Products::hold(queries, held);
-    const typename Masks::Rows mask_rows = Masks::rows_of(cache, threadIdx.x % 32 / 4, 8, kRows - 1);
-    Masks next_masks[Tile::kKeyTiles];  // of the tile ahead
-    load_masks(mask_rows, cache.begin + warp * 16, cache.end, next_masks);
     unsigned stage = 0;
 #pragma unroll 1
     for (unsigned first = cache.begin + warp * 16; first < cache.end; first += kStep, next += kStep) {
       if constexpr (kStages == 1) {
         __syncwarp();
-        fetch(cache, next, mine);
+        fetch(cache, masks, next, mine);
         wait_for_groups<0>();
         __syncwarp();
       } else {
         wait_for_groups<kStages - 2>();
         __syncwarp();  // what all lanes have asked for is there, and all have read the tile before
-        fetch(cache, next, mine + (stage == 0 ? kStages - 1 : stage - 1) * Tile::kStageBytes);
+        fetch(cache, masks, next, mine + (stage == 0 ? kStages - 1 : stage - 1) * kOfStage);
       }
-      Masks masks[Tile::kKeyTiles];
-#pragma unroll
-      for (int j = 0; j < Tile::kKeyTiles; ++j) masks[j] = next_masks[j];
-      load_masks(mask_rows, first + kStep, cache.end, next_masks);
-      unsigned char* const tile = mine + stage * Tile::kStageBytes;
+      unsigned char* const tile = mine + stage * kOfStage;
       keep(cache, first, tile);
       typename Products::Scores s;
       Products::score(held, queries, shared_address(tile), s);
-      finish(masks, first, cache.end, scale, s);
+      finish(masks, tile + Tile::kStageBytes, cache.end - first, scale, s);
       Softmax::weigh(scale, s, rows);
       Products::add_values(s, shared_address(tile) + Tile::kKeyBytes, rows.y);
       stage = stage + 1 == kStages ? 0 : stage + 1;

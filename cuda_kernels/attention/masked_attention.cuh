@@ -7,7 +7,6 @@
 // the splits of each row. Which keys a row reads is up to the mask.
 #pragma once
 
-#include "attention/cache_bulk.cuh"
 #include "attention/masked_attention_abi.h"
 #include "attention/token_attention.cuh"
 
@@ -83,11 +82,8 @@ struct MaskedCache {
     in_place = kSlots && p.past_k == p.present_k && p.past_v == p.present_v;
     has_new = end > p.past;
     if constexpr (kSlots) {
-      has_new = false;
-      for (unsigned t = 0; t < p.tokens; ++t) {
-        const unsigned slot = slots[t];
-        has_new = has_new || (slot >= begin && slot < end);
-      }
+      has_new = true;
+      has_new = holds_new(begin, end);
     }
   }
 
@@ -98,6 +94,15 @@ struct MaskedCache {
   }
   __device__ const T* query(int row) const { return static_cast<const T*>(p.q) + row_of(row).at(p, of_all, kWidth); }
   __device__ int new_token(unsigned at) const { return has_new ? new_token_at<kSlots>(at, p, slots) : -1; }
+  __device__ bool holds_new(unsigned first, unsigned last) const {
+    if constexpr (!kSlots) return last > p.past;
+    bool found = false;
+    for (unsigned t = 0; has_new && t < p.tokens; ++t) {
+      const unsigned slot = slots[t];
+      found = found || (slot >= first && slot < last);
+    }
+    return found;
+  }
   __device__ const Code* past_key(unsigned at) const { return past_k + offset(at); }
   __device__ const Code* past_value(unsigned at) const { return past_v + offset(at); }
   __device__ const T* new_key(int token) const { return new_k + token * step(); }
@@ -135,17 +140,6 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
   } else {
     CacheLanes<T, kWidth, kRows, kThreads, true>::attend(cache, {}, params.parts);
   }
-}
-
-// The same for few rows and a long cache that is changed in place, on GPUs with bulk copies.
-template <typename T, int kWidth, int kRows, int kThreads, int kStages>
-__device__ inline void attend_in_bulk(const MaskedAttentionParams& params) {
-  let_next_begin();
-  wait_for_previous();
-  __shared__ int slots[kMostNew];
-  place_slots<true>(params, slots);
-  const MaskedCache<T, kWidth, kRows, true> cache(params, slots);
-  CacheBulk<T, kWidth, kRows, kThreads, kStages>::attend(cache, params.parts);
 }
 
 // A block joins the parts of one row. Every thread weighs the splits itself: there are few, and their numbers are the

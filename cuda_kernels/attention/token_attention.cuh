@@ -50,6 +50,7 @@ struct TokenCache {
   __device__ static uint64_t offset(unsigned at) { return static_cast<uint64_t>(at) * kWidth; }
   __device__ const T* query(int row) const { return q + row * kWidth; }
   __device__ int new_token(unsigned at) const { return at < past ? -1 : 0; }
+  __device__ bool holds_new(unsigned /*first*/, unsigned last) const { return last > past; }
   __device__ const Code* past_key(unsigned at) const { return past_k + offset(at); }
   __device__ const Code* past_value(unsigned at) const { return past_v + offset(at); }
   __device__ const T* new_key(int /*token*/) const { return new_k; }

@@ -42,6 +42,21 @@ __device__ inline void copy_or_zero_async(void* to, const void* from, bool exist
 #endif
 }
 
+// Copies the first `bytes` of kBytes, an even number, and zeros behind them; `from` is aligned to kBytes, 4 or 8.
+template <int kBytes>
+__device__ inline void copy_part_async(void* to, const void* from, int bytes) {
+  static_assert(kBytes == 4 || kBytes == 8, "what cp.async can copy in part");
+#if __CUDA_ARCH__ >= 800
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(kBytes), "r"(bytes)
+               : "memory");
+#else
+  for (int i = 0; i < kBytes / 2; ++i) {
+    static_cast<uint16_t*>(to)[i] = 2 * i < bytes ? static_cast<const uint16_t*>(from)[i] : 0;
+  }
+#endif
+}
+
 // Until everything that this thread copies has arrived.
 __device__ inline void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800

@@ -16,8 +16,7 @@ constexpr std::uint64_t kTwoBlocks = 2;
 constexpr std::uint64_t kLeastTokens = 32;  // that a block takes at once
 constexpr std::uint64_t kAccessBytes = 16;
 constexpr unsigned kUnasked = 48 << 10;         // bytes of shared memory that every kernel has
-constexpr int kBulkMajor = 9;                   // of GPUs with bulk copies
-constexpr std::uint64_t kLongBytes = 24 << 20;  // of caches from which these pay, and two blocks
+constexpr std::uint64_t kLongBytes = 12 << 20;  // of caches from which tiles take less time for every number of rows
 
 // Keys are cut into `splits` of `tokens` each, so that the blocks of all `others` fill the GPU.
 struct Splits {
@@ -42,19 +41,12 @@ bool Aligned(const AttentionCall& call) {
   return all % kAccessBytes == 0;
 }
 
-bool IsInPlace(const AttentionCall& call) { return call.past_k == call.present_k && call.past_v == call.present_v; }
-
 bool IsLong(const TokenAttention& attention, const AttentionCall& call) {
   const auto elements = static_cast<std::uint64_t>(2 * call.batch * attention.groups * attention.width * call.keys);
   return elements * Size(attention.Cached()) >= kLongBytes;
 }
 
-std::uint64_t BlocksOfMasked(const TokenAttention& attention, const AttentionCall& call, const Variant& variant) {
-  const auto& shape = variant.shape.As<AttentionShape>();
-  if (shape.bulk) return kOneBlock;
-  if (shape.stages > 0) return IsInPlace(call) ? kTwoBlocks : kOneBlock;
-  return attention.codes || IsLong(attention, call) ? kTwoBlocks : kOneBlock;
-}
+bool InTiles(const Variant& variant) { return variant.shape.As<AttentionShape>().stages > 0; }
 
 CacheScales ScalesOf(const TokenAttention& attention, const AttentionCall& call) {
   return {call.k_scales.data,
@@ -86,9 +78,8 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
                                               OrtKernelContext* context, Stream stream) const {
   const auto past = static_cast<std::uint64_t>(call.past);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
-  const Variant& attends = Attending();
-  const bool in_tiles = attends.shape.As<AttentionShape>().stages > 0;
-  const Splits cut(past + 1, groups, launcher_.device().multiprocessors, in_tiles ? kOneBlock : kTwoBlocks);
+  const Variant& attends = Attending(attention, call);
+  const Splits cut(past + 1, groups, launcher_.device().multiprocessors, InTiles(attends) ? kOneBlock : kTwoBlocks);
   const auto heads = static_cast<std::uint64_t>(call.batch * attention.heads);
   const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
   CallScratch scratch(allocator_, context);
@@ -105,26 +96,22 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
   launcher_.Launch(kernel().variants.size() - 1, static_cast<unsigned>(heads), block, stream);
 }
 
-// The first entry point that attends, with bulk copies or without, whose shared memory the GPU has; null for none.
-const Variant* TokenAttentionCudaKernel::Fitting(bool bulk) const {
+// The first entry point that attends, in tiles or without, whose shared memory the GPU has; null for none.
+const Variant* TokenAttentionCudaKernel::Fitting(bool in_tiles) const {
   const std::vector<Variant>& variants = kernel().variants;
   for (std::size_t k = 0; k + 1 < variants.size(); ++k) {
-    const bool fits = variants[k].shared <= launcher_.device().shared;
-    if (fits && variants[k].shape.As<AttentionShape>().bulk == bulk) return &variants[k];
+    if (variants[k].shared <= launcher_.device().shared && InTiles(variants[k]) == in_tiles) return &variants[k];
   }
   return nullptr;
 }
 
-const Variant& TokenAttentionCudaKernel::Attending() const {
-  const Variant* const variant = Fitting(false);
+const Variant& TokenAttentionCudaKernel::Attending(const TokenAttention& attention, const AttentionCall& call) const {
+  const Variant* const tiles = Fitting(true);
+  const Variant* const lanes = Fitting(false);
+  const bool long_one = lanes == nullptr || IsLong(attention, call);
+  const Variant* const variant = tiles != nullptr && long_one ? tiles : lanes;
   if (variant == nullptr) throw Error("no variant of an attention behind a cache fits this GPU");
   return *variant;
-}
-
-// The entry point of bulk copies, where a long cache is changed in place on a GPU that has them; else null.
-const Variant* TokenAttentionCudaKernel::InBulk(const TokenAttention& attention, const AttentionCall& call) const {
-  const bool can = attention.slots && IsInPlace(call) && launcher_.device().major >= kBulkMajor;
-  return can && IsLong(attention, call) ? Fitting(true) : nullptr;
 }
 
 void TokenAttentionCudaKernel::Attend(const Variant& variant, std::uint64_t blocks, unsigned char* params,
@@ -140,9 +127,9 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
   const auto chunks = static_cast<std::uint64_t>((attention.tokens * heads + attention.rows - 1) / attention.rows);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
   const auto keys = static_cast<std::uint64_t>(call.keys);
-  const Variant* const bulk = InBulk(attention, call);
-  const Variant& attends = bulk == nullptr ? Attending() : *bulk;
-  const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors, BlocksOfMasked(attention, call, attends));
+  const Variant& attends = Attending(attention, call);
+  const bool two = !InTiles(attends) && (attention.codes || IsLong(attention, call));
+  const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors, two ? kTwoBlocks : kOneBlock);
   const std::uint64_t rows_of_all = groups * chunks * static_cast<std::uint64_t>(attention.rows);
   const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
   CallScratch scratch(allocator_, context);

@@ -22,9 +22,8 @@ class TokenAttentionCudaKernel final : public FusedKernel {
                       Stream stream) const;
   void LaunchMasked(const TokenAttention& attention, const AttentionCall& call, OrtKernelContext* context,
                     Stream stream) const;
-  const Variant& Attending() const;
-  const Variant* Fitting(bool bulk) const;
-  const Variant* InBulk(const TokenAttention& attention, const AttentionCall& call) const;
+  const Variant* Fitting(bool in_tiles) const;
+  const Variant& Attending(const TokenAttention& attention, const AttentionCall& call) const;
   void Attend(const Variant& variant, std::uint64_t blocks, unsigned char* params, Stream stream) const;
 
   const Launcher launcher_;

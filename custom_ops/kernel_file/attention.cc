@@ -16,7 +16,6 @@ constexpr std::size_t kOutputs = 3;
 constexpr std::uint64_t kMostStages = 8;
 constexpr std::uint64_t kMostShared = 227 << 10;  // bytes of shared memory that a block can have
 constexpr std::uint64_t kKeys = 16;               // of a tile
-constexpr std::uint64_t kBulkBytes = 8 << 10;     // of a warp's stage that bulk copies fill
 
 // Bytes of shared memory of a block that attends (cuda_kernels/attention/).
 std::uint64_t SharedBytes(const TokenAttention& attention, const Variant& variant, const AttentionShape& shape) {
@@ -24,10 +23,10 @@ std::uint64_t SharedBytes(const TokenAttention& attention, const Variant& varian
   const std::uint64_t found = (width + 2) * sizeof(float);
   const std::uint64_t warps = variant.threads / kWarpThreads;
   const auto rows = static_cast<std::uint64_t>(attention.mask ? attention.rows : attention.heads / attention.groups);
-  if (shape.bulk) return warps * std::max(shape.stages * kBulkBytes, rows * found);
   if (shape.stages == 0) return warps * rows * found;
   const std::uint64_t row = 8 * (width / 8 | 1U) * Size(attention.dtype);
-  const std::uint64_t of_warp = std::max(shape.stages * kKeys * 2 * row, kKeys * found);
+  const std::uint64_t masks = attention.mask ? (rows * (kKeys / 2 + 1) * 4 + 15) / 16 * 16 : 0;  // of a tile
+  const std::uint64_t of_warp = std::max(shape.stages * (kKeys * 2 * row + masks), kKeys * found);
   return kKeys * row + warps * of_warp;
 }
 
@@ -128,8 +127,7 @@ Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& atten
   Variant variant = ReadVariant(json);
   variant.waits = json["waits"].Flag();
   if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
-  const AttentionShape shape{json["stages"].Number(0, kMostStages), json["bulk"].Flag()};
-  if (shape.bulk && !attention.slots) json["bulk"].Fail("is true, and the cache has no room for new tokens");
+  const AttentionShape shape{json["stages"].Number(0, kMostStages)};
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
   if (variant.shared != 0 && variant.shared != SharedBytes(attention, variant, shape)) {
     json["shared"].Fail("is not what the tiles take");

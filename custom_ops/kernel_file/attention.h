@@ -11,8 +11,7 @@ constexpr std::size_t kAttentionLaunches = 2;  // the last entry point joins, on
 
 // What an entry point that attends has beside other kinds' ones.
 struct AttentionShape {
-  std::uint64_t stages;  // tiles of keys in shared memory; 0 without
-  bool bulk;             // whether bulk copies fill them; else they are multiplied on tensor cores
+  std::uint64_t stages;  // tiles of keys in shared memory, for tensor cores; 0 without
 };
 
 // The fields of an attention kernel. Throws Error naming the place of what is not as token_attention.py writes it.

@@ -18,28 +18,23 @@ _HEADER, _HEADER_OF_MASKED, _HEADER_OF_CODES = (
     f"attention/{name}.cuh" for name in ("token_attention", "masked_attention", "cache_codes")
 )
 _LANES = 256  # threads of a block without tensor cores
-_ROWS_OF_LANES = 2  # up to which these take less time (benchmarks/notes.md)
-_TILES = ((128, 3), (128, 2), (64, 3), (128, 1), (64, 1))  # (threads, stages) with tensor cores, the best one first
+_ROWS_OF_LANES = 2  # up to which these take less time for short caches (benchmarks/notes.md)
+_TILES = ((256, 3), (128, 3), (128, 2), (64, 3), (128, 1), (64, 1))  # (threads, stages) with tensor cores, best first
+# Bytes of shared memory of a block: what sm_90 has, what every GPU from sm_80 on has, what every GPU has.
+_SHARED = (227 << 10, 99 << 10, 48 << 10)
 # Of codes: the most rows of a block, keys that a lane attends to at once, and by how many times more are in flight: as
 # many as registers hold, under a mask too.
 _OF_CODES = {False: ((4, 4, 2), (MOST_HEADS, 1, 4)), True: ((4, 4, 2), (6, 1, 2), (MOST_HEADS, 1, 1))}
 _KEYS = 16  # of a tile
-# Bulk copies to a long cache in one buffer: the most rows of a block, as tiles take less time for more, and bytes of a
-# stage (benchmarks/notes.md).
-_ROWS_OF_BULK, _BULK_BYTES = 2, 8 << 10
-_NARROWEST_OF_BULK = 16  # elements of a head: a lane has as many
-_SHARED_OF_TWO, _SHARED_OF_ALL = 113 << 10, 48 << 10  # bytes, where two blocks are to fit, and that every GPU has
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionVariant(Variant):
     """One entry point. stages: tiles of keys that a warp has places for in shared memory, all but one of which are on
-    their way; 0 without tensor cores. bulk: whether bulk copies fill them, without tensor cores. shared: bytes of
-    dynamic shared memory of a block."""
+    their way; 0 without tensor cores. shared: bytes of dynamic shared memory of a block."""
 
     stages: int = 0
     shared: int = 0
-    bulk: bool = False
 
 
 def header(kernels: Sequence[Kernel]) -> str:
@@ -51,35 +46,14 @@ def header(kernels: Sequence[Kernel]) -> str:
 
 
 def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
-    """The kernels that attend, and the one that joins their results: to long caches in one buffer, and to others, on
-    GPUs with much shared memory and on the rest."""
-    return (*_in_bulk(name, meaning), *_attending_any(name, meaning), joining(name))
-
-
-def _in_bulk(name: str, meaning: TokenAttention) -> tuple[AttentionVariant, ...]:
-    rows, narrow = _rows(meaning), meaning.width < _NARROWEST_OF_BULK
-    if meaning.slots is None or meaning.codes is not None or rows > _ROWS_OF_BULK or narrow:
-        return ()
-    return (bulk(name, meaning, _LANES, 3 if rows == 1 else 2),)
-
-
-def bulk(name: str, meaning: TokenAttention, threads: int, stages: int) -> AttentionVariant:
-    """The entry point of bulk copies."""
-    found = _rows(meaning) * (meaning.width + 2) * DTYPES["float32"].size
-    return AttentionVariant(
-        f"{name}_bulk_t{threads}s{stages}", "", 32, _VECTOR, 1, threads, waits=True, stages=stages, bulk=True,
-        shared=threads // WARP * max(stages * _BULK_BYTES, found),
-    )  # fmt: skip
-
-
-def _attending_any(name: str, meaning: TokenAttention) -> tuple[AttentionVariant, ...]:
-    if _rows(meaning) <= _ROWS_OF_LANES or meaning.codes is not None:
-        return (attending(name, meaning, _LANES, 0),)
-    fitting = [
-        next(shape for shape in _TILES if shared_bytes(meaning, *shape) <= most)
-        for most in (_SHARED_OF_TWO, _SHARED_OF_ALL)
-    ]
-    return tuple(attending(name, meaning, *shape) for shape in dict.fromkeys(fitting))
+    """The kernels that attend, and the one that joins their results. Few rows: for long caches on GPUs with much
+    shared memory, and for the rest. More rows: by how much shared memory a GPU has."""
+    few = _rows(meaning) <= _ROWS_OF_LANES
+    lanes = (attending(name, meaning, _LANES, 0),) if few or meaning.codes is not None else ()
+    limits = () if meaning.codes is not None else _SHARED[:1] if few else _SHARED
+    fitting = [next(shape for shape in _TILES if shared_bytes(meaning, *shape) <= most) for most in limits]
+    tiles = [attending(name, meaning, *shape) for shape in dict.fromkeys(fitting)]
+    return (*tiles, *lanes, joining(name))
 
 
 def attending(name: str, meaning: TokenAttention, threads: int, stages: int) -> AttentionVariant:
@@ -99,7 +73,8 @@ def shared_bytes(meaning: TokenAttention, threads: int, stages: int) -> int:
     if stages == 0:
         return threads // WARP * _rows(meaning) * found
     pitch = 8 * (meaning.width // 8 | 1) * 2  # of a row of a tile
-    return _KEYS * pitch + threads // WARP * max(stages * _KEYS * 2 * pitch, _KEYS * found)
+    masks = 0 if meaning.mask is None else -(-_rows(meaning) * (_KEYS // 2 + 1) * 4 // 16) * 16  # of a tile
+    return _KEYS * pitch + threads // WARP * max(stages * (_KEYS * 2 * pitch + masks), _KEYS * found)
 
 
 def lines(kernel: Kernel) -> list[str]:
@@ -118,22 +93,15 @@ def lines(kernel: Kernel) -> list[str]:
 
 
 def _entry(variant: AttentionVariant, params: str, body: str) -> list[str]:
-    name = f"{variant.symbol}(const __grid_constant__ {params}"
-    if not variant.bulk:
-        bounds = f"__launch_bounds__({variant.threads})"
-        return [f'extern "C" __global__ void {bounds}', f"{name} params) {{", f"  {body}(params);", "}", ""]
     return [
-        "#if __CUDA_ARCH__ >= 900",  # the host never launches it on older GPUs
-        f'extern "C" __global__ void __launch_bounds__({variant.threads}, 1)', f"{name} params) {{",
-        f"  {body}(params);", "}", "#else", f'extern "C" __global__ void {name}) {{}}', "#endif", "",
+        f'extern "C" __global__ void __launch_bounds__({variant.threads})',
+        f"{variant.symbol}(const __grid_constant__ {params} params) {{", f"  {body}(params);", "}", "",
     ]  # fmt: skip
 
 
 def _attending(meaning: TokenAttention, variant: AttentionVariant, form: str) -> str:
     """The function that a variant calls, with its parameters."""
     dtype, masked = DTYPES[meaning.outputs[0]].cuda, meaning.mask is not None
-    if variant.bulk:
-        return f"attend_in_bulk<{dtype}, {form}, {variant.threads}, {variant.stages}>"
     call = "attend_masked" if masked else "attend"
     slots = f", {'true' if meaning.slots is not None else 'false'}" if masked else ""
     if meaning.codes is None:

@@ -66,8 +66,7 @@ def test_one_session_takes_any_cache(tokens: int, each: int, mask: tuple, slots:
     ("tokens", "each", "past"), [(3, 4, 700), (1, 1, 100_000), (2, 1, 100_001), (1, 2, 110_007), (1, 4, 100_000)]
 )
 def test_a_cache_with_room_in_one_buffer(tokens: int, each: int, past: int, tmp_path: Path) -> None:
-    """The cache is input and output of a step; its other tokens stay, and the attention is that of two buffers. Bulk
-    copies read the long ones of few rows."""
+    """The cache is input and output of a step; its other tokens stay, and the attention is that of two buffers."""
     onnx.save(graph(tokens=tokens, each=each, slots=True), tmp_path / "model.onnx")
     made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
     session = made.session(providers=[sessions.CUDA])

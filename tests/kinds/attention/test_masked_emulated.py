@@ -2,7 +2,7 @@
 
 What is tested is the device code itself: rows that fill no block, keys that fill no split, empty caches, caches with
 room, masks that broadcast, rows of which every key is hidden. "tiles" multiplies float16 on matrix units, "lanes"
-float32 without; "bulk" does so from copies ahead of it.
+float32 without.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onnxopt.program.attention import SLOTS, TokenAttention, rows_of_a_block
 from tests.support import emulated
 
 # Hides a key. Where all of a row are hidden, float32 keeps enough of the scores beside the second one.
-LEAST = {"lanes": -3.4028235e38, "bulk": -3.4028235e38, "tiles": -4096.0}
+LEAST = {"lanes": -3.4028235e38, "tiles": -4096.0}
 _PLACED = (
     "static int slots_[kMostNew]; for (unsigned t = 0; t < tokens; ++t) slots_[t] = slots[t] < 0 ? slots[t] + past : "
     "slots[t]; "
@@ -29,8 +29,6 @@ CALLS = {
     "tiles": "attend_masked<float16, width, rows, {threads}, {stages}, {slots}>(params)",
     "lanes": f"{_PLACED}CacheLanes<float, width, rows, {{threads}}, true>::attend("
     "MaskedCache<float, width, rows, {slots}>(params, slots_), {{}}, params.parts)",
-    "bulk": f"{_PLACED}CacheBulk<float, width, rows, {{threads}}, {{stages}}>::attend("
-    "MaskedCache<float, width, rows, true>(params, slots_), params.parts)",
 }
 _MAIN = """
 #include "matrix_words.h"
@@ -100,15 +98,17 @@ CASES = [
     (1, 1, 1, 16, 128, 33, 2, "drawn", (), False), (2, 2, 4, 3, 16, 0, 1, "causal", (), False),
     (1, 2, 8, 3, 32, 40, 4, "drawn", (5, -3, 6), False), *IN_PLACE,
 ]  # fmt: skip
-OF_BULK = [
-    *IN_PLACE, (1, 2, 1, 1, 128, 300, 2, "causal", (299,), True), (2, 2, 4, 1, 64, 250, 3, "drawn", (100,), True),
-    (1, 1, 1, 3, 128, 90, 1, "padded", (7, 88, 89), True),
+# Several tiles a warp, some of them whole, and rows of masks of odd and even length.
+LONG = [
+    (1, 2, 1, 1, 128, 300, 2, "causal", (299,), True), (2, 2, 4, 1, 64, 251, 3, "drawn", (100,), True),
+    (1, 1, 1, 3, 128, 189, 1, "padded", (7, 88, 89), True), (2, 1, 4, 2, 64, 301, 2, "drawn", (), False),
+    (1, 1, 5, 3, 80, 222, 2, "padded", (), False),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("call", "batch", "groups", "heads", "tokens", "width", "past", "splits", "form", "slots", "in_place"),
-    [(call, *case) for call in ("tiles", "lanes") for case in CASES] + [("bulk", *case) for case in OF_BULK],
+    [(call, *case) for call in ("tiles", "lanes") for case in CASES] + [("tiles", *case) for case in LONG],
 )
 def test_several_tokens_attention(
     tmp_path: Path, call: str, batch: int, groups: int, heads: int, tokens: int, width: int, past: int, splits: int,
@@ -154,7 +154,7 @@ def test_several_tokens_attention(
 
 
 def test_entry_points_of_caches_with_room() -> None:
-    """Of up to two rows there is one with bulk copies; more multiply on tensor cores."""
+    """Up to two rows have one with tensor cores, for long caches; more have one for every GPU."""
     symbols = {}
     for heads, tokens in ((1, 1), (2, 1), (1, 3), (4, 1), (4, 2)):
         meaning = TokenAttention(
@@ -162,14 +162,9 @@ def test_entry_points_of_caches_with_room() -> None:
         )
         meaning.verify()
         symbols[heads * tokens] = [v.symbol.removeprefix("k_") for v in cuda.entry_points("k", meaning)]
-    tiles = ["attend_t128s3", "attend_t128s1", "join"]
-    assert symbols == {
-        1: ["bulk_t256s3", "attend_t256s0", "join"],
-        2: ["bulk_t256s2", "attend_t256s0", "join"],
-        3: tiles,
-        4: tiles,
-        8: tiles,
-    }
+    few = ["attend_t256s3", "attend_t256s0", "join"]
+    more = ["attend_t256s3", "attend_t128s2", "attend_t128s1", "join"]
+    assert symbols == {1: few, 2: few, 3: more, 4: more, 8: more}
 
 
 def test_it_compiles_without_spilling() -> None:
@@ -184,5 +179,5 @@ def test_it_compiles_without_spilling() -> None:
         text += cuda.lines(Kernel(name, ATTENTION, (), meaning, cuda.entry_points(name, meaning), ()))
     compiled = nvrtc.compiled("\n".join([*text, "}"]), ("sm_75", "sm_90"))
     for arch, usage in compiled.usage.items():
-        assert len(usage) == 12, arch
+        assert len(usage) == 14, arch
         assert all(kernel.spilled == 0 for kernel in usage.values()), (arch, usage)

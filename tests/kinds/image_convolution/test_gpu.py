@@ -72,7 +72,7 @@ def test_random_convolutions_of_float32(tf32: bool, tmp_path: Path) -> None:
         feeds = case.feeds()
         session = sessions.open_session(model, provider=sessions.CUDA, library=library, provider_options=options)
         error = worst(case, sessions.run(session, feeds)["y"], case.expected(feeds))  # type: ignore[arg-type]
-        assert error <= (500 if tf32 else 1), case
+        assert error <= (1000 if tf32 else 1), case
 
 
 def test_one_session_takes_any_shape(tmp_path: Path) -> None:
