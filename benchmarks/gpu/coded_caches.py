@@ -4,7 +4,7 @@
     python -m benchmarks.gpu.coded_caches run DIR --out OUT.json       on the GPU machine: torch; about 15 s
 
 Every case is compared with float64 first, and new codes with torch's. Several caches are used in rotation, so that they
-come from memory. The first kernel is launched as the library does it: two blocks a multiprocessor share the tokens.
+come from memory. Each launch shape is timed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from benchmarks.support.arguments import Rows, main_over_rows
 CACHES = ("float16", "int8", "float8e4m3fn")
 WIDTH, HEADS, GROUPS = 128, (2, 4), 8  # of queries that share keys; of keys
 CASES = ((1, 512), (1, 4096), (4, 1024), (1, 32768), (16, 2048))  # sequences, tokens in the cache
-_SCALE, _THREADS, _BLOCKS = 0.02, 256, 2
+_SCALE = 0.02
+# Threads, stages (0: without tensor cores), blocks a multiprocessor that share the tokens.
+SHAPES = {"float16": ((256, 0, 2), (128, 3, 1)), "int8": ((256, 0, 2), (256, 3, 1))}
+SHAPES["float8e4m3fn"] = SHAPES["int8"]
 
 
 class _Scales(ctypes.Structure):  # CacheScales of cache_codes_abi.h
@@ -52,7 +55,8 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
             inputs = ("float16", cache, cache, *(("float32", "float32") if codes else ()))
             meaning = TokenAttention(inputs, ("float16", cache, cache), heads, 1, WIDTH, 1.0, codes=codes)
             name = f"{cache}_h{heads}"
-            variants = (cuda.attending(name, meaning, _THREADS, 0), cuda.joining(name))
+            shapes = dict.fromkeys(shape[:2] for shape in SHAPES[cache])
+            variants = (*(cuda.attending(name, meaning, *shape) for shape in shapes), cuda.joining(name))
             lines += cuda.lines(Kernel(name, ATTENTION, (), meaning, variants, ()))
     compiled = nvrtc.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
     (folder / "coded_caches.fatbin").write_bytes(compiled.fatbin)
@@ -62,12 +66,16 @@ def measure(ours: Launches, heads: int, batch: int, past: int) -> dict[str, Any]
     """Microseconds with each cache, all of which agree with float64, and what their bytes take at that time."""
     found: dict[str, Any] = {}
     for cache in CACHES:
-        microseconds, size = _one(ours, cache, heads, batch, past)
+        times = {shape: _one(ours, cache, shape, heads, batch, past) for shape in SHAPES[cache]}
+        found[cache] = {"t{}s{} b{}".format(*shape): round(us, 2) for shape, (us, _) in times.items()}
+        microseconds, size = min(times.values())
         found[f"{cache}_us"], found[f"{cache}_GBs"] = round(microseconds, 2), round(size / microseconds / 1e3)
     return found
 
 
-def _one(ours: Launches, cache: str, heads: int, batch: int, past: int) -> tuple[float, int]:
+def _one(
+    ours: Launches, cache: str, shape: tuple[int, int, int], heads: int, batch: int, past: int
+) -> tuple[float, int]:
     import torch
 
     from benchmarks.support.gpu_timing import microseconds_in_graph
@@ -92,7 +100,7 @@ def _one(ours: Launches, cache: str, heads: int, batch: int, past: int) -> tuple
     keys, values = (x.float() * scale for x in wanted.view(stored))
     scores = torch.einsum("bghw,bgtw->bght", q.reshape(batch, GROUPS, heads, WIDTH).double(), keys.double())
     expected = torch.einsum("bght,bgtw->bghw", (scores / WIDTH**0.5).softmax(-1), values.double())
-    least = -(-(past + 1) // min(max(_BLOCKS * _multiprocessors() // (batch * GROUPS), 1), _MOST_SPLITS))
+    least = -(-(past + 1) // min(max(shape[2] * _multiprocessors() // (batch * GROUPS), 1), _MOST_SPLITS))
     tokens = max(-(-least // 32), 1) * 32
     splits = -(-(past + 1) // tokens)
     parts = torch.empty(batch * GROUPS * heads * splits * (WIDTH + 2), device="cuda")
@@ -107,10 +115,10 @@ def _one(ours: Launches, cache: str, heads: int, batch: int, past: int) -> tuple
         )  # fmt: skip
         of_codes = _ParamsOfCodes(base, _Scales(scales.data_ptr(), scales.data_ptr(), 0, 0, 0, 0, 0))
         params = base if cache == "float16" else of_codes
-        shared = shared_bytes(heads, WIDTH, (_THREADS, 0))
-        ours.launch(
-            f"{name}_attend_t{_THREADS}s0", batch * GROUPS * splits, _THREADS, params, stream.cuda_stream, shared
-        )
+        threads, stages, _ = shape
+        shared = _shared(cache, heads, threads, stages)
+        attend = f"{name}_attend_t{threads}s{stages}"
+        ours.launch(attend, batch * GROUPS * splits, threads, params, stream.cuda_stream, shared)
         ours.launch(f"{name}_join", batch * GROUPS * heads, _JOINING, base, stream.cuda_stream)
 
     runs = [functools.partial(once, held, present) for held, present in zip(caches, presents, strict=True)]
@@ -119,6 +127,14 @@ def _one(ours: Launches, cache: str, heads: int, batch: int, past: int) -> tuple
     if not error < 2e-3 or not torch.equal(presents[-1].view(bytes_of), wanted):
         raise RuntimeError(f"{name}: wrong by {error:.1e}, or other codes")
     return microseconds, size
+
+
+def _shared(cache: str, heads: int, threads: int, stages: int) -> int:
+    """Bytes of shared memory of a block, as kinds/attention/cuda.py counts them."""
+    if cache == "float16" or stages == 0:
+        return shared_bytes(heads, WIDTH, (threads, stages))
+    pitch = 8 * (WIDTH // 8 | 1) * 2
+    return 16 * pitch + threads // 32 * max(stages * 32 * WIDTH + 32 * pitch, 16 * (WIDTH + 2) * 4)
 
 
 def _multiprocessors() -> int:

@@ -29,7 +29,7 @@ CASES = (
     *((form, 2, 4, 1000) for form in FORMS[1:]),
 )
 # Threads, stages, blocks a multiprocessor that the library takes: for short caches of few rows, and for the rest.
-FEW, CHOSEN = (256, 0, 2), (256, 3, 1)
+FEW, CHOSEN = (256, 0, 2), (128, 3, 1)
 _LONG, _FEW_ROWS = 12 << 20, 2
 BLOCKS = (1, 2, 4)  # a multiprocessor, over which the tokens are spread
 _JOINING = 256  # threads of a block that joins

@@ -128,25 +128,113 @@ struct CodedCache {
   }
 };
 
-// kParts: in which the keys under way become floats, so that few are.
-template <typename T, typename C, typename S, int kParts, int kWidth, int kHeads, int kUnroll, int kThreads>
+// CodedCache in tiles: numbers are rounded to T as DequantizeLinear rounds them, and lie beside the stages. A lane has
+// the same elements of every key of a tile.
+template <typename T, typename C, typename S, int kWidth>
+struct CodedTiles {
+  using Tile = FlashTile<kWidth, kWidth, 1, 16, 2, 16>;
+  using Code = C;
+  using Scales = CacheScales;
+  enum : int {
+    kPitch = kWidth,
+    kKeyBytes = 16 * kWidth,
+    kStageBytes = 2 * kKeyBytes,
+    kNumberBytes = Tile::kStageBytes,
+    kElements = 16,  // of a lane
+    kParts = kWidth / kElements,
+    kOfLane = (16 * kParts + 31) / 32,
+  };
+  static_assert(sizeof(C) == 1 && 32 % kParts == 0, "a lane has the same elements of every key");
+  using Eight = CodedCache<T, C, S>;
+
+  const CacheScales& scales;
+  const unsigned head;
+  float of_keys[kElements];
+  float of_values[kElements];
+
+  __device__ static unsigned element() { return threadIdx.x % kParts * kElements; }
+
+  __device__ CodedTiles(const CacheScales& scales, unsigned head) : scales(scales), head(head) {
+    const Eight first(scales, head, element());
+#pragma unroll
+    for (int j = 0; j < kElements; ++j) {
+      of_keys[j] = first.of_keys(j);
+      of_values[j] = first.of_values(j);
+    }
+  }
+
+  __device__ void add_new(const T* key, const T* value, unsigned char* key_to, unsigned char* value_to) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Eight codes(scales, head, element() + 8 * half);
+      const typename Eight::Words k = codes.key(load_vector<T, 8>(key + 8 * half));
+      const typename Eight::Words v = codes.value(load_vector<T, 8>(value + 8 * half));
+      store_vector(reinterpret_cast<C*>(key_to) + 8 * half, k);
+      store_vector(reinterpret_cast<C*>(value_to) + 8 * half, v);
+    }
+  }
+
+  __device__ static void convert(const unsigned char* from, const float (&factors)[kElements], unsigned char* to) {
+    const auto codes = load_vector<C, kElements>(reinterpret_cast<const C*>(from));
+    Vector<uint32_t, 4> halves[2];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      float x[4];
+      widen_codes<C>(codes.words[w], x);
+      halves[w / 2].at[w % 2 * 2] = narrow_pair<T>(x[0] * factors[4 * w], x[1] * factors[4 * w + 1]);
+      halves[w / 2].at[w % 2 * 2 + 1] = narrow_pair<T>(x[2] * factors[4 * w + 2], x[3] * factors[4 * w + 3]);
+    }
+    store_vector(reinterpret_cast<uint32_t*>(to), halves[0]);
+    store_vector(reinterpret_cast<uint32_t*>(to) + 4, halves[1]);
+  }
+
+  __device__ const unsigned char* numbers(const unsigned char* tile, unsigned char* to) const {
+    const unsigned lane = threadIdx.x % 32;
+    __syncwarp();  // all lanes have read the numbers before
+#pragma unroll
+    for (int u = 0; u < kOfLane; ++u) {
+      const unsigned key = lane / kParts + u * (32 / kParts);
+      if (16 * kParts % 32 != 0 && key >= 16) break;
+      unsigned char* const place = to + (key * Tile::kPitch + element()) * 2;
+      convert(tile + key * kPitch + element(), of_keys, place);
+      convert(tile + kKeyBytes + key * kPitch + element(), of_values, place + Tile::kKeyBytes);
+    }
+    __syncwarp();
+    return to;
+  }
+};
+
+// kParts: in which the keys under way become floats, so that few are, where no tensor cores multiply them in tiles.
+template <typename T, typename C, typename S, int kParts, int kWidth, int kHeads, int kUnroll, int kThreads,
+          int kStages>
 __device__ inline void attend_to_codes(const TokenAttentionOfCodesParams& params) {
   let_next_begin();
   wait_for_previous();
   const TokenCache<T, kWidth, kHeads, C> cache(params);
-  CacheLanes<T, kWidth, kHeads, kThreads, false, CodedCache<T, C, S>, kUnroll, kParts>::attend(cache, params.scales,
-                                                                                               params.parts);
+  if constexpr (kStages > 0 && has_products<T>()) {
+    CacheTiles<T, kWidth, kHeads, kThreads, kStages, false, CodedTiles<T, C, S, kWidth>>::attend(cache, params.scales,
+                                                                                                 params.parts);
+  } else {
+    CacheLanes<T, kWidth, kHeads, kThreads, false, CodedCache<T, C, S>, kUnroll, kParts>::attend(cache, params.scales,
+                                                                                                 params.parts);
+  }
 }
 
-template <typename T, typename C, typename S, int kParts, int kWidth, int kRows, int kUnroll, int kThreads, bool kSlots>
+template <typename T, typename C, typename S, int kParts, int kWidth, int kRows, int kUnroll, int kThreads, int kStages,
+          bool kSlots>
 __device__ inline void attend_masked_to_codes(const MaskedAttentionOfCodesParams& params) {
   let_next_begin();
   wait_for_previous();
   __shared__ int slots[kMostNew];
   place_slots<kSlots>(params, slots);
   const MaskedCache<T, kWidth, kRows, kSlots, C> cache(params, slots);
-  CacheLanes<T, kWidth, kRows, kThreads, true, CodedCache<T, C, S>, kUnroll, kParts>::attend(cache, params.scales,
-                                                                                             params.parts);
+  if constexpr (kStages > 0 && has_products<T>()) {
+    CacheTiles<T, kWidth, kRows, kThreads, kStages, true, CodedTiles<T, C, S, kWidth>>::attend(cache, params.scales,
+                                                                                               params.parts);
+  } else {
+    CacheLanes<T, kWidth, kRows, kThreads, true, CodedCache<T, C, S>, kUnroll, kParts>::attend(cache, params.scales,
+                                                                                               params.parts);
+  }
 }
 
 }  // namespace onnxopt

@@ -2,8 +2,8 @@
 // token.
 //
 // Every warp of a block goes through tiles of 16 keys of its own, which come to memory of its own, kStages - 1 of them
-// ahead: nothing but the warp waits for them. From there they are stored behind the cache and multiplied. The rows are
-// the same for all warps, which join what they found at the end.
+// ahead: nothing but the warp waits for them. From there they are stored behind the cache and multiplied, codes after
+// they became numbers. The rows are the same for all warps, which join what they found at the end.
 //
 // Cache: see cache.cuh.
 #pragma once
@@ -30,18 +30,46 @@ struct CacheOp {  // as FlashSoftmax wants it
   static constexpr bool kSinks = false;
 };
 
-template <typename T, int kWidth, int kRows, int kThreads, int kStages, bool kMasked>
+// Of keys and values as new tokens are, which products read where they come to; cache_codes.cuh has one of codes.
+template <typename T, int kWidth>
+struct SameTiles {
+  using Tile = FlashTile<kWidth, kWidth, 1, 16, 2, 16>;
+  using Code = T;
+  struct Scales {};
+  enum : int {
+    kPitch = Tile::kPitch * static_cast<int>(sizeof(T)),  // bytes from a key to the next
+    kKeyBytes = Tile::kKeyBytes,
+    kStageBytes = Tile::kStageBytes,
+    kNumberBytes = 0,  // of a warp, beside its stages
+  };
+
+  __device__ SameTiles(const Scales&, unsigned) {}
+
+  // Brings a piece of a new token's key and value to a tile.
+  __device__ static void add_new(const T* key, const T* value, unsigned char* key_to, unsigned char* value_to) {
+    copy_or_zero_async<16>(key_to, key, true);
+    copy_or_zero_async<16>(value_to, value, true);
+  }
+
+  // Where products read a tile.
+  __device__ static const unsigned char* numbers(const unsigned char* tile, unsigned char*) { return tile; }
+};
+
+template <typename T, int kWidth, int kRows, int kThreads, int kStages, bool kMasked,
+          typename Codes = SameTiles<T, kWidth>>
 struct CacheTiles {
-  using Tile = FlashTile<kWidth, kWidth, 1, 16, kStages == 1 ? 1 : 2, 16>;
+  using Tile = FlashTile<kWidth, kWidth, 1, 16, 2, 16>;
+  using Code = typename Codes::Code;
   using Products = FlashProducts<T, Tile, true>;
   using Softmax = FlashSoftmax<CacheOp<T, kMasked>, Tile>;
   using Masks = TileMasks<T, kRows, 16, kMasked>;
   static constexpr int kWarps = kThreads / 32;
-  static constexpr int kParts = kWidth / 8;  // of a row, 16 bytes each
+  static constexpr int kPiece = 16 / sizeof(Code);  // elements that are copied at once
+  static constexpr int kParts = kWidth / kPiece;    // of a key
   static constexpr int kOfLane = (16 * kParts + 31) / 32;
   static constexpr int kFound = kWidth + 2;  // values, the largest score, the sum of weights
-  static constexpr unsigned kOfStage = Tile::kStageBytes + Masks::kBytes;
-  static constexpr unsigned kOfWarp = kStages * kOfStage;
+  static constexpr unsigned kOfStage = Codes::kStageBytes + Masks::kBytes;
+  static constexpr unsigned kOfWarp = kStages * kOfStage + Codes::kNumberBytes;
   static constexpr unsigned kFoundBytes = 16 * kFound * sizeof(float);
   static constexpr unsigned kBytes = Tile::kQueryBytes + kWarps * (kOfWarp > kFoundBytes ? kOfWarp : kFoundBytes);
   static_assert(kRows <= 16, "rows of a product");
@@ -50,14 +78,14 @@ struct CacheTiles {
     return dynamic_shared() + Tile::kQueryBytes + warp * (kOfWarp > kFoundBytes ? kOfWarp : kFoundBytes);
   }
 
-  // Where a lane's piece lies in a tile in shared memory, in bytes.
+  // Where a lane's piece lies in a stage, in bytes.
   __device__ static unsigned place_of(int u) {
     const unsigned lane = threadIdx.x % 32;
     if constexpr (32 % kParts == 0) {
-      return ((lane / kParts + u * (32 / kParts)) * Tile::kPitch + lane % kParts * 8) * 2;
+      return (lane / kParts + u * (32 / kParts)) * Codes::kPitch + lane % kParts * 16;
     }
     const unsigned i = lane + 32 * u;
-    return (i / kParts * Tile::kPitch + i % kParts * 8) * 2;
+    return i / kParts * Codes::kPitch + i % kParts * 16;
   }
 
   // Whether a lane has a piece u of a tile.
@@ -74,30 +102,32 @@ struct CacheTiles {
   // Asks for the rows' queries, and zeros behind the last.
   template <typename Cache>
   __device__ static void fetch_queries(const Cache& cache) {
-    for (int i = threadIdx.x; i < 16 * kParts; i += kThreads) {
-      const int row = i / kParts;
-      unsigned char* const place = dynamic_shared() + (row * Tile::kQueryPitch + i % kParts * 8) * 2;
-      copy_or_zero_async<16>(place, cache.query(min(row, kRows - 1)) + i % kParts * 8, row < kRows);
+    for (int i = threadIdx.x; i < 16 * (kWidth / 8); i += kThreads) {
+      const int row = i / (kWidth / 8);
+      const int column = i % (kWidth / 8) * 8;
+      unsigned char* const place = dynamic_shared() + (row * Tile::kQueryPitch + column) * 2;
+      copy_or_zero_async<16>(place, cache.query(min(row, kRows - 1)) + column, row < kRows);
     }
     end_group();
   }
 
   // Asks for a tile of keys and values.
   template <typename Cache>
-  __device__ static void fetch(const Cache& cache, const Masks& masks, unsigned first, unsigned char* to) {
+  __device__ static void fetch(const Cache& cache, const Codes& codes, const Masks& masks, unsigned first,
+                               unsigned char* to) {
     if (first < cache.end) {
-      masks.fetch(first, cache.end, to + Tile::kStageBytes);
+      masks.fetch(first, cache.end, to + Codes::kStageBytes);
       if (is_whole(cache, first)) {
-        const T* const key = cache.past_key(first) + threadIdx.x % 32 * 8;
-        const T* const value = cache.past_value(first) + threadIdx.x % 32 * 8;
+        const Code* const key = cache.past_key(first) + threadIdx.x % 32 * kPiece;
+        const Code* const value = cache.past_value(first) + threadIdx.x % 32 * kPiece;
 #pragma unroll
         for (int u = 0; u < kOfLane; ++u) {
           if (!has_piece(u)) break;
-          copy_or_zero_async<16>(to + place_of(u), key + 256 * u, true);
-          copy_or_zero_async<16>(to + Tile::kKeyBytes + place_of(u), value + 256 * u, true);
+          copy_or_zero_async<16>(to + place_of(u), key + 32 * kPiece * u, true);
+          copy_or_zero_async<16>(to + Codes::kKeyBytes + place_of(u), value + 32 * kPiece * u, true);
         }
       } else {
-        fetch_any(cache, first, to);
+        fetch_any(cache, codes, first, to);
       }
     }
     end_group();
@@ -105,24 +135,27 @@ struct CacheTiles {
 
   // The same for tiles with new tokens, or with keys that are not there: these are zeros, which weights of 0 multiply.
   template <typename Cache>
-  __device__ static void fetch_any(const Cache& cache, unsigned first, unsigned char* to) {
+  __device__ static void fetch_any(const Cache& cache, const Codes& codes, unsigned first, unsigned char* to) {
 #pragma unroll 1
     for (int u = 0; u < kOfLane; ++u) {
       if (!has_piece(u)) break;
       const unsigned i = threadIdx.x % 32 + 32 * u;
-      const unsigned column = i % kParts * 8;
+      const unsigned column = i % kParts * kPiece;
       const bool exists = first + i / kParts < cache.end;
       const unsigned at = exists ? first + i / kParts : cache.begin;
       const int token = cache.new_token(at);
-      const T* const key = token < 0 ? cache.past_key(at) : cache.new_key(token);
-      const T* const value = token < 0 ? cache.past_value(at) : cache.new_value(token);
-      copy_or_zero_async<16>(to + place_of(u), key + column, exists);
-      copy_or_zero_async<16>(to + Tile::kKeyBytes + place_of(u), value + column, exists);
+      unsigned char* const place = to + place_of(u);
+      if (exists && token >= 0) {
+        codes.add_new(cache.new_key(token) + column, cache.new_value(token) + column, place, place + Codes::kKeyBytes);
+      } else {
+        copy_or_zero_async<16>(place, cache.past_key(at) + column, exists);
+        copy_or_zero_async<16>(place + Codes::kKeyBytes, cache.past_value(at) + column, exists);
+      }
     }
   }
 
-  __device__ static Vector<T, 8> piece(const unsigned char* from, int u) {
-    return load_vector<T, 8>(reinterpret_cast<const T*>(from + place_of(u)));
+  __device__ static Vector<Code, kPiece> piece(const unsigned char* from, int u) {
+    return load_vector<Code, kPiece>(reinterpret_cast<const Code*>(from + place_of(u)));
   }
 
   // Stores the tile's keys and values that the cache does not hold yet.
@@ -131,13 +164,13 @@ struct CacheTiles {
     if (!is_whole(cache, first)) {
       keep_any(cache, first, from);
     } else if (cache.writes(-1)) {
-      T* const key = cache.present_key(first) + threadIdx.x % 32 * 8;
-      T* const value = cache.present_value(first) + threadIdx.x % 32 * 8;
+      Code* const key = cache.present_key(first) + threadIdx.x % 32 * kPiece;
+      Code* const value = cache.present_value(first) + threadIdx.x % 32 * kPiece;
 #pragma unroll
       for (int u = 0; u < kOfLane; ++u) {
         if (!has_piece(u)) break;
-        store_at_once(key + 256 * u, piece(from, u));
-        store_at_once(value + 256 * u, piece(from + Tile::kKeyBytes, u));
+        store_at_once(key + 32 * kPiece * u, piece(from, u));
+        store_at_once(value + 32 * kPiece * u, piece(from + Codes::kKeyBytes, u));
       }
     }
   }
@@ -148,11 +181,11 @@ struct CacheTiles {
     for (int u = 0; u < kOfLane; ++u) {
       if (!has_piece(u)) break;
       const unsigned i = threadIdx.x % 32 + 32 * u;
-      const unsigned column = i % kParts * 8;
+      const unsigned column = i % kParts * kPiece;
       const unsigned at = first + i / kParts;
       if (at >= cache.end || !cache.writes(cache.new_token(at))) continue;
       store_at_once(cache.present_key(at) + column, piece(from, u));
-      store_at_once(cache.present_value(at) + column, piece(from + Tile::kKeyBytes, u));
+      store_at_once(cache.present_value(at) + column, piece(from + Codes::kKeyBytes, u));
     }
   }
 
@@ -180,16 +213,18 @@ struct CacheTiles {
   }
 
   template <typename Cache>
-  __device__ static void attend(const Cache& cache, float* parts) {
+  __device__ static void attend(const Cache& cache, const typename Codes::Scales& scales, float* parts) {
     const unsigned warp = threadIdx.x / 32;
     constexpr unsigned kStep = 16 * kWarps;
     unsigned char* const mine = of_warp(warp);
     const float scale = cache.scale * kFlashLog2E;
     fetch_queries(cache);
     const Masks masks(cache);
+    const Codes codes(scales, cache.group);
     unsigned next = cache.begin + warp * 16;  // to be fetched
 #pragma unroll 1
-    for (int stage = 0; stage < kStages - 1; ++stage, next += kStep) fetch(cache, masks, next, mine + stage * kOfStage);
+    for (int stage = 0; stage < kStages - 1; ++stage, next += kStep)
+      fetch(cache, codes, masks, next, mine + stage * kOfStage);
     wait_for_groups<kStages - 1>();
     __syncthreads();  // the queries are there
     typename Products::Queries held;
@@ -201,21 +236,22 @@ struct CacheTiles {
     for (unsigned first = cache.begin + warp * 16; first < cache.end; first += kStep, next += kStep) {
       if constexpr (kStages == 1) {
         __syncwarp();
-        fetch(cache, masks, next, mine);
+        fetch(cache, codes, masks, next, mine);
         wait_for_groups<0>();
         __syncwarp();
       } else {
         wait_for_groups<kStages - 2>();
         __syncwarp();  // what all lanes have asked for is there, and all have read the tile before
-        fetch(cache, masks, next, mine + (stage == 0 ? kStages - 1 : stage - 1) * kOfStage);
+        fetch(cache, codes, masks, next, mine + (stage == 0 ? kStages - 1 : stage - 1) * kOfStage);
       }
-      unsigned char* const tile = mine + stage * kOfStage;
+      const unsigned char* const tile = mine + stage * kOfStage;
       keep(cache, first, tile);
+      const uint32_t numbers = shared_address(codes.numbers(tile, mine + kStages * kOfStage));
       typename Products::Scores s;
-      Products::score(held, queries, shared_address(tile), s);
-      finish(masks, tile + Tile::kStageBytes, cache.end - first, scale, s);
+      Products::score(held, queries, numbers, s);
+      finish(masks, tile + Codes::kStageBytes, cache.end - first, scale, s);
       Softmax::weigh(scale, s, rows);
-      Products::add_values(s, shared_address(tile) + Tile::kKeyBytes, rows.y);
+      Products::add_values(s, numbers + Tile::kKeyBytes, rows.y);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     wait_for_groups<0>();

@@ -136,7 +136,7 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
   place_slots<kSlots>(params, slots);
   const MaskedCache<T, kWidth, kRows, kSlots> cache(params, slots);
   if constexpr (kStages > 0 && has_products<T>()) {
-    CacheTiles<T, kWidth, kRows, kThreads, kStages, true>::attend(cache, params.parts);
+    CacheTiles<T, kWidth, kRows, kThreads, kStages, true>::attend(cache, {}, params.parts);
   } else {
     CacheLanes<T, kWidth, kRows, kThreads, true>::attend(cache, {}, params.parts);
   }

@@ -66,7 +66,7 @@ __device__ inline void attend(const TokenAttentionParams& params) {
   wait_for_previous();
   const TokenCache<T, kWidth, kHeads> cache(params);
   if constexpr (kStages > 0 && has_products<T>()) {
-    CacheTiles<T, kWidth, kHeads, kThreads, kStages, false>::attend(cache, params.parts);
+    CacheTiles<T, kWidth, kHeads, kThreads, kStages, false>::attend(cache, {}, params.parts);
   } else {
     CacheLanes<T, kWidth, kHeads, kThreads, false>::attend(cache, {}, params.parts);
   }

@@ -26,7 +26,9 @@ std::uint64_t SharedBytes(const TokenAttention& attention, const Variant& varian
   if (shape.stages == 0) return warps * rows * found;
   const std::uint64_t row = 8 * (width / 8 | 1U) * Size(attention.dtype);
   const std::uint64_t masks = attention.mask ? (rows * (kKeys / 2 + 1) * 4 + 15) / 16 * 16 : 0;  // of a tile
-  const std::uint64_t of_warp = std::max(shape.stages * (kKeys * 2 * row + masks), kKeys * found);
+  const std::uint64_t key = attention.codes ? width : row;                                       // in a stage
+  const std::uint64_t numbers = attention.codes ? kKeys * 2 * row : 0;                           // of a tile
+  const std::uint64_t of_warp = std::max(shape.stages * (kKeys * 2 * key + masks) + numbers, kKeys * found);
   return kKeys * row + warps * of_warp;
 }
 

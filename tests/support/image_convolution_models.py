@@ -170,7 +170,7 @@ class Case:
         """Relative and absolute error that a result may have."""
         if self.dtype == "float32":
             products = self.channels * self.kernel[0] * self.kernel[1]
-            limit = 4e-6 * max(1.0, (products / 64) ** 0.5)  # of an entry point without TF32
+            limit = 4e-6 * max(1.0, (products / 16) ** 0.5)  # of an entry point without TF32
             return limit, limit
         eps = float(ml_dtypes.finfo(numpy_dtype(self.dtype)).eps)
         return 0.75 * eps, 0.5 * eps

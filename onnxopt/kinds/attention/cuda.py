@@ -19,7 +19,10 @@ _HEADER, _HEADER_OF_MASKED, _HEADER_OF_CODES = (
 )
 _LANES = 256  # threads of a block without tensor cores
 _ROWS_OF_LANES = 2  # up to which these take less time for short caches (benchmarks/notes.md)
-_TILES = ((256, 3), (128, 3), (128, 2), (64, 3), (128, 1), (64, 1))  # (threads, stages) with tensor cores, best first
+# (threads, stages) with tensor cores, the best one first: where new tokens have slots, or codes are read, all of them,
+# and where the cache is copied those behind the first (benchmarks/notes.md).
+_TILES = ((256, 3), (128, 3), (128, 2), (64, 3), (128, 1), (64, 1))
+_NARROWEST_CODES = 16  # elements of a head in tiles: those of 16 bytes
 # Bytes of shared memory of a block: what sm_90 has, what every GPU from sm_80 on has, what every GPU has.
 _SHARED = (227 << 10, 99 << 10, 48 << 10)
 # Of codes: the most rows of a block, keys that a lane attends to at once, and by how many times more are in flight: as
@@ -48,11 +51,13 @@ def header(kernels: Sequence[Kernel]) -> str:
 def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
     """The kernels that attend, and the one that joins their results. Few rows: for long caches on GPUs with much
     shared memory, and for the rest. More rows: by how much shared memory a GPU has."""
-    few = _rows(meaning) <= _ROWS_OF_LANES
-    lanes = (attending(name, meaning, _LANES, 0),) if few or meaning.codes is not None else ()
-    limits = () if meaning.codes is not None else _SHARED[:1] if few else _SHARED
-    fitting = [next(shape for shape in _TILES if shared_bytes(meaning, *shape) <= most) for most in limits]
+    few, coded = _rows(meaning) <= _ROWS_OF_LANES, meaning.codes is not None
+    in_lanes = few or (coded and meaning.width < _NARROWEST_CODES)
+    limits = _SHARED if not in_lanes else () if coded else _SHARED[:1]
+    shapes = _TILES if coded or meaning.slots is not None else _TILES[1:]
+    fitting = [next(shape for shape in shapes if shared_bytes(meaning, *shape) <= most) for most in limits]
     tiles = [attending(name, meaning, *shape) for shape in dict.fromkeys(fitting)]
+    lanes = [attending(name, meaning, _LANES, 0)] if in_lanes else []
     return (*tiles, *lanes, joining(name))
 
 
@@ -73,8 +78,10 @@ def shared_bytes(meaning: TokenAttention, threads: int, stages: int) -> int:
     if stages == 0:
         return threads // WARP * _rows(meaning) * found
     pitch = 8 * (meaning.width // 8 | 1) * 2  # of a row of a tile
+    key = pitch if meaning.codes is None else meaning.width  # bytes in a stage
+    numbers = 0 if meaning.codes is None else _KEYS * 2 * pitch  # of a tile
     masks = 0 if meaning.mask is None else -(-_rows(meaning) * (_KEYS // 2 + 1) * 4 // 16) * 16  # of a tile
-    return _KEYS * pitch + threads // WARP * max(stages * (_KEYS * 2 * pitch + masks), _KEYS * found)
+    return _KEYS * pitch + threads // WARP * max(stages * (_KEYS * 2 * key + masks) + numbers, _KEYS * found)
 
 
 def lines(kernel: Kernel) -> list[str]:
@@ -109,7 +116,7 @@ def _attending(meaning: TokenAttention, variant: AttentionVariant, form: str) ->
     names = (meaning.inputs[meaning.past_k], meaning.inputs[meaning.codes.k_scale])
     unroll, parts = next((u, parts) for most, u, parts in _OF_CODES[masked] if _rows(meaning) <= most)
     read = ", ".join((dtype, *(DTYPES[name].cuda for name in names), str(parts)))
-    return f"{call}_to_codes<{read}, {form}, {unroll}, {variant.threads}{slots}>"
+    return f"{call}_to_codes<{read}, {form}, {unroll}, {variant.threads}, {variant.stages}{slots}>"
 
 
 def _rows(meaning: TokenAttention) -> int:
