@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import fake_cudnn
+from tests.support import library_programs
 
 # Keeps one choice of each table, or prints what is found: "known FIRST-WORD ENGINE KNOB=VALUE" or "unknown".
 _MAIN = r"""
@@ -41,19 +41,15 @@ int main(int, char** arguments) {
   }
 }
 """
-_SOURCES = (
-    "kernel_file/measured/convolution_plans.cc", "kernel_file/measured/file.cc",
-    "kernel_file/measured/gemm_algorithms.cc", "kernel_file/measured/kept.cc", "support/file.cc",
-    "support/library_path.cc", "support/ort.cc", "support/portability.cc", "support/sealed_json.cc",
-    "support/sha256.cc", "support/user_cache.cc",
-)  # fmt: skip
 KNOWN = ["known 11", "known 42 3=7"]
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory, compiler: str, headers: Path) -> Path:
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program."""
-    return fake_cudnn.compiled(tmp_path_factory.mktemp("tables"), compiler, headers, _MAIN, _SOURCES)
+    folder = tmp_path_factory.mktemp("tables")
+    (folder / "main.cc").write_text(_MAIN)
+    return library_programs.compiled(folder / "main.cc", folder / "tables")
 
 
 def ask(program: Path, folder: Path, mode: str = "find", **variables: str) -> list[str]:

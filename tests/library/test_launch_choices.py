@@ -13,42 +13,16 @@ from pathlib import Path
 import pytest
 
 from onnxopt.codegen import sealed_json
+from tests.support import library_programs
 
-REPOSITORY = Path(__file__).parents[2]
-CUSTOM_OPS = REPOSITORY / "custom_ops"
-# fmt: off
-_SOURCES = (
-    "cuda/launch/allocator", "cuda/launch/driver", "cuda/launch/launcher", "cuda/launch/library",
-    "cuda/launch/stopwatch", "cuda/launch/stream", "kernel_file/fatbin", "kernel_file/measured/file",
-    "kernel_file/measured/launch_choices",
-    "support/file", "support/library_path", "support/ort", "support/portability",
-    "support/sealed_json", "support/sha256",
-)
-# fmt: on
+_MAIN = Path(__file__).parents[1] / "support" / "emulation" / "launches.cc"
 H200 = {"FAKE_GPU": "NVIDIA H200"}
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program of emulation/launches.cc, in a folder of its own: launches.json lies beside it."""
-    made = tmp_path_factory.mktemp("launches") / "launches"
-    dependencies = REPOSITORY / "build" / "deps"
-    subprocess.run([CUSTOM_OPS / "fetch_headers.sh", dependencies], check=True, capture_output=True)
-    include = dependencies / "include"
-    command = [
-        "g++",
-        "-std=c++17",
-        "-O0",
-        "-DORT_API_MANUAL_INIT",
-        "-DJSON_USE_IMPLICIT_CONVERSIONS=0",
-        "-o",
-        str(made),
-    ]
-    command += [f"-I{p}" for p in (include, include / "onnxruntime", CUSTOM_OPS, REPOSITORY / "cuda_kernels")]
-    command += [str(REPOSITORY / "tests" / "support" / "emulation" / "launches.cc")]
-    command += [str(CUSTOM_OPS / f"{name}.cc") for name in _SOURCES]
-    subprocess.run([*command, "-ldl"], check=True)
-    return made
+    return library_programs.compiled(_MAIN, tmp_path_factory.mktemp("launches") / "launches")
 
 
 @pytest.fixture

@@ -14,13 +14,8 @@ from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from tests.support import emulated
 from tests.support.depthwise_models import Case, fused, numpy_dtype
-from tests.support.launch_programs import launch_program
+from tests.support.library_programs import launch_program
 
-_SOURCES = (
-    "cuda/depthwise_variant", "kernel_file/depthwise", "kernel_file/fields", "kernel_file/indexing",
-    "kernel_file/pointwise", "kernel_file/window", "program/dtype", "program/indexing", "program/pointwise",
-    "program/shape", "program/window",
-)  # fmt: skip
 HOPPER = (9, 227 << 10)  # compute capability's major number, bytes of shared memory of a block
 _ALIGNED = 256
 _POISON = 77.0
@@ -45,7 +40,7 @@ def launches(
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(json.dumps(row))
         file.flush()
-        command = [launch_program("depthwise", _SOURCES), file.name, *map(str, (*x[:3], *gpu, aligned))]
+        command = [launch_program("depthwise"), file.name, *map(str, (*x[:3], *gpu, aligned))]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise ValueError(done.stdout)

@@ -15,9 +15,8 @@ from onnxopt.fusion.region import Kernel
 from tests.support import emulated
 from tests.support.depthwise_models import numpy_dtype
 from tests.support.flash_attention_models import Case, fused
-from tests.support.launch_programs import launch_program
+from tests.support.library_programs import launch_program
 
-_SOURCES = ("cuda/flash_attention_variant", "kernel_file/fields", "kernel_file/flash_attention", "program/dtype")
 _HOPPER = 227 << 10  # bytes of shared memory of a block
 _RESIDENT = 7  # blocks, so that each has several sequences
 
@@ -43,7 +42,7 @@ def launches(
         file.write(json.dumps(row))
         file.flush()
         command = [
-            launch_program("flash_attention", _SOURCES), file.name, *map(str, numbers),
+            launch_program("flash_attention"), file.name, *map(str, numbers),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

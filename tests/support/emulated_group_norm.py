@@ -17,12 +17,8 @@ from onnxopt.kinds.group_norm.entry_points import GroupNormVariant
 from tests.support import emulated
 from tests.support.depthwise_models import numpy_dtype
 from tests.support.group_norm_models import Case, fused
-from tests.support.launch_programs import launch_program
+from tests.support.library_programs import launch_program
 
-_SOURCES = (
-    "cuda/group_norm_variant", "kernel_file/group_norm", "kernel_file/fields", "kernel_file/indexing",
-    "kernel_file/pointwise", "program/dtype", "program/indexing", "program/pointwise", "program/shape",
-)  # fmt: skip
 HOPPER, AMPERE = (9, 132), (8, 108)  # compute capability's major number, multiprocessors
 _ALIGNED = 256
 _C_TYPES = {"float32": "float", "float16": "unsigned short", "bfloat16": "unsigned short"}
@@ -47,7 +43,7 @@ def launches(
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(json.dumps(row))
         file.flush()
-        command = [launch_program("group_norm", _SOURCES), file.name, *map(str, (samples, pixels, *gpu, aligned))]
+        command = [launch_program("group_norm"), file.name, *map(str, (samples, pixels, *gpu, aligned))]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise ValueError(done.stdout)

@@ -15,13 +15,8 @@ from onnxopt.fusion.region import Kernel
 from tests.support import emulated
 from tests.support.depthwise_models import numpy_dtype
 from tests.support.image_convolution_models import Case, fused
-from tests.support.launch_programs import launch_program
+from tests.support.library_programs import launch_program
 
-_SOURCES = (
-    "cuda/image_convolution_variant", "kernel_file/depthwise", "kernel_file/fields", "kernel_file/image_convolution",
-    "kernel_file/indexing", "kernel_file/pointwise", "kernel_file/window", "program/dtype", "program/indexing",
-    "program/pointwise", "program/shape", "program/window",
-)  # fmt: skip
 _HOPPER = 227 << 10  # bytes of shared memory of a block
 _UNITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned"}
 _RESIDENT = 7  # blocks, so that each has several tiles
@@ -54,7 +49,7 @@ def launches(
         file.write(json.dumps(row))
         file.flush()
         command = [
-            launch_program("image_convolution", _SOURCES),
+            launch_program("image_convolution"),
             file.name,
             *map(str, (n, h, w, resident, aligned, shared, int(tf32))),
         ]

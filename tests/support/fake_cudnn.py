@@ -16,17 +16,14 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from onnxopt import paths
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
-from tests.support import fake_products
+from tests.support import fake_products, library_programs
 
 _TENSOR = 17  # a kind of descriptor
-ROOT = Path(__file__).resolve().parents[2]
 _LIBRARY = r"""
 #include <stdint.h>
 #include <stdio.h>
@@ -269,15 +266,6 @@ int main(int count, char** arguments) {
   }
 }
 """
-_SOURCES = (
-    "call/convolution.cc", "cuda/convolution/compiled_kernels.cc", "cuda/convolution/cudnn.cc",
-    "cuda/convolution/epilogue.cc", "cuda/convolution/graph.cc",
-    "cuda/convolution/handles.cc", "cuda/convolution/pending.cc", "cuda/convolution/plan.cc",
-    "cuda/convolution/plans.cc", "cuda/launch/cublaslt.cc",
-    "kernel_file/convolution.cc", "kernel_file/fields.cc", "kernel_file/window.cc", "program/dtype.cc",
-    "program/shape.cc", "program/window.cc", "support/library_path.cc", "support/ort.cc", "support/portability.cc",
-    "support/sha256.cc", "support/user_cache.cc",
-)  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -311,28 +299,15 @@ def tensors(log: Log) -> dict[int, list[int]]:
     return {t.numbers(906)[0]: t.numbers(902) + t.numbers(903) for t in log.of_kind(_TENSOR)}
 
 
-def build(folder: Path, compiler: str, headers: Path) -> Path:
+def build(folder: Path) -> Path:
     """The program, beside its stand-in for libcudnn.so.9, which is that of fake_products.NAMES as well."""
     (folder / "cudnn.c").write_text(_LIBRARY + fake_products.LIBRARY)
-    stand_in = [compiler, "-x", "c", "-shared", "-fPIC", "-w", "-o", str(folder / "libcudnn.so.9")]
+    stand_in = ["g++", "-x", "c", "-shared", "-fPIC", "-w", "-o", str(folder / "libcudnn.so.9")]
     subprocess.run([*stand_in, str(folder / "cudnn.c")], check=True)
     for name in fake_products.NAMES:
         (folder / name).symlink_to("libcudnn.so.9")
-    sources = dict.fromkeys((*_SOURCES, *fake_products.SOURCES))
-    return compiled(folder, compiler, headers, _MAIN + fake_products.MAIN, tuple(sources))
-
-
-def compiled(folder: Path, compiler: str, headers: Path, main: str, sources: Sequence[str]) -> Path:
-    """A program that drives these of the library's sources."""
-    (folder / "main.cc").write_text(main)
-    includes = [f"-I{p}" for p in (ROOT / "custom_ops", paths.cuda_kernels(), headers, headers / "onnxruntime")]
-    subprocess.run(
-        [compiler, "-std=c++17", "-O0", "-w", "-DORT_API_MANUAL_INIT", "-DJSON_USE_IMPLICIT_CONVERSIONS=0", *includes,
-         str(folder / "main.cc"), *(str(ROOT / "custom_ops" / name) for name in sources), "-o", str(folder / "drive"),
-         "-ldl", "-lpthread"],
-        check=True,
-    )  # fmt: skip
-    return folder / "drive"
+    (folder / "main.cc").write_text(_MAIN + fake_products.MAIN)
+    return library_programs.compiled(folder / "main.cc", folder / "drive")
 
 
 def run(program: Path, *arguments: str | Path, **variables: str) -> Log:

@@ -141,13 +141,6 @@ int DriveProduct(const char* path) {
   return 0;
 }
 """
-SOURCES = (
-    "call/gemm.cc", "cuda/gemm/choose.cc", "cuda/gemm/product_convolution.cc", "cuda/gemm/product_plan.cc",
-    "cuda/launch/driver.cc", "cuda/launch/stopwatch.cc", "kernel_file/gemm.cc",
-    "kernel_file/measured/convolution_plans.cc", "kernel_file/measured/file.cc",
-    "kernel_file/measured/gemm_algorithms.cc", "kernel_file/measured/kept.cc", "support/file.cc",
-    "support/sealed_json.cc",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

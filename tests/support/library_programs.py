@@ -1,0 +1,56 @@
+"""Programs that drive the library's own code: one source file, linked with the object files that `make build` left."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+from onnxopt import paths
+
+ROOT = Path(__file__).resolve().parents[2]
+_BUILD = ROOT / "build" / "custom_ops"
+
+
+def compiled(main: Path, made: Path) -> Path:
+    """Compile a source file into the program `made`; what it defines itself is not taken from the library."""
+    headers = _headers()
+    includes = (ROOT / "custom_ops", paths.cuda_kernels(), headers, headers / "onnxruntime")
+    command = ["g++", "-std=c++17", "-O0", "-w", "-DORT_API_MANUAL_INIT", "-DJSON_USE_IMPLICIT_CONVERSIONS=0"]
+    command += [f"-I{path}" for path in includes] + ["-o", str(made), str(main), str(_archive())]
+    subprocess.run([*command, "-ldl", "-lpthread"], check=True)
+    return made
+
+
+@functools.cache
+def launch_program(name: str) -> Path:
+    """The program of emulation/`name`_launches.cc, which prints how the library would launch a kernel."""
+    return compiled(Path(__file__).with_name("emulation") / f"{name}_launches.cc", Path(_folder().name) / name)
+
+
+@functools.cache
+def _headers() -> Path:
+    """Those that the library is built with."""
+    folder = ROOT / "build" / "deps"
+    subprocess.run([ROOT / "custom_ops" / "fetch_headers.sh", folder], check=True, capture_output=True)
+    return folder / "include"
+
+
+@functools.cache
+def _archive() -> Path:
+    """The library's object files, of which the linker takes those that define what is still missing."""
+    commands = _BUILD / "compile_commands.json"
+    if not commands.is_file():
+        raise FileNotFoundError(f"{commands.relative_to(ROOT)} is not there; run: make build")
+    objects = [row["output"] for row in json.loads(commands.read_text("utf-8"))]
+    archive = Path(_folder().name) / "library.a"
+    subprocess.run(["ar", "rcsT", archive, *(str(_BUILD / path) for path in objects)], check=True)
+    return archive
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """As long as this process lives."""
+    return tempfile.TemporaryDirectory()
