@@ -20,10 +20,10 @@ from onnxopt import pipeline
 from onnxopt.artifact import archive
 from onnxopt.errors import UsageError
 from tests.support.artifacts import make, with_weights
+from tests.support.command import forked
 from tests.support.small_models import CHAIN, RANDOM, write
 
 pytestmark = pytest.mark.usefixtures("library")
-COMMAND = "import sys; from onnxopt.tools.cli import main; main(sys.argv[1:])"
 BLOCK = 1 << 16
 
 
@@ -61,14 +61,6 @@ LONG_RANDOM = (
 VALUES = [("x", 1024), ("y0", 768), ("y1", 768), ("y2", 768)]
 
 
-def command(*arguments: str | Path, **environment: Path) -> tuple[int, str]:
-    variables = {**os.environ, **{name: str(value) for name, value in environment.items()}}
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *map(str, arguments)], capture_output=True, text=True, env=variables
-    )
-    return done.returncode, done.stderr
-
-
 def fill(folder: Path, free: int) -> None:
     """Leave `free` bytes of a small file system."""
     (folder / "filled").unlink(missing_ok=True)
@@ -91,14 +83,14 @@ def assert_names(result: tuple[int, str], path: Path, *words: str) -> None:
 
 def test_an_output_that_does_not_fit(small: Path, large: Path, tmp_path: Path) -> None:
     for external in ("--external-data", "--no-external-data"):
-        assert_names(command("optimize", large, "-o", small / "out", "--arch", "none", external), small / "out")
+        assert_names(forked("optimize", large, "-o", small / "out", "--arch", "none", external), small / "out")
         assert not left(small)
 
 
 def test_an_archive_that_does_not_fit(small: Path, tmp_path: Path) -> None:
     packed = archive.pack(make(tmp_path / "artifact", CHAIN), tmp_path / "a.zip")
-    assert_names(command("pack", tmp_path / "artifact", small / "a.zip"), small / "a.zip")
-    assert_names(command("unpack", packed, small / "out"), small / "out")
+    assert_names(forked("pack", tmp_path / "artifact", small / "a.zip"), small / "a.zip")
+    assert_names(forked("unpack", packed, small / "out"), small / "out")
     assert not left(small)
 
 
@@ -123,14 +115,14 @@ def test_temporary_files_that_do_not_fit_while_verifying(name: str, small: Path,
     """Verifying a model that draws numbers writes a copy with seeds."""
     model = write(tmp_path / "model.onnx", LONG_RANDOM)
     if name != "optimize":
-        assert command("optimize", model, "-o", tmp_path / "made", "--arch", "none")[0] == 0
+        assert forked("optimize", model, "-o", tmp_path / "made", "--arch", "none")[0] == 0
     arguments = {
         "optimize": [model, "-o", tmp_path / "out", "--arch", "none"],
         "verify": [model, tmp_path / "made"],
         "bench": [tmp_path / "made"],
     }[name]
     fill(small, 3 * 4096)  # Python looks for another folder where nothing fits at all
-    assert_names(command(name, *arguments, TMPDIR=small), small, "TMPDIR")
+    assert_names(forked(name, *arguments, TMPDIR=small), small, "TMPDIR")
     assert not (tmp_path / "out").exists()
     assert not left(small)
 
@@ -139,7 +131,7 @@ def test_a_library_that_does_not_fit_while_verifying(small: Path, tmp_path: Path
     """Verifying copies the library into the temporary folder."""
     model = write(tmp_path / "model.onnx", CHAIN)
     fill(small, 200_000)
-    assert_names(command("optimize", model, "-o", tmp_path / "out", "--arch", "none", TMPDIR=small), small, "TMPDIR")
+    assert_names(forked("optimize", model, "-o", tmp_path / "out", "--arch", "none", TMPDIR=small), small, "TMPDIR")
     assert not (tmp_path / "out").exists()
     assert not left(small)
 
@@ -162,12 +154,12 @@ def test_a_cache_that_is_full_is_a_warning(small: Path, tmp_path: Path) -> None:
     fill(small, BLOCK)
     with_weights(tmp_path / "weights")
     packed = archive.pack(make(tmp_path / "artifact"), tmp_path / "a.zip")
-    code, text = command("verify", packed, packed, XDG_CACHE_HOME=small)
+    code, text = forked("verify", packed, packed, XDG_CACHE_HOME=small)
     assert code == 0, text
     assert f"{small}/onnxopt/artifacts" in text and "No space left on device" in text
     model = write(tmp_path / "chain.onnx", CHAIN)
     fill(small, 0)
-    code, text = command("optimize", model, "-o", tmp_path / "out", "--arch", "sm_90", XDG_CACHE_HOME=small)
+    code, text = forked("optimize", model, "-o", tmp_path / "out", "--arch", "sm_90", XDG_CACHE_HOME=small)
     assert code == 0, text
     assert text.count("compiled kernels are not kept: ") == 1
     assert f"{small}/onnxopt/kernels: No space left on device" in text

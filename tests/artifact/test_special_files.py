@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import onnx
@@ -16,11 +14,10 @@ import onnxopt
 from onnxopt.artifact import archive, manifest, minisign, signing
 from onnxopt.errors import ArtifactError
 from tests.support.artifacts import edit_manifest, make, with_weights
-from tests.support.command import assert_refused, run
+from tests.support.command import assert_refused, forked, run
 
 pytestmark = pytest.mark.usefixtures("library")
 KINDS = ["fifo", "socket", "device", "link inside", "link outside"]
-COMMAND = "import sys; from onnxopt.tools.cli import main; main(sys.argv[1:])"
 
 
 def put(path: Path, kind: str) -> None:
@@ -42,14 +39,6 @@ def put(path: Path, kind: str) -> None:
             os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))  # /dev/zero
         except PermissionError:
             pytest.skip("only root makes devices")
-
-
-def command(*arguments: str | Path) -> tuple[int, str]:
-    """Exit code and stderr of the command in a process of its own, which may take 60 s: a hang fails."""
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=60
-    )
-    return done.returncode, done.stderr
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "manifest.json", "manifest.json.minisig", "lib/x"])
@@ -107,7 +96,7 @@ def test_a_model(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.onnx")
     for path in (tmp_path / "model.onnx", Path("/dev/zero")):
         arguments = {"optimize": ["-o", tmp_path / "out"], "inspect": [], "verify": [path]}[name]
-        code, text = command(name, path, *arguments)
+        code, text = forked(name, path, *arguments)
         assert (code, text.count("\n")) == (2, 1), text
         assert "not a regular file" in text and str(path) in text
     assert os.listdir(tmp_path) == ["model.onnx"]
@@ -122,7 +111,7 @@ def test_external_data(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.data")
     (tmp_path / "w.data").unlink()
     os.mkfifo(tmp_path / "w.data")
-    code, text = command("inspect", tmp_path / "m.onnx")
+    code, text = forked("inspect", tmp_path / "m.onnx")
     assert (code, text.count("\n")) == (2, 1)
     assert "'w.data' is not a regular file" in text
 
@@ -136,7 +125,7 @@ def test_keys_and_measurements(artifact: Path, tmp_path: Path) -> None:
             ("verify-signature", artifact, "--public-key", path),
             ("report", artifact, "--bench", path),
         ):
-            code, text = command(*arguments)
+            code, text = forked(*arguments)
             assert (code, text.count("\n")) == (2, 1), text
             assert f"{path}: cannot be read: it is a" in text
 
