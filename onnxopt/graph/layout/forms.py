@@ -41,7 +41,6 @@ class Form:
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     constants: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)
     spread: tuple[int, ...] = ()
-    left_out: tuple[int, ...] = ()
     between: bool = False
     op_type: str = ""
     term: np.ndarray | None = None
@@ -256,7 +255,11 @@ def _slice(node: ir.Node) -> Form | None:
 
 
 def _pad(node: ir.Node) -> Form | None:
-    """Pads of all axes: ONNX Runtime's optimizer fails where it moves a Transpose through a Pad of a few axes."""
+    """Pads of all axes: ONNX Runtime's optimizer fails where it moves a Transpose through a Pad of a few axes.
+
+    A Pad that names its axes still does. Without axes the optimizer makes zeros in front of a MaxPool the pool's own
+    pads, which are minus infinity (seen up to 1.31.1): results that the original does not have.
+    """
     pads = constant(node.inputs[1]) if len(node.inputs) > 1 else None
     if not is_map(node.inputs[0]) or rank(node.outputs[0]) != RANK or pads is None:
         return None
@@ -267,7 +270,8 @@ def _pad(node: ir.Node) -> Form | None:
     whole = np.zeros(2 * RANK, np.int64)
     for k, axis in enumerate(axes):
         whole[[_axis_of(int(axis)), RANK + _axis_of(int(axis))]] = pads[k], pads[axes.size + k]
-    return Form((0,), constants={1: whole}, left_out=(3,) if given is not None else ())
+    stated = {} if given is None else {3: np.arange(RANK, dtype=np.int64)}
+    return Form((0,), constants={1: whole} | stated)
 
 
 def _flat(node: ir.Node) -> Form | None:

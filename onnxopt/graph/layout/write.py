@@ -62,8 +62,6 @@ class Writer:
         for k, array in form.constants.items():
             # Parameters of one node have one dtype.
             inputs[k] = self._constant(array, inputs[k] or (node.inputs[1] if len(node.inputs) > 1 else None))
-        for k in form.left_out:
-            inputs[k] = None
         if form.begins is not None:
             inputs[1] = self._dims_of(self._began[form.begins], node)
         if form.between and form.inputs:

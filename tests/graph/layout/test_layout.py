@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 
 from onnxopt.fusion import channels_last
@@ -102,14 +103,26 @@ def same(source: ir.Model, found: ir.Model, batch: int) -> None:
 
 
 def test_a_pad_of_a_few_axes_states_all(tmp_path: Path) -> None:
-    """ONNX Runtime's optimizer fails where it moves a Transpose through a Pad with axes."""
+    """ONNX Runtime's optimizer fails where it moves a Transpose through a Pad with a few axes."""
     body = 'u = Conv<pads=[1,1,1,1]>(x, w, b)  v = Pad<mode = "edge">(u, pads, , axes)  y = Conv(v, p)'
     source = model(body, constants="int64[2] pads = {1, 2}, int64[1] axes = {-2}")
     found, count = laid_out(source, tmp_path)
     assert count == 2
     (pad,) = (n for n in found.graph if n.op_type == "Pad")
     assert pad.inputs[1].const_value.numpy().tolist() == [0, 1, 0, 0, 0, 2, 0, 0]  # type: ignore[union-attr]
+    assert pad.inputs[3].const_value.numpy().tolist() == [0, 1, 2, 3]  # type: ignore[union-attr]
     same(source, found, 2)
+
+
+def test_zeros_in_front_of_a_max_pool_stay_zeros(tmp_path: Path) -> None:
+    """ONNX Runtime's optimizer makes them pads of the pool, and so minus infinity, where no axes are named."""
+    body = "u = Conv(x, w, b)  v = Pad(u, pads, , axes)  y = MaxPool<kernel_shape = [2, 2]>(v)"
+    source = model(body, constants="int64[2] pads = {1, 0}, int64[1] axes = {-2}")
+    found, count = laid_out(source, tmp_path)
+    assert count == 1
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 8, 16, 16), np.float32)}
+    session = ort.InferenceSession(ir.to_proto(found).SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, feeds)[0], run(source, feeds)[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "channels"), [("float16", 4), ("float", 3)])
