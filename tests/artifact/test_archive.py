@@ -310,6 +310,7 @@ def test_truncated(packed: Path, tmp_path: Path, keep: int) -> None:
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("without_footprints")
 def test_the_commands(artifact: Path, tmp_path: Path) -> None:
     make(artifact)
     made = run("pack", artifact, tmp_path / "a.zip")

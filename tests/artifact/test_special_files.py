@@ -130,6 +130,7 @@ def test_keys_and_measurements(artifact: Path, tmp_path: Path) -> None:
             assert f"{path}: cannot be read: it is a" in text
 
 
+@pytest.mark.usefixtures("without_footprints")
 def test_the_original_that_an_artifact_names(artifact: Path, tmp_path: Path) -> None:
     """bench compares the original's hash: a manifest may name any path."""
     make(artifact)

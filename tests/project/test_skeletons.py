@@ -52,9 +52,8 @@ def came_back(optimized: onnx.ModelProto, source: onnx.ModelProto, path: Path) -
     return stripped
 
 
-@pytest.mark.parametrize("name", sorted(p.name.removesuffix(".onnx.xz") for p in skeletons.GRAPHS.glob("*.onnx.xz")))
-def test_every_skeleton_of_the_benchmarks(name: str, tmp_path: Path) -> None:
-    source = filled(name)
+def test_a_skeleton_of_the_benchmarks(tmp_path: Path) -> None:
+    source = filled("llama_decode_dyn")  # as the static one with more symbolic dims
     optimized, _ = Collection().optimize(source)
     weights = sum(len(t.raw_data) for t in source.graph.initializer)
     assert weights > 1e8

@@ -80,19 +80,18 @@ def _interrupted(
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("step", ["load", "normalize", "fuse", "package", "verify"])
+@pytest.mark.parametrize("step", ["load", "package", "verify"])
 def test_a_step_inside_c_code(folder: Path, step: str) -> None:
     assert _interrupted(folder, signal.SIGINT, step, _BLOCK, ["--arch", "none"]) < SECONDS
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("action", [_BLOCK, "import time; time.sleep(60)"])
-def test_a_plain_kill(folder: Path, action: str) -> None:
-    assert _interrupted(folder, signal.SIGTERM, "verify", action, ["--arch", "none"]) < SECONDS
+def test_a_plain_kill(folder: Path) -> None:
+    assert _interrupted(folder, signal.SIGTERM, "verify", _BLOCK, ["--arch", "none"]) < SECONDS
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("delay", [0.0, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("delay", [0.1, 1.0])
 def test_compiling_for_all_architectures(folder: Path, delay: float) -> None:
     """NVRTC takes many seconds here, and handles signals itself; nobody waits for it, and it leaves no half image."""
     assert _interrupted(folder, signal.SIGINT, "compile", "pass", [], delay) < SECONDS

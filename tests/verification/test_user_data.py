@@ -82,6 +82,7 @@ def test_dtypes_that_numpy_lacks_and_text_survive_the_file(tmp_path: Path) -> No
     assert row.sizes == {"n": 2}
 
 
+@pytest.mark.usefixtures("without_footprints")
 def test_verify_optimize_and_bench_take_the_data(tmp_path: Path, artifact: Path) -> None:
     model = write(tmp_path / "m.onnx", CHAIN)
     declared = onnxopt.optimize(model, tmp_path / "drawn", archs=(), verify=False).manifest.inputs

@@ -142,7 +142,7 @@ def test_held_rows(tmp_path: Path, body: str, lanes: int) -> None:
     _run(tmp_path, body, (21, columns), 1, f"held 4, 2, {lanes}, 64, 0", threads=64, rows=64 // lanes)
 
 
-@pytest.mark.parametrize("body", sorted(BODIES))
+@pytest.mark.parametrize("body", ["softmax", "variance"])
 @pytest.mark.parametrize(
     ("lanes", "columns", "unroll", "known"),
     [(4, 13, 1, 0), (16, 49, 1, 0), (32, 197, 2, 0), (64, 391, 2, 0), (8, 5, 1, 0), (16, 197, 4, 197), (8, 95, 4, 95)],
@@ -158,9 +158,8 @@ def test_piped_rows(tmp_path: Path, body: str, mask: int) -> None:
     _run(tmp_path, body, (21, 500), 1, f"piped 4, 2, 64, 1, 0, {mask}u", threads=64, rows=4, modes="'F', 'K'")
 
 
-@pytest.mark.parametrize("depth", [1, 3])
-@pytest.mark.parametrize("mask", [0, 1, 3])
-@pytest.mark.parametrize("body", ["softmax", "variance", "sum"])
+@pytest.mark.parametrize(("mask", "depth"), [(0, 3), (1, 1), (3, 1), (3, 3)])
+@pytest.mark.parametrize("body", ["softmax", "variance"])
 def test_ring_rows(tmp_path: Path, body: str, mask: int, depth: int) -> None:
     _run(tmp_path, body, (21, 500), 1, f"ring 4, 2, 64, 1, 0, {mask}u, {depth}", threads=64, rows=4, modes="'F', 'K'")
 
