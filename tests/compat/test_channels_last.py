@@ -6,6 +6,7 @@ The optimized graph of each release has the operators of the original, its fused
 from __future__ import annotations
 
 import collections
+import dataclasses
 import os
 import subprocess
 import sys
@@ -29,13 +30,15 @@ RELEASES = ("1.21.1", "1.23.2", "1.31.1")
 LEVELS = ("ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 _RUNNER = """
 import sys, numpy as np, onnxruntime as ort
-model, feed, level, graph, result = sys.argv[1:]
-options = ort.SessionOptions()
-options.log_severity_level = 3
-options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
-options.optimized_model_filepath = graph
-session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-np.save(result, session.run(None, {"x": np.load(feed)})[0])
+x = np.load("x.npy")
+for level in sys.argv[1:]:
+    for name in ("original", "functions"):
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+        options.optimized_model_filepath = f"{name}.{level}.onnx"
+        session = ort.InferenceSession(f"{name}.onnx", options, providers=["CPUExecutionProvider"])
+        np.save(f"{name}.{level}.npy", session.run(None, {"x": x})[0])
 """
 
 
@@ -137,14 +140,29 @@ def model(build, batch: int | str) -> onnx.ModelProto:  # type: ignore[no-untype
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
-def run(release: Path, path: Path, folder: Path, level: str) -> tuple[collections.Counter[str], np.ndarray]:
+@dataclasses.dataclass(frozen=True)
+class Ran:
     """The operators of the graph that ONNX Runtime runs, and the result."""
-    graph, result = folder / "graph.onnx", folder / "y.npy"
-    command = [sys.executable, "-s", "-c", _RUNNER, *map(str, (path, folder / "x.npy", level, graph, result))]
+
+    ops: collections.Counter[str]
+    y: np.ndarray
+
+
+def run(release: Path, source: onnx.ModelProto, functions: ir.Model, folder: Path) -> dict[str, tuple[Ran, Ran]]:
+    """Both models at each of LEVELS."""
+    onnx.save(source, folder / "original.onnx")
+    onnx.save(ir.to_proto(functions), folder / "functions.onnx")
+    np.save(folder / "x.npy", np.random.default_rng(1).standard_normal((2, 3, 64, 64)).astype(np.float32))
+    command = [sys.executable, "-s", "-c", _RUNNER, *LEVELS]
     environment = dict(os.environ) | {"PYTHONPATH": str(release)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     assert not done.returncode, done.stderr
-    return collections.Counter(node.op_type for node in onnx.load(graph).graph.node), np.load(result)
+
+    def ran(name: str) -> Ran:
+        nodes = onnx.load(folder / f"{name}.onnx").graph.node
+        return Ran(collections.Counter(node.op_type for node in nodes), np.load(folder / f"{name}.npy"))
+
+    return {level: (ran(f"original.{level}"), ran(f"functions.{level}")) for level in LEVELS}
 
 
 @pytest.mark.compat
@@ -157,24 +175,19 @@ def test_transposes_cancel(build, batch: int | str, release: str, tmp_path: Path
     except CannotInstall as error:
         pytest.skip(str(error))
     source = model(build, batch)
-    onnx.save(source, tmp_path / "original.onnx")
     laid_out = normalize.normalize(ir.from_proto(source)).model
     convolutions = rewrite.rewrite(laid_out, tmp_path).applied["channels_last"]
     assert convolutions == sum(node.op_type in CONVOLUTIONS for node in source.graph.node)
     assert outlined(laid_out) == convolutions
-    onnx.save(ir.to_proto(laid_out), tmp_path / "functions.onnx")
     assert not any(node.op_type in CONVOLUTIONS for node in laid_out.graph)
-    np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((2, 3, 64, 64)).astype(np.float32))
-    for level in LEVELS:
-        expected_ops, expected = run(installed, tmp_path / "original.onnx", tmp_path, level)
-        found_ops, found = run(installed, tmp_path / "functions.onnx", tmp_path, level)
+    for level, (expected, found) in run(installed, source, laid_out, tmp_path).items():
         # Below the default level, ONNX Runtime leaves the last Transpose in front of a mean that Flatten reads. It
         # always leaves those of the two time embeddings, which have one pixel.
         left = 2 if build is diffusion else int(build is residual and level == LEVELS[0])
-        assert found_ops["Transpose"] == left, found_ops
+        assert found.ops["Transpose"] == left, found.ops
         convs = ("Conv", "FusedConv", "ConvTranspose", "ReorderInput", "ReorderOutput")
-        assert {op: found_ops[op] for op in convs} == {op: expected_ops[op] for op in convs}
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+        assert {op: found.ops[op] for op in convs} == {op: expected.ops[op] for op in convs}
+        np.testing.assert_allclose(found.y, expected.y, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.compat
@@ -188,17 +201,12 @@ def test_transposes_of_a_block_cancel(release: str, tmp_path: Path, monkeypatch:
     # Blocks are of 16-bit floats, whose convolutions the CPU provider does not have.
     monkeypatch.setattr(steps, "_COMPILED_DTYPES", ("float",))
     source = model(halves, 2)
-    onnx.save(source, tmp_path / "original.onnx")
     laid_out = normalize.normalize(ir.from_proto(source)).model
     rewrite.rewrite(laid_out, tmp_path)
     kernels = outline(laid_out, fuse(laid_out))
     assert [len(k.program.steps) for k in kernels if k.kind.name == "block"] == [5]  # type: ignore[attr-defined]
-    onnx.save(ir.to_proto(laid_out), tmp_path / "functions.onnx")
-    np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((2, 3, 64, 64)).astype(np.float32))
-    for level in LEVELS:
-        expected_ops, expected = run(installed, tmp_path / "original.onnx", tmp_path, level)
-        found_ops, found = run(installed, tmp_path / "functions.onnx", tmp_path, level)
-        assert not found_ops["Transpose"], found_ops
+    for expected, found in run(installed, source, laid_out, tmp_path).values():
+        assert not found.ops["Transpose"], found.ops
         convs = ("Conv", "FusedConv", "ReorderInput", "ReorderOutput")
-        assert {op: found_ops[op] for op in convs} == {op: expected_ops[op] for op in convs}
-        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+        assert {op: found.ops[op] for op in convs} == {op: expected.ops[op] for op in convs}
+        np.testing.assert_allclose(found.y, expected.y, rtol=1e-3, atol=1e-3)
