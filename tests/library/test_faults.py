@@ -27,14 +27,13 @@ def programs() -> Path:
     return build.build()
 
 
-_FAULTS = [(model, mode) for model in corpus.originals() for mode in ("", "tunes")]
-_MEASURED = (
-    "gemm",
-    "codes",
-    "float8",
-    "grouped",
-    "parts",
-)  # whose sizes no file beside them has
+def _kind(model: str) -> str:
+    return str(sealed_json.unseal(corpus.originals()[model]["kernels.json"].decode())["kernels"][0]["kind"])
+
+
+_FAULTS = [(model, "") for model in corpus.originals()]
+_FAULTS += [(model, "tunes") for model in {_kind(model): model for model in corpus.originals()}.values()]
+_MEASURED = ("gemm", "codes", "float8", "grouped", "parts")  # whose sizes no file beside them has
 _FAULTS += [(model, "first runs measure") for model in _MEASURED]
 _FAULTS.append(("float8", "constants"))  # of which the kernel keeps a form of its own
 
