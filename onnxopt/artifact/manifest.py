@@ -82,6 +82,12 @@ class Place(_Record):
     traffic: Traffic
 
 
+# Operators whose kernels read channels last; the graph says so with Transposes around them, and Reshapes of weights.
+_IN_CHANNELS_LAST = frozenset(
+    {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "InstanceNormalization", "GroupNormalization"}
+)
+
+
 class Kernel(_Record):
     """A fused function. inputs, outputs: storage dtypes. cpu: whether the library's CPU kernel is used for it."""
 
@@ -93,6 +99,13 @@ class Kernel(_Record):
     cpu: bool
     variants: tuple[str, ...]
     sites: tuple[Place, ...]
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """For people: ops without those that only turn tensors between NCHW and channels last, which no kernel runs."""
+        if _IN_CHANNELS_LAST.isdisjoint(self.ops):
+            return self.ops
+        return tuple(op for op in self.ops if op not in ("Transpose", "Reshape"))
 
 
 class LeftOut(_Record):

@@ -22,7 +22,7 @@ _NAME_OR_SHAPE = re.compile(r"`[^`]*`|\[[^\]]*\]")
 def fused_text(manifest: Manifest, name: str) -> str:
     """How much of a model is fused, in one line. name: how the line calls the model."""
     places = sum(len(k.sites) for k in manifest.kernels)
-    ops = sum(len(k.ops) * len(k.sites) for k in manifest.kernels)
+    ops = sum(len(k.operators) * len(k.sites) for k in manifest.kernels)
     return f"{name}: {ops} nodes fused into {places} calls of {len(manifest.kernels)} kernels"
 
 

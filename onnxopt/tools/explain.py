@@ -115,9 +115,9 @@ def _groups(manifest: Manifest) -> Iterator[str]:
 
 def _operators(kernel: Kernel) -> str:
     """The operators in their order, or counted where they are many."""
-    if len(kernel.ops) <= _LISTED:
-        return ", ".join(kernel.ops)
-    counts = collections.Counter(kernel.ops)
+    if len(kernel.operators) <= _LISTED:
+        return ", ".join(kernel.operators)
+    counts = collections.Counter(kernel.operators)
     return ", ".join(op if count == 1 else f"{count} x {op}" for op, count in counts.items())
 
 

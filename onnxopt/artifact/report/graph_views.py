@@ -51,7 +51,7 @@ class Drawings:
 
 def drawings(facts: Facts, kernels: Sequence[Kernel], sizes: Mapping[str, int]) -> Drawings:
     """sizes: of symbolic dims, to show instead of their names."""
-    titles = {k.name: _ops_text(k.ops) for k in kernels}
+    titles = {k.name: _ops_text(k.operators) for k in kernels}
     bodies = {name: _drawn(rows, titles, {}, sizes) for name, rows in facts.bodies.items() if rows}
 
     def of(graph: Graph | None) -> DrawnGraph | None:

@@ -236,7 +236,7 @@ def _kernel(kernel: Kernel, facts: Facts, sizes: Mapping[str, int], verified: Ve
     return KernelView(
         name=kernel.name,
         kind=kernel.kind,
-        ops=kernel.ops,
+        ops=kernel.operators,
         calls=len(kernel.sites),
         cpu=kernel.cpu,
         variants=kernel.variants,

@@ -126,7 +126,7 @@ def _summary(manifests: list[Manifest], kept: int = 0) -> FusionCounts:
     return FusionCounts(
         models=len(manifests),
         kept=kept,
-        nodes_fused=sum(len(k.ops) * len(k.sites) for k in kernels),
+        nodes_fused=sum(len(k.operators) * len(k.sites) for k in kernels),
         calls=sum(len(k.sites) for k in kernels),
         kernels=len(kernels),
         launches_before=sum(m.traffic.launches_before for m in manifests),

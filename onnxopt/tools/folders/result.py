@@ -39,7 +39,7 @@ class FolderModel:
             "status": "optimized",
             "record": self.record,
             "sha256_of_original": self.manifest.source.sha256,
-            "nodes_fused": sum(len(k.ops) * len(k.sites) for k in self.manifest.kernels),
+            "nodes_fused": sum(len(k.operators) * len(k.sites) for k in self.manifest.kernels),
             "calls": sum(len(k.sites) for k in self.manifest.kernels),
             "kernels": len(self.manifest.kernels),
             "launches_before": traffic.launches_before,
