@@ -112,6 +112,7 @@ class _Params(ctypes.Structure):  # ExpertsParams of experts/abi.h
         *((n, ctypes.c_void_p) for n in ("x", "ids", "factors", "first", "second", "no_bias", "no_other")),
         *((n, ctypes.c_void_p) for n in ("between", "sums", "y")),
         *((n, ctypes.c_void_p) for n in ("order", "tiles", "tile_count")),
+        *((n, ctypes.c_void_p) for n in ("no_sorted", "no_products", "no_places")),
         ("splits", ctypes.c_int * 2),
         ("most_tiles", ctypes.c_int),
         ("rows", ctypes.c_int),
@@ -200,7 +201,8 @@ def measure(ours: Launches, layer: Layer, tokens: int) -> dict[str, Any]:
         params = _Params(
             *(t.data_ptr() for t in (x, ids, factors, layer.first, layer.second)), None, None,
             *(t.data_ptr() for t in (between, sums, y)),
-            order, order + 4 * rows, order + 4 * (rows + 3 * most), (ctypes.c_int * 2)(*splits), most, rows,
+            order, order + 4 * rows, order + 4 * (rows + 3 * most), None, None, None,
+            (ctypes.c_int * 2)(*splits), most, rows,
         )  # fmt: skip
         name = f"{model.name}_{form}_{tile.name}"
         blocks = [-(-2 * model.hidden // tile.columns), -(-model.columns // tile.columns)]

@@ -1,5 +1,6 @@
 #include "kernel_file/experts.h"
 
+#include <limits>
 #include <string>
 
 #include "kernel_file/fields.h"
@@ -11,7 +12,8 @@ namespace {
 constexpr std::uint64_t kMostExperts = 1024;
 constexpr std::uint64_t kMostChosen = 32;
 constexpr std::uint64_t kMostSize = 1 << 20;
-constexpr std::uint64_t kMostSide = 1024;        // of a tile
+constexpr std::uint64_t kMostSide = 1024;                                      // of a tile
+constexpr std::uint64_t kMostRows = std::numeric_limits<std::int32_t>::max();  // of an expert
 constexpr std::uint64_t kMostShared = 64 << 10;  // bytes of shared memory that a block can have on every GPU
 constexpr std::uint64_t kAccessBytes = 16;
 
@@ -73,7 +75,8 @@ Variant ReadExpertsVariant(const JsonReader& json) {
   if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
   const auto side = [&](const char* field) { return json[field].Number(0, kMostSide); };
-  variant.shape.Set(ExpertsTileShape{side("rows"), side("columns"), side("depth")});
+  variant.shape.Set(
+      ExpertsTileShape{side("rows"), side("columns"), side("depth"), json["least_rows"].Number(0, kMostRows)});
   return variant;
 }
 

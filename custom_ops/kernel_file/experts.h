@@ -17,17 +17,24 @@ struct ExpertsForm {
   std::size_t first;
 };
 
-// The entry points: those of the forms, the activation, adding up.
+// The entry points: those of the forms, the activation, adding up; sorting, the activation and adding up where cuBLASLt
+// multiplies.
 constexpr ExpertsForm kExpertsForms[] = {{ExpertsForm::kNone, 0}, {ExpertsForm::kNone, 2}, {4, 5}, {7, 8}};
 constexpr std::size_t kExpertsActivate = 10;
 constexpr std::size_t kExpertsJoin = 11;
-constexpr std::size_t kExpertsLaunches = 12;
+constexpr std::size_t kExpertsSort = 12;
+constexpr std::size_t kExpertsActivateSorted = 13;
+constexpr std::size_t kExpertsJoinSorted = 14;
+constexpr std::size_t kExpertsLaunches = 15;
 
 // Rows and columns of a block's tile, 0 where an entry point has none, and elements of each row in a step of its depth.
+// least_rows: of an expert on average, from which cuBLASLt multiplies where it can; of the entry point that sorts
+// alone.
 struct ExpertsTileShape {
   std::uint64_t rows;
   std::uint64_t columns;
   std::uint64_t depth;
+  std::uint64_t least_rows;
 };
 
 // The fields of a mixture of experts. Throws Error naming the place of what is not as program/experts.py writes it.

@@ -2,7 +2,7 @@
 
 #include "call/experts_shapes.h"
 #include "cpu/experts.h"
-#include "cuda/experts.h"
+#include "cuda/experts/experts.h"
 #include "kinds/kind.h"
 
 namespace onnxopt {

@@ -88,6 +88,7 @@ def test_onnx_runtime_knows_the_shape(tmp_path: Path) -> None:
         ("variants.4.rows", 16, "have sides of tiles that do not fit their launches"),
         ("variants.0.threads", 100, "threads is no multiple of a warp"),
         ("variants.0.shared", 65537, "shared is not an integer from 0"),
+        ("variants.12.least_rows", -1, "least_rows is not an integer from 0"),
     ],
 )
 def test_what_breaks_a_rule_is_refused(field: str, value: Any, said: str, tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_missing_entry_points_are_refused(tmp_path: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         document["kernels"][0]["variants"].pop()
 
-    with pytest.raises(Exception, match="are not the 12 launches"):
+    with pytest.raises(Exception, match="are not the 15 launches"):
         _session(CASE, tmp_path / "lib", change, fatbin((90, False)))
 
 

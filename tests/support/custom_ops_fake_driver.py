@@ -36,6 +36,7 @@ int cuDeviceGetName(char* name, int size, int device) { strcpy(name, "Fake GPU")
 int cuStreamCreate(void** stream, unsigned flags) { *stream = (void*)8; return 0; }
 int cuStreamDestroy_v2(void* stream) { return 0; }
 int cuStreamWaitEvent(void* stream, void* event, unsigned flags) { return 0; }
+int cuStreamSynchronize(void* stream) { return 0; }
 int cuStreamIsCapturing(void* stream, int* status) { *status = 0; return 0; }
 int cuStreamBeginCapture_v2(void* stream, int mode) { return 0; }
 int cuStreamEndCapture(void* stream, void** graph) { *graph = (void*)8; return 0; }
@@ -46,6 +47,7 @@ int cuGraphExecDestroy(void* executable) { return 0; }
 int cuMemAlloc_v2(size_t* data, size_t bytes) { *data = 0; return 2; }
 int cuMemFree_v2(size_t data) { return 0; }
 int cuMemcpyDtoDAsync_v2(size_t to, size_t from, size_t bytes, void* stream) { return 0; }
+int cuMemcpyDtoHAsync_v2(void* to, size_t from, size_t bytes, void* stream) { return 0; }
 int cuMemsetD8Async(size_t to, unsigned char value, size_t bytes, void* stream) { return 0; }
 int cuEventCreate(void** event, unsigned flags) { *event = (void*)8; return 0; }
 int cuEventDestroy_v2(void* event) { return 0; }

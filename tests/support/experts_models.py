@@ -11,6 +11,8 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxopt.fusion.region import Kernel
+from onnxopt.kinds.experts.cuda import ExpertsVariant
 from onnxopt.program.dtypes import to_ir
 from tests.support.depthwise_models import Fused, numpy_dtype
 from tests.support.fusing import fuse, outline
@@ -244,3 +246,15 @@ def fused(case: Case) -> Fused:
     plan = fuse(model)
     kernels = outline(model, plan)
     return Fused(plan, kernels, original, ir.to_proto(model))
+
+
+def multiplied_by_cublaslt(kernel: Kernel, least_rows: int) -> Kernel:
+    """The kernel with another least number of rows of an expert from which cuBLASLt multiplies."""
+    variants = tuple(
+        dataclasses.replace(v, least_rows=least_rows)
+        if isinstance(v, ExpertsVariant) and v.symbol == f"{kernel.name}_sort"
+        else v
+        for v in kernel.variants
+    )
+    assert variants != kernel.variants
+    return dataclasses.replace(kernel, variants=variants)

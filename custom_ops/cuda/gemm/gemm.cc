@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 
 #include "call/tensors.h"
 #include "cuda/gemm/choose.h"
+#include "cuda/gemm/handle.h"
 #include "cuda/launch/known_shape.h"
 #include "cuda/launch/provider_options.h"
 #include "cuda/launch/stream.h"
@@ -17,7 +17,6 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr unsigned kBestAlignment = 256;
 constexpr unsigned kBiasAlignment = 16;     // that epilogues ask for
 constexpr std::uint64_t kBlocksAtOnce = 2;  // of a multiprocessor, of products of few rows
 
@@ -25,24 +24,6 @@ const cublaslt::Api& FindCublaslt() {
   const cublaslt::Api* api = cublaslt::Find();
   if (api != nullptr) return *api;
   throw Error("no libcublasLt.so.12 or .13 in this process; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels");
-}
-
-// The handle of a context, made when it is first asked for. Handles may be shared by threads and live as long as the
-// process.
-cublaslt::Handle HandleOf(Context context, const cublaslt::Api& api) {
-  static std::mutex mutex;
-  static auto* const handles = new std::map<Context, cublaslt::Handle>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  const auto known = handles->find(context);
-  if (known != handles->end()) return known->second;
-  cublaslt::Handle handle = nullptr;
-  api.Check(api.cublasLtCreate(&handle), "cuBLASLt does not start on this GPU");
-  return handles->emplace(context, handle).first->second;
-}
-
-unsigned Alignment(const void* data) {
-  const auto address = reinterpret_cast<std::uintptr_t>(data) | kBestAlignment;
-  return static_cast<unsigned>(address & (~address + 1));
 }
 
 template <typename T>

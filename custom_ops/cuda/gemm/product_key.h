@@ -29,6 +29,15 @@ struct Operands {
   void* output;
 };
 
+// What an address, or a distance in bytes, is a multiple of: a power of 2 up to 256.
+inline unsigned Alignment(std::uintptr_t address) {
+  constexpr unsigned kBest = 256;
+  const std::uintptr_t bits = address | kBest;
+  return static_cast<unsigned>(bits & (~bits + 1));
+}
+
+inline unsigned Alignment(const void* data) { return Alignment(reinterpret_cast<std::uintptr_t>(data)); }
+
 // Gives device memory of so many bytes until a call ends.
 using Scratch = std::function<void*(std::size_t bytes)>;
 

@@ -34,6 +34,7 @@ const Driver* Open() {
       Load(library, "cuStreamGetCtx", &d.cuStreamGetCtx) && Load(library, "cuStreamCreate", &d.cuStreamCreate) &&
       Load(library, "cuStreamDestroy_v2", &d.cuStreamDestroy) &&
       Load(library, "cuStreamWaitEvent", &d.cuStreamWaitEvent) &&
+      Load(library, "cuStreamSynchronize", &d.cuStreamSynchronize) &&
       Load(library, "cuStreamIsCapturing", &d.cuStreamIsCapturing) &&
       Load(library, "cuStreamBeginCapture_v2", &d.cuStreamBeginCapture) &&
       Load(library, "cuStreamEndCapture", &d.cuStreamEndCapture) &&
@@ -41,6 +42,7 @@ const Driver* Open() {
       Load(library, "cuGraphLaunch", &d.cuGraphLaunch) && Load(library, "cuGraphDestroy", &d.cuGraphDestroy) &&
       Load(library, "cuGraphExecDestroy", &d.cuGraphExecDestroy) && Load(library, "cuMemAlloc_v2", &d.cuMemAlloc) &&
       Load(library, "cuMemFree_v2", &d.cuMemFree) && Load(library, "cuMemcpyDtoDAsync_v2", &d.cuMemcpyDtoDAsync) &&
+      Load(library, "cuMemcpyDtoHAsync_v2", &d.cuMemcpyDtoHAsync) &&
       Load(library, "cuMemsetD8Async", &d.cuMemsetD8Async) && Load(library, "cuEventCreate", &d.cuEventCreate) &&
       Load(library, "cuEventDestroy_v2", &d.cuEventDestroy) && Load(library, "cuEventRecord", &d.cuEventRecord) &&
       Load(library, "cuEventSynchronize", &d.cuEventSynchronize) &&

@@ -68,6 +68,7 @@ struct Driver {
   Result (*cuStreamCreate)(Stream* stream, unsigned flags);
   Result (*cuStreamDestroy)(Stream stream);
   Result (*cuStreamWaitEvent)(Stream stream, Event event, unsigned flags);
+  Result (*cuStreamSynchronize)(Stream stream);
   Result (*cuStreamIsCapturing)(Stream stream, int* status);
   Result (*cuStreamBeginCapture)(Stream stream, int mode);
   Result (*cuStreamEndCapture)(Stream stream, Graph* graph);
@@ -78,6 +79,7 @@ struct Driver {
   Result (*cuMemAlloc)(std::uintptr_t* data, std::size_t bytes);
   Result (*cuMemFree)(std::uintptr_t data);
   Result (*cuMemcpyDtoDAsync)(std::uintptr_t to, std::uintptr_t from, std::size_t bytes, Stream stream);
+  Result (*cuMemcpyDtoHAsync)(void* to, std::uintptr_t from, std::size_t bytes, Stream stream);
   Result (*cuMemsetD8Async)(std::uintptr_t to, unsigned char value, std::size_t bytes, Stream stream);
   Result (*cuEventCreate)(Event* event, unsigned flags);
   Result (*cuEventDestroy)(Event event);

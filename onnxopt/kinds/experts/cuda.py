@@ -1,12 +1,14 @@
 """Entry points of mixtures of experts, and their CUDA text on top of cuda_kernels/experts/.
 
 The library knows them by their order (custom_ops/kernel_file/experts.h): both products for each tile, the smallest
-first, behind finding the rows of all experts where the tile is for many rows; the activation; adding up the choices.
+first, behind finding the rows of all experts where the tile is for many rows; the activation; adding up the choices;
+then what stands between products of cuBLASLt: sorting the rows, the activation, adding up.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import cast
 
 from onnxopt.fusion.kernel import Variant
@@ -16,9 +18,10 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.experts import FACTORS, Experts
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
-HEADER = "experts/experts.cuh"
+HEADER = "experts/sorted.cuh"
 _ROUTE_THREADS, _THREADS = 1024, 256
 _PRODUCTS = ("first", "second")
+_OF_SORTED = ("sort", "activate_sorted", "join_sorted")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,21 +50,28 @@ class Tile:
 # blocks find the rows. All fit every GPU's shared memory, of which a block can have 64 KB.
 TILES = (Tile(16, 128, 4, 128, 3), Tile(32, 128, 4, 64, 4), Tile(64, 128, 4, 64, 4), Tile(128, 128, 8, 64, 3))
 _OF_FEW = 2  # of TILES
+# Measured on one H200 (benchmarks/notes.md): below, what cuBLASLt gains is less than its launches for each expert take,
+# or weights are read for so few rows that they bound both.
+_LEAST_OF_EXPERT = 15e9  # FLOP
+_LEAST_ROWS = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class ExpertsVariant(Variant):
-    """One launch. rows, columns: of the tile of a block, 0 where there is none. depth: elements of each row that it
-    brings to shared memory together. shared: its bytes of shared memory."""
+    """One launch. rows, columns: of a block's tile, 0 where there is none. depth: elements of each row that a block
+    brings to shared memory together. shared: its bytes of shared memory. least_rows: of an expert on average, from
+    which cuBLASLt multiplies where it can; of the launch that sorts alone."""
 
     rows: int = 0
     columns: int = 0
     depth: int = 0
     shared: int = 0
+    least_rows: int = 0
 
 
-def entry_points(name: str, dtype: str) -> tuple[ExpertsVariant, ...]:
+def entry_points(name: str, meaning: Experts) -> tuple[ExpertsVariant, ...]:
     """All launches, in the library's order."""
+    dtype = meaning.dtype
     vector = ACCESS_BYTES // DTYPES[dtype].size
 
     def launch(step: str, threads: int, tile: Tile | None = None) -> ExpertsVariant:
@@ -76,7 +86,16 @@ def entry_points(name: str, dtype: str) -> tuple[ExpertsVariant, ...]:
         if k >= _OF_FEW:
             made.append(launch(f"route{tile.rows}", _ROUTE_THREADS))
         made += [launch(f"{step}{tile.rows}", tile.warps * WARP, tile) for step in _PRODUCTS]
-    return (*made, launch("activate", _THREADS), launch("join", _THREADS))
+    made += [launch(step, _THREADS) for step in ("activate", "join", *_OF_SORTED)]
+    (sort,) = (k for k, variant in enumerate(made) if variant.symbol == f"{name}_sort")
+    made[sort] = dataclasses.replace(made[sort], least_rows=least_rows(meaning))
+    return tuple(made)
+
+
+def least_rows(meaning: Experts) -> int:
+    """Rows of an expert on average from which cuBLASLt's products of one expert after the other are faster."""
+    flops = 2 * (3 if meaning.gated else 2) * meaning.hidden * meaning.columns
+    return max(_LEAST_ROWS, math.ceil(_LEAST_OF_EXPERT / flops))
 
 
 def lines(kernel: Kernel) -> list[str]:
@@ -96,6 +115,8 @@ def lines(kernel: Kernel) -> list[str]:
 
 
 def _call(name: str, step: str, meaning: Experts, variant: ExpertsVariant) -> list[str]:
+    if step in _OF_SORTED:
+        return [f"SortedExperts<{name}>::run_{step.removesuffix('_sorted')}<{variant.threads}>(p);"]
     if step in ("activate", "join"):
         return [f"Experts<{name}>::run_{step}<{variant.threads}>(p);"]
     if step.startswith("route"):

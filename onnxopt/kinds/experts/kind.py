@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import onnx_ir as ir
 
@@ -12,6 +13,7 @@ from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.experts import cuda, find
+from onnxopt.program.experts import Experts
 
 
 class ExpertsKind(Kind):
@@ -31,7 +33,7 @@ class ExpertsKind(Kind):
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
     ) -> tuple[Variant, ...]:
-        return cuda.entry_points(name, meaning.outputs[0])
+        return cuda.entry_points(name, cast(Experts, meaning))
 
     def header(self, kernels: Sequence[Kernel]) -> str:
         return cuda.HEADER

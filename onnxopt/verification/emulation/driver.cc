@@ -2,6 +2,7 @@
 // tests of kernels without clusters of blocks ask for), runs entry points on the CPU. The folder that
 // ONNXOPT_EMULATION names has their code: for each kernel a shared library NAME.so with a function
 // `onnxopt_launch_<symbol>` for each entry point. The symbols that were launched are appended to its file `launched`.
+// Where ONNXOPT_EMULATION_CAPTURES is set, streams say that they are being captured, and run what they are given.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -101,7 +102,10 @@ int cuStreamGetCtx(void*, void** context) { return *context = some(), 0; }
 int cuStreamCreate(void**, unsigned) { return kNotSupported; }
 int cuStreamDestroy_v2(void*) { return 0; }
 int cuStreamWaitEvent(void*, void*, unsigned) { return kNotSupported; }
-int cuStreamIsCapturing(void*, int* status) { return *status = 0, 0; }
+int cuStreamSynchronize(void*) { return 0; }
+int cuStreamIsCapturing(void*, int* status) {
+  return *status = std::getenv("ONNXOPT_EMULATION_CAPTURES") != nullptr ? 1 : 0, 0;
+}
 int cuStreamBeginCapture_v2(void*, int) { return kNotSupported; }
 int cuStreamEndCapture(void*, void**) { return kNotSupported; }
 int cuGraphInstantiateWithFlags(void**, void*, unsigned long long) { return kNotSupported; }
@@ -112,6 +116,10 @@ int cuMemAlloc_v2(std::size_t*, std::size_t) { return kNotSupported; }
 int cuMemFree_v2(std::size_t) { return 0; }
 int cuMemcpyDtoDAsync_v2(std::size_t to, std::size_t from, std::size_t bytes, void*) {
   std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return 0;
+}
+int cuMemcpyDtoHAsync_v2(void* to, std::size_t from, std::size_t bytes, void*) {
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
   return 0;
 }
 int cuMemsetD8Async(std::size_t to, unsigned char value, std::size_t bytes, void*) {

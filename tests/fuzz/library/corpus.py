@@ -241,6 +241,7 @@ def write() -> None:
     made |= {name: kernel_files.group_norm(case) for name, case in GROUP_NORMS.items()}
     made |= {name: kernel_files.squeeze_excite(case) for name, case in SQUEEZE_EXCITES.items()}
     made["experts"] = kernel_files.experts(EXPERTS)
+    made["experts_of_products"] = kernel_files.experts(EXPERTS, of_products=True)
     made |= {name: kernel_files.image_convolution(case) for name, case in IMAGES.items()}
     made |= {name: kernel_files.flash_attention(case) for name, case in ATTENTIONS.items()}
     made |= {name: kernel_files.packed(*case) for name, case in PACKED.items()}

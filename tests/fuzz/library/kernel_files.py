@@ -85,10 +85,12 @@ def squeeze_excite(case: squeeze_excite_models.Case) -> dict[str, Any]:
     return _document(found.kernels, ir.from_proto(found.optimized), ((case.x,),))
 
 
-def experts(case: experts_models.Case) -> dict[str, Any]:
-    """The kernel file of a mixture of experts, for few tokens and for many."""
+def experts(case: experts_models.Case, *, of_products: bool = False) -> dict[str, Any]:
+    """The kernel file of a mixture of experts, for few tokens and for many. of_products: cuBLASLt multiplies all."""
     found = experts_models.fused(case)
     document = json.loads(kernels_json.to_json(found.kernels, FATBIN))
+    for variant in document["kernels"][0]["variants"] if of_products else ():
+        variant["least_rows"] = 0
     weights = [list(weight.shape) for weight in case.weights()]
     choices = [[[tokens, case.columns], *[[tokens, case.chosen]] * 2, *weights] for tokens in (case.tokens, 40)]
     return {**document, "cases": {found.kernels[0].name: choices}}

@@ -83,6 +83,7 @@ void FillStreams(cuda::Driver* d) {
   d->cuStreamCreate = [](Stream* stream, unsigned) { return *stream = Some<Stream>(), Answer("cuStreamCreate"); };
   d->cuStreamDestroy = [](Stream) { return kSuccess; };
   d->cuStreamWaitEvent = [](Stream, Event, unsigned) { return Answer("cuStreamWaitEvent"); };
+  d->cuStreamSynchronize = [](Stream) { return Answer("cuStreamSynchronize"); };
   d->cuStreamIsCapturing = [](Stream, int* status) { return *status = 0, Answer("cuStreamIsCapturing"); };
   d->cuStreamBeginCapture = [](Stream, int) { return Answer("cuStreamBeginCapture"); };
   d->cuStreamEndCapture = [](Stream, Graph* graph) { return *graph = Some<Graph>(), Answer("cuStreamEndCapture"); };
@@ -101,6 +102,7 @@ void FillStreams(cuda::Driver* d) {
   d->cuMemcpyDtoDAsync = [](std::uintptr_t, std::uintptr_t, std::size_t, Stream) {
     return Answer("cuMemcpyDtoDAsync");
   };
+  d->cuMemcpyDtoHAsync = [](void*, std::uintptr_t, std::size_t, Stream) { return Answer("cuMemcpyDtoHAsync"); };
   d->cuMemsetD8Async = [](std::uintptr_t, unsigned char, std::size_t, Stream) { return Answer("cuMemsetD8Async"); };
   d->cuEventCreate = [](Event* event, unsigned) { return *event = Some<Event>(), Answer("cuEventCreate"); };
   d->cuEventDestroy = [](Event) { return kSuccess; };
@@ -163,6 +165,8 @@ const std::vector<std::string>& DriverFunctions() {
                                                  "cuEventCreate",
                                                  "cuMemAlloc",
                                                  "cuMemcpyDtoDAsync",
+                                                 "cuMemcpyDtoHAsync",
+                                                 "cuStreamSynchronize",
                                                  "cuMemsetD8Async",
                                                  "cuLibraryLoadData",
                                                  "cuLibraryGetKernel",

@@ -1,0 +1,104 @@
+"""Mixtures of experts whose products cuBLASLt computes, one expert after the other: a stand-in, against float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onnxopt.kinds.experts import cuda
+from tests.support import emulated_library
+from tests.support.depthwise_models import bodiless
+from tests.support.experts_models import Case, fused, multiplied_by_cublaslt
+
+pytestmark = pytest.mark.usefixtures("library")
+SORTED = {"route128", "sort", "activate_sorted", "join_sorted"}
+_STAND_IN = Path(emulated_library.__file__).with_name("multiplying_cublaslt.cc")
+
+
+@pytest.fixture(scope="module")
+def cublaslt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a stand-in for cuBLASLt that multiplies."""
+    folder = tmp_path_factory.mktemp("cublaslt")
+    made = folder / "libcublasLt.so.13"
+    subprocess.run(["g++", "-shared", "-fPIC", "-O2", "-o", made, _STAND_IN], check=True)
+    return folder
+
+
+def _launched(folder: Path, case: Case, least_rows: int, *feeds: dict[str, np.ndarray]) -> tuple[set[str], list[str]]:
+    """Run one session over these feeds; the entry points that ran, and "rows columns depth" of cuBLASLt's products."""
+    found = fused(case)
+    (kernel,) = found.kernels
+    changed = multiplied_by_cublaslt(kernel, least_rows)
+    results, symbols = emulated_library.run(folder, bodiless(found.optimized), [changed], feeds)
+    for feed, result in zip(feeds, results, strict=True):
+        of = dataclasses.replace(case, tokens=len(feed["x"]))
+        assert (error := of.worst(result["y"], of.expected(feed))) <= 1, (of, error)
+    path = folder / "products"
+    products = path.read_text().splitlines() if path.exists() else []
+    return {s.removeprefix(f"{kernel.name}_") for s in symbols}, products
+
+
+def _feeds(case: Case, tokens: int, crowded: tuple[int, ...] = ()) -> dict[str, np.ndarray]:
+    feeds = dataclasses.replace(case, tokens=tokens).feeds()
+    feeds["scores"][:, list(crowded)] += 100  # all tokens choose these
+    return feeds
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(1, 4, 2, 72, 40, "float16"), Case(1, 5, 3, 16, 24, "float32", "squared", plain=True),
+        Case(1, 3, 2, 40, 72, "bfloat16", "clamped", wide=False, biased=True, interleaved=True),
+        Case(1, 4, 1, 24, 16, "float16", "gelu", biased=True),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_products_of_each_expert(case: Case, cublaslt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One session over any number of tokens: experts without rows are left out, and rows behind are written twice."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(cublaslt))
+    feeds = [_feeds(case, 1), _feeds(case, 90), _feeds(case, 150, tuple(range(1, 1 + case.chosen)))]
+    launched, products = _launched(tmp_path / "run", case, 0, *feeds)
+    assert launched == SORTED
+    wide = case.hidden * (2 if case.gated else 1)
+    assert {p.split(" ", 1)[1] for p in products} == {f"{wide} {case.columns}", f"{case.columns} {case.hidden}"}
+    assert (
+        products[: 2 * case.chosen]
+        == [f"64 {wide} {case.columns}"] * case.chosen + [f"64 {case.columns} {case.hidden}"] * case.chosen
+    )
+    assert products[-1] == f"192 {case.columns} {case.hidden}"  # 150 rows
+
+
+def test_few_rows_are_ours(cublaslt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 10 rows of an expert on average on cuBLASLt multiplies."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(cublaslt))
+    case = Case(1, 4, 2, 24, 16, "float16")
+    assert _launched(tmp_path / "few", case, 10, _feeds(case, 19)) == ({"first32", "second32", "join"}, [])
+    assert _launched(tmp_path / "many", case, 10, _feeds(case, 20))[0] == SORTED
+
+
+def test_a_capture_does_not_wait(cublaslt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(cublaslt))
+    monkeypatch.setenv("ONNXOPT_EMULATION_CAPTURES", "1")
+    case = Case(1, 4, 2, 24, 16, "float16")
+    assert _launched(tmp_path / "run", case, 0, _feeds(case, 5)) == ({"first16", "second16", "join"}, [])
+
+
+def test_without_cublaslt(tmp_path: Path) -> None:
+    case = Case(1, 4, 2, 24, 16, "float16")
+    assert _launched(tmp_path / "run", case, 0, _feeds(case, 5)) == ({"first16", "second16", "join"}, [])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "least"),
+    [((8, 2, 4096, 14336), 64), ((128, 8, 2048, 768), 1590), ((8, 2, 2048, 4096), 299)],
+    ids=str,
+)
+def test_from_how_many_rows(sizes: tuple[int, int, int, int], least: int) -> None:
+    (kernel,) = fused(Case(1)).kernels
+    experts, chosen, columns, hidden = sizes
+    meaning = dataclasses.replace(kernel.program, experts=experts, chosen=chosen, columns=columns, hidden=hidden)
+    assert cuda.least_rows(meaning) == least
