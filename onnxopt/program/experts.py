@@ -57,6 +57,11 @@ class Experts:
     def gated(self) -> bool:
         return len(self.program.inputs) == 2
 
+    @property
+    def flops_of_row(self) -> int:
+        """Of both products."""
+        return 2 * (3 if self.gated else 2) * self.hidden * self.columns
+
     def verify(self) -> None:
         """Raise ValueError naming the field that breaks a rule of this class."""
         if self.biases != tuple(range(SECOND + 1, len(self.inputs))) or len(self.outputs) != 1:

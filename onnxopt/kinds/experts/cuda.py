@@ -50,10 +50,10 @@ class Tile:
 # blocks find the rows. All fit every GPU's shared memory, of which a block can have 64 KB.
 TILES = (Tile(16, 128, 4, 128, 3), Tile(32, 128, 4, 64, 4), Tile(64, 128, 4, 64, 4), Tile(128, 128, 8, 64, 3))
 _OF_FEW = 2  # of TILES
-# Measured on one H200 (benchmarks/notes.md): below, what cuBLASLt gains is less than its launches for each expert take,
-# or weights are read for so few rows that they bound both.
-_LEAST_OF_EXPERT = 15e9  # FLOP
-_LEAST_ROWS = 64
+# From so many rows of an expert and so many FLOP of its rows on, cuBLASLt's products of one expert after the other are
+# faster: below, weights bound both, or the launches for each expert take longer. Our products of float32 do without
+# tensor cores. Measured on one H200 (benchmarks/notes.md).
+_LEAST = {2: (64, 6e9), 4: (16, 0.4e9)}  # by bytes of an element
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,9 +93,9 @@ def entry_points(name: str, meaning: Experts) -> tuple[ExpertsVariant, ...]:
 
 
 def least_rows(meaning: Experts) -> int:
-    """Rows of an expert on average from which cuBLASLt's products of one expert after the other are faster."""
-    flops = 2 * (3 if meaning.gated else 2) * meaning.hidden * meaning.columns
-    return max(_LEAST_ROWS, math.ceil(_LEAST_OF_EXPERT / flops))
+    """Rows of an expert on average from which cuBLASLt multiplies."""
+    rows, flops = _LEAST[DTYPES[meaning.dtype].size]
+    return max(rows, math.ceil(flops / meaning.flops_of_row))
 
 
 def lines(kernel: Kernel) -> list[str]:

@@ -7,7 +7,6 @@ the CPU.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
@@ -27,8 +26,6 @@ from onnxopt.program.experts import FIRST, MOST_CHOSEN, MOST_EXPERTS, STORED, Ex
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.pointwise import Program, without_dead_code
 
-# FLOP of an expert above which ONNX Runtime's products, at twice our rate and 75 us more, are faster (notes.md).
-_MOST_OF_EXPERT = 35e9
 _LAUNCHES = 4  # finding the rows, two products, adding up
 _MOVING = frozenset({"Split", "Squeeze", "Gather", "Range", "Slice", "GatherND", "Unsqueeze"})
 _CONTRIB = (("com.microsoft", "MoE"), ("com.microsoft", "QMoE"))
@@ -104,23 +101,9 @@ def _region(
         meaning = _meaning(found, nodes, context.opsets, context.shapes)
     except ValueError as error:
         return str(error)
-    if (rows := _usual_rows(found, context.shapes)) * _flops_of_row(meaning) > _MOST_OF_EXPERT:
-        return f"With {rows:,} rows of an expert, ONNX Runtime's products of this size are faster"
     region = Region(nodes, found.inputs, (found.y,), _traffic(found, meaning, nodes, context.shapes), kind, meaning)
     region.verify()
     return region
-
-
-def _usual_rows(found: Mixture, shapes: Shapes) -> int:
-    """Rows of an expert in most runs; 0 where the number of tokens is not known."""
-    dims = shapes.usual(found.ids)
-    if dims is None or not all(isinstance(n, int) for n in dims):
-        return 0
-    return math.prod(n for n in dims if isinstance(n, int)) // found.first.experts
-
-
-def _flops_of_row(meaning: Experts) -> int:
-    return 2 * (3 if meaning.gated else 2) * meaning.hidden * meaning.columns
 
 
 def named(region: Region) -> list[ir.Node]:
@@ -157,7 +140,7 @@ def _traffic(found: Mixture, meaning: Experts, nodes: Sequence[ir.Node], shapes:
     read = weights * min(tokens, meaning.experts) // meaning.experts
     after = ends + read + 2 * tokens * (meaning.hidden + meaning.columns) * size
     copied = 2 * tokens * (3 * meaning.columns + (halves + 2) * meaning.hidden) * size
-    flops = tokens * _flops_of_row(meaning)
+    flops = tokens * meaning.flops_of_row
     return Traffic(after + copied, after, launches, _LAUNCHES, flops)
 
 

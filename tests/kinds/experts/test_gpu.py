@@ -34,6 +34,7 @@ _TOKENS = (1, 3, 16, 17, 128, 700)
     ids=str,
 )  # fmt: skip
 def test_one_session_takes_any_number_of_tokens(case: Case, way: str, tmp_path: Path) -> None:
+    """cuBLASLt's results are rounded to the storage dtype in front of the activation too, as the graph's are."""
     session = _session(case, 0 if way == "cuBLASLt" else 2**31 - 1, tmp_path)
     for tokens in _TOKENS:
         of = dataclasses.replace(case, tokens=tokens)
@@ -42,7 +43,7 @@ def test_one_session_takes_any_number_of_tokens(case: Case, way: str, tmp_path: 
             if crowded:
                 feeds["scores"][:, : case.chosen] += 100  # all tokens choose the same experts
             error = of.worst(sessions.run(session, feeds)["y"], of.expected(feeds))
-            assert error <= 1, (of, crowded, error)
+            assert error <= (2 if way == "cuBLASLt" else 1), (of, crowded, error)  # float64 rounded so: 1.42
 
 
 def test_a_capture_behind_products_of_cublaslt(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from onnxopt.kinds.experts import cuda
+from onnxopt.program.experts import Experts
 from tests.support import emulated_library
 from tests.support.depthwise_models import bodiless
 from tests.support.experts_models import Case, fused, multiplied_by_cublaslt
@@ -93,12 +94,16 @@ def test_without_cublaslt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "least"),
-    [((8, 2, 4096, 14336), 64), ((128, 8, 2048, 768), 1590), ((8, 2, 2048, 4096), 299)],
-    ids=str,
-)
-def test_from_how_many_rows(sizes: tuple[int, int, int, int], least: int) -> None:
-    (kernel,) = fused(Case(1)).kernels
-    experts, chosen, columns, hidden = sizes
-    meaning = dataclasses.replace(kernel.program, experts=experts, chosen=chosen, columns=columns, hidden=hidden)
-    assert cuda.least_rows(meaning) == least
+    ("dtype", "columns", "hidden", "activation", "least"),
+    [
+        ("float16", 4096, 14336, "silu", 64), ("bfloat16", 2048, 4096, "silu", 120),
+        ("float16", 2048, 768, "silu", 636), ("float16", 2048, 768, "squared", 954),
+        ("float32", 1024, 2048, "silu", 32), ("float32", 4096, 14336, "silu", 16),
+    ],
+)  # fmt: skip
+def test_from_how_many_rows(dtype: str, columns: int, hidden: int, activation: str, least: int) -> None:
+    """Sizes that were measured (benchmarks/notes.md), but for the last ones of each dtype."""
+    (kernel,) = fused(Case(1, dtype=dtype, activation=activation)).kernels
+    meaning = kernel.program
+    assert isinstance(meaning, Experts)
+    assert cuda.least_rows(dataclasses.replace(meaning, columns=columns, hidden=hidden)) == least
