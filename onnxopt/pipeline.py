@@ -32,6 +32,7 @@ from onnxopt.graph.given import Given
 from onnxopt.graph.passes import products_of_codes
 from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
+from onnxopt.graph.rewrite.families import GATED_WEIGHTS
 from onnxopt.graph.traits import Traits
 from onnxopt.kinds import KINDS
 from onnxopt.kinds.gemm.widened import FIRST_ARCH
@@ -311,7 +312,8 @@ def _rewrite(
 
     with phases("rewrite"):
         model = normalized.clone()
-        rewritten = rewrite.rewrite(model, scratch, leave_out=leave_out, usual=options.pinned)
+        unpaid = () if options.archs else (GATED_WEIGHTS,)  # for kernels of GPUs
+        rewritten = rewrite.rewrite(model, scratch, leave_out={*leave_out, *unpaid}, usual=options.pinned)
         TransposeWeightsPass()(model)  # after constant folding, which would transpose the weights back
         standard = (
             model.clone() if options.portable else None

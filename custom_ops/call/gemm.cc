@@ -49,7 +49,7 @@ void Append(const BatchDim& dim, Product* product) {
 }
 
 // The output is not empty. One matrix b for all: rows of every a are rows of one large matrix. Otherwise products in a
-// batch.
+// batch, of as many rows as share a b.
 void SetBatch(const Gemm& gemm, const Shape* inputs, const Shape& batch, Product* product) {
   product->batch_dims = 0;
   if (!gemm.transpose_a && Elements(inputs[gemm.b].dims, inputs[gemm.b].rank - 2) == 1) {
@@ -66,7 +66,12 @@ void SetBatch(const Gemm& gemm, const Shape* inputs, const Shape& batch, Product
     distance[k] = matrices;
     matrices *= batch.dims[k];
   }
-  for (std::size_t k = 0; k < batch.rank; ++k) Append({batch.dims[k], a[k], b[k], distance[k]}, product);
+  std::size_t dims = batch.rank;
+  // Matrices of a that lie one behind the other and have the same b: their rows are rows of one.
+  while (dims > 0 && !gemm.transpose_a && b[dims - 1] == 0 && a[dims - 1] == product->m * product->k) {
+    product->m *= batch.dims[--dims];
+  }
+  for (std::size_t k = 0; k < dims; ++k) Append({batch.dims[k], a[k], b[k], distance[k]}, product);
 }
 
 // The matrix that the codes of b stand for, [n, k].

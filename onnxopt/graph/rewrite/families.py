@@ -22,6 +22,7 @@ class Family:
     rules: tuple[RuleSet, ...] = ()
 
 
+GATED_WEIGHTS = "gated_weights"
 _ROWS = (
     Family("attention", "{} x attention into one operator", attention.RULES),
     Family("heads", "{} x attention with zeros that fill its heads up", attention.PADDED),
@@ -35,6 +36,7 @@ _ROWS = (
         (*folded.RULES, *scaled_products.RULES, *normalized_products.RULES),
     ),
     Family("channels_last", "{} x convolution in channels last"),
+    Family(GATED_WEIGHTS, "{} x gate of a map onto the weights of the 1x1 convolution behind it"),
 )
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _ROWS}
 FAMILY_OF: Mapping[RuleSet, str] = {rule_set: family.name for family in _ROWS for rule_set in family.rules}

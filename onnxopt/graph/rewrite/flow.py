@@ -14,7 +14,7 @@ from onnx_ir.passes import common
 from onnxscript.rewriter import RewriteRuleSet
 
 from onnxopt.graph import read
-from onnxopt.graph.layout import assign, turn_tokens
+from onnxopt.graph.layout import assign, gated_weights, turn_tokens
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.interface import Interface
 from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
@@ -43,7 +43,7 @@ from onnxopt.graph.rewrite import (
     window_masks,
 )
 from onnxopt.graph.rewrite.dims_of_inputs import read_from_inputs
-from onnxopt.graph.rewrite.families import FAMILIES, FAMILY_OF
+from onnxopt.graph.rewrite.families import FAMILIES, FAMILY_OF, GATED_WEIGHTS
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
 from onnxopt.graph.rewrite.weights import Joiner
@@ -103,6 +103,8 @@ def rewrite(
             _clean_up(model)
         if "channels_last" in families:
             rewriting.applied["channels_last"] = _channels_last(model)
+        if GATED_WEIGHTS in families:
+            rewriting.applied[GATED_WEIGHTS] = _gated_weights(model)
         interface.restore(model)
     return Rewritten(rewriting.applied, refusals)
 
@@ -225,6 +227,16 @@ def _channels_last(model: ir.Model) -> int:
         common.RemoveUnusedNodesPass()(model)
         known = _infer(model)
     count = assign(model, known)
+    if count:
+        common.RemoveUnusedNodesPass()(model)
+        UniqueNamesPass()(model)
+    return count
+
+
+def _gated_weights(model: ir.Model) -> int:
+    """Gates scale the weights of 1x1 convolutions in channels last, in place of their maps."""
+    convs = gated_weights.candidates(model.graph)
+    count = gated_weights.scale(model.graph, convs, _infer(model)) if convs else 0
     if count:
         common.RemoveUnusedNodesPass()(model)
         UniqueNamesPass()(model)

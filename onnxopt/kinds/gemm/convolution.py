@@ -1,10 +1,16 @@
-"""1x1 convolutions in NHWC as GEMMs: the N * H * W pixels are rows of C numbers, and the weight is a [K, C] matrix."""
+"""1x1 convolutions in NHWC as GEMMs: the N * H * W pixels are rows of C numbers, and the weight is a [K, C] matrix.
+
+Where every sample has a weight of its own (graph/layout/gated_weights.py), its H * W pixels are such rows:
+
+    x [N, H, W, C] -> Transpose -> Reshape [N, 1, C, H * W] -> MatMul(w [N, 1, K, C], .) -> Reshape -> Transpose -> y
+"""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from onnxopt.fusion import channels_last
+from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC, transposes
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm.steps import GrowingGemm
 from onnxopt.program.gemm import DTYPES
@@ -26,3 +32,37 @@ def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
     gemm = GrowingGemm(list(conv.nodes), conv.x, conv.w, conv.y, transpose_b=True)
     gemm.bias = conv.bias
     return gemm
+
+
+def of_samples(node: ir.Node, shapes: Shapes) -> GrowingGemm | None:
+    """The GEMM of a MatMul that is a 1x1 convolution whose weight each sample has for itself; None for others."""
+    w, columns = node.inputs[0], node.inputs[1]
+    flatten = columns.producer() if columns is not None else None
+    turn = flatten.inputs[0].producer() if flatten is not None and flatten.inputs[0] is not None else None
+    spread = _only_reader(node.outputs[0])
+    back = _only_reader(spread.outputs[0]) if spread is not None else None
+    if node.op_type != "MatMul" or w is None or columns is None or flatten is None or turn is None:
+        return None
+    if spread is None or back is None:
+        return None
+    reshapes = all((n.op_type, n.domain) == ("Reshape", "") for n in (flatten, spread))
+    private = all(_only_reader(n.outputs[0]) is not None for n in (turn, flatten))
+    if not reshapes or not private or not transposes(turn, TO_NCHW) or not transposes(back, TO_NHWC):
+        return None
+    x, y = turn.inputs[0], back.outputs[0]
+    assert x is not None
+    of_x, of_w, of_y, flat = (shapes.dims(v) for v in (x, w, y, columns))
+    if of_x is None or of_w is None or of_y is None or flat is None or len(of_x) != len(of_w) or len(of_w) != len(flat):
+        return None
+    samples, height, width, channels = of_x
+    if not isinstance(height, int) or not isinstance(width, int) or not isinstance(channels, int):
+        return None
+    dims = (samples, 1, of_w[2], channels), (samples, 1, channels, height * width), (samples, height, width, of_w[2])
+    if (of_w, flat, of_y) != dims or len({shapes.dtype(v) for v in (x, w, y)}) != 1:
+        return None
+    return GrowingGemm([turn, flatten, node, spread, back], x, w, y, transpose_b=True, of_samples=True)
+
+
+def _only_reader(value: ir.Value) -> ir.Node | None:
+    readers = list(value.uses())
+    return readers[0].node if len(readers) == 1 and not value.is_graph_output() else None

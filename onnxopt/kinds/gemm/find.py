@@ -2,7 +2,8 @@
 
     Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Reshape -> Add residual -> Relu | Gelu(tanh)
     Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Relu | Gelu(tanh) -> Split into equal columns
-    Transpose -> 1x1 Conv -> Transpose -> the same nodes (kinds/gemm/convolution.py)
+    Transpose -> 1x1 Conv -> Transpose -> the same nodes, with a weight for all samples or one for each
+    (kinds/gemm/convolution.py)
     MatMulNBits -> the same nodes (kinds/gemm/packed.py)
     MatMulNBits -> Split -> Mul of one half behind an activation and the other (kinds/gemm/gated.py)
 
@@ -93,6 +94,8 @@ def _start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
     if packed.is_packed(node):
         return packed.start(node, shapes)
     gemm = steps.start(node, shapes)
+    if not isinstance(gemm, str) and (convolved := convolution.of_samples(node, shapes)) is not None:
+        return convolved
     if not isinstance(gemm, str):
         take_transposes(gemm, shapes)
     return gemm

@@ -37,7 +37,8 @@ class GemmKind(Kind):
         return find.find(context, self)
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
-        if any(n.op_type == "Conv" for n in region.nodes):
+        turned = sum(n.op_type == "Transpose" and len(n.attributes.get_ints("perm", ())) == 4 for n in region.nodes)
+        if turned > 1 or any(n.op_type == "Conv" for n in region.nodes):
             return [n for n in region.nodes if n.op_type not in ("Transpose", "Reshape")]
         if any(value.dtype == ir.DataType.FLOAT8E4M3FN for value in region.inputs):
             return region.nodes[next(k for k, n in enumerate(region.nodes) if n.op_type in ("MatMul", "Gemm")) :]

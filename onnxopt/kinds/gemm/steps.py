@@ -33,7 +33,7 @@ class GrowingGemm:
     nodes: the nodes that it replaces. output: the value that it computes. parts: the values that it computes where its
     columns are split, else empty; output is the first of them. residual_shape: see program/gemm.py. unread: 8-bit codes
     that the nodes read and the kernel does not, because a and b are the same codes in 16 bits. of_codes: a and b are
-    codes, of 16 bits or of 8.
+    codes, of 16 bits or of 8. of_samples: a 1x1 convolution whose weight each sample has for itself.
     """
 
     nodes: list[ir.Node]
@@ -53,6 +53,7 @@ class GrowingGemm:
     of_codes: bool = False
     packed: Packed | None = None
     gate: str | None = None
+    of_samples: bool = False
 
     def outputs(self) -> tuple[ir.Value, ...]:
         """The values that the GEMM computes."""
@@ -76,7 +77,7 @@ class GrowingGemm:
 
     def is_convolution(self) -> bool:
         """Whether the GEMM is a 1x1 convolution in NHWC."""
-        return any(n.op_type == "Conv" for n in self.nodes)
+        return self.of_samples or any(n.op_type == "Conv" for n in self.nodes)
 
     def reads_transposed_weight(self) -> bool:
         """Whether the GEMM reads a transposed weight directly, which the provider would copy at load time."""

@@ -1,0 +1,154 @@
+"""1x1 convolutions of maps that a gate scales, as products by weights that it scales, one matrix a sample.
+
+    y = Conv(x * g, w) + b    ->    y[n] = x[n] (w * g[n])^T + b        x [N, H, W, C], g [N, 1, 1, C], w [K, C]
+
+A squeeze-excite's gate is then no pass over the map. What it scales is small where K is smaller than H * W. The gate
+has to be bounded, as sigmoids are, so that no weight overflows where the map did not. The product is written in
+NCHW between two Transposes, as convolutions are, so that an execution provider cancels these.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.graph.layout.mark import mark
+from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC, transposes
+from onnxopt.graph.passes.new_nodes import NewNodes
+from onnxopt.graph.shapes.infer import Knowledge
+
+_BOUNDED = frozenset({"Sigmoid", "HardSigmoid"})
+_VIEWS = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Transpose"})
+# K / (H * W) up to which scaled weights take less time than a scaled map (benchmarks/notes.md).
+_MOST_COLUMNS, _OF_PIXELS = 2, 3
+
+
+class _Gated(NamedTuple):
+    """conv: between the Transposes turn and back. weight: [K, C]. columns: K. pixels: H and W."""
+
+    conv: ir.Node
+    turn: ir.Node
+    back: ir.Node
+    x: ir.Value
+    gate: ir.Value
+    weight: ir.Value
+    columns: int
+    channels: int
+    pixels: tuple[int, int]
+
+
+def candidates(graph: ir.Graph) -> list[ir.Node]:
+    """1x1 convolutions in channels last, one group, of what a Mul computes alone for them."""
+    return [node for node in graph if _multiplied(node) is not None]
+
+
+def scale(graph: ir.Graph, convs: list[ir.Node], known: Knowledge) -> int:
+    """Change those of `convs` where it saves time, in place; how many. Nodes without use remain."""
+    found = [gated for conv in convs if (gated := _gated(conv, known)) is not None]
+    for gated in found:
+        _replace(graph, gated)
+    return len(found)
+
+
+def _multiplied(conv: ir.Node) -> tuple[ir.Node, ir.Node, ir.Node] | None:
+    """The Transposes around such a convolution, and the Mul."""
+    if conv.op_type != "Conv" or conv.domain != "" or conv.inputs[0] is None or not _is_plain(conv):
+        return None
+    turn, readers = conv.inputs[0].producer(), conv.outputs[0].consumers()
+    if turn is None or not transposes(turn, TO_NCHW) or not _is_private(conv.inputs[0]):
+        return None
+    if len(readers) != 1 or not _is_private(conv.outputs[0]) or not transposes(readers[0], TO_NHWC):
+        return None
+    source = turn.inputs[0]
+    mul = source.producer() if source is not None and _is_private(source) else None
+    return None if mul is None or mul.op_type != "Mul" or mul.domain != "" else (turn, readers[0], mul)
+
+
+def _is_plain(conv: ir.Node) -> bool:
+    of = conv.attributes
+    window = of.get_ints("kernel_shape", (1, 1)), of.get_ints("strides", (1, 1))
+    return all(tuple(v) == (1, 1) for v in window) and not any(of.get_ints("pads", ())) and of.get_int("group", 1) == 1
+
+
+def _is_private(value: ir.Value) -> bool:
+    return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def _gated(conv: ir.Node, known: Knowledge) -> _Gated | None:
+    around = _multiplied(conv)
+    weight = _matrix(conv.inputs[1])
+    if around is None or weight is None:
+        return None
+    turn, back, mul = around
+    columns, channels = known.dims(weight) or (None, None)
+    dims = known.dims(turn.inputs[0])
+    if not isinstance(columns, int) or not isinstance(channels, int) or dims is None or len(dims) != RANK:
+        return None
+    _, height, width, last = dims
+    if last != channels or not isinstance(height, int) or not isinstance(width, int):
+        return None
+    operands = [v for v in mul.inputs if v is not None]
+    for x, gate in (operands, operands[::-1]):
+        if known.dims(x) == dims and known.dims(gate) == (dims[0], 1, 1, channels) and _is_bounded(gate):
+            made = _Gated(conv, turn, back, x, gate, weight, columns, channels, (height, width))
+            return made if _OF_PIXELS * columns <= _MOST_COLUMNS * height * width else None
+    return None
+
+
+def _matrix(weight: ir.Value | None) -> ir.Value | None:
+    """The constant [K, C] that a Reshape makes the weight of the convolution."""
+    node = weight.producer() if weight is not None else None
+    if node is None or node.op_type != "Reshape" or node.domain != "":
+        return None
+    stored = node.inputs[0]
+    constant = stored is not None and stored.const_value is not None and not stored.is_graph_input()
+    return stored if constant and stored is not None and len(stored.shape or ()) == 2 else None
+
+
+def _is_bounded(gate: ir.Value) -> bool:
+    """Whether views of a sigmoid are the gate, or of a Clip that a constant scales."""
+    node = gate.producer()
+    while node is not None and node.op_type in _VIEWS and node.domain == "" and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    if node is None or node.domain != "":
+        return False
+    if node.op_type in ("Mul", "Div") and len(node.inputs) == 2:
+        clipped, factor = node.inputs
+        node = clipped.producer() if clipped is not None and factor is not None and factor.const_value else None
+        return node is not None and node.op_type == "Clip" and node.domain == ""
+    return node.op_type in _BOUNDED
+
+
+def _replace(graph: ir.Graph, gated: _Gated) -> None:
+    conv, (height, width), dtype = gated.conv, gated.pixels, gated.x.dtype
+    new = NewNodes(graph, conv)
+    weights = new.add("Mul", [gated.gate, gated.weight], dtype)  # [N, 1, K, C]
+    gated.turn.replace_input_with(0, gated.x)
+    flat = new.constant(np.array([0, 1, gated.channels, height * width], np.int64))
+    planes = new.constant(np.array([0, gated.columns, height, width], np.int64))
+    columns = new.add("Reshape", [gated.turn.outputs[0], flat], dtype)
+    product = new.add("MatMul", [weights, columns], dtype)
+    gated.back.replace_input_with(0, new.add("Reshape", [product, planes], dtype))
+    bias = conv.inputs[2] if len(conv.inputs) > 2 else None
+    graph.remove(conv, safe=True)
+    if bias is not None:
+        _add(graph, gated.back, bias)
+
+
+def _add(graph: ir.Graph, back: ir.Node, bias: ir.Value) -> None:
+    """A bias behind the Transpose, in channels last."""
+    y = back.outputs[0]
+    node = ir.Node("", "Add", [y, bias], num_outputs=1)
+    made = node.outputs[0]
+    made.type, made.shape, name = y.type, y.shape, y.name
+    mark(made)
+    graph.insert_after(back, node)
+    for use in list(y.uses()):
+        if use.node is not node:
+            use.node.replace_input_with(use.idx, made)
+    for k, output in enumerate(graph.outputs):
+        if output is y:
+            graph.outputs[k] = made
+            y.name, made.name = None, name
