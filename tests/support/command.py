@@ -7,13 +7,11 @@ import os
 import sys
 import tempfile
 import traceback
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from onnxopt import pipeline  # noqa: F401 - a forked process has it then
 from onnxopt.tools.cli import main
 
 # How lines of progress begin, which a log gets from commands that take longer than a second.
@@ -27,31 +25,31 @@ def run(*arguments: str | Path, input: str | None = None) -> Result:
 def forked(*arguments: str | Path, seconds: float = 60.0, **environment: Path) -> tuple[int, str]:
     """Exit code and stderr of the command in a process of its own, for what may hang and for variables read once.
 
-    It is a fork of this process, as importing everything takes seconds. AssertionError where it takes too long.
+    It is a fork of a process that has imported everything, as that takes seconds, and has run nothing: a fork of this
+    one would wait for threads of ONNX Runtime that it does not have. AssertionError where it takes too long.
     """
-    with tempfile.TemporaryFile() as errors:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["onnxopt.tools.cli", "onnxopt.pipeline"])
+    with tempfile.NamedTemporaryFile() as errors:
         variables = {name: str(value) for name, value in environment.items()}
-        given = (errors.fileno(), [str(a) for a in arguments], variables)
-        process = multiprocessing.get_context("fork").Process(target=_in_a_fork, args=given)
+        given = (errors.name, [str(a) for a in arguments], variables)
+        process = context.Process(target=_in_a_fork, args=given)
         process.start()
         process.join(seconds)
         if process.exitcode is None:
             process.kill()
             process.join()
             raise AssertionError(f"{given[1]} did not end in {seconds} s")
-        errors.seek(0)
         return process.exitcode, errors.read().decode()
 
 
-def _in_a_fork(errors: int, arguments: list[str], variables: Mapping[str, str]) -> None:
+def _in_a_fork(errors: str, arguments: list[str], variables: Mapping[str, str]) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    os.dup2(errors, 2)
+    os.dup2(os.open(errors, os.O_WRONLY), 2)
     os.environ.update(variables)
     tempfile.tempdir = None  # as in a process that has not asked for it yet
     with open(1, "w", closefd=False) as sys.stdout, open(2, "w", closefd=False) as sys.stderr:
         code: object = 1
-        warnings.showwarning = _show  # pytest keeps the warnings of its own process
-        warnings.simplefilter("default")
         try:
             main(arguments, prog_name="onnxopt")
         except SystemExit as ended:
@@ -59,10 +57,6 @@ def _in_a_fork(errors: int, arguments: list[str], variables: Mapping[str, str]) 
         except BaseException:  # noqa: BLE001 - as an interpreter prints it
             traceback.print_exc()
     os._exit(code if isinstance(code, int) else 0)
-
-
-def _show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
-    sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
 
 
 def assert_refused(result: Result, *words: str, code: int = 2) -> None:
