@@ -5,7 +5,8 @@
 
 Every block of EfficientNet-B0, from the depthwise convolution to the 1x1 convolution of the scaled map, and some more
 blocks at other batches. The mean, the products and the rest run in one session, in a CUDA graph. "before": without the
-kind, so that the mean is a kernel that reads the map, and the two products are calls of cuDNN and cuBLASLt.
+kind, so that the mean is a kernel that reads the map, and the two products are calls of cuDNN and cuBLASLt. "map": the
+factors scale the map. "weights": they scale the weights of the 1x1 convolution, whether or not the rule chooses that.
 """
 
 from __future__ import annotations
@@ -33,16 +34,19 @@ from benchmarks.support.gpu_timing import (
     session,
 )
 
-_WAYS = ("before", "after")
+_WAYS = ("before", "map", "weights")
 _LIMITS = 4e-3, 1.2e-2  # relative, absolute: of sums over the scaled map, which is rounded to float16
 
 
 def prepare(folder: pathlib.Path, arch: str, only: str) -> None:
     """Write every block's model with its kernels' calls, in both ways and without weights, and one library."""
     import onnx_ir as ir
+    from onnx_ir.passes.common import RemoveUnusedNodesPass
 
     from benchmarks.support.collection import Collection, renamed
     from benchmarks.support.fusing import fuse, outlined
+    from onnxopt.graph.layout import gated_weights
+    from onnxopt.graph.shapes.infer import infer
     from onnxopt.kinds.squeeze_excite import find
 
     folder.mkdir(parents=True)
@@ -50,7 +54,11 @@ def prepare(folder: pathlib.Path, arch: str, only: str) -> None:
     for block in named(BLOCKS, only):
         for way in _WAYS:
             model = ir.serde.deserialize_model(block.model())
-            with mock.patch.object(find, "find", find.find if way == "after" else lambda *_: ([], [])):
+            if way == "weights":
+                with mock.patch.object(gated_weights, "_pays", lambda _, pixels: pixels > 1):
+                    gated_weights.scale(model.graph, gated_weights.candidates(model.graph), infer(model))
+                RemoveUnusedNodesPass()(model)
+            with mock.patch.object(find, "find", find.find if way != "before" else lambda *_: ([], [])):
                 plan = fuse(model)
             names = {kernel.name: collection.add(kernel) for kernel in outlined(model, plan)}
             optimized = renamed(ir.to_proto(model), names)
@@ -105,16 +113,13 @@ def measure(block: Block, folder: pathlib.Path) -> dict[str, Any]:
 
 def table(rows: dict[str, Any]) -> str:
     """The rows as text, times in us, and the sum over EfficientNet-B0."""
-    lines = [f"{'block':40} {'MB':>7} {'copy':>7} {'before':>8} {'after':>8} {'gain':>7}"]
+    lines = [f"{'block':40} {'MB':>7} {'copy':>7}" + "".join(f" {way:>8}" for way in _WAYS)]
     total = dict.fromkeys(_WAYS, 0.0)
     for name, row in rows.items():
-        timed = all(isinstance(row[way], float) for way in _WAYS)
-        gain = f"{row['before'] - row['after']:7.2f}" if timed else ""
-        lines.append(f"{name:40} {row['MB']:7} {row['copy']:7} {row['before']!s:>8.60} {row['after']!s:>8.60} {gain}")
+        lines.append(f"{name:40} {row['MB']:7} {row['copy']:7}" + "".join(f" {row[way]!s:>8.60}" for way in _WAYS))
         for way in _WAYS:
-            total[way] += row["count"] * row[way] if timed else 0.0
-    lines.append(f"{'EfficientNet-B0, all sixteen':56} {total['before']:8.1f} {total['after']:8.1f}")
-    return "\n".join(lines)
+            total[way] += row["count"] * row[way] if isinstance(row[way], float) else 0.0
+    return "\n".join([*lines, f"{'EfficientNet-B0, all sixteen':56}" + "".join(f" {total[way]:8.1f}" for way in _WAYS)])
 
 
 def run(folder: pathlib.Path, args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ FOLDER = Path(onnxopt.graph.__file__).parent
 MAY_IMPORT = {
     "shapes": {"shapes"},
     "passes": {"passes", "shapes", "placement", "codes"},
-    "layout": {"layout", "shapes"},
+    "layout": {"layout", "passes", "shapes"},
     "precision": {"precision", "passes"},
     "rewrite/masks": {"rewrite.masks", "shapes"},
     "rewrite": {"rewrite", "layout", "passes", "shapes", "read", "refusal"},

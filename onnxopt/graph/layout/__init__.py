@@ -1,9 +1,8 @@
 """Channels last: which values of a graph lie as [N, H, W, C], and the graph that computes them so.
 
 `turn_tokens` prepares the graph, `assign` is the pass. cut.py finds a least cut, forms.py says how each operator looks
-in channels last, gated_weights.py moves gates from maps to weights, network.py
-weighs the bytes of Transposes, write.py changes the graph. May import program and
-graph/shapes.
+in channels last, network.py weighs the bytes of Transposes, write.py changes the graph; gated_weights.py then moves
+gates from maps to weights. May import program, graph/shapes and graph/passes.
 """
 
 from __future__ import annotations

@@ -93,8 +93,13 @@ def _gated(conv: ir.Node, known: Knowledge) -> _Gated | None:
     for x, gate in (operands, operands[::-1]):
         if known.dims(x) == dims and known.dims(gate) == (dims[0], 1, 1, channels) and _is_bounded(gate):
             made = _Gated(conv, turn, back, x, gate, weight, columns, channels, (height, width))
-            return made if _OF_PIXELS * columns <= _MOST_COLUMNS * height * width else None
+            return made if _pays(columns, height * width) else None
     return None
+
+
+def _pays(columns: int, pixels: int) -> bool:
+    """Whether scaling [columns, C] weights of each sample takes less time than scaling its [pixels, C] map."""
+    return _OF_PIXELS * columns <= _MOST_COLUMNS * pixels
 
 
 def _matrix(weight: ir.Value | None) -> ir.Value | None:

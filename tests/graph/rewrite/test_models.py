@@ -146,6 +146,7 @@ def test_projections_of_a_weight_that_is_read_elsewhere_stay(tmp_path: Path) -> 
         "tokens": 0,
         "fold": 0,
         "channels_last": 0,
+        "gated_weights": 0,
     }
     assert "MultiHeadAttention" in ops(found)
     assert _weight_bytes(found) <= _weight_bytes(model)

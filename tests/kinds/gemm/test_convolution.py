@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +21,13 @@ from tests.support.graphs import graph, run
 _TO_NCHW, _TO_NHWC = "Transpose<perm = [0, 3, 1, 2]>", "Transpose<perm = [0, 2, 3, 1]>"
 _INPUTS = "float[N, H, W, 4] x, float[N, H, W, 6] r"
 _CONV = f"t = {_TO_NCHW}(x)  w = Reshape(matrix, square)  c = Conv<kernel_shape = [1, 1]>(t, w, b)  p = {_TO_NHWC}(c)  "
+_PLAIN = {"bias": None, "residual": None, "activation": "none"}
+# A weight for each sample, as graph/layout/gated_weights.py writes it.
+_GATED_INPUTS = "float[N, 3, 5, 4] x, float[N, 3, 5, 6] r, float[N, 1, 1, 4] g"
+_GATED = (
+    f"m = Mul(g, matrix)  t = {_TO_NCHW}(x)  f = Reshape(t, flat)  c = MatMul(m, f)  q = Reshape(c, planes)  "
+    f"z = {_TO_NHWC}(q)  p = Add(z, b)  "
+)
 
 
 def _model(body: str, inputs: str = _INPUTS, outputs: str = "float[] y") -> ir.Model:
@@ -28,7 +36,7 @@ def _model(body: str, inputs: str = _INPUTS, outputs: str = "float[] y") -> ir.M
     for name, dims in (("matrix", (6, 4)), ("b", (6,)), ("grouped", (6, 2))):
         values = ", ".join(f"{v:.6f}" for v in rng.standard_normal(int(np.prod(dims))))
         rows.append(f"float[{', '.join(map(str, dims))}] {name} = {{{values}}}")
-    rows.append("int64[4] of_groups = {6, 2, 1, 1}")
+    rows += ["int64[4] of_groups = {6, 2, 1, 1}", "int64[4] flat = {0, 1, 4, 15}", "int64[4] planes = {0, 6, 3, 5}"]
     return graph(inputs, outputs, body, constants=", ".join(rows))
 
 
@@ -47,9 +55,7 @@ def test_what_a_convolution_takes_in(body: str, nodes: str, fields: dict[str, ob
     assert {n.name for n in region.nodes} == set(nodes.split())
     assert isinstance(region.meaning, Gemm)
     assert region.meaning.transpose_b
-    assert region.meaning == dataclasses.replace(
-        region.meaning, **{"bias": None, "residual": None, "activation": "none", **fields}
-    )
+    assert region.meaning == dataclasses.replace(region.meaning, **(_PLAIN | fields))
     assert [v.name for v in region.inputs][:2] == ["x", "matrix"]
 
 
@@ -65,6 +71,34 @@ def test_what_a_convolution_takes_in(body: str, nodes: str, fields: dict[str, ob
 )
 def test_what_stays_a_convolution(body: str) -> None:
     assert not [r for r in fuse(_model(body, outputs="float[] y")).regions if r.kind is GEMM]
+
+
+@pytest.mark.parametrize(
+    ("behind", "nodes", "fields"),
+    [
+        ("y = Hardmax(p)", "t f c q z p", {"bias": 2}),
+        ("s = Add(p, r)  y = Relu(s)", "t f c q z p s y", {"bias": 2, "residual": 3, "activation": "relu"}),
+    ],
+)
+def test_a_weight_for_each_sample(behind: str, nodes: str, fields: dict[str, object]) -> None:
+    (region,) = [r for r in fuse(_model(_GATED + behind, _GATED_INPUTS)).regions if r.kind is GEMM]
+    assert {n.name for n in region.nodes} == set(nodes.split())
+    assert isinstance(region.meaning, Gemm)
+    assert region.meaning == dataclasses.replace(region.meaning, transpose_b=True, **(_PLAIN | fields))
+    assert [v.name for v in region.inputs][:2] == ["x", "m"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        _GATED.replace("f = Reshape", "u = Relu(t)  f = Reshape") + "v = Hardmax(u)  y = Add(p, r)",  # t is read twice
+        _GATED.replace("q = Reshape", "u = Relu(c)  q = Reshape") + "v = Hardmax(u)  y = Add(p, r)",  # c is read twice
+    ],
+)
+def test_what_stays_a_product(body: str) -> None:
+    outputs = "float[] y, float[] v"
+    for region in fuse(_model(body, _GATED_INPUTS, outputs)).regions:
+        assert region.kind is not GEMM or "t" not in {n.name for n in region.nodes}
 
 
 def test_a_weight_that_callers_give_stays_a_convolution() -> None:
@@ -85,8 +119,21 @@ def test_the_name_says_conv() -> None:
 def test_results_do_not_change(tmp_path, behind: str, sizes: tuple[int, int, int]) -> None:
     """The original, the functions inlined, and the library's kernels."""
     rng = np.random.default_rng(9)
-    source = _model(_CONV + behind)
     feeds = {n: rng.standard_normal((*sizes, c)).astype(np.float32) for n, c in (("x", 4), ("r", 6))}
+    _same(_model(_CONV + behind), feeds, tmp_path)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("samples", [1, 4])
+@pytest.mark.parametrize("behind", ["s = Add(p, r)  y = Relu(s)", "y = Hardmax(p)"])
+def test_results_with_a_weight_for_each_sample_do_not_change(tmp_path, behind: str, samples: int) -> None:
+    rng = np.random.default_rng(9)
+    dims = {"x": (3, 5, 4), "r": (3, 5, 6), "g": (1, 1, 4)}
+    feeds = {name: rng.standard_normal((samples, *of)).astype(np.float32) for name, of in dims.items()}
+    _same(_model(_GATED + behind, _GATED_INPUTS), feeds, tmp_path)
+
+
+def _same(source: ir.Model, feeds: dict[str, np.ndarray], tmp_path: Path) -> None:
     expected = run(source, feeds)
     kernels: list[Kernel] = [dataclasses.replace(k, cpu=True) for k in outline(source, fuse(source))]
     assert any(k.kind is GEMM for k in kernels)
