@@ -183,7 +183,7 @@ def test_transposes_cancel(build, batch: int | str, release: str, tmp_path: Path
     assert outlined(laid_out) == convolutions - gated
     assert not any(node.op_type in CONVOLUTIONS for node in laid_out.graph)
     for level, (expected, found) in run(installed, source, laid_out, tmp_path).items():
-        # Below the default level, ONNX Runtime leaves the last Transpose in front of a mean that Flatten reads, and that
+        # Below the default level, ONNX Runtime leaves the last Transpose in front of a mean that Flatten reads, and one
         # of a gate's one pixel. It always leaves those of the two time embeddings, of one pixel too.
         left = 2 if build is diffusion else int(build in (residual, mobile) and level == LEVELS[0])
         assert found.ops["Transpose"] == left, found.ops
