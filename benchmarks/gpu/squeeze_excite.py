@@ -46,6 +46,7 @@ def prepare(folder: pathlib.Path, arch: str, only: str) -> None:
     from benchmarks.support.collection import Collection, renamed
     from benchmarks.support.fusing import fuse, outlined
     from onnxopt.graph.layout import gated_weights
+    from onnxopt.graph.passes.unique_names import UniqueNamesPass
     from onnxopt.graph.shapes.infer import infer
     from onnxopt.kinds.squeeze_excite import find
 
@@ -58,6 +59,7 @@ def prepare(folder: pathlib.Path, arch: str, only: str) -> None:
                 with mock.patch.object(gated_weights, "_pays", lambda _, pixels: pixels > 1):
                     gated_weights.scale(model.graph, gated_weights.candidates(model.graph), infer(model))
                 RemoveUnusedNodesPass()(model)
+                UniqueNamesPass()(model)
             with mock.patch.object(find, "find", find.find if way != "before" else lambda *_: ([], [])):
                 plan = fuse(model)
             names = {kernel.name: collection.add(kernel) for kernel in outlined(model, plan)}
