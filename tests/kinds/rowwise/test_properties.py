@@ -79,6 +79,7 @@ def test_random_compositions(drawn: tuple[str, str, int], shape: tuple[int, int,
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9))
 @example(4831842)  # a LayerNormalization that cancels
+@example(54422)  # one of rows of equal elements
 @example(1000)
 @example(557)  # a norm of rows that are one number but for few elements
 def test_random_rowwise_graphs(seed: int) -> None:
@@ -98,11 +99,13 @@ def test_random_rowwise_graphs(seed: int) -> None:
             feeds = _feeds(original, size)
             pairs = list(zip(ours.run(None, feeds), original.run(None, feeds), strict=True))
             if any(difference(a, b, limit, limit) > 1 for a, b in pairs):
-                # A norm of nearly equal elements cancels: then both are held against float64.
+                # A norm of nearly equal elements cancels: then both are held against float64. Where all are equal, their
+                # mean is off by an ulp, 2.4e-7 of elements around 3. An epsilon of 1e-5 makes 7.5e-5 of it, and the scale
+                # several times as much.
                 exact = _in_float64(before, feeds)
                 for (a, b), c in zip(pairs, exact, strict=True):
                     wanted = np.asarray(c).astype(a.dtype)
-                    assert difference(a, wanted, limit, limit) <= max(2, difference(b, wanted, limit, limit))
+                    assert difference(a, wanted, limit, limit) <= max(4, difference(b, wanted, limit, limit))
             if not dynamic:
                 break
 
