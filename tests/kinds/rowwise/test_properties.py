@@ -99,9 +99,9 @@ def test_random_rowwise_graphs(seed: int) -> None:
             feeds = _feeds(original, size)
             pairs = list(zip(ours.run(None, feeds), original.run(None, feeds), strict=True))
             if any(difference(a, b, limit, limit) > 1 for a, b in pairs):
-                # A norm of nearly equal elements cancels: then both are held against float64. Where all are equal, their
-                # mean is off by an ulp, 2.4e-7 of elements around 3. An epsilon of 1e-5 makes 7.5e-5 of it, and the scale
-                # several times as much.
+                # A norm of nearly equal elements cancels: then both are held against float64. Where all are equal,
+                # their mean is off by an ulp, 2.4e-7 of elements around 3. An epsilon of 1e-5 makes 7.5e-5 of it, and
+                # the scale several times as much.
                 exact = _in_float64(before, feeds)
                 for (a, b), c in zip(pairs, exact, strict=True):
                     wanted = np.asarray(c).astype(a.dtype)
