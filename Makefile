@@ -84,7 +84,7 @@ check: build ## formatting, lint, types, the library without warnings, and the s
 	@$(MAKE) docs
 	@echo "make check: no complaints"
 
-tidy: build ## clang-tidy over custom_ops/, about a minute
+tidy: build ## clang-tidy over custom_ops/, about five minutes
 	@printf '%s\n' $(filter custom_ops/%.cc,$(CXX_SOURCES)) | \
 		xargs -P 2 -n 4 $(BIN)/clang-tidy -p build/custom_ops --quiet --warnings-as-errors='*'
 
