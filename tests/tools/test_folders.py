@@ -295,3 +295,11 @@ def test_names_of_many_models(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "made" / "original" / "onnxopt" / "folder.json").is_file()
     assert_refused(run("optimize", tmp_path / "*.none", "--out-dir", tmp_path / "more"), "*.none: matches no file")
     assert_refused(run("optimize", tmp_path / "none", "--out-dir", tmp_path / "more"), "none: no such file or folder")
+
+
+def test_a_pattern_that_ends_with_a_slash_takes_folders(folder: Path, tmp_path: Path) -> None:
+    pattern, made = f"{folder.parent}/orig*/", tmp_path / "made"
+    done = run("optimize", pattern, "--out-dir", made, "--arch", "none", "--no-verify")
+    assert done.exit_code == 0, done.output
+    assert (made / "original" / "onnxopt" / "folder.json").is_file()
+    assert_refused(run("optimize", f"{folder.parent}/none*/", "--out-dir", made), "none*: matches no folder")

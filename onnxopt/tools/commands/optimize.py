@@ -27,7 +27,7 @@ from onnxopt.tools.printable import printable
 
 
 @click.command("optimize")
-@click.argument("models", metavar="MODEL...", type=Path, nargs=-1, required=True)
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @click.option("-o", "--output", type=Path, help="Artifact or folder to make; must not exist.")
 @click.option("--out-dir", type=Path, metavar="DIR", help="Make an artifact or folder for each of many models there.")
 @options.shape
@@ -76,7 +76,7 @@ from onnxopt.tools.printable import printable
 @options.quiet
 @options.json_option
 def command(
-    models: tuple[Path, ...],
+    models: tuple[str, ...],
     output: Path | None,
     out_dir: Path | None,
     archs: tuple[str, ...],
@@ -107,11 +107,12 @@ def command(
     if len(models) > 1:
         raise UsageError(f"-o is for one model, {len(models)} were given; take --out-dir instead")
     assert output is not None
-    if models[0].is_dir():
-        _optimize_folder(models[0], output, keywords, quiet, as_json)
+    model = Path(models[0])
+    if model.is_dir():
+        _optimize_folder(model, output, keywords, quiet, as_json)
         return
     with progress.shown(quiet) as advance:
-        artifact = pipeline.optimize(models[0], output, progress=advance, **keywords)
+        artifact = pipeline.optimize(model, output, progress=advance, **keywords)
     if as_json:
         print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})
     else:
@@ -129,7 +130,7 @@ def _optimize_folder(folder: Path, output: Path, keywords: Mapping[str, Any], qu
 
 
 def _optimize_many(
-    patterns: Sequence[Path], out_dir: Path, keywords: Mapping[str, Any], quiet: bool, as_json: bool
+    patterns: Sequence[str], out_dir: Path, keywords: Mapping[str, Any], quiet: bool, as_json: bool
 ) -> None:
     sources = jobs.sources(patterns)
     outcomes = []
