@@ -98,6 +98,8 @@ def test_every_model_is_optimized_in_place_and_one_library_serves_all(folder: Pa
         assert run("explain", made.path / model.record).exit_code == 0
         with pytest.raises(ArtifactError, match="is what an optimized folder keeps of one model"):
             onnxopt.load(made.path / model.record)
+    for command in ("explain", "doctor", "bench"):
+        assert_refused(run(command, made.path), "holds optimized models, and is no artifact; `onnxopt explain` reads")
 
 
 @pytest.mark.models

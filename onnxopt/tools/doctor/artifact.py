@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.contents import check_files
 from onnxopt.artifact.open import read_manifest
 from onnxopt.artifact.signing import SignatureError
@@ -22,13 +23,16 @@ _COPY_AGAIN = "copy the artifact again, all of it; or make it again with `onnxop
 def files(folder: Path) -> tuple[Subject | None, list[Finding]]:
     """Check every file's hash. Returns the subject of further checks, None where there is no manifest, and findings.
 
-    SignatureError where the artifact is not signed as ONNXOPT_PUBLIC_KEY asks.
+    SignatureError where the artifact is not signed as ONNXOPT_PUBLIC_KEY asks; ArtifactError for an optimized folder of
+    models.
     """
     try:
         manifest = read_manifest(folder)
     except SignatureError:
         raise
     except ArtifactError as error:
+        if manifests.holds_many(folder):
+            raise
         return None, [Finding("artifact", "problem", str(error), _COPY_AGAIN)]
     try:
         check_files(folder, manifest.files)

@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 
 from onnxopt import files
+from onnxopt.artifact import layout
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph import read
 
-OURS = "onnxopt"  # the folder that is added to the optimized one
+OURS = layout.OF_A_FOLDER  # the folder that is added to the optimized one
 MODEL = ".onnx"  # how the names of models end
 
 
