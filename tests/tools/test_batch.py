@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -86,6 +87,16 @@ def test_what_is_done_is_left_alone_and_what_changed_is_done_again(
     assert (made / "a").stat().st_ino == inodes["a"]
     assert "Abs" in manifests.load(made / "b").kernels[0].ops and manifests.load(made / "c").ort_min == "1.23"
     assert {path.name for path in made.iterdir()} == {"a", "b", "c", "batch.json"}
+
+
+def test_a_pattern_does_not_take_what_an_earlier_run_made_below_it(models: Path, in_this_process: list[str]) -> None:
+    file = configuration(models, '[[models]]\npath = "**/*.onnx"\n')
+    for out_dir in (models / "made", models):
+        for _ in range(2):
+            result = onnxopt.batch(file, out_dir)
+            assert [outcome.name for outcome in result.models] == ["a", "b", "c"] and result.exit_code == 0
+        shutil.rmtree(models / "made", ignore_errors=True)
+    assert in_this_process == ["a", "b", "c"] * 2
 
 
 def test_an_output_that_is_gone_is_made_again_and_one_of_others_is_not_touched(

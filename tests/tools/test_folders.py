@@ -243,6 +243,7 @@ def test_where_no_model_can_be_optimized_nothing_is_written(tmp_path: Path) -> N
         (["-o", "{made}", "--portable"], "portable is for one model"),
         (["-o", "{made}", "--data", "x.npz"], "data is for one model"),
         (["-o", "{original}"], "exists already"),
+        (["-o", "{original}/made"], "made: lies in "),
         ([], "give either --output for one model or folder, or --out-dir for many"),
         (["-o", "{made}", "--out-dir", "{made}"], "give either --output"),
         (["{original}", "-o", "{made}"], "-o is for one model, 2 were given"),

@@ -85,7 +85,7 @@ def jobs_of(models: Sequence[str | Path], out_dir: Path) -> list[Job]:
     UsageError where the file is wrong, a path does not exist, or two outputs would have one name.
     """
     if not any(str(path).endswith(SUFFIX) for path in models):
-        found = sources(models)
+        found = sources(models, out_dir)
         return [_job(name, path, out_dir, Options()) for name, path in zip(names(found), found, strict=True)]
     if len(models) != 1:
         raise UsageError(f"give one configuration file ({SUFFIX}), or models and patterns, not both")
@@ -94,7 +94,7 @@ def jobs_of(models: Sequence[str | Path], out_dir: Path) -> list[Job]:
     defaults = _resolved(config.defaults.model_dump(exclude_unset=True), file.parent)
     options: dict[Path, dict[str, Any]] = {}
     for entry in config.models:
-        found = [path.absolute() for path in sources([entry.path], file.parent)]
+        found = [path.absolute() for path in sources([entry.path], out_dir, file.parent)]
         if entry.name is not None and len(found) != 1:
             raise UsageError(f"{file}: name = {entry.name!r} is for one model, {entry.path} names {len(found)}")
         given = _resolved(entry.model_dump(exclude_unset=True, exclude={"path"}), file.parent)

@@ -132,7 +132,7 @@ def _optimize_folder(folder: Path, output: Path, keywords: Mapping[str, Any], qu
 def _optimize_many(
     patterns: Sequence[str], out_dir: Path, keywords: Mapping[str, Any], quiet: bool, as_json: bool
 ) -> None:
-    sources = jobs.sources(patterns)
+    sources = jobs.sources(patterns, out_dir)
     outcomes = []
     with progress.shown(quiet) as advance:
         for name, source in zip(jobs.names(sources), sources, strict=True):

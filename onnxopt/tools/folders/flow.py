@@ -52,6 +52,8 @@ def optimize_folder(
             raise UsageError(f"{folder}: {name} is for one model, not for a folder")
     folder, output = Path(folder), Path(output)
     check_output(output)
+    if output.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"{output}: lies in {folder}, which would be no longer what was given; choose another output")
     contents = contents_of(folder)
     sizes = _shapes_of(contents, shapes or {})
     with staging(output) as staged:
