@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -279,6 +280,15 @@ def many(folder: Path, count: int) -> Path:
     for k in range(count):
         write(folder / f"m{k:02}.onnx", CHAIN.replace("Sub(c, a)", f"Sub({('c, a', 'a, c', 'b, x')[k % 3]})"))
     return configuration(folder)
+
+
+def test_the_temporary_files_of_a_worker_are_gone_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "_PROGRAM", "import tempfile; tempfile.mkdtemp(prefix='onnxopt.')")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with worker.Worker() as process:
+        assert not process.ask(Job("a", tmp_path / "a.onnx", tmp_path / "a", {})).ok
+        assert list(tmp_path.glob("onnxopt.*/onnxopt.*"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_going_on_after_the_batch_was_killed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
