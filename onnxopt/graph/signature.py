@@ -174,6 +174,8 @@ def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Size
 
     UsageError where a name is neither, a rank or a static dim does not fit, or two shapes give one symbol two sizes.
     """
+    if not isinstance(shapes, Mapping):
+        raise UsageError(f"shapes are sizes by name, as {{'ids': (8, 128), 'batch': (8,)}}, not {shapes!r}")
     by_name = {t.name: t for t in inputs}
     names = symbols(inputs)
     pinned: Sizes = {}

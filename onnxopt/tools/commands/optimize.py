@@ -107,6 +107,8 @@ def command(
     if len(models) > 1:
         raise UsageError(f"-o is for one model, {len(models)} were given; take --out-dir instead")
     assert output is not None
+    if "" in models:
+        raise UsageError("the path of the model is empty")
     model = Path(models[0])
     if model.is_dir():
         _optimize_folder(model, output, keywords, quiet, as_json)
