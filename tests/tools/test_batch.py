@@ -198,8 +198,12 @@ def test_later_entries_go_before_earlier_ones_and_defaults(models: Path, tmp_pat
         ("models = []", "batch.toml: models: List should have at least 1 item"),
         (
             '[[models]]\npath = "a.onnx"\narch = "sm_90"',
-            "models.0.arch: is no option; docs/folders.md lists them",
+            "models.0.arch: is no option; there are archs, shapes, ",
         ),
+        ('default = 1\n[[models]]\npath = "a.onnx"', "batch.toml: default: is no option; there are defaults, models"),
+        ('[[models]]\npath = "a.onnx"\narchs = ["native", "h2000"]', "a.onnx: unknown architecture 'h2000'"),
+        ('[[models]]\npath = "a.onnx"\nprecision = "fp16"', "batch.toml: a.onnx: precision 'fp16' is not one of"),
+        ('[[models]]\npath = "a.onnx"\nort_min = "new"', "batch.toml: a.onnx: --ort-min new: expected a release"),
         ('[[models]]\npath = "a.onnx"\nverify = "no"', "batch.toml: models.0.verify: Input should be a valid boolean"),
         ('[[models]]\npath = "a.onnx"\ntune = 0', "batch.toml: models.0.tune: Input should be greater than 0"),
         ('[[models]]\npath = "none.onnx"', "none.onnx: no such file or folder"),
