@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,8 +138,9 @@ def _optimize_many(
     sources = jobs.sources(patterns, out_dir)
     outcomes = []
     with progress.shown(quiet) as advance:
-        for name, source in zip(jobs.names(sources), sources, strict=True):
-            shown = functools.partial(_named, advance, name) if advance else None
+        for k, (name, source) in enumerate(zip(jobs.names(sources), sources, strict=True), 1):
+            title = f"{name} ({k} of {len(sources)})"
+            shown = functools.partial(_named, advance, title) if advance else None
             outcomes.append(work.optimize(jobs.Job(name, source, out_dir / name, keywords), shown))
     if as_json:
         print_json({"models": [outcome.to_json() for outcome in outcomes]})
@@ -159,13 +161,21 @@ def _folder_text(made: OptimizedFolder) -> str:
     )
     if made.library is None:
         return "\n".join([*lines, "nothing was fused, so there is no library"])
-    return "\n".join([*lines, f"one library for all of them: {made.library}"])
+    record = next(made.path / model.record for model in made.models if model.record is not None)
+    lines += [
+        f"one library for all of them: {made.library}",
+        "next: register it with your session options, by register_custom_ops_library; without it no kernel runs",
+        f"      onnxopt explain {shlex.quote(str(record))} (what was fused, and what would gain more)",
+    ]
+    return "\n".join(lines)
 
 
 def _model_text(model: FolderModel) -> str:
     if model.manifest is None:
         return f"{model.path}: kept as it was: {model.error}"
-    return f"{fused_text(model.manifest, model.path)}; verify: {model.manifest.verify.status}"
+    traffic, status = model.manifest.traffic, model.manifest.verify.status
+    launches = f"{traffic.launches_before} launches -> {traffic.launches_after}"
+    return f"{fused_text(model.manifest, model.path)}, {launches}; verify: {status}"
 
 
 def _text(path: Path, manifest: Manifest, gpus: Sequence[str]) -> str:

@@ -97,10 +97,11 @@ def _optimized(
     options: Mapping[str, Any],
 ) -> FolderModel:
     """Make the artifact of one model, artifacts/NAME; what fails stays in the result."""
+    title = f"{name} ({contents.models.index(name) + 1} of {len(contents.models)})"
 
     def advance(phase: str, detail: str, done: int, total: int) -> None:
         if progress:
-            progress(phase, f"{name} {detail}".strip(), done, total)
+            progress(phase, f"{title} {detail}".strip(), done, total)
 
     outside = {"external_data": True} if contents.weights[name] and options.get("external_data") is None else {}
     try:
