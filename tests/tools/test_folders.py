@@ -261,6 +261,9 @@ def test_what_a_folder_cannot_be_optimized_with(folder: Path, tmp_path: Path, op
 def test_folders_that_are_no_folder_of_models(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert_refused(run("optimize", tmp_path / "empty", "-o", tmp_path / "made"), "is a folder without any .onnx file")
+    (tmp_path / "empty" / "model.safetensors").write_bytes(b"")
+    words = "is a folder without any .onnx file; export its weights first: optimum-cli export onnx --model "
+    assert_refused(run("optimize", tmp_path / "empty", "-o", tmp_path / "made"), words)
     (folder / "pipe").symlink_to(tmp_path, target_is_directory=True)
     assert_refused(run("optimize", folder, "-o", tmp_path / "made"), "pipe: is a link to a folder")
     (folder / "pipe").unlink()
