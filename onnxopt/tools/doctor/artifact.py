@@ -9,7 +9,7 @@ from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.contents import check_files
 from onnxopt.artifact.open import read_manifest
 from onnxopt.artifact.signing import SignatureError
-from onnxopt.artifact.summary import executed_text
+from onnxopt.artifact.summary import counted, executed_text
 from onnxopt.errors import ArtifactError
 from onnxopt.runtime import devices
 from onnxopt.runtime.configuration import configuration_for
@@ -39,7 +39,8 @@ def files(folder: Path) -> tuple[Subject | None, list[Finding]]:
     except ArtifactError as error:
         return Subject(folder, manifest, opened=False), [Finding("artifact", "problem", str(error), _COPY_AGAIN)]
     places = sum(len(k.sites) for k in manifest.kernels)
-    text = f"{len(manifest.files)} files as packaged; {places} calls of {len(manifest.kernels)} fused functions"
+    functions = counted(len(manifest.kernels), "fused function")
+    text = f"{len(manifest.files)} files as packaged; {counted(places, 'call')} of {functions}"
     return Subject(folder, manifest, opened=True), [Finding("artifact", "ok", text)]
 
 
