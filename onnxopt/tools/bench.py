@@ -85,9 +85,9 @@ def bench(
     timed = _timed(sides, threads, iterations, seconds, lambda done, total: say("time", "", done, total))
     baseline, improved = map(_with_footprint, timed, found)
     gpu = None if provider == CPU else devices.first()
-    notes = [(found[0].note, found[1].note)]
+    notes = [(name, of.note) for name, of in zip(_SIDES, found, strict=True)]
     if threads == 1:  # concurrent callers keep the machine busy themselves
-        notes.append((timing.unsteady(baseline), timing.unsteady(improved)))
+        notes += [(name, timing.unsteady(of) or "") for name, of in zip(_SIDES, timed, strict=True)]
     return BenchResult(
         provider=provider,
         case=str(case),
@@ -99,7 +99,7 @@ def bench(
         requests=_requests(reference.traits.inputs, dict(case.sizes), feeds),
         threads=threads,
         device=gpu.name if gpu else devices.processor(),
-        notes=tuple(f"{name}: {note}" for pair in notes for name, note in zip(_SIDES, pair, strict=True) if note),
+        notes=tuple(f"{name}: {note}" for name, note in notes if note),
     )
 
 

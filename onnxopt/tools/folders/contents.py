@@ -39,8 +39,8 @@ def contents_of(folder: Path) -> Contents:
     found = sorted(_files(folder))
     models = tuple(name for name in found if name.endswith(MODEL))
     if not models:
-        weights = any(name.endswith(read.WEIGHTS) for name in found)
-        export = f"; export its weights first: optimum-cli export onnx --model {folder} EXPORTED" if weights else ""
+        exported = not any(name.endswith(read.WEIGHTS) for name in found)
+        export = "" if exported else f"; export its weights first: optimum-cli export onnx --model {folder} EXPORTED"
         raise UsageError(f"{folder}: is a folder without any {MODEL} file{export}")
     others = tuple(name for name in found if not name.endswith(MODEL))
     real = {os.path.realpath(folder / name): name for name in others}
