@@ -131,7 +131,8 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, int]:
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise ModelError(f"{path}: is a folder, not an ONNX file") from None
+        inside = sorted(path.glob("*.onnx"))
+        raise ModelError(f"{path}: is a folder, not an ONNX file{f'; give {inside[0]}' if inside else ''}") from None
     except files.NotRegularError as error:
         raise ModelError(f"{path}: not an ONNX file: {error.strerror}") from None
     except OSError as error:

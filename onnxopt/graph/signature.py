@@ -212,6 +212,8 @@ def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Size
                     raise UsageError(f"shape of {name}: dim {axis} is {tensor.dims[axis]}, not {size}")
         elif name in names and len(shape) == 1:
             fix(name, shape[0], name)
+        elif name in names:
+            raise UsageError(f"shape of {name}: it is one dim and has one size, not {list(shape)}")
         else:
             raise UsageError(
                 f"shape of {name}: no such input or dim; inputs are {', '.join(by_name)}; dims {', '.join(names)}"

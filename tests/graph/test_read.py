@@ -110,7 +110,9 @@ def test_no_file(path: Path) -> None:
 
 def test_folder(path: Path) -> None:
     path.mkdir()
-    assert "is a folder" in _refused(path)
+    assert _refused(path).endswith("is a folder, not an ONNX file")
+    (path / "model.onnx").touch()
+    assert _refused(path).endswith(f"is a folder, not an ONNX file; give {path / 'model.onnx'}")
 
 
 def test_empty(path: Path) -> None:
