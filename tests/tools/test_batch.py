@@ -124,7 +124,7 @@ def test_a_failure_stays_alone_and_is_tried_again(models: Path, tmp_path: Path, 
     assert done.stdout.splitlines()[-1] == "3 of 4 done"
     assert "[3/4] broken: failed: " in done.stderr and "[4/4] c: done in " in done.stderr
     assert state(made)["broken"]["status"] == "failed" and not (made / "broken").exists()
-    again = run("batch", file, "--out-dir", made, "--json", "--quiet")
+    again = run("batch", file, "--out-dir", made, "--json", "-q")
     assert in_this_process == ["a", "b", "broken", "c", "broken"] and again.stderr == ""
     document = json.loads(again.stdout)
     assert document["schema_version"] == 1
