@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -25,10 +26,11 @@ class ChildEnded(Exception):
     """A child ended without an answer. The message says how: "SIGFPE", "exit code 4: what it wrote to stderr"."""
 
 
-def start(module: str) -> subprocess.Popen[bytes]:
+def start(module: str, temporary: str | None = None) -> subprocess.Popen[bytes]:
     """Run the function `serve` of a module in a new process, with pipes as its stdin and stdout.
 
     Ctrl-C in a terminal does not reach it. It ends with the thread that starts it, if the caller does not end it.
+    temporary: the folder for its temporary files, which a caller removes that kills it; default that of this process.
     """
     return subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), module],
@@ -36,6 +38,7 @@ def start(module: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        env=None if temporary is None else {**os.environ, "TMPDIR": temporary},
     )
 
 

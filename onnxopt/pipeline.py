@@ -53,10 +53,13 @@ MARK = normalize.MARK
 
 @dataclasses.dataclass(frozen=True)
 class Artifact:
-    """What optimize wrote: the folder, and its manifest."""
+    """What optimize wrote: the folder, and its manifest. Functions that take an artifact's path take this, too."""
 
     path: Path
     manifest: Manifest = dataclasses.field(repr=False)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
     def session(self, **options: Any) -> Session:
         """An onnxruntime.InferenceSession of the artifact. options: those of `onnxopt.load`."""
@@ -132,8 +135,7 @@ def optimize(
     )
     with contextlib.ExitStack() as stack:
         with phases("load"):
-            file = given.as_file(model, stack.enter_context(temporary_folder()), example_inputs, dynamic_shapes)
-            source = read.load(file)
+            source = given.load(model, stack.enter_context(temporary_folder()), example_inputs, dynamic_shapes)
             normalize.refuse_optimized(source.model, source.path)
             original = description.of_source(source)
             pinned = signature.pin(original.traits.inputs, shapes or {})

@@ -79,11 +79,16 @@ def _discard(folder: Path | None, parents: Sequence[Path]) -> None:
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A folder for temporary files, gone when the block ends. UsageError where none can be made, or it is full."""
-    with (
-        temporary_files(),
-        tempfile.TemporaryDirectory(prefix="onnxopt.", ignore_cleanup_errors=True) as folder,
-        leftovers.removed_by(functools.partial(shutil.rmtree, folder, ignore_errors=True)),
-    ):
+    with temporary_files(), scratch() as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """The same for a block that writes elsewhere too, whose errors stay. UsageError where none can be made."""
+    with temporary_files():
+        made = tempfile.TemporaryDirectory(prefix="onnxopt.", ignore_cleanup_errors=True)
+    with made as folder, leftovers.removed_by(functools.partial(shutil.rmtree, folder, ignore_errors=True)):
         yield Path(folder)
 
 

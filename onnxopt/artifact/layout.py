@@ -21,6 +21,10 @@ PROVIDERS = providers.FOLDER
 LIBRARY_FOLDER = "lib"
 LIBRARY = paths.library().name
 LIBRARY_PATH = f"{LIBRARY_FOLDER}/{LIBRARY}"
+# What an optimized folder of models has, beside its models:
+OF_A_FOLDER = "onnxopt"
+FOLDER_RECORD = f"{OF_A_FOLDER}/folder.json"
+MODEL_RECORDS = f"{OF_A_FOLDER}/models"  # a folder NAME.record for each model
 # Beside the library:
 KERNELS = "kernels.json"
 FATBIN = kernels_json.FATBIN

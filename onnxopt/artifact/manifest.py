@@ -244,11 +244,21 @@ def read(artifact: Path) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         if not artifact.exists():
             raise ArtifactError(f"{artifact}: no such artifact folder") from None
+        if holds_many(artifact):
+            raise ArtifactError(
+                f"{artifact}: holds optimized models, and is no artifact; `onnxopt explain` reads the record of one, a "
+                f"folder in {artifact / layout.MODEL_RECORDS}; what runs a model takes an artifact of it alone"
+            ) from None
         raise ArtifactError(
             f"{artifact}: not an artifact, it has no {layout.MANIFEST}; make one with `onnxopt optimize`"
         ) from None
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def holds_many(folder: Path) -> bool:
+    """Whether a folder is what `onnxopt optimize` makes of a folder of models, which has no manifest of its own."""
+    return (folder / layout.FOLDER_RECORD).is_file()
 
 
 def parse(data: bytes, path: Path) -> Manifest:

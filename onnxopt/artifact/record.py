@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 from onnxopt.artifact import layout
@@ -22,6 +23,8 @@ def check_recordable(folder: Path) -> None:
         raise UsageError(f"{folder}: only an artifact folder can keep a record")
     if (folder / layout.SIGNATURE).is_file():
         raise UsageError(f"{folder}: is signed, and recording changes what was signed: record first, then sign")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{folder}: a record is written into this folder, and there is no permission to")
 
 
 def record(folder: Path, result: BenchResult, fleet: Fleet | None = None) -> None:

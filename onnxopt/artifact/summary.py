@@ -23,7 +23,13 @@ def fused_text(manifest: Manifest, name: str) -> str:
     """How much of a model is fused, in one line. name: how the line calls the model."""
     places = sum(len(k.sites) for k in manifest.kernels)
     ops = sum(len(k.operators) * len(k.sites) for k in manifest.kernels)
-    return f"{name}: {ops} nodes fused into {places} calls of {len(manifest.kernels)} kernels"
+    kernels = counted(len(manifest.kernels), "kernel")
+    return f"{name}: {counted(ops, 'node')} fused into {counted(places, 'call')} of {kernels}"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: "1 call", "2 calls"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def rewrites_text(rewrites: Mapping[str, int]) -> str:

@@ -12,6 +12,8 @@ import onnx
 import onnx_ir as ir
 
 from onnxopt.errors import ModelError, UsageError, describe
+from onnxopt.graph import read
+from onnxopt.graph.read import Source
 from onnxopt.graph.write import EMBED_LIMIT, MODEL_FILE
 
 if TYPE_CHECKING:
@@ -22,6 +24,20 @@ Given: TypeAlias = (
 )
 _FORMS = "a path, bytes, onnx.ModelProto, onnx_ir.Model, torch.onnx.ONNXProgram or torch.nn.Module"
 _DATA_FILE = "weights"  # beside the model; no form but a path has a folder of its own
+
+
+def load(model: Given, folder: Path, example_inputs: Any = None, dynamic_shapes: Any = None) -> Source:
+    """The model, read from its own file or from one that is written into `folder`, which no message names.
+
+    Errors as of `as_file`, and ModelError as of read.load.
+    """
+    path = as_file(model, folder, example_inputs, dynamic_shapes)
+    try:
+        return read.load(path)
+    except ModelError as error:
+        if path.parent != folder:
+            raise
+        raise type(error)(f"{name_of(model)}: {str(error).removeprefix(f'{path}: ')}") from error
 
 
 def as_file(model: Given, folder: Path, example_inputs: Any = None, dynamic_shapes: Any = None) -> Path:
@@ -38,6 +54,8 @@ def as_file(model: Given, folder: Path, example_inputs: Any = None, dynamic_shap
     if not module and (example_inputs is not None or dynamic_shapes is not None):
         raise UsageError("example_inputs and dynamic_shapes are for a torch.nn.Module; this model is exported already")
     if isinstance(model, (str, os.PathLike)):
+        if not os.fspath(model):
+            raise UsageError("the path of the model is empty")
         if os.path.isdir(model):
             raise ModelError(f"{os.fspath(model)}: is a folder, not an ONNX file; optimize_folder takes folders")
         return Path(model)
@@ -53,6 +71,8 @@ def as_file(model: Given, folder: Path, example_inputs: Any = None, dynamic_shap
             _exported(model, example_inputs, dynamic_shapes).save(path)
         elif _is_of_torch(model, "onnx", "ONNXProgram"):
             model.save(path)  # type: ignore[union-attr, operator]
+        elif _is_of_torch(model, "export", "ExportedProgram"):
+            raise UsageError(f"a model is given as {_FORMS}; torch.onnx.export makes one of an ExportedProgram")
         else:
             raise UsageError(f"a model is given as {_FORMS}, not as {type(model).__name__}")
     except (UsageError, MemoryError):

@@ -34,6 +34,8 @@ _ONLY_ORTS = frozenset(
 )  # fmt: skip
 _LAYER_NORMALIZATION_SINCE = 17  # opset
 _ORTS = "onnxruntime"  # a domain that the checker knows nothing of
+WEIGHTS = (".bin", ".ckpt", ".pt", ".pth", ".safetensors")  # how files of PyTorch and its users end
+_EXPORT = "export the module with torch.onnx.export, or give it to onnxopt.optimize in Python"
 _TYPES = "onnxopt.types"  # key in ir.Model.meta: TypeProtos of inputs and outputs that onnx_ir cannot represent
 
 
@@ -129,7 +131,8 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, int]:
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise ModelError(f"{path}: is a folder, not an ONNX file") from None
+        inside = sorted(path.glob("*.onnx"))
+        raise ModelError(f"{path}: is a folder, not an ONNX file{f'; give {inside[0]}' if inside else ''}") from None
     except files.NotRegularError as error:
         raise ModelError(f"{path}: not an ONNX file: {error.strerror}") from None
     except OSError as error:
@@ -137,6 +140,8 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, int]:
     except UnicodeEncodeError:
         raise ModelError(f"{os.fsencode(path)!r}: the path is not UTF-8; ONNX cannot refer to weights there") from None
     except (wire.WireError, DecodeError) as error:
+        if path.suffix in WEIGHTS:
+            raise ModelError(f"{path}: not an ONNX file, but weights by its name; {_EXPORT}") from error
         raise ModelError(f"{path}: not an ONNX file, or truncated ({first_line(error)})") from error
 
 

@@ -174,6 +174,8 @@ def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Size
 
     UsageError where a name is neither, a rank or a static dim does not fit, or two shapes give one symbol two sizes.
     """
+    if not isinstance(shapes, Mapping):
+        raise UsageError(f"shapes are sizes by name, as {{'ids': (8, 128), 'batch': (8,)}}, not {shapes!r}")
     by_name = {t.name: t for t in inputs}
     names = symbols(inputs)
     pinned: Sizes = {}
@@ -210,6 +212,8 @@ def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Size
                     raise UsageError(f"shape of {name}: dim {axis} is {tensor.dims[axis]}, not {size}")
         elif name in names and len(shape) == 1:
             fix(name, shape[0], name)
+        elif name in names:
+            raise UsageError(f"shape of {name}: it is one dim and has one size, not {list(shape)}")
         else:
             raise UsageError(
                 f"shape of {name}: no such input or dim; inputs are {', '.join(by_name)}; dims {', '.join(names)}"

@@ -24,6 +24,9 @@ def named(names: Sequence[str] | None) -> tuple[str, ...]:
         return ARCHS
     if isinstance(names, str):
         raise UsageError(f"archs is a sequence of architectures: give ({names!r},)")
+    given: object = names  # from a caller whose types nobody checked
+    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
+        raise UsageError(f"archs is a sequence of names, as ('sm_90', 'h200'), not {names!r}")
     parts = [part.strip() for name in names for part in name.split(",")]
     if NONE in parts:
         if set(parts) != {NONE}:

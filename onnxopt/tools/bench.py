@@ -26,6 +26,8 @@ from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.user_data import DataSource, check_alone, read_data
 from onnxopt.verification.verify import describe_failure
 
+_SIDES = ("before", "artifact")
+
 
 def bench(
     artifact: str | Path,
@@ -83,6 +85,9 @@ def bench(
     timed = _timed(sides, threads, iterations, seconds, lambda done, total: say("time", "", done, total))
     baseline, improved = map(_with_footprint, timed, found)
     gpu = None if provider == CPU else devices.first()
+    notes = [(name, of.note) for name, of in zip(_SIDES, found, strict=True)]
+    if threads == 1:  # concurrent callers keep the machine busy themselves
+        notes += [(name, timing.unsteady(of) or "") for name, of in zip(_SIDES, timed, strict=True)]
     return BenchResult(
         provider=provider,
         case=str(case),
@@ -94,7 +99,7 @@ def bench(
         requests=_requests(reference.traits.inputs, dict(case.sizes), feeds),
         threads=threads,
         device=gpu.name if gpu else devices.processor(),
-        notes=tuple(f"{name}: {f.note}" for name, f in zip(("before", "artifact"), found, strict=True) if f.note),
+        notes=tuple(f"{name}: {note}" for name, note in notes if note),
     )
 
 

@@ -12,6 +12,7 @@ they need. `onnxopt NAME` is the object `command` of the module of that name in 
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import logging
 import os
@@ -70,7 +71,20 @@ class _Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_JSON] = "--json" in args
-        return super().parse_args(ctx, args)
+        if not args:  # the help, which click raises as an error
+            return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:  # an option in front of the command
+            _fail(ctx, "UsageError", f"{error.format_message()} (options come after the command; see onnxopt --help)")
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = [] if args[0] in COMMANDS else difflib.get_close_matches(args[0], COMMANDS, n=1)
+        if near:
+            raise click.UsageError(f"No such command '{args[0]}'. Did you mean '{near[0]}'?", ctx)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         warnings.formatwarning = _warning_line

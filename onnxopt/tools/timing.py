@@ -22,6 +22,9 @@ _BLOCK_SECONDS = 0.05
 _BLOCK_OF_CALLERS = 0.25  # longer, because callers begin and end a block one after the other
 _FEWEST, _MOST = 7, 2000
 _QUANTILES = 20  # steps of the distribution
+# Times are not to be relied on where the middle half of at least so many runs differs by such a factor; runs that are
+# shorter differ on an idle machine too.
+_UNSTEADY_RUNS, _UNSTEADY_FACTOR, _UNSTEADY_MS = 20, 1.3, 0.1
 
 
 class _Side(NamedTuple):
@@ -67,6 +70,17 @@ def warm_up(run: Run) -> float:
     while time.perf_counter() - started < _WARM_UP_SECONDS:
         best = min(best, run())
     return best
+
+
+def unsteady(timed: Timing) -> str | None:
+    """What to say of times that lie far apart, as on a machine that does other work; None for steady ones."""
+    low, high = timed.quantiles[_QUANTILES // 4], timed.quantiles[3 * _QUANTILES // 4]
+    if timed.runs < _UNSTEADY_RUNS or low < _UNSTEADY_MS or high < _UNSTEADY_FACTOR * low:
+        return None
+    return (
+        f"half of the runs took {low:.3g} to {high:.3g} ms: something else keeps this machine busy, and the ratio is "
+        "as uncertain; time it again on an idle machine"
+    )
 
 
 def _block(side: _Side, count: int) -> None:

@@ -85,6 +85,8 @@ def _load(path: Path) -> dict[str, Array]:
         raise UsageError(f"{path}: no such file") from None
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, MemoryError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
+        if "pickle" in reason:  # numpy takes whatever is no file of its own for that, and advises to load it unsafely
+            reason = "it is none, or has arrays of Python objects"
         raise UsageError(f"{path}: cannot be read as an .npz file of numpy.savez: {reason}") from None
 
 

@@ -110,7 +110,9 @@ def test_no_file(path: Path) -> None:
 
 def test_folder(path: Path) -> None:
     path.mkdir()
-    assert "is a folder" in _refused(path)
+    assert _refused(path).endswith("is a folder, not an ONNX file")
+    (path / "model.onnx").touch()
+    assert _refused(path).endswith(f"is a folder, not an ONNX file; give {path / 'model.onnx'}")
 
 
 def test_empty(path: Path) -> None:
@@ -262,3 +264,10 @@ def test_dims_whose_symbol_is_a_number_have_this_size(path: Path) -> None:
     x, other = read.load(path).model.graph.inputs
     assert x.shape == [4]
     assert next(iter(other.shape)) == 4 and all(isinstance(dim, ir.SymbolicDim) for dim in list(other.shape)[1:])
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
+def test_weights_of_pytorch_are_called_so(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"PK\x03\x04 anything")
+    with pytest.raises(ModelError, match=r"weights by its name; export the module with torch\.onnx"):
+        read.load(tmp_path / name)

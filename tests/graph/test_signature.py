@@ -64,6 +64,7 @@ def test_pin_by_input_and_by_symbol() -> None:
 @pytest.mark.parametrize(
     ("shapes", "reason"),
     [
+        ({"batch": (2, 3)}, r"shape of batch: it is one dim and has one size, not \[2, 3\]"),
         ({"idz": (1,)}, "no such input or dim; inputs are ids, state"),
         ({"ids": (1, 2, 3)}, "the input has 2 dims"),
         ({"state": (3, 1, 128)}, "dim 0 is 2, not 3"),

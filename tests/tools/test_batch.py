@@ -6,9 +6,11 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -88,6 +90,16 @@ def test_what_is_done_is_left_alone_and_what_changed_is_done_again(
     assert {path.name for path in made.iterdir()} == {"a", "b", "c", "batch.json"}
 
 
+def test_a_pattern_does_not_take_what_an_earlier_run_made_below_it(models: Path, in_this_process: list[str]) -> None:
+    file = configuration(models, '[[models]]\npath = "**/*.onnx"\n')
+    for out_dir in (models / "made", models):
+        for _ in range(2):
+            result = onnxopt.batch(file, out_dir)
+            assert [outcome.name for outcome in result.models] == ["a", "b", "c"] and result.exit_code == 0
+        shutil.rmtree(models / "made", ignore_errors=True)
+    assert in_this_process == ["a", "b", "c"] * 2
+
+
 def test_an_output_that_is_gone_is_made_again_and_one_of_others_is_not_touched(
     models: Path, tmp_path: Path, in_this_process: list[str]
 ) -> None:
@@ -112,7 +124,7 @@ def test_a_failure_stays_alone_and_is_tried_again(models: Path, tmp_path: Path, 
     assert done.stdout.splitlines()[-1] == "3 of 4 done"
     assert "[3/4] broken: failed: " in done.stderr and "[4/4] c: done in " in done.stderr
     assert state(made)["broken"]["status"] == "failed" and not (made / "broken").exists()
-    again = run("batch", file, "--out-dir", made, "--json", "--quiet")
+    again = run("batch", file, "--out-dir", made, "--json", "-q")
     assert in_this_process == ["a", "b", "broken", "c", "broken"] and again.stderr == ""
     document = json.loads(again.stdout)
     assert document["schema_version"] == 1
@@ -186,8 +198,12 @@ def test_later_entries_go_before_earlier_ones_and_defaults(models: Path, tmp_pat
         ("models = []", "batch.toml: models: List should have at least 1 item"),
         (
             '[[models]]\npath = "a.onnx"\narch = "sm_90"',
-            "models.0.arch: is no option; docs/folders.md lists them",
+            "models.0.arch: is no option; there are archs, shapes, ",
         ),
+        ('default = 1\n[[models]]\npath = "a.onnx"', "batch.toml: default: is no option; there are defaults, models"),
+        ('[[models]]\npath = "a.onnx"\narchs = ["native", "h2000"]', "a.onnx: unknown architecture 'h2000'"),
+        ('[[models]]\npath = "a.onnx"\nprecision = "fp16"', "batch.toml: a.onnx: precision 'fp16' is not one of"),
+        ('[[models]]\npath = "a.onnx"\nort_min = "new"', "batch.toml: a.onnx: --ort-min new: expected a release"),
         ('[[models]]\npath = "a.onnx"\nverify = "no"', "batch.toml: models.0.verify: Input should be a valid boolean"),
         ('[[models]]\npath = "a.onnx"\ntune = 0', "batch.toml: models.0.tune: Input should be greater than 0"),
         ('[[models]]\npath = "none.onnx"', "none.onnx: no such file or folder"),
@@ -268,6 +284,15 @@ def many(folder: Path, count: int) -> Path:
     for k in range(count):
         write(folder / f"m{k:02}.onnx", CHAIN.replace("Sub(c, a)", f"Sub({('c, a', 'a, c', 'b, x')[k % 3]})"))
     return configuration(folder)
+
+
+def test_the_temporary_files_of_a_worker_are_gone_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "_PROGRAM", "import tempfile; tempfile.mkdtemp(prefix='onnxopt.')")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with worker.Worker() as process:
+        assert not process.ask(Job("a", tmp_path / "a.onnx", tmp_path / "a", {})).ok
+        assert list(tmp_path.glob("onnxopt.*/onnxopt.*"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_going_on_after_the_batch_was_killed(tmp_path: Path, request: pytest.FixtureRequest) -> None:

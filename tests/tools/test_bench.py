@@ -171,3 +171,18 @@ def test_launches_and_memory_of_a_gpu(tmp_path: Path) -> None:
     assert launches[0] is not None and launches[1] is not None and launches[0] > launches[1] >= 1
     for side in (result.baseline, result.artifact):
         assert side.device_bytes is not None and side.device_bytes >= 8 * 1048576  # at least the input
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "said"),
+    [
+        ([50.0] * 12 + [100.0] * 12, "half of the runs took 50 to 100 ms: something else keeps this machine busy"),
+        ([50.0] * 23 + [100.0], None),
+        ([50.0] * 6 + [100.0] * 6, None),  # too few to say
+        ([0.004] * 12 + [0.008] * 12, None),  # a scheduler's grain
+    ],
+)
+def test_times_that_lie_far_apart(milliseconds: list[float], said: str | None) -> None:
+    side = timing._Side([], [ms / 1e3 for ms in milliseconds], [1.0])
+    note = timing.unsteady(timing._timing(side))
+    assert note is None if said is None else note is not None and note.startswith(said)

@@ -374,7 +374,9 @@ def test_verify_a_damaged_artifact(tmp_path: Path, artifact: Path) -> None:
         (["explain", "none", "--json"], "ArtifactError", "none: no such artifact folder"),
         (["inspect", "--json"], "UsageError", "Missing argument 'MODEL'"),
         (["batch", "none.toml", "--out-dir", "out", "--json"], "UsageError", "none.toml: cannot be read"),
-        (["optimise", "--json"], "UsageError", "No such command 'optimise'"),
+        (["optimise", "--json"], "UsageError", "No such command 'optimise'. Did you mean 'optimize'?"),
+        (["frobnicate", "--json"], "UsageError", "No such command 'frobnicate'"),
+        (["--json", "optimize", "none.onnx"], "UsageError", "No such option '--json'"),
     ],
 )
 def test_errors_are_json_too(arguments: list[str], kind: str, message: str) -> None:

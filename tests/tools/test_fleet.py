@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -138,8 +139,11 @@ def test_a_cpu_says_nothing_of_gpus(artifact: Path) -> None:
 
 
 @pytest.mark.usefixtures("library", "as_on_a_gpu", "without_footprints")
-def test_bad_input_to_bench(artifact: Path) -> None:
+def test_bad_input_to_bench(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(artifact)
+    with monkeypatch.context() as no_permission:
+        no_permission.setattr(os, "access", lambda *_: False)
+        assert_refused(run("bench", artifact, *BENCH, "--record"), "there is no permission to")
     assert_refused(run("bench", artifact, *BENCH, "--load", "1", "--gpus", "2"), "one of the two")
     assert_refused(run("bench", artifact, *BENCH, "--load", "-1"), "must be a positive number")
     assert_refused(run("bench", artifact, *BENCH, "--load", "1", "--utilization", "2"), "utilization")

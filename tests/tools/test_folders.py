@@ -98,6 +98,8 @@ def test_every_model_is_optimized_in_place_and_one_library_serves_all(folder: Pa
         assert run("explain", made.path / model.record).exit_code == 0
         with pytest.raises(ArtifactError, match="is what an optimized folder keeps of one model"):
             onnxopt.load(made.path / model.record)
+    for command in ("explain", "doctor", "bench"):
+        assert_refused(run(command, made.path), "holds optimized models, and is no artifact; `onnxopt explain` reads")
 
 
 @pytest.mark.models
@@ -122,7 +124,10 @@ def test_an_encoder_and_decoders_in_one_session_options(tmp_path: Path) -> None:
 def test_the_command_and_its_record(folder: Path, tmp_path: Path) -> None:
     done = run("optimize", folder, "-o", tmp_path / "made", "--arch", "none")
     assert done.exit_code == 0, done.output
-    assert "onnx/decoder_model.onnx: 6 nodes fused into 2 calls of 2 kernels; verify: passed" in done.stdout
+    fused = "onnx/decoder_model.onnx: 6 nodes fused into 2 calls of 2 kernels, 6 launches -> 2; verify: passed"
+    assert fused in done.stdout
+    assert "next: register it with your session options" in done.stdout
+    assert run(*done.stdout.splitlines()[-1].partition("(")[0].split()[1:]).exit_code == 0  # the command that it names
     assert "3 of 3 models optimized, 3 other files kept" in done.stdout
     record = json.loads((tmp_path / "made" / "onnxopt" / "folder.json").read_text())
     assert record["schema_version"] == 1
@@ -241,6 +246,7 @@ def test_where_no_model_can_be_optimized_nothing_is_written(tmp_path: Path) -> N
         (["-o", "{made}", "--portable"], "portable is for one model"),
         (["-o", "{made}", "--data", "x.npz"], "data is for one model"),
         (["-o", "{original}"], "exists already"),
+        (["-o", "{original}/made"], "made: lies in "),
         ([], "give either --output for one model or folder, or --out-dir for many"),
         (["-o", "{made}", "--out-dir", "{made}"], "give either --output"),
         (["{original}", "-o", "{made}"], "-o is for one model, 2 were given"),
@@ -255,6 +261,9 @@ def test_what_a_folder_cannot_be_optimized_with(folder: Path, tmp_path: Path, op
 def test_folders_that_are_no_folder_of_models(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert_refused(run("optimize", tmp_path / "empty", "-o", tmp_path / "made"), "is a folder without any .onnx file")
+    (tmp_path / "empty" / "model.safetensors").write_bytes(b"")
+    words = "is a folder without any .onnx file; export its weights first: optimum-cli export onnx --model "
+    assert_refused(run("optimize", tmp_path / "empty", "-o", tmp_path / "made"), words)
     (folder / "pipe").symlink_to(tmp_path, target_is_directory=True)
     assert_refused(run("optimize", folder, "-o", tmp_path / "made"), "pipe: is a link to a folder")
     (folder / "pipe").unlink()
@@ -295,3 +304,11 @@ def test_names_of_many_models(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "made" / "original" / "onnxopt" / "folder.json").is_file()
     assert_refused(run("optimize", tmp_path / "*.none", "--out-dir", tmp_path / "more"), "*.none: matches no file")
     assert_refused(run("optimize", tmp_path / "none", "--out-dir", tmp_path / "more"), "none: no such file or folder")
+
+
+def test_a_pattern_that_ends_with_a_slash_takes_folders(folder: Path, tmp_path: Path) -> None:
+    pattern, made = f"{folder.parent}/orig*/", tmp_path / "made"
+    done = run("optimize", pattern, "--out-dir", made, "--arch", "none", "--no-verify")
+    assert done.exit_code == 0, done.output
+    assert (made / "original" / "onnxopt" / "folder.json").is_file()
+    assert_refused(run("optimize", f"{folder.parent}/none*/", "--out-dir", made), "none*: matches no folder")

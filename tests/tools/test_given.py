@@ -63,7 +63,8 @@ def test_weights_beyond_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (3, {}, "a model is given as a path, bytes, onnx.ModelProto, onnx_ir.Model, torch.onnx.ONNXProgram or torch"),
         (None, {}, "not as NoneType"),
         (onnx.ModelProto, {"example_inputs": (X,)}, "not as the class ModelProto: give an object of it"),
-        (b"no model", {}, "model.onnx"),
+        (b"no model", {}, "^the given bytes: not an ONNX file"),
+        ("", {}, "the path of the model is empty"),
         ("somewhere.onnx", {"example_inputs": (X,)}, "are for a torch.nn.Module"),
         (Path(__file__).parent, {}, "is a folder, not an ONNX file; optimize_folder takes folders"),
     ],
@@ -83,6 +84,9 @@ def test_what_is_no_model(given: Any, options: dict[str, Any], message: str, tmp
         ({"shapes": {"x": "1x8"}}, "shape of x: '1x8' is no tuple of sizes"),
         ({"shapes": {"x": (1.5, 8)}}, r"shape of x: \(1.5, 8\) is no tuple of sizes"),
         ({"shapes": {"x": (np.int64(1), 8)}}, "is no tuple of sizes"),
+        ({"shapes": "batch=8"}, r"shapes are sizes by name, as .*, not 'batch=8'"),
+        ({"archs": 90}, r"archs is a sequence of names, as \('sm_90', 'h200'\), not 90"),
+        ({"archs": [90]}, r"not \[90\]"),
         ({"archs": "sm_90"}, r"archs is a sequence of architectures: give \('sm_90',\)"),
     ],
 )
@@ -97,6 +101,12 @@ def test_wrong_types_are_one_line(options: dict[str, Any], message: str, tmp_pat
 def test_the_result_is_short_in_a_terminal(tmp_path: Path) -> None:
     artifact = onnxopt.optimize(small_models.write(tmp_path / "m.onnx", CHAIN), tmp_path / "a", archs=())
     assert repr(artifact) == f"Artifact(path={tmp_path / 'a'!r})"
+
+
+def test_the_result_is_taken_where_a_path_is(tmp_path: Path) -> None:
+    artifact = onnxopt.optimize(small_models.write(tmp_path / "m.onnx", CHAIN), tmp_path / "a", archs=())
+    assert onnxopt.load(artifact).get_inputs()
+    assert onnxopt.explain(artifact) == onnxopt.explain(tmp_path / "a")
 
 
 @pytest.mark.models

@@ -57,8 +57,9 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     for broken in (b"", contents[:60], contents[:-30], contents[: len(contents) // 2], b"not zipped"):
         path = tmp_path / "broken.npz"
         path.write_bytes(broken)
-        with pytest.raises(UsageError, match=r"broken.npz: cannot be read as an .npz file"):
+        with pytest.raises(UsageError, match=r"broken.npz: cannot be read as an .npz file") as refused:
             read_data([path], INPUTS)
+        assert "unsafely" not in str(refused.value)
     damaged = bytearray(contents)
     damaged[contents.index(b"NUMPY") + 130] ^= 1
     path.write_bytes(damaged)

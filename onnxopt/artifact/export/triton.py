@@ -176,7 +176,7 @@ def _schema() -> Any:
     try:
         from tritonclient.grpc import model_config_pb2
     except (ImportError, RuntimeError):  # it raises RuntimeError where its own extra is not installed
-        raise UsageError("export-triton needs the package tritonclient: pip install 'onnxopt[triton]'") from None
+        raise UsageError("export-triton needs tritonclient and grpcio: pip install 'onnxopt[triton]'") from None
     return model_config_pb2
 
 

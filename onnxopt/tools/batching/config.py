@@ -19,8 +19,11 @@ from typing import Any
 
 import pydantic
 
+from onnxopt.artifact import lowered
 from onnxopt.errors import UsageError
+from onnxopt.runtime import archs, releases
 from onnxopt.tools.batching.jobs import Job, Needs, names, sources
+from onnxopt.verification.quality import Goals
 
 SUFFIX = ".toml"
 _PATHS = ("data", "calibrate")
@@ -85,7 +88,7 @@ def jobs_of(models: Sequence[str | Path], out_dir: Path) -> list[Job]:
     UsageError where the file is wrong, a path does not exist, or two outputs would have one name.
     """
     if not any(str(path).endswith(SUFFIX) for path in models):
-        found = sources(models)
+        found = sources(models, out_dir)
         return [_job(name, path, out_dir, Options()) for name, path in zip(names(found), found, strict=True)]
     if len(models) != 1:
         raise UsageError(f"give one configuration file ({SUFFIX}), or models and patterns, not both")
@@ -94,7 +97,7 @@ def jobs_of(models: Sequence[str | Path], out_dir: Path) -> list[Job]:
     defaults = _resolved(config.defaults.model_dump(exclude_unset=True), file.parent)
     options: dict[Path, dict[str, Any]] = {}
     for entry in config.models:
-        found = [path.absolute() for path in sources([entry.path], file.parent)]
+        found = [path.absolute() for path in sources([entry.path], out_dir, file.parent)]
         if entry.name is not None and len(found) != 1:
             raise UsageError(f"{file}: name = {entry.name!r} is for one model, {entry.path} names {len(found)}")
         given = _resolved(entry.model_dump(exclude_unset=True, exclude={"path"}), file.parent)
@@ -113,8 +116,15 @@ def read(file: Path) -> Config:
         raise UsageError(f"{file}: is not TOML: {error}") from error
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        wrong = "is no option; docs/folders.md lists them" if first["type"] == "extra_forbidden" else first["msg"]
+        wrong = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
         raise UsageError(f"{file}: {'.'.join(map(str, first['loc']))}: {wrong}") from None
+
+
+def _unknown(place: tuple[int | str, ...]) -> str:
+    """What to say of a name that the file may not have there."""
+    known: dict[int | str, type[pydantic.BaseModel]] = {"defaults": Options, "models": Entry}
+    fields = (known[place[0]] if len(place) > 1 else Config).model_fields
+    return f"is no option; there are {', '.join(fields)}"
 
 
 def _named(file: Path, options: dict[Path, dict[str, Any]], out_dir: Path) -> list[Job]:
@@ -125,7 +135,21 @@ def _named(file: Path, options: dict[Path, dict[str, Any]], out_dir: Path) -> li
     for path, name in by_path.items():
         if (other := taken.setdefault(name, path)) != path:
             raise UsageError(f"{file}: {path} and {other} would both be named {name}; give one of them a name")
-    return [_job(by_path[path], path, out_dir, Options(**fields)) for path, fields in options.items()]
+    made = {path: Options(**fields) for path, fields in options.items()}
+    for path, of_model in made.items():
+        _check(f"{file}: {path.name}", of_model)
+    return [_job(by_path[path], path, out_dir, of_model) for path, of_model in made.items()]
+
+
+def _check(where: str, options: Options) -> None:
+    """UsageError where an option has a value that is wrong for every model and on every machine."""
+    try:
+        archs.named([name for name in options.archs or [] if name != archs.NATIVE])
+        releases.release(options.ort_min)
+        if options.precision is not None:
+            lowered.asked(options.precision, Goals(), options.keep_float, ())
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
 
 
 def _resolved(fields: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from typing import Self
 
 from onnxopt import children
+from onnxopt.artifact.folder import scratch
 from onnxopt.errors import describe
 from onnxopt.tools.batching import work
 from onnxopt.tools.batching.jobs import Job
@@ -16,21 +18,29 @@ from onnxopt.tools.batching.work import ModelOutcome
 
 
 class Worker:
-    """A process that does one step after the other; a new one takes its place where it ends. It ends with the block."""
+    """A process that does one step after the other; a new one takes its place where it ends. It ends with the block.
+
+    In a block, its temporary files are gone with it: a process that is killed removes none of its own.
+    """
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
+        self._temporary: str | None = None
+        self._block = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
+        self._temporary = str(self._block.enter_context(scratch()))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._child is not None:
-            self._child.kill()
+        with self._block:
+            if self._child is not None:
+                self._child.kill()
+                self._child.wait()
 
     def ask(self, job: Job, made: ModelOutcome | None = None) -> ModelOutcome:
         """Optimize a job, or measure what was `made` of it."""
-        child = self._child = self._child or children.start(__name__)
+        child = self._child = self._child or children.start(__name__, self._temporary)
         assert child.stdin is not None and child.stdout is not None
         try:
             pickle.dump((job, made), child.stdin)

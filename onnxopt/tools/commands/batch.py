@@ -25,7 +25,7 @@ from onnxopt.tools.printable import one_line
     "--ray", metavar="ADDRESS", help="Run on a Ray cluster instead: auto, HOST:PORT, or local for one on this machine."
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-@click.option("--quiet", is_flag=True, help="Print nothing as models end.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing as models end.")
 @options.json_option
 @click.pass_context
 def command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from onnxopt.tools.printable import printable
 
 
 @click.command("optimize")
-@click.argument("models", metavar="MODEL...", type=Path, nargs=-1, required=True)
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @click.option("-o", "--output", type=Path, help="Artifact or folder to make; must not exist.")
 @click.option("--out-dir", type=Path, metavar="DIR", help="Make an artifact or folder for each of many models there.")
 @options.shape
@@ -76,7 +77,7 @@ from onnxopt.tools.printable import printable
 @options.quiet
 @options.json_option
 def command(
-    models: tuple[Path, ...],
+    models: tuple[str, ...],
     output: Path | None,
     out_dir: Path | None,
     archs: tuple[str, ...],
@@ -107,11 +108,14 @@ def command(
     if len(models) > 1:
         raise UsageError(f"-o is for one model, {len(models)} were given; take --out-dir instead")
     assert output is not None
-    if models[0].is_dir():
-        _optimize_folder(models[0], output, keywords, quiet, as_json)
+    if "" in models:
+        raise UsageError("the path of the model is empty")
+    model = Path(models[0])
+    if model.is_dir():
+        _optimize_folder(model, output, keywords, quiet, as_json)
         return
     with progress.shown(quiet) as advance:
-        artifact = pipeline.optimize(models[0], output, progress=advance, **keywords)
+        artifact = pipeline.optimize(model, output, progress=advance, **keywords)
     if as_json:
         print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})
     else:
@@ -129,13 +133,14 @@ def _optimize_folder(folder: Path, output: Path, keywords: Mapping[str, Any], qu
 
 
 def _optimize_many(
-    patterns: Sequence[Path], out_dir: Path, keywords: Mapping[str, Any], quiet: bool, as_json: bool
+    patterns: Sequence[str], out_dir: Path, keywords: Mapping[str, Any], quiet: bool, as_json: bool
 ) -> None:
-    sources = jobs.sources(patterns)
+    sources = jobs.sources(patterns, out_dir)
     outcomes = []
     with progress.shown(quiet) as advance:
-        for name, source in zip(jobs.names(sources), sources, strict=True):
-            shown = functools.partial(_named, advance, name) if advance else None
+        for k, (name, source) in enumerate(zip(jobs.names(sources), sources, strict=True), 1):
+            title = f"{name} ({k} of {len(sources)})"
+            shown = functools.partial(_named, advance, title) if advance else None
             outcomes.append(work.optimize(jobs.Job(name, source, out_dir / name, keywords), shown))
     if as_json:
         print_json({"models": [outcome.to_json() for outcome in outcomes]})
@@ -156,13 +161,21 @@ def _folder_text(made: OptimizedFolder) -> str:
     )
     if made.library is None:
         return "\n".join([*lines, "nothing was fused, so there is no library"])
-    return "\n".join([*lines, f"one library for all of them: {made.library}"])
+    record = next(made.path / model.record for model in made.models if model.record is not None)
+    lines += [
+        f"one library for all of them: {made.library}",
+        "next: register it with your session options, by register_custom_ops_library; without it no kernel runs",
+        f"      onnxopt explain {shlex.quote(str(record))} (what was fused, and what would gain more)",
+    ]
+    return "\n".join(lines)
 
 
 def _model_text(model: FolderModel) -> str:
     if model.manifest is None:
         return f"{model.path}: kept as it was: {model.error}"
-    return f"{fused_text(model.manifest, model.path)}; verify: {model.manifest.verify.status}"
+    traffic, status = model.manifest.traffic, model.manifest.verify.status
+    launches = f"{traffic.launches_before} launches -> {traffic.launches_after}"
+    return f"{fused_text(model.manifest, model.path)}, {launches}; verify: {status}"
 
 
 def _text(path: Path, manifest: Manifest, gpus: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from onnxopt.artifact.summary import executed_text, not_emulated_text
+from onnxopt.artifact.summary import counted, executed_text, not_emulated_text
 from onnxopt.verification.exactness import QuantizedExactness
 from onnxopt.verification.reference import Check
 from onnxopt.verification.verify import VerificationReport
@@ -38,10 +38,10 @@ def verification_text(report: VerificationReport, archs: Sequence[str] = ()) -> 
 
 
 def _checks(label: str, checks: Sequence[Check]) -> Iterator[str]:
-    cases = len({c.case for c in checks})
+    cases = counted(len({c.case for c in checks}), "case")
     worst = max((c.difference.excess or 0.0 for c in checks if c.difference), default=0.0)
     state = "passed" if all(c.ok for c in checks) else "FAILED"
-    yield f"verify: {state}, {label}, {cases} cases, worst difference {worst:.2g} of the limit"
+    yield f"verify: {state}, {label}, {cases}, worst difference {worst:.2g} of the limit"
     exact = [c.exactness for c in checks if c.exactness is not None]
     steps = [e for e in exact if isinstance(e, QuantizedExactness)]
     if steps:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.contents import check_files
 from onnxopt.artifact.open import read_manifest
 from onnxopt.artifact.signing import SignatureError
-from onnxopt.artifact.summary import executed_text
+from onnxopt.artifact.summary import counted, executed_text
 from onnxopt.errors import ArtifactError
 from onnxopt.runtime import devices
 from onnxopt.runtime.configuration import configuration_for
@@ -22,20 +23,24 @@ _COPY_AGAIN = "copy the artifact again, all of it; or make it again with `onnxop
 def files(folder: Path) -> tuple[Subject | None, list[Finding]]:
     """Check every file's hash. Returns the subject of further checks, None where there is no manifest, and findings.
 
-    SignatureError where the artifact is not signed as ONNXOPT_PUBLIC_KEY asks.
+    SignatureError where the artifact is not signed as ONNXOPT_PUBLIC_KEY asks; ArtifactError for an optimized folder of
+    models.
     """
     try:
         manifest = read_manifest(folder)
     except SignatureError:
         raise
     except ArtifactError as error:
+        if manifests.holds_many(folder):
+            raise
         return None, [Finding("artifact", "problem", str(error), _COPY_AGAIN)]
     try:
         check_files(folder, manifest.files)
     except ArtifactError as error:
         return Subject(folder, manifest, opened=False), [Finding("artifact", "problem", str(error), _COPY_AGAIN)]
     places = sum(len(k.sites) for k in manifest.kernels)
-    text = f"{len(manifest.files)} files as packaged; {places} calls of {len(manifest.kernels)} fused functions"
+    functions = counted(len(manifest.kernels), "fused function")
+    text = f"{len(manifest.files)} files as packaged; {counted(places, 'call')} of {functions}"
     return Subject(folder, manifest, opened=True), [Finding("artifact", "ok", text)]
 
 

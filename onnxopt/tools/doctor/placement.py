@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxopt.artifact import layout
+from onnxopt.artifact.summary import counted
 from onnxopt.graph import read
 from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.runtime import configuration as configurations
@@ -76,7 +77,8 @@ def _kernels(subject: Subject, chosen: Configuration, nodes: Sequence[tuple[str,
         )
     else:
         total = sum(calls[k.name] for k in expected)
-        yield Finding("library", "ok", f"loads; {total} calls of {len(expected)} functions run as kernels")
+        run = f"{counted(total, 'call')} of {counted(len(expected), 'function')}"
+        yield Finding("library", "ok", f"loads; {run} run as kernels")
 
 
 def _placement(

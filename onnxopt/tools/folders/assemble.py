@@ -19,7 +19,7 @@ from onnxopt.tools.folders.contents import OURS, Contents
 from onnxopt.tools.folders.result import FolderModel, OptimizedFolder
 
 LIBRARY = f"{OURS}/{layout.LIBRARY_PATH}"
-RECORD = f"{OURS}/folder.json"
+RECORD = layout.FOLDER_RECORD
 _OF_A_MODEL = (layout.REPORT, layout.PROVIDERS)  # what an artifact's folder in onnxopt/models/ keeps
 
 

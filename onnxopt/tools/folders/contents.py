@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 
 from onnxopt import files
+from onnxopt.artifact import layout
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph import read
 
-OURS = "onnxopt"  # the folder that is added to the optimized one
+OURS = layout.OF_A_FOLDER  # the folder that is added to the optimized one
 MODEL = ".onnx"  # how the names of models end
 
 
@@ -38,7 +39,9 @@ def contents_of(folder: Path) -> Contents:
     found = sorted(_files(folder))
     models = tuple(name for name in found if name.endswith(MODEL))
     if not models:
-        raise UsageError(f"{folder}: is a folder without any {MODEL} file")
+        exported = not any(name.endswith(read.WEIGHTS) for name in found)
+        export = "" if exported else f"; export its weights first: optimum-cli export onnx --model {folder} EXPORTED"
+        raise UsageError(f"{folder}: is a folder without any {MODEL} file{export}")
     others = tuple(name for name in found if not name.endswith(MODEL))
     real = {os.path.realpath(folder / name): name for name in others}
     weights = {name: tuple(real[path] for path in _external(folder / name) if path in real) for name in models}

@@ -52,6 +52,8 @@ def optimize_folder(
             raise UsageError(f"{folder}: {name} is for one model, not for a folder")
     folder, output = Path(folder), Path(output)
     check_output(output)
+    if output.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"{output}: lies in {folder}, which would be no longer what was given; choose another output")
     contents = contents_of(folder)
     sizes = _shapes_of(contents, shapes or {})
     with staging(output) as staged:
@@ -95,10 +97,11 @@ def _optimized(
     options: Mapping[str, Any],
 ) -> FolderModel:
     """Make the artifact of one model, artifacts/NAME; what fails stays in the result."""
+    title = f"{name} ({contents.models.index(name) + 1} of {len(contents.models)})"
 
     def advance(phase: str, detail: str, done: int, total: int) -> None:
         if progress:
-            progress(phase, f"{name} {detail}".strip(), done, total)
+            progress(phase, f"{title} {detail}".strip(), done, total)
 
     outside = {"external_data": True} if contents.weights[name] and options.get("external_data") is None else {}
     try:

@@ -6,9 +6,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from onnxopt.artifact import layout
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.errors import OnnxoptError
-from onnxopt.tools.folders.contents import MODEL, OURS
+from onnxopt.tools.folders.contents import MODEL
 
 SCHEMA_VERSION = 1  # of folder.json and of the JSON that the command prints
 
@@ -27,7 +28,7 @@ class FolderModel:
     @property
     def record(self) -> str | None:
         """The folder of its manifest and report in the new folder."""
-        return None if self.manifest is None else f"{OURS}/models/{self.path.removesuffix(MODEL)}.record"
+        return None if self.manifest is None else f"{layout.MODEL_RECORDS}/{self.path.removesuffix(MODEL)}.record"
 
     def to_json(self) -> dict[str, Any]:
         if self.manifest is None:
