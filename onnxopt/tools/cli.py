@@ -16,6 +16,7 @@ import difflib
 import importlib
 import logging
 import os
+import signal
 import traceback
 import warnings
 from typing import Any, NoReturn
@@ -96,8 +97,10 @@ class _Commands(click.Group):
             _fail(ctx, type(error).__name__, str(error), error.exit_code)
         except click.UsageError as error:
             _fail(ctx, "UsageError", f"{error.format_message()} (see onnxopt {ctx.invoked_subcommand or ''} --help)")
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
+        except BrokenPipeError:  # as where the signal ends a program, and not code 1, which has a meaning
+            interrupts.end(signal.SIGPIPE)
         except OSError as error:
             named = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
             _fail(ctx, "OSError", f"{named}{error.strerror or error}")

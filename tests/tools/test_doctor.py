@@ -99,6 +99,7 @@ def test_a_sound_artifact_has_no_problem(made: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "no problems" in done.stdout
     assert "2 calls of 2 functions run as kernels" in done.stdout
+    assert all(line == line.rstrip() for line in done.stdout.splitlines())
 
 
 def test_every_check_is_carried_out(made: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from onnxopt.artifact.summary import counted
 from onnxopt.tools.commands import options
 from onnxopt.tools.doctor import Finding, examine
 
+_LOG_WIDTH = 10_000  # nobody searches a log for a sentence that is cut in the middle
 _STYLES = {"ok": "green", "note": "cyan", "problem": "bold red"}
 
 
@@ -43,7 +46,9 @@ def _print_table(findings: Sequence[Finding]) -> None:
         if finding.fix:
             message.append(f"\nfix: {finding.fix}", style="bold")
         table.add_row(Text(finding.status, style=_STYLES[finding.status]), finding.check, message)
-    console = Console(highlight=False)
-    console.print(table)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _LOG_WIDTH)
+    with console.capture() as captured:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
     problems = sum(f.status == "problem" for f in findings)
-    console.print(f"{problems} problem{'' if problems == 1 else 's'}" if problems else "no problems")
+    click.echo(counted(problems, "problem") if problems else "no problems")
