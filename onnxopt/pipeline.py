@@ -137,7 +137,7 @@ def optimize(
         with phases("load"):
             source = given.load(model, stack.enter_context(temporary_folder()), example_inputs, dynamic_shapes)
             normalize.refuse_optimized(source.model, source.path)
-            original = description.of_source(source)
+            original = description.of_source(source, given.type_in_memory(model))
             pinned = signature.pin(original.traits.inputs, shapes or {})
             options = options._replace(pinned=pinned, typical=signature.typical(original.traits.inputs, pinned))
             calibration, own = (read_data(files, original.traits.inputs) for files in (calibrate, data))

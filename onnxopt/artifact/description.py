@@ -41,13 +41,16 @@ class Original:
     source: Callable[[], manifests.Source]
 
 
-def of_source(source: read.Source) -> Original:
-    """What the manifest and the report say of a model that was just read; its hash is computed in the background."""
+def of_source(source: read.Source, in_memory: str | None = None) -> Original:
+    """What the manifest and the report say of a model that was just read; its hash is computed in the background.
+
+    in_memory: the type of what a program gave in place of a file.
+    """
     model, sha256 = source.model, in_background(lambda: source.sha256)
     header = functools.partial(
         manifests.Source,
-        name=source.path.name,
-        path=str(source.path.absolute()),
+        name=in_memory or source.path.name,
+        path=None if in_memory else str(source.path.absolute()),
         bytes=source.bytes,
         producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
         ir_version=model.ir_version,

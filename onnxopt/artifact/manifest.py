@@ -62,10 +62,13 @@ class File(_Record):
 
 
 class Source(_Record):
-    """The model that was optimized. bytes: with its external data; sha256: of the model file alone."""
+    """The model that was optimized. bytes: with its external data; sha256: of the model file alone.
+
+    path: None where a program gave the model in memory; name is then the type of what was given.
+    """
 
     name: str
-    path: str
+    path: str | None
     sha256: Sha256
     bytes: int
     producer: str

@@ -85,7 +85,13 @@ def as_file(model: Given, folder: Path, example_inputs: Any = None, dynamic_shap
 
 def name_of(model: Given) -> str:
     """What messages call a model."""
-    return str(model) if isinstance(model, (str, os.PathLike)) else f"the given {type(model).__name__}"
+    kind = type_in_memory(model)
+    return str(model) if kind is None else f"the given {kind}"
+
+
+def type_in_memory(model: Given) -> str | None:
+    """The name of the type of a model that is no file, None for paths."""
+    return None if isinstance(model, (str, os.PathLike)) else type(model).__name__
 
 
 def _save_proto(model: onnx.ModelProto, path: Path) -> None:

@@ -164,7 +164,10 @@ def _baseline(artifact: Opened, against: Path | None) -> tuple[Path, Path | None
         return other.model, other.library, f"artifact {against}"
     if against is not None:
         return against, None, f"model {against}"
-    source, original = artifact.manifest.source, Path(artifact.manifest.source.path)
+    source = artifact.manifest.source
+    if source.path is None:
+        return artifact.model, None, f"the artifact's own model without the library (made of a {source.name} in memory)"
+    original = Path(source.path)
     try:
         unchanged = hash_file(original).sha256 == source.sha256
     except OSError:

@@ -81,6 +81,11 @@ def _sides(original: Path, optimized: Path | None) -> tuple[_Side, _Side]:
     if second.manifest is None:
         raise UsageError(f"{original}: is no artifact; give the original and the optimized model")
     source = second.manifest.source
+    if source.path is None:
+        raise UsageError(
+            f"{original}: was made of a {source.name} in memory, so there is no file to compare it with; export that and "
+            f"give the file first"
+        )
     path = Path(source.path)
     if not path.is_file():
         raise UsageError(f"{original}: the model that it was made from is gone ({path}); give that model first")

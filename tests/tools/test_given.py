@@ -40,6 +40,12 @@ def test_a_model_in_memory(form: str, tmp_path: Path) -> None:
     (expected,) = of_file.session(library=False).run(None, FEEDS)
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
     assert proto.SerializeToString() == before  # the caller's message stays as it is
+    source = artifact.manifest.source
+    assert (source.name, source.path) == (type(given).__name__, None)
+    with pytest.raises(onnxopt.UsageError, match=f"was made of a {source.name} in memory, so there is no file"):
+        onnxopt.verify(artifact)
+    measured = onnxopt.bench(artifact, iterations=1)
+    assert measured.against == f"the artifact's own model without the library (made of a {source.name} in memory)"
 
 
 def test_weights_beyond_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

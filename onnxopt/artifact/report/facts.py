@@ -114,7 +114,7 @@ def gather(before: Graph, model: ir.Model, kernels: Sequence[Kernel], sizes: Map
 
 def from_artifact(folder: Path, manifest: Manifest) -> Facts:
     """The facts of an artifact without a report: sources and costs are unknown."""
-    original, before = Path(manifest.source.path), None
+    original, before = Path(manifest.source.path or ""), None
     if original.is_file() and hash_file(original).sha256 == manifest.source.sha256:
         before = count(read.load(original).model)
     model = read.load(folder / layout.MODEL).model

@@ -62,7 +62,8 @@ def next_command(path: Path, manifest: Manifest) -> str:
     if not manifest.kernels:
         return f"next: onnxopt explain {artifact} --all (why nothing was fused)"
     if manifest.verify.status in ("skipped", "not_run"):
-        return f"next: onnxopt verify {shlex.quote(manifest.source.path)} {artifact} (nothing was compared yet)"
+        original = shlex.quote(manifest.source.path or "MODEL")
+        return f"next: onnxopt verify {original} {artifact} (nothing was compared yet)"
     ran_on_gpu = any(row.provider == CUDA and row.kernels for row in manifest.verify.executed or ())
     if manifest.archs and not ran_on_gpu:
         return f"next: onnxopt doctor {artifact} and onnxopt bench {artifact}, on the machine with the GPU that serves"
