@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TypeAlias
+
+StrPath: TypeAlias = str | os.PathLike[str]
 
 _PACKAGE = Path(__file__).resolve().parent
 

@@ -36,6 +36,7 @@ from onnxopt.graph.rewrite.families import GATED_WEIGHTS
 from onnxopt.graph.traits import Traits
 from onnxopt.kinds import KINDS
 from onnxopt.kinds.gemm.widened import FIRST_ARCH
+from onnxopt.paths import StrPath
 from onnxopt.phases import Phases, Progress
 from onnxopt.runtime import archs as chosen_archs
 from onnxopt.runtime import providers, releases
@@ -68,7 +69,7 @@ class Artifact:
 
 def optimize(
     model: Given,
-    output: str | Path,
+    output: StrPath,
     *,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
@@ -80,13 +81,13 @@ def optimize(
     ort_min: str | None = None,
     launch_choices: bool = False,
     progress: Progress | None = None,
-    cache: str | Path | None = None,
+    cache: StrPath | None = None,
     data: Sequence[DataSource] = (),
     emulate: bool = False,
     precision: str | None = None,
     calibrate: Sequence[DataSource] = (),
     keep_float: str | None = None,
-    reference: str | Path | None = None,
+    reference: StrPath | None = None,
     min_sqnr: float | None = None,
     min_cosine: float | None = None,
     min_top1: float | None = None,
@@ -267,7 +268,7 @@ def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check]
     return manifest
 
 
-def _check_goals(goals: Goals, want: lowered.Asked | None, reference: str | Path | None, verify: bool) -> None:
+def _check_goals(goals: Goals, want: lowered.Asked | None, reference: StrPath | None, verify: bool) -> None:
     """UsageError where what outputs have to keep against float32 has no float32 model, or is not measured."""
     names = [*goals.given, *(["reference"] if reference is not None else [])]
     if names and not verify:

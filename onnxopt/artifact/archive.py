@@ -21,13 +21,14 @@ from onnxopt.artifact.folder import check_output, staging, temporary_files
 from onnxopt.artifact.manifest import File
 from onnxopt.artifact.signing import Head
 from onnxopt.errors import ArtifactError, UsageError
+from onnxopt.paths import StrPath
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first that a zip can hold
 _LARGEST_MANIFEST = 256 << 20  # bytes; it is read before anything says how long it should be
 _UNIX, _PLAIN_FILE = 3, 0o100644 << 16
 
 
-def pack(artifact: str | Path, output: str | Path) -> Path:
+def pack(artifact: StrPath, output: StrPath) -> Path:
     """Write the artifact folder `artifact` as the new file `output`; the same artifact always gives the same bytes.
 
     The archive holds the signature too, and no file that the manifest does not list. ArtifactError where a file is not
@@ -66,7 +67,7 @@ def _entry(archive: zipfile.ZipFile, name: str, size: int) -> Iterator[IO[bytes]
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def unpack(archive: str | Path, output: str | Path) -> Path:
+def unpack(archive: StrPath, output: StrPath) -> Path:
     """Make the artifact folder `output` from an archive: whole, with every hash checked, or not at all.
 
     ArtifactError names the entry that is missing, changed or not of the artifact, and where the artifact is not signed

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxopt import files
 from onnxopt.errors import ArtifactError, UsageError
+from onnxopt.paths import StrPath
 
 if TYPE_CHECKING:
     import minisign
@@ -70,7 +71,7 @@ def generate_key() -> SecretKey:
 # --- reading keys ----------------------------------------------------------------------------------------------------
 
 
-def read_public_key(source: str | Path) -> PublicKey:
+def read_public_key(source: StrPath) -> PublicKey:
     """A public key: the path of a .pub file, or its base64 line itself. UsageError where it is neither."""
     text, library = str(source), _library()
     is_path = len(text) < 256 and "\0" not in text and Path(text).exists()
@@ -85,7 +86,7 @@ def read_public_key(source: str | Path) -> PublicKey:
     return PublicKey(key.to_base64().decode())
 
 
-def read_secret_key(path: str | Path, password: str | None = None) -> SecretKey:
+def read_secret_key(path: StrPath, password: str | None = None) -> SecretKey:
     """The secret key of a minisign key file. UsageError where it is none, or the password is missing or wrong."""
     path, library = Path(path), _library()
     key = _parsed_secret_key(path)

@@ -16,6 +16,7 @@ from onnxopt.artifact.contents import HeldFolder
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.signing import Head
 from onnxopt.errors import ArtifactError, UsageError
+from onnxopt.paths import StrPath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Signature:
     files: int
 
 
-def open_artifact(path: str | Path, *, public_key: str | Path | None = None) -> Opened:
+def open_artifact(path: StrPath, *, public_key: StrPath | None = None) -> Opened:
     """Check an artifact folder, or an archive of `onnxopt pack`: its signature, its manifest, then every file's hash.
 
     public_key: minisign's, as a path or its base64 line; the artifact must then be signed by it. Default: the
@@ -61,7 +62,7 @@ def open_artifact(path: str | Path, *, public_key: str | Path | None = None) -> 
 
 
 @contextlib.contextmanager
-def opened(path: str | Path, *, public_key: str | Path | None = None) -> Iterator[tuple[Opened, HeldFolder]]:
+def opened(path: StrPath, *, public_key: StrPath | None = None) -> Iterator[tuple[Opened, HeldFolder]]:
     """The same, and the folder whose files were hashed, which stays the same folder until the block ends."""
     head = _head(Path(path))
     comment = signing.check_head(head, public_key)
@@ -91,7 +92,7 @@ def _held_unpacked(head: Head, manifest: Manifest, stack: contextlib.ExitStack) 
     return held_folder
 
 
-def read_manifest(path: str | Path) -> Manifest:
+def read_manifest(path: StrPath) -> Manifest:
     """The manifest of an artifact folder or archive, whose other files are not looked at.
 
     ArtifactError where it is damaged, or not signed as ONNXOPT_PUBLIC_KEY asks.
@@ -101,7 +102,7 @@ def read_manifest(path: str | Path) -> Manifest:
     return head.parsed()
 
 
-def verify_signature(artifact: str | Path, *, public_key: str | Path | None = None) -> Signature:
+def verify_signature(artifact: StrPath, *, public_key: StrPath | None = None) -> Signature:
     """Check an artifact folder, or an archive of `onnxopt pack`: its signature, then every file's hash.
 
     public_key: minisign's, as a path or its base64 line; default: the environment variable ONNXOPT_PUBLIC_KEY.

@@ -27,6 +27,7 @@ from onnxopt.artifact import layout, private
 from onnxopt.artifact.contents import HeldFolder
 from onnxopt.artifact.open import Opened, opened
 from onnxopt.errors import ArtifactError, UsageError
+from onnxopt.paths import StrPath
 from onnxopt.runtime import configuration as configurations
 from onnxopt.runtime import releases
 from onnxopt.runtime.configuration import Configuration, configuration_for
@@ -41,14 +42,14 @@ _ATTEMPTS = 3  # a deployment may replace the artifact meanwhile
 
 
 def load(
-    path: str | Path,
+    path: StrPath,
     *,
     providers: Sequence[str | tuple[str, dict[str, Any]]] | None = None,
     session_options: ort.SessionOptions | None = None,
     library: bool = True,
     cuda_graph: bool = False,
     configuration: str | None = None,
-    public_key: str | Path | None = None,
+    public_key: StrPath | None = None,
 ) -> Session:
     """Open an artifact, a folder or an archive of `onnxopt pack`, after checking every file's hash.
 

@@ -19,6 +19,7 @@ from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.minisign import PublicKey, SecretKey
 from onnxopt.errors import ArtifactError, UsageError
+from onnxopt.paths import StrPath
 
 PUBLIC_KEY_VARIABLE = "ONNXOPT_PUBLIC_KEY"
 
@@ -60,7 +61,7 @@ def head_of_folder(folder: Path) -> Head:
         raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def check_head(head: Head, public_key: str | Path | None = None) -> str | None:
+def check_head(head: Head, public_key: StrPath | None = None) -> str | None:
     """Check an artifact's signature by `public_key`, by default the environment's key.
 
     Returns the trusted comment; None where neither key is set, so that no signature is asked for. SignatureError where
@@ -77,7 +78,7 @@ def check_head(head: Head, public_key: str | Path | None = None) -> str | None:
         raise SignatureError(str(error)) from None
 
 
-def required_key(public_key: str | Path | None) -> PublicKey | None:
+def required_key(public_key: StrPath | None) -> PublicKey | None:
     """The key that artifacts must be signed with: `public_key`, else the environment's, else None.
 
     public_key: the path of a .pub file, or its base64 line. UsageError where it is neither.
@@ -86,7 +87,7 @@ def required_key(public_key: str | Path | None) -> PublicKey | None:
     return minisign.read_public_key(source) if source else None
 
 
-def sign(artifact: str | Path, key: SecretKey, *, trusted_comment: str | None = None, replace: bool = False) -> Path:
+def sign(artifact: StrPath, key: SecretKey, *, trusted_comment: str | None = None, replace: bool = False) -> Path:
     """Sign an artifact folder after checking every hash; returns the signature's path.
 
     trusted_comment: one line that the signature covers, default time and file name. replace: also where the artifact is

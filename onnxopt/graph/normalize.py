@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 import onnx
@@ -35,6 +34,7 @@ from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
 from onnxopt.graph.passes.simplified_norms import SimplifiedNormsPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.passes.whole_resizes import WholeResizesPass
+from onnxopt.paths import StrPath
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
 _FUNCTIONS_IR_VERSION = 8  # oldest with model-local functions, which outline makes
@@ -52,7 +52,7 @@ class Normalized:
     notes: tuple[str, ...]
 
 
-def refuse_optimized(model: ir.Model, where: str | Path = "the model") -> None:
+def refuse_optimized(model: ir.Model, where: StrPath = "the model") -> None:
     """Raise ModelError where onnxopt wrote the model. where: how the message calls it, such as its path."""
     if MARK in model.metadata_props or any(fused_domain.holds_fused(domain) for domain, _, _ in model.functions):
         raise ModelError(f"{where}: is optimized by onnxopt already; give the original model")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import UsageError
+from onnxopt.paths import StrPath
 from onnxopt.runtime import devices, gpus, graph_session, providers
 from onnxopt.runtime.sessions import CPU, CUDA, RunError, cuda_is_usable, one_line
 
@@ -39,7 +40,7 @@ class Configuration:
         return None if graph is None else tuple((row["node"], row["reason"]) for row in graph["blocking"])
 
 
-def configuration_for(artifact: str | Path, provider: str | None = None) -> Configuration:
+def configuration_for(artifact: StrPath, provider: str | None = None) -> Configuration:
     """The configuration of an artifact folder that onnxopt.load takes on this machine.
 
     provider: ONNX Runtime's name of the CUDA or the CPU provider, default CUDA where this ONNX Runtime has it and the
@@ -58,7 +59,7 @@ def configuration_for(artifact: str | Path, provider: str | None = None) -> Conf
     return _read(folder, name, reason, device)
 
 
-def named(artifact: str | Path, name: str) -> Configuration:
+def named(artifact: StrPath, name: str) -> Configuration:
     """Configuration `name` ("h200.tensorrt") of an artifact. UsageError where there is none of that name."""
     folder = Path(artifact)
     if not providers.path(folder, name).is_file():

@@ -14,6 +14,7 @@ from onnxopt.artifact.open import Opened, open_artifact
 from onnxopt.errors import ModelError, UsageError, VerificationError
 from onnxopt.graph import read, signature
 from onnxopt.graph import traits as model_traits
+from onnxopt.paths import StrPath
 from onnxopt.phases import Progress, silent
 from onnxopt.runtime import configuration, devices, footprint, sessions
 from onnxopt.runtime.bound_run import BoundRun
@@ -30,9 +31,9 @@ _SIDES = ("before", "artifact")
 
 
 def bench(
-    artifact: str | Path,
+    artifact: StrPath,
     *,
-    against: str | Path | None = None,
+    against: StrPath | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     provider: str | None = None,
     iterations: int | None = None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from onnxopt.artifact import layout
 from onnxopt.artifact.manifest import Kernel, Manifest
@@ -32,6 +31,7 @@ from onnxopt.kinds import KINDS
 from onnxopt.kinds.attention.kind import ATTENTION
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.kinds.gemm.kind import GEMM
+from onnxopt.paths import StrPath
 from onnxopt.program.attention import CODES
 from onnxopt.program.gemm import FLOAT8
 from onnxopt.runtime.predicted import ERROR
@@ -47,7 +47,7 @@ _MULTI_HEAD = "MultiHeadAttention"
 _LIBRARIES = {kind.name: kind.library for kind in KINDS if kind.library}
 
 
-def explain(artifact: str | Path, *, kernels: bool = False, every_refusal: bool = False) -> str:
+def explain(artifact: StrPath, *, kernels: bool = False, every_refusal: bool = False) -> str:
     """What an artifact fuses, what that saves, and why other nodes were not fused, as text.
 
     kernels: say of each kernel its entry points, and the shapes of each place, after the ten that save most.

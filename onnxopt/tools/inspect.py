@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-from pathlib import Path
 
 from onnx_ir.passes.common import TopologicalSortPass
 
@@ -13,6 +12,7 @@ from onnxopt.fusion.eligibility import is_elementwise
 from onnxopt.graph import read, signature
 from onnxopt.graph.cuda_graph_obstacles import blocking_nodes, host_nodes
 from onnxopt.graph.signature import Tensor
+from onnxopt.paths import StrPath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ModelSummary:
     cuda_graph: tuple[tuple[str, str], ...]
 
 
-def inspect(path: str | Path) -> ModelSummary:
+def inspect(path: StrPath) -> ModelSummary:
     """Read and count a model. ModelError where it cannot be read."""
     source = read.load(path)
     model = source.model

@@ -11,13 +11,14 @@ from onnxopt.artifact.manifest import ReferenceQuality
 from onnxopt.artifact.open import open_artifact
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
+from onnxopt.paths import StrPath
 from onnxopt.verification.quality import Goals, Quality
 from onnxopt.verification.user_data import DataSource, check_alone, read_data
 
 
 def quality(
-    reference: str | Path,
-    model: str | Path,
+    reference: StrPath,
+    model: StrPath,
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     providers: Sequence[str] | None = None,
@@ -36,8 +37,8 @@ def quality(
 
 
 def compare_with(
-    reference: str | Path,
-    model: str | Path,
+    reference: StrPath,
+    model: StrPath,
     goals: Goals,
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,

@@ -11,9 +11,10 @@ from onnxopt.artifact.open import open_artifact
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
 from onnxopt.errors import UsageError
+from onnxopt.paths import StrPath
 
 
-def report(artifact: str | Path, *, bench: Sequence[str | Path] = (), output: str | Path | None = None) -> Path:
+def report(artifact: StrPath, *, bench: Sequence[StrPath] = (), output: StrPath | None = None) -> Path:
     """Write the report of an artifact again with measurements added, and return its path.
 
     bench: files that `onnxopt bench --json` printed (one result or a list); a result replaces an earlier one of the

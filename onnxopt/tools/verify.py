@@ -15,6 +15,7 @@ from onnxopt.artifact.report import page
 from onnxopt.errors import UsageError
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
+from onnxopt.paths import StrPath
 from onnxopt.phases import Progress, silent
 from onnxopt.verification.emulation import gcc
 from onnxopt.verification.emulation.emulate import EmulatedKernel
@@ -25,8 +26,8 @@ from onnxopt.verification.verify import VerificationReport, references, verify_m
 
 
 def verify(
-    original: str | Path,
-    optimized: str | Path | None = None,
+    original: StrPath,
+    optimized: StrPath | None = None,
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     providers: Sequence[str] | None = None,
@@ -83,8 +84,8 @@ def _sides(original: Path, optimized: Path | None) -> tuple[_Side, _Side]:
     source = second.manifest.source
     if source.path is None:
         raise UsageError(
-            f"{original}: was made of a {source.name} in memory, so there is no file to compare it with; export that and "
-            f"give the file first"
+            f"{original}: was made of a {source.name} in memory, so there is no file to compare it with; export that "
+            "and give the file first"
         )
     path = Path(source.path)
     if not path.is_file():

@@ -28,6 +28,7 @@ from onnxopt.artifact.folder import check_output, copy_checked, data_files, stag
 from onnxopt.artifact.manifest import File
 from onnxopt.artifact.open import Opened, open_artifact
 from onnxopt.errors import UsageError
+from onnxopt.paths import StrPath
 from onnxopt.runtime import providers
 
 SUFFIX = ".ortpackage"
@@ -38,7 +39,7 @@ _INFO = "ort_info.json"
 _FORBIDDEN = ("session.optimized_model_filepath", "session.enable_profiling")
 
 
-def export_ort_package(artifact: str | Path, output: str | Path, *, name: str | None = None) -> Path:
+def export_ort_package(artifact: StrPath, output: StrPath, *, name: str | None = None) -> Path:
     """Write an artifact as the new model package folder `output`, which must end in .ortpackage; returns its path.
 
     name: of the component, default that of the original's file. ArtifactError where the artifact is damaged,

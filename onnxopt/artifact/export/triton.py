@@ -28,6 +28,7 @@ from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.graph import read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.signature import Tensor
+from onnxopt.paths import StrPath
 from onnxopt.runtime import providers, sessions
 from onnxopt.runtime.sessions import CPU, CUDA, NodeArg
 from onnxopt.verification import samples
@@ -52,8 +53,8 @@ _TENSORRT_DEFAULTS = {
 
 
 def export_triton(
-    artifact: str | Path,
-    repository: str | Path,
+    artifact: StrPath,
+    repository: StrPath,
     *,
     name: str | None = None,
     tensorrt: bool = False,

@@ -21,6 +21,7 @@ import pydantic
 
 from onnxopt.artifact import lowered
 from onnxopt.errors import UsageError
+from onnxopt.paths import StrPath
 from onnxopt.runtime import archs, releases
 from onnxopt.tools.batching.jobs import Job, Needs, names, sources
 from onnxopt.verification.quality import Goals
@@ -82,7 +83,7 @@ class Config(pydantic.BaseModel):
     models: list[Entry] = pydantic.Field(min_length=1)
 
 
-def jobs_of(models: Sequence[str | Path], out_dir: Path) -> list[Job]:
+def jobs_of(models: Sequence[StrPath], out_dir: Path) -> list[Job]:
     """The jobs that a configuration file, or paths and patterns, name; the outputs lie in `out_dir`.
 
     UsageError where the file is wrong, a path does not exist, or two outputs would have one name.

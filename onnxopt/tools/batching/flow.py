@@ -14,6 +14,7 @@ from typing import Any
 
 from onnxopt import leftovers
 from onnxopt.errors import UsageError
+from onnxopt.paths import StrPath
 from onnxopt.tools.batching import config, local, on_ray, work
 from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.batching.state import SCHEMA_VERSION, Action, State, key_of, read_state
@@ -41,9 +42,9 @@ class BatchResult:
         return {"schema_version": SCHEMA_VERSION, "models": [outcome.to_json() for outcome in self.models]}
 
 
-def plan(models: str | Path | Sequence[str | Path], out_dir: str | Path) -> list[tuple[Job, Action]]:
+def plan(models: StrPath | Sequence[StrPath], out_dir: StrPath) -> list[tuple[Job, Action]]:
     """What a batch would do, without doing it. "again": it changed or failed. "refused": its output is in the way."""
-    given = [models] if isinstance(models, (str, Path)) else list(models)
+    given = [models] if isinstance(models, (str, os.PathLike)) else list(models)
     if not given:
         raise UsageError("no model: give a configuration file, models or patterns")
     state = read_state(Path(out_dir))
@@ -51,8 +52,8 @@ def plan(models: str | Path | Sequence[str | Path], out_dir: str | Path) -> list
 
 
 def batch(
-    models: str | Path | Sequence[str | Path],
-    out_dir: str | Path,
+    models: StrPath | Sequence[StrPath],
+    out_dir: StrPath,
     *,
     jobs: int | None = None,
     ray: str | None = None,

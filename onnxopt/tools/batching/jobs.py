@@ -12,6 +12,7 @@ from typing import Any
 
 from onnxopt.artifact import layout
 from onnxopt.errors import UsageError
+from onnxopt.paths import StrPath
 
 _MODEL = ".onnx"
 
@@ -47,7 +48,7 @@ class Job:
         return self.tune is not None or self.bench
 
 
-def sources(paths: Sequence[str | Path], out_dir: Path, folder: Path = Path()) -> list[Path]:
+def sources(paths: Sequence[StrPath], out_dir: Path, folder: Path = Path()) -> list[Path]:
     """The models and folders that paths and patterns (models/**/*.onnx) name, each once, in order.
 
     folder: where relative ones begin. A pattern takes files, and one that ends with / folders; it takes none of

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from onnxopt import onnxruntime_package
 from onnxopt.errors import UsageError
+from onnxopt.paths import StrPath
 from onnxopt.runtime.sessions import one_line
 from onnxopt.tools.doctor import artifact, graphs, machine, placement, runtime
 from onnxopt.tools.doctor.finding import Finding, Subject
@@ -30,7 +31,7 @@ ARTIFACT: tuple[Callable[[Subject], Iterable[Finding]], ...] = (
 _REPORT = "please report it, with what is printed here"
 
 
-def examine(path: str | Path | None = None) -> list[Finding]:
+def examine(path: StrPath | None = None) -> list[Finding]:
     """Examine this machine, and the artifact folder `path` if there is one; returns a finding for each check.
 
     UsageError where there is no such folder. An artifact with damaged files is not run.

@@ -17,6 +17,7 @@ from onnxopt import pipeline
 from onnxopt.artifact.folder import check_output, staging
 from onnxopt.errors import OnnxoptError, UsageError
 from onnxopt.graph import read, signature
+from onnxopt.paths import StrPath
 from onnxopt.phases import Progress
 from onnxopt.tools.folders import assemble
 from onnxopt.tools.folders.contents import Contents, contents_of
@@ -28,8 +29,8 @@ _Shapes = Mapping[str, tuple[int, ...]]
 
 
 def optimize_folder(
-    folder: str | Path,
-    output: str | Path,
+    folder: StrPath,
+    output: StrPath,
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,

@@ -20,6 +20,7 @@ from onnxopt.graph import normalize, read, write
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.traits import Traits
+from onnxopt.paths import StrPath
 from onnxopt.phases import Progress, silent
 from onnxopt.runtime.sessions import CPU, RunError
 from onnxopt.tools.quantization import formats, lowering, products, times, timing
@@ -40,8 +41,8 @@ MARK = "onnxopt.quantized"
 
 
 def quantize(
-    model: str | Path,
-    output: str | Path,
+    model: StrPath,
+    output: StrPath,
     *,
     format: str,
     calibrate: Sequence[DataSource] = (),
@@ -56,7 +57,7 @@ def quantize(
     min_top5: float | None = None,
     max_kl: float | None = None,
     gpu: str | None = None,
-    measured: Sequence[str | Path] = (),
+    measured: Sequence[StrPath] = (),
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
 ) -> Quantized:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onnxopt.errors import UsageError
+from onnxopt.paths import StrPath
 from onnxopt.runtime.gpus import Gpu, catalogue, find_gpu
 
 _PRODUCT = re.compile(r"(?P<dtype>\w+)( to \w+)? m(?P<m>\d+) n(?P<n>\d+) k(?P<k>\d+)(?! batch)\b")
@@ -23,7 +24,7 @@ class Timing:
     measured: Mapping[_Key, float] = dataclasses.field(default_factory=dict)
 
 
-def timing(gpu: str | None, measured: Sequence[str | Path]) -> Timing | None:
+def timing(gpu: str | None, measured: Sequence[StrPath]) -> Timing | None:
     """What is known of times on the GPU with this key of the catalogue, or on that of the files of `tune`.
 
     None where neither is given. UsageError for a GPU that the catalogue lacks, and for files that `tune` did not write,

@@ -20,6 +20,7 @@ from onnxopt.artifact.minisign import SecretKey
 from onnxopt.artifact.open import Opened, open_artifact
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph import read
+from onnxopt.paths import StrPath
 from onnxopt.runtime import devices, gpus, sessions
 from onnxopt.runtime.configuration import Configuration, configuration_for
 from onnxopt.runtime.providers import facts as model_facts
@@ -40,7 +41,7 @@ _COMPARISON_SHARE = 0.08
 
 
 def tune(
-    artifact: str | Path,
+    artifact: StrPath,
     *,
     budget: float = 300.0,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
@@ -105,7 +106,7 @@ def tune(
     )
 
 
-def _opened(artifact: str | Path, budget: float) -> Opened:
+def _opened(artifact: StrPath, budget: float) -> Opened:
     opened = open_artifact(artifact)
     if not Path(artifact).is_dir():
         raise UsageError(f"{artifact}: tune writes into an artifact folder; unpack it first")
