@@ -89,6 +89,8 @@ class Place(_Record):
 _IN_CHANNELS_LAST = frozenset(
     {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "InstanceNormalization", "GroupNormalization"}
 )
+# How the product begins that a 1x1 convolution is whose weight each sample has for itself (graph/layout/gated_weights.py).
+_OF_SAMPLES = ("Transpose", "Reshape", "MatMul", "Reshape", "Transpose")
 
 
 class Kernel(_Record):
@@ -106,7 +108,7 @@ class Kernel(_Record):
     @property
     def operators(self) -> tuple[str, ...]:
         """For people: ops without those that only turn tensors between NCHW and channels last, which no kernel runs."""
-        if _IN_CHANNELS_LAST.isdisjoint(self.ops):
+        if _IN_CHANNELS_LAST.isdisjoint(self.ops) and self.ops[: len(_OF_SAMPLES)] != _OF_SAMPLES:
             return self.ops
         return tuple(op for op in self.ops if op not in ("Transpose", "Reshape"))
 

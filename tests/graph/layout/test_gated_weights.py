@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt import pipeline
+from onnxopt.artifact.manifest import Kernel
 from onnxopt.graph import rewrite
 from onnxopt.graph.rewrite.families import GATED_WEIGHTS
 from onnxopt.runtime import sessions
@@ -77,6 +78,16 @@ def test_artifacts_for_cpus_keep_their_gates(tmp_path: Path) -> None:
     onnx.save(ir.to_proto(model(BODY, INPUT, constants=CONSTANTS)), tmp_path / "m.onnx")
     made = pipeline.optimize(tmp_path / "m.onnx", tmp_path / "out", archs=(), verify=False)
     assert not made.manifest.rewrites.get(GATED_WEIGHTS)
+
+
+def test_people_read_of_the_product_without_its_layout() -> None:
+    made = Kernel(
+        name="MatMulAdd_0", kind="gemm", ops=("Transpose", "Reshape", "MatMul", "Reshape", "Transpose", "Add"), inputs=(),
+        outputs=(), cpu=False, variants=(), sites=(),
+    )  # fmt: skip
+    assert made.operators == ("MatMul", "Add")
+    own = made.model_copy(update={"ops": ("Transpose", "MatMul", "Reshape")})
+    assert own.operators == own.ops
 
 
 @pytest.mark.gpu
