@@ -89,7 +89,7 @@ class Place(_Record):
 _IN_CHANNELS_LAST = frozenset(
     {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "InstanceNormalization", "GroupNormalization"}
 )
-# How the product begins that a 1x1 convolution is whose weight each sample has for itself (graph/layout/gated_weights.py).
+# How the product begins that a 1x1 convolution with a weight for each sample is (graph/layout/gated_weights.py).
 _OF_SAMPLES = ("Transpose", "Reshape", "MatMul", "Reshape", "Transpose")
 
 

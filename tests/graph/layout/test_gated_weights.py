@@ -82,8 +82,8 @@ def test_artifacts_for_cpus_keep_their_gates(tmp_path: Path) -> None:
 
 def test_people_read_of_the_product_without_its_layout() -> None:
     made = Kernel(
-        name="MatMulAdd_0", kind="gemm", ops=("Transpose", "Reshape", "MatMul", "Reshape", "Transpose", "Add"), inputs=(),
-        outputs=(), cpu=False, variants=(), sites=(),
+        name="MatMulAdd_0", kind="gemm", ops=("Transpose", "Reshape", "MatMul", "Reshape", "Transpose", "Add"),
+        inputs=(), outputs=(), cpu=False, variants=(), sites=(),
     )  # fmt: skip
     assert made.operators == ("MatMul", "Add")
     own = made.model_copy(update={"ops": ("Transpose", "MatMul", "Reshape")})
