@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the command ends within a second in every step, without a traceback, and leaves nothing."""
+"""Ctrl-C, SIGTERM and SIGPIPE: the command ends within a second in every step, without a traceback, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -141,3 +141,12 @@ def test_from_python_the_exception_comes_at_once() -> None:
     assert time.monotonic() - started < 0.4
     time.sleep(0.7)
     assert len(begun) <= (os.cpu_count() or 1)
+
+
+def test_a_reader_that_goes_away_is_no_finding() -> None:
+    """Code 1 of doctor says that there are problems."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "onnxopt", "doctor"], stdout=writer, stderr=subprocess.PIPE, cwd=ROOT)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")

@@ -21,6 +21,7 @@ from onnxopt.graph.shapes.infer import Knowledge
 
 _BOUNDED = frozenset({"Sigmoid", "HardSigmoid"})
 _VIEWS = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Transpose"})
+_MOST_GATE = 1.01  # of a scaled Clip; 1 / 6 is rounded
 # K / (H * W) up to which scaled weights take less time than a scaled map (benchmarks/notes.md).
 _MOST_COLUMNS, _OF_PIXELS = 2, 3
 
@@ -119,11 +120,22 @@ def _is_bounded(gate: ir.Value) -> bool:
         node = node.inputs[0].producer()
     if node is None or node.domain != "":
         return False
-    if node.op_type in ("Mul", "Div") and len(node.inputs) == 2:
-        clipped, factor = node.inputs
-        node = clipped.producer() if clipped is not None and factor is not None and factor.const_value else None
-        return node is not None and node.op_type == "Clip" and node.domain == ""
+    if node.op_type in ("Mul", "Div"):
+        clip = node.inputs[0].producer() if node.inputs[0] is not None else None
+        factor = _scalar(node.inputs[1])
+        if clip is None or clip.op_type != "Clip" or clip.domain != "" or len(clip.inputs) != 3 or not factor:
+            return False
+        ends = [_scalar(value) for value in clip.inputs[1:]]
+        scaled = abs(factor) if node.op_type == "Mul" else 1 / abs(factor)
+        return all(end is not None and abs(end) * scaled <= _MOST_GATE for end in ends)
     return node.op_type in _BOUNDED
+
+
+def _scalar(value: ir.Value | None) -> float | None:
+    """The constant of one element, None for other values."""
+    if value is None or value.const_value is None or value.is_graph_input() or value.const_value.size != 1:
+        return None
+    return float(value.const_value.numpy().reshape(()))
 
 
 def _replace(graph: ir.Graph, gated: _Gated) -> None:

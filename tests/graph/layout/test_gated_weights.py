@@ -59,6 +59,8 @@ def test_a_gate_scales_the_weights(gate: str, behind: str, tmp_path: Path) -> No
     ("body", "inputs"),
     [
         pytest.param(BODY.replace("Sigmoid", "Relu"), INPUT, id="weights could overflow"),
+        pytest.param(BODY.replace("g = Sigmoid(m)", "k = Clip(m, zero) g = Div(k, six)"), INPUT, id="no upper bound"),
+        pytest.param(BODY.replace("g = Sigmoid(m)", "k = Clip(m, zero, six) g = Mul(k, six)"), INPUT, id="up to 36"),
         pytest.param(BODY.replace("v, p, b", "v, w, b"), INPUT, id="3x3"),
         pytest.param(BODY.replace("y = Conv", "y = Conv<strides=[2,2]>"), INPUT, id="stride"),
         pytest.param(BODY + " z = Relu(v)", INPUT, id="the scaled map is read elsewhere"),
