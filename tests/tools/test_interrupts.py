@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGPIPE: the command ends within a second in every step, without a traceback, and leaves nothing."""
+"""Ctrl-C, SIGTERM, SIGPIPE: the command ends within a second in every step, without a traceback, and leaves nothing."""
 
 from __future__ import annotations
 
