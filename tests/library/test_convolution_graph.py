@@ -139,7 +139,7 @@ def test_an_epilogue_without_a_plan_runs_behind_the_convolution(program: Path, t
     assert executed.startswith("10 with") and pack.numbers(1000) == [X, W, Y]
     assert log.starting("add") == ["48 to 4096, 1", "64 to 4096, 1"] and log.starting("activation") == ["1"]
     assert log.starting("activate") == ["4096"]
-    assert log.starting("tensor")[:2] == ["2: 2 16 9 9 strides 1296 1 144 16", "2: 1 16 1 1 strides 16 1 16 16"]
+    assert log.starting("tensor")[::2][:2] == ["2: 2 16 9 9 strides 1296 1 144 16", "2: 1 16 1 1 strides 16 1 16 16"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_slopes_without_a_plan(program: Path, tmp_path: Path) -> None:
     log = drive(program, tmp_path, meaning, shapes, FAKE_REFUSES_EPILOGUES="1")
     words = ("activate", "blend", "add", "multiply")
     assert [line for line in log.lines if line.startswith(words)] == [
-        "activate 8192", "blend -1 0", "add 4096 to 8192, 1", "multiply 8192 48 8192", "activate 4096",
+        "activate 4096 to 8192", "blend -1 0", "add 4096 to 8192, 1", "multiply 8192 48 8192", "activate 4096",
         "add 8192 to 4096, 1",
     ]  # fmt: skip
     log = drive(program, tmp_path, meaning, shapes)

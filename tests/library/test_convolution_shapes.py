@@ -5,6 +5,7 @@ A stand-in for libcudnn.so.9 writes down every call (tests/support/fake_cudnn.py
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from onnxopt.program.window import Window
 from tests.support.fake_cudnn import convolution, drive
 
 PLAN, GRAPH, PACK, TENSOR = 5, 15, 16, 17
-HEURISTIC, KERNEL_CACHE = 4, 34
+HEURISTIC = 4
 X = 1
 
 
@@ -38,33 +39,43 @@ def test_where_shapes_come_and_go_nothing_is_compiled(
     shapes = [[2, 5, 4, 8], [8, 3, 3, 8], [8], [2, 5, 4, 8]][: len(meaning.inputs)]
     log = drive(program, tmp_path, meaning, shapes, soon=soon)
     *_, graph = log.of_kind(GRAPH)
-    assert len(graph.numbers(801)) == operations and 803 not in graph.values
+    assert len(graph.numbers(801)) == operations
     assert [line for line in log.lines if line.startswith(("activate", "add"))] == behind
     (pack,) = [d for d in log.of_kind(PACK) if d.ok]
     in_plan = 3 + ("bias" in fields and not meaning.transposed) + (operations == 3 and "residual" in fields)
     assert len(pack.values[1000]) == in_plan
 
 
-@pytest.mark.parametrize("fixed", ["0", "1"])
-def test_channels_of_wider_tensors_get_a_kernel_of_any_shape(program: Path, tmp_path: Path, fixed: str) -> None:
-    """An older cuDNN has none; then passes follow what is ready, between copies."""
-    meaning = convolution(3, bias=2, activation="silu")
-    shapes = [[2, 5, 4, 8], [8, 3, 3, 8], [8]]
-    log = drive(program, tmp_path, meaning, shapes, soon=True, pixels={"y": 24}, FAKE_FIXED_SHAPES=fixed)
-    *_, graph = [d for d in log.of_kind(GRAPH) if d.ok]
-    *_, plan = log.of_kind(PLAN)
-    of_any_shape = fixed == "0"
-    assert len(graph.numbers(801)) == (3 if of_any_shape else 1)
-    assert (graph.values.get(803) == ["1"]) is of_any_shape
-    assert [d.ok for d in log.of_kind(KERNEL_CACHE)] == [True] * of_any_shape
-    assert (406 in plan.values) is of_any_shape
+@pytest.mark.parametrize(
+    ("fields", "behind"),
+    [
+        ({"activation": "silu"}, ["activate Y to 4096"]),
+        ({"activation": "leaky_relu", "activation_value": 0.5}, ["activate Y", "add Y to 4096, 0"]),
+        ({"activation": "silu", "residual": 3, "residual_last": True}, ["activate Y to 4096", "add 64 to 4096, 1"]),
+        ({"activation": "silu", "residual": 3}, ["add 64 to R, 0", "activate Y to 4096"]),
+    ],
+)
+def test_channels_of_wider_tensors_are_copied_where_nothing_is_compiled(
+    program: Path, tmp_path: Path, fields: dict[str, Any], behind: list[str]
+) -> None:
+    """The last pass writes the result to its place, and reads a residual where it lies."""
+    meaning = convolution(3 + ("residual" in fields), bias=2, **fields)
+    shapes = [[2, 5, 4, 8], [8, 3, 3, 8], [8], [2, 5, 4, 8]][: len(meaning.inputs)]
+    pixels = {"x": 16, "y": 24, "residual": 32}
+    log = drive(program, tmp_path, meaning, shapes, soon=True, pixels=pixels)
+    workspace, x, image = 8192, 16, 768  # bytes: 2 x 5 x 4 x 8 elements of 2, rounded up to 256
+    copied = workspace + image if "residual" in fields and not meaning.residual_last else None
+    y = workspace + image + (image if copied else 0)
+    wanted = [f"add {x} to {workspace}, 0", *(b.replace("Y", str(y)).replace("R", str(copied)) for b in behind)]
+    assert [line for line in log.lines if line.startswith(("activate", "add"))] == wanted
+    assert log.starting("workspace") == [str(y + image - workspace)]
 
 
 def test_a_measured_choice_is_compiled_for_its_shape(program: Path, tmp_path: Path) -> None:
     meaning = convolution(3, bias=2, activation="silu")
     log = drive(program, tmp_path, meaning, [[2, 5, 4, 8], [8, 3, 3, 8], [8]], soon=True, measured=True)
     assert [line.split()[0] for line in log.starting("execute")] == ["42"]
-    assert [803 in graph.values for graph in log.of_kind(GRAPH)] == [False]
+    assert len(log.of_kind(GRAPH)) == 1
 
 
 def test_the_heuristic_is_asked_for_a_power_of_two_of_pixels(program: Path, tmp_path: Path) -> None:
@@ -85,3 +96,28 @@ def test_a_window_that_fits_no_such_shape_is_asked_for_as_it_is(program: Path, t
     log = drive(program, tmp_path, convolution(2, window=Window((9, 1))), [[1, 9, 2, 8], [8, 9, 1, 8]], soon=True)
     (graph,) = log.of_kind(GRAPH)
     assert graph.ok and log.of_kind(HEURISTIC) and log.starting("execute")
+
+
+def test_the_choice_for_a_size_is_kept_for_later_processes(program: Path, tmp_path: Path) -> None:
+    def asked(height: int) -> int:
+        given = {"XDG_CACHE_HOME": str(tmp_path), "ONNXOPT_CACHE_SIZE": "1MB"}
+        log = drive(program, tmp_path, convolution(2), [[1, height, 8, 8], [8, 3, 3, 8]], soon=True, **given)
+        assert [line.split()[0] for line in log.starting("execute")] == ["10"]
+        return len(log.of_kind(HEURISTIC))
+
+    assert [asked(height) for height in (8, 8, 7, 16)] == [1, 0, 0, 1]
+
+
+def test_tune_asks_for_sizes_beside_the_one_that_runs(program: Path, tmp_path: Path) -> None:
+    """What it writes is all that a later process needs."""
+    found = tmp_path / "found.json"
+    shapes = [[1, 8, 8, 8], [8, 3, 3, 8]]
+    log = drive(program, tmp_path, convolution(2), shapes, soon=True, sizes=True, ONNXOPT_CONV_TUNE=str(found))
+    pixels = [t.numbers(902) for t in log.of_kind(TENSOR) if t.numbers(906) == [X]]
+    assert sorted({n * h * w for n, _, h, w in pixels}) == [2**power for power in range(12)]
+    entries = json.loads(found.read_text())["entries"]
+    assert len(entries) == 12 and all(e["engine"] == 10 and e["gpu"] == "H200" for e in entries)
+    assert "float16 x 1x8x8x8 w 8x3x3x8 y 8x8 pads 1x1x1x1" in [e["about"] for e in entries]
+    shapes = [[3, 20, 20, 8], [8, 3, 3, 8]]
+    again = drive(program, tmp_path, convolution(2), shapes, soon=True, ONNXOPT_CONV_TUNE=str(found))
+    assert not again.of_kind(HEURISTIC)

@@ -5,8 +5,7 @@ FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_FI
 others are not; FAKE_REFUSES_EPILOGUES: so are those of graphs with more than one operation. FAKE_NOTES: numerical
 notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask for. FAKE_COMPILED: engines that compile at run
 time. FAKE_ONLY_FALLBACKS: the heuristic offers nothing but fallbacks. FAKE_FAILING: engines whose plans fail when they
-run. The plan of engine 10 as text is "plan of 10". FAKE_FIXED_SHAPES: it knows no graphs of any shape, as before 9.4.
-Kernels of such graphs are "kernels " and a dot each.
+run. The plan of engine 10 as text is "plan of 10".
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _LIBRARY = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-typedef struct { int id, kind, engine, operations, mode, cached; } Descriptor;
-static int made = 0, compiled = 0;
+typedef struct { int id, kind, engine, operations, mode; } Descriptor;
+static int made = 0;
 static int number(const char* name) { const char* text = getenv(name); return text ? atoi(text) : 0; }
 static int listed(const char* name, int wanted) {
   const char* at = getenv(name);
@@ -54,12 +53,10 @@ int cudnnBackendFinalize(Descriptor* d) {
   static int plans = 0;
   int refused = d->kind == 5 && (plans++ < number("FAKE_REFUSES_FIRST") || listed("FAKE_REFUSED", d->engine - 10) ||
                                  (number("FAKE_REFUSES_EPILOGUES") && d->operations > 1));
-  compiled += d->kind == 5 && d->cached && !refused;
   printf("finalize %d %s\n", d->id, refused ? "refused" : "ok");
   return refused ? 4001 : 0;
 }
 int cudnnBackendSetAttribute(Descriptor* d, int name, int type, int64_t count, const void* values) {
-  if (name == 803 && number("FAKE_FIXED_SHAPES")) return 2002;
   printf("set %d name %d type %d:", d->id, name, type);
   for (int64_t k = 0; k < count; ++k) {
     if (type == 24) printf("%c", ((const char*)values)[k]);
@@ -76,7 +73,6 @@ int cudnnBackendSetAttribute(Descriptor* d, int name, int type, int64_t count, c
     } else printf(" %d", ((const int*)values)[k]);
   }
   if (name == 405) sscanf((const char*)values, "plan of %d", &d->engine);
-  if (name == 406) d->cached = 1;
   if (name == 200) d->mode = *(const int*)values;
   if (name == 801) d->operations = (int)count;
   if (name == 1301) d->engine = (int)*(const int64_t*)values;
@@ -101,9 +97,6 @@ int cudnnBackendGetAttribute(Descriptor* d, int name, int type, int64_t wanted, 
     char text[32];
     *count = snprintf(text, sizeof(text), "plan of %d", d->engine);
     if (wanted) memcpy(values, text, wanted);
-  } else if (name == 2402) {
-    *count = snprintf(NULL, 0, "kernels %.*s", compiled, "................");
-    if (wanted) memcpy(values, "kernels ................", wanted);
   } else if (name == 402) { *(int64_t*)values = number("FAKE_WORKSPACE");
   } else if (name == 1303 || name == 1305) {
     *count = 0;
@@ -140,7 +133,7 @@ int cudnnSetActivationDescriptor(void* a, int mode, int nan, double c) {
   return 0;
 }
 int cudnnActivationForward(void* h, void* a, const float* p, void* xt, void* x, const float* q, void* yt, void* y) {
-  printf("activate %lld\n", (long long)y);
+  printf(x == y ? "activate %lld\n" : "activate %lld to %lld\n", (long long)x, (long long)y);
   if (*p != 1 || *q != 0) printf("blend %g %g\n", *p, *q);
   return 0;
 }
@@ -198,15 +191,17 @@ int main(int count, char** arguments) {
     if (api == nullptr) throw Error("no stand-in");
     cuda::EngineChoice choice{42, {{3, 7}, {5, 1}}};
     const auto context = reinterpret_cast<cuda::Context>(8);
+    const cuda::PlanDevice device{"H200", "H200 9.0"};
     const auto preference = json["soon"].get<bool>() ? cuda::Preference::kSoonest : cuda::Preference::kFastest;
     const auto* measured = json["measured"].get<bool>() ? &choice : nullptr;
-    const auto ready = cuda::ReadyFor(*api, context, "H200", problem, measured, preference);
-    if (ready != cuda::ReadyFor(*api, context, "H200", problem, measured, preference)) throw Error("built twice");
+    const auto ready = cuda::ReadyFor(*api, context, device, problem, measured, preference);
+    if (ready != cuda::ReadyFor(*api, context, device, problem, measured, preference)) throw Error("built twice");
+    if (json["sizes"].get<bool>()) cuda::ChooseForSizes(*api, context, device.name, problem);
     if (json["threads"].get<int>() > 0) {
       std::vector<std::shared_ptr<cuda::PendingConvolution>> all;
       for (int k = 0; k < json["threads"].get<int>(); ++k) {
         all.push_back(cuda::PendingConvolution::Start([&] {
-          return cuda::ReadyFor(*api, reinterpret_cast<cuda::Context>(16), "H200", problem, nullptr, preference);
+          return cuda::ReadyFor(*api, reinterpret_cast<cuda::Context>(16), device, problem, nullptr, preference);
         }));
       }
       for (const auto& pending : all) {
@@ -339,6 +334,7 @@ def drive(
     soon: bool = False,
     ready: bool = False,
     offers: bool = False,
+    sizes: bool = False,
     threads: int = 0,
     handles: bool = False,
     pixels: dict[str, int] | None = None,
@@ -346,11 +342,11 @@ def drive(
 ) -> Log:
     """Drive the library's code with a meaning and the shapes of its inputs.
 
-    pixels: elements from one pixel of x, residual or y to the next, where it is a part. variables: of the environment.
+    sizes: asks the heuristic for other sizes too, as `tune` does. pixels: elements from one pixel of x, residual or y to the next, where it is a part. variables: of the environment.
     """
     meaning.verify()
     more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured, "soon": soon, "ready": ready}
-    more |= {"offers": offers, "threads": threads, "handles": handles, "pixels": pixels or {}}
+    more |= {"offers": offers, "sizes": sizes, "threads": threads, "handles": handles, "pixels": pixels or {}}
     (folder / "meaning.json").write_text(json.dumps(meaning.to_json() | more))
     return run(program, folder / "meaning.json", **variables)
 

@@ -19,6 +19,7 @@ from onnxopt.fusion import entry_points
 from onnxopt.graph import normalize, read
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.runtime import providers
+from onnxopt.tools.commands.tune import describe_kernel
 from onnxopt.tools.tuning.kernels import RULES, SECTION, MeasuredKernels
 from tests.support.fusing import fuse, outline
 from tests.support.small_models import CHAIN, write
@@ -90,6 +91,28 @@ def test_plans_of_convolutions_are_a_knob_of_their_own(measured: MeasuredKernels
     assert measured.record()["measured_convolutions"] == [shown]
     beside = measured.library({SECTION: RULES | {"measured_convolutions": "1"}}).with_name("conv_plans.json")
     assert entries(beside) == [faster]
+
+
+def test_every_kind_of_what_was_measured_is_told(measured: MeasuredKernels, tmp_path: Path) -> None:
+    times = {"microseconds": 4.0, "heuristic_microseconds": 5.0}
+    for file, entry in (("gemm_algos", FASTER), ("conv_plans", CONVOLUTION | times), ("launches", LAUNCH)):
+        (tmp_path / f"artifact.tune-h200.{file}.json").write_text(text(entry))
+    told = [describe_kernel(entry) for entries in measured.record().values() for entry in entries]
+    assert told == [
+        "float16 m8 n8 k8: 4.0 us instead of 5.0",
+        "float16 x 1x8x8x8: 4.0 us instead of 5.0",
+        "k of 8: 1.0 us instead of 2.0",
+    ]
+
+
+def test_choices_for_sizes_travel_with_the_artifact_in_any_case(measured: MeasuredKernels, tmp_path: Path) -> None:
+    """They are cuDNN's own, so there is nothing to choose, and nothing to count as measured."""
+    about = {k: v for k, v in CONVOLUTION.items() if k != "convolution"} | {"about": "float16 x 1x8x8x8"}
+    slower = CONVOLUTION | {"microseconds": 5.0, "heuristic_microseconds": 5.0}
+    (tmp_path / "artifact.tune-h200.conv_plans.json").write_text(text(slower, about, about | {"gpu": "NVIDIA L4"}))
+    assert measured.knobs() == []
+    assert entries(measured.library({SECTION: RULES}).with_name("conv_plans.json")) == [about]
+    assert "1 convolutions, 0 of them faster otherwise" in measured.summary()
 
 
 def test_libraries_lie_apart_with_what_each_configuration_wants(measured: MeasuredKernels, tmp_path: Path) -> None:

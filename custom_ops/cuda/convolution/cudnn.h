@@ -39,7 +39,6 @@ constexpr int kPointwiseOperation = 13;
 constexpr int kOperationGraph = 15;
 constexpr int kVariantPack = 16;
 constexpr int kTensor = 17;
-constexpr int kKernelCache = 34;
 
 // cudnnBackendAttributeType_t
 enum class Type : int {
@@ -83,7 +82,6 @@ enum class Name : int {
   kPlanConfig = 401,
   kPlanWorkspace = 402,
   kPlanJson = 405,
-  kPlanKernelCache = 406,
   kKnobType = 600,
   kKnobValue = 601,
   kForwardAlpha = 700,
@@ -104,7 +102,6 @@ enum class Name : int {
   kOperationY = 753,
   kGraphHandle = 800,
   kGraphOperations = 801,
-  kGraphIsOfAnyShape = 803,
   kTensorAlignment = 900,
   kTensorDataType = 901,
   kTensorDims = 902,
@@ -119,8 +116,6 @@ enum class Name : int {
   kEngineIndex = 1301,
   kEngineNumericalNotes = 1303,
   kEngineBehaviorNotes = 1305,
-  kCacheGraph = 2400,
-  kCacheJson = 2402,
 };
 
 constexpr int kCrossCorrelation = 1;  // cudnnConvolutionMode_t

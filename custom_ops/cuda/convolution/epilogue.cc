@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "support/error.h"
@@ -60,12 +61,13 @@ class ActivationOf {
 
   // data = scale * activation(data) + kept * data
   void Run(cudnn::Handle handle, const Tensor& tensor, void* data, float scale = kOne, float kept = kZero) const {
-    Run(handle, tensor, data, data, scale, kept);
+    Run(handle, tensor, data, tensor, data, scale, kept);
   }
   // to = scale * activation(from) + kept * to
-  void Run(cudnn::Handle handle, const Tensor& tensor, const void* from, void* to, float scale, float kept) const {
+  void Run(cudnn::Handle handle, const Tensor& tensor, const void* from, const Tensor& target, void* to,
+           float scale = kOne, float kept = kZero) const {
     const cudnn::Status status =
-        api_.cudnnActivationForward(handle, raw_, &scale, tensor.raw(), from, &kept, tensor.raw(), to);
+        api_.cudnnActivationForward(handle, raw_, &scale, tensor.raw(), from, &kept, target.raw(), to);
     api_.Check(status, "cuDNN does not activate the result of a convolution");
   }
 
@@ -121,34 +123,40 @@ void RunPrelu(const cudnn::Api& api, cudnn::Handle handle, const Tensor& tensor,
               "cuDNN does not add to the result of a convolution");
   };
   const ActivationOf relu(api, cudnn::kActivationRelu);
-  relu.Run(handle, tensor, y, below, kMinusOne, kZero);
+  relu.Run(handle, tensor, y, tensor, below, kMinusOne, kZero);
   add(y, below);
   Product(api).Run(handle, tensor, below, slopes, slope);
   relu.Run(handle, tensor, y);
   add(below, y);
 }
 
-void Activate(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem, const Tensor& tensor,
+// The activation as one function of cuDNN's, where it is one.
+std::optional<ActivationOf> OneStep(const cudnn::Api& api, const Convolution& convolution) {
+  switch (convolution.activation) {
+    case ConvolutionActivation::kRelu:
+      return std::optional<ActivationOf>(std::in_place, api, cudnn::kActivationRelu);
+    case ConvolutionActivation::kSilu:
+      return std::optional<ActivationOf>(std::in_place, api, cudnn::kActivationSwish);
+    case ConvolutionActivation::kClip:
+      return std::optional<ActivationOf>(std::in_place, api, cudnn::kActivationClippedRelu,
+                                         convolution.activation_value);
+    default:
+      return std::nullopt;
+  }
+}
+
+// The others, in place.
+void RunSteps(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem, const Tensor& tensor,
               const ConvolutionPointers& at, void* scratch) {
   const Convolution& convolution = problem.convolution;
-  void* const y = at.y;
-  const float value = convolution.activation_value;
-  switch (convolution.activation) {
-    case ConvolutionActivation::kNone:
-      return;
-    case ConvolutionActivation::kRelu:
-      return ActivationOf(api, cudnn::kActivationRelu).Run(handle, tensor, y);
-    case ConvolutionActivation::kSilu:
-      return ActivationOf(api, cudnn::kActivationSwish).Run(handle, tensor, y);
-    case ConvolutionActivation::kClip:
-      return ActivationOf(api, cudnn::kActivationClippedRelu, value).Run(handle, tensor, y);
-    case ConvolutionActivation::kLeakyRelu:
-      return ActivationOf(api, cudnn::kActivationRelu).Run(handle, tensor, y, kOne - value, value);
-    case ConvolutionActivation::kHardSwish:
-      return RunHardSwish(api, handle, tensor, y, scratch);
-    case ConvolutionActivation::kPrelu:
-      return RunPrelu(api, handle, tensor, Tensor(api, convolution.dtype, 1, 1, 1, problem.sizes.k, problem.sizes.k), y,
-                      at.slope, scratch);
+  if (convolution.activation == ConvolutionActivation::kLeakyRelu) {
+    const float slope = convolution.activation_value;
+    ActivationOf(api, cudnn::kActivationRelu).Run(handle, tensor, at.y, kOne - slope, slope);
+  } else if (convolution.activation == ConvolutionActivation::kHardSwish) {
+    RunHardSwish(api, handle, tensor, at.y, scratch);
+  } else if (convolution.activation == ConvolutionActivation::kPrelu) {
+    const Tensor slopes(api, convolution.dtype, 1, 1, 1, problem.sizes.k, problem.sizes.k);
+    RunPrelu(api, handle, tensor, slopes, at.y, at.slope, scratch);
   }
 }
 
@@ -163,21 +171,35 @@ std::int64_t EpilogueScratch(const ConvolutionProblem& problem) {
 }
 
 void RunEpilogue(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                 const ConvolutionPointers& at, void* scratch) {
+                 const ConvolutionPointers& at, const PixelsAt& to, void* scratch) {
   const Convolution& convolution = problem.convolution;
   const ConvolutionSizes& s = problem.sizes;
   const Tensor y(api, convolution.dtype, s.n, s.output_h, s.output_w, s.k, s.y_pixel);
-  const auto add = [&](const Tensor& tensor, const void* data) {
-    const cudnn::Status status = api.cudnnAddTensor(handle, &kOne, tensor.raw(), data, &kOne, y.raw(), at.y);
+  const Tensor target(api, convolution.dtype, s.n, s.output_h, s.output_w, s.k, to.pixel);
+  const auto add = [&](const Tensor& tensor, const void* data, const Tensor& sum, void* at_sum) {
+    const cudnn::Status status = api.cudnnAddTensor(handle, &kOne, tensor.raw(), data, &kOne, sum.raw(), at_sum);
     api.Check(status, "cuDNN does not add to the result of a convolution");
   };
-  const auto add_residual = [&] {
-    add(Tensor(api, convolution.dtype, s.n, s.output_h, s.output_w, s.k, s.residual_pixel), at.residual);
+  const auto add_residual = [&](const Tensor& sum, void* at_sum) {
+    add(Tensor(api, convolution.dtype, s.n, s.output_h, s.output_w, s.k, s.residual_pixel), at.residual, sum, at_sum);
   };
-  if (at.bias != nullptr) add(Tensor(api, convolution.dtype, 1, 1, 1, s.k, s.k), at.bias);
-  if (at.residual != nullptr && !convolution.residual_last) add_residual();
-  Activate(api, handle, problem, y, at, scratch);
-  if (at.residual != nullptr && convolution.residual_last) add_residual();
+  if (at.bias != nullptr) add(Tensor(api, convolution.dtype, 1, 1, 1, s.k, s.k), at.bias, y, at.y);
+  if (at.residual != nullptr && !convolution.residual_last) add_residual(y, at.y);
+  if (const std::optional<ActivationOf> activation = OneStep(api, convolution)) {
+    activation->Run(handle, y, at.y, target, to.data);
+  } else {
+    RunSteps(api, handle, problem, y, at, scratch);
+    CopyResult(api, handle, problem, at.y, to);
+  }
+  if (at.residual != nullptr && convolution.residual_last) add_residual(target, to.data);
+}
+
+void CopyResult(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem, const void* y,
+                const PixelsAt& to) {
+  const ConvolutionSizes& s = problem.sizes;
+  if (y == to.data) return;
+  CopyPixels(api, handle, problem.convolution.dtype, {s.n, s.output_h, s.output_w, s.k}, y, s.y_pixel, to.data,
+             to.pixel);
 }
 
 void CopyPixels(const cudnn::Api& api, cudnn::Handle handle, Dtype dtype, const Pixels& pixels, const void* from,

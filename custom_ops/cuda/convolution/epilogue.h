@@ -9,10 +9,20 @@ namespace onnxopt::cuda {
 // Bytes that RunEpilogue needs.
 std::int64_t EpilogueScratch(const ConvolutionProblem& problem);
 
-// y = y + bias, + residual and the activation in the order of the problem, in place. Every step rounds to storage, as
-// separate operators would.
+// Where pixels lie, and how many elements apart.
+struct PixelsAt {
+  void* data;
+  std::int64_t pixel;
+};
+
+// to = y + bias, + residual and the activation in the order of the problem; y is overwritten, and may be where `to` is.
+// Every step rounds to storage, as separate operators would.
 void RunEpilogue(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                 const ConvolutionPointers& at, void* scratch);
+                 const ConvolutionPointers& at, const PixelsAt& to, void* scratch);
+
+// Copies the result of a problem, where it does not lie there already.
+void CopyResult(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem, const void* y,
+                const PixelsAt& to);
 
 // Pixels [n, h, w] of c elements.
 struct Pixels {

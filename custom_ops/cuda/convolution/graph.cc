@@ -39,7 +39,7 @@ class Builder {
   Builder(const cudnn::Api& api, const ConvolutionProblem& problem)
       : api_(api), problem_(problem), dtype_(DataType(problem.convolution.dtype)) {}
 
-  ConvolutionGraph Build(cudnn::Handle handle, bool any_shape) {
+  ConvolutionGraph Build(cudnn::Handle handle) {
     const Convolution& convolution = problem_.convolution;
     // Sums commute, and cuDNN has precompiled engines for this order alone.
     if (convolution.residual && !convolution.residual_last) steps_.push_back({cudnn::kAdd, Second::kResidual});
@@ -54,7 +54,6 @@ class Builder {
     raw.reserve(operations_.size());
     for (const std::size_t at : operations_) raw.push_back(parts_[at].raw());
     graph.Set(Name::kGraphOperations, Type::kDescriptor, raw);
-    if (any_shape) graph.Set(Name::kGraphIsOfAnyShape, Type::kBoolean, true);
     graph.Finalize("cuDNN does not take the graph of a convolution");
     return {std::move(parts_), std::move(graph), std::move(scalars_)};
   }
@@ -273,9 +272,12 @@ ConvolutionProblem ConvolutionProblem::Ready() const {
   return ready;
 }
 
-std::optional<ConvolutionProblem> ConvolutionProblem::OfAboutThisSize() const {
+int ConvolutionProblem::PowerOfPixels() const {
   const double pixels = static_cast<double>(sizes.n) * static_cast<double>(sizes.output_h * sizes.output_w);
-  const int power = static_cast<int>(std::lround(std::log2(std::max(pixels, 1.0))));
+  return static_cast<int>(std::lround(std::log2(std::max(pixels, 1.0))));
+}
+
+std::optional<ConvolutionProblem> ConvolutionProblem::OfPixels(int power) const {
   const std::int64_t side = std::int64_t{1} << static_cast<unsigned>(power / 2);
   ConvolutionProblem like = *this;
   like.sizes.n = 1 + power % 2;
@@ -297,6 +299,11 @@ bool ConvolutionProblem::Compiles() const {
   if (convolution.transposed)
     return convolution.bias || convolution.residual || activation != ConvolutionActivation::kNone;
   return activation != ConvolutionActivation::kNone && activation != ConvolutionActivation::kRelu;
+}
+
+ConvolutionProblem ConvolutionProblem::WithoutCompiling() const {
+  if (!Compiles()) return *this;
+  return Packed().Ready();
 }
 
 ConvolutionProblem ConvolutionProblem::Packed() const {
@@ -336,9 +343,8 @@ std::string ConvolutionProblem::Describe() const {
   return text;
 }
 
-ConvolutionGraph MakeGraph(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                           bool any_shape) {
-  return Builder(api, problem).Build(handle, any_shape);
+ConvolutionGraph MakeGraph(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem) {
+  return Builder(api, problem).Build(handle);
 }
 
 }  // namespace onnxopt::cuda

@@ -32,9 +32,13 @@ struct ConvolutionProblem {
   ConvolutionProblem Bare() const;
   // The same without an activation that cuDNN compiles a kernel for, and what follows it.
   ConvolutionProblem Ready() const;
-  // The problem that stands for all that differ from it in batch, height and width and have about as many pixels.
+  // Of it, what a kernel that is ready computes in tensors that have no other channels, where cuDNN would compile one.
+  ConvolutionProblem WithoutCompiling() const;
+  // The power of two that is next to the number of the result's pixels.
+  int PowerOfPixels() const;
+  // The problem that stands for all that differ from it in batch, height and width and have about 2^power pixels.
   // Nothing where the window does not fit.
-  std::optional<ConvolutionProblem> OfAboutThisSize() const;
+  std::optional<ConvolutionProblem> OfPixels(int power) const;
   // Whether cuDNN has no kernel ready for it, as far as is known, and compiles one.
   bool Compiles() const;
 };
@@ -55,9 +59,7 @@ struct ConvolutionGraph {
   std::vector<Scalar> scalars;
 };
 
-// any_shape: for engines whose kernels serve all sizes, which are slower than those that are ready for one size. Throws
-// cudnn::Refused where cuDNN does not take it.
-ConvolutionGraph MakeGraph(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                           bool any_shape = false);
+// Throws cudnn::Refused where cuDNN does not take it.
+ConvolutionGraph MakeGraph(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem);
 
 }  // namespace onnxopt::cuda

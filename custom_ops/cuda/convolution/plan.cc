@@ -37,11 +37,11 @@ bool IsCompiled(const Descriptor& engine) {
 
 // Nothing where cuDNN cannot build it, or it wants too much workspace.
 std::optional<EnginePlan> MakePlan(const cudnn::Api& api, cudnn::Handle handle, const Graph& graph, Descriptor config,
-                                   bool compiled, CompiledKernels* kernels) {
+                                   bool compiled) {
   Descriptor plan(api, cudnn::kExecutionPlan);
   plan.Set(Name::kPlanHandle, Type::kHandle, handle);
   plan.Set(Name::kPlanConfig, config);
-  if (!(kernels != nullptr ? kernels->Finalize(*graph, &plan) : plan.TryFinalize())) return std::nullopt;
+  if (!plan.TryFinalize()) return std::nullopt;
   EnginePlan made(api, graph, std::move(config), std::move(plan), compiled);
   if (made.workspace() > static_cast<std::int64_t>(kMostWorkspace)) return std::nullopt;
   return made;
@@ -121,10 +121,10 @@ std::optional<std::string> EnginePlan::Text() const {
 }
 
 std::vector<EnginePlan> OfferedPlans(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                                     std::size_t most, Preference preference, CompiledKernels* kernels) {
+                                     std::size_t most, Preference preference) {
   std::vector<EnginePlan> plans;
   try {
-    const auto graph = std::make_shared<const ConvolutionGraph>(MakeGraph(api, handle, problem, kernels != nullptr));
+    const auto graph = std::make_shared<const ConvolutionGraph>(MakeGraph(api, handle, problem));
     for (const int mode : {cudnn::kModeA, cudnn::kModeFallback}) {
       // What compiles only as a fallback is slower than a ready kernel and passes over its result.
       if (mode == cudnn::kModeFallback && problem.Compiles()) break;
@@ -136,7 +136,7 @@ std::vector<EnginePlan> OfferedPlans(const cudnn::Api& api, cudnn::Handle handle
       for (Offer& offer : offers) {
         if (plans.size() >= most) break;
         if (offer.compiled && (preference == Preference::kReady || compiled == kMostCompiled)) continue;
-        std::optional<EnginePlan> plan = MakePlan(api, handle, graph, std::move(offer.config), offer.compiled, kernels);
+        std::optional<EnginePlan> plan = MakePlan(api, handle, graph, std::move(offer.config), offer.compiled);
         if (!plan) continue;
         if (offer.compiled) ++compiled;
         plans.push_back(std::move(*plan));
@@ -166,9 +166,9 @@ std::optional<EnginePlan> KeptPlan(const cudnn::Api& api, cudnn::Handle handle, 
 }
 
 std::optional<EnginePlan> RevivedPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                                      const EngineChoice& choice, CompiledKernels* kernels) {
+                                      const EngineChoice& choice) {
   try {
-    const auto graph = std::make_shared<const ConvolutionGraph>(MakeGraph(api, handle, problem, kernels != nullptr));
+    const auto graph = std::make_shared<const ConvolutionGraph>(MakeGraph(api, handle, problem));
     Descriptor engine(api, cudnn::kEngine);
     engine.Set(Name::kEngineGraph, graph->graph);
     engine.Set(Name::kEngineIndex, Type::kInt64, choice.engine);
@@ -187,7 +187,7 @@ std::optional<EnginePlan> RevivedPlan(const cudnn::Api& api, cudnn::Handle handl
     config.Set(Name::kConfigEngine, engine);
     if (!raw.empty()) config.Set(Name::kConfigKnobChoices, Type::kDescriptor, raw);
     config.Finalize("cuDNN does not take a configuration");
-    return MakePlan(api, handle, graph, std::move(config), IsCompiled(engine), kernels);
+    return MakePlan(api, handle, graph, std::move(config), IsCompiled(engine));
   } catch (const cudnn::Refused&) {
     return std::nullopt;
   }

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/convolution/compiled_kernels.h"
 #include "cuda/convolution/graph.h"
 #include "kernel_file/measured/convolution_plans.h"
 
@@ -68,19 +67,16 @@ enum class Preference : std::uint8_t {
 // much workspace, that sum in less than float32, or that give other bits from run to run are left out,
 // and so are further ones that cuDNN compiles where there are four of them. Empty where there is none. Offers are
 // walked through finalization: cuDNN offers what it then cannot build.
-//
-// kernels: where the plans should be of any shape, or nullptr.
 std::vector<EnginePlan> OfferedPlans(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                                     std::size_t most, Preference preference, CompiledKernels* kernels = nullptr);
+                                     std::size_t most, Preference preference);
 
 // The plan of another plan's Text(), which the same cuDNN wrote on the same GPU model. It takes milliseconds, also
 // where compiling took a second. Nothing where cuDNN refuses it.
 std::optional<EnginePlan> KeptPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
                                    const std::string& text);
 
-// The plan of a choice that was made before by the same cuDNN on the same GPU model. kernels: as above. Nothing where
-// cuDNN refuses it.
+// The plan of a choice that was made before by the same cuDNN on the same GPU model. Nothing where cuDNN refuses it.
 std::optional<EnginePlan> RevivedPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                                      const EngineChoice& choice, CompiledKernels* kernels = nullptr);
+                                      const EngineChoice& choice);
 
 }  // namespace onnxopt::cuda

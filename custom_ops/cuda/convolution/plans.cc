@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <map>
 
-#include "cuda/convolution/epilogue.h"
 #include "support/user_cache.h"
 
 namespace onnxopt::cuda {
 namespace {
 
 using Key = std::pair<Context, std::string>;
+
+// Sizes that `tune` asks for, beside the one that runs: from 2^-kSmaller to 2^kLarger times its pixels.
+constexpr int kSmaller = 9;
+constexpr int kLarger = 5;
+constexpr int kMostPixels = 26;  // 2^26, 8,192 by 8,192
 
 std::int64_t Aligned(std::int64_t bytes) {
   constexpr std::int64_t kAligned = 256;
@@ -18,12 +22,12 @@ std::int64_t Aligned(std::int64_t bytes) {
 
 // Bytes of copies of the operands that are parts of tensors, 0 where one is none.
 struct Copies {
-  explicit Copies(const ConvolutionProblem& problem) {
+  Copies(const ConvolutionProblem& problem, bool of_residual) {
     const ConvolutionSizes& s = problem.sizes;
     const auto size = static_cast<std::int64_t>(Size(problem.convolution.dtype));
     const std::int64_t result = Aligned(s.n * s.output_h * s.output_w * s.k * size);
     if (s.x_pixel != s.c) x = Aligned(s.n * s.h * s.w * s.c * size);
-    if (problem.convolution.residual && s.residual_pixel != s.k) residual = result;
+    if (of_residual && problem.convolution.residual && s.residual_pixel != s.k) residual = result;
     if (s.y_pixel != s.k) y = result;
   }
 
@@ -72,12 +76,12 @@ std::string KeyOf(const cudnn::Api& api, const std::string& device, const Convol
 
 // The measured plan, or the first that the heuristic offers. Nothing where there is none.
 std::optional<EnginePlan> Chosen(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                                 const EngineChoice* measured, Preference preference, CompiledKernels* kernels) {
+                                 const EngineChoice* measured, Preference preference) {
   if (measured != nullptr) {
-    std::optional<EnginePlan> plan = RevivedPlan(api, handle, problem, *measured, kernels);
+    std::optional<EnginePlan> plan = RevivedPlan(api, handle, problem, *measured);
     if (plan) return plan;
   }
-  std::vector<EnginePlan> plans = OfferedPlans(api, handle, problem, 1, preference, kernels);
+  std::vector<EnginePlan> plans = OfferedPlans(api, handle, problem, 1, preference);
   if (plans.empty()) return std::nullopt;
   return std::move(plans[0]);
 }
@@ -85,14 +89,13 @@ std::optional<EnginePlan> Chosen(const cudnn::Api& api, cudnn::Handle handle, co
 // The same, from the user's cache where it has it, and kept there where cuDNN compiled it.
 std::optional<EnginePlan> ChosenOrKept(const cudnn::Api& api, cudnn::Handle handle, const std::string& device,
                                        const ConvolutionProblem& problem, const EngineChoice* measured,
-                                       Preference preference, CompiledKernels* kernels) {
-  if (kernels != nullptr) return Chosen(api, handle, problem, measured, preference, kernels);
+                                       Preference preference) {
   const std::string key = KeyOf(api, device, problem, measured);
   if (const std::optional<std::string> text = Kept().Read(key)) {
     std::optional<EnginePlan> plan = KeptPlan(api, handle, problem, *text);
     if (plan) return plan;
   }
-  std::optional<EnginePlan> plan = Chosen(api, handle, problem, measured, preference, nullptr);
+  std::optional<EnginePlan> plan = Chosen(api, handle, problem, measured, preference);
   if (plan && plan->compiled()) {
     if (const std::optional<std::string> text = plan->Text()) Kept().Write(key, *text);
   }
@@ -104,49 +107,48 @@ bool DoesWithout(const ConvolutionProblem& problem, const EngineChoice* measured
   return preference == Preference::kSoonest && problem.Compiles() && measured == nullptr;
 }
 
-// The heuristic's choice for problems of about this size. It depends on the problem alone, not on those that came
-// before.
-std::optional<EngineChoice> ChoiceForSize(const cudnn::Api& api, Context context, cudnn::Handle handle,
-                                          const ConvolutionProblem& problem, CompiledKernels* kernels) {
-  static std::mutex mutex;
-  static auto* const known = new std::map<Key, std::optional<EngineChoice>>;
-  const std::optional<ConvolutionProblem> like = problem.OfAboutThisSize();
-  if (!like) return std::nullopt;
-  const Key key{context, like->Describe() + (kernels != nullptr ? "; of any shape" : "")};
-  {
-    const std::lock_guard<std::mutex> lock(mutex);
-    const auto found = known->find(key);
-    if (found != known->end()) return found->second;
-  }
-  const std::vector<EnginePlan> plans = OfferedPlans(api, handle, *like, 1, Preference::kSoonest, kernels);
-  std::optional<EngineChoice> choice = plans.empty() ? std::nullopt : plans[0].Choice();
-  const std::lock_guard<std::mutex> lock(mutex);
-  return known->emplace(key, std::move(choice)).first->second;
+std::optional<EngineChoice> AskHeuristic(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& like) {
+  const std::vector<EnginePlan> plans = OfferedPlans(api, handle, like, 1, Preference::kSoonest);
+  return plans.empty() ? std::nullopt : plans[0].Choice();
 }
 
-std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, Context context, cudnn::Handle handle,
-                                              const std::string& device, const ConvolutionProblem& problem,
-                                              const EngineChoice* measured, Preference preference) {
+// The heuristic's choice for problems of about this size. It depends on the problem alone, not on those that came
+// before.
+std::optional<EngineChoice> ChoiceForSize(const cudnn::Api& api, cudnn::Handle handle, const std::string& gpu,
+                                          const ConvolutionProblem& problem) {
+  const std::optional<ConvolutionProblem> like = problem.OfPixels(problem.PowerOfPixels());
+  if (!like) return std::nullopt;
+  ConvolutionPlans& known = ConvolutionPlans::Get();
+  const std::string text = like->Describe();
+  std::optional<EngineChoice> choice = known.FindExpected(gpu, api.cudnnGetVersion(), text);
+  if (!choice) {
+    choice = AskHeuristic(api, handle, *like);
+    if (choice) known.AddExpected(gpu, api.cudnnGetVersion(), {{text, *choice}});
+  }
+  return choice;
+}
+
+std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, cudnn::Handle handle, const PlanDevice& device,
+                                              const ConvolutionProblem& problem, const EngineChoice* measured,
+                                              Preference preference) {
   const bool does_without = DoesWithout(problem, measured, preference);
   for (const bool packed : {false, true}) {
     if (packed && !problem.HasParts()) break;
+    if (!packed && problem.HasParts() && does_without) continue;  // ready kernels are slow there
     const ConvolutionProblem of = packed ? problem.Packed() : problem;
-    CompiledKernels* const kernels =
-        does_without && of.HasParts() ? &CompiledKernels::Of(api, context, device) : nullptr;
-    const bool splits = does_without && kernels == nullptr;
-    const ConvolutionProblem planned = splits ? of.Ready() : of;
+    const ConvolutionProblem planned = does_without ? of.WithoutCompiling() : of;
     const EngineChoice* const choice = packed ? nullptr : measured;
     std::optional<EnginePlan> plan;
     if (preference == Preference::kSoonest && choice == nullptr) {
-      const std::optional<EngineChoice> of_size = ChoiceForSize(api, context, handle, planned, kernels);
-      if (of_size) plan = RevivedPlan(api, handle, planned, *of_size, kernels);
+      const std::optional<EngineChoice> of_size = ChoiceForSize(api, handle, device.name, planned);
+      if (of_size) plan = RevivedPlan(api, handle, planned, *of_size);
     }
-    if (!plan) plan = ChosenOrKept(api, handle, device, planned, choice, preference, kernels);
+    if (!plan) plan = ChosenOrKept(api, handle, device.all, planned, choice, preference);
     if (plan) {
-      const PlanScope scope = splits ? PlanScope::kReady : PlanScope::kAll;
+      const PlanScope scope = does_without ? PlanScope::kReady : PlanScope::kAll;
       return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), scope, packed);
     }
-    plan = ChosenOrKept(api, handle, device, of.Bare(), nullptr, preference, nullptr);
+    plan = ChosenOrKept(api, handle, device.all, of.Bare(), nullptr, preference);
     if (plan) {
       return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), PlanScope::kBare, packed);
     }
@@ -162,27 +164,31 @@ void ReadyConvolution::Run(const cudnn::Api& api, cudnn::Handle handle, const Co
                            void* workspace) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (packed_) return RunPacked(api, handle, at, workspace);
-  RunPlan(api, handle, problem_, at, workspace);
+  RunPlan(api, handle, problem_, at, {at.y, problem_.sizes.y_pixel}, workspace);
 }
 
 void ReadyConvolution::RunPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                               const ConvolutionPointers& at, void* workspace) const {
-  if (scope_ == PlanScope::kAll) return plan_.Execute(handle, at, workspace);
+                               const ConvolutionPointers& at, const PixelsAt& to, void* workspace) const {
+  if (scope_ == PlanScope::kAll) {
+    plan_.Execute(handle, at, workspace);
+    return CopyResult(api, handle, problem, at.y, to);
+  }
   const bool ready = scope_ == PlanScope::kReady && !problem.convolution.transposed;
   ConvolutionPointers in_plan{at.x, at.w, nullptr, nullptr, nullptr, at.y};
   ConvolutionPointers behind = at;
   if (ready) std::swap(in_plan.bias, behind.bias);
-  if (ready && !problem.convolution.residual_last) std::swap(in_plan.residual, behind.residual);
+  if (plan_adds_residual()) std::swap(in_plan.residual, behind.residual);
   plan_.Execute(handle, in_plan, workspace);
-  RunEpilogue(api, handle, problem, behind, workspace);
+  RunEpilogue(api, handle, problem, behind, to, workspace);
 }
 
 void ReadyConvolution::RunPacked(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at,
                                  void* workspace) const {
-  const Copies copies(problem_);
+  const Copies copies(problem_, plan_adds_residual());
   const ConvolutionSizes& s = problem_.sizes;
   const Dtype dtype = problem_.convolution.dtype;
-  const ConvolutionProblem problem = problem_.Packed();
+  ConvolutionProblem problem = problem_.Packed();
+  if (copies.residual == 0) problem.sizes.residual_pixel = s.residual_pixel;
   char* const free = static_cast<char*>(workspace) + Aligned(PlanWorkspace(problem));
   ConvolutionPointers packed = at;
   if (copies.x > 0) {
@@ -195,13 +201,18 @@ void ReadyConvolution::RunPacked(const cudnn::Api& api, cudnn::Handle handle, co
     packed.residual = free + copies.x;
   }
   if (copies.y > 0) packed.y = free + copies.x + copies.residual;
-  RunPlan(api, handle, problem, packed, workspace);
-  if (copies.y > 0) CopyPixels(api, handle, dtype, result, packed.y, s.k, at.y, s.y_pixel);
+  RunPlan(api, handle, problem, packed, {at.y, s.y_pixel}, workspace);
+}
+
+bool ReadyConvolution::plan_adds_residual() const {
+  const Convolution& convolution = problem_.convolution;
+  const bool ready = scope_ == PlanScope::kReady && !convolution.transposed && !convolution.residual_last;
+  return scope_ == PlanScope::kAll || ready;
 }
 
 std::int64_t ReadyConvolution::workspace() const {
   if (!packed_) return PlanWorkspace(problem_);
-  const Copies copies(problem_);
+  const Copies copies(problem_, plan_adds_residual());
   return Aligned(PlanWorkspace(problem_.Packed())) + copies.x + copies.residual + copies.y;
 }
 
@@ -209,19 +220,35 @@ std::int64_t ReadyConvolution::PlanWorkspace(const ConvolutionProblem& problem) 
   return std::max(plan_.workspace(), scope_ == PlanScope::kAll ? 0 : EpilogueScratch(problem));
 }
 
-std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const std::string& device,
+std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const PlanDevice& device,
                                                  const ConvolutionProblem& problem, const EngineChoice* measured,
                                                  Preference preference) {
-  std::string key = KeyOf(api, device, problem, measured);
+  std::string key = KeyOf(api, device.all, problem, measured);
   if (DoesWithout(problem, measured, preference)) key += "; nothing compiled";
   const std::shared_ptr<Entry> entry = EntryOf({context, key});
   const std::lock_guard<std::mutex> lock(entry->building);
   if (auto plan = entry->plan.lock()) return plan;
   BuilderHandle& builder = BuilderOf(api, context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
-  auto plan = Build(api, context, builder.raw, device, problem, measured, preference);
+  auto plan = Build(api, builder.raw, device, problem, measured, preference);
   entry->plan = plan;
   return plan;
+}
+
+void ChooseForSizes(const cudnn::Api& api, Context context, const std::string& gpu, const ConvolutionProblem& problem) {
+  ConvolutionPlans& known = ConvolutionPlans::Get();
+  const ConvolutionProblem planned = problem.WithoutCompiling();
+  const int power = planned.PowerOfPixels();
+  std::map<std::string, EngineChoice> choices;
+  BuilderHandle& builder = BuilderOf(api, context);
+  const std::lock_guard<std::mutex> builds(builder.mutex);
+  for (int other = std::max(0, power - kSmaller); other <= std::min(power + kLarger, kMostPixels); ++other) {
+    const std::optional<ConvolutionProblem> like = planned.OfPixels(other);
+    if (!like || known.FindExpected(gpu, api.cudnnGetVersion(), like->Describe())) continue;
+    const std::optional<EngineChoice> choice = AskHeuristic(api, builder.raw, *like);
+    if (choice) choices.emplace(like->Describe(), *choice);
+  }
+  if (!choices.empty()) known.AddExpected(gpu, api.cudnnGetVersion(), choices);
 }
 
 }  // namespace onnxopt::cuda

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 
+#include "cuda/convolution/epilogue.h"
 #include "cuda/convolution/handles.h"
 #include "cuda/convolution/plan.h"
 
@@ -33,8 +34,11 @@ class ReadyConvolution {
   void Run(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at, void* workspace) const;
 
  private:
+  // The result goes to `to`; at.y is where it is computed.
   void RunPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-               const ConvolutionPointers& at, void* workspace) const;
+               const ConvolutionPointers& at, const PixelsAt& to, void* workspace) const;
+  // Whether the plan adds the residual, not a pass behind it.
+  bool plan_adds_residual() const;
   // Bytes, without those of copies.
   std::int64_t PlanWorkspace(const ConvolutionProblem& problem) const;
   void RunPacked(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at, void* workspace) const;
@@ -46,16 +50,24 @@ class ReadyConvolution {
   mutable std::mutex mutex_;
 };
 
-// The plan of a problem in a context, which is current; built where no kernel holds it yet. device: what a plan depends
-// on of the GPU, as text. measured: the choice that `tune` made, or nullptr. A kernel that cuDNN compiles is kept in
-// the user's cache. Throws Error where cuDNN has none.
+// What plans depend on of a GPU, as text: the driver's name of it, and all of it.
+struct PlanDevice {
+  std::string name;
+  std::string all;
+};
+
+// The plan of a problem in a context, which is current; built where no kernel holds it yet. measured: the choice that
+// `tune` made, or nullptr. A kernel that cuDNN compiles is kept in the user's cache. Throws Error where cuDNN has none.
 //
-// With kSoonest, a kernel that cuDNN would compile for the shape is not waited for: what is ready runs, with passes
-// over its result, and channels of wider tensors, on which that is slow, get a kernel that cuDNN compiles for all
-// shapes. float16, 8x80x80 128 -> 128 3x3 with SiLU, us: compiled 34, ready 36 and a pass of 7, of any shape 57;
-// 8x160x160 32 -> 32 that reads and writes channels 44, 73 and a pass, 44 (one H200, cuDNN 9.19).
-std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const std::string& device,
+// With kSoonest, no kernel is compiled for the shape: what is ready runs, with passes over its result, and channels of
+// wider tensors, on which ready kernels are slow, are copied. The heuristic's choice is that for about this size, which
+// an earlier process or `tune` may have asked for.
+std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const PlanDevice& device,
                                                  const ConvolutionProblem& problem, const EngineChoice* measured,
                                                  Preference preference);
+
+// Asks the heuristic for the sizes that may come beside this one, and keeps its choices: each takes 2 milliseconds,
+// which the first runs of those sizes need not wait for then.
+void ChooseForSizes(const cudnn::Api& api, Context context, const std::string& gpu, const ConvolutionProblem& problem);
 
 }  // namespace onnxopt::cuda

@@ -74,7 +74,7 @@ void ConvolutionRunner::FillFromNothing(const ConvolutionCall& call) const {
                 "cannot clear the result of a convolution");
   void* const scratch = call.scratch->Of(static_cast<std::size_t>(EpilogueScratch(call.problem)));
   const BorrowedHandle handle(api_, call.context, call.stream);
-  RunEpilogue(api_, handle.raw(), call.problem, call.at, scratch);
+  RunEpilogue(api_, handle.raw(), call.problem, call.at, {call.at.y, call.problem.sizes.y_pixel}, scratch);
 }
 
 ConvolutionRunner::Ready ConvolutionRunner::PlanFor(ConvolutionCall* of) const {
@@ -124,6 +124,7 @@ void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
   if (!known.tunes() || call.stream == nullptr) return;
   const std::string problem = call.problem.Describe();
   const std::string gpu = Gpu();
+  if (preference_ == Preference::kSoonest) ChooseForSizes(api_, call.context, gpu, call.problem);
   const std::size_t version = api_.cudnnGetVersion();
   const std::lock_guard<std::mutex> alone(Measuring());
   if (known.Find(gpu, version, problem)) return;
@@ -191,7 +192,7 @@ void ConvolutionRunner::MeasureBeside(const ConvolutionCall& call, const ReadyCo
                               {*choice, best.microseconds, heuristic.microseconds});
 }
 
-std::string ConvolutionRunner::Device() const {
+PlanDevice ConvolutionRunner::Device() const {
   cuda::Device device = 0;
   int numbers[3] = {};
   const int attributes[] = {kComputeCapabilityMajor, kComputeCapabilityMinor, kMultiprocessorCount};
@@ -199,8 +200,9 @@ std::string ConvolutionRunner::Device() const {
   for (std::size_t k = 0; k < 3; ++k) {
     driver_.Check(driver_.cuDeviceGetAttribute(&numbers[k], attributes[k], device), "cannot ask for a GPU's arch");
   }
-  return Gpu() + " " + std::to_string(numbers[0]) + "." + std::to_string(numbers[1]) + " of " +
-         std::to_string(numbers[2]) + " multiprocessors";
+  const std::string name = Gpu();
+  return {name, name + " " + std::to_string(numbers[0]) + "." + std::to_string(numbers[1]) + " of " +
+                    std::to_string(numbers[2]) + " multiprocessors"};
 }
 
 std::string ConvolutionRunner::Gpu() const {

@@ -7,6 +7,7 @@ namespace {
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMostType = std::numeric_limits<std::int32_t>::max();
+constexpr char kAbout[] = "about";
 
 std::vector<std::pair<std::int64_t, std::int64_t>> ReadKnobs(const JsonReader& json) {
   std::vector<std::pair<std::int64_t, std::int64_t>> knobs;
@@ -32,16 +33,24 @@ std::string KeyOf(const Key& key) {
   return gpu + "; cuDNN " + std::to_string(version) + "; " + convolution;
 }
 
+nlohmann::json EntryOf(const Key& key, const EngineChoice& choice, const char* convolution) {
+  nlohmann::json entry = WriteEngineChoice(choice);
+  entry["gpu"] = std::get<0>(key);
+  entry["cudnn"] = std::get<1>(key);
+  entry[convolution] = std::get<2>(key);
+  return entry;
+}
+
 nlohmann::json Entry(const Key& key, const MeasuredPlan& plan) {
-  const auto& [gpu, version, convolution] = key;
-  nlohmann::json entry = WriteEngineChoice(plan.choice);
-  entry["gpu"] = gpu;
-  entry["cudnn"] = version;
-  entry["convolution"] = convolution;
+  nlohmann::json entry = EntryOf(key, plan.choice, "convolution");
   entry["microseconds"] = plan.microseconds;
   entry["heuristic_microseconds"] = plan.heuristic_microseconds;
   return entry;
 }
+
+nlohmann::json Entry(const Key& key, const EngineChoice& choice) { return EntryOf(key, choice, kAbout); }
+
+std::string ExpectedKeyOf(const Key& key) { return KeyOf(key) + "; about"; }
 
 }  // namespace
 
@@ -56,10 +65,16 @@ nlohmann::json WriteEngineChoice(const EngineChoice& choice) {
   return {{"engine", choice.engine}, {"knobs", knobs}};
 }
 
-void ReadMeasuredPlan(const JsonReader& entry, PlanTable* table) {
-  (*table)[{entry["gpu"].Text(), entry["cudnn"].Number(0, kMost), entry["convolution"].Text()}] = {
-      ReadEngineChoice(entry), MeasuredFile::Microseconds(entry["microseconds"]),
-      MeasuredFile::Microseconds(entry["heuristic_microseconds"])};
+void ReadPlan(const JsonReader& entry, PlanTable* measured, ExpectedTable* expected) {
+  const bool about = entry.Has(kAbout);
+  const Key key{entry["gpu"].Text(), entry["cudnn"].Number(0, kMost), entry[about ? kAbout : "convolution"].Text()};
+  const EngineChoice choice = ReadEngineChoice(entry);
+  if (about) {
+    (*expected)[key] = choice;
+  } else {
+    (*measured)[key] = {choice, MeasuredFile::Microseconds(entry["microseconds"]),
+                        MeasuredFile::Microseconds(entry["heuristic_microseconds"])};
+  }
 }
 
 ConvolutionPlans& ConvolutionPlans::Get() {
@@ -69,7 +84,7 @@ ConvolutionPlans& ConvolutionPlans::Get() {
 
 ConvolutionPlans::ConvolutionPlans()
     : file_("conv_plans.json", "ONNXOPT_CONV_TUNE",
-            [this](const JsonReader& entry) { ReadMeasuredPlan(entry, &known_); }) {}
+            [this](const JsonReader& entry) { ReadPlan(entry, &known_, &expected_); }) {}
 
 std::optional<MeasuredPlan> ConvolutionPlans::Find(const std::string& gpu, std::size_t version,
                                                    const std::string& convolution) const {
@@ -84,7 +99,7 @@ std::optional<MeasuredPlan> ConvolutionPlans::FindKept(const std::string& gpu, s
   if (!tunes() && !Find(gpu, version, convolution)) {
     kept_.Read(KeyOf({gpu, version, convolution}), [this](const JsonReader& entry) {
       const std::lock_guard<std::mutex> lock(mutex_);
-      ReadMeasuredPlan(entry, &known_);
+      ReadPlan(entry, &known_, &expected_);
     });
   }
   return Find(gpu, version, convolution);
@@ -96,8 +111,37 @@ void ConvolutionPlans::Add(const std::string& gpu, std::size_t version, const st
   const Key added{gpu, version, convolution};
   known_[added] = plan;
   if (!tunes()) return kept_.Write(KeyOf(added), Entry(added, plan));
+  WriteFile();
+}
+
+std::optional<EngineChoice> ConvolutionPlans::FindExpected(const std::string& gpu, std::size_t version,
+                                                           const std::string& about) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Key key{gpu, version, about};
+  if (expected_.find(key) == expected_.end() && !tunes()) {
+    kept_.Read(ExpectedKeyOf(key), [this](const JsonReader& entry) { ReadPlan(entry, &known_, &expected_); });
+  }
+  const auto found = expected_.find(key);
+  if (found == expected_.end()) return std::nullopt;
+  return found->second;
+}
+
+void ConvolutionPlans::AddExpected(const std::string& gpu, std::size_t version,
+                                   const std::map<std::string, EngineChoice>& choices) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [about, choice] : choices) {
+    const Key key{gpu, version, about};
+    expected_[key] = choice;
+    if (!tunes()) kept_.Write(ExpectedKeyOf(key), Entry(key, choice));
+  }
+  if (tunes()) WriteFile();
+}
+
+// The mutex is held.
+void ConvolutionPlans::WriteFile() const {
   nlohmann::json entries = nlohmann::json::array();
-  for (const auto& [key, entry] : known_) entries.push_back(Entry(key, entry));
+  for (const auto& [key, plan] : known_) entries.push_back(Entry(key, plan));
+  for (const auto& [key, choice] : expected_) entries.push_back(Entry(key, choice));
   file_.Write(entries);
 }
 

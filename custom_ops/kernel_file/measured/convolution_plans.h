@@ -5,6 +5,9 @@
 //                              "engine": 4, "knobs": [[type, value], ...],
 //                              "microseconds": 25.9, "heuristic_microseconds": 26.3}]}
 //
+// An entry of a convolution whose shape comes with its input has "about" in place of "convolution", and no times: what
+// cuDNN's heuristic chose for a shape that stands for all of about its size.
+//
 // An entry counts only for the same GPU model and the same version of cuDNN. ONNXOPT_CONV_TUNE=<path> has every
 // convolution that has no entry measured when it is first run (never under capture) and written to that file. Without
 // it, convolutions of shapes that the graph states are measured too, among the plans that cuDNN need not compile, and
@@ -45,8 +48,11 @@ struct MeasuredPlan {
 // By GPU model, version of cuDNN and convolution.
 using PlanTable = std::map<std::tuple<std::string, std::size_t, std::string>, MeasuredPlan>;
 
-// Adds an entry of the file to the table. Throws Error naming the place of what is damaged.
-void ReadMeasuredPlan(const JsonReader& entry, PlanTable* table);
+// The choices of entries with "about", by the same.
+using ExpectedTable = std::map<PlanTable::key_type, EngineChoice>;
+
+// Adds an entry of the file to its table. Throws Error naming the place of what is damaged.
+void ReadPlan(const JsonReader& entry, PlanTable* measured, ExpectedTable* expected);
 
 class ConvolutionPlans {
  public:
@@ -65,13 +71,19 @@ class ConvolutionPlans {
   // Keeps an entry, and writes the file anew, or to the user's cache. Throws Error where the file cannot be written.
   void Add(const std::string& gpu, std::size_t version, const std::string& convolution, const MeasuredPlan& plan);
 
+  // The same of choices for sizes: `about` is the shape that stands for them.
+  std::optional<EngineChoice> FindExpected(const std::string& gpu, std::size_t version, const std::string& about);
+  void AddExpected(const std::string& gpu, std::size_t version, const std::map<std::string, EngineChoice>& choices);
+
  private:
   ConvolutionPlans();
+  void WriteFile() const;
 
   mutable std::mutex mutex_;
   PlanTable known_;
+  ExpectedTable expected_;
   const KeptEntries kept_{"convolutions"};
-  const MeasuredFile file_;  // last: it fills known_ when it is made
+  const MeasuredFile file_;  // last: it fills both tables when it is made
 };
 
 }  // namespace onnxopt::cuda

@@ -98,7 +98,7 @@ def describe(result: TuneResult) -> str:
             f"({comparison.low:.3f} to {comparison.high:.3f})"
         )
     for option, entries in result.kernels.items():
-        lines += [f"  {option}: {_describe_kernel(entry)}" for entry in entries]
+        lines += [f"  {option}: {describe_kernel(entry)}" for entry in entries]
     lines += [f"note: {note}" for note in result.notes]
     last = {
         "faster": f"wrote {result.file}",
@@ -108,9 +108,9 @@ def describe(result: TuneResult) -> str:
     return "\n".join([*lines, last[result.status]])
 
 
-def _describe_kernel(entry: dict[str, Any]) -> str:
+def describe_kernel(entry: dict[str, Any]) -> str:
     """ "float16 m1024 n768 k768: 4.8 us instead of 5.2"."""
-    what = entry.get("product") or f"{entry['kernel']} of {entry['size']}"
+    what = entry.get("product") or entry.get("convolution") or f"{entry['kernel']} of {entry['size']}"
     rule = next(v for k, v in entry.items() if k.endswith("_microseconds"))
     return f"{what}: {entry['microseconds']:.1f} us instead of {rule:.1f}"
 

@@ -37,6 +37,8 @@ _KINDS = {
 FILES = tuple(f"{layout.LIBRARY_FOLDER}/{file}" for file, _, _ in _KINDS.values())  # below the artifact; tune's own
 RULES = dict.fromkeys(_KINDS, _OFF)  # of a configuration, as optimize writes it
 
+_ABOUT = "about"  # in entries without times: cuDNN's own choice for shapes of about a size
+
 Entry = dict[str, Any]
 
 
@@ -105,7 +107,7 @@ class MeasuredKernels:
     def summary(self) -> str:
         """How much was measured, and of how much another choice was faster, for people."""
         counts = [
-            (sum(e["gpu"] == self._gpu for e in _entries(self._measured[o])), len(self._gains(o))) for o in _KINDS
+            (sum(e["gpu"] == self._gpu for e in _measured(self._measured[o])), len(self._gains(o))) for o in _KINDS
         ]
         words = ("products", "convolutions", "launches of kernels")
         texts = [
@@ -120,13 +122,13 @@ class MeasuredKernels:
 
     def _gains(self, option: str) -> list[Entry]:
         rule = _KINDS[option][2]
-        return [e for e in _entries(self._measured[option]) if e["gpu"] == self._gpu and e["microseconds"] < e[rule]]
+        return [e for e in _measured(self._measured[option]) if e["gpu"] == self._gpu and e["microseconds"] < e[rule]]
 
     def _text(self, option: str, measured: bool) -> str | None:
-        """The artifact's entries of other GPUs, and this one's where they are wanted."""
+        """The artifact's entries of other GPUs, and this one's: of what was measured, where that is wanted."""
         kept = [e for e in _entries(self._library.with_name(_KINDS[option][0])) if e["gpu"] != self._gpu]
-        if measured:
-            kept += [e for e in _entries(self._measured[option]) if e["gpu"] == self._gpu]
+        own = [e for e in _entries(self._measured[option]) if e["gpu"] == self._gpu]
+        kept += [e for e in own if measured or _ABOUT in e]
         return sealed_json.seal({"schema": _SCHEMA, "entries": kept}) if kept else None
 
     def _without_entries(self) -> Path:
@@ -158,6 +160,11 @@ def _check_release(library: Path) -> None:
         )
 
 
+def _measured(path: Path) -> list[Entry]:
+    """Those of them that have times."""
+    return [entry for entry in _entries(path) if _ABOUT not in entry]
+
+
 def _entries(path: Path) -> list[Entry]:
     """The entries of a file, none where there is no file. ArtifactError where it is not what the library writes."""
     try:
@@ -166,7 +173,7 @@ def _entries(path: Path) -> list[Entry]:
             raise ValueError(f"its schema is {document['schema']}, not {_SCHEMA}")
         entries: list[Entry] = document["entries"]
         for entry in entries:
-            entry["gpu"], entry["microseconds"]
+            entry["gpu"], entry["microseconds" if _ABOUT not in entry else _ABOUT]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:

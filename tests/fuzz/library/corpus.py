@@ -229,6 +229,9 @@ PLANS = [
      "convolution": "float16 x 2x9x11x16 w 24x3x3x16 y 9x11 pads 1x1x1x1 residual bias relu",
      "heuristic_microseconds": 9.9}
     for gpu in ("NVIDIA H200", "NVIDIA H100")
+] + [
+    {"gpu": "NVIDIA H200", "cudnn": 91900, "engine": 7, "knobs": [[3, 2]],
+     "about": "float16 x 1x16x16x16 w 24x3x3x16 y 16x16 pads 1x1x1x1 residual bias relu"}
 ]  # fmt: skip
 
 

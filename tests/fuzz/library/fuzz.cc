@@ -46,6 +46,7 @@ void ReadMeasurements(const std::string& text) {
   cuda::LaunchTable launches;
   cuda::AlgorithmTable algorithms;
   cuda::PlanTable plans;
+  cuda::ExpectedTable expected;
   try {
     ReadMeasured(text, "launches.json", [&](const JsonReader& entry) { ReadMeasuredLaunch(entry, &launches); });
   } catch (const Error&) {
@@ -55,7 +56,7 @@ void ReadMeasurements(const std::string& text) {
   } catch (const Error&) {
   }
   try {
-    ReadMeasured(text, "conv_plans.json", [&](const JsonReader& entry) { ReadMeasuredPlan(entry, &plans); });
+    ReadMeasured(text, "conv_plans.json", [&](const JsonReader& entry) { ReadPlan(entry, &plans, &expected); });
   } catch (const Error&) {
   }
 }
