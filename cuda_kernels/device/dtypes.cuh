@@ -75,4 +75,10 @@ struct Narrow<bfloat16> {
   }
 };
 
+// Whether four neighbours are stored as one word, and how: `from` of four compute values.
+template <typename Storage>
+struct NarrowFour {
+  static constexpr bool kWord = false;
+};
+
 }  // namespace onnxopt

@@ -24,6 +24,7 @@ template <typename Op, typename... In, typename... Out, int... I, int... O, int.
 struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices<C...>> {
   static constexpr int kInputs = sizeof...(In);
   static constexpr int kConditions = sizeof...(C);
+  static constexpr bool kAlone = sizeof...(Out) == 1;  // the only output is always wanted: its pointer is not null
   template <typename Index>
   using Parameters = Params<Index, kInputs, sizeof...(Out), kConditions>;
   template <int kWidth>
@@ -74,6 +75,8 @@ struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices
   __device__ static void compute(const Loaded<kWidth>& in, Stored<kWidth>& out) {
     if constexpr (Op::kPacked && kWidth % 4 == 0) {
       compute_packed(in, out);
+    } else if constexpr (kWidth % 4 == 0 && (NarrowFour<Out>::kWord || ...)) {
+      compute_fours(in, out);
     } else {
       compute_each(in, out);
     }
@@ -93,12 +96,45 @@ struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices
   __device__ static void compute_each(const Loaded<kWidth>& in, Stored<kWidth>& out) {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
-      Tuple<typename Compute<In>::type...> x;  // once a load: the compiler does not see that two conversions are equal
-      ((Op::leader[I] == I ? void(get<I>(x).value = widen(get<I>(in.input).value.at[j])) : void()), ...);
-      Tuple<typename Compute<Out>::type...> y;
-      Op::apply(get<Op::leader[I]>(x).value..., in.holding.at[C][j]..., get<O>(y).value...);
+      Results y;
+      apply_to(in, j, y);
       ((get<O>(out).value.at[j] = Narrow<Out>::from(get<O>(y).value)), ...);
     }
+  }
+
+  template <int kWidth>
+  __device__ static void compute_fours(const Loaded<kWidth>& in, Stored<kWidth>& out) {
+#pragma unroll
+    for (int w = 0; w < kWidth / 4; ++w) {
+      Results y[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) apply_to(in, 4 * w + j, y[j]);
+      (narrow_four(get<O>(out).value, w, get<O>(y[0]).value, get<O>(y[1]).value, get<O>(y[2]).value,
+                   get<O>(y[3]).value),
+       ...);
+    }
+  }
+
+  template <typename T, int kWidth, typename V>
+  __device__ static void narrow_four(Vector<T, kWidth>& to, int w, V y0, V y1, V y2, V y3) {
+    if constexpr (NarrowFour<T>::kWord) {
+      word(to, w) = NarrowFour<T>::from(y0, y1, y2, y3);
+    } else {
+      to.at[4 * w] = Narrow<T>::from(y0);
+      to.at[4 * w + 1] = Narrow<T>::from(y1);
+      to.at[4 * w + 2] = Narrow<T>::from(y2);
+      to.at[4 * w + 3] = Narrow<T>::from(y3);
+    }
+  }
+
+  using Results = Tuple<typename Compute<Out>::type...>;
+
+  // The program on element j of vectors.
+  template <int kWidth>
+  __device__ static void apply_to(const Loaded<kWidth>& in, int j, Results& y) {
+    Tuple<typename Compute<In>::type...> x;  // once a load: the compiler does not see that two conversions are equal
+    ((Op::leader[I] == I ? void(get<I>(x).value = widen(get<I>(in.input).value.at[j])) : void()), ...);
+    Op::apply(get<Op::leader[I]>(x).value..., in.holding.at[C][j]..., get<O>(y).value...);
   }
 
   template <int kWidth, typename Index>
@@ -108,7 +144,7 @@ struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices
 
   template <typename T, int kWidth, typename Index>
   __device__ static void store(T* data, Index i, const Vector<T, kWidth>& vector) {
-    if (data != nullptr) store_vector(data + i, vector);
+    if (kAlone || data != nullptr) store_vector(data + i, vector);
   }
 
   // Stores those elements of a vector for which inside(number) holds.

@@ -89,6 +89,29 @@ def test_approximate_functions_only_where_every_float_has_16_bits() -> None:
     assert functions(("float16",), "float32") == {"exp", "tanh", "add"}
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("g = Gelu(a)", "gelu(v0, 0.70710677f)"),
+        ("d = Div(a, r)  e = Erf(d)  f = Add(e, one)  m = Mul(a, f)  g = Mul(m, half)", "gelu(v0, 0.70718235f)"),
+        ("d = Div(a, r)  e = Erf(d)  f = Add(one, e)  m = Mul(half, f)  g = Mul(m, a)", "gelu(v0, 0.70718235f)"),
+        ("h = Mul(half, a)  d = Div(a, r)  e = Erf(d)  f = Add(e, one)  g = Mul(f, h)", "gelu(v0, 0.70718235f)"),
+        ("d = Div(a, r)  e = Erf(d)  f = Add(e, one)  m = Mul(x, f)  g = Mul(m, half)", "erf_plus"),
+        ("d = Div(a, r)  e = Erf(d)  f = Add(e, one)  m = Mul(a, f)  g = Mul(m, r)", "erf_plus"),
+        ("d = Mul(a, r)  e = Erf(d)  f = Add(e, one)  m = Mul(a, f)  g = Mul(m, half)", "erf_plus"),
+        ("d = Div(a, r)  e = Erf(d)  f = Add(e, half)  m = Mul(a, f)  g = Mul(m, half)", "erf"),
+    ],
+)
+def test_gelu_is_one_function(body: str, expected: str) -> None:
+    """In every spelling, where its constants are those of GELU; then nothing else is computed."""
+    constants = "float16 r = {15784}, float16 one = {15360}, float16 half = {14336}"  # as bits
+    model = graph(
+        "float16[N, 64] x, float16[64] b", "float16[N, 64] y", f"a = Add(x, b)  {body}  y = Neg(g)", constants=constants
+    )
+    found = re.findall(r"= approximate::(\w+\([^)]*\));", generate(outline(model, fuse(model))))
+    assert [text[: len(expected)] for text in found] == [expected]
+
+
 def _unary_chain(inputs: tuple[str, ...], output: str) -> Program:
     builder = Builder(inputs)
     result = builder.inputs[0].exp().tanh() + builder.inputs[-1]

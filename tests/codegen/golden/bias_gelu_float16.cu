@@ -16,11 +16,7 @@ struct AddGelu_1a3313df {
   static constexpr bool kStatic = false;
   __device__ static void apply(float x0, float x1, float& y0) {
     const float v0 = add(x0, x1);
-    const float v2 = mul(v0, 0.5f);
-    const float v4 = mul(v0, 0.70710677f);
-    const float v5 = approximate::erf_plus(v4);
-    const float v7 = add(v5, 1.0f);
-    const float v8 = mul(v2, v7);
+    const float v8 = approximate::gelu(v0, 0.70710677f);
     y0 = v8;
   }
 };

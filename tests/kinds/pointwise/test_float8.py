@@ -67,6 +67,18 @@ def test_device_conversions_are_to_nearest_even_and_saturate(tmp_path: Path) -> 
     emulated.run(tmp_path, _MAIN)
 
 
+def test_codes_of_products_in_float16() -> None:
+    """Of every float16 times a power of 2: rounding the product to float16 first changes no code."""
+    halves = np.arange(65536, dtype=np.uint16).view(np.float16)
+    halves = halves[~np.isnan(halves)]
+    for exponent in range(-14, 16):
+        with np.errstate(over="ignore"):
+            product = halves * np.float16(2.0**exponent)
+        exact = halves.astype(np.float32) * np.float32(2.0**exponent)
+        found, wanted = (np.clip(x, -448, 448).astype(ml_dtypes.float8_e4m3fn) for x in (product, exact))
+        np.testing.assert_array_equal(found.view(np.uint8), wanted.view(np.uint8))
+
+
 def _values(storage: type[np.floating]) -> np.ndarray:
     """Codes, what lies in the middle of two and just beside that, what saturates, and what is no number."""
     codes = np.arange(127, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
@@ -96,6 +108,24 @@ def test_codes_are_those_of_onnx_runtime(dtype: str, way: str, tmp_path: Path) -
 @pytest.mark.parametrize("way", _WAYS)
 def test_codes_on_the_gpu(dtype: str, way: str, tmp_path: Path) -> None:
     _check_codes(dtype, way, tmp_path, sessions.CUDA, device_arch())
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("exponent", [-15, -4, 0, 3, 14])
+def test_codes_of_a_constant_scale_on_the_gpu(exponent: int, tmp_path: Path) -> None:
+    """A power of 2, by which float16 is multiplied two at a time."""
+    constant = f"float16 s = {{{int(np.float16(2.0**exponent).view(np.uint16))}}}"
+    body = "a = Neg(x)  q = QuantizeLinear<output_dtype = 17>(a, s)"
+    model = graph(f"float16[N, {_ROWS}] x", f"float8e4m3fn[N, {_ROWS}] q", body, constants=constant, opset=21)
+    ir.save(model, tmp_path / "model.onnx")
+    artifact = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
+    assert len(artifact.manifest.kernels) == 1
+    library = artifact.path / layout.LIBRARY_FOLDER / layout.LIBRARY
+    session = sessions.open_session(artifact.path / layout.MODEL, library=library, provider=sessions.CUDA)
+    feeds = {"x": _values(np.float16)}
+    wanted = sessions.run(sessions.open_session(tmp_path / "model.onnx"), feeds)["q"]
+    np.testing.assert_array_equal(sessions.run(session, feeds)["q"].astype(np.float32), wanted.astype(np.float32))
 
 
 def _check_codes(dtype: str, way: str, tmp_path: Path, provider: str, arch: str) -> None:
