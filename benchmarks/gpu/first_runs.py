@@ -124,7 +124,10 @@ def _onnxopt(*arguments: str) -> None:
 
 def table(rows: dict[str, Any]) -> str:
     """The rows as markdown."""
-    lines = ["| network | artifact | size | first process, ms | second process | in a graph | agrees |", "|" + "---|" * 7]
+    lines = [
+        "| network | artifact | size | first process, ms | second process | in a graph | agrees |",
+        "|" + "---|" * 7,
+    ]
     for name, forms in rows.items():
         for label, processes in forms.items():
             for a, b, graph in zip(*processes, strict=True):

@@ -1,6 +1,8 @@
 #include "cuda/flash_attention_variant.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "kernel_file/flash_attention.h"
 
@@ -8,6 +10,7 @@ namespace onnxopt::cuda {
 namespace {
 
 constexpr std::uint64_t kMostBlocks = 0x7fffffff;
+constexpr int kHopper = 9;  // compute capability, its major number
 constexpr float kLog2E = 1.4426950408889634F;
 
 HeadsOf ToDevice(const HeadsPlace& place) {
@@ -28,6 +31,17 @@ std::uint64_t Step(std::uint64_t most, std::uint64_t batch, std::uint64_t period
   return step > period ? step - step % period : step;
 }
 
+// Microseconds that a call takes: multiprocessors run their blocks some at a time, in waves.
+double Expected(const FlashAttention& attention, const FlashTileShape& shape, const FlashAttentionCall& call,
+                unsigned multiprocessors) {
+  const FlashWarpgroups& of = *shape.warpgroups;
+  const double tiles = std::ceil(static_cast<double>(call.queries) / shape.queries);
+  const double all = tiles * static_cast<double>(attention.heads) * static_cast<double>(call.batch);
+  const double blocks = std::ceil(all / multiprocessors);  // of a multiprocessor
+  const double keys = std::ceil(static_cast<double>(call.keys) / shape.keys) * shape.keys;
+  return std::ceil(blocks / of.blocks) * of.wave + blocks * shape.queries * keys * 1e-6 * of.scores;
+}
+
 }  // namespace
 
 std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, const Variant& variant,
@@ -35,13 +49,14 @@ std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, co
   const auto& shape = variant.shape.As<FlashTileShape>();
   if (!Aligned(call, shape.access)) return std::nullopt;
   if (shape.short_rows && (call.keys < 1 || call.keys > shape.keys)) return std::nullopt;
-  const std::uint64_t rows = std::uint64_t{kFlashRows} * (variant.threads / kWarpThreads);
+  const std::uint64_t rows = shape.queries;
   const std::uint64_t tiles = (static_cast<std::uint64_t>(call.queries) + rows - 1) / rows;
   const auto heads = static_cast<std::uint64_t>(attention.heads);
   const auto batch = static_cast<std::uint64_t>(call.batch);
   if (tiles * heads > kMostBlocks / batch) return std::nullopt;
   const auto period = static_cast<std::uint64_t>(call.bias_period);
-  const std::uint64_t step = shape.short_rows ? Step(resident / (tiles * heads), batch, period) : batch;
+  const bool steps = shape.short_rows && !shape.warpgroups;
+  const std::uint64_t step = steps ? Step(resident / (tiles * heads), batch, period) : batch;
   FlashAttentionLaunch launch{};
   FlashAttentionParams& params = launch.params;
   params.q = ToDevice(call.q);
@@ -70,12 +85,26 @@ std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, co
   return launch;
 }
 
+bool FitsFlashAttention(const FlashAttention& attention, const Variant& variant, const FlashAttentionCall& call,
+                        const DeviceTraits& device) {
+  const bool runs = !variant.shape.As<FlashTileShape>().warpgroups || device.major == kHopper;
+  return runs && variant.shared <= device.shared && LaunchOf(attention, variant, call, 1).has_value();
+}
+
 std::size_t ChooseFlashAttention(const FlashAttention& attention, const std::vector<Variant>& variants,
-                                 const FlashAttentionCall& call, unsigned shared) {
+                                 const FlashAttentionCall& call, const DeviceTraits& device) {
   std::size_t best = variants.size();
+  std::size_t of_warpgroups = variants.size();
+  double least = std::numeric_limits<double>::infinity();
   for (std::size_t k = 0; k < variants.size(); ++k) {
-    if (variants[k].shared > shared || !LaunchOf(attention, variants[k], call, 1)) continue;
+    if (!FitsFlashAttention(attention, variants[k], call, device)) continue;
     const auto& shape = variants[k].shape.As<FlashTileShape>();
+    if (shape.warpgroups) {
+      const double microseconds = Expected(attention, shape, call, device.multiprocessors);
+      if (microseconds < least) of_warpgroups = k;
+      least = std::min(least, microseconds);
+      continue;
+    }
     if (best == variants.size()) {
       best = k;
       continue;
@@ -83,7 +112,8 @@ std::size_t ChooseFlashAttention(const FlashAttention& attention, const std::vec
     const auto& chosen = variants[best].shape.As<FlashTileShape>();
     if (shape.short_rows && (!chosen.short_rows || shape.keys < chosen.keys)) best = k;
   }
-  return best;
+  const bool is_short = best < variants.size() && variants[best].shape.As<FlashTileShape>().short_rows;
+  return is_short || of_warpgroups == variants.size() ? best : of_warpgroups;
 }
 
 }  // namespace onnxopt::cuda

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "call/flash_attention.h"
+#include "cuda/launch/launcher.h"
 #include "flash_attention/abi.h"
 #include "kernel_file/kernel.h"
 
@@ -20,9 +21,13 @@ struct FlashAttentionLaunch {
 std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, const Variant& variant,
                                              const FlashAttentionCall& call, unsigned resident);
 
-// The entry point that the rule takes, of those that fit and whose block has at most `shared` bytes of shared memory:
-// the shortest tile that holds all keys, else the first that takes any number. variants.size() where there is none.
+// Whether the GPU can run an entry point for a call that is not empty.
+bool FitsFlashAttention(const FlashAttention& attention, const Variant& variant, const FlashAttentionCall& call,
+                        const DeviceTraits& device);
+
+// The entry point that the rule takes of those that fit: the shortest tile that holds all keys, else on Hopper the one
+// that is expected to be fastest, else the first that takes any number. variants.size() where there is none.
 std::size_t ChooseFlashAttention(const FlashAttention& attention, const std::vector<Variant>& variants,
-                                 const FlashAttentionCall& call, unsigned shared);
+                                 const FlashAttentionCall& call, const DeviceTraits& device);
 
 }  // namespace onnxopt::cuda

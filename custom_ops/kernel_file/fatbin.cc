@@ -11,6 +11,7 @@ namespace {
 constexpr std::uint32_t kMagic = 0xBA55ED50;
 constexpr std::uint16_t kPtx = 1;
 constexpr std::uint16_t kElf = 2;
+constexpr std::uint64_t kSpecific = 0x100000;  // of the flags
 
 struct ContainerHeader {
   std::uint32_t magic;
@@ -29,9 +30,12 @@ struct ImageHeader {
   std::uint16_t minor_version;
   std::uint16_t major_version;
   std::uint32_t arch;
+  std::uint32_t name_at;
+  std::uint32_t name_bytes;
+  std::uint64_t flags;
 };
 
-static_assert(sizeof(ContainerHeader) == 16 && sizeof(ImageHeader) == 32);
+static_assert(sizeof(ContainerHeader) == 16 && sizeof(ImageHeader) == 48);
 
 template <typename Header>
 bool Read(const std::vector<char>& bytes, std::uint64_t at, Header* header) {
@@ -50,7 +54,9 @@ std::vector<Image> Images(const std::vector<char>& fatbin) {
   for (std::uint64_t at = container.header_bytes; Read(fatbin, at, &image);) {
     const std::uint64_t length = image.header_bytes + image.body_bytes;
     if (image.header_bytes < sizeof(ImageHeader) || length < image.header_bytes || length > fatbin.size() - at) break;
-    if (image.kind == kPtx || image.kind == kElf) images.push_back({image.arch, image.kind == kPtx});
+    if (image.kind == kPtx || image.kind == kElf) {
+      images.push_back({image.arch, image.kind == kPtx, (image.flags & kSpecific) != 0});
+    }
     at += length;
   }
   return images;

@@ -5,14 +5,17 @@
 
 namespace onnxopt::cuda {
 
-// One piece of code. arch: 10 * major + minor, 90 for sm_90. ptx: text that the driver compiles, not a cubin.
+// One piece of code. arch: 10 * major + minor, 90 for sm_90. ptx: text that the driver compiles, not a cubin. specific:
+// for this architecture alone, as sm_90a.
 struct Image {
   unsigned arch;
   bool ptx;
+  bool specific;
 
   // Whether a GPU of compute capability major.minor runs it, leaving aside whether its driver knows the PTX version.
   bool RunsOn(unsigned major, unsigned minor) const {
     const unsigned gpu = 10 * major + minor;
+    if (specific) return gpu == arch;
     return ptx ? gpu >= arch : gpu >= arch && gpu / 10 == arch / 10;
   }
 };

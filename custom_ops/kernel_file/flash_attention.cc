@@ -16,7 +16,10 @@ constexpr std::uint64_t kMostWindow = std::uint64_t{1} << 30U;
 constexpr std::uint64_t kMostKeys = 1024;  // of a tile
 constexpr std::uint64_t kMostShared = 256 << 10;
 constexpr std::uint64_t kMostAccess = 16;
-constexpr float kMostCode = 255;  // minus a zero point
+constexpr std::uint64_t kMostStages = 4;
+constexpr std::uint64_t kMostWarpgroups = 4;
+constexpr std::uint64_t kMostBlocks = 16;  // of a multiprocessor
+constexpr float kMostCode = 255;           // minus a zero point
 
 Heads ReadHeads(const JsonReader& json, std::size_t inputs, std::int64_t count, std::int64_t width) {
   Heads heads;
@@ -67,6 +70,37 @@ std::uint64_t SharedBytes(const FlashAttention& attention, std::uint64_t queries
   const std::uint64_t of_queries = queries * std::max(row, value_row) * 2;
   const std::uint64_t stage = keys * (row + value_row) * 2;
   return short_rows ? 2 * (of_queries + stage) : of_queries + stages * stage;
+}
+
+// The same where warpgroups multiply (cuda_kernels/flash_attention/hopper_tile.cuh).
+std::uint64_t WarpgroupBytes(const FlashAttention& attention, std::uint64_t queries, std::uint64_t keys,
+                             std::uint64_t stages, bool copier) {
+  constexpr std::uint64_t kAligned = 1008;
+  constexpr std::uint64_t kBarriers = 16;
+  constexpr std::uint64_t kRowEnd = 16;
+  const std::uint64_t row = static_cast<std::uint64_t>(attention.width) * 2;
+  return kAligned + 2 * stages * keys * row + queries * (row + kRowEnd) + (copier ? kBarriers * stages : 0);
+}
+
+double ReadMicroseconds(const JsonReader& json) {
+  if (!json.value().is_number() || !(json.value().get<double>() > 0)) json.Fail("is not a number above 0");
+  return json.value().get<double>();
+}
+
+// The part of an entry point for Hopper that others do not have. threads: of its block.
+FlashWarpgroups ReadWarpgroups(const JsonReader& json, const FlashAttention& attention, unsigned threads) {
+  FlashWarpgroups warpgroups;
+  warpgroups.count = static_cast<unsigned>(json["count"].Number(1, kMostWarpgroups));
+  const unsigned all = warpgroups.count + (json["copier"].Flag() ? 1 : 0);
+  if (threads != 4 * kWarpThreads * all) json["count"].Fail("is not that of the block's threads");
+  warpgroups.blocks = static_cast<unsigned>(json["blocks"].Number(1, kMostBlocks));
+  warpgroups.wave = ReadMicroseconds(json["wave"]);
+  warpgroups.scores = ReadMicroseconds(json["scores"]);
+  if (attention.width != attention.values || attention.width % kWarpgroupRows != 0) {
+    json["count"].Fail("goes with heads of 64 or 128 elements alone");
+  }
+  if (attention.bias || attention.cap != 0) json["count"].Fail("goes with no bias and no cap");
+  return warpgroups;
 }
 
 }  // namespace
@@ -133,12 +167,20 @@ Variant ReadFlashVariant(const JsonReader& json, const FlashAttention& attention
     if (bytes(heads.row) + bytes(heads.first) + bytes(heads.step) != 0) json["access"].Fail("does not divide a row");
   }
   if (bytes(attention.width) + bytes(attention.values) != 0) json["access"].Fail("does not divide a head");
-  const std::uint64_t stages = json["stages"].Number(1, 2);
-  const std::uint64_t queries = variant.threads / kWarpThreads * kFlashRows;
+  const std::uint64_t stages = json["stages"].Number(1, kMostStages);
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
-  if (variant.shared != SharedBytes(attention, queries, shape.keys, stages, shape.short_rows)) {
-    json["shared"].Fail("is not what the tile takes");
+  std::uint64_t shared = 0;
+  if (json.Has("warpgroups") && !json["warpgroups"].value().is_null()) {
+    const JsonReader warpgroups = json["warpgroups"];
+    shape.warpgroups = ReadWarpgroups(warpgroups, attention, variant.threads);
+    if (shape.access != kMostAccess) json["access"].Fail("is not 16");
+    shape.queries = shape.warpgroups->count * kWarpgroupRows;
+    shared = WarpgroupBytes(attention, shape.queries, shape.keys, stages, warpgroups["copier"].Flag());
+  } else {
+    shape.queries = variant.threads / kWarpThreads * kFlashRows;
+    shared = SharedBytes(attention, shape.queries, shape.keys, stages, shape.short_rows);
   }
+  if (variant.shared != shared) json["shared"].Fail("is not what the tile takes");
   variant.shape.Set(shape);
   return variant;
 }

@@ -1,6 +1,7 @@
 // Attention of many queries in kernels.json.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "kernel_file/kernel.h"
@@ -10,13 +11,23 @@
 namespace onnxopt {
 
 // What only entry points of these kernels have; onnxopt/kinds/flash_attention/entry_points.py says what each means.
+struct FlashWarpgroups {
+  unsigned count = 1;
+  unsigned blocks = 1;
+  double wave = 0;    // microseconds
+  double scores = 0;  // for a million of them
+};
+
 struct FlashTileShape {
   unsigned keys = 16;
   bool short_rows = false;
   unsigned access = 2;
+  unsigned queries = 16;                      // of a block
+  std::optional<FlashWarpgroups> warpgroups;  // of entry points that run on Hopper alone
 };
 
-constexpr unsigned kFlashRows = 16;  // queries of a warp
+constexpr unsigned kFlashRows = 16;      // queries of a warp
+constexpr unsigned kWarpgroupRows = 64;  // of a warpgroup
 
 // The fields of such a kernel. Throws Error naming the place of what is not as program/flash_attention.py writes it.
 FlashAttention ReadFlashAttention(const JsonReader& json, const std::vector<Dtype>& inputs,

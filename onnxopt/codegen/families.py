@@ -3,6 +3,10 @@
 More than half of NVRTC's time goes into its optimizer, which tells generations of architectures apart. So one PTX
 serves a family, and ptxas assembles it for each architecture, scheduled for each as before. benchmarks/notes.md says
 how the machine code compares with that of PTX for each architecture alone.
+
+What later architectures drop, code may use only where it is compiled for a target of the one architecture, sm_90a for
+sm_90. Nothing else runs the machine code of either, so a source that asks for such code gets that target. Its PTX runs
+on no later GPU, so it is in no fatbin.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 # Architectures of a row get the same PTX where no header tells them apart.
-_GENERATIONS = (("sm_75",), ("sm_80", "sm_86", "sm_87", "sm_89"), ("sm_90",), ("sm_100", "sm_120"))
+_GENERATIONS = (("sm_75",), ("sm_80", "sm_86", "sm_87", "sm_89"), ("sm_90",), ("sm_90a",), ("sm_100", "sm_120"))
+_SPECIFIC = {"sm_90": ("sm_90a", "__CUDA_ARCH_FEAT_SM90_ALL")}  # the target, and the macro that tells code of it
 _CONDITION = re.compile(r"__CUDA_ARCH__\s*([<>]=?|[!=]=)\s*(\d+)")
 _HOLDS = {
     "<": operator.lt,
@@ -23,7 +28,7 @@ _HOLDS = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-_TARGET = re.compile(r"^\.target sm_\d+", re.M)
+_TARGET = re.compile(r"^\.target sm_\w+", re.M)
 
 
 class Family(NamedTuple):
@@ -33,8 +38,14 @@ class Family(NamedTuple):
     archs: tuple[str, ...]
 
 
+def target(arch: str, texts: Iterable[str]) -> str:
+    """What the cubin of an architecture is compiled for. texts: a source and its headers."""
+    specific, macro = _SPECIFIC.get(arch, (arch, ""))
+    return specific if any(macro in text for text in texts) else arch
+
+
 def of(archs: Collection[str], texts: Iterable[str]) -> tuple[Family, ...]:
-    """The architectures in families. texts: a source and its headers, whose conditions split generations.
+    """The architectures, or targets, in families. texts: a source and its headers, whose conditions split generations.
 
     A family's first member need not be among `archs`: the same PTX is compiled for every choice of architectures.
     """
@@ -42,7 +53,7 @@ def of(archs: Collection[str], texts: Iterable[str]) -> tuple[Family, ...]:
     members: dict[tuple[object, ...], list[str]] = {}
     for generation, row in enumerate(_GENERATIONS):
         for arch in row:
-            value = 10 * int(arch.removeprefix("sm_"))
+            value = 10 * int(arch.removeprefix("sm_").removesuffix("a"))
             holding = tuple(_HOLDS[comparison](value, int(number)) for comparison, number in conditions)
             members.setdefault((generation, holding), []).append(arch)
     families = (Family(row[0], tuple(arch for arch in row if arch in archs)) for row in members.values())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import hashlib
-import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -74,10 +73,11 @@ def compiled(
     release, newest = _release(), ordered[-1]
     with image_cache.opened(cache or caches.folder("kernels")) as kept, threads() as pool, Children() as children:
         unit = _Unit(source, included.headers(source), release, kept, children)
-        images = _images(unit, ordered, pool, progress or (lambda done, total: None))
-    usage = {arch: compiler_report.parse(images[arch].log) for arch in ordered}
-    targets = (*ordered, newest.replace("sm", "compute"))
-    return Compiled(_fatbin({target: images[target].content for target in targets}), usage)
+        targets = {arch: families.target(arch, unit.texts) for arch in ordered}
+        images = _images(unit, tuple(targets.values()), newest, pool, progress or (lambda done, total: None))
+    usage = {arch: compiler_report.parse(images[target].log) for arch, target in targets.items()}
+    contained = (*targets.values(), _virtual(newest))
+    return Compiled(_fatbin({target: images[target].content for target in contained}), usage)
 
 
 def _release() -> tuple[int, int]:
@@ -110,6 +110,10 @@ class _Unit(NamedTuple):
     cache: ImageCache
     children: Children
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.source, *self.headers.values())
+
     def compiled(self, target: str) -> _Image:
         """The cubin (target sm_XX) or PTX (compute_XX) that NVRTC makes, from the cache if possible."""
         kind = "cubin" if target.startswith("sm_") else "ptx"
@@ -133,22 +137,28 @@ class _Unit(NamedTuple):
         return image
 
 
-def _images(unit: _Unit, archs: Sequence[str], pool: Executor, progress: Progress) -> dict[str, _Image]:
-    """The cubin of every architecture and the PTX of the newest, by target.
+def _virtual(target: str) -> str:
+    """The target of the PTX from which a cubin for `target` can be made."""
+    return target.replace("sm", "compute")
+
+
+def _images(unit: _Unit, targets: Sequence[str], newest: str, pool: Executor, progress: Progress) -> dict[str, _Image]:
+    """The cubin of every target and the PTX of the newest architecture, by target.
 
     With ptxas, NVRTC makes the PTX of each family, and each cubin begins when its PTX is there. Without it, NVRTC makes
     every image by itself.
     """
-    virtual = archs[-1].replace("sm", "compute")
     assembler = ptxas.found(unit.release)
-    groups = families.of(archs, (unit.source, *unit.headers.values())) if assembler is not None else ()
+    groups = families.of(targets, unit.texts) if assembler is not None else ()
     pending: dict[Future[_Image], str | Family] = {}
     for family in sorted(groups, key=lambda family: -len(family.archs)):  # what most others wait for
-        pending[pool.submit(unit.compiled, family.first.replace("sm", "compute"))] = family
-    if assembler is None:
-        pending = {pool.submit(unit.compiled, target): target for target in (*archs, virtual)}
+        pending[pool.submit(unit.compiled, _virtual(family.first))] = family
+    by_itself = [] if assembler is not None else list(targets)
+    if assembler is None or newest not in targets:  # no family has the PTX of the newest architecture
+        by_itself.append(_virtual(newest))
+    pending |= {pool.submit(unit.compiled, target): target for target in by_itself}
     images: dict[str, _Image] = {}
-    done, total = 0, len(pending) + (len(archs) if groups else 0)
+    done, total = 0, len(pending) + (len(targets) if groups else 0)
     progress(done, total)
     while pending:
         for job in concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED).done:
@@ -160,8 +170,8 @@ def _images(unit: _Unit, archs: Sequence[str], pool: Executor, progress: Progres
                 continue
             for arch in made.archs:
                 ptx = families.retargeted(image.content, arch)
-                if arch == archs[-1]:
-                    images[virtual] = _Image(ptx, image.log)
+                if arch == newest:
+                    images[_virtual(newest)] = _Image(ptx, image.log)
                 assert assembler is not None
                 pending[pool.submit(unit.assembled, assembler, ptx, arch)] = arch
     return images
@@ -174,7 +184,7 @@ def _fatbin(images: dict[str, bytes]) -> bytes:
     handle = nvfatbin.create(options, len(options))
     try:
         for target, image in images.items():
-            arch = re.sub(r"\D", "", target)
+            arch = target.partition("_")[2]
             if target.startswith("sm_"):
                 nvfatbin.add_cubin(handle, image, len(image), arch, target)
             else:

@@ -18,10 +18,15 @@ MOST_WIDTH = 256  # elements of a head
 MOST_HEADS = 4096
 MOST_ROW = 1 << 24  # elements of a token
 MOST_WINDOW = 1 << 30  # keys before and after a query's own
-# Keys up to which the kernel is faster than those that ONNX Runtime calls on a GPU with wgmma, measured on one H200
-# (benchmarks/notes.md): where it saves copies of packed queries, keys and values, and where it saves none.
+# Keys up to which the kernel is faster than those that ONNX Runtime calls on a GPU with wgmma, measured on one H200 and
+# one H100 (benchmarks/notes.md): where it saves copies of packed queries, keys and values, and where it saves none.
 _KEYS_IF_PACKED = 384
 _KEYS_IF_APART = 128
+# The same of attention that has a kernel for Hopper. ONNX Runtime runs causal attention at half the rate of the other.
+_HOPPER_WIDTHS = (64, 128)
+_HOPPER_KEYS_IF_PACKED = 2048
+_HOPPER_KEYS_IF_APART = 384
+_HOPPER_KEYS_IF_CAUSAL = 2048
 # Heads of these sizes are what ONNX Runtime's flash attention has kernels for; it pads the others.
 _UNPADDED, _KEYS_IF_PADDED = (32, 64, 96, 128, 192, 256), 256
 # Of local attention ONNX Runtime would add a mask, which its faster kernels do not; a quarter of the keys pays anyhow.
@@ -156,20 +161,28 @@ def seen(before: int | None = None, after: int | None = None) -> int | None:
     return None if before is None or after is None else before + after + 1
 
 
+def is_hopper(width: int, values: int) -> bool:
+    """Whether Hopper has kernels for heads of these sizes."""
+    return width in _HOPPER_WIDTHS and values == width
+
+
 def pays(
     keys: int | None,
     width: int,
     packed: bool,
     *,
+    hopper: bool = False,
+    causal: bool = False,
     queries: int | None = None,
     seen: int | None = None,
     alone: bool = False,
 ) -> bool:
     """Whether the kernel is faster than ONNX Runtime's. keys: their expected number; unknown ones may be too many.
 
-    packed: queries, keys and values would have to be copied out of one product for ONNX Runtime's operator. queries:
-    their expected number. seen: keys that a query of local attention sees. alone: ONNX Runtime has no operator, and
-    would write the scores to memory.
+    packed: queries, keys and values would have to be copied out of one product for ONNX Runtime's operator. hopper:
+    there is a kernel for Hopper (`is_hopper`), and scores need no bias and no cap. causal: queries see no later key.
+    queries: their expected number. seen: keys that a query of local attention sees. alone: ONNX Runtime has no
+    operator, and would write the scores to memory.
     """
     few = queries is not None and queries < _LEAST_QUERIES
     if few and (keys is None or keys > _KEYS_OF_FEW) and (alone or seen is not None):
@@ -178,4 +191,7 @@ def pays(
         return True
     apart = _KEYS_IF_APART if few or width in _UNPADDED else _KEYS_IF_PADDED
     most = _KEYS_IF_PACKED if packed else apart
+    if hopper and not few:
+        most = _HOPPER_KEYS_IF_PACKED if packed else _HOPPER_KEYS_IF_APART
+        most = max(most, _HOPPER_KEYS_IF_CAUSAL if causal else 0)
     return keys is not None and keys <= max(most, _KEYS_IF_NARROW if width <= _NARROW else 0)

@@ -45,6 +45,25 @@ def test_a_condition_splits_a_generation(condition: str, expected: list[str]) ->
     assert [found[arch] for arch in ("sm_80", "sm_86", "sm_89")] == expected
 
 
+def test_code_for_one_architecture_alone_has_a_target_of_its_own() -> None:
+    asks = ("extern int unused;", "#ifdef __CUDA_ARCH_FEAT_SM90_ALL")
+    targets = [families.target(arch, asks) for arch in ARCHS]
+    assert targets == ["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90a", "sm_100", "sm_120"]
+    assert [families.target(arch, asks[:1]) for arch in ARCHS] == list(ARCHS)
+    assert Family("sm_90a", ("sm_90a",)) in families.of(targets, (*asks, "__CUDA_ARCH__ >= 900"))
+    assert families.retargeted(b".version 8.8\n.target sm_90a\n", "sm_90a") == b".version 8.8\n.target sm_90a\n"
+
+
+def test_only_attention_by_warpgroups_is_for_hopper_alone() -> None:
+    """So that all other kernels stay what they were."""
+    root = paths.cuda_kernels()
+    telling = [p.name for p in root.rglob("*.*h") if families.target("sm_90", [p.read_text("utf-8")]) != "sm_90"]
+    assert telling == ["warpgroup_products.cuh"]
+    header = "flash_attention/warpgroup_products.cuh"
+    assert header in included.headers('#include "flash_attention/hopper_flash_attention.cuh"')
+    assert header not in included.headers('#include "flash_attention/flash_attention.cuh"')
+
+
 def test_the_ptx_is_the_same_for_any_choice_of_architectures() -> None:
     assert families.of(["sm_89"], ()) == (Family("sm_80", ("sm_89",)),)
 

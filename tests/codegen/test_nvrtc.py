@@ -70,16 +70,68 @@ PTX, ELF = 1, 2
 
 
 def _images(fatbin: bytes) -> list[tuple[int, int]]:
-    """(kind, architecture) of the entries: file header, then kind, sizes and arch of each."""
+    """(kind, architecture) of the entries."""
+    return sorted(((kind, arch) for kind, arch, _ in _entries(fatbin)), key=lambda image: (image[0] == PTX, image[1]))
+
+
+def _entries(fatbin: bytes) -> list[tuple[int, int, bool]]:
+    """Kind, architecture, and whether for it alone: file header, then kind, sizes, arch and flags of each entry."""
     header_size, body = int.from_bytes(fatbin[6:8], "little"), int.from_bytes(fatbin[8:16], "little")
     found, at = [], header_size
     while at < header_size + body:
         entry = int.from_bytes(fatbin[at + 4 : at + 8], "little")
         size = int.from_bytes(fatbin[at + 8 : at + 16], "little")
-        kind, arch = (int.from_bytes(fatbin[at + o : at + o + n], "little") for o, n in ((0, 2), (28, 4)))
-        found.append((kind, arch))
+        numbers = [int.from_bytes(fatbin[at + o : at + o + n], "little") for o, n in ((0, 2), (28, 4), (40, 8))]
+        found.append((numbers[0], numbers[1], bool(numbers[2] & 0x100000)))
         at += entry + size
-    return sorted(found, key=lambda image: (image[0] == PTX, image[1]))
+    return found
+
+
+HOPPER = """#include "flash_attention/warpgroup_products.cuh"
+namespace onnxopt {
+extern "C" __global__ void __launch_bounds__(128) probe(float* y, uint32_t factors) {
+  if constexpr (kWarpgroupProducts) {
+    float sums[8][4] = {};
+    begin_products();
+    WarpgroupProduct<float16, 64>::add_shared(sums, matrix_in_rows(factors), matrix_in_rows(factors + 8192), true);
+    end_products();
+    wait_for_products<0>();
+    pin(sums);
+    for (int j = 0; j < 32; ++j) y[j * 128 + threadIdx.x] = sums[j / 4][j % 4];
+  } else {
+    __trap();
+  }
+}
+}
+"""
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("newer", [(), ("sm_100",)])
+def test_code_for_hopper_alone_has_a_cubin_of_its_own_and_ptx_for_all(
+    alone: bool, newer: tuple[str, ...], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if alone:
+        request.getfixturevalue("by_nvrtc_alone")
+    steps: list[tuple[int, int]] = []
+    archs = ("sm_80", "sm_90", *newer)
+    made = compiling.compiled(HOPPER, archs, tmp_path, lambda done, total: steps.append((done, total)))
+    assert [done for done, _ in steps] == list(range(steps[0][1] + 1))
+    numbers = [int(arch[3:]) for arch in archs]
+    cubins = [(ELF, number, number == 90) for number in numbers]
+    assert _entries(made.fatbin) == [*cubins, (PTX, numbers[-1], False)]
+    assert list(made.usage) == list(archs)
+    assert made.usage["sm_80"]["probe"].registers < 32 < made.usage["sm_90"]["probe"].registers  # where the sums are
+    assert all(usage["probe"].spilled == 0 for usage in made.usage.values())
+    logs = "".join(path.read_bytes().decode(errors="replace") for path in tmp_path.glob("*.log"))
+    assert "sm_90a" in logs and "wgmma" not in logs  # ptxas tells of products that it makes wait for each other
+    ptx = [path.read_bytes() for path in tmp_path.glob("*.ptx")]
+    of_hopper = [text for text in ptx if b".target sm_90\n" in text]
+    assert len(of_hopper) == (not newer)  # compiled only where it is the newest
+    assert all(b"wgmma" not in text and b"trap;" in text for text in of_hopper)
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert compiling.compiled(HOPPER, archs, tmp_path) == made
+    assert sorted(path.name for path in tmp_path.iterdir()) == kept
 
 
 def test_all_headers_together_compile() -> None:

@@ -130,6 +130,12 @@ print("kernel" if session.run(None, {"x0": np.ones(3, np.float32)})[0][0] == -1 
         (90, [(80, False)], 0, "function", "no code for this GPU (sm_90)"),
         (90, [(80, False), (80, True)], 0, "kernel", ""),
         (90, [(80, False), (80, True)], 222, "function", "does not load on this GPU (sm_90): CUDA_ERROR_FAKE"),
+        (90, [(80, False), (90, False, True)], 0, "kernel", ""),
+        (91, [(90, False)], 0, "kernel", ""),
+        (91, [(90, False, True)], 0, "function", "no code for this GPU (sm_91)"),
+        (100, [(90, False, True)], 0, "function", "no code for this GPU (sm_100)"),
+        (100, [(90, False, True), (90, True)], 0, "kernel", ""),
+        (100, [(90, True, True)], 0, "function", "no code for this GPU (sm_100)"),
     ],
 )
 def test_registering_with_a_gpu(arch, images, load_error, ran, warning, tmp_path):

@@ -78,10 +78,11 @@ def build(folder: pathlib.Path, compiler: str) -> pathlib.Path:
     return folder
 
 
-def fatbin(*images: tuple[int, bool]) -> bytes:
-    """A container of empty images: (arch, whether it is PTX) each."""
+def fatbin(*images: tuple[int, bool] | tuple[int, bool, bool]) -> bytes:
+    """A container of empty images: (arch, whether it is PTX, and whether it is for that arch alone) each."""
     body = b"".join(
-        struct.pack("<HHIQIIHHI", 1 if ptx else 2, 0x101, 64, 8, 0, 64, 0, 1, arch) + bytes(32 + 8)
-        for arch, ptx in images
+        struct.pack("<HHIQIIHHIQQ", 1 if ptx else 2, 0x101, 64, 8, 0, 64, 0, 1, arch, 0, 0x100000 * any(specific))
+        + bytes(16 + 8)
+        for arch, ptx, *specific in images
     )
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body

@@ -342,7 +342,8 @@ def drive(
 ) -> Log:
     """Drive the library's code with a meaning and the shapes of its inputs.
 
-    sizes: asks the heuristic for other sizes too, as `tune` does. pixels: elements from one pixel of x, residual or y to the next, where it is a part. variables: of the environment.
+    sizes: asks the heuristic for other sizes too, as `tune` does. pixels: elements from one pixel of x, residual or y
+    to the next, where it is a part. variables: of the environment.
     """
     meaning.verify()
     more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured, "soon": soon, "ready": ready}

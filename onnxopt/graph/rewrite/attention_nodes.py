@@ -89,6 +89,11 @@ def window_of(sdpa: ir.Node) -> Mapping[str, int]:
     return {name: sdpa.attributes[name].as_int() for name in ("before", "after") if name in sdpa.attributes}
 
 
+def has_mask(attention: ir.Node) -> bool:
+    """Whether a MultiHeadAttention has a mask of keys, or a bias of scores."""
+    return any(attention.inputs[4:6])
+
+
 def kernel_takes(sdpa: ir.Node, expected: ExpectedSizes | None) -> bool:
     """Whether the kernel of attention of many queries will run an Sdpa that has a window, a cap or sinks."""
     q, k, v = sdpa.inputs[:3]
@@ -105,9 +110,11 @@ def kernel_takes(sdpa: ir.Node, expected: ExpectedSizes | None) -> bool:
         for d in (dims_of(q)[2], dims_of(k)[2])
     )
     window = window_of(sdpa)
+    hopper = flash_attention.is_hopper(sizes[2], sizes[3]) and not sdpa.attributes.get_float("cap", 0.0)
     return flash_attention.pays(
-        keys, sizes[2], packed=False, queries=queries, seen=flash_attention.seen(**window), alone=is_extended(sdpa)
-    )
+        keys, sizes[2], packed=False, hopper=hopper, causal=window.get("after") == 0, queries=queries,
+        seen=flash_attention.seen(**window), alone=is_extended(sdpa),
+    )  # fmt: skip
 
 
 def local_mask(op, q, k, window: Mapping[str, int], dtype: ir.DataType):

@@ -20,6 +20,7 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase,
 
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite import packed_weights
+from onnxopt.graph.rewrite.attention_nodes import has_mask
 from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, ints, rotated, swapped
 from onnxopt.graph.rewrite.weights import Joiner
@@ -141,10 +142,11 @@ class SelfAttention(_Merge):
         heads = node.attributes.get_int("num_heads", 0) or 0
         if x.dtype not in SIXTEEN_BIT or x.shape is None or not heads or any(width % heads for width in widths):
             return False
-        width = widths[0] // heads
-        if flash_attention.why_not(heads, heads, width, widths[2] // heads, 1.0):
+        width, values = widths[0] // heads, widths[2] // heads
+        if flash_attention.why_not(heads, heads, width, values, 1.0):
             return False
-        return flash_attention.pays(self._expected.of(x.shape[1]), width, packed=True)
+        hopper = flash_attention.is_hopper(width, values) and not has_mask(node)
+        return flash_attention.pays(self._expected.of(x.shape[1]), width, packed=True, hopper=hopper)
 
     def _fits_attention(self, x: ir.Value, weights: Sequence[ir.Value]) -> bool:
         """Whether Attention takes weights of this dtype, and q, k and v are small enough for it, or of unknown size."""

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.flash_attention.entry_points import FlashVariant
+from onnxopt.kinds.flash_attention.entry_points import FlashVariant, Warpgroups
 from onnxopt.kinds.pointwise.cuda import literal
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.flash_attention import FlashAttention
@@ -15,6 +15,7 @@ from onnxopt.program.hardware import WARP
 from onnxopt.program.pointwise import Instruction
 
 HEADER = "flash_attention/flash_attention.cuh"
+HOPPER_HEADER = "flash_attention/hopper_flash_attention.cuh"
 
 
 def lines(kernel: Kernel) -> list[str]:
@@ -57,6 +58,8 @@ def _finish(meaning: FlashAttention) -> list[str]:
 
 
 def _entry(name: str, meaning: FlashAttention, variant: FlashVariant) -> list[str]:
+    if variant.warpgroups is not None:
+        return _hopper_entry(name, meaning, variant, variant.warpgroups)
     tile = f"{meaning.width}, {meaning.values}, {variant.threads // WARP}, {variant.keys}"
     shared, run = ("kShortBytes", "run_short") if variant.short else ("kSharedBytes", "run")
     return [
@@ -65,6 +68,20 @@ def _entry(name: str, meaning: FlashAttention, variant: FlashVariant) -> list[st
         f"  using Attention = FlashAttention<{name}, FlashTile<{tile}, {variant.stages}, {variant.access}>>;",
         f'  static_assert(Attention::{shared} == {variant.shared}, "as the host was told");',
         f"  Attention::{run}(p);",
+        "}",
+        "",
+    ]
+
+
+def _hopper_entry(name: str, meaning: FlashAttention, variant: FlashVariant, groups: Warpgroups) -> list[str]:
+    flags = f"{str(groups.copier).lower()}, {str(groups.in_turn).lower()}"
+    tile = f"{meaning.width}, {groups.count}, {variant.keys}, {variant.stages}, {flags}, {groups.blocks}"
+    return [
+        f'extern "C" __global__ void __launch_bounds__({variant.threads}, {groups.blocks})',
+        f"{variant.symbol}(const __grid_constant__ FlashAttentionParams p) {{",
+        f"  using Attention = FlashHopperAttention<{name}, FlashHopperTile<{tile}>>;",
+        f'  static_assert(Attention::kSharedBytes == {variant.shared}, "as the host was told");',
+        f"  Attention::{'run_short' if variant.short else 'run'}(p);",
         "}",
         "",
     ]

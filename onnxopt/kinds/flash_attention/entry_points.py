@@ -11,6 +11,7 @@ from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention.attention import Attention
 from onnxopt.kinds.flash_attention.lower import known
+from onnxopt.program import flash_attention
 from onnxopt.program.flash_attention import FlashAttention
 from onnxopt.program.hardware import WARP
 
@@ -21,6 +22,7 @@ _MOST_SHARED = 64 << 10  # bytes that a block can have on every GPU
 _MOST_WARPS = 8
 # Keys that one tile holds, where it is faster than several tiles; more with a bias that differs between queries.
 _MOST_SHORT, _MOST_SHORT_BIASED = 80, 128
+_MOST_LOCAL = 512  # keys that a query of local attention sees, up to which smaller tiles visit fewer keys
 # Sides of a tile, (warps, keys), by the elements of the wider head: of the first row that is as wide. Measured on one
 # H200 (benchmarks/notes.md). The last of each needs the least shared memory.
 _TILES = (
@@ -32,7 +34,44 @@ _TILES = (
     (160, ((4, 64), (4, 32))),
     (256, ((4, 64), (2, 32))),
 )
+_HOPPER_ROWS = 64  # queries of a warpgroup
+_HOPPER_PITCH = 8 * 2  # bytes that a row in shared memory is longer than a head, while results lie there
+_HOPPER_ALIGNED = 1008  # bytes at most in front of the first tile
 _OTHERS = ((2, 32), (4, 32), (2, 64), (4, 64), (8, 64), (4, 80), (8, 80), (4, 112), (2, 128), (4, 128), (8, 128))
+
+
+@dataclasses.dataclass(frozen=True)
+class Warpgroups:
+    """How an entry point for Hopper multiplies: by warpgroups of 64 queries each.
+
+    count: of the warpgroups. copier: one more brings keys and values. in_turn: they ask for products one after the
+    other. blocks: that a multiprocessor holds. wave, scores: microseconds that the blocks of a multiprocessor take
+    whatever there is to do, and for a million scores; by them the library chooses between entry points.
+    """
+
+    count: int
+    copier: bool
+    in_turn: bool
+    blocks: int
+    wave: float
+    scores: float
+
+
+# Tiles of Hopper by the elements of a head: keys, stages and warpgroups. Measured on one H100 (benchmarks/notes.md).
+_HOPPER_TILE = 128
+_HOPPER = {
+    64: (
+        (_HOPPER_TILE, 2, Warpgroups(1, False, False, 3, 2.6, 86.0)),
+        (_HOPPER_TILE, 3, Warpgroups(2, True, True, 1, 2.8, 79.0)),
+        (_HOPPER_TILE, 3, Warpgroups(3, True, True, 1, 3.1, 64.0)),
+    ),
+    128: (
+        (64, 2, Warpgroups(1, True, False, 2, 3.9, 121.0)),
+        (_HOPPER_TILE, 2, Warpgroups(2, True, True, 1, 4.7, 94.0)),
+    ),
+}
+_HOPPER_SHORT = Warpgroups(1, False, False, 3, 2.2, 79.0)  # of heads of 64, all keys in one tile
+_HOPPER_SHORT_KEYS = (160, 176, 192, 208)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +79,7 @@ class FlashVariant(Variant):
     """One entry point: threads / 32 warps of 16 queries each, `keys` keys at a time in `stages` places.
 
     short: takes at most `keys` keys, and one sequence after the other. access: bytes that rows of all tensors are
-    aligned to. shared: bytes of shared memory of a block.
+    aligned to. shared: bytes of shared memory of a block. warpgroups: of an entry point that runs on Hopper alone.
     """
 
     keys: int = 64
@@ -48,6 +87,7 @@ class FlashVariant(Variant):
     short: bool = False
     access: int = _ACCESS
     shared: int = 0
+    warpgroups: Warpgroups | None = None
 
 
 def choose(name: str, meaning: FlashAttention, regions: Sequence[Region], shapes: Shapes) -> tuple[FlashVariant, ...]:
@@ -62,8 +102,52 @@ def choose(name: str, meaning: FlashAttention, regions: Sequence[Region], shapes
     chosen = [variant(name, meaning, _warps(q), -(-k // ROWS) * ROWS, True, access) for q, k in fit]
     if len(fit) < len(attentions) or any(v.shared > _MOST_SHARED for v in chosen):
         chosen += [variant(name, meaning, *tile, False, access) for tile in _tiles(meaning)]
+    chosen += hopper(name, meaning, [a.lengths[1] for a in attentions])
     chosen.append(variant(name, meaning, *_least(meaning), False, _LEAST_ACCESS, stages=1))
     return tuple({v.symbol: v for v in chosen}.values())
+
+
+def hopper(name: str, meaning: FlashAttention, counts: Sequence[object]) -> Iterator[FlashVariant]:
+    """Entry points for Hopper, where it has some. counts: of keys; those that are no integers may be any number."""
+    if not on_warpgroups(meaning):
+        return
+    short = {_hopper_short(meaning, keys) for keys in counts}
+    for keys in sorted(short - {0}):
+        yield _hopper_variant(name, meaning, keys, 1, _HOPPER_SHORT, short=True)
+    if 0 in short or not all(isinstance(keys, int) for keys in counts):
+        for keys, stages, warpgroups in _HOPPER[meaning.width]:
+            yield _hopper_variant(name, meaning, keys, stages, warpgroups)
+
+
+def _hopper_short(meaning: FlashAttention, keys: object) -> int:
+    """Keys of the tile that holds all of them, where that is faster than several tiles; else 0."""
+    if meaning.width != 64:
+        return 0
+    if not isinstance(keys, int):
+        return _HOPPER_SHORT_KEYS[-1]
+    holding = next((tile for tile in _HOPPER_SHORT_KEYS if keys <= tile), 0)
+    return holding if keys > _HOPPER_TILE else 0
+
+
+def on_warpgroups(meaning: FlashAttention) -> bool:
+    """Whether there are entry points for Hopper: scores need no more than a scale, and queries see many keys."""
+    seen = flash_attention.seen(meaning.before, meaning.after)
+    plain = meaning.bias is None and meaning.cap is None and (seen is None or seen > _MOST_LOCAL)
+    return plain and flash_attention.is_hopper(meaning.width, meaning.values) and access_of(meaning) == _ACCESS
+
+
+def _hopper_variant(
+    name: str, meaning: FlashAttention, keys: int, stages: int, warpgroups: Warpgroups, *, short: bool = False
+) -> FlashVariant:
+    symbol = f"{name}_h{warpgroups.count}k{keys}{'s' if short else f't{stages}'}"
+    tiles = 2 * stages * keys * meaning.width * 2
+    queries = warpgroups.count * _HOPPER_ROWS * (2 * meaning.width + _HOPPER_PITCH)
+    shared = _HOPPER_ALIGNED + tiles + queries + 16 * stages * warpgroups.copier
+    threads = 4 * WARP * (warpgroups.count + warpgroups.copier)
+    return FlashVariant(
+        symbol, "", 32, _ACCESS // 2, 1, threads, waits=True, keys=keys, stages=stages, short=short, shared=shared,
+        warpgroups=warpgroups,
+    )  # fmt: skip
 
 
 def _most_short(attention: Attention, shapes: Shapes) -> int:

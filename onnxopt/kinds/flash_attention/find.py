@@ -13,6 +13,7 @@ from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.flash_attention import entry_points
 from onnxopt.kinds.flash_attention.attention import Attention
 from onnxopt.kinds.flash_attention.codes import with_codes
 from onnxopt.kinds.flash_attention.lower import attention, known
@@ -56,9 +57,11 @@ def _why_not(found: Attention, context: Context) -> str:
     meaning = found.meaning
     queries, keys = (context.shapes.expected.of(n) for n in found.lengths)
     visited = flash_attention.seen(meaning.before, meaning.after)
+    hopper = entry_points.on_warpgroups(meaning)
     if flash_attention.pays(
-        keys, meaning.width, found.shares_tensors, queries=queries, seen=visited, alone=found.alone
-    ):
+        keys, meaning.width, found.shares_tensors, hopper=hopper, causal=meaning.after == 0, queries=queries,
+        seen=visited, alone=found.alone,
+    ):  # fmt: skip
         return ""
     count = "an unknown number of" if keys is None else str(keys)
     return f"ONNX Runtime's kernel is faster for {count} keys, or may be"

@@ -15,6 +15,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention import cuda, entry_points, find
 from onnxopt.kinds.flash_attention.codes import attending
+from onnxopt.kinds.flash_attention.entry_points import FlashVariant
 from onnxopt.program.flash_attention import FlashAttention
 
 _NAMING = frozenset({"MatMul", "Tanh", "Softmax"})
@@ -49,7 +50,8 @@ class FlashAttentionKind(Kind):
         return [variant for variant in others if variant.symbol not in known]
 
     def header(self, kernels: Sequence[Kernel]) -> str:
-        return cuda.HEADER
+        variants = [cast(FlashVariant, v) for kernel in kernels for v in kernel.variants]
+        return cuda.HOPPER_HEADER if any(v.warpgroups is not None for v in variants) else cuda.HEADER
 
     def cuda(self, kernel: Kernel) -> list[str]:
         return cuda.lines(kernel)

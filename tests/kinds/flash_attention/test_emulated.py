@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from onnxopt.kinds.flash_attention.entry_points import FlashVariant
 from tests.support import emulated_flash_attention
 from tests.support.extended_attention import Extended, random_extended
 from tests.support.flash_attention_models import Case, fused, random_case
@@ -102,3 +104,39 @@ def test_the_entry_point_that_is_chosen() -> None:
     assert emulated_flash_attention.launches(kernel, WINDOWS, aligned=2)[0] == 1
     longer = dataclasses.replace(WINDOWS, queries=70, keys=70)
     assert emulated_flash_attention.launches(kernel, longer)[0] == 1
+
+
+def _chosen(case: Case, major: int = 9, **sizes: int) -> str:
+    (kernel,) = fused(case).kernels
+    of = dataclasses.replace(case, **sizes)
+    return kernel.variants[emulated_flash_attention.launches(kernel, of, major=major)[0]].symbol.split("_")[-1]
+
+
+def test_hopper_runs_the_tile_that_is_expected_to_be_fastest() -> None:
+    """Those that were fastest on an H100 (benchmarks/notes.md)."""
+    vision = Case(16, 197, 197, 12, 64, layout="split")
+    assert _chosen(vision) == "h1k208s"
+    assert _chosen(vision, major=8) == "w4k64t2a16" and _chosen(vision, major=10) == "w4k64t2a16"
+    encoder = Case(4, 1500, 1500, 8, 64, layout="split")
+    assert _chosen(encoder) == "h3k128t3"
+    text = Case(8, 512, 512, 12, 64, layout="split")
+    found = [_chosen(text, queries=n, keys=n) for n in (128, 256, 512)]
+    assert found == ["h1k128t2", "h1k128t2", "h1k128t2"]
+    decoder = Extended(8, 128, 128, 16, 128, groups=8, after=0)
+    found = [_chosen(decoder, batch=b, queries=n, keys=n) for b, n in ((8, 128), (2, 512), (1, 2048))]
+    assert found == ["h1k64t2", "h2k128t2", "h2k128t2"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(2, 100, 100, 2, 64, bias=(True, True)),
+        Case(2, 100, 100, 2, 40),
+        Extended(1, 300, 300, 2, 64, before=64, after=0),
+        Extended(1, 300, 300, 2, 64, cap=2.0),
+        WINDOWS,
+    ],
+)
+def test_attention_without_entry_points_for_hopper(case: Case) -> None:
+    (kernel,) = fused(case).kernels
+    assert all(cast(FlashVariant, v).warpgroups is None for v in kernel.variants)

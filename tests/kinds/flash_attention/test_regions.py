@@ -57,8 +57,10 @@ def test_a_part_that_others_read_stays() -> None:
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (Case(2, 400, 400, 2, 64, layout="split"), "ONNX Runtime's kernel is faster for 400 keys"),
-        (Case(2, 200, 200, 2, 64), "ONNX Runtime's kernel is faster for 200 keys"),
+        (Case(2, 2100, 2100, 2, 64, layout="split"), "ONNX Runtime's kernel is faster for 2100 keys"),
+        (Case(2, 400, 400, 2, 64), "ONNX Runtime's kernel is faster for 400 keys"),
+        (Case(2, 400, 400, 2, 64, layout="split", bias=(True, True)), "ONNX Runtime's kernel is faster for 400 keys"),
+        (Case(2, 200, 200, 2, 96), "ONNX Runtime's kernel is faster for 200 keys"),
         (Case(2, 4, 200, 2, 80), "ONNX Runtime's kernel is faster for 200 keys"),
         (Case(2, 260, 260, 2, 80), "ONNX Runtime's kernel is faster for 260 keys"),
         (Case(2, 20, 20, 2, 264), "A head has 264 elements"),
@@ -75,7 +77,10 @@ def test_what_stays_with_onnx_runtime(case: Case, reason: str) -> None:
 def test_lengths_that_a_kernel_takes() -> None:
     for case in (
         Case(2, 1000, 1000, 2, 24),
-        Case(2, 380, 380, 2, 64, layout="split"),
+        Case(2, 380, 380, 2, 80, layout="split"),
+        Case(1, 2000, 2000, 2, 64, layout="split"),
+        Case(1, 380, 380, 2, 128),
+        Case(1, 2000, 2000, 2, 128, causal=True),
         Case(2, 9999, 128, 2, 64),
         Case(2, 256, 256, 2, 80),
     ):
@@ -104,10 +109,10 @@ def _behind_positions(most: int) -> ir.Model:
     ("most", "usual", "ours"),
     [
         (512, {}, True),  # half of the table is expected
-        (1024, {}, False),
-        (1024, {"S": 128}, True),
-        (512, {"S": 500}, False),
-        (1024, {"B": 1}, False),
+        (8192, {}, False),
+        (8192, {"S": 128}, True),
+        (512, {"S": 2500}, False),
+        (8192, {"B": 1}, False),
     ],
 )
 def test_numbers_of_keys_to_expect(most: int, usual: dict[str, int], ours: bool) -> None:

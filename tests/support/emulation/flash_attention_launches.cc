@@ -1,8 +1,9 @@
 // What the library would hand to the entry points of an attention, driven by tests/kinds/flash_attention/:
 //   launches <file with the kernel's row of kernels.json> <batch> <queries> <keys> <period of the bias> <by head>
-//            <resident blocks> <bytes> <shared> <by query>
+//            <resident blocks> <bytes> <shared> <by query> <major>
 // prints the number of the entry point that is chosen, then for each its blocks and numbers, 0 where it does not fit.
 // bytes: what all addresses are multiples of. shared: bytes of shared memory that a block can have.
+// major: the compute capability of a GPU with 132 multiprocessors.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -47,7 +48,8 @@ void Print(char** arguments) {
   const FlashAttentionCall call = CallOf(attention, arguments + 1);
   const auto resident = static_cast<unsigned>(std::atoi(arguments[6]));
   const auto shared = static_cast<unsigned>(std::atoi(arguments[8]));
-  std::printf("%zu\n", cuda::ChooseFlashAttention(attention, variants, call, shared));
+  const cuda::DeviceTraits device{std::atoi(arguments[10]), 132, shared, ""};
+  std::printf("%zu\n", cuda::ChooseFlashAttention(attention, variants, call, device));
   for (const Variant& variant : variants) {
     const auto made = cuda::LaunchOf(attention, variant, call, resident);
     const cuda::FlashAttentionLaunch launch = made.value_or(cuda::FlashAttentionLaunch{});

@@ -1,0 +1,50 @@
+// Who of a block has come how far: barriers in shared memory, and numbered ones of some of its warps.
+#pragma once
+
+#include "device/matrix_words.cuh"
+
+namespace onnxopt {
+
+// `arrivals` of them end a phase.
+__device__ inline void make_barrier(uint32_t barrier, unsigned arrivals) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+#endif
+}
+
+__device__ inline void arrive(uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+#endif
+}
+
+// Once what this thread copies has arrived.
+__device__ inline void arrive_with_copies(uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+#endif
+}
+
+// Until the phase has ended whose number's lowest bit this is.
+__device__ inline void wait_for_phase(uint32_t barrier, unsigned phase) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra again;}" ::"r"(
+          barrier),
+      "r"(phase)
+      : "memory");
+#endif
+}
+
+// Until kThreads threads wait for the number, or have passed by it.
+template <int kThreads>
+__device__ inline void wait_for_warps(unsigned number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
+}
+
+template <int kThreads>
+__device__ inline void pass_by(unsigned number) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
+}
+
+}  // namespace onnxopt
