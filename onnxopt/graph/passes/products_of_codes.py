@@ -306,10 +306,12 @@ class _Products:
         results, replaced = [value], [p.node.outputs[0] for p in products]
         if len(products) > 1:
             biases = [self._bias_behind(p) for p in products]
-            added = [b for b in biases if b is not None]
-            if len(added) == len(products):  # in front of the parts, where the product's kernel takes it
-                value = new.add("Add", [value, new.constant(np.concatenate([array for _, array in added]))], numbers)
-                replaced = [add.outputs[0] for add, _ in added]
+            if any(biases):  # in front of the parts, where the product's kernel takes it; zeros where there is none
+                of = next(bias[1].dtype for bias in biases if bias)
+                pairs = list(zip(products, biases, strict=True))
+                rows = [bias[1] if bias else np.zeros(p.scales().shape, of) for p, bias in pairs]
+                value = new.add("Add", [value, new.constant(np.concatenate(rows))], numbers)
+                replaced = [bias[0].outputs[0] if bias else p.node.outputs[0] for p, bias in pairs]
             results = self._parts(new, value, numbers, products)
         for old, result in zip(replaced, results, strict=True):
             result.name, result.type, result.shape = old.name, old.type, old.shape

@@ -28,7 +28,10 @@ _E4M3 = ml_dtypes.float8_e4m3fn
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """x -> Q -> DQ -> products with weights -> more. scales: one a weight, or a vector of its columns."""
+    """x -> Q -> DQ -> products with weights -> more. scales: one a weight, or a vector of its columns.
+
+    unbiased: the number of a product that has no bias.
+    """
 
     dtype: str = "float16"
     operator: str = "MatMul"
@@ -36,6 +39,7 @@ class Layer:
     columns: int = 144
     per_axis: bool = False
     bias: bool = True
+    unbiased: int = -1
     residual: bool = False
     gelu: bool = False
     rows: int | str = "N"
@@ -81,7 +85,7 @@ def model(layer: Layer, seed: int = 1) -> onnx.ModelProto:
         else:
             nodes.append(helper.make_node("MatMul", ["a", f"w{k}"], [f"m{k}"]))
         last = f"m{k}"
-        if layer.bias and not turned:
+        if layer.bias and not turned and k != layer.unbiased:
             nodes.append(helper.make_node("Add", [last, bias], [f"b{k}"]))
             last = f"b{k}"
         if layer.residual:
@@ -116,6 +120,7 @@ _LAYERS = {
     "gelu": (Layer(gelu=True), {"bias": 2, "activation": "gelu_tanh"}),
     "gemm": (Layer(operator="Gemm"), {"bias": 2, "outputs": ("float16",)}),
     "three of one scale": (Layer(scales=(0.02, 0.02, 0.02)), {"outputs": ("float16",)}),
+    "a bias is missing": (Layer(scales=(0.02, 0.02, 0.02), unbiased=1), {"bias": 2, "outputs": ("float16",)}),
     "three scales": (Layer(scales=(0.02, 0.03, 0.01)), {"bias": None, "outputs": ("float32",)}),
     "scales of columns": (Layer(per_axis=True), {"bias": None, "outputs": ("float32",)}),
     "float32": (Layer("float"), {"bias": None, "outputs": ("float32",)}),
