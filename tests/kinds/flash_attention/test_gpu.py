@@ -64,7 +64,10 @@ def test_windows_caps_sinks_and_groups(dtype: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_products_of_warpgroups(dtype: str, tmp_path: Path) -> None:
-    """Every tile for Hopper, whole and in part; what another GPU runs there is right too."""
+    """Every tile for Hopper, whole and in part; what another GPU runs there is right too.
+
+    Causal attention of bfloat16 whose heads share keys is left out: it stays GroupQueryAttention.
+    """
     cases: list[Case] = [
         Case(2, 197, 197, 12, 64, layout="split"),
         Case(3, 150, 150, 2, 64),
@@ -84,6 +87,8 @@ def test_products_of_warpgroups(dtype: str, tmp_path: Path) -> None:
         Extended(1, 2000, 2000, 4, 128, after=0),
         Extended(2, 190, 190, 2, 64, after=0, sunk=True),
     ]
+    if dtype == "bfloat16":
+        cases = [case for case in cases if not (isinstance(case, Extended) and case.groups and not case.sunk)]
     cases = [dataclasses.replace(case, dtype=dtype) for case in cases]
     library, models = _prepared(tmp_path, cases)
     errors = [_worst(case, model, library) for case, model in zip(cases, models, strict=True)]
