@@ -11,7 +11,7 @@ import numpy as np
 
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.pointwise import code_arithmetic
+from onnxopt.kinds.pointwise import code_arithmetic, spelled_out
 from onnxopt.kinds.pointwise.access_modes import MOST_NEIGHBOURS, columns, runs
 from onnxopt.program.dtypes import DTYPES, FLOAT8
 from onnxopt.program.extents import Extent, product
@@ -67,7 +67,7 @@ def _apply(program: Program, *, packed: bool = False) -> list[str]:
     parameters += [f"bool c{k}" for k in range(program.conditions)]
     parameters += [f"{kind.format(C_TYPES[DTYPES[d].compute])}& y{k}" for k, d in enumerate(program.outputs)]
     names = [f"x{k}" for k in range(len(program.accesses))] + [f"c{k}" for k in range(program.conditions)]
-    halves = [_of_half(program, k) for k in range(len(program.outputs))]
+    halves = [spelled_out.of_half(program, k) for k in range(len(program.outputs))]
     stored = [half[0] if half else None for half in halves]
     body, results = statements(program, names, has_wide_floats(program), packed=packed, stored=stored)
     body += [f"y{k} = {result};" for k, result in enumerate(results)]
@@ -76,28 +76,8 @@ def _apply(program: Program, *, packed: bool = False) -> list[str]:
 
 def _output(program: Program, output: int) -> str:
     """The type of what an output stores."""
-    half, stored = _of_half(program, output), DTYPES[program.outputs[output]].cuda
+    half, stored = spelled_out.of_half(program, output), DTYPES[program.outputs[output]].cuda
     return f"{stored}_of_half<{half[1]}>" if half else stored
-
-
-def _of_half(program: Program, output: int) -> tuple[int, int] | None:
-    """x and k where an output stores 2^k times x, rounded to float16, as codes: two at once need fewer conversions."""
-    if program.outputs[output] not in FLOAT8:
-        return None
-    value, exponent = _stored(program, output), 0
-    for factor, other in _orders("mul", value, program):
-        significand, power = math.frexp(_constant(factor, program) or 0.0)
-        if significand == 0.5 and -14 <= power - 1 <= 15:
-            value, exponent = other, power - 1
-            break
-    made = _made(value, program)
-    return (made.args[0], exponent) if made is not None and made.storage == "float16" else None
-
-
-def _made(value: int, program: Program) -> Instruction | None:
-    """The instruction of a value, None for a leaf."""
-    first = len(program.leaves)
-    return program.code[value - first] if value >= first else None
 
 
 def is_packed(program: Program) -> bool:
@@ -258,8 +238,8 @@ def statements(
     body = []
     first, seen = len(program.leaves), seen_by_casts(program)
     candidates = [] if exact else [k for k in range(len(program.code)) if first + k not in seen]
-    gelus = {k: found for k in candidates if (found := _gelu(k, program))}
-    results = [_stored(program, k) for k in range(len(program.results))]
+    gelus = {k: found for k in candidates if (found := spelled_out.gelu(k, program))}
+    results = [spelled_out.stored_value(program, k) for k in range(len(program.results))]
     results = [new if new is not None else old for old, new in itertools.zip_longest(results, stored)]
     needed = _needed(program, results, gelus)
     for k, instruction in enumerate(program.code):
@@ -300,54 +280,6 @@ def _needed(program: Program, results: Sequence[int], gelus: Mapping[int, tuple[
             needed.add(value)
             waiting += gelus.get(value - first, program.code[value - first].args) if value >= first else ()
     return needed
-
-
-def _gelu(k: int, program: Program) -> tuple[int, int] | None:
-    """x and c where instruction k makes x (1 + erf(c x)) / 2 for a constant c from 1/2 to 1, in any order."""
-    if program.code[k].dtype != "float32":
-        return None
-    for alone, other in _orders("mul", len(program.leaves) + k, program):
-        for inner in _orders("mul", other, program)[:1]:
-            for x, half, sum_ in itertools.permutations((alone, *inner)):
-                c = _scale_in_erf(x, sum_, program) if _constant(half, program) == 0.5 else None
-                if c is not None and 0.5 <= (_constant(c, program) or 0.0) <= 1.0:
-                    return x, c
-    return None
-
-
-def _scale_in_erf(x: int, sum_: int, program: Program) -> int | None:
-    """c of 1 + erf(c x)."""
-    for one, erf in _orders("add", sum_, program):
-        made = _made(erf, program)
-        if _constant(one, program) == 1.0 and made is not None and made.op == "erf":
-            for factor, c in _orders("mul", made.args[0], program):
-                if factor == x:
-                    return c
-    return None
-
-
-def _orders(op: str, value: int, program: Program) -> tuple[tuple[int, int], ...]:
-    """The two operands of the instruction that makes a value, in both orders; none where that is another one."""
-    made = _made(value, program)
-    if made is None or made.op != op:
-        return ()
-    one, other = made.args
-    return (one, other), (other, one)
-
-
-def _constant(value: int, program: Program) -> float | None:
-    """The number of a constant float, None for other values."""
-    made = _made(value, program)
-    return made.value if made is not None and made.op == "const" and isinstance(made.value, float) else None
-
-
-def _stored(program: Program, output: int) -> int:
-    """The value that an output stores. Storing rounds to 8-bit floats, so what does only that is left out."""
-    value, first = program.results[output], len(program.leaves)
-    if program.outputs[output] not in FLOAT8 or value < first:
-        return value
-    made = program.code[value - first]
-    return made.args[0] if made.storage == program.outputs[output] else value
 
 
 def _inverse(k: int, program: Program) -> Instruction | None:
