@@ -2,8 +2,6 @@
 
 #include <string>
 
-#include "cuda/flash_attention_variant.h"
-
 namespace onnxopt::cuda {
 
 void FlashAttentionCudaKernel::Compute(OrtKernelContext* context) const {
@@ -12,12 +10,13 @@ void FlashAttentionCudaKernel::Compute(OrtKernelContext* context) const {
   const Stream stream = launcher_.Enter(context);
   const std::vector<Variant>& variants = kernel().variants;
   const DeviceTraits& device = launcher_.device();
-  const std::size_t rule = ChooseFlashAttention(attention_, variants, call, device);
+  const FlashGpu gpu{for_hopper_ && device.major == kHopper / 10, device.multiprocessors, device.shared};
+  const std::size_t rule = ChooseFlashAttention(attention_, variants, call, gpu);
   if (rule == variants.size()) {
     throw Error("no variant fits an attention of " + std::to_string(call.batch) + " sequences of " +
                 std::to_string(call.queries) + " queries and " + std::to_string(call.keys) + " keys");
   }
-  const auto fits = [&](std::size_t k) { return FitsFlashAttention(attention_, variants[k], call, device); };
+  const auto fits = [&](std::size_t k) { return FitsFlashAttention(attention_, variants[k], call, gpu); };
   const auto launch = [&](std::size_t k) {
     std::optional<FlashAttentionLaunch> made = LaunchOf(attention_, variants[k], call, launcher_.Resident(k));
     if (!made) throw Error("variant " + variants[k].symbol + " does not fit the call that it was chosen for");

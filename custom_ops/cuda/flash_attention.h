@@ -2,6 +2,7 @@
 #pragma once
 
 #include "call/fused_kernel.h"
+#include "cuda/flash_attention_variant.h"
 #include "cuda/launch/launcher.h"
 #include "program/flash_attention.h"
 
@@ -11,13 +12,17 @@ namespace onnxopt::cuda {
 class FlashAttentionCudaKernel final : public FusedKernel {
  public:
   FlashAttentionCudaKernel(const Kernel& kernel, const Library& library)
-      : FusedKernel(kernel), attention_(kernel.meaning.As<FlashAttention>()), launcher_(kernel, library) {}
+      : FusedKernel(kernel),
+        attention_(kernel.meaning.As<FlashAttention>()),
+        launcher_(kernel, library),
+        for_hopper_(library.HasCodeForAlone(kHopper)) {}
 
   void Compute(OrtKernelContext* context) const override;
 
  private:
   const FlashAttention& attention_;
   const Launcher launcher_;
+  const bool for_hopper_;  // whether products of warpgroups were compiled
 };
 
 }  // namespace onnxopt::cuda

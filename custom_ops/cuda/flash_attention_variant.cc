@@ -10,7 +10,6 @@ namespace onnxopt::cuda {
 namespace {
 
 constexpr std::uint64_t kMostBlocks = 0x7fffffff;
-constexpr int kHopper = 9;  // compute capability, its major number
 constexpr float kLog2E = 1.4426950408889634F;
 
 HeadsOf ToDevice(const HeadsPlace& place) {
@@ -86,21 +85,21 @@ std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, co
 }
 
 bool FitsFlashAttention(const FlashAttention& attention, const Variant& variant, const FlashAttentionCall& call,
-                        const DeviceTraits& device) {
-  const bool runs = !variant.shape.As<FlashTileShape>().warpgroups || device.major == kHopper;
-  return runs && variant.shared <= device.shared && LaunchOf(attention, variant, call, 1).has_value();
+                        const FlashGpu& gpu) {
+  const bool runs = !variant.shape.As<FlashTileShape>().warpgroups || gpu.warpgroups;
+  return runs && variant.shared <= gpu.shared && LaunchOf(attention, variant, call, 1).has_value();
 }
 
 std::size_t ChooseFlashAttention(const FlashAttention& attention, const std::vector<Variant>& variants,
-                                 const FlashAttentionCall& call, const DeviceTraits& device) {
+                                 const FlashAttentionCall& call, const FlashGpu& gpu) {
   std::size_t best = variants.size();
   std::size_t of_warpgroups = variants.size();
   double least = std::numeric_limits<double>::infinity();
   for (std::size_t k = 0; k < variants.size(); ++k) {
-    if (!FitsFlashAttention(attention, variants[k], call, device)) continue;
+    if (!FitsFlashAttention(attention, variants[k], call, gpu)) continue;
     const auto& shape = variants[k].shape.As<FlashTileShape>();
     if (shape.warpgroups) {
-      const double microseconds = Expected(attention, shape, call, device.multiprocessors);
+      const double microseconds = Expected(attention, shape, call, gpu.multiprocessors);
       if (microseconds < least) of_warpgroups = k;
       least = std::min(least, microseconds);
       continue;

@@ -5,11 +5,20 @@
 #include <vector>
 
 #include "call/flash_attention.h"
-#include "cuda/launch/launcher.h"
 #include "flash_attention/abi.h"
 #include "kernel_file/kernel.h"
 
 namespace onnxopt::cuda {
+
+constexpr unsigned kHopper = 90;  // its architecture
+
+// What the choice of an entry point depends on. warpgroups: whether it runs those of warpgroups. shared: bytes of
+// shared memory that a block can have.
+struct FlashGpu {
+  bool warpgroups;
+  unsigned multiprocessors;
+  unsigned shared;
+};
 
 struct FlashAttentionLaunch {
   FlashAttentionParams params;
@@ -23,11 +32,11 @@ std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, co
 
 // Whether the GPU can run an entry point for a call that is not empty.
 bool FitsFlashAttention(const FlashAttention& attention, const Variant& variant, const FlashAttentionCall& call,
-                        const DeviceTraits& device);
+                        const FlashGpu& gpu);
 
 // The entry point that the rule takes of those that fit: the shortest tile that holds all keys, else on Hopper the one
 // that is expected to be fastest, else the first that takes any number. variants.size() where there is none.
 std::size_t ChooseFlashAttention(const FlashAttention& attention, const std::vector<Variant>& variants,
-                                 const FlashAttentionCall& call, const DeviceTraits& device);
+                                 const FlashAttentionCall& call, const FlashGpu& gpu);
 
 }  // namespace onnxopt::cuda

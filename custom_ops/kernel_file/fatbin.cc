@@ -1,5 +1,6 @@
 #include "kernel_file/fatbin.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -60,6 +61,12 @@ std::vector<Image> Images(const std::vector<char>& fatbin) {
     at += length;
   }
   return images;
+}
+
+bool HasMachineCodeForAlone(const std::vector<char>& fatbin, unsigned arch) {
+  const std::vector<Image> images = Images(fatbin);
+  const auto fits = [&](const Image& image) { return image.specific && !image.ptx && image.arch == arch; };
+  return std::any_of(images.begin(), images.end(), fits);
 }
 
 }  // namespace onnxopt::cuda

@@ -23,4 +23,7 @@ struct Image {
 // The images of a fatbin; empty where it does not have the container format known here.
 std::vector<Image> Images(const std::vector<char>& fatbin);
 
+// Whether there is machine code for this architecture alone, 90 for sm_90a.
+bool HasMachineCodeForAlone(const std::vector<char>& fatbin, unsigned arch);
+
 }  // namespace onnxopt::cuda

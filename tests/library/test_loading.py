@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from onnxopt.codegen import nvrtc
 from onnxopt.program.pointwise import Instruction, Program
 from tests.support import custom_ops_artifact as artifact
 from tests.support import custom_ops_damage as damage
 from tests.support import custom_ops_fake_driver as fake_driver
+from tests.support import library_programs
 
 pytestmark = pytest.mark.usefixtures("library")
 F = "float32"
@@ -153,6 +155,39 @@ def test_registering_with_a_gpu(arch, images, load_error, ran, warning, tmp_path
     assert done.stdout.strip() == ran
     assert ("warning" in done.stderr) == bool(warning)
     assert warning in done.stderr
+
+
+_CODE_FOR_ALONE = """
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include "kernel_file/fatbin.h"
+int main(int count, char** paths) {
+  for (int k = 1; k < count; ++k) {
+    std::ifstream stream(paths[k], std::ios::binary);
+    const std::vector<char> bytes{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+    std::printf("%d", onnxopt::cuda::HasMachineCodeForAlone(bytes, 90));
+  }
+}
+"""
+
+
+def test_entry_points_for_hopper_run_where_their_machine_code_is(tmp_path):
+    """PTX and machine code for every GPU of an architecture have none."""
+    (tmp_path / "main.cc").write_text(_CODE_FOR_ALONE)
+    program = library_programs.compiled(tmp_path / "main.cc", tmp_path / "program")
+    fatbins = {
+        "none": b"",
+        "plain": fake_driver.fatbin((90, False), (90, True)),
+        "ptx": fake_driver.fatbin((90, True, True)),
+        "other": fake_driver.fatbin((100, False, True), (90, False)),
+        "hopper": fake_driver.fatbin((80, False), (90, False, True), (90, True)),
+        "compiled": nvrtc.compile_cuda("#if defined(__CUDA_ARCH_FEAT_SM90_ALL)\n#endif\n", ["sm_90"]),
+    }
+    for name, content in fatbins.items():
+        (tmp_path / name).write_bytes(content)
+    done = subprocess.run([program, *(tmp_path / name for name in fatbins)], capture_output=True, text=True, check=True)
+    assert done.stdout == "000011"
 
 
 # damage

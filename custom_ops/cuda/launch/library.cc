@@ -1,5 +1,8 @@
 #include "cuda/launch/library.h"
 
+#include <cstdlib>
+#include <cstring>
+
 #include "kernel_file/fatbin.h"
 #include "support/error.h"
 
@@ -36,6 +39,12 @@ Result Library::LoadsOn(Device device, DriverKernel kernel) const {
   }
   driver_.cuDevicePrimaryCtxRelease(device);
   return result;
+}
+
+bool Library::HasCodeForAlone(unsigned arch) const {
+  const char* const from_ptx = std::getenv("CUDA_FORCE_PTX_JIT");
+  if (from_ptx != nullptr && std::strcmp(from_ptx, "0") != 0) return false;  // PTX in fatbins is for all later GPUs
+  return HasMachineCodeForAlone(fatbin_, arch);
 }
 
 bool Library::RunsHere(const std::string& symbol, std::string* problem) const {

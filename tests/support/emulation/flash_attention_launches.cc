@@ -48,8 +48,8 @@ void Print(char** arguments) {
   const FlashAttentionCall call = CallOf(attention, arguments + 1);
   const auto resident = static_cast<unsigned>(std::atoi(arguments[6]));
   const auto shared = static_cast<unsigned>(std::atoi(arguments[8]));
-  const cuda::DeviceTraits device{std::atoi(arguments[10]), 132, shared, ""};
-  std::printf("%zu\n", cuda::ChooseFlashAttention(attention, variants, call, device));
+  const cuda::FlashGpu gpu{std::atoi(arguments[10]) == 9, 132, shared};
+  std::printf("%zu\n", cuda::ChooseFlashAttention(attention, variants, call, gpu));
   for (const Variant& variant : variants) {
     const auto made = cuda::LaunchOf(attention, variant, call, resident);
     const cuda::FlashAttentionLaunch launch = made.value_or(cuda::FlashAttentionLaunch{});
