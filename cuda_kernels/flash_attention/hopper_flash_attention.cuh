@@ -50,11 +50,7 @@ struct FlashHopperAttention {
 
   __device__ static Block block(const Params& p) {
     Block b;
-    const unsigned tile = blockIdx.x % p.tiles;
-    const unsigned head = blockIdx.x / p.tiles;
-    b.at.batch = head / p.heads;
-    b.at.head = head - b.at.batch * p.heads;
-    b.at.first = (Op::kEnds ? p.tiles - 1 - tile : tile) * Tile::kQueries;  // the longest ones first
+    b.at = FlashAttention<Op, Tile>::place(p);
     b.begin = Softmax::first_seen(p, b.at);
     const unsigned end = Softmax::keys_seen(p, b.at);
     b.tiles = end > b.begin ? (end - b.begin + Tile::kKeys - 1) / Tile::kKeys : 0;

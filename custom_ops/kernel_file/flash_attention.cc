@@ -16,7 +16,8 @@ constexpr std::uint64_t kMostWindow = std::uint64_t{1} << 30U;
 constexpr std::uint64_t kMostKeys = 1024;  // of a tile
 constexpr std::uint64_t kMostShared = 256 << 10;
 constexpr std::uint64_t kMostAccess = 16;
-constexpr std::uint64_t kMostStages = 4;
+constexpr std::uint64_t kMostStages = 2;
+constexpr std::uint64_t kMostStagesOfWarpgroups = 4;
 constexpr std::uint64_t kMostWarpgroups = 4;
 constexpr std::uint64_t kMostBlocks = 16;  // of a multiprocessor
 constexpr float kMostCode = 255;           // minus a zero point
@@ -96,7 +97,7 @@ FlashWarpgroups ReadWarpgroups(const JsonReader& json, const FlashAttention& att
   warpgroups.blocks = static_cast<unsigned>(json["blocks"].Number(1, kMostBlocks));
   warpgroups.wave = ReadMicroseconds(json["wave"]);
   warpgroups.scores = ReadMicroseconds(json["scores"]);
-  if (attention.width != attention.values || attention.width % kWarpgroupRows != 0) {
+  if (attention.width != attention.values || (attention.width != 64 && attention.width != 128)) {
     json["count"].Fail("goes with heads of 64 or 128 elements alone");
   }
   if (attention.bias || attention.cap != 0) json["count"].Fail("goes with no bias and no cap");
@@ -167,7 +168,6 @@ Variant ReadFlashVariant(const JsonReader& json, const FlashAttention& attention
     if (bytes(heads.row) + bytes(heads.first) + bytes(heads.step) != 0) json["access"].Fail("does not divide a row");
   }
   if (bytes(attention.width) + bytes(attention.values) != 0) json["access"].Fail("does not divide a head");
-  const std::uint64_t stages = json["stages"].Number(1, kMostStages);
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
   std::uint64_t shared = 0;
   if (json.Has("warpgroups") && !json["warpgroups"].value().is_null()) {
@@ -175,9 +175,11 @@ Variant ReadFlashVariant(const JsonReader& json, const FlashAttention& attention
     shape.warpgroups = ReadWarpgroups(warpgroups, attention, variant.threads);
     if (shape.access != kMostAccess) json["access"].Fail("is not 16");
     shape.queries = shape.warpgroups->count * kWarpgroupRows;
+    const std::uint64_t stages = json["stages"].Number(1, kMostStagesOfWarpgroups);
     shared = WarpgroupBytes(attention, shape.queries, shape.keys, stages, warpgroups["copier"].Flag());
   } else {
     shape.queries = variant.threads / kWarpThreads * kFlashRows;
+    const std::uint64_t stages = json["stages"].Number(1, kMostStages);
     shared = SharedBytes(attention, shape.queries, shape.keys, stages, shape.short_rows);
   }
   if (variant.shared != shared) json["shared"].Fail("is not what the tile takes");

@@ -140,23 +140,33 @@ std::optional<ActivationOf> OneStep(const cudnn::Api& api, const Convolution& co
     case ConvolutionActivation::kClip:
       return std::optional<ActivationOf>(std::in_place, api, cudnn::kActivationClippedRelu,
                                          convolution.activation_value);
-    default:
-      return std::nullopt;
+    case ConvolutionActivation::kNone:
+    case ConvolutionActivation::kLeakyRelu:
+    case ConvolutionActivation::kHardSwish:
+    case ConvolutionActivation::kPrelu:
+      break;
   }
+  return std::nullopt;
 }
 
 // The others, in place.
 void RunSteps(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem, const Tensor& tensor,
               const ConvolutionPointers& at, void* scratch) {
   const Convolution& convolution = problem.convolution;
-  if (convolution.activation == ConvolutionActivation::kLeakyRelu) {
-    const float slope = convolution.activation_value;
-    ActivationOf(api, cudnn::kActivationRelu).Run(handle, tensor, at.y, kOne - slope, slope);
-  } else if (convolution.activation == ConvolutionActivation::kHardSwish) {
-    RunHardSwish(api, handle, tensor, at.y, scratch);
-  } else if (convolution.activation == ConvolutionActivation::kPrelu) {
-    const Tensor slopes(api, convolution.dtype, 1, 1, 1, problem.sizes.k, problem.sizes.k);
-    RunPrelu(api, handle, tensor, slopes, at.y, at.slope, scratch);
+  const float slope = convolution.activation_value;
+  switch (convolution.activation) {
+    case ConvolutionActivation::kNone:
+    case ConvolutionActivation::kRelu:
+    case ConvolutionActivation::kSilu:
+    case ConvolutionActivation::kClip:
+      return;
+    case ConvolutionActivation::kLeakyRelu:
+      return ActivationOf(api, cudnn::kActivationRelu).Run(handle, tensor, at.y, kOne - slope, slope);
+    case ConvolutionActivation::kHardSwish:
+      return RunHardSwish(api, handle, tensor, at.y, scratch);
+    case ConvolutionActivation::kPrelu:
+      return RunPrelu(api, handle, tensor, Tensor(api, convolution.dtype, 1, 1, 1, problem.sizes.k, problem.sizes.k),
+                      at.y, at.slope, scratch);
   }
 }
 

@@ -307,9 +307,9 @@ class _Products:
         if len(products) > 1:
             biases = [self._bias_behind(p) for p in products]
             if any(biases):  # in front of the parts, where the product's kernel takes it; zeros where there is none
-                of = next(bias[1].dtype for bias in biases if bias)
+                bias_dtype = next(bias[1].dtype for bias in biases if bias)
                 pairs = list(zip(products, biases, strict=True))
-                rows = [bias[1] if bias else np.zeros(p.scales().shape, of) for p, bias in pairs]
+                rows = [bias[1] if bias else np.zeros(p.scales().shape, bias_dtype) for p, bias in pairs]
                 value = new.add("Add", [value, new.constant(np.concatenate(rows))], numbers)
                 replaced = [bias[0].outputs[0] if bias else p.node.outputs[0] for p, bias in pairs]
             results = self._parts(new, value, numbers, products)

@@ -238,7 +238,7 @@ def statements(
     body = []
     first, seen = len(program.leaves), seen_by_casts(program)
     candidates = [] if exact else [k for k in range(len(program.code)) if first + k not in seen]
-    gelus = {k: found for k in candidates if (found := spelled_out.gelu(k, program))}
+    gelus = {k: found for k in candidates if (found := spelled_out.gelu(program, k))}
     results = [spelled_out.stored_value(program, k) for k in range(len(program.results))]
     results = [new if new is not None else old for old, new in itertools.zip_longest(results, stored)]
     needed = _needed(program, results, gelus)

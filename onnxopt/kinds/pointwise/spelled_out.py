@@ -9,7 +9,7 @@ from onnxopt.program.dtypes import FLOAT8
 from onnxopt.program.pointwise import Instruction, Program
 
 
-def gelu(k: int, program: Program) -> tuple[int, int] | None:
+def gelu(program: Program, k: int) -> tuple[int, int] | None:
     """x and c where instruction k makes x (1 + erf(c x)) / 2 for a constant c from 1/2 to 1, in any order."""
     if program.code[k].dtype != "float32":
         return None

@@ -107,7 +107,7 @@ class MeasuredKernels:
     def summary(self) -> str:
         """How much was measured, and of how much another choice was faster, for people."""
         counts = [
-            (sum(e["gpu"] == self._gpu for e in _measured(self._measured[o])), len(self._gains(o))) for o in _KINDS
+            (sum(e["gpu"] == self._gpu for e in _timed(self._measured[o])), len(self._gains(o))) for o in _KINDS
         ]
         words = ("products", "convolutions", "launches of kernels")
         texts = [
@@ -122,7 +122,7 @@ class MeasuredKernels:
 
     def _gains(self, option: str) -> list[Entry]:
         rule = _KINDS[option][2]
-        return [e for e in _measured(self._measured[option]) if e["gpu"] == self._gpu and e["microseconds"] < e[rule]]
+        return [e for e in _timed(self._measured[option]) if e["gpu"] == self._gpu and e["microseconds"] < e[rule]]
 
     def _text(self, option: str, measured: bool) -> str | None:
         """The artifact's entries of other GPUs, and this one's: of what was measured, where that is wanted."""
@@ -160,7 +160,7 @@ def _check_release(library: Path) -> None:
         )
 
 
-def _measured(path: Path) -> list[Entry]:
+def _timed(path: Path) -> list[Entry]:
     """Those of them that have times."""
     return [entry for entry in _entries(path) if _ABOUT not in entry]
 

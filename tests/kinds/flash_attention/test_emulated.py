@@ -7,8 +7,9 @@ its code): what is tested is the device code, its tails and its host.
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -140,3 +141,26 @@ def test_hopper_runs_the_tile_that_is_expected_to_be_fastest() -> None:
 def test_attention_without_entry_points_for_hopper(case: Case) -> None:
     (kernel,) = fused(case).kernels
     assert all(cast(FlashVariant, v).warpgroups is None for v in kernel.variants)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stages": 3}, "shared is not what the tile takes"),
+        ({"stages": 5}, "stages is not an integer from 1 to 4"),
+        ({"threads": 384}, "count is not that of the block's threads"),
+        ({"access": 8}, "access is not 16"),
+        ({"wave": 0.0}, "wave is not a number above 0"),
+    ],
+)
+def test_what_is_no_entry_point_for_hopper(change: dict[str, Any], message: str) -> None:
+    case = Case(2, 512, 512, 12, 64, layout="split")
+    (kernel,) = fused(case).kernels
+    (variant,) = [v for v in cast(tuple[FlashVariant, ...], kernel.variants) if v.symbol.endswith("h1k128t2")]
+    assert variant.warpgroups is not None
+    if "wave" in change:
+        changed = dataclasses.replace(variant, warpgroups=dataclasses.replace(variant.warpgroups, **change))
+    else:
+        changed = dataclasses.replace(variant, **change)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        emulated_flash_attention.launches(dataclasses.replace(kernel, variants=(changed,)), case)
