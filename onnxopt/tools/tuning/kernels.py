@@ -106,9 +106,7 @@ class MeasuredKernels:
 
     def summary(self) -> str:
         """How much was measured, and of how much another choice was faster, for people."""
-        counts = [
-            (sum(e["gpu"] == self._gpu for e in _timed(self._measured[o])), len(self._gains(o))) for o in _KINDS
-        ]
+        counts = [(sum(e["gpu"] == self._gpu for e in _timed(self._measured[o])), len(self._gains(o))) for o in _KINDS]
         words = ("products", "convolutions", "launches of kernels")
         texts = [
             f"{n} {word}, {gains} of them faster otherwise" for word, (n, gains) in zip(words, counts, strict=True)
