@@ -43,6 +43,7 @@ class Attention:
         return ", ".join(parts)
 
 
+_MASK, _POSITIONS = (True, False, False), (False, True, True)  # of padding; of relative positions
 ATTENTIONS = (
     *(Attention(b, 12, s, 64) for b, s in ((64, 16), (32, 64), (16, 128), (8, 256))),
     Attention(1024, 3, 49, 32, bias=(False, True, True)),
@@ -62,6 +63,8 @@ ATTENTIONS = (
     *(Attention(1, n, 512, 64, m, after=0) for n, m in ((32, 8), (12, 12))),
     *(Attention(b, 16, s, 128) for b, s in ((4, 256), (1, 2048))),
     Attention(256, 6, 64, 32, bias=(False, True, True)),
-    Attention(16, 12, 128, 64, bias=(True, False, False)),
+    *(Attention(b, 12, s, 64, bias=k) for b, s in ((16, 128), (8, 256), (8, 512)) for k in (_MASK, _POSITIONS)),
+    Attention(16, 12, 197, 64, bias=_POSITIONS),
+    Attention(4, 12, 256, 128, bias=_MASK),
     *(Attention(4, 8, 1024, width) for width in (20, 24)),
 )  # fmt: skip

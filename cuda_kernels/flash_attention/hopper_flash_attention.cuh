@@ -14,6 +14,7 @@
 #include "device/early_launch.cuh"
 #include "flash_attention/arrivals.cuh"
 #include "flash_attention/flash_attention.cuh"
+#include "flash_attention/hopper_bias.cuh"
 #include "flash_attention/hopper_operands.cuh"
 #include "flash_attention/hopper_products.cuh"
 #include "flash_attention/result.cuh"
@@ -29,12 +30,13 @@ struct FlashHopperAttention {
   using Operands = FlashHopperOperands<T, Tile>;
   using Products = FlashHopperProducts<T, Tile>;
   using Softmax = FlashSoftmax<Op, Tile>;
+  using Bias = FlashHopperBias<Op, Tile>;
   using Scores = typename Products::Scores;
   using Weights = typename Products::Weights;
   using Rows = typename Softmax::Rows;
 
   static constexpr int kThreads = 128 * Tile::kGroups;  // of warpgroups
-  static constexpr int kSharedBytes = Tile::kSharedBytes;
+  static constexpr int kSharedBytes = Tile::kSharedBytes + Tile::kStages * Bias::kTileBytes;
 
   struct Block {
     Place at;
@@ -46,6 +48,7 @@ struct FlashHopperAttention {
     uint32_t arrived;  // barriers of all stages, 8 bytes each
     uint32_t read;     // the same
     uint32_t queries_of_group;
+    unsigned char* bias;  // of all stages
   };
 
   __device__ static Block block(const Params& p) {
@@ -60,6 +63,7 @@ struct FlashHopperAttention {
     b.queries = b.values + Tile::kStages * Tile::kTileBytes;
     b.arrived = shared_address(b.queries) + Tile::kGroups * Tile::kGroupBytes;
     b.read = b.arrived + 8 * Tile::kStages;
+    b.bias = b.queries + Tile::kGroups * Tile::kGroupBytes + Tile::kBarrierBytes;
     b.queries_of_group = shared_address(b.queries) + threadIdx.x / 128 * Tile::kGroupBytes;
     return b;
   }
@@ -70,6 +74,7 @@ struct FlashHopperAttention {
     if (turn < b.tiles) {
       unsigned char* const to = b.keys + turn % Tile::kStages * Tile::kTileBytes;
       Operands::template fetch_keys<kBy>(p, b.at, b.begin + turn * Tile::kKeys, to, thread);
+      Bias::fetch(p, b.at, b.begin + turn * Tile::kKeys, bias_of(b, turn), thread);
     }
     if (values >= 0 && values < b.tiles) {
       unsigned char* const to = b.values + values % Tile::kStages * Tile::kTileBytes;
@@ -83,6 +88,10 @@ struct FlashHopperAttention {
 
   __device__ static uint32_t values_of(const Block& b, int turn) {
     return shared_address(b.values) + turn % Tile::kStages * Tile::kTileBytes;
+  }
+
+  __device__ static unsigned char* bias_of(const Block& b, int turn) {
+    return b.bias + turn % Tile::kStages * Bias::kTileBytes;
   }
 
   // --- turns ---
@@ -155,8 +164,7 @@ struct FlashHopperAttention {
       float top = ::fmaxf(largest(s, 2 * half), largest(s, 2 * half + 1));
       top = ::fmaxf(top, shuffle_xor(top, 1));
       top = ::fmaxf(top, shuffle_xor(top, 2));
-      if constexpr (!Softmax::kFinal) top *= scale;
-      top = ::fmaxf(top, rows.top[half]);
+      top = ::fmaxf(top * scale, rows.top[half]);
       const float base = top == Softmax::nothing() ? 0.0f : top;
       factor[half] = ptx::exp2(rows.top[half] - base);
       rows.top[half] = top;
@@ -166,7 +174,7 @@ struct FlashHopperAttention {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& x = s.at[j][2 * half + e];
-          x = ptx::exp2(Softmax::kFinal ? x - base : ::fmaf(x, scale, -base));
+          x = ptx::exp2(::fmaf(x, scale, -base));
           sum[e] += x;
         }
       }
@@ -192,11 +200,6 @@ struct FlashHopperAttention {
   // Of the tile of keys from `first` on.
   __device__ static void weigh_tile(const Params& p, const Place& at, unsigned first, Scores& s, Rows& rows,
                                     float (&factor)[2]) {
-    if constexpr (Softmax::kFinal) {
-      Scores bias;
-      if constexpr (Op::kBiased) Softmax::load_bias(p, at, first, bias);
-      Softmax::finish(p, bias, s);
-    }
     Softmax::hide(p, at, first, s);
     weigh(p.scale, s, rows, factor);
   }
@@ -209,9 +212,11 @@ struct FlashHopperAttention {
     Weights weights;
     float factor[2];
     if (Tile::kInTurn && threadIdx.x / 128 == Tile::kGroups - 1) pass_by<256>(kFirstTurn);
+    Bias::load(p, b.at, b.begin, s);
     begin_turn(b, 0);
+    Bias::take(p, bias_of(b, 0), s);
     take_turn();
-    Products::score(b.queries_of_group, keys_of(b, 0), s);
+    Products::template score<Op::kBiased>(b.queries_of_group, keys_of(b, 0), s);
     pass_turn(b.tiles == 1);
     fetch_later(p, b, 0);
     wait_for_products<0>();
@@ -221,9 +226,11 @@ struct FlashHopperAttention {
     Products::narrow(s, weights);
 #pragma unroll 1
     for (int turn = 1; turn < b.tiles; ++turn) {
+      Bias::load(p, b.at, b.begin + turn * Tile::kKeys, s);
       begin_turn(b, turn);
+      Bias::take(p, bias_of(b, turn), s);
       take_turn();
-      Products::score(b.queries_of_group, keys_of(b, turn), s);
+      Products::template score<Op::kBiased>(b.queries_of_group, keys_of(b, turn), s);
       Products::add_values(weights, values_of(b, turn - 1), rows.y);
       pass_turn(turn + 1 == b.tiles);
       fetch_later(p, b, turn);
@@ -312,18 +319,21 @@ struct FlashHopperAttention {
     begin_early();
     Operands::fetch_queries(p, b.at, b.queries);
     Operands::template fetch_keys<kThreads>(p, b.at, 0, b.keys, threadIdx.x);
+    Bias::fetch(p, b.at, 0, b.bias, threadIdx.x);
     end_group();
     Operands::template fetch_values<kThreads>(p, b.at, 0, b.values, threadIdx.x);
     end_group();
     Rows rows;
     Softmax::begin(p, b.at, rows);
+    Scores s;
+    Bias::load(p, b.at, 0, s);
     wait_for_groups<1>();
     show_to_products();
     __syncthreads();
-    Scores s;
+    Bias::take(p, b.bias, s);
     Weights weights;
     float factor[2];
-    Products::score(b.queries_of_group, keys_of(b, 0), s);
+    Products::template score<Op::kBiased>(b.queries_of_group, keys_of(b, 0), s);
     wait_for_products<0>();
     pin(s.at);
     weigh_tile(p, b.at, 0, s, rows, factor);

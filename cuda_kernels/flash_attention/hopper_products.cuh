@@ -21,7 +21,8 @@ struct FlashHopperProducts {
   __device__ static float (&part(float (&x)[kAll][4], int first))
       [kTiles][4] { return *reinterpret_cast<float (*)[kTiles][4]>(&x[first]); }
 
-  // Asks for the scores of the warpgroup's queries and a tile's keys, without the scale.
+  // Asks for the scores of the warpgroup's queries and a tile's keys, without the scale. kMore: they are added to s.
+  template <bool kMore>
   __device__ static void score(uint32_t queries, uint32_t keys, Scores& s) {
     pin(s.at);
     begin_products();
@@ -33,7 +34,7 @@ struct FlashHopperProducts {
         const uint64_t b = matrix_in_rows(keys + (step / 4 * Tile::kKeys + column) * Tile::kRow + within);
         auto& y = part<kScoreTiles>(s.at, column / 8);
         const uint64_t a = matrix_in_rows(queries + step / 4 * 64 * Tile::kRow + within);
-        WarpgroupProduct<T, Tile::kScoreColumns>::add_shared(y, a, b, step > 0);
+        WarpgroupProduct<T, Tile::kScoreColumns>::add_shared(y, a, b, kMore || step > 0);
       }
     }
     end_products();

@@ -100,7 +100,7 @@ struct FlashSoftmax {
     const unsigned key = first + threadIdx.x % 4 * 2;
     const T* const of_head = bias_of(p, at);
     const uint64_t odd = reinterpret_cast<uint64_t>(p.bias) / sizeof(T) | p.bias_batch | p.bias_head | p.bias_query;
-    const bool in_pairs = p.bias_query != 0 && ((odd | p.keys) & 1) == 0;
+    const bool in_pairs = ((odd | p.keys) & 1) == 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const T* const of_row = of_head + static_cast<uint64_t>(min(query + 8 * half, p.queries - 1)) * p.bias_query;

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint64_t kMostBlocks = 0x7fffffff;
 constexpr float kLog2E = 1.4426950408889634F;
+constexpr unsigned kMostShort = 80;  // keys of a short tile, up to which it takes less time than those of warpgroups
 
 HeadsOf ToDevice(const HeadsPlace& place) {
   return {place.data, static_cast<unsigned long long>(place.of_batch), static_cast<unsigned long long>(place.of_head),
@@ -111,7 +112,9 @@ std::size_t ChooseFlashAttention(const FlashAttention& attention, const std::vec
     const auto& chosen = variants[best].shape.As<FlashTileShape>();
     if (shape.short_rows && (!chosen.short_rows || shape.keys < chosen.keys)) best = k;
   }
-  const bool is_short = best < variants.size() && variants[best].shape.As<FlashTileShape>().short_rows;
+  if (best == variants.size()) return of_warpgroups;
+  const auto& chosen = variants[best].shape.As<FlashTileShape>();
+  const bool is_short = chosen.short_rows && chosen.keys <= kMostShort;
   return is_short || of_warpgroups == variants.size() ? best : of_warpgroups;
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 STORED = ("float16", "bfloat16")
 FLOAT8 = "float8e4m3fn"  # of codes; those of integers are stored as float16
@@ -27,6 +27,9 @@ _HOPPER_WIDTHS = (64, 128)
 _HOPPER_KEYS_IF_PACKED = 2048
 _HOPPER_KEYS_IF_APART = 384
 _HOPPER_KEYS_IF_CAUSAL = 2048
+# With a bias: one that all queries share, as a mask of padding is, would be repeated for ONNX Runtime's operator.
+_HOPPER_KEYS_IF_MASKED = 1024
+_HOPPER_KEYS_IF_BIASED = 512  # at most, and packed
 # Heads of these sizes are what ONNX Runtime's flash attention has kernels for; it pads the others.
 _UNPADDED, _KEYS_IF_PADDED = (32, 64, 96, 128, 192, 256), 256
 # Of local attention ONNX Runtime would add a mask, which its faster kernels do not; a quarter of the keys pays anyhow.
@@ -173,6 +176,7 @@ def pays(
     *,
     hopper: bool = False,
     causal: bool = False,
+    bias: Literal["", "keys", "scores"] = "",
     queries: int | None = None,
     seen: int | None = None,
     alone: bool = False,
@@ -180,9 +184,9 @@ def pays(
     """Whether the kernel is faster than ONNX Runtime's. keys: their expected number; unknown ones may be too many.
 
     packed: queries, keys and values would have to be copied out of one product for ONNX Runtime's operator. hopper:
-    there is a kernel for Hopper (`is_hopper`), and scores need no bias and no cap. causal: queries see no later key.
-    queries: their expected number. seen: keys that a query of local attention sees. alone: ONNX Runtime has no
-    operator, and would write the scores to memory.
+    there is a kernel for Hopper (`is_hopper`), and scores need no cap. causal: queries see no later key. bias: what is
+    added to scores, one for each key or one for each score. queries: their expected number. seen: keys that a query of
+    local attention sees. alone: ONNX Runtime has no operator, and would write the scores to memory.
     """
     few = queries is not None and queries < _LEAST_QUERIES
     if few and (keys is None or keys > _KEYS_OF_FEW) and (alone or seen is not None):
@@ -194,4 +198,5 @@ def pays(
     if hopper and not few:
         most = _HOPPER_KEYS_IF_PACKED if packed else _HOPPER_KEYS_IF_APART
         most = max(most, _HOPPER_KEYS_IF_CAUSAL if causal else 0)
+        most = _HOPPER_KEYS_IF_MASKED if bias == "keys" else min(most, _HOPPER_KEYS_IF_BIASED) if bias else most
     return keys is not None and keys <= max(most, _KEYS_IF_NARROW if width <= _NARROW else 0)

@@ -13,6 +13,7 @@ its layers share.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -20,7 +21,7 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 from onnxopt.graph.shapes.expected import ExpectedSizes
-from onnxopt.graph.shapes.value_dims import dims_of
+from onnxopt.graph.shapes.value_dims import dims_of, same
 from onnxopt.program import flash_attention
 
 _LOW = {ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.3895313892515355e38}
@@ -112,9 +113,29 @@ def kernel_takes(sdpa: ir.Node, expected: ExpectedSizes | None) -> bool:
     window = window_of(sdpa)
     hopper = flash_attention.is_hopper(sizes[2], sizes[3]) and not sdpa.attributes.get_float("cap", 0.0)
     return flash_attention.pays(
-        keys, sizes[2], packed=False, hopper=hopper, causal=window.get("after") == 0, queries=queries,
-        seen=flash_attention.seen(**window), alone=is_extended(sdpa),
+        keys, sizes[2], packed=False, hopper=hopper, causal=window.get("after") == 0,
+        bias=_bias(sdpa), queries=queries, seen=flash_attention.seen(**window), alone=is_extended(sdpa),
     )  # fmt: skip
+
+
+def _bias(sdpa: ir.Node) -> Literal["", "keys", "scores"]:
+    """Whether a mask is added to the scores of an Sdpa that no window stands for, and the same for all queries."""
+    mask = sdpa.inputs[_MASK] if len(sdpa.inputs) > _MASK else None
+    if mask is None or window_of(sdpa):
+        return ""
+    dims = dims_of(unrepeated(mask))
+    return "keys" if len(dims) == 1 or dims[-2] == 1 else "scores"
+
+
+def unrepeated(mask: ir.Value) -> ir.Value:
+    """What an Expand repeats to make the mask, where it does not repeat keys; else the mask."""
+    node = mask.producer()
+    if node is None or (node.domain, node.op_type) != ("", "Expand"):
+        return mask
+    source = node.inputs[0]
+    if source is None or source.shape is None or len(source.shape) == 0:
+        return mask
+    return source if same(dims_of(source)[-1], dims_of(mask)[-1]) else mask
 
 
 def local_mask(op, q, k, window: Mapping[str, int], dtype: ir.DataType):

@@ -21,7 +21,14 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
 from onnxopt.graph.passes.rooted import Rooted
-from onnxopt.graph.rewrite.attention_nodes import AttentionNodes, is_extended, kernel_takes, local_mask, window_of
+from onnxopt.graph.rewrite.attention_nodes import (
+    AttentionNodes,
+    is_extended,
+    kernel_takes,
+    local_mask,
+    unrepeated,
+    window_of,
+)
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
 from onnxopt.graph.shapes.expected import ExpectedSizes
@@ -33,12 +40,15 @@ _ROTARY_MULTIPLE = 16  # of a head's size that GroupQueryAttention's rotary embe
 
 
 class GroupQuery(RewriteRuleClassBase):
-    """Causal attention with grouped heads. rotary: with the rotary embedding of q and k inside. graph: the main one."""
+    """Causal attention with grouped heads that no kernel of onnxopt's will run.
 
-    def __init__(self, rotary: bool, graph: ir.Graph) -> None:
+    rotary: with the rotary embedding of q and k inside. graph: the main one. expected: sizes to choose by.
+    """
+
+    def __init__(self, rotary: bool, graph: ir.Graph, expected: ExpectedSizes | None) -> None:
         super().__init__("group_query_rotary" if rotary else "group_query")
         self._rotary = rotary
-        self._graph = graph
+        self._graph, self._expected = graph, expected
 
     def pattern(self, op, q, k, v, cos, sin):
         queries, keys = (op.Rotary(x, cos, sin, _domain=DOMAIN) if self._rotary else x for x in (q, k))
@@ -52,6 +62,8 @@ class GroupQuery(RewriteRuleClassBase):
             return result.fail(f"GroupQueryAttention has no CUDA kernel for {q.dtype}")
         if q.dtype == ir.DataType.FLOAT16 and not GROUPED_OF_FLOAT16:
             return result.fail("MultiHeadAttention is faster in FLOAT16: a fused kernel prepares its operands")
+        if kernel_takes(y.producer(), self._expected):
+            return result.fail("onnxopt's kernel of attention is faster, and reads grouped heads where they lie")
         if q.shape[3] != v.shape[3]:
             return result.fail("k and v have heads of different sizes")
         if not same(q.shape[2], k.shape[2]):
@@ -101,8 +113,11 @@ class MultiHead(RewriteRuleClassBase):
         queries, keys, values = flat(op, q), *(flat(op, x) if flattens else x for x in (k, v))
         attributes = {"unidirectional": 1} if node.attributes.get_int("causal") else {}
         window = {} if attributes else window_of(node)
-        if window and flattens and kernel_takes(node, self._expected):
+        taken = kernel_takes(node, self._expected)
+        if window and flattens and taken:
             extra = [None, None, local_mask(op, (queries, 1), (keys, 1), window, q.dtype)]
+        elif mask is not None and taken and same(dims_of(mask)[-1], k.shape[2]):
+            extra = [None, None, _mask_of_kernel(op, mask, q, queries)]
         else:
             extra = [] if mask is None else [None, None, _full_mask(op, self._graph, mask, q, k)]
         out = op.MultiHeadAttention(
@@ -224,6 +239,20 @@ def _repeat(op, x: ir.Value, groups: int):
     return swapped(op, every)
 
 
+def _mask_of_kernel(op, mask: ir.Value, q: ir.Value, queries):
+    """The mask as (1 or B, 1 or N, S, T). The kernel takes the Expand in that repeats it for queries, so that each
+    attention has one of its own, which reads their number off its own queries (B, S, N H)."""
+    mask = unrepeated(mask)
+    dims = [*[1] * (4 - len(dims_of(mask))), *dims_of(mask)]
+    result = mask if len(dims_of(mask)) == 4 else op.Unsqueeze(mask, ints(op, range(4 - len(dims_of(mask)))))
+    count = dims_of(q)[2]
+    if dims[2] != 1 or count == 1:
+        return result
+    if isinstance(count, int):
+        return op.Expand(result, ints(op, [1, 1, count, 1]))
+    return op.Expand(result, op.Concat(ints(op, [1, 1]), op.Shape(queries, start=1, end=2), ints(op, [1]), axis=0))
+
+
 def _full_mask(op, graph: ir.Graph, mask: ir.Value, q: ir.Value, k: ir.Value):
     """The mask as (1 or B, 1 or N, S, T): attention_bias broadcasts along the first two dims only."""
     assert mask.shape is not None and q.shape is not None and k.shape is not None
@@ -285,8 +314,8 @@ def _half_table(op, table: ir.Value):
 
 
 GROUPED = (
-    RuleSet(lambda scope: [Rooted("Sdpa", GroupQuery.rule(True, scope.graph))]),
-    RuleSet(lambda scope: [Rooted("Sdpa", GroupQuery.rule(False, scope.graph))]),
+    RuleSet(lambda scope: [Rooted("Sdpa", GroupQuery.rule(True, scope.graph, scope.expected))]),
+    RuleSet(lambda scope: [Rooted("Sdpa", GroupQuery.rule(False, scope.graph, scope.expected))]),
 )
 UNGROUP = (RuleSet(lambda _: [Rooted("Sdpa", Ungroup.rule())]),)
 ROTARY_NODES = (RuleSet(lambda _: [Rooted("Rotary", RotaryNodes.rule())]),)

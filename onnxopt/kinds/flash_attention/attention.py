@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -27,6 +28,13 @@ class Attention:
     meaning: FlashAttention
     lengths: Lengths
     alone: bool
+
+    def bias(self, shapes: Shapes) -> Literal["", "keys", "scores"]:
+        """Whether what is added to scores is there, and the same for all queries."""
+        if self.meaning.bias is None:
+            return ""
+        dims = shapes.dims(self.inputs[self.meaning.bias])
+        return "keys" if dims is not None and len(dims) > 1 and dims[-2] == 1 else "scores"
 
     @property
     def shares_tensors(self) -> bool:

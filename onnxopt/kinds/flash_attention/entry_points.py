@@ -70,6 +70,8 @@ _HOPPER = {
         (_HOPPER_TILE, 2, Warpgroups(2, True, True, 1, 4.7, 94.0)),
     ),
 }
+# With a bias, whose loads take registers, one warpgroup is always faster where heads are narrow.
+_HOPPER_BIASED = _HOPPER | {64: _HOPPER[64][:1]}
 _HOPPER_SHORT = Warpgroups(1, False, False, 3, 2.2, 79.0)  # of heads of 64, all keys in one tile
 _HOPPER_SHORT_KEYS = (160, 176, 192, 208)
 
@@ -115,7 +117,8 @@ def hopper(name: str, meaning: FlashAttention, counts: Sequence[object]) -> Iter
     for keys in sorted(short - {0}):
         yield _hopper_variant(name, meaning, keys, 1, _HOPPER_SHORT, short=True)
     if 0 in short or not all(isinstance(keys, int) for keys in counts):
-        for keys, stages, warpgroups in _HOPPER[meaning.width]:
+        tiles = _HOPPER if meaning.bias is None else _HOPPER_BIASED
+        for keys, stages, warpgroups in tiles[meaning.width]:
             yield _hopper_variant(name, meaning, keys, stages, warpgroups)
 
 
@@ -130,9 +133,9 @@ def _hopper_short(meaning: FlashAttention, keys: object) -> int:
 
 
 def on_warpgroups(meaning: FlashAttention) -> bool:
-    """Whether there are entry points for Hopper: scores need no more than a scale, and queries see many keys."""
+    """Whether there are entry points for Hopper: scores have no cap, and queries see many keys."""
     seen = flash_attention.seen(meaning.before, meaning.after)
-    plain = meaning.bias is None and meaning.cap is None and (seen is None or seen > _MOST_LOCAL)
+    plain = meaning.cap is None and (seen is None or seen > _MOST_LOCAL)
     return plain and flash_attention.is_hopper(meaning.width, meaning.values) and access_of(meaning) == _ACCESS
 
 
@@ -142,7 +145,8 @@ def _hopper_variant(
     symbol = f"{name}_h{warpgroups.count}k{keys}{'s' if short else f't{stages}'}"
     tiles = 2 * stages * keys * meaning.width * 2
     queries = warpgroups.count * _HOPPER_ROWS * (2 * meaning.width + _HOPPER_PITCH)
-    shared = _HOPPER_ALIGNED + tiles + queries + 16 * stages * warpgroups.copier
+    bias = 2 * stages * keys if meaning.bias is not None else 0
+    shared = _HOPPER_ALIGNED + tiles + queries + 16 * stages * warpgroups.copier + bias
     threads = 4 * WARP * (warpgroups.count + warpgroups.copier)
     return FlashVariant(
         symbol, "", 32, _ACCESS // 2, 1, threads, waits=True, keys=keys, stages=stages, short=short, shared=shared,

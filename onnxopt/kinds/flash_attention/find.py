@@ -59,8 +59,8 @@ def _why_not(found: Attention, context: Context) -> str:
     visited = flash_attention.seen(meaning.before, meaning.after)
     hopper = entry_points.on_warpgroups(meaning)
     if flash_attention.pays(
-        keys, meaning.width, found.shares_tensors, hopper=hopper, causal=meaning.after == 0, queries=queries,
-        seen=visited, alone=found.alone,
+        keys, meaning.width, found.shares_tensors, hopper=hopper, causal=meaning.after == 0,
+        bias=found.bias(context.shapes), queries=queries, seen=visited, alone=found.alone,
     ):  # fmt: skip
         return ""
     count = "an unknown number of" if keys is None else str(keys)

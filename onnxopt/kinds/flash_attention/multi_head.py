@@ -1,6 +1,6 @@
 """MultiHeadAttention as one kernel, with what stands in front of it and costs nothing in the kernel.
 
-x [B, S, W] -> views and cuts -> MultiHeadAttention(q, k, v, Tile(bias) | mask of local attention)
+x [B, S, W] -> views and cuts -> MultiHeadAttention(q, k, v, Tile(bias) | Expand(bias) | mask of local attention)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str:
     added: tuple[ir.Node, ...] = ()
     if window is not None:
         (added, before, after), bias = window, None
-    elif bias is not None and (added := _tile(bias, node, shapes)):
+    elif bias is not None and (added := _tile(bias, node, shapes) or _expand(bias, node, shapes)):
         bias = added[-1].inputs[0]
     if k is None and v is None:
         read: operands.Operands | str | None = operands.packed(q, heads, shapes)
@@ -76,6 +76,46 @@ def _tile(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...
     return (*count, node) if count else ()
 
 
+def _expand(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...]:
+    """The Expand that repeats a bias for queries, heads and sequences, for this attention alone, and its sizes."""
+    node = bias.producer()
+    if node is None or (node.domain, node.op_type) != ("", "Expand") or bias.is_graph_output():
+        return ()
+    source, sizes = node.inputs
+    dims, expanded = (shapes.dims(v) if v is not None else None for v in (source, bias))
+    if any(user is not reader for user in bias.consumers()) or dims is None or expanded is None:
+        return ()
+    if len(dims) != 4 or dims[3] != expanded[3] or any(a not in (1, b) for a, b in zip(dims, expanded, strict=True)):
+        return ()
+    if integers(sizes) is not None:
+        return (node,)
+    of_sizes = _sizes(sizes, reader)
+    return (*of_sizes, node) if of_sizes else ()
+
+
+def _sizes(sizes: ir.Value | None, reader: ir.Node) -> tuple[ir.Node, ...]:
+    """The nodes of Concat(ones, Shape(q) of the queries, ones) with q of `reader`, and no others."""
+    joined = None if sizes is None else sizes.producer()
+    if joined is None or joined.op_type != "Concat" or not _read_once(joined):
+        return ()
+    nodes = [joined]
+    for value in joined.inputs:
+        known, count = integers(value), None if value is None else value.producer()
+        if known is not None:
+            continue
+        if count is None or count.op_type != "Shape" or count.inputs[0] is not reader.inputs[0]:
+            return ()
+        of_queries = (count.attributes.get_int("start", 0), count.attributes.get_int("end", 0)) == (1, 2)
+        if not of_queries or not _read_once(count):
+            return ()
+        nodes.insert(0, count)
+    return tuple(nodes)
+
+
+def _read_once(node: ir.Node) -> bool:
+    return len(node.outputs[0].uses()) == 1 and not node.outputs[0].is_graph_output()
+
+
 def _count(repeats: ir.Value | None, reader: ir.Node) -> tuple[ir.Node, ...]:
     """The nodes of Concat(Div(Shape(q) of the batch, windows), [1, 1, 1]) with q of `reader`, and no others."""
     joined = None if repeats is None else repeats.producer()
@@ -88,5 +128,5 @@ def _count(repeats: ir.Value | None, reader: ir.Node) -> tuple[ir.Node, ...]:
     if count is None or count.op_type != "Shape" or count.inputs[0] is not reader.inputs[0]:
         return ()
     of_batch = (count.attributes.get_int("start", 0), count.attributes.get_int("end", 0)) == (0, 1)
-    alone = all(len(n.outputs[0].uses()) == 1 and not n.outputs[0].is_graph_output() for n in (joined, images, count))
+    alone = all(map(_read_once, (joined, images, count)))
     return (count, images, joined) if of_batch and alone and len(integers(images.inputs[1]) or ()) == 1 else ()

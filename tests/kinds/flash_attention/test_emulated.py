@@ -123,6 +123,9 @@ def test_hopper_runs_the_tile_that_is_expected_to_be_fastest() -> None:
     text = Case(8, 512, 512, 12, 64, layout="split")
     found = [_chosen(text, queries=n, keys=n) for n in (128, 256, 512)]
     assert found == ["h1k128t2", "h1k128t2", "h1k128t2"]
+    found = [_chosen(Case(16, n, n, 12, 64, bias=(False, True))) for n in (64, 100, 128, 197, 300)]
+    assert found == ["w4k64sa16", "h1k128t2", "h1k128t2", "h1k208s", "h1k128t2"]
+    assert _chosen(Case(16, 128, 128, 12, 64, bias=(False, True)), major=8) == "w4k128sa16"
     decoder = Extended(8, 128, 128, 16, 128, groups=8, after=0)
     found = [_chosen(decoder, batch=b, queries=n, keys=n) for b, n in ((8, 128), (2, 512), (1, 2048))]
     assert found == ["h1k64t2", "h2k128t2", "h2k128t2"]
@@ -131,7 +134,6 @@ def test_hopper_runs_the_tile_that_is_expected_to_be_fastest() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        Case(2, 100, 100, 2, 64, bias=(True, True)),
         Case(2, 100, 100, 2, 40),
         Extended(1, 300, 300, 2, 64, before=64, after=0),
         Extended(1, 300, 300, 2, 64, cap=2.0),

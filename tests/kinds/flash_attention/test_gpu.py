@@ -72,10 +72,7 @@ def test_windows_caps_sinks_and_groups(dtype: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(sessions.cuda_is_usable() and device_arch() != "sm_90", reason="for Hopper")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_products_of_warpgroups(dtype: str, tmp_path: Path) -> None:
-    """Every tile for Hopper, whole and in part, without the entry points of other GPUs: nothing else could run.
-
-    Causal attention of bfloat16 whose heads share keys is left out: it stays GroupQueryAttention.
-    """
+    """Every tile for Hopper, whole and in part, without the entry points of other GPUs: nothing else could run."""
     cases: list[Case] = [
         Case(2, 197, 197, 12, 64, layout="split"),
         Case(3, 150, 150, 2, 64),
@@ -94,9 +91,16 @@ def test_products_of_warpgroups(dtype: str, tmp_path: Path) -> None:
         Extended(2, 512, 512, 16, 128, groups=8, after=0),
         Extended(1, 2000, 2000, 4, 128, after=0),
         Extended(2, 190, 190, 2, 64, after=0, sunk=True),
+        Case(2, 197, 197, 3, 64, layout="split", bias=(False, True)),
+        Case(3, 128, 128, 2, 64, layout="heads", bias=(True, False)),
+        Case(1, 60, 190, 2, 64, bias=(True, True), causal=True, known=False),
+        Case(1, 500, 500, 3, 128, layout="split", bias=(False, True)),
+        Case(4, 100, 100, 2, 64, layout="split", bias=(True, True), period=2),
+        Extended(3, 128, 128, 3, 64, bias=(True, False), by_query=False),
+        Extended(2, 333, 333, 2, 64, bias=(True, False), by_query=False),
+        Extended(2, 250, 250, 2, 128, bias=(True, True), by_query=False),
+        Extended(2, 200, 200, 2, 128, bias=(False, True), sunk=True),
     ]
-    if dtype == "bfloat16":
-        cases = [case for case in cases if not (isinstance(case, Extended) and case.groups and not case.sunk)]
     cases = [dataclasses.replace(case, dtype=dtype) for case in cases]
     library, models = _prepared(tmp_path, cases, for_hopper=True)
     errors = [_worst(case, model, library) for case, model in zip(cases, models, strict=True)]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import onnx_ir as ir
 import pytest
 
 from onnxopt.codegen import generate, nvrtc
+from onnxopt.graph.rewrite import rewrite
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.program.flash_attention import FlashAttention, Heads
+from tests.support.extended_attention import Extended
 from tests.support.flash_attention_models import Case, fused
 from tests.support.fusing import fuse
 from tests.support.graphs import graph
@@ -59,7 +62,8 @@ def test_a_part_that_others_read_stays() -> None:
     [
         (Case(2, 2100, 2100, 2, 64, layout="split"), "ONNX Runtime's kernel is faster for 2100 keys"),
         (Case(2, 400, 400, 2, 64), "ONNX Runtime's kernel is faster for 400 keys"),
-        (Case(2, 400, 400, 2, 64, layout="split", bias=(True, True)), "ONNX Runtime's kernel is faster for 400 keys"),
+        (Case(2, 600, 600, 2, 64, layout="split", bias=(True, True)), "ONNX Runtime's kernel is faster for 600 keys"),
+        (Case(2, 400, 400, 2, 128, bias=(True, True)), "ONNX Runtime's kernel is faster for 400 keys"),
         (Case(2, 200, 200, 2, 96), "ONNX Runtime's kernel is faster for 200 keys"),
         (Case(2, 4, 200, 2, 80), "ONNX Runtime's kernel is faster for 200 keys"),
         (Case(2, 260, 260, 2, 80), "ONNX Runtime's kernel is faster for 260 keys"),
@@ -83,9 +87,50 @@ def test_lengths_that_a_kernel_takes() -> None:
         Case(1, 2000, 2000, 2, 128, causal=True),
         Case(2, 9999, 128, 2, 64),
         Case(2, 256, 256, 2, 80),
+        Case(2, 512, 512, 2, 64, layout="split", bias=(True, True)),
+        Case(2, 384, 384, 2, 128, bias=(False, True)),
     ):
         (region,) = fuse(ir.serde.deserialize_model(case.model())).regions
         assert region.kind is FLASH_ATTENTION
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_mask_that_all_queries_share_is_read_as_it_is(known: bool, tmp_path: Path) -> None:
+    """Not repeated for queries. Where their number is symbolic, the kernel's function reads it off its own queries."""
+    case = Extended(2, 200, 200, 2, 64, bias=(True, False), by_query=False, known=known)
+    model = ir.serde.deserialize_model(case.model())
+    rewrite(model, tmp_path, usual={"S": 200})
+    (region,) = fuse(model, usual={"S": 200}).regions
+    assert region.kind is FLASH_ATTENTION and [v.name for v in region.inputs] == ["q", "k", "v", "bias"]
+    assert "Expand" in [node.op_type for node in region.nodes]
+
+
+def test_an_expanded_bias_that_others_read_stays() -> None:
+    """And one that repeats keys, which the kernel reads one by one."""
+    for change in ("output", "keys"):
+        keys = 1 if change == "keys" else 40
+        model = graph(
+            f"float16[2, 40, 128] q, float16[2, 40, 128] k, float16[2, 40, 128] v, float16[2, 1, 1, {keys}] bias",
+            "float16[2, 40, 128] y" + (", float16[2, 1, 40, 40] all" if change == "output" else ""),
+            """
+            all = Expand (bias, sizes)
+            y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, v, "", "", all)
+            """,
+            constants="int64[4] sizes = {2, 1, 40, 40}",
+            contrib=True,
+        )
+        (region,) = fuse(model).regions
+        assert [v.name for v in region.inputs] == ["q", "k", "v", "all"]
+
+
+def test_grouped_heads_of_bfloat16() -> None:
+    """GroupQueryAttention, which ONNX Runtime has for them, is slower; it stays where the kernel does not run."""
+    case = Extended(1, 300, 300, 8, 64, groups=2, after=0, dtype="bfloat16")
+    (region,) = fuse(case.prepared()).regions
+    assert isinstance(region.meaning, FlashAttention) and region.meaning.groups == 2
+    long = dataclasses.replace(case, queries=2100, keys=2100).prepared()
+    assert "GroupQueryAttention" in [node.op_type for node in long.graph]
+    assert not fuse(long).regions
 
 
 def _behind_positions(most: int) -> ir.Model:
