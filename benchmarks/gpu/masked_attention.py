@@ -19,7 +19,7 @@ import sys
 from typing import Any, NamedTuple
 
 from benchmarks.gpu.products import Launches
-from benchmarks.gpu.token_attention import shared_bytes
+from benchmarks.gpu.token_attention import _JOINING, shared_bytes
 from benchmarks.support.arguments import Rows, main_over_rows
 
 
@@ -43,7 +43,7 @@ class Case(NamedTuple):
 
 ROWS = (1, 2, 4, 8, 16)  # of a block
 FORMS = (("float16", 128), ("bfloat16", 128), ("float16", 64))
-SHAPES = ((256, 0), (128, 3), (256, 3))  # as of token_attention.py
+SHAPES = ((256, 0), (128, 3), (256, 2), (256, 3))  # more than those of token_attention.py
 BLOCKS = (1, 2, 4)  # a multiprocessor, over which the keys are spread
 CASES = (
     *(Case("float16", 128, heads, tokens, 1, 8, past) for heads, tokens, past in itertools.product(
@@ -71,9 +71,9 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
             continue
         name = _name(dtype, width, rows, shape, in_place)
         attend = f"attend_masked<{form}, {threads}, {stages}, {str(in_place).lower()}>"
-        calls = {"attend": attend, "join": f"join_masked<{form}, {threads}>"}
-        for step, call in calls.items():
-            lines += _entry(f"{name}_{step}", call, f"{threads}")
+        calls = {"attend": (attend, threads), "join": (f"join_masked<{form}, {_JOINING}>", _JOINING)}
+        for step, (call, bounds) in calls.items():
+            lines += _entry(f"{name}_{step}", call, f"{bounds}")
     compiled = nvrtc.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
     (folder / "masked_attention.fatbin").write_bytes(compiled.fatbin)
     for symbol, usage in compiled.usage[arch].items():
@@ -155,7 +155,7 @@ def measure(ours: Launches, case: Case) -> dict[str, Any]:
             )  # fmt: skip
             blocks_of_all = batch * groups * chunks * splits
             ours.launch(f"{entry}_attend", blocks_of_all, threads, params, stream.cuda_stream, shared)
-            ours.launch(f"{entry}_join", batch * groups * chunks * rows, threads, params, stream.cuda_stream)
+            ours.launch(f"{entry}_join", batch * groups * chunks * rows, _JOINING, params, stream.cuda_stream)
 
         runs = [lambda c=c, p=p, f=once: f(c, p) for c, p in zip(caches, presents, strict=True)]
         if not in_place:

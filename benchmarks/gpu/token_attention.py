@@ -32,7 +32,7 @@ CASES = (
 FEW, CHOSEN = (256, 0, 2), (128, 3, 1)
 _LONG, _FEW_ROWS = 12 << 20, 2
 BLOCKS = (1, 2, 4)  # a multiprocessor, over which the tokens are spread
-_JOINING = 256  # threads of a block that joins
+_JOINING = 512  # threads of a block that joins
 _ROTATED = 150e6
 _MOST_SPLITS = 256  # kMaxSplits of token_attention_abi.h
 

@@ -142,8 +142,7 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
   }
 }
 
-// A block joins the parts of one row. Every thread weighs the splits itself: there are few, and their numbers are the
-// same for all.
+// A block joins the parts of one row.
 template <typename T, int kWidth, int kRows, int kThreads>
 __device__ inline void join_masked(const MaskedAttentionParams& params) {
   const unsigned chunk = blockIdx.x / kRows % params.chunks;
@@ -155,23 +154,8 @@ __device__ inline void join_masked(const MaskedAttentionParams& params) {
   const unsigned step = params.chunks * kRows * (kWidth + 2);
   const float* const parts = params.parts + static_cast<uint64_t>(group) * params.splits * step + row * (kWidth + 2);
   T* const output = static_cast<T*>(params.output) + MaskedRow(params, group, row).at(params, group, kWidth);
-  float top = kNoScore;
-#pragma unroll 8
-  for (unsigned s = 0; s < params.splits; ++s) {
-    const float other = parts[s * step + kWidth];
-    top = other > top ? other : top;
-  }
-  for (unsigned i = threadIdx.x; i < kWidth; i += kThreads) {
-    float sum = 0.0f;
-    float value = 0.0f;
-#pragma unroll 8
-    for (unsigned s = 0; s < params.splits; ++s) {
-      const float factor = exp(parts[s * step + kWidth] - top);
-      sum += factor * parts[s * step + kWidth + 1];
-      value += factor * parts[s * step + i];
-    }
-    output[i] = Narrow<T>::from(value / sum);
-  }
+  join_parts<kWidth, kThreads>(parts, params.splits, step,
+                               [&](unsigned i, float x) { output[i] = Narrow<T>::from(x); });
 }
 
 }  // namespace onnxopt

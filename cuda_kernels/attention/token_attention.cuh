@@ -7,6 +7,7 @@
 
 #include "attention/cache_lanes.cuh"
 #include "attention/cache_tiles.cuh"
+#include "attention/join_parts.cuh"
 #include "attention/token_attention_abi.h"
 #include "device/early_launch.cuh"
 
@@ -81,37 +82,9 @@ __device__ inline void join_attended(const TokenAttentionParams& params) {
   wait_for_previous();
   const float* const parts =
       params.parts + static_cast<uint64_t>(group) * params.splits * kStep + blockIdx.x % kHeads * (kWidth + 2);
-  __shared__ float factors[kMaxSplits];
-  __shared__ float total;
-  if (threadIdx.x < 32) {
-    float top = kNoScore;
-    for (unsigned s = threadIdx.x; s < params.splits; s += 32) {
-      const float other = parts[s * kStep + kWidth];
-      top = other > top ? other : top;
-    }
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) {
-      const float other = shuffle_xor(top, mask);
-      top = other > top ? other : top;
-    }
-    float sum = 0.0f;
-    for (unsigned s = threadIdx.x; s < params.splits; s += 32) {
-      const float factor = exp(parts[s * kStep + kWidth] - top);
-      factors[s] = factor;
-      sum += factor * parts[s * kStep + kWidth + 1];
-    }
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-    if (threadIdx.x == 0) total = sum;
-  }
-  __syncthreads();
   T* const output = static_cast<T*>(params.output) + static_cast<uint64_t>(blockIdx.x) * kWidth;
-  for (unsigned i = threadIdx.x; i < kWidth; i += kThreads) {
-    float value = 0.0f;
-#pragma unroll 8
-    for (unsigned s = 0; s < params.splits; ++s) value += factors[s] * parts[s * kStep + i];
-    output[i] = Narrow<T>::from(value / total);
-  }
+  join_parts<kWidth, kThreads>(parts, params.splits, kStep,
+                               [&](unsigned i, float x) { output[i] = Narrow<T>::from(x); });
 }
 
 }  // namespace onnxopt
