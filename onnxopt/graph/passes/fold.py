@@ -21,7 +21,7 @@ _CONTRACTIONS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 _CONTRACTED = 1 << 17  # bytes
 _FAST = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})  # dtypes that numpy leaves to BLAS
 _NODE_BYTES = 48  # that removing a node saves at least; its output keeps its name as an initializer
-_READ_LIMIT = 64 << 20  # bytes of constants that all foldings together may read and write, to bound memory
+_READ_LIMIT = 1 << 30  # bytes of constants that all foldings together may read and write, to bound their time
 _FEW = 64  # elements
 _HIDDEN = "onnxopt.not_folded"  # a domain that onnxscript knows nothing of
 
