@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from onnxopt.program.window import Window
-from tests.support.fake_cudnn import convolution, drive
+from tests.support.fake_cudnn import Log, convolution, drive
 
 PLAN, GRAPH, PACK, TENSOR = 5, 15, 16, 17
 HEURISTIC = 4
@@ -121,3 +121,48 @@ def test_tune_asks_for_sizes_beside_the_one_that_runs(program: Path, tmp_path: P
     shapes = [[3, 20, 20, 8], [8, 3, 3, 8]]
     again = drive(program, tmp_path, convolution(2), shapes, soon=True, ONNXOPT_CONV_TUNE=str(found))
     assert not again.of_kind(HEURISTIC)
+
+
+def loaded(log: Log) -> list[list[str]]:
+    """What was executed by each round of loading, as the engine's number, and then by the run."""
+    rounds: list[list[str]] = [[]]
+    for line in log.lines:
+        if line == "loaded":
+            rounds.append([])
+        elif line.startswith("execute "):
+            rounds[-1].append(line.split()[1])
+    return rounds
+
+
+def test_kernels_for_other_sizes_are_loaded_once(program: Path, tmp_path: Path) -> None:
+    """One run of each choice over few pixels, or over those of each size up to this one where cuBLASLt may run it."""
+    products = convolution(2, window=Window((1, 1)))
+    for meaning, weight, most in ((convolution(2), [8, 3, 3, 8], 1), (products, [8, 1, 1, 8], 7)):
+        found = {"ONNXOPT_CONV_TUNE": str(tmp_path / f"{most}.json")}
+        shapes = [[1, 8, 8, 8], weight]
+        drive(program, tmp_path, meaning, shapes, soon=True, sizes=True, **found)
+        log = drive(program, tmp_path, meaning, shapes, soon=True, loads=2, **found)
+        assert loaded(log) == [["10"] * most, [], ["10"]]
+        assert max(int(n) for n in log.starting("scratch")) < 1 << 20
+
+
+def test_nothing_is_loaded_that_tune_did_not_choose(program: Path, tmp_path: Path) -> None:
+    log = drive(program, tmp_path, convolution(2), [[1, 8, 8, 8], [8, 3, 3, 8]], soon=True, loads=1)
+    assert loaded(log) == [[], ["10"]] and not log.starting("scratch")
+
+
+def test_much_memory_is_not_asked_for_to_load_a_kernel(program: Path, tmp_path: Path) -> None:
+    found = {"ONNXOPT_CONV_TUNE": str(tmp_path / "found.json")}
+    shapes = [[64, 128, 128, 64], [64, 1, 1, 64]]
+    meaning = convolution(2, window=Window((1, 1)))
+    drive(program, tmp_path, meaning, shapes, soon=True, sizes=True, **found)
+    log = drive(program, tmp_path, meaning, shapes, soon=True, loads=1, **found)
+    assert log.starting("scratch") and max(int(n) for n in log.starting("scratch")) <= 64 << 20
+
+
+def test_what_cannot_be_loaded_is_left_out(program: Path, tmp_path: Path) -> None:
+    found = {"ONNXOPT_CONV_TUNE": str(tmp_path / "found.json")}
+    shapes = [[1, 8, 8, 8], [8, 3, 3, 8]]
+    drive(program, tmp_path, convolution(2), shapes, soon=True, sizes=True, **found)
+    log = drive(program, tmp_path, convolution(2), shapes, soon=True, loads=1, FAKE_REFUSED="0", **found)
+    assert loaded(log)[0] == [] and len(loaded(log)[1]) == 1

@@ -188,6 +188,51 @@ def test_a_kept_algorithm_that_cublaslt_refuses_leaves_the_heuristic(program: Pa
     assert ran(log.lines) == "algorithm 0" and not log.starting("execute")
 
 
+def of_any_rows(rows: int = 70, loads: int = 0) -> Call:
+    return dataclasses.replace(LAYER, shapes=((rows, 16), (24, 16), (24,), (rows, 24)), states=False, loads=loads)
+
+
+def about(folder: Path) -> dict[str, Any]:
+    entries = sealed_json.unseal((folder / "algos.json").read_text())["entries"]
+    (only,) = (e for e in entries if "about" in e)
+    return dict(only)
+
+
+def test_tune_keeps_what_the_heuristic_chooses_for_other_rows(program: Path, tmp_path: Path) -> None:
+    """Each algorithm once, and none of products whose shapes the graph states."""
+    choose(program, tmp_path / "stated")
+    assert "about" not in entry(tmp_path / "stated")
+    choose(program, tmp_path, of_any_rows())
+    found = about(tmp_path)
+    assert found["about"] == "float16 m1 n24 k16 b^T bias residual relu"
+    assert found["algorithms"] == [["0" * 16] * 8]
+
+
+def test_tune_asks_for_sizes_before_it_measures(program: Path, tmp_path: Path) -> None:
+    log = choose(program, tmp_path, of_any_rows(), ONNXOPT_TUNE_SIZES="1")
+    assert ran(log.lines) == "algorithm 0" and len(log.starting("multiply")) == 1
+    assert [set(e) & {"about", "product"} for e in [entry(tmp_path)]] == [{"about"}]
+
+
+def test_algorithms_for_other_rows_are_loaded_once(program: Path, tmp_path: Path) -> None:
+    choose(program, tmp_path, of_any_rows(), ONNXOPT_TUNE_SIZES="1")
+    log = choose(program, tmp_path, of_any_rows(33, loads=2))
+    before, after, run_itself = "\n".join(log.lines).split("loaded")
+    assert (before.count("multiply 0"), after.count("multiply")) == (1, 0) and "multiply" in run_itself
+    assert "multiply" not in choose(program, tmp_path, of_any_rows(33, loads=1), FAKE_REFUSES_ALGORITHMS="1").lines[0]
+    other = dataclasses.replace(of_any_rows(33, loads=1), tf32=True)
+    assert "\n".join(choose(program, tmp_path, other, tune=False).lines).split("loaded")[0].count("multiply") == 0
+
+
+def test_damaged_algorithms_for_sizes(program: Path, tmp_path: Path) -> None:
+    choose(program, tmp_path, of_any_rows(), ONNXOPT_TUNE_SIZES="1")
+    document = sealed_json.unseal((tmp_path / "algos.json").read_text())
+    document["entries"][0]["algorithms"] = [["0"]]
+    (tmp_path / "algos.json").write_text(sealed_json.seal(document))
+    (line,) = choose(program, tmp_path).starting("error")
+    assert "entries[0].algorithms[0]" in line and "1 words, not 8" in line
+
+
 def pixels(count: int, channels: int) -> Call:
     return Call(PRODUCT, ((count, 1, 1, channels), (24, channels), (24,), (count, 1, 1, 24)))
 

@@ -161,6 +161,7 @@ _MAIN = r"""
 #include <memory>
 #include <set>
 #include <vector>
+#include "cuda/convolution/other_sizes.h"
 #include "cuda/convolution/pending.h"
 #include "kernel_file/convolution.h"
 #include "kernel_file/fields.h"
@@ -247,13 +248,20 @@ int main(int count, char** arguments) {
         std::printf("offered %s\n", text.c_str());
       }
     }
-    const cuda::BorrowedHandle handle(*api, context, stream_of(9));
     const auto at = [](std::size_t k) { return reinterpret_cast<void*>(16 * (k + 1)); };
     const Convolution& c = problem.convolution;
-    ready->Run(*api, handle.raw(), {at(c.x), at(c.w), c.bias ? at(*c.bias) : nullptr,
-                                  c.residual ? at(*c.residual) : nullptr, c.slope ? at(*c.slope) : nullptr,
-                                  reinterpret_cast<void*>(4096)},
-               reinterpret_cast<void*>(8192));
+    const cuda::ConvolutionPointers pointers{at(c.x), at(c.w), c.bias ? at(*c.bias) : nullptr,
+                                             c.residual ? at(*c.residual) : nullptr, c.slope ? at(*c.slope) : nullptr,
+                                             reinterpret_cast<void*>(4096)};
+    for (int k = 0; k < json["loads"].get<int>(); ++k) {
+      cuda::LoadForSizes(*api, context, stream_of(9), device.name, problem, pointers, [](std::size_t bytes) {
+        std::printf("scratch %zu\n", bytes);
+        return reinterpret_cast<void*>(1 << 20);
+      });
+      std::printf("loaded\n");
+    }
+    const cuda::BorrowedHandle handle(*api, context, stream_of(9));
+    ready->Run(*api, handle.raw(), pointers, reinterpret_cast<void*>(8192));
     std::printf("workspace %lld\n", static_cast<long long>(ready->workspace()));
   } catch (const std::exception& e) {
     std::printf("error %s\n", e.what());
@@ -335,6 +343,7 @@ def drive(
     ready: bool = False,
     offers: bool = False,
     sizes: bool = False,
+    loads: int = 0,
     threads: int = 0,
     handles: bool = False,
     pixels: dict[str, int] | None = None,
@@ -342,12 +351,13 @@ def drive(
 ) -> Log:
     """Drive the library's code with a meaning and the shapes of its inputs.
 
-    sizes: asks the heuristic for other sizes too, as `tune` does. pixels: elements from one pixel of x, residual or y
-    to the next, where it is a part. variables: of the environment.
+    sizes: asks the heuristic for other sizes too, as `tune` does. loads: how often kernels for them are loaded. pixels:
+    elements from one pixel of x, residual or y to the next, where it is a part. variables: of the environment.
     """
     meaning.verify()
     more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured, "soon": soon, "ready": ready}
-    more |= {"offers": offers, "sizes": sizes, "threads": threads, "handles": handles, "pixels": pixels or {}}
+    more |= {"offers": offers, "sizes": sizes, "loads": loads, "threads": threads, "handles": handles}
+    more |= {"pixels": pixels or {}}
     (folder / "meaning.json").write_text(json.dumps(meaning.to_json() | more))
     return run(program, folder / "meaning.json", **variables)
 

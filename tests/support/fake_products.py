@@ -101,6 +101,7 @@ MAIN = r"""
 #include <fstream>
 #include "call/gemm.h"
 #include "cuda/gemm/choose.h"
+#include "cuda/gemm/other_sizes.h"
 #include "kernel_file/fields.h"
 #include "kernel_file/gemm.h"
 using namespace onnxopt;
@@ -127,11 +128,15 @@ int DriveProduct(const char* path) {
     void* const memory = reinterpret_cast<void*>(8192);
     const auto eight = [](auto* of) { return reinterpret_cast<decltype(of)>(8); };
     const cuda::ProductCall call{*driver, *api, eight(cublaslt::Handle()), eight(cuda::Context()),
-                                 eight(cuda::Stream()), json["capturing"].get<bool>(), true, shapes[gemm.a],
-                                 [&](std::size_t) { return memory; }};
+                                 eight(cuda::Stream()), json["capturing"].get<bool>(), json["states"].get<bool>(),
+                                 shapes[gemm.a], [&](std::size_t) { return memory; }};
     const auto at = [](std::size_t k) { return reinterpret_cast<void*>(16 * (k + 1)); };
     const cuda::Operands operands{at(gemm.a), at(gemm.b), gemm.bias ? at(*gemm.bias) : nullptr,
                                   gemm.residual ? at(*gemm.residual) : nullptr, reinterpret_cast<void*>(4096)};
+    for (int k = 0; k < json["loads"].get<int>(); ++k) {
+      cuda::LoadForSizes(call, cuda::NameOfGpu(*driver), operands, gemm, key);
+      std::printf("loaded\n");
+    }
     cuda::Choose(call, operands, &plan);
     plan.Run(call.handle, operands, call.scratch, call.stream);
   } catch (const std::exception& e) {
@@ -145,7 +150,10 @@ int DriveProduct(const char* path) {
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A product and the shapes of its inputs. alignment: of a, in bytes. workspace: whether there may be one."""
+    """A product and the shapes of its inputs. alignment: of a, in bytes. workspace: whether there may be one.
+
+    states: whether the graph states the shapes. loads: how often kernels for other numbers of rows are loaded first.
+    """
 
     meaning: Gemm
     shapes: Sequence[Sequence[int]]
@@ -153,6 +161,8 @@ class Call:
     tf32: bool = False
     workspace: bool = True
     capturing: bool = False
+    states: bool = True
+    loads: int = 0
 
     def write(self, path: Path) -> Path:
         """For the program."""

@@ -10,11 +10,6 @@ namespace {
 
 using Key = std::pair<Context, std::string>;
 
-// Sizes that `tune` asks for, beside the one that runs: from 2^-kSmaller to 2^kLarger times its pixels.
-constexpr int kSmaller = 9;
-constexpr int kLarger = 5;
-constexpr int kMostPixels = 26;  // 2^26, 8,192 by 8,192
-
 std::int64_t Aligned(std::int64_t bytes) {
   constexpr std::int64_t kAligned = 256;
   return (bytes + kAligned - 1) / kAligned * kAligned;
@@ -105,11 +100,6 @@ std::optional<EnginePlan> ChosenOrKept(const cudnn::Api& api, cudnn::Handle hand
 // Whether a kernel that cuDNN would compile for the shape is not waited for.
 bool DoesWithout(const ConvolutionProblem& problem, const EngineChoice* measured, Preference preference) {
   return preference == Preference::kSoonest && problem.Compiles() && measured == nullptr;
-}
-
-std::optional<EngineChoice> AskHeuristic(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& like) {
-  const std::vector<EnginePlan> plans = OfferedPlans(api, handle, like, 1, Preference::kSoonest);
-  return plans.empty() ? std::nullopt : plans[0].Choice();
 }
 
 // The heuristic's choice for problems of about this size. It depends on the problem alone, not on those that came
@@ -235,20 +225,21 @@ std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context 
   return plan;
 }
 
-void ChooseForSizes(const cudnn::Api& api, Context context, const std::string& gpu, const ConvolutionProblem& problem) {
-  ConvolutionPlans& known = ConvolutionPlans::Get();
-  const ConvolutionProblem planned = problem.WithoutCompiling();
-  const int power = planned.PowerOfPixels();
-  std::map<std::string, EngineChoice> choices;
+std::optional<EngineChoice> AskHeuristic(const cudnn::Api& api, cudnn::Handle handle,
+                                         const ConvolutionProblem& problem) {
+  const std::vector<EnginePlan> plans = OfferedPlans(api, handle, problem, 1, Preference::kSoonest);
+  return plans.empty() ? std::nullopt : plans[0].Choice();
+}
+
+std::shared_ptr<const ReadyConvolution> ReadyBy(const cudnn::Api& api, Context context,
+                                                const ConvolutionProblem& problem, const EngineChoice& choice) {
   BuilderHandle& builder = BuilderOf(api, context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
-  for (int other = std::max(0, power - kSmaller); other <= std::min(power + kLarger, kMostPixels); ++other) {
-    const std::optional<ConvolutionProblem> like = planned.OfPixels(other);
-    if (!like || known.FindExpected(gpu, api.cudnnGetVersion(), like->Describe())) continue;
-    const std::optional<EngineChoice> choice = AskHeuristic(api, builder.raw, *like);
-    if (choice) choices.emplace(like->Describe(), *choice);
-  }
-  if (!choices.empty()) known.AddExpected(gpu, api.cudnnGetVersion(), choices);
+  std::optional<EnginePlan> plan = RevivedPlan(api, builder.raw, problem.WithoutCompiling(), choice);
+  if (!plan) return nullptr;
+  const bool compiles = problem.Compiles();
+  const PlanScope scope = compiles ? PlanScope::kReady : PlanScope::kAll;
+  return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), scope, compiles && problem.HasParts());
 }
 
 }  // namespace onnxopt::cuda

@@ -66,8 +66,13 @@ std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context 
                                                  const ConvolutionProblem& problem, const EngineChoice* measured,
                                                  Preference preference);
 
-// Asks the heuristic for the sizes that may come beside this one, and keeps its choices: each takes 2 milliseconds,
-// which the first runs of those sizes need not wait for then.
-void ChooseForSizes(const cudnn::Api& api, Context context, const std::string& gpu, const ConvolutionProblem& problem);
+// What the heuristic chooses for a problem, of kernels that are ready where there are some.
+std::optional<EngineChoice> AskHeuristic(const cudnn::Api& api, cudnn::Handle handle,
+                                         const ConvolutionProblem& problem);
+
+// A convolution by a choice for WithoutCompiling() of it, as ReadyFor makes it with kSoonest. nullptr where cuDNN
+// refuses it.
+std::shared_ptr<const ReadyConvolution> ReadyBy(const cudnn::Api& api, Context context,
+                                                const ConvolutionProblem& problem, const EngineChoice& choice);
 
 }  // namespace onnxopt::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/convolution/epilogue.h"
+#include "cuda/convolution/other_sizes.h"
 #include "cuda/launch/stopwatch.h"
 
 namespace onnxopt::cuda {
@@ -82,6 +83,7 @@ ConvolutionRunner::Ready ConvolutionRunner::PlanFor(ConvolutionCall* of) const {
   const ConvolutionCall& call = *of;
   const ConvolutionProblem& problem = call.problem;
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (!call.capturing) LoadOnce(call);
   const auto found = std::find_if(recent_.begin(), recent_.end(), [&](const Recent& entry) {
     return entry.sizes == problem.sizes && entry.tf32 == problem.tf32 && entry.alignment == problem.alignment &&
            entry.context == call.context;
@@ -117,6 +119,14 @@ ConvolutionRunner::Ready ConvolutionRunner::Build(Context context, const Convolu
   return ReadyFor(api_, context, Device(), problem, measured ? &measured->choice : nullptr, preference);
 }
 
+// At the first run of a node whose shapes come and go.
+void ConvolutionRunner::LoadOnce(const ConvolutionCall& call) const {
+  if (loaded_ || preference_ == Preference::kFastest || ConvolutionPlans::Get().tunes()) return;
+  loaded_ = true;
+  LoadForSizes(api_, call.context, call.stream, Gpu(), call.problem, call.at,
+               [&](std::size_t bytes) { return call.scratch->Of(bytes); });
+}
+
 // Measures the plans of a problem that has no entry, where that is asked for.
 void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
   ConvolutionPlans& known = ConvolutionPlans::Get();
@@ -125,6 +135,7 @@ void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
   const std::string problem = call.problem.Describe();
   const std::string gpu = Gpu();
   if (preference_ == Preference::kSoonest) ChooseForSizes(api_, call.context, gpu, call.problem);
+  if (ChoosesForSizesAlone()) return;
   const std::size_t version = api_.cudnnGetVersion();
   const std::lock_guard<std::mutex> alone(Measuring());
   if (known.Find(gpu, version, problem)) return;

@@ -60,6 +60,7 @@ class ConvolutionRunner {
 
   static Recent Named(const ConvolutionProblem& problem, Context context, Ready plan);
   Ready Build(Context context, const ConvolutionProblem& problem, Preference preference) const;
+  void LoadOnce(const ConvolutionCall& call) const;
   void Measure(const ConvolutionCall& call) const;
   void MeasureFirstRun(const ConvolutionCall& call, Recent* entry) const;
   std::vector<EnginePlan> Offered(const ConvolutionCall& call, std::size_t most, Preference preference) const;
@@ -71,6 +72,7 @@ class ConvolutionRunner {
   const cudnn::Api& api_;
   Preference preference_ = Preference::kSoonest;  // shapes that come and go: a new one must not take long
   mutable std::mutex mutex_;                      // of all that follows
+  mutable bool loaded_ = false;                   // kernels of other sizes
   mutable std::list<Recent> recent_;              // plans, the latest first, not more than kPlans
   mutable std::vector<Ready> captured_;           // plans that CUDA graphs go on using
 };

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/gemm/other_sizes.h"
 #include "cuda/launch/stopwatch.h"
 #include "kernel_file/measured/gemm_algorithms.h"
 
@@ -20,19 +21,10 @@ constexpr std::size_t kTunedConvolutions = 16;    // plans of cuDNN's measured w
 constexpr std::size_t kFirstRunConvolutions = 6;  // and at a first run, where they may win
 constexpr std::int64_t kShallow = 32;             // channels of a, and
 constexpr std::int64_t kManyPixels = 1 << 16;     // rows: where they may
-constexpr int kNameBytes = 256;
-
-std::string NameOfGpu(const Driver& driver) {
-  Device device = 0;
-  char name[kNameBytes] = "";
-  driver.Check(driver.cuCtxGetDevice(&device), "cannot ask for the GPU");
-  driver.Check(driver.cuDeviceGetName(name, kNameBytes, device), "cannot ask for the GPU's name");
-  return name;
-}
 
 // The default stream cannot be captured, which measuring does.
 bool Measures(const ProductCall& call) {
-  if (call.capturing || call.stream == nullptr) return false;
+  if (call.capturing || call.stream == nullptr || ChoosesForSizesAlone()) return false;
   return Algorithms::Get().tunes() || (call.states_shapes && MeasuresFirstRuns());
 }
 
@@ -123,6 +115,7 @@ void Choose(const ProductCall& call, const Operands& operands, Plan* plan) {
   const std::string gpu = NameOfGpu(call.driver);
   const std::size_t version = call.api.cublasLtGetVersion();
   std::optional<TunedAlgorithm> tuned = known.Find(gpu, version, product);
+  if (known.tunes() && !call.states_shapes && !call.capturing) ChooseForSizes(call, gpu, *plan);
   std::unique_lock<std::mutex> alone(Measuring(), std::defer_lock);
   if (!tuned && Measures(call)) {
     alone.lock();

@@ -1,24 +1,10 @@
 // How a product is to run: as it was measured, or as measuring says now, or as cuBLASLt's heuristic expects.
 #pragma once
 
+#include "cuda/gemm/product_call.h"
 #include "cuda/gemm/product_plan.h"
-#include "cuda/launch/driver.h"
-#include "program/shape.h"
 
 namespace onnxopt::cuda {
-
-// The call for which a way is chosen. The context is current.
-struct ProductCall {
-  const Driver& driver;
-  const cublaslt::Api& api;
-  cublaslt::Handle handle;
-  Context context;
-  Stream stream;
-  bool capturing;
-  bool states_shapes;  // the graph, of a and b
-  const Shape& a;      // the whole operand
-  Scratch scratch;
-};
 
 // Chooses the algorithm of a new plan, or a convolution of cuDNN's. Measures on the operands where ONNXOPT_GEMM_TUNE
 // asks for it. Where the graph states the shapes it measures too, among fewer algorithms, and cuDNN's plans only over

@@ -6,6 +6,7 @@
 #include "call/tensors.h"
 #include "cuda/gemm/choose.h"
 #include "cuda/gemm/handle.h"
+#include "cuda/gemm/other_sizes.h"
 #include "cuda/launch/known_shape.h"
 #include "cuda/launch/provider_options.h"
 #include "cuda/launch/stream.h"
@@ -366,6 +367,10 @@ Plan& GemmCudaKernel::PlanFor(const Call& call, const PlanKey& key, const Operan
   const ProductCall chosen_for = {driver_,        api_,        call.handle,
                                   call.device,    call.stream, call.capturing,
                                   states_shapes_, *call.a,     [&](std::size_t bytes) { return scratch.Of(bytes); }};
+  if (!loaded_ && !states_shapes_ && !call.capturing && !Algorithms::Get().tunes()) {
+    loaded_ = true;
+    LoadForSizes(chosen_for, NameOfGpu(driver_), operands, gemm_, key);
+  }
   Choose(chosen_for, operands, plan.get());
   plans_.push_back(std::move(plan));
   return *plans_.back();

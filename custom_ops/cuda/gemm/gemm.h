@@ -55,6 +55,7 @@ class GemmCudaKernel final : public FusedKernel {
   const Allocator allocator_;
   mutable std::mutex mutex_;  // of all that follows, and of enqueueing
   mutable std::vector<std::unique_ptr<Plan>> plans_;
+  mutable bool loaded_ = false;           // kernels of other sizes
   mutable std::vector<PlanKey> refused_;  // of products of codes
   mutable void* widened_b_ = nullptr;     // where b is constant
   mutable std::shared_ptr<Branches> branches_;

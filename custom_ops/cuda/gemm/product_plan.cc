@@ -160,8 +160,8 @@ void Plan::RunWith(const Candidate& candidate, cublaslt::Handle handle, const Op
 
 std::string Plan::Describe() const {
   std::string text{Row(key_.operands).name};
-  if (gemm_.dtype != key_.operands) text += " to " + std::string(Row(gemm_.dtype).name);
   const auto add = [&](const char* name, std::int64_t value) { text += std::string(name) + std::to_string(value); };
+  if (gemm_.dtype != key_.operands) text += " to " + std::string(Row(gemm_.dtype).name);
   add(" m", key_.m);
   add(" n", key_.n);
   add(" k", key_.k);
@@ -172,6 +172,11 @@ std::string Plan::Describe() const {
     add(",", key_.stride_d);
   }
   if (key_.ldb != (gemm_.transpose_b ? key_.k : key_.n)) add(" ldb", key_.ldb);
+  return text + DescribeKind();
+}
+
+std::string Plan::DescribeKind() const {
+  std::string text;
   if (gemm_.transpose_a) text += " a^T";
   if (gemm_.transpose_b) text += " b^T";
   if (gemm_.bias) text += " bias";
@@ -183,7 +188,7 @@ std::string Plan::Describe() const {
   const unsigned alignments[] = {key_.alignment_a, key_.alignment_b, key_.alignment_c, key_.alignment_d};
   if (*std::min_element(std::begin(alignments), std::end(alignments)) >= 16) return text;
   text += " aligned";  // to less than any algorithm asks for at most
-  for (const unsigned bytes : alignments) add(" ", bytes);
+  for (const unsigned bytes : alignments) text += " " + std::to_string(bytes);
   return text;
 }
 

@@ -84,7 +84,9 @@ ConvolutionPlans& ConvolutionPlans::Get() {
 
 ConvolutionPlans::ConvolutionPlans()
     : file_("conv_plans.json", "ONNXOPT_CONV_TUNE",
-            [this](const JsonReader& entry) { ReadPlan(entry, &known_, &expected_); }) {}
+            [this](const JsonReader& entry) { ReadPlan(entry, &known_, &expected_); }) {
+  for (const auto& [key, choice] : expected_) shipped_.emplace(std::get<0>(key), std::get<1>(key));
+}
 
 std::optional<MeasuredPlan> ConvolutionPlans::Find(const std::string& gpu, std::size_t version,
                                                    const std::string& convolution) const {
@@ -124,6 +126,13 @@ std::optional<EngineChoice> ConvolutionPlans::FindExpected(const std::string& gp
   const auto found = expected_.find(key);
   if (found == expected_.end()) return std::nullopt;
   return found->second;
+}
+
+std::optional<EngineChoice> ConvolutionPlans::FindShipped(const std::string& gpu, std::size_t version,
+                                                          const std::string& about) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = expected_.find({gpu, version, about});
+  return found == expected_.end() ? std::nullopt : std::optional<EngineChoice>(found->second);
 }
 
 void ConvolutionPlans::AddExpected(const std::string& gpu, std::size_t version,

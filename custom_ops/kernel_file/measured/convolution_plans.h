@@ -18,6 +18,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -75,10 +76,16 @@ class ConvolutionPlans {
   std::optional<EngineChoice> FindExpected(const std::string& gpu, std::size_t version, const std::string& about);
   void AddExpected(const std::string& gpu, std::size_t version, const std::map<std::string, EngineChoice>& choices);
 
+  // Whether some lie beside the library.
+  bool ships(const std::string& gpu, std::size_t version) const { return shipped_.count({gpu, version}) > 0; }
+  // One of them, without looking into the user's cache.
+  std::optional<EngineChoice> FindShipped(const std::string& gpu, std::size_t version, const std::string& about) const;
+
  private:
   ConvolutionPlans();
   void WriteFile() const;
 
+  std::set<std::pair<std::string, std::size_t>> shipped_;  // of choices for sizes beside the library
   mutable std::mutex mutex_;
   PlanTable known_;
   ExpectedTable expected_;

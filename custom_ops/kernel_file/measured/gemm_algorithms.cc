@@ -4,11 +4,13 @@
 #include <cstdlib>
 #include <limits>
 #include <utility>
+#include <vector>
 
 namespace onnxopt::cuda {
 namespace {
 
 constexpr char kFile[] = "gemm_algos.json";
+constexpr char kAbout[] = "about";
 constexpr char kTuneVariable[] = "ONNXOPT_GEMM_TUNE";
 constexpr std::size_t kWords = 8;
 constexpr std::size_t kHexDigits = 16;
@@ -62,6 +64,13 @@ nlohmann::json Entry(const Key& key, const TunedAlgorithm& tuned) {
   return entry;
 }
 
+nlohmann::json Entry(const Key& key, const std::vector<Algorithm>& algorithms) {
+  const auto& [gpu, version, about] = key;
+  nlohmann::json words = nlohmann::json::array();
+  for (const Algorithm& algorithm : algorithms) words.push_back(WriteAlgorithm(algorithm));
+  return {{"gpu", gpu}, {"cublaslt", version}, {kAbout, about}, {"algorithms", words}};
+}
+
 }  // namespace
 
 Algorithms& Algorithms::Get() {
@@ -69,8 +78,13 @@ Algorithms& Algorithms::Get() {
   return *algorithms;
 }
 
-void ReadTunedAlgorithm(const JsonReader& entry, AlgorithmTable* table) {
+void ReadTunedAlgorithm(const JsonReader& entry, AlgorithmTable* table, ExpectedAlgorithms* expected) {
   const std::size_t version = entry["cublaslt"].Number(0, kMost);
+  if (entry.Has(kAbout)) {
+    std::vector<Algorithm>& algorithms = (*expected)[{entry["gpu"].Text(), version, entry[kAbout].Text()}];
+    entry["algorithms"].Each([&](const JsonReader& each) { algorithms.push_back(ReadAlgorithm(each)); });
+    return;
+  }
   TunedAlgorithm tuned{ReadAlgorithm(entry["algorithm"]),
                        MeasuredFile::Microseconds(entry["microseconds"]),
                        MeasuredFile::Microseconds(entry["heuristic_microseconds"]),
@@ -84,7 +98,8 @@ void ReadTunedAlgorithm(const JsonReader& entry, AlgorithmTable* table) {
 }
 
 Algorithms::Algorithms()
-    : file_(kFile, kTuneVariable, [this](const JsonReader& entry) { ReadTunedAlgorithm(entry, &known_); }) {}
+    : file_(kFile, kTuneVariable, [this](const JsonReader& entry) { ReadTunedAlgorithm(entry, &known_, &expected_); }) {
+}
 
 std::optional<TunedAlgorithm> Algorithms::Find(const std::string& gpu, std::size_t version,
                                                const std::string& product) const {
@@ -99,7 +114,7 @@ std::optional<TunedAlgorithm> Algorithms::FindKept(const std::string& gpu, std::
   if (!tunes() && !Find(gpu, version, product)) {
     kept_.Read(KeyOf({gpu, version, product}), [this](const JsonReader& entry) {
       const std::lock_guard<std::mutex> lock(mutex_);
-      ReadTunedAlgorithm(entry, &known_);
+      ReadTunedAlgorithm(entry, &known_, &expected_);
     });
   }
   return Find(gpu, version, product);
@@ -111,8 +126,32 @@ void Algorithms::Add(const std::string& gpu, std::size_t version, const std::str
   const Key added{gpu, version, product};
   known_[added] = tuned;
   if (!tunes()) return kept_.Write(KeyOf(added), Entry(added, tuned));
+  WriteFile();
+}
+
+std::vector<Algorithm> Algorithms::Expected(const std::string& gpu, std::size_t version,
+                                            const std::string& about) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = expected_.find({gpu, version, about});
+  return found == expected_.end() ? std::vector<Algorithm>{} : found->second;
+}
+
+void Algorithms::AddExpected(const std::string& gpu, std::size_t version, const std::string& about,
+                             const std::vector<Algorithm>& algorithms) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Algorithm>& known = expected_[{gpu, version, about}];
+  const std::size_t before = known.size();
+  for (const Algorithm& algorithm : algorithms) {
+    if (std::find(known.begin(), known.end(), algorithm) == known.end()) known.push_back(algorithm);
+  }
+  if (known.size() > before) WriteFile();
+}
+
+// The mutex is held.
+void Algorithms::WriteFile() const {
   nlohmann::json entries = nlohmann::json::array();
   for (const auto& [key, algorithm] : known_) entries.push_back(Entry(key, algorithm));
+  for (const auto& [key, algorithms] : expected_) entries.push_back(Entry(key, algorithms));
   file_.Write(entries);
 }
 

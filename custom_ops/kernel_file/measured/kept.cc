@@ -10,6 +10,8 @@ bool MeasuresFirstRuns() {
   return text == nullptr || std::strcmp(text, "0") != 0;
 }
 
+bool ChoosesForSizesAlone() { return std::getenv("ONNXOPT_TUNE_SIZES") != nullptr; }
+
 std::mutex& Measuring() {
   static auto* const mutex = new std::mutex;
   return *mutex;

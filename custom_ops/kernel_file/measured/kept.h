@@ -13,6 +13,9 @@ namespace onnxopt {
 // Whether first runs measure. ONNXOPT_MEASURE=0 says no: the heuristics of cuBLASLt and cuDNN decide then.
 bool MeasuresFirstRuns();
 
+// Whether `tune` asks heuristics for sizes that may come, and measures nothing yet (ONNXOPT_TUNE_SIZES is set).
+bool ChoosesForSizesAlone();
+
 // One measurement at a time in a process: two would disturb each other, and the second may be of the same thing.
 std::mutex& Measuring();
 

@@ -223,6 +223,14 @@ PRODUCTS: list[dict[str, Any]] = [
      "microseconds": 9.1, "heuristic_microseconds": 9.9}
     for k, gpu in enumerate(("NVIDIA H200", "NVIDIA H100"))
 ]  # fmt: skip
+PRODUCTS.append(
+    {
+        "gpu": "NVIDIA H200",
+        "cublaslt": 130100,
+        "about": "float32 m1 n12 k8 bias residual",
+        "algorithms": [[f"{k:016x}"] * 8 for k in range(3)],
+    }
+)
 PRODUCTS[0]["cudnn"] = {"version": 91900, "engine": 4, "knobs": [[3, 1], [11, 64]], "algorithm_microseconds": 9.6}
 PLANS = [
     {"gpu": gpu, "cudnn": 91900, "engine": 4, "knobs": [[3, 1], [11, 64]], "microseconds": 9.1,

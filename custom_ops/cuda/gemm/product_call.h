@@ -1,0 +1,29 @@
+// The call of a product for which a way to run it is chosen.
+#pragma once
+
+#include <string>
+
+#include "cuda/gemm/product_key.h"
+#include "cuda/launch/cublaslt.h"
+#include "cuda/launch/driver.h"
+#include "program/shape.h"
+
+namespace onnxopt::cuda {
+
+// The context is current.
+struct ProductCall {
+  const Driver& driver;
+  const cublaslt::Api& api;
+  cublaslt::Handle handle;
+  Context context;
+  Stream stream;
+  bool capturing;
+  bool states_shapes;  // the graph, of a and b
+  const Shape& a;      // the whole operand
+  Scratch scratch;
+};
+
+// The driver's name of the GPU whose context is current.
+std::string NameOfGpu(const Driver& driver);
+
+}  // namespace onnxopt::cuda
