@@ -44,7 +44,8 @@ def net_of(name: str) -> tuple[Any, Any]:
 
     x = torch.from_numpy(harness.sample_input(model)).cuda()
     if sizes:  # of the same kind and dtype, with these leading dims
-        x = x.reshape(-1).repeat(8)[: math.prod(shape := (*sizes.values(), *x.shape[len(sizes) :]))].reshape(shape)
+        shape = (*sizes.values(), *x.shape[len(sizes) :])
+        x = x.reshape(-1).repeat(-(-math.prod(shape) // x.numel()))[: math.prod(shape)].reshape(shape)
     return torch_models.build(model).cuda(), x
 
 
