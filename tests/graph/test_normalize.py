@@ -166,6 +166,23 @@ def test_computed_reshape_of_one_unknown_dim_becomes_constant(tmp_path: Path) ->
     assert operators(normalized(model, tmp_path)[0]) == ["Reshape"]
 
 
+def test_long_computations_of_constants_are_folded(tmp_path: Path) -> None:
+    """As each layer of BEiT computes a table of positions: 200 MB are read and written, and nothing becomes larger."""
+    table = helper.make_tensor_value_info("x", onnx.TensorProto.INT64, [1])
+    negated = [helper.make_node("Neg", [f"t{k}"], [f"t{k + 1}"]) for k in range(25)]
+    nodes = [
+        *negated,
+        helper.make_node("ReduceSum", ["t25"], ["s"], keepdims=0),
+        helper.make_node("Add", ["x", "s"], ["y"]),
+    ]
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.INT64, [1])
+    constant = numpy_helper.from_array(np.ones((512, 1000), np.int64), "t0")
+    graph = helper.make_graph(nodes, "g", [table], [y], [constant])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    found, _ = normalized(model, tmp_path)
+    assert operators(found) == ["Add"]
+
+
 def test_constants_are_folded(tmp_path: Path) -> None:
     model, _ = text("""g (float[N,2] x) => (float[N,2] y) <float[2] a = {1, 4}> {
         b = Sqrt(a)  c = Mul(b, b)  d = Sub(c, a)  e = Add(d, b)  y = Mul(x, e)

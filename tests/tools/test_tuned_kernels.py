@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from onnxopt.graph import normalize, read
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.runtime import providers
 from onnxopt.tools.commands.tune import describe_kernel
+from onnxopt.tools.tuning import first_run
 from onnxopt.tools.tuning.kernels import RULES, SECTION, MeasuredKernels
 from tests.support.fusing import fuse, outline
 from tests.support.small_models import CHAIN, write
@@ -158,6 +162,17 @@ def test_measuring_runs_the_model_in_a_process_of_its_own(
     problem = measured.measure(given | {"model": made / "missing.onnx"}, feeds, 60.0)
     assert problem is not None and problem.startswith("kernels could not be measured: ") and "missing.onnx" in problem
     assert "larger --budget" in str(measured.measure(given, feeds, 0.0))
+
+
+def test_sizes_are_asked_for_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a session of their own, so that they are there when the time for measuring ends."""
+    asked: list[str | None] = []
+    given = pickle.dumps({"run": {"data": {"provider": "cpu"}}, "feeds": {}})
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+    monkeypatch.setattr(first_run, "BoundRun", lambda *_: asked.append(os.environ.get("ONNXOPT_TUNE_SIZES")))
+    monkeypatch.setattr("onnxopt.runtime.configuration.open_session", lambda **_: None)
+    assert first_run.main() == 0
+    assert asked == ["1", None]
 
 
 class Pretended(MeasuredKernels):

@@ -59,24 +59,26 @@ class Memory {
   Memory(const ConvolutionProblem& problem, std::int64_t workspace) : workspace_bytes_(workspace) {
     const ConvolutionSizes& s = problem.sizes;
     const auto size = static_cast<std::int64_t>(Size(problem.convolution.dtype));
+    const std::int64_t pixels = s.n * s.output_h * s.output_w;
     x_bytes_ = Up(s.n * s.h * s.w * s.x_pixel * size);
-    result_bytes_ = Up(s.n * s.output_h * s.output_w * std::max(s.y_pixel, s.residual_pixel) * size);
+    residual_bytes_ = problem.convolution.residual ? Up(pixels * s.residual_pixel * size) : 0;
+    y_bytes_ = Up(pixels * s.y_pixel * size);
   }
 
-  std::int64_t bytes() const { return x_bytes_ + 2 * result_bytes_ + workspace_bytes_; }
+  std::int64_t bytes() const { return x_bytes_ + residual_bytes_ + y_bytes_ + workspace_bytes_; }
 
   // data: so many bytes.
   void Place(void* data) {
     x_ = static_cast<char*>(data);
     residual_ = x_ + x_bytes_;
-    y_ = residual_ + result_bytes_;
+    y_ = residual_ + residual_bytes_;
   }
 
   // The constants stay where they are.
   ConvolutionPointers Pointers(const ConvolutionPointers& at) const {
     return {x_, at.w, at.bias, at.residual == nullptr ? nullptr : residual_, at.slope, y_};
   }
-  void* workspace() const { return y_ + result_bytes_; }
+  void* workspace() const { return y_ + y_bytes_; }
 
  private:
   static std::int64_t Up(std::int64_t bytes) {
@@ -86,7 +88,8 @@ class Memory {
 
   std::int64_t workspace_bytes_;
   std::int64_t x_bytes_;
-  std::int64_t result_bytes_;
+  std::int64_t residual_bytes_;
+  std::int64_t y_bytes_;
   char* x_ = nullptr;
   char* residual_ = nullptr;
   char* y_ = nullptr;
