@@ -7,6 +7,7 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass
 
 _RANDOM = frozenset({"Bernoulli", "Dropout"})  # onnx_ir's pass knows the other random operators
 _MARK = "onnxopt_unique"
+_APART = "onnxopt.apart"  # key in ir.Value.meta
 _HASHABLE = frozenset(
     {
         ir.AttributeType.INT,
@@ -20,11 +21,17 @@ _HASHABLE = frozenset(
 )
 
 
+def keep_apart(value: ir.Value) -> None:
+    """Let the node that computes a value stay as it is beside equal ones: a kernel will take each of them in."""
+    value.meta[_APART] = True
+
+
 class MergeEqualNodesPass(ir.passes.InPlacePass):
     """onnx_ir's CommonSubexpressionEliminationPass, without the nodes that it must not merge.
 
     Nodes of other domains may have state or draw random numbers. Bernoulli and Dropout draw random numbers. Attributes
-    such as types cannot be compared, and string tensors would be compared by address. Those nodes get an attribute that
+    such as types cannot be compared, and string tensors would be compared by address. Those nodes, and those that
+    `keep_apart` names, get an attribute that
     makes each of them different while the pass runs.
     """
 
@@ -40,7 +47,7 @@ class MergeEqualNodesPass(ir.passes.InPlacePass):
 
 
 def _comparable(node: ir.Node) -> bool:
-    if node.domain != "" or node.op_type in _RANDOM:
+    if node.domain != "" or node.op_type in _RANDOM or any(_APART in value.meta for value in node.outputs):
         return False
     return all(
         not attribute.is_ref()

@@ -119,10 +119,15 @@ def kernel_takes(sdpa: ir.Node, expected: ExpectedSizes | None) -> bool:
 
 
 def _bias(sdpa: ir.Node) -> Literal["", "keys", "scores"]:
-    """Whether a mask is added to the scores of an Sdpa that no window stands for, and the same for all queries."""
-    mask = sdpa.inputs[_MASK] if len(sdpa.inputs) > _MASK else None
-    if mask is None or window_of(sdpa):
+    """Whether a mask is added to the scores of an Sdpa that no window stands for, and read once for all queries.
+
+    A mask is repeated for a symbolic number of queries.
+    """
+    mask, q = (sdpa.inputs[at] if len(sdpa.inputs) > at else None for at in (_MASK, 0))
+    if mask is None or q is None or window_of(sdpa):
         return ""
+    if not isinstance(dims_of(q)[2], int):
+        return "scores"
     dims = dims_of(unrepeated(mask))
     return "keys" if len(dims) == 1 or dims[-2] == 1 else "scores"
 

@@ -190,7 +190,7 @@ def _map(rewriting: _Rewriting) -> None:
     rewriting.apply(rotary.RULES)
     rewriting.apply(grouped_heads.RULES)
     rewriting.apply(cached.RULES)  # before GROUPED, which takes attention without a cache
-    rewriting.apply(to_contrib.GROUPED)
+    rewriting.apply(to_contrib.GROUPED, expected=rewriting.expected())
     rewriting.merge(merging.HEADS)  # before heads are repeated, and before Rotary is taken apart
     rewriting.apply(to_contrib.OPERATORS, expected=rewriting.expected())
     rewriting.model.opset_imports.pop(DOMAIN, None)

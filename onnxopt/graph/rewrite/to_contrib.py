@@ -20,6 +20,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.passes.common_subexpressions import keep_apart
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.attention_nodes import (
     AttentionNodes,
@@ -116,8 +117,8 @@ class MultiHead(RewriteRuleClassBase):
         taken = kernel_takes(node, self._expected)
         if window and flattens and taken:
             extra = [None, None, local_mask(op, (queries, 1), (keys, 1), window, q.dtype)]
-        elif mask is not None and taken and same(dims_of(mask)[-1], k.shape[2]):
-            extra = [None, None, _mask_of_kernel(op, mask, q, queries)]
+        elif mask is not None and taken and isinstance(q.shape[2], int) and same(dims_of(mask)[-1], k.shape[2]):
+            extra = [None, None, _mask_of_kernel(op, mask, q.shape[2])]
         else:
             extra = [] if mask is None else [None, None, _full_mask(op, self._graph, mask, q, k)]
         out = op.MultiHeadAttention(
@@ -239,18 +240,19 @@ def _repeat(op, x: ir.Value, groups: int):
     return swapped(op, every)
 
 
-def _mask_of_kernel(op, mask: ir.Value, q: ir.Value, queries):
-    """The mask as (1 or B, 1 or N, S, T). The kernel takes the Expand in that repeats it for queries, so that each
-    attention has one of its own, which reads their number off its own queries (B, S, N H)."""
+def _mask_of_kernel(op, mask: ir.Value, count: int):
+    """The mask as (1 or B, 1 or N, S, T). count: S.
+
+    The kernel takes the Expand in that repeats it for queries, so that each attention keeps one of its own.
+    """
     mask = unrepeated(mask)
     dims = [*[1] * (4 - len(dims_of(mask))), *dims_of(mask)]
     result = mask if len(dims_of(mask)) == 4 else op.Unsqueeze(mask, ints(op, range(4 - len(dims_of(mask)))))
-    count = dims_of(q)[2]
     if dims[2] != 1 or count == 1:
         return result
-    if isinstance(count, int):
-        return op.Expand(result, ints(op, [1, 1, count, 1]))
-    return op.Expand(result, op.Concat(ints(op, [1, 1]), op.Shape(queries, start=1, end=2), ints(op, [1]), axis=0))
+    repeated = op.Expand(result, ints(op, [1, 1, count, 1]))
+    keep_apart(repeated)
+    return repeated
 
 
 def _full_mask(op, graph: ir.Graph, mask: ir.Value, q: ir.Value, k: ir.Value):

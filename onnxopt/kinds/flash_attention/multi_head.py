@@ -77,7 +77,7 @@ def _tile(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...
 
 
 def _expand(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...]:
-    """The Expand that repeats a bias for queries, heads and sequences, for this attention alone, and its sizes."""
+    """The Expand that repeats a bias for queries, heads and sequences, for this attention alone; else none."""
     node = bias.producer()
     if node is None or (node.domain, node.op_type) != ("", "Expand") or bias.is_graph_output():
         return ()
@@ -87,29 +87,7 @@ def _expand(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> tuple[ir.Node, .
         return ()
     if len(dims) != 4 or dims[3] != expanded[3] or any(a not in (1, b) for a, b in zip(dims, expanded, strict=True)):
         return ()
-    if integers(sizes) is not None:
-        return (node,)
-    of_sizes = _sizes(sizes, reader)
-    return (*of_sizes, node) if of_sizes else ()
-
-
-def _sizes(sizes: ir.Value | None, reader: ir.Node) -> tuple[ir.Node, ...]:
-    """The nodes of Concat(ones, Shape(q) of the queries, ones) with q of `reader`, and no others."""
-    joined = None if sizes is None else sizes.producer()
-    if joined is None or joined.op_type != "Concat" or not _read_once(joined):
-        return ()
-    nodes = [joined]
-    for value in joined.inputs:
-        known, count = integers(value), None if value is None else value.producer()
-        if known is not None:
-            continue
-        if count is None or count.op_type != "Shape" or count.inputs[0] is not reader.inputs[0]:
-            return ()
-        of_queries = (count.attributes.get_int("start", 0), count.attributes.get_int("end", 0)) == (1, 2)
-        if not of_queries or not _read_once(count):
-            return ()
-        nodes.insert(0, count)
-    return tuple(nodes)
+    return (node,) if integers(sizes) is not None else ()
 
 
 def _read_once(node: ir.Node) -> bool:

@@ -17,6 +17,22 @@ from tests.support.flash_attention_models import Case, fused
 from tests.support.fusing import fuse
 from tests.support.graphs import graph
 
+_MASKED = """
+    t{n} = Reshape ({of}, apart)
+    q{n} = Transpose <perm = [0, 2, 1, 3]> (t{n})
+    k{n} = Transpose <perm = [0, 2, 3, 1]> (t{n})
+    s{n} = MatMul (q{n}, k{n})
+    f{n} = Mul (s{n}, scale)
+    m{n} = Where (mask, none, low)
+    a{n} = Add (f{n}, m{n})
+    w{n} = Softmax <axis = -1> (a{n})
+    o{n} = MatMul (w{n}, q{n})
+    u{n} = Transpose <perm = [0, 2, 1, 3]> (o{n})
+    {to} = Reshape (u{n}, joined)
+"""
+# Of float16, the bits: 0.125, 0 and -65504.
+_CONSTANTS = """int64[4] apart = {0, 0, 2, 64}, int64[3] joined = {0, 0, 128}, int64 zero = {0}, int64 end = {300},
+    int64 one = {1}, int64[3] axes = {0, 1, 3}, float16 scale = {12288}, float16 none = {0}, float16 low = {64511}"""
 WINDOWS = Case(5, 49, 49, 3, 32, layout="split", bias=(False, True))
 
 
@@ -94,15 +110,41 @@ def test_lengths_that_a_kernel_takes() -> None:
         assert region.kind is FLASH_ATTENTION
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_mask_that_all_queries_share_is_read_as_it_is(known: bool, tmp_path: Path) -> None:
-    """Not repeated for queries. Where their number is symbolic, the kernel's function reads it off its own queries."""
-    case = Extended(2, 200, 200, 2, 64, bias=(True, False), by_query=False, known=known)
-    model = ir.serde.deserialize_model(case.model())
-    rewrite(model, tmp_path, usual={"S": 200})
-    (region,) = fuse(model, usual={"S": 200}).regions
-    assert region.kind is FLASH_ATTENTION and [v.name for v in region.inputs] == ["q", "k", "v", "bias"]
-    assert "Expand" in [node.op_type for node in region.nodes]
+def test_a_mask_that_all_queries_share_is_read_as_it_is(tmp_path: Path) -> None:
+    """Not repeated for queries, also where several layers read it; where their number is symbolic, repeated once."""
+    for count in (1000, "S"):
+        tokens = f"float16[2, {count}, 128]"
+        model = graph(
+            f"{tokens} x, bool[2, 1, 1, {count}] mask",
+            f"{tokens} y",
+            _MASKED.format(of="x", to="h", n=0) + _MASKED.format(of="h", to="y", n=1),
+            constants=_CONSTANTS,
+        )
+        rewrite(model, tmp_path, usual={"S": 200})
+        regions = [r for r in fuse(model, usual={"S": 200}).regions if r.kind is FLASH_ATTENTION]
+        biases = [r.inputs[-1].name for r in regions]
+        expanded = [node for node in model.graph if node.op_type == "Expand"]
+        assert len(biases) == 2 and len(set(biases)) == 1
+        assert len(expanded) == (2 if count != "S" else 1)
+        assert all(("Expand" in [n.op_type for n in r.nodes]) == (count != "S") for r in regions)
+
+
+def test_conditions_that_always_hold_make_no_mask_differ(tmp_path: Path) -> None:
+    """transformers joins the mask of padding with one of positions, which is true for every query."""
+    certain = """
+        positions = Range (zero, end, one)
+        of_queries = Unsqueeze (positions, axes)
+        certain = GreaterOrEqual (of_queries, zero)
+        shown = And (certain, mask)
+    """
+    body = _MASKED.format(of="x", to="y", n=0).replace("Where (mask", "Where (shown")
+    given = "float16[2, 300, 128] x, bool[2, 1, 1, 300] mask"
+    model = graph(given, "float16[2, 300, 128] y", certain + body, constants=_CONSTANTS)
+    rewrite(model, tmp_path)
+    (attention,) = (r for r in fuse(model).regions if r.kind is FLASH_ATTENTION)
+    bias = attention.inputs[-1].producer()
+    assert bias is not None and bias.op_type == "Where" and bias.inputs[0] is model.graph.inputs[1]
+    assert "And" not in [node.op_type for node in model.graph]
 
 
 def test_an_expanded_bias_that_others_read_stays() -> None:
