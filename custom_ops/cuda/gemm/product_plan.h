@@ -44,7 +44,7 @@ class Plan {
   const Gemm& gemm() const { return gemm_; }
   // As "float16 8x128x768 ...": what an algorithm was chosen for, the same in every process.
   std::string Describe() const;
-  // The same without sizes.
+  // The same without dtypes and sizes.
   std::string DescribeKind() const;
 
  private:
