@@ -52,7 +52,7 @@ def test_every_failing_call_is_an_error_that_names_the_cause(
     variables["ASAN_OPTIONS"] = variables["ASAN_OPTIONS"].replace("detect_leaks=0", "detect_leaks=1")
     if mode == "first runs measure":
         variables |= {"STATES_SHAPES": "1", "ONNXOPT_CACHE_SIZE": "0"}
-    if b'"about"' in corpus.originals()[model].get("conv_plans.json", b""):
+    if any(b'"about"' in content for content in corpus.originals()[model].values()):
         variables |= {"LOADS_SIZES": "1"}
     if mode == "constants":
         variables |= {"CONSTANT_INPUTS": "1"}

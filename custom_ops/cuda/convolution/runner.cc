@@ -16,7 +16,6 @@ constexpr std::int64_t kFirstRunWorkspace = std::int64_t{32}
                                             << 20U;  // bytes; plans that want more are not measured then
 constexpr double kAlike = 2;       // sizes of shapes that one choice is right for, the larger one over the smaller one
 constexpr double kLargest = 1e12;  // elements; no GPU holds a tensor of more
-constexpr int kNameBytes = 256;
 constexpr std::int64_t kAlignment = 16;  // that engines ask for at most
 
 std::int64_t Alignment(const ConvolutionPointers& at) {
@@ -115,7 +114,7 @@ ConvolutionRunner::Recent ConvolutionRunner::Named(const ConvolutionProblem& pro
 
 ConvolutionRunner::Ready ConvolutionRunner::Build(Context context, const ConvolutionProblem& problem,
                                                   Preference preference) const {
-  const auto measured = ConvolutionPlans::Get().Find(Gpu(), api_.cudnnGetVersion(), problem.Describe());
+  const auto measured = ConvolutionPlans::Get().Find(NameOfGpu(driver_), api_.cudnnGetVersion(), problem.Describe());
   return ReadyFor(api_, context, Device(), problem, measured ? &measured->choice : nullptr, preference);
 }
 
@@ -123,7 +122,7 @@ ConvolutionRunner::Ready ConvolutionRunner::Build(Context context, const Convolu
 void ConvolutionRunner::LoadOnce(const ConvolutionCall& call) const {
   if (loaded_ || preference_ == Preference::kFastest || ConvolutionPlans::Get().tunes()) return;
   loaded_ = true;
-  LoadForSizes(api_, call.context, call.stream, Gpu(), call.problem, call.at,
+  LoadForSizes(api_, call.context, call.stream, NameOfGpu(driver_), call.problem, call.at,
                [&](std::size_t bytes) { return call.scratch->Of(bytes); });
 }
 
@@ -133,7 +132,7 @@ void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
   // The default stream cannot be captured, which measuring does.
   if (!known.tunes() || call.stream == nullptr) return;
   const std::string problem = call.problem.Describe();
-  const std::string gpu = Gpu();
+  const std::string gpu = NameOfGpu(driver_);
   if (preference_ == Preference::kSoonest) ChooseForSizes(api_, call.context, gpu, call.problem);
   if (ChoosesForSizesAlone()) return;
   const std::size_t version = api_.cudnnGetVersion();
@@ -166,7 +165,7 @@ void ConvolutionRunner::MeasureFirstRun(const ConvolutionCall& call, Recent* ent
   const bool stated = entry->stated && !call.problem.Compiles() && entry->plan->is_one_plan();
   if (!stated || call.stream == nullptr || known.tunes() || !MeasuresFirstRuns()) return;
   const std::string problem = call.problem.Describe();
-  const std::string gpu = Gpu();
+  const std::string gpu = NameOfGpu(driver_);
   const std::size_t version = api_.cudnnGetVersion();
   if (known.Find(gpu, version, problem)) return;
   const std::lock_guard<std::mutex> alone(Measuring());
@@ -199,7 +198,7 @@ void ConvolutionRunner::MeasureBeside(const ConvolutionCall& call, const ReadyCo
   });
   const std::optional<EngineChoice> choice = best.way == 0 ? own : plans[best.way - 1].Choice();
   if (!choice) return;
-  ConvolutionPlans::Get().Add(Gpu(), api_.cudnnGetVersion(), call.problem.Describe(),
+  ConvolutionPlans::Get().Add(NameOfGpu(driver_), api_.cudnnGetVersion(), call.problem.Describe(),
                               {*choice, best.microseconds, heuristic.microseconds});
 }
 
@@ -211,17 +210,9 @@ PlanDevice ConvolutionRunner::Device() const {
   for (std::size_t k = 0; k < 3; ++k) {
     driver_.Check(driver_.cuDeviceGetAttribute(&numbers[k], attributes[k], device), "cannot ask for a GPU's arch");
   }
-  const std::string name = Gpu();
+  const std::string name = NameOfGpu(driver_);
   return {name, name + " " + std::to_string(numbers[0]) + "." + std::to_string(numbers[1]) + " of " +
                     std::to_string(numbers[2]) + " multiprocessors"};
-}
-
-std::string ConvolutionRunner::Gpu() const {
-  cuda::Device device = 0;
-  char name[kNameBytes] = "";
-  driver_.Check(driver_.cuCtxGetDevice(&device), "cannot ask for the GPU");
-  driver_.Check(driver_.cuDeviceGetName(name, kNameBytes, device), "cannot ask for the GPU's name");
-  return name;
 }
 
 }  // namespace onnxopt::cuda

@@ -65,7 +65,6 @@ class ConvolutionRunner {
   void MeasureFirstRun(const ConvolutionCall& call, Recent* entry) const;
   std::vector<EnginePlan> Offered(const ConvolutionCall& call, std::size_t most, Preference preference) const;
   void MeasureBeside(const ConvolutionCall& call, const ReadyConvolution& first) const;
-  std::string Gpu() const;  // its name
   PlanDevice Device() const;
 
   const Driver& driver_;

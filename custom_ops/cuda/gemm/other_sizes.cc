@@ -72,13 +72,13 @@ void LoadForSizes(const ProductCall& call, const std::string& gpu, const Operand
     if (!IsNew(call.context, small, algorithm) || !small.Revive(call.handle, algorithm, &candidate)) continue;
     constexpr std::size_t kAligned = 256;
     const auto up = [](std::size_t bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; };
-    auto* const memory = static_cast<char*>(call.scratch(up(of_a) + 2 * up(of_result) + candidate.workspace));
-    char* const result = memory + up(of_a);
-    Operands few = operands;
-    few.a = memory;
-    few.output = result;
-    if (few.residual != nullptr) few.residual = result + up(of_result);
     try {
+      auto* const memory = static_cast<char*>(call.scratch(up(of_a) + 2 * up(of_result) + candidate.workspace));
+      char* const result = memory + up(of_a);
+      Operands few = operands;
+      few.a = memory;
+      few.output = result;
+      if (few.residual != nullptr) few.residual = result + up(of_result);
       small.RunWith(candidate, call.handle, few, result + 2 * up(of_result), call.stream);
     } catch (const Error&) {
       continue;  // nobody asked for it

@@ -1,8 +1,6 @@
 // The call of a product for which a way to run it is chosen.
 #pragma once
 
-#include <string>
-
 #include "cuda/gemm/product_key.h"
 #include "cuda/launch/cublaslt.h"
 #include "cuda/launch/driver.h"
@@ -22,8 +20,5 @@ struct ProductCall {
   const Shape& a;      // the whole operand
   Scratch scratch;
 };
-
-// The driver's name of the GPU whose context is current.
-std::string NameOfGpu(const Driver& driver);
 
 }  // namespace onnxopt::cuda

@@ -108,4 +108,7 @@ struct Driver {
 // The driver, or nullptr where there is none, it is older than CUDA 12, or it finds no GPU. Looked up once per process.
 const Driver* FindDriver();
 
+// The driver's name of the GPU whose context is current.
+std::string NameOfGpu(const Driver& driver);
+
 }  // namespace onnxopt::cuda

@@ -31,8 +31,7 @@ class MergeEqualNodesPass(ir.passes.InPlacePass):
 
     Nodes of other domains may have state or draw random numbers. Bernoulli and Dropout draw random numbers. Attributes
     such as types cannot be compared, and string tensors would be compared by address. Those nodes, and those that
-    `keep_apart` names, get an attribute that
-    makes each of them different while the pass runs.
+    `keep_apart` names, get an attribute that makes each of them different while the pass runs.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

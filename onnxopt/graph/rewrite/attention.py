@@ -33,7 +33,6 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase,
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite import padded_heads
 from onnxopt.graph.rewrite.masks import masks
-from onnxopt.graph.rewrite.masks.index_functions import Truth
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.masks.masks import Mask
 from onnxopt.graph.rewrite.rule_sets import RuleSet
@@ -213,7 +212,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         if masking == "twice":
             mask = _sum(op, mask, more, form.mask.finite)
         elif masking == "add":
-            mask = _without_certain(op, mask, self._index_values)
+            mask = masks.without_certain(op, mask, self._index_values)
         else:
             array = np.array(0, dtype=low.dtype.numpy())
             nothing = op.Constant(value=ir.tensor(array, dtype=low.dtype))
@@ -275,26 +274,6 @@ def _sum(op, mask, more, finite: bool):
     if not finite or mask.dtype != ir.DataType.FLOAT16:
         return added
     return op.Max(added, op.Constant(value=_scalar_of(_LEAST[mask.dtype], mask.dtype)))
-
-
-def _without_certain(op, mask: ir.Value, known: IndexValues) -> ir.Value:
-    """Where(And(condition, what always holds), a, b) as Where(condition, a, b), if all queries share the condition."""
-    node = mask.producer()
-    if node is None or node.op_type != "Where" or any(_scalar(v) is None for v in node.inputs[1:]):
-        return mask
-    joined = None if node.inputs[0] is None else node.inputs[0].producer()
-    dims = known.dims(mask)
-    if joined is None or joined.op_type != "And" or dims is None or len(dims) < 2 or not isinstance(dims[-2], int):
-        return mask  # the kernel takes in what repeats a mask for a known number of queries
-    for condition, other in (joined.inputs, reversed(joined.inputs)):
-        truth, kept = known.of(other), known.dims(condition)
-        if condition is None or not (isinstance(truth, Truth) and truth.always) or kept is None or len(kept) < 2:
-            continue
-        if kept[-2] == 1 and kept[-1] == dims[-1]:
-            less = op.Where(condition, *node.inputs[1:])
-            less.shape, less.dtype = condition.shape, mask.dtype
-            return less
-    return mask
 
 
 def _narrowed(op, mask, dtype: ir.DataType):
