@@ -37,6 +37,7 @@ class Model:
     """A class of transformers, what its configuration says beside the defaults, and the input.
 
     batch, tokens: of the input; tokens is the side of images where channels are given. padded: the input has a mask.
+    dynamic: exported with dynamic batch and tokens, and run at the same sizes.
     """
 
     name: str
@@ -46,11 +47,17 @@ class Model:
     dtype: str = "float16"
     padded: bool = False
     channels: int = 0
+    dynamic: bool = False
 
 
 _GROUPED = {
     "num_hidden_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 2,
     "intermediate_size": 2816, "vocab_size": 8000, "use_cache": False,
+}  # fmt: skip
+_LOCAL = {
+    "num_hidden_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128,
+    "intermediate_size": 2816, "vocab_size": 8000, "sliding_window": 256, "use_cache": False,
+    "layer_types": ["sliding_attention", "full_attention"] * 4,
 }  # fmt: skip
 MODELS = {
     "gpt2": Model("GPT2Model", {"use_cache": False}, 4, 256),
@@ -64,6 +71,12 @@ MODELS = {
     "qwen2_bfloat16": Model("Qwen2Model", _GROUPED, 4, 256, dtype="bfloat16"),
     "modernbert": Model("ModernBertModel", {"num_hidden_layers": 12}, 4, 1024, padded=True),
     "bert_one": Model("BertModel", {}, 1, 32),
+    "gemma3": Model("Gemma3TextModel", _LOCAL, 4, 1024),
+    "mistral": Model("MistralModel", {**_GROUPED, "sliding_window": 256}, 4, 1024),
+}
+MODELS |= {  # the same graphs, whose times are to be within 5 % of the static ones
+    f"{name}_dynamic": dataclasses.replace(MODELS[name], dynamic=True)
+    for name in ("gpt2", "bert_padded", "t5", "llama", "modernbert", "gemma3", "mistral")
 }
 
 
@@ -112,10 +125,11 @@ def export(name: str, folder: pathlib.Path) -> str:
     try:
         model = MODELS[name]
         given = {k: torch.from_numpy(v) for k, v in inputs_of(model).items()}
+        sizes = {name: {0: "batch", 1: "tokens"} for name in given} if model.dynamic else None
         with torch.no_grad():
             torch.onnx.export(
                 net_of(model), tuple(given.values()), str(folder / f"{name}.onnx"), dynamo=True, opset_version=20,
-                input_names=list(given), verbose=False,
+                input_names=list(given), dynamic_shapes=sizes, verbose=False,
             )  # fmt: skip
         onnxopt.optimize(folder / f"{name}.onnx", folder / name, archs=("sm_90",), verify=False)
     except Exception:  # noqa: BLE001 - the other models are worth having
@@ -186,7 +200,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place, concurrent.futures.ProcessPoolExecutor(8, mp_context=spawn) as pool:
         folder = pathlib.Path(place)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{place}/inductor"
-        compiled = [pool.submit(torch_milliseconds, name, mode) for mode in args.modes for name in args.names]
+        static = [name for name in args.names if not MODELS[name].dynamic]
+        compiled = [pool.submit(torch_milliseconds, name, mode) for mode in args.modes for name in static]
         exported = {name: pool.submit(export, name, folder) for name in args.names}
         failed = {name: done.result() for name, done in exported.items()}
         concurrent.futures.wait(compiled)  # for the cache alone: nothing else runs while models are timed
@@ -201,7 +216,7 @@ def main() -> int:
             print(name, rows[name], flush=True)
             _keep(args.out, rows)
         for mode in args.modes:
-            for name in args.names:
+            for name in static:
                 with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as worker:
                     rows[name][f"torch.compile {mode}"] = worker.submit(torch_milliseconds, name, mode).result()
                 print(name, mode, rows[name][f"torch.compile {mode}"], flush=True)
