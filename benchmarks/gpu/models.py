@@ -38,20 +38,20 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
         source = skeletons.original(name)
         nodes = len(source.graph.node)
         optimized, plan = collection.optimize(source)
-        after = len(optimized.graph.node)
+        after, options = len(optimized.graph.node), provider_options(optimized)
         size = skeletons.strip(optimized, source, folder / f"{name}.onnx.xz")
-        note = {"nodes_before": nodes, "nodes_after": after, "options": provider_options(source), **describe(plan)}
+        note = {"nodes_before": nodes, "nodes_after": after, "options": options, **describe(plan)}
         (folder / f"{name}.plan.json").write_text(json.dumps(note, indent=1))
         return f"{size / 1e3:.0f} KB, {note}"
 
     Collection.prepare(folder, arch, names, write_one)
 
 
-def provider_options(source: onnx.ModelProto) -> dict[str, str]:
-    """Options of the CUDA EP that the artifact of a model has, for its convolutions."""
+def provider_options(model: onnx.ModelProto) -> dict[str, str]:
+    """Options of the CUDA EP for the convolutions of a model, which an artifact of it has too."""
     from onnxopt.runtime.providers import facts, rules
 
-    options = rules.cuda(facts.of(ir.serde.deserialize_model(source)))["provider_options"]
+    options = rules.cuda(facts.of(ir.serde.deserialize_model(model)))["provider_options"]
     return {name: value for name, value in options.items() if "conv" in name or "nhwc" in name}
 
 

@@ -48,6 +48,16 @@ def host_nodes(model: ir.Model) -> list[tuple[str, str]]:
     ]
 
 
+def computes_shapes(model: ir.Model) -> bool:
+    """Whether nodes that have kernels of the CUDA EP run on the host, because they compute shapes from shapes.
+
+    Under `prefer_nhwc`, ORT 1.31 runs them on the device, copies what they read and give, and captures no CUDA graph.
+    """
+    dtype = infer(model).dtype
+    placed = place(model.graph, dtype, folded=folded_by_ort(model.graph))
+    return any(not has_no_kernel(node, dtype) for node in placed.host)
+
+
 def _reason(node: ir.Node, dtype: Dtypes) -> str:
     if node.domain == "ai.onnx.ml":
         return f"{node.op_type} of ai.onnx.ml has no CUDA kernel: its data goes through the CPU"

@@ -97,6 +97,22 @@ def test_nhwc_and_fused_biases_go_together() -> None:
     assert pair(model(transposed.format(", float[4] b", ", b"))) == ("0", "0")
 
 
+def test_no_nhwc_where_shapes_are_computed_from_shapes() -> None:
+    """ONNX Runtime 1.31 then computes them on the device, and refuses to capture a CUDA graph."""
+    of_shape = """c (float16[n, 3, 8, 8] x, float16[4, 3, 3, 3] w, float16[1, 1] one) => (float16[] y, float16[] z)
+    <int64[1] four = {4}> {
+        y = Conv(x, w)
+        n = Shape <end = 1> (x)
+        dims = Concat <axis = 0> (n, four)
+        z = Expand(one, dims)
+    }"""
+    of = facts.of(model(of_shape))
+    options = rules.cuda(of)["provider_options"]
+    assert (options["prefer_nhwc"], options["fuse_conv_bias"]) == ("0", "0")
+    assert not of.blocking  # the shapes are computed on the host, which a CUDA graph allows
+    assert not facts.of(convolution(batch="n")).computes_shapes
+
+
 def test_tf32_by_architecture_and_only_for_float32() -> None:
     def tf32(of: ir.Model, key: str) -> Any:
         return rules.cuda(facts.of(of), gpus.catalogue()[key])["provider_options"].get("use_tf32")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxopt.graph import signature
-from onnxopt.graph.cuda_graph_obstacles import blocking_nodes
+from onnxopt.graph.cuda_graph_obstacles import blocking_nodes, computes_shapes
 from onnxopt.graph.ort_traps import trapping_optimizers
 from onnxopt.graph.signature import Tensor
 
@@ -26,6 +26,7 @@ class Facts:
 
     dynamic: some input's shape is not fixed. convolutions_1d: some convolution runs over one spatial dim.
     convolutions_2d: some convolution runs over height and width. biased_transposed: some ConvTranspose has a bias.
+    computes_shapes: some nodes compute shapes from shapes.
     float32_products: some product or convolution takes float32. blocking: see graph/cuda_graph_obstacles.py.
     dequantized_constants: constants of 8 bits and more are dequantized, and none of 4 bits or in blocks, which would
     take several times the memory as floats. trapping_optimizers: see graph/ort_traps.py.
@@ -39,6 +40,7 @@ class Facts:
     convolutions_2d: bool
     biased_transposed: bool
     blocking: tuple[tuple[str, str], ...]
+    computes_shapes: bool = False
     dequantized_constants: bool = False
     float8_codes: bool = False
     trapping_optimizers: tuple[str, ...] = ()
@@ -75,6 +77,7 @@ def of(model: ir.Model) -> Facts:
         convolutions_2d=any(n.op_type in _CONVOLUTIONS and _spatial_dims(n) == 2 for n in nodes),
         biased_transposed=any(n.op_type == "ConvTranspose" and n.inputs[2:] not in ((), (None,)) for n in nodes),
         blocking=tuple(blocking_nodes(model)),
+        computes_shapes=computes_shapes(model),
         dequantized_constants=_dequantizes_constants(nodes),
         float8_codes=any(n.op_type in _CODING and _has_float8(n) for n in nodes),
         trapping_optimizers=trapping_optimizers(model),

@@ -105,6 +105,9 @@ def _convolutions(facts: Facts) -> dict[str, tuple[str, str]]:
     if facts.biased_transposed:
         reason = "1.31 refuses a ConvTranspose with a bias under prefer_nhwc and fuse_conv_bias"
         return rows | {"prefer_nhwc": ("0", reason), "fuse_conv_bias": ("0", reason)}
+    if facts.computes_shapes:
+        reason = "under prefer_nhwc, 1.31 computes shapes on the device, with copies that no CUDA graph can hold"
+        return rows | {"prefer_nhwc": ("0", reason), "fuse_conv_bias": ("0", "goes with prefer_nhwc")}
     return rows | {
         "prefer_nhwc": (
             "1",
