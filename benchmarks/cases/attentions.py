@@ -67,4 +67,9 @@ ATTENTIONS = (
     Attention(16, 12, 197, 64, bias=_POSITIONS),
     Attention(4, 12, 256, 128, bias=_MASK),
     *(Attention(4, 8, 1024, width) for width in (20, 24)),
+    *(Attention(b, 12, s, 64, bias=_MASK) for b, s in ((2, 2048), (1, 4096))),
+    *(Attention(b, 12, s, 64, bias=_MASK, before=64, after=64) for b, s in ((8, 512), (4, 1024), (1, 4096))),
+    *(Attention(b, 16, s, 128, bias=_MASK, after=0) for b, s in ((8, 128), (2, 512), (1, 2048), (1, 4096))),
+    Attention(2, 16, 1024, 64, bias=(False, True, False), after=0),
+    *(Attention(1, 16, s, 128, 8, after=0) for s in (4096, 8192)),
 )  # fmt: skip

@@ -5,9 +5,9 @@
 
 Microseconds of one run among many in a CUDA graph, whose buffers are in rotation. Ours runs as a kernel of a session
 also where the rule leaves the attention to ONNX Runtime; `rule` says which it takes. mha, gqa and sdpa_op are
-MultiHeadAttention, GroupQueryAttention and the standard Attention, where they can say what the case asks for; plain is
-the graph of products and Softmax. torch is the fastest of its SDPA kernels. FlexAttention is compiled, for the first N
-cases that --flex allows.
+MultiHeadAttention, GroupQueryAttention and the standard Attention, where they can say what the case asks for, if need
+be by a mask of scores that holds bias and window; plain is the graph of products and Softmax. torch is the fastest of
+its SDPA kernels. FlexAttention is compiled, for the first N cases that --flex allows.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ROTATED = 64 << 20  # bytes of sets of buffers
 Models = dict[str, tuple[str, list[str]]]  # form -> file, names of its inputs
 
 
-def prepare(folder: pathlib.Path, arch: str) -> None:
-    """Every case's models, and one library with the kernels of all."""
+def prepare(folder: pathlib.Path, arch: str, only: str) -> None:
+    """The cases' models, and one library with the kernels of all."""
     import dataclasses
     from unittest import mock
 
@@ -45,7 +45,7 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     folder.mkdir(parents=True)
     kernels: dict[str, Kernel] = {}
     listed: dict[str, dict[str, Any]] = {}
-    for number, case in enumerate(ATTENTIONS):
+    for number, case in enumerate(named(ATTENTIONS, only)):
         extended = _extended(case)
         taken = [region.kind.name for region in fused(extended).plan.regions] == ["flash_attention"]
         with mock.patch("onnxopt.program.flash_attention.pays", return_value=True):
@@ -86,18 +86,27 @@ def _operators(case: Attention) -> dict[str, Any]:
         if case.after == 0:
             made["gqa"] = _group_query(case)
         return made
-    if case.of_keys == case.heads and (case.bias is None or case.bias[2]):
-        attributes = {"num_heads": case.heads, "unidirectional": int(case.after == 0 and case.before < 0)}
-        added = "bias" if case.bias else "mask" if case.before >= 0 else ""
+    if case.of_keys == case.heads:
+        masked = _mask_shape(case) is not None
+        attributes = {"num_heads": case.heads, "unidirectional": int(case.after == 0 and not masked)}
+        added = "mask" if masked else "bias" if case.bias else ""
         given = ["q", "k", "v", "", "", added] if added else ["q", "k", "v"]
         made["mha"] = _model(case, "MultiHeadAttention", "com.microsoft", given, attributes)
-    if case.after == 0:
+    if case.after == 0 and case.bias is None:
         made["gqa"] = _group_query(case)
-    if case.before < 0:
+    if case.before < 0 and (case.bias is None or case.after < 0):
         attributes = {"q_num_heads": case.heads, "kv_num_heads": case.of_keys, "is_causal": int(case.after == 0)}
         given = ["q", "k", "v", "bias"] if case.bias else ["q", "k", "v"]
         made["sdpa_op"] = _model(case, "Attention", "", given, attributes)
     return made
+
+
+def _mask_shape(case: Attention) -> tuple[int, ...] | None:
+    """Of a mask of scores, where an operator needs one that holds bias and window; None where it needs none."""
+    by_sequence, by_head, by_query = case.bias or (False, False, True)
+    if case.before < 0 and by_query and (case.bias is None or case.after < 0):
+        return None
+    return (case.batch if by_sequence else 1, case.heads if by_head else 1, case.tokens, case.tokens)
 
 
 def _group_query(case: Attention) -> Any:
@@ -113,7 +122,9 @@ def _model(case: Attention, op_type: str, domain: str, given: list[str], attribu
     from onnx import TensorProto, helper, numpy_helper
 
     extended = _extended(case)
-    shapes = extended.shapes() | ({"mask": (1, 1, case.tokens, case.tokens)} if "mask" in given else {})
+    shapes = extended.shapes()
+    if "mask" in given:
+        shapes = {k: v for k, v in shapes.items() if k != "bias"} | {"mask": _mask_shape(case) or ()}
     infos = [helper.make_tensor_value_info(k, TensorProto.FLOAT16, v) for k, v in shapes.items()]
     constants = {
         "lengths": np.full(case.batch, case.tokens - 1, np.int32), "total": np.array(case.tokens, np.int32),
@@ -177,8 +188,11 @@ def _inputs(case: Attention) -> dict[str, Any]:
         by_sequence, by_head, by_query = case.bias
         shape = (b if by_sequence else 1, case.heads if by_head else 1, s if by_query else 1, s)
         made["bias"] = torch.randn(shape, **given)
-    if case.before >= 0:
-        made["mask"] = torch.zeros(1, 1, s, s, **given).masked_fill_(_hidden(case), -65504.0)
+    if (shape := _mask_shape(case)) is not None:
+        hidden, bias = _hidden(case), made.get("bias", torch.zeros(1, **given))
+        made["mask"] = bias.expand(shape).clone()
+        if hidden is not None:
+            made["mask"].masked_fill_(hidden, -65504.0)
     return made
 
 
@@ -238,14 +252,19 @@ def _of_torch(case: Attention, flex: bool) -> dict[str, Callable[[dict[str, Any]
         return {}
     made: dict[str, Callable[[dict[str, Any]], Any]] = {}
     hidden = _hidden(case)
-    causal = case.before < 0 and case.after == 0
+    causal = case.before < 0 and case.after == 0 and case.bias is None
     shown = None if causal or hidden is None else ~hidden
 
     def sdpa(given: dict[str, Any], backend: Any) -> Any:
         q, k, v = _heads(case, given)
         with sdpa_kernel(backend):
             y = torch.nn.functional.scaled_dot_product_attention(
-                q, k, v, attn_mask=given.get("bias", shown), is_causal=causal, enable_gqa=case.of_keys != case.heads
+                q,
+                k,
+                v,
+                attn_mask=given.get("mask", given.get("bias", shown)),
+                is_causal=causal,
+                enable_gqa=case.of_keys != case.heads,
             )
         return y.transpose(1, 2).reshape(case.batch, case.tokens, -1)
 
@@ -346,14 +365,15 @@ def run(folder: pathlib.Path, out: pathlib.Path | None, only: str, flexible: int
 
 
 def main() -> int:
-    parser, (_, ran) = command(__doc__)
+    parser, (prepared, ran) = command(__doc__)
     ran.add_argument("--out", type=pathlib.Path, default=None, help="JSON, rewritten after every case")
-    ran.add_argument("--only", default="", help="comma-separated parts of names")
+    for verb in (prepared, ran):
+        verb.add_argument("--only", default="", help="comma-separated parts of names")
     ran.add_argument("--flex", type=int, default=0, help="how many cases to compile FlexAttention for")
     ran.add_argument("--seconds", type=float, default=0, help="start no further case after this many")
     args: argparse.Namespace = parser.parse_args()
     if args.verb == "prepare":
-        prepare(args.folder, args.arch)
+        prepare(args.folder, args.arch, args.only)
         return 0
     return run(args.folder, args.out, args.only, args.flex, args.seconds)
 

@@ -181,7 +181,7 @@ def pays(
     seen: int | None = None,
     alone: bool = False,
 ) -> bool:
-    """Whether the kernel is faster than ONNX Runtime's. keys: their expected number; unknown ones may be too many.
+    """Whether the kernel is faster than ONNX Runtime's. keys: their expected number; unknown ones may be many.
 
     packed: queries, keys and values would have to be copied out of one product for ONNX Runtime's operator. hopper:
     there is a kernel for Hopper (`is_hopper`), and scores need no cap. causal: queries see no later key. bias: what is
@@ -199,4 +199,6 @@ def pays(
         most = _HOPPER_KEYS_IF_PACKED if packed else _HOPPER_KEYS_IF_APART
         most = max(most, _HOPPER_KEYS_IF_CAUSAL if causal else 0)
         most = _HOPPER_KEYS_IF_MASKED if bias == "keys" else min(most, _HOPPER_KEYS_IF_BIASED) if bias else most
-    return keys is not None and keys <= max(most, _KEYS_IF_NARROW if width <= _NARROW else 0)
+    if keys is None:  # where many take no longer than by ONNX Runtime's kernels and what they need, and few take less
+        return hopper and not few and (packed or causal or bias == "keys")
+    return keys <= max(most, _KEYS_IF_NARROW if width <= _NARROW else 0)

@@ -203,7 +203,7 @@ def random_extended(seed: int, dtype: str) -> Extended:
     width = pick(8, 16, 24, 64, 80, 128)
     return Extended(
         int(rng.integers(1, 3)), tokens, tokens, groups * repeats, width, pick(0, 8, 64), dtype,
-        bias=None if rng.random() < 0.6 or (before, after) != (-1, -1) else (rng.random() < 0.5, rng.random() < 0.5),
+        bias=None if rng.random() < 0.6 else (rng.random() < 0.5, rng.random() < 0.5),
         known=bool(rng.random() < 0.5), scale=pick(0.0, 0.3), groups=groups, before=before, after=after, cap=cap,
         sunk=sunk, by_query=bool(rng.random() < 0.5),
     )  # fmt: skip

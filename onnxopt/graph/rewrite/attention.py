@@ -15,8 +15,9 @@ to end; elsewhere such rows are found by the mask and become zeros as before. Wh
 a NaN or an infinity is not kept. A row whose every key is hidden by a finite mask has no defined attention: its result
 depends on how scores of -65504 round, here as in any runtime.
 
-Two masks, such as a bias of positions and hidden keys, become one, which layers that read both share. All heads may
-share one head of keys and values.
+Two masks, such as a bias of positions and hidden keys, become one, which layers that read both share. What a mask shows
+by position is told apart from the rest (masks/parts.py): a kernel computes a window itself, and reads what is left. All
+heads may share one head of keys and values.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase,
 
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite import padded_heads
-from onnxopt.graph.rewrite.masks import masks
+from onnxopt.graph.rewrite.masks import masks, parts
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.masks.masks import Mask
+from onnxopt.graph.rewrite.masks.parts import Parts
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 from onnxopt.graph.shapes.dims import broadcasts_exactly, simplest
@@ -208,22 +210,48 @@ class ScaledDotProduct(RewriteRuleClassBase):
         extended = bool(form.cap) or form.sinks is not None
         if form.mask.kind == "none" or (causal and not extended):
             return op.Sdpa(q, keys, v, *((None, *sinks) if sinks else ()), **attributes)
+        apart = self._taken_apart(masking, mask, more, shown, hidden, low)
         dtype = mask.dtype if masking in ("add", "twice") else low.dtype
-        if masking == "twice":
+        limits, left = {}, None
+        if form.mask_value is not None and form.mask.kind == "any" and (apart.conditions or apart.added):
+            within = apart.by_position(form.mask_value, self._index_values)
+            limits = _limits(within) if diagonal else {}
+            if limits or (within.kind == "none" and self._is_shared(apart, form.mask_value)):
+                left = apart.left(op, q.dtype)
+        if left is not None and not limits:
+            mask, left, dtype = left, None, q.dtype
+        elif masking == "twice":
             mask = _sum(op, mask, more, form.mask.finite)
-        elif masking == "add":
-            mask = masks.without_certain(op, mask, self._index_values)
-        else:
+        elif masking != "add":
             array = np.array(0, dtype=low.dtype.numpy())
             nothing = op.Constant(value=ir.tensor(array, dtype=low.dtype))
             mask = op.Where(shown, nothing, low) if masking == "shown" else op.Where(hidden, low, nothing)
         if dtype is not None and dtype != q.dtype:
             mask = _narrowed(op, mask, q.dtype)
+        attributes |= limits
         if not form.guards_rows:
-            return op.Sdpa(q, keys, v, mask, *sinks, **attributes)
+            return op.Sdpa(q, keys, v, mask, *_behind(sinks, left), **attributes)
         zero, least = (op.Constant(value=_scalar_of(n, q.dtype)) for n in (0.0, _LEAST[q.dtype]))
         best = op.ReduceMax(mask, op.Constant(value=ir.tensor([-1], dtype=ir.DataType.INT64)), keepdims=1)
-        return op.Where(op.Less(best, least), zero, op.Sdpa(q, keys, v, op.Max(mask, least), **attributes))
+        left = None if left is None else op.Max(left, least)
+        attended = op.Sdpa(q, keys, v, op.Max(mask, least), *_behind(sinks, left), **attributes)
+        return op.Where(op.Less(best, least), zero, attended)
+
+    def _taken_apart(self, masking: str, mask, more, shown, hidden, low) -> Parts:
+        if masking in ("add", "twice"):
+            return parts.of([mask, more] if masking == "twice" else [mask], self._index_values)
+        number = _scalar(low) or 0.0
+        return parts.of_condition(
+            shown if masking == "shown" else hidden, masking == "hidden", number, self._index_values
+        )
+
+    def _is_shared(self, apart: Parts, mask: ir.Value | None) -> bool:
+        """Whether all queries have the same conditions, and nothing is added, where a mask may differ between them."""
+        dims = [self._index_values.dims(v) for v in (mask, *(c.value for c in apart.conditions))]
+        if apart.added or any(d is None for d in dims):
+            return False
+        of_mask, *rest = ((1, *d)[-2] for d in dims if d is not None)
+        return of_mask != 1 and all(d == 1 for d in rest)
 
     def _is_diagonal(self, form: _Form) -> bool:
         """Whether queries and keys are the same tokens, so that every query stands at a key of its own.
@@ -293,6 +321,18 @@ def _window(mask: Mask) -> dict[str, int]:
         return {}
     limits = {"before": mask.before} | ({} if mask.offset is None else {"after": mask.offset})
     return {k: v for k, v in limits.items() if isinstance(v, int)} if _is_window(*limits.values()) else {}
+
+
+def _limits(mask: Mask) -> dict[str, int]:
+    """The same of what a mask shows by position beside other conditions, where causal is a window without beginning."""
+    if mask.kind == "causal":
+        return {"after": mask.offset} if isinstance(mask.offset, int) and mask.offset >= 0 else {}
+    return _window(mask)
+
+
+def _behind(sinks: tuple[ir.Value, ...], left: ir.Value | None) -> tuple[ir.Value | None, ...]:
+    """The inputs of Sdpa behind the mask."""
+    return sinks if left is None else (*(sinks or (None,)), left)
 
 
 def _is_window(*limits: object) -> bool:

@@ -3,11 +3,12 @@
     Sdpa(q, k, v, mask?, sinks?; scale, cap?) -> MatMul(Softmax(scores), v)
         scores = cap tanh(scale q k^T / cap) + mask, with the sinks behind them, whose weights are cut off
 
-    local mask = Where(in the window(query - key), 0, low)
+    local mask = Where(in the window(query - key), 0 or what is left of the mask, low)
 
 The numbers of queries and keys of such a mask are read off the operands of its own attention, so that the kernel takes
 the mask's nodes in and computes none of it. Where no kernel would, attention keeps the mask that the model has, which
-its layers share.
+its layers share. Operands of a MultiHeadAttention may become parts of one product: `count_of_own` reads an input of the
+graph at first, and `read_off_operands` the operands when products are merged.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
-from onnxopt.graph.shapes.contrib_schemas import DOMAIN
+from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
 from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.value_dims import dims_of, same
 from onnxopt.program import flash_attention
 
 _LOW = {ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.3895313892515355e38}
-_MASK, _SINKS = 3, 4  # positions among the inputs of Sdpa
+_MASK, _SINKS, _LEFT = 3, 4, 5  # positions among the inputs of Sdpa
+_COUNTED = "onnxopt.counted"  # in a value's meta: which operand of a MultiHeadAttention it counts the tokens of
+_BIAS, _DEEPEST = 5, 10  # position of a MultiHeadAttention's bias, nodes between it and what counts tokens
+_OURS = "onnxopt.ours"  # in the meta of an attention's result: a kernel of onnxopt's will run it
 
 
 class AttentionNodes(RewriteRuleClassBase):
@@ -56,7 +60,8 @@ class AttentionNodes(RewriteRuleClassBase):
             limit = _scalar(op, cap, dtype)
             scores = op.Mul(op.Tanh(op.Div(scores, limit)), limit)
         if taken:
-            mask = local_mask(op, (q, 2), (keys, 3), window, dtype)
+            of_queries, of_keys = op.Shape(q, start=2, end=3), op.Shape(keys, start=3, end=4)
+            mask = local_mask(op, of_queries, of_keys, window, dtype, left_of(node))
         if mask is not None:
             rank = len(mask.shape) if mask.shape is not None else 4
             scores = op.Add(scores, mask if rank == 4 else op.Unsqueeze(mask, _ints(op, range(4 - rank))))
@@ -90,9 +95,24 @@ def window_of(sdpa: ir.Node) -> Mapping[str, int]:
     return {name: sdpa.attributes[name].as_int() for name in ("before", "after") if name in sdpa.attributes}
 
 
+def left_of(sdpa: ir.Node) -> ir.Value | None:
+    """What is added to the scores beside what the window shows."""
+    return sdpa.inputs[_LEFT] if len(sdpa.inputs) > _LEFT else None
+
+
 def has_mask(attention: ir.Node) -> bool:
     """Whether a MultiHeadAttention has a mask of keys, or a bias of scores."""
     return any(attention.inputs[4:6])
+
+
+def keep_for_kernel(attended: ir.Value) -> None:
+    """Note that a kernel of onnxopt's will run the MultiHeadAttention with this result, whatever its mask."""
+    attended.meta[_OURS] = True
+
+
+def is_kept_for_kernel(attention: ir.Node) -> bool:
+    """Whether `keep_for_kernel` noted that."""
+    return _OURS in attention.outputs[0].meta
 
 
 def kernel_takes(sdpa: ir.Node, expected: ExpectedSizes | None) -> bool:
@@ -119,15 +139,12 @@ def kernel_takes(sdpa: ir.Node, expected: ExpectedSizes | None) -> bool:
 
 
 def _bias(sdpa: ir.Node) -> Literal["", "keys", "scores"]:
-    """Whether a mask is added to the scores of an Sdpa that no window stands for, and read once for all queries.
-
-    A mask is repeated for a symbolic number of queries.
-    """
+    """Whether something is added to the scores of an Sdpa that no window stands for, and the same for all queries."""
     mask, q = (sdpa.inputs[at] if len(sdpa.inputs) > at else None for at in (_MASK, 0))
-    if mask is None or q is None or window_of(sdpa):
+    if window_of(sdpa):
+        mask = left_of(sdpa)
+    if mask is None or q is None:
         return ""
-    if not isinstance(dims_of(q)[2], int):
-        return "scores"
     dims = dims_of(unrepeated(mask))
     return "keys" if len(dims) == 1 or dims[-2] == 1 else "scores"
 
@@ -143,13 +160,12 @@ def unrepeated(mask: ir.Value) -> ir.Value:
     return source if same(dims_of(source)[-1], dims_of(mask)[-1]) else mask
 
 
-def local_mask(op, q, k, window: Mapping[str, int], dtype: ir.DataType):
-    """(1, 1, S, T), 0 where query s sees key t and a low number elsewhere; the last query stands at the last key.
+def local_mask(op, queries, keys, window: Mapping[str, int], dtype: ir.DataType, left: ir.Value | None = None):
+    """(1 or B, 1 or N, S, T): 0, or what is left, where query s sees key t, and a low number elsewhere.
 
-    q, k: operands, and the axes along which their tokens lie.
+    The last query stands at the last key. queries, keys: S and T, of shape [1]. left: broadcasts to the scores.
     """
-    counts = (op.Shape(x, start=axis, end=axis + 1) for x, axis in (q, k))
-    queries, keys = (op.Squeeze(count, _ints(op, [0])) for count in counts)
+    queries, keys = (op.Squeeze(count, _ints(op, [0])) for count in (queries, keys))
     none, one = (op.Constant(value=ir.tensor(np.array(n, np.int64))) for n in (0, 1))
     rows = op.Unsqueeze(op.Range(op.Sub(keys, queries), keys, one), _ints(op, [1]))
     apart = op.Sub(rows, op.Range(none, keys, one))
@@ -159,8 +175,56 @@ def local_mask(op, q, k, window: Mapping[str, int], dtype: ir.DataType):
     if "after" in window:
         limits.append(op.GreaterOrEqual(apart, op.Constant(value=ir.tensor(np.array(-window["after"], np.int64)))))
     shown = limits[0] if len(limits) == 1 else op.And(*limits)
-    mask = op.Where(shown, _scalar(op, 0.0, dtype), _scalar(op, _LOW[dtype], dtype))
-    return op.Unsqueeze(mask, _ints(op, [0, 1]))
+    low = _scalar(op, _LOW[dtype], dtype)
+    if left is None:
+        return op.Unsqueeze(op.Where(shown, _scalar(op, 0.0, dtype), low), _ints(op, [0, 1]))
+    rank = len(dims_of(left))
+    left = left if rank == 4 else op.Unsqueeze(left, _ints(op, range(4 - rank)))
+    return op.Where(op.Unsqueeze(shown, _ints(op, [0, 1])), left, low)
+
+
+def count_of_own(op, graph: ir.Graph, operand: ir.Value, position: int, dim: object, axis: int = 1):
+    """The number of tokens [1] of an operand of MultiHeadAttention, which is the input `position` of it.
+
+    dim: that number, which lies along `axis`. It is read off an input of the graph where one has it, up to
+    `read_off_operands`.
+    """
+    places = ((x, k) for x in graph.inputs for k, d in enumerate(x.shape or ()) if same(d, dim))
+    source, at = next(places, (operand, axis))
+    count = op.Shape(source, start=at, end=at + 1)
+    count.meta[_COUNTED] = (position, axis)
+    return count
+
+
+def read_off_operands(model: ir.Model) -> None:
+    """Let the masks of every MultiHeadAttention count the tokens of its own operands, in place."""
+    for node in model.graph:
+        if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or len(node.inputs) <= _BIAS:
+            continue
+        for count in _counts(node.inputs[_BIAS]):
+            position, axis = count.meta[_COUNTED]
+            operand, shape = node.inputs[position], count.producer()
+            if operand is None or shape is None:
+                continue
+            shape.replace_input_with(0, operand)
+            for name, at in (("start", axis), ("end", axis + 1)):
+                shape.attributes[name] = ir.AttrInt64(name, at)
+
+
+def _counts(mask: ir.Value | None) -> list[ir.Value]:
+    """Values of `count_of_own` that a mask is made of."""
+    found: dict[ir.Value, None] = {}
+    waiting = [(mask, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        node = None if value is None else value.producer()
+        if value is None or node is None or depth > _DEEPEST:
+            continue
+        if _COUNTED in value.meta:
+            found[value] = None
+        else:
+            waiting += [(v, depth + 1) for v in node.inputs]
+    return list(found)
 
 
 def _scalar(op, value: float, dtype: ir.DataType):

@@ -25,6 +25,7 @@ from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import (
     attention,
+    attention_nodes,
     cached,
     convolutions,
     folded,
@@ -93,6 +94,7 @@ def rewrite(
             if "attention" in families or rewriting.applied["heads"]:
                 _map(rewriting)
         rewriting.merge_projections()
+        attention_nodes.read_off_operands(model)  # which are merged where they can be
         _convolutions(rewriting)
         rewriting.merge(merging.GATES)
         if any(node.op_type == "BatchNormalization" for node in model.graph):

@@ -20,7 +20,7 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase,
 
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite import packed_weights
-from onnxopt.graph.rewrite.attention_nodes import has_mask
+from onnxopt.graph.rewrite.attention_nodes import has_mask, is_kept_for_kernel
 from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, ints, rotated, swapped
 from onnxopt.graph.rewrite.weights import Joiner
@@ -145,8 +145,10 @@ class SelfAttention(_Merge):
         width, values = widths[0] // heads, widths[2] // heads
         if flash_attention.why_not(heads, heads, width, values, 1.0):
             return False
-        hopper = flash_attention.is_hopper(width, values) and not has_mask(node)
-        return flash_attention.pays(self._expected.of(x.shape[1]), width, packed=True, hopper=hopper)
+        return is_kept_for_kernel(node) or flash_attention.pays(
+            self._expected.of(x.shape[1]), width, packed=True, hopper=flash_attention.is_hopper(width, values),
+            bias="scores" if has_mask(node) else "",
+        )  # fmt: skip
 
     def _fits_attention(self, x: ir.Value, weights: Sequence[ir.Value]) -> bool:
         """Whether Attention takes weights of this dtype, and q, k and v are small enough for it, or of unknown size."""

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
 from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.attention_nodes import is_kept_for_kernel, keep_for_kernel
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 
@@ -36,7 +37,10 @@ class ScaledQuery(RewriteRuleClassBase):
         assert node is not None and c.const_value is not None
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         attributes["scale"] *= float(c.const_value.numpy().item())
-        return op.MultiHeadAttention(q, *node.inputs[1:], _domain=CONTRIB, **attributes)
+        attended = op.MultiHeadAttention(q, *node.inputs[1:], _domain=CONTRIB, **attributes)
+        if is_kept_for_kernel(node):
+            keep_for_kernel(attended)
+        return attended
 
 
 RULES = (RuleSet(lambda _: [Rooted("MultiHeadAttention", ScaledQuery.rule())]),)

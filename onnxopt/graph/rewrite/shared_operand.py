@@ -24,7 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.passes.new_nodes import NewNodes, initializer
-from onnxopt.graph.rewrite.attention_nodes import has_mask
+from onnxopt.graph.rewrite.attention_nodes import has_mask, is_kept_for_kernel
 from onnxopt.graph.rewrite.weights import Joiner, is_constant
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.expected import ExpectedSizes
@@ -99,8 +99,11 @@ def _is_ours(node: ir.Node, expected: ExpectedSizes) -> bool:
     row = q.shape[2] if len(q.shape) == 3 else None
     if not isinstance(row, int) or not heads or row % heads:
         return False
-    hopper = flash_attention.is_hopper(row // heads, row // heads) and not has_mask(node)
-    return flash_attention.pays(expected.of(k.shape[1]), row // heads, packed=True, hopper=hopper)
+    width = row // heads
+    return is_kept_for_kernel(node) or flash_attention.pays(
+        expected.of(k.shape[1]), width, packed=True, hopper=flash_attention.is_hopper(width, width),
+        bias="scores" if has_mask(node) else "",
+    )  # fmt: skip
 
 
 def _of_embeddings(graph: ir.Graph) -> Iterator[_Product]:

@@ -24,8 +24,11 @@ from onnxopt.graph.passes.common_subexpressions import keep_apart
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.attention_nodes import (
     AttentionNodes,
+    count_of_own,
     is_extended,
+    keep_for_kernel,
     kernel_takes,
+    left_of,
     local_mask,
     unrepeated,
     window_of,
@@ -114,17 +117,23 @@ class MultiHead(RewriteRuleClassBase):
         queries, keys, values = flat(op, q), *(flat(op, x) if flattens else x for x in (k, v))
         attributes = {"unidirectional": 1} if node.attributes.get_int("causal") else {}
         window = {} if attributes else window_of(node)
-        taken = kernel_takes(node, self._expected)
-        if window and flattens and taken:
-            extra = [None, None, local_mask(op, (queries, 1), (keys, 1), window, q.dtype)]
-        elif mask is not None and taken and isinstance(q.shape[2], int) and same(dims_of(mask)[-1], k.shape[2]):
-            extra = [None, None, _mask_of_kernel(op, mask, q.shape[2])]
+        left = left_of(node)
+        read = left if window else mask
+        taken = kernel_takes(node, self._expected) and (read is None or same(dims_of(read)[-1], k.shape[2]))
+        if window and taken:
+            of_queries = count_of_own(op, self._graph, queries, 0, q.shape[2])
+            of_keys = count_of_own(op, self._graph, keys, 1, k.shape[2], 1 if flattens else 2)
+            extra = [None, None, local_mask(op, of_queries, of_keys, window, q.dtype, left)]
+        elif mask is not None and taken:
+            extra = [None, None, _mask_of_kernel(op, self._graph, mask, queries, q.shape[2])]
         else:
             extra = [] if mask is None else [None, None, _full_mask(op, self._graph, mask, q, k)]
         out = op.MultiHeadAttention(
             queries, keys, values, *extra,
             num_heads=q.shape[1], scale=node.attributes.get_float("scale"), **attributes, _domain=CONTRIB,
         )  # fmt: skip
+        if taken:
+            keep_for_kernel(out)
         return heads(op, out, y)
 
 
@@ -240,8 +249,8 @@ def _repeat(op, x: ir.Value, groups: int):
     return swapped(op, every)
 
 
-def _mask_of_kernel(op, mask: ir.Value, count: int):
-    """The mask as (1 or B, 1 or N, S, T). count: S.
+def _mask_of_kernel(op, graph: ir.Graph, mask: ir.Value, queries, count: object):
+    """The mask as (1 or B, 1 or N, S, T). queries: (B, S, N H). count: S.
 
     The kernel takes the Expand in that repeats it for queries, so that each attention keeps one of its own.
     """
@@ -250,7 +259,11 @@ def _mask_of_kernel(op, mask: ir.Value, count: int):
     result = mask if len(dims_of(mask)) == 4 else op.Unsqueeze(mask, ints(op, range(4 - len(dims_of(mask)))))
     if dims[2] != 1 or count == 1:
         return result
-    repeated = op.Expand(result, ints(op, [1, 1, count, 1]))
+    if isinstance(count, int):
+        sizes = ints(op, [1, 1, count, 1])
+    else:
+        sizes = op.Concat(ints(op, [1, 1]), count_of_own(op, graph, queries, 0, count), ints(op, [1]), axis=0)
+    repeated = op.Expand(result, sizes)
     keep_apart(repeated)
     return repeated
 

@@ -3,12 +3,12 @@
 The internal operators live in DOMAIN. They never leave the room `graph`: rewrite/to_contrib.py and
 rewrite/to_standard.py replace all of them.
 
-    Sdpa(q, k, v, mask?, sinks?; scale, causal, cap?, before?, after?) -> y     softmax(q k^T scale + mask) v
+    Sdpa(q, k, v, mask?, sinks?, left?; scale, causal, cap?, before?, after?) -> y     softmax(q k^T scale + mask) v
         q (B, N, S, H), k (B, M, T, H), v (B, M, T, V), mask broadcasts to (B, N, S, T), y (B, N, S, V); query head n
         reads head n M // N of k and v. causal: query s reads keys up to s + T - S. sinks (N): a score of each head
         beside those of the keys, without a value. cap: of scores x in front of the mask, which become
         cap tanh(x / cap). before, after: where S = T and the mask says nothing else than that query s reads the keys
-        from s - before to s + after.
+        from s - before to s + after, and adds `left`, which broadcasts as the mask does.
     Rotary(x, cos, sin) -> y     x cos + (-x2, x1) sin over the halves x1, x2 of the last axis
         x, y (B, N, S, H), cos and sin (1, 1, S, H), whose halves are equal
 """
@@ -57,7 +57,7 @@ def known_to_onnx() -> Iterator[None]:
     hold the models of other code to them.
     """
     schemas = [
-        _schema(DOMAIN, "Sdpa", _infer_sdpa, 5, 1),
+        _schema(DOMAIN, "Sdpa", _infer_sdpa, 6, 1),
         _schema(DOMAIN, "Rotary", _infer_first, 3, 1),
         _schema(CONTRIB, "Attention", _infer_attention, 7, 2),
         _schema(CONTRIB, "MultiHeadAttention", _infer_multi_head, 8, 3),

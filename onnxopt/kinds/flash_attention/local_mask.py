@@ -1,6 +1,7 @@
 """Masks of local attention as graph/rewrite/attention_nodes.py writes them, which the kernel computes from positions.
 
-Unsqueeze(Where(apart <= before and apart >= -after, 0, low), [0, 1])
+Unsqueeze(Where(shown, 0, low), [0, 1])    Where(Unsqueeze(shown, [0, 1]), left, low)
+shown = apart <= before and apart >= -after
 apart = Unsqueeze(Range(T - S, T, 1), [1]) - Range(0, T, 1)     S = Shape(q), T = Shape(k)
 """
 
@@ -17,30 +18,50 @@ _LIMITS = {"LessOrEqual": "before", "GreaterOrEqual": "after"}
 
 
 class Window(NamedTuple):
-    """nodes: of the mask. before, after: keys in front of and behind a query's own that it sees; None for all."""
+    """nodes: of the mask. before, after: keys in front of and behind a query's own that it sees; None for all. left: is
+    added to the scores of these keys, [1 or B, 1 or N, 1 or S, T]."""
 
     nodes: tuple[ir.Node, ...]
     before: int | None
     after: int | None
+    left: ir.Value | None = None
 
 
 def window_of(mask: ir.Value, reader: ir.Node, q: tuple[ir.Value, int], k: tuple[ir.Value, int]) -> Window | None:
-    """The window that a mask of (1, 1, S, T) shows, where `reader` alone reads it; None where it may show another.
+    """The window that a mask of (1 or B, 1 or N, S, T) shows, where `reader` alone reads it; None where it may show
+    another.
 
     q, k: the operands off which it reads the numbers of queries and keys, and the axes along which these lie.
     """
     matched: list[ir.Node] = []
     outer = _made(mask, "Unsqueeze", matched)
-    where = _made(outer.inputs[0], "Where", matched) if outer is not None and _is(outer.inputs[1], [0, 1]) else None
-    if where is None or number(where.inputs[1]) != 0 or not (number(where.inputs[2]) or 0.0) <= _HIDING:
+    where = _made(mask if outer is None else outer.inputs[0], "Where", matched)
+    if where is None or not (number(where.inputs[2]) or 0.0) <= _HIDING:
         return None
-    limits = [where.inputs[0]]
-    both = _made(where.inputs[0], "And", matched)
-    if both is not None:
-        limits = list(both.inputs)
+    left, inner = None, outer
+    if outer is None:
+        left, inner = where.inputs[1], _made(where.inputs[0], "Unsqueeze", matched)
+    elif number(where.inputs[1]) != 0:
+        return None
+    if inner is None or not _is(inner.inputs[1], [0, 1]):
+        return None
+    limits = _limits(where.inputs[0] if outer is not None else inner.inputs[0], q, k, matched)
+    if limits is None:
+        return None
+    inside = {*matched, reader}
+    if any(v.is_graph_output() or any(use.node not in inside for use in v.uses()) for n in matched for v in n.outputs):
+        return None
+    return Window(tuple(dict.fromkeys(matched)), limits.get("before"), limits.get("after"), left)
+
+
+def _limits(
+    shown: ir.Value | None, q: tuple[ir.Value, int], k: tuple[ir.Value, int], matched: list[ir.Node]
+) -> dict[str, int] | None:
+    """How far the keys that are shown lie in front of and behind a query's own; None where that is not known."""
+    both = _made(shown, "And", matched)
     found: dict[str, int] = {}
     apart: set[ir.Value | None] = set()
-    for limit in limits:
+    for limit in [shown] if both is None else both.inputs:
         producer = None if limit is None else limit.producer()
         node = _made(limit, producer.op_type, matched) if producer is not None and producer.op_type in _LIMITS else None
         bound = None if node is None else integers(node.inputs[1])
@@ -48,12 +69,8 @@ def window_of(mask: ir.Value, reader: ir.Node, q: tuple[ir.Value, int], k: tuple
             return None
         found[_LIMITS[node.op_type]] = bound[0] if node.op_type == "LessOrEqual" else -bound[0]
         apart.add(node.inputs[0])
-    if len(apart) != 1 or min(found.values()) < 0 or not _is_distance(apart.pop(), q, k, matched):
-        return None
-    inside = {*matched, reader}
-    if any(v.is_graph_output() or any(use.node not in inside for use in v.uses()) for n in matched for v in n.outputs):
-        return None
-    return Window(tuple(dict.fromkeys(matched)), found.get("before"), found.get("after"))
+    distant = len(apart) == 1 and min(found.values()) >= 0 and _is_distance(apart.pop(), q, k, matched)
+    return found if distant else None
 
 
 def _is_distance(

@@ -35,13 +35,13 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str:
         return f"The rank of the bias `{bias.name}` is not 4"
     before, after = None, 0 if node.attributes.get_int("unidirectional", 0) else None
     window = (
-        local_mask.window_of(bias, node, (q, 1), (k, 1))
+        local_mask.window_of(bias, node, (q, 1), (k, 2 if len(shapes.dims(k) or ()) == 4 else 1))
         if bias is not None and k is not None and after is None
         else None
     )
     added: tuple[ir.Node, ...] = ()
     if window is not None:
-        (added, before, after), bias = window, None
+        added, before, after, bias = window
     elif bias is not None and (added := _tile(bias, node, shapes) or _expand(bias, node, shapes)):
         bias = added[-1].inputs[0]
     if k is None and v is None:
@@ -77,7 +77,8 @@ def _tile(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...
 
 
 def _expand(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...]:
-    """The Expand that repeats a bias for queries, heads and sequences, for this attention alone; else none."""
+    """The Expand that repeats a bias for queries, heads and sequences, for this attention alone, and what counts its
+    queries; else none."""
     node = bias.producer()
     if node is None or (node.domain, node.op_type) != ("", "Expand") or bias.is_graph_output():
         return ()
@@ -87,11 +88,27 @@ def _expand(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> tuple[ir.Node, .
         return ()
     if len(dims) != 4 or dims[3] != expanded[3] or any(a not in (1, b) for a, b in zip(dims, expanded, strict=True)):
         return ()
-    return (node,) if integers(sizes) is not None else ()
+    if integers(sizes) is not None:
+        return (node,)
+    count = _count_of_queries(sizes, reader)
+    return (*count, node) if count else ()
 
 
 def _read_once(node: ir.Node) -> bool:
     return len(node.outputs[0].uses()) == 1 and not node.outputs[0].is_graph_output()
+
+
+def _count_of_queries(sizes: ir.Value | None, reader: ir.Node) -> tuple[ir.Node, ...]:
+    """The nodes of Concat([1, 1], Shape(q) of the queries, [1]) with q of `reader`, and no others."""
+    joined = None if sizes is None else sizes.producer()
+    if joined is None or joined.op_type != "Concat" or len(joined.inputs) != 3:
+        return ()
+    count = None if joined.inputs[1] is None else joined.inputs[1].producer()
+    if [integers(v) for v in joined.inputs[::2]] != [[1, 1], [1]] or count is None or count.op_type != "Shape":
+        return ()
+    of_queries = (count.attributes.get_int("start", 0), count.attributes.get_int("end", 0)) == (1, 2)
+    alone = _read_once(joined) and _read_once(count)
+    return (count, joined) if of_queries and alone and count.inputs[0] is reader.inputs[0] else ()
 
 
 def _count(repeats: ir.Value | None, reader: ir.Node) -> tuple[ir.Node, ...]:

@@ -81,7 +81,7 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str | None:
     nodes = tuple(dict.fromkeys((*read.nodes, *of_mask, *walk.nodes)))
     return made(
         node, node.outputs[0], nodes, read, shapes, heads=dims[1], scale=found.scale, cap=found.cap, sinks=found.sinks,
-        bias=mask if window is None else None, before=window.before if window is not None else None,
+        bias=mask if window is None else window.left, before=window.before if window is not None else None,
         after=window.after if window is not None else None, alone=True,
     )  # fmt: skip
 

@@ -81,6 +81,9 @@ def test_biases_that_are_the_same_for_all_queries(tmp_path: Path) -> None:
         Extended(2, 100, 100, 2, 16, bias=(True, False), cap=5.0, by_query=False),
         Extended(2, 20, 20, 2, 24, bias=(True, True), cap=5.0, by_query=False),
         Extended(1, 33, 33, 2, 40, bias=(False, True), cap=5.0, by_query=False),
+        Extended(2, 100, 100, 2, 16, bias=(True, False), by_query=False, before=20, after=20),
+        Extended(1, 70, 70, 4, 24, groups=2, bias=(False, True), by_query=False, after=0),
+        Extended(1, 80, 80, 2, 24, bias=(True, True), before=20, after=0),
     ]
     assert "w8k128t2a16" in _agree(tmp_path, cases)  # 100 keys: several tiles are faster, if no bias is by query
 

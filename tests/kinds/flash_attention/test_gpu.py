@@ -63,7 +63,11 @@ def test_random_attentions(dtype: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_windows_caps_sinks_and_groups(dtype: str, tmp_path: Path) -> None:
-    cases = [random_extended(seed, dtype) for seed in range(_COUNT // 2)]
+    cases: list[Case] = [
+        *(random_extended(seed, dtype) for seed in range(_COUNT // 2)),
+        Extended(2, 1024, 1024, 12, 64, dtype=dtype, bias=(True, False), by_query=False, before=64, after=64),
+        Extended(2, 300, 300, 2, 80, dtype=dtype, bias=(True, True), before=30, after=0),
+    ]
     library, models = _prepared(tmp_path, cases)
     errors = [_worst(case, model, library) for case, model in zip(cases, models, strict=True)]
     assert not [(case, error) for case, error in zip(cases, errors, strict=True) if not error <= 1]
@@ -100,6 +104,11 @@ def test_products_of_warpgroups(dtype: str, tmp_path: Path) -> None:
         Extended(2, 333, 333, 2, 64, bias=(True, False), by_query=False),
         Extended(2, 250, 250, 2, 128, bias=(True, True), by_query=False),
         Extended(2, 200, 200, 2, 128, bias=(False, True), sunk=True),
+        Extended(2, 300, 300, 3, 64, bias=(True, False), by_query=False, after=0),
+        Extended(2, 500, 500, 4, 128, groups=2, bias=(True, False), by_query=False, after=0),
+        Extended(2, 130, 130, 4, 128, bias=(False, True), by_query=False, after=0),
+        Extended(1, 900, 900, 2, 64, bias=(True, True), before=600, after=0),
+        Extended(1, 700, 700, 2, 64, bias=(True, False), by_query=False, before=300, after=300),
     ]
     cases = [dataclasses.replace(case, dtype=dtype) for case in cases]
     library, models = _prepared(tmp_path, cases, for_hopper=True)

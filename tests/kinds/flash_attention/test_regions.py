@@ -111,7 +111,7 @@ def test_lengths_that_a_kernel_takes() -> None:
 
 
 def test_a_mask_that_all_queries_share_is_read_as_it_is(tmp_path: Path) -> None:
-    """Not repeated for queries, also where several layers read it; where their number is symbolic, repeated once."""
+    """Not repeated for queries, also where several layers read it, and where their number is symbolic."""
     for count in (1000, "S"):
         tokens = f"float16[2, {count}, 128]"
         model = graph(

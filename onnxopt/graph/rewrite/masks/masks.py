@@ -17,7 +17,7 @@ from onnxopt.graph.rewrite.masks.index_functions import Affine, Choice, Truth, u
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.shapes.dims import Dim, simplest
 
-_HIDES = -1e4  # an added mask of this or less makes a weight 0 in every float dtype
+HIDES = -1e4  # an added mask of this or less makes a weight 0 in every float dtype
 _PASSED_THROUGH = frozenset({"Expand", "Unsqueeze", "Cast", "Identity"})
 
 
@@ -48,11 +48,11 @@ def additive(value: ir.Value, known: IndexValues) -> Mask:
         finite = all(map(math.isfinite, numbers))
         if numbers[0] == 0 and numbers[1] == 0:
             return NONE
-        if numbers[0] == 0 and numbers[1] <= _HIDES:
-            return _of(choice.truth, finite, value, known)
-        if numbers[1] == 0 and numbers[0] <= _HIDES:
+        if numbers[0] == 0 and numbers[1] <= HIDES:
+            return shown_by(choice.truth, finite, value, known)
+        if numbers[1] == 0 and numbers[0] <= HIDES:
             hidden = choice.truth.negated()
-            return Mask("any", finite=finite) if hidden is None else _of(hidden, finite, value, known)
+            return Mask("any", finite=finite) if hidden is None else shown_by(hidden, finite, value, known)
     return Mask("any", finite=_is_finite(value))
 
 
@@ -74,30 +74,11 @@ def boolean(value: ir.Value, known: IndexValues, *, shows: bool) -> Mask:
     if not isinstance(truth, Truth):
         return Mask("any")
     shown = truth if shows else truth.negated()
-    return Mask("any") if shown is None else _of(shown, True, value, known)
+    return Mask("any") if shown is None else shown_by(shown, True, value, known)
 
 
-def without_certain(op, mask: ir.Value, known: IndexValues) -> ir.Value:
-    """Where(And(condition, what always holds), a, b) as Where(condition, a, b), if all queries share the condition."""
-    node = mask.producer()
-    if node is None or node.op_type != "Where" or any(uniform(v) is None for v in node.inputs[1:]):
-        return mask
-    joined = None if node.inputs[0] is None else node.inputs[0].producer()
-    dims = known.dims(mask)
-    if joined is None or joined.op_type != "And" or dims is None or len(dims) < 2 or not isinstance(dims[-2], int):
-        return mask  # the kernel takes in what repeats a mask for a known number of queries
-    for condition, other in (joined.inputs, reversed(joined.inputs)):
-        truth, kept = known.of(other), known.dims(condition)
-        if condition is None or not (isinstance(truth, Truth) and truth.always) or kept is None or len(kept) < 2:
-            continue
-        if kept[-2] == 1 and kept[-1] == dims[-1]:
-            less = op.Where(condition, *node.inputs[1:])
-            less.shape, less.dtype = condition.shape, mask.dtype
-            return less
-    return mask
-
-
-def _of(shown: Truth, finite: bool, mask: ir.Value, known: IndexValues) -> Mask:
+def shown_by(shown: Truth, finite: bool, mask: ir.Value, known: IndexValues) -> Mask:
+    """What a mask shows where `shown` holds."""
     limits = [e for e in shown.expressions if not (e.never_negative() or _shows_the_last_key(e, mask, known))]
     if not limits:
         return NONE

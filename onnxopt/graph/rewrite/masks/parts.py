@@ -1,0 +1,165 @@
+"""Masks taken apart: what they show by position, which a kernel computes by itself, and what is left of them.
+
+Where(And(near, c), 0, low)         near by position, Where(c, 0, low) is left
+Where(Or(far, c), low, 0)           the same of what hides
+Where(c, low, mask)                 c and the mask
+Add(mask, bias)                     what the mask shows by position, and the bias
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.graph.rewrite.masks.index_functions import ALWAYS, Choice, Truth, uniform
+from onnxopt.graph.rewrite.masks.index_values import IndexValues
+from onnxopt.graph.rewrite.masks.masks import HIDES, Mask, shown_by
+
+_LEAST = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
+_JOINED = {"And": False, "BitwiseAnd": False, "Or": True}  # of which both operands count; Or where it is negated
+
+
+class Condition(NamedTuple):
+    """A bool tensor that shows keys, or hides them where it is negated."""
+
+    value: ir.Value
+    negated: bool
+
+
+@dataclasses.dataclass
+class Parts:
+    """shown: by position. conditions: which hold together, each broadcast to the scores. added: to the scores. low: the
+    least of the numbers that hidden keys get."""
+
+    shown: Truth = ALWAYS
+    conditions: list[Condition] = dataclasses.field(default_factory=list)
+    added: list[ir.Value] = dataclasses.field(default_factory=list)
+    low: float = 0.0
+
+    def by_position(self, mask: ir.Value, known: IndexValues) -> Mask:
+        """What is shown by position. mask: that was taken apart."""
+        return shown_by(self.shown, bool(np.isfinite(self.low)), mask, known)
+
+    def left(self, op, dtype: ir.DataType) -> ir.Value | None:
+        """The mask without what is shown by position, None where nothing is left. dtype: of the scores."""
+        shown = None
+        for condition in self.conditions:
+            value = op.Not(condition.value) if condition.negated else condition.value
+            shown = value if shown is None else op.And(shown, value)
+        masks = [op.Cast(v, to=dtype) if v.dtype != dtype else v for v in self.added]
+        if shown is not None:
+            low = self.low if np.isinf(self.low) else max(self.low, _LEAST[dtype])
+            numbers = (op.Constant(value=_scalar(n, dtype)) for n in (0.0, low))
+            masks.append(op.Where(shown, *numbers))
+        result = None
+        for mask in masks:
+            result = mask if result is None else op.Add(result, mask)
+        return result
+
+
+def of(masks: Sequence[ir.Value], known: IndexValues) -> Parts:
+    """The parts of masks that are all added to the scores."""
+    parts = Parts()
+    for mask in masks:
+        _of_mask(mask, parts, known)
+    return parts
+
+
+def of_condition(value: ir.Value, negated: bool, low: float, known: IndexValues) -> Parts:
+    """The parts of a mask that shows keys where `value` holds, or hides them there (negated), by the number `low`."""
+    parts = Parts(low=low)
+    _of_condition(value, negated, parts, known)
+    return parts
+
+
+def _of_mask(value: ir.Value, parts: Parts, known: IndexValues) -> None:
+    choice = known.of(value)
+    if isinstance(choice, Choice) and _show(choice, parts):
+        return
+    node = value.producer()
+    if node is not None and node.domain == "" and None not in node.inputs:
+        operands = [v for v in node.inputs if v is not None]
+        if node.op_type == "Add":
+            for operand in operands:
+                _of_mask(operand, parts, known)
+            return
+        if node.op_type == "Where" and _of_where(operands, parts, known):
+            return
+        if _only_broadcasts(node) or (node.op_type == "Cast" and _is_bool_mask(operands[0], known)):
+            _of_mask(operands[0], parts, known)
+            return
+    parts.added.append(value)
+
+
+def _show(choice: Choice, parts: Parts) -> bool:
+    """Add what a choice between 0 and a low number shows; False where it is none."""
+    shown, truth = choice.shown == 0 and choice.hidden <= HIDES, choice.truth.negated()
+    if choice.truth.always and choice.shown == 0:
+        return True
+    if shown:
+        parts.shown, parts.low = parts.shown.both(choice.truth), min(parts.low, choice.hidden)
+    elif choice.hidden == 0 and choice.shown <= HIDES and truth is not None:
+        parts.shown, parts.low = parts.shown.both(truth), min(parts.low, choice.shown)
+    else:
+        return False
+    return True
+
+
+def _of_where(operands: Sequence[ir.Value], parts: Parts, known: IndexValues) -> bool:
+    condition, *values = operands
+    for value, other, negated in ((values[1], values[0], False), (values[0], values[1], True)):
+        low = uniform(value)
+        if low is None or low > HIDES:
+            continue
+        parts.low = min(parts.low, low)
+        _of_condition(condition, negated, parts, known)
+        if uniform(other) != 0:
+            _of_mask(other, parts, known)
+        return True
+    return False
+
+
+def _of_condition(value: ir.Value, negated: bool, parts: Parts, known: IndexValues) -> None:
+    truth = known.of(value)
+    truth = truth.negated() if isinstance(truth, Truth) and negated else truth
+    if isinstance(truth, Truth):
+        parts.shown = parts.shown.both(truth)
+        return
+    node = value.producer()
+    operands = [] if node is None or node.domain != "" else [v for v in node.inputs if v is not None]
+    if node is not None and operands and _JOINED.get(node.op_type) == negated:
+        for operand in operands:
+            _of_condition(operand, negated, parts, known)
+    elif node is not None and operands and node.op_type == "Not":
+        _of_condition(operands[0], not negated, parts, known)
+    elif node is not None and operands and _only_broadcasts(node):
+        _of_condition(operands[0], negated, parts, known)
+    else:
+        parts.conditions.append(Condition(value, negated))
+
+
+def _is_bool_mask(value: ir.Value, known: IndexValues) -> bool:
+    """Whether nothing but conditions makes a mask, so that a Cast of it changes no more than its low number."""
+    return not of([value], known).added
+
+
+def _only_broadcasts(node: ir.Node) -> bool:
+    """Whether a node's result is its first operand, broadcast to more elements or by axes in front."""
+    if node.domain != "" or node.op_type not in ("Expand", "Identity", "Unsqueeze"):
+        return False
+    if node.op_type != "Unsqueeze":
+        return True
+    axes = None if len(node.inputs) < 2 or node.inputs[1] is None else node.inputs[1].const_value
+    source = node.inputs[0]
+    if axes is None or source is None or source.shape is None:
+        return False
+    rank = len(source.shape) + axes.size
+    return sorted(int(a) % rank for a in axes.numpy().reshape(-1)) == list(range(axes.size))
+
+
+def _scalar(value: float, dtype: ir.DataType) -> ir.TensorProtocol:
+    return ir.tensor(np.array(value).astype(dtype.numpy()), dtype=dtype)
