@@ -28,6 +28,7 @@ from onnxopt.graph.rewrite import (
     cached,
     convolutions,
     folded,
+    gathers,
     grouped_heads,
     layout,
     merging,
@@ -88,6 +89,7 @@ def rewrite(
         interface = Interface(model)
         if rewriting.apply(scattered_order.RULES):
             _clean_up(model)
+        _read_known_positions(rewriting)
         if families & {"attention", "heads"} and near_misses.softmaxes(model):
             refusals = _recognise(rewriting)
             if "attention" in families or rewriting.applied["heads"]:
@@ -165,6 +167,17 @@ class _Rewriting:
         padded_heads.pad(self.model, self._joiner)
         common.RemoveUnusedNodesPass()(self.model)
         return _infer(self.model)
+
+
+def _read_known_positions(rewriting: _Rewriting) -> None:
+    """Gathers by known positions become views and slices: before attention is recognised, as its masks get smaller."""
+    model = rewriting.model
+    if not gathers.may_apply(model.graph):
+        return
+    known = _infer(model)
+    if rewriting.apply(gathers.RULES, IndexValues(model.graph, known)):
+        _infer(model)
+        _clean_up(model)
 
 
 def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
