@@ -28,6 +28,7 @@ from onnxopt.graph.rewrite import (
     cached,
     convolutions,
     folded,
+    front_rows,
     gathers,
     grouped_heads,
     layout,
@@ -170,12 +171,15 @@ class _Rewriting:
 
 
 def _read_known_positions(rewriting: _Rewriting) -> None:
-    """Gathers by known positions become views and slices: before attention is recognised, as its masks get smaller."""
+    """Gathers by known positions become views and slices, and constant rows in front of others go into a constant.
+
+    Before attention is recognised, as its masks get smaller.
+    """
     model = rewriting.model
-    if not gathers.may_apply(model.graph):
+    if not gathers.may_apply(model.graph) and not front_rows.may_apply(model.graph):
         return
     known = _infer(model)
-    if rewriting.apply(gathers.RULES, IndexValues(model.graph, known)):
+    if rewriting.apply((*gathers.RULES, *front_rows.RULES), IndexValues(model.graph, known)):
         _infer(model)
         _clean_up(model)
 
