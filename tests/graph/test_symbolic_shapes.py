@@ -143,13 +143,15 @@ def test_no_fusible_node_of_an_exported_model_has_an_unknown_operand(name: str) 
 def test_dynamic_models_fuse_as_static_ones_do(name: str, tmp_path: Path) -> None:
     """All but joining along a symbolic dim, as a cache of keys grows: the length of the result is a sum, no extent.
 
-    Whether a depthwise convolution takes in what is in front of it goes by the size of its input too.
+    Whether a depthwise convolution takes in what is in front of it goes by the size of its input too. Class tokens of a
+    dynamic batch go into the positions, so that a Pad is left of the Concat (rewrite/front_rows.py).
     """
     with_depthwise = ("depthwise", "squeeze_excite")
     dynamic, static = (_regions(n, tmp_path) for n in (name, name.removesuffix("_dyn")))
     missing = {r: count for r, count in (static - dynamic).items() if r[0] not in with_depthwise}
     assert [r for r in missing if "Concat" not in r] == []
-    assert "decode" in name or not missing
+    padded = {tuple(o.replace("Concat", "Pad") for o in r) for r in missing}
+    assert "decode" in name or padded <= dynamic.keys()
 
 
 def _regions(name: str, folder: Path) -> collections.Counter[tuple[str, ...]]:

@@ -13,11 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.shapes import infer
-from onnxopt.graph.shapes.dims import Dims, broadcast
 from onnxopt.graph.shapes.infer import Knowledge
-from onnxopt.program import operators
-
-_FOLLOWED = 64  # values whose dims may change where an Expand goes
+from onnxopt.graph.shapes.narrowed import narrowed
 
 
 class SimplifyShapesPass(ir.passes.InPlacePass):
@@ -65,32 +62,11 @@ def _drop_expand(node: ir.Node, known: Knowledge) -> bool:
         return False
     source, expanded = node.inputs[0], node.outputs[0]
     dims = known.dims(source)
-    narrowed = None if dims is None or not expanded.uses() else _narrowed(expanded, dims, known)
-    if narrowed is None:
+    changed = None if dims is None or not expanded.uses() else narrowed(expanded, dims, known)
+    if changed is None:
         return False
     expanded.replace_all_uses_with(source)
-    for value, smaller in narrowed.items():
+    for value, smaller in changed.items():
         if value is not expanded:
             known.correct(value, smaller)
     return True
-
-
-def _narrowed(start: ir.Value, dims: Dims, known: Knowledge) -> dict[ir.Value, Dims] | None:
-    """The values whose shape changes where `start` gets these dims, with their new dims.
-
-    None where an operator that does not broadcast, or an output of the model, would change.
-    """
-    changed, pending = {start: dims}, [start]
-    while pending:
-        value = pending.pop()
-        if value.is_graph_output() or len(changed) > _FOLLOWED:
-            return None
-        for node in value.consumers():
-            shapes = [changed.get(v, known.dims(v)) for v in node.inputs if v is not None]
-            if (node.domain, node.op_type) not in operators.OPERATORS or any(s is None for s in shapes):
-                return None
-            result, before = broadcast([s for s in shapes if s is not None]), known.dims(node.outputs[0])
-            if result != changed.get(node.outputs[0], before):
-                changed[node.outputs[0]] = result
-                pending.append(node.outputs[0])
-    return changed

@@ -19,7 +19,7 @@ def read_from_inputs(model: ir.Model, known: Knowledge) -> bool:
     known: what is known of the model's values, which is changed in place.
     """
     graph, changed = model.graph, False
-    sources = _sources(graph, known)
+    sources = sources_of(graph, known)
     for node in list(graph):
         if node.op_type != "Shape" or node.domain != "" or node.inputs[0] in graph.inputs or not node.outputs[0].uses():
             continue
@@ -35,7 +35,7 @@ def read_from_inputs(model: ir.Model, known: Knowledge) -> bool:
     return changed
 
 
-def _sources(graph: ir.Graph, known: Knowledge) -> dict[Dim, tuple[ir.Value, int]]:
+def sources_of(graph: ir.Graph, known: Knowledge) -> dict[Dim, tuple[ir.Value, int]]:
     """The first input with each named dim, and the axis that the dim is of."""
     sources: dict[Dim, tuple[ir.Value, int]] = {}
     for value in graph.inputs:

@@ -29,6 +29,8 @@ from onnxopt.graph.rewrite import (
     cached,
     convolutions,
     folded,
+    front_rows,
+    gathers,
     grouped_heads,
     layout,
     merging,
@@ -89,6 +91,7 @@ def rewrite(
         interface = Interface(model)
         if rewriting.apply(scattered_order.RULES):
             _clean_up(model)
+        _read_known_positions(rewriting)
         if families & {"attention", "heads"} and near_misses.softmaxes(model):
             refusals = _recognise(rewriting)
             if "attention" in families or rewriting.applied["heads"]:
@@ -167,6 +170,20 @@ class _Rewriting:
         padded_heads.pad(self.model, self._joiner)
         common.RemoveUnusedNodesPass()(self.model)
         return _infer(self.model)
+
+
+def _read_known_positions(rewriting: _Rewriting) -> None:
+    """Gathers by known positions become views and slices, and constant rows in front of others go into a constant.
+
+    Before attention is recognised, as its masks get smaller.
+    """
+    model = rewriting.model
+    if not gathers.may_apply(model.graph) and not front_rows.may_apply(model.graph):
+        return
+    known = _infer(model)
+    if rewriting.apply((*gathers.RULES, *front_rows.RULES), IndexValues(model.graph, known)):
+        _infer(model)
+        _clean_up(model)
 
 
 def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:

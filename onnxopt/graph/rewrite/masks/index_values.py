@@ -37,15 +37,16 @@ class IndexValues:
     """Functions of the index that the tensors of one graph hold. known: dims and contents of the graph's values."""
 
     def __init__(self, graph: ir.Graph, known: Knowledge) -> None:
-        self._known = known
+        self.known = known
         self._functions: dict[ir.Value, IndexFunction | None] = {}
         self._rules: dict[str, Callable[[ir.Node], IndexFunction | None]] = {
             "Range": self._range, "Unsqueeze": self._unsqueeze, "Squeeze": self._squeeze, "Expand": self._expand,
             "Identity": self._first, "Cast": self._cast, "Slice": self._slice, "Concat": self._concat,
-            "CumSum": self._cumsum, "GatherND": self._gather_nd, "Neg": self._neg, "Add": self._sum, "Sub": self._sum,
-            "Mul": self._mul, "Equal": self._equal, "Not": self._not, "And": self._and, "Or": self._or,
-            "GreaterOrEqual": self._compare, "LessOrEqual": self._compare, "Greater": self._compare,
-            "Less": self._compare, "BitwiseAnd": self._and, "Where": self._where, "Trilu": self._trilu,
+            "CumSum": self._cumsum, "GatherND": self._gather_nd, "GatherElements": self._gather_elements,
+            "Neg": self._neg, "Add": self._sum, "Sub": self._sum, "Mul": self._mul, "Equal": self._equal,
+            "Not": self._not, "And": self._and, "Or": self._or, "GreaterOrEqual": self._compare,
+            "LessOrEqual": self._compare, "Greater": self._compare, "Less": self._compare, "BitwiseAnd": self._and,
+            "Where": self._where, "Trilu": self._trilu,
         }  # fmt: skip
         for node in graph:  # in topological order, so that no later call recurses deep
             if node.op_type in self._rules:
@@ -62,11 +63,11 @@ class IndexValues:
 
     def dims(self, value: ir.Value | None) -> Dims | None:
         """The dims of a value, None where not even its rank is known."""
-        return self._known.dims(value)
+        return self.known.dims(value)
 
     def _elements(self, value: ir.Value | None) -> list[Dim] | None:
         """The elements of a small integer tensor, None where they are not known."""
-        contents = self._known.contents(value)
+        contents = self.known.contents(value)
         return None if contents is None else list(contents.flat)
 
     def _computed(self, value: ir.Value) -> IndexFunction | None:
@@ -246,26 +247,51 @@ class IndexValues:
         summed = self._affine(node.inputs[0])
         return summed if summed is not None and summed.offset == 0 and summed.constant else None
 
+    def positions(self, indices: ir.Value | None) -> list[Affine | None] | None:
+        """By dim of the data, which position GatherND's indices hold as a function of all their axes but the last."""
+        if indices is None or not self._rank(indices):
+            return None
+        if indices.const_value is not None and not indices.is_graph_input():
+            fitted = map(fit, np.moveaxis(indices.const_value.numpy(), -1, 0))
+            return [function if isinstance(function, Affine) else None for function in fitted]
+        joined, dims = indices.producer(), self.dims(indices) or ()
+        parts: Sequence[ir.Value | None] = [indices]
+        if dims[-1] != 1:
+            if (
+                joined is None
+                or joined.op_type != "Concat"
+                or joined.attributes.get_int("axis") not in (-1, len(dims) - 1)
+            ):
+                return None
+            parts = joined.inputs
+        if any((of_part := self.dims(part)) is None or of_part[-1] != 1 for part in parts):
+            return None
+        affine = map(self._affine, parts)
+        return [None if a is None else Affine(a.offset, a.widened(len(dims))[:-1]) for a in affine]
+
     def _gather_nd(self, node: ir.Node) -> IndexFunction | None:
-        data, where = self._affine(node.inputs[0]), node.inputs[1]
+        data = self._affine(node.inputs[0])
         if data is None or node.attributes.get_int("batch_dims", 0) != 0 or self._rank(node.inputs[0]) == 0:
             return None
         coefficients = data.widened(self._rank(node.inputs[0]))
         if not any(coefficients):
             return Affine(data.offset)
-        indices = where.producer() if where is not None else None
-        if indices is None or indices.op_type != "Concat" or len(indices.inputs) != len(coefficients):
+        positions = self.positions(node.inputs[1])
+        if positions is None or len(positions) != len(coefficients):
             return None
         result = Affine(data.offset)
-        for coefficient, value in zip(coefficients, indices.inputs, strict=True):
-            index = self._affine(value)
-            dims = self.dims(value)
+        for coefficient, position in zip(coefficients, positions, strict=True):
             if not coefficient:
                 continue
-            if index is None or not index.never_negative() or dims is None or dims[-1] != 1:
+            if position is None or not position.never_negative():
                 return None
-            result = result.plus(Affine(index.offset, index.widened(len(dims))[:-1]), coefficient)
+            result = result.plus(position, coefficient)
         return result
+
+    def _gather_elements(self, node: ir.Node) -> IndexFunction | None:
+        """Elements of a tensor of one number."""
+        data = self._affine(node.inputs[0])
+        return data if data is not None and data.constant else None
 
     def _neg(self, node: ir.Node) -> IndexFunction | None:
         negated = self._affine(node.inputs[0])

@@ -1,0 +1,247 @@
+"""What is gathered by positions that are known becomes a view, a slice or a row, and conditions that always hold go.
+
+    GatherND(x, every position in order)   -> Unsqueeze(x, axes)
+    Gather(table, k everywhere)            -> row k of the table
+    Gather(table, Range(k, k + n, 1))      -> Unsqueeze(Slice(table, k, k + n), axes)
+    And(x, what always holds)              -> x
+
+The table is a constant. Exporters of dynamic graphs write masks and embeddings this way, and leave such arithmetic
+in the graph, one small kernel a node. A result may lose axes along which it repeats, where every reader broadcasts it.
+An index behind the last row is an error. Slice stops at the last row instead, and then has fewer rows than the reader's
+other operand, which is an error too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+import sympy
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
+
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.dims_of_inputs import sources_of
+from onnxopt.graph.rewrite.masks.index_functions import FLOATS, Affine, Truth
+from onnxopt.graph.rewrite.masks.index_values import IndexValues
+from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
+from onnxopt.graph.rewrite.weights import is_constant
+from onnxopt.graph.shapes.dims import Dim, Dims, least
+from onnxopt.graph.shapes.narrowed import narrowed
+
+REPEATS = "a reader needs the axes along which the result repeats"
+
+
+class EveryElement(RewriteRuleClassBase):
+    """GatherND of every element in order."""
+
+    def __init__(self, values: IndexValues) -> None:
+        super().__init__()
+        self._values = values
+
+    def pattern(self, op, x, indices):
+        return op.GatherND(x, indices, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, indices: ir.Value, y: ir.Value) -> MatchResult:
+        result = MatchResult()
+        node = y.producer()
+        if node is None or node.attributes.get_int("batch_dims", 0) != 0:
+            return result.fail("GatherND has batch dims")
+        positions, data, whole = self._values.positions(indices), self._values.dims(x), self._values.dims(y)
+        if positions is None or data is None or whole is None:
+            return result.fail("the positions, or the dims of the data, are not known")
+        places = _places(positions, data, whole)
+        if places is None:
+            return result.fail("the positions do not count every element in order")
+        if _narrowed(y, _at(places, data, whole), self._values) is None:
+            return result.fail(REPEATS)
+        return result
+
+    def rewrite(self, op, x: ir.Value, indices: ir.Value, y: ir.Value):
+        positions, data, whole = self._values.positions(indices), self._values.dims(x), self._values.dims(y)
+        assert positions is not None and data is not None and whole is not None
+        places = _places(positions, data, whole)
+        assert places is not None
+        axes = [k for k in range(len(whole) - len(data) + len(places)) if k not in places]
+        view = op.Unsqueeze(x, _ints(op, axes)) if axes else op.Identity(x)
+        return _noted(view, y, _at(places, data, whole), self._values)
+
+
+def _places(positions: Sequence[Affine | None], data: Dims, whole: Dims) -> list[int] | None:
+    """By dim of the data that is counted, the axis of the result along which its position is the index; else None."""
+    rank, places = len(whole) - (len(data) - len(positions)), list[int]()
+    for position, length in zip(positions, data, strict=False):
+        if position is None or position.offset != 0:
+            return None
+        first = places[-1] + 1 if places else 0
+        coefficients = position.widened(rank)
+        counted = [k for k in range(rank) if coefficients[k]]
+        if not counted and length == 1:
+            counted = [k for k in range(first, rank) if whole[k] == 1][:1]
+        elif any(coefficients[k] != 1 for k in counted):
+            return None
+        if len(counted) != 1 or counted[0] < first or whole[counted[0]] != length:
+            return None
+        places += counted
+    return places
+
+
+def _at(places: Sequence[int], data: Dims, whole: Dims) -> Dims:
+    """The dims of a view with the data's dims at these axes, and those that are not counted behind the others."""
+    rest = data[len(places) :]
+    dims: list[Dim] = [1] * (len(whole) - len(rest))
+    for place, length in zip(places, data, strict=False):
+        dims[place] = length
+    return (*dims, *rest)
+
+
+class KnownRows(RewriteRuleClassBase):
+    """Gather of one row of a table for all positions, or of rows that follow each other. graph: the main one."""
+
+    def __init__(self, values: IndexValues, graph: ir.Graph) -> None:
+        super().__init__()
+        self._values, self._sources = values, sources_of(graph, values.known)
+
+    def pattern(self, op, table, indices):
+        return op.Gather(table, indices, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, table: ir.Value, indices: ir.Value, y: ir.Value) -> MatchResult:
+        result = MatchResult()
+        node, tensor = y.producer(), table.const_value
+        if not is_constant(table) or tensor is None or tensor.dtype not in FLOATS:
+            return result.fail("the table is not a constant of floats")
+        if node is None or node.attributes.get_int("axis", 0) not in (0, -len(tensor.shape)):
+            return result.fail("Gather does not read rows")
+        index, dims = self._values.of(indices), self._values.dims(indices)
+        if not isinstance(index, Affine) or not isinstance(index.offset, int) or dims is None:
+            return result.fail("the rows are not known")
+        shape = tensor.shape.numpy()
+        if index.constant:
+            if not -shape[0] <= index.offset < shape[0]:
+                return result.fail(f"the table has no row {index.offset}")
+            narrow: Dims = (1,) * len(dims)
+        else:
+            axis = _counted(index, len(dims))
+            if axis is None:
+                return result.fail("the rows do not follow each other along one axis")
+            length = self._readable(dims[axis], shape[0] - index.offset)
+            if length is None:
+                return result.fail("the number of rows is no dim of an input, or exceeds the table")
+            narrow = _along(axis, least(length, shape[0] - index.offset), len(dims))
+        return result if _narrowed(y, (*narrow, *shape[1:]), self._values) is not None else result.fail(REPEATS)
+
+    def rewrite(self, op, table: ir.Value, indices: ir.Value, y: ir.Value):
+        index, dims, tensor = self._values.of(indices), self._values.dims(indices), table.const_value
+        assert isinstance(index, Affine) and isinstance(index.offset, int) and dims is not None and tensor is not None
+        shape, rank = tensor.shape.numpy(), len(dims)
+        if index.constant:
+            row = np.array(tensor.numpy()[index.offset]).reshape(*[1] * rank, *shape[1:])
+            constant = op.Constant(value=ir.Tensor(row, dtype=tensor.dtype))
+            return _noted(constant, y, row.shape, self._values)
+        axis = _counted(index, rank)
+        assert axis is not None
+        length = self._readable(dims[axis], shape[0] - index.offset)
+        assert length is not None
+        rows = op.Slice(table, _ints(op, [index.offset]), self._end(op, length, index.offset), _ints(op, [0]))
+        counted = least(length, shape[0] - index.offset)
+        self._values.known.correct(rows, (counted, *shape[1:]))
+        if rank > 1:
+            rows = op.Unsqueeze(rows, _ints(op, [k for k in range(rank) if k != axis]))
+        return _noted(rows, y, (*_along(axis, counted, rank), *shape[1:]), self._values)
+
+    def _readable(self, length: Dim, left: int) -> Dim | None:
+        """A number, or a dim of an input, that cut off at the `left` last rows of a table is as long as `length`."""
+        if isinstance(length, int):
+            return length if length <= left else None
+        parts = length.args if isinstance(length, sympy.Min) else ()
+        same = (
+            d for d in (length, *parts) if not isinstance(d, sympy.Integer) and least(d, left) == least(length, left)
+        )
+        return next((d for d in same if d in self._sources), None) if left > 1 else None
+
+    def _end(self, op, length: Dim, offset: int):
+        """offset + length as a tensor of one element."""
+        if isinstance(length, int):
+            return _ints(op, [offset + length])
+        value, axis = self._sources[length]
+        end = op.Shape(value, start=axis, end=axis + 1)
+        return op.Add(end, _ints(op, [offset])) if offset else end
+
+
+def _counted(index: Affine, rank: int) -> int | None:
+    """The one axis along which an index counts up from 0 or more; None where there is none, or several are."""
+    axes = [k for k, coefficient in enumerate(index.widened(rank)) if coefficient]
+    return axes[0] if len(axes) == 1 and index.widened(rank)[axes[0]] == 1 and index.never_negative() else None
+
+
+def _along(axis: int, length: Dim, rank: int) -> Dims:
+    """Dims of which all but one are 1."""
+    return tuple(length if k == axis else 1 for k in range(rank))
+
+
+class Certain(RewriteRuleClassBase):
+    """And with a condition that holds at every run. certain: its position among the operands."""
+
+    def __init__(self, values: IndexValues, certain: int) -> None:
+        super().__init__(f"Certain{certain}")
+        self._values, self._certain = values, certain
+
+    def pattern(self, op, x, condition):
+        return op.And(*((x, condition) if self._certain else (condition, x)), _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, condition: ir.Value, y: ir.Value) -> MatchResult:
+        truth, dims = self._values.of(condition), self._values.dims(x)
+        if not isinstance(truth, Truth) or not truth.always:
+            return MatchResult().fail("the condition may not hold")
+        if dims is None or _narrowed(y, dims, self._values) is None:
+            return MatchResult().fail(REPEATS)
+        return MatchResult()
+
+    def rewrite(self, op, x: ir.Value, condition: ir.Value, y: ir.Value):
+        dims = self._values.dims(x)
+        assert dims is not None
+        return _noted(op.Identity(x), y, dims, self._values)
+
+
+def _narrowed(y: ir.Value, dims: Dims, values: IndexValues) -> dict[ir.Value, Dims] | None:
+    """The values whose dims change where y gets these, None where a reader needs those that it has."""
+    return {} if values.dims(y) == dims else narrowed(y, dims, values.known)
+
+
+def _noted(result: ir.Value, y: ir.Value, dims: Dims, values: IndexValues) -> ir.Value:
+    """The result in place of y, after the dims of all values that change with it were noted."""
+    for value, smaller in (_narrowed(y, dims, values) or {}).items():
+        values.known.correct(value, smaller)
+    values.known.correct(result, dims)
+    return result
+
+
+def _ints(op, numbers: Sequence[int]):
+    return op.Constant(value=ir.tensor(list(numbers), dtype=ir.DataType.INT64))
+
+
+def _rules(scope: Scope) -> Sequence[Rooted]:
+    values = scope.index_values
+    assert values is not None
+    return [
+        Rooted("GatherND", EveryElement.rule(values)),
+        Rooted("Gather", KnownRows.rule(values, scope.graph)),
+        *(Rooted("And", Certain.rule(values, position)) for position in (0, 1)),
+    ]
+
+
+RULES = (RuleSet(_rules),)
+
+
+def may_apply(graph: ir.Graph) -> bool:
+    """Whether a graph has nodes that the rules of this file are for, as far as that shows without shapes."""
+    return any(
+        node.op_type in ("GatherND", "And") or (node.op_type == "Gather" and _is_of_computed_rows(node))
+        for node in graph
+    )
+
+
+def _is_of_computed_rows(node: ir.Node) -> bool:
+    table, indices = node.inputs[:2]
+    tensor = table.const_value if table is not None and is_constant(table) else None
+    return tensor is not None and tensor.dtype in FLOATS and indices is not None and indices.producer() is not None
