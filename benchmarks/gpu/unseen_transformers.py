@@ -1,6 +1,7 @@
 """Transformers that nothing was tuned for: exported, optimized and timed on the GPU machine, beside ORT and torch.
 
-    python -m benchmarks.gpu.unseen_transformers [NAME...] [--modes reduce-overhead max-autotune] [--out OUT.json]
+    python -m benchmarks.gpu.unseen_transformers [NAME...] [--modes reduce-overhead max-autotune] [--torch NAME...]
+        [--out OUT.json]
 
 Needs torch, transformers, onnxscript and what the tests marked gpu need there (build/gpu-tests). Weights are random.
 Outputs are compared with those of ONNX Runtime's CUDA provider before anything is timed; all run in CUDA graphs. Exit
@@ -193,6 +194,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(MODELS))
     parser.add_argument("--modes", nargs="*", default=["reduce-overhead", "max-autotune"])
+    parser.add_argument("--torch", nargs="*", default=[], help="the names that torch compiles too; all by default")
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
     rows: dict[str, dict[str, Any]] = {name: {} for name in args.names}
@@ -200,7 +202,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place, concurrent.futures.ProcessPoolExecutor(8, mp_context=spawn) as pool:
         folder = pathlib.Path(place)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{place}/inductor"
-        static = [name for name in args.names if not MODELS[name].dynamic]
+        static = [name for name in args.torch or args.names if not MODELS[name].dynamic]
         compiled = [pool.submit(torch_milliseconds, name, mode) for mode in args.modes for name in static]
         exported = {name: pool.submit(export, name, folder) for name in args.names}
         failed = {name: done.result() for name, done in exported.items()}

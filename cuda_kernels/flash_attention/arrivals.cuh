@@ -42,6 +42,23 @@ __device__ inline void wait_for_warps(unsigned number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
 }
 
+// The same, and whether any of these threads says so.
+template <int kThreads>
+__device__ inline bool any_of_warps(unsigned number, bool of_thread) {
+  unsigned any;
+  asm volatile(
+      "{\n"
+      "  .reg .pred mine, all;\n"
+      "  setp.ne.u32 mine, %1, 0;\n"
+      "  barrier.cta.red.or.pred all, %2, %3, mine;\n"
+      "  selp.u32 %0, 1, 0, all;\n"
+      "}"
+      : "=r"(any)
+      : "r"(static_cast<unsigned>(of_thread)), "r"(number), "n"(kThreads)
+      : "memory");
+  return any != 0;
+}
+
 template <int kThreads>
 __device__ inline void pass_by(unsigned number) {
   asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(kThreads) : "memory");

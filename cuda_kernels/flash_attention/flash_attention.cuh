@@ -17,6 +17,7 @@
 
 #include "device/dynamic_shared.cuh"
 #include "device/early_launch.cuh"
+#include "flash_attention/hidden_rows.cuh"
 #include "flash_attention/operands.cuh"
 #include "flash_attention/plain.cuh"
 #include "flash_attention/products.cuh"
@@ -36,6 +37,7 @@ struct FlashAttention {
   using Softmax = FlashSoftmax<Op, Tile>;
   using Queries = typename Products::Queries;
   using Scores = typename Products::Scores;
+  using HiddenRows = FlashHiddenRows<Op, Tile, FlashThreads>;
   using Rows = typename Softmax::Rows;
 
   __device__ static Place place(const Params& p) {
@@ -103,6 +105,7 @@ struct FlashAttention {
       attend(p, at, first, held, shared_address(queries), now, bias, rows);
     }
     wait_for_groups<0>();  // also where no key is seen
+    HiddenRows::complete(p, at, rows, queries);
     FlashResult<Op, Tile>::write(p, at, rows, queries);
   }
 
@@ -151,6 +154,7 @@ struct FlashAttention {
       Products::hold(shared_address(queries), held);
       const uint32_t now = shared_address(queries + Tile::kQueryBytes);
       attend(p, at, 0, held, shared_address(queries), now, bias, rows);
+      HiddenRows::complete(p, at, rows, queries);
       FlashResult<Op, Tile>::write(p, at, rows, queries);
       __syncthreads();  // all have read what the next but one comes to
     }

@@ -14,6 +14,7 @@
 #include "device/early_launch.cuh"
 #include "flash_attention/arrivals.cuh"
 #include "flash_attention/flash_attention.cuh"
+#include "flash_attention/hidden_rows.cuh"
 #include "flash_attention/hopper_bias.cuh"
 #include "flash_attention/hopper_operands.cuh"
 #include "flash_attention/hopper_products.cuh"
@@ -36,6 +37,14 @@ struct FlashHopperAttention {
   using Rows = typename Softmax::Rows;
 
   static constexpr int kThreads = 128 * Tile::kGroups;  // of warpgroups
+
+  struct Threads {  // as of FlashHiddenRows; a copier has ended
+    static constexpr unsigned kNumber = 1 + 2 * Tile::kGroups;  // behind the other numbered barriers
+    __device__ static bool any(bool of_thread) { return any_of_warps<kThreads>(kNumber, of_thread); }
+    __device__ static void wait() { wait_for_warps<kThreads>(kNumber); }
+  };
+  using HiddenRows = FlashHiddenRows<Op, Tile, Threads>;
+
   static constexpr int kSharedBytes = Tile::kSharedBytes + Tile::kStages * Bias::kTileBytes;
 
   struct Block {
@@ -302,6 +311,7 @@ struct FlashHopperAttention {
     if (b.tiles > 0) attend(p, b, rows);
     wait_for_groups<0>();
     wait_for_warps<128>(1 + threadIdx.x / 128);  // products read all queries of the group
+    HiddenRows::complete(p, b.at, rows, b.queries);
     FlashResult<Op, Tile>::write(p, b.at, rows, b.queries);
   }
 
@@ -342,6 +352,7 @@ struct FlashHopperAttention {
     show_to_products();
     __syncthreads();
     add_last(b, 0, weights, rows);
+    HiddenRows::complete(p, b.at, rows, b.queries);
     FlashResult<Op, Tile>::write(p, b.at, rows, b.queries);
   }
 };

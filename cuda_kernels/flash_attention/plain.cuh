@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/early_launch.cuh"
+#include "flash_attention/hidden_rows.cuh"
 #include "flash_attention/softmax.cuh"
 
 namespace onnxopt {
@@ -14,6 +15,7 @@ struct FlashPlain {
   using Place = FlashPlace;
   using Softmax = FlashSoftmax<Op, Tile>;
   using Operands = FlashOperands<T, Tile>;
+  using HiddenRows = FlashHiddenRows<Op, Tile, FlashThreads>;
   static constexpr int kOfLane = (Tile::kValues + 31) / 32;
 
   // One query. A lane weighs every 32nd key, and sums every 32nd element of the result.
@@ -48,6 +50,14 @@ struct FlashPlain {
       sum = sum * factor + weight;
       for (int c = 0; c < kOfLane; ++c) y[c] *= factor;
       add_values(p, at, weight, first, end, y);
+    }
+    if constexpr (HiddenRows::kMayBe) {
+      if (top <= HiddenRows::kHidden) {
+        const int keys = static_cast<int>(p.keys);
+        for (int c = 0; c < kOfLane; ++c) y[c] = 0.0f;
+        for (int first = 0; first < keys; first += 32) add_values(p, at, 1.0f, first, keys, y);
+        sum = lane == 0 ? static_cast<float>(keys) : 0.0f;
+      }
     }
     for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
     const uint64_t token = static_cast<uint64_t>(at.batch) * p.queries + query;

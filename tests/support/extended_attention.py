@@ -25,7 +25,8 @@ class Extended(Case):
     """q [B, S, N H], k [B, T, M H] and v [B, T, M V] are inputs. groups: M, or 0 for as many as there are heads.
 
     before, after: keys that a query sees around its own, -1 for all; the mask is made of Range and comparisons. sunk:
-    with a sink for each head. by_query: whether the bias differs from query to query.
+    with a sink for each head. by_query: whether the bias differs from query to query. padded: keys at the end of the
+    first sequence that the bias hides; queries that see no others have equal weights for all keys.
     """
 
     groups: int = 0
@@ -34,6 +35,7 @@ class Extended(Case):
     cap: float = 0.0
     sunk: bool = False
     by_query: bool = True
+    padded: int = 0
 
     @property
     def of_keys(self) -> int:
@@ -46,6 +48,12 @@ class Extended(Case):
         }  # fmt: skip
         if self.bias is not None:
             made["bias"] = (b if self.bias[0] else 1, n if self.bias[1] else 1, s if self.by_query else 1, t)
+        return made
+
+    def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
+        made = super().feeds(seed)
+        if self.padded:
+            made["bias"][0, ..., -self.padded :] = LOW[self.dtype]
         return made
 
     def sinks(self) -> np.ndarray:
@@ -112,6 +120,9 @@ class Extended(Case):
         hidden = (apart > self.before) if self.before >= 0 else np.zeros(apart.shape, np.bool_)
         hidden = hidden | ((-apart > self.after) if self.after >= 0 else False)
         scores = np.where(hidden, -np.inf, scores)
+        if self.padded and hidden.any() and not self.sunk:
+            blind = (hidden | (wide["bias"] <= -1e4)).all(axis=-1, keepdims=True)
+            scores = np.where(blind, 0.0, scores)
         if self.sunk:
             column = np.broadcast_to(self.sinks().astype(np.float64)[:, None, None], (b, n, self.queries, 1))
             scores = np.concatenate([scores, column], axis=-1)
@@ -201,9 +212,10 @@ def random_extended(seed: int, dtype: str) -> Extended:
     before, after = pick((-1, -1), (-1, 0), (int(rng.integers(0, 90)), 0), (int(rng.integers(0, 40)),) * 2)
     cap, sunk = pick((0.0, True), (2.0, False), (5.0, True)) if rng.random() < 0.7 or before < 0 else (0.0, False)
     width = pick(8, 16, 24, 64, 80, 128)
+    many = bool(cap) and sunk and (before, after) != (-1, -1)  # which no rule recognises beside a bias
     return Extended(
         int(rng.integers(1, 3)), tokens, tokens, groups * repeats, width, pick(0, 8, 64), dtype,
-        bias=None if rng.random() < 0.6 else (rng.random() < 0.5, rng.random() < 0.5),
+        bias=None if rng.random() < 0.6 or many else (rng.random() < 0.5, rng.random() < 0.5),
         known=bool(rng.random() < 0.5), scale=pick(0.0, 0.3), groups=groups, before=before, after=after, cap=cap,
         sunk=sunk, by_query=bool(rng.random() < 0.5),
     )  # fmt: skip

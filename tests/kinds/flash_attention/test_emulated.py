@@ -88,6 +88,19 @@ def test_biases_that_are_the_same_for_all_queries(tmp_path: Path) -> None:
     assert "w8k128t2a16" in _agree(tmp_path, cases)  # 100 keys: several tiles are faster, if no bias is by query
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_rows_whose_every_key_is_hidden(tmp_path: Path, plain: bool) -> None:
+    """The mask that bias and window come from gives all keys the same weight there."""
+    cases = [
+        Extended(2, 100, 100, 2, 16, bias=(True, False), by_query=False, before=8, after=8, padded=40),
+        Extended(2, 40, 40, 2, 24, bias=(True, False), by_query=False, before=8, after=8, padded=20),
+        Extended(1, 70, 70, 2, 32, bias=(True, True), before=3, after=0, padded=30),
+        Extended(1, 90, 90, 2, 8, 16, bias=(True, False), by_query=False, before=3, after=3, padded=30),
+        Extended(2, 80, 80, 2, 16, bias=(True, False), by_query=False, before=8, after=0, padded=30, sunk=True),
+    ]
+    _agree(tmp_path, [dataclasses.replace(c, dtype="bfloat16") for c in cases] if plain else cases, plain=plain)
+
+
 def test_extensions_without_products(tmp_path: Path) -> None:
     cases = [
         Extended(1, 40, 40, 4, 16, dtype="bfloat16", groups=2, before=9, after=0, sunk=True),

@@ -67,6 +67,8 @@ def test_windows_caps_sinks_and_groups(dtype: str, tmp_path: Path) -> None:
         *(random_extended(seed, dtype) for seed in range(_COUNT // 2)),
         Extended(2, 1024, 1024, 12, 64, dtype=dtype, bias=(True, False), by_query=False, before=64, after=64),
         Extended(2, 300, 300, 2, 80, dtype=dtype, bias=(True, True), before=30, after=0),
+        Extended(2, 600, 600, 3, 64, dtype=dtype, bias=(True, False), by_query=False, before=64, after=64, padded=300),
+        Extended(3, 50, 50, 3, 40, dtype=dtype, bias=(True, False), by_query=False, before=8, after=8, padded=30),
     ]
     library, models = _prepared(tmp_path, cases)
     errors = [_worst(case, model, library) for case, model in zip(cases, models, strict=True)]
@@ -109,6 +111,10 @@ def test_products_of_warpgroups(dtype: str, tmp_path: Path) -> None:
         Extended(2, 130, 130, 4, 128, bias=(False, True), by_query=False, after=0),
         Extended(1, 900, 900, 2, 64, bias=(True, True), before=600, after=0),
         Extended(1, 700, 700, 2, 64, bias=(True, False), by_query=False, before=300, after=300),
+        Extended(2, 900, 900, 2, 64, bias=(True, False), by_query=False, before=200, after=200, padded=500),
+        Extended(2, 500, 500, 2, 128, bias=(True, False), by_query=False, before=150, after=150, padded=400),
+        Extended(2, 300, 300, 2, 128, bias=(True, True), before=150, after=0, padded=200),
+        Extended(2, 200, 200, 2, 64, bias=(True, False), by_query=False, before=90, after=90, padded=150),
     ]
     cases = [dataclasses.replace(case, dtype=dtype) for case in cases]
     library, models = _prepared(tmp_path, cases, for_hopper=True)
