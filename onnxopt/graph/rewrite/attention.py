@@ -205,7 +205,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         keys = op.Transpose(form.k_transposed, perm=[0, 1, 3, 2])
         attributes = {"scale": form.scale, "causal": int(causal), "_domain": DOMAIN}
         attributes |= {"cap": form.cap} if form.cap else {}
-        attributes |= _window(form.mask) if diagonal else {}
+        attributes |= form.mask.window() if diagonal else {}
         sinks = () if form.sinks is None else (op.Constant(value=form.sinks),)
         extended = bool(form.cap) or form.sinks is not None
         if form.mask.kind == "none" or (causal and not extended):
@@ -215,8 +215,8 @@ class ScaledDotProduct(RewriteRuleClassBase):
         limits, left = {}, None
         if form.mask_value is not None and form.mask.kind == "any" and (apart.conditions or apart.added):
             within = apart.by_position(form.mask_value, self._index_values)
-            limits = _limits(within) if diagonal else {}
-            if limits or (within.kind == "none" and self._is_shared(apart, form.mask_value)):
+            limits = within.limits() if diagonal else {}
+            if limits or (within.kind == "none" and apart.are_shared(form.mask_value, self._index_values)):
                 left = apart.left(op, q.dtype)
         if left is not None and not limits:
             mask, left, dtype = left, None, q.dtype
@@ -244,14 +244,6 @@ class ScaledDotProduct(RewriteRuleClassBase):
         return parts.of_condition(
             shown if masking == "shown" else hidden, masking == "hidden", number, self._index_values
         )
-
-    def _is_shared(self, apart: Parts, mask: ir.Value | None) -> bool:
-        """Whether all queries have the same conditions, and nothing is added, where a mask may differ between them."""
-        dims = [self._index_values.dims(v) for v in (mask, *(c.value for c in apart.conditions))]
-        if apart.added or any(d is None for d in dims):
-            return False
-        of_mask, *rest = ((1, *d)[-2] for d in dims if d is not None)
-        return of_mask != 1 and all(d == 1 for d in rest)
 
     def _is_diagonal(self, form: _Form) -> bool:
         """Whether queries and keys are the same tokens, so that every query stands at a key of its own.
@@ -315,28 +307,9 @@ def _scalar_of(value: float, dtype: ir.DataType) -> ir.TensorProtocol:
     return ir.tensor(np.array(value).astype(dtype.numpy()), dtype=dtype)
 
 
-def _window(mask: Mask) -> dict[str, int]:
-    """How many keys in front of its own a query of local attention sees, and behind it; without what is not limited."""
-    if mask.kind != "local":
-        return {}
-    limits = {"before": mask.before} | ({} if mask.offset is None else {"after": mask.offset})
-    return {k: v for k, v in limits.items() if isinstance(v, int)} if _is_window(*limits.values()) else {}
-
-
-def _limits(mask: Mask) -> dict[str, int]:
-    """The same of what a mask shows by position beside other conditions, where causal is a window without beginning."""
-    if mask.kind == "causal":
-        return {"after": mask.offset} if isinstance(mask.offset, int) and mask.offset >= 0 else {}
-    return _window(mask)
-
-
 def _behind(sinks: tuple[ir.Value, ...], left: ir.Value | None) -> tuple[ir.Value | None, ...]:
     """The inputs of Sdpa behind the mask."""
     return sinks if left is None else (*(sinks or (None,)), left)
-
-
-def _is_window(*limits: object) -> bool:
-    return all(isinstance(n, int) and n >= 0 for n in limits)
 
 
 def _cap(match: Mapping[str, Any]) -> float | None:
@@ -428,7 +401,7 @@ def _scalar(value: ir.Value | None) -> float | None:
 
 def _shows_some_key(mask: Mask) -> bool:
     """Whether the mask is known to show every query at least one key."""
-    return mask.kind == "none" or (mask.kind == "causal" and _is_window(mask.offset))
+    return mask.kind == "none" or (mask.kind == "causal" and bool(mask.limits()))
 
 
 RULES = (RuleSet(lambda scope: [Rooted("MatMul", ScaledDotProduct.rule(scope.index_values))]),)

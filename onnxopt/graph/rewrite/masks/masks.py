@@ -34,6 +34,23 @@ class Mask:
     finite: bool = True
     before: Dim = 0
 
+    def window(self) -> dict[str, int]:
+        """How many keys in front of its own a query of local attention sees, and behind it, as far as that is limited.
+
+        Empty for other masks, and where a limit is not known.
+        """
+        if self.kind != "local":
+            return {}
+        limits = {"before": self.before} | ({} if self.offset is None else {"after": self.offset})
+        known = {k: v for k, v in limits.items() if isinstance(v, int) and v >= 0}
+        return known if len(known) == len(limits) else {}
+
+    def limits(self) -> dict[str, int]:
+        """The same, where a causal mask is a window without beginning."""
+        if self.kind == "causal":
+            return {"after": self.offset} if isinstance(self.offset, int) and self.offset >= 0 else {}
+        return self.window()
+
 
 NONE = Mask("none")
 

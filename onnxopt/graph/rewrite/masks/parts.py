@@ -44,6 +44,14 @@ class Parts:
         """What is shown by position. mask: that was taken apart."""
         return shown_by(self.shown, bool(np.isfinite(self.low)), mask, known)
 
+    def are_shared(self, mask: ir.Value, known: IndexValues) -> bool:
+        """Whether nothing but conditions is left, which all queries share, though the mask may differ between them."""
+        dims = [known.dims(v) for v in (mask, *(c.value for c in self.conditions))]
+        if self.added or any(d is None for d in dims):
+            return False
+        of_mask, *rest = ((1, *d)[-2] for d in dims if d is not None)
+        return of_mask != 1 and all(d == 1 for d in rest)
+
     def left(self, op, dtype: ir.DataType) -> ir.Value | None:
         """The mask without what is shown by position, None where nothing is left. dtype: of the scores."""
         shown = None
