@@ -1,8 +1,8 @@
 // Rows of local attention whose every key a bias hides, as those of padding behind a sequence.
 //
-// The bias and the window come from one mask, which shows such a row no key: its weights are the same for all keys, also
-// for those outside of the window, which were not visited. So the row becomes the mean of all values. The warps of the
-// block share the sum.
+// The bias and the window come from one mask, which shows such a row no key: its weights are the same for all keys,
+// also for those outside of the window, which were not visited. So the row becomes the mean of all values. The warps of
+// the block share the sum.
 #pragma once
 
 #include "device/scalar.cuh"

@@ -38,7 +38,7 @@ struct FlashHopperAttention {
 
   static constexpr int kThreads = 128 * Tile::kGroups;  // of warpgroups
 
-  struct Threads {  // as of FlashHiddenRows; a copier has ended
+  struct Threads {                                              // as of FlashHiddenRows; a copier has ended
     static constexpr unsigned kNumber = 1 + 2 * Tile::kGroups;  // behind the other numbered barriers
     __device__ static bool any(bool of_thread) { return any_of_warps<kThreads>(kNumber, of_thread); }
     __device__ static void wait() { wait_for_warps<kThreads>(kNumber); }
