@@ -4,6 +4,7 @@
                                             or Where(IsNaN(P), 0, P)
     scores = MatMul(q, k^T), with a constant factor on q, on k^T or on the product, and one of
         Add(scores, mask)    Add(Add(scores, mask), more)    Where(shown, scores, low)    Where(hidden, low, scores)
+        Add(Where(shown, scores, low), mask)
 
 The scores may be capped before they are masked, and may get a sink, which is a score for no key, behind them:
 
@@ -33,6 +34,15 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase,
 
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite import padded_heads
+from onnxopt.graph.rewrite.attention_operands import (
+    Obstacle,
+    casts_round,
+    operand_and_factor,
+    scalar,
+    scale_of,
+    shapes_disagree,
+    without_casts,
+)
 from onnxopt.graph.rewrite.masks import masks, parts
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.masks.masks import Mask
@@ -40,25 +50,12 @@ from onnxopt.graph.rewrite.masks.parts import Parts
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 from onnxopt.graph.shapes.dims import broadcasts_exactly, simplest
-from onnxopt.graph.shapes.value_dims import dims_of, same
+from onnxopt.graph.shapes.value_dims import dims_of
 
-_ROUNDING = {ir.DataType.FLOAT: 2.0**-23, ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
 _LEAST = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
 _REDUCE_MAX_WITH_AXES_INPUT = 18  # opset
 _HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
 _MOST_SINKS = 1 << 22  # elements, where they were expanded to all queries
-_FACTORS = (
-    ("q_factor", "q_scaling"), ("k_factor", "k_scaling"), ("factor", "scaling"), ("cap_factor", "cap_scaling"),
-)  # fmt: skip
-_WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Obstacle:
-    """Why a match is no attention, and the value that is in the way."""
-
-    reason: str
-    value: ir.Value | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +64,7 @@ class _Form:
 
     q (B, N, S, H), k_transposed (B, N, H, T), v (B, N, T, V): without the constant factors on them, whose product is
     scale. mask: what mask_value is known to show. guards_rows: whether rows that the mask hides with -inf become zeros.
-    cap: of scores, 0 without one. sinks: of each head.
+    cap: of scores, 0 without one. sinks: of each head. keys: k itself, where k_transposed is a Cast of it.
     """
 
     q: ir.Value
@@ -79,6 +76,7 @@ class _Form:
     guards_rows: bool
     cap: float = 0.0
     sinks: ir.TensorProtocol | None = None
+    keys: ir.Value | None = None
 
 
 class ScaledDotProduct(RewriteRuleClassBase):
@@ -102,10 +100,12 @@ class ScaledDotProduct(RewriteRuleClassBase):
         scores = pattern.OrValue([op.Cast(scores, _outputs=["scores_cast"]), scores])
         once = [op.Add(scores, mask), op.Add(mask, scores)]
         twice = [made for added in once for made in (op.Add(added, more), op.Add(more, added))]
+        kept = op.Where(shown, scores, low)
+        both = [op.Add(kept, mask), op.Add(mask, kept)]
         masked = pattern.OrValue(
-            [*once, *twice, op.Where(shown, scores, low), op.Where(hidden, low, scores), scores],
+            [*once, *twice, *both, kept, op.Where(hidden, low, scores), scores],
             tag_var="masking",
-            tag_values=["add"] * 2 + ["twice"] * 4 + ["shown", "hidden", "none"],
+            tag_values=["add"] * 2 + ["twice"] * 4 + ["both"] * 2 + ["shown", "hidden", "none"],
         )
         masked = pattern.OrValue([op.Cast(masked, _outputs=["masked_cast"]), masked])
         sunk = op.Concat(masked, sinks, axis=-1)
@@ -123,7 +123,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
     def check(self, context: MatchContext, **match):
         result = MatchResult()
         form = self._form(**match)
-        if isinstance(form, _Obstacle):
+        if isinstance(form, Obstacle):
             return result.fail(form.reason, form.value)
         if form.guards_rows and context.model.opset_imports.get("", 0) < _REDUCE_MAX_WITH_AXES_INPUT:
             return result.fail(
@@ -139,44 +139,46 @@ class ScaledDotProduct(RewriteRuleClassBase):
 
     def _form(
         self, q, k_transposed, v, mask, more, shown, hidden, low, zero, masking, guarded, capped, sunk, is_cut, **match
-    ) -> _Form | _Obstacle:
+    ) -> _Form | Obstacle:
         """The attention that was matched, or why it is none. `check` and `rewrite` both ask: a match holds no more."""
-        q, match["q_factor"] = _operand_and_factor(q, match["q_factor"])
-        k_transposed, match["k_factor"] = _operand_and_factor(k_transposed, match["k_factor"])
+        q, match["q_factor"] = operand_and_factor(q, match["q_factor"])
+        k_transposed, match["k_factor"] = operand_and_factor(k_transposed, match["k_factor"])
         for name, value in (("q", q), ("k", k_transposed), ("v", v)):
             if value.shape is None or len(value.shape) != 4:
-                return _Obstacle(f"{name}, `{value.name}`, is not known to have four dims", value)
-        if reason := _shapes_disagree(q, k_transposed, v) or _casts_round(q, v, match):
-            return _Obstacle(reason)
-        scale = _scale(q, match)
-        if isinstance(scale, _Obstacle):
+                return Obstacle(f"{name}, `{value.name}`, is not known to have four dims", value)
+        q, k_transposed, keys = without_casts(q, k_transposed, v)
+        if reason := shapes_disagree(q, k_transposed, v) or casts_round(q, v, match):
+            return Obstacle(reason)
+        scale = scale_of(q, match)
+        if isinstance(scale, Obstacle):
             return scale
         cap, sinks = (_cap(match) if capped else 0.0), None
         if cap is None:
-            return _Obstacle("the cap of the scores is not a constant number above 0")
+            return Obstacle("the cap of the scores is not a constant number above 0")
         if sunk or is_cut:
             sinks = _sinks(q, match.get("sinks"), match.get("cut"))
             if sinks is None:
-                return _Obstacle("the score behind those of the keys is not one constant of each head, or is kept")
-        mask_value = {"add": mask, "twice": mask, "shown": shown, "hidden": hidden, "none": None}[masking]
-        if masking in ("shown", "hidden"):
-            number = _scalar(low)
+                return Obstacle("the score behind those of the keys is not one constant of each head, or is kept")
+        mask_value = {"shown": shown, "both": shown, "hidden": hidden, "none": None}.get(masking, mask)
+        if masking in ("shown", "both", "hidden"):
+            number = scalar(low)
             if number is None:
-                return _Obstacle(f"Where sets hidden scores to `{low.name}`, which is no constant of one element", low)
+                return Obstacle(f"Where sets hidden scores to `{low.name}`, which is no constant of one element", low)
             if number > _HIDING:
-                return _Obstacle(f"Where sets hidden scores to {number:g}, which does not hide them", low)
-        for value in (mask_value, more if masking == "twice" else None):
+                return Obstacle(f"Where sets hidden scores to {number:g}, which does not hide them", low)
+        more = mask if masking == "both" else more
+        for value in (mask_value, more if masking in ("twice", "both") else None):
             if value is not None and not self._broadcasts(value, q, k_transposed):
-                return _Obstacle(f"the mask `{value.name}` is not known to broadcast to the scores", value)
+                return Obstacle(f"the mask `{value.name}` is not known to broadcast to the scores", value)
         shows = self._what_shows(masking, mask_value, low)
-        if masking == "twice":
+        if masking in ("twice", "both"):
             shows = Mask("any", finite=shows.finite and masks.additive(more, self._index_values).finite)
-        if guarded and _scalar(zero) != 0:
-            return _Obstacle("the guard against NaN sets NaNs to a value other than 0", zero)
+        if guarded and scalar(zero) != 0:
+            return Obstacle("the guard against NaN sets NaNs to a value other than 0", zero)
         guards_rows = guarded and not shows.finite and not _shows_some_key(shows)
         if guards_rows and sinks is not None:
-            return _Obstacle("rows that see a sink alone are guarded against NaN")
-        return _Form(q, k_transposed, v, scale * (cap or 1.0), shows, mask_value, guards_rows, cap, sinks)
+            return Obstacle("rows that see a sink alone are guarded against NaN")
+        return _Form(q, k_transposed, v, scale * (cap or 1.0), shows, mask_value, guards_rows, cap, sinks, keys)
 
     def _broadcasts(self, mask: ir.Value, q: ir.Value, k_transposed: ir.Value) -> bool:
         dims, rows, keys = (self._index_values.dims(value) for value in (mask, q, k_transposed))
@@ -191,8 +193,8 @@ class ScaledDotProduct(RewriteRuleClassBase):
             return masks.NONE
         if masking in ("add", "twice"):
             return masks.additive(value, self._index_values)
-        mask = masks.boolean(value, self._index_values, shows=masking == "shown")
-        number = _scalar(low)
+        mask = masks.boolean(value, self._index_values, shows=masking != "hidden")
+        number = scalar(low)
         return Mask(mask.kind, mask.offset, number is not None and math.isfinite(number))
 
     def rewrite(self, op, mask, more, shown, hidden, low, masking, **match):
@@ -202,7 +204,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         assert q.dtype is not None
         diagonal = self._is_diagonal(form)
         causal = diagonal and form.mask.kind == "causal" and form.mask.offset == 0
-        keys = op.Transpose(form.k_transposed, perm=[0, 1, 3, 2])
+        keys = form.keys if form.keys is not None else op.Transpose(form.k_transposed, perm=[0, 1, 3, 2])
         attributes = {"scale": form.scale, "causal": int(causal), "_domain": DOMAIN}
         attributes |= {"cap": form.cap} if form.cap else {}
         attributes |= form.mask.window() if diagonal else {}
@@ -225,7 +227,8 @@ class ScaledDotProduct(RewriteRuleClassBase):
         elif masking != "add":
             array = np.array(0, dtype=low.dtype.numpy())
             nothing = op.Constant(value=ir.tensor(array, dtype=low.dtype))
-            mask = op.Where(shown, nothing, low) if masking == "shown" else op.Where(hidden, low, nothing)
+            of_where = op.Where(hidden, low, nothing) if masking == "hidden" else op.Where(shown, nothing, low)
+            mask = _sum(op, of_where, mask, form.mask.finite) if masking == "both" else of_where
         if dtype is not None and dtype != q.dtype:
             mask = _narrowed(op, mask, q.dtype)
         attributes |= limits
@@ -240,10 +243,9 @@ class ScaledDotProduct(RewriteRuleClassBase):
     def _taken_apart(self, masking: str, mask, more, shown, hidden, low) -> Parts:
         if masking in ("add", "twice"):
             return parts.of([mask, more] if masking == "twice" else [mask], self._index_values)
-        number = _scalar(low) or 0.0
-        return parts.of_condition(
-            shown if masking == "shown" else hidden, masking == "hidden", number, self._index_values
-        )
+        number, hides = scalar(low) or 0.0, masking == "hidden"
+        found = parts.of_condition(hidden if hides else shown, hides, number, self._index_values)
+        return parts.of([mask], self._index_values, found) if masking == "both" else found
 
     def _is_diagonal(self, form: _Form) -> bool:
         """Whether queries and keys are the same tokens, so that every query stands at a key of its own.
@@ -281,13 +283,6 @@ def _factored(op, x, factor, name: str):
     )
 
 
-def _operand_and_factor(operand: ir.Value, factor: ir.Value | None) -> tuple[ir.Value, ir.Value | None]:
-    """Operand and factor of a Mul in this order: the matcher binds them in the order in which they stand."""
-    if factor is not None and _scalar(factor) is None and _scalar(operand) is not None:
-        return factor, operand
-    return operand, factor
-
-
 def _sum(op, mask, more, finite: bool):
     """Of two masks. It stays finite where both are: two that hide a key together are less than float16 has."""
     added = op.Add(mask, more)
@@ -317,7 +312,7 @@ def _cap(match: Mapping[str, Any]) -> float | None:
 
     A factor f of the operand of Tanh makes that of x cap times f.
     """
-    cap = _scalar(match["cap"])
+    cap = scalar(match["cap"])
     return cap if cap is not None and math.isfinite(cap) and cap > 0 else None
 
 
@@ -341,62 +336,6 @@ def _sinks(q: ir.Value, sinks: ir.Value | None, cut: ir.Value | None) -> ir.Tens
 
 def _ints_of(value: ir.Value | None) -> list[int] | None:
     return None if value is None or value.const_value is None else value.const_value.numpy().ravel().tolist()
-
-
-def _shapes_disagree(q: ir.Value, k_transposed: ir.Value, v: ir.Value) -> str:
-    a, b, c = dims_of(q), dims_of(k_transposed), dims_of(v)
-    if not all(isinstance(d, int) for d in (a[1], a[3], b[1], b[2], c[1], c[3])):
-        return "the number of heads, or their size, is not known"
-    if a[3] != b[2]:
-        return f"the heads of q have {a[3]} elements, those of k {b[2]}"
-    if b[1] != c[1] or b[1] not in (a[1], 1):
-        return f"q has {a[1]} heads, k has {b[1]} and v has {c[1]}"
-    if not (same(a[0], b[0]) and same(b[0], c[0])):
-        return f"the batch sizes of q, k and v are not known to be equal: {a[0]}, {b[0]}, {c[0]}"
-    if not same(b[3], c[2]):
-        return f"the lengths of k and v are not known to be equal: {b[3]}, {c[2]}"
-    if a[1] == 0 or a[3] == 0:
-        return "q has no heads, or heads of no elements"
-    if c[3] == 0:
-        return "v has heads of no elements"
-    return ""
-
-
-def _casts_round(q: ir.Value, v: ir.Value, match: Mapping[str, Any]) -> str:
-    """Why a Cast between the two products loses precision, or ""."""
-    if q.dtype != v.dtype or q.dtype not in _ROUNDING:
-        return f"q is {q.dtype} and v is {v.dtype}; attention kernels take one dtype of FLOAT, FLOAT16 and BFLOAT16"
-    for name in ("scores_cast", "masked_cast"):
-        value = match.get(name)
-        if value is not None and value.dtype not in (*_WIDE, q.dtype):
-            return f"Cast gives the scores `{value.name}` {value.dtype}, which is narrower than the {q.dtype} of q"
-    value = match.get("weights_cast")
-    if value is not None and value.dtype not in (v.dtype, *_WIDE):
-        return f"Cast gives the weights `{value.name}` {value.dtype}, v is {v.dtype}"
-    return ""
-
-
-def _scale(q: ir.Value, match: Mapping[str, Any]) -> float | _Obstacle:
-    """The product of all factors, or why it is not known."""
-    scale = 1.0
-    for factor, operation in _FACTORS:
-        if match.get(operation, "none") == "none":
-            continue
-        value = match[factor]
-        number = _scalar(value)
-        if number is None:
-            return _Obstacle(f"the factor `{value.name}` is not a constant of one element", value)
-        if number == 0 or not math.isfinite(number):
-            return _Obstacle(f"the factor `{value.name}` is {number}", value)
-        scale = scale * number if match[operation] == "mul" else scale / number
-    usual = 1 / math.sqrt(int(dims_of(q)[3]))  # type: ignore[arg-type]
-    rounding = _ROUNDING[q.dtype] if q.dtype is not None else 0.0
-    return usual if abs(scale - usual) <= 2 * rounding * usual else scale
-
-
-def _scalar(value: ir.Value | None) -> float | None:
-    tensor = value.const_value if value is not None else None
-    return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
 
 
 def _shows_some_key(mask: Mask) -> bool:

@@ -69,9 +69,9 @@ class Parts:
         return result
 
 
-def of(masks: Sequence[ir.Value], known: IndexValues) -> Parts:
-    """The parts of masks that are all added to the scores."""
-    parts = Parts()
+def of(masks: Sequence[ir.Value], known: IndexValues, parts: Parts | None = None) -> Parts:
+    """The parts of masks that are all added to the scores, added to other ones where there are some."""
+    parts = parts or Parts()
     for mask in masks:
         _of_mask(mask, parts, known)
     return parts
