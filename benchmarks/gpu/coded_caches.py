@@ -9,14 +9,13 @@ come from memory. Each launch shape is timed.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import pathlib
 import sys
 from typing import Any
 
 from benchmarks.gpu.products import Launches
-from benchmarks.gpu.token_attention import _JOINING, _MOST_SPLITS, _ROTATED, _Params, shared_bytes
+from benchmarks.gpu.token_attention import _MOST_SPLITS, _ROTATED, Params, Scales, shared_bytes
 from benchmarks.support.arguments import Rows, main_over_rows
 
 CACHES = ("float16", "int8", "float8e4m3fn")
@@ -26,17 +25,6 @@ _SCALE = 0.02
 # Threads, stages (0: without tensor cores), blocks a multiprocessor that share the tokens.
 SHAPES = {"float16": ((256, 0, 2), (128, 3, 1)), "int8": ((256, 0, 2), (256, 3, 1))}
 SHAPES["float8e4m3fn"] = SHAPES["int8"]
-
-
-class _Scales(ctypes.Structure):  # CacheScales of cache_codes_abi.h
-    _fields_ = (
-        *((n, ctypes.c_void_p) for n in ("k", "v")),
-        *((n, ctypes.c_uint) for n in ("k_head", "k_element", "v_head", "v_element", "by_reciprocal")),
-    )
-
-
-class _ParamsOfCodes(ctypes.Structure):  # TokenAttentionOfCodesParams
-    _fields_ = (("base", _Params), ("scales", _Scales))
 
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
@@ -103,23 +91,22 @@ def _one(
     least = -(-(past + 1) // min(max(shape[2] * _multiprocessors() // (batch * GROUPS), 1), _MOST_SPLITS))
     tokens = max(-(-least // 32), 1) * 32
     splits = -(-(past + 1) // tokens)
+    ended = torch.zeros(batch * GROUPS, dtype=torch.int32, device="cuda")
     parts = torch.empty(batch * GROUPS * heads * splits * (WIDTH + 2), device="cuda")
     stream, row, name = torch.cuda.Stream(), packed.stride(0), f"{cache}_h{heads}"
 
     def once(held: Any, present: Any) -> None:
         at = packed.data_ptr()
-        base = _Params(
+        params = Params(
             at, at + GROUPS * heads * WIDTH * 2, at + GROUPS * (heads + 1) * WIDTH * 2,
             held[0].data_ptr(), held[1].data_ptr(), present[0].data_ptr(), present[1].data_ptr(),
             output.data_ptr(), parts.data_ptr(), row, row, row, GROUPS, past, splits, tokens, WIDTH**-0.5,
+            Scales(scales.data_ptr(), scales.data_ptr(), 0, 0, 0, 0, 0), ended.data_ptr(),
         )  # fmt: skip
-        of_codes = _ParamsOfCodes(base, _Scales(scales.data_ptr(), scales.data_ptr(), 0, 0, 0, 0, 0))
-        params = base if cache == "float16" else of_codes
         threads, stages, _ = shape
         shared = _shared(cache, heads, threads, stages)
         attend = f"{name}_attend_t{threads}s{stages}"
         ours.launch(attend, batch * GROUPS * splits, threads, params, stream.cuda_stream, shared)
-        ours.launch(f"{name}_join", batch * GROUPS * heads, _JOINING, base, stream.cuda_stream)
 
     runs = [functools.partial(once, held, present) for held, present in zip(caches, presents, strict=True)]
     microseconds = microseconds_in_graph(runs, stream, at_least=16, replays=8)

@@ -19,7 +19,7 @@ import sys
 from typing import Any, NamedTuple
 
 from benchmarks.gpu.products import Launches
-from benchmarks.gpu.token_attention import _JOINING, shared_bytes
+from benchmarks.gpu.token_attention import Scales, shared_bytes
 from benchmarks.support.arguments import Rows, main_over_rows
 
 
@@ -70,10 +70,8 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
         if in_place and (dtype, width) != FORMS[0]:
             continue
         name = _name(dtype, width, rows, shape, in_place)
-        attend = f"attend_masked<{form}, {threads}, {stages}, {str(in_place).lower()}>"
-        calls = {"attend": (attend, threads), "join": (f"join_masked<{form}, {_JOINING}>", _JOINING)}
-        for step, (call, bounds) in calls.items():
-            lines += _entry(f"{name}_{step}", call, f"{bounds}")
+        call = f"attend_masked<{form}, {threads}, {stages}, {str(in_place).lower()}>"
+        lines += _entry(f"{name}_attend", call, f"{threads}")
     compiled = nvrtc.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
     (folder / "masked_attention.fatbin").write_bytes(compiled.fatbin)
     for symbol, usage in compiled.usage[arch].items():
@@ -104,8 +102,8 @@ class _Params(ctypes.Structure):  # MaskedAttentionParams of masked_attention_ab
             (n, ctypes.c_uint)
             for n in ("tokens", "heads", "groups", "past", "keys", "chunks", "splits", "split_tokens")
         ),
-        ("scale", ctypes.c_float),
-    )
+        ("scale", ctypes.c_float), ("scales", Scales), ("ended", ctypes.c_void_p),
+    )  # fmt: skip
 
 
 def measure(ours: Launches, case: Case) -> dict[str, Any]:
@@ -141,21 +139,22 @@ def measure(ours: Launches, case: Case) -> dict[str, Any]:
         least = -(-keys // min(max(blocks * multiprocessors // others, 1), _MOST_SPLITS))
         each = max(-(-least // _LEAST_KEYS), 1) * _LEAST_KEYS
         splits = -(-keys // each)
+        ended = torch.zeros(others, dtype=torch.int32, device="cuda")
         parts = torch.empty(others * rows * splits * (width + 2), device="cuda")
         entry, threads = _name(dtype, width, rows, shape, in_place), shape[0]
         shared = shared_bytes(rows, width, shape, masked=True)
 
         def once(cache: Any, present: Any, entry: str = entry, each: int = each, splits: int = splits,
                  parts: Any = parts, threads: int = threads, chunks: int = chunks,
-                 rows: int = rows, shared: int = shared) -> None:  # fmt: skip
+                 ended: Any = ended, shared: int = shared) -> None:  # fmt: skip
             params = _Params(
                 q.data_ptr(), fresh[0].data_ptr(), fresh[1].data_ptr(), cache[0].data_ptr(), cache[1].data_ptr(),
                 mask.data_ptr(), slots.data_ptr(), present[0].data_ptr(), present[1].data_ptr(), output.data_ptr(),
                 parts.data_ptr(), 0, 0, keys, tokens, heads, groups, past, keys, chunks, splits, each, width**-0.5,
+                Scales(), ended.data_ptr(),
             )  # fmt: skip
             blocks_of_all = batch * groups * chunks * splits
             ours.launch(f"{entry}_attend", blocks_of_all, threads, params, stream.cuda_stream, shared)
-            ours.launch(f"{entry}_join", batch * groups * chunks * rows, _JOINING, params, stream.cuda_stream)
 
         runs = [lambda c=c, p=p, f=once: f(c, p) for c, p in zip(caches, presents, strict=True)]
         if not in_place:

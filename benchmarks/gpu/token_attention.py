@@ -32,7 +32,6 @@ CASES = (
 FEW, CHOSEN = (256, 0, 2), (128, 3, 1)
 _LONG, _FEW_ROWS = 12 << 20, 2
 BLOCKS = (1, 2, 4)  # a multiprocessor, over which the tokens are spread
-_JOINING = 512  # threads of a block that joins
 _ROTATED = 150e6
 _MOST_SPLITS = 256  # kMaxSplits of token_attention_abi.h
 
@@ -72,14 +71,21 @@ def shared_bytes(rows: int, width: int, shape: tuple[int, int], masked: bool = F
     return 16 * pitch + threads // 32 * max(stages * (32 * pitch + masks), 16 * (width + 2) * 4)
 
 
-class _Params(ctypes.Structure):  # TokenAttentionParams of token_attention_abi.h
+class Scales(ctypes.Structure):  # CacheScales of cache_codes_abi.h
+    _fields_ = (
+        *((n, ctypes.c_void_p) for n in ("k", "v")),
+        *((n, ctypes.c_uint) for n in ("k_head", "k_element", "v_head", "v_element", "by_reciprocal")),
+    )
+
+
+class Params(ctypes.Structure):  # TokenAttentionParams of token_attention_abi.h
     _fields_ = (
         *((n, ctypes.c_void_p) for n in ("q", "k", "v", "past_k", "past_v")),
         *((n, ctypes.c_void_p) for n in ("present_k", "present_v", "output", "parts")),
         *((n, ctypes.c_ulonglong) for n in ("q_stride", "k_stride", "v_stride")),
         *((n, ctypes.c_uint) for n in ("groups", "past", "splits", "split_tokens")),
-        ("scale", ctypes.c_float),
-    )
+        ("scale", ctypes.c_float), ("scales", Scales), ("ended", ctypes.c_void_p),
+    )  # fmt: skip
 
 
 def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int, past: int) -> dict[str, Any]:
@@ -102,6 +108,7 @@ def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int,
     expected = torch.einsum("bght,bgtw->bghw", (scores / width**0.5).softmax(-1), wanted[1].double())
     stream, row = torch.cuda.Stream(), packed.stride(0)
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+    ended = torch.zeros(batch * groups, dtype=torch.int32, device="cuda")
     times, size = {}, packed.element_size()
     for shape, blocks in itertools.product(SHAPES, BLOCKS):
         least = -(-(past + 1) // min(max(blocks * multiprocessors // (batch * groups), 1), _MOST_SPLITS))
@@ -114,13 +121,13 @@ def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int,
         def once(cache: Any, present: Any, entry: str = entry, tokens: int = tokens, splits: int = splits,
                  parts: Any = parts, threads: int = threads, shared: int = shared) -> None:  # fmt: skip
             at = packed.data_ptr()
-            params = _Params(
+            params = Params(
                 at, at + groups * heads * width * size, at + groups * (heads + 1) * width * size,
                 cache[0].data_ptr(), cache[1].data_ptr(), present[0].data_ptr(), present[1].data_ptr(),
                 output.data_ptr(), parts.data_ptr(), row, row, row, groups, past, splits, tokens, width**-0.5,
+                Scales(), ended.data_ptr(),
             )  # fmt: skip
             ours.launch(entry, batch * groups * splits, threads, params, stream.cuda_stream, shared)
-            ours.launch(f"{_name(form)}_join", batch * groups * heads, _JOINING, params, stream.cuda_stream)
 
         runs = [lambda c=c, p=p, f=once: f(c, p) for c, p in zip(caches, presents, strict=True)]
         presents[-1].fill_(float("nan"))

@@ -13,6 +13,11 @@
 //   writes(token), present_key(at), present_value(at)    whether the block stores them, and where
 //   mask_row(row)         where it is masked: what is added to the row's scores, as mask_of (key_masks.cuh) has it, by
 //   keys
+//   same_mask()           where it is masked: whether all rows have one row of it
+//   splits(), split()     how many blocks share the keys of its rows, and which of them it is
+//   parts(), part_step()  where the first of them puts what it found, and how many numbers further on the next one does
+//   ended()               counts them; null where another launch joins what they found
+//   output(row)           where the result of a row goes; null for a row that is not there
 #pragma once
 
 #include "device/dtypes.cuh"
@@ -20,5 +25,11 @@
 namespace onnxopt {
 
 constexpr float kNoScore = -1e30f;  // below any score: its weight beside one is 0, and beside itself not NaN
+
+// Where a block puts what it finds for a row: sums of weighted values, then the largest score and the sum of weights.
+template <int kWidth, typename Cache>
+__device__ inline float* part_of(const Cache& cache, unsigned row) {
+  return cache.parts() + static_cast<uint64_t>(cache.split()) * cache.part_step() + row * (kWidth + 2);
+}
 
 }  // namespace onnxopt

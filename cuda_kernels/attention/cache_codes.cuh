@@ -5,7 +5,6 @@
 // them.
 #pragma once
 
-#include "attention/cache_codes_abi.h"
 #include "attention/masked_attention.cuh"
 #include "device/narrow_float8.cuh"
 
@@ -207,33 +206,29 @@ struct CodedTiles {
 // kParts: in which the keys under way become floats, so that few are, where no tensor cores multiply them in tiles.
 template <typename T, typename C, typename S, int kParts, int kWidth, int kHeads, int kUnroll, int kThreads,
           int kStages>
-__device__ inline void attend_to_codes(const TokenAttentionOfCodesParams& params) {
+__device__ inline void attend_to_codes(const TokenAttentionParams& params) {
   let_next_begin();
   wait_for_previous();
   const TokenCache<T, kWidth, kHeads, C> cache(params);
   if constexpr (kStages > 0 && has_products<T>()) {
-    CacheTiles<T, kWidth, kHeads, kThreads, kStages, false, CodedTiles<T, C, S, kWidth>>::attend(cache, params.scales,
-                                                                                                 params.parts);
+    CacheTiles<T, kWidth, kHeads, kThreads, kStages, false, CodedTiles<T, C, S, kWidth>>::attend(cache, params.scales);
   } else {
-    CacheLanes<T, kWidth, kHeads, kThreads, false, CodedCache<T, C, S>, kUnroll, kParts>::attend(cache, params.scales,
-                                                                                                 params.parts);
+    CacheLanes<T, kWidth, kHeads, kThreads, false, CodedCache<T, C, S>, kUnroll, kParts>::attend(cache, params.scales);
   }
 }
 
 template <typename T, typename C, typename S, int kParts, int kWidth, int kRows, int kUnroll, int kThreads, int kStages,
           bool kSlots>
-__device__ inline void attend_masked_to_codes(const MaskedAttentionOfCodesParams& params) {
+__device__ inline void attend_masked_to_codes(const MaskedAttentionParams& params) {
   let_next_begin();
   wait_for_previous();
   __shared__ int slots[kMostNew];
   place_slots<kSlots>(params, slots);
   const MaskedCache<T, kWidth, kRows, kSlots, C> cache(params, slots);
   if constexpr (kStages > 0 && has_products<T>()) {
-    CacheTiles<T, kWidth, kRows, kThreads, kStages, true, CodedTiles<T, C, S, kWidth>>::attend(cache, params.scales,
-                                                                                               params.parts);
+    CacheTiles<T, kWidth, kRows, kThreads, kStages, true, CodedTiles<T, C, S, kWidth>>::attend(cache, params.scales);
   } else {
-    CacheLanes<T, kWidth, kRows, kThreads, true, CodedCache<T, C, S>, kUnroll, kParts>::attend(cache, params.scales,
-                                                                                               params.parts);
+    CacheLanes<T, kWidth, kRows, kThreads, true, CodedCache<T, C, S>, kUnroll, kParts>::attend(cache, params.scales);
   }
 }
 

@@ -1,8 +1,5 @@
-// What the host hands to attention behind a cache of 8-bit codes: plain data for NVRTC and g++.
+// What the host hands to attention about a cache of 8-bit codes: plain data for NVRTC and g++.
 #pragma once
-
-#include "attention/masked_attention_abi.h"
-#include "attention/token_attention_abi.h"
 
 namespace onnxopt {
 
@@ -16,14 +13,6 @@ struct CacheScales {
   unsigned int v_head;
   unsigned int v_element;
   unsigned int by_reciprocal;
-};
-
-struct TokenAttentionOfCodesParams : TokenAttentionParams {
-  CacheScales scales;
-};
-
-struct MaskedAttentionOfCodesParams : MaskedAttentionParams {
-  CacheScales scales;
 };
 
 }  // namespace onnxopt

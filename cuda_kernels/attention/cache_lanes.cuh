@@ -7,6 +7,7 @@
 #pragma once
 
 #include "attention/cache.cuh"
+#include "attention/found.cuh"
 #include "attention/key_masks.cuh"
 #include "device/dtypes.cuh"
 #include "device/dynamic_shared.cuh"
@@ -116,10 +117,12 @@ struct CacheLanes {
   }
 
   template <typename Cache>
-  __device__ static void attend(const Cache& cache, const Scales& scales, float* parts) {
+  __device__ static void attend(const Cache& cache, const Scales& scales) {
 #pragma unroll 1
     for (int base = 0; base < kRows; base += kAtOnce) pass(cache, scales, base);
-    store(parts);
+    __syncthreads();
+    join_warps(cache);
+    join_if_last<T, kWidth, kRows, kThreads>(cache);
   }
 
   // Rows `base` to base + kAtOnce, as far as they are there.
@@ -207,32 +210,30 @@ struct CacheLanes {
     }
   }
 
-  // Joins what the warps of a block found, and writes it to the block's place in `all_parts`.
-  __device__ static void store(float* all_parts) {
+  // Joins what the warps of a block found, two elements of a row a thread.
+  template <typename Cache>
+  __device__ static void join_warps(const Cache& cache) {
     const float* const shared = reinterpret_cast<const float*>(dynamic_shared());
-    __syncthreads();
-    float* const parts = all_parts + static_cast<uint64_t>(blockIdx.x) * kRows * kFound;
-    for (unsigned i = threadIdx.x; i < kRows * kWidth; i += kThreads) {
-      const float* const found = shared + i / kWidth * kFound;
+    for (unsigned i = threadIdx.x; i < kRows * kWidth / 2; i += kThreads) {
+      const unsigned row = i / (kWidth / 2);
+      const unsigned column = i % (kWidth / 2) * 2;
+      const float* const found = shared + row * kFound;
       float top = kNoScore;
       for (int w = 0; w < kWarps; ++w) {
         const float of_warp = found[w * kRows * kFound + kWidth];
         top = of_warp > top ? of_warp : top;
       }
       float sum = 0.0f;
-      float value = 0.0f;
+      Vector<float, 2> value = {};
       for (int w = 0; w < kWarps; ++w) {
         const float* const of_warp = found + w * kRows * kFound;
         const float factor = exp(of_warp[kWidth] - top);
+        const auto x = load_vector<float, 2>(of_warp + column);
         sum += factor * of_warp[kWidth + 1];
-        value += factor * of_warp[i % kWidth];
+        value.at[0] += factor * x.at[0];
+        value.at[1] += factor * x.at[1];
       }
-      float* const part = parts + i / kWidth * kFound;
-      part[i % kWidth] = value;
-      if (i % kWidth == 0) {
-        part[kWidth] = top;
-        part[kWidth + 1] = sum;
-      }
+      put_found<T, kWidth>(cache, row, column, value, top, sum);
     }
   }
 };

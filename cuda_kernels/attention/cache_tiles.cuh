@@ -9,6 +9,7 @@
 #pragma once
 
 #include "attention/cache.cuh"
+#include "attention/found.cuh"
 #include "attention/tile_masks.cuh"
 #include "device/copy_async.cuh"
 #include "device/dynamic_shared.cuh"
@@ -213,7 +214,7 @@ struct CacheTiles {
   }
 
   template <typename Cache>
-  __device__ static void attend(const Cache& cache, const typename Codes::Scales& scales, float* parts) {
+  __device__ static void attend(const Cache& cache, const typename Codes::Scales& scales) {
     const unsigned warp = threadIdx.x / 32;
     constexpr unsigned kStep = 16 * kWarps;
     unsigned char* const mine = of_warp(warp);
@@ -255,51 +256,62 @@ struct CacheTiles {
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     wait_for_groups<0>();
-    store(rows, mine, parts);
+    place(rows);
+    __syncthreads();
+    join_warps(cache);
+    join_if_last<T, kWidth, kRows, kThreads>(cache);
   }
 
-  // Joins what the warps of a block found, and writes it to the block's place in `all_parts`.
-  __device__ static void store(const typename Softmax::Rows& rows, unsigned char* mine, float* all_parts) {
+  // Where a warp puts what it found for a row.
+  __device__ static float* found_of(unsigned warp, unsigned row) {
+    return reinterpret_cast<float*>(of_warp(warp)) + row * kFound;
+  }
+
+  __device__ static void place(const typename Softmax::Rows& rows) {
     constexpr float kLn2 = 0.693147181f;
     const unsigned lane = threadIdx.x % 32;
     __syncwarp();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      if (8 * half >= kRows) break;
       float sum = rows.sum[half];
       sum += shuffle_xor(sum, 1);
       sum += shuffle_xor(sum, 2);
-      float* const part = reinterpret_cast<float*>(mine) + (lane / 4 + 8 * half) * kFound;
+      const unsigned row = lane / 4 + 8 * half;
+      if (row >= kRows) continue;
+      float* const found = found_of(threadIdx.x / 32, row);
 #pragma unroll
       for (int j = 0; j < Tile::kTiles; ++j) {
-        part[8 * j + lane % 4 * 2] = rows.y[j][2 * half];
-        part[8 * j + lane % 4 * 2 + 1] = rows.y[j][2 * half + 1];
+        store_vector<float, 2>(found + 8 * j + lane % 4 * 2, {rows.y[j][2 * half], rows.y[j][2 * half + 1]});
       }
-      if (lane % 4 == 0) {
-        part[kWidth] = ::fmaxf(rows.top[half] * kLn2, kNoScore);
-        part[kWidth + 1] = sum;
-      }
+      if (lane % 4 == 0) store_vector<float, 2>(found + kWidth, {::fmaxf(rows.top[half] * kLn2, kNoScore), sum});
     }
-    __syncthreads();
-    float* const parts = all_parts + static_cast<uint64_t>(blockIdx.x) * kRows * kFound;
-    for (unsigned i = threadIdx.x; i < kRows * kWidth; i += kThreads) {
-      const unsigned row = i / kWidth;
-      const unsigned column = i % kWidth;
-      const auto found = [&](int w) { return reinterpret_cast<const float*>(of_warp(w)) + row * kFound; };
+  }
+
+  // Joins what the warps of a block found, two elements of a row a thread.
+  template <typename Cache>
+  __device__ static void join_warps(const Cache& cache) {
+    for (unsigned i = threadIdx.x; i < kRows * kWidth / 2; i += kThreads) {
+      const unsigned row = i / (kWidth / 2);
+      const unsigned column = i % (kWidth / 2) * 2;
+      Vector<float, 2> weights[kWarps];  // the largest score, the sum of weights
       float top = kNoScore;
-      for (int w = 0; w < kWarps; ++w) top = ::fmaxf(top, found(w)[kWidth]);
-      float sum = 0.0f;
-      float value = 0.0f;
+#pragma unroll
       for (int w = 0; w < kWarps; ++w) {
-        const float factor = ptx::exp2((found(w)[kWidth] - top) * kFlashLog2E);
-        sum += factor * found(w)[kWidth + 1];
-        value += factor * found(w)[column];
+        weights[w] = load_vector<float, 2>(found_of(w, row) + kWidth);
+        top = ::fmaxf(top, weights[w].at[0]);
       }
-      float* const part = parts + row * kFound;
-      part[column] = value;
-      if (column == 0) {
-        part[kWidth] = top;
-        part[kWidth + 1] = sum;
+      float sum = 0.0f;
+      Vector<float, 2> value = {};
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        const float factor = ptx::exp2((weights[w].at[0] - top) * kFlashLog2E);
+        const auto x = load_vector<float, 2>(found_of(w, row) + column);
+        sum += factor * weights[w].at[1];
+        value.at[0] += factor * x.at[0];
+        value.at[1] += factor * x.at[1];
       }
+      put_found<T, kWidth>(cache, row, column, value, top, sum);
     }
   }
 };

@@ -3,8 +3,8 @@
 //
 // A row is a head of a new token; the rows of a group share its keys. A block takes a chunk of the rows and a split of
 // the keys, those of the new tokens among them, and goes through these as that of token_attention.cuh does. The blocks
-// of the first chunk write the cache, of which only the new tokens where it is changed in place. A second kernel joins
-// the splits of each row. Which keys a row reads is up to the mask.
+// of the first chunk write the cache, of which only the new tokens where it is changed in place. The splits of a chunk
+// are joined as those of a group are there. Which keys a row reads is up to the mask.
 #pragma once
 
 #include "attention/masked_attention_abi.h"
@@ -65,7 +65,6 @@ struct MaskedCache {
   __device__ MaskedCache(const MaskedAttentionParams& params, const int (&new_slots)[kMostNew])
       : p(params), slots(new_slots), scale(params.scale) {
     chunk = blockIdx.x % p.chunks;
-    const unsigned split = blockIdx.x / p.chunks % p.splits;
     of_all = blockIdx.x / p.chunks / p.splits;
     group = of_all % p.groups;
     const unsigned sequence = of_all / p.groups;
@@ -77,7 +76,7 @@ struct MaskedCache {
     present_k = static_cast<Code*>(p.present_k) + offset(of_all) * p.keys;
     present_v = static_cast<Code*>(p.present_v) + offset(of_all) * p.keys;
     masks = static_cast<const T*>(p.mask) + sequence * p.mask_sequence;
-    begin = split * p.split_tokens;
+    begin = split() * p.split_tokens;
     end = min(begin + p.split_tokens, p.keys);
     in_place = kSlots && p.past_k == p.present_k && p.past_v == p.present_v;
     has_new = end > p.past;
@@ -110,9 +109,22 @@ struct MaskedCache {
   __device__ bool writes(int token) const { return chunk == 0 && (!in_place || token >= 0); }
   __device__ Code* present_key(unsigned at) const { return present_k + offset(at); }
   __device__ Code* present_value(unsigned at) const { return present_v + offset(at); }
+  __device__ bool same_mask() const { return p.mask_head == 0 && (p.mask_token == 0 || p.tokens == 1); }
   __device__ const T* mask_row(int row) const {
     const MaskedRow of = row_of(row);
     return masks + of.head * p.mask_head + of.token * p.mask_token;
+  }
+  __device__ unsigned splits() const { return p.splits; }
+  __device__ unsigned split() const { return blockIdx.x / p.chunks % p.splits; }
+  __device__ unsigned part_step() const { return p.chunks * kRows * (kWidth + 2); }
+  __device__ float* parts() const {
+    return p.parts + static_cast<uint64_t>(of_all) * p.splits * part_step() + chunk * kRows * (kWidth + 2);
+  }
+  __device__ unsigned* ended() const { return p.ended == nullptr ? nullptr : p.ended + of_all * p.chunks + chunk; }
+  __device__ T* output(unsigned of_block) const {
+    const unsigned row = chunk * kRows + of_block;
+    if (row >= p.tokens * p.heads) return nullptr;
+    return static_cast<T*>(p.output) + MaskedRow(p, of_all, row).at(p, of_all, kWidth);
   }
 };
 
@@ -136,9 +148,9 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
   place_slots<kSlots>(params, slots);
   const MaskedCache<T, kWidth, kRows, kSlots> cache(params, slots);
   if constexpr (kStages > 0 && has_products<T>()) {
-    CacheTiles<T, kWidth, kRows, kThreads, kStages, true>::attend(cache, {}, params.parts);
+    CacheTiles<T, kWidth, kRows, kThreads, kStages, true>::attend(cache, {});
   } else {
-    CacheLanes<T, kWidth, kRows, kThreads, true>::attend(cache, {}, params.parts);
+    CacheLanes<T, kWidth, kRows, kThreads, true>::attend(cache, {});
   }
 }
 
@@ -154,8 +166,10 @@ __device__ inline void join_masked(const MaskedAttentionParams& params) {
   const unsigned step = params.chunks * kRows * (kWidth + 2);
   const float* const parts = params.parts + static_cast<uint64_t>(group) * params.splits * step + row * (kWidth + 2);
   T* const output = static_cast<T*>(params.output) + MaskedRow(params, group, row).at(params, group, kWidth);
-  join_parts<kWidth, kThreads>(parts, params.splits, step,
-                               [&](unsigned i, float x) { output[i] = Narrow<T>::from(x); });
+  JoinParts<kWidth, 1, kThreads>{parts, params.splits, step}.join(
+      [&](unsigned, unsigned column, const Vector<float, 2>& x) {
+        store_vector<T, 2>(output + column, {Narrow<T>::from(x.at[0]), Narrow<T>::from(x.at[1])});
+      });
 }
 
 }  // namespace onnxopt

@@ -1,8 +1,8 @@
 // One token's attention to a cache of keys and values, which grows by that token: the cache is read once and written
 // once, by the kernel that computes with it.
 //
-// A block takes some keys of one group of one sequence, all query heads of the group with them. A second kernel joins
-// what the blocks of a group found. Scores, weights and sums are float32.
+// A block takes some keys of one group of one sequence, all query heads of the group with them. The last block of a
+// group joins what they found, or a second kernel, where nothing counts blocks. Scores, weights and sums are float32.
 #pragma once
 
 #include "attention/cache_lanes.cuh"
@@ -16,6 +16,7 @@ namespace onnxopt {
 // A Cache (cache.cuh) of one new token, whose row is a head of the group.
 template <typename T, int kWidth, int kHeads, typename Code = T>
 struct TokenCache {
+  const TokenAttentionParams& p;
   const T* q;
   const Code* past_k;
   const Code* past_v;
@@ -29,9 +30,8 @@ struct TokenCache {
   unsigned end;
   float scale;
 
-  __device__ explicit TokenCache(const TokenAttentionParams& p) : past(p.past), scale(p.scale) {
-    const unsigned split = blockIdx.x % p.splits;
-    const unsigned of_all = blockIdx.x / p.splits;
+  __device__ explicit TokenCache(const TokenAttentionParams& params) : p(params), past(p.past), scale(p.scale) {
+    const unsigned of_all = of_all_groups();
     const unsigned sequence = of_all / p.groups;
     group = of_all % p.groups;
     const uint64_t of_group = static_cast<uint64_t>(group) * kWidth;
@@ -44,7 +44,7 @@ struct TokenCache {
     new_v = static_cast<const T*>(p.v) + sequence * p.v_stride + of_group;
     present_k = static_cast<Code*>(p.present_k) + longer;
     present_v = static_cast<Code*>(p.present_v) + longer;
-    begin = split * p.split_tokens;
+    begin = split() * p.split_tokens;
     end = min(begin + p.split_tokens, past + 1);
   }
 
@@ -59,6 +59,15 @@ struct TokenCache {
   __device__ static bool writes(int /*token*/) { return true; }
   __device__ Code* present_key(unsigned at) const { return present_k + offset(at); }
   __device__ Code* present_value(unsigned at) const { return present_v + offset(at); }
+  __device__ unsigned of_all_groups() const { return blockIdx.x / p.splits; }
+  __device__ unsigned splits() const { return p.splits; }
+  __device__ unsigned split() const { return blockIdx.x % p.splits; }
+  __device__ static unsigned part_step() { return kHeads * (kWidth + 2); }
+  __device__ float* parts() const { return p.parts + static_cast<uint64_t>(of_all_groups()) * p.splits * part_step(); }
+  __device__ unsigned* ended() const { return p.ended == nullptr ? nullptr : p.ended + of_all_groups(); }
+  __device__ T* output(unsigned row) const {
+    return static_cast<T*>(p.output) + offset(of_all_groups() * kHeads + row);
+  }
 };
 
 template <typename T, int kWidth, int kHeads, int kThreads, int kStages>
@@ -67,9 +76,9 @@ __device__ inline void attend(const TokenAttentionParams& params) {
   wait_for_previous();
   const TokenCache<T, kWidth, kHeads> cache(params);
   if constexpr (kStages > 0 && has_products<T>()) {
-    CacheTiles<T, kWidth, kHeads, kThreads, kStages, false>::attend(cache, {}, params.parts);
+    CacheTiles<T, kWidth, kHeads, kThreads, kStages, false>::attend(cache, {});
   } else {
-    CacheLanes<T, kWidth, kHeads, kThreads, false>::attend(cache, {}, params.parts);
+    CacheLanes<T, kWidth, kHeads, kThreads, false>::attend(cache, {});
   }
 }
 
@@ -83,8 +92,10 @@ __device__ inline void join_attended(const TokenAttentionParams& params) {
   const float* const parts =
       params.parts + static_cast<uint64_t>(group) * params.splits * kStep + blockIdx.x % kHeads * (kWidth + 2);
   T* const output = static_cast<T*>(params.output) + static_cast<uint64_t>(blockIdx.x) * kWidth;
-  join_parts<kWidth, kThreads>(parts, params.splits, kStep,
-                               [&](unsigned i, float x) { output[i] = Narrow<T>::from(x); });
+  JoinParts<kWidth, 1, kThreads>{parts, params.splits, kStep}.join(
+      [&](unsigned, unsigned column, const Vector<float, 2>& x) {
+        store_vector<T, 2>(output + column, {Narrow<T>::from(x.at[0]), Narrow<T>::from(x.at[1])});
+      });
 }
 
 }  // namespace onnxopt

@@ -13,4 +13,10 @@ __device__ inline T shuffle_xor(T x, int mask) {
   }
 }
 
+// What a lane has.
+template <typename T>
+__device__ inline T shuffle_from(T x, unsigned lane) {
+  return __shfl_sync(0xffffffffu, x, static_cast<int>(lane), 32);
+}
+
 }  // namespace onnxopt

@@ -74,6 +74,22 @@ __device__ inline unsigned int word(const Vector<T, kWidth>& vector, int w) {
   return reinterpret_cast<const unsigned int*>(&vector)[w];
 }
 
+// Of what other blocks of the same launch have written: not from the multiprocessor's cache, which may hold what was
+// there before.
+template <typename T, int kWidth>
+__device__ inline Vector<T, kWidth> load_written(const T* data) {
+#ifdef __CUDACC__
+  static_assert(sizeof(Vector<T, kWidth>) == 8, "two words");
+  struct alignas(8) Words {
+    unsigned int at[2];
+  } words;
+  asm volatile("ld.global.cg.v2.b32 {%0, %1}, [%2];" : "=r"(words.at[0]), "=r"(words.at[1]) : "l"(data) : "memory");
+  return *reinterpret_cast<const Vector<T, kWidth>*>(&words);
+#else
+  return load_vector<T, kWidth>(data);
+#endif
+}
+
 // To global memory by one instruction, also where the elements are computed one after the other: the compiler may store
 // each as soon as it has it, and every such store is a write of its own to parts of the same sectors.
 template <typename T, int kWidth>

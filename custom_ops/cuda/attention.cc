@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "attention/cache_codes_abi.h"
+#include "attention/masked_attention_abi.h"
+#include "attention/token_attention_abi.h"
 #include "call/attention.h"
 #include "kernel_file/attention.h"
 
@@ -46,6 +47,14 @@ bool IsLong(const TokenAttention& attention, const AttentionCall& call) {
   return elements * Size(attention.Cached()) >= kLongBytes;
 }
 
+bool Joins(const Variant& variant) { return variant.shape.As<AttentionShape>().joins; }
+
+// Of what the blocks of so many rows find, where these need each other's.
+std::size_t PartBytes(const Variant& attends, std::uint64_t rows, const Splits& cut, std::int64_t width) {
+  if (cut.splits == 1 && Joins(attends)) return 0;
+  return rows * cut.splits * static_cast<std::uint64_t>(width + 2) * sizeof(float);
+}
+
 bool InTiles(const Variant& variant) { return variant.shape.As<AttentionShape>().stages > 0; }
 
 CacheScales ScalesOf(const TokenAttention& attention, const AttentionCall& call) {
@@ -81,19 +90,27 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
   const Variant& attends = Attending(attention, call);
   const Splits cut(past + 1, groups, launcher_.device().multiprocessors, InTiles(attends) ? kOneBlock : kTwoBlocks);
   const auto heads = static_cast<std::uint64_t>(call.batch * attention.heads);
-  const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
   CallScratch scratch(allocator_, context);
-  TokenAttentionOfCodesParams params{
-      {call.q, call.k, call.v, call.past_k, call.past_v, call.present_k, call.present_v, call.output,
-       static_cast<float*>(scratch.Of(heads * cut.splits * part)), static_cast<unsigned long long>(call.q_stride),
-       static_cast<unsigned long long>(call.k_stride), static_cast<unsigned long long>(call.v_stride),
-       static_cast<unsigned>(attention.groups), static_cast<unsigned>(past), static_cast<unsigned>(cut.splits),
-       static_cast<unsigned>(cut.tokens), attention.scale},
-      ScalesOf(attention, call)};
-  // Entry points of caches without codes take the first part of it.
-  auto* const block = reinterpret_cast<unsigned char*>(&params);
-  Attend(attends, groups * cut.splits, block, stream);
-  launcher_.Launch(kernel().variants.size() - 1, static_cast<unsigned>(heads), block, stream);
+  TokenAttentionParams params{call.q,
+                              call.k,
+                              call.v,
+                              call.past_k,
+                              call.past_v,
+                              call.present_k,
+                              call.present_v,
+                              call.output,
+                              static_cast<float*>(scratch.Of(PartBytes(attends, heads, cut, attention.width))),
+                              static_cast<unsigned long long>(call.q_stride),
+                              static_cast<unsigned long long>(call.k_stride),
+                              static_cast<unsigned long long>(call.v_stride),
+                              static_cast<unsigned>(attention.groups),
+                              static_cast<unsigned>(past),
+                              static_cast<unsigned>(cut.splits),
+                              static_cast<unsigned>(cut.tokens),
+                              attention.scale,
+                              ScalesOf(attention, call),
+                              nullptr};
+  Launch(attends, {groups, cut.splits, heads}, &params, stream);
 }
 
 // The first entry point that attends, in tiles or without, whose shared memory the GPU has; null for none.
@@ -114,11 +131,18 @@ const Variant& TokenAttentionCudaKernel::Attending(const TokenAttention& attenti
   return *variant;
 }
 
-void TokenAttentionCudaKernel::Attend(const Variant& variant, std::uint64_t blocks, unsigned char* params,
+// Entry points of older files take the first part of the parameters.
+template <typename Params>
+void TokenAttentionCudaKernel::Launch(const Variant& attends, const Blocks& blocks, Params* params,
                                       Stream stream) const {
-  const auto k = static_cast<std::size_t>(&variant - kernel().variants.data());
-  if (variant.shared > kUnasked) launcher_.Resident(k);
-  launcher_.Launch(k, static_cast<unsigned>(blocks), params, stream);
+  const auto k = static_cast<std::size_t>(&attends - kernel().variants.data());
+  const bool splits = blocks.splits > 1;
+  if (Joins(attends) && splits) params->ended = counters_.Of(stream, blocks.shared);
+  if (attends.shared > kUnasked) launcher_.Resident(k);
+  auto* const block = reinterpret_cast<unsigned char*>(params);
+  launcher_.Launch(k, static_cast<unsigned>(blocks.shared * blocks.splits), block, stream);
+  if (Joins(attends) && (!splits || params->ended != nullptr)) return;
+  launcher_.Launch(kernel().variants.size() - 1, static_cast<unsigned>(blocks.rows), block, stream);
 }
 
 void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, const AttentionCall& call,
@@ -131,35 +155,33 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
   const bool two = !InTiles(attends) && (attention.codes || IsLong(attention, call));
   const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors, two ? kTwoBlocks : kOneBlock);
   const std::uint64_t rows_of_all = groups * chunks * static_cast<std::uint64_t>(attention.rows);
-  const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
   CallScratch scratch(allocator_, context);
-  MaskedAttentionOfCodesParams params{{call.q,
-                                       call.k,
-                                       call.v,
-                                       call.past_k,
-                                       call.past_v,
-                                       call.mask,
-                                       reinterpret_cast<const long long*>(call.slots),
-                                       call.present_k,
-                                       call.present_v,
-                                       call.output,
-                                       static_cast<float*>(scratch.Of(rows_of_all * cut.splits * part)),
-                                       static_cast<unsigned long long>(call.mask_sequence),
-                                       static_cast<unsigned long long>(call.mask_head),
-                                       static_cast<unsigned long long>(call.mask_token),
-                                       static_cast<unsigned>(attention.tokens),
-                                       static_cast<unsigned>(heads),
-                                       static_cast<unsigned>(attention.groups),
-                                       static_cast<unsigned>(call.past),
-                                       static_cast<unsigned>(keys),
-                                       static_cast<unsigned>(chunks),
-                                       static_cast<unsigned>(cut.splits),
-                                       static_cast<unsigned>(cut.tokens),
-                                       attention.scale},
-                                      ScalesOf(attention, call)};
-  auto* const block = reinterpret_cast<unsigned char*>(&params);
-  Attend(attends, groups * chunks * cut.splits, block, stream);
-  launcher_.Launch(kernel().variants.size() - 1, static_cast<unsigned>(rows_of_all), block, stream);
+  MaskedAttentionParams params{call.q,
+                               call.k,
+                               call.v,
+                               call.past_k,
+                               call.past_v,
+                               call.mask,
+                               reinterpret_cast<const long long*>(call.slots),
+                               call.present_k,
+                               call.present_v,
+                               call.output,
+                               static_cast<float*>(scratch.Of(PartBytes(attends, rows_of_all, cut, attention.width))),
+                               static_cast<unsigned long long>(call.mask_sequence),
+                               static_cast<unsigned long long>(call.mask_head),
+                               static_cast<unsigned long long>(call.mask_token),
+                               static_cast<unsigned>(attention.tokens),
+                               static_cast<unsigned>(heads),
+                               static_cast<unsigned>(attention.groups),
+                               static_cast<unsigned>(call.past),
+                               static_cast<unsigned>(keys),
+                               static_cast<unsigned>(chunks),
+                               static_cast<unsigned>(cut.splits),
+                               static_cast<unsigned>(cut.tokens),
+                               attention.scale,
+                               ScalesOf(attention, call),
+                               nullptr};
+  Launch(attends, {groups * chunks, cut.splits, rows_of_all}, &params, stream);
 }
 
 }  // namespace onnxopt::cuda

@@ -1,19 +1,21 @@
-// Runs new tokens' attention on the GPU: one launch reads and writes the cache, one joins what its blocks found.
+// Runs new tokens' attention on the GPU: one launch reads and writes the cache, and joins what its blocks found, or a
+// second one does.
 #pragma once
 
 #include "call/attention.h"
 #include "call/fused_kernel.h"
+#include "cuda/launch/counters.h"
 #include "cuda/launch/launcher.h"
 #include "cuda/launch/scratch.h"
 
 namespace onnxopt::cuda {
 
-// Launching does not synchronize, and allocates nothing but the blocks' results, the first time on a stream: it is safe
-// under CUDA graph capture. Thread-safe.
+// Launching does not synchronize, and allocates nothing but the blocks' results and their counters, the first time on a
+// stream: it is safe under CUDA graph capture. Thread-safe.
 class TokenAttentionCudaKernel final : public FusedKernel {
  public:
   TokenAttentionCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
-      : FusedKernel(kernel), launcher_(kernel, library), allocator_(info) {}
+      : FusedKernel(kernel), launcher_(kernel, library), allocator_(info), counters_(library.driver()) {}
 
   void Compute(OrtKernelContext* context) const override;
 
@@ -24,10 +26,18 @@ class TokenAttentionCudaKernel final : public FusedKernel {
                     Stream stream) const;
   const Variant* Fitting(bool in_tiles) const;
   const Variant& Attending(const TokenAttention& attention, const AttentionCall& call) const;
-  void Attend(const Variant& variant, std::uint64_t blocks, unsigned char* params, Stream stream) const;
+  // What a call's blocks share keys in: `shared` counts for each of these sets of blocks.
+  struct Blocks {
+    std::uint64_t shared;
+    std::uint64_t splits;
+    std::uint64_t rows;
+  };
+  template <typename Params>
+  void Launch(const Variant& attends, const Blocks& blocks, Params* params, Stream stream) const;
 
   const Launcher launcher_;
   const Allocator allocator_;
+  const Counters counters_;
 };
 
 }  // namespace onnxopt::cuda

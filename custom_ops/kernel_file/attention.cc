@@ -129,7 +129,7 @@ Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& atten
   Variant variant = ReadVariant(json);
   variant.waits = json["waits"].Flag();
   if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
-  const AttentionShape shape{json["stages"].Number(0, kMostStages)};
+  const AttentionShape shape{json["stages"].Number(0, kMostStages), json.Has("joins") && json["joins"].Flag()};
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
   if (variant.shared != 0 && variant.shared != SharedBytes(attention, variant, shape)) {
     json["shared"].Fail("is not what the tiles take");

@@ -7,11 +7,12 @@
 
 namespace onnxopt {
 
-constexpr std::size_t kAttentionLaunches = 2;  // the last entry point joins, one of the others attends
+constexpr std::size_t kAttentionLaunches = 2;  // at most: the last entry point joins, one of the others attends
 
 // What an entry point that attends has beside other kinds' ones.
 struct AttentionShape {
   std::uint64_t stages;  // tiles of keys in shared memory, for tensor cores; 0 without
+  bool joins;            // its last block joins, where it is given counters; those of older files never do
 };
 
 // The fields of an attention kernel. Throws Error naming the place of what is not as token_attention.py writes it.

@@ -12,7 +12,7 @@ from onnxopt.program.attention import MOST_HEADS, TokenAttention, rows_of_a_bloc
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import WARP
 
-_VECTOR, _JOINING = 8, 512  # elements of a load, threads of a block that joins
+_VECTOR, _JOINING = 8, 256  # elements of a load, threads of a block that joins
 # Each has the ones before it.
 _HEADER, _HEADER_OF_MASKED, _HEADER_OF_CODES = (
     f"attention/{name}.cuh" for name in ("token_attention", "masked_attention", "cache_codes")
@@ -35,10 +35,12 @@ _KEYS = 16  # of a tile
 @dataclasses.dataclass(frozen=True)
 class AttentionVariant(Variant):
     """One entry point. stages: tiles of keys that a warp has places for in shared memory, all but one of which are on
-    their way; 0 without tensor cores. shared: bytes of dynamic shared memory of a block."""
+    their way; 0 without tensor cores. shared: bytes of dynamic shared memory of a block. joins: the last block of those
+    that share keys joins what they found, where it is given a counter of them."""
 
     stages: int = 0
     shared: int = 0
+    joins: bool = False
 
 
 def header(kernels: Sequence[Kernel]) -> str:
@@ -65,7 +67,8 @@ def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
 def attending(name: str, meaning: TokenAttention, threads: int, stages: int) -> AttentionVariant:
     shared = shared_bytes(meaning, threads, stages)
     return AttentionVariant(
-        f"{name}_attend_t{threads}s{stages}", "", 32, _VECTOR, 1, threads, waits=True, stages=stages, shared=shared
+        f"{name}_attend_t{threads}s{stages}", "", 32, _VECTOR, 1, threads, waits=True, stages=stages, shared=shared,
+        joins=True,
     )  # fmt: skip
 
 
@@ -92,11 +95,10 @@ def lines(kernel: Kernel) -> list[str]:
     form = f"{meaning.width}, {_rows(meaning)}"
     *attending, join = cast(tuple[AttentionVariant, ...], kernel.variants)
     params = "MaskedAttentionParams" if masked else "TokenAttentionParams"
-    of_attend = params if meaning.codes is None else params.replace("Params", "OfCodesParams")
     joined = f"{'join_masked' if masked else 'join_attended'}<{dtype}, {form}, {join.threads}>"
     text: list[str] = []
-    for v, of, body in (*((v, of_attend, _attending(meaning, v, form)) for v in attending), (join, params, joined)):
-        text += _entry(v, of, body)
+    for v, body in (*((v, _attending(meaning, v, form)) for v in attending), (join, joined)):
+        text += _entry(v, params, body)
     return text
 
 

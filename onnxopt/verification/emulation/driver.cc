@@ -112,8 +112,10 @@ int cuGraphInstantiateWithFlags(void**, void*, unsigned long long) { return kNot
 int cuGraphLaunch(void*, void*) { return kNotSupported; }
 int cuGraphDestroy(void*) { return 0; }
 int cuGraphExecDestroy(void*) { return 0; }
-int cuMemAlloc_v2(std::size_t*, std::size_t) { return kNotSupported; }
-int cuMemFree_v2(std::size_t) { return 0; }
+int cuMemAlloc_v2(std::size_t* data, std::size_t bytes) {
+  return *data = reinterpret_cast<std::size_t>(std::malloc(bytes)), 0;
+}
+int cuMemFree_v2(std::size_t data) { return std::free(reinterpret_cast<void*>(data)), 0; }
 int cuMemcpyDtoDAsync_v2(std::size_t to, std::size_t from, std::size_t bytes, void*) {
   std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
   return 0;

@@ -34,29 +34,35 @@ int main() {
   std::vector<Stored> output(q.size());
   std::vector<float> parts(batch * groups * splits * rows * (width + 2));
   const CacheScales scales{sk.data(), sv.data(), %(head)d, %(element)d, 0, 0, %(reciprocal)d};
+  std::vector<unsigned> ended(batch * groups);
   %(run)s
+  if (ended != std::vector<unsigned>(batch * groups)) return 1;
   emulation::write("present_k", present_k);
   emulation::write("present_v", present_v);
   emulation::write("output", output);
 }
 """
 _TOKEN = """
-  const TokenAttentionOfCodesParams params{{q.data(), k.data(), v.data(), past_k.data(), past_v.data(),
+  const TokenAttentionParams params{q.data(), k.data(), v.data(), past_k.data(), past_v.data(),
     present_k.data(), present_v.data(), output.data(), parts.data(), groups * heads * width, groups * width,
-    groups * width, groups, past, splits, %(split_tokens)d, 0.25f}, scales};
+    groups * width, groups, past, splits, %(split_tokens)d, 0.25f, scales, %(counted)s ? ended.data() : nullptr};
   emulation::launch(batch * groups * splits, 64, [&] {
     attend_to_codes<%(dtype)s, %(codes)s, float, 2, width, heads, 2, 64, %(stages)d>(params);
   });
-  emulation::launch(batch * groups * heads, 64, [&] { join_attended<%(dtype)s, width, heads, 64>(params); });
+  if (%(joins)s) {
+    emulation::launch(batch * groups * heads, 64, [&] { join_attended<%(dtype)s, width, heads, 64>(params); });
+  }
 """
 _MASKED = """
-  const MaskedAttentionOfCodesParams params{{q.data(), k.data(), v.data(), past_k.data(), past_v.data(), mask.data(),
+  const MaskedAttentionParams params{q.data(), k.data(), v.data(), past_k.data(), past_v.data(), mask.data(),
     nullptr, present_k.data(), present_v.data(), output.data(), parts.data(), 0, 0, keys, tokens, heads, groups, past,
-    keys, 1, splits, %(split_tokens)d, 0.25f}, scales};
+    keys, 1, splits, %(split_tokens)d, 0.25f, scales, %(counted)s ? ended.data() : nullptr};
   emulation::launch(batch * groups * splits, 64, [&] {
     attend_masked_to_codes<%(dtype)s, %(codes)s, float, 2, width, rows, 2, 64, %(stages)d, false>(params);
   });
-  emulation::launch(batch * groups * rows, 64, [&] { join_masked<%(dtype)s, width, rows, 64>(params); });
+  if (%(joins)s) {
+    emulation::launch(batch * groups * rows, 64, [&] { join_masked<%(dtype)s, width, rows, 64>(params); });
+  }
 """
 
 
@@ -109,6 +115,7 @@ def test_it_reads_and_extends_codes(
         "reciprocal": int(by_reciprocal), "codes": "int8_t" if codes == "int8" else codes,
         "split_tokens": -(-(past + tokens) // splits), "stages": stages,
         "stored": "unsigned short" if stages else "float", "dtype": "float16" if stages else "float",
+        "counted": str(stages != 1).lower(), "joins": str(stages == 1 and splits > 1).lower(),
     }  # fmt: skip
     run = (_TOKEN if tokens == 1 else _MASKED) % filled
     emulated.run(tmp_path, _MAIN % {**filled, "run": run})

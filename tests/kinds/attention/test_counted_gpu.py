@@ -1,0 +1,78 @@
+"""Blocks that are counted, on the GPU: runs one after the other, at once on several streams, and in a CUDA graph."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from onnxopt import pipeline
+from onnxopt.runtime import sessions
+from tests.conftest import device_arch
+from tests.kinds.attention.test_gpu import expected
+from tests.support.cached_attention import feeds, graph
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
+
+_RUNS = 50
+_EACH = 4  # query heads of a group
+
+
+def _made(folder: Path, tokens: int) -> pipeline.Artifact:
+    onnx.save(graph(tokens=tokens, each=_EACH, mask=("batch", 1, tokens), slots=True), folder / "model.onnx")
+    return pipeline.optimize(folder / "model.onnx", folder / "out", archs=(device_arch(),), verify=False)
+
+
+def _given(batch: int, tokens: int, past: int) -> dict[str, np.ndarray]:
+    return feeds(np.random.default_rng(past), batch, tokens, past, _EACH, (batch, 1, tokens), True)
+
+
+def _same(session: ort.InferenceSession, given: dict[str, np.ndarray]) -> None:
+    """Every run gives the same, which is right."""
+    first = session.run(None, given)
+    np.testing.assert_allclose(first[0].astype(np.float64), expected(given, _EACH)[0], atol=4e-3)
+    for _ in range(_RUNS - 1):
+        for found, before in zip(session.run(None, given), first, strict=True):
+            np.testing.assert_array_equal(found, before)
+
+
+@pytest.mark.parametrize(("tokens", "past"), [(1, 600), (1, 20_000), (3, 9_000)])
+def test_runs_one_after_the_other(tokens: int, past: int, tmp_path: Path) -> None:
+    session = _made(tmp_path, tokens).session(providers=[sessions.CUDA])
+    for batch in (1, 3, 1):
+        _same(session, _given(batch, tokens, past))
+
+
+def test_runs_at_once(tmp_path: Path) -> None:
+    """Two sessions, each of which two threads run, over caches of different sizes."""
+    made = _made(tmp_path, 1)
+    of_all = [made.session(providers=[sessions.CUDA]) for _ in range(2)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        runs = [pool.submit(_same, s, _given(1 + k % 2, 1, 700 + 5000 * k)) for k, s in enumerate((*of_all, *of_all))]
+        for run in runs:
+            run.result()
+
+
+@pytest.mark.parametrize("past", [900, 20_000])
+def test_a_cuda_graph_replays(past: int, tmp_path: Path) -> None:
+    made, given = _made(tmp_path, 1), _given(2, 1, past)
+    session = made.session(providers=[sessions.CUDA], cuda_graph=True)
+    held = {name: ort.OrtValue.ortvalue_from_numpy(value, "cuda", 0) for name, value in given.items()}
+    y = ort.OrtValue.ortvalue_from_shape_and_type(given["q"].shape, np.float16, "cuda", 0)
+    bound = session.io_binding()
+    for name, value in held.items():
+        bound.bind_ortvalue_input(name, value)
+    for name in ("nk", "nv"):
+        bound.bind_ortvalue_output(name, held[f"p{name[1]}"])
+    bound.bind_ortvalue_output("y", y)
+    found = []
+    for _ in range(_RUNS):
+        y.update_inplace(np.full(given["q"].shape, np.nan, np.float16))
+        session.run_with_iobinding(bound)
+        found.append(y.numpy())
+        np.testing.assert_array_equal(found[-1], found[0])
+    np.testing.assert_allclose(found[0].astype(np.float64), expected(given, _EACH)[0], atol=4e-3)
