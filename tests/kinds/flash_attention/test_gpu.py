@@ -111,10 +111,9 @@ def test_products_of_warpgroups(dtype: str, tmp_path: Path) -> None:
         Extended(2, 130, 130, 4, 128, bias=(False, True), by_query=False, after=0),
         Extended(1, 900, 900, 2, 64, bias=(True, True), before=600, after=0),
         Extended(1, 700, 700, 2, 64, bias=(True, False), by_query=False, before=300, after=300),
-        Extended(2, 900, 900, 2, 64, bias=(True, False), by_query=False, before=200, after=200, padded=500),
-        Extended(2, 500, 500, 2, 128, bias=(True, False), by_query=False, before=150, after=150, padded=400),
-        Extended(2, 300, 300, 2, 128, bias=(True, True), before=150, after=0, padded=200),
-        Extended(2, 200, 200, 2, 64, bias=(True, False), by_query=False, before=90, after=90, padded=150),
+        Extended(2, 900, 900, 2, 64, bias=(True, False), by_query=False, before=300, after=300, padded=700),
+        Extended(2, 500, 500, 2, 128, bias=(True, False), by_query=False, before=300, after=300, padded=450),
+        Extended(2, 700, 700, 2, 128, bias=(True, True), before=550, after=0, padded=690),
     ]
     cases = [dataclasses.replace(case, dtype=dtype) for case in cases]
     library, models = _prepared(tmp_path, cases, for_hopper=True)
