@@ -168,7 +168,6 @@ inline unsigned atomicInc(unsigned* count, unsigned last) {
   *count = before >= last ? 0 : before + 1;
   return before;
 }
-inline void __threadfence() {}
 
 namespace emulation {
 
