@@ -116,12 +116,9 @@ struct CacheLanes {
     }
   }
 
-  // Asks for the first keys of a block.
+  // Nothing: the caches are short.
   template <typename Cache>
-  __device__ static void ask_ahead(const Cache& cache) {
-    const unsigned end = min(cache.begin + kKeys * kLoads, cache.end);
-    if (threadIdx.x < 2) ask_for<kWidth>(cache, cache.begin, end, 0);
-  }
+  __device__ static void ask_ahead(const Cache&) {}
 
   template <typename Cache>
   __device__ static void attend(const Cache& cache, const Scales& scales) {

@@ -16,6 +16,7 @@ constexpr std::uint64_t kOneBlock = 1;
 constexpr std::uint64_t kTwoBlocks = 2;
 constexpr std::uint64_t kLeastTokens = 32;  // that a block takes at once
 constexpr std::uint64_t kAccessBytes = 16;
+constexpr std::int64_t kFewRows = 8;            // of a block, up to which its last one joins them in no more time
 constexpr unsigned kUnasked = 48 << 10;         // bytes of shared memory that every kernel has
 constexpr std::uint64_t kLongBytes = 12 << 20;  // of caches from which tiles take less time for every number of rows
 
@@ -60,6 +61,12 @@ bool Joins(const Variant& variant) { return variant.shape.As<AttentionShape>().j
 bool InTiles(const Variant& variant) { return variant.shape.As<AttentionShape>().stages > 0; }
 
 bool InTurn(const Variant& variant) { return InTiles(variant) && Joins(variant); }
+
+// Whether the blocks that share keys are counted, and the last one joins what they found. Measured
+// (benchmarks/notes.md): where blocks write the cache, or stop early, another launch that joins takes less time.
+bool AreCounted(const Variant& attends, const AttentionCall& call, std::int64_t rows) {
+  return InTurn(attends) && call.past_k == call.present_k && rows <= kFewRows;
+}
 
 // Of what the blocks of so many rows find, where these need each other's.
 std::size_t PartBytes(const Variant& attends, std::uint64_t rows, const Splits& cut, std::int64_t width) {
@@ -121,7 +128,7 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
                               attention.scale,
                               ScalesOf(attention, call),
                               nullptr};
-  Launch(attends, {groups, cut.splits, heads}, &params, stream);
+  Launch(attends, {groups, cut.splits, heads, false}, &params, stream);
 }
 
 // The first entry point that attends, in tiles or without, whose shared memory the GPU has; null for none.
@@ -148,7 +155,7 @@ void TokenAttentionCudaKernel::Launch(const Variant& attends, const Blocks& bloc
                                       Stream stream) const {
   const auto k = static_cast<std::size_t>(&attends - kernel().variants.data());
   const bool splits = blocks.splits > 1;
-  if (Joins(attends) && splits) params->ended = counters_.Of(stream, blocks.shared);
+  if (blocks.counted && splits) params->ended = counters_.Of(stream, blocks.shared);
   if (attends.shared > kUnasked) launcher_.Resident(k);
   auto* const block = reinterpret_cast<unsigned char*>(params);
   launcher_.Launch(k, static_cast<unsigned>(blocks.shared * blocks.splits), block, stream);
@@ -193,7 +200,8 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
                                attention.scale,
                                ScalesOf(attention, call),
                                nullptr};
-  Launch(attends, {groups * chunks, cut.splits, rows_of_all}, &params, stream);
+  Launch(attends, {groups * chunks, cut.splits, rows_of_all, AreCounted(attends, call, attention.rows)}, &params,
+         stream);
 }
 
 }  // namespace onnxopt::cuda

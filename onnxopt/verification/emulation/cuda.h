@@ -163,6 +163,7 @@ inline int atomicAdd(int* sum, int x) {
   *sum += x;
   return before;
 }
+inline void __threadfence() {}
 inline unsigned atomicInc(unsigned* count, unsigned last) {
   const unsigned before = *count;
   *count = before >= last ? 0 : before + 1;
