@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from benchmarks.gpu.products import Launches
-from benchmarks.gpu.token_attention import _MOST_SPLITS, _ROTATED, Params, Scales, shared_bytes
+from benchmarks.gpu.token_attention import _ROTATED, Params, Scales, cut, shared_bytes
 from benchmarks.support.arguments import Rows, main_over_rows
 
 CACHES = ("float16", "int8", "float8e4m3fn")
@@ -88,9 +88,7 @@ def _one(
     keys, values = (x.float() * scale for x in wanted.view(stored))
     scores = torch.einsum("bghw,bgtw->bght", q.reshape(batch, GROUPS, heads, WIDTH).double(), keys.double())
     expected = torch.einsum("bght,bgtw->bghw", (scores / WIDTH**0.5).softmax(-1), values.double())
-    least = -(-(past + 1) // min(max(shape[2] * _multiprocessors() // (batch * GROUPS), 1), _MOST_SPLITS))
-    tokens = max(-(-least // 32), 1) * 32
-    splits = -(-(past + 1) // tokens)
+    splits, tokens = cut(past + 1, batch * GROUPS, shape[2], shape[1])
     ended = torch.zeros(batch * GROUPS, dtype=torch.int32, device="cuda")
     parts = torch.empty(batch * GROUPS * heads * splits * (WIDTH + 2), device="cuda")
     stream, row, name = torch.cuda.Stream(), packed.stride(0), f"{cache}_h{heads}"
@@ -122,13 +120,6 @@ def _shared(cache: str, heads: int, threads: int, stages: int) -> int:
         return shared_bytes(heads, WIDTH, (threads, stages))
     pitch = 8 * (WIDTH // 8 | 1) * 2
     return 16 * pitch + threads // 32 * max(stages * 32 * WIDTH + 32 * pitch, 16 * (WIDTH + 2) * 4)
-
-
-def _multiprocessors() -> int:
-    import torch
-
-    count: int = torch.cuda.get_device_properties(0).multi_processor_count
-    return count
 
 
 def rows(folder: pathlib.Path) -> Rows:

@@ -19,7 +19,7 @@ import sys
 from typing import Any, NamedTuple
 
 from benchmarks.gpu.products import Launches
-from benchmarks.gpu.token_attention import Scales, shared_bytes
+from benchmarks.gpu.token_attention import Scales, cut, shared_bytes
 from benchmarks.support.arguments import Rows, main_over_rows
 
 
@@ -55,8 +55,6 @@ CASES = (
     *(Case(dtype, width, 4, 4, 2, 4, 1000) for dtype, width in FORMS[1:]),
 )  # fmt: skip
 _ROTATED = 150e6
-_MOST_SPLITS = 256  # kMaxSplits of token_attention_abi.h
-_LEAST_KEYS = 32  # that a block takes at once
 
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
@@ -71,7 +69,7 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
             continue
         name = _name(dtype, width, rows, shape, in_place)
         call = f"attend_masked<{form}, {threads}, {stages}, {str(in_place).lower()}>"
-        lines += _entry(f"{name}_attend", call, f"{threads}")
+        lines += _entry(f"{name}_attend", call, f"{threads}, 1" if stages else f"{threads}")
     compiled = nvrtc.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
     (folder / "masked_attention.fatbin").write_bytes(compiled.fatbin)
     for symbol, usage in compiled.usage[arch].items():
@@ -129,16 +127,13 @@ def measure(ours: Launches, case: Case) -> dict[str, Any]:
     scores = torch.einsum("bsghw,bgtw->bghst", q.double(), wanted[0].double()) / width**0.5 + mask.double()
     expected = torch.einsum("bghst,bgtw->bsghw", scores.softmax(-1), wanted[1].double())
     stream = torch.cuda.Stream()
-    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     times: dict[str, float] = {}
     for rows, shape, blocks in itertools.product(ROWS, SHAPES, BLOCKS):
         if rows > tokens * heads or (rows < min(16, tokens * heads) and past > 512):
             continue
         chunks = -(-tokens * heads // rows)
         others = batch * groups * chunks
-        least = -(-keys // min(max(blocks * multiprocessors // others, 1), _MOST_SPLITS))
-        each = max(-(-least // _LEAST_KEYS), 1) * _LEAST_KEYS
-        splits = -(-keys // each)
+        splits, each = cut(keys, others, blocks, shape[1])
         ended = torch.zeros(others, dtype=torch.int32, device="cuda")
         parts = torch.empty(others * rows * splits * (width + 2), device="cuda")
         entry, threads = _name(dtype, width, rows, shape, in_place), shape[0]

@@ -34,6 +34,7 @@ _LONG, _FEW_ROWS = 12 << 20, 2
 BLOCKS = (1, 2, 4)  # a multiprocessor, over which the tokens are spread
 _ROTATED = 150e6
 _MOST_SPLITS = 256  # kMaxSplits of token_attention_abi.h
+_LEAST_KEYS = 32  # of a block
 
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
@@ -69,6 +70,20 @@ def shared_bytes(rows: int, width: int, shape: tuple[int, int], masked: bool = F
         return threads // 32 * rows * (width + 2) * 4
     masks = -(-rows * 36 // 16) * 16 if masked else 0
     return 16 * pitch + threads // 32 * max(stages * (32 * pitch + masks), 16 * (width + 2) * 4)
+
+
+def cut(keys: int, others: int, blocks: int, stages: int) -> tuple[int, int]:
+    """Blocks that share keys, and keys of each, as custom_ops/cuda/attention.cc has them. blocks: a multiprocessor."""
+    import torch
+
+    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+    wanted = min(max(blocks * multiprocessors // others, 1), _MOST_SPLITS)
+    if stages > 0:  # tiles are taken in turn
+        splits = max(min(-(-keys // _LEAST_KEYS), wanted), 1)
+        return splits, -(-keys // splits)
+    least = -(-keys // wanted)
+    tokens = max(-(-least // _LEAST_KEYS), 1) * _LEAST_KEYS
+    return max(-(-keys // tokens), 1), tokens
 
 
 class Scales(ctypes.Structure):  # CacheScales of cache_codes_abi.h
@@ -107,13 +122,10 @@ def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int,
     scores = torch.einsum("bghw,bgtw->bght", q.reshape(batch, groups, heads, width).double(), wanted[0].double())
     expected = torch.einsum("bght,bgtw->bghw", (scores / width**0.5).softmax(-1), wanted[1].double())
     stream, row = torch.cuda.Stream(), packed.stride(0)
-    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     ended = torch.zeros(batch * groups, dtype=torch.int32, device="cuda")
     times, size = {}, packed.element_size()
     for shape, blocks in itertools.product(SHAPES, BLOCKS):
-        least = -(-(past + 1) // min(max(blocks * multiprocessors // (batch * groups), 1), _MOST_SPLITS))
-        tokens = max(-(-least // 32), 1) * 32
-        splits = -(-(past + 1) // tokens)
+        splits, tokens = cut(past + 1, batch * groups, blocks, shape[1])
         parts = torch.empty(batch * groups * heads * splits * (width + 2), device="cuda")
         (threads, stages), shared = shape, shared_bytes(heads, width, shape)
         entry = f"{_name(form)}_attend_t{threads}s{stages}"

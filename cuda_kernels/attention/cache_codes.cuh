@@ -207,28 +207,31 @@ struct CodedTiles {
 template <typename T, typename C, typename S, int kParts, int kWidth, int kHeads, int kUnroll, int kThreads,
           int kStages>
 __device__ inline void attend_to_codes(const TokenAttentionParams& params) {
+  constexpr bool kTiles = kStages > 0 && has_products<T>();
   let_next_begin();
-  wait_for_previous();
-  const TokenCache<T, kWidth, kHeads, C> cache(params);
-  if constexpr (kStages > 0 && has_products<T>()) {
-    CacheTiles<T, kWidth, kHeads, kThreads, kStages, false, CodedTiles<T, C, S, kWidth>>::attend(cache, params.scales);
+  TokenCache<T, kWidth, kHeads, kTiles, C> cache(params);
+  if constexpr (kTiles) {
+    using Tiles = CacheTiles<T, kWidth, kHeads, kThreads, kStages, false, CodedTiles<T, C, S, kWidth>>;
+    attend_behind<Tiles>(cache, params.scales, [] {});
   } else {
-    CacheLanes<T, kWidth, kHeads, kThreads, false, CodedCache<T, C, S>, kUnroll, kParts>::attend(cache, params.scales);
+    using Lanes = CacheLanes<T, kWidth, kHeads, kThreads, false, CodedCache<T, C, S>, kUnroll, kParts>;
+    attend_behind<Lanes>(cache, params.scales, [] {});
   }
 }
 
 template <typename T, typename C, typename S, int kParts, int kWidth, int kRows, int kUnroll, int kThreads, int kStages,
           bool kSlots>
 __device__ inline void attend_masked_to_codes(const MaskedAttentionParams& params) {
-  let_next_begin();
-  wait_for_previous();
+  constexpr bool kTiles = kStages > 0 && has_products<T>();
   __shared__ int slots[kMostNew];
-  place_slots<kSlots>(params, slots);
-  const MaskedCache<T, kWidth, kRows, kSlots, C> cache(params, slots);
-  if constexpr (kStages > 0 && has_products<T>()) {
-    CacheTiles<T, kWidth, kRows, kThreads, kStages, true, CodedTiles<T, C, S, kWidth>>::attend(cache, params.scales);
+  let_next_begin();
+  MaskedCache<T, kWidth, kRows, kSlots, kTiles, C> cache(params, slots);
+  if constexpr (kTiles) {
+    using Tiles = CacheTiles<T, kWidth, kRows, kThreads, kStages, true, CodedTiles<T, C, S, kWidth>>;
+    attend_behind_slots<Tiles>(params, slots, cache, params.scales);
   } else {
-    CacheLanes<T, kWidth, kRows, kThreads, true, CodedCache<T, C, S>, kUnroll, kParts>::attend(cache, params.scales);
+    using Lanes = CacheLanes<T, kWidth, kRows, kThreads, true, CodedCache<T, C, S>, kUnroll, kParts>;
+    attend_behind_slots<Lanes>(params, slots, cache, params.scales);
   }
 }
 

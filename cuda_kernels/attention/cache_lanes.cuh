@@ -116,6 +116,10 @@ struct CacheLanes {
     }
   }
 
+  // Nothing: the caches are short.
+  template <typename Cache>
+  __device__ static void ask_ahead(const Cache&) {}
+
   template <typename Cache>
   __device__ static void attend(const Cache& cache, const Scales& scales) {
 #pragma unroll 1

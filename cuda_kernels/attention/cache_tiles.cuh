@@ -1,9 +1,10 @@
 // Attention of some rows, at most 16, to a cache of keys and values, on the matrix units. A row is a head of a new
 // token.
 //
-// Every warp of a block goes through tiles of 16 keys of its own, which come to memory of its own, kStages - 1 of them
-// ahead: nothing but the warp waits for them. From there they are stored behind the cache and multiplied, codes after
-// they became numbers. The rows are the same for all warps, which join what they found at the end.
+// Every warp of a block goes through tiles of 16 keys of its own, every so many of all the keys, which come to memory
+// of its own, kStages - 1 of them ahead: nothing but the warp waits for them. From there they are stored behind the
+// cache and multiplied, codes after they became numbers. The rows are the same for all warps, which join what they
+// found at the end.
 //
 // Cache: see cache.cuh.
 #pragma once
@@ -61,6 +62,7 @@ template <typename T, int kWidth, int kRows, int kThreads, int kStages, bool kMa
 struct CacheTiles {
   using Tile = FlashTile<kWidth, kWidth, 1, 16, 2, 16>;
   using Code = typename Codes::Code;
+  using Scales = typename Codes::Scales;
   using Products = FlashProducts<T, Tile, true>;
   using Softmax = FlashSoftmax<CacheOp<T, kMasked>, Tile>;
   using Masks = TileMasks<T, kRows, 16, kMasked>;
@@ -213,18 +215,37 @@ struct CacheTiles {
     }
   }
 
+  // A warp's first tile, and from each to the next. Warps of one place in all blocks of a group go side by side.
   template <typename Cache>
-  __device__ static void attend(const Cache& cache, const typename Codes::Scales& scales) {
-    const unsigned warp = threadIdx.x / 32;
-    constexpr unsigned kStep = 16 * kWarps;
-    unsigned char* const mine = of_warp(warp);
+  __device__ static unsigned first_of(const Cache& cache) {
+    return (threadIdx.x / 32 * cache.splits() + cache.split()) * 16;
+  }
+  template <typename Cache>
+  __device__ static unsigned step_of(const Cache& cache) {
+    return 16 * kWarps * cache.splits();
+  }
+
+  // Asks for the first tiles of a warp.
+  template <typename Cache>
+  __device__ static void ask_ahead(const Cache& cache) {
+#pragma unroll
+    for (int stage = 0; stage < kStages - 1; ++stage) {
+      const unsigned first = first_of(cache) + stage * step_of(cache);
+      ask_for<kWidth>(cache, first, min(first + 16, cache.end), 2 * stage);
+    }
+  }
+
+  template <typename Cache>
+  __device__ static void attend(const Cache& cache, const Scales& scales) {
+    const unsigned step = step_of(cache);
+    unsigned char* const mine = of_warp(threadIdx.x / 32);
     const float scale = cache.scale * kFlashLog2E;
     fetch_queries(cache);
     const Masks masks(cache);
     const Codes codes(scales, cache.group);
-    unsigned next = cache.begin + warp * 16;  // to be fetched
+    unsigned next = first_of(cache);  // to be fetched
 #pragma unroll 1
-    for (int stage = 0; stage < kStages - 1; ++stage, next += kStep)
+    for (int stage = 0; stage < kStages - 1; ++stage, next += step)
       fetch(cache, codes, masks, next, mine + stage * kOfStage);
     wait_for_groups<kStages - 1>();
     __syncthreads();  // the queries are there
@@ -234,7 +255,7 @@ struct CacheTiles {
     Products::hold(queries, held);
     unsigned stage = 0;
 #pragma unroll 1
-    for (unsigned first = cache.begin + warp * 16; first < cache.end; first += kStep, next += kStep) {
+    for (unsigned first = first_of(cache); first < cache.end; first += step, next += step) {
       if constexpr (kStages == 1) {
         __syncwarp();
         fetch(cache, codes, masks, next, mine);

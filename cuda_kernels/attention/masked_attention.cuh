@@ -42,8 +42,9 @@ __device__ inline int new_token_at(unsigned at, const MaskedAttentionParams& par
 }
 
 // A Cache (cache.cuh) under a mask. Rows behind the last of the group are those of the last, and are not stored.
-template <typename T, int kWidth, int kRows, bool kSlots, typename Code = T>
+template <typename T, int kWidth, int kRows, bool kSlots, bool kInTurn, typename Code = T>
 struct MaskedCache {
+  enum : int { kHasSlots = kSlots };  // a static member would be a symbol in the compiled kernels
   const MaskedAttentionParams& p;
   const int (&slots)[kMostNew];
   const Code* past_k;
@@ -60,7 +61,7 @@ struct MaskedCache {
   unsigned end;
   float scale;
   bool in_place;
-  bool has_new;  // keys of the block are new tokens
+  bool has_new;  // keys of the block may be new tokens
 
   __device__ MaskedCache(const MaskedAttentionParams& params, const int (&new_slots)[kMostNew])
       : p(params), slots(new_slots), scale(params.scale) {
@@ -76,14 +77,15 @@ struct MaskedCache {
     present_k = static_cast<Code*>(p.present_k) + offset(of_all) * p.keys;
     present_v = static_cast<Code*>(p.present_v) + offset(of_all) * p.keys;
     masks = static_cast<const T*>(p.mask) + sequence * p.mask_sequence;
-    begin = split() * p.split_tokens;
-    end = min(begin + p.split_tokens, p.keys);
+    begin = kInTurn ? 0 : split() * p.split_tokens;
+    end = kInTurn ? p.keys : min(begin + p.split_tokens, p.keys);
     in_place = kSlots && p.past_k == p.present_k && p.past_v == p.present_v;
-    has_new = end > p.past;
-    if constexpr (kSlots) {
-      has_new = true;
-      has_new = holds_new(begin, end);
-    }
+    has_new = kSlots || end > p.past;
+  }
+
+  // Once the slots are known.
+  __device__ void look_for_new() {
+    if constexpr (kSlots && !kInTurn) has_new = holds_new(begin, end);
   }
 
   __device__ static uint64_t offset(unsigned at) { return static_cast<uint64_t>(at) * kWidth; }
@@ -92,6 +94,7 @@ struct MaskedCache {
     return MaskedRow(p, of_all, min(chunk * kRows + row, p.tokens * p.heads - 1));
   }
   __device__ const T* query(int row) const { return static_cast<const T*>(p.q) + row_of(row).at(p, of_all, kWidth); }
+  __device__ unsigned held() const { return p.past; }
   __device__ int new_token(unsigned at) const { return has_new ? new_token_at<kSlots>(at, p, slots) : -1; }
   __device__ bool holds_new(unsigned first, unsigned last) const {
     if constexpr (!kSlots) return last > p.past;
@@ -140,17 +143,25 @@ __device__ inline void place_slots(const MaskedAttentionParams& params, int (&sl
   }
 }
 
+template <typename Attention, typename Cache>
+__device__ inline void attend_behind_slots(const MaskedAttentionParams& params, int (&slots)[kMostNew], Cache& cache,
+                                           const typename Attention::Scales& scales) {
+  attend_behind<Attention>(cache, scales, [&] {
+    place_slots<Cache::kHasSlots>(params, slots);
+    cache.look_for_new();
+  });
+}
+
 template <typename T, int kWidth, int kRows, int kThreads, int kStages, bool kSlots>
 __device__ inline void attend_masked(const MaskedAttentionParams& params) {
-  let_next_begin();
-  wait_for_previous();
+  constexpr bool kTiles = kStages > 0 && has_products<T>();
   __shared__ int slots[kMostNew];
-  place_slots<kSlots>(params, slots);
-  const MaskedCache<T, kWidth, kRows, kSlots> cache(params, slots);
-  if constexpr (kStages > 0 && has_products<T>()) {
-    CacheTiles<T, kWidth, kRows, kThreads, kStages, true>::attend(cache, {});
+  let_next_begin();
+  MaskedCache<T, kWidth, kRows, kSlots, kTiles> cache(params, slots);
+  if constexpr (kTiles) {
+    attend_behind_slots<CacheTiles<T, kWidth, kRows, kThreads, kStages, true>>(params, slots, cache, {});
   } else {
-    CacheLanes<T, kWidth, kRows, kThreads, true>::attend(cache, {});
+    attend_behind_slots<CacheLanes<T, kWidth, kRows, kThreads, true>>(params, slots, cache, {});
   }
 }
 

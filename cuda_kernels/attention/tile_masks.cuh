@@ -29,7 +29,7 @@ struct TileMasks<T, kRows, kKeys, true> {
     kCopies = (kRows * kWords + 31) / 32,
     kBytes = (kRows * kWords * 4 + 15) / 16 * 16,
   };
-  const T* from[kCopies];  // what the lane copies, counted from key 0 of a tile on
+  const T* from[kCopies];  // what the lane copies, counted from key 0 of a tile on; null for nothing
   int key[kCopies];        // the first one of two
   int place[2];            // of the lane's rows, key 0
 
@@ -42,16 +42,18 @@ struct TileMasks<T, kRows, kKeys, true> {
   template <typename Cache>
   __device__ explicit TileMasks(const Cache& cache) {
     const int lane = threadIdx.x % 32;
+    const bool same = cache.same_mask();
+    const int words = same ? kWords : kRows * kWords;
 #pragma unroll
     for (int c = 0; c < kCopies; ++c) {
-      const int i = min(lane + 32 * c, kRows * kWords - 1);
+      const int i = min(lane + 32 * c, words - 1);
       const T* const row = cache.mask_row(i / kWords);
       key[c] = i % kWords * 2 - moved(cache, row);
-      from[c] = row + key[c];
+      from[c] = lane + 32 * c < words ? row + key[c] : nullptr;
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = min(lane / 4 + 8 * half, kRows - 1);
+      const int row = same ? 0 : min(lane / 4 + 8 * half, kRows - 1);
       place[half] = row * kWords * 2 + moved(cache, cache.mask_row(row));
     }
   }
@@ -61,8 +63,9 @@ struct TileMasks<T, kRows, kKeys, true> {
 #pragma unroll
     for (int c = 0; c < kCopies; ++c) {
       const int i = threadIdx.x % 32 + 32 * c;
+      if (from[c] == nullptr) break;
       const int left = static_cast<int>(end - first) - key[c];
-      if (i < kRows * kWords) copy_part_async<4>(to + 4 * i, from[c] + first, 2 * max(min(left, 2), 0));
+      copy_part_async<4>(to + 4 * i, from[c] + first, 2 * max(min(left, 2), 0));
     }
   }
 

@@ -14,7 +14,7 @@
 namespace onnxopt {
 
 // A Cache (cache.cuh) of one new token, whose row is a head of the group.
-template <typename T, int kWidth, int kHeads, typename Code = T>
+template <typename T, int kWidth, int kHeads, bool kInTurn, typename Code = T>
 struct TokenCache {
   const TokenAttentionParams& p;
   const T* q;
@@ -44,12 +44,13 @@ struct TokenCache {
     new_v = static_cast<const T*>(p.v) + sequence * p.v_stride + of_group;
     present_k = static_cast<Code*>(p.present_k) + longer;
     present_v = static_cast<Code*>(p.present_v) + longer;
-    begin = split() * p.split_tokens;
-    end = min(begin + p.split_tokens, past + 1);
+    begin = kInTurn ? 0 : split() * p.split_tokens;
+    end = kInTurn ? past + 1 : min(begin + p.split_tokens, past + 1);
   }
 
   __device__ static uint64_t offset(unsigned at) { return static_cast<uint64_t>(at) * kWidth; }
   __device__ const T* query(int row) const { return q + row * kWidth; }
+  __device__ unsigned held() const { return past; }
   __device__ int new_token(unsigned at) const { return at < past ? -1 : 0; }
   __device__ bool holds_new(unsigned /*first*/, unsigned last) const { return last > past; }
   __device__ const Code* past_key(unsigned at) const { return past_k + offset(at); }
@@ -70,15 +71,24 @@ struct TokenCache {
   }
 };
 
+// Attention: CacheTiles or CacheLanes. ready: called when the kernel ahead has ended, before the new tokens are read.
+template <typename Attention, typename Cache, typename Ready>
+__device__ inline void attend_behind(Cache& cache, const typename Attention::Scales& scales, Ready ready) {
+  Attention::ask_ahead(cache);
+  wait_for_previous();
+  ready();
+  Attention::attend(cache, scales);
+}
+
 template <typename T, int kWidth, int kHeads, int kThreads, int kStages>
 __device__ inline void attend(const TokenAttentionParams& params) {
+  constexpr bool kTiles = kStages > 0 && has_products<T>();
   let_next_begin();
-  wait_for_previous();
-  const TokenCache<T, kWidth, kHeads> cache(params);
-  if constexpr (kStages > 0 && has_products<T>()) {
-    CacheTiles<T, kWidth, kHeads, kThreads, kStages, false>::attend(cache, {});
+  TokenCache<T, kWidth, kHeads, kTiles> cache(params);
+  if constexpr (kTiles) {
+    attend_behind<CacheTiles<T, kWidth, kHeads, kThreads, kStages, false>>(cache, {}, [] {});
   } else {
-    CacheLanes<T, kWidth, kHeads, kThreads, false>::attend(cache, {});
+    attend_behind<CacheLanes<T, kWidth, kHeads, kThreads, false>>(cache, {}, [] {});
   }
 }
 

@@ -16,6 +16,7 @@ constexpr std::uint64_t kOneBlock = 1;
 constexpr std::uint64_t kTwoBlocks = 2;
 constexpr std::uint64_t kLeastTokens = 32;  // that a block takes at once
 constexpr std::uint64_t kAccessBytes = 16;
+constexpr std::int64_t kFewRows = 8;            // of a block, up to which its last one joins them in no more time
 constexpr unsigned kUnasked = 48 << 10;         // bytes of shared memory that every kernel has
 constexpr std::uint64_t kLongBytes = 12 << 20;  // of caches from which tiles take less time for every number of rows
 
@@ -24,13 +25,21 @@ struct Splits {
   std::uint64_t tokens;
   std::uint64_t splits;
 
-  // each: blocks a multiprocessor.
-  Splits(std::uint64_t keys, std::uint64_t others, std::uint64_t multiprocessors, std::uint64_t each) {
+  // each: blocks a multiprocessor. in_turn: blocks take tiles of all keys in turn, and tokens are those of GPUs that
+  // have no matrix units for the dtype.
+  Splits(std::uint64_t keys, std::uint64_t others, std::uint64_t multiprocessors, std::uint64_t each, bool in_turn) {
     const std::uint64_t wanted = std::clamp<std::uint64_t>(each * multiprocessors / others, 1, kMaxSplits);
-    const std::uint64_t least = (keys + wanted - 1) / wanted;
-    tokens = std::max((least + kLeastTokens - 1) / kLeastTokens, std::uint64_t{1}) * kLeastTokens;
-    splits = std::max<std::uint64_t>((keys + tokens - 1) / tokens, 1);
+    if (in_turn) {
+      splits = std::clamp<std::uint64_t>(Up(keys, kLeastTokens), 1, wanted);
+      tokens = Up(keys, splits);
+      return;
+    }
+    tokens = std::max(Up(Up(keys, wanted), kLeastTokens), std::uint64_t{1}) * kLeastTokens;
+    splits = std::max(Up(keys, tokens), std::uint64_t{1});
   }
+
+ private:
+  static std::uint64_t Up(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
 };
 
 bool Aligned(const AttentionCall& call) {
@@ -49,13 +58,21 @@ bool IsLong(const TokenAttention& attention, const AttentionCall& call) {
 
 bool Joins(const Variant& variant) { return variant.shape.As<AttentionShape>().joins; }
 
+bool InTiles(const Variant& variant) { return variant.shape.As<AttentionShape>().stages > 0; }
+
+bool InTurn(const Variant& variant) { return InTiles(variant) && Joins(variant); }
+
+// Whether the blocks that share keys are counted, and the last one joins what they found. Measured
+// (benchmarks/notes.md): where blocks write the cache, or stop early, another launch that joins takes less time.
+bool AreCounted(const Variant& attends, const AttentionCall& call, std::int64_t rows) {
+  return InTurn(attends) && call.past_k == call.present_k && rows <= kFewRows;
+}
+
 // Of what the blocks of so many rows find, where these need each other's.
 std::size_t PartBytes(const Variant& attends, std::uint64_t rows, const Splits& cut, std::int64_t width) {
   if (cut.splits == 1 && Joins(attends)) return 0;
   return rows * cut.splits * static_cast<std::uint64_t>(width + 2) * sizeof(float);
 }
-
-bool InTiles(const Variant& variant) { return variant.shape.As<AttentionShape>().stages > 0; }
 
 CacheScales ScalesOf(const TokenAttention& attention, const AttentionCall& call) {
   return {call.k_scales.data,
@@ -88,7 +105,8 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
   const auto past = static_cast<std::uint64_t>(call.past);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
   const Variant& attends = Attending(attention, call);
-  const Splits cut(past + 1, groups, launcher_.device().multiprocessors, InTiles(attends) ? kOneBlock : kTwoBlocks);
+  const Splits cut(past + 1, groups, launcher_.device().multiprocessors, InTiles(attends) ? kOneBlock : kTwoBlocks,
+                   InTurn(attends));
   const auto heads = static_cast<std::uint64_t>(call.batch * attention.heads);
   CallScratch scratch(allocator_, context);
   TokenAttentionParams params{call.q,
@@ -110,7 +128,7 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
                               attention.scale,
                               ScalesOf(attention, call),
                               nullptr};
-  Launch(attends, {groups, cut.splits, heads}, &params, stream);
+  Launch(attends, {groups, cut.splits, heads, false}, &params, stream);
 }
 
 // The first entry point that attends, in tiles or without, whose shared memory the GPU has; null for none.
@@ -137,7 +155,7 @@ void TokenAttentionCudaKernel::Launch(const Variant& attends, const Blocks& bloc
                                       Stream stream) const {
   const auto k = static_cast<std::size_t>(&attends - kernel().variants.data());
   const bool splits = blocks.splits > 1;
-  if (Joins(attends) && splits) params->ended = counters_.Of(stream, blocks.shared);
+  if (blocks.counted && splits) params->ended = counters_.Of(stream, blocks.shared);
   if (attends.shared > kUnasked) launcher_.Resident(k);
   auto* const block = reinterpret_cast<unsigned char*>(params);
   launcher_.Launch(k, static_cast<unsigned>(blocks.shared * blocks.splits), block, stream);
@@ -153,7 +171,8 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
   const auto keys = static_cast<std::uint64_t>(call.keys);
   const Variant& attends = Attending(attention, call);
   const bool two = !InTiles(attends) && (attention.codes || IsLong(attention, call));
-  const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors, two ? kTwoBlocks : kOneBlock);
+  const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors, two ? kTwoBlocks : kOneBlock,
+                   InTurn(attends));
   const std::uint64_t rows_of_all = groups * chunks * static_cast<std::uint64_t>(attention.rows);
   CallScratch scratch(allocator_, context);
   MaskedAttentionParams params{call.q,
@@ -181,7 +200,8 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
                                attention.scale,
                                ScalesOf(attention, call),
                                nullptr};
-  Launch(attends, {groups * chunks, cut.splits, rows_of_all}, &params, stream);
+  Launch(attends, {groups * chunks, cut.splits, rows_of_all, AreCounted(attends, call, attention.rows)}, &params,
+         stream);
 }
 
 }  // namespace onnxopt::cuda

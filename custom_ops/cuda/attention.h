@@ -26,11 +26,13 @@ class TokenAttentionCudaKernel final : public FusedKernel {
                     Stream stream) const;
   const Variant* Fitting(bool in_tiles) const;
   const Variant& Attending(const TokenAttention& attention, const AttentionCall& call) const;
-  // What a call's blocks share keys in: `shared` counts for each of these sets of blocks.
+  // shared: sets of blocks that share the keys of their rows, `splits` of them each. rows: of all. counted: the last
+  // block of a set is to join what they found.
   struct Blocks {
     std::uint64_t shared;
     std::uint64_t splits;
     std::uint64_t rows;
+    bool counted;
   };
   template <typename Params>
   void Launch(const Variant& attends, const Blocks& blocks, Params* params, Stream stream) const;

@@ -12,7 +12,8 @@ constexpr std::size_t kAttentionLaunches = 2;  // at most: the last entry point 
 // What an entry point that attends has beside other kinds' ones.
 struct AttentionShape {
   std::uint64_t stages;  // tiles of keys in shared memory, for tensor cores; 0 without
-  bool joins;            // its last block joins, where it is given counters; those of older files never do
+  // Blocks take tiles in turn, and the last one joins where it is given a counter; no entry point of older files does.
+  bool joins;
 };
 
 // The fields of an attention kernel. Throws Error naming the place of what is not as token_attention.py writes it.

@@ -28,10 +28,23 @@ def run(
     feeds: Sequence[dict[str, np.ndarray]],
     major: int = 8,
 ) -> tuple[list[dict[str, np.ndarray]], set[str]]:
-    """What the model gives for each of the feeds, and the entry points that were launched.
+    """What the model gives for each of the feeds, in a session each, and the entry points that were launched.
 
     folder: a new one. major: of the GPU's compute capability, 8 or 9. AssertionError where a run fails.
     """
+    library, environment = prepared(folder, optimized, kernels, major)
+    (folder / "jobs").write_bytes(pickle.dumps((library, [(folder / "model.onnx", list(feeds))])))
+    command = [sys.executable, "-m", "onnxopt.verification.emulation.run", str(folder), "0"]
+    subprocess.run(command, env=environment, check=True, timeout=300)
+    results = [pickle.loads((folder / f"0.{k}").read_bytes()) for k in range(len(feeds))]
+    assert not [r for r in results if isinstance(r, str)], results
+    return results, set((folder / "launched").read_text().split())
+
+
+def prepared(
+    folder: Path, optimized: onnx.ModelProto, kernels: Sequence[Kernel], major: int = 8
+) -> tuple[Path, dict[str, str]]:
+    """The library of a model.onnx in the folder, a new one, and the variables of processes in which it finds a GPU."""
     folder.mkdir()
     image = fatbin((major * 10, False))
     library = write_library(folder / "lib", kernels_json.to_json(kernels, image), image)
@@ -39,11 +52,6 @@ def run(
     texts = {k.name: generate.own_text(k) for k in kernels}
     symbols = {k.name: [v.symbol for v in k.variants] for k in kernels}
     assert gcc.compile_kernels(texts, symbols, folder, _COMPILE_SECONDS) == {}
-    (folder / "jobs").write_bytes(pickle.dumps((library, [(folder / "model.onnx", list(feeds))])))
     environment = {**os.environ, "ONNXOPT_EMULATION": str(folder), "ONNXOPT_EMULATION_MAJOR": str(major)}
     environment["LD_LIBRARY_PATH"] = os.pathsep.join([str(folder), os.environ.get("LD_LIBRARY_PATH", "")])
-    command = [sys.executable, "-m", "onnxopt.verification.emulation.run", str(folder), "0"]
-    subprocess.run(command, env=environment, check=True, timeout=300)
-    results = [pickle.loads((folder / f"0.{k}").read_bytes()) for k in range(len(feeds))]
-    assert not [r for r in results if isinstance(r, str)], results
-    return results, set((folder / "launched").read_text().split())
+    return library, environment

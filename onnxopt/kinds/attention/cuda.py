@@ -103,8 +103,10 @@ def lines(kernel: Kernel) -> list[str]:
 
 
 def _entry(variant: AttentionVariant, params: str, body: str) -> list[str]:
+    # In tiles, a multiprocessor has one block: registers are not to be spilled for a second one.
+    bounds = f"{variant.threads}, 1" if variant.stages > 0 else str(variant.threads)
     return [
-        f'extern "C" __global__ void __launch_bounds__({variant.threads})',
+        f'extern "C" __global__ void __launch_bounds__({bounds})',
         f"{variant.symbol}(const __grid_constant__ {params} params) {{", f"  {body}(params);", "}", "",
     ]  # fmt: skip
 

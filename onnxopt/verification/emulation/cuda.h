@@ -163,12 +163,12 @@ inline int atomicAdd(int* sum, int x) {
   *sum += x;
   return before;
 }
+inline void __threadfence() {}
 inline unsigned atomicInc(unsigned* count, unsigned last) {
   const unsigned before = *count;
   *count = before >= last ? 0 : before + 1;
   return before;
 }
-inline void __threadfence() {}
 
 namespace emulation {
 

@@ -58,7 +58,8 @@ int main() {
 
 CALLS = {
     "tiles": "attend<float16, width, heads, {threads}, {stages}>(params)",
-    "lanes": "CacheLanes<float, width, heads, {threads}, false>::attend(TokenCache<float, width, heads>(params), {{}})",
+    "lanes": "CacheLanes<float, width, heads, {threads}, false>::attend("
+    "TokenCache<float, width, heads, false>(params), {{}})",
 }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,38 +18,76 @@ from tests.support.fusing import fuse, outline
 
 pytestmark = pytest.mark.usefixtures("library")
 
+# Runs of one session, each of which changes its cache in place.
+_IN_PLACE = """
+import pickle, sys
+import numpy as np, onnxruntime as ort
+model, library, given, results = sys.argv[1:]
+options = ort.SessionOptions()
+options.register_custom_ops_library(library)
+session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+found = []
+for feeds in pickle.load(open(given, "rb")):
+    held = {name: ort.OrtValue.ortvalue_from_numpy(value) for name, value in feeds.items()}
+    bound = session.io_binding()
+    for name, value in held.items():
+        bound.bind_ortvalue_input(name, value)
+    bound.bind_output("y", "cpu")
+    for name in ("nk", "nv"):
+        bound.bind_ortvalue_output(name, held["p" + name[1]])
+    session.run_with_iobinding(bound)
+    found.append([x.numpy().copy() for x in (bound.get_outputs()[0], held["pk"], held["pv"])])
+pickle.dump(found, open(results, "wb"))
+"""
 
-@pytest.mark.parametrize("slots", [False, True])
-@pytest.mark.parametrize("captured", [False, True])
-def test_the_last_block_joins_unless_the_stream_is_captured_at_first(
-    captured: bool, slots: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Several runs of a session, of other sizes too: counters are 0 again after each. Without them, a launch joins."""
-    if captured:
-        monkeypatch.setenv("ONNXOPT_EMULATION_CAPTURES", "1")
-    tokens, each = 3, 4
-    model = ir.serde.deserialize_model(graph(tokens=tokens, each=each, mask=("batch", 1, tokens), slots=slots))
+
+def _launched(
+    folder: Path, tokens: int, each: int, sizes: tuple[tuple[int, int], ...], captured: bool = False
+) -> set[str]:
+    """The entry points that a session launches over caches in one buffer, (sequences, tokens) of them, all right."""
+    model = ir.serde.deserialize_model(graph(tokens=tokens, each=each, mask=("batch", 1, tokens), slots=True))
     kernels = outline(model, fuse(model))
+    library, environment = emulated_library.prepared(folder / "run", ir.serde.serialize_model(model), kernels, major=9)
     rng = np.random.default_rng(0)
-    # The last one has no splits: neither counters nor another launch are needed.
-    sizes = ((1, 300), (2, 70), (1, 300), (40, 101), (1, 5))
-    given = [feeds(rng, batch, tokens, past, each, (batch, 1, tokens), slots) for batch, past in sizes]
-    proto = ir.serde.serialize_model(model)
-    results, launched = emulated_library.run(tmp_path / "run", proto, kernels, given, major=9)
-    for of_run, found in zip(given, results, strict=True):
-        wanted = expected(of_run, each)
-        np.testing.assert_allclose(found["y"].astype(np.float64), wanted[0], atol=4e-3)
-        for name, kept in zip(("nk", "nv"), wanted[1:], strict=True):
-            np.testing.assert_array_equal(found[name].astype(np.float64), kept)
-    assert any(symbol.endswith("_join") for symbol in launched) == captured
+    given = [feeds(rng, batch, tokens, past, each, (batch, 1, tokens), True) for batch, past in sizes]
+    (folder / "given").write_bytes(pickle.dumps(given))
+    files = [folder / "run" / "model.onnx", library, folder / "given", folder / "results"]
+    environment |= {"ONNXOPT_EMULATION_CAPTURES": "1"} if captured else {}
+    subprocess.run([sys.executable, "-c", _IN_PLACE, *map(str, files)], env=environment, check=True, timeout=300)
+    for feed, found in zip(given, pickle.loads(files[-1].read_bytes()), strict=True):
+        wanted = expected(feed, each)
+        np.testing.assert_allclose(found[0].astype(np.float64), wanted[0], atol=4e-3)
+        for cache, kept in zip(found[1:], wanted[1:], strict=True):
+            np.testing.assert_array_equal(cache.astype(np.float64), kept)
+    return {symbol.rpartition("_")[2] for symbol in (folder / "run" / "launched").read_text().split()}
 
 
-def test_no_launch_joins_where_no_keys_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ONNXOPT_EMULATION_CAPTURES", "1")
-    model = ir.serde.deserialize_model(graph(tokens=2, each=2, mask=("batch", 1, 2)))
+def test_the_last_block_joins(tmp_path: Path) -> None:
+    """Counters are 0 again after each run, also of other sizes. The last but one has no splits."""
+    sizes = ((1, 300), (2, 70), (1, 300), (70, 33), (1, 5), (40, 101), (1, 300))
+    assert _launched(tmp_path, 1, 4, sizes) == {"t256s2"}
+
+
+def test_another_launch_joins_where_the_stream_is_captured_at_first(tmp_path: Path) -> None:
+    assert _launched(tmp_path, 1, 4, ((1, 300), (1, 300)), captured=True) == {"t256s2", "join"}
+
+
+@pytest.mark.parametrize(("tokens", "each"), [(1, 1), (3, 4)])
+def test_another_launch_joins_few_keys_of_one_row_and_many_rows(tokens: int, each: int, tmp_path: Path) -> None:
+    assert "join" in _launched(tmp_path, tokens, each, ((1, 300),))
+
+
+def test_another_launch_joins_where_the_cache_is_copied(tmp_path: Path) -> None:
+    model = ir.serde.deserialize_model(graph(tokens=1, each=4, mask=("batch", 1, 1)))
     kernels = outline(model, fuse(model))
-    given = feeds(np.random.default_rng(0), 1, 2, 9, 2, (1, 1, 2), False)
-    proto = ir.serde.serialize_model(model)
-    ((found,), launched) = emulated_library.run(tmp_path / "run", proto, kernels, [given], major=9)
-    np.testing.assert_allclose(found["y"].astype(np.float64), expected(given, 2)[0], atol=4e-3)
-    assert len(launched) == 1 and not launched.pop().endswith("_join")
+    given = [feeds(np.random.default_rng(0), 1, 1, past, 4, (1, 1, 1), False) for past in (9, 100)]
+    results, launched = emulated_library.run(
+        tmp_path / "run", ir.serde.serialize_model(model), kernels, given, major=9
+    )  # fmt: skip
+    for feed, found in zip(given, results, strict=True):
+        np.testing.assert_allclose(found["y"].astype(np.float64), expected(feed, 4)[0], atol=4e-3)
+    assert any(symbol.endswith("_join") for symbol in launched)
+
+
+def test_nothing_joins_where_no_keys_are_split(tmp_path: Path) -> None:
+    assert _launched(tmp_path, 2, 2, ((1, 9),), captured=True) == {"t256s2"}

@@ -28,7 +28,7 @@ _PLACED = (
 CALLS = {
     "tiles": "attend_masked<float16, width, rows, {threads}, {stages}, {slots}>(params)",
     "lanes": f"{_PLACED}CacheLanes<float, width, rows, {{threads}}, true>::attend("
-    "MaskedCache<float, width, rows, {slots}>(params, slots_), {{}})",
+    "MaskedCache<float, width, rows, {slots}, false>(params, slots_), {{}})",
 }
 _MAIN = """
 #include "matrix_words.h"
