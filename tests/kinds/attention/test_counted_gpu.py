@@ -32,15 +32,28 @@ def _given(batch: int, tokens: int, past: int) -> dict[str, np.ndarray]:
 
 
 def _same(session: ort.InferenceSession, given: dict[str, np.ndarray]) -> None:
-    """Every run gives the same, which is right."""
-    first = session.run(None, given)
-    np.testing.assert_allclose(first[0].astype(np.float64), expected(given, _EACH)[0], atol=4e-3)
-    for _ in range(_RUNS - 1):
-        for found, before in zip(session.run(None, given), first, strict=True):
-            np.testing.assert_array_equal(found, before)
+    """Every run over a cache in one buffer gives the same, which is right: its second run stores the same tokens."""
+    held = {name: ort.OrtValue.ortvalue_from_numpy(value, "cuda", 0) for name, value in given.items()}
+    y = ort.OrtValue.ortvalue_from_shape_and_type(given["q"].shape, np.float16, "cuda", 0)
+    bound = session.io_binding()
+    for name, value in held.items():
+        bound.bind_ortvalue_input(name, value)
+    for name in ("nk", "nv"):
+        bound.bind_ortvalue_output(name, held[f"p{name[1]}"])
+    bound.bind_ortvalue_output("y", y)
+    found = []
+    for _ in range(_RUNS):
+        y.update_inplace(np.full(given["q"].shape, np.nan, np.float16))
+        session.run_with_iobinding(bound)
+        found.append(y.numpy())
+        np.testing.assert_array_equal(found[-1], found[0])
+    wanted = expected(given, _EACH)
+    np.testing.assert_allclose(found[0].astype(np.float64), wanted[0], atol=4e-3)
+    for name, kept in zip(("pk", "pv"), wanted[1:], strict=True):
+        np.testing.assert_array_equal(held[name].numpy().astype(np.float64), kept)
 
 
-@pytest.mark.parametrize(("tokens", "past"), [(1, 600), (1, 20_000), (3, 9_000)])
+@pytest.mark.parametrize(("tokens", "past"), [(1, 600), (1, 20_000), (2, 9_000)])
 def test_runs_one_after_the_other(tokens: int, past: int, tmp_path: Path) -> None:
     session = _made(tmp_path, tokens).session(providers=[sessions.CUDA])
     for batch in (1, 3, 1):
@@ -59,20 +72,4 @@ def test_runs_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("past", [900, 20_000])
 def test_a_cuda_graph_replays(past: int, tmp_path: Path) -> None:
-    made, given = _made(tmp_path, 1), _given(2, 1, past)
-    session = made.session(cuda_graph=True)
-    held = {name: ort.OrtValue.ortvalue_from_numpy(value, "cuda", 0) for name, value in given.items()}
-    y = ort.OrtValue.ortvalue_from_shape_and_type(given["q"].shape, np.float16, "cuda", 0)
-    bound = session.io_binding()
-    for name, value in held.items():
-        bound.bind_ortvalue_input(name, value)
-    for name in ("nk", "nv"):
-        bound.bind_ortvalue_output(name, held[f"p{name[1]}"])
-    bound.bind_ortvalue_output("y", y)
-    found = []
-    for _ in range(_RUNS):
-        y.update_inplace(np.full(given["q"].shape, np.nan, np.float16))
-        session.run_with_iobinding(bound)
-        found.append(y.numpy())
-        np.testing.assert_array_equal(found[-1], found[0])
-    np.testing.assert_allclose(found[0].astype(np.float64), expected(given, _EACH)[0], atol=4e-3)
+    _same(_made(tmp_path, 1).session(cuda_graph=True), _given(2, 1, past))
