@@ -21,7 +21,7 @@ from benchmarks.gpu.products import Launches
 from benchmarks.support.arguments import Rows, main_over_rows
 
 FORMS = (("float16", 128, 2), ("float16", 128, 4), ("float16", 64, 1), ("bfloat16", 128, 8))  # dtype, width, heads
-SHAPES = ((256, 0), (128, 3), (256, 3))  # threads, stages (0: without tensor cores)
+SHAPES = ((256, 0), (128, 3), (256, 2))  # threads, stages (0: without tensor cores)
 # form, batch, groups, tokens in the cache
 CASES = (
     *((FORMS[0], *case) for case in ((1, 8, 512), (1, 8, 4096), (4, 8, 1024), (1, 8, 32768), (3, 2, 77), (1, 8, 0))),
@@ -29,7 +29,7 @@ CASES = (
     *((form, 2, 4, 1000) for form in FORMS[1:]),
 )
 # Threads, stages, blocks a multiprocessor that the library takes: for short caches of few rows, and for the rest.
-FEW, CHOSEN = (256, 0, 2), (128, 3, 1)
+FEW, CHOSEN = (256, 0, 2), (256, 2, 1)
 _LONG, _FEW_ROWS = 12 << 20, 2
 BLOCKS = (1, 2, 4)  # a multiprocessor, over which the tokens are spread
 _ROTATED = 150e6

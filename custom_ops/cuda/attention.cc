@@ -16,7 +16,10 @@ constexpr std::uint64_t kOneBlock = 1;
 constexpr std::uint64_t kTwoBlocks = 2;
 constexpr std::uint64_t kLeastTokens = 32;  // that a block takes at once
 constexpr std::uint64_t kAccessBytes = 16;
-constexpr std::int64_t kFewRows = 8;            // of a block, up to which its last one joins them in no more time
+// Of a block, up to which the last one joins them in no more time than another launch: in one buffer, and behind
+// others.
+constexpr std::int64_t kFewRows = 8;
+constexpr std::int64_t kFewRowsBehind = 4;
 constexpr unsigned kUnasked = 48 << 10;         // bytes of shared memory that every kernel has
 constexpr std::uint64_t kLongBytes = 12 << 20;  // of caches from which tiles take less time for every number of rows
 
@@ -63,9 +66,10 @@ bool InTiles(const Variant& variant) { return variant.shape.As<AttentionShape>()
 bool InTurn(const Variant& variant) { return InTiles(variant) && Joins(variant); }
 
 // Whether the blocks that share keys are counted, and the last one joins what they found. Measured
-// (benchmarks/notes.md): where blocks write the cache, or stop early, another launch that joins takes less time.
-bool AreCounted(const Variant& attends, const AttentionCall& call, std::int64_t rows) {
-  return InTurn(attends) && call.past_k == call.present_k && rows <= kFewRows;
+// (benchmarks/notes.md), but for codes.
+bool AreCounted(const TokenAttention& attention, const Variant& attends, const AttentionCall& call, std::int64_t rows) {
+  if (!InTurn(attends) || attention.codes) return false;
+  return rows <= (call.past_k == call.present_k ? kFewRows : kFewRowsBehind);
 }
 
 // Of what the blocks of so many rows find, where these need each other's.
@@ -128,7 +132,8 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
                               attention.scale,
                               ScalesOf(attention, call),
                               nullptr};
-  Launch(attends, {groups, cut.splits, heads, false}, &params, stream);
+  const bool counted = AreCounted(attention, attends, call, attention.heads / attention.groups);
+  Launch(attends, {groups, cut.splits, heads, counted}, &params, stream);
 }
 
 // The first entry point that attends, in tiles or without, whose shared memory the GPU has; null for none.
@@ -200,8 +205,8 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
                                attention.scale,
                                ScalesOf(attention, call),
                                nullptr};
-  Launch(attends, {groups * chunks, cut.splits, rows_of_all, AreCounted(attends, call, attention.rows)}, &params,
-         stream);
+  Launch(attends, {groups * chunks, cut.splits, rows_of_all, AreCounted(attention, attends, call, attention.rows)},
+         &params, stream);
 }
 
 }  // namespace onnxopt::cuda

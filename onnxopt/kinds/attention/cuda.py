@@ -19,10 +19,9 @@ _HEADER, _HEADER_OF_MASKED, _HEADER_OF_CODES = (
 )
 _LANES = 256  # threads of a block without tensor cores
 _ROWS_OF_LANES = 2  # up to which these take less time for short caches (benchmarks/notes.md)
-# (threads, stages) with tensor cores, the best one first (benchmarks/notes.md). Where new tokens have slots, or codes
-# are read, one of larger blocks comes before these.
-_TILES = ((128, 3), (128, 2), (64, 3), (128, 1), (64, 1))
-_TILES_OF_SLOTS, _TILES_OF_CODES = ((256, 2), *_TILES), ((256, 3), *_TILES)
+# (threads, stages) with tensor cores, the best one first (benchmarks/notes.md). Codes have one of more stages first.
+_SMALLER = ((128, 3), (128, 2), (64, 3), (128, 1), (64, 1))
+_TILES, _TILES_OF_CODES = ((256, 2), *_SMALLER), ((256, 3), *_SMALLER)
 _NARROWEST_CODES = 16  # elements of a head in tiles: those of 16 bytes
 # Bytes of shared memory of a block: what sm_90 has, what every GPU from sm_80 on has, what every GPU has.
 _SHARED = (227 << 10, 99 << 10, 48 << 10)
@@ -57,7 +56,7 @@ def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
     few, coded = _rows(meaning) <= _ROWS_OF_LANES, meaning.codes is not None
     in_lanes = few or (coded and meaning.width < _NARROWEST_CODES)
     limits = _SHARED if not in_lanes else () if coded else _SHARED[:1]
-    shapes = _TILES_OF_CODES if coded else _TILES if meaning.slots is None else _TILES_OF_SLOTS
+    shapes = _TILES_OF_CODES if coded else _TILES
     fitting = [next(shape for shape in shapes if shared_bytes(meaning, *shape) <= most) for most in limits]
     tiles = [attending(name, meaning, *shape) for shape in dict.fromkeys(fitting)]
     lanes = [attending(name, meaning, _LANES, 0)] if in_lanes else []

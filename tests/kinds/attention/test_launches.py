@@ -77,16 +77,17 @@ def test_another_launch_joins_few_keys_of_one_row_and_many_rows(tokens: int, eac
     assert "join" in _launched(tmp_path, tokens, each, ((1, 300),))
 
 
-def test_another_launch_joins_where_the_cache_is_copied(tmp_path: Path) -> None:
-    model = ir.serde.deserialize_model(graph(tokens=1, each=4, mask=("batch", 1, 1)))
+@pytest.mark.parametrize("each", [4, 8])
+def test_more_rows_are_joined_by_another_launch_where_the_cache_is_copied(each: int, tmp_path: Path) -> None:
+    model = ir.serde.deserialize_model(graph(tokens=1, each=each, mask=("batch", 1, 1)))
     kernels = outline(model, fuse(model))
-    given = [feeds(np.random.default_rng(0), 1, 1, past, 4, (1, 1, 1), False) for past in (9, 100)]
+    given = [feeds(np.random.default_rng(0), 1, 1, past, each, (1, 1, 1), False) for past in (9, 100)]
     results, launched = emulated_library.run(
         tmp_path / "run", ir.serde.serialize_model(model), kernels, given, major=9
     )  # fmt: skip
     for feed, found in zip(given, results, strict=True):
-        np.testing.assert_allclose(found["y"].astype(np.float64), expected(feed, 4)[0], atol=4e-3)
-    assert any(symbol.endswith("_join") for symbol in launched)
+        np.testing.assert_allclose(found["y"].astype(np.float64), expected(feed, each)[0], atol=4e-3)
+    assert any(symbol.endswith("_join") for symbol in launched) == (each > 4)
 
 
 def test_nothing_joins_where_no_keys_are_split(tmp_path: Path) -> None:
