@@ -3,8 +3,10 @@
 // A Cache is of one group of one sequence, and of a block: its split of the keys and its rows, each a head of a new
 // token. Splits are keys one behind the other, or tiles of all keys, which the blocks take in turn: at any time they
 // read few places of memory, each of which is long. It has
-//   begin, end            the first key of the block, and behind the last one; of all keys where tiles are taken in
-//   turn held()                keys that the cache holds before the new tokens scale                 of scores
+//
+//   begin, end            the first key of the block, and behind the last one; of all keys where tiles are taken in turn
+//   held()                keys that the cache holds before the new tokens
+//   scale                 of scores
 //   query(row)            the elements of a row's query
 //   group                 the keys' and values' head
 //   new_token(at)         which of the new tokens stands at a place of the longer cache; -1 for none
@@ -12,8 +14,7 @@
 //   past_key(at), past_value(at)        where they lie in the cache, one behind the other, as Code
 //   new_key(token), new_value(token)    and among the new tokens
 //   writes(token), present_key(at), present_value(at)    whether the block stores them, and where
-//   mask_row(row)         where it is masked: what is added to the row's scores, as mask_of (key_masks.cuh) has it, by
-//   keys
+//   mask_row(row)         where it is masked: what is added to the row's scores, by keys, as mask_of (key_masks.cuh)
 //   same_mask()           where it is masked: whether all rows have one row of it
 //   splits(), split()     how many blocks share the keys of its rows, and which of them it is
 //   parts(), part_step()  where the first of them puts what it found, and how many numbers further on the next one does
