@@ -4,7 +4,7 @@
 // token. Splits are keys one behind the other, or tiles of all keys, which the blocks take in turn: at any time they
 // read few places of memory, each of which is long. It has
 //
-//   begin, end            the first key of the block, and behind the last one; of all keys where tiles are taken in turn
+//   begin, end            the first key of the block, and behind the last one; of all keys, where tiles go in turn
 //   held()                keys that the cache holds before the new tokens
 //   scale                 of scores
 //   query(row)            the elements of a row's query
