@@ -22,12 +22,14 @@ MOST_WINDOW = 1 << 30  # keys before and after a query's own
 # one H100 (benchmarks/notes.md): where it saves copies of packed queries, keys and values, and where it saves none.
 _KEYS_IF_PACKED = 384
 _KEYS_IF_APART = 128
-# The same of attention that has a kernel for Hopper. ONNX Runtime runs causal attention at half the rate of the other,
-# and one bias that all queries share, as a mask of padding is, would be repeated for its operator: no number of keys
-# was found that makes these faster than the kernel, up to 8192 and 4096.
+# The same of attention that has a kernel for Hopper. ONNX Runtime runs causal attention at half the rate of the other:
+# no number of keys was found, up to 8192, that makes it faster than the kernel. A bias that all queries share, as a
+# mask of padding is, would be repeated for its operator; up to 4096 such keys take less time in the kernel on Hopper,
+# but more on other GPUs.
 _HOPPER_WIDTHS = (64, 128)
 _HOPPER_KEYS_IF_PACKED = 2048
 _HOPPER_KEYS_IF_APART = 384
+_HOPPER_KEYS_IF_MASKED = 1024
 _HOPPER_KEYS_IF_BIASED = 512  # for each query, at most, and packed
 # Heads of these sizes are what ONNX Runtime's flash attention has kernels for; it pads the others.
 _UNPADDED, _KEYS_IF_PADDED = (32, 64, 96, 128, 192, 256), 256
@@ -195,10 +197,10 @@ def pays(
     apart = _KEYS_IF_APART if few or width in _UNPADDED else _KEYS_IF_PADDED
     most = _KEYS_IF_PACKED if packed else apart
     if hopper and not few:
-        if bias == "keys" or (causal and not bias):
+        if (causal and bias != "scores") or (bias == "keys" and keys is None):
             return True
-        most = _HOPPER_KEYS_IF_PACKED if packed else _HOPPER_KEYS_IF_APART
-        most = min(most, _HOPPER_KEYS_IF_BIASED) if bias else most
+        most = _HOPPER_KEYS_IF_PACKED if packed or causal else _HOPPER_KEYS_IF_APART
+        most = min(most, _HOPPER_KEYS_IF_BIASED) if bias == "scores" else _HOPPER_KEYS_IF_MASKED if bias else most
     if keys is None:  # few take less than by ONNX Runtime's kernels, and many no longer than these and what they need
         return hopper and not few and packed
     return keys <= max(most, _KEYS_IF_NARROW if width <= _NARROW else 0)
