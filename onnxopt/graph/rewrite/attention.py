@@ -52,7 +52,6 @@ from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 from onnxopt.graph.shapes.dims import broadcasts_exactly, simplest
 from onnxopt.graph.shapes.value_dims import dims_of
 
-_LEAST = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
 _REDUCE_MAX_WITH_AXES_INPUT = 18  # opset
 _HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
 _MOST_SINKS = 1 << 22  # elements, where they were expanded to all queries
@@ -219,22 +218,22 @@ class ScaledDotProduct(RewriteRuleClassBase):
             within = apart.by_position(form.mask_value, self._index_values)
             limits = within.limits() if diagonal else {}
             if limits or (within.kind == "none" and apart.are_shared(form.mask_value, self._index_values)):
-                left = apart.left(op, q.dtype)
+                left = apart.left(op, q.dtype, form.mask.finite)
         if left is not None and not limits:
             mask, left, dtype = left, None, q.dtype
         elif masking == "twice":
-            mask = _sum(op, mask, more, form.mask.finite)
+            mask = parts.added(op, mask, more, form.mask.finite, dtype)
         elif masking != "add":
             array = np.array(0, dtype=low.dtype.numpy())
             nothing = op.Constant(value=ir.tensor(array, dtype=low.dtype))
             of_where = op.Where(hidden, low, nothing) if masking == "hidden" else op.Where(shown, nothing, low)
-            mask = _sum(op, of_where, mask, form.mask.finite) if masking == "both" else of_where
+            mask = parts.added(op, of_where, mask, form.mask.finite, dtype) if masking == "both" else of_where
         if dtype is not None and dtype != q.dtype:
-            mask = _narrowed(op, mask, q.dtype)
+            mask = parts.narrowed(op, mask, q.dtype)
         attributes |= limits
         if not form.guards_rows:
             return op.Sdpa(q, keys, v, mask, *_behind(sinks, left), **attributes)
-        zero, least = (op.Constant(value=_scalar_of(n, q.dtype)) for n in (0.0, _LEAST[q.dtype]))
+        zero, least = (op.Constant(value=parts.scalar_of(n, q.dtype)) for n in (0.0, parts.LEAST[q.dtype]))
         best = op.ReduceMax(mask, op.Constant(value=ir.tensor([-1], dtype=ir.DataType.INT64)), keepdims=1)
         left = None if left is None else op.Max(left, least)
         attended = op.Sdpa(q, keys, v, op.Max(mask, least), *_behind(sinks, left), **attributes)
@@ -281,25 +280,6 @@ def _factored(op, x, factor, name: str):
         tag_var=name,
         tag_values=["mul", "mul", "div", "none"],
     )
-
-
-def _sum(op, mask, more, finite: bool):
-    """Of two masks. It stays finite where both are: two that hide a key together are less than float16 has."""
-    added = op.Add(mask, more)
-    if not finite or mask.dtype != ir.DataType.FLOAT16:
-        return added
-    return op.Max(added, op.Constant(value=_scalar_of(_LEAST[mask.dtype], mask.dtype)))
-
-
-def _narrowed(op, mask, dtype: ir.DataType):
-    """A float32 mask cast to the dtype of q. In float16, -3.4e38 becomes -65504 instead of -inf."""
-    if dtype == ir.DataType.FLOAT16:
-        mask = op.Max(mask, op.Constant(value=_scalar_of(_LEAST[dtype], ir.DataType.FLOAT)))
-    return op.Cast(mask, to=dtype)
-
-
-def _scalar_of(value: float, dtype: ir.DataType) -> ir.TensorProtocol:
-    return ir.tensor(np.array(value).astype(dtype.numpy()), dtype=dtype)
 
 
 def _behind(sinks: tuple[ir.Value, ...], left: ir.Value | None) -> tuple[ir.Value | None, ...]:

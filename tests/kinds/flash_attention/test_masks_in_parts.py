@@ -102,6 +102,59 @@ def test_a_window_beside_other_conditions(masked: str, window: str, tokens: obje
         np.testing.assert_allclose(_run(model, feeds), _run(_model(text, tokens), feeds), atol=4e-3)
 
 
+def test_what_is_left_of_float32_masks_stays_finite(tmp_path: Path) -> None:
+    """-3e38 is -inf in 16 bits, and a row of such keys would be NaN."""
+    text = """
+        n = Not (kept) h = Cast <to = 1> (n) m = Mul (h, wide) i = Where (causal, nothing, wide)
+        e = Cast <to = 1> (f) b = Add (e, m) d = Add (b, i) a = Cast <to = 10> (d)
+    """
+    model = _model(text, 40)
+    rewrite(model, tmp_path)
+    (region,) = (r for r in fuse(model).regions if r.kind is FLASH_ATTENTION)
+    assert isinstance(region.meaning, FlashAttention) and region.meaning.after == 0
+    feeds = _feeds(40)
+    np.testing.assert_allclose(_run(model, feeds), _run(_model(text, 40), feeds), atol=4e-3)
+    cast = region.inputs[region.meaning.bias or 0].producer()
+    assert cast is not None and cast.inputs[0] is not None
+    limited = cast.inputs[0].producer()
+    assert (cast.op_type, limited and limited.op_type) == ("Cast", "Max")
+
+
+_BOTH = "b = Where (causal, f, wide) m = Where (kept, nothing, wide) d = Add (b, m) a = Cast <to = 10> (d)"
+_CAST = """
+    q = Cast <to = 1> (h)
+    l = Cast <to = 1> (g)
+    k = Transpose <perm = [0, 1, 3, 2]> (l)
+"""
+
+
+def _cast(tokens: object, changed: tuple[str, str] = ("", "")) -> ir.Model:
+    """As GPT-Neo does: the product in float32, a mask in front of another."""
+    body = _ATTENTION.format(masked=_BOTH).replace("q = Transpose", "h = Transpose").replace("(w, q)", "(w, g)")
+    body = body.replace("k = Transpose <perm = [0, 2, 3, 1]>", "g = Transpose <perm = [0, 2, 1, 3]>")
+    body = body.replace("s = MatMul", _CAST + "s = MatMul").replace("Mul (s, scale)", "Mul (s, eighth)")
+    inputs = f"float16[2, {tokens}, 128] x, bool[2, {tokens}] mask"
+    constants = _CONSTANTS + ", float eighth = {0.125}"
+    return graph(inputs, f"float16[2, {tokens}, 128] y", (_INDICES + body).replace(*changed), constants=constants)
+
+
+@pytest.mark.parametrize("tokens", [40, "S"])
+def test_products_of_16_bits_that_are_cast(tokens: object, tmp_path: Path) -> None:
+    model = _cast(tokens)
+    rewrite(model, tmp_path)
+    (region,) = (r for r in fuse(model).regions if r.kind is FLASH_ATTENTION)
+    assert isinstance(region.meaning, FlashAttention)
+    assert (region.meaning.before, region.meaning.after, region.meaning.bias is not None) == (None, 0, True)
+    for count in (40,) if tokens == 40 else (40, 1, 23):
+        np.testing.assert_allclose(_run(model, _feeds(count)), _run(_cast(tokens), _feeds(count)), atol=4e-3)
+
+
+def test_values_of_another_dtype_than_the_product_stay(tmp_path: Path) -> None:
+    done = rewrite(_cast(40, ("q = Cast <to = 1> (h)", "o2 = Cast <to = 1> (h) q = Add (o2, eighth)")), tmp_path)
+    assert done.applied["attention"] == 0
+    assert any("attention kernels take one dtype" in refusal.reason for refusal in done.refusals)
+
+
 @pytest.mark.parametrize("tokens", [40, "S"])
 @pytest.mark.parametrize(
     ("masked", "of_left"),

@@ -19,7 +19,7 @@ from onnxopt.graph.rewrite.masks.index_functions import ALWAYS, Choice, Truth, u
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.masks.masks import HIDES, Mask, shown_by
 
-_LEAST = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
+LEAST = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
 _JOINED = {"And": False, "BitwiseAnd": False, "Or": True}  # of which both operands count; Or where it is negated
 
 
@@ -52,20 +52,21 @@ class Parts:
         of_mask, *rest = ((1, *d)[-2] for d in dims if d is not None)
         return of_mask != 1 and all(d == 1 for d in rest)
 
-    def left(self, op, dtype: ir.DataType) -> ir.Value | None:
-        """The mask without what is shown by position, None where nothing is left. dtype: of the scores."""
+    def left(self, op, dtype: ir.DataType, finite: bool) -> ir.Value | None:
+        """The mask without what is shown by position, None where nothing is left. dtype: of the scores. finite: whether
+        the mask is."""
         shown = None
         for condition in self.conditions:
             value = op.Not(condition.value) if condition.negated else condition.value
             shown = value if shown is None else op.And(shown, value)
-        masks = [op.Cast(v, to=dtype) if v.dtype != dtype else v for v in self.added]
+        masks = [narrowed(op, v, dtype) if v.dtype != dtype else v for v in self.added]
         if shown is not None:
-            low = self.low if np.isinf(self.low) else max(self.low, _LEAST[dtype])
-            numbers = (op.Constant(value=_scalar(n, dtype)) for n in (0.0, low))
+            low = self.low if np.isinf(self.low) else max(self.low, LEAST[dtype])
+            numbers = (op.Constant(value=scalar_of(n, dtype)) for n in (0.0, low))
             masks.append(op.Where(shown, *numbers))
         result = None
         for mask in masks:
-            result = mask if result is None else op.Add(result, mask)
+            result = mask if result is None else added(op, result, mask, finite, dtype)
         return result
 
 
@@ -169,5 +170,21 @@ def _only_broadcasts(node: ir.Node) -> bool:
     return sorted(int(a) % rank for a in axes.numpy().reshape(-1)) == list(range(axes.size))
 
 
-def _scalar(value: float, dtype: ir.DataType) -> ir.TensorProtocol:
+def added(op, mask, more, finite: bool, dtype: ir.DataType | None):
+    """The sum of two masks. It stays finite where both are: two that hide a key together are less than float16 has."""
+    result = op.Add(mask, more)
+    if not finite or dtype != ir.DataType.FLOAT16:
+        return result
+    return op.Max(result, op.Constant(value=scalar_of(LEAST[dtype], dtype)))
+
+
+def narrowed(op, mask, dtype: ir.DataType):
+    """A float32 mask cast to the dtype of the scores. In float16, -3.4e38 becomes -65504 instead of -inf."""
+    if dtype == ir.DataType.FLOAT16:
+        mask = op.Max(mask, op.Constant(value=scalar_of(LEAST[dtype], ir.DataType.FLOAT)))
+    return op.Cast(mask, to=dtype)
+
+
+def scalar_of(value: float, dtype: ir.DataType) -> ir.TensorProtocol:
+    """A tensor of no dims."""
     return ir.tensor(np.array(value).astype(dtype.numpy()), dtype=dtype)
