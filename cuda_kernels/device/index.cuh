@@ -49,17 +49,11 @@ constexpr bool is_two_terms(char mode) {
 // Conditions: the same for a whole vector, or not.
 constexpr bool is_uniform(char mode) { return mode == access_mode::kUniform; }
 
-// kTerms: how many there can be, 0 where that is known at run time only.
-template <int kTerms, typename Index>
+template <typename Index>
 __device__ inline Index sum_of_terms(const Term<Index>* term, unsigned int terms, Index i) {
   Index sum = 0;
-  if constexpr (kTerms > 0) {
-#pragma unroll
-    for (int t = 0; t < kTerms; ++t) sum += offset_in_term(term[t], i);
-  } else {
 #pragma unroll 1
-    for (unsigned int t = 0; t < terms; ++t) sum += offset_in_term(term[t], i);
-  }
+  for (unsigned int t = 0; t < terms; ++t) sum += offset_in_term(term[t], i);
   return sum;
 }
 
@@ -76,41 +70,40 @@ struct Signed<uint64_t> {
   using type = int64_t;
 };
 
-// The sum of terms number `kForm` of a generated Op: its accesses first, then its conditions. Where every dim was known
-// when it was generated, Op::at spells it with constants, else the host's terms are added up.
-template <typename Op, int kForm, typename Index>
-__device__ inline Index form(const Term<Index>* term, unsigned int terms, Index i) {
-  if constexpr (Op::kStatic) {
-    return Op::template at<kForm>(i);
-  } else {
-    return sum_of_terms<Op::terms[kForm]>(term, terms, i);
-  }
-}
+// The functions below ask a generated Op. Where it says kSpelled, it has the forms of its accesses, then those of its
+// conditions, by their numbers:
+//     at<kForm>(params, i)         the sum of the terms
+//     across<kAccess>(params, i)   of an access that tiles read along columns, the same for an i below the rows' number
+//     stretch<kAccess>(params, i)  how the access goes on from i
+//     known_step[kAccess]          the step of that where it is 0 (a cell) or 1, else -1
+// Else the host's terms are added up, and there are no conditions.
 
-// Stands for an Op where only a call's shapes tell how many terms there are.
+// Stands for an Op that spells nothing.
 struct AnyTerms {
-  static constexpr bool kStatic = false;
-  static constexpr int terms[] = {0};
+  static constexpr bool kSpelled = false;
 };
 
 // Offsets of sums may be below 0; the others would lose range as signed numbers.
-template <typename Op, int kAccess, char kMode, typename Index>
-__device__ inline auto offset(const Input<Index>& input, Index i) {
+template <typename Op, int kAccess, char kMode, typename P, typename Index>
+__device__ inline auto offset(const P& params, Index i) {
   using SignedIndex = typename Signed<Index>::type;
   if constexpr (is_flat(kMode)) {
     return i;
   } else if constexpr (is_scalar(kMode)) {
     return Index{0};
-  } else if constexpr (Op::kStatic) {
-    return static_cast<SignedIndex>(Op::template at<kAccess>(i));
-  } else if constexpr (is_row(kMode)) {
-    return remainder(i, input.term[0].mod);
-  } else if constexpr (is_column(kMode)) {
-    return remainder(quotient(i, input.term[0].div), input.term[0].mod);
-  } else if constexpr (is_two_terms(kMode)) {
-    return static_cast<SignedIndex>(offset_in_term(input.term[0], i) + offset_in_term(input.term[1], i));
+  } else if constexpr (Op::kSpelled) {
+    return static_cast<SignedIndex>(Op::template at<kAccess>(params, i));
   } else {
-    return static_cast<SignedIndex>(form<Op, kAccess>(input.term, input.terms, i));
+    const Input<Index>& input = params.input[kAccess];
+    if constexpr (is_row(kMode)) {
+      return remainder(i, input.term[0].mod);
+    } else if constexpr (is_column(kMode)) {
+      return remainder(quotient(i, input.term[0].div), input.term[0].mod);
+    } else if constexpr (is_two_terms(kMode)) {
+      return static_cast<SignedIndex>(offset_in_term(input.term[0], i) + offset_in_term(input.term[1], i));
+    } else {
+      return static_cast<SignedIndex>(sum_of_terms(input.term, input.terms, i));
+    }
   }
 }
 
@@ -122,33 +115,33 @@ struct Stretch {
   Index step;
 };
 
-// The steps of an access where they are known when generating, 0 for the one element of a cell; else -1.
+// The step of an access where it is known when generating, 0 for the one element of a cell; else -1.
 template <typename Op, int kAccess, char kMode>
 constexpr int known_step() {
-  if constexpr (Op::kStatic) {
-    return Op::step[kAccess] == 0 || Op::step[kAccess] == 1 ? static_cast<int>(Op::step[kAccess]) : -1;
+  if constexpr (Op::kSpelled) {
+    return Op::known_step[kAccess];
   } else {
     return kMode == access_mode::kSplitCell ? 0 : kMode == access_mode::kSplitRun ? 1 : -1;
   }
 }
 
-template <typename Op, int kAccess, char kMode, typename Index>
-__device__ inline Stretch<Index> stretch(const Input<Index>& input, Index i) {
-  if constexpr (Op::kStatic) {
-    constexpr Index kPeriod = static_cast<Index>(Op::period[kAccess]);
-    return {kPeriod - i % kPeriod, static_cast<Index>(Op::step[kAccess])};
+template <typename Op, int kAccess, char kMode, typename P, typename Index>
+__device__ inline Stretch<Index> stretch(const P& params, Index i) {
+  if constexpr (Op::kSpelled) {
+    return Op::template stretch<kAccess>(params, i);
   } else {
-    const Term<Index>& inner = input.term[0];
+    const Term<Index>& inner = params.input[kAccess].term[0];
     const bool is_run = known_step<Op, kAccess, kMode>() < 0 ? inner.div.divisor == 1 : kMode == access_mode::kSplitRun;
     const Divisor<Index> period = is_run ? inner.mod : inner.div;
     return {period.divisor - remainder(i, period), is_run ? inner.stride : 0};
   }
 }
 
-template <typename Op, int kCondition, typename Index>
-__device__ inline bool holds(const IndexRange<Index>& condition, Index i) {
-  return static_cast<Index>(form<Op, Op::Inputs::size + kCondition>(condition.term, condition.terms, i) -
-                            condition.low) < condition.extent;
+template <typename Op, int kCondition, typename P, typename Index>
+__device__ inline bool holds(const P& params, Index i) {
+  const IndexRange<Index>& condition = params.condition[kCondition];
+  return static_cast<Index>(Op::template at<Op::Inputs::size + kCondition>(params, i) - condition.low) <
+         condition.extent;
 }
 
 }  // namespace onnxopt

@@ -8,25 +8,25 @@
 
 namespace onnxopt {
 
-template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
-__device__ inline Vector<T, kWidth> gather(const T* data, const Input<Index>& input, Index i) {
+template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename P, typename Index>
+__device__ inline Vector<T, kWidth> gather(const T* data, const P& params, Index i) {
   Vector<T, kWidth> gathered;
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) {
-    gathered.at[j] = data[offset<Op, kAccess, kMode>(input, static_cast<Index>(i + j))];
+    gathered.at[j] = data[offset<Op, kAccess, kMode>(params, static_cast<Index>(i + j))];
   }
   return gathered;
 }
 
 // The same where a run or cell has at least kWidth elements, so that a vector meets one end at most: two offsets tell
 // all.
-template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
-__device__ inline Vector<T, kWidth> gather_at_ends(const T* data, const Input<Index>& input, Index i) {
+template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename P, typename Index>
+__device__ inline Vector<T, kWidth> gather_at_ends(const T* data, const P& params, Index i) {
   using SignedIndex = typename Signed<Index>::type;
   constexpr int kStep = known_step<Op, kAccess, kMode>();
-  const Stretch<Index> here = stretch<Op, kAccess, kMode>(input, i);
-  const auto first = offset<Op, kAccess, kMode>(input, i);
-  const auto last = offset<Op, kAccess, kMode>(input, static_cast<Index>(i + kWidth - 1));
+  const Stretch<Index> here = stretch<Op, kAccess, kMode>(params, i);
+  const auto first = offset<Op, kAccess, kMode>(params, i);
+  const auto last = offset<Op, kAccess, kMode>(params, static_cast<Index>(i + kWidth - 1));
   Vector<T, kWidth> gathered;
   if constexpr (kStep == 0) {
     const T before = data[first];
@@ -48,34 +48,34 @@ __device__ inline Vector<T, kWidth> gather_at_ends(const T* data, const Input<In
 }
 
 // Neighbours smaller than a word are read in words, wherever they begin, but at the end of a run.
-template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
-__device__ inline Vector<T, kWidth> gather_in_runs(const T* data, const Input<Index>& input, Index i) {
+template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename P, typename Index>
+__device__ inline Vector<T, kWidth> gather_in_runs(const T* data, const P& params, Index i) {
   if constexpr (known_step<Op, kAccess, kMode>() == 1 && sizeof(T) < 4 && kWidth * sizeof(T) >= 4) {
     Unaligned<T, kWidth> read;
-    if (stretch<Op, kAccess, kMode>(input, i).left >= read.kReach) {
-      read.load(data + offset<Op, kAccess, kMode>(input, i), read.kReach);
+    if (stretch<Op, kAccess, kMode>(params, i).left >= read.kReach) {
+      read.load(data + offset<Op, kAccess, kMode>(params, i), read.kReach);
     } else {
-      read.hold(gather_at_ends<Op, kAccess, kMode, T, kWidth>(data, input, i));
+      read.hold(gather_at_ends<Op, kAccess, kMode, T, kWidth>(data, params, i));
     }
     Vector<T, kWidth> gathered;
 #pragma unroll
     for (int w = 0; w < read.kWords; ++w) word(gathered, w) = read.part(w);
     return gathered;
   } else {
-    return gather_at_ends<Op, kAccess, kMode, T, kWidth>(data, input, i);
+    return gather_at_ends<Op, kAccess, kMode, T, kWidth>(data, params, i);
   }
 }
 
 // Neighbours in the domain take turns among kRuns runs: element j is the (j / kRuns)th of run j % kRuns.
-template <typename Op, int kAccess, typename T, int kWidth, typename Index>
-__device__ inline Vector<T, kWidth> load_interleaved(const T* data, const Input<Index>& input, Index i) {
+template <typename Op, int kAccess, typename T, int kWidth, typename P, typename Index>
+__device__ inline Vector<T, kWidth> load_interleaved(const T* data, const P& params, Index i) {
   constexpr int kRuns = Op::runs[kAccess] > 0 ? Op::runs[kAccess] : 1;
   static_assert(kWidth % kRuns == 0, "a vector takes as much from every run");
   Vector<T, kWidth / kRuns> run[kRuns];
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
     run[r] = load_vector<T, kWidth / kRuns>(
-        data + offset<Op, kAccess, access_mode::kRunAny>(input, static_cast<Index>(i + r)));
+        data + offset<Op, kAccess, access_mode::kRunAny>(params, static_cast<Index>(i + r)));
   }
   Vector<T, kWidth> loaded;
 #pragma unroll
@@ -83,35 +83,31 @@ __device__ inline Vector<T, kWidth> load_interleaved(const T* data, const Input<
   return loaded;
 }
 
-template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
-__device__ inline Vector<T, kWidth> load(const T* data, const Input<Index>& input, Index i) {
+template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename P, typename Index>
+__device__ inline Vector<T, kWidth> load(const T* data, const P& params, Index i) {
   if constexpr (is_scalar(kMode)) {
     return splat<T, kWidth>(data[0]);
   } else if constexpr (kWidth == 1) {
-    return {data[offset<Op, kAccess, kMode>(input, i)]};
+    return {data[offset<Op, kAccess, kMode>(params, i)]};
   } else if constexpr (is_flat(kMode)) {
     return load_vector<T, kWidth>(data + i);
   } else if constexpr (is_neighbours(kMode) && is_row(kMode)) {
-    return load_kept<T, kWidth>(data + offset<Op, kAccess, kMode>(input, i));
+    return load_kept<T, kWidth>(data + offset<Op, kAccess, kMode>(params, i));
   } else if constexpr (is_neighbours(kMode)) {
-    return load_vector<T, kWidth>(data + offset<Op, kAccess, kMode>(input, i));
+    return load_vector<T, kWidth>(data + offset<Op, kAccess, kMode>(params, i));
   } else if constexpr (is_interleaved(kMode)) {
-    return load_interleaved<Op, kAccess, T, kWidth>(data, input, i);
+    return load_interleaved<Op, kAccess, T, kWidth>(data, params, i);
   } else if constexpr (is_cell(kMode)) {
-    return splat<T, kWidth>(data[offset<Op, kAccess, kMode>(input, i)]);
+    return splat<T, kWidth>(data[offset<Op, kAccess, kMode>(params, i)]);
   } else if constexpr (is_any(kMode)) {
+    const Input<Index>& input = params.input[kAccess];
     if (input.flags & kFlat) return load_vector<T, kWidth>(data + i);
-    if (!(input.flags & kCell)) return gather<Op, kAccess, kMode, T, kWidth>(data, input, i);
-    const T* cell = data + offset<Op, kAccess, kMode>(input, i);
+    if (!(input.flags & kCell)) return gather<Op, kAccess, kMode, T, kWidth>(data, params, i);
+    const T* cell = data + offset<Op, kAccess, kMode>(params, i);
     return input.flags & kInner ? load_vector<T, kWidth>(cell) : splat<T, kWidth>(*cell);
   } else {
-    return gather_in_runs<Op, kAccess, kMode, T, kWidth>(data, input, i);
+    return gather_in_runs<Op, kAccess, kMode, T, kWidth>(data, params, i);
   }
-}
-
-template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
-__device__ inline Vector<T, kWidth> load(const Input<Index>& input, Index i) {
-  return load<Op, kAccess, kMode, T, kWidth>(static_cast<const T*>(input.data), input, i);
 }
 
 template <int kCount, int kWidth>
@@ -156,9 +152,8 @@ __device__ inline Source<T> source_of(const P& params, const Holds& all_of) {
 template <typename Op, int kAccess, char kMode, bool kUniform, typename T, int kWidth, int kCount, typename P,
           typename Index>
 __device__ inline Vector<T, kWidth> load_guarded(const P& params, const Predicates<kCount, kWidth>& holding, Index i) {
-  const Input<Index>& input = params.input[kAccess];
   if constexpr (Op::guards[kAccess] == 0) {
-    return load<Op, kAccess, kMode, T, kWidth>(static_cast<const T*>(params.data[kAccess]), input, i);
+    return load<Op, kAccess, kMode, T, kWidth>(static_cast<const T*>(params.data[kAccess]), params, i);
   } else {
     Vector<T, kWidth> loaded = splat<T, kWidth>(T{});
     constexpr int kLoads = kUniform ? 1 : kWidth;
@@ -172,9 +167,9 @@ __device__ inline Vector<T, kWidth> load_guarded(const P& params, const Predicat
       };
       const Source<T> source = source_of<Op, kAccess, T>(params, all_of);
       if constexpr (kUniform) {
-        if (source.inside) loaded = load<Op, kAccess, kMode, T, kWidth>(source.data, input, i);
+        if (source.inside) loaded = load<Op, kAccess, kMode, T, kWidth>(source.data, params, i);
       } else if (source.inside) {
-        loaded.at[j] = source.data[offset<Op, kAccess, kMode>(input, static_cast<Index>(i + j))];
+        loaded.at[j] = source.data[offset<Op, kAccess, kMode>(params, static_cast<Index>(i + j))];
       }
     }
     return loaded;

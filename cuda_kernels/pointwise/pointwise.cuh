@@ -37,18 +37,18 @@ struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices
 
   template <int kWidth, typename M, typename Index>
   __device__ static void evaluate_conditions(const Parameters<Index>& params, Index i, Loaded<kWidth>& in) {
-    (evaluate_condition<kWidth, M::at[kInputs + C], C>(params.condition[C], i, in.holding.at[C]), ...);
+    (evaluate_condition<kWidth, M::at[kInputs + C], C>(params, i, in.holding.at[C]), ...);
   }
 
   template <int kWidth, char kMode, int kCondition, typename Index>
-  __device__ static void evaluate_condition(const IndexRange<Index>& condition, Index i, bool (&at)[kWidth]) {
+  __device__ static void evaluate_condition(const Parameters<Index>& params, Index i, bool (&at)[kWidth]) {
     if constexpr (is_uniform(kMode)) {
-      const bool all = holds<Op, kCondition>(condition, i);
+      const bool all = holds<Op, kCondition>(params, i);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) at[j] = all;
     } else {
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) at[j] = holds<Op, kCondition>(condition, static_cast<Index>(i + j));
+      for (int j = 0; j < kWidth; ++j) at[j] = holds<Op, kCondition>(params, static_cast<Index>(i + j));
     }
   }
 

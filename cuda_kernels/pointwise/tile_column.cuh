@@ -66,7 +66,7 @@ struct Skew {
       const Input<Index>& input = params.input[kInput];
       skew.stride = static_cast<uint32_t>(input.term[0].stride);
       skew.start = static_cast<uint32_t>(reinterpret_cast<uint64_t>(params.data[kInput]) / sizeof(T)) +
-                   static_cast<uint32_t>(offset<Op, kInput, access_mode::kRunAny>(input, place.base)) +
+                   static_cast<uint32_t>(offset<Op, kInput, access_mode::kRunAny>(params, place.base)) +
                    (static_cast<uint32_t>(place.x0) - S::kSlack) * skew.stride;
     }
     return skew;
@@ -126,25 +126,20 @@ struct Shared {
 
 template <typename Op, typename P, typename Index, int... C>
 __device__ inline bool all_hold(const P& params, unsigned guards, Index i, Indices<C...>) {
-  return ((!(guards >> C & 1U) || holds<Op, C>(params.condition[C], i)) && ...);
+  return ((!(guards >> C & 1U) || holds<Op, C>(params, i)) && ...);
 }
 
 // Whether each of these conditions holds at one of two places at least: as it holds over a range that is no shorter
 // than what lies between them (the host sees to that), somewhere there all of them do, or none is asked for.
 template <typename Op, typename P, typename Index, int... C>
 __device__ inline bool all_hold_at_either(const P& params, unsigned guards, Index i, Index j, Indices<C...>) {
-  return ((!(guards >> C & 1U) || holds<Op, C>(params.condition[C], i) || holds<Op, C>(params.condition[C], j)) && ...);
+  return ((!(guards >> C & 1U) || holds<Op, C>(params, i) || holds<Op, C>(params, j)) && ...);
 }
 
 // What the rows contribute to an offset: x is below the number of rows, so that the outermost digit needs no remainder.
-template <typename Op, int kInput, typename Index>
-__device__ inline auto offset_across(const Input<Index>& input, Index x) {
-  using SignedIndex = typename Signed<Index>::type;
-  if constexpr (Op::kStatic) {
-    return static_cast<SignedIndex>(Op::template across<kInput>(x));
-  } else {
-    return offset<Op, kInput, access_mode::kRunAny>(input, x);
-  }
+template <typename Op, int kInput, typename P, typename Index>
+__device__ inline auto offset_across(const P& params, Index x) {
+  return static_cast<typename Signed<Index>::type>(Op::template across<kInput>(params, x));
 }
 
 // Where the elements from (x, y) on, kWidth along the columns, are read from, if they are; x counts in the domain.
@@ -261,7 +256,7 @@ struct Column {
     const int row = static_cast<int>(line) * kAcross;
     const Index x = place.x0 + row - S::kSlack;
     const auto start =
-        offset<Op, kInput, access_mode::kRunAny>(input, place.base) + offset_across<Op, kInput>(input, x);
+        offset<Op, kInput, access_mode::kRunAny>(params, place.base) + offset_across<Op, kInput>(params, x);
     const int shift = is_shifted(kMode) ? shift_of(static_cast<const T*>(params.data[kInput]) + start) : 0;
     const int y = static_cast<int>(kEven ? thread % kVectors : k % kVectors) * kAlong - shift;
     const bool there = (kAll % S::kThreads == 0 || k < kAll) && x < place.rows && y + kAlong > 0 &&

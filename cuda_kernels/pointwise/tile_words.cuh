@@ -89,7 +89,7 @@ struct ColumnWords {
   template <typename P, typename Index>
   __device__ void load(const P& params, const Place<Index>& place) {
     const Input<Index>& input = params.input[kInput];
-    const auto column = offset<Op, kInput, access_mode::kRunAny>(input, place.base);
+    const auto column = offset<Op, kInput, access_mode::kRunAny>(params, place.base);
 #pragma unroll
     for (int n = 0; n < kLoads; ++n) {
       const unsigned int k = threadIdx.x + n * S::kThreads;
@@ -99,7 +99,7 @@ struct ColumnWords {
         const int row = static_cast<int>(k / kVectors) * kPer + r;
         const Index x = place.x0 + row - S::kSlack;
         if (row >= S::kHeld || x >= place.rows || y >= static_cast<int>(place.columns)) continue;
-        const auto start = column + offset_across<Op, kInput>(input, x) + y;
+        const auto start = column + offset_across<Op, kInput>(params, x) + y;
         const Source<T> source = source_along<Op, kInput, kMode, kWidth, T>(params, place, x, y);
         if (source.inside) held[n][r].load(source.data + start, static_cast<unsigned>(place.left) - y);
       }
@@ -136,7 +136,7 @@ struct ColumnWords {
   __device__ static void store_last(Tiled& tile, const P& params, const Place<Index>& place, int row, int y) {
     const Input<Index>& input = params.input[kInput];
     const T* const data =
-        static_cast<const T*>(params.data[kInput]) + offset<Op, kInput, access_mode::kRunAny>(input, place.base);
+        static_cast<const T*>(params.data[kInput]) + offset<Op, kInput, access_mode::kRunAny>(params, place.base);
 #pragma unroll
     for (int r = 0; r < kPer; ++r) {
       const Index x = place.x0 + row + r - S::kSlack;
@@ -144,7 +144,7 @@ struct ColumnWords {
       for (int back = 1; back < kPer; ++back) {
         const int last = static_cast<int>(place.left) - back;
         if (row + r < S::kHeld && x < place.rows && last >= y && last < y + kWidth) {
-          tile.element(row + r, last) = data[offset_across<Op, kInput>(input, x) + last];
+          tile.element(row + r, last) = data[offset_across<Op, kInput>(params, x) + last];
         }
       }
     }

@@ -72,7 +72,7 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
   __device__ static Bases<Index> bases(const Parameters<Index>& params, Index first) {
     Bases<Index> found{};
     ((kModes == access_mode::kDense && I < kAccesses
-          ? void(found.at[I] = offset<typename Op::Forms, kFormOf<Op, I>, access_mode::kAny>(params.input[I], first))
+          ? void(found.at[I] = offset<typename Op::Forms, I, access_mode::kAny>(params, first))
           : void()),
      ...);
     return found;
@@ -87,9 +87,9 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
     } else if constexpr (kMode == access_mode::kDense) {
       return load_vector<T, kWidth>(data + static_cast<typename Signed<Index>::type>(base) + k);
     } else if constexpr (kMode == access_mode::kAny && kWidth == 1) {
-      return {data[input.flags & kFlat ? i : offset<typename Op::Forms, kFormOf<Op, kInput>, kMode>(input, i)]};
+      return {data[input.flags & kFlat ? i : offset<typename Op::Forms, kInput, kMode>(params, i)]};
     } else {
-      return load<typename Op::Forms, kFormOf<Op, kInput>, kMode, T, kWidth>(data, input, i);
+      return load<typename Op::Forms, kInput, kMode, T, kWidth>(data, params, i);
     }
   }
 
@@ -147,8 +147,7 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
 #pragma unroll
               for (int j = 0; j < kWidth; ++j) {
                 if (static_cast<Index>(j) >= left) continue;
-                const auto at = offset<typename Op::Forms, kFormOf<Op, I>, access_mode::kAny>(
-                    params.input[I], static_cast<Index>(i + j));
+                const auto at = offset<typename Op::Forms, I, access_mode::kAny>(params, static_cast<Index>(i + j));
                 get<I>(in).value.at[j] = data[at];
               }
             }
@@ -178,7 +177,7 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
           if constexpr ((Op::kRowInputs >> I & 1u) != 0) {
             const Input<Index>& input = params.input[I];
             get<I>(in).value = widen(static_cast<const In*>(
-                params.data[I])[offset<typename Op::Forms, kFormOf<Op, I>, access_mode::kAny>(input, first)]);
+                params.data[I])[offset<typename Op::Forms, I, access_mode::kAny>(params, first)]);
           }
         }(),
         ...);

@@ -10,10 +10,6 @@
 
 namespace onnxopt {
 
-// The form of input kInput that Op::Forms spells.
-template <typename Op, int kInput>
-constexpr int kFormOf = Op::kIndexed ? kInput : 0;
-
 template <typename Op, int kWidth, char... kModes>
 struct RowLeaves {
   using M = Modes<kModes...>;
@@ -41,8 +37,7 @@ struct RowLeaves {
     constexpr int kForm = kAccesses + kCondition;
     constexpr Index kLow = static_cast<Index>(Op::low[kCondition]);
     constexpr Index kExtent = static_cast<Index>(Op::extent[kCondition]);
-    const Input<Index>& input = params.input[kForm];
-    return static_cast<Index>(form<Forms, kForm>(input.term, input.terms, i) - kLow) < kExtent;
+    return static_cast<Index>(Forms::template at<kForm>(params, i) - kLow) < kExtent;
   }
 
   template <unsigned kGuards, int kCondition = 0, typename P, typename Index>
@@ -120,8 +115,7 @@ struct RowLeaves {
     for (int j = 0; j < kWidth; ++j) {
       const Index at = static_cast<Index>(i + j);
       if (all_hold<Op::guards[kInput]>(params, at)) {
-        loaded.at[j] = static_cast<const T*>(
-            params.data[kInput])[offset<Forms, kFormOf<Op, kInput>, access_mode::kAny>(input, at)];
+        loaded.at[j] = static_cast<const T*>(params.data[kInput])[offset<Forms, kInput, access_mode::kAny>(params, at)];
       }
     }
     return loaded;

@@ -51,6 +51,7 @@ bool Cells(const Access& access, unsigned vector) {
 // Whether a vector meets at most one end of a run of neighbours, or of a cell.
 bool Long(const Access& access, unsigned vector) {
   if (access.runs == 0) return false;
+  if (access.terms > 0) return access.stretch >= vector;
   return (access.run[0].div == 1 ? access.run[0].mod : access.run[0].div) >= vector;
 }
 
@@ -104,13 +105,13 @@ bool Holds(char mode, const Access& access, const void* data, Dtype dtype, unsig
     case access_mode::kRun:
       return one && Neighbours(access, data, dtype, vector);
     case access_mode::kRun2:
-      return access.runs == 2 && Neighbours(access, data, dtype, vector);
+      return access.runs <= 2 && Neighbours(access, data, dtype, vector);
     case access_mode::kRunAny:
       return Neighbours(access, data, dtype, vector);
     case access_mode::kCell:
-      return one && !inner && Cells(access, vector);
+      return (access.runs == 0 || (one && !inner)) && Cells(access, vector);
     case access_mode::kCell2:
-      return access.runs == 2 && Cells(access, vector);
+      return access.runs <= 2 && Cells(access, vector);
     case access_mode::kCellAny:
       return Cells(access, vector);
     case access_mode::kInterleaved:
@@ -120,7 +121,7 @@ bool Holds(char mode, const Access& access, const void* data, Dtype dtype, unsig
     case access_mode::kSplitCell:
       return one && !inner && Long(access, vector);
     case access_mode::kSplit2:
-      return access.runs == 2 && Long(access, vector);
+      return access.runs <= 2 && Long(access, vector);
     case access_mode::kSplitAny:
       return Long(access, vector);
     case access_mode::kColumn:
@@ -184,6 +185,7 @@ bool FitsShiftedVectors(const Domain& domain, std::size_t k, Dtype dtype) {
   const Access& access = domain.access[k];
   const Run* columns = Columns(access);
   const auto words = static_cast<unsigned>(kWord / std::min(kWord, Size(dtype)));
+  if (access.term[0].mod == 1) return false;  // the reader takes the first term for that of the rows
   const bool in_turns = columns == access.run + 1 ||
                         std::all_of(access.run, columns, [&](const Run& run) { return IsMultiple(run.stride, words); });
   bool fits = in_turns;
@@ -265,11 +267,14 @@ Divisor<Index> MakeDivisor(std::uint64_t d) {
   }
 }
 
-// All of them: a kernel that was made for more terms than there are at these shapes adds 0 for the others.
+// All of them, those of an index map at their places in kernels.json: a kernel that was made for more terms than there
+// are at these shapes adds 0 for the others.
 template <typename Index>
 void FillTerms(const Access& access, Term<Index>* terms) {
+  const Run* const runs = access.terms > 0 ? access.term : access.run;
+  const std::size_t count = access.terms > 0 ? access.terms : access.runs;
   for (std::size_t t = 0; t < static_cast<std::size_t>(kMaxTerms); ++t) {
-    const Run run = t < access.runs ? access.run[t] : Run{1, 1, 0};
+    const Run run = t < count ? runs[t] : Run{1, 1, 0};
     terms[t] = {MakeDivisor<Index>(run.div), MakeDivisor<Index>(run.mod), static_cast<Index>(run.stride)};
   }
 }

@@ -120,12 +120,13 @@ Condition Sizes::ResolveCondition(std::size_t k) const {
 }
 
 void Sizes::Fill(const std::vector<IndexTerm>& terms, Access* access) const {
-  access->runs = 0;
+  access->runs = access->terms = 0;
   for (const IndexTerm& term : terms) {
-    const std::int64_t mod = term.mod.Value(sizes_);
-    if (mod == 1) continue;
-    access->run[access->runs++] = {static_cast<std::uint64_t>(term.div.Value(sizes_)), static_cast<std::uint64_t>(mod),
-                                   term.stride.Value(sizes_)};
+    const Run run = {static_cast<std::uint64_t>(term.div.Value(sizes_)),
+                     static_cast<std::uint64_t>(term.mod.Value(sizes_)), term.stride.Value(sizes_)};
+    if (access->terms == 0) access->stretch = term.div.IsOne() ? run.mod : run.div;
+    access->term[access->terms++] = run;
+    if (run.mod != 1) access->run[access->runs++] = run;
   }
 }
 

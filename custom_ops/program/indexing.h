@@ -20,6 +20,8 @@ struct Extent {
 
   // For these sizes of the symbols. Throws Error where it does not fit 64 bits.
   std::int64_t Value(const std::vector<std::int64_t>& sizes) const;
+  // Whether it is 1 for all sizes.
+  bool IsOne() const { return factor == 1 && symbols.empty(); }
 };
 
 struct IndexTerm {

@@ -47,11 +47,16 @@ struct Run {
 
 // The element that an input contributes to domain element i lies at sum of ((i / div) mod mod) * stride over the runs,
 // which are ordered from the innermost dim outwards. No run: one element for all. guards: bit k: condition k must hold,
-// or nothing is read (indexing.h).
+// or nothing is read (indexing.h). terms: of an index map, all that kernels.json has, also those of one element, which
+// are no runs; else none. stretch: of an index map, the elements of a run or cell of the first term, by what it was
+// declared.
 struct Access {
   std::size_t runs = 0;
   Run run[kMaxRank / 2];
   std::uint32_t guards = 0;
+  std::size_t terms = 0;
+  Run term[kMaxRank / 2];
+  std::uint64_t stretch = 0;
 
   std::int64_t Offset(std::uint64_t i) const {
     std::int64_t offset = 0;

@@ -48,6 +48,15 @@ KERNELS = {
         "d = Sub(x, mean)  e = Mul(d, factor)  f = Add(e, tenth)  y = Relu(f)",
         "float tenth = {0.1}",
     ),
+    "rotary_embedding_float16": (
+        "float16[B, S, 3072] x, float[1, 1, S, 64] cos, float[1, 1, S, 64] sin",
+        "float16[B, 16, S, 64] y",
+        "k = Slice(x, zero, heads, two)  r = Reshape(k, split)  t = Transpose<perm = [0, 2, 1, 3]>(r)  "
+        "f = Cast<to = 1>(t)  a = Mul(f, cos)  h = Slice(f, zero, half, last)  g = Slice(f, half, end, last)  "
+        "n = Neg(g)  c = Concat<axis = 3>(n, h)  b = Mul(c, sin)  z = Add(a, b)  y = Cast<to = 10>(z)",
+        "int64[4] split = {0, 0, 16, 64}, int64[1] zero = {0}, int64[1] two = {2}, int64[1] heads = {1024}, "
+        "int64[1] half = {32}, int64[1] end = {64}, int64[1] last = {3}",
+    ),
     "offset_and_limits_int8": (
         "int8[N, 64] x, int8[64] z",
         "int8[N, 64] y",

@@ -11,11 +11,9 @@ import numpy as np
 
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.pointwise import code_arithmetic, spelled_out
-from onnxopt.kinds.pointwise.access_modes import MOST_NEIGHBOURS, columns, runs
+from onnxopt.kinds.pointwise import code_arithmetic, index_forms, spelled_out
+from onnxopt.kinds.pointwise.access_modes import MOST_NEIGHBOURS, runs
 from onnxopt.program.dtypes import DTYPES, FLOAT8
-from onnxopt.program.extents import Extent, product
-from onnxopt.program.indexing import Indexing, Term
 from onnxopt.program.pointwise import Instruction, Program
 
 C_TYPES = {d.compute: ("float" if d.compute == "float32" else DTYPES[d.compute].cuda) for d in DTYPES.values()}
@@ -50,10 +48,9 @@ def _struct(name: str, program: Program) -> list[str]:
         f"  static constexpr int kConditions = {program.conditions};",
         f"  static constexpr unsigned guards[] = {{{', '.join(map(str, _guards(program)))}}};",
         f"  static constexpr int leader[] = {{{', '.join(map(str, _leaders(program)))}}};",
-        f"  static constexpr int terms[] = {{{', '.join(map(str, _terms(program)))}}};",
         f"  static constexpr int runs[] = {{{', '.join(map(str, _runs(program)))}}};",
         f"  static constexpr bool kPacked = {str(packed).lower()};",
-        *_forms(program),
+        *(f"  {line}" for line in _where(program)),
         *_apply(program),
         *(_apply(program, packed=True) if packed else []),
         "};",
@@ -106,84 +103,9 @@ def _runs(program: Program) -> list[int]:
     return [runs(a.terms, MOST_NEIGHBOURS) for a in program.index.accesses]
 
 
-def _terms(program: Program) -> list[int]:
-    """The number of terms of each access and each condition, 0 where the number depends on the shapes of a call."""
-    if program.index is None:
-        return [0] * len(program.inputs)
-    return [max(1, len(terms)) for terms in program.index.forms]
-
-
-def _forms(program: Program) -> list[str]:
-    """Every index form with constants where no dim is symbolic: a division by a constant is a few instructions."""
-    index = program.index
-    is_static = index is not None and not index.symbols_used()
-    lines = [f"  static constexpr bool kStatic = {str(is_static).lower()};"]
-    if index is None or not is_static:
-        return lines
-    count = product(index.shapes[0]).factor
-    lines.append(f"  static constexpr long long period[] = {{{', '.join(str(_period(f)) for f in index.forms)}}};")
-    lines.append(f"  static constexpr long long step[] = {{{', '.join(str(_step(f)) for f in index.forms)}}};")
-    return [*lines, *_across(index), *_at(index, count)]
-
-
-def _at(index: Indexing, count: int) -> list[str]:
-    """The device function with the constants of every form, for a domain of `count` elements."""
-    lines = ["  template <int kForm, typename Index>", "  __device__ static Index at(Index i) {"]
-    for k, form in enumerate(index.forms):
-        opening = f"    if constexpr (kForm == {k}) return "
-        # A sum that begins with a minus would negate i before the division.
-        lines.append(f"{opening}{'Index(0)' if not form or form[0].stride.factor < 0 else ''}{_sum(form, count)};")
-    return [*lines, "    return i;", "  }"]
-
-
-def forms(name: str, index: Indexing, count: Extent) -> list[str]:
-    """A struct with the forms of a domain of `count` elements, with constants where all dims are known."""
-    is_static = not index.symbols_used() and count.number is not None
-    terms = ", ".join(str(max(1, len(form))) for form in index.forms)
-    lines = [
-        f"  static constexpr bool kStatic = {str(is_static).lower()};",
-        f"  static constexpr int terms[] = {{{terms}}};",
-    ]
-    return [f"struct {name} {{", *lines, *(_at(index, count.factor) if is_static else []), "};"]
-
-
-def _across(index: Indexing) -> list[str]:
-    """For each access that a tile may read along columns, the part of the index that depends on the row x."""
-    forms = []
-    for k, access in enumerate(index.accesses):
-        column = columns(access.terms)
-        if column is not None:
-            below = [t for t in access.terms if t.div.factor < column.div.factor]
-            text = _sum(below, column.div.factor).replace("i", "x")
-            opening = "Index(0)" if below[0].stride.factor < 0 else ""
-            forms.append(f"    if constexpr (kForm == {k}) return {opening}{text};")
-    if not forms:
-        return []
-    return ["  template <int kForm, typename Index>", "  __device__ static Index across(Index x) {", *forms, "  }"]
-
-
-def _period(form: Sequence[Term]) -> int:
-    """The number of elements of a run or a cell."""
-    if not form:
-        return 1
-    return form[0].mod.factor if form[0].div.factor == 1 else form[0].div.factor
-
-
-def _step(form: Sequence[Term]) -> int:
-    return form[0].stride.factor if form and form[0].div.factor == 1 else 0
-
-
-def _sum(form: Sequence[Term], count: int) -> str:
-    return "".join(_term(t, count) for t in form).removeprefix(" + ")
-
-
-def _term(term: Term, count: int) -> str:
-    """One term, with its sign, as C++ over an unsigned index i below `count`."""
-    div, mod, stride = term.div.factor, term.mod.factor, term.stride.factor
-    digit = "i" if div == 1 else f"i / {div}"
-    digit = digit if div * mod == count else f"{digit} % {mod}"
-    scaled = digit if abs(stride) == 1 else f"{digit} * {abs(stride)}"
-    return f" {'-' if stride < 0 else '+'} {scaled}"
+def _where(program: Program) -> list[str]:
+    """The members that tell where elements lie, where the program says that."""
+    return index_forms.NONE if program.index is None else index_forms.of_kernel(program.index)
 
 
 def has_wide_floats(program: Program) -> bool:

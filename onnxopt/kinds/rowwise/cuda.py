@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.pointwise.cuda import C_TYPES, INDEX, forms, seen_by_casts, statements
+from onnxopt.kinds.pointwise import index_forms
+from onnxopt.kinds.pointwise.cuda import C_TYPES, INDEX, seen_by_casts, statements
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.kinds.rowwise.exponential_sums import exponential_sums
 from onnxopt.program.dtypes import DTYPES
@@ -185,8 +186,8 @@ def _index(program: RowProgram) -> list[str]:
     """The conditions that guard each input, the range of each condition, and the index forms."""
     lines = [f"static constexpr unsigned guards[] = {{{', '.join(map(str, program.guards))}}};"]
     if program.index is None:
-        return [*lines, "static constexpr bool kIndexed = false;", "using Forms = AnyTerms;"]
-    lines += ["static constexpr bool kIndexed = true;", *forms("Forms", program.index, product(program.domain))]
+        return [*lines, "using Forms = AnyTerms;"]
+    lines += index_forms.of_rows(program.index, product(program.domain))
     conditions = program.index.conditions
     if conditions:
         lines.append(f"static constexpr long long low[] = {{{', '.join(str(c.low - c.offset) for c in conditions)}}};")

@@ -35,7 +35,6 @@ def _struct(name: str, program: ScanProgram) -> list[str]:
         f"using Outputs = List<{', '.join(DTYPES[d].cuda for d in program.outputs)}>;",
         "using Forms = AnyTerms;",
         f"static constexpr unsigned guards[] = {{{', '.join('0' for _ in program.inputs)}}};",
-        "static constexpr bool kIndexed = false;",
         f"static constexpr unsigned kRowInputs = {hex(sum(1 << k for k, r in enumerate(program.rows) if r))}u;",
         "static constexpr unsigned kRowOutputs = 0u;",
         f"static constexpr bool kExclusive = {str(program.exclusive).lower()};",

@@ -10,10 +10,9 @@ struct AddGelu_1a3313df {
   static constexpr int kConditions = 0;
   static constexpr unsigned guards[] = {0, 0};
   static constexpr int leader[] = {0, 1};
-  static constexpr int terms[] = {0, 0};
   static constexpr int runs[] = {0, 0};
   static constexpr bool kPacked = false;
-  static constexpr bool kStatic = false;
+  static constexpr bool kSpelled = false;
   __device__ static void apply(float x0, float x1, float& y0) {
     const float v0 = add(x0, x1);
     const float v8 = approximate::gelu(v0, 0.70710677f);

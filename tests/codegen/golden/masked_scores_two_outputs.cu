@@ -10,10 +10,9 @@ struct CastMulWhereGreater_cb6fe115 {
   static constexpr int kConditions = 0;
   static constexpr unsigned guards[] = {0, 0, 0};
   static constexpr int leader[] = {0, 1, 2};
-  static constexpr int terms[] = {0, 0, 0};
   static constexpr int runs[] = {0, 0, 0};
   static constexpr bool kPacked = false;
-  static constexpr bool kStatic = false;
+  static constexpr bool kSpelled = false;
   __device__ static void apply(int64_t x0, float x1, bool x2, float& y0, bool& y1) {
     const float v0 = cast<float>(x0);
     const float v1 = mul(x1, v0);

@@ -10,10 +10,9 @@ struct AddMaxMin_2e5420fc {
   static constexpr int kConditions = 0;
   static constexpr unsigned guards[] = {0, 0};
   static constexpr int leader[] = {0, 1};
-  static constexpr int terms[] = {0, 0};
   static constexpr int runs[] = {0, 0};
   static constexpr bool kPacked = true;
-  static constexpr bool kStatic = false;
+  static constexpr bool kSpelled = false;
   __device__ static void apply(int8_t x0, int8_t x1, int8_t& y0) {
     const int8_t v0 = add(x0, x1);
     const int8_t v2 = max(v0, int8_t(-100));
