@@ -140,7 +140,6 @@ def optimize(
             normalize.refuse_optimized(source.model, source.path)
             original = description.of_source(source, given.type_in_memory(model))
             pinned = signature.pin(original.traits.inputs, shapes or {})
-            options = options._replace(pinned=pinned, typical=signature.typical(original.traits.inputs, pinned))
             calibration, own = (read_data(files, original.traits.inputs) for files in (calibrate, data))
             check_alone((*data, *calibrate), shapes)
             near = None
@@ -154,6 +153,8 @@ def optimize(
                 stack.callback(ahead.stop)
         with phases("normalize"):
             normalized = normalize.normalize(source.model)
+            pinned = signature.pin(original.traits.inputs, shapes or {}, normalized.ones)
+            options = options._replace(pinned=pinned, typical=signature.typical(original.traits.inputs, pinned))
             if ort_min is not None:
                 releases.check(normalized.model, oldest)
             before = work.of_model(normalized.model, options.typical) if archs else None

@@ -145,7 +145,7 @@ def verify_and_leave_out(
     optimized = model_traits.of(build.model)
     if changed := model_traits.interface_difference(original, optimized):
         raise VerificationError(f"{source}: optimizing changed the model's interface: {changed}")
-    traits = model_traits.with_uses_of(original, optimized)
+    traits = model_traits.completed(original, optimized)
     try:
         with temporary_files():
             originals = references(

@@ -34,6 +34,8 @@ from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
 from onnxopt.graph.passes.simplified_norms import SimplifiedNormsPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.passes.whole_resizes import WholeResizesPass
+from onnxopt.graph.shapes.checked_sizes import checked_sizes
+from onnxopt.graph.single_sizes import SingleSizesPass
 from onnxopt.paths import StrPath
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
@@ -50,6 +52,11 @@ class Normalized:
 
     model: ir.Model
     notes: tuple[str, ...]
+
+    @property
+    def ones(self) -> frozenset[str]:
+        """The symbols of inputs that can only be 1."""
+        return checked_sizes(self.model.graph)
 
 
 def refuse_optimized(model: ir.Model, where: StrPath = "the model") -> None:
@@ -79,6 +86,10 @@ def normalize(model: ir.Model, *, opset: int = TARGET, growth: float = _DEFAULT_
             _lift_constants(model)
         if converted := convert_opset(model, opset):
             notes.append(converted)
+        if model.opset_imports.get("", 0) >= _FIRST_OPSET_OF_RULES:
+            single_sizes = SingleSizesPass()  # before passes remove the nodes that say which dims are 1
+            _run("looking for dims that can only be 1", single_sizes, model)
+            notes += single_sizes.notes
         _simplify(model, growth)
         interface.restore(model)
         _declare_stacks(model, stacked)

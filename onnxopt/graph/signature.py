@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -169,10 +169,11 @@ def evaluate(symbol: str, sizes: Mapping[str, int]) -> int:
     return max(value(ast.parse(symbol, mode="eval").body), 0)
 
 
-def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
+def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]], ones: Collection[str] = ()) -> Sizes:
     """Sizes of symbols that the user's shapes fix: of an input by its name, or of one dim by its symbol.
 
-    UsageError where a name is neither, a rank or a static dim does not fit, or two shapes give one symbol two sizes.
+    ones: symbols that the graph checks to be 1, which come with them. UsageError where a name is neither, a rank or a
+    static dim does not fit, or a symbol gets two sizes.
     """
     if not isinstance(shapes, Mapping):
         raise UsageError(f"shapes are sizes by name, as {{'ids': (8, 128), 'batch': (8,)}}, not {shapes!r}")
@@ -185,6 +186,8 @@ def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Size
             if size % multiple[0]:
                 raise UsageError(f"shape of {where}: dim '{symbol}' is {size}, which is no multiple of {multiple[0]}")
             symbol, size = multiple[1], size // multiple[0]
+        if symbol in ones and size != 1:
+            raise UsageError(f"shape of {where}: dim '{symbol}' is {size}, and the graph only accepts 1")
         if pinned.setdefault(symbol, size) != size:
             raise UsageError(f"shape of {where}: dim '{symbol}' is {size} here and {pinned[symbol]} elsewhere")
 
@@ -218,7 +221,7 @@ def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Size
             raise UsageError(
                 f"shape of {name}: no such input or dim; inputs are {', '.join(by_name)}; dims {', '.join(names)}"
             )
-    return pinned
+    return pinned | {name: 1 for name in names if name in ones}
 
 
 def typical(inputs: Sequence[Tensor], pinned: Sizes) -> Sizes:

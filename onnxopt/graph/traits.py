@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxopt.graph import input_uses, ort_traps, signature
 from onnxopt.graph.input_uses import Use
+from onnxopt.graph.shapes.checked_sizes import checked_sizes
 from onnxopt.graph.signature import Tensor, tensor_text
 
 RANDOM_OPS = frozenset(
@@ -29,7 +30,7 @@ class Traits:
     of the outputs that depend on the value of a float tensor. random: whether a node draws random numbers. traps:
     whether running it in ONNX Runtime can end the process, and trapping_optimizers: those of ONNX Runtime that can do
     so when a session opens on the CPU (graph/ort_traps.py). lowered: whether `precision` is that of a model of lower
-    precision that is compared with this one.
+    precision that is compared with this one. ones: symbols of inputs that the graph checks to be 1.
     """
 
     inputs: tuple[Tensor, ...]
@@ -41,6 +42,7 @@ class Traits:
     traps: bool = False
     trapping_optimizers: tuple[str, ...] = ()
     lowered: bool = False
+    ones: frozenset[str] = frozenset()
 
 
 def of(model: ir.Model) -> Traits:
@@ -55,15 +57,16 @@ def of(model: ir.Model) -> Traits:
         random=any(n.op_type in RANDOM_OPS and not _is_inert_dropout(n) for n in nodes),
         traps=ort_traps.can_end_the_process(model),
         trapping_optimizers=ort_traps.trapping_optimizers(model),
+        ones=checked_sizes(model.graph),
     )
 
 
-def with_uses_of(model: Traits, other: Traits) -> Traits:
-    """The traits of `model`, with the uses that `other`, an equivalent model, shows and `model` does not.
+def completed(model: Traits, other: Traits) -> Traits:
+    """The traits of `model`, with the uses and the `ones` that `other`, an equivalent model, shows besides.
 
     The dims of a table may be unknown in one of the models and be inferred in the other.
     """
-    return dataclasses.replace(model, uses=input_uses.merged(model.uses, other.uses))
+    return dataclasses.replace(model, uses=input_uses.merged(model.uses, other.uses), ones=model.ones | other.ones)
 
 
 def as_lowered(model: Traits, precision: str) -> Traits:

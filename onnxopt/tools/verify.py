@@ -135,7 +135,7 @@ def _compare(
     own = read_data(data, traits.inputs)
     if difference := model_traits.difference_of_names_and_dtypes(traits, other_traits):
         return VerificationReport("failed", reason=difference)
-    traits = model_traits.with_uses_of(traits, other_traits)
+    traits = model_traits.completed(traits, other_traits)
     if second.manifest and second.manifest.precision and traits.precision == "float32":
         traits = model_traits.as_lowered(traits, second.manifest.precision.dtype)
     kernels = [kernel.name for kernel in second.manifest.kernels] if second.manifest else []

@@ -88,4 +88,4 @@ def test_bounds_that_only_the_other_model_shows(tmp_path: Path) -> None:
     original = traits.of(ir.load(write(tmp_path / "hidden.onnx", hidden)))
     optimized = traits.of(ir.load(write(tmp_path / "plain.onnx", TOKENS)))
     assert [use.data for use in original.uses["ids"]] == [None]
-    assert [use.data for use in traits.with_uses_of(original, optimized).uses["ids"]] == [(3, 2)]
+    assert [use.data for use in traits.completed(original, optimized).uses["ids"]] == [(3, 2)]

@@ -6,6 +6,8 @@ import dataclasses
 
 import onnx_ir as ir
 
+from onnxopt.graph.shapes.checked_sizes import unchecked_shapes
+
 ORT_CONSTANT_IR_VERSION = 4  # below it every initializer is a constant, also where it is listed among the inputs
 
 
@@ -32,8 +34,9 @@ class Interface:
     """What callers of a model see: inputs, their default values, and outputs.
 
     The constructor also changes the model: default values of inputs, which callers may override, stop being constants,
-    and declared output shapes, which may be wrong, are removed. `restore` puts names, dtypes, dims and defaults back in
-    the same order. An output that no node of its own computes any more gets an Identity.
+    declared output shapes, which may be wrong, are removed, and what the graph checks to be 1 is 1 in all inputs.
+    `restore` puts names, dtypes, dims and defaults back in the same order. An output that no node of its own computes
+    any more gets an Identity.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -53,6 +56,8 @@ class Interface:
         for value in graph.outputs:
             if not value.is_graph_input() and not value.is_initializer():
                 value.shape = None
+        for value, shape in unchecked_shapes(graph).items():
+            value.shape = shape
 
     def restore(self, model: ir.Model) -> None:
         """Restore the interface on `model`, whose graph may be another object than at construction."""

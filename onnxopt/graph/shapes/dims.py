@@ -16,6 +16,7 @@ import sympy
 Dim: TypeAlias = "int | sympy.Expr"
 Dims: TypeAlias = tuple[Dim, ...]
 
+NAMELESS = frozenset({None, "", "?", "-1"})  # exporters write these for unknown dims, which are not equal then
 _LONGEST_EXPRESSION = 1000  # characters
 _UNKNOWN = "unk__"  # prefix of the names of unknown dims, as in onnx's own shape inference
 _SUMS: dict[type[ast.operator], str] = {ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__"}
@@ -138,13 +139,25 @@ def not_negative(value: Dim) -> bool:
     return bool(value.is_nonnegative) or _smallest(_expanded(value), 0)
 
 
+def least_at_one(value: sympy.Expr) -> bool:
+    """Whether a polynomial of sizes is 0 where all of them are 1, and more wherever one of them is larger."""
+    expanded = _expanded(value)
+    return expanded.is_polynomial(*symbols_of(expanded)) and _at_one(expanded) == 0
+
+
 def _smallest(value: sympy.Expr, bound: int) -> bool:
     """Whether a polynomial is at least `bound` with all symbols 1 and has no negative term but the constant."""
+    smallest = _at_one(value)
+    return smallest is not None and smallest >= bound
+
+
+def _at_one(value: sympy.Expr) -> int | None:
+    """A polynomial with all symbols 1; None where it has a negative term beside the constant."""
     constant, rest = value.as_coeff_Add()
     terms = sympy.Add.make_args(rest)
     if not all(t.is_positive and t.is_integer for t in terms):
-        return False
-    return bool(constant + sum(t.as_coeff_Mul()[0] for t in terms) >= bound)
+        return None
+    return constant + sum(t.as_coeff_Mul()[0] for t in terms)
 
 
 @functools.lru_cache(maxsize=4096)

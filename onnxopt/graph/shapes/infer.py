@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import onnx
 import onnx_ir as ir
+import sympy
 
 from onnxopt.graph.shapes import contents
+from onnxopt.graph.shapes.checked_sizes import checked_sizes
 from onnxopt.graph.shapes.contents import Contents
-from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, dim_text, parse_dim, product, symbols_of
+from onnxopt.graph.shapes.dims import NAMELESS, Dim, Dims, Unknowns, dim_text, parse_dim, product, simplest, symbols_of
 from onnxopt.graph.shapes.result_dtypes import result_dtype_of
 from onnxopt.graph.shapes.rules import rule_of
 from onnxopt.graph.shapes.schema_inference import SchemaInference, tensor, tensor_type
 
 _READ = 1024  # bytes; constants up to this size (axes, pads, scales) are passed on to onnx's rules
-_NAMELESS = frozenset({None, "", "?", "-1"})  # exporters write these for unknown dims, which are not equal then
 _RULES_FROM = 13  # opset; axes and shapes are inputs from there on
 
 
@@ -52,6 +53,8 @@ class Knowledge:
         names = [dim.value for shape in shapes for dim in shape if isinstance(dim, ir.SymbolicDim) and dim.value]
         self.unknowns = Unknowns(names)
         self._named: dict[str, Dim] = {name: parse_dim(name) for name in names}
+        if ones := dict.fromkeys(map(parse_dim, checked_sizes(model.graph)), 1):
+            self._named = {name: simplest(sympy.sympify(dim).subs(ones)) for name, dim in self._named.items()}
         self._rules = model.opset_imports.get("", 0) >= _RULES_FROM
         self._schemas = SchemaInference(dict(model.opset_imports), model.ir_version)
         self._dims: dict[ir.Value, Dims | None] = {}
@@ -155,7 +158,7 @@ class Knowledge:
     def _declared(self, dim: int | ir.SymbolicDim) -> Dim:
         if isinstance(dim, int):
             return dim if dim >= 0 else self.unknowns.dim()
-        if dim.value is None or dim.value in _NAMELESS:
+        if dim.value is None or dim.value in NAMELESS:
             return self.unknowns.dim()
         return self._named.setdefault(dim.value, parse_dim(dim.value))
 

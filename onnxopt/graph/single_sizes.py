@@ -1,0 +1,196 @@
+"""Symbolic dims of inputs that can only be 1, because the graph fails at every other size.
+
+Exporters write such graphs where the example had one sequence: an input is declared as [batch, sequence], and
+
+    Reshape(x [batch, sequence, 768], [1, sequence, 12, 64])    keeps the number of elements
+    MatMul(a [n, batch], b [1, m]), Gemm                        multiply dims of equal size
+    Concat(a [batch, n], b [1, m], axis=1)                      joins what has equal sizes elsewhere
+    Squeeze(x [batch, n], axis 0)                               removes a dim of 1
+    GatherND(x [1, n], [[0..batch), i]), Gather                 read elements that are there
+
+only where batch is 1. Broadcasting says nothing: there a dim may also be 1 itself. Sizes are taken to be at least 1.
+Where a dim is 0, no element is missing, and the graph might run with another batch; what onnxopt writes fails then.
+
+The pass lets all nodes read the input through a check, which makes the dim 1 for all that infers shapes later:
+
+    x -> Unsqueeze(Squeeze(x, axes), axes)
+
+So a run with another size fails in the optimized model as well, at the Squeeze, whose name says what is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import onnx_ir as ir
+import sympy
+
+from onnxopt.graph.passes.new_nodes import initializer
+from onnxopt.graph.rewrite.masks.index_functions import Affine
+from onnxopt.graph.rewrite.masks.index_values import IndexValues
+from onnxopt.graph.shapes.checked_sizes import checked_axes
+from onnxopt.graph.shapes.dims import Dim, Dims, least_at_one, product, sign, symbols_of
+from onnxopt.graph.shapes.infer import Knowledge, infer
+
+_LARGEST = 64  # terms of an expression that is solved
+_DIMS_ALONE = frozenset({"Shape", "Size"})  # operators that read no element of their operand
+
+
+class SingleSizesPass(ir.passes.InPlacePass):
+    """Lets the model check the dims of inputs that can only be 1, and all other nodes see that they are.
+
+    notes: a sentence for the user on each such dim. The model has opset 13 or later.
+    """
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        while (found := _found(model)) is not None:
+            name = _check(model.graph, found)
+            self.notes.append(
+                f"the graph only accepts 1 for `{name}`: {found.node.op_type} `{found.node.name}` fails at every other "
+                f"size. Export with an example of 2 or more for a dynamic `{name}`"
+            )
+        return ir.passes.PassResult(model, bool(self.notes))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Single:
+    """A dim of an input that can only be 1. node: what fails at every other size."""
+
+    value: ir.Value
+    axis: int
+    node: ir.Node
+
+
+def _found(model: ir.Model) -> _Single | None:
+    graph = model.graph
+    if not any(isinstance(dim, ir.SymbolicDim) for value in graph.inputs for dim in value.shape or ()):
+        return None
+    known = infer(model)
+    sources: dict[Dim, tuple[ir.Value, int]] = {}
+    for value in sorted(graph.inputs, key=_reads_elements, reverse=True):
+        for axis, dim in enumerate(known.dims(value) or ()):
+            if isinstance(dim, sympy.Symbol) and axis not in checked_axes(value):
+                sources.setdefault(dim, (value, axis))
+    for node, zero in _zeros(graph, known):
+        for symbol in ones_of(zero):
+            if symbol in sources:
+                return _Single(*sources[symbol], node)
+    return None
+
+
+def _check(graph: ir.Graph, single: _Single) -> str:
+    """Let all readers of an input read it through the check. Returns what the dim is called."""
+    value, dims = single.value, single.value.shape
+    assert dims is not None  # its dims are known
+    dim = dims[single.axis]
+    name = dim.value if isinstance(dim, ir.SymbolicDim) and dim.value else f"{value.name}.{single.axis}"
+    checks = [k for k, other in enumerate(dims) if k == single.axis or (other == dim and dim == name)]
+    axes = initializer(graph, ir.tensor(checks, dtype=ir.DataType.INT64), f"{value.name}_checked_axes")
+    squeeze = ir.Node("", "Squeeze", [value, axes], name=f"{name}_must_be_1")
+    unsqueeze = ir.Node("", "Unsqueeze", [squeeze.outputs[0], axes], name=f"{name}_is_1")
+    for node, part in ((squeeze, "squeezed"), (unsqueeze, "checked")):
+        node.outputs[0].name, node.outputs[0].type = f"{value.name}_{part}", value.type
+    for reader, position in tuple(value.uses()):
+        reader.replace_input_with(position, unsqueeze.outputs[0])
+    squeeze.replace_input_with(0, value)
+    first = next(iter(graph))
+    graph.insert_before(first, [squeeze, unsqueeze])
+    return name
+
+
+def _reads_elements(value: ir.Value) -> bool:
+    """Whether a node reads an input's elements, so that no pass removes a check of the input as useless."""
+    return any(node.op_type not in _DIMS_ALONE for node in value.consumers())
+
+
+# --- what has to be zero --------------------------------------------------------------------------------------------
+
+
+def _zeros(graph: ir.Graph, known: Knowledge) -> Iterator[tuple[ir.Node, sympy.Expr]]:
+    """Each node that fails wherever an expression of dims is not 0, with the expression."""
+    index_values = None
+    for node in graph:
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        for a, b in _equal_dims(node, known):
+            if a != b and not (isinstance(a, int) and isinstance(b, int)):
+                yield node, sympy.sympify(a) - b
+        if node.op_type in ("GatherND", "Gather"):
+            index_values = index_values or IndexValues(graph, known)
+            for past_the_end in _past_the_end(node, index_values):
+                yield node, past_the_end
+
+
+def _equal_dims(node: ir.Node, known: Knowledge) -> Iterator[tuple[Dim, Dim]]:
+    """Pairs of sizes that a node takes to be equal."""
+    shapes = [known.dims(value) for value in node.inputs]
+    if node.op_type == "Reshape" and shapes[0] is not None:
+        wanted = _wanted(node, shapes[0], known)
+        if wanted is not None:
+            yield product(shapes[0]), product(wanted)
+    elif node.op_type == "MatMul" and shapes[0] and shapes[1]:
+        yield shapes[0][-1], shapes[1][-2 if len(shapes[1]) > 1 else 0]
+    elif node.op_type == "Gemm" and shapes[0] and shapes[1]:
+        turned = (node.attributes.get_int("transA", 0), node.attributes.get_int("transB", 0))
+        yield shapes[0][0 if turned[0] else -1], shapes[1][-1 if turned[1] else 0]
+    elif node.op_type == "Concat":
+        present = [shape for shape in shapes if shape]
+        axis = node.attributes.get_int("axis") % len(present[0]) if present else 0
+        for shape in present[1:]:
+            yield from (pair for k, pair in enumerate(zip(present[0], shape, strict=False)) if k != axis)
+    elif node.op_type == "Squeeze" and shapes[0] is not None and len(node.inputs) > 1:
+        axes = known.contents(node.inputs[1])
+        yield from ((shapes[0][a], 1) for a in (() if axes is None else axes.flat) if isinstance(a, int))
+
+
+def _wanted(node: ir.Node, before: Dims, known: Knowledge) -> list[Dim] | None:
+    """The dims that a Reshape asks for; None where one of them is not known, or is what is left over."""
+    held = known.contents(node.inputs[1])
+    if held is None or held.ndim != 1:
+        return None
+    copies = not node.attributes.get_int("allowzero", 0)
+    dims = [before[k] if dim == 0 and copies and k < len(before) else dim for k, dim in enumerate(held)]
+    return dims if all(sign(dim) == 1 for dim in dims) else None
+
+
+def _past_the_end(node: ir.Node, index_values: IndexValues) -> Iterator[sympy.Expr]:
+    """By how much the last element that a node reads lies behind the last one that is there, where that is never less.
+
+    As it may not be more either, it is 0.
+    """
+    data, indices = index_values.dims(node.inputs[0]), index_values.dims(node.inputs[1])
+    if not data or not indices:
+        return
+    if node.op_type == "Gather":
+        rows = [(index_values.of(node.inputs[1]), data[node.attributes.get_int("axis", 0) % len(data)])]
+    elif node.attributes.get_int("batch_dims", 0) == 0:
+        rows = list(zip(index_values.positions(node.inputs[1]) or (), data, strict=False))
+        indices = indices[:-1]
+    else:
+        return
+    for position, length in rows:
+        if isinstance(position, Affine):
+            steps = zip(position.widened(len(indices)), indices, strict=True)
+            excess = sum((c * (n - 1) for c, n in steps if c > 0), sympy.sympify(position.offset)) - length + 1
+            if least_at_one(excess):
+                yield excess
+
+
+# --- what follows ----------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4096)
+def ones_of(zero: sympy.Expr) -> tuple[sympy.Symbol, ...]:
+    """The symbols that are 1 wherever an expression of sizes of at least 1 is 0."""
+    symbols, expanded = symbols_of(zero), sympy.expand(zero)
+    if not expanded.is_polynomial(*symbols) or len(sympy.Add.make_args(expanded)) > _LARGEST:
+        return ()
+    factors = [factor for factor, _ in sympy.factor_list(expanded)[1] if sign(factor) not in (1, -1)]
+    if len(factors) != 1:
+        return ()  # any one of them may be 0
+    return symbols_of(factors[0]) if least_at_one(factors[0]) or least_at_one(-factors[0]) else ()
