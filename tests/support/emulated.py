@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import subprocess
 import tempfile
@@ -10,22 +11,32 @@ from pathlib import Path
 from onnxopt.verification.emulation import gcc
 
 _FILES = Path(__file__).with_name("emulation")
-_COMPILE = ("g++", *gcc.FLAGS, f"-I{_FILES}")
 
 
 def run(folder: Path, main: str) -> None:
     """Compile the text of a main.cc and run it in the folder. CalledProcessError unless it ends with 0."""
     (folder / "main.cc").write_text(main)
-    headers = Path(_precompiled().name) / "headers.h"
-    subprocess.run([*_COMPILE, "-include", headers, "-o", "run", "main.cc"], cwd=folder, check=True)
+    subprocess.run(["g++", *gcc.FLAGS, *options("-O1"), "-o", "run", "main.cc"], cwd=folder, check=True)
     subprocess.run(["./run"], cwd=folder, check=True, timeout=300)
 
 
+def options(optimization: str) -> tuple[str, ...]:
+    """For g++ behind its usual options: the headers that every test includes, most of what it reads, precompiled."""
+    return (optimization, f"-I{_FILES}", "-include", str(_precompiled(optimization)))
+
+
 @functools.cache
-def _precompiled() -> tempfile.TemporaryDirectory[str]:
-    """The folder, as long as this process lives, of the headers that every test includes: most of what g++ reads."""
+def made(optimization: str) -> Path:
+    """A folder for what is compiled so and several tests use; it lives as long as this process."""
     folder = tempfile.TemporaryDirectory()
-    header = Path(folder.name) / "headers.h"
-    header.write_text('#include "cuda.h"\n#include "files.h"\n')
-    subprocess.run([*_COMPILE, "-x", "c++-header", header, "-o", f"{header}.gch"], check=True)
-    return folder
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+@functools.cache
+def _precompiled(optimization: str) -> Path:
+    header = made(optimization) / "headers.h"
+    header.write_text('#include "cuda.h"\n#include "matrix_words.h"\n#include "files.h"\n')
+    command = ["g++", *gcc.FLAGS, optimization, f"-I{_FILES}", "-x", "c++-header", header, "-o", f"{header}.gch"]
+    subprocess.run(command, check=True)
+    return header

@@ -56,8 +56,8 @@ class Case:
     def channels(self) -> int:
         return self.x[3]
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Constants and inputs, of values that the dtype has, in float64."""
+    def arrays(self, *, images: bool = True) -> dict[str, np.ndarray]:
+        """Constants and inputs, of values that the dtype has, in float64. images: with those of the size of x."""
         rng = np.random.default_rng([self.channels, self.groups])
         c, each = self.channels, self.groups if self.form.startswith("spelled") else self.channels
         made = {name: rng.standard_normal(c) for name in ("c", "d")}
@@ -65,9 +65,10 @@ class Case:
         if self.ones:
             made |= {"scale": np.ones(each), "bias": np.zeros(each)}
         made |= {"e": rng.standard_normal((self.x[0], 1, 1, c)), "half": np.array(0.5)}
-        made |= {"t": rng.standard_normal(self.x) + self.mean, "r": rng.standard_normal(self.x)}
         made["rows"] = rng.standard_normal((self.x[0], self._row))
         made["rows"][:, max(self.part, 0) :][:, :c] = made["e"].reshape(self.x[0], c)
+        if images:
+            made |= {"t": rng.standard_normal(self.x) + self.mean, "r": rng.standard_normal(self.x)}
         return {k: v.astype(numpy_dtype(self.dtype)).astype(np.float64) for k, v in made.items()}
 
     def feeds(self) -> dict[str, np.ndarray]:
@@ -95,7 +96,7 @@ class Case:
         nodes += _nodes(BEHIND[self.behind])
         made = {name for node in nodes for name in node.output}
         used = {name for node in nodes for name in node.input} - set(self.inputs()) - made
-        stored = {k: v.astype(numpy_dtype(self.dtype)) for k, v in self.arrays().items()}
+        stored = {k: v.astype(numpy_dtype(self.dtype)) for k, v in self.arrays(images=False).items()}
         stored |= {"from": np.array([self.part]), "to": np.array([self.part + self.channels]), "last": np.array([-1])}
         stored["split"] = np.array([0, self.groups, -1])
         stored["inner"] = np.array([1, 2])

@@ -14,7 +14,7 @@
 #include <vector>
 
 #define __device__
-#define __global__
+#define __global__ inline  // what nothing launches is not compiled
 #define __shared__ static
 #define __noinline__
 #define __grid_constant__

@@ -34,15 +34,21 @@ def compiler() -> str:
 
 
 def compile_kernels(
-    sources: Mapping[str, str], entry_points: Mapping[str, Sequence[str]], folder: Path, seconds: float
+    sources: Mapping[str, str],
+    entry_points: Mapping[str, Sequence[str]],
+    folder: Path,
+    seconds: float,
+    more: Sequence[str] = (),
 ) -> dict[str, str]:
     """Compile each kernel into folder/NAME.so, and the driver beside them; returns why kernels were not, by name.
 
     sources: the CUDA text of each kernel, a whole translation unit. entry_points: its symbols. Kernels that are not
-    done after `seconds` are given up. UsageError where there is no g++, or it does not compile the driver.
+    done after `seconds` are given up. more: options for g++. A driver that is there already is kept. UsageError where
+    there is no g++, or it does not compile the driver.
     """
-    driver, shared = _HERE / "driver.cc", [compiler(), *FLAGS, "-shared", "-o"]
-    commands = {"": [*shared, str(folder / _DRIVER), str(driver), "-ldl"]}
+    driver, shared, commands = _HERE / "driver.cc", [compiler(), *FLAGS, *more, "-shared", "-o"], dict[str, list[str]]()
+    if not (folder / _DRIVER).exists():
+        commands[""] = [*shared, str(folder / _DRIVER), str(driver), "-ldl"]
     for name, text in sources.items():
         source = folder / f"{name}.cc"
         source.write_text(f'#include "cuda.h"\n#include "matrix_words.h"\n{text}\n{_launchers(entry_points[name])}')
