@@ -96,7 +96,7 @@ def rewrite(
             refusals = _recognise(rewriting)
             if "attention" in families or rewriting.applied["heads"]:
                 _map(rewriting)
-        _outer_products(rewriting)
+        rewriting.apply(FAMILIES["outer_products"].rules)  # behind attention, whose products may be over one key
         rewriting.merge_projections()
         attention_nodes.read_off_operands(model)  # which are merged where they can be
         _convolutions(rewriting)
@@ -217,14 +217,6 @@ def _map(rewriting: _Rewriting) -> None:
     _cancel(rewriting.model)
     rewriting.apply(query_scale.RULES)
     window_masks.read_off_queries(rewriting.model)
-
-
-def _outer_products(rewriting: _Rewriting) -> None:
-    """After attention, whose products may be over one key."""
-    model = rewriting.model
-    if any(node.op_type == "MatMul" for node in model.graph):
-        _infer(model)
-    rewriting.apply(FAMILIES["outer_products"].rules)
 
 
 def _cancel(model: ir.Model) -> None:

@@ -21,10 +21,12 @@ class OuterProduct(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, a: ir.Value, b: ir.Value) -> MatchResult:
         result = MatchResult()
+        sides = []
         for value in (a, b):
             if value.shape is None or len(value.shape) < 2:
                 return result.fail(f"`{value.name}` is not known to be a matrix")
-        (rows, depth), (_, columns) = a.shape.dims[-2:], b.shape.dims[-2:]
+            sides.append(value.shape.dims[-2:])
+        (rows, depth), (_, columns) = sides
         if depth != 1:
             return result.fail(f"MatMul sums over more than one element of `{a.name}`, or over an unknown number")
         if rows == 1 or columns == 1:

@@ -11,6 +11,7 @@ from onnxscript.rewriter import MatchContext
 
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.graph.rewrite.outer_products import OuterProduct
+from onnxopt.graph.shapes.infer import infer
 from tests.support.fusing import fuse
 from tests.support.graphs import graph, run
 
@@ -24,6 +25,7 @@ TABLES = (
 
 def _rewritten(source: ir.Model, folder: Path) -> tuple[ir.Model, int]:
     copy = source.clone()
+    infer(copy).write()
     return copy, rewrite(copy, folder).applied["outer_products"]
 
 
