@@ -119,7 +119,7 @@ Plan& ExpertsProducts::PlanFor(const Call& call, const PlanKey& key, const Opera
   }
   auto plan = std::make_unique<Plan>(call.api, gemm_, key);
   const Shape rows{2, {key.m, key.k}};
-  Choose({driver_, call.api, call.handle, call.context, call.stream, false, false, rows, call.scratch}, operands,
+  Choose({driver_, call.api, call.handle, call.context, call.stream, false, false, false, rows, call.scratch}, operands,
          plan.get());
   plans_.push_back(std::move(plan));
   return *plans_.back();

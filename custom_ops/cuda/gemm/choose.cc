@@ -22,10 +22,14 @@ constexpr std::size_t kFirstRunConvolutions = 6;  // and at a first run, where t
 constexpr std::int64_t kShallow = 32;             // channels of a, and
 constexpr std::int64_t kManyPixels = 1 << 16;     // rows: where they may
 
+// Whether the graph states the shapes, or a process may well run no others: those that a node meets first. Networks
+// over images (of four dims) have many products, which together would take long.
+bool IsLikelyToLast(const ProductCall& call) { return call.states_shapes || (call.is_first && call.a.rank < 4); }
+
 // The default stream cannot be captured, which measuring does.
 bool Measures(const ProductCall& call) {
   if (call.capturing || call.stream == nullptr || ChoosesForSizesAlone()) return false;
-  return Algorithms::Get().tunes() || (call.states_shapes && MeasuresFirstRuns());
+  return Algorithms::Get().tunes() || (IsLikelyToLast(call) && MeasuresFirstRuns());
 }
 
 // How many of cuDNN's plans are worth measuring. Sums over few channels leave cuBLASLt's tiles half empty: there cuDNN

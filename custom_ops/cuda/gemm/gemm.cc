@@ -364,9 +364,11 @@ Plan& GemmCudaKernel::PlanFor(const Call& call, const PlanKey& key, const Operan
   }
   auto plan = std::make_unique<Plan>(api_, gemm_, key);
   CallScratch scratch(allocator_, call.context);
-  const ProductCall chosen_for = {driver_,        api_,        call.handle,
-                                  call.device,    call.stream, call.capturing,
-                                  states_shapes_, *call.a,     [&](std::size_t bytes) { return scratch.Of(bytes); }};
+  const ProductCall chosen_for = {driver_,        api_,
+                                  call.handle,    call.device,
+                                  call.stream,    call.capturing,
+                                  states_shapes_, plans_.empty(),
+                                  *call.a,        [&](std::size_t bytes) { return scratch.Of(bytes); }};
   if (!loaded_ && !states_shapes_ && !call.capturing && !Algorithms::Get().tunes()) {
     loaded_ = true;
     LoadForSizes(chosen_for, NameOfGpu(driver_), operands, gemm_, key);

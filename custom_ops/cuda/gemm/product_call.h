@@ -17,6 +17,7 @@ struct ProductCall {
   Stream stream;
   bool capturing;
   bool states_shapes;  // the graph, of a and b
+  bool is_first;       // of the node
   const Shape& a;      // the whole operand
   Scratch scratch;
 };

@@ -5,7 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from onnxopt.graph.rewrite import attention, convolutions, folded, merging, normalized_products, rotary, scaled_products
+from onnxopt.graph.rewrite import (
+    attention,
+    convolutions,
+    folded,
+    merging,
+    normalized_products,
+    outer_products,
+    rotary,
+    scaled_products,
+)
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 
 
@@ -27,6 +36,7 @@ _ROWS = (
     Family("attention", "{} x attention into one operator", attention.RULES),
     Family("heads", "{} x attention with zeros that fill its heads up", attention.PADDED),
     Family("rotary", "{} x rotary embedding into one operator", rotary.RULES),
+    Family("outer_products", "{} x product over one element into a multiplication", outer_products.RULES),
     Family("merge", "{} x projections of one tensor into one product", (*merging.HEADS, *merging.PROJECTIONS)),
     Family("gate", "{} x gate and up projections into one product", merging.GATES),
     Family("tokens", "{} x convolution into a product", (*convolutions.ACTIVATIONS, *convolutions.PRODUCTS)),

@@ -96,6 +96,7 @@ def rewrite(
             refusals = _recognise(rewriting)
             if "attention" in families or rewriting.applied["heads"]:
                 _map(rewriting)
+        rewriting.apply(FAMILIES["outer_products"].rules)  # behind attention, whose products may be over one key
         rewriting.merge_projections()
         attention_nodes.read_off_operands(model)  # which are merged where they can be
         _convolutions(rewriting)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 
 from onnxopt.codegen import generate
@@ -16,6 +17,7 @@ from onnxopt.kinds.pointwise.access_modes import columns
 from onnxopt.program.extents import product
 from onnxopt.program.indexing import Indexing
 from onnxopt.program.pointwise import Program
+from tests.fuzz.graphs import Graph
 from tests.kinds.pointwise.test_index_regions import ONE_KERNEL
 from tests.support import emulated
 from tests.support.fusing import fuse, outline
@@ -64,6 +66,7 @@ SYMBOLIC = {
 }  # fmt: skip
 CASES = {name: case for name, case in (ONE_KERNEL | SYMBOLIC).items() if name != "split to outputs"}
 SIZES = (1, 2, 3, 8)
+SEEDS, LEAST_KERNELS = 80, 8  # random graphs, and kernels with symbolic forms among theirs
 _MAIN = """
 %s
 using namespace onnxopt;
@@ -112,8 +115,6 @@ void check(const P& params, const std::vector<Numbers>& terms, Index count, Inde
 }
 template <typename Index>
 void all() {
-  using Op = %s;
-  using P = Params<Index, %d, 1, %d>;
   const auto term = [](Numbers n) {
     return Term<Index>{divisor<Index>(n.div), divisor<Index>(n.mod), Index(n.stride)};
   };
@@ -127,18 +128,35 @@ int main() {
 """
 
 
-def _kernel(name: str) -> tuple[Kernel, Indexing]:
+def _kernel(name: str) -> Kernel:
     inputs, outputs, body, constants = CASES[name]
     model = graph(inputs, outputs, body, constants=constants)
     (kernel,) = outline(model, fuse(model))
-    assert isinstance(kernel.program, Program) and kernel.program.index is not None
-    return kernel, kernel.program.index
+    return kernel
 
 
-def _checks(index: Indexing, sizes: Mapping[str, int]) -> Iterator[str]:
-    accesses = len(index.accesses)
+def _index(kernel: Kernel) -> Indexing:
+    assert isinstance(kernel.program, Program)
+    assert kernel.program.index is not None
+    return kernel.program.index
+
+
+def _main(kernels: Sequence[Kernel]) -> str:
+    """A program that ends with 0 where all forms of these kernels are right, at all SIZES of their symbols."""
+    checks = []
+    for kernel in kernels:
+        index = _index(kernel)
+        symbols = [symbol for symbol, _, _ in index.symbols]
+        for row in itertools.product(SIZES, repeat=len(symbols)):
+            checks += _checks(kernel, index, dict(zip(symbols, row, strict=True)))
+    return _MAIN % (generate.generate(kernels), "\n".join(checks))
+
+
+def _checks(kernel: Kernel, index: Indexing, sizes: Mapping[str, int]) -> Iterator[str]:
+    accesses, conditions = len(index.accesses), len(index.conditions)
+    outputs = len(index.shapes)
     count = product(index.shapes[0]).value(sizes)
-    yield "  {\n    P params{};"
+    yield f"  {{\n    Params<Index, {accesses}, {outputs}, {conditions}> params{{}};"
     numbers = [
         [f"{{{t.div.value(sizes)}, {t.mod.value(sizes)}, {t.stride.value(sizes)}}}" for t in form]
         for form in index.forms
@@ -151,7 +169,7 @@ def _checks(index: Indexing, sizes: Mapping[str, int]) -> Iterator[str]:
         is_access = str(k < accesses and bool(form)).lower()
         rows = column.div.value(sizes) if column is not None else 0
         yield (
-            f"    check<Op, {k}, {is_access}, {str(column is not None).lower()}>"
+            f"    check<{kernel.name}, {k}, {is_access}, {str(column is not None).lower()}>"
             f"(params, {{{', '.join(form)}}}, Index({count}), Index({rows}));"
         )
     yield "  }"
@@ -159,17 +177,24 @@ def _checks(index: Indexing, sizes: Mapping[str, int]) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_forms_give_what_the_terms_say(name: str, tmp_path: Path) -> None:
-    kernel, index = _kernel(name)
-    symbols = [symbol for symbol, _, _ in index.symbols]
-    draws = [dict(zip(symbols, row, strict=True)) for row in itertools.product(SIZES, repeat=len(symbols))]
-    checks = [line for sizes in draws for line in _checks(index, sizes)]
-    counts = (len(index.accesses), len(index.conditions))
-    emulated.run(tmp_path, _MAIN % (generate.own_text(kernel), kernel.name, *counts, "\n".join(checks)))
+    emulated.run(tmp_path, _main([_kernel(name)]))
+
+
+def test_forms_of_random_graphs(tmp_path: Path) -> None:
+    kernels: dict[str, Kernel] = {}
+    for seed in range(SEEDS):
+        model = ir.serde.deserialize_model(Graph(seed, floats=("float32",)).model())
+        for kernel in outline(model, fuse(model)):
+            program = kernel.program
+            if isinstance(program, Program) and program.index is not None and program.index.symbols_used():
+                kernels[kernel.name] = kernel
+    assert len(kernels) >= LEAST_KERNELS
+    emulated.run(tmp_path, _main(list(kernels.values())))
 
 
 def test_rotation_of_unknown_sizes_divides_by_one_number_that_is_not_known() -> None:
     """Heads, their size and the width of the projections are constants; the sequence is divided by once for all."""
-    _, index = _kernel("rotary embedding of packed projections")
+    index = _index(_kernel("rotary embedding of packed projections"))
     text = "\n".join(line for line in index_forms.of_kernel(index) if "kForm ==" in line and "Stretch" not in line)
     text = text[: text.index("{Index(")]  # at
     assert set(re.findall(r"(?:quotient|remainder)\([^,]*, ([\w.\[\]]*)\)", text)) == {"params.input[0].term[1].mod"}
@@ -177,5 +202,5 @@ def test_rotation_of_unknown_sizes_divides_by_one_number_that_is_not_known() -> 
 
 
 def test_a_symbolic_outermost_dim_needs_no_parameter() -> None:
-    _, index = _kernel("dynamic batch")
+    index = _index(_kernel("dynamic batch"))
     assert not [line for line in index_forms.of_kernel(index) if "params." in line]
