@@ -61,8 +61,8 @@ def _entry(name: str, meaning: FlashAttention, variant: FlashVariant) -> list[st
     if variant.warpgroups is not None:
         return _hopper_entry(name, meaning, variant, variant.warpgroups)
     sides = (meaning.width, meaning.values, variant.threads // WARP, variant.keys, variant.stages, variant.access)
-    run = 2 if meaning.bias is None else 8 if variant.keys % 32 == 0 else 4
-    tile = ", ".join(map(str, (*sides, variant.bands, run)))
+    neighbours = 2 if meaning.bias is None else 8 if variant.keys % 32 == 0 else 4
+    tile = ", ".join(map(str, (*sides, variant.bands, neighbours)))
     shared, run = ("kShortBytes", "run_short") if variant.short else ("kSharedBytes", "run")
     return [
         f'extern "C" __global__ void __launch_bounds__({variant.threads})',
