@@ -250,7 +250,7 @@ struct CacheTiles {
     wait_for_groups<kStages - 1>();
     __syncthreads();  // the queries are there
     typename Products::Queries held;
-    typename Softmax::Rows rows;
+    typename Softmax::Rows rows[1];
     const uint32_t queries = shared_address(dynamic_shared());
     Products::hold(queries, held);
     unsigned stage = 0;
@@ -269,15 +269,15 @@ struct CacheTiles {
       const unsigned char* const tile = mine + stage * kOfStage;
       keep(cache, first, tile);
       const uint32_t numbers = shared_address(codes.numbers(tile, mine + kStages * kOfStage));
-      typename Products::Scores s;
+      typename Products::Scores s[1];
       Products::score(held, queries, numbers, s);
-      finish(masks, tile + Codes::kStageBytes, cache.end - first, scale, s);
-      Softmax::weigh(scale, s, rows);
-      Products::add_values(s, numbers + Tile::kKeyBytes, rows.y);
+      finish(masks, tile + Codes::kStageBytes, cache.end - first, scale, s[0]);
+      Softmax::template weigh<kMasked>(scale, s[0], rows[0]);
+      Products::add_values(s, numbers + Tile::kKeyBytes, rows);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     wait_for_groups<0>();
-    place(rows);
+    place(rows[0]);
     __syncthreads();
     join_warps(cache);
     join_if_last<T, kWidth, kRows, kThreads>(cache);

@@ -308,15 +308,18 @@ __device__ inline float divide_by_constant(float x, float y, float inverse) {
   return ::copysignf(closer == closer ? closer : quotient, quotient);  // it may be infinite, or -0
 }
 
-// x rounded half to even where |x| < 2^22, never to -0; what is farther from 0 stays that far. No conversion: a
-// multiprocessor has few units for those.
-__device__ inline float round_to_code(float x) {
+// x + y, which does not become part of a product that x may be.
+__device__ inline float add_rounded(float x, float y) {
 #ifdef __CUDA_ARCH__
-  return __fadd_rn(x, kRounds) - kRounds;  // the sum is not to become part of a product that x may be
+  return __fadd_rn(x, y);
 #else
-  return (x + kRounds) - kRounds;
+  return x + y;
 #endif
 }
+
+// x rounded half to even where |x| < 2^22, never to -0; what is farther from 0 stays that far. No conversion: a
+// multiprocessor has few units for those.
+__device__ inline float round_to_code(float x) { return add_rounded(x, kRounds) - kRounds; }
 
 // A whole number that `Code`, of 8 or 16 bits, holds.
 template <typename Code>

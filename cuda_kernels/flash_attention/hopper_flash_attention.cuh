@@ -83,7 +83,7 @@ struct FlashHopperAttention {
     if (turn < b.tiles) {
       unsigned char* const to = b.keys + turn % Tile::kStages * Tile::kTileBytes;
       Operands::template fetch_keys<kBy>(p, b.at, b.begin + turn * Tile::kKeys, to, thread);
-      Bias::fetch(p, b.at, b.begin + turn * Tile::kKeys, bias_of(b, turn), thread);
+      Bias::template fetch<128>(p, b.at, b.begin + turn * Tile::kKeys, bias_of(b, turn), thread);
     }
     if (values >= 0 && values < b.tiles) {
       unsigned char* const to = b.values + values % Tile::kStages * Tile::kTileBytes;
@@ -183,7 +183,7 @@ struct FlashHopperAttention {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& x = s.at[j][2 * half + e];
-          x = ptx::exp2(::fmaf(x, scale, -base));
+          x = ptx::exp2(Softmax::exponent(x, scale, base));
           sum[e] += x;
         }
       }
@@ -329,7 +329,7 @@ struct FlashHopperAttention {
     begin_early();
     Operands::fetch_queries(p, b.at, b.queries);
     Operands::template fetch_keys<kThreads>(p, b.at, 0, b.keys, threadIdx.x);
-    Bias::fetch(p, b.at, 0, b.bias, threadIdx.x);
+    Bias::template fetch<128>(p, b.at, 0, b.bias, threadIdx.x);
     end_group();
     Operands::template fetch_values<kThreads>(p, b.at, 0, b.values, threadIdx.x);
     end_group();

@@ -13,6 +13,12 @@ namespace onnxopt {
 
 constexpr float kFlashLog2E = 1.4426950408889634f;
 
+// Whether finite numbers over a scale may be beyond float32.
+template <typename T>
+constexpr bool kReachesFar = false;
+template <>
+constexpr bool kReachesFar<bfloat16> = true;
+
 // Op: as of FlashAttention.
 template <typename Op, typename Tile>
 struct FlashSoftmax {
@@ -21,7 +27,6 @@ struct FlashSoftmax {
   using Place = FlashPlace;
   using Scores = FlashScores<Tile>;
   static constexpr int kKeyTiles = Tile::kKeyTiles;
-  static constexpr bool kFinal = Op::kBiased || Op::kCapped;  // scores are scaled before their largest is looked for
 
   static __device__ float nothing() { return __uint_as_float(0xff800000u); }  // the score of a hidden key
 
@@ -55,12 +60,12 @@ struct FlashSoftmax {
     if constexpr (Op::kEnds) end = min(end, position + 1 + p.after);
   }
 
-  // Whether every query of the block sees every key of a tile.
+  // Whether every query of the block's band that begins there sees every key of a tile.
   __device__ static bool sees_all(const Params& p, const Place& at, unsigned first) {
     const int position = static_cast<int>(at.first) + p.behind;
     if (first + Tile::kKeys > p.keys) return false;
     if (Op::kEnds && static_cast<int>(first) + Tile::kKeys > position + 1 + p.after) return false;
-    return !Op::kBegins || static_cast<int>(first) >= position + Tile::kQueries - 1 - p.before;
+    return !Op::kBegins || static_cast<int>(first) >= position + Tile::kBandQueries - 1 - p.before;
   }
 
   __device__ static unsigned query_of_lane(const Place& at) {
@@ -71,7 +76,6 @@ struct FlashSoftmax {
   __device__ static void hide(const Params& p, const Place& at, unsigned first, Scores& s) {
     if (sees_all(p, at, first)) return;
     const unsigned query = query_of_lane(at);
-    const int key = static_cast<int>(first + threadIdx.x % 4 * 2);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       int begin;
@@ -81,7 +85,7 @@ struct FlashSoftmax {
       for (int j = 0; j < kKeyTiles; ++j) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const int of_score = key + 8 * j + e;
+          const int of_score = static_cast<int>(first) + Scores::key(j, e);
           if (of_score >= end || (Op::kBegins && of_score < begin)) s.at[j][2 * half + e] = nothing();
         }
       }
@@ -94,64 +98,10 @@ struct FlashSoftmax {
     return static_cast<const T*>(p.bias) + at.batch % p.bias_period * p.bias_batch + at.head * p.bias_head;
   }
 
-  // What is added to the lane's scores, times log2(e). A key that there is none of adds nothing().
-  __device__ static void load_bias(const Params& p, const Place& at, unsigned first, Scores& bias) {
-    const unsigned query = query_of_lane(at);
-    const unsigned key = first + threadIdx.x % 4 * 2;
-    const T* const of_head = bias_of(p, at);
-    const uint64_t odd = reinterpret_cast<uint64_t>(p.bias) / sizeof(T) | p.bias_batch | p.bias_head | p.bias_query;
-    const bool in_pairs = ((odd | p.keys) & 1) == 0;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const T* const of_row = of_head + static_cast<uint64_t>(min(query + 8 * half, p.queries - 1)) * p.bias_query;
-      if (in_pairs) {
-        load_pairs(of_row, key, p.keys, 2 * half, bias);
-        continue;
-      }
-#pragma unroll
-      for (int j = 0; j < kKeyTiles; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const unsigned of = key + 8 * j + e;
-          bias.at[j][2 * half + e] = of < p.keys ? kFlashLog2E * widen(of_row[of]) : nothing();
-        }
-      }
-    }
-  }
-
-  // The same of one row, two neighbouring elements with a load, which are all asked for before any is used.
-  __device__ static void load_pairs(const T* of_row, unsigned key, unsigned keys, int to, Scores& bias) {
-    Vector<T, 2> loaded[kKeyTiles];
-#pragma unroll
-    for (int j = 0; j < kKeyTiles; ++j) loaded[j] = load_vector<T, 2>(of_row + min(key + 8 * j, keys - 2));
-#pragma unroll
-    for (int j = 0; j < kKeyTiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        bias.at[j][to + e] = key + 8 * j < keys ? kFlashLog2E * widen(loaded[j].at[e]) : nothing();
-      }
-    }
-  }
-
   // A score, times log2(e). Of a cap c: c tanh(x / c).
   __device__ static float scaled(const Params& p, float score) {
     if constexpr (Op::kCapped) return p.cap * approximate::tanh(score * p.scale);
     return score * p.scale;
-  }
-
-  // Scale, cap and bias, where scores are final before their largest is looked for.
-  __device__ static void finish(const Params& p, const Scores& bias, Scores& s) {
-#pragma unroll
-    for (int j = 0; j < kKeyTiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if constexpr (!Op::kCapped) {
-          s.at[j][e] = ::fmaf(s.at[j][e], p.scale, bias.at[j][e]);
-        } else {
-          s.at[j][e] = scaled(p, s.at[j][e]) + (Op::kBiased ? bias.at[j][e] : 0.0f);
-        }
-      }
-    }
   }
 
   // --- weights ---
@@ -168,7 +118,15 @@ struct FlashSoftmax {
     }
   }
 
-  // Weights in place of scores; what was summed before is scaled to the new largest score.
+  // The power of two that is the weight of a score without its scale. In bfloat16, hidden keys may score so low that a
+  // product which `base` has rounded and this has not would differ by more than a power of two can be.
+  __device__ static float exponent(float score, float scale, float base) {
+    if constexpr (Op::kBiased && kReachesFar<T>) return add_rounded(score * scale, -base);
+    return ::fmaf(score, scale, -base);
+  }
+
+  // Weights in place of scores; what was summed before is scaled to the new largest score. kFinal: scores are scaled.
+  template <bool kFinal>
   __device__ static void weigh(float scale, Scores& s, Rows& rows) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -182,16 +140,17 @@ struct FlashSoftmax {
       const float base = top == nothing() ? 0.0f : top;
       const float factor = ptx::exp2(rows.top[half] - base);
       rows.top[half] = top;
-      float sum = rows.sum[half] * factor;
+      float sum[2] = {rows.sum[half] * factor, 0.0f};
 #pragma unroll
       for (int j = 0; j < kKeyTiles; ++j) {
 #pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          s.at[j][e] = ptx::exp2(kFinal ? s.at[j][e] - base : ::fmaf(s.at[j][e], scale, -base));
-          sum += s.at[j][e];
+        for (int e = 0; e < 2; ++e) {
+          float& x = s.at[j][2 * half + e];
+          x = ptx::exp2(kFinal ? x - base : exponent(x, scale, base));
+          sum[e] += x;
         }
       }
-      rows.sum[half] = sum;
+      rows.sum[half] = sum[0] + sum[1];
 #pragma unroll
       for (int j = 0; j < Tile::kTiles; ++j) {
         rows.y[j][2 * half] *= factor;

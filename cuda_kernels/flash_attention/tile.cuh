@@ -3,11 +3,14 @@
 
 namespace onnxopt {
 
-// kWarps: of 16 queries each. kKeys: that are brought to shared memory together. kStages: places for them. kAccess:
-// bytes that every row of q, k, v and the result is aligned to, 2, 4, 8 or 16.
+// kWarps: of 16 queries of each band. kKeys: that are brought to shared memory together. kStages: places for them.
+// kAccess: bytes that every row of q, k, v and the result is aligned to, 2, 4, 8 or 16. kBands: of 16 queries of every
+// warp, for which it reads keys and values once. kRun: neighbouring keys whose scores a lane has, 2, 4 or 8. With more
+// than 2, keys lie in the order of `row_of` in shared memory, and a lane loads the bias of a run at once.
 //
 // Rows in shared memory are an odd number of 16 bytes long: matrices of 8 rows are read without conflicts.
-template <int kWidthOf, int kValuesOf, int kWarpsOf, int kKeysOf, int kStagesOf, int kAccessOf>
+template <int kWidthOf, int kValuesOf, int kWarpsOf, int kKeysOf, int kStagesOf, int kAccessOf, int kBandsOf = 1,
+          int kRunOf = 2>
 struct FlashTile {
   static constexpr int kWidth = kWidthOf;    // elements of a head of q and k
   static constexpr int kValues = kValuesOf;  // of v
@@ -16,7 +19,9 @@ struct FlashTile {
   static constexpr int kStages = kStagesOf;
   static constexpr int kAccess = kAccessOf;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kQueries = 16 * kWarps;
+  static constexpr int kBands = kBandsOf;
+  static constexpr int kBandQueries = 16 * kWarps;
+  static constexpr int kQueries = kBands * kBandQueries;
   static constexpr int kEights = (kWidth + 7) / 8;  // of q k^T's depth
   static constexpr int kSteps = kEights / 2;
   static constexpr bool kOdd = kEights % 2 != 0;  // half a step is left
@@ -25,12 +30,20 @@ struct FlashTile {
   static constexpr int kPitch = 8 * (kEights | 1);  // elements from a row to the next
   static constexpr int kValuePitch = 8 * (kTiles | 1);
   static constexpr int kQueryPitch = kPitch > kValuePitch ? kPitch : kValuePitch;  // results lie there in the end
-  static constexpr int kQueryBytes = kQueries * kQueryPitch * 2;
+  static constexpr int kBandBytes = kBandQueries * kQueryPitch * 2;
+  static constexpr int kQueryBytes = kBands * kBandBytes;
   static constexpr int kKeyBytes = kKeys * kPitch * 2;
   static constexpr int kStageBytes = kKeyBytes + kKeys * kValuePitch * 2;
-  static constexpr bool kHoldsQueries = kSteps <= 8;  // in registers
-  static_assert(kKeys % 16 == 0 && (kStages == 1 || kStages == 2), "as the host chose");
+  static constexpr bool kHoldsQueries = kBands * kSteps <= 8;  // in registers
+  static constexpr int kRun = kRunOf;
+  static_assert(kKeys % (4 * kRun) == 0 && kKeys % 16 == 0 && (kStages == 1 || kStages == 2), "as the host chose");
   static_assert(2 * kWidth % kAccess == 0 && 2 * kValues % kAccess == 0, "rows are whole accesses");
+
+  // Where a key of a tile lies: the row of a matrix whose scores the lane has that is to have the key's.
+  __device__ static constexpr int row_of(int key) {
+    if constexpr (kRun == 2) return key;
+    return key / (4 * kRun) * (4 * kRun) + key % kRun / 2 * 8 + key % (4 * kRun) / kRun * 2 + key % 2;
+  }
 };
 
 }  // namespace onnxopt

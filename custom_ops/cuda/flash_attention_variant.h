@@ -35,7 +35,8 @@ bool FitsFlashAttention(const FlashAttention& attention, const Variant& variant,
                         const FlashGpu& gpu);
 
 // The entry point that the rule takes of those that fit: the shortest tile that holds all keys, else on Hopper the one
-// that is expected to be fastest, else the first that takes any number. variants.size() where there is none.
+// that is expected to be fastest, else the first that takes any number and keeps the GPU busy. variants.size() where
+// there is none.
 std::size_t ChooseFlashAttention(const FlashAttention& attention, const std::vector<Variant>& variants,
                                  const FlashAttentionCall& call, const FlashGpu& gpu);
 

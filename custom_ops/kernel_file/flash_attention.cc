@@ -17,6 +17,7 @@ constexpr std::uint64_t kMostKeys = 1024;  // of a tile
 constexpr std::uint64_t kMostShared = 256 << 10;
 constexpr std::uint64_t kMostAccess = 16;
 constexpr std::uint64_t kMostStages = 2;
+constexpr std::uint64_t kMostBands = 2;
 constexpr std::uint64_t kMostStagesOfWarpgroups = 4;
 constexpr std::uint64_t kMostWarpgroups = 4;
 constexpr std::uint64_t kMostBlocks = 16;  // of a multiprocessor
@@ -62,15 +63,18 @@ AttentionCodes ReadCodes(const JsonReader& json, const FlashAttention& attention
   return codes;
 }
 
-// Bytes of shared memory that the tile takes (cuda_kernels/flash_attention/tile.cuh).
-std::uint64_t SharedBytes(const FlashAttention& attention, std::uint64_t queries, std::uint64_t keys,
-                          std::uint64_t stages, bool short_rows) {
-  const auto pitch = [](std::int64_t width) { return 8 * ((static_cast<std::uint64_t>(width) + 7) / 8 | 1U); };
-  const std::uint64_t row = pitch(attention.width);
-  const std::uint64_t value_row = pitch(attention.values);
-  const std::uint64_t of_queries = queries * std::max(row, value_row) * 2;
-  const std::uint64_t stage = keys * (row + value_row) * 2;
-  return short_rows ? 2 * (of_queries + stage) : of_queries + stages * stage;
+// Bytes of shared memory that the tile takes (cuda_kernels/flash_attention/).
+std::uint64_t SharedBytes(const FlashAttention& attention, const FlashTileShape& shape, std::uint64_t stages) {
+  constexpr std::uint64_t kHeldSteps = 8;
+  const auto eights = [](std::int64_t width) { return (static_cast<std::uint64_t>(width) + 7) / 8; };
+  const std::uint64_t row = 8 * (eights(attention.width) | 1U);
+  const std::uint64_t value_row = 8 * (eights(attention.values) | 1U);
+  const std::uint64_t queries = shape.queries * std::max(row, value_row) * 2;
+  const std::uint64_t values = shape.keys * value_row * 2;
+  const std::uint64_t stage = shape.keys * (row + (attention.bias ? 1 : 0)) * 2 + values;
+  if (shape.short_rows) return 2 * (queries + stage);
+  const bool lends = stages == 1 && shape.bands * (eights(attention.width) / 2) <= kHeldSteps;
+  return lends ? stage - values + std::max(values, queries) : queries + stages * stage;
 }
 
 // The same where warpgroups multiply (cuda_kernels/flash_attention/hopper_tile.cuh).
@@ -179,9 +183,9 @@ Variant ReadFlashVariant(const JsonReader& json, const FlashAttention& attention
     const std::uint64_t stages = json["stages"].Number(1, kMostStagesOfWarpgroups);
     shared = WarpgroupBytes(attention, shape.queries, shape.keys, stages, warpgroups["copier"].Flag());
   } else {
-    shape.queries = variant.threads / kWarpThreads * kFlashRows;
-    const std::uint64_t stages = json["stages"].Number(1, kMostStages);
-    shared = SharedBytes(attention, shape.queries, shape.keys, stages, shape.short_rows);
+    shape.bands = static_cast<unsigned>(json["bands"].Number(1, kMostBands));
+    shape.queries = variant.threads / kWarpThreads * shape.bands * kFlashRows;
+    shared = SharedBytes(attention, shape, json["stages"].Number(1, kMostStages));
   }
   if (variant.shared != shared) json["shared"].Fail("is not what the tile takes");
   variant.shape.Set(shape);

@@ -23,10 +23,11 @@ struct FlashTileShape {
   bool short_rows = false;
   unsigned access = 2;
   unsigned queries = 16;                      // of a block
+  unsigned bands = 1;                         // of 16 queries of a warp
   std::optional<FlashWarpgroups> warpgroups;  // of entry points that run on Hopper alone
 };
 
-constexpr unsigned kFlashRows = 16;      // queries of a warp
+constexpr unsigned kFlashRows = 16;      // queries of a warp's band
 constexpr unsigned kWarpgroupRows = 64;  // of a warpgroup
 
 // The fields of such a kernel. Throws Error naming the place of what is not as program/flash_attention.py writes it.

@@ -18,18 +18,18 @@ MOST_WIDTH = 256  # elements of a head
 MOST_HEADS = 4096
 MOST_ROW = 1 << 24  # elements of a token
 MOST_WINDOW = 1 << 30  # keys before and after a query's own
+LEAST_SCALE = 2.0**-64  # over which a bias of float16 is no infinity of float32
 # Keys up to which the kernel is faster than those that ONNX Runtime calls on a GPU with wgmma, measured on one H200 and
 # one H100 (benchmarks/notes.md): where it saves copies of packed queries, keys and values, and where it saves none.
 _KEYS_IF_PACKED = 384
 _KEYS_IF_APART = 128
 # The same of attention that has a kernel for Hopper. ONNX Runtime runs causal attention at half the rate of the other:
-# no number of keys was found, up to 8192, that makes it faster than the kernel. A bias that all queries share, as a
-# mask of padding is, would be repeated for its operator; up to 4096 such keys take less time in the kernel on Hopper,
-# but more on other GPUs.
+# no number of keys was found, up to 8192, that makes it faster than the kernel. Nor was one, up to 4096, of a bias that
+# all queries share, as a mask of padding is, which would be repeated for its operator. GPUs without wgmma keep within
+# these numbers too: there, the other kernels multiply by mma.sync as ours does.
 _HOPPER_WIDTHS = (64, 128)
 _HOPPER_KEYS_IF_PACKED = 2048
 _HOPPER_KEYS_IF_APART = 384
-_HOPPER_KEYS_IF_MASKED = 1024
 _HOPPER_KEYS_IF_BIASED = 512  # for each query, at most, and packed
 # Heads of these sizes are what ONNX Runtime's flash attention has kernels for; it pads the others.
 _UNPADDED, _KEYS_IF_PADDED = (32, 64, 96, 128, 192, 256), 256
@@ -155,8 +155,8 @@ def why_not(heads: int, groups: int, width: int, values: int, scale: float) -> s
         return f"{heads} heads of queries cannot share {groups} heads of keys"
     if not 1 <= width <= MOST_WIDTH or not 1 <= values <= MOST_WIDTH:
         return f"A head has {width} elements, and {values} of values, not 1 to {MOST_WIDTH}"
-    if not (math.isfinite(scale) and scale > 0):
-        return f"The scale of the scores is {scale}, not a number above 0"
+    if not (math.isfinite(scale) and scale >= LEAST_SCALE):
+        return f"The scale of the scores is {scale}, not a number of {LEAST_SCALE:.1e} or more"
     return ""
 
 
@@ -197,10 +197,10 @@ def pays(
     apart = _KEYS_IF_APART if few or width in _UNPADDED else _KEYS_IF_PADDED
     most = _KEYS_IF_PACKED if packed else apart
     if hopper and not few:
-        if (causal and bias != "scores") or (bias == "keys" and keys is None):
+        if bias == "keys" or (causal and not bias):
             return True
         most = _HOPPER_KEYS_IF_PACKED if packed or causal else _HOPPER_KEYS_IF_APART
-        most = min(most, _HOPPER_KEYS_IF_BIASED) if bias == "scores" else _HOPPER_KEYS_IF_MASKED if bias else most
+        most = min(most, _HOPPER_KEYS_IF_BIASED) if bias else most
     if keys is None:  # few take less than by ONNX Runtime's kernels, and many no longer than these and what they need
         return hopper and not few and packed
     return keys <= max(most, _KEYS_IF_NARROW if width <= _NARROW else 0)

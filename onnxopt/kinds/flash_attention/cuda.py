@@ -60,12 +60,14 @@ def _finish(meaning: FlashAttention) -> list[str]:
 def _entry(name: str, meaning: FlashAttention, variant: FlashVariant) -> list[str]:
     if variant.warpgroups is not None:
         return _hopper_entry(name, meaning, variant, variant.warpgroups)
-    tile = f"{meaning.width}, {meaning.values}, {variant.threads // WARP}, {variant.keys}"
+    sides = (meaning.width, meaning.values, variant.threads // WARP, variant.keys, variant.stages, variant.access)
+    neighbours = 2 if meaning.bias is None else 8 if variant.keys % 32 == 0 else 4
+    tile = ", ".join(map(str, (*sides, variant.bands, neighbours)))
     shared, run = ("kShortBytes", "run_short") if variant.short else ("kSharedBytes", "run")
     return [
         f'extern "C" __global__ void __launch_bounds__({variant.threads})',
         f"{variant.symbol}(const __grid_constant__ FlashAttentionParams p) {{",
-        f"  using Attention = FlashAttention<{name}, FlashTile<{tile}, {variant.stages}, {variant.access}>>;",
+        f"  using Attention = FlashAttention<{name}, FlashTile<{tile}>>;",
         f'  static_assert(Attention::{shared} == {variant.shared}, "as the host was told");',
         f"  Attention::{run}(p);",
         "}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Region
@@ -23,21 +24,40 @@ _MOST_WARPS = 8
 # Keys that one tile holds, where it is faster than several tiles; more with a bias that differs between queries.
 _MOST_SHORT, _MOST_SHORT_BIASED = 80, 128
 _MOST_LOCAL = 512  # keys that a query of local attention sees, up to which smaller tiles visit fewer keys
-# Sides of a tile, (warps, keys), by the elements of the wider head: of the first row that is as wide. Measured on one
-# H200 (benchmarks/notes.md). The last of each needs the least shared memory.
+
+
+class Tile(NamedTuple):
+    """Sides of a tile: warps of `bands` times 16 queries each, and keys, for which there are `stages` places."""
+
+    warps: int
+    keys: int
+    stages: int = 2
+    bands: int = 1
+
+
+# Tiles by the elements of the wider head: of the first row that is as wide. Measured on one H200 (benchmarks/notes.md).
+# The last of each needs the least shared memory.
 _TILES = (
-    (32, ((8, 128),)),
-    (48, ((4, 128),)),
-    (64, ((4, 64),)),
-    (96, ((4, 128), (4, 64), (4, 32))),
-    (128, ((4, 128), (4, 64), (4, 32))),
-    (160, ((4, 64), (4, 32))),
-    (256, ((4, 64), (2, 32))),
+    (32, (Tile(8, 64),)),
+    (48, (Tile(4, 64, 1),)),
+    (64, (Tile(4, 64),)),
+    (96, (Tile(4, 128), Tile(4, 64), Tile(4, 32))),
+    (128, (Tile(4, 64, 1),)),
+    (160, (Tile(4, 64), Tile(4, 32))),
+    (256, (Tile(4, 64, 1), Tile(2, 32))),
 )
+# With a bias, in place of those of the table's row.
+_BIASED = {32: (Tile(4, 64, 1),), 48: (Tile(4, 128),), 64: (Tile(4, 64, 1),), 160: (Tile(4, 64, 1), Tile(4, 32))}
+_LONG = Tile(4, 64, 1, bands=2)  # of heads of 128 elements that see all keys, where there are many blocks
+_HELD_STEPS = 8  # of 16 elements of queries, in the bands of a warp, that registers hold
 _HOPPER_ROWS = 64  # queries of a warpgroup
 _HOPPER_PITCH = 8 * 2  # bytes that a row in shared memory is longer than a head, while results lie there
 _HOPPER_ALIGNED = 1008  # bytes at most in front of the first tile
-_OTHERS = ((2, 32), (4, 32), (2, 64), (4, 64), (8, 64), (4, 80), (8, 80), (4, 112), (2, 128), (4, 128), (8, 128))
+_OTHERS = (
+    *(Tile(warps, keys) for warps, keys in (
+        (2, 32), (4, 32), (2, 64), (4, 64), (8, 64), (4, 80), (8, 80), (4, 112), (2, 128), (4, 128), (8, 128))),
+    Tile(4, 64, 1), Tile(4, 64, 1, bands=2), Tile(4, 32, bands=2),
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +98,7 @@ _HOPPER_SHORT_KEYS = (160, 176, 192, 208)
 
 @dataclasses.dataclass(frozen=True)
 class FlashVariant(Variant):
-    """One entry point: threads / 32 warps of 16 queries each, `keys` keys at a time in `stages` places.
+    """One entry point: threads / 32 warps of `bands` times 16 queries each, `keys` keys at a time in `stages` places.
 
     short: takes at most `keys` keys, and one sequence after the other. access: bytes that rows of all tensors are
     aligned to. shared: bytes of shared memory of a block. warpgroups: of an entry point that runs on Hopper alone.
@@ -86,6 +106,7 @@ class FlashVariant(Variant):
 
     keys: int = 64
     stages: int = 1
+    bands: int = 1
     short: bool = False
     access: int = _ACCESS
     shared: int = 0
@@ -101,11 +122,11 @@ def choose(name: str, meaning: FlashAttention, regions: Sequence[Region], shapes
         queries, keys = attention.lengths
         if isinstance(keys, int) and 1 <= keys <= _most_short(attention, shapes):
             fit.append((queries, keys))
-    chosen = [variant(name, meaning, _warps(q), -(-k // ROWS) * ROWS, True, access) for q, k in fit]
+    chosen = [variant(name, meaning, Tile(_warps(q), -(-k // ROWS) * ROWS), access, short=True) for q, k in fit]
     if len(fit) < len(attentions) or any(v.shared > _MOST_SHARED for v in chosen):
-        chosen += [variant(name, meaning, *tile, False, access) for tile in _tiles(meaning)]
+        chosen += [variant(name, meaning, tile, access) for tile in _tiles(meaning)]
     chosen += hopper(name, meaning, [a.lengths[1] for a in attentions])
-    chosen.append(variant(name, meaning, *_least(meaning), False, _LEAST_ACCESS, stages=1))
+    chosen.append(variant(name, meaning, _least(meaning), _LEAST_ACCESS))
     return tuple({v.symbol: v for v in chosen}.values())
 
 
@@ -164,9 +185,11 @@ def _most_short(attention: Attention, shapes: Shapes) -> int:
 
 def others(name: str, meaning: FlashAttention) -> Iterator[FlashVariant]:
     """Further tiles, for `tune`."""
-    for warps, keys in _OTHERS:
+    for tile in _OTHERS:
         for short in (False, True):
-            made = variant(name, meaning, warps, keys, short, access_of(meaning))
+            if short and tile != Tile(tile.warps, tile.keys):
+                continue  # it has one place and one band
+            made = variant(name, meaning, tile, access_of(meaning), short=short)
             if made.shared <= _MOST_SHARED:
                 yield made
 
@@ -179,14 +202,18 @@ def access_of(meaning: FlashAttention) -> int:
     return math.gcd(_ACCESS, *(2 * step for step in steps))
 
 
-def _tiles(meaning: FlashAttention) -> tuple[tuple[int, int], ...]:
+def _tiles(meaning: FlashAttention) -> tuple[Tile, ...]:
     widest = max(meaning.width, meaning.values)
-    return next(tiles for most, tiles in _TILES if widest <= most)
+    most, tiles = next(row for row in _TILES if widest <= row[0])
+    if meaning.bias is not None:
+        return _BIASED.get(most, tiles)
+    whole = meaning.before is None and meaning.after is None
+    return (_LONG, *tiles) if widest == 128 and whole else tiles
 
 
-def _least(meaning: FlashAttention) -> tuple[int, int]:
-    """Of the tile whose one stage every GPU holds."""
-    return (4, 64) if max(meaning.width, meaning.values) <= 64 else (2, 32)
+def _least(meaning: FlashAttention) -> Tile:
+    """The tile whose one stage every GPU holds."""
+    return Tile(4, 64, 1) if max(meaning.width, meaning.values) <= 64 else Tile(2, 32, 1)
 
 
 def _warps(queries: object) -> int:
@@ -194,22 +221,26 @@ def _warps(queries: object) -> int:
     return next(warps for warps in (1, 2, 4, 4, 8) if warps >= min(needed, 4))
 
 
-def variant(
-    name: str, meaning: FlashAttention, warps: int, keys: int, short: bool, access: int, stages: int = 2
-) -> FlashVariant:
-    """An entry point of these sides. short: see FlashVariant."""
-    stages = 1 if short else stages
-    symbol = f"{name}_w{warps}k{keys}{'s' if short else f't{stages}'}a{access}"
-    shared = shared_bytes(meaning, warps, keys, stages, short)
+def variant(name: str, meaning: FlashAttention, tile: Tile, access: int, *, short: bool = False) -> FlashVariant:
+    """An entry point of a tile. short: see FlashVariant."""
+    stages = 1 if short else tile.stages
+    symbol = f"{name}_w{tile.warps}{f'b{tile.bands}' if tile.bands > 1 else ''}k{tile.keys}"
+    symbol += f"{'s' if short else f't{stages}'}a{access}"
+    shared = shared_bytes(meaning, tile, short=short)
     return FlashVariant(
-        symbol, "", 32, access // 2, 1, WARP * warps, waits=True, keys=keys, stages=stages, short=short,
-        access=access, shared=shared,
+        symbol, "", 32, access // 2, 1, WARP * tile.warps, waits=True, keys=tile.keys, stages=stages, bands=tile.bands,
+        short=short, access=access, shared=shared,
     )  # fmt: skip
 
 
-def shared_bytes(meaning: FlashAttention, warps: int, keys: int, stages: int, short: bool) -> int:
+def shared_bytes(meaning: FlashAttention, tile: Tile, *, short: bool) -> int:
     """Bytes of shared memory of a block, as cuda_kernels/flash_attention/ counts them."""
     pitch, value_pitch = (8 * (-(-n // 8) | 1) for n in (meaning.width, meaning.values))
-    queries = ROWS * warps * max(pitch, value_pitch) * 2
-    stage = keys * (pitch + value_pitch) * 2
-    return 2 * (queries + stage) if short else queries + stages * stage
+    queries = ROWS * tile.warps * tile.bands * max(pitch, value_pitch) * 2
+    bias = tile.keys * 2 if meaning.bias is not None else 0
+    values = tile.keys * value_pitch * 2
+    stage = tile.keys * pitch * 2 + bias + values
+    if short:
+        return 2 * (queries + stage)
+    lends = tile.stages == 1 and tile.bands * (-(-meaning.width // 8) // 2) <= _HELD_STEPS
+    return stage - values + max(values, queries) if lends else queries + tile.stages * stage

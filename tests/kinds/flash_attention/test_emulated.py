@@ -43,6 +43,7 @@ def test_forms(tmp_path: Path, dtype: str) -> None:
         Case(1, 20, 90, 1, 256, layout="heads"),
         Case(6, 20, 20, 2, 16, layout="split", bias=(True, True), period=3),
         Case(8, 9, 9, 1, 16, layout="split", bias=(True, False), period=4),
+        Case(1, 140, 100, 1, 128, layout="heads"),
     ]
     cases[5] = dataclasses.replace(cases[5], keys=128)
     _agree(tmp_path, [dataclasses.replace(case, dtype=dtype) for case in cases])
@@ -76,7 +77,7 @@ def test_random_with_windows_caps_sinks_and_groups(tmp_path: Path, dtype: str) -
 
 
 def test_biases_that_are_the_same_for_all_queries(tmp_path: Path) -> None:
-    """An even number of keys is read in pairs, an odd one is not."""
+    """Lanes load runs of keys, pairs or single ones, as their number allows."""
     cases = [
         Extended(2, 100, 100, 2, 16, bias=(True, False), cap=5.0, by_query=False),
         Extended(2, 20, 20, 2, 24, bias=(True, True), cap=5.0, by_query=False),
@@ -85,7 +86,13 @@ def test_biases_that_are_the_same_for_all_queries(tmp_path: Path) -> None:
         Extended(1, 70, 70, 4, 24, groups=2, bias=(False, True), by_query=False, after=0),
         Extended(1, 80, 80, 2, 24, bias=(True, True), before=20, after=0),
     ]
-    assert "w8k128t2a16" in _agree(tmp_path, cases)  # 100 keys: several tiles are faster, if no bias is by query
+    assert "w4k64t1a16" in _agree(tmp_path, cases)  # 100 keys: several tiles are faster, if no bias is by query
+
+
+def test_sequences_of_padding_alone(tmp_path: Path) -> None:
+    """All keys weigh alike, though bfloat16's least number over the scale is none of float32."""
+    case = Extended(2, 40, 40, 2, 16, dtype="bfloat16", bias=(True, False), by_query=False, padded=40)
+    _agree(tmp_path, [case, dataclasses.replace(case, bias=(True, True), by_query=True)])
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -121,6 +128,20 @@ def test_the_entry_point_that_is_chosen() -> None:
     assert emulated_flash_attention.launches(kernel, WINDOWS, aligned=2)[0] == 1
     longer = dataclasses.replace(WINDOWS, queries=70, keys=70)
     assert emulated_flash_attention.launches(kernel, longer)[0] == 1
+
+
+def test_bands_where_they_keep_the_gpu_busy() -> None:
+    """A multiprocessor holds two blocks, and there are more of them than multiprocessors."""
+    (kernel,) = fused(Case(1, 2048, 2048, 16, 128, layout="split")).kernels
+
+    def chosen(batch: int, tokens: int, shared: int) -> str:
+        case = Case(batch, tokens, tokens, 16, 128, layout="split")
+        first, _ = emulated_flash_attention.launches(kernel, case, shared=shared << 10)
+        return kernel.variants[first].symbol.split("_")[-1]
+
+    assert chosen(1, 2048, 163) == "w4b2k64t1a16"
+    assert chosen(1, 2048, 99) == "w4k64t1a16"
+    assert chosen(2, 512, 163) == "w4k64t1a16"
 
 
 def _chosen(case: Case, major: int = 9, **sizes: int) -> str:

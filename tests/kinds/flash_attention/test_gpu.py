@@ -116,6 +116,8 @@ def test_products_of_warpgroups(dtype: str, tmp_path: Path) -> None:
         Extended(2, 700, 700, 2, 128, bias=(True, True), before=550, after=0, padded=690),
     ]
     cases = [dataclasses.replace(case, dtype=dtype) for case in cases]
+    if dtype == "bfloat16":  # float16 leaves what scores differ by beside its least number
+        cases.append(Extended(2, 130, 130, 2, 64, dtype=dtype, bias=(True, False), by_query=False, padded=130))
     library, models = _prepared(tmp_path, cases, for_hopper=True)
     errors = [_worst(case, model, library) for case, model in zip(cases, models, strict=True)]
     assert not [(case, error) for case, error in zip(cases, errors, strict=True) if not error <= 1]

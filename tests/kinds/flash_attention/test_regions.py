@@ -55,7 +55,7 @@ def test_parts_are_read_where_they_lie(case: Case, inputs: list[str], first: lis
     assert [h.first for h, *_ in meaning.operands] == first
     (kernel,) = found.kernels
     assert kernel.name.startswith("MultiHeadAttention_") and not kernel.cpu
-    assert "FlashTile<32, 32, 4, 64, 1, 16>" in generate.generate([kernel])
+    assert "FlashTile<32, 32, 4, 64, 1, 16, 1, 8>" in generate.generate([kernel])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -85,6 +85,7 @@ def test_a_part_that_others_read_stays() -> None:
         (Case(2, 260, 260, 2, 80), "ONNX Runtime's kernel is faster for 260 keys"),
         (Case(2, 20, 20, 2, 264), "A head has 264 elements"),
         (Case(2, 20, 20, 2, 64, scale=-1.0), "The scale of the scores is -1.0"),
+        (Case(2, 20, 20, 2, 64, scale=2.0**-100), "The scale of the scores is 7.88"),
         (Case(2, 20, 20, 2, 64, dtype="float32"), "The kernel supports float16 and bfloat16; q has dtype float32"),
     ],
 )
@@ -112,7 +113,7 @@ def test_lengths_that_a_kernel_takes() -> None:
 
 def test_a_mask_that_all_queries_share_is_read_as_it_is(tmp_path: Path) -> None:
     """Not repeated for queries, also where several layers read it, and where their number is symbolic."""
-    for count in (1000, "S"):
+    for count in (3000, "S"):
         tokens = f"float16[2, {count}, 128]"
         model = graph(
             f"{tokens} x, bool[2, 1, 1, {count}] mask",
