@@ -4,7 +4,8 @@
                                             or Where(IsNaN(P), 0, P)
     scores = MatMul(q, k^T), with a constant factor on q, on k^T or on the product, and one of
         Add(scores, mask)    Add(Add(scores, mask), more)    Where(shown, scores, low)    Where(hidden, low, scores)
-        Add(Where(shown, scores, low), mask)
+        Add(Where(shown, scores, low), mask)    Where(shown, Add(scores, mask), low)
+        Where(hidden, low, Add(scores, mask))
 
 The scores may be capped before they are masked, and may get a sink, which is a score for no key, behind them:
 
@@ -54,6 +55,8 @@ from onnxopt.graph.shapes.value_dims import dims_of
 
 _REDUCE_MAX_WITH_AXES_INPUT = 18  # opset
 _HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
+_HIDDEN = ("hidden", "under")  # ways of masking by a condition that hides keys
+_MOST_LOST = 2.0**-6  # of a score, where a constant bias of float32 is rounded
 _MOST_SINKS = 1 << 22  # elements, where they were expanded to all queries
 
 
@@ -100,11 +103,12 @@ class ScaledDotProduct(RewriteRuleClassBase):
         once = [op.Add(scores, mask), op.Add(mask, scores)]
         twice = [made for added in once for made in (op.Add(added, more), op.Add(more, added))]
         kept = op.Where(shown, scores, low)
-        both = [op.Add(kept, mask), op.Add(mask, kept)]
+        both = [op.Add(kept, mask), op.Add(mask, kept), *(op.Where(shown, added, low) for added in once)]
+        under = [op.Where(hidden, low, added) for added in once]
         masked = pattern.OrValue(
-            [*once, *twice, *both, kept, op.Where(hidden, low, scores), scores],
+            [*once, *twice, *both, *under, kept, op.Where(hidden, low, scores), scores],
             tag_var="masking",
-            tag_values=["add"] * 2 + ["twice"] * 4 + ["both"] * 2 + ["shown", "hidden", "none"],
+            tag_values=["add"] * 2 + ["twice"] * 4 + ["both"] * 4 + ["under"] * 2 + ["shown", "hidden", "none"],
         )
         masked = pattern.OrValue([op.Cast(masked, _outputs=["masked_cast"]), masked])
         sunk = op.Concat(masked, sinks, axis=-1)
@@ -158,19 +162,23 @@ class ScaledDotProduct(RewriteRuleClassBase):
             sinks = _sinks(q, match.get("sinks"), match.get("cut"))
             if sinks is None:
                 return Obstacle("the score behind those of the keys is not one constant of each head, or is kept")
-        mask_value = {"shown": shown, "both": shown, "hidden": hidden, "none": None}.get(masking, mask)
-        if masking in ("shown", "both", "hidden"):
+        by_condition = {"shown": shown, "both": shown, "hidden": hidden, "under": hidden}
+        mask_value = {**by_condition, "none": None}.get(masking, mask)
+        if masking in by_condition:
             number = scalar(low)
             if number is None:
                 return Obstacle(f"Where sets hidden scores to `{low.name}`, which is no constant of one element", low)
             if number > _HIDING:
                 return Obstacle(f"Where sets hidden scores to {number:g}, which does not hide them", low)
-        more = mask if masking == "both" else more
-        for value in (mask_value, more if masking in ("twice", "both") else None):
-            if value is not None and not self._broadcasts(value, q, k_transposed):
+        more = mask if masking in ("both", "under") else more
+        masked_by = (mask_value, more if masking in ("twice", "both", "under") else None)
+        for value in (v for v in masked_by if v is not None):
+            if not self._broadcasts(value, q, k_transposed):
                 return Obstacle(f"the mask `{value.name}` is not known to broadcast to the scores", value)
+            if (lost := parts.lost(value, q.dtype)) > _MOST_LOST:
+                return Obstacle(f"the mask `{value.name}` loses {lost:.2g} where it is rounded to {q.dtype}", value)
         shows = self._what_shows(masking, mask_value, low)
-        if masking in ("twice", "both"):
+        if masking in ("twice", "both", "under"):
             shows = Mask("any", finite=shows.finite and masks.additive(more, self._index_values).finite)
         if guarded and scalar(zero) != 0:
             return Obstacle("the guard against NaN sets NaNs to a value other than 0", zero)
@@ -192,7 +200,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
             return masks.NONE
         if masking in ("add", "twice"):
             return masks.additive(value, self._index_values)
-        mask = masks.boolean(value, self._index_values, shows=masking != "hidden")
+        mask = masks.boolean(value, self._index_values, shows=masking not in _HIDDEN)
         number = scalar(low)
         return Mask(mask.kind, mask.offset, number is not None and math.isfinite(number))
 
@@ -226,8 +234,9 @@ class ScaledDotProduct(RewriteRuleClassBase):
         elif masking != "add":
             array = np.array(0, dtype=low.dtype.numpy())
             nothing = op.Constant(value=ir.tensor(array, dtype=low.dtype))
-            of_where = op.Where(hidden, low, nothing) if masking == "hidden" else op.Where(shown, nothing, low)
-            mask = parts.added(op, of_where, mask, form.mask.finite, dtype) if masking == "both" else of_where
+            of_where = op.Where(hidden, low, nothing) if masking in _HIDDEN else op.Where(shown, nothing, low)
+            beside = masking in ("both", "under")
+            mask = parts.added(op, of_where, mask, form.mask.finite, dtype) if beside else of_where
         if dtype is not None and dtype != q.dtype:
             mask = parts.narrowed(op, mask, q.dtype)
         attributes |= limits
@@ -242,9 +251,9 @@ class ScaledDotProduct(RewriteRuleClassBase):
     def _taken_apart(self, masking: str, mask, more, shown, hidden, low) -> Parts:
         if masking in ("add", "twice"):
             return parts.of([mask, more] if masking == "twice" else [mask], self._index_values)
-        number, hides = scalar(low) or 0.0, masking == "hidden"
+        number, hides = scalar(low) or 0.0, masking in _HIDDEN
         found = parts.of_condition(hidden if hides else shown, hides, number, self._index_values)
-        return parts.of([mask], self._index_values, found) if masking == "both" else found
+        return parts.of([mask], self._index_values, found) if masking in ("both", "under") else found
 
     def _is_diagonal(self, form: _Form) -> bool:
         """Whether queries and keys are the same tokens, so that every query stands at a key of its own.

@@ -32,6 +32,7 @@ from onnxopt.graph.rewrite import (
     front_rows,
     gathers,
     grouped_heads,
+    joined_heads,
     layout,
     merging,
     near_misses,
@@ -194,7 +195,7 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
     if read_from_inputs(model, known):
         common.RemoveUnusedNodesPass()(model)
         known = _infer(model)
-    if rewriting.apply(layout.BEFORE_RECOGNITION) + rewriting.apply(window_masks.RULES):
+    if rewriting.apply((*layout.BEFORE_RECOGNITION, *joined_heads.RULES, *window_masks.RULES)):
         known = _infer(model)
     index_values = IndexValues(model.graph, known)
     rewriting.apply(attention.RULES, index_values)

@@ -1,6 +1,7 @@
 """What is gathered by positions that are known becomes a view, a slice or a row, and conditions that always hold go.
 
     GatherND(x, every position in order)   -> Unsqueeze(x, axes)
+    GatherND(x, [[k], [k + 1], ...])       -> Slice(x, k, k + n)      in front of a Transpose that computes x
     Gather(table, k everywhere)            -> row k of the table
     Gather(table, Range(k, k + n, 1))      -> Unsqueeze(Slice(table, k, k + n), axes)
     And(x, what always holds)              -> x
@@ -93,6 +94,51 @@ def _at(places: Sequence[int], data: Dims, whole: Dims) -> Dims:
     for place, length in zip(places, data, strict=False):
         dims[place] = length
     return (*dims, *rest)
+
+
+class KnownPart(RewriteRuleClassBase):
+    """GatherND of positions that follow each other along the first axis, as of some heads among those of q, k and v."""
+
+    def __init__(self, values: IndexValues) -> None:
+        super().__init__()
+        self._values = values
+
+    def pattern(self, op, x, indices):
+        return op.GatherND(x, indices, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, indices: ir.Value, y: ir.Value) -> MatchResult:
+        found = self._part(x, indices, y)
+        return MatchResult().fail(found) if isinstance(found, str) else MatchResult()
+
+    def _part(self, x: ir.Value, indices: ir.Value, y: ir.Value) -> tuple[int, int] | str:
+        """Begin and end of the part, or why there is none."""
+        node, data, of_indices = y.producer(), self._values.dims(x), self._values.dims(indices)
+        if node is None or node.attributes.get_int("batch_dims", 0) != 0:
+            return "GatherND has batch dims"
+        positions = self._values.positions(indices)
+        if not data or not isinstance(data[0], int) or of_indices is None or positions is None:
+            return "the positions, or the dims of the data, are not known"
+        if len(of_indices) != 2 or len(positions) != 1 or not isinstance(of_indices[0], int):
+            return "the positions are not a known number along the first axis"
+        position, count = positions[0], of_indices[0]
+        if position is None or not isinstance(position.offset, int):
+            return "the positions are not known"
+        if position.widened(1) != (1,) and count != 1:
+            return "the positions do not follow each other"
+        begin = position.offset + (data[0] if position.offset < 0 else 0)
+        return (begin, begin + count) if 0 <= begin <= data[0] - count else "the data has no such positions"
+
+    def rewrite(self, op, x: ir.Value, indices: ir.Value, y: ir.Value):
+        part, node = self._part(x, indices, y), x.producer()
+        assert not isinstance(part, str)
+        begin, end = (_ints(op, [k]) for k in part)
+        order = (
+            None if node is None or node.domain != "" or node.op_type != "Transpose" else node.attributes.get("perm")
+        )
+        if node is None or order is None:
+            return op.Slice(x, begin, end, _ints(op, [0]))
+        perm = order.as_ints()
+        return op.Transpose(op.Slice(node.inputs[0], begin, end, _ints(op, [perm[0]])), perm=perm)
 
 
 class KnownRows(RewriteRuleClassBase):
@@ -225,6 +271,7 @@ def _rules(scope: Scope) -> Sequence[Rooted]:
     assert values is not None
     return [
         Rooted("GatherND", EveryElement.rule(values)),
+        Rooted("GatherND", KnownPart.rule(values)),
         Rooted("Gather", KnownRows.rule(values, scope.graph)),
         *(Rooted("And", Certain.rule(values, position)) for position in (0, 1)),
     ]

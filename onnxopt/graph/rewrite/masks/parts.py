@@ -3,23 +3,29 @@
 Where(And(near, c), 0, low)         near by position, Where(c, 0, low) is left
 Where(Or(far, c), low, 0)           the same of what hides
 Where(c, low, mask)                 c and the mask
+Where(Cast(Where(c, 0, low)), ...)  c, where a bool is made of one of two numbers; Less and the like as Cast
 Add(mask, bias)                     what the mask shows by position, and the bias
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.rewrite.masks.index_functions import ALWAYS, Choice, Truth, uniform
+from onnxopt.graph.rewrite.masks.index_functions import ALWAYS, FLOATS, Choice, Truth, uniform
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.masks.masks import HIDES, Mask, shown_by
 
 LEAST = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
+_COMPARED: dict[str, Callable[[float, float], bool]] = {
+    "Cast": operator.ne, "Equal": operator.eq, "Less": operator.lt, "LessOrEqual": operator.le, "Greater": operator.gt,
+    "GreaterOrEqual": operator.ge,
+}  # fmt: skip
 _JOINED = {"And": False, "BitwiseAnd": False, "Or": True}  # of which both operands count; Or where it is negated
 
 
@@ -147,8 +153,31 @@ def _of_condition(value: ir.Value, negated: bool, parts: Parts, known: IndexValu
         _of_condition(operands[0], not negated, parts, known)
     elif node is not None and operands and _only_broadcasts(node):
         _of_condition(operands[0], negated, parts, known)
+    elif node is not None and operands and (decided := _decided_by(node, operands)) is not None:
+        _of_condition(decided.value, negated != decided.negated, parts, known)
     else:
         parts.conditions.append(Condition(value, negated))
+
+
+def _decided_by(node: ir.Node, operands: Sequence[ir.Value]) -> Condition | None:
+    """The condition that a bool follows, which is computed of one of two numbers; None for other bools."""
+    compare = _COMPARED.get(node.op_type)
+    source = operands[0].producer()
+    while source is not None and (source.domain, source.op_type) == ("", "Cast") and source.inputs[0] is not None:
+        if source.inputs[0].dtype not in FLOATS or source.outputs[0].dtype not in FLOATS:
+            return None
+        source = source.inputs[0].producer()
+    limit = 0.0 if node.op_type == "Cast" else uniform(operands[1]) if len(operands) > 1 else None
+    if compare is None or limit is None or source is None or (source.domain, source.op_type) != ("", "Where"):
+        return None
+    condition, *values = source.inputs
+    numbers = [uniform(v) for v in values]
+    if condition is None or any(n is None for n in numbers) or operands[0].dtype not in FLOATS:
+        return None
+    stored = operands[0].dtype.numpy()  # type: ignore[union-attr]
+    with np.errstate(over="ignore"):
+        first, second = (bool(compare(float(np.array(n).astype(stored)), limit)) for n in numbers)
+    return None if first == second else Condition(condition, second)
 
 
 def _is_bool_mask(value: ir.Value, known: IndexValues) -> bool:
@@ -180,9 +209,24 @@ def added(op, mask, more, finite: bool, dtype: ir.DataType | None):
 
 def narrowed(op, mask, dtype: ir.DataType):
     """A float32 mask cast to the dtype of the scores. In float16, -3.4e38 becomes -65504 instead of -inf."""
+    if mask.const_value is not None:
+        array = mask.const_value.numpy()
+        array = np.maximum(array, LEAST[dtype]) if dtype == ir.DataType.FLOAT16 else array
+        return op.Constant(value=ir.tensor(array.astype(dtype.numpy()), dtype=dtype))
     if dtype == ir.DataType.FLOAT16:
         mask = op.Max(mask, op.Constant(value=scalar_of(LEAST[dtype], ir.DataType.FLOAT)))
     return op.Cast(mask, to=dtype)
+
+
+def lost(mask: ir.Value, dtype: ir.DataType | None) -> float:
+    """The most by which what a constant float32 mask adds to scores changes where it is rounded, hidden keys aside."""
+    tensor = mask.const_value
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT or dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        return 0.0
+    array = tensor.numpy()
+    shown = array[array > HIDES]
+    with np.errstate(over="ignore"):
+        return float(np.abs(shown.astype(dtype.numpy()).astype(np.float32) - shown).max(initial=0.0))
 
 
 def scalar_of(value: float, dtype: ir.DataType) -> ir.TensorProtocol:

@@ -1,0 +1,132 @@
+"""Attention in three dims, with batch and heads joined to one, computes in four.
+
+    Reshape(f(Reshape(a, [B N, S, T]), ...), [B, N, S, V]) -> f(a, ...)
+
+f: MatMul, at least once; Transpose of the last dims, Cast, Softmax along the last dim, Add, Sub, Mul, Div. torch.bmm
+and baddbmm multiply three dims, so models reshape queries, keys and values for them, add a bias of [B N, 1, T] there,
+or reshape the scores for a mask in between. What comes out is attention's usual form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx_ir as ir
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
+
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.rule_sets import RuleSet
+from onnxopt.graph.shapes.value_dims import dims_of, same
+
+_ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Cast"})
+_DEEPEST = 12  # operators between two Reshapes
+_Build = Callable[[Any], ir.Value]  # makes a value in four dims, of onnxscript's builder
+
+
+class JoinedHeads(RewriteRuleClassBase):
+    """The rule above."""
+
+    def pattern(self, op, x, shape):
+        return op.Reshape(x, shape, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, y: ir.Value, **_: ir.Value) -> MatchResult:
+        found = _found(x, y)
+        return MatchResult().fail(found) if isinstance(found, str) else MatchResult()
+
+    def rewrite(self, op, x: ir.Value, y: ir.Value, **_: ir.Value):
+        found = _found(x, y)
+        assert not isinstance(found, str)
+        return found(op)
+
+
+def _found(x: ir.Value, y: ir.Value) -> _Build | str:
+    """How y is made in four dims, or why it is not."""
+    if x.shape is None or y.shape is None or len(x.shape) != 3 or len(y.shape) != 4:
+        return "Reshape does not make four dims of three"
+    if not (same(x.shape[1], y.shape[2]) and same(x.shape[2], y.shape[3])):
+        return "Reshape does more than to take batch and heads apart"
+    apart = _Apart(x.shape[0], y.shape[0], y.shape[1])
+    build = apart.of(x, 0)
+    if isinstance(build, str):
+        return build
+    return build if apart.products else "nothing is multiplied in three dims"
+
+
+class _Apart:
+    """Takes a dim apart into two, here and in the values that it comes from."""
+
+    def __init__(self, joined: int | ir.SymbolicDim, batch: int | ir.SymbolicDim, heads: int | ir.SymbolicDim) -> None:
+        self._joined, self._batch, self._heads = joined, batch, heads
+        self.products = 0
+
+    def of(self, value: ir.Value, depth: int) -> _Build | str:
+        """How a value of three dims, the first of which is to be taken apart, is made in four; or why it is not."""
+        node = value.producer()
+        if value.shape is None or len(value.shape) != 3 or not same(value.shape[0], self._joined):
+            return f"`{value.name}` is not known to have three dims, the first of which is batch and heads"
+        if node is None or node.domain != "" or depth > _DEEPEST:
+            return f"`{value.name}` comes from no Reshape"
+        if node.op_type == "Reshape":
+            return self._before(node, value)
+        products = self.products
+        build = self._operator(node, depth)
+        if self.products > products and (len(value.uses()) != 1 or value.is_graph_output()):
+            return f"`{value.name}` has other readers, for which it would be multiplied twice"
+        return build
+
+    def _operator(self, node: ir.Node, depth: int) -> _Build | str:
+        if node.op_type == "Transpose":
+            if tuple(node.attributes.get_ints("perm", (2, 1, 0))) != (0, 2, 1):
+                return f"Transpose `{node.name}` moves batch and heads"
+            return self._with(node, depth, perm=[0, 1, 3, 2])
+        if node.op_type == "MatMul":
+            self.products += 1
+            return self._with(node, depth)
+        if node.op_type == "Softmax":
+            last = node.attributes.get_int("axis", -1) in (-1, 2)
+            return self._with(node, depth, axis=-1) if last else f"Softmax `{node.name}` is not along the last dim"
+        if node.op_type in _ELEMENTWISE:
+            return self._with(node, depth, **{name: attribute.value for name, attribute in node.attributes.items()})
+        return f"{node.op_type} `{node.name}` stands between the Reshapes"
+
+    def _before(self, node: ir.Node, value: ir.Value) -> _Build | str:
+        """What a Reshape joined: (B, N, S, T), or (B, N, T) where S is 1."""
+        source = node.inputs[0]
+        if source is None or source.shape is None or len(source.shape) not in (3, 4):
+            return f"Reshape `{node.name}` joins something else than batch and heads"
+        dims, joined = source.shape, dims_of(value)
+        apart = same(dims[0], self._batch) and same(dims[1], self._heads)
+        if not apart or not all(
+            same(a, b) for a, b in zip(dims[2:], joined[len(joined) - len(dims) + 2 :], strict=True)
+        ):
+            return f"Reshape `{node.name}` joins something else than batch and heads"
+        if len(dims) == 4:
+            return lambda op: source
+        if joined[1] != 1:
+            return f"Reshape `{node.name}` joins something else than batch and heads"
+        return lambda op: op.Unsqueeze(source, op.Constant(value=ir.tensor([2], dtype=ir.DataType.INT64)))
+
+    def _with(self, node: ir.Node, depth: int, **attributes: Any) -> _Build | str:
+        """The same operator of operands in four dims."""
+        operands: list[_Build] = []
+        for operand in node.inputs:
+            assert operand is not None  # none of these operators has optional inputs
+            broadcast = node.op_type != "MatMul" and _has_no_joined_dim(operand)
+            found = _as_it_is(operand) if broadcast else self.of(operand, depth + 1)
+            if isinstance(found, str):
+                return found
+            operands.append(found)
+        return lambda op: getattr(op, node.op_type)(*(build(op) for build in operands), **attributes)
+
+
+def _as_it_is(value: ir.Value) -> _Build:
+    return lambda op: value
+
+
+def _has_no_joined_dim(value: ir.Value) -> bool:
+    """Whether a value broadcasts to scores in four dims as it does to those in three."""
+    return value.shape is not None and (len(value.shape) < 3 or (len(value.shape) == 3 and value.shape[0] == 1))
+
+
+RULES = (RuleSet(lambda _: [Rooted("Reshape", JoinedHeads.rule())]),)

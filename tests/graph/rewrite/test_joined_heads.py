@@ -1,0 +1,104 @@
+"""Attention that multiplies in three dims, with batch and heads in one, is attention all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnxopt.graph.rewrite.joined_heads import JoinedHeads
+from onnxopt.graph.shapes.infer import InferShapesPass
+from tests.support.attention_graphs import ops, rewritten
+from tests.support.graphs import graph, run
+from tests.support.refused import reason
+
+CONSTANTS = (
+    "int64[1] first = {0}, int64[1] second = {1}, int64[1] third = {2}, int64[1] fourth = {3}, int64[1] rest = {-1}, "
+    "int64[1] one = {1}, int64[1] two = {2}, int64[1] eight = {8}, float half = {0.5}"
+)
+SIZES = """
+  shape = Shape(q) b = Slice(shape, first, second) n = Slice(shape, third, fourth)
+  three = Concat<axis = 0>(rest, n, eight) four = Concat<axis = 0>(b, two, n, eight)
+  scores3 = Concat<axis = 0>(rest, n, n) scores4 = Concat<axis = 0>(b, two, n, n)
+  q3 = Reshape(q, three) k3 = Reshape(k, three) v3 = Reshape(v, three) kt = Transpose<perm = [0, 2, 1]>(k3)
+"""
+BIAS = "joined = Concat<axis = 0>(rest, one, n) a3 = Reshape(a, joined)"
+FORMS = {
+    "scores": "s = MatMul(q3, kt) s2 = Mul(s, half) s4 = Reshape(s2, scores4) p = Softmax<axis = -1>(s4) "
+    "y = MatMul(p, v)",
+    "a bias of keys": f"{BIAS} s = MatMul(q3, kt) s2 = Mul(s, half) s3 = Add(a3, s2) s4 = Reshape(s3, scores4) "
+    "p = Softmax<axis = -1>(s4) y = MatMul(p, v)",
+    "a bias and a mask": f"{BIAS} s = MatMul(q3, kt) s2 = Mul(s, half) s3 = Add(s2, a3) s4 = Reshape(s3, scores4) "
+    "m4 = Add(s4, m) p = Softmax<axis = -1>(m4) y = MatMul(p, v)",
+    "both products": "s = MatMul(q3, kt) s2 = Mul(s, half) p = Softmax<axis = 2>(s2) y3 = MatMul(p, v3) "
+    "y = Reshape(y3, four)",
+    "a mask in four dims between": "s = MatMul(q3, kt) s2 = Mul(s, half) s4 = Reshape(s2, scores4) m4 = Add(s4, m) "
+    "m3 = Reshape(m4, scores3) p = Softmax<axis = -1>(m3) y3 = MatMul(p, v3) y = Reshape(y3, four)",
+    "scaled queries": "q2 = Mul(q3, half) s = MatMul(q2, kt) s4 = Reshape(s, scores4) p = Softmax<axis = -1>(s4) "
+    "y = MatMul(p, v)",
+}
+
+
+def model_of(body: str, dims: str = "batch, 2, length") -> ir.Model:
+    batch, _, length = dims.split(", ")
+    inputs = ", ".join(f"float[{dims}, 8] {name}" for name in "qkv")
+    inputs += f", float[{batch}, 2, {length}] a, float[{batch}, 1, 1, {length}] m"
+    return graph(inputs, "float[] y", f"{SIZES} {body}", constants=CONSTANTS)
+
+
+def feeds(batch: int, length: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    arrays = {name: random.standard_normal((batch, 2, length, 8)) for name in "qkv"}
+    hidden = np.zeros((batch, 1, 1, length))
+    hidden[::2, ..., 1:2] = -1e9
+    arrays |= {"a": random.standard_normal((batch, 2, length)), "m": hidden}
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("dims", ["batch, 2, length", "2, 2, 6"])
+@pytest.mark.parametrize("form", FORMS)
+def test_it_is_attention(form: str, dims: str, tmp_path: Path) -> None:
+    model = model_of(FORMS[form], dims)
+    found, done = rewritten(model, tmp_path)
+    assert (done.applied["attention"], done.refusals) == (1, ())
+    assert not {"Softmax", "MatMul"} & set(ops(found))
+    for shape in ((2, 6),) if dims.startswith("2") else ((2, 6), (1, 1), (3, 17)):
+        np.testing.assert_allclose(run(found, feeds(*shape))[0], run(model, feeds(*shape))[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("qt = Transpose<perm = [1, 0, 2, 3]>(q) qr = Reshape(qt, three) s = MatMul(qr, kt) y = Reshape(s, scores4)",
+         "Reshape `qr` joins something else than batch and heads"),
+        ("s = MatMul(q3, kt) z = Neg(s) y = Reshape(s, scores4)",
+         "`s` has other readers, for which it would be multiplied twice"),
+        ("s = MatMul(q3, kt) p = Softmax<axis = 1>(s) y = Reshape(p, scores4)",
+         "Softmax `p` is not along the last dim"),
+        ("s = MatMul(q3, kt) t = Transpose<perm = [1, 0, 2]>(s) u = Transpose<perm = [1, 0, 2]>(t) "
+         "y = Reshape(u, scores4)",
+         "Transpose `u` moves batch and heads"),
+        ("s = MatMul(q3, kt) p = CumSum(s, first) y = Reshape(p, scores4)", "CumSum `p` stands between the Reshapes"),
+        ("y = Reshape(q3, four)", "nothing is multiplied in three dims"),
+        ("y = Reshape(q, three)", "Reshape does not make four dims of three"),
+        ("s = MatMul(q3, kt) swapped = Concat<axis = 0>(two, b, n, n) y = Reshape(s, swapped)",
+         "Reshape `q3` joins something else than batch and heads"),
+        ("t = Transpose<perm = [0, 2, 1]>(q3) y = Reshape(t, four)",
+         "Reshape does more than to take batch and heads apart"),
+    ],
+)  # fmt: skip
+def test_what_else_is_in_three_dims_stays(body: str, why: str) -> None:
+    model = model_of(body)
+    InferShapesPass()(model)
+    assert why in reason(model, "y", JoinedHeads.rule())
+
+
+def test_a_bias_that_was_never_in_four_dims(tmp_path: Path) -> None:
+    inputs = "float[2, 2, 6, 8] q, float[2, 2, 6, 8] k, float[2, 2, 6, 8] v, float[4, 1, 6] a"
+    model = graph(inputs, "float[] y", f"{SIZES} {FORMS['a bias of keys'].removeprefix(BIAS).replace('a3', 'a')}",
+                  constants=CONSTANTS)  # fmt: skip
+    _, done = rewritten(model, tmp_path)
+    assert done.applied["attention"] == 0
+    assert ["Reshape `s4` stands between" in refusal.reason for refusal in done.refusals] == [True]
