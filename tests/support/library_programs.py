@@ -6,6 +6,7 @@ import functools
 import json
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from onnxopt import paths
@@ -14,20 +15,33 @@ ROOT = Path(__file__).resolve().parents[2]
 _BUILD = ROOT / "build" / "custom_ops"
 
 
-def compiled(main: Path, made: Path) -> Path:
+def compiled(main: Path, made: Path, options: Sequence[str | Path] = ()) -> Path:
     """Compile a source file into the program `made`; what it defines itself is not taken from the library."""
-    headers = _headers()
-    includes = (ROOT / "custom_ops", paths.cuda_kernels(), headers, headers / "onnxruntime")
-    command = ["g++", "-std=c++17", "-O0", "-w", "-DORT_API_MANUAL_INIT", "-DJSON_USE_IMPLICIT_CONVERSIONS=0"]
-    command += [f"-I{path}" for path in includes] + ["-o", str(made), str(main), str(_archive())]
-    subprocess.run([*command, "-ldl", "-lpthread"], check=True)
+    subprocess.run([*_command(), *options, "-o", made, main, _archive(), "-ldl", "-lpthread"], check=True)
     return made
 
 
 @functools.cache
 def launch_program(name: str) -> Path:
     """The program of emulation/`name`_launches.cc, which prints how the library would launch a kernel."""
-    return compiled(Path(__file__).with_name("emulation") / f"{name}_launches.cc", Path(_folder().name) / name)
+    source = Path(__file__).with_name("emulation") / f"{name}_launches.cc"
+    return compiled(source, Path(_folder().name) / name, ["-include", _precompiled()])
+
+
+@functools.cache
+def _precompiled() -> Path:
+    """The headers of all launch programs, which are most of what g++ reads."""
+    header = Path(_folder().name) / "headers.h"
+    header.write_text('#include <cstdio>\n#include <cstdlib>\n#include <fstream>\n#include "kernel_file/fields.h"\n')
+    subprocess.run([*_command(), "-x", "c++-header", header, "-o", f"{header}.gch"], check=True)
+    return header
+
+
+def _command() -> list[str]:
+    headers = _headers()
+    includes = (ROOT / "custom_ops", paths.cuda_kernels(), headers, headers / "onnxruntime")
+    command = ["g++", "-std=c++17", "-O0", "-w", "-DORT_API_MANUAL_INIT", "-DJSON_USE_IMPLICIT_CONVERSIONS=0"]
+    return command + [f"-I{path}" for path in includes]
 
 
 @functools.cache
