@@ -27,6 +27,9 @@ struct FlashSoftmax {
   using Place = FlashPlace;
   using Scores = FlashScores<Tile>;
   static constexpr int kKeyTiles = Tile::kKeyTiles;
+  // Chains of additions that weights are summed in. A second one changes how many registers a thread takes, and so how
+  // many blocks a multiprocessor holds: chosen by what was measured (benchmarks/notes.md).
+  static constexpr int kSums = Tile::kKeys >= (Op::kBiased ? 64 : 128) ? 2 : 1;
 
   static __device__ float nothing() { return __uint_as_float(0xff800000u); }  // the score of a hidden key
 
@@ -140,17 +143,17 @@ struct FlashSoftmax {
       const float base = top == nothing() ? 0.0f : top;
       const float factor = ptx::exp2(rows.top[half] - base);
       rows.top[half] = top;
-      float sum[2] = {rows.sum[half] * factor, 0.0f};
+      float sum[kSums] = {rows.sum[half] * factor};
 #pragma unroll
       for (int j = 0; j < kKeyTiles; ++j) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& x = s.at[j][2 * half + e];
           x = ptx::exp2(kFinal ? x - base : exponent(x, scale, base));
-          sum[e] += x;
+          sum[e % kSums] += x;
         }
       }
-      rows.sum[half] = sum[0] + sum[1];
+      rows.sum[half] = sum[0] + (kSums == 2 ? sum[kSums - 1] : 0.0f);
 #pragma unroll
       for (int j = 0; j < Tile::kTiles; ++j) {
         rows.y[j][2 * half] *= factor;

@@ -38,8 +38,8 @@ class Tile(NamedTuple):
 # Tiles by the elements of the wider head: of the first row that is as wide. Measured on one H200 (benchmarks/notes.md).
 # The last of each needs the least shared memory.
 _TILES = (
-    (32, (Tile(8, 64),)),
-    (48, (Tile(4, 64, 1),)),
+    (32, (Tile(8, 128),)),
+    (48, (Tile(8, 64),)),
     (64, (Tile(4, 64),)),
     (96, (Tile(4, 128), Tile(4, 64), Tile(4, 32))),
     (128, (Tile(4, 64, 1),)),
