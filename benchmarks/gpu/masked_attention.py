@@ -43,7 +43,9 @@ class Case(NamedTuple):
 
 ROWS = (1, 2, 4, 8, 16)  # of a block
 FORMS = (("float16", 128), ("bfloat16", 128), ("float16", 64))
-SHAPES = ((256, 0), (128, 3), (256, 2), (256, 3))  # more than those of token_attention.py
+# Threads, stages (0: without tensor cores), whether keys are in registers; more than those of token_attention.py.
+SHAPES = ((256, 0, False), (128, 3, False), (256, 2, False), (256, 3, False), (256, 1, True))
+_ROWS_IN_REGISTERS = 8
 BLOCKS = (1, 2, 4)  # a multiprocessor, over which the keys are spread
 CASES = (
     *(Case("float16", 128, heads, tokens, 1, 8, past) for heads, tokens, past in itertools.product(
@@ -64,17 +66,31 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     folder.mkdir(parents=True)
     lines = ['#include "attention/masked_attention.cuh"', "namespace onnxopt {"]
     for (dtype, width), rows, shape, in_place in itertools.product(FORMS, ROWS, SHAPES, (False, True)):
-        form, (threads, stages) = f"{DTYPES[dtype].cuda}, {width}, {rows}", shape
-        if in_place and (dtype, width) != FORMS[0]:
+        form, (threads, stages, registers) = f"{DTYPES[dtype].cuda}, {width}, {rows}", shape
+        if (in_place and (dtype, width) != FORMS[0]) or (registers and rows > _ROWS_IN_REGISTERS):
             continue
         name = _name(dtype, width, rows, shape, in_place)
         call = f"attend_masked<{form}, {threads}, {stages}, {str(in_place).lower()}>"
+        if registers:
+            call = f"attend_masked_in_registers<{form}, {threads}, {str(in_place).lower()}>"
         lines += _entry(f"{name}_attend", call, f"{threads}, 1" if stages else f"{threads}")
     compiled = nvrtc.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
     (folder / "masked_attention.fatbin").write_bytes(compiled.fatbin)
     for symbol, usage in compiled.usage[arch].items():
         if "attend" in symbol:
             print(symbol, usage)
+
+
+def _launch_name(shape: tuple[int, int, bool]) -> str:
+    threads, stages, registers = shape
+    return f"t{threads}{'r' if registers else f's{stages}'}"
+
+
+def _shared_bytes(rows: int, width: int, shape: tuple[int, int, bool]) -> int:
+    threads, stages, registers = shape
+    if registers:
+        return 2 * 16 * width * 2 + threads // 32 * rows * (width + 4) * 4
+    return shared_bytes(rows, width, (threads, stages), masked=True)
 
 
 def _entry(name: str, call: str, bounds: str) -> list[str]:
@@ -86,9 +102,8 @@ def _entry(name: str, call: str, bounds: str) -> list[str]:
     ]
 
 
-def _name(dtype: str, width: int, rows: int, shape: tuple[int, int], in_place: bool) -> str:
-    threads, stages = shape
-    return f"{dtype}_w{width}r{rows}_t{threads}s{stages}{'_in_place' if in_place else ''}"
+def _name(dtype: str, width: int, rows: int, shape: tuple[int, int, bool], in_place: bool) -> str:
+    return f"{dtype}_w{width}r{rows}_{_launch_name(shape)}{'_in_place' if in_place else ''}"
 
 
 class _Params(ctypes.Structure):  # MaskedAttentionParams of masked_attention_abi.h
@@ -129,7 +144,11 @@ def measure(ours: Launches, case: Case) -> dict[str, Any]:
     stream = torch.cuda.Stream()
     times: dict[str, float] = {}
     for rows, shape, blocks in itertools.product(ROWS, SHAPES, BLOCKS):
-        if rows > tokens * heads or (rows < min(16, tokens * heads) and past > 512):
+        if (
+            (shape[2] and rows > _ROWS_IN_REGISTERS)
+            or rows > tokens * heads
+            or (rows < min(16, tokens * heads) and past > 512)
+        ):
             continue
         chunks = -(-tokens * heads // rows)
         others = batch * groups * chunks
@@ -137,7 +156,7 @@ def measure(ours: Launches, case: Case) -> dict[str, Any]:
         ended = torch.zeros(others, dtype=torch.int32, device="cuda")
         parts = torch.empty(others * rows * splits * (width + 2), device="cuda")
         entry, threads = _name(dtype, width, rows, shape, in_place), shape[0]
-        shared = shared_bytes(rows, width, shape, masked=True)
+        shared = _shared_bytes(rows, width, shape)
 
         def once(cache: Any, present: Any, entry: str = entry, each: int = each, splits: int = splits,
                  parts: Any = parts, threads: int = threads, chunks: int = chunks,

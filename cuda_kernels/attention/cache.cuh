@@ -10,6 +10,7 @@
 //   query(row)            the elements of a row's query
 //   group                 the keys' and values' head
 //   new_token(at)         which of the new tokens stands at a place of the longer cache; -1 for none
+//   tokens(), kMostTokens, place_of(token)    how many new tokens there are, and at most; where one of them stands
 //   holds_new(first, last)              whether some of the keys from first to before last are new tokens
 //   past_key(at), past_value(at)        where they lie in the cache, one behind the other, as Code
 //   new_key(token), new_value(token)    and among the new tokens

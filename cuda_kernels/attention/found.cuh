@@ -22,7 +22,7 @@ template <typename T, int kWidth, typename Cache>
 __device__ inline void put_found(const Cache& cache, unsigned row, unsigned column, const Vector<float, 2>& x,
                                  float top, float sum) {
   if (cache.splits() == 1) {
-    put_result<T>(cache, row, column, {x.at[0] / sum, x.at[1] / sum});
+    put_result<T>(cache, row, column, {ptx::div(x.at[0], sum), ptx::div(x.at[1], sum)});
     return;
   }
   float* const part = part_of<kWidth>(cache, row);

@@ -7,6 +7,7 @@
 // are joined as those of a group are there. Which keys a row reads is up to the mask.
 #pragma once
 
+#include "attention/cache_registers.cuh"
 #include "attention/masked_attention_abi.h"
 #include "attention/token_attention.cuh"
 
@@ -14,17 +15,17 @@ namespace onnxopt {
 
 constexpr int kMostNew = 16;  // tokens
 
-// Where a row of a block lies: `row` counts the heads of all tokens of a group.
+// Where a row of a block lies: `row` counts the heads of all tokens of a group of a sequence.
 struct MaskedRow {
   unsigned token;
   unsigned head;  // of the sequence
 
   __device__ MaskedRow(const MaskedAttentionParams& params, unsigned group, unsigned row)
-      : token(row / params.heads), head(group % params.groups * params.heads + row % params.heads) {}
+      : token(row / params.heads), head(group * params.heads + row % params.heads) {}
 
   // Of the first element in q and in the output.
-  __device__ uint64_t at(const MaskedAttentionParams& params, unsigned group, int width) const {
-    const uint64_t token_of_all = static_cast<uint64_t>(group / params.groups) * params.tokens + token;
+  __device__ uint64_t at(const MaskedAttentionParams& params, unsigned sequence, int width) const {
+    const uint64_t token_of_all = static_cast<uint64_t>(sequence) * params.tokens + token;
     return (token_of_all * params.groups * params.heads + head) * width;
   }
 };
@@ -35,6 +36,7 @@ template <bool kSlots>
 __device__ inline int new_token_at(unsigned at, const MaskedAttentionParams& params, const int (&slots)[kMostNew]) {
   if constexpr (!kSlots) return at < params.past ? -1 : static_cast<int>(at - params.past);
   int found = -1;
+#pragma unroll 1
   for (unsigned t = 0; t < params.tokens; ++t) {
     if (slots[t] == static_cast<int>(at)) found = t;
   }
@@ -44,7 +46,7 @@ __device__ inline int new_token_at(unsigned at, const MaskedAttentionParams& par
 // A Cache (cache.cuh) under a mask. Rows behind the last of the group are those of the last, and are not stored.
 template <typename T, int kWidth, int kRows, bool kSlots, bool kInTurn, typename Code = T>
 struct MaskedCache {
-  enum : int { kHasSlots = kSlots };  // a static member would be a symbol in the compiled kernels
+  enum : int { kHasSlots = kSlots, kMostTokens = kMostNew };  // static members would be symbols in compiled kernels
   const MaskedAttentionParams& p;
   const int (&slots)[kMostNew];
   const Code* past_k;
@@ -55,7 +57,8 @@ struct MaskedCache {
   Code* present_v;
   const T* masks;
   unsigned of_all;  // the group, of all sequences
-  unsigned group;   // of its sequence
+  unsigned sequence;
+  unsigned group;  // of the sequence
   unsigned chunk;
   unsigned begin;
   unsigned end;
@@ -67,8 +70,8 @@ struct MaskedCache {
       : p(params), slots(new_slots), scale(params.scale) {
     chunk = blockIdx.x % p.chunks;
     of_all = blockIdx.x / p.chunks / p.splits;
+    sequence = of_all / p.groups;
     group = of_all % p.groups;
-    const unsigned sequence = of_all / p.groups;
     const uint64_t fresh = sequence * p.tokens * step() + offset(group);
     past_k = static_cast<const Code*>(p.past_k) + offset(of_all) * p.past;
     past_v = static_cast<const Code*>(p.past_v) + offset(of_all) * p.past;
@@ -91,11 +94,13 @@ struct MaskedCache {
   __device__ static uint64_t offset(unsigned at) { return static_cast<uint64_t>(at) * kWidth; }
   __device__ uint64_t step() const { return offset(p.groups); }  // between new tokens
   __device__ MaskedRow row_of(int row) const {
-    return MaskedRow(p, of_all, min(chunk * kRows + row, p.tokens * p.heads - 1));
+    return MaskedRow(p, group, min(chunk * kRows + row, p.tokens * p.heads - 1));
   }
-  __device__ const T* query(int row) const { return static_cast<const T*>(p.q) + row_of(row).at(p, of_all, kWidth); }
+  __device__ const T* query(int row) const { return static_cast<const T*>(p.q) + row_of(row).at(p, sequence, kWidth); }
+  __device__ unsigned tokens() const { return p.tokens; }
   __device__ unsigned held() const { return p.past; }
   __device__ int new_token(unsigned at) const { return has_new ? new_token_at<kSlots>(at, p, slots) : -1; }
+  __device__ unsigned place_of(int token) const { return kSlots ? slots[token] : p.past + token; }
   __device__ bool holds_new(unsigned first, unsigned last) const {
     if constexpr (!kSlots) return last > p.past;
     bool found = false;
@@ -127,7 +132,7 @@ struct MaskedCache {
   __device__ T* output(unsigned of_block) const {
     const unsigned row = chunk * kRows + of_block;
     if (row >= p.tokens * p.heads) return nullptr;
-    return static_cast<T*>(p.output) + MaskedRow(p, of_all, row).at(p, of_all, kWidth);
+    return static_cast<T*>(p.output) + MaskedRow(p, group, row).at(p, sequence, kWidth);
   }
 };
 
@@ -165,6 +170,22 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
   }
 }
 
+template <typename T, int kWidth, int kRows, int kThreads, bool kSlots>
+__device__ inline void attend_masked_in_registers(const MaskedAttentionParams& params) {
+  if constexpr (!has_products<T>()) {
+    attend_masked<T, kWidth, kRows, kThreads, 0, kSlots>(params);
+  } else {
+    __shared__ int slots[kMostNew];
+    let_next_begin();
+    using Cache = MaskedCache<T, kWidth, kRows, kSlots, true>;
+    const Cache cache(params, slots);
+    CacheRegisters<T, kWidth, kRows, kThreads, Cache> attention(cache);
+    attention.ask_ahead();
+    wait_for_previous();
+    attention.attend([&] { place_slots<kSlots>(params, slots); });
+  }
+}
+
 // A block joins the parts of one row.
 template <typename T, int kWidth, int kRows, int kThreads>
 __device__ inline void join_masked(const MaskedAttentionParams& params) {
@@ -176,7 +197,8 @@ __device__ inline void join_masked(const MaskedAttentionParams& params) {
   if (row >= params.tokens * params.heads) return;
   const unsigned step = params.chunks * kRows * (kWidth + 2);
   const float* const parts = params.parts + static_cast<uint64_t>(group) * params.splits * step + row * (kWidth + 2);
-  T* const output = static_cast<T*>(params.output) + MaskedRow(params, group, row).at(params, group, kWidth);
+  T* const output = static_cast<T*>(params.output) +
+                    MaskedRow(params, group % params.groups, row).at(params, group / params.groups, kWidth);
   JoinParts<kWidth, 1, kThreads>{parts, params.splits, step}.join(
       [&](unsigned, unsigned column, const Vector<float, 2>& x) {
         store_vector<T, 2>(output + column, {Narrow<T>::from(x.at[0]), Narrow<T>::from(x.at[1])});

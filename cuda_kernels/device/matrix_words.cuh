@@ -76,6 +76,13 @@ __device__ inline void store_matrices(uint32_t row, uint32_t x0, uint32_t x1, ui
                : "memory");
 }
 
+// The lane's elements of the transposed matrix of the warp's.
+__device__ inline uint32_t transposed_matrix(uint32_t x) {
+  uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 // y = a b + x, a of 16 rows, b of 8 columns. y may be x.
 template <typename T>
 struct Product;

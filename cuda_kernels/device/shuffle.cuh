@@ -19,4 +19,7 @@ __device__ inline T shuffle_from(T x, unsigned lane) {
   return __shfl_sync(0xffffffffu, x, static_cast<int>(lane), 32);
 }
 
+// Whether any lane says so.
+__device__ inline bool any_of_warp(bool of_lane) { return __any_sync(0xffffffffu, of_lane) != 0; }
+
 }  // namespace onnxopt

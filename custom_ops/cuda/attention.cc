@@ -63,12 +63,15 @@ bool Joins(const Variant& variant) { return variant.shape.As<AttentionShape>().j
 
 bool InTiles(const Variant& variant) { return variant.shape.As<AttentionShape>().stages > 0; }
 
+bool InRegisters(const Variant& variant) { return variant.shape.As<AttentionShape>().registers; }
+
 bool InTurn(const Variant& variant) { return InTiles(variant) && Joins(variant); }
 
 // Whether the blocks that share keys are counted, and the last one joins what they found. Measured
 // (benchmarks/notes.md), but for codes.
 bool AreCounted(const TokenAttention& attention, const Variant& attends, const AttentionCall& call, std::int64_t rows) {
   if (!InTurn(attends) || attention.codes) return false;
+  if (InRegisters(attends)) return true;
   return rows <= (call.past_k == call.present_k ? kFewRows : kFewRowsBehind);
 }
 

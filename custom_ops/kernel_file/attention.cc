@@ -23,6 +23,10 @@ std::uint64_t SharedBytes(const TokenAttention& attention, const Variant& varian
   const std::uint64_t found = (width + 2) * sizeof(float);
   const std::uint64_t warps = variant.threads / kWarpThreads;
   const auto rows = static_cast<std::uint64_t>(attention.mask ? attention.rows : attention.heads / attention.groups);
+  if (shape.registers) {
+    const std::uint64_t fresh = 2 * kMostTokens * width * Size(attention.dtype);
+    return fresh + warps * rows * (width + 4) * sizeof(float);
+  }
   if (shape.stages == 0) return warps * rows * found;
   const std::uint64_t row = 8 * (width / 8 | 1U) * Size(attention.dtype);
   const std::uint64_t masks = attention.mask ? (rows * (kKeys / 2 + 1) * 4 + 15) / 16 * 16 : 0;  // of a tile
@@ -129,7 +133,11 @@ Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& atten
   Variant variant = ReadVariant(json);
   variant.waits = json["waits"].Flag();
   if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
-  const AttentionShape shape{json["stages"].Number(0, kMostStages), json.Has("joins") && json["joins"].Flag()};
+  const auto has = [&](const char* flag) { return json.Has(flag) && json[flag].Flag(); };
+  const AttentionShape shape{json["stages"].Number(0, kMostStages), has("registers"), has("joins")};
+  if (shape.registers && (shape.stages != 1 || !attention.mask || attention.codes)) {
+    json["registers"].Fail("holds one tile, of masked attention to a cache without codes");
+  }
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
   if (variant.shared != 0 && variant.shared != SharedBytes(attention, variant, shape)) {
     json["shared"].Fail("is not what the tiles take");

@@ -12,6 +12,7 @@ constexpr std::size_t kAttentionLaunches = 2;  // at most: the last entry point 
 // What an entry point that attends has beside other kinds' ones.
 struct AttentionShape {
   std::uint64_t stages;  // tiles of keys in shared memory, for tensor cores; 0 without
+  bool registers;        // the one tile is in registers instead; in no entry point of older files
   // Blocks take tiles in turn, and the last one joins where it is given a counter; no entry point of older files does.
   bool joins;
 };

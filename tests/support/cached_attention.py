@@ -14,19 +14,19 @@ EXPANDED = {"unsqueeze": [3], "expand": [1, 1, 1, 2, 1], "perm": [0, 2, 1, 3], "
 def graph(
     batch: int | str = "batch", tokens: int | str = 3, past: int | str = "past", *, each: int = 2, dtype: int = HALF,
     mask: tuple[int | str, ...] | None = None, read: str = "", outputs: bool = True, slots: bool = False,
-    **changed: object,
+    width: int = WIDTH, **changed: object,
 ) -> onnx.ModelProto:  # fmt: skip
     """A step of a decoder as the rewriting leaves it. each: query heads of a group. mask: dims in front of the keys.
 
     read: a value inside the attention that the caller reads too. outputs: whether the cache is one. slots: whether it
-    has room for the new tokens. changed: of EXPANDED, and attributes of the operator.
+    has room for the new tokens. width: elements of a head. changed: of EXPANDED, and attributes of the operator.
     """
     form = {**EXPANDED, "expand": [1, 1, 1, each, 1], **{k: v for k, v in changed.items() if k in EXPANDED}}
     heads, info = GROUPS * each, helper.make_tensor_value_info
     total = past if slots else f"{past} + {tokens}" if isinstance(past, str) else past + int(tokens)
-    inputs = [info("q", dtype, [batch, tokens, heads * WIDTH])]
-    inputs += [info(x, dtype, [batch, tokens, GROUPS, WIDTH]) for x in "kv"]
-    inputs += [info(f"p{x}", dtype, [batch, GROUPS, past, WIDTH]) for x in "kv"]
+    inputs = [info("q", dtype, [batch, tokens, heads * width])]
+    inputs += [info(x, dtype, [batch, tokens, GROUPS, width]) for x in "kv"]
+    inputs += [info(f"p{x}", dtype, [batch, GROUPS, past, width]) for x in "kv"]
     inputs.append(info("mask", dtype, [*(mask or (batch, 1, tokens)), total]))
     if slots:
         inputs.append(info("slots", TensorProto.INT64, [tokens, 1]))
@@ -37,8 +37,8 @@ def graph(
         return name
 
     for name, values in (
-        ("three", form["unsqueeze"]), ("times", form["expand"]), ("split", [0, 0, heads, WIDTH]),
-        ("flat", [0, 0, heads * WIDTH]),
+        ("three", form["unsqueeze"]), ("times", form["expand"]), ("split", [0, 0, heads, width]),
+        ("flat", [0, 0, heads * width]),
     ):  # fmt: skip
         constant(name, values)
     for x in "kv":
@@ -77,11 +77,12 @@ def graph(
 
 
 def feeds(
-    rng: np.random.Generator, batch: int, tokens: int, past: int, each: int, mask: tuple[int, ...], slots: bool
-) -> dict:
-    shapes = {"q": (batch, tokens, GROUPS * each * WIDTH)}
-    shapes |= dict.fromkeys("kv", (batch, tokens, GROUPS, WIDTH))
-    shapes |= dict.fromkeys(("pk", "pv"), (batch, GROUPS, past, WIDTH))
+    rng: np.random.Generator, batch: int, tokens: int, past: int, each: int, mask: tuple[int, ...], slots: bool,
+    width: int = WIDTH,
+) -> dict:  # fmt: skip
+    shapes = {"q": (batch, tokens, GROUPS * each * width)}
+    shapes |= dict.fromkeys("kv", (batch, tokens, GROUPS, width))
+    shapes |= dict.fromkeys(("pk", "pv"), (batch, GROUPS, past, width))
     found = {name: rng.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
     if slots:
         found["slots"] = rng.permutation(past)[:tokens, None] - past * (rng.random((tokens, 1)) < 0.5)

@@ -8,7 +8,7 @@ from typing import cast
 
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
-from onnxopt.program.attention import MOST_HEADS, TokenAttention, rows_of_a_block
+from onnxopt.program.attention import MOST_HEADS, MOST_TOKENS, TokenAttention, rows_of_a_block
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import WARP
 
@@ -29,15 +29,20 @@ _SHARED = (227 << 10, 99 << 10, 48 << 10)
 # many as registers hold, under a mask too.
 _OF_CODES = {False: ((4, 4, 2), (MOST_HEADS, 1, 4)), True: ((4, 4, 2), (6, 1, 2), (MOST_HEADS, 1, 1))}
 _KEYS = 16  # of a tile
+# (threads, stages) that multiply keys and values from registers (benchmarks/notes.md), the most rows of a block, and
+# the elements of a head.
+_IN_REGISTERS, _ROWS_IN_REGISTERS, _WIDTHS_IN_REGISTERS = (256, 1), 8, (64, 128)
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionVariant(Variant):
     """One entry point. stages: tiles of keys that a warp has places for in shared memory, all but one of which are on
-    their way; 0 without tensor cores. shared: bytes of dynamic shared memory of a block. joins: the last block of those
-    that share keys joins what they found, where it is given a counter of them."""
+    their way; 0 without tensor cores. registers: the one place is in registers instead. shared: bytes of dynamic shared
+    memory of a block. joins: the last block of those that share keys joins what they found, where it is given a counter
+    of them."""
 
     stages: int = 0
+    registers: bool = False
     shared: int = 0
     joins: bool = False
 
@@ -51,9 +56,13 @@ def header(kernels: Sequence[Kernel]) -> str:
 
 
 def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
-    """The kernels that attend, and the one that joins their results. Few rows: for long caches on GPUs with much
-    shared memory, and for the rest. More rows: by how much shared memory a GPU has."""
+    """The kernels that attend, and the one that joins their results. Few rows: for long caches, and for the rest. Keys
+    of a cache with room are in registers, by one entry point for all GPUs. Others are in shared memory: few rows on
+    GPUs that have much, more by how much a GPU has."""
     few, coded = _rows(meaning) <= _ROWS_OF_LANES, meaning.codes is not None
+    if _in_registers(meaning):
+        in_registers = attending(name, meaning, *_IN_REGISTERS, registers=True)
+        return (in_registers, *([attending(name, meaning, _LANES, 0)] if few else []), joining(name))
     in_lanes = few or (coded and meaning.width < _NARROWEST_CODES)
     limits = _SHARED if not in_lanes else () if coded else _SHARED[:1]
     shapes = _TILES_OF_CODES if coded else _TILES
@@ -63,11 +72,18 @@ def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
     return (*tiles, *lanes, joining(name))
 
 
-def attending(name: str, meaning: TokenAttention, threads: int, stages: int) -> AttentionVariant:
-    shared = shared_bytes(meaning, threads, stages)
+def _in_registers(meaning: TokenAttention) -> bool:
+    of_room = meaning.slots is not None and meaning.codes is None
+    return of_room and meaning.width in _WIDTHS_IN_REGISTERS and _rows(meaning) <= _ROWS_IN_REGISTERS
+
+
+def attending(
+    name: str, meaning: TokenAttention, threads: int, stages: int, *, registers: bool = False
+) -> AttentionVariant:
+    shared = shared_bytes(meaning, threads, stages, registers=registers)
+    symbol = f"{name}_attend_t{threads}{'r' if registers else f's{stages}'}"
     return AttentionVariant(
-        f"{name}_attend_t{threads}s{stages}", "", 32, _VECTOR, 1, threads, waits=True, stages=stages, shared=shared,
-        joins=True,
+        symbol, "", 32, _VECTOR, 1, threads, waits=True, stages=stages, registers=registers, shared=shared, joins=True,
     )  # fmt: skip
 
 
@@ -75,8 +91,11 @@ def joining(name: str) -> AttentionVariant:
     return AttentionVariant(f"{name}_join", "", 32, _VECTOR, 1, _JOINING, waits=True)
 
 
-def shared_bytes(meaning: TokenAttention, threads: int, stages: int) -> int:
+def shared_bytes(meaning: TokenAttention, threads: int, stages: int, *, registers: bool = False) -> int:
     """Of a block that attends, as cuda_kernels/attention/ counts them."""
+    if registers:
+        new = 2 * MOST_TOKENS * meaning.width * DTYPES[meaning.outputs[0]].size
+        return new + threads // WARP * _rows(meaning) * (meaning.width + 4) * DTYPES["float32"].size
     found = (meaning.width + 2) * DTYPES["float32"].size  # of a row
     if stages == 0:
         return threads // WARP * _rows(meaning) * found
@@ -115,6 +134,8 @@ def _attending(meaning: TokenAttention, variant: AttentionVariant, form: str) ->
     dtype, masked = DTYPES[meaning.outputs[0]].cuda, meaning.mask is not None
     call = "attend_masked" if masked else "attend"
     slots = f", {'true' if meaning.slots is not None else 'false'}" if masked else ""
+    if variant.registers:
+        return f"{call}_in_registers<{dtype}, {form}, {variant.threads}{slots}>"
     if meaning.codes is None:
         return f"{call}<{dtype}, {form}, {variant.threads}, {variant.stages}{slots}>"
     names = (meaning.inputs[meaning.past_k], meaning.inputs[meaning.codes.k_scale])

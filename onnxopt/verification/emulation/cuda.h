@@ -203,6 +203,12 @@ T __shfl_up_sync(unsigned, T x, int distance, int lanes) {
   return emulation::shuffle(x, lane % lanes >= static_cast<unsigned>(distance) ? lane - distance : lane);
 }
 
+inline int __any_sync(unsigned, int of_lane) {
+  for (unsigned lanes = emulation::kWarp / 2; lanes > 0; lanes /= 2)
+    of_lane |= __shfl_xor_sync(0u, of_lane, static_cast<int>(lanes));
+  return of_lane;
+}
+
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bits) {
   return static_cast<unsigned>(((static_cast<unsigned long long>(high) << 32) | low) >> (bits & 31));
 }

@@ -80,6 +80,17 @@ inline void store_matrices(uint32_t row, uint32_t x0, uint32_t x1, uint32_t x2, 
   move_matrices(words, row, true, false);
 }
 
+inline uint32_t transposed_matrix(uint32_t x) {
+  const int lane = threadIdx.x % 32;
+  uint32_t y = 0;
+  emulation::together(x, [&](const auto& of) {
+    for (int half = 0; half < 2; ++half) {
+      y |= (of((lane % 4 * 2 + half) * 4 + lane / 8) >> (lane / 4 % 2 * 16) & 0xffffu) << (16 * half);
+    }
+  });
+  return y;
+}
+
 // y = a b + x, a of 16 rows, b of 8 columns.
 template <typename T>
 struct Product {

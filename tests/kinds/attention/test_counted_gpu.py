@@ -14,7 +14,7 @@ from onnxopt import pipeline
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 from tests.kinds.attention.test_gpu import expected
-from tests.support.cached_attention import feeds, graph
+from tests.support.cached_attention import WIDTH, feeds, graph
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 
@@ -22,13 +22,14 @@ _RUNS = 50
 _EACH = 4  # query heads of a group
 
 
-def _made(folder: Path, tokens: int) -> pipeline.Artifact:
-    onnx.save(graph(tokens=tokens, each=_EACH, mask=("batch", 1, tokens), slots=True), folder / "model.onnx")
+def _made(folder: Path, tokens: int, width: int = WIDTH) -> pipeline.Artifact:
+    made = graph(tokens=tokens, each=_EACH, mask=("batch", 1, tokens), slots=True, width=width)
+    onnx.save(made, folder / "model.onnx")
     return pipeline.optimize(folder / "model.onnx", folder / "out", archs=(device_arch(),), verify=False)
 
 
-def _given(batch: int, tokens: int, past: int) -> dict[str, np.ndarray]:
-    return feeds(np.random.default_rng(past), batch, tokens, past, _EACH, (batch, 1, tokens), True)
+def _given(batch: int, tokens: int, past: int, width: int = WIDTH) -> dict[str, np.ndarray]:
+    return feeds(np.random.default_rng(past), batch, tokens, past, _EACH, (batch, 1, tokens), True, width)
 
 
 def _same(session: ort.InferenceSession, given: dict[str, np.ndarray]) -> None:
@@ -53,11 +54,13 @@ def _same(session: ort.InferenceSession, given: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(held[name].numpy().astype(np.float64), kept)
 
 
-@pytest.mark.parametrize(("tokens", "past"), [(1, 600), (1, 20_000), (2, 9_000)])
-def test_runs_one_after_the_other(tokens: int, past: int, tmp_path: Path) -> None:
-    session = _made(tmp_path, tokens).session(providers=[sessions.CUDA])
+@pytest.mark.parametrize(
+    ("tokens", "past", "width"), [(1, 600, 16), (1, 20_000, 16), (2, 9_000, 16), (1, 600, 128), (2, 20_000, 128)]
+)
+def test_runs_one_after_the_other(tokens: int, past: int, width: int, tmp_path: Path) -> None:
+    session = _made(tmp_path, tokens, width).session(providers=[sessions.CUDA])
     for batch in (1, 3, 1):
-        _same(session, _given(batch, tokens, past))
+        _same(session, _given(batch, tokens, past, width))
 
 
 def test_runs_at_once(tmp_path: Path) -> None:
@@ -70,6 +73,6 @@ def test_runs_at_once(tmp_path: Path) -> None:
             run.result()
 
 
-@pytest.mark.parametrize("past", [900, 20_000])
-def test_a_cuda_graph_replays(past: int, tmp_path: Path) -> None:
-    _same(_made(tmp_path, 1).session(cuda_graph=True), _given(2, 1, past))
+@pytest.mark.parametrize(("past", "width"), [(900, 16), (20_000, 16), (20_000, 128)])
+def test_a_cuda_graph_replays(past: int, width: int, tmp_path: Path) -> None:
+    _same(_made(tmp_path, 1, width).session(cuda_graph=True), _given(2, 1, past, width))

@@ -42,11 +42,16 @@ def expected(given: dict[str, np.ndarray], each: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("slots", [False, True])
 @pytest.mark.parametrize(
-    ("tokens", "each", "mask"),
-    [(4, 4, ("batch", 1, 4)), (16, 8, (1, 1, 16)), (1, 8, (1, 8 * GROUPS, 1)), (5, 1, (1, 1, 5))],
-)
-def test_one_session_takes_any_cache(tokens: int, each: int, mask: tuple, slots: bool, tmp_path: Path) -> None:
-    onnx.save(graph(tokens=tokens, each=each, mask=mask, slots=slots), tmp_path / "model.onnx")
+    ("tokens", "each", "mask", "width"),
+    [
+        (4, 4, ("batch", 1, 4), 16), (16, 8, (1, 1, 16), 16), (1, 8, (1, 8 * GROUPS, 1), 16), (5, 1, (1, 1, 5), 16),
+        (1, 1, ("batch", 1, 1), 128), (2, 3, (1, 1, 2), 128), (1, 8, (1, 8 * GROUPS, 1), 64), (7, 1, (1, 1, 7), 64),
+    ],
+)  # fmt: skip
+def test_one_session_takes_any_cache(
+    tokens: int, each: int, mask: tuple, width: int, slots: bool, tmp_path: Path
+) -> None:
+    onnx.save(graph(tokens=tokens, each=each, mask=mask, slots=slots, width=width), tmp_path / "model.onnx")
     made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
     (kernel,) = made.manifest.kernels
     assert kernel.kind == "attention"
@@ -55,7 +60,7 @@ def test_one_session_takes_any_cache(tokens: int, each: int, mask: tuple, slots:
     for batch, past in _SIZES:
         if slots and past < tokens:
             continue
-        given = feeds(rng, batch, tokens, past, each, tuple(batch if d == "batch" else d for d in mask), slots)
+        given = feeds(rng, batch, tokens, past, each, tuple(batch if d == "batch" else d for d in mask), slots, width)
         found, wanted = session.run(None, given), expected(given, each)
         np.testing.assert_allclose(found[0].astype(np.float64), wanted[0], atol=4e-3)
         for cache, kept in zip(found[1:], wanted[1:], strict=True):
@@ -63,14 +68,18 @@ def test_one_session_takes_any_cache(tokens: int, each: int, mask: tuple, slots:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "each", "past"), [(3, 4, 700), (1, 1, 100_000), (2, 1, 100_001), (1, 2, 110_007), (1, 4, 100_000)]
-)
-def test_a_cache_with_room_in_one_buffer(tokens: int, each: int, past: int, tmp_path: Path) -> None:
+    ("tokens", "each", "past", "width"),
+    [
+        (3, 4, 700, 16), (1, 1, 100_000, 16), (2, 1, 100_001, 16), (1, 2, 110_007, 16), (1, 4, 100_000, 16),
+        (1, 1, 33, 128), (2, 4, 700, 128), (1, 8, 20_000, 128), (3, 2, 30_001, 64),
+    ],
+)  # fmt: skip
+def test_a_cache_with_room_in_one_buffer(tokens: int, each: int, past: int, width: int, tmp_path: Path) -> None:
     """The cache is input and output of a step; its other tokens stay, and the attention is that of two buffers."""
-    onnx.save(graph(tokens=tokens, each=each, slots=True), tmp_path / "model.onnx")
+    onnx.save(graph(tokens=tokens, each=each, slots=True, width=width), tmp_path / "model.onnx")
     made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
     session = made.session(providers=[sessions.CUDA])
-    given = feeds(np.random.default_rng(0), 2, tokens, past, each, (2, 1, tokens), True)
+    given = feeds(np.random.default_rng(0), 2, tokens, past, each, (2, 1, tokens), True, width)
     held = {name: ort.OrtValue.ortvalue_from_numpy(value, "cuda", 0) for name, value in given.items()}
     bound = session.io_binding()
     for name, value in held.items():

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kinds.attention.test_gpu import expected
 from tests.support import emulated_library
-from tests.support.cached_attention import feeds, graph
+from tests.support.cached_attention import WIDTH, feeds, graph
 from tests.support.fusing import fuse, outline
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -42,14 +42,16 @@ pickle.dump(found, open(results, "wb"))
 
 
 def _launched(
-    folder: Path, tokens: int, each: int, sizes: tuple[tuple[int, int], ...], captured: bool = False
+    folder: Path, tokens: int, each: int, sizes: tuple[tuple[int, int], ...], captured: bool = False, width: int = WIDTH
 ) -> set[str]:
     """The entry points that a session launches over caches in one buffer, (sequences, tokens) of them, all right."""
-    model = ir.serde.deserialize_model(graph(tokens=tokens, each=each, mask=("batch", 1, tokens), slots=True))
+    model = ir.serde.deserialize_model(
+        graph(tokens=tokens, each=each, mask=("batch", 1, tokens), slots=True, width=width)
+    )
     kernels = outline(model, fuse(model))
     library, environment = emulated_library.prepared(folder / "run", ir.serde.serialize_model(model), kernels, major=9)
     rng = np.random.default_rng(0)
-    given = [feeds(rng, batch, tokens, past, each, (batch, 1, tokens), True) for batch, past in sizes]
+    given = [feeds(rng, batch, tokens, past, each, (batch, 1, tokens), True, width) for batch, past in sizes]
     (folder / "given").write_bytes(pickle.dumps(given))
     files = [folder / "run" / "model.onnx", library, folder / "given", folder / "results"]
     environment |= {"ONNXOPT_EMULATION_CAPTURES": "1"} if captured else {}
@@ -66,6 +68,13 @@ def test_the_last_block_joins(tmp_path: Path) -> None:
     """Counters are 0 again after each run, also of other sizes. The last but one has no splits."""
     sizes = ((1, 300), (2, 70), (1, 300), (70, 33), (1, 5), (40, 101), (1, 300))
     assert _launched(tmp_path, 1, 4, sizes) == {"t256s2"}
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_keys_in_registers_are_joined_by_the_last_block_where_it_has_counters(captured: bool, tmp_path: Path) -> None:
+    sizes = ((1, 300), (2, 70), (1, 5), (1, 300))
+    launched = _launched(tmp_path, 1, 8, sizes, captured=captured, width=64)
+    assert launched == ({"t256r", "join"} if captured else {"t256r"})
 
 
 def test_another_launch_joins_where_the_stream_is_captured_at_first(tmp_path: Path) -> None:
