@@ -19,7 +19,7 @@ _OF_SINKS = ("Concat", "Slice")  # in front of a Softmax and behind it
 _CODING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _FAR = 8  # operators between a Softmax and the product on either side
 _BEFORE = frozenset(
-    {"Mul", "Div", "Add", "Where", "Cast", "Tanh", "Concat"}
+    {"Mul", "Div", "Add", "Where", "Cast", "Max", "Tanh", "Concat"}
 )  # the rule's operators between scores and Softmax
 _AFTER = frozenset({"Cast", "IsNaN", "Where", "Slice"})  # and between the Softmax and the product with v
 
