@@ -35,6 +35,11 @@ def softmaxes(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
     return pairs
 
 
+def product_before(softmax: ir.Node) -> ir.Node:
+    """The product that computes the scores of a Softmax between two products."""
+    return _path(softmax, forward=False)[-1]
+
+
 def refusals(model: ir.Model, index_values: IndexValues, pads: bool) -> tuple[Refusal, ...]:
     """A refusal for every Softmax between two products that is left once attention was recognised.
 
