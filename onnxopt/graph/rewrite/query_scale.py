@@ -2,7 +2,7 @@
 
 MultiHeadAttention(q * c, k, v; scale) -> MultiHeadAttention(q, k, v; scale * c)
 
-Attention is recognised with a factor that nothing else reads. `copy_shared_factors` sees to that in front: queries with a
+Attention is recognised with a factor that nothing else reads. `copy_shared_factors` sees to that first: queries with a
 factor may also be multiplied by embeddings of positions.
 """
 
