@@ -7,6 +7,7 @@
         Add(Where(shown, scores, low), mask)    Where(shown, Add(scores, mask), low)
         Where(hidden, low, Add(scores, mask))
 
+The masked scores may be raised to the least number of their dtype, which replaces -inf, where no mask holds one.
 The scores may be capped before they are masked, and may get a sink, which is a score for no key, behind them:
 
     Mul(Tanh(Div(scores, cap)), cap)    P = Slice(Softmax(x), [0:-1])    x = Concat(scores, sinks), or x - ReduceMax(x)
@@ -90,7 +91,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
 
     def pattern(
         self, op, q, k_transposed, v, mask, more, shown, hidden, low, q_factor, k_factor, factor, zero, cap_factor, cap,
-        sinks,
+        sinks, floor,
     ):  # fmt: skip
         queries = _factored(op, q, q_factor, "q_scaling")
         keys = _factored(op, k_transposed, k_factor, "k_scaling")
@@ -110,6 +111,8 @@ class ScaledDotProduct(RewriteRuleClassBase):
             tag_var="masking",
             tag_values=["add"] * 2 + ["twice"] * 4 + ["both"] * 4 + ["under"] * 2 + ["shown", "hidden", "none"],
         )
+        raised = [op.Max(masked, floor), op.Max(floor, masked)]
+        masked = pattern.OrValue([*raised, masked], tag_var="raised", tag_values=[True, True, False])
         masked = pattern.OrValue([op.Cast(masked, _outputs=["masked_cast"]), masked])
         sunk = op.Concat(masked, sinks, axis=-1)
         largest = op.ReduceMax(sunk, _allow_other_inputs=True, keepdims=1, _allow_other_attributes=True)
@@ -182,6 +185,8 @@ class ScaledDotProduct(RewriteRuleClassBase):
             shows = Mask("any", finite=shows.finite and masks.additive(more, self._index_values).finite)
         if guarded and scalar(zero) != 0:
             return Obstacle("the guard against NaN sets NaNs to a value other than 0", zero)
+        if match["raised"] and not (shows.finite and parts.is_least(match["floor"])):
+            return Obstacle(f"Max raises scores to `{match['floor'].name}`, which may be more than the mask hides by")
         guards_rows = guarded and not shows.finite and not _shows_some_key(shows)
         if guards_rows and sinks is not None:
             return Obstacle("rows that see a sink alone are guarded against NaN")

@@ -195,7 +195,8 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
     if read_from_inputs(model, known):
         common.RemoveUnusedNodesPass()(model)
         known = _infer(model)
-    if rewriting.apply((*layout.BEFORE_RECOGNITION, *joined_heads.RULES, *window_masks.RULES)):
+    prepared = rewriting.apply((*layout.BEFORE_RECOGNITION, *joined_heads.RULES, *window_masks.RULES))
+    if query_scale.copy_shared_factors(model) or prepared:
         known = _infer(model)
     index_values = IndexValues(model.graph, known)
     rewriting.apply(attention.RULES, index_values)

@@ -46,7 +46,7 @@ def _found(x: ir.Value, y: ir.Value) -> _Build | str:
         return "Reshape does not make four dims of three"
     if not (same(x.shape[1], y.shape[2]) and same(x.shape[2], y.shape[3])):
         return "Reshape does more than to take batch and heads apart"
-    apart = _Apart(x.shape[0], y.shape[0], y.shape[1])
+    apart = _Apart(x, y)
     build = apart.of(x, 0)
     if isinstance(build, str):
         return build
@@ -56,8 +56,10 @@ def _found(x: ir.Value, y: ir.Value) -> _Build | str:
 class _Apart:
     """Takes a dim apart into two, here and in the values that it comes from."""
 
-    def __init__(self, joined: int | ir.SymbolicDim, batch: int | ir.SymbolicDim, heads: int | ir.SymbolicDim) -> None:
-        self._joined, self._batch, self._heads = joined, batch, heads
+    def __init__(self, x: ir.Value, y: ir.Value) -> None:
+        self._whole, (self._batch, self._heads, *_) = dims_of(x), dims_of(y)
+        self._joined = self._whole[0]
+        self._target = _input(y, 1)
         self.products = 0
 
     def of(self, value: ir.Value, depth: int) -> _Build | str:
@@ -113,11 +115,28 @@ class _Apart:
         for operand in node.inputs:
             assert operand is not None  # none of these operators has optional inputs
             broadcast = node.op_type != "MatMul" and _has_no_joined_dim(operand)
+            products = self.products
             found = _as_it_is(operand) if broadcast else self.of(operand, depth + 1)
+            if isinstance(found, str) and node.op_type in _ELEMENTWISE and self._is_whole(operand):
+                found, self.products = self._reshaped(operand), products
             if isinstance(found, str):
                 return found
             operands.append(found)
         return lambda op: getattr(op, node.op_type)(*(build(op) for build in operands), **attributes)
+
+    def _is_whole(self, value: ir.Value) -> bool:
+        return value.shape is not None and len(value.shape) == 3 and all(map(same, value.shape, self._whole))
+
+    def _reshaped(self, value: ir.Value) -> _Build:
+        """A value with the dims of the Reshape's operand, such as a bias that was gathered, is reshaped like that."""
+        return lambda op: op.Reshape(value, self._target)
+
+
+def _input(value: ir.Value, position: int) -> ir.Value:
+    node = value.producer()
+    operand = None if node is None else node.inputs[position]
+    assert operand is not None
+    return operand
 
 
 def _as_it_is(value: ir.Value) -> _Build:

@@ -19,7 +19,7 @@ _OF_SINKS = ("Concat", "Slice")  # in front of a Softmax and behind it
 _CODING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _FAR = 8  # operators between a Softmax and the product on either side
 _BEFORE = frozenset(
-    {"Mul", "Div", "Add", "Where", "Cast", "Tanh", "Concat"}
+    {"Mul", "Div", "Add", "Where", "Cast", "Max", "Tanh", "Concat"}
 )  # the rule's operators between scores and Softmax
 _AFTER = frozenset({"Cast", "IsNaN", "Where", "Slice"})  # and between the Softmax and the product with v
 
@@ -33,6 +33,11 @@ def softmaxes(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
             if before and after and after[-1].op_type == "MatMul":
                 pairs.append((node, after[-1]))
     return pairs
+
+
+def product_before(softmax: ir.Node) -> ir.Node:
+    """The product that computes the scores of a Softmax between two products."""
+    return _path(softmax, forward=False)[-1]
 
 
 def refusals(model: ir.Model, index_values: IndexValues, pads: bool) -> tuple[Refusal, ...]:

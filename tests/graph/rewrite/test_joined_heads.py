@@ -11,12 +11,13 @@ import pytest
 from onnxopt.graph.rewrite.joined_heads import JoinedHeads
 from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support.attention_graphs import ops, rewritten
-from tests.support.graphs import graph, run
+from tests.support.graphs import graph, hold, run
 from tests.support.refused import reason
 
 CONSTANTS = (
     "int64[1] first = {0}, int64[1] second = {1}, int64[1] third = {2}, int64[1] fourth = {3}, int64[1] rest = {-1}, "
-    "int64[1] one = {1}, int64[1] two = {2}, int64[1] eight = {8}, float half = {0.5}"
+    "int64[1] one = {1}, int64[1] two = {2}, int64[1] eight = {8}, float half = {0.5}, int64 axis = {2}, "
+    "float zero = {0}"
 )
 SIZES = """
   shape = Shape(q) b = Slice(shape, first, second) n = Slice(shape, third, fourth)
@@ -36,6 +37,11 @@ FORMS = {
     "y = Reshape(y3, four)",
     "a mask in four dims between": "s = MatMul(q3, kt) s2 = Mul(s, half) s4 = Reshape(s2, scores4) m4 = Add(s4, m) "
     "m3 = Reshape(m4, scores3) p = Softmax<axis = -1>(m3) y3 = MatMul(p, v3) y = Reshape(y3, four)",
+    "a bias that was computed in three dims": "e3 = MatMul(v3, kt) o3 = CumSum(e3, axis) s = MatMul(q3, kt) "
+    "s2 = Mul(s, half) s3 = Add(s2, o3) s4 = Reshape(s3, scores4) p = Softmax<axis = -1>(s4) y = MatMul(p, v)",
+    "raised scores": "s = MatMul(q3, kt) s2 = Mul(s, half) s4 = Reshape(s2, scores4) w = Where(real, zero, least) "
+    "m4 = Add(s4, w) f4 = Max(m4, least) f3 = Reshape(f4, scores3) p = Softmax<axis = -1>(f3) y3 = MatMul(p, v3) "
+    "y = Reshape(y3, four)",
     "scaled queries": "q2 = Mul(q3, half) s = MatMul(q2, kt) s4 = Reshape(s, scores4) p = Softmax<axis = -1>(s4) "
     "y = MatMul(p, v)",
 }
@@ -44,8 +50,10 @@ FORMS = {
 def model_of(body: str, dims: str = "batch, 2, length") -> ir.Model:
     batch, _, length = dims.split(", ")
     inputs = ", ".join(f"float[{dims}, 8] {name}" for name in "qkv")
-    inputs += f", float[{batch}, 2, {length}] a, float[{batch}, 1, 1, {length}] m"
-    return graph(inputs, "float[] y", f"{SIZES} {body}", constants=CONSTANTS)
+    inputs += f", float[{batch}, 2, {length}] a, float[{batch}, 1, 1, {length}] m, bool[{batch}, 1, 1, {length}] real"
+    model = graph(f"{inputs}, float least", "float[] y", f"{SIZES} {body}", constants=CONSTANTS)
+    hold(model, {"least": np.array(np.finfo(np.float32).min)}, np.float32)
+    return model
 
 
 def feeds(batch: int, length: int) -> dict[str, np.ndarray]:
@@ -54,7 +62,7 @@ def feeds(batch: int, length: int) -> dict[str, np.ndarray]:
     hidden = np.zeros((batch, 1, 1, length))
     hidden[::2, ..., 1:2] = -1e9
     arrays |= {"a": random.standard_normal((batch, 2, length)), "m": hidden}
-    return {name: array.astype(np.float32) for name, array in arrays.items()}
+    return {name: array.astype(np.float32) for name, array in arrays.items()} | {"real": hidden == 0}
 
 
 @pytest.mark.parametrize("dims", ["batch, 2, length", "2, 2, 6"])
@@ -63,7 +71,7 @@ def test_it_is_attention(form: str, dims: str, tmp_path: Path) -> None:
     model = model_of(FORMS[form], dims)
     found, done = rewritten(model, tmp_path)
     assert (done.applied["attention"], done.refusals) == (1, ())
-    assert not {"Softmax", "MatMul"} & set(ops(found))
+    assert "Softmax" not in ops(found) and ops(found).count("MatMul") == ("computed" in form)
     for shape in ((2, 6),) if dims.startswith("2") else ((2, 6), (1, 1), (3, 17)):
         np.testing.assert_allclose(run(found, feeds(*shape))[0], run(model, feeds(*shape))[0], rtol=1e-4, atol=1e-5)
 
@@ -93,6 +101,19 @@ def test_what_else_is_in_three_dims_stays(body: str, why: str) -> None:
     model = model_of(body)
     InferShapesPass()(model)
     assert why in reason(model, "y", JoinedHeads.rule())
+
+
+@pytest.mark.parametrize("floor", ["Max(m4, some)", "Max(m4, least)"])
+def test_scores_that_are_raised_otherwise(floor: str, tmp_path: Path) -> None:
+    """To another number than the least, or beside a mask that may hold -inf."""
+    mask = "Where(real, zero, least)" if "some" in floor else "Identity(m)"
+    model = model_of(
+        f"some = Neg(half) kt4 = Transpose<perm = [0, 1, 3, 2]>(k) s = MatMul(q, kt4) w = {mask} m4 = Add(s, w) "
+        f"f = {floor} p = Softmax<axis = -1>(f) y = MatMul(p, v)"
+    )
+    _, done = rewritten(model, tmp_path)
+    assert done.applied["attention"] == 0
+    assert ["Max raises scores to" in refusal.reason for refusal in done.refusals] == [True]
 
 
 def test_a_bias_that_was_never_in_four_dims(tmp_path: Path) -> None:

@@ -218,6 +218,12 @@ def narrowed(op, mask, dtype: ir.DataType):
     return op.Cast(mask, to=dtype)
 
 
+def is_least(value: ir.Value) -> bool:
+    """Whether a value is the least number of its dtype."""
+    number = uniform(value)
+    return number is not None and value.dtype in LEAST and number <= LEAST[value.dtype]
+
+
 def lost(mask: ir.Value, dtype: ir.DataType | None) -> float:
     """The most by which what a constant float32 mask adds to scores changes where it is rounded, hidden keys aside."""
     tensor = mask.const_value
