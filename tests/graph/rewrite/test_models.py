@@ -141,6 +141,7 @@ def test_projections_of_a_weight_that_is_read_elsewhere_stay(tmp_path: Path) -> 
         "attention": 1,
         "heads": 0,
         "rotary": 0,
+        "outer_products": 0,
         "merge": 0,
         "gate": 0,
         "tokens": 0,

@@ -38,6 +38,7 @@ def test_the_manifest_says_what_was_rewritten(source: Path, artifact: Path) -> N
         "attention": 1,
         "heads": 0,
         "rotary": 0,
+        "outer_products": 0,
         "merge": 1,
         "gate": 0,
         "tokens": 0,
