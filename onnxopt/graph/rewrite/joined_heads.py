@@ -2,7 +2,7 @@
 
     Reshape(f(Reshape(a, [B N, S, T]), ...), [B, N, S, V]) -> f(a, ...)
 
-f: MatMul, at least once; Transpose of the last dims, Cast, Softmax along the last dim, Add, Sub, Mul, Div. torch.bmm
+f: MatMul or Softmax along the last dim, at least once; Transpose of the last dims, Cast, Add, Sub, Mul, Div. torch.bmm
 and baddbmm multiply three dims, so models reshape queries, keys and values for them, add a bias of [B N, 1, T] there,
 or reshape the scores for a mask in between. What comes out is attention's usual form.
 """
@@ -50,7 +50,7 @@ def _found(x: ir.Value, y: ir.Value) -> _Build | str:
     build = apart.of(x, 0)
     if isinstance(build, str):
         return build
-    return build if apart.products else "nothing is multiplied in three dims"
+    return build if apart.costly else "neither MatMul nor Softmax computes three dims"
 
 
 class _Apart:
@@ -60,7 +60,7 @@ class _Apart:
         self._whole, (self._batch, self._heads, *_) = dims_of(x), dims_of(y)
         self._joined = self._whole[0]
         self._target = _input(y, 1)
-        self.products = 0
+        self.costly = 0  # products and Softmaxes
 
     def of(self, value: ir.Value, depth: int) -> _Build | str:
         """How a value of three dims, the first of which is to be taken apart, is made in four; or why it is not."""
@@ -71,10 +71,10 @@ class _Apart:
             return f"`{value.name}` comes from no Reshape"
         if node.op_type == "Reshape":
             return self._before(node, value)
-        products = self.products
+        costly = self.costly
         build = self._operator(node, depth)
-        if self.products > products and (len(value.uses()) != 1 or value.is_graph_output()):
-            return f"`{value.name}` has other readers, for which it would be multiplied twice"
+        if self.costly > costly and (len(value.uses()) != 1 or value.is_graph_output()):
+            return f"`{value.name}` has other readers, for which it would be computed twice"
         return build
 
     def _operator(self, node: ir.Node, depth: int) -> _Build | str:
@@ -83,9 +83,10 @@ class _Apart:
                 return f"Transpose `{node.name}` moves batch and heads"
             return self._with(node, depth, perm=[0, 1, 3, 2])
         if node.op_type == "MatMul":
-            self.products += 1
+            self.costly += 1
             return self._with(node, depth)
         if node.op_type == "Softmax":
+            self.costly += 1
             last = node.attributes.get_int("axis", -1) in (-1, 2)
             return self._with(node, depth, axis=-1) if last else f"Softmax `{node.name}` is not along the last dim"
         if node.op_type in _ELEMENTWISE:
@@ -115,10 +116,10 @@ class _Apart:
         for operand in node.inputs:
             assert operand is not None  # none of these operators has optional inputs
             broadcast = node.op_type != "MatMul" and _has_no_joined_dim(operand)
-            products = self.products
+            costly = self.costly
             found = _as_it_is(operand) if broadcast else self.of(operand, depth + 1)
             if isinstance(found, str) and node.op_type in _ELEMENTWISE and self._is_whole(operand):
-                found, self.products = self._reshaped(operand), products
+                found, self.costly = self._reshaped(operand), costly
             if isinstance(found, str):
                 return found
             operands.append(found)

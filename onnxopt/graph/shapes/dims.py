@@ -198,8 +198,19 @@ def slice_length(dim: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim] |
     first, last = _clamped(dim, start), _clamped(dim, end)
     if first is None or last is None:
         return None
+    rest = _rest(dim, start)
+    if last == dim and step == 1 and rest is not None:
+        return first, least(dim, rest)
     length = step_count(last - first, step)
     return first, length if not_negative(length) else greatest(0, length)
+
+
+def _rest(dim: Dim, start: Dim) -> Dim | None:
+    """n where a start is Max(0, dim - n), so that the last n elements of a table follow, or all; None for others."""
+    if not isinstance(start, sympy.Max) or len(start.args) != 2 or 0 not in start.args:
+        return None
+    rest = simplest(dim - next(arg for arg in start.args if arg != 0))
+    return rest if not_negative(rest) else None
 
 
 def step_count(distance: Dim, step: int) -> Dim:

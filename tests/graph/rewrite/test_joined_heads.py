@@ -42,6 +42,8 @@ FORMS = {
     "raised scores": "s = MatMul(q3, kt) s2 = Mul(s, half) s4 = Reshape(s2, scores4) w = Where(real, zero, least) "
     "m4 = Add(s4, w) f4 = Max(m4, least) f3 = Reshape(f4, scores3) p = Softmax<axis = -1>(f3) y3 = MatMul(p, v3) "
     "y = Reshape(y3, four)",
+    "weights in four dims between": "s = MatMul(q3, kt) s2 = Mul(s, half) p = Softmax<axis = -1>(s2) "
+    "p4 = Reshape(p, scores4) p3 = Reshape(p4, scores3) y3 = MatMul(p3, v3) y = Reshape(y3, four)",
     "scaled queries": "q2 = Mul(q3, half) s = MatMul(q2, kt) s4 = Reshape(s, scores4) p = Softmax<axis = -1>(s4) "
     "y = MatMul(p, v)",
 }
@@ -82,14 +84,14 @@ def test_it_is_attention(form: str, dims: str, tmp_path: Path) -> None:
         ("qt = Transpose<perm = [1, 0, 2, 3]>(q) qr = Reshape(qt, three) s = MatMul(qr, kt) y = Reshape(s, scores4)",
          "Reshape `qr` joins something else than batch and heads"),
         ("s = MatMul(q3, kt) z = Neg(s) y = Reshape(s, scores4)",
-         "`s` has other readers, for which it would be multiplied twice"),
+         "`s` has other readers, for which it would be computed twice"),
         ("s = MatMul(q3, kt) p = Softmax<axis = 1>(s) y = Reshape(p, scores4)",
          "Softmax `p` is not along the last dim"),
         ("s = MatMul(q3, kt) t = Transpose<perm = [1, 0, 2]>(s) u = Transpose<perm = [1, 0, 2]>(t) "
          "y = Reshape(u, scores4)",
          "Transpose `u` moves batch and heads"),
         ("s = MatMul(q3, kt) p = CumSum(s, first) y = Reshape(p, scores4)", "CumSum `p` stands between the Reshapes"),
-        ("y = Reshape(q3, four)", "nothing is multiplied in three dims"),
+        ("y = Reshape(q3, four)", "neither MatMul nor Softmax computes three dims"),
         ("y = Reshape(q, three)", "Reshape does not make four dims of three"),
         ("s = MatMul(q3, kt) swapped = Concat<axis = 0>(two, b, n, n) y = Reshape(s, swapped)",
          "Reshape `q3` joins something else than batch and heads"),
