@@ -258,7 +258,7 @@ struct CacheRegisters {
     }
     place();
     __syncthreads();
-    join_warps();
+    join_warps<CacheRegisters, T, kWidth, kRows, kThreads>(cache);
     join_if_last<T, kWidth, kRows, kThreads>(cache);
   }
 
@@ -287,32 +287,6 @@ struct CacheRegisters {
         store_vector(found + j / 8 * 64 + 8 * n + j % 8, four);
       }
       if (n == 0) store_vector<float, 2>(found + kWidth, {::fmaxf(top[r] * kLn2, kNoScore), of_row});
-    }
-  }
-
-  // Joins what the warps of a block found, two elements of a row a thread.
-  __device__ void join_warps() const {
-    for (unsigned i = threadIdx.x; i < kRows * kWidth / 2; i += kThreads) {
-      const unsigned row = i / (kWidth / 2);
-      const unsigned column = i % (kWidth / 2) * 2;
-      Vector<float, 2> weights[kWarps];  // the largest score, the sum of weights
-      float most = kNoScore;
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        weights[w] = load_vector<float, 2>(found_of(w, row) + kWidth);
-        most = ::fmaxf(most, weights[w].at[0]);
-      }
-      float of_row = 0.0f;
-      Vector<float, 2> two = {};
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        const float factor = ptx::exp2((weights[w].at[0] - most) * kLog2E);
-        const auto x = load_vector<float, 2>(found_of(w, row) + column);
-        of_row += factor * weights[w].at[1];
-        two.at[0] += factor * x.at[0];
-        two.at[1] += factor * x.at[1];
-      }
-      put_found<T, kWidth>(cache, row, column, two, most, of_row);
     }
   }
 };

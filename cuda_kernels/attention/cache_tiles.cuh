@@ -279,7 +279,7 @@ struct CacheTiles {
     wait_for_groups<0>();
     place(rows[0]);
     __syncthreads();
-    join_warps(cache);
+    join_warps<CacheTiles, T, kWidth, kRows, kThreads>(cache);
     join_if_last<T, kWidth, kRows, kThreads>(cache);
   }
 
@@ -306,33 +306,6 @@ struct CacheTiles {
         store_vector<float, 2>(found + 8 * j + lane % 4 * 2, {rows.y[j][2 * half], rows.y[j][2 * half + 1]});
       }
       if (lane % 4 == 0) store_vector<float, 2>(found + kWidth, {::fmaxf(rows.top[half] * kLn2, kNoScore), sum});
-    }
-  }
-
-  // Joins what the warps of a block found, two elements of a row a thread.
-  template <typename Cache>
-  __device__ static void join_warps(const Cache& cache) {
-    for (unsigned i = threadIdx.x; i < kRows * kWidth / 2; i += kThreads) {
-      const unsigned row = i / (kWidth / 2);
-      const unsigned column = i % (kWidth / 2) * 2;
-      Vector<float, 2> weights[kWarps];  // the largest score, the sum of weights
-      float top = kNoScore;
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        weights[w] = load_vector<float, 2>(found_of(w, row) + kWidth);
-        top = ::fmaxf(top, weights[w].at[0]);
-      }
-      float sum = 0.0f;
-      Vector<float, 2> value = {};
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        const float factor = ptx::exp2((weights[w].at[0] - top) * kFlashLog2E);
-        const auto x = load_vector<float, 2>(found_of(w, row) + column);
-        sum += factor * weights[w].at[1];
-        value.at[0] += factor * x.at[0];
-        value.at[1] += factor * x.at[1];
-      }
-      put_found<T, kWidth>(cache, row, column, value, top, sum);
     }
   }
 };

@@ -33,15 +33,17 @@ from onnxopt.graph.shapes.narrowed import narrowed
 REPEATS = "a reader needs the axes along which the result repeats"
 
 
-class EveryElement(RewriteRuleClassBase):
-    """GatherND of every element in order."""
-
+class _OfGatherND(RewriteRuleClassBase):
     def __init__(self, values: IndexValues) -> None:
         super().__init__()
         self._values = values
 
     def pattern(self, op, x, indices):
         return op.GatherND(x, indices, _allow_other_attributes=True, _outputs=["y"])
+
+
+class EveryElement(_OfGatherND):
+    """GatherND of every element in order."""
 
     def check(self, context: MatchContext, x: ir.Value, indices: ir.Value, y: ir.Value) -> MatchResult:
         result = MatchResult()
@@ -96,15 +98,8 @@ def _at(places: Sequence[int], data: Dims, whole: Dims) -> Dims:
     return (*dims, *rest)
 
 
-class KnownPart(RewriteRuleClassBase):
+class KnownPart(_OfGatherND):
     """GatherND of positions that follow each other along the first axis, as of some heads among those of q, k and v."""
-
-    def __init__(self, values: IndexValues) -> None:
-        super().__init__()
-        self._values = values
-
-    def pattern(self, op, x, indices):
-        return op.GatherND(x, indices, _allow_other_attributes=True, _outputs=["y"])
 
     def check(self, context: MatchContext, x: ir.Value, indices: ir.Value, y: ir.Value) -> MatchResult:
         found = self._part(x, indices, y)
