@@ -259,6 +259,20 @@ def test_other_first_runs_measure_algorithms_alone(program: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("first", "dims", "runs"),
+    [(True, 2, "algorithm 1"), (True, 3, "algorithm 1"), (True, 4, "algorithm 0"), (False, 2, "algorithm 0")],
+    ids=["rows", "sequences", "an image", "a later size"],
+)
+def test_the_first_of_many_sizes_is_measured(program: Path, tmp_path: Path, first: bool, dims: int, runs: str) -> None:
+    """Where the graph does not state the shapes; images have too many products for that."""
+    cache = {"ONNXOPT_MEASURE": "1", "XDG_CACHE_HOME": str(tmp_path), "ONNXOPT_CACHE_SIZE": "1MB"}
+    rows = (1, 1, 70)[3 - (dims - 1) :]
+    shapes = ((*rows, 16), (24, 16), (24,), (*rows, 24))
+    call = dataclasses.replace(LAYER, shapes=shapes, states=False, first=first)
+    assert ran(choose(program, tmp_path, call, tune=False, **cache).lines) == runs
+
+
+@pytest.mark.parametrize(
     ("of_cudnn", "problem"),
     [
         ({"engine": 11, "knobs": []}, "version"),

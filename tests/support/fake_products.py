@@ -129,7 +129,7 @@ int DriveProduct(const char* path) {
     const auto eight = [](auto* of) { return reinterpret_cast<decltype(of)>(8); };
     const cuda::ProductCall call{*driver, *api, eight(cublaslt::Handle()), eight(cuda::Context()),
                                  eight(cuda::Stream()), json["capturing"].get<bool>(), json["states"].get<bool>(),
-                                 shapes[gemm.a], [&](std::size_t) { return memory; }};
+                                 json["first"].get<bool>(), shapes[gemm.a], [&](std::size_t) { return memory; }};
     const auto at = [](std::size_t k) { return reinterpret_cast<void*>(16 * (k + 1)); };
     const cuda::Operands operands{at(gemm.a), at(gemm.b), gemm.bias ? at(*gemm.bias) : nullptr,
                                   gemm.residual ? at(*gemm.residual) : nullptr, reinterpret_cast<void*>(4096)};
@@ -152,7 +152,8 @@ int DriveProduct(const char* path) {
 class Call:
     """A product and the shapes of its inputs. alignment: of a, in bytes. workspace: whether there may be one.
 
-    states: whether the graph states the shapes. loads: how often kernels for other numbers of rows are loaded first.
+    states: whether the graph states the shapes. first: whether they are those that the node meets first. loads: how
+    often kernels for other numbers of rows are loaded first.
     """
 
     meaning: Gemm
@@ -162,6 +163,7 @@ class Call:
     workspace: bool = True
     capturing: bool = False
     states: bool = True
+    first: bool = False
     loads: int = 0
 
     def write(self, path: Path) -> Path:
