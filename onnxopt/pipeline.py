@@ -153,7 +153,7 @@ def optimize(
                 stack.callback(ahead.stop)
         with phases("normalize"):
             normalized = normalize.normalize(source.model)
-            pinned = signature.pin(original.traits.inputs, shapes or {}, normalized.ones)
+            pinned = signature.pin(original.traits.inputs, shapes or {}, normalized.ones)  # now with dims that are 1
             options = options._replace(pinned=pinned, typical=signature.typical(original.traits.inputs, pinned))
             if ort_min is not None:
                 releases.check(normalized.model, oldest)

@@ -44,7 +44,7 @@ double Expected(const FlashAttention& attention, const FlashTileShape& shape, co
 
 // Whether blocks whose warps take several bands of queries keep the GPU busy: a multiprocessor holds two of them, and
 // there are more of them than multiprocessors. Measured on one H200 (benchmarks/notes.md).
-bool Busies(const Variant& variant, const FlashAttentionLaunch& launch, const FlashGpu& gpu) {
+bool KeepsBusy(const Variant& variant, const FlashAttentionLaunch& launch, const FlashGpu& gpu) {
   if (variant.shape.As<FlashTileShape>().bands == 1) return true;
   return 2 * variant.shared <= gpu.shared && launch.blocks > gpu.multiprocessors;
 }
@@ -112,7 +112,7 @@ std::size_t ChooseFlashAttention(const FlashAttention& attention, const std::vec
       least = std::min(least, microseconds);
       continue;
     }
-    if (!Busies(variants[k], *LaunchOf(attention, variants[k], call, 1), gpu)) continue;
+    if (!KeepsBusy(variants[k], *LaunchOf(attention, variants[k], call, 1), gpu)) continue;
     if (best == variants.size()) {
       best = k;
       continue;
