@@ -85,15 +85,16 @@ def test_the_condition_behind_a_choice_of_numbers(condition: str, negated: bool)
         "m = Where(c, zero, low) y = Less(m, x)",
         "m = Where(c, zero, low) i = Cast<to = 7>(m) y = Cast<to = 9>(i)",
         "m = Add(x, low) y = Less(m, minus)",
+        "m = Where(c, zero, tiny) h = Cast<to = 10>(m) w = Cast<to = 1>(h) y = Cast<to = 9>(w)",
     ],
-    ids=["both are less", "one is no number", "no limit", "rounded to integers", "no choice"],
+    ids=["both are less", "one is no number", "no limit", "rounded to integers", "no choice", "rounded to nothing"],
 )
 def test_other_conditions_stay_whole(condition: str) -> None:
     assert [(c.value.name, c.negated) for c in _parts(condition).conditions] == [("y", False)]
 
 
 def _parts(body: str) -> parts.Parts:
-    constants = f"{CONSTANTS}, float zero = {{0}}, int64 four = {{4}}"
+    constants = f"{CONSTANTS}, float zero = {{0}}, float tiny = {{1e-9}}, int64 four = {{4}}"
     model = graph("bool[4, 4] c, float[4, 4] x, float16 minus16", "bool[4, 4] y", body, constants=constants)
     hold(model, {"minus16": np.array(-1)}, np.float16)
     InferShapesPass()(model)

@@ -162,21 +162,24 @@ def _of_condition(value: ir.Value, negated: bool, parts: Parts, known: IndexValu
 def _decided_by(node: ir.Node, operands: Sequence[ir.Value]) -> Condition | None:
     """The condition that a bool follows, which is computed of one of two numbers; None for other bools."""
     compare = _COMPARED.get(node.op_type)
-    source = operands[0].producer()
+    source, dtypes = operands[0].producer(), [operands[0].dtype]
     while source is not None and (source.domain, source.op_type) == ("", "Cast") and source.inputs[0] is not None:
-        if source.inputs[0].dtype not in FLOATS or source.outputs[0].dtype not in FLOATS:
-            return None
+        dtypes.append(source.inputs[0].dtype)
         source = source.inputs[0].producer()
+    if not all(dtype in FLOATS for dtype in dtypes):
+        return None
     limit = 0.0 if node.op_type == "Cast" else uniform(operands[1]) if len(operands) > 1 else None
     if compare is None or limit is None or source is None or (source.domain, source.op_type) != ("", "Where"):
         return None
     condition, *values = source.inputs
     numbers = [uniform(v) for v in values]
-    if condition is None or any(n is None for n in numbers) or operands[0].dtype not in FLOATS:
+    if condition is None or any(n is None for n in numbers):
         return None
-    stored = operands[0].dtype.numpy()  # type: ignore[union-attr]
+    pair = np.array(numbers)
     with np.errstate(over="ignore"):
-        first, second = (bool(compare(float(np.array(n).astype(stored)), limit)) for n in numbers)
+        for dtype in reversed(dtypes):  # each Cast rounds
+            pair = pair.astype(dtype.numpy())  # type: ignore[union-attr]
+    first, second = (bool(compare(float(n), limit)) for n in pair)
     return None if first == second else Condition(condition, second)
 
 
