@@ -13,6 +13,17 @@ __device__ inline uint32_t pack(T low, T high) {
   return static_cast<uint32_t>(low.bits) | static_cast<uint32_t>(high.bits) << 16;
 }
 
+// The numbers of a pair.
+template <typename T>
+__device__ inline float low_of(uint32_t pair) {
+  return widen(T{static_cast<uint16_t>(pair)});
+}
+
+template <typename T>
+__device__ inline float high_of(uint32_t pair) {
+  return widen(T{static_cast<uint16_t>(pair >> 16)});
+}
+
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 constexpr bool kDeepProducts = true;  // of a depth of 16
 #else

@@ -12,7 +12,7 @@
 
 #include "device/dynamic_shared.cuh"
 #include "device/early_launch.cuh"
-#include "flash_attention/arrivals.cuh"
+#include "device/arrivals.cuh"
 #include "flash_attention/flash_attention.cuh"
 #include "flash_attention/hidden_rows.cuh"
 #include "flash_attention/hopper_bias.cuh"

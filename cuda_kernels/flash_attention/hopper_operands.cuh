@@ -3,7 +3,7 @@
 
 #include "flash_attention/hopper_tile.cuh"
 #include "flash_attention/operands.cuh"
-#include "flash_attention/warpgroup_products.cuh"
+#include "device/warpgroup_products.cuh"
 
 namespace onnxopt {
 

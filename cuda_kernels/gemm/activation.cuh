@@ -1,15 +1,17 @@
 // What the sums of a product go through last.
 #pragma once
 
+#include "device/approximate.cuh"
 #include "device/scalar.cuh"
 
 namespace onnxopt {
 
-enum class Activation { kNone, kRelu, kGeluTanh, kSilu };
+enum class Activation { kNone, kRelu, kGelu, kGeluTanh, kSilu };  // kGelu: of results in 16 bits
 
 template <Activation kActivation>
 __device__ inline float activate(float x) {
   if constexpr (kActivation == Activation::kRelu) return x < 0.0f ? 0.0f : x;  // keeps NaN
+  if constexpr (kActivation == Activation::kGelu) return approximate::gelu(x, 0.707106781f);
   if constexpr (kActivation == Activation::kGeluTanh) {
     return 0.5f * x * (1.0f + tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
   }

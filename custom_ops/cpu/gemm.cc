@@ -50,6 +50,8 @@ float Activate(Activation activation, float x) {
   switch (activation) {
     case Activation::kRelu:
       return x < 0 ? 0 : x;  // keeps NaN
+    case Activation::kGelu:
+      return 0.5F * x * std::erfc(x * -0.70710678F);
     case Activation::kGeluTanh:
       return 0.5F * x * (1 + std::tanh(0.7978845608F * (x + 0.044715F * x * x * x)));
     case Activation::kSilu:

@@ -14,6 +14,8 @@ constexpr std::size_t kAccessBytes = 16;  // of one load
 constexpr std::uint64_t kLeastGroup = 16;
 constexpr std::uint64_t kMostGroup = 256;
 constexpr std::uint64_t kMostColumns = 256;       // of a block
+constexpr std::uint64_t kPanelColumns = 64;       // columns that are brought to shared memory together
+constexpr unsigned kLargeThreads = 384;           // of a block of a product of many rows
 constexpr std::uint64_t kMostShared = 227 << 10;  // bytes of shared memory that a block can have
 
 float Scale(const JsonReader& json) {
@@ -27,8 +29,9 @@ Activation ReadActivation(const JsonReader& json) {
   const std::string text = json.Text();
   if (text == "none") return Activation::kNone;
   if (text == "relu") return Activation::kRelu;
+  if (text == "gelu") return Activation::kGelu;
   if (text == "gelu_tanh") return Activation::kGeluTanh;
-  json.Fail("is \"" + text + "\", not none, relu or gelu_tanh");
+  json.Fail("is \"" + text + "\", not none, relu, gelu or gelu_tanh");
 }
 
 Activation ReadGate(const JsonReader& json) {
@@ -100,6 +103,12 @@ void CheckDtypes(const JsonReader& json, const std::vector<Dtype>& inputs, const
   }
 }
 
+void CheckActivation(const JsonReader& json, const Gemm& gemm) {
+  if (!ActivatesBehind(gemm)) return;
+  const bool floats = gemm.dtype == Dtype::kFloat16 || gemm.dtype == Dtype::kBfloat16;
+  if (!floats || gemm.operands != gemm.dtype || gemm.packed) json["activation"].Fail("does not go with these dtypes");
+}
+
 void ReadOperands(const JsonReader& json, std::size_t inputs, Gemm* gemm) {
   gemm->inputs = inputs;
   if (inputs == 0 || inputs > kGemmInputs) json["inputs"].Fail("has " + std::to_string(inputs) + " dtypes");
@@ -148,6 +157,7 @@ Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const st
     if (!gemm.packed || !plain) json["gate"].Fail("does not go with this product");
   }
   CheckDtypes(json, inputs, outputs, &gemm);
+  CheckActivation(json, gemm);
   return gemm;
 }
 
@@ -185,6 +195,26 @@ Variant ReadPackedVariant(const JsonReader& json) {
   variant.waits = json["waits"].Flag();
   if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
   variant.shape.Set(shape);
+  return variant;
+}
+
+Variant ReadActivatingVariant(const JsonReader& json, const Gemm& gemm) {
+  Variant variant = ReadVariant(json);
+  variant.waits = json["waits"].Flag();
+  if (!ActivatesBehind(gemm)) json.Fail("does not go with this product's activation");
+  const std::string role = json["role"].Text();
+  if (role == "activation") {
+    variant.shape.Set(ActivationInPlace{});
+    return variant;
+  }
+  if (role != "tiles") json["role"].Fail("is \"" + role + "\", not tiles or activation");
+  variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
+  LargeTile tile;
+  tile.columns = static_cast<std::int64_t>(json["columns"].Number(kPanelColumns, kMostColumns));
+  if (tile.columns % kPanelColumns != 0) json["columns"].Fail("is no multiple of " + std::to_string(kPanelColumns));
+  if (variant.threads != kLargeThreads) json["threads"].Fail("is not " + std::to_string(kLargeThreads));
+  if (gemm.transpose_a) json.Fail("does not go with a product of these transposes");
+  variant.shape.Set(tile);
   return variant;
 }
 

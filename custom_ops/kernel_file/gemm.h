@@ -25,6 +25,14 @@ struct PackedRows {
   std::uint64_t columns = 0;
 };
 
+// What only entry points of products of many rows have: columns of the result that a block computes at once.
+struct LargeTile {
+  std::int64_t columns = 0;
+};
+
+// Of the entry point that computes an activation alone, in place.
+struct ActivationInPlace {};
+
 // The fields of a gemm kernel. Throws Error naming the place of what is not as gemm.py writes it.
 Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 
@@ -34,5 +42,8 @@ Variant ReadWidenVariant(const JsonReader& json);
 Variant ReadFewRowsVariant(const JsonReader& json, const Gemm& gemm);
 
 Variant ReadPackedVariant(const JsonReader& json);
+
+// One that has a role, of a product with an activation that cuBLASLt does not have.
+Variant ReadActivatingVariant(const JsonReader& json, const Gemm& gemm);
 
 }  // namespace onnxopt

@@ -22,6 +22,7 @@ class GemmKind final : public Kind {
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
     const Gemm& gemm = kernel.meaning.As<Gemm>();
     if (gemm.packed) return ReadPackedVariant(json);
+    if (json.Has("role")) return ReadActivatingVariant(json, gemm);
     const bool widens = HasFloat8Operands(gemm) && !json.Has("rows");
     return widens ? ReadWidenVariant(json) : ReadFewRowsVariant(json, gemm);
   }
@@ -38,6 +39,12 @@ class GemmKind final : public Kind {
     }
     if (has_fatbin && gemm.packed && count(PackedRole::kGate) != (gemm.gate == Activation::kNone ? 0 : 1)) {
       json.Fail("has not the entry points for a gate that it needs");
+    }
+    if (has_fatbin && ActivatesBehind(gemm)) {
+      const auto activates = [](const Variant& v) { return v.shape.Is<ActivationInPlace>(); };
+      if (std::count_if(kernel->variants.begin(), kernel->variants.end(), activates) != 1) {
+        json.Fail("has not one entry point for its activation");
+      }
     }
     if (!has_fatbin) kernel->variants.clear();
     if (!has_fatbin || !HasFloat8Operands(gemm)) return;
@@ -68,7 +75,10 @@ class GemmKind final : public Kind {
            "products run as ONNX Runtime runs them";
   }
 
-  bool RunsWithoutFatbin(const Kernel& kernel) const override { return !kernel.meaning.As<Gemm>().packed; }
+  bool RunsWithoutFatbin(const Kernel& kernel) const override {
+    const Gemm& gemm = kernel.meaning.As<Gemm>();
+    return !gemm.packed && !ActivatesBehind(gemm);
+  }
 };
 
 }  // namespace

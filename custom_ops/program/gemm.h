@@ -8,7 +8,7 @@
 
 namespace onnxopt {
 
-enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh, kSilu };
+enum class Activation : std::uint8_t { kNone, kRelu, kGelu, kGeluTanh, kSilu };
 
 // Weights as com.microsoft.MatMulNBits stores them: b is [n, ceil(k / group), group * bits / 8] bytes. scales, zeros:
 // positions among the inputs. Without zeros, the middle of the codes stands for zero.
@@ -57,6 +57,9 @@ struct Gemm {
   Activation gate = Activation::kNone;
   std::optional<PackedIntegers> packed;  // that b has; it is a transposed matrix then, and operands is the dtype of a
 };
+
+// cuBLASLt has no exact GELU: of 16-bit floats alone, whose kernels come with one.
+inline bool ActivatesBehind(const Gemm& gemm) { return gemm.activation == Activation::kGelu; }
 
 inline bool HasFloat8Operands(const Gemm& gemm) { return gemm.operands == Dtype::kFloat8E4M3; }
 

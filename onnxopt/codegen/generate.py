@@ -30,7 +30,8 @@ def own_text(kernel: Kernel) -> str:
 def _headers(kernels: Sequence[Kernel]) -> list[str]:
     """The headers that the kernels with entry points include, those of pointwise kernels first."""
     compiled = [k for k in kernels if k.variants]
-    return [kind.header(same) for kind in reversed(KINDS) if (same := [k for k in compiled if k.kind is kind])]
+    by_kind = [(kind, [k for k in compiled if k.kind is kind]) for kind in reversed(KINDS)]
+    return [header for kind, same in by_kind if same for header in kind.headers(same)]
 
 
 def _kernel(kernel: Kernel) -> str:

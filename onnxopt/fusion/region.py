@@ -140,8 +140,8 @@ class Kind(abc.ABC):
         return ()
 
     @abc.abstractmethod
-    def header(self, kernels: Sequence[Kernel]) -> str:
-        """The header of cuda_kernels/ that the CUDA text of these kernels includes."""
+    def headers(self, kernels: Sequence[Kernel]) -> list[str]:
+        """The headers of cuda_kernels/ that the CUDA text of these kernels includes."""
 
     @abc.abstractmethod
     def cuda(self, kernel: Kernel) -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 DTYPES = ("float16", "bfloat16", "float32")
-ACTIVATIONS = ("none", "relu", "gelu_tanh")
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh")
 FLOAT8 = "float8e4m3fn"
 _WIDENED = {
     ("float16", "float32"),
@@ -28,7 +28,7 @@ PACKED_BITS = (2, 4, 8)
 GROUPS = (16, 32, 64, 128, 256)  # codes that share a scale
 LEAST_GROUP = {2: 32, 4: 16, 8: 16}  # by bits: a word of 2-bit codes has them all of one scale, and its neighbour
 _IN_JSON = {"packed": "codes"}  # fields whose name in kernels.json is another one
-WITH_PACKED = ("float16", "bfloat16")  # dtypes of a where b is packed
+SIXTEEN_BIT = ("float16", "bfloat16")  # dtypes of a where b is packed, and with an exact GELU
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PackedIntegers:
         """Raise ValueError naming the field that breaks a rule of this class. dtype: of a."""
         if self.bits not in PACKED_BITS or self.group not in GROUPS or self.group < LEAST_GROUP[self.bits]:
             raise ValueError(f"packed: {self.bits} bits in groups of {self.group}")
-        if dtype not in WITH_PACKED or inputs[self.scales] != dtype:
+        if dtype not in SIXTEEN_BIT or inputs[self.scales] != dtype:
             raise ValueError(f"packed: scales of {inputs[self.scales]} with a of {dtype}")
         if self.zeros is not None and inputs[self.zeros] not in ("uint8", dtype):
             raise ValueError(f"packed: zero points of {inputs[self.zeros]}")
@@ -111,6 +111,8 @@ class Gemm:
                 raise ValueError(f"gate: {self.gate} of a product without packed weights, or with another epilogue")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation: {self.activation} is not one of {', '.join(ACTIVATIONS)}")
+        if self.activation == "gelu" and (self.packed or {*self.inputs, *self.outputs} - set(SIXTEEN_BIT)):
+            raise ValueError(f"activation: {self.activation} of {self.outputs[0]} and inputs of {self.inputs}")
         if not math.isfinite(self.alpha) or not math.isfinite(self.beta):
             raise ValueError("alpha and beta must be finite")
         if self.residual_shape and self.residual is None:

@@ -54,14 +54,16 @@ def test_code_for_one_architecture_alone_has_a_target_of_its_own() -> None:
     assert families.retargeted(b".version 8.8\n.target sm_90a\n", "sm_90a") == b".version 8.8\n.target sm_90a\n"
 
 
-def test_only_attention_by_warpgroups_is_for_hopper_alone() -> None:
+def test_only_products_of_warpgroups_are_for_hopper_alone() -> None:
     """So that all other kernels stay what they were."""
     root = paths.cuda_kernels()
     telling = [p.name for p in root.rglob("*.*h") if families.target("sm_90", [p.read_text("utf-8")]) != "sm_90"]
     assert telling == ["warpgroup_products.cuh"]
-    header = "flash_attention/warpgroup_products.cuh"
+    header = "device/warpgroup_products.cuh"
     assert header in included.headers('#include "flash_attention/hopper_flash_attention.cuh"')
+    assert header in included.headers('#include "gemm/large_products.cuh"')
     assert header not in included.headers('#include "flash_attention/flash_attention.cuh"')
+    assert header not in included.headers('#include "gemm/few_rows_products.cuh"')
 
 
 def test_the_ptx_is_the_same_for_any_choice_of_architectures() -> None:

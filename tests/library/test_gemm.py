@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -42,6 +44,8 @@ def expected(gemm: Gemm, arrays: list[np.ndarray]) -> np.ndarray:
         y = y.reshape(x[gemm.residual].shape) + gemm.beta * x[gemm.residual]
     if gemm.activation == "relu":
         y = np.maximum(y, 0)
+    if gemm.activation == "gelu":
+        y = 0.5 * y * np.vectorize(math.erfc, otypes=[np.float64])(-y / math.sqrt(2))
     if gemm.activation == "gelu_tanh":
         y = 0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
     return y
@@ -109,8 +113,11 @@ def test_transposed(tmp_path, dtype, shapes, transposed):
     check(tmp_path, gemm(dtype=dtype, transpose_a=transposed[0], transpose_b=transposed[1]), turned)
 
 
-@pytest.mark.parametrize("activation", ["none", "relu", "gelu_tanh"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dtype", "activation"),
+    [*itertools.product(["float32", "float16", "bfloat16"], ["none", "relu", "gelu_tanh"]),
+     ("float16", "gelu"), ("bfloat16", "gelu")],
+)  # fmt: skip
 @pytest.mark.parametrize("shape", [(9, 4), (2, 5, 4)])
 def test_epilogues(tmp_path, dtype, activation, shape):
     weight, bias, whole = (shape[-1], 70), (70,), (*shape[:-1], 70)
@@ -210,7 +217,19 @@ FEW_ROWS = {
     "symbol": "k_rows1", "modes": "", "index": 32, "vector": 4, "unroll": 8, "threads": 64, "waits": True, "rows": 1,
     "columns": 1,
 }  # fmt: skip
+TILES = {
+    "symbol": "k_tiles256", "modes": "", "index": 32, "vector": 1, "unroll": 1, "threads": 384, "waits": True,
+    "role": "tiles", "columns": 256, "shared": 232_000,
+}  # fmt: skip
+HALF = {"inputs": ["float16"] * 4, "outputs": ["float16"], "activation": "gelu"}
 DAMAGE = {
+    "gelu of float32": ({"activation": "gelu"}, "activation does not go with these dtypes"),
+    "tiles without a gelu": ({"variants": [TILES]}, "does not go with this product's activation"),
+    "unknown role": ({**HALF, "variants": [{**TILES, "role": "sum"}]}, 'role is "sum", not tiles or activation'),
+    "odd tile": ({**HALF, "variants": [{**TILES, "columns": 100}]}, "columns is no multiple of 64"),
+    "small block of tiles": ({**HALF, "variants": [{**TILES, "threads": 256}]}, "threads is not 384"),
+    "too much shared memory": ({**HALF, "variants": [{**TILES, "shared": 300_000}]}, "shared is not an integer from 0"),
+    "tiles of a transposed a": ({**HALF, "transpose_a": True, "variants": [TILES]}, "a product of these transposes"),
     "no operand": ({"a": ...}, 'has no field "a"'),
     "operand that is not there": ({"b": 5}, "kernels[0].b is not an integer from 0 to 3"),
     "operand negative": ({"bias": -1}, "kernels[0].bias is not an integer"),
@@ -256,6 +275,7 @@ def test_a_meaning_that_breaks_a_rule():
         ({"outputs": ("float16",)}, "operands of float32 and float32 with outputs of float16"),
         ({"inputs": ("int32", "int32"), "outputs": ("int32",)}, "int32 is not one of"),
         ({"activation": "silu"}, "silu is not one of"),
+        ({"activation": "gelu"}, "gelu of float32"),
         ({"alpha": float("inf")}, "finite"),
         ({"residual_shape": True}, "without a residual"),
     ]:

@@ -68,7 +68,7 @@ class Outlined(Kind):
     def entry_points(self, *args: Any) -> Any:
         raise AssertionError("there are no kernels")
 
-    def header(self, kernels: Sequence[Any]) -> str:
+    def headers(self, kernels: Sequence[Any]) -> list[str]:
         raise AssertionError("there are no kernels")
 
     def cuda(self, kernel: Any) -> list[str]:

@@ -78,6 +78,7 @@ GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, con
       api_(FindCublaslt()),
       allocator_(info) {
   if (gemm_.packed) packed_.emplace(kernel, launcher_);
+  if (ActivatesBehind(gemm_)) large_.emplace(kernel, driver_, launcher_);
   Context context = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
   if (context != nullptr) HandleOf(context, api_);
@@ -220,7 +221,7 @@ bool GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
     const bool aligned = part.operands.bias == nullptr || Alignment(part.operands.bias) >= kBiasAlignment;
     part.workspace = k == 0 || !aligned || call.product.k == 0;
     if (!part.workspace) part.stream = fork.stream(k);
-    taken = RunFewRows(part) || RunBatch(part);
+    taken = RunFewRows(part) || (large_ ? RunActivated(part) : RunBatch(part));
   }
   fork.Join();
   return taken;
@@ -233,7 +234,8 @@ std::size_t GemmCudaKernel::ChooseFewRows(const Product& product) const {
   std::size_t chosen = variants.size();
   for (std::size_t k = HasFloat8Operands(gemm_) ? 1 : 0; k < variants.size(); ++k) {  // the first one widens codes
     const Variant& v = variants[k];
-    if (v.shape.As<FewRows>().rows < product.m || v.shared > launcher_.device().shared) continue;
+    if (!v.shape.Is<FewRows>() || v.shape.As<FewRows>().rows < product.m || v.shared > launcher_.device().shared)
+      continue;
     if (chosen < variants.size() && v.shared == 0) break;
     chosen = k;
     if (v.shared == 0 || BlocksOfFewRows(v, product.n) <= kBlocksAtOnce * launcher_.device().multiprocessors) break;
@@ -267,6 +269,13 @@ bool GemmCudaKernel::RunFewRows(const Call& call) const {
   if (variant.shared > 0) launcher_.Resident(chosen);  // it may want much shared memory
   launcher_.Launch(chosen, static_cast<unsigned>(BlocksOfFewRows(variant, product.n)),
                    reinterpret_cast<unsigned char*>(&params), call.stream);
+  return true;
+}
+
+bool GemmCudaKernel::RunActivated(const Call& call) const {
+  if (large_->Run(call.product, call.operands, call.stream)) return true;
+  if (!RunBatch(call)) return false;
+  large_->Activate(call.operands.output, call.product.output.count(), call.stream);
   return true;
 }
 

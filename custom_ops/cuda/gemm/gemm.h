@@ -9,6 +9,7 @@
 #include "call/fused_kernel.h"
 #include "call/gemm.h"
 #include "cuda/gemm/branches.h"
+#include "cuda/gemm/large_products.h"
 #include "cuda/gemm/packed.h"
 #include "cuda/gemm/product_plan.h"
 #include "cuda/launch/launcher.h"
@@ -39,6 +40,7 @@ class GemmCudaKernel final : public FusedKernel {
   void Widen(const void* codes, void* numbers, std::size_t count, Stream stream) const;
   bool RunFewRows(const Call& call) const;
   std::size_t ChooseFewRows(const Product& product) const;
+  bool RunActivated(const Call& call) const;
   bool RunBatch(const Call& call) const;
   bool RunInner(const Call& call, const Product& product, const Operands& operands) const;
   bool RunWithoutDepth(const Call& call) const;
@@ -49,6 +51,7 @@ class GemmCudaKernel final : public FusedKernel {
   const Driver& driver_;
   const Launcher launcher_;               // of entry points for few rows, or of the one that widens codes
   std::optional<PackedProducts> packed_;  // where b is packed
+  std::optional<LargeProducts> large_;    // where cuBLASLt has no such activation
   bool b_is_constant_;                    // with all that belongs to it
   bool states_shapes_;                    // the graph, of the operands
   const cublaslt::Api& api_;

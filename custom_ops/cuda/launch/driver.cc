@@ -57,6 +57,7 @@ const Driver* Open() {
       Load(library, "cuLaunchKernelEx", &d.cuLaunchKernelEx);
   if (!complete || d.cuInit(0) != kSuccess) return nullptr;
   Load(library, "onnxoptEmulates", &d.emulates);
+  Load(library, "cuTensorMapEncodeTiled", &d.cuTensorMapEncodeTiled);
   int version = 0;
   int devices = 0;
   if (d.cuDriverGetVersion(&version) != kSuccess || version < kOldestDriver) return nullptr;

@@ -96,6 +96,11 @@ struct Driver {
                                                         std::size_t shared_bytes);
   Result (*cuOccupancyMaxActiveClusters)(int* clusters, DriverFunction function, const LaunchConfig* config);
   Result (*cuLaunchKernelEx)(const LaunchConfig* config, DriverFunction function, void** params, void** extra);
+  // Describes a matrix for the hardware of compute capability 9.0 and later that copies tiles; nullptr where there is
+  // none.
+  Result (*cuTensorMapEncodeTiled)(void* map, int dtype, unsigned rank, void* data, const std::uint64_t* dims,
+                                   const std::uint64_t* strides, const unsigned* tile, const unsigned* steps,
+                                   int interleave, int swizzle, int promotion, int fill);
   // Whether the stand-in for the driver (onnxopt/verification/emulation) has a kernel's code; nullptr in a real driver.
   bool (*emulates)(const char* kernel);
   bool early_launches;  // whether graphs can hold launches that do not wait for the kernel ahead of them

@@ -35,8 +35,8 @@ class AttentionKind(Kind):
     ) -> tuple[Variant, ...]:
         return cuda.entry_points(name, cast(TokenAttention, meaning))
 
-    def header(self, kernels: Sequence[Kernel]) -> str:
-        return cuda.header(kernels)
+    def headers(self, kernels: Sequence[Kernel]) -> list[str]:
+        return [cuda.header(kernels)]
 
     def cuda(self, kernel: Kernel) -> list[str]:
         return cuda.lines(kernel)

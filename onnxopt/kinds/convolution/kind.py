@@ -35,7 +35,7 @@ class ConvolutionKind(Kind):
     ) -> tuple[Variant, ...]:
         return ()
 
-    def header(self, kernels: Sequence[Kernel]) -> str:
+    def headers(self, kernels: Sequence[Kernel]) -> list[str]:
         raise NotImplementedError("convolutions have no CUDA text")
 
     def cuda(self, kernel: Kernel) -> list[str]:

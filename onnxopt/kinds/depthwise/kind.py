@@ -44,8 +44,8 @@ class DepthwiseKind(Kind):
         others = entry_points.others(kernel.name, cast(Depthwise, kernel.program))
         return [variant for variant in others if variant.symbol not in known]
 
-    def header(self, kernels: Sequence[Kernel]) -> str:
-        return cuda.HEADER
+    def headers(self, kernels: Sequence[Kernel]) -> list[str]:
+        return [cuda.HEADER]
 
     def cuda(self, kernel: Kernel) -> list[str]:
         return cuda.lines(kernel)

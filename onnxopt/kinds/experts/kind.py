@@ -35,8 +35,8 @@ class ExpertsKind(Kind):
     ) -> tuple[Variant, ...]:
         return cuda.entry_points(name, cast(Experts, meaning))
 
-    def header(self, kernels: Sequence[Kernel]) -> str:
-        return cuda.HEADER
+    def headers(self, kernels: Sequence[Kernel]) -> list[str]:
+        return [cuda.HEADER]
 
     def cuda(self, kernel: Kernel) -> list[str]:
         return cuda.lines(kernel)

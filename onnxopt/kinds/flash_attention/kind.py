@@ -49,9 +49,9 @@ class FlashAttentionKind(Kind):
         others = entry_points.others(kernel.name, cast(FlashAttention, kernel.program))
         return [variant for variant in others if variant.symbol not in known]
 
-    def header(self, kernels: Sequence[Kernel]) -> str:
+    def headers(self, kernels: Sequence[Kernel]) -> list[str]:
         variants = [cast(FlashVariant, v) for kernel in kernels for v in kernel.variants]
-        return cuda.HOPPER_HEADER if any(v.warpgroups is not None for v in variants) else cuda.HEADER
+        return [cuda.HOPPER_HEADER if any(v.warpgroups is not None for v in variants) else cuda.HEADER]
 
     def cuda(self, kernel: Kernel) -> list[str]:
         return cuda.lines(kernel)

@@ -31,7 +31,7 @@ _SHAPES_OF_PRODUCTS = {True: (16, 1, 80 << 10), False: (8, 2, 66 << 10)}
 _BLOCKS = 2  # of a multiprocessor, that registers are limited for
 _SIXTEEN_BIT = ("float16", "bfloat16")
 _MANY = 1 << 20  # rows
-_ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu_tanh": "kGeluTanh"}
+ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu": "kGelu", "gelu_tanh": "kGeluTanh"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +53,11 @@ def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) 
     """Entry points for every number of rows that a region may have at run time, fewest first; none for many rows."""
     if not meaning.transpose_b or meaning.transpose_a or meaning.operand_dtype() != meaning.outputs[0]:
         return ()
-    rows = [_rows(region, meaning, shapes) for region in regions]
+    counts = [rows(region, meaning, shapes) for region in regions]
     every = entry_points(name, meaning, [_columns(region, meaning, shapes) for region in regions])
-    if None in rows:
+    if None in counts:
         return every
-    serving = {v for r in rows if r is not None for v in _serving(r, every)}
+    serving = {v for r in counts if r is not None for v in _serving(r, every)}
     return tuple(v for v in every if v in serving)
 
 
@@ -91,8 +91,8 @@ def _variant(name: str, meaning: Gemm, rows: int) -> FewRowsVariant:
 
 def of_codes(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) -> tuple[FewRowsProductsVariant, ...]:
     """Entry points for few rows of 8-bit floats, where a region may have them."""
-    rows = [_rows(region, meaning, shapes) for region in regions]
-    if all(r is not None and r > ROWS_OF_CODES for r in rows):
+    counts = [rows(region, meaning, shapes) for region in regions]
+    if all(r is not None and r > ROWS_OF_CODES for r in counts):
         return ()
     few = {0 < _columns(region, meaning, shapes) <= _FEW_COLUMNS for region in regions}
     return tuple(_of_products(name, is_few, ROWS_OF_CODES, 1) for is_few in sorted(few, reverse=True))
@@ -113,7 +113,7 @@ def _columns(region: Region, meaning: Gemm, shapes: Shapes) -> int:
     return dims[-2] if dims is not None and len(dims) > 1 and isinstance(dims[-2], int) else 0
 
 
-def _rows(region: Region, meaning: Gemm, shapes: Shapes) -> int | None:
+def rows(region: Region, meaning: Gemm, shapes: Shapes) -> int | None:
     """Rows of a, over all its matrices. None for single rows of a batch of unknown size."""
     dims = shapes.dims(region.inputs[meaning.a])
     if dims is None:
@@ -138,7 +138,7 @@ def lines(kernel: Kernel) -> list[str]:
     for v in kernel.variants:
         if not isinstance(v, FewRowsVariant):
             continue  # of another form
-        activation = f"Activation::{_ACTIVATIONS[meaning.activation]}"
+        activation = f"Activation::{ACTIVATIONS[meaning.activation]}"
         call = f"few_rows<{dtype}, {activation}, {v.rows}, {v.columns}, {v.unroll}, {v.threads}>"
         bounds = str(v.threads)
         if isinstance(v, FewRowsProductsVariant):

@@ -13,7 +13,7 @@ from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.codes import is_dequantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.gemm import few_rows, find, packed_entry_points, widened
+from onnxopt.kinds.gemm import few_rows, find, large_products, packed_entry_points, widened
 from onnxopt.program.gemm import Gemm
 
 _OF_CODES = frozenset({"Shape", "Reshape", "Transpose", "Cast"})  # around the codes that a product reads
@@ -57,24 +57,28 @@ class GemmKind(Kind):
             return packed_entry_points.entry_points(name, gemm, regions)
         if gemm.has_float8_operands():
             return (*widened.entry_points(name), *few_rows.of_codes(name, gemm, regions, shapes))
-        return few_rows.choose(name, gemm, regions, shapes)
+        few = few_rows.choose(name, gemm, regions, shapes)
+        return (*few, *large_products.choose(name, gemm, regions, shapes))
 
-    def header(self, kernels: Sequence[Kernel]) -> str:
+    def headers(self, kernels: Sequence[Kernel]) -> list[str]:
         meanings = [cast(Gemm, kernel.program) for kernel in kernels]
+        variants = [v for kernel in kernels for v in kernel.variants]
         packed = [gemm.packed for gemm in meanings if gemm.packed is not None]
         if packed:
-            return packed_entry_points.header(packed)  # which includes the others
-        codes = any(gemm.has_float8_operands() for gemm in meanings)
-        if any(isinstance(v, few_rows.FewRowsProductsVariant) for kernel in kernels for v in kernel.variants):
-            return widened.HEADER_OF_PRODUCTS if codes else few_rows.HEADER_OF_PRODUCTS
-        return widened.HEADER if codes else few_rows.HEADER
+            of_few = packed_entry_points.header(packed)  # which includes the others
+        else:
+            codes = any(gemm.has_float8_operands() for gemm in meanings)
+            units = any(isinstance(v, few_rows.FewRowsProductsVariant) for v in variants)
+            of_codes = widened.HEADER_OF_PRODUCTS if units else widened.HEADER
+            of_few = of_codes if codes else few_rows.HEADER_OF_PRODUCTS if units else few_rows.HEADER
+        return [of_few, *large_products.headers(variants)]
 
     def cuda(self, kernel: Kernel) -> list[str]:
         gemm = cast(Gemm, kernel.program)
         if gemm.packed is not None:
             return packed_entry_points.lines(kernel)
         of_codes = widened.lines(kernel) if gemm.has_float8_operands() else []
-        return [*of_codes, *few_rows.lines(kernel)]
+        return [*of_codes, *few_rows.lines(kernel), *large_products.lines(kernel)]
 
 
 GEMM = GemmKind()

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm.steps import GrowingGemm, Packed, add
-from onnxopt.program.gemm import GROUPS, LEAST_GROUP, PACKED_BITS, WITH_PACKED
+from onnxopt.program.gemm import GROUPS, LEAST_GROUP, PACKED_BITS, SIXTEEN_BIT
 from onnxopt.program.hardware import ACCESS_BYTES
 
 OPERATOR = "MatMulNBits"
@@ -53,10 +53,10 @@ def _why_not_sizes(node: ir.Node) -> str:
 
 def _why_not_values(a: ir.Value, weights: list[ir.Value], shapes: Shapes) -> str:
     dtype = shapes.dtype(a)
-    if dtype is None or dtype.name not in WITH_PACKED:
+    if dtype is None or dtype.name not in SIXTEEN_BIT:
         name = "an unknown dtype" if dtype is None else dtype.name
         return (
-            f"A {OPERATOR} of {name} runs as ONNX Runtime's own kernel; the library's is of {' and '.join(WITH_PACKED)}"
+            f"A {OPERATOR} of {name} runs as ONNX Runtime's own kernel; the library's is of {' and '.join(SIXTEEN_BIT)}"
         )
     if len(shapes.dims(a) or ()) < 2:
         return f"`{a.name}` has fewer than two dims or an unknown rank"

@@ -13,7 +13,9 @@ from onnxopt.fusion import eligibility, index_ops
 from onnxopt.fusion.operands import constant
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.gemm import codes
-from onnxopt.program.gemm import DTYPES, MOST_PARTS, Gemm, PackedIntegers
+from onnxopt.program.gemm import DTYPES, MOST_PARTS, SIXTEEN_BIT, Gemm, PackedIntegers
+
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,12 +262,25 @@ def _take_relu(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
 
 
 def _take_gelu(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
-    if _attribute(node, "approximate", "none") != "tanh":
-        return (
-            "The Gelu is exact (erf), and cuBLASLt's epilogue has only the tanh approximation; the Gelu runs as its own"
-            " kernel"
-        )
-    gemm.activation = "gelu_tanh"
+    if _attribute(node, "approximate", "none") == "tanh":
+        gemm.activation = "gelu_tanh"
+        return None
+    if (reason := _own_kernel(gemm, node, shapes)) is not None:
+        return f"The Gelu is exact (erf), which cuBLASLt's epilogue does not have, and {reason}"
+    gemm.activation = "gelu"
+    return None
+
+
+def _own_kernel(gemm: GrowingGemm, gelu: ir.Node, shapes: Shapes) -> str | None:
+    """Why an exact Gelu stays a kernel of its own, None where the GEMM computes it (kinds/gemm/large_products.py)."""
+    if gemm.packed is not None or gemm.of_codes or gemm.is_convolution():
+        return "products of codes and convolutions have no entry points for it"
+    dtype = _dtype(gelu.outputs[0], shapes)
+    if dtype not in SIXTEEN_BIT or _dtype(gemm.a, shapes) != dtype:
+        return f"entry points for it are of float16 and bfloat16, not {dtype}"
+    for reader in gelu.outputs[0].consumers():
+        if reader.op_type not in _PRODUCTS or reader.domain != "":
+            return f"the kernel of {reader.op_type} may compute it at no extra cost"
     return None
 
 

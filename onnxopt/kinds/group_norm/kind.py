@@ -41,8 +41,8 @@ class GroupNormKind(Kind):
         known = {variant.symbol for variant in kernel.variants}
         return [variant for variant in entry_points.alternatives(kernel) if variant.symbol not in known]
 
-    def header(self, kernels: Sequence[Kernel]) -> str:
-        return cuda.HEADER
+    def headers(self, kernels: Sequence[Kernel]) -> list[str]:
+        return [cuda.HEADER]
 
     def cuda(self, kernel: Kernel) -> list[str]:
         return cuda.lines(kernel)

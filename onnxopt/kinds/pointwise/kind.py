@@ -52,9 +52,9 @@ class Pointwise(Kind):
     def alternatives(self, kernel: Kernel) -> Iterable[Variant]:
         return alternatives.alternatives(kernel)
 
-    def header(self, kernels: Sequence[Kernel]) -> str:
+    def headers(self, kernels: Sequence[Kernel]) -> list[str]:
         tiled = any(v.tile for k in kernels for v in k.variants)
-        return "pointwise/tiled.cuh" if tiled else "pointwise/pointwise.cuh"
+        return ["pointwise/tiled.cuh" if tiled else "pointwise/pointwise.cuh"]
 
     def cuda(self, kernel: Kernel) -> list[str]:
         return cuda.lines(kernel)

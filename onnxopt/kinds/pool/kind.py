@@ -38,8 +38,8 @@ class PoolKind(Kind):
     def alternatives(self, kernel: Kernel) -> Iterable[Variant]:
         return entry_points.alternatives(kernel)
 
-    def header(self, kernels: Sequence[Kernel]) -> str:
-        return entry_points.HEADER
+    def headers(self, kernels: Sequence[Kernel]) -> list[str]:
+        return [entry_points.HEADER]
 
     def cuda(self, kernel: Kernel) -> list[str]:
         return entry_points.lines(kernel)

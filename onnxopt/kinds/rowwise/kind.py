@@ -47,8 +47,8 @@ class Rowwise(Kind):
     def alternatives(self, kernel: Kernel) -> Iterable[Variant]:
         return alternatives.alternatives(kernel)
 
-    def header(self, kernels: Sequence[Kernel]) -> str:
-        return cuda.HEADER
+    def headers(self, kernels: Sequence[Kernel]) -> list[str]:
+        return [cuda.HEADER]
 
     def cuda(self, kernel: Kernel) -> list[str]:
         return cuda.lines(kernel)

@@ -42,8 +42,8 @@ class Scan(Kind):
     ) -> tuple[Variant, ...]:
         return entry_points.choose(name, cast(ScanProgram, meaning), regions, shapes)
 
-    def header(self, kernels: Sequence[Kernel]) -> str:
-        return cuda.HEADER
+    def headers(self, kernels: Sequence[Kernel]) -> list[str]:
+        return [cuda.HEADER]
 
     def cuda(self, kernel: Kernel) -> list[str]:
         return cuda.lines(kernel)

@@ -41,9 +41,9 @@ class SqueezeExciteKind(Kind):
     def alternatives(self, kernel: Kernel) -> Iterable[Variant]:
         return entry_points.alternatives(kernel)
 
-    def header(self, kernels: Sequence[Kernel]) -> str:
+    def headers(self, kernels: Sequence[Kernel]) -> list[str]:
         with_map = any(cast(SqueezeExcite, k.program).depthwise is not None for k in kernels)
-        return entry_points.HEADER_WITH_MAP if with_map else entry_points.HEADER
+        return [entry_points.HEADER_WITH_MAP if with_map else entry_points.HEADER]
 
     def cuda(self, kernel: Kernel) -> list[str]:
         return entry_points.lines(kernel)

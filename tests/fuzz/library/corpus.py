@@ -131,6 +131,11 @@ MODELS = {
         "m = MatMul(a, b)  y = Add(m, r)",
         (((2, 5, 16), (48, 16), (2, 5, 48)), ((1, 3, 16), (48, 16), (1, 3, 48))), "float s = {0.1}",
     ),
+    "gelu": Model(
+        "float16[N, 16] x, float16[16, 24] w, float16[24] b, float16[24, 16] v", "float16[N, 16] y",
+        "m = MatMul(x, w)  a = Add(m, b)  g = Gelu(a)  y = MatMul(g, v)",
+        (((3, 16), (16, 24), (24,), (24, 16)), ((300, 16), (16, 24), (24,), (24, 16))),
+    ),
     "parts": Model(
         "float16[N, 16] x, float16[24, 16] w, float16[24] b",
         "float16[N, 8] q, float16[N, 8] k, float16[N, 8] v",

@@ -6,6 +6,7 @@ vectors in flight, rows below the entry point's, every epilogue. 16-bit dtypes n
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,34 @@ def test_few_rows(
     emulated.run(tmp_path, _MAIN % filled)
     found = np.fromfile(tmp_path / "y", np.float32).reshape(rows, columns)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-4)
+
+
+_ACTIVATION = """
+#include "gemm/activate.cuh"
+using namespace onnxopt;
+int main() {
+  const unsigned count = 1003, first = %(first)d;
+  auto y = emulation::read<unsigned short>("y", count + 64);
+  const ActivateParams params{y.data() + first, count - first};
+  emulation::launch(3, 64, [&] { activate_in_place<%(dtype)s, Activation::kGelu, 64>(params); });
+  emulation::write("y", y);
+}
+"""
+
+
+@pytest.mark.parametrize(("dtype", "first"), [("float16", 0), ("bfloat16", 0), ("float16", 3)])
+def test_gelu_in_place(tmp_path: Path, dtype: str, first: int) -> None:
+    """Of what a product of cuBLASLt's left, to the last element and not behind it; also where it is not aligned."""
+    stored = STORED[dtype]
+    y = (np.random.default_rng(first).standard_normal(1003 + 64) * 3).astype(stored)
+    y.tofile(tmp_path / "y")
+    emulated.run(tmp_path, _ACTIVATION % {"dtype": dtype, "first": first})
+    found, wide = np.fromfile(tmp_path / "y", stored), y.astype(np.float64)
+    expected = 0.5 * wide * np.vectorize(math.erfc)(-wide / math.sqrt(2))
+    bound = 1e-3 if dtype == "float16" else 8e-3
+    np.testing.assert_allclose(found[first:1003].astype(np.float64), expected[first:1003], rtol=bound, atol=1e-5)
+    np.testing.assert_array_equal(found[1003:].view(np.uint16), y[1003:].view(np.uint16))
+    np.testing.assert_array_equal(found[:first].view(np.uint16), y[:first].view(np.uint16))
 
 
 _PRODUCTS = """

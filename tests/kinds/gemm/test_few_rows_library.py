@@ -5,6 +5,7 @@ A stand-in for cuBLASLt is there, which multiplies nothing: only products of few
 
 from __future__ import annotations
 
+import math
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,6 +46,29 @@ def test_entry_points_by_columns(tmp_path: Path) -> None:
             expected = given["x"].astype(np.float64) @ weight.T.astype(np.float64) + weight[:, 0]
             np.testing.assert_allclose(found[f"y_{name}"].astype(np.float64), expected, rtol=1e-3, atol=1e-3)
     assert launched == {"products16", "products8"}
+
+
+def test_an_exact_gelu(tmp_path: Path) -> None:
+    """Few rows have it in their kernel; of more rows it follows cuBLASLt's product."""
+    rng, depth, columns = np.random.default_rng(6), 72, 40
+    weight, bias = (rng.standard_normal((columns, depth)) / 8).astype(np.float16), np.linspace(-3, 3, columns)
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w", "b"], ["h"], transB=1), helper.make_node("Gelu", ["h"], ["g"]),
+         helper.make_node("MatMul", ["g", "v"], ["y"])], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["rows", depth])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT16, None)],
+        [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias.astype(np.float16), "b"),
+         numpy_helper.from_array(np.eye(columns, dtype=np.float16), "v")],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = ir.serde.deserialize_model(proto)
+    kernels = outline(model, fuse(model))
+    feeds = [{"x": rng.standard_normal((rows, depth)).astype(np.float16)} for rows in (3, 9)]
+    results, launched = _emulated(tmp_path, model, kernels, feeds)
+    h = feeds[0]["x"].astype(np.float64) @ weight.T.astype(np.float64) + bias.astype(np.float16)
+    expected = 0.5 * h * np.vectorize(math.erfc)(-h / math.sqrt(2))
+    np.testing.assert_allclose(results[0]["y"].astype(np.float64), expected, rtol=2e-3, atol=1e-3)
+    assert launched == {"products16", "activation"}
 
 
 @pytest.mark.parametrize("layer", [Layer(rows=4), Layer("float32", rows=1, columns=4240, residual=True)], ids=repr)

@@ -99,6 +99,41 @@ def test_the_bias_behind_a_reshape_waits_for_a_residual() -> None:
     assert [n.name for n in region.nodes] == ["m", "s"]
 
 
+_HALF = "float16[B, S, 64] x, float16[64, 72] w, float16[72, 64] v, float16[72] b"
+
+
+def test_an_exact_gelu_between_products_of_16_bits_is_the_first_ones() -> None:
+    source = graph(_HALF, "float16[B, S, 64] y", "m = MatMul(x, w)  s = Add(m, b)  g = Gelu(s)  y = MatMul(g, v)")
+    (region,) = _gemms(fuse(source))
+    assert [n.name for n in region.nodes] == ["m", "s", "g"]
+    (kernel,) = [k for k in _kernels(source) if k.kind is GEMM]
+    assert kernel.program == Gemm(("float16",) * 3, ("float16",), bias=2, activation="gelu")
+    assert [v.symbol.rpartition("_")[2] for v in kernel.variants] == ["tiles256", "tiles192", "tiles128", "activation"]
+    known = graph(
+        _HALF.replace("B, S", "2, 100"), "float16[2, 100, 64] y", "m = MatMul(x, w)  g = Gelu(m)  y = MatMul(g, v)"
+    )
+    (kernel,) = [k for k in _kernels(known) if k.kind is GEMM]
+    assert [v.symbol.rpartition("_")[2] for v in kernel.variants] == ["activation"]  # too few rows for tiles
+
+
+@pytest.mark.parametrize(
+    ("inputs", "behind", "reason"),
+    [
+        (_HALF, "y = Mul(g, m)", "is read elsewhere too"),
+        (_HALF, "k = Sigmoid(g)  y = MatMul(k, v)", "the kernel of Sigmoid may compute it at no extra cost"),
+        (_HALF, "y = MatMul(g, v)  z = Neg(g)", "the kernel of Neg may compute it at no extra cost"),
+        (_HALF.replace("float16", "float"), "y = MatMul(g, v)", "not float32"),
+    ],
+)  # fmt: skip
+def test_where_an_exact_gelu_stays_a_kernel_of_its_own(inputs: str, behind: str, reason: str) -> None:
+    of = "float" if "float16" not in inputs else "float16"
+    body = f"m = MatMul(x, w)  s = Add(m, b)  g = Gelu(s)  {behind}"
+    plan = fuse(graph(inputs, f"{of} y" + (f", {of} z" if "z =" in behind else ""), body))
+    assert all("g" not in [n.name for n in r.nodes] for r in _gemms(plan))
+    reasons = [r.reason for r in plan.refusals]
+    assert any(reason in r for r in reasons), reasons
+
+
 @pytest.mark.parametrize(
     ("body", "node", "reason"),
     [

@@ -89,7 +89,8 @@ __device__ inline void take_registers() {
 }
 
 // add: y += a b, of a in registers, and b with a row in shared memory for each step of its depth. add_shared: the same
-// of both in shared memory, with a row for each column of b; or y = a b where `more` is false.
+// of both in shared memory, with a row for each column of b; or y = a b where `more` is false. add_shared_rows: so too,
+// with a row for each step of the depth of b.
 template <typename T, int kColumns>
 struct WarpgroupProduct;
 
@@ -112,6 +113,15 @@ struct WarpgroupProduct;
 #define ONNXOPT_NUMBERS_112 ONNXOPT_NUMBERS_104 ", %52, %53, %54, %55"
 #define ONNXOPT_NUMBERS_120 ONNXOPT_NUMBERS_112 ", %56, %57, %58, %59"
 #define ONNXOPT_NUMBERS_128 ONNXOPT_NUMBERS_120 ", %60, %61, %62, %63"
+#define ONNXOPT_NUMBERS_160 \
+  ONNXOPT_NUMBERS_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define ONNXOPT_NUMBERS_192 \
+  ONNXOPT_NUMBERS_160 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define ONNXOPT_NUMBERS_224 \
+  ONNXOPT_NUMBERS_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define ONNXOPT_NUMBERS_256                                                                                          \
+  ONNXOPT_NUMBERS_224 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
+                      "%127"
 #define ONNXOPT_ROWS_8 ONNXOPT_ROW(0)
 #define ONNXOPT_ROWS_16 ONNXOPT_ROWS_8, ONNXOPT_ROW(1)
 #define ONNXOPT_ROWS_24 ONNXOPT_ROWS_16, ONNXOPT_ROW(2)
@@ -128,6 +138,10 @@ struct WarpgroupProduct;
 #define ONNXOPT_ROWS_112 ONNXOPT_ROWS_104, ONNXOPT_ROW(13)
 #define ONNXOPT_ROWS_120 ONNXOPT_ROWS_112, ONNXOPT_ROW(14)
 #define ONNXOPT_ROWS_128 ONNXOPT_ROWS_120, ONNXOPT_ROW(15)
+#define ONNXOPT_ROWS_160 ONNXOPT_ROWS_128, ONNXOPT_ROW(16), ONNXOPT_ROW(17), ONNXOPT_ROW(18), ONNXOPT_ROW(19)
+#define ONNXOPT_ROWS_192 ONNXOPT_ROWS_160, ONNXOPT_ROW(20), ONNXOPT_ROW(21), ONNXOPT_ROW(22), ONNXOPT_ROW(23)
+#define ONNXOPT_ROWS_224 ONNXOPT_ROWS_192, ONNXOPT_ROW(24), ONNXOPT_ROW(25), ONNXOPT_ROW(26), ONNXOPT_ROW(27)
+#define ONNXOPT_ROWS_256 ONNXOPT_ROWS_224, ONNXOPT_ROW(28), ONNXOPT_ROW(29), ONNXOPT_ROW(30), ONNXOPT_ROW(31)
 
 #define ONNXOPT_PRODUCT(storage, name, columns, r0, r1, r2, r3, r4, r5)                                              \
   template <>                                                                                                        \
@@ -149,6 +163,14 @@ struct WarpgroupProduct;
                      : "l"(a), "l"(b), "r"(static_cast<int>(more)));                                                 \
       }                                                                                                              \
     }                                                                                                                \
+    __device__ static void add_shared_rows(float (&y)[columns / 8][4], uint64_t a, uint64_t b, bool more) {          \
+      if constexpr (kWarpgroupProducts) {                                                                            \
+        asm volatile("{.reg .pred more; setp.ne.b32 more, " r2 ", 0; wgmma.mma_async.sync.aligned.m64n" #columns     \
+                     "k16.f32." name "." name " {" ONNXOPT_NUMBERS_##columns "}, " r0 ", " r1 ", more, 1, 1, 0, 1;}" \
+                     : ONNXOPT_ROWS_##columns                                                                        \
+                     : "l"(a), "l"(b), "r"(static_cast<int>(more)));                                                 \
+      }                                                                                                              \
+    }                                                                                                                \
   };
 #define ONNXOPT_PRODUCTS(columns, r0, r1, r2, r3, r4, r5)          \
   ONNXOPT_PRODUCT(float16, "f16", columns, r0, r1, r2, r3, r4, r5) \
@@ -159,6 +181,8 @@ ONNXOPT_PRODUCTS(88, "%44", "%45", "%46", "%47", "%48", "%49")
 ONNXOPT_PRODUCTS(96, "%48", "%49", "%50", "%51", "%52", "%53")
 ONNXOPT_PRODUCTS(104, "%52", "%53", "%54", "%55", "%56", "%57")
 ONNXOPT_PRODUCTS(128, "%64", "%65", "%66", "%67", "%68", "%69")
+ONNXOPT_PRODUCTS(192, "%96", "%97", "%98", "%99", "%100", "%101")
+ONNXOPT_PRODUCTS(256, "%128", "%129", "%130", "%131", "%132", "%133")
 #undef ONNXOPT_PRODUCTS
 #undef ONNXOPT_PRODUCT
 

@@ -12,6 +12,13 @@ __device__ inline void make_barrier(uint32_t barrier, unsigned arrivals) {
 #endif
 }
 
+// New barriers are there for the hardware that copies.
+__device__ inline void show_barriers() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
 __device__ inline void arrive(uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");

@@ -1,0 +1,133 @@
+#include "cuda/gemm/large_products.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "gemm/large_products_abi.h"
+
+namespace onnxopt::cuda {
+namespace {
+
+constexpr int kHopper = 9;           // major compute capability, which the entry points are compiled for alone
+constexpr unsigned kAlignment = 16;  // bytes, of matrices and of their rows
+constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kPanel = 64;  // columns of b that come together
+
+// Values of cuda.h.
+constexpr int kMapOfFloat16 = 6;
+constexpr int kMapOfBfloat16 = 9;
+constexpr int kRowsOf128Bytes = 3;  // swizzled
+constexpr int kWholeSectors = 3;    // 256 bytes of L2
+
+// Microseconds, fitted to 70 products of 256 to 32,768 rows on one H200 (benchmarks/notes.md). A wave is a tile for
+// every multiprocessor. Of ours, both parts grow with the columns of a tile.
+struct Expected {
+  double call, wave, wave_column, step, step_column;
+};
+constexpr Expected kOurs{1.35, 0.64, 0.0120, 0.089, 0.00230};
+// cuBLASLt has tiles of many shapes, so that the last wave is as good as full, and the activation behind it reads and
+// writes the result. A wave is one of 128 x 256 elements.
+constexpr Expected kTheirs{4.0, 5.0, 0, 0.757, 0};
+constexpr double kTheirColumns = 256;
+constexpr double kClear = 0.95;  // of their time: less than what an expectation is off by is no gain
+
+std::int64_t Ceil(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
+
+double OursTakes(const Product& product, std::int64_t columns, unsigned multiprocessors) {
+  const std::int64_t tiles = Ceil(product.m, kTileRows) * Ceil(product.n, columns);
+  const auto waves = static_cast<double>(Ceil(tiles, multiprocessors));
+  const auto steps = static_cast<double>(product.k) / kTileDepth;
+  const auto wide = static_cast<double>(columns);
+  const double step = kOurs.step + kOurs.step_column * wide;
+  return kOurs.call + waves * (kOurs.wave + kOurs.wave_column * wide + steps * step);
+}
+
+double TheirsTakes(const Product& product, unsigned multiprocessors) {
+  const double elements = static_cast<double>(product.m) * static_cast<double>(product.n);
+  const double waves = elements / (kTileRows * kTheirColumns * multiprocessors);
+  return kTheirs.call + waves * (kTheirs.wave + static_cast<double>(product.k) / kTileDepth * kTheirs.step);
+}
+
+bool IsAligned(const void* data) { return Alignment(data) >= kAlignment; }
+
+}  // namespace
+
+LargeProducts::LargeProducts(const Kernel& kernel, const Driver& driver, const Launcher& launcher)
+    : kernel_(kernel), gemm_(kernel.meaning.As<Gemm>()), driver_(driver), launcher_(launcher) {}
+
+// The entry point that is expected to take least time, or none.
+std::size_t LargeProducts::Choose(const Product& product) const {
+  const DeviceTraits& device = launcher_.device();
+  const auto& variants = kernel_.variants;
+  std::size_t chosen = variants.size();
+  double least = kClear * TheirsTakes(product, device.multiprocessors);
+  for (std::size_t k = 0; k < variants.size(); ++k) {
+    if (!variants[k].shape.Is<LargeTile>() || variants[k].shared > device.shared) continue;
+    const double takes = OursTakes(product, variants[k].shape.As<LargeTile>().columns, device.multiprocessors);
+    if (takes >= least) continue;
+    least = takes;
+    chosen = k;
+  }
+  return chosen;
+}
+
+bool LargeProducts::Fits(const Product& product, const Operands& at) const {
+  const auto of_row = static_cast<std::int64_t>(kAlignment / Size(gemm_.dtype));
+  const bool one = product.batch_dims == 0 && product.k > 0 && std::max({product.m, product.n, product.k}) <= kMost;
+  const bool rows = product.n % of_row == 0 && product.k % of_row == 0 && product.ldb % of_row == 0;
+  const bool aligned = IsAligned(at.a) && IsAligned(at.b) && IsAligned(at.bias) && IsAligned(at.output);
+  return launcher_.device().major == kHopper && driver_.cuTensorMapEncodeTiled != nullptr && !gemm_.transpose_a &&
+         at.residual == nullptr && one && rows && aligned;
+}
+
+bool LargeProducts::Run(const Product& product, const Operands& at, Stream stream) const {
+  if (!Fits(product, at)) return false;
+  const std::size_t chosen = Choose(product);
+  if (chosen == kernel_.variants.size()) return false;
+  const std::int64_t columns = kernel_.variants[chosen].shape.As<LargeTile>().columns;
+  LargeProductParams params{};
+  const auto map = [&](const void* data, std::int64_t in_row, std::int64_t rows, std::int64_t pitch, std::int64_t wide,
+                       std::int64_t high, MatrixMap* to) {
+    const std::uint64_t dims[] = {static_cast<std::uint64_t>(in_row), static_cast<std::uint64_t>(rows)};
+    const std::uint64_t strides[] = {static_cast<std::uint64_t>(pitch) * Size(gemm_.dtype)};
+    const unsigned tile[] = {static_cast<unsigned>(wide), static_cast<unsigned>(high)};
+    const unsigned each[] = {1, 1};
+    const int dtype = gemm_.dtype == Dtype::kFloat16 ? kMapOfFloat16 : kMapOfBfloat16;
+    driver_.Check(driver_.cuTensorMapEncodeTiled(to, dtype, 2, const_cast<void*>(data), dims, strides, tile, each, 0,
+                                                 kRowsOf128Bytes, kWholeSectors, 0),
+                  "cannot describe a product's operand");
+  };
+  map(at.a, product.k, product.m, product.k, kTileDepth, kTileRows, &params.a);
+  if (gemm_.transpose_b) {
+    map(at.b, product.k, product.n, product.ldb, kTileDepth, columns, &params.b);
+  } else {
+    map(at.b, product.n, product.k, product.ldb, kPanel, kTileDepth, &params.b);
+  }
+  params.bias = at.bias;
+  params.output = at.output;
+  params.rows = static_cast<unsigned>(product.m);
+  params.columns = static_cast<unsigned>(product.n);
+  params.depth = static_cast<unsigned>(product.k);
+  params.alpha = gemm_.alpha;
+  const std::int64_t tiles = Ceil(product.m, kTileRows) * Ceil(product.n, columns);
+  launcher_.Resident(chosen);  // it wants much shared memory
+  const auto blocks = std::min<std::int64_t>(tiles, launcher_.device().multiprocessors);
+  launcher_.Launch(chosen, static_cast<unsigned>(blocks), reinterpret_cast<unsigned char*>(&params), stream);
+  return true;
+}
+
+void LargeProducts::Activate(void* output, std::uint64_t count, Stream stream) const {
+  const auto& variants = kernel_.variants;
+  const auto is = [](const Variant& v) { return v.shape.Is<ActivationInPlace>(); };
+  const auto variant = std::find_if(variants.begin(), variants.end(), is);
+  if (variant == variants.end()) throw Error("nothing in the artifact computes a product's activation on this GPU");
+  ActivateParams params{output, count};
+  const std::uint64_t of_block = variant->threads * (kActivatedBytes / Size(gemm_.dtype));
+  const std::uint64_t blocks = (count + of_block - 1) / of_block;
+  if (blocks > static_cast<std::uint64_t>(kMost)) throw Error("a product's result is too large for its activation");
+  launcher_.Launch(static_cast<std::size_t>(variant - variants.begin()), static_cast<unsigned>(blocks),
+                   reinterpret_cast<unsigned char*>(&params), stream);
+}
+
+}  // namespace onnxopt::cuda
