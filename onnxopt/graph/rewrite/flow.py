@@ -32,6 +32,7 @@ from onnxopt.graph.rewrite import (
     front_rows,
     gathers,
     grouped_heads,
+    head_norms,
     joined_heads,
     layout,
     merging,
@@ -155,7 +156,11 @@ class _Rewriting:
             return
         expected = self.expected()
         self.merge(merging.PROJECTIONS, expected)
-        self.applied["merge"] += shared_operand.merge(self.model, self._joiner, expected)
+        merged = shared_operand.merge(self.model, self._joiner, expected)
+        if merged:
+            _infer(self.model)
+            head_norms.join(self.model)
+        self.applied["merge"] += merged
 
     def expected(self) -> ExpectedSizes:
         """Sizes of symbolic dims to choose by."""
@@ -196,7 +201,7 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
         common.RemoveUnusedNodesPass()(model)
         known = _infer(model)
     prepared = rewriting.apply((*layout.BEFORE_RECOGNITION, *joined_heads.RULES, *window_masks.RULES))
-    if query_scale.copy_shared_factors(model) or prepared:
+    if any([query_scale.copy_shared_factors(model), head_norms.bring_to_products(model), prepared]):
         known = _infer(model)
     index_values = IndexValues(model.graph, known)
     rewriting.apply(attention.RULES, index_values)
