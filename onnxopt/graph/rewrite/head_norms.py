@@ -3,8 +3,9 @@
     Mul(MatMul(q, k^T), s)      -> Mul(MatMul(Mul(q, s / c), k^T), c)       s [N, 1, 1], c its largest magnitude
     MatMul(f(Transpose(x)), y)  -> MatMul(Transpose(f(x)), y)               f: work on heads that reduces or scales
 
-Attention of cosines (Swin v2) divides queries and keys by their norms, behind the Transpose that makes heads of them, and has
-a scale for each head. With the Transpose behind all of that, what is left is attention's usual form, and one kernel a product's rows and writes what the attention reads. s / c is at most 1, so that no query overflows.
+Attention of cosines (Swin v2) divides queries and keys by their norms, behind the Transpose that makes heads of them,
+and has a scale for each head. With the Transpose behind all of that, what is left is attention's usual form, and one
+kernel reads a product's rows and writes what the attention reads. s / c is at most 1, so that no query overflows.
 
     MultiHeadAttention(f(Reshape(Slice(p, a, b))), g(Reshape(Slice(p, b, c))), v)
         -> the same of the parts of h(Reshape(Slice(p, a, c)))

@@ -5,8 +5,8 @@
 
 A second mask of this shape may be added to the first (Swin v2 adds its mask twice). A shifted window hides keys of
 other windows from its queries by a mask of its own, and all windows of an image have one table of relative positions.
-Both are constants. Where B is symbolic, B / W is read off an input, and later off the attention's queries, so that a kernel that
-runs the attention can take the Tile in.
+Both are constants. Where B is symbolic, B / W is read off an input, and later off the attention's queries, so that a
+kernel that runs the attention can take the Tile in.
 """
 
 from __future__ import annotations
