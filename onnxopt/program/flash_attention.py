@@ -202,5 +202,5 @@ def pays(
         most = _HOPPER_KEYS_IF_PACKED if packed or causal else _HOPPER_KEYS_IF_APART
         most = min(most, _HOPPER_KEYS_IF_BIASED) if bias else most
     if keys is None:  # few take less than by ONNX Runtime's kernels, and many no longer than these and what they need
-        return hopper and not few and packed
+        return not few and (causal or bias == "keys" or (hopper and packed))
     return keys <= max(most, _KEYS_IF_NARROW if width <= _NARROW else 0)

@@ -47,3 +47,18 @@ def test_a_cast_rounds_where_the_graph_asks_for_it() -> None:
     assert [node.op_type for node in model.graph] == ["Add"]
     found = model.graph[0].inputs[1].const_value
     assert found is not None and found.numpy().ravel()[0] == np.float32(np.float16(0.1))
+
+
+def test_a_large_product_of_constants_is_summed_in_float32() -> None:
+    model = graphs.graph(
+        "float16[4, 8] x, float16[300, 512] a, float16[512, 8] b", "float16[304, 8] y",
+        "p = MatMul (a, b)  y = Concat <axis = 0> (p, x)",
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    given = {"a": rng.standard_normal((300, 512)), "b": rng.standard_normal((512, 8))}
+    graphs.hold(model, given, np.float16)
+    normalize.normalize(model)
+    assert [node.op_type for node in model.graph] == ["Concat"]
+    found = model.graph[0].inputs[0].const_value
+    a, b = (given[name].astype(np.float16).astype(np.float64) for name in "ab")
+    assert found is not None and (found.numpy() == (a @ b).astype(np.float16)).mean() > 0.99

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -18,6 +19,7 @@ _RANDOM = frozenset(
 _COMPACT = frozenset({"ConstantOfShape", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
 _DATA_DEPENDENT = frozenset({"Compress", "NonZero", "Unique"})  # output no larger than rank times the input
 _CONTRACTIONS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})  # too slow in numpy where large
+_OF_MATRICES = frozenset({"Gemm", "MatMul"})  # which WideConstants leaves to BLAS, in float32
 _CONTRACTED = 1 << 17  # bytes
 _FAST = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})  # dtypes that numpy leaves to BLAS
 _NODE_BYTES = 48  # that removing a node saves at least; its output keeps its name as an initializer
@@ -39,7 +41,7 @@ class Fold:
     def __call__(self, model: ir.Model) -> bool:
         """Fold in place; whether anything changed. Growth and bytes read add up over all calls."""
         with np.errstate(all="ignore"), _hidden(model):  # dividing constants by 0 is the model's business
-            wide = WideConstants(self._should_fold)(model)
+            wide = WideConstants(functools.partial(self._should_fold, wide=True))(model)
             result = fold_constants_ir(
                 model,
                 onnx_shape_inference=False,  # SimplifyShapesPass has inferred them
@@ -49,8 +51,8 @@ class Fold:
             )
         return wide or result.modified
 
-    def _should_fold(self, node: ir.Node) -> bool:
-        """Whether to evaluate `node`, all of whose inputs are constants."""
+    def _should_fold(self, node: ir.Node, wide: bool = False) -> bool:
+        """Whether to evaluate `node`, all of whose inputs are constants. wide: in float32, whatever their dtype."""
         inputs = {value for value in node.inputs if value is not None and value.const_value is not None}
         tensors = [value.const_value for value in inputs if value.const_value is not None]
         if node.domain != "" or node.op_type in _RANDOM | _COMPACT or len(node.outputs) != 1:
@@ -63,7 +65,8 @@ class Fold:
         read = sum(tensor.nbytes for tensor in tensors)
         freed = sum(v.const_value.nbytes for v in inputs if v.const_value is not None and _only_read_by(v, node))
         growth = written - freed - _NODE_BYTES
-        if node.op_type in _CONTRACTIONS and read > _CONTRACTED and any(t.dtype not in _FAST for t in tensors):
+        fast = all(t.dtype in _FAST for t in tensors) or (wide and node.op_type in _OF_MATRICES)
+        if node.op_type in _CONTRACTIONS and read > _CONTRACTED and not fast:
             return False  # runtimes fold these at load
         if growth > self._allowance or read + written > self._readable:
             return False

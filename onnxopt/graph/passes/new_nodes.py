@@ -51,6 +51,10 @@ class NewNodes:
         """A new initializer with these elements."""
         return initializer(self._graph, ir.Tensor(np.asarray(array)), "constant")
 
+    def held(self, tensor: ir.TensorProtocol) -> ir.Value:
+        """A new initializer that is called as the tensor is."""
+        return initializer(self._graph, tensor, tensor.name or "constant")
+
     def lazy(self, name: str, evaluate: Callable[[], np.ndarray], dtype: ir.DataType, dims: Sequence[int]) -> ir.Value:
         """A new initializer whose elements are computed when they are asked for."""
         tensor = ir.LazyTensor(

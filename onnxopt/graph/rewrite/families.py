@@ -13,6 +13,7 @@ from onnxopt.graph.rewrite import (
     normalized_products,
     outer_products,
     rotary,
+    rotary_pairs,
     scaled_products,
 )
 from onnxopt.graph.rewrite.rule_sets import RuleSet
@@ -35,7 +36,7 @@ GATED_WEIGHTS = "gated_weights"
 _ROWS = (
     Family("attention", "{} x attention into one operator", attention.RULES),
     Family("heads", "{} x attention with zeros that fill its heads up", attention.PADDED),
-    Family("rotary", "{} x rotary embedding into one operator", rotary.RULES),
+    Family("rotary", "{} x rotary embedding into one operator", (*rotary.RULES, *rotary_pairs.RULES)),
     Family("outer_products", "{} x product over one element into a multiplication", outer_products.RULES),
     Family("merge", "{} x projections of one tensor into one product", (*merging.HEADS, *merging.PROJECTIONS)),
     Family("gate", "{} x gate and up projections into one product", merging.GATES),

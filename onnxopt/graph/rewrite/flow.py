@@ -32,6 +32,7 @@ from onnxopt.graph.rewrite import (
     front_rows,
     gathers,
     grouped_heads,
+    head_norms,
     joined_heads,
     layout,
     merging,
@@ -39,7 +40,9 @@ from onnxopt.graph.rewrite import (
     packed_weights,
     padded_heads,
     query_scale,
+    reordered_columns,
     rotary,
+    rotary_pairs,
     scattered_order,
     shared_operand,
     to_contrib,
@@ -92,6 +95,9 @@ def rewrite(
         interface = Interface(model)
         if rewriting.apply(scattered_order.RULES):
             _clean_up(model)
+        if rotary_pairs.may_apply(model.graph):
+            _infer(model)
+            rewriting.apply(rotary_pairs.RULES)  # before positions are read: nothing repeats the tables any more
         _read_known_positions(rewriting)
         if families & {"attention", "heads"} and near_misses.softmaxes(model):
             refusals = _recognise(rewriting)
@@ -155,7 +161,11 @@ class _Rewriting:
             return
         expected = self.expected()
         self.merge(merging.PROJECTIONS, expected)
-        self.applied["merge"] += shared_operand.merge(self.model, self._joiner, expected)
+        merged = shared_operand.merge(self.model, self._joiner, expected)
+        if merged:
+            _infer(self.model)
+            head_norms.join(self.model)
+        self.applied["merge"] += merged
 
     def expected(self) -> ExpectedSizes:
         """Sizes of symbolic dims to choose by."""
@@ -195,8 +205,9 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
     if read_from_inputs(model, known):
         common.RemoveUnusedNodesPass()(model)
         known = _infer(model)
-    prepared = rewriting.apply((*layout.BEFORE_RECOGNITION, *joined_heads.RULES, *window_masks.RULES))
-    if query_scale.copy_shared_factors(model) or prepared:
+    rules = (*layout.BEFORE_RECOGNITION, *joined_heads.RULES, *window_masks.RULES, *reordered_columns.RULES)
+    prepared = rewriting.apply(rules)
+    if any([query_scale.copy_shared_factors(model), head_norms.bring_to_products(model), prepared]):
         known = _infer(model)
     index_values = IndexValues(model.graph, known)
     rewriting.apply(attention.RULES, index_values)

@@ -6,11 +6,14 @@
         -> the same with Slices of t [W1 W2]
     Reshape(x Wq), Reshape(x Wk), Concat(cache, Transpose(Reshape(x Wv)))
         -> the same with Slices of x [Wq Wk Wv]
+    MultiHeadAttention(f(Reshape(x Wq)), g(Reshape(x Wk)), x Wv)
+        -> the same with Slices of x [Wq Wk Wv]
 
 Every layer of a decoder, and of a diffusion network, attends to the same few tokens, and every block of the latter adds
 a product of the same embedding to its map. Each of these products is smaller than a GPU. Our kernels read the Slices
 where they lie. ONNX Runtime copies them, so that only those are merged that such a kernel reads. Behind a cache, a step
-of a decoder has few tokens: kernels of ours rotate queries and keys, and copy the new values to the cache anyway.
+of a decoder has few tokens: kernels of ours rotate queries and keys, and copy the new values to the cache anyway. Norms
+and rotary embedding of queries and keys, f and g, are kernels of ours too, and attention reads values where they lie.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ _KEYS, _VALUES = 1, 2  # positions among the inputs of MultiHeadAttention
 _STORED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _VIEWS = frozenset({"Unsqueeze", "Reshape"})
 _BROADCASTING = frozenset({"Add", "Mul"})
+_RANK_OF_TOKENS, _RANKS = 3, (3, 4, 5)  # of a product, and of heads
+_MOST_OF_HEADS = 48  # nodes that prepare them
 _MULTIPLE = 8  # of the columns of a product of an embedding: parts of a row stay aligned
 _MOST_BYTES = 64 << 20  # of the joined weights: larger products fill a GPU
 
@@ -71,7 +76,8 @@ def merge(model: ir.Model, joiner: Joiner, expected: ExpectedSizes) -> int:
     """
     graph = model.graph
     groups: dict[tuple[object, ...], dict[ir.Value, _Product]] = collections.defaultdict(dict)
-    for product in (*_of_keys_and_values(graph, expected), *_of_embeddings(graph), *_of_caches(graph)):
+    found = (_of_keys_and_values(graph, expected), _of_heads(graph, expected), _of_embeddings(graph), _of_caches(graph))
+    for product in itertools.chain.from_iterable(found):
         groups[product.group][product.result] = product
     merged = [list(group.values()) for group in groups.values() if len(group) > 1]
     merged = [products for products in merged if sum(p.tensor.nbytes for p in products) <= _MOST_BYTES]
@@ -89,6 +95,44 @@ def _of_keys_and_values(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_P
             product = None if value is None else _matrix_product(value, node)
             if product is not None and product.x.shape is not None and len(product.x.shape) == 3:
                 yield product
+
+
+def _of_heads(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
+    """Queries, keys and values of an attention that our kernel runs, where nodes prepare the first two."""
+    for node in graph:
+        if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node, expected):
+            continue
+        q, k, v = node.inputs[: _VALUES + 1] if len(node.inputs) > _VALUES else (None, None, None)
+        if q is None or k is None or v is None:
+            continue
+        products = [_prepared(q), _prepared(k), _of_values(v, node)]
+        found = [p for p in products if p is not None and p.x.shape is not None and len(p.x.shape) == _RANK_OF_TOKENS]
+        if len(found) == len("qkv") and len({p.group for p in found}) == 1:
+            yield from found
+
+
+def _of_values(v: ir.Value, attention: ir.Node) -> _Product | None:
+    """The product that is the values, or whose heads are repeated for groups."""
+    product = _matrix_product(v, attention)
+    return _prepared(v) if product is None else product
+
+
+def _prepared(value: ir.Value) -> _Product | None:
+    """The one product whose heads a value is computed of."""
+    products: dict[ir.Node, _Product] = {}
+    waiting, seen = [value], set[ir.Node]()
+    while waiting:
+        node = waiting.pop().producer()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        source = node.inputs[0] if node.op_type == "Reshape" and node.domain == "" else None
+        product = None if source is None else _matrix_product(source, node)
+        if product is not None:
+            products[product.node] = product
+        elif len(seen) < _MOST_OF_HEADS:
+            waiting += [v for v in node.inputs if v is not None and v.shape is not None and len(v.shape) in _RANKS]
+    return next(iter(products.values())) if len(products) == 1 else None
 
 
 def _is_ours(node: ir.Node, expected: ExpectedSizes) -> bool:

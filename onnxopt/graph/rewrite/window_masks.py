@@ -3,9 +3,10 @@
     Reshape(Add(Reshape(scores + bias, [B / W, W, N, S, T]), mask [1, W, 1, S, T]), [B, N, S, T])
         -> Add(scores, Tile(bias + mask, [B / W, 1, 1, 1]))
 
-A shifted window hides keys of other windows from its queries by a mask of its own, and all windows of an image have one
-table of relative positions. Both are constants. Where B is symbolic, B / W is read off an input, and later off the
-attention's queries, so that a kernel that runs the attention can take the Tile in.
+A second mask of this shape may be added to the first (Swin v2 adds its mask twice). A shifted window hides keys of
+other windows from its queries by a mask of its own, and all windows of an image have one table of relative positions.
+Both are constants. Where B is symbolic, B / W is read off an input, and later off the attention's queries, so that a
+kernel that runs the attention can take the Tile in.
 """
 
 from __future__ import annotations
@@ -36,23 +37,28 @@ class WindowMask(RewriteRuleClassBase):
         super().__init__()
         self._inputs = inputs
 
-    def pattern(self, op, scores, bias, mask):
+    def pattern(self, op, scores, bias, mask, more):
         biased = pattern.OrValue(
             [op.Add(scores, bias), op.Add(bias, scores), scores], tag_var="form", tag_values=["bias", "bias", "none"]
         )
         apart = op.Reshape(biased, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["apart"])
-        masked = pattern.OrValue([op.Add(apart, mask), op.Add(mask, apart)])
+        once = [op.Add(apart, mask), op.Add(mask, apart)]
+        twice = [made for added in once for made in (op.Add(added, more), op.Add(more, added))]
+        masked = pattern.OrValue([*twice, *once], tag_var="masks", tag_values=["two"] * 4 + ["one"] * 2)
         return op.Reshape(masked, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
 
-    def check(self, context: MatchContext, scores, mask, apart, y, form, bias=None):
+    def check(self, context: MatchContext, scores, mask, apart, y, form, masks, bias=None, more=None):
         result = MatchResult()
-        if not is_constant(mask) or (form == "bias" and not is_constant(bias)):
+        added = [mask, *([more] if masks == "two" else []), *([bias] if form == "bias" else [])]
+        if not all(map(is_constant, added)):
             return result.fail("the mask, or the bias, is no constant")
         if any(v.shape is None for v in (scores, apart, y)) or len(scores.shape) != 4 or len(apart.shape) != 5:
             return result.fail("the scores are not known to have four dims, and five in between")
         dims, five, of_mask = dims_of(scores), dims_of(apart), mask.const_value.shape.numpy()
         if len(y.shape) != 4 or not all(same(a, b) for a, b in zip(dims, dims_of(y), strict=True)):
             return result.fail("the result has another shape than the scores")
+        if masks == "two" and more.const_value.shape.numpy() != of_mask:
+            return result.fail("the two masks differ in shape")
         if len(of_mask) != 5 or of_mask[0] != 1 or not all(isinstance(d, int) for d in five[1:]):
             return result.fail("the mask does not repeat along the batch, or dims of a window are symbolic")
         windows = simplest(parsed(five[0]) * five[1]) == simplest(parsed(dims[0]))
@@ -64,10 +70,10 @@ class WindowMask(RewriteRuleClassBase):
             return result.fail("the masks of all windows would be too large")
         return result
 
-    def rewrite(self, op, scores, mask, apart, y, form, bias=None):
+    def rewrite(self, op, scores, mask, apart, y, form, masks, bias=None, more=None):
         images = dims_of(apart)[0]
         five = [d for d in dims_of(apart)[1:] if isinstance(d, int)]  # all of them are
-        whole = array_of(mask)[0]
+        whole = array_of(mask)[0] + (array_of(more)[0] if masks == "two" else 0.0)
         if form == "bias":
             whole = whole + array_of(bias)
         whole = np.broadcast_to(whole, (five[0], *whole.shape[1:-2], *five[2:]))

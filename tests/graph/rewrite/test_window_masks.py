@@ -36,6 +36,7 @@ BODY = """
     y = Reshape (at, flat)
 """
 BIASED = "b = Add (s, bias) apart = Reshape (b, to_five) five = Add (apart, mask)"
+TWICE = BIASED.replace("five = Add (apart, mask)", "once = Add (apart, mask) five = Add (other, once)")
 PLAIN = "apart = Reshape (s, to_five) five = Add (mask, apart)"
 
 
@@ -47,6 +48,8 @@ def model(scores: str, images: str, windows: int = WINDOWS) -> ir.Model:
         "scale": np.array([0.5]),
         "bias": rng.standard_normal((1, HEADS, TOKENS, TOKENS)),
         "mask": np.where(rng.random((1, windows, 1, TOKENS, TOKENS)) < 0.4, -100.0, 0.0),
+        "other": rng.standard_normal((1, windows, 1, TOKENS, TOKENS)),
+        "row": rng.standard_normal((1, 1, 1, 1, TOKENS)),
     }
     held = [f"float16[{','.join(map(str, a.shape))}] {name}" for name, a in arrays.items()]
     source = graph(
@@ -65,7 +68,7 @@ def model(scores: str, images: str, windows: int = WINDOWS) -> ir.Model:
 
 
 @pytest.mark.parametrize("images", ["4", "images"])
-@pytest.mark.parametrize("scores", [BIASED, PLAIN], ids=["bias and mask", "mask"])
+@pytest.mark.parametrize("scores", [BIASED, TWICE, PLAIN], ids=["bias and mask", "two masks", "mask"])
 def test_windows_become_one_attention(scores: str, images: str, tmp_path: Path) -> None:
     source = model(scores, images)
     found = source.clone()
@@ -87,9 +90,10 @@ def test_windows_become_one_attention(scores: str, images: str, tmp_path: Path) 
     [
         (BIASED, "images", 2 * WINDOWS, "the fifth dim does not number the windows of an image"),
         (BIASED.replace("(apart, mask)", "(apart, apart)"), "images", WINDOWS, "the mask, or the bias, is no constant"),
+        (TWICE.replace("other", "row"), "images", WINDOWS, "the two masks differ in shape"),
         (PLAIN, "?", WINDOWS, "the number of images is no dim of an input"),
     ],
-    ids=["masks of two images", "no mask", "images without a name"],
+    ids=["masks of two images", "no mask", "masks of two shapes", "images without a name"],
 )  # fmt: skip
 def test_what_is_refused(scores: str, images: str, windows: int, why: str, tmp_path: Path) -> None:
     source = model(scores, images, windows)

@@ -210,6 +210,32 @@ def test_numbers_of_keys_to_expect(most: int, usual: dict[str, int], ours: bool)
     assert stays != ours
 
 
+@pytest.mark.parametrize("width", [40, 64, 80, 96, 256])
+@pytest.mark.parametrize("form", ["causal", "padding", "plain"])
+def test_an_unknown_number_of_keys(form: str, width: int) -> None:
+    """Decoders, and masks of padding, have no limit of keys; other attention only where Hopper has a kernel for it."""
+    causal = ", unidirectional = 1" if form == "causal" else ""
+    repeated = """
+        tokens = Shape <start = 1, end = 2> (q)
+        sizes = Concat <axis = 0> (ones, tokens, one)
+        repeated = Expand (mask, sizes)
+    """
+    model = graph(
+        f"float16[B, S, {6 * width}] x, float16[B, 1, 1, S] mask",
+        f"float16[B, S, {2 * width}] y",
+        f"""
+        q, k, v = Split <axis = -1, num_outputs = 3> (x)
+        {repeated if form == "padding" else ""}
+        y = com.microsoft.MultiHeadAttention <num_heads = 2{causal}>
+            (q, k, v{', "", "", repeated' if form == "padding" else ""})
+        """,
+        constants="int64[2] ones = {1, 1}, int64[1] one = {1}",
+        contrib=True,
+    )
+    found = [region for region in fuse(model).regions if region.kind is FLASH_ATTENTION]
+    assert len(found) == (form != "plain" or width == 64)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
