@@ -21,6 +21,7 @@ from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
 from onnxopt.graph.passes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
+from onnxopt.graph.passes.unequal_splits import UnequalSplitsPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import (
@@ -41,6 +42,7 @@ from onnxopt.graph.rewrite import (
     query_scale,
     rotary,
     scattered_order,
+    sequence_first,
     shared_operand,
     to_contrib,
     to_standard,
@@ -92,6 +94,7 @@ def rewrite(
         interface = Interface(model)
         if rewriting.apply(scattered_order.RULES):
             _clean_up(model)
+        _write_products(rewriting)
         _read_known_positions(rewriting)
         if families & {"attention", "heads"} and near_misses.softmaxes(model):
             refusals = _recognise(rewriting)
@@ -108,6 +111,7 @@ def rewrite(
             _cancel(model)
         if any(rewriting.applied.values()):
             _clean_up(model)
+        _slice_unequal_parts(model)
         if "channels_last" in families:
             rewriting.applied["channels_last"] = _channels_last(model)
         if GATED_WEIGHTS in families:
@@ -174,6 +178,15 @@ class _Rewriting:
         return _infer(self.model)
 
 
+def _write_products(rewriting: _Rewriting) -> None:
+    """Einsum becomes MatMul: before attention is recognised, which multiplies so."""
+    model = rewriting.model
+    if any(node.op_type == "Einsum" for node in model.graph.all_nodes()):
+        _infer(model)
+        if rewriting.apply(FAMILIES["einsums"].rules):
+            _clean_up(model)
+
+
 def _read_known_positions(rewriting: _Rewriting) -> None:
     """Gathers by known positions become views and slices, and constant rows in front of others go into a constant.
 
@@ -192,6 +205,9 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
     """Attention becomes Sdpa, an operator of the internal domain. Returns what stays, and why."""
     model = rewriting.model
     known = _infer(model)
+    if rewriting.apply(sequence_first.RULES):
+        _clean_up(model)  # products of three parts are built three times
+        known = _infer(model)
     if read_from_inputs(model, known):
         common.RemoveUnusedNodesPass()(model)
         known = _infer(model)
@@ -238,6 +254,14 @@ def _convolutions(rewriting: _Rewriting) -> None:
         _infer(rewriting.model)
     if rewriting.applied != before:
         _cancel(rewriting.model)
+
+
+def _slice_unequal_parts(model: ir.Model) -> None:
+    """Splits of unequal parts become Slices: once attention reads what it can where it lies."""
+    if any(node.op_type == "Split" for node in model.graph):
+        _infer(model)
+        if UnequalSplitsPass()(model).modified:
+            UniqueNamesPass()(model)
 
 
 def _channels_last(model: ir.Model) -> int:
