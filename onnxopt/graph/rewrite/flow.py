@@ -47,6 +47,7 @@ from onnxopt.graph.rewrite import (
     to_contrib,
     to_standard,
     window_masks,
+    window_views,
 )
 from onnxopt.graph.rewrite.dims_of_inputs import read_from_inputs
 from onnxopt.graph.rewrite.families import FAMILIES, FAMILY_OF, GATED_WEIGHTS
@@ -210,6 +211,8 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
         known = _infer(model)
     if read_from_inputs(model, known):
         common.RemoveUnusedNodesPass()(model)
+        known = _infer(model)
+    if rewriting.apply(window_views.RULES):
         known = _infer(model)
     prepared = rewriting.apply((*layout.BEFORE_RECOGNITION, *joined_heads.RULES, *window_masks.RULES))
     if query_scale.copy_shared_factors(model) or prepared:

@@ -11,7 +11,10 @@ import pytest
 
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
+from onnxopt.graph.rewrite.sequence_first import SwappedHeads, SwappedTokens
+from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support.graphs import graph, hold, run
+from tests.support.refused import reason
 
 WIDTH, HEADS = 32, 4
 SIZE = WIDTH // HEADS
@@ -120,3 +123,24 @@ def test_a_projection_that_others_read_is_computed_once(tmp_path: Path) -> None:
     assert attentions == 1
     assert operators["MatMul"] == 2
     _check(model, found)
+
+
+@pytest.mark.parametrize(
+    ("body", "rule", "why"),
+    [
+        ("r = Reshape(x, heads) y = Transpose<perm = [0, 2, 1]>(r)", SwappedHeads,
+         "Transpose does not bring batch and heads to the front"),
+        ("r = Reshape(x, rows) y = Transpose<perm = [1, 0]>(r)", SwappedHeads,
+         "Transpose does not bring batch and heads to the front"),
+        ("r = Reshape(x, three) s = Reshape(r, odd) y = Transpose<perm = [1, 0, 2]>(s)", SwappedHeads,
+         "Reshape does not make three dims of three"),
+        ("r = Reshape(x, odd) y = Transpose<perm = [1, 0, 2]>(r)", SwappedHeads,
+         "Reshape does not take the heads of each token apart"),
+        ("r = Mul(x, scale) y = Transpose<perm = [1, 0, 2]>(r)", SwappedTokens,
+         "`r` is not known to come from tokens in the other order"),
+    ],
+)  # fmt: skip
+def test_what_stays(body: str, rule: type, why: str) -> None:
+    model = graph("float[5, B, 96] x", "float[] y", body, constants=f"{DIMS}, int64[3] odd = {{-1, 5, 48}}")
+    InferShapesPass()(model)
+    assert why in reason(model, "y", rule.rule())
