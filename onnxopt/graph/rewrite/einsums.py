@@ -20,6 +20,7 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
+from onnxopt.graph.rewrite.weights import is_constant
 from onnxopt.graph.shapes.value_dims import dims_of, same
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
@@ -178,7 +179,11 @@ class _MatMul:
         turned = _transposed(op, value, labels, "".join(groups))
         if all(len(group) == 1 for group in groups):
             return turned
-        return op.Reshape(turned, _ints(op, self._sizes_of(groups, joins=True)))
+        sizes = self._sizes_of(groups, joins=True)
+        if turned is value and is_constant(value) and value.const_value is not None:
+            weight = ir.Tensor(value.const_value.numpy().reshape(sizes), dtype=value.dtype)
+            return op.initializer(weight, name=f"{value.name}/{len(sizes)}d")
+        return op.Reshape(turned, _ints(op, sizes))
 
     def _sizes_of(self, groups: list[str], joins: bool) -> list[int]:
         target = _target(groups, self.equation.sizes, joins)

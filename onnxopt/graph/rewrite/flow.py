@@ -206,6 +206,7 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
     """Attention becomes Sdpa, an operator of the internal domain. Returns what stays, and why."""
     model = rewriting.model
     known = _infer(model)
+    layout.count_axes_from_the_end(model)
     if rewriting.apply(sequence_first.RULES):
         _clean_up(model)  # products of three parts are built three times
         known = _infer(model)
@@ -215,7 +216,7 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
     if rewriting.apply(window_views.RULES):
         known = _infer(model)
     prepared = rewriting.apply((*layout.BEFORE_RECOGNITION, *joined_heads.RULES, *window_masks.RULES))
-    if query_scale.copy_shared_factors(model) or prepared:
+    if query_scale.multiply_biases(model) | query_scale.copy_shared_factors(model) or prepared:
         known = _infer(model)
     index_values = IndexValues(model.graph, known)
     rewriting.apply(attention.RULES, index_values)
