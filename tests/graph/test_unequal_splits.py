@@ -66,7 +66,9 @@ def test_splits_that_stay(inputs: str, body: str) -> None:
 
 def _biased(split: str) -> ir.Model:
     body = f"{split} c = Add(x, a) d = Mul(c, b) y = Sub(d, a)"
-    model = graph("float[S, 3] x, float[S, 6] v, float[6] w", "float[] y", body, constants=f"{SIZES}, int64[2] more = {{4, 4}}")
+    model = graph(
+        "float[S, 3] x, float[S, 6] v, float[6] w", "float[] y", body, constants=f"{SIZES}, int64[2] more = {{4, 4}}"
+    )
     hold(model, {"w": np.arange(6)}, np.float32)
     return model
 

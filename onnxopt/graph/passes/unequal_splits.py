@@ -2,9 +2,9 @@
 
     a, b = Split(x, [1, n - 1]) -> a = Slice(x, 0, 1), b = Slice(x, 1, n)
 
-One kernel writes outputs of one size. So it would have to contain all readers of such parts, and each reader's kernel takes
-in a Slice of its own. A part that a product or another operator of ONNX Runtime reads would be copied, which Split does
-for all parts at once: then it stays.
+A kernel writes outputs of one size, so it would have to contain all readers of such parts; of a Slice, each reader's
+kernel takes in its own. A part that a product or another operator of ONNX Runtime reads would be copied, which Split
+does for all parts at once: then it stays.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     Einsum<"i,d->id">(a, b)         -> Mul(Unsqueeze(a), b)
     Einsum<"ijb->bij">(a)           -> Transpose(a)
 
-As products they are part of attention and of kernels with epilogues. Reshape joins the labels that are summed to one dim,
-those of b alone, and those of a alone unless b is one matrix.
+As products they are part of attention and of kernels with epilogues. Reshape joins the labels that are summed to one
+dim, those of b alone, and those of a alone unless b is one matrix.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ class _MatMul:
 def _target(groups: Sequence[str], sizes: dict[str, _Size], joins: bool) -> list[int] | None:
     """The shape that a Reshape is given to join the labels of each group, or to take them apart; None for none.
 
-    A symbolic dim in front of all groups of several labels, or of none, keeps its place and is 0. Of others there may be
-    one, which is -1.
+    A symbolic dim in front of all groups of several labels, or of none, keeps its place and is 0. There may be one
+    other, which is -1.
     """
     target: list[int] = []
     moved = False

@@ -89,9 +89,9 @@ def count_axes_from_the_end(model: ir.Model) -> None:
     """Let each Softmax along the last of its operand's axes say -1."""
     for node in model.graph.all_nodes():
         operand = node.inputs[0] if node.op_type == "Softmax" and node.domain == "" else None
-        if operand is not None and operand.shape is not None:
-            if node.attributes.get_int("axis", -1) == len(operand.shape) - 1:
-                node.attributes["axis"] = ir.AttrInt64("axis", -1)
+        rank = None if operand is None or operand.shape is None else len(operand.shape)
+        if rank is not None and node.attributes.get_int("axis", -1) == rank - 1:
+            node.attributes["axis"] = ir.AttrInt64("axis", -1)
 
 
 BEFORE_RECOGNITION = (RuleSet(lambda _: [Rooted("Reshape", TransposeInThreeDims.rule())]),)

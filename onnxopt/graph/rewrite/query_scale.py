@@ -73,9 +73,10 @@ def copy_shared_factors(model: ir.Model) -> bool:
 
 
 def multiply_biases(model: ir.Model) -> bool:
-    """(scores + bias) c -> scores c + bias c for 0 < c <= 1, and scores - bias -> scores + -bias. Whether there was any.
+    """(scores + bias) c -> scores c + bias c for 0 < c <= 1, and scores - bias -> scores + -bias.
 
-    What computes the bias takes the factor in. A larger factor might make an infinity of a mask's least number.
+    Returns whether there was any. What computes the bias takes the factor in. A larger factor might make an infinity of
+    a mask's least number.
     """
     changed = False
     for softmax, _ in near_misses.softmaxes(model):
@@ -118,9 +119,7 @@ def _shrinks(node: ir.Node, value: ir.Value) -> bool:
     return number >= 1 if node.op_type == "Div" else 0 < number <= 1
 
 
-def _new(
-    place: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], like: ir.Value | None
-) -> ir.Value:
+def _new(place: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], like: ir.Value | None) -> ir.Value:
     """The result of a new node in front of `place`, which has the dtype and shape of `like`."""
     node = ir.Node("", op_type, inputs)
     if like is not None:

@@ -118,7 +118,10 @@ def _of_product(node: ir.Node, depth: int) -> _Build | None:
 
 
 def _is_read_swapped(value: ir.Value, depth: int = 0) -> bool:
-    """Whether all readers of a product, through views and a bias, swap its first two dims: else it is computed twice."""
+    """Whether all readers of a product, through views and a bias, swap its first two dims.
+
+    Else it would be computed twice.
+    """
     if value.is_graph_output() or depth > _DEEPEST:
         return False
     for reader in value.consumers():

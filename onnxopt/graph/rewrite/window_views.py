@@ -1,6 +1,7 @@
 """Views around attention of images' windows, in which batch and heads, or rows and columns of tokens, are joined.
 
-    part of Reshape(p [3, B, N, S, H], [3, B N, S, H])  -> Reshape(part of p, [B N, S, H])     also in front of a Transpose
+    part of Reshape(p [3, B, N, S, H], [3, B N, S, H])
+        -> Reshape(part of p, [B N, S, H])                  where p is a Transpose: Transpose(part of its operand)
     Reshape(Transpose(Reshape(y [B, N, S, H], [B, N, R, C, H]), [0, 2, 3, 1, 4]), [B, R, C, N H])
         -> Reshape(Transpose(y, [0, 2, 1, 3]), [B, R, C, N H])                  y may have three dims, [B N, S, H]
     Reshape(x [M, S, T], [M, R, C, K, L]) + u + v, reshaped to [M, S, T]

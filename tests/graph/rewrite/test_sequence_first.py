@@ -33,7 +33,9 @@ def _parts(source: str, dims: str, names: str) -> str:
     """The parts of each token of `source`, as torch's _in_projection_packed takes them."""
     text = f"a{source} = Reshape({source}, {dims}) u{source} = Unsqueeze(a{source}, first) "
     text += f"v{source} = Transpose<perm = [3, 1, 2, 0, 4]>(u{source}) s{source} = Squeeze(v{source}, inner) "
-    return text + " ".join(f"{n} = Gather(s{source}, {at})" for n, at in zip(names, ("zero", "one", "two"), strict=False))
+    return text + " ".join(
+        f"{n} = Gather(s{source}, {at})" for n, at in zip(names, ("zero", "one", "two"), strict=False)
+    )
 
 
 def _in_heads(name: str, count: str, four: bool) -> str:
