@@ -1,4 +1,4 @@
-"""Splits into parts of different sizes become Slices where kernels read the parts, and those of constants are folded."""
+"""Splits into parts of different sizes become Slices where kernels read the parts; those of constants are folded."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def test_they_are_one_kernel(tmp_path: Path) -> None:
     ("inputs", "body"),
     [
         ("float[S, 6, 8] x", ROTATED.replace("sizes", "equal")),
-        ("float[S, 6, 8] x, float[8, 8] w", "a, b = Split<axis = 1>(x, sizes) c = MatMul(b, w) y = Concat<axis = 1>(a, c)"),
+        ("float[S, 6, 8] x, float[8, 8] w",
+         "a, b = Split<axis = 1>(x, sizes) c = MatMul(b, w) y = Concat<axis = 1>(a, c)"),
         ("int64[S, 6, 8] x", ROTATED),
         ("float[S, 6, 8] x", "a, y = Split<axis = 1>(x, sizes) b = Neg(a)"),
         ("float[S, N, 8] x, int64[2] own", ROTATED.replace("sizes", "own")),

@@ -77,9 +77,11 @@ def test_it_is_attention(form: str, parts: str, batch: str, tmp_path: Path) -> N
          "Reshape does not join two of five dims behind the first one"),
         (f"{HEADS} p1 = Slice(joined, first, one, one) y = Squeeze(p1, one)", "sliced",
          "the part is not taken of a Reshape's result"),
-        ("x4 = Reshape(x, heads) o5 = Reshape(x4, apart) ot = Transpose<perm = [0, 2, 3, 1, 4]>(o5) y = Reshape(ot, out)",
+        ("x4 = Reshape(x, heads) o5 = Reshape(x4, apart) ot = Transpose<perm = [0, 2, 3, 1, 4]>(o5) "
+         "y = Reshape(ot, out)",
          "tokens", "Reshape does more than to take tokens apart"),
-        ("s = Reshape(x, scores3) s5 = Reshape(s, apart) s6 = Add(s5, scale) s7 = Add(s6, scale) y = Reshape(s7, scores3)",
+        ("s = Reshape(x, scores3) s5 = Reshape(s, apart) s6 = Add(s5, scale) s7 = Add(s6, scale) "
+         "y = Reshape(s7, scores3)",
          "bias", "a bias is not known to have five dims"),
         ("s = Reshape(x, scores3) s5 = Reshape(s, apart) r = Unsqueeze(of_rows, first) u = Unsqueeze(r, end) "
          "s6 = Add(s5, u) s7 = Add(s6, u) y = Reshape(s7, scores3)",
