@@ -21,8 +21,8 @@ SIZE = WIDTH // HEADS
 SIZES = {"B": 2, "T": 5, "K": 7}
 DIMS = (
     "int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64[1] first = {0}, int64[1] inner = {-2}, "
-    "int64[2] rows = {-1, 32}, int64[3] heads = {0, -1, 8}, int64[4] three = {0, 0, 3, 32}, int64[4] both = {0, 0, 2, 32}, "
-    "int64[1] n = {4}, int64[1] h = {8}, int64[1] w = {32}, float scale = {0.35355339}"
+    "int64[2] rows = {-1, 32}, int64[3] heads = {0, -1, 8}, int64[4] three = {0, 0, 3, 32}, "
+    "int64[4] both = {0, 0, 2, 32}, int64[1] n = {4}, int64[1] h = {8}, int64[1] w = {32}, float scale = {0.35355339}"
 )
 COUNTS = "b = Shape<start = 0, end = 1>(x) t = Shape<start = 1, end = 2>(x) c = Shape<start = 1, end = 2>(z) "
 WEIGHTS = {"w3": (WIDTH, 3 * WIDTH), "b3": (3 * WIDTH,), "wq": (WIDTH, WIDTH), "bq": (WIDTH,), "wk": (WIDTH, 2 * WIDTH)}
