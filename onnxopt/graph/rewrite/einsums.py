@@ -43,9 +43,8 @@ class EinsumProduct(RewriteRuleClassBase):
         return op.Einsum(a, b, _allow_other_attributes=True, _outputs=["y"])
 
     def check(self, context: MatchContext, a: ir.Value, b: ir.Value, y: ir.Value) -> MatchResult:
-        found = _equation(y, (a, b))
-        if not isinstance(found, str):
-            found = _product(found)
+        equation = _equation(y, (a, b))
+        found = equation if isinstance(equation, str) else _product(equation)
         return MatchResult().fail(found) if isinstance(found, str) else MatchResult()
 
     def rewrite(self, op, a: ir.Value, b: ir.Value, y: ir.Value):

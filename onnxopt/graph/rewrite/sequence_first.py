@@ -54,9 +54,10 @@ class SwappedHeads(RewriteRuleClassBase):
 
     def rewrite(self, op, x: ir.Value, apart: ir.Value, y: ir.Value):
         width, size = dims_of(x)[2], dims_of(apart)[2]
+        assert isinstance(width, int) and isinstance(size, int)  # as check found
         build = _swapped(x, 0)
         tokens = build(op) if build is not None else op.Transpose(x, perm=_SWAP)
-        heads = op.Reshape(tokens, _ints(op, [0, 0, width // size, size]))  # type: ignore[operator]
+        heads = op.Reshape(tokens, _ints(op, [0, 0, width // size, size]))
         by_token = _perm(y.producer()) == _SWAP
         heads = op.Transpose(heads, perm=[0, 2, 1, 3] if by_token else [0, 2, 3, 1])
         length = dims_of(x)[0]

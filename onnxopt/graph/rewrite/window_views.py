@@ -108,8 +108,8 @@ class TokensApart(RewriteRuleClassBase):
     def rewrite(self, op, x, apart, y):
         heads = x
         if len(dims_of(x)) == 3:
-            batch, count = dims_of(apart)[:2]
-            heads = op.Reshape(x, _ints(op, [batch if isinstance(batch, int) else -1, count, *dims_of(x)[1:]]))
+            four = (*dims_of(apart)[:2], *dims_of(x)[1:])
+            heads = op.Reshape(x, _ints(op, [d if isinstance(d, int) else -1 for d in four]))
         tokens = op.Transpose(heads, perm=[0, 2, 1, 3])
         return op.Reshape(tokens, _ints(op, [d if isinstance(d, int) else -1 for d in dims_of(y)]))
 
