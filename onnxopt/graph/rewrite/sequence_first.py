@@ -2,6 +2,7 @@
 
     Transpose(Reshape(L, [T, B N, H]), [1, 0, 2]) -> Reshape(Transpose(Reshape(L', [B, T, N, H]), [0, 2, 1, 3]))
     Transpose(L, [1, 0, 2])                       -> L'
+    Reshape(Transpose(y [B N, T, H], [1, 0, 2]))  -> Reshape(Transpose(Reshape(y, [B, N, T, H]), [2, 0, 1, 3]))
 
 L' is L with its first two dims swapped, which is computed in that order from the start:
 
@@ -84,6 +85,32 @@ class SwappedTokens(RewriteRuleClassBase):
         build = _swapped(x, 0)
         assert build is not None  # as check found
         return build(op)
+
+
+class JoinedHeads(RewriteRuleClassBase):
+    """Heads [B N, T, H] that are joined in [T, B, C], and stay in this order."""
+
+    def pattern(self, op, x, shape):
+        turned = op.Transpose(x, perm=list(_SWAP))
+        return op.Reshape(turned, shape, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, shape: ir.Value, y: ir.Value) -> MatchResult:
+        result = MatchResult()
+        product = x.producer()
+        if product is None or product.op_type != "MatMul" or x.shape is None or len(x.shape) != 3:
+            return result.fail("the heads are no product in three dims")
+        size, width = dims_of(x)[2], None if y.shape is None else y.shape[-1]
+        if not isinstance(size, int) or not isinstance(width, int) or width % size or width == size:
+            return result.fail("Reshape does not join the heads of each token")
+        if shape.const_value is not None and 0 in shape.const_value.numpy():
+            return result.fail("Reshape copies a dim")
+        return result
+
+    def rewrite(self, op, x: ir.Value, shape: ir.Value, y: ir.Value):
+        size, width = dims_of(x)[2], dims_of(y)[-1]
+        assert isinstance(size, int) and isinstance(width, int)  # as check found
+        heads = _taken_apart(x, width // size, size)(op)
+        return op.Reshape(op.Transpose(heads, perm=[2, 0, 1, 3]), shape)
 
 
 def _swapped(value: ir.Value, depth: int) -> _Build | None:
@@ -275,4 +302,5 @@ def _ints(op, values: Sequence[int]):
 RULES = (
     RuleSet(lambda _: [Rooted("Transpose", SwappedHeads.rule())]),
     RuleSet(lambda _: [Rooted("Transpose", SwappedTokens.rule())]),
+    RuleSet(lambda _: [Rooted("Reshape", JoinedHeads.rule())]),
 )

@@ -11,7 +11,7 @@ import pytest
 
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.graph.rewrite.sequence_first import SwappedHeads, SwappedTokens
+from onnxopt.graph.rewrite.sequence_first import JoinedHeads, SwappedHeads, SwappedTokens
 from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support.graphs import graph, hold, run
 from tests.support.refused import reason
@@ -106,10 +106,11 @@ def test_heads_are_read_where_they_lie(source: str, dims: int, static: bool, tmp
     _check(model, found)
 
 
-def test_a_sequence_that_stays_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dims", [3, 4])
+def test_a_sequence_that_stays_first(dims: int, tmp_path: Path) -> None:
     """Without a Transpose behind it, the result is turned once, and nothing is computed twice."""
     out = OUT.replace("gy = Reshape", "y = Reshape").replace("y = Transpose<perm = [1, 0, 2]>(gy)", "")
-    model = _model(SELF, 4, static=False, out=out)
+    model = _model(SELF, dims, static=False, out=out)
     found, operators, attentions = _rewritten(model, tmp_path)
     assert attentions == 1
     assert operators["MatMul"] == 1
@@ -138,11 +139,15 @@ def test_a_projection_that_others_read_is_computed_once(tmp_path: Path) -> None:
          "Reshape does not make three dims of three"),
         ("r = Reshape(x, odd) y = Transpose<perm = [1, 0, 2]>(r)", SwappedHeads,
          "Reshape does not take the heads of each token apart"),
+        ("m = MatMul(own, x) t = Transpose<perm = [1, 0, 2]>(m) y = Reshape(t, rows)", JoinedHeads,
+         "Reshape does not join the heads of each token"),
+        ("m = Mul(x, scale) t = Transpose<perm = [1, 0, 2]>(m) y = Reshape(t, rows)", JoinedHeads,
+         "the heads are no product in three dims"),
         ("r = Mul(x, scale) y = Transpose<perm = [1, 0, 2]>(r)", SwappedTokens,
          "`r` is not known to come from tokens in the other order"),
     ],
 )  # fmt: skip
 def test_what_stays(body: str, rule: type, why: str) -> None:
-    model = graph("float[5, B, 96] x", "float[] y", body, constants=f"{DIMS}, int64[3] odd = {{-1, 5, 48}}")
+    model = graph("float[5, B, 96] x, float[5, B, B] own", "float[] y", body, constants=f"{DIMS}, int64[3] odd = {{-1, 5, 48}}")
     InferShapesPass()(model)
     assert why in reason(model, "y", rule.rule())
