@@ -91,3 +91,9 @@ def test_a_constant_that_others_read_is_not_stored_twice() -> None:
 
 def test_sizes_that_do_not_fit_stay_as_they_are() -> None:
     assert _ops(normalize(_biased("a, b = Split(w, more)")).model)["Split"] == 1
+
+
+def test_weights_of_single_experts_stay_in_one_tensor() -> None:
+    """A kernel reads them there."""
+    model = _biased("a, a2, b, b2, c2, d2 = Split<axis = 0, num_outputs = 6>(w)")
+    assert _ops(normalize(model).model)["Split"] == 1

@@ -133,8 +133,8 @@ def _parts(node: ir.Node) -> list[ir.Tensor] | None:
         if sizes.const_value is None or sizes.is_graph_input():
             return None
         lengths = sizes.const_value.numpy().tolist()
-    if len(lengths) != len(node.outputs) or sum(lengths) != dims[axis] or min(lengths) < 0:
-        return None
+    if len(lengths) != len(node.outputs) or sum(lengths) != dims[axis] or min(lengths) < 2:
+        return None  # parts of one are the weights of single experts, which a kernel reads where they lie
     ends = np.cumsum(lengths)[:-1]
     return [ir.Tensor(part, dtype=tensor.dtype) for part in np.split(tensor.numpy(), ends, axis=axis)]
 
