@@ -48,6 +48,7 @@ from onnxopt.graph.rewrite import (
     to_standard,
     window_masks,
     window_views,
+    windows_apart,
 )
 from onnxopt.graph.rewrite.dims_of_inputs import read_from_inputs
 from onnxopt.graph.rewrite.families import FAMILIES, FAMILY_OF, GATED_WEIGHTS
@@ -213,7 +214,7 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
     if read_from_inputs(model, known):
         common.RemoveUnusedNodesPass()(model)
         known = _infer(model)
-    if rewriting.apply(window_views.RULES):
+    if rewriting.apply(window_views.RULES) + windows_apart.join_windows(model):
         known = _infer(model)
     prepared = rewriting.apply((*layout.BEFORE_RECOGNITION, *joined_heads.RULES, *window_masks.RULES))
     if query_scale.multiply_biases(model) | query_scale.copy_shared_factors(model) or prepared:

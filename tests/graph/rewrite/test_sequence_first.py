@@ -148,6 +148,8 @@ def test_a_projection_that_others_read_is_computed_once(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_stays(body: str, rule: type, why: str) -> None:
-    model = graph("float[5, B, 96] x, float[5, B, B] own", "float[] y", body, constants=f"{DIMS}, int64[3] odd = {{-1, 5, 48}}")
+    model = graph(
+        "float[5, B, 96] x, float[5, B, B] own", "float[] y", body, constants=f"{DIMS}, int64[3] odd = {{-1, 5, 48}}"
+    )
     InferShapesPass()(model)
     assert why in reason(model, "y", rule.rule())
