@@ -41,6 +41,7 @@ class Fold:
     def __call__(self, model: ir.Model) -> bool:
         """Fold in place; whether anything changed. Growth and bytes read add up over all calls."""
         with np.errstate(all="ignore"), _hidden(model):  # dividing constants by 0 is the model's business
+            split = self._split(model)
             wide = WideConstants(functools.partial(self._should_fold, wide=True))(model)
             result = fold_constants_ir(
                 model,
@@ -49,7 +50,30 @@ class Fold:
                 output_size_limit=1 << 62,
                 should_fold=self._should_fold,
             )
-        return wide or result.modified
+        return split or wide or result.modified
+
+    def _split(self, model: ir.Model) -> bool:
+        """Replace a Split of a constant by its parts, which onnxscript leaves as it has several outputs."""
+        changed = False
+        for graph in list(model.graphs()):
+            for node in [n for n in graph if n.op_type == "Split" and n.domain == ""]:
+                parts = _parts(node)
+                data = node.inputs[0]
+                if parts is None or data is None:
+                    continue
+                growth = 0 if _only_read_by(data, node) else data.const_value.nbytes  # type: ignore[union-attr]
+                if growth > self._allowance:
+                    continue
+                self._allowance -= growth
+                for output, tensor in zip(node.outputs, parts, strict=True):
+                    shape, kind = ir.Shape(tensor.shape.numpy()), ir.TensorType(tensor.dtype)
+                    value = ir.Value(name=output.name, shape=shape, type=kind, const_value=tensor)
+                    output.name = None
+                    graph.register_initializer(value)
+                    output.replace_all_uses_with(value)
+                graph.remove(node, safe=True)
+                changed = True
+        return changed
 
     def _should_fold(self, node: ir.Node, wide: bool = False) -> bool:
         """Whether to evaluate `node`, all of whose inputs are constants. wide: in float32, whatever their dtype."""
@@ -94,6 +118,28 @@ def _hidden(model: ir.Model) -> Iterator[None]:
 
 def _is_computed(values: Sequence[ir.Value | None]) -> bool:
     return any(value is not None and value.const_value is None for value in values)
+
+
+def _parts(node: ir.Node) -> list[ir.Tensor] | None:
+    """The parts of a Split of a constant; None where it is none, or is left to runtimes."""
+    data, sizes = (*node.inputs, None)[:2]
+    tensor = None if data is None or data.is_graph_input() else data.const_value
+    if tensor is None or tensor.dtype == ir.DataType.STRING or any(v.is_graph_output() for v in node.outputs):
+        return None
+    axis, dims = node.attributes.get_int("axis", 0) or 0, tensor.shape.numpy()
+    if "split" in node.attributes or not -len(dims) <= axis < len(dims):
+        return None  # an old opset, or an axis that is none
+    longest = -(-dims[axis] // len(node.outputs))
+    lengths = [longest] * (len(node.outputs) - 1)
+    lengths.append(dims[axis] - sum(lengths))
+    if sizes is not None:
+        if sizes.const_value is None or sizes.is_graph_input():
+            return None
+        lengths = sizes.const_value.numpy().tolist()
+    if len(lengths) != len(node.outputs) or sum(lengths) != dims[axis] or min(lengths) < 2:
+        return None  # parts of one are the weights of single experts, which a kernel reads where they lie
+    ends = np.cumsum(lengths)[:-1]
+    return [ir.Tensor(part, dtype=tensor.dtype) for part in np.split(tensor.numpy(), ends, axis=axis)]
 
 
 def _only_read_by(value: ir.Value, node: ir.Node) -> bool:

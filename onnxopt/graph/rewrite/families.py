@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from onnxopt.graph.rewrite import (
     attention,
     convolutions,
+    einsums,
     folded,
     merging,
     normalized_products,
@@ -34,6 +35,7 @@ class Family:
 
 GATED_WEIGHTS = "gated_weights"
 _ROWS = (
+    Family("einsums", "{} x Einsum into a product", einsums.RULES),
     Family("attention", "{} x attention into one operator", attention.RULES),
     Family("heads", "{} x attention with zeros that fill its heads up", attention.PADDED),
     Family("rotary", "{} x rotary embedding into one operator", (*rotary.RULES, *rotary_pairs.RULES)),

@@ -21,6 +21,7 @@ from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
 from onnxopt.graph.passes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
+from onnxopt.graph.passes.unequal_splits import UnequalSplitsPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import (
@@ -44,10 +45,13 @@ from onnxopt.graph.rewrite import (
     rotary,
     rotary_pairs,
     scattered_order,
+    sequence_first,
     shared_operand,
     to_contrib,
     to_standard,
     window_masks,
+    window_views,
+    windows_apart,
 )
 from onnxopt.graph.rewrite.dims_of_inputs import read_from_inputs
 from onnxopt.graph.rewrite.families import FAMILIES, FAMILY_OF, GATED_WEIGHTS
@@ -95,6 +99,7 @@ def rewrite(
         interface = Interface(model)
         if rewriting.apply(scattered_order.RULES):
             _clean_up(model)
+        _write_products(rewriting)
         if rotary_pairs.may_apply(model.graph):
             _infer(model)
             rewriting.apply(rotary_pairs.RULES)  # before positions are read: nothing repeats the tables any more
@@ -114,6 +119,7 @@ def rewrite(
             _cancel(model)
         if any(rewriting.applied.values()):
             _clean_up(model)
+        _slice_unequal_parts(model)
         if "channels_last" in families:
             rewriting.applied["channels_last"] = _channels_last(model)
         if GATED_WEIGHTS in families:
@@ -184,6 +190,15 @@ class _Rewriting:
         return _infer(self.model)
 
 
+def _write_products(rewriting: _Rewriting) -> None:
+    """Einsum becomes MatMul: before attention is recognised, which multiplies so."""
+    model = rewriting.model
+    if any(node.op_type == "Einsum" for node in model.graph.all_nodes()):
+        _infer(model)
+        if rewriting.apply(FAMILIES["einsums"].rules):
+            _clean_up(model)
+
+
 def _read_known_positions(rewriting: _Rewriting) -> None:
     """Gathers by known positions become views and slices, and constant rows in front of others go into a constant.
 
@@ -202,12 +217,19 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
     """Attention becomes Sdpa, an operator of the internal domain. Returns what stays, and why."""
     model = rewriting.model
     known = _infer(model)
+    layout.count_axes_from_the_end(model)
+    if rewriting.apply(sequence_first.RULES):
+        _clean_up(model)  # products of three parts are built three times
+        known = _infer(model)
     if read_from_inputs(model, known):
         common.RemoveUnusedNodesPass()(model)
         known = _infer(model)
+    if rewriting.apply(window_views.RULES) + windows_apart.join_windows(model):
+        known = _infer(model)
     rules = (*layout.BEFORE_RECOGNITION, *joined_heads.RULES, *window_masks.RULES, *reordered_columns.RULES)
     prepared = rewriting.apply(rules)
-    if any([query_scale.copy_shared_factors(model), head_norms.bring_to_products(model), prepared]):
+    factors = query_scale.multiply_biases(model) | query_scale.copy_shared_factors(model)
+    if head_norms.bring_to_products(model) | factors or prepared:
         known = _infer(model)
     index_values = IndexValues(model.graph, known)
     rewriting.apply(attention.RULES, index_values)
@@ -249,6 +271,14 @@ def _convolutions(rewriting: _Rewriting) -> None:
         _infer(rewriting.model)
     if rewriting.applied != before:
         _cancel(rewriting.model)
+
+
+def _slice_unequal_parts(model: ir.Model) -> None:
+    """Splits of unequal parts become Slices: once attention reads what it can where it lies."""
+    if any(node.op_type == "Split" for node in model.graph):
+        _infer(model)
+        if UnequalSplitsPass()(model).modified:
+            UniqueNamesPass()(model)
 
 
 def _channels_last(model: ir.Model) -> int:

@@ -118,19 +118,26 @@ class _Apart:
             broadcast = node.op_type != "MatMul" and _has_no_joined_dim(operand)
             costly = self.costly
             found = _as_it_is(operand) if broadcast else self.of(operand, depth + 1)
-            if isinstance(found, str) and node.op_type in _ELEMENTWISE and self._is_whole(operand):
-                found, self.costly = self._reshaped(operand), costly
+            if isinstance(found, str) and node.op_type in _ELEMENTWISE:
+                reshaped = self._reshaped(operand)
+                found, self.costly = (found, self.costly) if reshaped is None else (reshaped, costly)
             if isinstance(found, str):
                 return found
             operands.append(found)
         return lambda op: getattr(op, node.op_type)(*(build(op) for build in operands), **attributes)
 
-    def _is_whole(self, value: ir.Value) -> bool:
-        return value.shape is not None and len(value.shape) == 3 and all(map(same, value.shape, self._whole))
-
-    def _reshaped(self, value: ir.Value) -> _Build:
-        """A value with the dims of the Reshape's operand, such as a bias that was gathered, is reshaped like that."""
-        return lambda op: op.Reshape(value, self._target)
+    def _reshaped(self, value: ir.Value) -> _Build | None:
+        """A bias that was gathered, or made in more dims, is reshaped: where it has the dims of the Reshape's operand
+        like that, else where the number of heads and its own last dims are numbers."""
+        if value.shape is None or len(value.shape) != 3 or not same(value.shape[0], self._joined):
+            return None
+        if all(map(same, value.shape, self._whole)):
+            return lambda op: op.Reshape(value, self._target)
+        dims = [self._heads, *dims_of(value)[1:]]
+        known = [dim for dim in dims if isinstance(dim, int)]
+        if len(known) != len(dims):
+            return None
+        return lambda op: op.Reshape(value, op.Constant(value=ir.tensor([-1, *known], dtype=ir.DataType.INT64)))
 
 
 def _input(value: ir.Value, position: int) -> ir.Value:

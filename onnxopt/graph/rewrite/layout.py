@@ -85,6 +85,15 @@ class TransposedGuard(RewriteRuleClassBase):
         return op.Where(op.Transpose(hidden, perm=[0, 2, 1, 3]), zero, x)
 
 
+def count_axes_from_the_end(model: ir.Model) -> None:
+    """Let each Softmax along the last of its operand's axes say -1."""
+    for node in model.graph.all_nodes():
+        operand = node.inputs[0] if node.op_type == "Softmax" and node.domain == "" else None
+        rank = None if operand is None or operand.shape is None else len(operand.shape)
+        if rank is not None and node.attributes.get_int("axis", -1) == rank - 1:
+            node.attributes["axis"] = ir.AttrInt64("axis", -1)
+
+
 BEFORE_RECOGNITION = (RuleSet(lambda _: [Rooted("Reshape", TransposeInThreeDims.rule())]),)
 CANCELLING = (  # in one pass, since each rule may leave what another one removes
     RuleSet(

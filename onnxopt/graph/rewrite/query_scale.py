@@ -2,13 +2,15 @@
 
 MultiHeadAttention(q * c, k, v; scale) -> MultiHeadAttention(q, k, v; scale * c)
 
-Attention is recognised with a factor that nothing else reads. `copy_shared_factors` sees to that first: queries with a
-factor may also be multiplied by embeddings of positions.
+Attention is recognised with a factor that nothing else reads, and a bias that is added behind it. Two functions see to
+that first: queries with a factor may also be multiplied by embeddings of positions (`copy_shared_factors`), and scores
+may get a bias before their factor (`multiply_biases`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
@@ -68,6 +70,67 @@ def copy_shared_factors(model: ir.Model) -> bool:
             product.replace_input_with(position, result)
             changed = True
     return changed
+
+
+def multiply_biases(model: ir.Model) -> bool:
+    """(scores + bias) c -> scores c + bias c for 0 < c <= 1, and scores - bias -> scores + -bias.
+
+    Returns whether there was any. What computes the bias takes the factor in. A larger factor might make an infinity of
+    a mask's least number.
+    """
+    changed = False
+    for softmax, _ in near_misses.softmaxes(model):
+        scores = near_misses.product_before(softmax).outputs[0]
+        value = scores
+        while (node := _only_reader(value)) is not None:
+            result = node.outputs[0]
+            if node.op_type == "Sub" and node.inputs[0] is value:
+                bias = _new(node, "Neg", [node.inputs[1]], node.inputs[1])
+                _replace(node, _new(node, "Add", [value, bias], result))
+                changed = True
+            elif node.op_type == "Add" and (factor := _only_reader(result)) is not None and _shrinks(factor, result):
+                terms = [
+                    _new(factor, factor.op_type, [term if v is result else v for v in factor.inputs], term)
+                    for term in node.inputs
+                ]
+                _replace(factor, _new(factor, "Add", terms, factor.outputs[0]))
+                node.graph.remove(node, safe=True)  # type: ignore[union-attr]
+                changed = True
+            else:
+                value = result
+                continue
+            value = scores  # the factor may stand behind another sum now
+    return changed
+
+
+def _only_reader(value: ir.Value) -> ir.Node | None:
+    """The one node that reads a value, where it is arithmetic."""
+    if len(value.uses()) != 1 or value.is_graph_output():
+        return None
+    (node,) = value.consumers()
+    return node if node.domain == "" and node.op_type in ("Add", "Sub", "Mul", "Div") else None
+
+
+def _shrinks(node: ir.Node, value: ir.Value) -> bool:
+    """Whether a node multiplies a value by a constant above 0 and up to 1."""
+    if node.op_type not in ("Mul", "Div") or (node.op_type == "Div" and node.inputs[0] is not value):
+        return False
+    number = next((n for v in node.inputs if v is not value and (n := scalar(v)) is not None), 0.0)
+    return number >= 1 if node.op_type == "Div" else 0 < number <= 1
+
+
+def _new(place: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], like: ir.Value | None) -> ir.Value:
+    """The result of a new node in front of `place`, which has the dtype and shape of `like`."""
+    node = ir.Node("", op_type, inputs)
+    if like is not None:
+        node.outputs[0].type, node.outputs[0].shape = like.type, like.shape
+    place.graph.insert_before(place, node)  # type: ignore[union-attr]
+    return node.outputs[0]
+
+
+def _replace(node: ir.Node, value: ir.Value) -> None:
+    node.outputs[0].replace_all_uses_with(value)
+    node.graph.remove(node, safe=True)  # type: ignore[union-attr]
 
 
 def _is_factor(node: ir.Node) -> bool:

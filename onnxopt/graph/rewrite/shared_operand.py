@@ -6,14 +6,14 @@
         -> the same with Slices of t [W1 W2]
     Reshape(x Wq), Reshape(x Wk), Concat(cache, Transpose(Reshape(x Wv)))
         -> the same with Slices of x [Wq Wk Wv]
-    MultiHeadAttention(f(Reshape(x Wq)), g(Reshape(x Wk)), x Wv)
+    MultiHeadAttention(f(x Wq), g(x Wk), x Wv)
         -> the same with Slices of x [Wq Wk Wv]
 
 Every layer of a decoder, and of a diffusion network, attends to the same few tokens, and every block of the latter adds
 a product of the same embedding to its map. Each of these products is smaller than a GPU. Our kernels read the Slices
 where they lie. ONNX Runtime copies them, so that only those are merged that such a kernel reads. Behind a cache, a step
-of a decoder has few tokens: kernels of ours rotate queries and keys, and copy the new values to the cache anyway. Norms
-and rotary embedding of queries and keys, f and g, are kernels of ours too, and attention reads values where they lie.
+of a decoder has few tokens: kernels of ours rotate queries and keys, and copy the new values to the cache anyway. f and
+g are what such kernels compute: norms, and rotary embedding of a part of each head or of some tokens.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ from onnxopt.graph.rewrite.weights import Joiner, is_constant
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.program import flash_attention
+from onnxopt.program.operators import OPERATORS
+from onnxopt.program.row_operators import ROW_OPERATORS
 
 _KEYS, _VALUES = 1, 2  # positions among the inputs of MultiHeadAttention
 _STORED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _VIEWS = frozenset({"Unsqueeze", "Reshape"})
+_MOVING = _VIEWS | {"Concat", "Expand", "Slice", "Split", "Squeeze", "Transpose"}
+_MOST_PREPARING = 64  # values between a product and an attention
 _BROADCASTING = frozenset({"Add", "Mul"})
-_RANK_OF_TOKENS, _RANKS = 3, (3, 4, 5)  # of a product, and of heads
-_MOST_OF_HEADS = 48  # nodes that prepare them
 _MULTIPLE = 8  # of the columns of a product of an embedding: parts of a row stay aligned
 _MOST_BYTES = 64 << 20  # of the joined weights: larger products fill a GPU
 
@@ -76,8 +78,8 @@ def merge(model: ir.Model, joiner: Joiner, expected: ExpectedSizes) -> int:
     """
     graph = model.graph
     groups: dict[tuple[object, ...], dict[ir.Value, _Product]] = collections.defaultdict(dict)
-    found = (_of_keys_and_values(graph, expected), _of_heads(graph, expected), _of_embeddings(graph), _of_caches(graph))
-    for product in itertools.chain.from_iterable(found):
+    found = (*_of_keys_and_values(graph, expected), *_of_embeddings(graph), *_of_caches(graph))
+    for product in (*found, *_of_prepared_heads(graph, expected)):
         groups[product.group][product.result] = product
     merged = [list(group.values()) for group in groups.values() if len(group) > 1]
     merged = [products for products in merged if sum(p.tensor.nbytes for p in products) <= _MOST_BYTES]
@@ -95,44 +97,6 @@ def _of_keys_and_values(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_P
             product = None if value is None else _matrix_product(value, node)
             if product is not None and product.x.shape is not None and len(product.x.shape) == 3:
                 yield product
-
-
-def _of_heads(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
-    """Queries, keys and values of an attention that our kernel runs, where nodes prepare the first two."""
-    for node in graph:
-        if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node, expected):
-            continue
-        q, k, v = node.inputs[: _VALUES + 1] if len(node.inputs) > _VALUES else (None, None, None)
-        if q is None or k is None or v is None:
-            continue
-        products = [_prepared(q), _prepared(k), _of_values(v, node)]
-        found = [p for p in products if p is not None and p.x.shape is not None and len(p.x.shape) == _RANK_OF_TOKENS]
-        if len(found) == len("qkv") and len({p.group for p in found}) == 1:
-            yield from found
-
-
-def _of_values(v: ir.Value, attention: ir.Node) -> _Product | None:
-    """The product that is the values, or whose heads are repeated for groups."""
-    product = _matrix_product(v, attention)
-    return _prepared(v) if product is None else product
-
-
-def _prepared(value: ir.Value) -> _Product | None:
-    """The one product whose heads a value is computed of."""
-    products: dict[ir.Node, _Product] = {}
-    waiting, seen = [value], set[ir.Node]()
-    while waiting:
-        node = waiting.pop().producer()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        source = node.inputs[0] if node.op_type == "Reshape" and node.domain == "" else None
-        product = None if source is None else _matrix_product(source, node)
-        if product is not None:
-            products[product.node] = product
-        elif len(seen) < _MOST_OF_HEADS:
-            waiting += [v for v in node.inputs if v is not None and v.shape is not None and len(v.shape) in _RANKS]
-    return next(iter(products.values())) if len(products) == 1 else None
 
 
 def _is_ours(node: ir.Node, expected: ExpectedSizes) -> bool:
@@ -184,6 +148,38 @@ def _of_caches(graph: ir.Graph) -> Iterator[_Product]:
     for found in heads.values():
         if len(found) == len("qkv") and any(_goes_to_a_cache(view) for _, view in found):
             yield from (product for product, _ in found)
+
+
+def _of_prepared_heads(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
+    """Queries, keys and values of one tensor, the former prepared by kernels of ours for an attention of ours."""
+    for node in graph:
+        if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node, expected):
+            continue
+        found = [_product_behind(value, node) for value in node.inputs[: _VALUES + 1]]
+        products = {product.node: product for product in found if product is not None}
+        if len(products) == len("qkv") and len({product.group for product in products.values()}) == 1:
+            yield from products.values()
+
+
+def _product_behind(value: ir.Value | None, reader: ir.Node) -> _Product | None:
+    """The one product that a value is prepared from by operators that kernels of ours take in, besides other values."""
+    seen, ring, found = {value}, [(value, reader)], dict[ir.Value, _Product]()
+    while ring and len(seen) <= _MOST_PREPARING:
+        operand, reader = ring.pop()
+        node = None if operand is None else operand.producer()
+        if operand is None or node is None:
+            continue
+        product = _matrix_product(operand, reader)
+        if product is not None and product.x.shape is not None and len(product.x.shape) == 3:
+            found[product.result] = product
+            continue
+        key = (node.domain, node.op_type)
+        if key not in OPERATORS and key not in ROW_OPERATORS and (node.domain or node.op_type not in _MOVING):
+            continue
+        new = [v for v in node.inputs if v not in seen]
+        seen.update(new)
+        ring += [(v, node) for v in new]
+    return next(iter(found.values())) if len(found) == 1 and not ring else None
 
 
 def _goes_to_a_cache(view: ir.Value) -> bool:

@@ -226,7 +226,7 @@ def test_queries_behind_a_cache_keep_their_mask(tmp_path: Path) -> None:
         ),
         ({"weights": "p0 = Softmax<axis = -1>(masked) bad = IsNaN(p0) p = Where(bad, half, p0)"}, "other than 0"),
         ({"weights": "p0 = Softmax<axis = -1>(masked) p = Mul(p0, half)"}, "Mul `p` stands between Softmax and"),
-        ({"scores": "s = MatMul(q, kt) s1 = Mul(s, half) masked = Sub(s1, half)"}, "Sub `masked` stands between"),
+        ({"scores": "s = MatMul(q, kt) s1 = Mul(s, half) masked = Sub(half, s1)"}, "Sub `masked` stands between"),
         (
             {"inputs": ", float[batch, other, 16] memory", "keys_from": "memory", "scores": "s = MatMul(q, kt) "
              "s2 = Mul(s, half) masked = Add(s2, zero) "},

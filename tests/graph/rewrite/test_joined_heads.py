@@ -118,10 +118,15 @@ def test_scores_that_are_raised_otherwise(floor: str, tmp_path: Path) -> None:
     assert ["Max raises scores to" in refusal.reason for refusal in done.refusals] == [True]
 
 
-def test_a_bias_that_was_never_in_four_dims(tmp_path: Path) -> None:
-    inputs = "float[2, 2, 6, 8] q, float[2, 2, 6, 8] k, float[2, 2, 6, 8] v, float[4, 1, 6] a"
+@pytest.mark.parametrize(("joined", "applied"), [("4", 1), ("joined", 0)])
+def test_a_bias_that_was_never_in_four_dims(joined: str, applied: int, tmp_path: Path) -> None:
+    """It is reshaped, where it is known to have batch and heads in one dim."""
+    inputs = f"float[2, 2, 6, 8] q, float[2, 2, 6, 8] k, float[2, 2, 6, 8] v, float[{joined}, 1, 6] a"
     model = graph(inputs, "float[] y", f"{SIZES} {FORMS['a bias of keys'].removeprefix(BIAS).replace('a3', 'a')}",
                   constants=CONSTANTS)  # fmt: skip
-    _, done = rewritten(model, tmp_path)
-    assert done.applied["attention"] == 0
-    assert ["Reshape `s4` stands between" in refusal.reason for refusal in done.refusals] == [True]
+    found, done = rewritten(model, tmp_path)
+    assert done.applied["attention"] == applied
+    assert ["Reshape `s4` stands between" in refusal.reason for refusal in done.refusals] == [True] * (1 - applied)
+    arrays = feeds(2, 6) | {"a": np.random.default_rng(1).standard_normal((4, 1, 6)).astype(np.float32)}
+    arrays = {name: arrays[name] for name in "qkva"}
+    np.testing.assert_allclose(run(found, arrays)[0], run(model, arrays)[0], rtol=1e-4, atol=1e-5)

@@ -140,6 +140,7 @@ def test_projections_of_a_weight_that_is_read_elsewhere_stay(tmp_path: Path) -> 
     assert done.applied == {
         "attention": 1,
         "heads": 0,
+        "einsums": 0,
         "rotary": 0,
         "outer_products": 0,
         "merge": 0,

@@ -170,6 +170,49 @@ def test_without_a_cache_or_with_other_heads_they_stay_apart(tmp_path: Path) -> 
     assert _merge(model, tmp_path) == 0
 
 
+def _prepared(keys: int = 77, other: str = "x") -> ir.Model:
+    """q and k whose halves are swapped and normalized on their way to an attention. other: what v is projected of."""
+    rng = np.random.default_rng(0)
+    arrays: dict[str, np.ndarray] = {f"w{n}": rng.standard_normal((24, 32)).astype(np.float16) for n in "qkv"}
+    arrays |= {f"b{n}": rng.standard_normal(32).astype(np.float16) for n in "qv"}
+    arrays |= {"heads": np.array([0, 0, 2, 16]), "flat": np.array([0, 0, 32]), "two": np.array(2.0, np.float16)}
+    nodes = [helper.make_node("MatMul", [other if n == "v" else "x", f"w{n}"], [f"m{n}"]) for n in "qkv"]
+    nodes += [helper.make_node("Add", [f"m{n}", f"b{n}"], [f"p{n}"]) for n in "qv"]
+    for n, value in (("q", "pq"), ("k", "mk")):
+        nodes += [
+            helper.make_node("Reshape", [value, "heads"], [f"h{n}"]),
+            helper.make_node("Split", [f"h{n}"], [f"a{n}", f"c{n}"], axis=3, num_outputs=2),
+            helper.make_node("Concat", [f"c{n}", f"a{n}"], [f"s{n}"], axis=3),
+            helper.make_node("Mul", [f"s{n}", "two"], [f"t{n}"]),
+            helper.make_node("Reshape", [f"t{n}", "flat"], [n]),
+        ]
+    nodes.append(
+        helper.make_node("MultiHeadAttention", ["q", "k", "pv"], ["y"], domain="com.microsoft", num_heads=2, name="mha")
+    )
+    inputs: dict[str, list[object]] = {"x": ["B", keys, 24]} | ({other: ["B", keys, 24]} if other != "x" else {})
+    return _model(nodes, inputs, arrays)
+
+
+def test_heads_that_are_prepared(tmp_path: Path) -> None:
+    model = _prepared()
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 77, 24)).astype(np.float16)}
+    expected = [_read(model, name, feeds) for name in ("q", "k", "pv")]
+    assert _merge(model, tmp_path) == 1
+    ir.passes.common.RemoveUnusedNodesPass()(model)
+    UniqueNamesPass()(model)
+    assert [n.op_type for n in model.graph if n.op_type in ("MatMul", "Slice")] == ["MatMul", *["Slice"] * 3]
+    (attention,) = (n for n in model.graph if n.op_type == "MultiHeadAttention")
+    for value, y in zip(attention.inputs, expected, strict=True):
+        assert value is not None
+        found = _read(model, str(value.name), feeds)
+        np.testing.assert_allclose(found.astype(np.float32), y.astype(np.float32), rtol=4e-3, atol=4e-2)
+
+
+@pytest.mark.parametrize("model", [_prepared(other="z"), _prepared(keys=1025)], ids=["of two tensors", "many keys"])
+def test_heads_that_are_prepared_otherwise_stay_apart(model: ir.Model, tmp_path: Path) -> None:
+    assert _merge(model, tmp_path) == 0
+
+
 def test_more_keys_than_our_kernel_takes_stay_apart(tmp_path: Path) -> None:
     assert _merge(_attentions(1025), tmp_path) == 0
 

@@ -1,0 +1,87 @@
+"""Splits into parts of different sizes become Slices, where kernels of ours read all parts.
+
+    a, b = Split(x, [1, n - 1]) -> a = Slice(x, 0, 1), b = Slice(x, 1, n)
+
+A kernel writes outputs of one size, so it would have to contain all readers of such parts; of a Slice, each reader's
+kernel takes in its own. A part that a product or another operator of ONNX Runtime reads would be copied, which Split
+does for all parts at once: then it stays.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.graph.passes.new_nodes import NewNodes
+from onnxopt.program.operators import OPERATORS
+from onnxopt.program.row_operators import ROW_OPERATORS
+
+_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
+_MOVING = frozenset({"Concat", "Expand", "Pad", "Slice", "Transpose"})
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+class UnequalSplitsPass(ir.passes.InPlacePass):
+    """The pass, over the main graph. Shapes must have been inferred, and new nodes need names."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        changed = False
+        for node in [n for n in model.graph if n.op_type == "Split" and n.domain == ""]:
+            sizes = _sizes(node)
+            if _is_constant(node) or sizes is None:
+                continue  # runtimes fold a constant's parts
+            if len(set(sizes)) > 1 and all(map(_is_read_by_kernels, node.outputs)):
+                _slice(model.graph, node, sizes)
+                changed = True
+        return ir.passes.PassResult(model, changed)
+
+
+def _is_constant(node: ir.Node) -> bool:
+    return node.inputs[0] is None or node.inputs[0].const_value is not None
+
+
+def _axis(node: ir.Node) -> int:
+    return node.attributes.get_int("axis", 0) or 0
+
+
+def _sizes(node: ir.Node) -> list[int] | None:
+    """The sizes of a Split's parts, where they are numbers."""
+    sizes = []
+    for part in node.outputs:
+        size = part.shape[_axis(node)] if part.shape is not None and len(part.shape) else None
+        if not isinstance(size, int):
+            return None
+        sizes.append(size)
+    return sizes
+
+
+def _is_read_by_kernels(part: ir.Value) -> bool:
+    """Whether kernels of ours may take in all readers of a part, of views of it too. Unread parts are no obstacle."""
+    if part.is_graph_output() or part.dtype not in _FLOATS:
+        return False
+    for reader in part.consumers():
+        key = (reader.domain, reader.op_type)
+        if reader.op_type in _VIEWS and reader.domain == "":
+            if not _is_read_by_kernels(reader.outputs[0]):
+                return False
+        elif key not in OPERATORS and key not in ROW_OPERATORS and key not in {("", name) for name in _MOVING}:
+            return False
+    return True
+
+
+def _slice(graph: ir.Graph, node: ir.Node, sizes: list[int]) -> None:
+    source = node.inputs[0]
+    assert source is not None
+    new = NewNodes(graph, node)
+    axis = new.constant(np.array([_axis(node)], np.int64))
+    for part, end in zip(node.outputs, itertools.accumulate(sizes), strict=True):
+        if not part.uses():
+            continue
+        begin = end - sizes[part.index() or 0]
+        bounds = [new.constant(np.array([n], np.int64)) for n in (begin, end)]
+        sliced = new.add("Slice", [source, *bounds, axis], part.dtype)
+        sliced.shape = part.shape
+        part.replace_all_uses_with(sliced)
+    graph.remove(node, safe=True)
