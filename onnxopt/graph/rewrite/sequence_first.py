@@ -27,7 +27,8 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.shapes.value_dims import dims_of, same
+from onnxopt.graph.shapes.dims import simplest
+from onnxopt.graph.shapes.value_dims import dims_of, parsed, same
 
 _Build = Callable[[Any], ir.Value]  # makes a value with its first two dims swapped, of onnxscript's builder
 _SWAP = (1, 0, 2)
@@ -87,7 +88,7 @@ class SwappedTokens(RewriteRuleClassBase):
         return build(op)
 
 
-class JoinedHeads(RewriteRuleClassBase):
+class HeadsJoinedByToken(RewriteRuleClassBase):
     """Heads [B N, T, H] that are joined in [T, B, C], and stay in this order."""
 
     def pattern(self, op, x, shape):
@@ -102,6 +103,8 @@ class JoinedHeads(RewriteRuleClassBase):
         size, width = dims_of(x)[2], None if y.shape is None else y.shape[-1]
         if not isinstance(size, int) or not isinstance(width, int) or width % size or width == size:
             return result.fail("Reshape does not join the heads of each token")
+        if not _divides(width // size, dims_of(x)[0]):
+            return result.fail("the heads are not known to be a multiple of those that Reshape joins")
         if shape.const_value is not None and 0 in shape.const_value.numpy():
             return result.fail("Reshape copies a dim")
         return result
@@ -111,6 +114,13 @@ class JoinedHeads(RewriteRuleClassBase):
         assert isinstance(size, int) and isinstance(width, int)  # as check found
         heads = _taken_apart(x, width // size, size)(op)
         return op.Reshape(op.Transpose(heads, perm=[2, 0, 1, 3]), shape)
+
+
+def _divides(count: int, dim: int | ir.SymbolicDim) -> bool:
+    """Whether a dim is known to be a multiple of a number."""
+    whole = simplest(parsed(dim))
+    terms = [whole] if isinstance(whole, int) else whole.as_coefficients_dict().values()
+    return all(term % count == 0 for term in terms)
 
 
 def _swapped(value: ir.Value, depth: int) -> _Build | None:
@@ -302,5 +312,5 @@ def _ints(op, values: Sequence[int]):
 RULES = (
     RuleSet(lambda _: [Rooted("Transpose", SwappedHeads.rule())]),
     RuleSet(lambda _: [Rooted("Transpose", SwappedTokens.rule())]),
-    RuleSet(lambda _: [Rooted("Reshape", JoinedHeads.rule())]),
+    RuleSet(lambda _: [Rooted("Reshape", HeadsJoinedByToken.rule())]),
 )

@@ -11,7 +11,7 @@ import pytest
 
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.graph.rewrite.sequence_first import JoinedHeads, SwappedHeads, SwappedTokens
+from onnxopt.graph.rewrite.sequence_first import HeadsJoinedByToken, SwappedHeads, SwappedTokens
 from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support.graphs import graph, hold, run
 from tests.support.refused import reason
@@ -24,6 +24,7 @@ DIMS = (
     "int64[2] rows = {-1, 32}, int64[3] heads = {0, -1, 8}, int64[4] three = {0, 0, 3, 32}, "
     "int64[4] both = {0, 0, 2, 32}, int64[1] n = {4}, int64[1] h = {8}, int64[1] w = {32}, float scale = {0.35355339}"
 )
+ODD = "int64[3] odd = {-1, 5, 48}, int64[2] flat = {-1, 16}"
 COUNTS = "b = Shape<start = 0, end = 1>(x) t = Shape<start = 1, end = 2>(x) c = Shape<start = 1, end = 2>(z) "
 WEIGHTS = {"w3": (WIDTH, 3 * WIDTH), "b3": (3 * WIDTH,), "wq": (WIDTH, WIDTH), "bq": (WIDTH,), "wk": (WIDTH, 2 * WIDTH)}
 WEIGHTS |= {"bk": (2 * WIDTH,), "wo": (WIDTH, WIDTH), "bo": (WIDTH,)}
@@ -139,17 +140,18 @@ def test_a_projection_that_others_read_is_computed_once(tmp_path: Path) -> None:
          "Reshape does not make three dims of three"),
         ("r = Reshape(x, odd) y = Transpose<perm = [1, 0, 2]>(r)", SwappedHeads,
          "Reshape does not take the heads of each token apart"),
-        ("m = MatMul(own, x) t = Transpose<perm = [1, 0, 2]>(m) y = Reshape(t, rows)", JoinedHeads,
+        ("m = MatMul(own, x) t = Transpose<perm = [1, 0, 2]>(m) y = Reshape(t, rows)", HeadsJoinedByToken,
          "Reshape does not join the heads of each token"),
-        ("m = Mul(x, scale) t = Transpose<perm = [1, 0, 2]>(m) y = Reshape(t, rows)", JoinedHeads,
+        ("m = MatMul(x, right) t = Transpose<perm = [1, 0, 2]>(m) y = Reshape(t, flat)", HeadsJoinedByToken,
+         "the heads are not known to be a multiple of those that Reshape joins"),
+        ("m = Mul(x, scale) t = Transpose<perm = [1, 0, 2]>(m) y = Reshape(t, rows)", HeadsJoinedByToken,
          "the heads are no product in three dims"),
         ("r = Mul(x, scale) y = Transpose<perm = [1, 0, 2]>(r)", SwappedTokens,
          "`r` is not known to come from tokens in the other order"),
     ],
 )  # fmt: skip
 def test_what_stays(body: str, rule: type, why: str) -> None:
-    model = graph(
-        "float[5, B, 96] x, float[5, B, B] own", "float[] y", body, constants=f"{DIMS}, int64[3] odd = {{-1, 5, 48}}"
-    )
+    inputs = "float[5, B, 96] x, float[5, B, B] own, float[96, 8] right"
+    model = graph(inputs, "float[] y", body, constants=f"{DIMS}, {ODD}")
     InferShapesPass()(model)
     assert why in reason(model, "y", rule.rule())
