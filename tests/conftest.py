@@ -59,6 +59,12 @@ def device_arch() -> str:
     return f"sm_{major.value}{minor.value}"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sanitizers", action="store_true", help="files beside the library are read by a library under sanitizers"
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_tests and (reason := why_no_gpu()):

@@ -55,13 +55,17 @@ def _headers() -> Path:
 @functools.cache
 def _archive() -> Path:
     """The library's object files, of which the linker takes those that define what is still missing."""
+    archive = Path(_folder().name) / "library.a"
+    subprocess.run(["ar", "rcsT", archive, *object_files()], check=True)
+    return archive
+
+
+def object_files() -> list[str]:
+    """Paths of the library's object files. FileNotFoundError where it was not built."""
     commands = _BUILD / "compile_commands.json"
     if not commands.is_file():
         raise FileNotFoundError(f"{commands.relative_to(ROOT)} is not there; run: make build")
-    objects = [row["output"] for row in json.loads(commands.read_text("utf-8"))]
-    archive = Path(_folder().name) / "library.a"
-    subprocess.run(["ar", "rcsT", archive, *(str(_BUILD / path) for path in objects)], check=True)
-    return archive
+    return [str(_BUILD / row["output"]) for row in json.loads(commands.read_text("utf-8"))]
 
 
 @functools.cache
