@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from onnxopt import paths
+from tests.support import emulated
 
 ROOT = Path(__file__).resolve().parents[2]
 _BUILD = ROOT / "build" / "custom_ops"
@@ -17,7 +18,9 @@ _BUILD = ROOT / "build" / "custom_ops"
 
 def compiled(main: Path, made: Path, options: Sequence[str | Path] = ()) -> Path:
     """Compile a source file into the program `made`; what it defines itself is not taken from the library."""
-    subprocess.run([*_command(), *options, "-o", made, main, _archive(), "-ldl", "-lpthread"], check=True)
+    subprocess.run(
+        [*_command(), *options, *emulated.LINKER, "-o", made, main, _archive(), "-ldl", "-lpthread"], check=True
+    )
     return made
 
 
