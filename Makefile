@@ -58,7 +58,7 @@ demo: build ## optimize, verify, explain, benchmark and run two real models
 	@$(BIN)/python examples/demo.py
 
 test: build ## run the tests
-	@$(BIN)/python -m pytest -n 2 --basetemp=build/pytest $(PYTEST)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --basetemp=build/pytest $(PYTEST)
 
 # An environment of their own: optimum-onnx pins an older transformers than models/ exports with, and nvidia-pytriton an
 # older numpy, of which its server needs nothing.
@@ -117,11 +117,13 @@ bench: build ## run the benchmarks of the CPU, or the one that BENCH names
 gpu-tests: build ## write build/gpu-tests: what the tests marked gpu need on a machine with a GPU
 	@$(BIN)/python -m tests.support.gpu_bundle build/gpu-tests $(if $(GPU_PYTHON),--python $(GPU_PYTHON))
 
-fuzz: build ## random graphs, damaged models, damaged files beside the library, FUZZ_SECONDS each; ONNX's backend suite
+fuzz: build ## random graphs, damaged models, damaged files beside the library, FUZZ_SECONDS each; tests that are exhaustive
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 	@$(BIN)/python -m tests.fuzz.mutations --seconds $(FUZZ_SECONDS)
 	@$(BIN)/python -m tests.fuzz.library --count 1000000 --seconds $(FUZZ_SECONDS) --libfuzzer
+	@$(BIN)/python -m pytest -q --sanitizers --basetemp=build/pytest tests/fuzz/test_library_files.py tests/library/test_faults.py
 	@$(BIN)/python -m tests.fuzz.backend
+	@$(BIN)/python -m pytest -q -n 2 --basetemp=build/pytest -m exhaustive
 
 clean: ## remove what was built; .venv and downloaded models stay
 	rm -rf build dist onnxopt/lib *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -121,18 +121,19 @@ def export_note(entry: Exported, cache: pathlib.Path = CACHE) -> dict[str, objec
 def export(name: str, cache: pathlib.Path = CACHE, *, alone: bool = False) -> pathlib.Path:
     """Path of the exported model, exported in another process unless the cache holds it.
 
-    That process takes longer to start than to export a tiny model. So it exports all tiny variants of the architecture
-    that the cache lacks, unless `alone`. Raises ModelUnavailable where torch or transformers is missing or the export
+    That process takes longer to start than to export a tiny model. So it exports all tiny models of the family that the
+    cache lacks, unless `alone`. Raises ModelUnavailable where torch or transformers is missing or the export
     fails.
     """
     rows = exports()
     if name not in rows:
         raise ModelUnavailable(f"no exported model {name!r}: `python -m models list` shows the names")
     entry = rows[name]
-    variants = [v for v in rows.values() if (v.architecture, v.size) == (entry.architecture, "tiny")]
-    with _one_at_a_time(cache, f"{entry.architecture}_{entry.size}"):
+    family = FAMILIES[entry.architecture]
+    together = [v for v in rows.values() if (FAMILIES[v.architecture], v.size) == (family, "tiny")]
+    with _one_at_a_time(cache, f"{family}_{entry.size}"):
         if not is_cached(entry, cache):
-            others = [] if alone or entry not in variants else variants
+            others = [] if alone or entry not in together else together
             _export([entry, *(v for v in others if v != entry and not is_cached(v, cache))], cache)
     return cache / f"{name}.onnx"
 

@@ -59,7 +59,17 @@ def device_arch() -> str:
     return f"sm_{major.value}{minor.value}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sanitizers", action="store_true", help="files beside the library are read by a library under sanitizers"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "exhaustive" not in config.option.markexpr:
+        left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_tests and (reason := why_no_gpu()):
         for item in gpu_tests:

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("library")
 
 
 @pytest.fixture(scope="module")
-def programs() -> Path:
-    return build.build()
+def programs(request: pytest.FixtureRequest) -> Path:
+    return build.build(sanitized=request.config.getoption("--sanitizers"))
 
 
 def _kind(model: str) -> str:
@@ -43,7 +43,7 @@ def test_every_failing_call_is_an_error_that_names_the_cause(
     model: str, mode: str, programs: Path, tmp_path: Path
 ) -> None:
     """Each call of the driver that loading, making and running the kernels takes fails once. So does each allocation of
-    device memory. Under sanitizers, leaks included. What nobody asked for, a measurement or the loading of a kernel,
+    device memory. Leaks end the process. What nobody asked for, a measurement or the loading of a kernel,
     may fail in silence."""
     for name, content in corpus.originals()[model].items():
         (tmp_path / name).write_bytes(content)

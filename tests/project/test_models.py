@@ -159,15 +159,14 @@ def _pretend_exports(monkeypatch: pytest.MonkeyPatch, fails: str = "") -> list[l
     return processes
 
 
-def test_one_process_exports_the_tiny_variants_of_an_architecture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_process_exports_the_tiny_models_of_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processes = _pretend_exports(monkeypatch)
     exported.export("vit_tiny_dyn", tmp_path, alone=True)
     exported.export("vit_tiny_fp16", tmp_path)
     exported.export("vit_tiny", tmp_path)
     exported.export("vit", tmp_path)
-    assert processes == [["vit_tiny_dyn"], ["vit_tiny_fp16", "vit_tiny", "vit_tiny_fp16_dyn"], ["vit"]]
+    bert = ["bert_tiny", "bert_tiny_dyn", "bert_tiny_fp16", "bert_tiny_fp16_dyn"]
+    assert processes == [["vit_tiny_dyn"], ["vit_tiny_fp16", *bert, "vit_tiny", "vit_tiny_fp16_dyn"], ["vit"]]
 
 
 def test_a_variant_that_cannot_be_exported_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

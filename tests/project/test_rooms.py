@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,11 @@ FILES = {
     ".".join(("onnxopt", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-TREES = {module: ast.parse(path.read_text("utf-8")) for module, path in FILES.items()}
+
+
+@functools.cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(FILES[module].read_text("utf-8"))
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -46,12 +51,12 @@ def rank(module: str) -> int:
 
 @pytest.mark.parametrize("module", sorted(FILES.keys() - FACE))
 def test_a_module_imports_no_room_to_its_right(module: str) -> None:
-    wrong = {name for name in imports(TREES[module]) if name in FACE or rank(name) > rank(module)}
+    wrong = {name for name in imports(tree_of(module)) if name in FACE or rank(name) > rank(module)}
     assert not wrong, f"{module} may not import {', '.join(sorted(wrong))}: the order is {' <- '.join(ROOMS)}"
 
 
 def test_no_two_modules_import_each_other_directly_or_through_others() -> None:
-    graph = {module: {name for name in imports(tree) if name != module} for module, tree in TREES.items()}
+    graph = {module: {name for name in imports(tree_of(module)) if name != module} for module in FILES}
     graph["onnxopt.kinds"] |= {m for m in FILES if m.startswith("onnxopt.kinds.") and m.endswith(".kind")}  # by name
     try:
         graphlib.TopologicalSorter(graph).prepare()
@@ -62,7 +67,7 @@ def test_no_two_modules_import_each_other_directly_or_through_others() -> None:
 @pytest.mark.parametrize("module", sorted(FILES.keys() - FACE))
 def test_modules_import_each_other_at_the_top_of_the_file_only(module: str) -> None:
     """An import inside a function, or for the type checker alone, hides what a module stands on."""
-    tree = TREES[module]
+    tree = tree_of(module)
     top = set(imports(ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])))
     hidden = set(imports(tree)) - top
     assert not hidden, f"{module} imports {', '.join(sorted(hidden))} below its top"

@@ -207,7 +207,7 @@ def random_extended(seed: int, dtype: str) -> Extended:
     def pick(*values: Any) -> Any:
         return values[int(rng.integers(len(values)))]
 
-    groups, repeats = int(rng.integers(1, 4)), int(rng.integers(1, 5))
+    groups, repeats = int(rng.integers(1, 3)), int(rng.integers(1, 4))
     tokens = int(rng.integers(16, 170))
     before, after = pick((-1, -1), (-1, 0), (int(rng.integers(0, 90)), 0), (int(rng.integers(0, 40)),) * 2)
     cap, sunk = pick((0.0, True), (2.0, False), (5.0, True)) if rng.random() < 0.7 or before < 0 else (0.0, False)

@@ -169,7 +169,7 @@ def random_case(seed: int, dtype: str) -> Case:
     queries = keys if packed else int(rng.integers(1, 150))
     causal = bool(rng.random() < 0.3) and queries <= keys
     return Case(
-        int(rng.integers(1, 5)), queries, keys, int(rng.integers(1, 5)), width, values, dtype, layout,
+        int(rng.integers(1, 3)), queries, keys, int(rng.integers(1, 3)), width, values, dtype, layout,
         None if rng.random() < 0.6 else (bool(rng.random() < 0.5), bool(rng.random() < 0.5)), causal,
         pick(0.0, 0.0, 0.3), bool(rng.random() < 0.6),
     )  # fmt: skip

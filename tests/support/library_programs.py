@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from onnxopt import paths
+from tests.support import emulated
 
 ROOT = Path(__file__).resolve().parents[2]
 _BUILD = ROOT / "build" / "custom_ops"
@@ -17,7 +18,9 @@ _BUILD = ROOT / "build" / "custom_ops"
 
 def compiled(main: Path, made: Path, options: Sequence[str | Path] = ()) -> Path:
     """Compile a source file into the program `made`; what it defines itself is not taken from the library."""
-    subprocess.run([*_command(), *options, "-o", made, main, _archive(), "-ldl", "-lpthread"], check=True)
+    subprocess.run(
+        [*_command(), *options, *emulated.LINKER, "-o", made, main, _archive(), "-ldl", "-lpthread"], check=True
+    )
     return made
 
 
@@ -55,13 +58,17 @@ def _headers() -> Path:
 @functools.cache
 def _archive() -> Path:
     """The library's object files, of which the linker takes those that define what is still missing."""
+    archive = Path(_folder().name) / "library.a"
+    subprocess.run(["ar", "rcsT", archive, *object_files()], check=True)
+    return archive
+
+
+def object_files() -> list[str]:
+    """Paths of the library's object files. FileNotFoundError where it was not built."""
     commands = _BUILD / "compile_commands.json"
     if not commands.is_file():
         raise FileNotFoundError(f"{commands.relative_to(ROOT)} is not there; run: make build")
-    objects = [row["output"] for row in json.loads(commands.read_text("utf-8"))]
-    archive = Path(_folder().name) / "library.a"
-    subprocess.run(["ar", "rcsT", archive, *(str(_BUILD / path) for path in objects)], check=True)
-    return archive
+    return [str(_BUILD / row["output"]) for row in json.loads(commands.read_text("utf-8"))]
 
 
 @functools.cache

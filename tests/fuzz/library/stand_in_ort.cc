@@ -1,5 +1,7 @@
 #include "stand_in_ort.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -196,18 +198,47 @@ OrtApi Make() {
 
 }  // namespace
 
-Memory::Memory(std::size_t bytes, std::size_t least)
-    : data_(static_cast<unsigned char*>(std::calloc(std::max(bytes, least), 1))), bytes_(bytes) {
-  if (data_ == nullptr) std::abort();
+namespace {
+
+#ifdef ONNXOPT_GUARD_PAGES
+constexpr std::size_t kPage = 4096;
+
+// Pages in front of the one that nothing may touch.
+std::size_t Pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage; }
+
+unsigned char* NewMemory(std::size_t bytes) {
+  const std::size_t usable = Pages(bytes) * kPage;
+  void* const pages = mmap(nullptr, usable + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED || mprotect(static_cast<char*>(pages) + usable, kPage, PROT_NONE) != 0) std::abort();
+  return static_cast<unsigned char*>(pages) + usable - bytes;
 }
+
+void DeleteMemory(unsigned char* data, std::size_t bytes) {
+  if (data != nullptr) munmap(data + bytes - Pages(bytes) * kPage, (Pages(bytes) + 1) * kPage);
+}
+#else
+unsigned char* NewMemory(std::size_t bytes) {
+  auto* const data = static_cast<unsigned char*>(std::calloc(bytes, 1));
+  if (data == nullptr) std::abort();
+  return data;
+}
+
+void DeleteMemory(unsigned char* data, std::size_t /*bytes*/) { std::free(data); }
+#endif
+
+}  // namespace
+
+Memory::Memory(std::size_t bytes, std::size_t least)
+    : data_(NewMemory(std::max(bytes, least))), bytes_(bytes), allocated_(std::max(bytes, least)) {}
 
 Memory& Memory::operator=(Memory&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(allocated_, other.allocated_);
   return *this;
 }
 
-Memory::~Memory() { std::free(data_); }
+Memory::~Memory() { DeleteMemory(data_, allocated_); }
 
 const OrtApi* Api() {
   static const OrtApi api = Make();

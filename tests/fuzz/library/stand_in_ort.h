@@ -1,5 +1,5 @@
 // A stand-in for ONNX Runtime: as much of its C API as custom ops call, with tensors whose memory ends where they do,
-// so that a sanitizer sees every access beyond one.
+// so that a sanitizer, or a page that nothing may touch, sees every access beyond one.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -10,13 +10,15 @@
 
 namespace onnxopt::stand_in {
 
-// Heap memory of a tensor, zeroed at first.
+// Memory of a tensor, zeroed at first.
 class Memory {
  public:
   Memory() = default;
   // least: bytes that are there in any case.
   explicit Memory(std::size_t bytes, std::size_t least = 0);
-  Memory(Memory&& other) noexcept : data_(other.data_), bytes_(other.bytes_) { other.data_ = nullptr; }
+  Memory(Memory&& other) noexcept : data_(other.data_), bytes_(other.bytes_), allocated_(other.allocated_) {
+    other.data_ = nullptr;
+  }
   Memory& operator=(Memory&& other) noexcept;
   ~Memory();
 
@@ -26,6 +28,7 @@ class Memory {
  private:
   unsigned char* data_ = nullptr;
   std::size_t bytes_ = 0;
+  std::size_t allocated_ = 0;
 };
 
 struct Tensor {
