@@ -1,11 +1,11 @@
 """Transformers that nothing was tuned for: exported, optimized and timed on the GPU machine, beside ORT and torch.
 
-    python -m benchmarks.gpu.unseen_transformers [NAME...] [--modes reduce-overhead max-autotune] [--torch NAME...]
+    python -m benchmarks.gpu.unseen_transformers NAME... [--modes reduce-overhead max-autotune] [--torch NAME...]
         [--out OUT.json]
 
-Needs torch, transformers, onnxscript and what the tests marked gpu need there (build/gpu-tests). Weights are random.
-Outputs are compared with those of ONNX Runtime's CUDA provider before anything is timed; all run in CUDA graphs. Exit
-code 1 where an output differs or onnxopt fails.
+Names: those of unseen_models.json, and of texts NAME_dynamic. Needs torch, transformers, onnxscript and what the tests
+marked gpu need there (build/gpu-tests). Weights are random. Outputs are compared with those of ONNX Runtime's CUDA
+provider before anything is timed; all run in CUDA graphs. Exit code 1 where an output differs or onnxopt fails.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
-import dataclasses
 import gc
 import json
 import multiprocessing
@@ -24,98 +23,12 @@ import tempfile
 import traceback
 from typing import Any
 
-import numpy as np
-
 from benchmarks.gpu.models import compare
+from benchmarks.gpu.unseen_models import MODELS, inputs_of, net_of
 from benchmarks.support import skeletons
 from benchmarks.support.gpu_timing import session
 
 _RUNS, _ROUNDS = 40, 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """A class of transformers, what its configuration says beside the defaults, and the input.
-
-    batch, tokens: of the input; tokens is the side of images where channels are given. padded: the input has a mask.
-    dynamic: exported with dynamic batch and tokens, and run at the same sizes.
-    """
-
-    name: str
-    configuration: dict[str, Any]
-    batch: int
-    tokens: int
-    dtype: str = "float16"
-    padded: bool = False
-    channels: int = 0
-    dynamic: bool = False
-
-
-_GROUPED = {
-    "num_hidden_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 2,
-    "intermediate_size": 2816, "vocab_size": 8000, "use_cache": False,
-}  # fmt: skip
-_LOCAL = {
-    "num_hidden_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128,
-    "intermediate_size": 2816, "vocab_size": 8000, "sliding_window": 256, "use_cache": False,
-    "layer_types": ["sliding_attention", "full_attention"] * 4,
-}  # fmt: skip
-MODELS = {
-    "gpt2": Model("GPT2Model", {"use_cache": False}, 4, 256),
-    "bert_padded": Model("BertModel", {}, 16, 128, padded=True),
-    "bert_padded_long": Model("BertModel", {}, 8, 384, padded=True),
-    "mpnet": Model("MPNetModel", {}, 16, 128, padded=True),
-    "t5": Model("T5EncoderModel", {"d_model": 768, "num_layers": 12, "num_heads": 12, "d_ff": 3072}, 8, 256),
-    "beit": Model("BeitModel", {"use_relative_position_bias": True}, 16, 224, channels=3),
-    "llama": Model("LlamaModel", _GROUPED, 1, 512),
-    "llama_padded": Model("LlamaModel", _GROUPED, 4, 512, padded=True),
-    "llama_bfloat16": Model("LlamaModel", _GROUPED, 1, 512, dtype="bfloat16"),
-    "qwen2_bfloat16": Model("Qwen2Model", _GROUPED, 4, 256, dtype="bfloat16"),
-    "modernbert": Model("ModernBertModel", {"num_hidden_layers": 12}, 4, 1024, padded=True),
-    "bert_one": Model("BertModel", {}, 1, 32),
-    "gemma3": Model("Gemma3TextModel", _LOCAL, 4, 1024),
-    "mistral": Model("MistralModel", {**_GROUPED, "sliding_window": 256}, 4, 1024),
-}
-MODELS |= {  # within 5 % of the static ones; exporters give a dim that is 1 in the example no symbol everywhere
-    f"{name}_dynamic": dataclasses.replace(MODELS[name], dynamic=True)
-    for name in ("gpt2", "bert_padded", "t5", "llama_padded", "modernbert", "gemma3", "mistral")
-}
-
-
-def net_of(model: Model) -> Any:
-    """The module, which returns its last hidden states in float32."""
-    import torch
-    import transformers
-
-    kind = getattr(transformers, model.name)
-    torch.manual_seed(0)
-
-    class Net(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            configuration = kind.config_class(**model.configuration)
-            configuration._attn_implementation = "sdpa" if kind._supports_sdpa else "eager"
-            self.net = kind(configuration)
-
-        def forward(self, x: Any, mask: Any = None) -> Any:
-            given = {"pixel_values": x} if model.channels else {"input_ids": x}
-            given |= {} if mask is None else {"attention_mask": mask}
-            return self.net(**given, return_dict=True).last_hidden_state.float()
-
-    return Net().eval().to(getattr(torch, model.dtype))
-
-
-def inputs_of(model: Model) -> dict[str, np.ndarray]:
-    """Seeded inputs by name; every second sequence of a padded one ends early."""
-    random = np.random.default_rng(1)
-    if model.channels:
-        shape = (model.batch, model.channels, model.tokens, model.tokens)
-        return {"x": random.standard_normal(shape, np.float32).astype(np.float16)}
-    given = {"x": random.integers(0, 5000, (model.batch, model.tokens))}
-    if model.padded:
-        given["mask"] = np.ones_like(given["x"])
-        given["mask"][::2, model.tokens * 3 // 4 :] = 0
-    return given
 
 
 def export(name: str, folder: pathlib.Path) -> str:
@@ -193,7 +106,7 @@ def torch_milliseconds(name: str, mode: str) -> float | str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=list(MODELS))
+    parser.add_argument("names", nargs="+", choices=list(MODELS), metavar="NAME")
     parser.add_argument("--modes", nargs="*", default=["reduce-overhead", "max-autotune"])
     parser.add_argument("--torch", nargs="*", default=[], help="the names that torch compiles too; all by default")
     parser.add_argument("--out", type=pathlib.Path)
