@@ -10,9 +10,9 @@
 // Op: as of FlashAttention. Tile: see hopper_tile.cuh.
 #pragma once
 
+#include "device/arrivals.cuh"
 #include "device/dynamic_shared.cuh"
 #include "device/early_launch.cuh"
-#include "device/arrivals.cuh"
 #include "flash_attention/flash_attention.cuh"
 #include "flash_attention/hidden_rows.cuh"
 #include "flash_attention/hopper_bias.cuh"
