@@ -119,10 +119,10 @@ struct WarpgroupProduct;
   ONNXOPT_NUMBERS_160 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define ONNXOPT_NUMBERS_224 \
   ONNXOPT_NUMBERS_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-#define ONNXOPT_NUMBERS_256                                                                          \
-  ONNXOPT_NUMBERS_224                                                                                \
-      ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
-      "%127"
+#define ONNXOPT_NUMBERS_256                                                                      \
+  ONNXOPT_NUMBERS_224                                                                            \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
+  "%127"
 #define ONNXOPT_ROWS_8 ONNXOPT_ROW(0)
 #define ONNXOPT_ROWS_16 ONNXOPT_ROWS_8, ONNXOPT_ROW(1)
 #define ONNXOPT_ROWS_24 ONNXOPT_ROWS_16, ONNXOPT_ROW(2)
