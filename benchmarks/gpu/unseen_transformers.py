@@ -3,9 +3,10 @@
     python -m benchmarks.gpu.unseen_transformers NAME... [--modes reduce-overhead max-autotune] [--torch NAME...]
         [--out OUT.json]
 
-Names: those of unseen_models.json, and of texts NAME_dynamic. Needs torch, transformers, onnxscript and what the tests
-marked gpu need there (build/gpu-tests). Weights are random. Outputs are compared with those of ONNX Runtime's CUDA
-provider before anything is timed; all run in CUDA graphs. Exit code 1 where an output differs or onnxopt fails.
+Names: those of support/unseen_models.json, and of texts NAME_dynamic. Needs torch, transformers, onnxscript and what
+the tests marked gpu need there (build/gpu-tests). Weights are random. Outputs are compared with those of ONNX
+Runtime's CUDA provider before anything is timed; all run in CUDA graphs. Exit code 1 where an output differs or onnxopt
+fails.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ import traceback
 from typing import Any
 
 from benchmarks.gpu.models import compare
-from benchmarks.gpu.unseen_models import MODELS, inputs_of, net_of
 from benchmarks.support import skeletons
 from benchmarks.support.gpu_timing import session
+from benchmarks.support.unseen_models import MODELS, inputs_of, net_of
 
 _RUNS, _ROUNDS = 40, 4
 
