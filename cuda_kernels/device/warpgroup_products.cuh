@@ -89,8 +89,8 @@ __device__ inline void take_registers() {
 }
 
 // add: y += a b, of a in registers, and b with a row in shared memory for each step of its depth. add_shared: the same
-// of both in shared memory, with a row for each column of b; or y = a b where `more` is false. add_shared_rows: so too,
-// with a row for each step of the depth of b.
+// of both in shared memory, with a row for each column of b, or, kByDepth, for each step; or y = a b where `more` is
+// false.
 template <typename T, int kColumns>
 struct WarpgroupProduct;
 
@@ -156,20 +156,14 @@ struct WarpgroupProduct;
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));                                  \
       }                                                                                                              \
     }                                                                                                                \
+    template <bool kByDepth = false>                                                                                 \
     __device__ static void add_shared(float (&y)[columns / 8][4], uint64_t a, uint64_t b, bool more) {               \
       if constexpr (kWarpgroupProducts) {                                                                            \
         asm volatile("{.reg .pred more; setp.ne.b32 more, " r2 ", 0; wgmma.mma_async.sync.aligned.m64n" #columns     \
-                     "k16.f32." name "." name " {" ONNXOPT_NUMBERS_##columns "}, " r0 ", " r1 ", more, 1, 1, 0, 0;}" \
+                     "k16.f32." name "." name " {" ONNXOPT_NUMBERS_##columns "}, " r0 ", " r1 ", more, 1, 1, 0, " r3 \
+                                                                             ";}"                                    \
                      : ONNXOPT_ROWS_##columns                                                                        \
-                     : "l"(a), "l"(b), "r"(static_cast<int>(more)));                                                 \
-      }                                                                                                              \
-    }                                                                                                                \
-    __device__ static void add_shared_rows(float (&y)[columns / 8][4], uint64_t a, uint64_t b, bool more) {          \
-      if constexpr (kWarpgroupProducts) {                                                                            \
-        asm volatile("{.reg .pred more; setp.ne.b32 more, " r2 ", 0; wgmma.mma_async.sync.aligned.m64n" #columns     \
-                     "k16.f32." name "." name " {" ONNXOPT_NUMBERS_##columns "}, " r0 ", " r1 ", more, 1, 1, 0, 1;}" \
-                     : ONNXOPT_ROWS_##columns                                                                        \
-                     : "l"(a), "l"(b), "r"(static_cast<int>(more)));                                                 \
+                     : "l"(a), "l"(b), "r"(static_cast<int>(more)), "n"(static_cast<int>(kByDepth)));                \
       }                                                                                                              \
     }                                                                                                                \
   };

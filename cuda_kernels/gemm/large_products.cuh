@@ -22,7 +22,10 @@ namespace onnxopt {
 // kColumns: of a tile of the result. kTransposed: b lies transposed.
 template <typename T, Activation kActivation, int kColumns, int kStages, bool kTransposed>
 struct LargeProduct {
-  static constexpr int kGroups = 2;            // warpgroups that multiply
+  static constexpr int kGroups = 2;  // warpgroups that multiply
+  static constexpr int kWarps = 4 * kGroups;
+  static constexpr int kOfMultiplying = 232;  // registers of a thread
+  static constexpr int kOfBringing = 40;
   static constexpr unsigned kBefore = 8;       // tiles below each other that blocks take before the next columns
   static constexpr int kRow = 2 * kTileDepth;  // bytes
   static constexpr int kBytesOfA = kTileRows * kRow;
@@ -34,7 +37,7 @@ struct LargeProduct {
   static constexpr int kWarpBytes = 16 * kPitch;
   static constexpr int kTiles = kColumns / 8;  // of registers
   static constexpr unsigned kAligned = 1024;   // of what products read
-  static constexpr int kSharedBytes = kAligned - 16 + kStages * kStageBytes + 4 * kGroups * kWarpBytes + 16 * kStages;
+  static constexpr int kSharedBytes = kAligned - 16 + kStages * kStageBytes + kWarps * kWarpBytes + 16 * kStages;
   using Sums = float (&)[kTiles][4];
 
   const LargeProductParams& p;
@@ -48,7 +51,7 @@ struct LargeProduct {
     const uint32_t memory = shared_address(dynamic_shared());
     stages = (memory + kAligned - 1) / kAligned * kAligned;
     ended = dynamic_shared() + (stages - memory) + kStages * kStageBytes + warp * kWarpBytes;
-    barriers = stages + kStages * kStageBytes + 4 * kGroups * kWarpBytes;
+    barriers = stages + kStages * kStageBytes + kWarps * kWarpBytes;
   }
 
   __device__ uint32_t arrived(int stage) const { return barriers + 8 * stage; }
@@ -71,7 +74,7 @@ struct LargeProduct {
     if (threadIdx.x == 0) {
       for (int s = 0; s < kStages; ++s) {
         make_barrier(arrived(s), 1);
-        make_barrier(free(s), 4 * kGroups);
+        make_barrier(free(s), kWarps);
       }
       show_barriers();
     }
@@ -147,7 +150,7 @@ struct LargeProduct {
         WarpgroupProduct<T, kColumns>::add_shared(sums, of_a, matrix_in_rows(b + 32 * q), more || q > 0);
       } else {
         const uint64_t of_b = matrix_in_rows(b + 16 * kRow * q, kPanel);
-        WarpgroupProduct<T, kColumns>::add_shared_rows(sums, of_a, of_b, more || q > 0);
+        WarpgroupProduct<T, kColumns>::template add_shared<true>(sums, of_a, of_b, more || q > 0);
       }
     }
     end_products();
@@ -195,15 +198,16 @@ struct LargeProduct {
 template <typename T, Activation kActivation, int kColumns, int kStages, bool kTransposed>
 __device__ inline void large_product(const LargeProductParams& params) {
   if constexpr (kWarpgroupProducts) {  // the host launches it nowhere else
-    const LargeProduct<T, kActivation, kColumns, kStages, kTransposed> product(params);
+    using Product = LargeProduct<T, kActivation, kColumns, kStages, kTransposed>;
+    const Product product(params);
     product.make_barriers();
     begin_early();
-    if (product.warp < 8) {
-      take_registers<232>();
+    if (product.warp < Product::kWarps) {
+      take_registers<Product::kOfMultiplying>();
       product.multiply();
     } else {
-      leave_registers<40>();
-      if (product.warp == 8 && product.lane == 0) product.bring();
+      leave_registers<Product::kOfBringing>();
+      if (product.warp == Product::kWarps && product.lane == 0) product.bring();
     }
   }
 }

@@ -69,6 +69,7 @@ class Gemm:
     transpose_a, transpose_b: the last two dims of the operand are swapped first.
     residual_shape: the output has the dims of the residual, of which only the last must be N. This is the case where a
     Reshape between the MatMul and the Add is part of the kernel.
+    activation: one of ACTIVATIONS. gelu is exact, and of 16-bit floats alone.
     unread: positions of inputs that the kernel does not read. Operands may be float16 where all else is float32, and
     codes of 8-bit floats, which alpha scales: then a is as it lies, and b transposed.
     packed: how b holds integers of 2, 4 or 8 bits instead of floats, a matrix [N, K] that transpose_b goes with.

@@ -1,11 +1,13 @@
 """GEMM regions: a MatMul or Gemm with the Transposes before it, and scale, bias, residual and activation behind it.
 
-    Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Reshape -> Add residual -> Relu | Gelu(tanh)
-    Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Relu | Gelu(tanh) -> Split into equal columns
+    Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Reshape -> Add residual -> Relu | Gelu
+    Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Relu | Gelu -> Split into equal columns
     Transpose -> 1x1 Conv -> Transpose -> the same nodes, with a weight for all samples or one for each
     (kinds/gemm/convolution.py)
     MatMulNBits -> the same nodes (kinds/gemm/packed.py)
     MatMulNBits -> Split -> Mul of one half behind an activation and the other (kinds/gemm/gated.py)
+
+An exact Gelu is absorbed in 16 bits in front of another product (kinds/gemm/large_products.py).
 
 A GEMM absorbs the nodes that follow it, one step at a time, while its value has one reader (kinds/gemm/steps.py). The
 library runs the result as one call of cuBLASLt. Transposed weights are read without a copy

@@ -265,13 +265,13 @@ def _take_gelu(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
     if _attribute(node, "approximate", "none") == "tanh":
         gemm.activation = "gelu_tanh"
         return None
-    if (reason := _own_kernel(gemm, node, shapes)) is not None:
+    if (reason := _why_gelu_stays(gemm, node, shapes)) is not None:
         return f"The Gelu is exact (erf), which cuBLASLt's epilogue does not have, and {reason}"
     gemm.activation = "gelu"
     return None
 
 
-def _own_kernel(gemm: GrowingGemm, gelu: ir.Node, shapes: Shapes) -> str | None:
+def _why_gelu_stays(gemm: GrowingGemm, gelu: ir.Node, shapes: Shapes) -> str | None:
     """Why an exact Gelu stays a kernel of its own, None where the GEMM computes it (kinds/gemm/large_products.py)."""
     if gemm.packed is not None or gemm.of_codes or gemm.is_convolution():
         return "products of codes and convolutions have no entry points for it"
