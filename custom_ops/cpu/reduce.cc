@@ -10,6 +10,7 @@ namespace onnxopt {
 namespace {
 
 constexpr std::size_t kPartials = 16;  // sums side by side: they vectorize, and their errors stay small
+constexpr std::size_t kMostAtOnce = 256;  // elements of a run
 
 // Integers wrap.
 template <typename T, typename F>
@@ -54,8 +55,13 @@ struct Min {
   static T Merge(T a, T b) { return a < b || a != a ? a : b; }
 };
 
+// Halves of long runs apart: the error of a sum grows with the logarithm of its length.
 template <typename F, typename T>
-void AlongRun(T* to, const T* from, std::size_t n) {
+T OfRun(const T* from, std::size_t n) {
+  if (n > kMostAtOnce) {
+    const std::size_t half = n / 2 / kPartials * kPartials;
+    return F::Merge(OfRun<F>(from, half), OfRun<F>(from + half, n - half));
+  }
   T partial[kPartials];
   std::fill_n(partial, kPartials, F::kIdentity);
   std::size_t k = 0;
@@ -66,7 +72,12 @@ void AlongRun(T* to, const T* from, std::size_t n) {
   for (std::size_t half = kPartials / 2; half > 0; half /= 2) {
     for (std::size_t p = 0; p < half; ++p) partial[p] = F::Merge(partial[p], partial[p + half]);
   }
-  *to = F::Merge(*to, partial[0]);
+  return partial[0];
+}
+
+template <typename F, typename T>
+void AlongRun(T* to, const T* from, std::size_t n) {
+  *to = F::Merge(*to, OfRun<F>(from, n));
 }
 
 template <typename F, typename T>

@@ -82,6 +82,7 @@ def test_random_compositions(drawn: tuple[str, str, int], shape: tuple[int, int,
 @example(54422)  # one of rows of equal elements
 @example(1000)
 @example(557)  # a norm of rows that are one number but for few elements
+@example(284671)  # a norm of 33,001 elements that are nearly equal
 def test_random_rowwise_graphs(seed: int) -> None:
     """Any rank and axes, masks, broadcast operands, several outputs, 16 bits, rows of 2 to 100,003, also none."""
     proto = fuzz_rows.Graph(seed).model()
