@@ -1,7 +1,7 @@
 // Attention of many queries by products of warpgroups, on Hopper.
 //
 // As flash_attention.cuh, with 64 queries a warpgroup, and products that run while the warps work on something else.
-// Operands are float16 or bfloat16, heads 64 or 128 elements wide, values as wide, rows aligned to 16 bytes.
+// Operands are float16 or bfloat16, heads a multiple of 8 elements wide, values as wide, rows aligned to 16 bytes.
 //
 // Turn i of a block needs keys i and values i - 1; the last one has values alone. They come together, and lie at places
 // i and i - 1, counted modulo the stages. Without a copier, all threads bring what the turn
@@ -101,6 +101,12 @@ struct FlashHopperAttention {
 
   __device__ static unsigned char* bias_of(const Block& b, int turn) {
     return b.bias + turn % Tile::kStages * Bias::kTileBytes;
+  }
+
+  // Results of warp 0, were its warpgroup that of this thread: warps have theirs in a row, by their number in the
+  // block.
+  __device__ static unsigned char* results(const Block& b) {
+    return b.queries + threadIdx.x / 128 * (Tile::kGroupBytes - Tile::kResultBytes);
   }
 
   // --- turns ---
@@ -209,8 +215,16 @@ struct FlashHopperAttention {
   // Of the tile of keys from `first` on.
   __device__ static void weigh_tile(const Params& p, const Place& at, unsigned first, Scores& s, Rows& rows,
                                     float (&factor)[2]) {
+    if constexpr (Op::kCapped) {
+      static_assert(!Op::kBiased, "products add scores to the bias");
+#pragma unroll
+      for (int j = 0; j < Tile::kKeyTiles; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s.at[j][e] = Softmax::scaled(p, s.at[j][e]);
+      }
+    }
     Softmax::hide(p, at, first, s);
-    weigh(p.scale, s, rows, factor);
+    weigh(Op::kCapped ? 1.0f : p.scale, s, rows, factor);
   }
 
   // --- all tiles, of which there is one at least ---
@@ -312,7 +326,7 @@ struct FlashHopperAttention {
     wait_for_groups<0>();
     wait_for_warps<128>(1 + threadIdx.x / 128);  // products read all queries of the group
     HiddenRows::complete(p, b.at, rows, b.queries);
-    FlashResult<Op, Tile>::write(p, b.at, rows, b.queries);
+    FlashResult<Op, Tile>::write(p, b.at, rows, results(b));
   }
 
   // For at least one key and at most kKeys.
@@ -353,7 +367,7 @@ struct FlashHopperAttention {
     __syncthreads();
     add_last(b, 0, weights, rows);
     HiddenRows::complete(p, b.at, rows, b.queries);
-    FlashResult<Op, Tile>::write(p, b.at, rows, b.queries);
+    FlashResult<Op, Tile>::write(p, b.at, rows, results(b));
   }
 };
 

@@ -38,8 +38,11 @@ struct FlashHopperOperands {
       unsigned char* const place = to + row * Tile::kRow + (part ^ row % 8) * 16;
       const bool inside = kAll || row < exist;
 #pragma unroll
-      for (int half = 0; half < Tile::kHalves; ++half) {
-        copy_or_zero_async<16>(place + half * kRows * Tile::kRow, inside ? source + half * 64 : from, inside);
+      for (int panel = 0; panel < Tile::kPanels; ++panel) {
+        const bool last = panel + 1 == Tile::kPanels;
+        if (last && Tile::kLastParts < 8 && part >= Tile::kLastParts) continue;
+        const bool exists = inside && (!last || Tile::kWidth % 16 == 0 || part + 1 < Tile::kLastParts);
+        copy_or_zero_async<16>(place + panel * kRows * Tile::kRow, exists ? source + panel * 64 : from, exists);
       }
     }
   }

@@ -29,7 +29,7 @@ struct FlashHopperProducts {
 #pragma unroll
     for (int column = 0; column < Tile::kKeys; column += Tile::kScoreColumns) {
 #pragma unroll
-      for (int step = 0; step < Tile::kWidth / 16; ++step) {
+      for (int step = 0; step < Tile::kDepthSteps; ++step) {
         const uint32_t within = step % 4 * 32;
         const uint64_t b = matrix_in_rows(keys + (step / 4 * Tile::kKeys + column) * Tile::kRow + within);
         auto& y = part<kScoreTiles>(s.at, column / 8);

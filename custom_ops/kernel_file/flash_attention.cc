@@ -63,17 +63,23 @@ AttentionCodes ReadCodes(const JsonReader& json, const FlashAttention& attention
   return codes;
 }
 
+constexpr std::int64_t kEight = 8;  // elements of 16 bytes
+
+std::uint64_t Eights(std::int64_t width) { return (static_cast<std::uint64_t>(width) + kEight - 1) / kEight; }
+
+// Elements from a row to the next, an odd number of 16 bytes.
+std::uint64_t Pitch(std::int64_t width) { return kEight * (Eights(width) | 1U); }
+
 // Bytes of shared memory that the tile takes (cuda_kernels/flash_attention/).
 std::uint64_t SharedBytes(const FlashAttention& attention, const FlashTileShape& shape, std::uint64_t stages) {
   constexpr std::uint64_t kHeldSteps = 8;
-  const auto eights = [](std::int64_t width) { return (static_cast<std::uint64_t>(width) + 7) / 8; };
-  const std::uint64_t row = 8 * (eights(attention.width) | 1U);
-  const std::uint64_t value_row = 8 * (eights(attention.values) | 1U);
+  const std::uint64_t row = Pitch(attention.width);
+  const std::uint64_t value_row = Pitch(attention.values);
   const std::uint64_t queries = shape.queries * std::max(row, value_row) * 2;
   const std::uint64_t values = shape.keys * value_row * 2;
   const std::uint64_t stage = shape.keys * (row + (attention.bias ? 1 : 0)) * 2 + values;
   if (shape.short_rows) return 2 * (queries + stage);
-  const bool lends = stages == 1 && shape.bands * (eights(attention.width) / 2) <= kHeldSteps;
+  const bool lends = stages == 1 && shape.bands * (Eights(attention.width) / 2) <= kHeldSteps;
   return lends ? stage - values + std::max(values, queries) : queries + stages * stage;
 }
 
@@ -82,10 +88,14 @@ std::uint64_t WarpgroupBytes(const FlashAttention& attention, std::uint64_t quer
                              std::uint64_t stages, bool copier) {
   constexpr std::uint64_t kAligned = 1008;
   constexpr std::uint64_t kBarriers = 16;
-  constexpr std::uint64_t kRowEnd = 16;
-  const std::uint64_t row = static_cast<std::uint64_t>(attention.width) * 2;
+  constexpr std::uint64_t kPanel = 64;    // elements of a row
+  constexpr std::uint64_t kGroup = 1024;  // of which a warpgroup's queries and results are multiples
+  const auto width = static_cast<std::uint64_t>(attention.width);
+  const std::uint64_t row = (width + kPanel - 1) / kPanel * kPanel * 2;
+  const std::uint64_t of_group = kWarpgroupRows * std::max(row, Pitch(attention.width) * 2);
+  const std::uint64_t groups = queries / kWarpgroupRows * ((of_group + kGroup - 1) / kGroup * kGroup);
   const std::uint64_t bias = attention.bias ? 2 * stages * keys : 0;
-  return kAligned + 2 * stages * keys * row + queries * (row + kRowEnd) + (copier ? kBarriers * stages : 0) + bias;
+  return kAligned + 2 * stages * keys * row + groups + (copier ? kBarriers * stages : 0) + bias;
 }
 
 double ReadMicroseconds(const JsonReader& json) {
@@ -102,10 +112,10 @@ FlashWarpgroups ReadWarpgroups(const JsonReader& json, const FlashAttention& att
   warpgroups.blocks = static_cast<unsigned>(json["blocks"].Number(1, kMostBlocks));
   warpgroups.wave = ReadMicroseconds(json["wave"]);
   warpgroups.scores = ReadMicroseconds(json["scores"]);
-  if (attention.width != attention.values || (attention.width != 64 && attention.width != 128)) {
-    json["count"].Fail("goes with heads of 64 or 128 elements alone");
+  if (attention.width != attention.values || attention.width % kEight != 0) {
+    json["count"].Fail("goes with values as wide as keys, a multiple of 8 elements");
   }
-  if (attention.cap != 0) json["count"].Fail("goes with no cap");
+  if (attention.cap != 0 && attention.bias) json["count"].Fail("goes with no cap of biased scores");
   return warpgroups;
 }
 

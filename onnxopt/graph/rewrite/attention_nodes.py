@@ -131,7 +131,7 @@ def kernel_takes(sdpa: ir.Node, expected: ExpectedSizes | None) -> bool:
         for d in (dims_of(q)[2], dims_of(k)[2])
     )
     window = window_of(sdpa)
-    hopper = flash_attention.is_hopper(sizes[2], sizes[3]) and not sdpa.attributes.get_float("cap", 0.0)
+    hopper = flash_attention.is_hopper(sizes[2], sizes[3])
     return flash_attention.pays(
         keys, sizes[2], packed=False, hopper=hopper, causal=window.get("after") == 0,
         bias=_bias(sdpa), queries=queries, seen=flash_attention.seen(**window), alone=is_extended(sdpa),

@@ -20,9 +20,11 @@ ROWS = 16  # queries of a warp
 _ACCESS = 16
 _LEAST_ACCESS = 2
 _MOST_SHARED = 64 << 10  # bytes that a block can have on every GPU
+_MOST_SHARED_OF_ANY = 227 << 10  # on the one where it has most
 _MOST_WARPS = 8
 # Keys that one tile holds, where it is faster than several tiles; more with a bias that differs between queries.
 _MOST_SHORT, _MOST_SHORT_BIASED = 80, 128
+_NO_SHORT = (64, 128)  # elements of a head, whose tiles for Hopper are faster from the smaller of these numbers on
 _MOST_LOCAL = 512  # keys that a query of local attention sees, up to which smaller tiles visit fewer keys
 
 
@@ -41,17 +43,30 @@ _TILES = (
     (32, (Tile(8, 128),)),
     (48, (Tile(8, 64),)),
     (64, (Tile(4, 64),)),
-    (96, (Tile(4, 128), Tile(4, 64), Tile(4, 32))),
+    (80, (Tile(4, 128, 1), Tile(4, 64, 1))),
+    (96, (Tile(8, 64), Tile(4, 64, 1))),
     (128, (Tile(4, 64, 1),)),
-    (160, (Tile(4, 64), Tile(4, 32))),
+    (160, (Tile(4, 128, 1), Tile(4, 64, 1))),
+    (192, (Tile(8, 128, 1), Tile(4, 64, 1), Tile(2, 32))),
     (256, (Tile(4, 64, 1), Tile(2, 32))),
 )
 # With a bias, in place of those of the table's row.
-_BIASED = {32: (Tile(4, 64, 1),), 48: (Tile(4, 128),), 64: (Tile(4, 64, 1),), 160: (Tile(4, 64, 1), Tile(4, 32))}
-_LONG = Tile(4, 64, 1, bands=2)  # of heads of 128 elements that see all keys, where there are many blocks
+_BIASED = {
+    32: (Tile(4, 64, 1),),
+    48: (Tile(4, 128),),
+    64: (Tile(4, 64, 1),),
+    80: (Tile(8, 128, 1),),
+    96: (Tile(8, 128, 1),),
+    160: (Tile(8, 128, 1), Tile(4, 64, 1)),
+    192: (Tile(8, 64, 1), Tile(4, 64, 1), Tile(2, 32)),
+    256: (Tile(8, 64, 1), Tile(4, 64, 1), Tile(2, 32)),
+}
+_LONG = Tile(4, 64, 1, bands=2)  # of heads of 72 to 128 elements that see all keys, where there are many blocks
+_NARROWEST_LONG, _WIDEST_LONG = 72, 128
 _HELD_STEPS = 8  # of 16 elements of queries, in the bands of a warp, that registers hold
 _HOPPER_ROWS = 64  # queries of a warpgroup
-_HOPPER_PITCH = 8 * 2  # bytes that a row in shared memory is longer than a head, while results lie there
+_HOPPER_PANEL = 128  # bytes of a row in shared memory, of 64 elements
+_HOPPER_GROUP = 1024  # bytes that what a warpgroup reads is aligned to
 _HOPPER_ALIGNED = 1008  # bytes at most in front of the first tile
 _OTHERS = (
     *(Tile(warps, keys) for warps, keys in (
@@ -77,21 +92,47 @@ class Warpgroups:
     scores: float
 
 
-# Tiles of Hopper by the elements of a head: keys, stages and warpgroups. Measured on one H100 (benchmarks/notes.md).
+# Tiles of Hopper by the elements of a head, of the first row that is as wide: keys, stages and warpgroups. Measured on
+# one H100 and one H200 (benchmarks/notes.md).
 _HOPPER_TILE = 128
-_HOPPER = {
-    64: (
-        (_HOPPER_TILE, 2, Warpgroups(1, False, False, 3, 2.6, 86.0)),
-        (_HOPPER_TILE, 3, Warpgroups(2, True, True, 1, 2.8, 79.0)),
-        (_HOPPER_TILE, 3, Warpgroups(3, True, True, 1, 3.1, 64.0)),
+_HOPPER = (
+    (
+        64,
+        (
+            (_HOPPER_TILE, 2, Warpgroups(1, False, False, 3, 2.6, 86.0)),
+            (_HOPPER_TILE, 3, Warpgroups(2, True, True, 1, 2.8, 79.0)),
+            (_HOPPER_TILE, 3, Warpgroups(3, True, True, 1, 3.1, 64.0)),
+        ),
     ),
-    128: (
-        (64, 2, Warpgroups(1, True, False, 2, 3.9, 121.0)),
-        (_HOPPER_TILE, 2, Warpgroups(2, True, True, 1, 4.7, 94.0)),
+    (
+        96,
+        (
+            (64, 2, Warpgroups(1, True, False, 2, 6.2, 132.0)),
+            (_HOPPER_TILE, 3, Warpgroups(2, True, True, 1, 6.9, 99.0)),
+        ),
     ),
-}
-# With a bias, whose loads take registers, one warpgroup is always faster where heads are narrow.
-_HOPPER_BIASED = _HOPPER | {64: _HOPPER[64][:1]}
+    (
+        128,
+        (
+            (64, 2, Warpgroups(1, True, False, 2, 3.9, 121.0)),
+            (_HOPPER_TILE, 2, Warpgroups(2, True, True, 1, 4.7, 94.0)),
+        ),
+    ),
+    (
+        192,
+        (
+            (48, 2, Warpgroups(1, True, False, 2, 5.9, 186.0)),
+            (112, 2, Warpgroups(2, True, True, 1, 6.7, 133.0)),
+        ),
+    ),
+    (
+        256,
+        (
+            (64, 2, Warpgroups(1, True, False, 1, 5.5, 221.0)),
+            (64, 2, Warpgroups(2, True, True, 1, 5.8, 198.0)),
+        ),
+    ),
+)
 _HOPPER_SHORT = Warpgroups(1, False, False, 3, 2.2, 79.0)  # of heads of 64, all keys in one tile
 _HOPPER_SHORT_KEYS = (160, 176, 192, 208)
 
@@ -122,10 +163,13 @@ def choose(name: str, meaning: FlashAttention, regions: Sequence[Region], shapes
         queries, keys = attention.lengths
         if isinstance(keys, int) and 1 <= keys <= _most_short(attention, shapes):
             fit.append((queries, keys))
-    chosen = [variant(name, meaning, Tile(_warps(q), -(-k // ROWS) * ROWS), access, short=True) for q, k in fit]
-    if len(fit) < len(attentions) or any(v.shared > _MOST_SHARED for v in chosen):
+    short = [variant(name, meaning, Tile(_warps(q), -(-k // ROWS) * ROWS), access, short=True) for q, k in fit]
+    short = [v for v in short if v.shared <= _MOST_SHARED_OF_ANY]
+    chosen = list(short)
+    if len(short) < len(attentions) or any(v.shared > _MOST_SHARED for v in short):
         chosen += [variant(name, meaning, tile, access) for tile in _tiles(meaning)]
-    chosen += hopper(name, meaning, [a.lengths[1] for a in attentions])
+    if len(short) < len(attentions) or any(v.keys > _MOST_SHORT and meaning.width in _NO_SHORT for v in short):
+        chosen += hopper(name, meaning, [a.lengths[1] for a in attentions])
     chosen.append(variant(name, meaning, _least(meaning), _LEAST_ACCESS))
     return tuple({v.symbol: v for v in chosen}.values())
 
@@ -138,8 +182,10 @@ def hopper(name: str, meaning: FlashAttention, counts: Sequence[object]) -> Iter
     for keys in sorted(short - {0}):
         yield _hopper_variant(name, meaning, keys, 1, _HOPPER_SHORT, short=True)
     if 0 in short or not all(isinstance(keys, int) for keys in counts):
-        tiles = _HOPPER if meaning.bias is None else _HOPPER_BIASED
-        for keys, stages, warpgroups in tiles[meaning.width]:
+        most, tiles = next(row for row in _HOPPER if meaning.width <= row[0])
+        # Loads of a bias take registers: one warpgroup is always faster then where heads are narrow.
+        narrow = meaning.bias is not None and most == _HOPPER[0][0]
+        for keys, stages, warpgroups in tiles[:1] if narrow else tiles:
             yield _hopper_variant(name, meaning, keys, stages, warpgroups)
 
 
@@ -154,9 +200,9 @@ def _hopper_short(meaning: FlashAttention, keys: object) -> int:
 
 
 def on_warpgroups(meaning: FlashAttention) -> bool:
-    """Whether there are entry points for Hopper: scores have no cap, and queries see many keys."""
+    """Whether there are entry points for Hopper: scores have no cap beside a bias, and queries see many keys."""
     seen = flash_attention.seen(meaning.before, meaning.after)
-    plain = meaning.cap is None and (seen is None or seen > _MOST_LOCAL)
+    plain = (meaning.cap is None or meaning.bias is None) and (seen is None or seen > _MOST_LOCAL)
     return plain and flash_attention.is_hopper(meaning.width, meaning.values) and access_of(meaning) == _ACCESS
 
 
@@ -164,8 +210,10 @@ def _hopper_variant(
     name: str, meaning: FlashAttention, keys: int, stages: int, warpgroups: Warpgroups, *, short: bool = False
 ) -> FlashVariant:
     symbol = f"{name}_h{warpgroups.count}k{keys}{'s' if short else f't{stages}'}"
-    tiles = 2 * stages * keys * meaning.width * 2
-    queries = warpgroups.count * _HOPPER_ROWS * (2 * meaning.width + _HOPPER_PITCH)
+    row = _HOPPER_PANEL * -(-meaning.width // (_HOPPER_PANEL // 2))
+    tiles = 2 * stages * keys * row
+    of_group = _HOPPER_ROWS * max(row, _pitch(meaning.width) * 2)
+    queries = warpgroups.count * -(-of_group // _HOPPER_GROUP) * _HOPPER_GROUP
     bias = 2 * stages * keys if meaning.bias is not None else 0
     shared = _HOPPER_ALIGNED + tiles + queries + 16 * stages * warpgroups.copier + bias
     threads = 4 * WARP * (warpgroups.count + warpgroups.copier)
@@ -208,7 +256,7 @@ def _tiles(meaning: FlashAttention) -> tuple[Tile, ...]:
     if meaning.bias is not None:
         return _BIASED.get(most, tiles)
     whole = meaning.before is None and meaning.after is None
-    return (_LONG, *tiles) if widest == 128 and whole else tiles
+    return (_LONG, *tiles) if whole and _NARROWEST_LONG <= widest <= _WIDEST_LONG else tiles
 
 
 def _least(meaning: FlashAttention) -> Tile:
@@ -233,9 +281,14 @@ def variant(name: str, meaning: FlashAttention, tile: Tile, access: int, *, shor
     )  # fmt: skip
 
 
+def _pitch(width: int) -> int:
+    """Elements from a row to the next, an odd number of 16 bytes."""
+    return int(8 * (-(-width // 8) | 1))
+
+
 def shared_bytes(meaning: FlashAttention, tile: Tile, *, short: bool) -> int:
     """Bytes of shared memory of a block, as cuda_kernels/flash_attention/ counts them."""
-    pitch, value_pitch = (8 * (-(-n // 8) | 1) for n in (meaning.width, meaning.values))
+    pitch, value_pitch = map(_pitch, (meaning.width, meaning.values))
     queries = ROWS * tile.warps * tile.bands * max(pitch, value_pitch) * 2
     bias = tile.keys * 2 if meaning.bias is not None else 0
     values = tile.keys * value_pitch * 2

@@ -121,7 +121,8 @@ def _heads(parts: Parts, axes: Sequence[Axis], heads: int, order: tuple[int, ...
         return None
     if head.step <= 0 and head.repeats < heads:
         return None
-    return dataclasses.replace(parts, step=max(head.step, 1), repeats=head.repeats)
+    step = head.step if head.step > 0 else element.size  # a further head would lie beside the only one
+    return None if step is None else dataclasses.replace(parts, step=step, repeats=head.repeats)
 
 
 _Moved = tuple[list[Axis], int]

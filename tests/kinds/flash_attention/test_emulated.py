@@ -171,9 +171,11 @@ def test_hopper_runs_the_tile_that_is_expected_to_be_fastest() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        Case(2, 100, 100, 2, 40),
+        Case(2, 100, 100, 2, 24),
+        Case(2, 100, 100, 2, 84),
+        Case(2, 100, 100, 2, 80, bias=(True, True)),
         Extended(1, 300, 300, 2, 64, before=64, after=0),
-        Extended(1, 300, 300, 2, 64, cap=2.0),
+        Extended(1, 300, 300, 2, 64, cap=2.0, bias=(True, True)),
         WINDOWS,
     ],
 )

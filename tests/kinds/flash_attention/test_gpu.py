@@ -23,6 +23,7 @@ from tests.support.flash_attention_models import Case, fused, random_case
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 
 _COUNT = 40  # random attentions of each dtype
+_PARTS = 4  # of cases, which compile side by side
 
 
 def _prepared(folder: Path, cases: list[Case], for_hopper: bool = False) -> tuple[Path, list[Path]]:
@@ -76,8 +77,9 @@ def test_windows_caps_sinks_and_groups(dtype: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sessions.cuda_is_usable() and device_arch() != "sm_90", reason="for Hopper")
+@pytest.mark.parametrize("part", range(_PARTS))
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_products_of_warpgroups(dtype: str, tmp_path: Path) -> None:
+def test_products_of_warpgroups(dtype: str, part: int, tmp_path: Path) -> None:
     """Every tile for Hopper, whole and in part, without the entry points of other GPUs: nothing else could run."""
     cases: list[Case] = [
         Case(2, 197, 197, 12, 64, layout="split"),
@@ -114,10 +116,31 @@ def test_products_of_warpgroups(dtype: str, tmp_path: Path) -> None:
         Extended(2, 900, 900, 2, 64, bias=(True, False), by_query=False, before=300, after=300, padded=700),
         Extended(2, 500, 500, 2, 128, bias=(True, False), by_query=False, before=300, after=300, padded=450),
         Extended(2, 700, 700, 2, 128, bias=(True, True), before=550, after=0, padded=690),
+        Case(4, 300, 300, 4, 32, layout="split"),
+        Case(2, 200, 200, 3, 40),
+        Case(8, 500, 500, 16, 56, layout="split"),
+        Extended(2, 333, 333, 4, 72, groups=2, after=0),
+        Case(2, 130, 130, 2, 72, bias=(True, True)),
+        Case(1, 260, 260, 20, 80, layout="interleaved"),
+        Case(4, 512, 512, 16, 88),
+        Extended(3, 250, 250, 4, 96, groups=1, after=0, sunk=True),
+        Extended(8, 190, 190, 8, 96, bias=(True, False), by_query=False, padded=60),
+        Case(2, 70, 300, 3, 104, layout="heads"),
+        Case(2, 500, 500, 12, 120, layout="split"),
+        Extended(2, 260, 260, 3, 136, before=600, after=0),
+        Case(3, 333, 333, 2, 160, layout="split", bias=(False, True)),
+        Extended(4, 500, 500, 8, 192, after=0),
+        Extended(2, 100, 100, 2, 200, bias=(True, False), by_query=False, after=0),
+        Case(2, 150, 150, 2, 248),
+        Extended(8, 512, 512, 4, 256, groups=1, after=0),
+        Extended(1, 600, 600, 8, 256, groups=4, after=0, cap=5.0),
+        Extended(2, 300, 300, 2, 64, after=0, cap=2.0),
+        Case(2, 200, 200, 2, 256, bias=(True, True)),
     ]
     cases = [dataclasses.replace(case, dtype=dtype) for case in cases]
     if dtype == "bfloat16":  # float16 leaves what scores differ by beside its least number
         cases.append(Extended(2, 130, 130, 2, 64, dtype=dtype, bias=(True, False), by_query=False, padded=130))
+    cases = cases[part::_PARTS]
     library, models = _prepared(tmp_path, cases, for_hopper=True)
     errors = [_worst(case, model, library) for case, model in zip(cases, models, strict=True)]
     assert not [(case, error) for case, error in zip(cases, errors, strict=True) if not error <= 1]

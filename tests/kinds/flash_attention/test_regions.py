@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import cast
 
 import onnx_ir as ir
 import pytest
 
 from onnxopt.codegen import generate, nvrtc
 from onnxopt.graph.rewrite import rewrite
+from onnxopt.kinds.flash_attention.entry_points import FlashVariant
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.program.flash_attention import FlashAttention, Heads
 from tests.support.extended_attention import Extended
@@ -80,9 +82,12 @@ def test_a_part_that_others_read_stays() -> None:
         (Case(2, 400, 400, 2, 64), "ONNX Runtime's kernel is faster for 400 keys"),
         (Case(2, 600, 600, 2, 64, layout="split", bias=(True, True)), "ONNX Runtime's kernel is faster for 600 keys"),
         (Case(2, 400, 400, 2, 128, bias=(True, True)), "ONNX Runtime's kernel is faster for 400 keys"),
-        (Case(2, 200, 200, 2, 96), "ONNX Runtime's kernel is faster for 200 keys"),
-        (Case(2, 4, 200, 2, 80), "ONNX Runtime's kernel is faster for 200 keys"),
-        (Case(2, 260, 260, 2, 80), "ONNX Runtime's kernel is faster for 260 keys"),
+        (Case(2, 400, 400, 2, 40), "ONNX Runtime's kernel is faster for 400 keys"),
+        (Case(2, 4, 300, 2, 80), "ONNX Runtime's kernel is faster for 300 keys"),
+        (Case(2, 260, 260, 2, 84), "ONNX Runtime's kernel is faster for 260 keys"),
+        (Case(2, 1100, 1100, 2, 80, bias=(True, True)), "ONNX Runtime's kernel is faster for 1100 keys"),
+        (Case(2, 1100, 1100, 2, 256), "ONNX Runtime's kernel is faster for 1100 keys"),
+        (Case(2, 2100, 2100, 2, 256, causal=True), "ONNX Runtime's kernel is faster for 2100 keys"),
         (Case(2, 20, 20, 2, 264), "A head has 264 elements"),
         (Case(2, 20, 20, 2, 64, scale=-1.0), "The scale of the scores is -1.0"),
         (Case(2, 20, 20, 2, 64, scale=2.0**-100), "The scale of the scores is 7.88"),
@@ -102,6 +107,9 @@ def test_lengths_that_a_kernel_takes() -> None:
         Case(1, 2000, 2000, 2, 64, layout="split"),
         Case(1, 380, 380, 2, 128),
         Case(1, 2000, 2000, 2, 128, causal=True),
+        Case(1, 2000, 2000, 2, 80),
+        Case(1, 1000, 1000, 2, 160, bias=(True, True)),
+        Case(1, 2000, 2000, 2, 256, causal=True),
         Case(2, 9999, 128, 2, 64),
         Case(2, 256, 256, 2, 80),
         Case(2, 512, 512, 2, 64, layout="split", bias=(True, True)),
@@ -171,9 +179,23 @@ def test_grouped_heads_of_bfloat16() -> None:
     case = Extended(1, 300, 300, 8, 64, groups=2, after=0, dtype="bfloat16")
     (region,) = fuse(case.prepared()).regions
     assert isinstance(region.meaning, FlashAttention) and region.meaning.groups == 2
-    long = dataclasses.replace(case, queries=500, keys=500, width=96).prepared()
+    long = dataclasses.replace(case, queries=1100, keys=1100, width=24).prepared()
     assert "GroupQueryAttention" in [node.op_type for node in long.graph]
     assert not fuse(long).regions
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_one_head_of_keys_is_read_as_any(groups: int) -> None:
+    """No step lies between it and a next one, which would leave 2 bytes to read at once."""
+    case = Extended(2, 300, 300, 4, 80, groups=groups, after=0)
+    kernel = fused(case).kernels[-1]
+    assert cast(FlashVariant, kernel.variants[0]).access == 16
+
+
+def test_short_tiles_that_no_gpu_holds_are_left_out() -> None:
+    (kernel,) = fused(Case(2, 128, 128, 2, 256, bias=(True, True))).kernels
+    variants = cast(tuple[FlashVariant, ...], kernel.variants)
+    assert max(v.shared for v in variants) <= 227 << 10 and any(not v.short for v in variants)
 
 
 def _behind_positions(most: int) -> ir.Model:
@@ -210,7 +232,7 @@ def test_numbers_of_keys_to_expect(most: int, usual: dict[str, int], ours: bool)
     assert stays != ours
 
 
-@pytest.mark.parametrize("width", [40, 64, 80, 96, 256])
+@pytest.mark.parametrize("width", [40, 64, 80, 100, 256])
 @pytest.mark.parametrize("form", ["causal", "padding", "plain"])
 def test_an_unknown_number_of_keys(form: str, width: int) -> None:
     """Decoders, and masks of padding, have no limit of keys; other attention only where Hopper has a kernel for it."""
@@ -233,7 +255,7 @@ def test_an_unknown_number_of_keys(form: str, width: int) -> None:
         contrib=True,
     )
     found = [region for region in fuse(model).regions if region.kind is FLASH_ATTENTION]
-    assert len(found) == (form != "plain" or width == 64)
+    assert len(found) == (form != "plain" or width != 100)
 
 
 @pytest.mark.parametrize(
