@@ -169,6 +169,28 @@ def test_hopper_runs_the_tile_that_is_expected_to_be_fastest() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shape", "width", "tile"),
+    [
+        ((8, 12, 256), 32, "h1k128t2"),
+        ((2, 16, 2048), 40, "h3k128t3"),
+        ((8, 8, 128), 96, "h1k64t2"),
+        ((1, 16, 4096), 80, "h2k128t3"),
+        ((2, 16, 1024), 112, "h2k128t2"),
+        ((8, 8, 128), 160, "h1k48t2"),
+        ((1, 8, 4096), 192, "h2k112t2"),
+        ((2, 4, 1024), 256, "h1k64t2"),
+        ((2, 16, 1024), 256, "h2k64t2"),
+    ],
+)
+def test_hopper_runs_heads_of_any_size_by_the_tile_that_was_fastest(
+    shape: tuple[int, int, int], width: int, tile: str
+) -> None:
+    """On one H200 (benchmarks/notes.md)."""
+    batch, heads, tokens = shape
+    assert _chosen(Extended(batch, tokens, tokens, heads, width, after=0)) == tile
+
+
+@pytest.mark.parametrize(
     "case",
     [
         Case(2, 100, 100, 2, 24),
