@@ -388,14 +388,13 @@ def _compile(
 
 
 def _build(forms: _Forms, fused: _Fused, folder: Path, external_data: bool | None) -> Build:
-    families = tuple(family for family, count in forms.rewritten.applied.items() if count)
     return Build(
         fused.model,
         fused.kernels,
         fused.fatbin,
         folder,
         external_data,
+        families=tuple(forms.rewritten.applied),
+        rewritten=forms.with_families,
         portable=forms.portable,
-        families=families,
-        rewritten=forms.with_families if families else None,
     )
