@@ -207,7 +207,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
             return masks.additive(value, self._index_values)
         mask = masks.boolean(value, self._index_values, shows=masking not in _HIDDEN)
         number = scalar(low)
-        return Mask(mask.kind, mask.offset, number is not None and math.isfinite(number))
+        return dataclasses.replace(mask, finite=number is not None and math.isfinite(number))
 
     def rewrite(self, op, mask, more, shown, hidden, low, masking, **match):
         form = self._form(mask=mask, more=more, shown=shown, hidden=hidden, low=low, masking=masking, **match)

@@ -237,7 +237,8 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
 def _map(rewriting: _Rewriting) -> None:
     """Operators of a runtime replace Sdpa. Afterwards no operator of the internal domain is left."""
     rewriting.cancel()
-    rewriting.apply(rotary.RULES)
+    if rewriting.apply(rotary.RULES):
+        rewriting.infer()  # tables that are made twice as wide
     rewriting.apply((*grouped_heads.RULES, *cached.RULES))  # before GROUPED, which takes attention without a cache
     rewriting.apply(to_contrib.GROUPED, expected=rewriting.expected())
     rewriting.apply(merging.HEADS)  # before heads are repeated, and before Rotary is taken apart
