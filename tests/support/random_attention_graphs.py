@@ -93,6 +93,15 @@ class Building:
         """The operands in either order."""
         return self.op(op_type, *((x, y) if self.rng.random() < 0.7 else (y, x)))
 
+    def parts(self, x: str, count: int = 3) -> list[str]:
+        """The places along the first axis."""
+        way = self.form("parts", "Gather", "Split", "Slice")
+        if way == "Gather":
+            return [self.op("Gather", x, self.held(np.array(at, np.int64)), axis=0) for at in range(count)]
+        cut = [self.slice(x, at, at + 1, 0) for at in range(count)] if way == "Slice" else []
+        cut = cut or self.all("Split", [x], count, axis=0, num_outputs=count)
+        return [self.op("Squeeze", part, self.ints(0)) for part in cut]
+
     def input(self, name: str, dims: Sequence[Dim], dtype: int | None = None) -> str:
         self.inputs[name] = (self.onnx_dtype if dtype is None else dtype, tuple(dims))
         return name
@@ -240,15 +249,6 @@ class Attention(Building):
         q, v, k = self.all("Split", [four], 3, axis=-1, num_outputs=3)
         return [self.reshape(part, self.b, self.t, n, h, copied=2) for part in (q, k, v)]
 
-    def parts(self, x: str) -> list[str]:
-        """The three places along the first axis."""
-        way = self.form("parts", "Gather", "Split", "Slice")
-        if way == "Gather":
-            return [self.op("Gather", x, self.held(np.array(at, np.int64)), axis=0) for at in range(3)]
-        cut = [self.slice(x, at, at + 1, 0) for at in range(3)] if way == "Slice" else []
-        cut = cut or self.all("Split", [x], 3, axis=0, num_outputs=3)
-        return [self.op("Squeeze", part, self.ints(0)) for part in cut]
-
     # Norms and rotary embedding of queries and keys.
 
     def _normed(self, x: str, norm: str) -> str:
@@ -349,11 +349,11 @@ class Attention(Building):
         if joined:
             scores = self.reshape(scores, self.b, self.heads, self.t, self.k)
             scores = scale(scores) if where == "heads" else scores
-        scores = self._biased(scores)
-        scores = scale(scores) if bias_first and not joined else scores
-        if self.chance("cap", 0.1):
+        if not bias_first and self.chance("cap", 0.1):
             cap = self.floats(5.0)
             scores = self.op("Mul", self.op("Tanh", self.op("Div", scores, cap)), cap)
+        scores = self._biased(scores)
+        scores = scale(scores) if bias_first and not joined else scores
         p = self._weights(self._masked(scores))
         if by_token:
             return self.op("Einsum", p, v, equation="bnst,btnh->bsnh")

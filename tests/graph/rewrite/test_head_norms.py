@@ -89,6 +89,26 @@ def test_which_scales_go_to_the_queries(scales: np.ndarray, changed: bool) -> No
     assert [n.op_type for n in source.graph].count("Mul") == 1 + changed
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float"])
+def test_a_scale_of_each_head_behind_norms_that_stay(dtype: str, tmp_path: Path) -> None:
+    """As where q, k and v are parts of one Transpose of five dims (timm, torchvision): attention all the same."""
+    turns = (
+        "{n}5 = Transpose <perm = [0, 1, 3, 2]> ({n}) {n}6 = Neg ({n}5) {n}n = Transpose <perm = [0, 1, 3, 2]> ({n}6)"
+    )
+    source = model(turns, SCALED)
+    if dtype == "float":
+        for value in [*source.graph.inputs, *source.graph.outputs, *source.graph.initializers.values()]:
+            if value.dtype == ir.DataType.FLOAT16:
+                value.dtype = ir.DataType.FLOAT
+                array = None if value.const_value is None else value.const_value.numpy().astype(np.float32)
+                value.const_value = None if array is None else ir.tensor(array, name=value.name)
+    found, done = rewritten(source, tmp_path)
+    assert (done.applied["attention"], done.refusals) == (1, ())
+    x = np.random.default_rng(0).standard_normal((2, 5, WIDTH)).astype(np.float16 if dtype == "float16" else np.float32)
+    (one,), (other,) = run(found, {"x": x}), run(source, {"x": x})
+    np.testing.assert_allclose(one.astype(np.float32), other.astype(np.float32), rtol=8e-3, atol=8e-3)
+
+
 def test_a_small_scale_beside_a_large_one_overflows_nothing(tmp_path: Path) -> None:
     source = model(L2.replace("Div ({n}, {n}c)", "Mul ({n}, big)"), SCALED, np.array([100.0, 1e-3]).reshape(2, 1, 1))
     found, _ = rewritten(source, tmp_path)
