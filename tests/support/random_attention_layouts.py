@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.support.random_attention_graphs import Attention, Building, Case, Dim
+from tests.support.attention_building import Building, Case, Dim
+from tests.support.random_attention_graphs import Attention
 
 
 class SequenceFirst(Building):
