@@ -12,11 +12,11 @@ The scores may be capped before they are masked, and may get a sink, which is a 
 
     Mul(Tanh(Div(scores, cap)), cap)    P = Slice(Softmax(x), [0:-1])    x = Concat(scores, sinks), or x - ReduceMax(x)
 
-The scale is the product of the factors; one of more than one element stays on q. Where it differs from 1 / sqrt(H) only by the rounding of constants in the
-model's dtype, it is set to 1 / sqrt(H). The guard against NaN is dropped where no row can be masked with -inf from end
-to end; elsewhere such rows are found by the mask and become zeros as before. What the guard does to a query that holds
-a NaN or an infinity is not kept. A row whose every key is hidden by a finite mask has no defined attention: its result
-depends on how scores of -65504 round, here as in any runtime.
+The scale is the product of the factors; one of more than one element stays on q. Where it differs from 1 / sqrt(H) only
+by the rounding of constants in the model's dtype, it is set to 1 / sqrt(H). The guard against NaN is dropped where no
+row can be masked with -inf from end to end; elsewhere such rows are found by the mask and become zeros as before. What
+the guard does to a query that holds a NaN or an infinity is not kept. A row whose every key is hidden by a finite mask
+has no defined attention: its result depends on how scores of -65504 round, here as in any runtime.
 
 Two masks, such as a bias of positions and hidden keys, become one, which layers that read both share. What a mask shows
 by position is told apart from the rest (masks/parts.py): a kernel computes a window itself, and reads what is left. All
