@@ -20,12 +20,12 @@ from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from tests.support.attention_building import Case
-from tests.support.fusing import fuse
+from tests.support.fusing import fuse, outline
 from tests.support.random_attention_layouts import FORMS, drawn
 
 SEEDS = 5 * len(FORMS)  # that every run tries
 MANY, STEP = 700, 50
-REFERENCE = 4  # of so many graphs one is compared with onnx's reference too
+REFERENCE = 4  # of so many graphs one is compared with onnx's reference too, and one has its kernels in functions
 LIMITS = {np.dtype(np.float16): 2e-2, np.dtype(np.float32): 1e-4}  # of the largest element, or of 1
 
 
@@ -60,7 +60,11 @@ def _examined(seed: int, folder: Path) -> tuple[Case, int, int]:
     # 16 bits round wherever products are summed in another order, so the original's own error counts.
     limit = LIMITS[original[0].dtype] + 2 * _distance(original, expected)
     assert _distance(found, expected) <= limit, (seed, case.forms, done.applied)
-    regions = sum(region.kind is FLASH_ATTENTION for region in fuse(model, usual={"T": 5, "K": 7}).regions)
+    plan = fuse(model, usual={"T": 5, "K": 7})
+    regions = sum(region.kind is FLASH_ATTENTION for region in plan.regions)
+    if seed % REFERENCE == 1:  # the functions' bodies, which ONNX Runtime inlines
+        outline(model, plan)
+        assert _distance(_run(ir.to_proto(model), case.feeds), expected) <= limit, (seed, case.forms, done.applied)
     return case, done.applied["attention"] + done.applied["heads"], regions
 
 
