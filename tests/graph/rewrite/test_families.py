@@ -155,6 +155,21 @@ def test_a_wrong_family_is_named_and_left_out(
     assert list(manifest.rewrites) == [other for other in FAMILIES if other != name]
 
 
+@pytest.mark.usefixtures("library")
+def test_wrong_products_of_codes_are_left_out(tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are for kernels of GPUs; this graph has none, so nothing is compiled."""
+
+    def wrong(model: ir.Model, archs: object) -> bool:
+        _double(model)
+        return True
+
+    monkeypatch.setattr(pipeline, "_multiply_codes", wrong)
+    ir.save(graph("float[3, 3] x", "float[] y", "y = Det (x)"), tmp_path / "m.onnx")
+    manifest = onnxopt.optimize(tmp_path / "m.onnx", artifact, archs=("sm_90",)).manifest
+    assert [row.name for row in manifest.left_out] == ["rewrite:products_of_codes"]
+    assert (manifest.verify.status, manifest.kernels) == ("passed", ())
+
+
 def _double(model: ir.Model) -> None:
     x = model.graph.inputs[0]
     two = ir.node("Constant", [], {"value": ir.tensor(np.array(2).astype(x.dtype.numpy()))})  # type: ignore[union-attr]
