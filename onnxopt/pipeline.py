@@ -48,6 +48,7 @@ from onnxopt.verification.reference import Check
 from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, open_ahead
 
+_PRODUCTS_OF_CODES = "products_of_codes"  # is left out as a family of rewrite rules is, behind which it runs
 _SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
 MARK = normalize.MARK
 
@@ -290,12 +291,14 @@ def _check_emulation(verify: bool, archs: Sequence[str]) -> None:
 class _Forms(NamedTuple):
     """What rewriting makes of the normalized model. portable: without operators of com.microsoft, if asked for.
 
-    with_families(names): the normalized model with only these families of rules applied. notes: for the user.
+    families: of rules that were not left out, in the order in which they run. with_families(names): the normalized
+    model with only these applied. notes: for the user.
     """
 
     model: ir.Model
     portable: ir.Model | None
     rewritten: rewrite.Rewritten
+    families: tuple[str, ...]
     with_families: Callable[[Sequence[str]], ir.Model]
     notes: tuple[str, ...]
 
@@ -309,25 +312,31 @@ def _rewrite(
 ) -> _Forms:
     """Apply the pattern rules to copies of the normalized model."""
 
-    def with_families(names: Sequence[str]) -> ir.Model:
+    def rewritten_by(names: Collection[str]) -> tuple[ir.Model, rewrite.Rewritten]:
         copy = normalized.clone()
-        rewrite.rewrite(copy, scratch, leave_out=set(rewrite.FAMILIES) - set(names), usual=options.pinned)
+        done = rewrite.rewrite(copy, scratch, leave_out=set(rewrite.FAMILIES) - set(names), usual=options.pinned)
+        TransposeWeightsPass()(copy)  # after constant folding, which would transpose the weights back
+        return copy, done
+
+    def with_families(names: Sequence[str]) -> ir.Model:
+        copy, _ = rewritten_by(names)
+        if _PRODUCTS_OF_CODES in names:
+            _multiply_codes(copy, options.archs)
         return copy
 
     with phases("rewrite"):
-        model = normalized.clone()
-        unpaid = () if options.archs else (GATED_WEIGHTS,)  # for kernels of GPUs
-        rewritten = rewrite.rewrite(model, scratch, leave_out={*leave_out, *unpaid}, usual=options.pinned)
-        TransposeWeightsPass()(model)  # after constant folding, which would transpose the weights back
+        of_gpus = {GATED_WEIGHTS, _PRODUCTS_OF_CODES} if not options.archs else set()  # for kernels of GPUs
+        names = [n for n in (*rewrite.FAMILIES, _PRODUCTS_OF_CODES) if n not in {*leave_out, *of_gpus}]
+        model, rewritten = rewritten_by(names)
         standard = (
             model.clone() if options.portable else None
         )  # after that pass, so that both forms share their weights
-        products = bool(options.archs) and _multiply_codes(model, options.archs)  # for kernels of GPUs
+        products = _PRODUCTS_OF_CODES in names and _multiply_codes(model, options.archs)
         notes = products_of_codes.notes(model) if products else ()
         if standard is not None:
             rewrite.to_portable(standard)
             standard.metadata_props[MARK] = versions.onnxopt()
-    return _Forms(model, standard, rewritten, with_families, notes)
+    return _Forms(model, standard, rewritten, tuple(names), with_families, notes)
 
 
 def _multiply_codes(model: ir.Model, archs: Sequence[str]) -> bool:
@@ -388,14 +397,13 @@ def _compile(
 
 
 def _build(forms: _Forms, fused: _Fused, folder: Path, external_data: bool | None) -> Build:
-    families = tuple(family for family, count in forms.rewritten.applied.items() if count)
     return Build(
         fused.model,
         fused.kernels,
         fused.fatbin,
         folder,
         external_data,
+        families=forms.families,
+        rewritten=forms.with_families,
         portable=forms.portable,
-        families=families,
-        rewritten=forms.with_families if families else None,
     )

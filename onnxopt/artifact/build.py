@@ -26,7 +26,7 @@ from onnxopt.graph import fused_domain, read, write
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.verification.ahead import Ahead
-from onnxopt.verification.bisect import bisect
+from onnxopt.verification.bisect import bisect, bisect_in_order
 from onnxopt.verification.emulation.emulate import EmulatedKernel, Emulation, emulate
 from onnxopt.verification.reference import Check, NotRunnable, Reference, Refused
 from onnxopt.verification.user_data import UserData
@@ -62,9 +62,9 @@ def left_out(name: str, ops: tuple[str, ...], check: Check) -> LeftOut:
 class Build:
     """The parts of an artifact that is being made. folder: where `write` puts the files.
 
-    portable: the form without operators of com.microsoft, where it was asked for. families: the families of rewrite
-    rules that applied. rewritten(families): the normalized model with only these families applied, to find the wrong
-    one; None where none applied. left_out: added to by `leave_out`. domain: of the functions, as written.
+    families: of rewrite rules that were not left out. rewritten(families): the normalized model with only these
+    applied, to find the wrong ones. portable: the form without operators of com.microsoft, where it was asked for.
+    left_out: added to by `leave_out`. domain: of the functions, as written.
     """
 
     model: ir.Model
@@ -72,9 +72,9 @@ class Build:
     fatbin: bytes | None
     folder: Path
     external_data: bool | None
+    families: tuple[str, ...]
+    rewritten: Callable[[Sequence[str]], ir.Model]
     portable: ir.Model | None = None
-    families: tuple[str, ...] = ()
-    rewritten: Callable[[Sequence[str]], ir.Model] | None = None
     left_out: list[LeftOut] = dataclasses.field(default_factory=list)
     domain: str = dataclasses.field(default=fused_domain.BARE, init=False)
 
@@ -218,17 +218,16 @@ def _kernels_at_fault(
 def _families_at_fault(
     build: Build, originals: Sequence[Reference], failures: Sequence[Check], scratch: Path
 ) -> dict[str, Check]:
-    """The families of rewrite rules that break the limit, found by applying some of them without any fusion."""
+    """The families of rewrite rules that break the limit, found by applying one after the other without any fusion."""
 
     def failure_of(enabled: Sequence[str]) -> Check | None:
-        assert build.rewritten is not None
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
             write.save(build.rewritten(enabled), folder, external=build.external_data)
             return _first_failure(originals, failures, Path(folder) / layout.MODEL, None)
 
-    if build.rewritten is None or failure_of(()) is not None:  # normalization alone is wrong
+    if failure_of(()) is not None:  # normalization alone is wrong
         return {}
-    return bisect(build.families, failure_of, str)
+    return bisect_in_order(build.families, failure_of)
 
 
 def _first_failure(

@@ -21,7 +21,7 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.graph import normalize, traits
 from onnxopt.runtime import sessions
 from onnxopt.verification import verify as verification
-from onnxopt.verification.bisect import bisect
+from onnxopt.verification.bisect import bisect, bisect_in_order
 from onnxopt.verification.compare import Difference
 from onnxopt.verification.reference import Check, NotRunnable
 from tests.support.small_models import CHAIN, HEADER, NO_KERNEL, NOTHING_TO_FUSE, RANDOM, TOKENS, write
@@ -160,6 +160,21 @@ def test_search_blames_the_group_that_fails_only_together() -> None:
         return Check("p", True, "", "y", None) if {"b", "c"} <= set(enabled) else None
 
     assert set(bisect(list("abcd"), failure_of, name=str)) == set("abcd")
+
+
+@pytest.mark.parametrize("guilty", ["", "a", "g", "bf", "abcdefg"])
+@pytest.mark.parametrize("needed", ["", "a", "ad"])
+def test_search_in_order_finds_what_is_wrong_behind_others(guilty: str, needed: str) -> None:
+    """An item may only be wrong together with earlier ones. Those are not named, unless they are wrong themselves."""
+
+    def failure_of(enabled: Sequence[str]) -> Check | None:
+        bad = [n for n in enabled if n in guilty and set(enabled) >= {m for m in needed if m < n}]
+        return Check("p", True, bad[-1], "y", None) if bad else None
+
+    found = bisect_in_order("abcdefg", failure_of)
+    alone = [n for n in guilty if not any(m < n for m in guilty if m in needed)]  # without those, it does nothing
+    assert sorted(found) == alone
+    assert all(check.case == name for name, check in found.items())
 
 
 @pytest.mark.usefixtures("library")

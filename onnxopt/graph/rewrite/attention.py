@@ -12,11 +12,11 @@ The scores may be capped before they are masked, and may get a sink, which is a 
 
     Mul(Tanh(Div(scores, cap)), cap)    P = Slice(Softmax(x), [0:-1])    x = Concat(scores, sinks), or x - ReduceMax(x)
 
-The scale is the product of the factors. Where it differs from 1 / sqrt(H) only by the rounding of constants in the
-model's dtype, it is set to 1 / sqrt(H). The guard against NaN is dropped where no row can be masked with -inf from end
-to end; elsewhere such rows are found by the mask and become zeros as before. What the guard does to a query that holds
-a NaN or an infinity is not kept. A row whose every key is hidden by a finite mask has no defined attention: its result
-depends on how scores of -65504 round, here as in any runtime.
+The scale is the product of the factors; one of more than one element stays on q. Where it differs from 1 / sqrt(H) only
+by the rounding of constants in the model's dtype, it is set to 1 / sqrt(H). The guard against NaN is dropped where no
+row can be masked with -inf from end to end; elsewhere such rows are found by the mask and become zeros as before. What
+the guard does to a query that holds a NaN or an infinity is not kept. A row whose every key is hidden by a finite mask
+has no defined attention: its result depends on how scores of -65504 round, here as in any runtime.
 
 Two masks, such as a bias of positions and hidden keys, become one, which layers that read both share. What a mask shows
 by position is told apart from the rest (masks/parts.py): a kernel computes a window itself, and reads what is left. All
@@ -67,7 +67,8 @@ class _Form:
 
     q (B, N, S, H), k_transposed (B, N, H, T), v (B, N, T, V): without the constant factors on them, whose product is
     scale. mask: what mask_value is known to show. guards_rows: whether rows that the mask hides with -inf become zeros.
-    cap: of scores, 0 without one. sinks: of each head. keys: k itself, where k_transposed is a Cast of it.
+    cap: of scores, 0 without one. sinks: of each head. keys: k itself, where k_transposed is a Cast of it. scaled: the
+    operator and the factor of more than one element that queries still get, as attention of cosines has one of heads.
     """
 
     q: ir.Value
@@ -80,6 +81,7 @@ class _Form:
     cap: float = 0.0
     sinks: ir.TensorProtocol | None = None
     keys: ir.Value | None = None
+    scaled: tuple[str, ir.Value] | None = None
 
 
 class ScaledDotProduct(RewriteRuleClassBase):
@@ -155,6 +157,9 @@ class ScaledDotProduct(RewriteRuleClassBase):
         q, k_transposed, keys = without_casts(q, k_transposed, v)
         if reason := shapes_disagree(q, k_transposed, v) or casts_round(q, v, match):
             return Obstacle(reason)
+        scaled = None
+        if match["q_scaling"] != "none" and self._keeps_shape(match["q_factor"], q):
+            scaled, match["q_scaling"] = ({"mul": "Mul", "div": "Div"}[match["q_scaling"]], match["q_factor"]), "none"
         scale = scale_of(q, match)
         if isinstance(scale, Obstacle):
             return scale
@@ -190,7 +195,17 @@ class ScaledDotProduct(RewriteRuleClassBase):
         guards_rows = guarded and not shows.finite and not _shows_some_key(shows)
         if guards_rows and sinks is not None:
             return Obstacle("rows that see a sink alone are guarded against NaN")
-        return _Form(q, k_transposed, v, scale * (cap or 1.0), shows, mask_value, guards_rows, cap, sinks, keys)
+        scale *= cap or 1.0
+        return _Form(q, k_transposed, v, scale, shows, mask_value, guards_rows, cap, sinks, keys, scaled)
+
+    def _keeps_shape(self, factor: ir.Value, q: ir.Value) -> bool:
+        """Whether queries keep their shape and dtype with a factor of more than one element."""
+        dims, whole = self._index_values.dims(factor), self._index_values.dims(q)
+        if scalar(factor) is not None or factor.dtype != q.dtype or dims is None or whole is None:
+            return False
+        return len(dims) <= len(whole) and all(
+            broadcasts_exactly(d, s) for d, s in zip(reversed(dims), reversed(whole), strict=False)
+        )
 
     def _broadcasts(self, mask: ir.Value, q: ir.Value, k_transposed: ir.Value) -> bool:
         dims, rows, keys = (self._index_values.dims(value) for value in (mask, q, k_transposed))
@@ -207,12 +222,16 @@ class ScaledDotProduct(RewriteRuleClassBase):
             return masks.additive(value, self._index_values)
         mask = masks.boolean(value, self._index_values, shows=masking not in _HIDDEN)
         number = scalar(low)
-        return Mask(mask.kind, mask.offset, number is not None and math.isfinite(number))
+        return dataclasses.replace(mask, finite=number is not None and math.isfinite(number))
 
     def rewrite(self, op, mask, more, shown, hidden, low, masking, **match):
         form = self._form(mask=mask, more=more, shown=shown, hidden=hidden, low=low, masking=masking, **match)
         assert isinstance(form, _Form)  # as check found
         q, v = form.q, form.v
+        if form.scaled is not None:
+            operator, factor = form.scaled
+            q = getattr(op, operator)(q, factor)
+            q.shape, q.dtype = form.q.shape, form.q.dtype
         assert q.dtype is not None
         diagonal = self._is_diagonal(form)
         causal = diagonal and form.mask.kind == "causal" and form.mask.offset == 0
@@ -275,6 +294,8 @@ class PaddedDotProduct(ScaledDotProduct):
     def _size_obstacle(self, form: _Form, context: MatchContext) -> str:
         if padded_heads.fits(form.q, form.v):
             return "heads need no padding"
+        if form.scaled is not None:
+            return f"{_odd_size(form)}, and queries have a factor of more than one element"
         y, inside = context.root.outputs[0], frozenset(context.nodes)
         found = padded_heads.plan(
             padded_heads.Attention(form.q, form.k_transposed, form.v, y, form.mask_value, 2, inside)

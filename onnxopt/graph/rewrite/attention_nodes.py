@@ -20,6 +20,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.rewrite.rule_sets import Pass
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
 from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.value_dims import dims_of, same
@@ -196,8 +197,9 @@ def count_of_own(op, graph: ir.Graph, operand: ir.Value, position: int, dim: obj
     return count
 
 
-def read_off_operands(model: ir.Model) -> None:
-    """Let the masks of every MultiHeadAttention count the tokens of its own operands, in place."""
+def read_off_operands(model: ir.Model) -> int:
+    """Let the masks of every MultiHeadAttention count the tokens of its own operands, in place. Returns how often."""
+    changed = 0
     for node in model.graph:
         if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or len(node.inputs) <= _BIAS:
             continue
@@ -209,6 +211,8 @@ def read_off_operands(model: ir.Model) -> None:
             shape.replace_input_with(0, operand)
             for name, at in (("start", axis), ("end", axis + 1)):
                 shape.attributes[name] = ir.AttrInt64(name, at)
+            changed += 1
+    return changed
 
 
 def _counts(mask: ir.Value | None) -> list[ir.Value]:
@@ -233,3 +237,6 @@ def _scalar(op, value: float, dtype: ir.DataType):
 
 def _ints(op, values):
     return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))
+
+
+OF_OPERANDS = (Pass(lambda model, _: read_off_operands(model), counted=False),)

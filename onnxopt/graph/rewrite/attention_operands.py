@@ -34,9 +34,10 @@ class Obstacle:
 
 def operand_and_factor(operand: ir.Value, factor: ir.Value | None) -> tuple[ir.Value, ir.Value | None]:
     """Operand and factor of a Mul in this order: the matcher binds them in the order in which they stand."""
-    if factor is not None and scalar(factor) is None and scalar(operand) is not None:
-        return factor, operand
-    return operand, factor
+    if factor is None or scalar(factor) is not None:
+        return operand, factor
+    constant = operand.const_value is not None and factor.const_value is None
+    return (factor, operand) if constant else (operand, factor)
 
 
 def without_casts(q: ir.Value, k_transposed: ir.Value, v: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value | None]:

@@ -77,4 +77,4 @@ def _lengths(op, q: ir.Value, past: ir.Value):
     return op.Expand(op.Range(tokens, total, one), op.Shape(past, start=-4, end=-3)), total
 
 
-RULES = (RuleSet(lambda _: [CachedGroupQuery.rule()]),)
+RULES = (RuleSet(lambda _: [CachedGroupQuery.rule()], counted=False),)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 from onnxopt.graph.shapes.dims import Dim
 from onnxopt.graph.shapes.infer import Knowledge
 
 
-def read_from_inputs(model: ir.Model, known: Knowledge) -> bool:
-    """Replace each Shape of an intermediate value whose dims are numbers or dims of inputs. Whether any was replaced.
+def read_from_inputs(model: ir.Model, known: Knowledge) -> int:
+    """Replace each Shape of an intermediate value whose dims are numbers or dims of inputs. Returns how many.
 
     known: what is known of the model's values, which is changed in place.
     """
-    graph, changed = model.graph, False
+    graph, count = model.graph, 0
     sources = sources_of(graph, known)
     for node in list(graph):
         if node.op_type != "Shape" or node.domain != "" or node.inputs[0] in graph.inputs or not node.outputs[0].uses():
@@ -31,8 +32,8 @@ def read_from_inputs(model: ir.Model, known: Knowledge) -> bool:
         joined = [ir.node("Concat", [n.outputs[0] for n in nodes], {"axis": 0})] if len(nodes) > 1 else []
         added = [*nodes, *joined]
         ir.convenience.replace_nodes_and_values(graph, node, [node], added, node.outputs, added[-1].outputs)
-        changed = True
-    return changed
+        count += 1
+    return count
 
 
 def sources_of(graph: ir.Graph, known: Knowledge) -> dict[Dim, tuple[ir.Value, int]]:
@@ -54,3 +55,11 @@ def _part(dim: Dim, sources: dict[Dim, tuple[ir.Value, int]]) -> ir.Node | None:
         return None
     value, axis = sources[dim]
     return ir.node("Shape", [value], {"start": axis, "end": axis + 1})
+
+
+def _pass(model: ir.Model, scope: Scope) -> int:
+    assert scope.known is not None
+    return read_from_inputs(model, scope.known)
+
+
+RULES = (Pass(_pass),)

@@ -7,17 +7,38 @@ from collections.abc import Mapping
 
 from onnxopt.graph.rewrite import (
     attention,
+    attention_nodes,
+    cached,
+    channels_last,
     convolutions,
+    dims_of_inputs,
     einsums,
     folded,
+    front_rows,
+    gathers,
+    grouped_heads,
+    head_norms,
+    joined_heads,
+    layout,
     merging,
     normalized_products,
     outer_products,
+    padded_heads,
+    query_scale,
+    reordered_columns,
     rotary,
     rotary_pairs,
     scaled_products,
+    scattered_order,
+    sequence_first,
+    shared_operand,
+    to_contrib,
+    unequal_splits,
+    window_masks,
+    window_views,
+    windows_apart,
 )
-from onnxopt.graph.rewrite.rule_sets import RuleSet
+from onnxopt.graph.rewrite.rule_sets import Row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,31 +46,72 @@ class Family:
     """Rules that are right or wrong as a whole: where verification fails, a family is left out by its name.
 
     explanation: what `explain` prints where the rules applied; {} is how often. rules: in flow.py stands when each
-    of them runs. A family without rules is a pass, which flow.py calls. Rules that belong to no family always run.
+    of them runs. A rule that several families need is of all of them, and runs where one of them is not left out.
     """
 
     name: str
     explanation: str
-    rules: tuple[RuleSet, ...] = ()
+    rules: tuple[Row, ...]
 
 
 GATED_WEIGHTS = "gated_weights"
+_CANCELLED = (*layout.CODES, *layout.CANCELLING)
+_MAPPED = (  # what becomes of recognised attention
+    *layout.AXES, *grouped_heads.RULES, *cached.RULES, *to_contrib.GROUPED, *to_contrib.ATTENTION, *query_scale.RULES,
+    *window_masks.OF_QUERIES, *attention_nodes.OF_OPERANDS, *_CANCELLED,
+)  # fmt: skip
+# A family stands behind those whose results its rules are for: bisection adds one after the other.
 _ROWS = (
+    Family(
+        "indices",
+        "{} x index or size that is known, in place of its computation",
+        (*scattered_order.RULES, *gathers.RULES, *dims_of_inputs.RULES),
+    ),
     Family("einsums", "{} x Einsum into a product", einsums.RULES),
-    Family("attention", "{} x attention into one operator", attention.RULES),
-    Family("heads", "{} x attention with zeros that fill its heads up", attention.PADDED),
-    Family("rotary", "{} x rotary embedding into one operator", (*rotary.RULES, *rotary_pairs.RULES)),
+    Family(
+        "attention_forms",
+        "{} x view, bias or norm around attention into its usual form",
+        (
+            *layout.AXES, *layout.BEFORE_RECOGNITION, *sequence_first.RULES, *window_views.RULES, *windows_apart.RULES,
+            *joined_heads.RULES, *window_masks.RULES, *reordered_columns.RULES, *query_scale.BEFORE_RECOGNITION,
+            *head_norms.BEFORE_RECOGNITION,
+        ),
+    ),
+    Family("attention", "{} x attention into one operator", (*attention.RULES, *_MAPPED)),
+    Family(
+        "heads",
+        "{} x attention with zeros that fill its heads up",
+        (*attention.PADDED, *padded_heads.RULES, *_MAPPED),
+    ),
+    Family(
+        "rotary",
+        "{} x rotary embedding into one operator",
+        (*rotary.RULES, *rotary_pairs.RULES, *to_contrib.ROTARY, *_CANCELLED),
+    ),
     Family("outer_products", "{} x product over one element into a multiplication", outer_products.RULES),
-    Family("merge", "{} x projections of one tensor into one product", (*merging.HEADS, *merging.PROJECTIONS)),
+    Family(
+        "merge",
+        "{} x projections of one tensor into one product",
+        (*merging.HEADS, *merging.PROJECTIONS, *shared_operand.RULES, *head_norms.JOINED),
+    ),
     Family("gate", "{} x gate and up projections into one product", merging.GATES),
-    Family("tokens", "{} x convolution into a product", (*convolutions.ACTIVATIONS, *convolutions.PRODUCTS)),
+    Family(
+        "tokens", "{} x convolution into a product", (*convolutions.ACTIVATIONS, *convolutions.PRODUCTS, *_CANCELLED)
+    ),
     Family(
         "fold",
-        "{} x bias, factor or normalization into the convolution or product before it",
-        (*folded.RULES, *scaled_products.RULES, *normalized_products.RULES),
+        "{} x bias, factor, normalization or row into the convolution, product or constant beside it",
+        (*front_rows.RULES, *folded.RULES, *scaled_products.RULES, *normalized_products.RULES, *_CANCELLED),
     ),
-    Family("channels_last", "{} x convolution in channels last"),
-    Family(GATED_WEIGHTS, "{} x gate of a map onto the weights of the 1x1 convolution behind it"),
-)
+    Family("splits", "{} x Split into unequal parts into Slices", unequal_splits.RULES),
+    Family("channels_last", "{} x convolution in channels last", (*channels_last.TOKENS, *channels_last.RULES)),
+    Family(
+        GATED_WEIGHTS,
+        "{} x gate of a map onto the weights of the 1x1 convolution behind it",
+        channels_last.GATES,
+    ),
+)  # fmt: skip
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _ROWS}
-FAMILY_OF: Mapping[RuleSet, str] = {rule_set: family.name for family in _ROWS for rule_set in family.rules}
+FAMILIES_OF: Mapping[Row, frozenset[str]] = {
+    row: frozenset(family.name for family in _ROWS if row in family.rules) for family in _ROWS for row in family.rules
+}

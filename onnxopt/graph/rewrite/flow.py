@@ -1,34 +1,39 @@
 """The rewrite step, top to bottom: recognise attention, map it to operators, cancel layout changes, merge products.
 
-At last, convolutions get their layout."""
+At last, convolutions get their layout. Every rule and pass that changes what is computed is a row of a family, and none
+runs whose families are left out; what flow.py calls besides only cleans up, infers shapes, or asks whether rules may
+apply."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 from onnx_ir.passes import common
-from onnxscript.rewriter import RewriteRuleSet
+from onnxscript.rewriter import RewriteRule, RewriteRuleSet
 
 from onnxopt.graph import read
-from onnxopt.graph.layout import assign, gated_weights, turn_tokens
+from onnxopt.graph.layout import gated_weights
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.interface import Interface
 from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
-from onnxopt.graph.passes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
-from onnxopt.graph.passes.unequal_splits import UnequalSplitsPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import (
     attention,
     attention_nodes,
     cached,
+    channels_last,
     convolutions,
+    dims_of_inputs,
+    einsums,
     folded,
     front_rows,
     gathers,
@@ -38,25 +43,28 @@ from onnxopt.graph.rewrite import (
     layout,
     merging,
     near_misses,
+    normalized_products,
+    outer_products,
     packed_weights,
     padded_heads,
     query_scale,
     reordered_columns,
     rotary,
     rotary_pairs,
+    scaled_products,
     scattered_order,
     sequence_first,
     shared_operand,
     to_contrib,
     to_standard,
+    unequal_splits,
     window_masks,
     window_views,
     windows_apart,
 )
-from onnxopt.graph.rewrite.dims_of_inputs import read_from_inputs
-from onnxopt.graph.rewrite.families import FAMILIES, FAMILY_OF, GATED_WEIGHTS
+from onnxopt.graph.rewrite.families import FAMILIES, FAMILIES_OF
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
-from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
+from onnxopt.graph.rewrite.rule_sets import Pass, Row, RuleSet, Scope
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 from onnxopt.graph.shapes.expected import ExpectedSizes
@@ -71,7 +79,10 @@ _CANCELLING_PASSES = 3
 
 @dataclasses.dataclass(frozen=True)
 class Rewritten:
-    """applied: by family, how often its rules changed the model. refusals: attention that stayed as it is, and why."""
+    """applied: by family that was not left out, in the order of FAMILIES, how often its rules changed the model.
+
+    refusals: attention that stayed as it is, and why.
+    """
 
     applied: dict[str, int]
     refusals: tuple[Refusal, ...]
@@ -101,35 +112,33 @@ def rewrite(
             _clean_up(model)
         _write_products(rewriting)
         if rotary_pairs.may_apply(model.graph):
-            _infer(model)
+            rewriting.infer()
             rewriting.apply(rotary_pairs.RULES)  # before positions are read: nothing repeats the tables any more
         _read_known_positions(rewriting)
-        if families & {"attention", "heads"} and near_misses.softmaxes(model):
+        if near_misses.softmaxes(model):
             refusals = _recognise(rewriting)
-            if "attention" in families or rewriting.applied["heads"]:
+            if "attention" in rewriting.applied or rewriting.applied.get("heads"):
                 _map(rewriting)
-        rewriting.apply(FAMILIES["outer_products"].rules)  # behind attention, whose products may be over one key
-        rewriting.merge_projections()
-        attention_nodes.read_off_operands(model)  # which are merged where they can be
+        rewriting.apply(outer_products.RULES)  # behind attention, whose products may be over one key
+        _merge_projections(rewriting)
+        rewriting.apply(attention_nodes.OF_OPERANDS)  # which are merged where they can be
         _convolutions(rewriting)
-        rewriting.merge(merging.GATES)
-        if any(node.op_type == "BatchNormalization" for node in model.graph):
-            _infer(model)  # which dim of it are the channels
-        if rewriting.apply(FAMILIES["fold"].rules):
-            _cancel(model)
-        if any(rewriting.applied.values()):
+        rewriting.apply(merging.GATES)
+        _fold(rewriting)
+        if rewriting.changed:
             _clean_up(model)
-        _slice_unequal_parts(model)
-        if "channels_last" in families:
-            rewriting.applied["channels_last"] = _channels_last(model)
-        if GATED_WEIGHTS in families:
-            rewriting.applied[GATED_WEIGHTS] = _gated_weights(model)
+        _slice_unequal_parts(rewriting)
+        _channels_last(rewriting)
+        UniqueNamesPass()(model)
         interface.restore(model)
     return Rewritten(rewriting.applied, refusals)
 
 
 class _Rewriting:
-    """One model while it is rewritten. applied: by family, how often its rules were applied so far."""
+    """One model while it is rewritten.
+
+    applied: by family, how often its rules were applied so far. changed: whether any rule was, counted or not.
+    """
 
     def __init__(
         self,
@@ -140,63 +149,50 @@ class _Rewriting:
     ) -> None:
         self.model = model
         self._usual = usual
-        self.applied = dict.fromkeys(sorted(families), 0)
+        self.applied = {name: 0 for name in FAMILIES if name in families}
+        self.changed = False
         self._joiner = Joiner(folder)
+        self._known: Knowledge | None = None
 
     def apply(
         self,
-        rule_sets: Sequence[RuleSet],
+        rows: Sequence[Row],
         index_values: IndexValues | None = None,
         expected: ExpectedSizes | None = None,
     ) -> int:
-        """Apply rules, set after set, but not those of families that are left out. How often any was applied."""
-        scope, total = Scope(self.model.graph, self._joiner, expected, index_values), 0
-        for rule_set in rule_sets:
-            family = FAMILY_OF.get(rule_set)
-            if family is not None and family not in self.applied:
-                continue
-            count = _apply(self.model, rule_set, scope)
-            total += count
-            if family is not None and rule_set.counted:
-                self.applied[family] += count
+        """Apply rules, row after row, but none whose families are all left out. How often any was applied."""
+        scope, total = Scope(self.model.graph, self._joiner, expected, index_values, self._known), 0
+        rows = [row for row in rows if FAMILIES_OF[row] & self.applied.keys()]
+        packed = any(isinstance(row, RuleSet) and row.packed for row in rows)
+        with packed_weights.as_products(self.model.graph) if packed else contextlib.nullcontext():
+            for row in rows:
+                count = _apply(self.model, row, scope)
+                total += count
+                for family in FAMILIES_OF[row] & self.applied.keys() if row.counted else ():
+                    self.applied[family] += count
+        self.changed |= total > 0
         return total
 
-    def merge_projections(self) -> None:
-        """One product in place of an attention's three, and of several small ones of one tensor."""
-        if "merge" not in self.applied:
-            return
-        expected = self.expected()
-        self.merge(merging.PROJECTIONS, expected)
-        merged = shared_operand.merge(self.model, self._joiner, expected)
-        if merged:
-            _infer(self.model)
-            head_norms.join(self.model)
-        self.applied["merge"] += merged
+    def infer(self) -> Knowledge:
+        """Infer the shapes of all values, and write them to the model."""
+        self._known = _infer(self.model)
+        return self._known
 
     def expected(self) -> ExpectedSizes:
         """Sizes of symbolic dims to choose by."""
         return ExpectedSizes(infer(self.model), self._usual)
 
-    def merge(self, rule_sets: Sequence[RuleSet], expected: ExpectedSizes | None = None) -> None:
-        """Apply rules that merge products, with packed weights too."""
-        with packed_weights.as_products(self.model.graph):
-            self.apply(rule_sets, expected=expected)
-
-    def pad_heads(self) -> Knowledge:
-        """Pad the heads of every Sdpa that can be padded. Returns what is then known of the model's values."""
-        _infer(self.model)
-        padded_heads.pad(self.model, self._joiner)
-        common.RemoveUnusedNodesPass()(self.model)
-        return _infer(self.model)
+    def cancel(self) -> None:
+        """Remove Transposes and Reshapes that cancel."""
+        _cancel(self.model, self.apply)
 
 
 def _write_products(rewriting: _Rewriting) -> None:
     """Einsum becomes MatMul: before attention is recognised, which multiplies so."""
-    model = rewriting.model
-    if any(node.op_type == "Einsum" for node in model.graph.all_nodes()):
-        _infer(model)
-        if rewriting.apply(FAMILIES["einsums"].rules):
-            _clean_up(model)
+    if any(node.op_type == "Einsum" for node in rewriting.model.graph.all_nodes()):
+        rewriting.infer()
+        if rewriting.apply(einsums.RULES):
+            _clean_up(rewriting.model)
 
 
 def _read_known_positions(rewriting: _Rewriting) -> None:
@@ -207,8 +203,7 @@ def _read_known_positions(rewriting: _Rewriting) -> None:
     model = rewriting.model
     if not gathers.may_apply(model.graph) and not front_rows.may_apply(model.graph):
         return
-    known = _infer(model)
-    if rewriting.apply((*gathers.RULES, *front_rows.RULES), IndexValues(model.graph, known)):
+    if rewriting.apply((*gathers.RULES, *front_rows.RULES), IndexValues(model.graph, rewriting.infer())):
         _infer(model)
         _clean_up(model)
 
@@ -216,51 +211,58 @@ def _read_known_positions(rewriting: _Rewriting) -> None:
 def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
     """Attention becomes Sdpa, an operator of the internal domain. Returns what stays, and why."""
     model = rewriting.model
-    known = _infer(model)
-    layout.count_axes_from_the_end(model)
+    known = rewriting.infer()
+    rewriting.apply(layout.AXES)
     if rewriting.apply(sequence_first.RULES):
         _clean_up(model)  # products of three parts are built three times
-        known = _infer(model)
-    if read_from_inputs(model, known):
-        common.RemoveUnusedNodesPass()(model)
-        known = _infer(model)
-    if rewriting.apply(window_views.RULES) + windows_apart.join_windows(model):
-        known = _infer(model)
-    rules = (*layout.BEFORE_RECOGNITION, *joined_heads.RULES, *window_masks.RULES, *reordered_columns.RULES)
-    prepared = rewriting.apply(rules)
-    factors = query_scale.multiply_biases(model) | query_scale.copy_shared_factors(model)
-    if head_norms.bring_to_products(model) | factors or prepared:
-        known = _infer(model)
+        known = rewriting.infer()
+    if rewriting.apply(dims_of_inputs.RULES):
+        known = rewriting.infer()
+    if rewriting.apply((*window_views.RULES, *windows_apart.RULES)):
+        known = rewriting.infer()
+    in_four_dims = (*layout.BEFORE_RECOGNITION, *joined_heads.RULES, *window_masks.RULES, *reordered_columns.RULES)
+    if rewriting.apply((*in_four_dims, *query_scale.BEFORE_RECOGNITION, *head_norms.BEFORE_RECOGNITION)):
+        known = rewriting.infer()
     index_values = IndexValues(model.graph, known)
     rewriting.apply(attention.RULES, index_values)
-    pads = "heads" in rewriting.applied
     if rewriting.apply(attention.PADDED, index_values):
-        index_values = IndexValues(model.graph, rewriting.pad_heads())
-    return near_misses.refusals(model, index_values, pads) if "attention" in rewriting.applied else ()
+        rewriting.infer()
+        rewriting.apply(padded_heads.RULES)
+        index_values = IndexValues(model.graph, rewriting.infer())
+    if "attention" not in rewriting.applied:
+        return ()
+    return near_misses.refusals(model, index_values, "heads" in rewriting.applied)
 
 
 def _map(rewriting: _Rewriting) -> None:
     """Operators of a runtime replace Sdpa. Afterwards no operator of the internal domain is left."""
-    _cancel(rewriting.model)
-    rewriting.apply(rotary.RULES)
-    rewriting.apply(grouped_heads.RULES)
-    rewriting.apply(cached.RULES)  # before GROUPED, which takes attention without a cache
+    rewriting.cancel()
+    if rewriting.apply(rotary.RULES):
+        rewriting.infer()  # tables that are made twice as wide
+    rewriting.apply((*grouped_heads.RULES, *cached.RULES))  # before GROUPED, which takes attention without a cache
     rewriting.apply(to_contrib.GROUPED, expected=rewriting.expected())
-    rewriting.merge(merging.HEADS)  # before heads are repeated, and before Rotary is taken apart
-    rewriting.apply(to_contrib.OPERATORS, expected=rewriting.expected())
+    rewriting.apply(merging.HEADS)  # before heads are repeated, and before Rotary is taken apart
+    rewriting.apply((*to_contrib.ATTENTION, *to_contrib.ROTARY), expected=rewriting.expected())
     rewriting.model.opset_imports.pop(DOMAIN, None)
-    _cancel(rewriting.model)
-    rewriting.apply(query_scale.RULES)
-    window_masks.read_off_queries(rewriting.model)
+    rewriting.cancel()
+    rewriting.apply((*query_scale.RULES, *window_masks.OF_QUERIES))
 
 
-def _cancel(model: ir.Model) -> None:
+def _merge_projections(rewriting: _Rewriting) -> None:
+    """One product in place of an attention's three, and of several small ones of one tensor."""
+    expected = rewriting.expected()
+    rewriting.apply(merging.PROJECTIONS, expected=expected)
+    if rewriting.apply(shared_operand.RULES, expected=expected):
+        rewriting.infer()
+        rewriting.apply(head_norms.JOINED)
+
+
+def _cancel(model: ir.Model, apply: Callable[[Sequence[Row]], int]) -> None:
     for _ in range(_CANCELLING_PASSES):
         _infer(model)
-        if MoveCodesPass()(model).modified:  # a Transpose passes Q and DQ on its way to another
-            common.RemoveUnusedNodesPass()(model)
+        if apply(layout.CODES):  # a Transpose passes Q and DQ on its way to another
             _infer(model)
-        if not _apply_all(model, layout.CANCELLING):
+        if not apply(layout.CANCELLING):
             return
 
 
@@ -268,42 +270,40 @@ def _convolutions(rewriting: _Rewriting) -> None:
     """Convolutions become products. A Transpose that passes an activation may reach another convolution."""
     before = dict(rewriting.applied)
     while rewriting.apply(convolutions.ACTIVATIONS) + rewriting.apply(convolutions.PRODUCTS):
-        _infer(rewriting.model)
+        rewriting.infer()
     if rewriting.applied != before:
-        _cancel(rewriting.model)
+        rewriting.cancel()
 
 
-def _slice_unequal_parts(model: ir.Model) -> None:
+def _fold(rewriting: _Rewriting) -> None:
+    """Constants, and normalizations, go into the convolution or product beside them."""
+    if any(node.op_type == "BatchNormalization" for node in rewriting.model.graph):
+        rewriting.infer()  # which dim of it are the channels
+    if rewriting.apply((*folded.RULES, *scaled_products.RULES, *normalized_products.RULES)):
+        rewriting.cancel()
+
+
+def _slice_unequal_parts(rewriting: _Rewriting) -> None:
     """Splits of unequal parts become Slices: once attention reads what it can where it lies."""
-    if any(node.op_type == "Split" for node in model.graph):
-        _infer(model)
-        if UnequalSplitsPass()(model).modified:
-            UniqueNamesPass()(model)
+    if any(node.op_type == "Split" for node in rewriting.model.graph):
+        rewriting.infer()
+        rewriting.apply(unequal_splits.RULES)
 
 
-def _channels_last(model: ir.Model) -> int:
-    """Convolutions compute in channels last. Equal nodes stay apart afterwards: each has Transposes of its own."""
-    if not any(node.op_type in ("Conv", "ConvTranspose") for node in model.graph):
-        return 0
-    known = _infer(model)
-    if turn_tokens(model.graph):
-        common.RemoveUnusedNodesPass()(model)
-        known = _infer(model)
-    count = assign(model, known)
-    if count:
-        common.RemoveUnusedNodesPass()(model)
-        UniqueNamesPass()(model)
-    return count
+def _channels_last(rewriting: _Rewriting) -> None:
+    """Convolutions compute in channels last. Equal nodes stay apart afterwards: each has Transposes of its own.
 
-
-def _gated_weights(model: ir.Model) -> int:
-    """Gates scale the weights of 1x1 convolutions in channels last, in place of their maps."""
-    convs = gated_weights.candidates(model.graph)
-    count = gated_weights.scale(model.graph, convs, _infer(model)) if convs else 0
-    if count:
-        common.RemoveUnusedNodesPass()(model)
-        UniqueNamesPass()(model)
-    return count
+    Gates then scale the weights of 1x1 convolutions, in place of their maps.
+    """
+    graph = rewriting.model.graph
+    if any(node.op_type in ("Conv", "ConvTranspose") for node in graph):
+        rewriting.infer()
+        if rewriting.apply(channels_last.TOKENS):
+            rewriting.infer()
+        rewriting.apply(channels_last.RULES)
+    if gated_weights.candidates(graph):
+        rewriting.infer()
+        rewriting.apply(channels_last.GATES)
 
 
 def fold_float32(model: ir.Model) -> None:
@@ -330,29 +330,33 @@ def to_portable(model: ir.Model) -> None:
             return
         _infer(model)
         _apply_all(model, to_contrib.UNGROUP)
-        _cancel(model)
+        apply = functools.partial(_apply_all, model)
+        _cancel(model, apply)
         _apply_all(model, to_standard.TO_STANDARD)
-        _cancel(model)
+        _cancel(model, apply)
         model.opset_imports.pop(DOMAIN, None)
         _clean_up(model)
 
 
-def _apply_all(model: ir.Model, rule_sets: Sequence[RuleSet]) -> int:
-    return sum(_apply(model, rule_set, Scope(model.graph)) for rule_set in rule_sets)
+def _apply_all(model: ir.Model, rows: Sequence[Row]) -> int:
+    return sum(_apply(model, row, Scope(model.graph)) for row in rows)
 
 
-def _apply(model: ir.Model, rule_set: RuleSet, scope: Scope) -> int:
-    rules = list(rule_set.rules(scope))
+def _apply(model: ir.Model, row: Row, scope: Scope) -> int:
+    count = row.run(model, scope) if isinstance(row, Pass) else _match(model, list(row.rules(scope)))
+    if count:
+        common.IdentityEliminationPass()(model)
+        common.RemoveUnusedNodesPass()(model)
+    return count
+
+
+def _match(model: ir.Model, rules: Sequence[RewriteRule | Rooted]) -> int:
     roots = {rule.op_type if isinstance(rule, Rooted) else None for rule in rules}
     parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     nodes = (node for part in parts for node in part.all_nodes())
     if None not in roots and not any(node.op_type in roots for node in nodes):
         return 0  # the matcher asks every rule at every node
-    count: int = RewriteRuleSet(rules).apply_to_model(model)  # type: ignore[arg-type]
-    if count:
-        common.IdentityEliminationPass()(model)
-        common.RemoveUnusedNodesPass()(model)
-    return count
+    return RewriteRuleSet(rules).apply_to_model(model)  # type: ignore[arg-type]
 
 
 def _infer(model: ir.Model) -> Knowledge:

@@ -46,4 +46,4 @@ class GroupedHeads(RewriteRuleClassBase):
         return op.Sdpa(q, k, v, *node.inputs[3:], _domain=DOMAIN, **attributes)
 
 
-RULES = (RuleSet(lambda _: [Rooted("Sdpa", GroupedHeads.rule())]),)
+RULES = (RuleSet(lambda _: [Rooted("Sdpa", GroupedHeads.rule())], counted=False),)

@@ -25,6 +25,7 @@ from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.rewrite import near_misses
 from onnxopt.graph.rewrite.attention_operands import scalar
 from onnxopt.graph.rewrite.head_work import RANK, HeadWork, reduces, work_behind
+from onnxopt.graph.rewrite.rule_sets import Pass
 from onnxopt.graph.rewrite.weights import array_of, is_constant, rounded
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 
@@ -33,16 +34,16 @@ _KEYS_TURNED = (0, 1, 3, 2)
 _OF_HEADS = 2  # the axis of heads [B, S, N, H]
 
 
-def bring_to_products(model: ir.Model) -> bool:
-    """Apply the first two rules to the first product of each attention, in place. Whether anything changed."""
-    changed = False
+def bring_to_products(model: ir.Model) -> int:
+    """Apply the first two rules to the first product of each attention, in place. Returns how often."""
+    count = 0
     for softmax, _ in near_misses.softmaxes(model):
         product = near_misses.product_before(softmax)
         if product.op_type == "MatMul" and isinstance(product.graph, ir.Graph):
-            changed |= _scale_queries(product, product.graph)
+            count += _scale_queries(product, product.graph)
             for position in range(2):
-                changed |= _sink(product, position, product.graph)
-    return changed
+                count += _sink(product, position, product.graph)
+    return count
 
 
 def _scale_queries(product: ir.Node, graph: ir.Graph) -> bool:
@@ -253,3 +254,7 @@ def _of_both(x: ir.Value, of_x: int, y: ir.Value | None, of_y: int) -> ir.Tensor
     width = max(array.shape[-1] for array in arrays)
     rows = [np.broadcast_to(array, (*array.shape[:-1], width)) for array in arrays]
     return ir.Tensor(np.concatenate(rows, axis=_OF_HEADS), dtype=x.const_value.dtype, name=f"{x.name}/of_both")
+
+
+BEFORE_RECOGNITION = (Pass(lambda model, _: bring_to_products(model)),)
+JOINED = (Pass(lambda model, _: join(model), counted=False),)

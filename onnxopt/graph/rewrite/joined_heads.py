@@ -94,11 +94,13 @@ class _Apart:
         return f"{node.op_type} `{node.name}` stands between the Reshapes"
 
     def _before(self, node: ir.Node, value: ir.Value) -> _Build | str:
-        """What a Reshape joined: (B, N, S, T), or (B, N, T) where S is 1."""
+        """What a Reshape joined: (B, N, S, T), (B, N, T) where S is 1, or (B, M, N / M, S, T) of repeated heads."""
         source = node.inputs[0]
-        if source is None or source.shape is None or len(source.shape) not in (3, 4):
+        if source is None or source.shape is None or len(source.shape) not in (3, 4, 5):
             return f"Reshape `{node.name}` joins something else than batch and heads"
         dims, joined = source.shape, dims_of(value)
+        if len(dims) == 5:
+            return self._of_groups(source, joined) or f"Reshape `{node.name}` joins more than batch, groups and heads"
         apart = same(dims[0], self._batch) and same(dims[1], self._heads)
         if not apart or not all(
             same(a, b) for a, b in zip(dims[2:], joined[len(joined) - len(dims) + 2 :], strict=True)
@@ -109,6 +111,20 @@ class _Apart:
         if joined[1] != 1:
             return f"Reshape `{node.name}` joins something else than batch and heads"
         return lambda op: op.Unsqueeze(source, op.Constant(value=ir.tensor([2], dtype=ir.DataType.INT64)))
+
+    def _of_groups(self, source: ir.Value, joined: tuple[int | ir.SymbolicDim, ...]) -> _Build | None:
+        batch, groups, times, length, size = dims_of(source)
+        if not isinstance(groups, int) or not isinstance(times, int) or groups * times != self._heads:
+            return None
+        if (
+            not same(batch, self._batch)
+            or not same(length, joined[1])
+            or size != joined[2]
+            or not isinstance(size, int)
+        ):
+            return None
+        shape = ir.tensor([0, groups * times, -1, size], dtype=ir.DataType.INT64)
+        return lambda op: op.Reshape(source, op.Constant(value=shape))
 
     def _with(self, node: ir.Node, depth: int, **attributes: Any) -> _Build | str:
         """The same operator of operands in four dims."""

@@ -12,9 +12,10 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 from onnxscript.rewriter.rules import common
 
+from onnxopt.graph.passes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.no_op_rules import SameShape
 from onnxopt.graph.passes.rooted import Rooted
-from onnxopt.graph.rewrite.rule_sets import RuleSet
+from onnxopt.graph.rewrite.rule_sets import Pass, RuleSet
 from onnxopt.graph.shapes.value_dims import same
 
 
@@ -85,15 +86,19 @@ class TransposedGuard(RewriteRuleClassBase):
         return op.Where(op.Transpose(hidden, perm=[0, 2, 1, 3]), zero, x)
 
 
-def count_axes_from_the_end(model: ir.Model) -> None:
-    """Let each Softmax along the last of its operand's axes say -1."""
+def count_axes_from_the_end(model: ir.Model) -> int:
+    """Let each Softmax along the last of its operand's axes say -1. Returns how many."""
+    count = 0
     for node in model.graph.all_nodes():
         operand = node.inputs[0] if node.op_type == "Softmax" and node.domain == "" else None
         rank = None if operand is None or operand.shape is None else len(operand.shape)
         if rank is not None and node.attributes.get_int("axis", -1) == rank - 1:
             node.attributes["axis"] = ir.AttrInt64("axis", -1)
+            count += 1
+    return count
 
 
+AXES = (Pass(lambda model, _: count_axes_from_the_end(model), counted=False),)
 BEFORE_RECOGNITION = (RuleSet(lambda _: [Rooted("Reshape", TransposeInThreeDims.rule())]),)
 CANCELLING = (  # in one pass, since each rule may leave what another one removes
     RuleSet(
@@ -104,6 +109,8 @@ CANCELLING = (  # in one pass, since each rule may leave what another one remove
             Rooted("Reshape", ReshapeThereAndBack.rule()),
             Rooted("Reshape", SameShape.rule("Reshape")),
             Rooted("Reshape", common.reshape_reshape_rule),
-        ]
+        ],
+        counted=False,
     ),
 )
+CODES = (Pass(lambda model, _: MoveCodesPass()(model).modified, counted=False),)

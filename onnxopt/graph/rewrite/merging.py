@@ -315,18 +315,23 @@ def _gate_and_up(activation: str) -> Callable[[Scope], list[Rooted]]:
 
 
 HEADS = (
-    RuleSet(lambda scope: [Rooted("Sdpa", HeadProjections.rule(True, scope.joiner))]),
-    RuleSet(lambda scope: [Rooted("Sdpa", HeadProjections.rule(False, scope.joiner))]),
-    RuleSet(lambda scope: [Rooted("GroupQueryAttention", CachedProjections.rule("merge_cached", scope.joiner))]),
+    RuleSet(lambda scope: [Rooted("Sdpa", HeadProjections.rule(True, scope.joiner))], packed=True),
+    RuleSet(lambda scope: [Rooted("Sdpa", HeadProjections.rule(False, scope.joiner))], packed=True),
+    RuleSet(
+        lambda scope: [Rooted("GroupQueryAttention", CachedProjections.rule("merge_cached", scope.joiner))],
+        packed=True,
+    ),
 )
 PROJECTIONS = (
     RuleSet(
-        lambda scope: [Rooted("GroupQueryAttention", GroupQueryProjections.rule("merge_group_query", scope.joiner))]
+        lambda scope: [Rooted("GroupQueryAttention", GroupQueryProjections.rule("merge_group_query", scope.joiner))],
+        packed=True,
     ),
     RuleSet(
         lambda scope: [
             Rooted("MultiHeadAttention", SelfAttention.rule("merge_self_attention", scope.joiner, scope.expected))
-        ]
+        ],
+        packed=True,
     ),
 )
-GATES = tuple(RuleSet(_gate_and_up(activation)) for activation in _ACTIVATIONS)
+GATES = tuple(RuleSet(_gate_and_up(activation), packed=True) for activation in _ACTIVATIONS)

@@ -21,6 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.rewrite.head_axis import Mark, across, weight_of, widen
+from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
@@ -76,8 +77,12 @@ def plan(attention: Attention) -> Plan | str:
     return found
 
 
-def pad(model: ir.Model, joiner: Joiner) -> None:
-    """Pad the heads of every Sdpa that has a plan, in place. Shapes have to be inferred again afterwards."""
+def pad(model: ir.Model, joiner: Joiner) -> int:
+    """Pad the heads of every Sdpa that has a plan, in place. Returns how many.
+
+    Shapes have to be inferred again afterwards.
+    """
+    count = 0
     for node in list(model.graph.all_nodes()):
         if (node.domain, node.op_type) != (DOMAIN, "Sdpa"):
             continue
@@ -89,6 +94,8 @@ def pad(model: ir.Model, joiner: Joiner) -> None:
         found = plan(Attention(q, k, v, node.outputs[0], mask, 3, frozenset({node})))
         if isinstance(found, Plan):
             _apply(found, node, joiner)
+            count += 1
+    return count
 
 
 def _size(value: ir.Value) -> int:
@@ -176,3 +183,11 @@ def _cut(node: ir.Node) -> None:
     ]
     cut = ir.node("Slice", [wide.outputs[0], *(bound.outputs[0] for bound in bounds)])
     ir.convenience.replace_nodes_and_values(graph, node, [node], [wide, *bounds, cut], [y], cut.outputs)
+
+
+def _pass(model: ir.Model, scope: Scope) -> int:
+    assert scope.joiner is not None
+    return pad(model, scope.joiner)
+
+
+RULES = (Pass(_pass, counted=False),)

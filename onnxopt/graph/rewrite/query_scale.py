@@ -19,7 +19,7 @@ from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite import near_misses
 from onnxopt.graph.rewrite.attention_nodes import is_kept_for_kernel, keep_for_kernel
 from onnxopt.graph.rewrite.attention_operands import scalar
-from onnxopt.graph.rewrite.rule_sets import RuleSet
+from onnxopt.graph.rewrite.rule_sets import Pass, RuleSet
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 
 
@@ -50,12 +50,12 @@ class ScaledQuery(RewriteRuleClassBase):
         return attended
 
 
-def copy_shared_factors(model: ir.Model) -> bool:
-    """Give the scores of each attention a factor of their own where others read it too. Whether there was any.
+def copy_shared_factors(model: ir.Model) -> int:
+    """Give the scores of each attention a factor of their own where others read it too. Returns how many.
 
     Copies that no attention takes in are merged with the other nodes when equal nodes are.
     """
-    changed = False
+    count = 0
     for softmax, _ in near_misses.softmaxes(model):
         product = near_misses.product_before(softmax)
         for position, operand in enumerate(product.inputs):
@@ -68,17 +68,17 @@ def copy_shared_factors(model: ir.Model) -> bool:
             result.name, result.type, result.shape = f"{operand.name}_of_{product.name}", operand.type, operand.shape
             product.graph.insert_before(product, copy)  # type: ignore[union-attr]
             product.replace_input_with(position, result)
-            changed = True
-    return changed
+            count += 1
+    return count
 
 
-def multiply_biases(model: ir.Model) -> bool:
+def multiply_biases(model: ir.Model) -> int:
     """(scores + bias) c -> scores c + bias c for 0 < c <= 1, and scores - bias -> scores + -bias.
 
-    Returns whether there was any. What computes the bias takes the factor in. A larger factor might make an infinity of
+    Returns how many there were. What computes the bias takes the factor in. A larger factor might make an infinity of
     a mask's least number.
     """
-    changed = False
+    count = 0
     for softmax, _ in near_misses.softmaxes(model):
         scores = near_misses.product_before(softmax).outputs[0]
         value = scores
@@ -87,7 +87,7 @@ def multiply_biases(model: ir.Model) -> bool:
             if node.op_type == "Sub" and node.inputs[0] is value:
                 bias = _new(node, "Neg", [node.inputs[1]], node.inputs[1])
                 _replace(node, _new(node, "Add", [value, bias], result))
-                changed = True
+                count += 1
             elif node.op_type == "Add" and (factor := _only_reader(result)) is not None and _shrinks(factor, result):
                 terms = [
                     _new(factor, factor.op_type, [term if v is result else v for v in factor.inputs], term)
@@ -95,12 +95,12 @@ def multiply_biases(model: ir.Model) -> bool:
                 ]
                 _replace(factor, _new(factor, "Add", terms, factor.outputs[0]))
                 node.graph.remove(node, safe=True)  # type: ignore[union-attr]
-                changed = True
+                count += 1
             else:
                 value = result
                 continue
             value = scores  # the factor may stand behind another sum now
-    return changed
+    return count
 
 
 def _only_reader(value: ir.Value) -> ir.Node | None:
@@ -137,4 +137,8 @@ def _is_factor(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in ("Mul", "Div") and any(scalar(v) is not None for v in node.inputs)
 
 
-RULES = (RuleSet(lambda _: [Rooted("MultiHeadAttention", ScaledQuery.rule())]),)
+BEFORE_RECOGNITION = (
+    Pass(lambda model, _: multiply_biases(model)),
+    Pass(lambda model, _: copy_shared_factors(model), counted=False),
+)
+RULES = (RuleSet(lambda _: [Rooted("MultiHeadAttention", ScaledQuery.rule())], counted=False),)

@@ -36,8 +36,10 @@ class ReorderedColumns(RewriteRuleClassBase):
             groups, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["first", "second", "third"]
         )
 
-    def check(self, context: MatchContext, x, w, product, groups, first, second, third) -> MatchResult:
+    def check(self, context: MatchContext, x, w, product, groups, first, second, third=None) -> MatchResult:
         result = MatchResult()
+        if third is None:  # the matcher takes fewer outputs for a match
+            return result.fail("Split has two results")
         if not is_constant(w) or len(w.uses()) != 1 or w.is_graph_output() or len(w.const_value.shape) != 2:
             return result.fail(f"the weight `{w.name}` is no constant matrix, or has other readers")
         if w.const_value.dtype not in _STORED:

@@ -1,4 +1,4 @@
-"""Rewrite rules as rows: which rules are tried together, and what they may use besides a match."""
+"""Rewrite rules as rows: which rules are tried together, or run as one pass, and what they may use besides a match."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.expected import ExpectedSizes
+from onnxopt.graph.shapes.infer import Knowledge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,14 +20,15 @@ class Scope:
     """What rules may use besides the values they match.
 
     graph: the main graph, off whose inputs dims can be read. joiner: joins weights. expected: sizes of symbolic dims to
-    choose by. index_values: what the graph's integer and bool tensors hold. The latter three are there for the rules
-    that need them only.
+    choose by. index_values: what the graph's integer and bool tensors hold. known: the shapes that were inferred last.
+    The latter four are there for the rules that need them only.
     """
 
     graph: ir.Graph
     joiner: Joiner | None = None
     expected: ExpectedSizes | None = None
     index_values: IndexValues | None = None
+    known: Knowledge | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,8 +36,24 @@ class RuleSet:
     """Rules that are tried together, node by node, in one pass over the graph.
 
     rules: makes them anew for each pass, because onnxscript's matchers keep state. counted: False for rules that only
-    prepare the graph for others; they do not count as applications of their family.
+    prepare the graph for others; they do not count as applications of their family. packed: whether the rules take
+    products of packed codes too (packed_weights.py).
     """
 
     rules: Callable[[Scope], Sequence[RewriteRule | Rooted]]
     counted: bool = True
+    packed: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pass:
+    """What no pattern states: a function over the whole graph, whose shapes were inferred.
+
+    run: changes the model in place, and returns how often. counted: as of `RuleSet`.
+    """
+
+    run: Callable[[ir.Model, Scope], int]
+    counted: bool = True
+
+
+Row = RuleSet | Pass

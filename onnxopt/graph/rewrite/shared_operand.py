@@ -28,6 +28,7 @@ import onnx_ir as ir
 
 from onnxopt.graph.passes.new_nodes import NewNodes, initializer
 from onnxopt.graph.rewrite.attention_nodes import has_mask, is_kept_for_kernel
+from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 from onnxopt.graph.rewrite.weights import Joiner, is_constant
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.expected import ExpectedSizes
@@ -276,3 +277,11 @@ def _joined_bias(products: Sequence[_Product]) -> np.ndarray:
         tensor = None if product.bias is None else product.bias.const_value
         rows.append(np.zeros(product.width, product.tensor.dtype.numpy()) if tensor is None else tensor.numpy())
     return np.concatenate(rows)
+
+
+def _pass(model: ir.Model, scope: Scope) -> int:
+    assert scope.joiner is not None and scope.expected is not None
+    return merge(model, scope.joiner, scope.expected)
+
+
+RULES = (Pass(_pass),)

@@ -329,16 +329,15 @@ def _half_table(op, table: ir.Value):
 
 
 GROUPED = (
-    RuleSet(lambda scope: [Rooted("Sdpa", GroupQuery.rule(True, scope.graph, scope.expected))]),
-    RuleSet(lambda scope: [Rooted("Sdpa", GroupQuery.rule(False, scope.graph, scope.expected))]),
+    RuleSet(lambda scope: [Rooted("Sdpa", GroupQuery.rule(True, scope.graph, scope.expected))], counted=False),
+    RuleSet(lambda scope: [Rooted("Sdpa", GroupQuery.rule(False, scope.graph, scope.expected))], counted=False),
 )
-UNGROUP = (RuleSet(lambda _: [Rooted("Sdpa", Ungroup.rule())]),)
-ROTARY_NODES = (RuleSet(lambda _: [Rooted("Rotary", RotaryNodes.rule())]),)
+UNGROUP = (RuleSet(lambda _: [Rooted("Sdpa", Ungroup.rule())], counted=False),)
+ROTARY_NODES = (RuleSet(lambda _: [Rooted("Rotary", RotaryNodes.rule())], counted=False),)
 # After these, and GROUPED before them, no operator of the internal domain is left.
-OPERATORS = (
-    RuleSet(lambda scope: [Rooted("Sdpa", AttentionNodes.rule(scope.expected))]),
+ATTENTION = (
+    RuleSet(lambda scope: [Rooted("Sdpa", AttentionNodes.rule(scope.expected))], counted=False),
     *UNGROUP,
-    RuleSet(lambda scope: [Rooted("Sdpa", MultiHead.rule(scope.graph, scope.expected))]),
-    RuleSet(lambda _: [Rooted("Rotary", RotaryOperator.rule())]),
-    *ROTARY_NODES,
+    RuleSet(lambda scope: [Rooted("Sdpa", MultiHead.rule(scope.graph, scope.expected))], counted=False),
 )
+ROTARY = (RuleSet(lambda _: [Rooted("Rotary", RotaryOperator.rule())], counted=False), *ROTARY_NODES)

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
 from onnxopt.graph.passes.rooted import Rooted
-from onnxopt.graph.rewrite.rule_sets import RuleSet
+from onnxopt.graph.rewrite.rule_sets import Pass, RuleSet
 from onnxopt.graph.rewrite.weights import array_of, is_constant, rounded
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.dims import simplest
@@ -95,11 +95,12 @@ class WindowMask(RewriteRuleClassBase):
         return next(places, None)
 
 
-def read_off_queries(model: ir.Model) -> None:
-    """Let the Tile of each attention's mask count the images of its own queries, in place.
+def read_off_queries(model: ir.Model) -> int:
+    """Let the Tile of each attention's mask count the images of its own queries, in place. Returns how many.
 
     Tile(masks [W, N, S, T], Concat(Shape(input), [1, 1, 1])) -> Tile(masks, Concat(Shape(q) / W, [1, 1, 1]))
     """
+    count = 0
     for node in list(model.graph):
         tile = _tile_of(node)
         if tile is None or tile.inputs[1] is None or is_constant(tile.inputs[1]):
@@ -111,15 +112,17 @@ def read_off_queries(model: ir.Model) -> None:
         if q.shape is None or mask.shape is None or not same(q.shape[0], mask.shape[0]):
             continue
         number = masks.const_value.shape.numpy()[0]
-        count = ir.node("Shape", [q], {"start": 0, "end": 1})
+        batch = ir.node("Shape", [q], {"start": 0, "end": 1})
         windows = ir.node("Constant", [], {"value": ir.tensor([number], dtype=ir.DataType.INT64)})
-        images = ir.node("Div", [count.outputs[0], windows.outputs[0]])
+        images = ir.node("Div", [batch.outputs[0], windows.outputs[0]])
         ones = ir.node("Constant", [], {"value": ir.tensor(_ONES, dtype=ir.DataType.INT64)})
         joined = ir.node("Concat", [images.outputs[0], ones.outputs[0]], {"axis": 0})
         own = ir.node("Tile", [masks, joined.outputs[0]])
         own.outputs[0].shape, own.outputs[0].type = mask.shape, mask.type
-        model.graph.insert_before(node, [count, windows, images, ones, joined, own])
+        model.graph.insert_before(node, [batch, windows, images, ones, joined, own])
         node.replace_input_with(_MASK, own.outputs[0])
+        count += 1
+    return count
 
 
 def _tile_of(node: ir.Node) -> ir.Node | None:
@@ -132,3 +135,4 @@ def _tile_of(node: ir.Node) -> ir.Node | None:
 
 
 RULES = (RuleSet(lambda scope: [Rooted("Reshape", WindowMask.rule(scope.graph.inputs))]),)
+OF_QUERIES = (Pass(lambda model, _: read_off_queries(model), counted=False),)

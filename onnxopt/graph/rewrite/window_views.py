@@ -25,7 +25,7 @@ from onnxopt.graph.shapes.value_dims import dims_of, same
 
 
 class PartOfJoined(RewriteRuleClassBase):
-    """One place along the first axis. gathered: taken by Gather, else by Slice and Squeeze."""
+    """One place along the first axis. gathered: taken by Gather, else by Slice or Split, and Squeeze."""
 
     def __init__(self, gathered: bool) -> None:
         super().__init__("gathered_part" if gathered else "sliced_part")
@@ -59,16 +59,22 @@ class PartOfJoined(RewriteRuleClassBase):
         if self._gathered:
             taken = op.Gather(source, place, axis=axis)
         else:
-            starts, ends = x.producer().inputs[1:3]  # type: ignore[union-attr]
-            taken = op.Squeeze(op.Slice(source, starts, ends, _ints(op, [axis])), _ints(op, [axis]))
+            node = x.producer()
+            assert node is not None
+            at = node.outputs.index(x)
+            bounds = node.inputs[1:3] if node.op_type == "Slice" else (_ints(op, [at]), _ints(op, [at + 1]))
+            taken = op.Squeeze(op.Slice(source, *bounds, _ints(op, [axis])), _ints(op, [axis]))
         if turned is not None:
             taken = op.Transpose(taken, perm=[k - (k > axis) for k in perm[1:]])
         return op.Reshape(taken, _ints(op, [d if isinstance(d, int) else -1 for d in dims_of(y)]))
 
 
 def _sliced(x: ir.Value) -> ir.Value | None:
-    """What a Slice along the first axis reads, without steps."""
+    """What a Slice along the first axis reads, without steps, or a Split into parts of one place."""
     node = x.producer()
+    if node is not None and node.op_type == "Split" and node.attributes.get_int("axis", 0) == 0:
+        ones = all(part.shape is not None and list(part.shape)[:1] == [1] for part in node.outputs)
+        return _input_of("Split", x) if ones else None
     if node is None or len(node.inputs) < 4 or _ints_of(node.inputs[3]) != [0]:
         return None
     if len(node.inputs) > 4 and _ints_of(node.inputs[4]) != [1]:

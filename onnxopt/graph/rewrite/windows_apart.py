@@ -17,12 +17,13 @@ import onnx_ir as ir
 from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.rewrite import near_misses
 from onnxopt.graph.rewrite.attention_operands import scalar
+from onnxopt.graph.rewrite.rule_sets import Pass
 from onnxopt.graph.shapes.value_dims import dims_of, same
 
 
-def join_windows(model: ir.Model) -> bool:
-    """Let each such attention compute in four dims, in place. Whether there was any."""
-    changed = False
+def join_windows(model: ir.Model) -> int:
+    """Let each such attention compute in four dims, in place. Returns how many."""
+    count = 0
     for softmax, last in near_misses.softmaxes(model):
         first = near_misses.product_before(softmax)
         between = _between(first, last, softmax)
@@ -32,8 +33,8 @@ def join_windows(model: ir.Model) -> bool:
         if not all(all(map(same, d[:3], dims[0][:3])) for d in dims):
             continue
         _join(first, last, between, dims)
-        changed = True
-    return changed
+        count += 1
+    return count
 
 
 def _between(first: ir.Node, last: ir.Node, softmax: ir.Node) -> list[ir.Value] | None:
@@ -97,3 +98,6 @@ def _join(
     apart.shape, result.shape = result.shape, ir.Shape([batch, heads * windows, rows, width])  # type: ignore[operator]
     for use in uses:
         use.node.replace_input_with(use.idx, apart)
+
+
+RULES = (Pass(lambda model, _: join_windows(model)),)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onnxopt.graph.rewrite import to_portable
-from tests.support.attention_graphs import Attention, agree, ops, rewritten, tokens
+from tests.support.attention_graphs import SIZE, Attention, agree, ops, rewritten, tokens
 from tests.support.graphs import graph
 
 CAUSAL = """
@@ -263,3 +263,23 @@ def test_families_can_be_left_out(tmp_path: Path) -> None:
     untouched, done = rewritten(model, tmp_path, leave_out=("attention",))
     assert ops(untouched) == ops(model)
     assert sum(done.applied.values()) == 0
+
+
+def test_rotary_embedding_by_tables_that_are_computed(tmp_path: Path) -> None:
+    """Of two parts of each head in float32: the tables of whole heads are computed too."""
+    rotated = "n1 = Shape<start = 1, end = 2>(x) cos = Slice(table, none, n1, rows) sin = Slice(other, none, n1, rows) "
+    for name in "qk":
+        rotated += f"{name}a, {name}b = Split<axis = -1, num_outputs = 2>({name}) " + "".join(
+            f"{name}{part}{t} = Mul({name}{part}, {t}) " for part in "ab" for t in ("cos", "sin")
+        )
+        rotated += f"{name}low = Sub({name}acos, {name}bsin) {name}high = Add({name}bcos, {name}asin) "
+        rotated += f"{name}y = Concat<axis = -1>({name}low, {name}high) "
+    scores = rotated + "kyt = Transpose<perm = [0, 1, 3, 2]>(ky) s = MatMul(qy, kyt) masked = Mul(s, half)"
+    shape = f"float[1, 1, 9, {SIZE // 2}]"
+    constants = "int64[1] none = {0}, int64[1] rows = {2}"
+    model = Attention(inputs=f", {shape} table, {shape} other", scores=scores, constants=constants).model()
+    found, done = rewritten(model, tmp_path)
+    assert done.applied["rotary"] == 2
+    assert "Split" not in ops(found)
+    tables = {name: tokens(1, 9, seed=1)[..., : SIZE // 2][:, None] for name in ("table", "other")}
+    agree(model, found, {"x": tokens(2, 5), **tables})

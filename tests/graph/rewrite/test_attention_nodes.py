@@ -12,6 +12,7 @@ import pytest
 
 from onnxopt.graph.rewrite import rewrite, to_portable
 from tests.support.extended_attention import Extended
+from tests.support.graphs import graph
 
 BASE = Extended(2, 40, 40, 4, 16, groups=2, known=False)
 FORMS = {
@@ -52,6 +53,27 @@ def test_the_nodes_compute_the_same(form: str, tmp_path: Path) -> None:
     to_portable(model)
     assert {node.domain for node in model.graph} == {""}
     np.testing.assert_allclose(_run(model, feeds), wanted, atol=4e-3)
+
+
+@pytest.mark.parametrize("condition", ["Where(near, s, low)", "Where(far, low, s)"])
+def test_a_window_by_a_condition(condition: str, tmp_path: Path) -> None:
+    """Two keys in front of each query, and one behind it."""
+    body = f"""
+        n1 = Shape<start = 2, end = 3>(q) n = Squeeze(n1, axis) j = Range(zero, n, one) i = Unsqueeze(j, rows)
+        apart = Sub(i, j) front = LessOrEqual(apart, two) behind = GreaterOrEqual(apart, back)
+        near = And(front, behind) far0 = Sub(j, i) f1 = Less(far0, less) f2 = Greater(far0, one) far = Or(f1, f2)
+        kt = Transpose<perm = [0, 1, 3, 2]>(k) s = MatMul(q, kt) m = {condition} p = Softmax<axis = -1>(m)
+        y = MatMul(p, v)
+    """
+    constants = "int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64 back = {-1}, int64 less = {-2}, "
+    constants += "int64[1] axis = {0}, int64[1] rows = {1}, float16 low = {64512}"  # minus infinity
+    inputs = ", ".join(f"float16[B, 2, T, 8] {name}" for name in "qkv")
+    source = graph(inputs, "float16[] y", body, constants=constants)
+    found = source.clone()
+    assert rewrite(found, tmp_path).applied["attention"] == 1
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.standard_normal((2, 2, 7, 8)).astype(np.float16) for name in "qkv"}
+    np.testing.assert_allclose(_run(found, feeds), _run(source, feeds), atol=4e-3)
 
 
 def test_each_attention_has_a_mask_of_its_own(tmp_path: Path) -> None:

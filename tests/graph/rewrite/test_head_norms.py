@@ -85,8 +85,28 @@ def test_norms_of_heads_are_one_kernel_in_front_of_the_attention(
 def test_which_scales_go_to_the_queries(scales: np.ndarray, changed: bool) -> None:
     source = model("{n}n = Identity ({n})", SCALED, scales, dims="2, 2")
     InferShapesPass()(source)
-    assert head_norms.bring_to_products(source) == changed
+    assert bool(head_norms.bring_to_products(source)) == changed
     assert [n.op_type for n in source.graph].count("Mul") == 1 + changed
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float"])
+def test_a_scale_of_each_head_behind_norms_that_stay(dtype: str, tmp_path: Path) -> None:
+    """As where q, k and v are parts of one Transpose of five dims (timm, torchvision): attention all the same."""
+    turns = (
+        "{n}5 = Transpose <perm = [0, 1, 3, 2]> ({n}) {n}6 = Neg ({n}5) {n}n = Transpose <perm = [0, 1, 3, 2]> ({n}6)"
+    )
+    source = model(turns, SCALED)
+    if dtype == "float":
+        for value in [*source.graph.inputs, *source.graph.outputs, *source.graph.initializers.values()]:
+            if value.dtype == ir.DataType.FLOAT16:
+                value.dtype = ir.DataType.FLOAT
+                array = None if value.const_value is None else value.const_value.numpy().astype(np.float32)
+                value.const_value = None if array is None else ir.tensor(array, name=value.name)
+    found, done = rewritten(source, tmp_path)
+    assert (done.applied["attention"], done.refusals) == (1, ())
+    x = np.random.default_rng(0).standard_normal((2, 5, WIDTH)).astype(np.float16 if dtype == "float16" else np.float32)
+    (one,), (other,) = run(found, {"x": x}), run(source, {"x": x})
+    np.testing.assert_allclose(one.astype(np.float32), other.astype(np.float32), rtol=8e-3, atol=8e-3)
 
 
 def test_a_small_scale_beside_a_large_one_overflows_nothing(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.support.refused import reason
 CONSTANTS = (
     "int64[1] first = {0}, int64[1] second = {1}, int64[1] third = {2}, int64[1] fourth = {3}, int64[1] rest = {-1}, "
     "int64[1] one = {1}, int64[1] two = {2}, int64[1] eight = {8}, float half = {0.5}, int64 axis = {2}, "
-    "float zero = {0}"
+    "float zero = {0}, int64[5] five = {1, 1, 2, 1, 1}"
 )
 SIZES = """
   shape = Shape(q) b = Slice(shape, first, second) n = Slice(shape, third, fourth)
@@ -44,6 +44,9 @@ FORMS = {
     "y = Reshape(y3, four)",
     "weights in four dims between": "s = MatMul(q3, kt) s2 = Mul(s, half) p = Softmax<axis = -1>(s2) "
     "p4 = Reshape(p, scores4) p3 = Reshape(p4, scores3) y3 = MatMul(p3, v3) y = Reshape(y3, four)",
+    "heads that are repeated": "k1 = Slice(k, first, one, one) u = Unsqueeze(k1, two) e = Expand(u, five) "
+    "kg = Reshape(e, three) kgt = Transpose<perm = [0, 2, 1]>(kg) s = MatMul(q3, kgt) s4 = Reshape(s, scores4) "
+    "p = Softmax<axis = -1>(s4) y = MatMul(p, v)",
     "scaled queries": "q2 = Mul(q3, half) s = MatMul(q2, kt) s4 = Reshape(s, scores4) p = Softmax<axis = -1>(s4) "
     "y = MatMul(p, v)",
 }

@@ -137,19 +137,7 @@ def test_projections_of_a_weight_that_is_read_elsewhere_stay(tmp_path: Path) -> 
     model = attention.model()
     model.graph.outputs.append(graphs.value(model, "z"))
     found, done = rewritten(model, tmp_path)
-    assert done.applied == {
-        "attention": 1,
-        "heads": 0,
-        "einsums": 0,
-        "rotary": 0,
-        "outer_products": 0,
-        "merge": 0,
-        "gate": 0,
-        "tokens": 0,
-        "fold": 0,
-        "channels_last": 0,
-        "gated_weights": 0,
-    }
+    assert {name: count for name, count in done.applied.items() if count} == {"attention": 1}
     assert "MultiHeadAttention" in ops(found)
     assert _weight_bytes(found) <= _weight_bytes(model)
 

@@ -10,7 +10,8 @@ import pytest
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
-from onnxopt.graph.rewrite import attention
+from onnxopt.graph.rewrite import FAMILIES, attention
+from onnxopt.graph.rewrite.families import GATED_WEIGHTS
 from onnxopt.runtime import releases
 from tests.support import graphs
 from tests.support.attention_graphs import Attention
@@ -34,18 +35,8 @@ def test_the_manifest_says_what_was_rewritten(source: Path, artifact: Path) -> N
     manifest = onnxopt.optimize(source, artifact, archs=()).manifest
     assert _ops(artifact / "model.onnx") == [("com.microsoft", "Attention")]
     assert manifest.verify.status == "passed"
-    assert manifest.rewrites == {
-        "einsums": 0,
-        "attention": 1,
-        "heads": 0,
-        "rotary": 0,
-        "outer_products": 0,
-        "merge": 1,
-        "gate": 0,
-        "tokens": 0,
-        "fold": 0,
-        "channels_last": 0,
-    }
+    assert [*manifest.rewrites] == [name for name in FAMILIES if name != GATED_WEIGHTS]  # which is for GPUs
+    assert {name: count for name, count in manifest.rewrites.items() if count} == {"attention": 1, "merge": 1}
     assert manifest.ort_min == "1.21"
     assert "1 x attention into one operator" in onnxopt.explain(artifact)
     assert manifests.load(artifact).rewrites == manifest.rewrites

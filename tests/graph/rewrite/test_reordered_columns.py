@@ -66,8 +66,12 @@ def test_each_part_is_a_range_of_columns(tmp_path: Path) -> None:
             model(BODY.replace(", num_outputs = 3> (g)", "> (g, sizes)")),
             "Split does not cut the columns of a group into equal parts",
         ),
+        (
+            model("l = MatMul (x, w) g = Reshape (l, groups) qg, kg = Split <axis = -1, num_outputs = 2> (g)"),
+            "Split has two results",
+        ),
     ],
-    ids=["one group", "float32", "another reader", "unequal parts"],
+    ids=["one group", "float32", "another reader", "unequal parts", "two parts"],
 )
 def test_what_is_refused(source: ir.Model, why: str, tmp_path: Path) -> None:
     assert reason(source, "qg", ReorderedColumns.rule(Joiner(tmp_path))) == why

@@ -27,6 +27,9 @@ SLICED = " ".join(
     f"{n}1 = Slice(joined, {begin}, {end}, first) {n} = Squeeze({n}1, first)"
     for n, begin, end in (("q", "first", "one"), ("k", "one", "two"), ("v", "two", "last"))
 )
+SPLIT = "q1, k1, v1 = Split<axis = 0, num_outputs = 3>(joined) " + " ".join(
+    f"{n} = Squeeze({n}1, first)" for n in "qkv"
+)
 GATHERED = " ".join(f"{n} = Gather<axis = 0>(joined, at{place})" for place, n in enumerate("qkv"))
 HEADS = "x5 = Reshape(x, five) p = Transpose<perm = [2, 0, 3, 1, 4]>(x5) joined = Reshape(p, three) "
 BIASES = (
@@ -52,7 +55,7 @@ def _model(body: str, batch: str = "batch") -> ir.Model:
 
 
 @pytest.mark.parametrize("batch", ["2", "batch"])
-@pytest.mark.parametrize("parts", [SLICED, GATHERED], ids=["sliced", "gathered"])
+@pytest.mark.parametrize("parts", [SLICED, GATHERED, SPLIT], ids=["sliced", "gathered", "split"])
 @pytest.mark.parametrize("form", [VITDET, SAM], ids=["vitdet", "sam"])
 def test_it_is_attention(form: str, parts: str, batch: str, tmp_path: Path) -> None:
     source = _model(HEADS + parts + " " + form + OUT, batch)

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.passes.new_nodes import NewNodes
+from onnxopt.graph.rewrite.rule_sets import Pass
 from onnxopt.program.operators import OPERATORS
 from onnxopt.program.row_operators import ROW_OPERATORS
 
@@ -23,19 +24,17 @@ _MOVING = frozenset({"Concat", "Expand", "Pad", "Slice", "Transpose"})
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-class UnequalSplitsPass(ir.passes.InPlacePass):
-    """The pass, over the main graph. Shapes must have been inferred, and new nodes need names."""
-
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        changed = False
-        for node in [n for n in model.graph if n.op_type == "Split" and n.domain == ""]:
-            sizes = _sizes(node)
-            if _is_constant(node) or sizes is None:
-                continue  # runtimes fold a constant's parts
-            if len(set(sizes)) > 1 and all(map(_is_read_by_kernels, node.outputs)):
-                _slice(model.graph, node, sizes)
-                changed = True
-        return ir.passes.PassResult(model, changed)
+def slice_parts(graph: ir.Graph) -> int:
+    """Let Slices take the place of each such Split of the main graph. Returns of how many; new nodes need names."""
+    count = 0
+    for node in [n for n in graph if n.op_type == "Split" and n.domain == ""]:
+        sizes = _sizes(node)
+        if _is_constant(node) or sizes is None:
+            continue  # runtimes fold a constant's parts
+        if len(set(sizes)) > 1 and all(map(_is_read_by_kernels, node.outputs)):
+            _slice(graph, node, sizes)
+            count += 1
+    return count
 
 
 def _is_constant(node: ir.Node) -> bool:
@@ -85,3 +84,6 @@ def _slice(graph: ir.Graph, node: ir.Node, sizes: list[int]) -> None:
         sliced.shape = part.shape
         part.replace_all_uses_with(sliced)
     graph.remove(node, safe=True)
+
+
+RULES = (Pass(lambda model, _: slice_parts(model.graph)),)

@@ -1,0 +1,23 @@
+"""Channels last, and gates on weights, as rows of rules. graph/layout/ has the passes."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxopt.graph.layout import assign, gated_weights, turn_tokens
+from onnxopt.graph.rewrite.rule_sets import Pass, Scope
+
+
+def _assign(model: ir.Model, scope: Scope) -> int:
+    assert scope.known is not None
+    return assign(model, scope.known)
+
+
+def _scale(model: ir.Model, scope: Scope) -> int:
+    assert scope.known is not None
+    return gated_weights.scale(model.graph, gated_weights.candidates(model.graph), scope.known)
+
+
+TOKENS = (Pass(lambda model, _: turn_tokens(model.graph), counted=False),)
+RULES = (Pass(_assign),)
+GATES = (Pass(_scale),)
