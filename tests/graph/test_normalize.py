@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 import models
 from models.entries import Trained
+from models.exported import RARE
 from onnxopt.errors import ModelError
 from onnxopt.graph import normalize, read, write
 from onnxopt.graph.shapes import infer
@@ -100,7 +101,7 @@ def test_the_model_hardly_grows(name: str, tmp_path: Path) -> None:
 
 # Every small model of the collection that ONNX Runtime runs.
 REAL = [
-    name
+    pytest.param(name, marks=pytest.mark.exhaustive) if name in RARE else name
     for name in models.names(runnable=True)
     if (isinstance(row := models.entry(name), Trained) and row.bytes < 20e6) or getattr(row, "size", "") == "tiny"
 ]

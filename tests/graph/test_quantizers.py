@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -36,16 +38,29 @@ def _optimized(model: Path, folder: Path) -> Manifest:
     return manifest
 
 
+def _in_turn() -> Iterator[Any]:
+    """Each case with a level of the optimizer, in turn. In every run the first one of each model and level."""
+    levels, had = [*quantized_models.LEVELS], set[tuple[str, str]]()
+    for number, (name, tool) in enumerate(_CASES):
+        level = levels[number % len(levels)]
+        yield pytest.param(name, tool, level, marks=pytest.mark.exhaustive if (name, level) in had else ())
+        had.add((name, level))
+
+
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize(("number", "name", "tool"), [(k, *case) for k, case in enumerate(_CASES)])
-def test_a_quantized_model_is_optimized(
-    number: int, name: str, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As it is, and saved by the optimizer at one of its levels in turn."""
+@pytest.mark.parametrize(("name", "tool"), _CASES)
+def test_a_quantized_model_is_optimized(name: str, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the tools write into the current folder
+    _optimized(quantized_models.quantized(models.path(name), tool, tmp_path), tmp_path / "plain")
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(("name", "tool", "level"), _in_turn())
+def test_a_quantized_model_that_the_optimizer_saved_is_optimized(
+    name: str, tool: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     made = quantized_models.quantized(models.path(name), tool, tmp_path)
-    _optimized(made, tmp_path / "plain")
-    level = [*quantized_models.LEVELS][number % len(quantized_models.LEVELS)]
     _optimized(quantized_models.saved_by_ort(made, level), tmp_path / level)
 
 
@@ -324,12 +339,13 @@ def _integer_kernels(model: Path, library: Path | None, folder: Path) -> tuple[i
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("archs", [(), ("sm_90",)])
 @pytest.mark.parametrize(
-    ("name", "tool"),
+    ("name", "tool", "archs"),
     [
-        ("bert_tiny", "qdq_u8i8"), ("bert_tiny", "qdq_i8_channels"), ("bert_tiny", "dynamic"),
-        ("vit_tiny", "qdq_u8i8"), ("efficientnet_tiny", "qdq_i8_channels"), ("llama_tiny", "qdq_u8i8"),
+        ("bert_tiny", "qdq_u8i8", ()), ("bert_tiny", "qdq_i8_channels", ()), ("bert_tiny", "dynamic", ()),
+        ("vit_tiny", "qdq_u8i8", ()), ("efficientnet_tiny", "qdq_i8_channels", ()), ("llama_tiny", "qdq_u8i8", ()),
+        ("bert_tiny", "dynamic", ("sm_90",)), ("efficientnet_tiny", "qdq_i8_channels", ("sm_90",)),
+        ("llama_tiny", "qdq_u8i8", ("sm_90",)),
     ],
 )  # fmt: skip
 def test_the_cpu_provider_finds_its_integer_kernels_in_the_artifact_too(
