@@ -166,7 +166,7 @@ def test_one_process_exports_the_tiny_models_of_a_family(tmp_path: Path, monkeyp
     exported.export("vit_tiny", tmp_path)
     exported.export("vit", tmp_path)
     exported.export("vit_tiny_fp16_dyn", tmp_path)
-    bert = ["bert_tiny", "bert_tiny_dyn", "bert_tiny_fp16", "bert_tiny_fp16_dyn"]
+    bert = ["bert_tiny", "bert_tiny_dyn", "bert_tiny_fp16_dyn"]
     whisper = ["whisper_encoder_tiny_dyn", "whisper_encoder_tiny_fp16_dyn"]
     rare = ["vit_tiny_fp16_dyn"]
     assert processes == [["vit_tiny_dyn"], ["vit_tiny_fp16", *bert, "vit_tiny", *whisper], ["vit"], rare]
