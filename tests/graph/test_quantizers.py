@@ -22,7 +22,7 @@ from onnxopt.graph import normalize, read
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.shapes import shapes
 from onnxopt.tools import explain
-from tests.support import genai_graphs, quantized_models
+from tests.support import fusing, genai_graphs, quantized_models
 from tests.support.graphs import graph
 
 _ON_CONVOLUTIONS = ("pre_process", "qdq_u8i8", "qdq_i8_channels", "qdq_u8_reduced", "qoperator", "dynamic_channels")
@@ -212,6 +212,12 @@ def test_an_operator_that_nobody_has_is_still_refused(tmp_path: Path) -> None:
 # --- attention and norms in quantized graphs ---
 
 
+@pytest.fixture
+def no_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what is fused: that such kernels compile is tested with their kinds."""
+    fusing.compile_nothing(monkeypatch)
+
+
 def _linear_quantized(folder: Path) -> Path:
     """bert_tiny with Q and DQ around the products with weights alone, as for attention in 16 bits."""
     prepared = quantized_models.quantized(models.path("bert_tiny"), "pre_process", folder)
@@ -222,7 +228,7 @@ def _linear_quantized(folder: Path) -> Path:
     return quantized_models.quantized_around_products(prepared, folder, leave=inner)
 
 
-@pytest.mark.usefixtures("library")
+@pytest.mark.usefixtures("library", "no_machine_code")
 def test_attention_is_found_between_quantized_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     manifest = pipeline.optimize(_linear_quantized(tmp_path), tmp_path / "out", archs=("sm_90",)).manifest
@@ -235,7 +241,7 @@ def test_attention_is_found_between_quantized_products(tmp_path: Path, monkeypat
     assert set(turned) == {"gemm"}  # of weights
 
 
-@pytest.mark.usefixtures("library")
+@pytest.mark.usefixtures("library", "no_machine_code")
 def test_attention_whose_scores_are_rounded_to_codes_stays_and_the_report_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,7 +344,7 @@ def _integer_kernels(model: Path, library: Path | None, folder: Path) -> tuple[i
     return len(found) - len(weights), sum(weights)
 
 
-@pytest.mark.usefixtures("library")
+@pytest.mark.usefixtures("library", "no_machine_code")
 @pytest.mark.parametrize(
     ("name", "tool", "archs"),
     [

@@ -69,7 +69,7 @@ def test_without_products(tmp_path: Path) -> None:
     _agree(tmp_path, [dataclasses.replace(case, dtype="bfloat16") for case in cases], plain=True)
 
 
-@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 30), marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 30), marks=pytest.mark.exhaustive)], ids=str)
 def test_random(tmp_path: Path, seeds: range) -> None:
     _agree(tmp_path, [random_case(seed, "float16") for seed in seeds])
 
