@@ -47,8 +47,15 @@ def _in_turn() -> Iterator[Any]:
         had.add((name, level))
 
 
+# More blocks of codes. In every run bert_tiny has 4 bits without zero points and 8 with them, llama_tiny 4 with them.
+_ALIKE = [("bert_tiny", tool) for tool in ("nbits_4_16_zero_points", "nbits_4_256_zero_points", "nbits_8_128")]
+
+
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize(("name", "tool"), _CASES)
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [pytest.param(*case, marks=pytest.mark.exhaustive if case in _ALIKE else ()) for case in _CASES],
+)
 def test_a_quantized_model_is_optimized(name: str, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the tools write into the current folder
     _optimized(quantized_models.quantized(models.path(name), tool, tmp_path), tmp_path / "plain")
