@@ -48,7 +48,7 @@ __device__ inline Exchange<Stage, kCluster>& exchange_of() {
 }
 
 template <typename T>
-__device__ inline uint32_t shared_address(const T* data) {
+__device__ inline uint32_t address_in_cluster(const T* data) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(data));
 }
 
@@ -58,7 +58,7 @@ __device__ inline void begin_cluster(List<Stages...>) {
 #if __CUDA_ARCH__ >= 900
   if constexpr (kCluster > 1) {
     const auto prepare = [](unsigned long long& barrier) {
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier)) : "memory");
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_in_cluster(&barrier)) : "memory");
     };
     if (threadIdx.x == 0) {
       ((prepare(exchange_of<Stages, kCluster>().arrived[0]), prepare(exchange_of<Stages, kCluster>().arrived[1])), ...);
@@ -83,8 +83,8 @@ __device__ inline void push(const Partial* local, const unsigned long long* barr
                             const Partial& partial) {
 #if __CUDA_ARCH__ >= 900
   uint32_t to, counted;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(local)), "r"(rank));
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counted) : "r"(shared_address(barrier)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(address_in_cluster(local)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counted) : "r"(address_in_cluster(barrier)), "r"(rank));
 #pragma unroll
   for (unsigned k = 0; k < sizeof(Partial) / 4; ++k) {
     const uint32_t word = reinterpret_cast<const uint32_t*>(&partial)[k];
@@ -98,7 +98,7 @@ __device__ inline void push(const Partial* local, const unsigned long long* barr
 // Tells a barrier of this block how many bytes will arrive.
 __device__ inline void expect(const unsigned long long* barrier, unsigned bytes) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address_in_cluster(barrier)), "r"(bytes)
                : "memory");
 #endif
 }
@@ -108,7 +108,7 @@ __device__ inline void wait_for(const unsigned long long* barrier, unsigned pari
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n.reg .pred arrived;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 arrived, [%0], %1;\n"
-      "@!arrived bra again;\n}" ::"r"(shared_address(barrier)),
+      "@!arrived bra again;\n}" ::"r"(address_in_cluster(barrier)),
       "r"(parity)
       : "memory");
 #endif

@@ -107,7 +107,7 @@ struct WeightChunks {
 
   __device__ void take(int stage, int step, Words& words) const {
     const int place = Tile::place(lane / 8 % 2 * 8 + lane % 8, lane / 16);
-    const uint32_t from = shared_address(static_cast<const void*>(ring)) + stage * Tile::kChunkBytes;
+    const uint32_t from = shared_address(ring) + stage * Tile::kChunkBytes;
 #pragma unroll
     for (int t = 0; t < Tile::kTiles; ++t) {
       load_matrices(words.at[t], from + Tile::columns_behind(Tile::steps_behind(place, step), 16 * t));

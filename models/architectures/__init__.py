@@ -9,7 +9,7 @@ from __future__ import annotations
 FAMILIES = {
     "bert": "encoders",
     "vit": "encoders",
-    "whisper_encoder": "whisper",
+    "whisper_encoder": "encoders",
     "convnext": "convolutions",
     "efficientnet": "convolutions",
     "llama": "decoders",

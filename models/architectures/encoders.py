@@ -1,9 +1,10 @@
-"""Encoders of tokens and of image patches."""
+"""Encoders of tokens, of image patches, and of audio: convolutions over time, then attention."""
 
 from __future__ import annotations
 
 import torch
 import transformers
+from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from models.architectures.first_output import FirstOutput
 
@@ -20,4 +21,11 @@ def _vit(tiny: bool) -> torch.nn.Module:
     return FirstOutput(transformers.ViTModel(config), "pixel_values")
 
 
-BUILDERS = {"bert": _bert, "vit": _vit}
+def _whisper_encoder(tiny: bool) -> torch.nn.Module:
+    small = {"d_model": 64, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 128}
+    base = {"d_model": 512, "encoder_layers": 6, "encoder_attention_heads": 8, "encoder_ffn_dim": 2048}
+    sizes = {**small, "num_mel_bins": 8, "max_source_positions": 50} if tiny else base
+    return FirstOutput(WhisperEncoder(transformers.WhisperConfig(**sizes)), "input_features")
+
+
+BUILDERS = {"bert": _bert, "vit": _vit, "whisper_encoder": _whisper_encoder}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from onnxopt.fusion.channels_last import CONVOLUTIONS
 from onnxopt.graph import normalize, rewrite
 from onnxopt.kinds.convolution import steps
 from tests.compat import CannotInstall, install
+from tests.support import sampling
 from tests.support.fusing import fuse, outline
 from tests.support.outlined import outlined
 from tests.support.random_convolution_graphs import Building
@@ -166,9 +168,10 @@ def run(release: Path, source: onnx.ModelProto, functions: ir.Model, folder: Pat
 
 
 @pytest.mark.compat
-@pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("batch", [2, "N"])
-@pytest.mark.parametrize("build", [residual, mobile, decoder, diffusion])
+@pytest.mark.parametrize(
+    ("build", "batch", "release"),
+    sampling.pairs(itertools.product((residual, mobile, decoder, diffusion), (2, "N"), RELEASES)),
+)
 def test_transposes_cancel(build, batch: int | str, release: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     try:
         installed = install(release)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from onnx import helper, numpy_helper
 
 import models
 from models.entries import Trained
+from models.exported import RARE
 from onnxopt.errors import ModelError
 from onnxopt.graph import normalize, read, write
 from onnxopt.graph.shapes import infer
@@ -55,12 +57,27 @@ def assert_equal(wanted: object, found: object) -> None:
         np.testing.assert_allclose(found.astype(np.float64), wanted.astype(np.float64), tolerance, tolerance)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_hostile_model_computes_the_same(name: str, tmp_path: Path) -> None:
-    original, feeds = MODELS[name]()
-    result, _ = normalized(original, tmp_path)
-    wanted, interface = run(tmp_path / "original.onnx", feeds)
-    found, interface_found = run(tmp_path / "model.onnx", feeds)
+class Hostile(NamedTuple):
+    """A hostile model and its inputs, original.onnx and model.onnx in the folder, and what normalizing made of it."""
+
+    original: onnx.ModelProto
+    feeds: list[dict[str, np.ndarray]]
+    folder: Path
+    result: onnx.ModelProto
+    notes: tuple[str, ...]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def hostile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Hostile:
+    original, feeds = MODELS[request.param]()
+    folder = tmp_path_factory.mktemp("hostile")
+    return Hostile(original, feeds, folder, *normalized(original, folder))
+
+
+def test_hostile_model_computes_the_same(hostile: Hostile) -> None:
+    original, result = hostile.original, hostile.result
+    wanted, interface = run(hostile.folder / "original.onnx", hostile.feeds)
+    found, interface_found = run(hostile.folder / "model.onnx", hostile.feeds)
     assert interface_found == interface
     if original.ir_version > 3:
         assert [v.name for v in result.graph.input] == [v.name for v in original.graph.input]
@@ -70,17 +87,13 @@ def test_hostile_model_computes_the_same(name: str, tmp_path: Path) -> None:
     assert result.ir_version <= max(10, original.ir_version)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_normalizing_twice_changes_nothing(name: str, tmp_path: Path) -> None:
-    once, _ = normalized(MODELS[name]()[0], tmp_path)
-    twice, _ = normalized(once, tmp_path)
-    assert sorted(operators(twice)) == sorted(operators(once))
+def test_normalizing_twice_changes_nothing(hostile: Hostile, tmp_path: Path) -> None:
+    twice, _ = normalized(hostile.result, tmp_path)
+    assert sorted(operators(twice)) == sorted(operators(hostile.result))
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_names_are_unique_and_no_function_is_left(name: str, tmp_path: Path) -> None:
-    onnx.save(MODELS[name]()[0], tmp_path / "m.onnx")
-    model = normalize.normalize(read.load(tmp_path / "m.onnx").model).model
+def test_names_are_unique_and_no_function_is_left(hostile: Hostile) -> None:
+    model = ir.from_proto(hostile.result)
     assert not model.functions
     nodes = [node.name for node in model.graph.all_nodes()]
     assert all(nodes)
@@ -90,17 +103,15 @@ def test_names_are_unique_and_no_function_is_left(name: str, tmp_path: Path) -> 
     assert len({v.name for v in values}) == len(set(values))
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_model_hardly_grows(name: str, tmp_path: Path) -> None:
-    original, _ = MODELS[name]()
-    result, notes = normalized(original, tmp_path)
-    if not notes and not original.functions:  # conversion and inlining add what later opsets and callers need
-        assert result.ByteSize() <= original.ByteSize() * 1.01 + 64 * len(original.graph.node)
+def test_the_model_hardly_grows(hostile: Hostile) -> None:
+    if not hostile.notes and not hostile.original.functions:  # conversion and inlining add what later opsets need
+        size = hostile.original.ByteSize()
+        assert hostile.result.ByteSize() <= size * 1.01 + 64 * len(hostile.original.graph.node)
 
 
 # Every small model of the collection that ONNX Runtime runs.
 REAL = [
-    name
+    pytest.param(name, marks=pytest.mark.exhaustive) if name in RARE else name
     for name in models.names(runnable=True)
     if (isinstance(row := models.entry(name), Trained) and row.bytes < 20e6) or getattr(row, "size", "") == "tiny"
 ]

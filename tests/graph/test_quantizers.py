@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +22,7 @@ from onnxopt.graph import normalize, read
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.shapes import shapes
 from onnxopt.tools import explain
-from tests.support import genai_graphs, quantized_models
+from tests.support import fusing, genai_graphs, quantized_models
 from tests.support.graphs import graph
 
 _ON_CONVOLUTIONS = ("pre_process", "qdq_u8i8", "qdq_i8_channels", "qdq_u8_reduced", "qoperator", "dynamic_channels")
@@ -36,16 +38,36 @@ def _optimized(model: Path, folder: Path) -> Manifest:
     return manifest
 
 
+def _in_turn() -> Iterator[Any]:
+    """Each case with a level of the optimizer, in turn. In every run the first one of each model and level."""
+    levels, had = [*quantized_models.LEVELS], set[tuple[str, str]]()
+    for number, (name, tool) in enumerate(_CASES):
+        level = levels[number % len(levels)]
+        yield pytest.param(name, tool, level, marks=pytest.mark.exhaustive if (name, level) in had else ())
+        had.add((name, level))
+
+
+# More blocks of codes. In every run bert_tiny has 4 bits without zero points and 8 with them, llama_tiny 4 with them.
+_ALIKE = [("bert_tiny", tool) for tool in ("nbits_4_16_zero_points", "nbits_4_256_zero_points", "nbits_8_128")]
+
+
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize(("number", "name", "tool"), [(k, *case) for k, case in enumerate(_CASES)])
-def test_a_quantized_model_is_optimized(
-    number: int, name: str, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As it is, and saved by the optimizer at one of its levels in turn."""
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [pytest.param(*case, marks=pytest.mark.exhaustive if case in _ALIKE else ()) for case in _CASES],
+)
+def test_a_quantized_model_is_optimized(name: str, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the tools write into the current folder
+    _optimized(quantized_models.quantized(models.path(name), tool, tmp_path), tmp_path / "plain")
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(("name", "tool", "level"), _in_turn())
+def test_a_quantized_model_that_the_optimizer_saved_is_optimized(
+    name: str, tool: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     made = quantized_models.quantized(models.path(name), tool, tmp_path)
-    _optimized(made, tmp_path / "plain")
-    level = [*quantized_models.LEVELS][number % len(quantized_models.LEVELS)]
     _optimized(quantized_models.saved_by_ort(made, level), tmp_path / level)
 
 
@@ -197,6 +219,12 @@ def test_an_operator_that_nobody_has_is_still_refused(tmp_path: Path) -> None:
 # --- attention and norms in quantized graphs ---
 
 
+@pytest.fixture
+def no_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what is fused: that such kernels compile is tested with their kinds."""
+    fusing.compile_nothing(monkeypatch)
+
+
 def _linear_quantized(folder: Path) -> Path:
     """bert_tiny with Q and DQ around the products with weights alone, as for attention in 16 bits."""
     prepared = quantized_models.quantized(models.path("bert_tiny"), "pre_process", folder)
@@ -207,7 +235,7 @@ def _linear_quantized(folder: Path) -> Path:
     return quantized_models.quantized_around_products(prepared, folder, leave=inner)
 
 
-@pytest.mark.usefixtures("library")
+@pytest.mark.usefixtures("library", "no_machine_code")
 def test_attention_is_found_between_quantized_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     manifest = pipeline.optimize(_linear_quantized(tmp_path), tmp_path / "out", archs=("sm_90",)).manifest
@@ -220,7 +248,7 @@ def test_attention_is_found_between_quantized_products(tmp_path: Path, monkeypat
     assert set(turned) == {"gemm"}  # of weights
 
 
-@pytest.mark.usefixtures("library")
+@pytest.mark.usefixtures("library", "no_machine_code")
 def test_attention_whose_scores_are_rounded_to_codes_stays_and_the_report_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,13 +351,14 @@ def _integer_kernels(model: Path, library: Path | None, folder: Path) -> tuple[i
     return len(found) - len(weights), sum(weights)
 
 
-@pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("archs", [(), ("sm_90",)])
+@pytest.mark.usefixtures("library", "no_machine_code")
 @pytest.mark.parametrize(
-    ("name", "tool"),
+    ("name", "tool", "archs"),
     [
-        ("bert_tiny", "qdq_u8i8"), ("bert_tiny", "qdq_i8_channels"), ("bert_tiny", "dynamic"),
-        ("vit_tiny", "qdq_u8i8"), ("efficientnet_tiny", "qdq_i8_channels"), ("llama_tiny", "qdq_u8i8"),
+        ("bert_tiny", "qdq_u8i8", ()), ("bert_tiny", "qdq_i8_channels", ()), ("bert_tiny", "dynamic", ()),
+        ("vit_tiny", "qdq_u8i8", ()), ("efficientnet_tiny", "qdq_i8_channels", ()), ("llama_tiny", "qdq_u8i8", ()),
+        ("bert_tiny", "dynamic", ("sm_90",)), ("efficientnet_tiny", "qdq_i8_channels", ("sm_90",)),
+        ("llama_tiny", "qdq_u8i8", ("sm_90",)),
     ],
 )  # fmt: skip
 def test_the_cpu_provider_finds_its_integer_kernels_in_the_artifact_too(

@@ -45,8 +45,9 @@ def _agrees(case: Case, session: ort.InferenceSession) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_random_convolutions(dtype: str, tmp_path: Path) -> None:
-    for seed in range(25):
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 60), marks=pytest.mark.exhaustive)], ids=str)
+def test_random_convolutions(seeds: range, dtype: str, tmp_path: Path) -> None:
+    for seed in seeds:
         case = random_case(seed, dtype)
         _agrees(case, _session(fused(case), tmp_path / str(seed)))
 

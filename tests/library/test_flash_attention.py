@@ -49,8 +49,9 @@ def test_random_attentions(dtype: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_windows_caps_sinks_and_groups(dtype: str, tmp_path: Path) -> None:
-    for seed in range(20):
+@pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 40), marks=pytest.mark.exhaustive)], ids=str)
+def test_windows_caps_sinks_and_groups(seeds: range, dtype: str, tmp_path: Path) -> None:
+    for seed in seeds:
         case = random_extended(seed, dtype)
         found = fused(case)
         (region,) = found.plan.regions

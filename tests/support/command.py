@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from onnxopt.tools.cli import main
+from tests.support import forks
 
 # How lines of progress begin, which a log gets from commands that take longer than a second.
 _PROGRESS = ("Compiling kernels", "Running the original", "Verifying", "Timing", "Quantizing", "Measuring ranges")
@@ -25,16 +25,12 @@ def run(*arguments: str | Path, input: str | None = None) -> Result:
 def forked(*arguments: str | Path, seconds: float = 60.0, **environment: Path) -> tuple[int, str]:
     """Exit code and stderr of the command in a process of its own, for what may hang and for variables read once.
 
-    It is a fork of a process that has imported everything, as that takes seconds, and has run nothing: a fork of this
-    one would wait for threads of ONNX Runtime that it does not have. AssertionError where it takes too long.
+    AssertionError where it takes too long.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["onnxopt.tools.cli", "onnxopt.pipeline"])
     with tempfile.NamedTemporaryFile() as errors:
         variables = {name: str(value) for name, value in environment.items()}
         given = (errors.name, [str(a) for a in arguments], variables)
-        process = context.Process(target=_in_a_fork, args=given)
-        process.start()
+        process = forks.started(_in_a_fork, *given)
         process.join(seconds)
         if process.exitcode is None:
             process.kill()
@@ -46,8 +42,7 @@ def forked(*arguments: str | Path, seconds: float = 60.0, **environment: Path) -
 def _in_a_fork(errors: str, arguments: list[str], variables: Mapping[str, str]) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(os.open(errors, os.O_WRONLY), 2)
-    os.environ.update(variables)
-    tempfile.tempdir = None  # as in a process that has not asked for it yet
+    forks.enter(variables)
     with open(1, "w", closefd=False) as sys.stdout, open(2, "w", closefd=False) as sys.stderr:
         code: object = 1
         try:

@@ -89,7 +89,7 @@ def results(folder: Path, cases: list[Case], shift: int = 0) -> dict[tuple[Case,
             if launch.blocks:
                 wanted[case, kernel.variants[k].symbol] = (folder / f"y{number}_{k}", expected)
     source = generate.generate(list(kernels.values()))
-    emulated.run(folder, _MAIN % {"source": source, "calls": "".join(calls)})
+    emulated.run(folder, _MAIN % {"source": source, "calls": "".join(calls)}, "-Og")
     return {
         key: (np.fromfile(file, numpy_dtype(key[0].dtype))[shift:].reshape(expected.shape), expected)
         for key, (file, expected) in wanted.items()

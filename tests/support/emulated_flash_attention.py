@@ -102,7 +102,7 @@ def results(
         for k in fits:
             wanted[case, kernel.variants[k].symbol] = (folder / f"y{number}_{k}", expected)
     source = generate.generate(list(kernels.values()))
-    emulated.run(folder, _MAIN % {"source": source, "calls": "".join(calls)})
+    emulated.run(folder, _MAIN % {"source": source, "calls": "".join(calls)}, "-Og")
     return {key: (_read(file, key[0].stored, expected), expected) for key, (file, expected) in wanted.items()}
 
 

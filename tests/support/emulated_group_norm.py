@@ -93,7 +93,7 @@ def results(folder: Path, cases: list[Case]) -> dict[tuple[Case, str], tuple[np.
         calls.append(_call(folder, number, case, kernel, feeds, [(k, every[k]) for k in runs]))
         wanted |= {(case, variants[k].symbol): (folder / f"y{number}_{k}", expected) for k in runs}
     source = generate.generate(list(kernels.values()))
-    emulated.run(folder, _MAIN % {"source": source, "calls": "".join(calls)})
+    emulated.run(folder, _MAIN % {"source": source, "calls": "".join(calls)}, "-Og")
     return {
         key: (np.fromfile(file, numpy_dtype(key[0].dtype)).reshape(expected.shape), expected)
         for key, (file, expected) in wanted.items()

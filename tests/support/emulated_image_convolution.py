@@ -106,7 +106,7 @@ def results(
         for k, variant in enumerate(kernel.variants):
             wanted[case, variant.symbol] = (folder / f"y{number}_{k}", expected)
     source = generate.generate(list(kernels.values()))
-    emulated.run(folder, _MAIN % {"source": source, "calls": "".join(calls)})
+    emulated.run(folder, _MAIN % {"source": source, "calls": "".join(calls)}, "-Og")
     shift = int(aligned < 16)
     return {
         key: (np.fromfile(file, numpy_dtype(key[0].dtype))[shift:][: expected.size].reshape(expected.shape), expected)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import os
 import pickle
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,8 +16,10 @@ import onnx
 from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json
 from onnxopt.fusion.region import Kernel
+from onnxopt.runtime import sessions
 from onnxopt.verification.emulation import gcc
-from tests.support import emulated
+from onnxopt.verification.emulation import run as emulated_run
+from tests.support import emulated, forks
 from tests.support.custom_ops_fake_driver import fatbin
 
 _COMPILE_SECONDS = 300.0
@@ -29,24 +31,85 @@ def run(
     kernels: Sequence[Kernel],
     feeds: Sequence[dict[str, np.ndarray]],
     major: int = 8,
+    libraries: Sequence[Path] = (),
+    captured: bool = False,
 ) -> tuple[list[dict[str, np.ndarray]], set[str]]:
     """What the model gives for each of the feeds, in a session each, and the entry points that were launched.
 
-    folder: a new one. major: of the GPU's compute capability, 8 or 9. AssertionError where a run fails.
+    folder: a new one. major: of the GPU's compute capability, 8 or 9. libraries: that stand in for those of NVIDIA.
+    captured: streams say that they are being captured. AssertionError where a run fails.
     """
-    library, environment = prepared(folder, optimized, kernels, major)
+    library = _prepared(folder, optimized, kernels, major)
     (folder / "jobs").write_bytes(pickle.dumps((library, [(folder / "model.onnx", list(feeds))])))
-    command = [sys.executable, "-m", "onnxopt.verification.emulation.run", str(folder), "0"]
-    subprocess.run(command, env=environment, check=True, timeout=300)
+    _in_a_process(folder, major, captured, libraries, emulated_run.main, folder, 0)
     results = [pickle.loads((folder / f"0.{k}").read_bytes()) for k in range(len(feeds))]
     assert not [r for r in results if isinstance(r, str)], results
-    return results, set((folder / "launched").read_text().split())
+    return results, _launched(folder)
 
 
-def prepared(
-    folder: Path, optimized: onnx.ModelProto, kernels: Sequence[Kernel], major: int = 8
-) -> tuple[Path, dict[str, str]]:
-    """The library of a model.onnx in the folder, a new one, and the variables of processes in which it finds a GPU."""
+def run_in_place(
+    folder: Path,
+    optimized: onnx.ModelProto,
+    kernels: Sequence[Kernel],
+    feeds: Sequence[dict[str, np.ndarray]],
+    shared: Mapping[str, str],
+    major: int = 8,
+    captured: bool = False,
+) -> tuple[list[dict[str, np.ndarray]], set[str]]:
+    """As `run`, in one session, with outputs in the buffers of inputs: shared maps their names to these."""
+    library = _prepared(folder, optimized, kernels, major)
+    given = (folder / "model.onnx", library, list(feeds), dict(shared))
+    return _in_a_process(folder, major, captured, (), _runs_in_place, *given), _launched(folder)
+
+
+def _runs_in_place(
+    model: Path, library: Path, feeds: list[dict[str, np.ndarray]], shared: dict[str, str]
+) -> list[dict[str, np.ndarray]]:
+    import onnxruntime as ort
+
+    session, found = sessions.open_session(model, library=library), []
+    names = [output.name for output in session.get_outputs()]
+    for given in feeds:
+        held = {name: ort.OrtValue.ortvalue_from_numpy(value) for name, value in given.items()}
+        bound = session.io_binding()
+        for name, value in held.items():
+            bound.bind_ortvalue_input(name, value)
+        for name in names:
+            if name in shared:
+                bound.bind_ortvalue_output(name, held[shared[name]])
+            else:
+                bound.bind_output(name, "cpu")
+        session.run_with_iobinding(bound)
+        found.append({name: value.numpy().copy() for name, value in zip(names, bound.get_outputs(), strict=True)})
+    return found
+
+
+@functools.cache
+def stand_in(source: Path, soname: str) -> Path:
+    """The library that a file of C++ is compiled to, which stands in for one of NVIDIA."""
+    path = emulated.made("-O0") / f"{source.stem}.so"
+    command = ["g++", "-shared", "-fPIC", "-O1", f"-Wl,-soname,{soname}", *emulated.LINKER, "-o", path, source]
+    subprocess.run(command, check=True)
+    return path
+
+
+def _in_a_process(
+    folder: Path, major: int, captured: bool, libraries: Sequence[Path], function: Any, *arguments: Any
+) -> Any:
+    """What the function returns in a process that finds a GPU."""
+    variables = {"ONNXOPT_EMULATION": str(folder), "ONNXOPT_EMULATION_MAJOR": str(major)}
+    if captured:
+        variables["ONNXOPT_EMULATION_CAPTURES"] = "1"
+    loaded = [folder / "libcuda.so.1", *libraries]
+    return forks.result(function, *arguments, variables=variables, libraries=loaded)
+
+
+def _launched(folder: Path) -> set[str]:
+    return set((folder / "launched").read_text().split())
+
+
+def _prepared(folder: Path, optimized: onnx.ModelProto, kernels: Sequence[Kernel], major: int) -> Path:
+    """The library of a model.onnx in the folder, a new one, which gets all that is emulated."""
     folder.mkdir()
     image = fatbin((major * 10, False))
     library = write_library(folder / "lib", kernels_json.to_json(kernels, image), image)
@@ -54,9 +117,7 @@ def prepared(
     texts = {k.name: generate.own_text(k) for k in kernels}
     symbols = {k.name: [v.symbol for v in k.variants] for k in kernels}
     _compile(texts, symbols, folder)
-    environment = {**os.environ, "ONNXOPT_EMULATION": str(folder), "ONNXOPT_EMULATION_MAJOR": str(major)}
-    environment["LD_LIBRARY_PATH"] = os.pathsep.join([str(folder), os.environ.get("LD_LIBRARY_PATH", "")])
-    return library, environment
+    return library
 
 
 def _compile(texts: Mapping[str, str], symbols: Mapping[str, Sequence[str]], folder: Path) -> None:
@@ -70,7 +131,8 @@ def _compile(texts: Mapping[str, str], symbols: Mapping[str, Sequence[str]], fol
     }
     made = emulated.made("-O0")
     missing = {name: text for name, text in texts.items() if not (made / kept[name]).exists()}
-    assert gcc.compile_kernels(missing, symbols, made, _COMPILE_SECONDS, emulated.options("-O0")) == {}
+    problems = gcc.compile_kernels(missing, symbols, made, _COMPILE_SECONDS, emulated.options("-O0"))
+    assert not problems, problems
     for name in missing:
         (made / f"{name}.so").rename(made / kept[name])
     for name, digest in kept.items():

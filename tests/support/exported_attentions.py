@@ -1,4 +1,4 @@
-"""Transformers with caps, sinks and local layers as torch exports them, stored in attentions/ without their weights.
+"""Transformers with caps, sinks and local layers, and an attention, as torch exports them, without their weights.
 
 python -m tests.support.exported_attentions     writes them anew; needs transformers
 """
@@ -59,6 +59,49 @@ def _export(model: Any, dynamic: bool) -> onnx.ModelProto:
     return program.model_proto
 
 
+def _rotated_heads() -> onnx.ModelProto:
+    import torch
+
+    torch.manual_seed(0)
+    count, groups, size = 4, 2, 32
+
+    class Block(torch.nn.Module):
+        """Attention as Qwen3 has it: each head of q and k is normalized, then turned."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.q = torch.nn.Linear(64, count * size, bias=False)
+            self.k, self.v = (torch.nn.Linear(64, groups * size, bias=False) for _ in range(2))
+            self.q_weight, self.k_weight = (torch.nn.Parameter(torch.linspace(0.5, 1.5, size)) for _ in range(2))
+            angle = torch.arange(16)[:, None] * 10000.0 ** (-torch.arange(0, size, 2) / size)
+            angle = torch.cat((angle, angle), -1)
+            self.register_buffer("cos", angle.cos()[None, None].half())
+            self.register_buffer("sin", angle.sin()[None, None].half())
+
+        def heads(self, x, weight):
+            x = x.view(*x.shape[:2], -1, size)
+            if weight is not None:
+                wide = x.float()
+                wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+                x = weight * wide.half()
+            return x.transpose(1, 2)
+
+        def turned(self, x):
+            first, second = x[..., : size // 2], x[..., size // 2 :]
+            return x * self.cos + torch.cat((-second, first), -1) * self.sin
+
+        def forward(self, x):
+            q, k = self.turned(self.heads(self.q(x), self.q_weight)), self.turned(self.heads(self.k(x), self.k_weight))
+            v = self.heads(self.v(x), None)
+            k, v = (t[:, :, None].expand(-1, -1, 2, -1, -1).reshape(t.shape[0], count, -1, size) for t in (k, v))
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    x = torch.randn(2, 16, 64).half()
+    program = torch.onnx.export(Block().eval().half(), (x,), dynamo=True, opset_version=20)
+    assert program is not None
+    return program.model_proto
+
+
 def main() -> None:
     store = exported_decoders.store
     gemma = _model("Gemma2", **_SIZES, head_dim=16, sliding_window=32, query_pre_attn_scalar=16)
@@ -73,6 +116,7 @@ def main() -> None:
     bert = _model("ModernBert", **sizes, local_attention=32, global_attn_every_n_layers=3, **ends)
     store("modernbert", _export(bert, dynamic=False), FOLDER)
     store("qwen3", _export(_model("Qwen3", **_SIZES, head_dim=16), dynamic=False), FOLDER)
+    store("rotated_heads", _rotated_heads(), FOLDER)
 
 
 if __name__ == "__main__":

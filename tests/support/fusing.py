@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from unittest import mock
 
 import onnx_ir as ir
+import pytest
 
+from onnxopt import pipeline
 from onnxopt.fusion import entry_points
 from onnxopt.fusion import fuse as fusing
 from onnxopt.fusion import outline as outlining
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.kinds import KINDS
+from tests.support.custom_ops_fake_driver import fatbin
 
 
 def fuse(
@@ -40,3 +43,12 @@ def cpu_kernels_forced() -> Iterator[None]:
             stack.enter_context(mock.patch.object(type(kind), "pays_on_cpu", return_value=True))
         stack.enter_context(mock.patch.object(entry_points, "is_quantized", return_value=False))
         yield
+
+
+def compile_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Artifacts get images without machine code, which takes NVRTC seconds to make, until the patch is undone."""
+
+    def compiled(_: str, archs: Sequence[str], *__: object) -> types.SimpleNamespace:
+        return types.SimpleNamespace(fatbin=fatbin(*((int(a.removeprefix("sm_")), False) for a in archs)), usage={})
+
+    patch.setattr(pipeline, "compiled", compiled)

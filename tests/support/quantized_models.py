@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,14 +103,21 @@ TOOLS: dict[str, Tool] = {
 
 
 def quantized(model: Path, tool: str, folder: Path) -> Path:
-    """The model file that the tool makes of `model`, in `folder`."""
+    """The model file that the tool makes of `model`, in `folder`. Some tools leave more in the current one."""
     out = folder / f"{tool}.onnx"
+    out.write_bytes(_quantized(model, tool))
+    return out
+
+
+@functools.cache
+def _quantized(model: Path, tool: str) -> bytes:
     logging.disable(logging.ERROR)  # the tools log every node that they leave
     try:
-        TOOLS[tool](model, out)
+        with tempfile.TemporaryDirectory() as folder:
+            TOOLS[tool](model, out := Path(folder) / "quantized.onnx")
+            return out.read_bytes()
     finally:
         logging.disable(logging.NOTSET)
-    return out
 
 
 def quantized_around_products(model: Path, folder: Path, *, leave: list[str]) -> Path:

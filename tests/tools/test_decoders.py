@@ -6,6 +6,8 @@ of generation), and of onnxruntime-genai's builder (GroupQueryAttention).
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto
 
-from onnxopt import pipeline
+from onnxopt import Artifact, pipeline
 from onnxopt.fusion.region import FusionPlan
 from onnxopt.graph import normalize
 from onnxopt.graph.rewrite import rewrite
@@ -53,15 +55,25 @@ def cpu(model: bytes | str) -> ort.InferenceSession:
     return ort.InferenceSession(model, providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.usefixtures("library")
+@pytest.fixture(scope="module")
+def optimized(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Callable[[str], Artifact]:
+    """The artifact of a decoder, made once, beside its model.onnx."""
+
+    @functools.cache
+    def made(name: str) -> Artifact:
+        folder = tmp_path_factory.mktemp(name)
+        onnx.save(decoder(name), folder / "model.onnx")
+        with fusing.cpu_kernels_forced():
+            return pipeline.optimize(folder / "model.onnx", folder / "out", archs=(), verify=False)
+
+    return made
+
+
 @pytest.mark.parametrize("name", FIRST)
-def test_sixteen_tokens_are_the_same(name: str, tmp_path: Path) -> None:
-    model, prompt = decoder(name), [FIRST[name], 17, 29]
-    onnx.save(model, tmp_path / "model.onnx")
-    with fusing.cpu_kernels_forced():
-        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
+def test_sixteen_tokens_are_the_same(name: str, optimized: Callable[[str], Artifact]) -> None:
+    made, prompt = optimized(name), [FIRST[name], 17, 29]
     assert any(kernel.cpu for kernel in made.manifest.kernels)
-    expected = greedy(cpu(model.SerializeToString()), prompt, **encoded(name))
+    expected = greedy(cpu(str(made.path.with_name("model.onnx"))), prompt, **encoded(name))
     assert len(set(expected)) >= 4
     for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
         assert greedy(session, prompt, **encoded(name)) == expected
@@ -84,28 +96,21 @@ def test_any_number_of_new_tokens_behind_a_cache(name: str, tmp_path: Path) -> N
         assert greedy(session, prompt) == expected
 
 
-@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("name", ["genai", "genai_4_bits_packed"])
-def test_a_state_that_is_input_and_output(name: str, tmp_path: Path) -> None:
+def test_a_state_that_is_input_and_output(name: str, optimized: Callable[[str], Artifact]) -> None:
     """As genai runs its models: the library leaves the sharing of the two to ONNX Runtime's operator."""
-    onnx.save(decoder(name), tmp_path / "model.onnx")
-    with fusing.cpu_kernels_forced():
-        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
-    prompt = [FIRST[name], 17, 29]
-    expected = greedy(cpu(str(tmp_path / "model.onnx")), prompt)
+    made, prompt = optimized(name), [FIRST[name], 17, 29]
+    expected = greedy(cpu(str(made.path.with_name("model.onnx"))), prompt)
     for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
         assert greedy_in_place(session, prompt, room=24) == expected
 
 
-@pytest.mark.usefixtures("library")
-def test_a_cache_with_room_in_one_buffer(tmp_path: Path) -> None:
+def test_a_cache_with_room_in_one_buffer(optimized: Callable[[str], Artifact]) -> None:
     """The kernel then writes the new token alone."""
-    onnx.save(decoder("qwen3_static"), tmp_path / "model.onnx")
-    with fusing.cpu_kernels_forced():
-        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
+    made = optimized("qwen3_static")
     assert any(kernel.kind == "attention" for kernel in made.manifest.kernels)
     prompt = [FIRST["qwen3_static"], 17, 29]
-    expected = greedy(cpu(str(tmp_path / "model.onnx")), prompt)
+    expected = greedy(cpu(str(made.path.with_name("model.onnx"))), prompt)
     for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
         assert greedy_in_room(session, prompt) == expected
 

@@ -24,7 +24,7 @@ def _optimized(model: Any, tmp_path: Path, **options: Any) -> onnxopt.Artifact:
     return onnxopt.optimize(model, tmp_path / "artifact", archs=(), **options)
 
 
-@pytest.mark.usefixtures("library")
+@pytest.mark.usefixtures("library", "without_footprints")
 @pytest.mark.parametrize("form", ["bytes", "proto", "ir"])
 def test_a_model_in_memory(form: str, tmp_path: Path) -> None:
     proto = onnx.parser.parse_model(HEADER + CHAIN)

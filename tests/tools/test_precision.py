@@ -47,7 +47,7 @@ def _left(artifact: Path) -> Counter[str]:
     return Counter(n.op_type for n in nodes if not holds_fused(n.domain))
 
 
-@pytest.mark.parametrize("name", ["bert_tiny", "llama_tiny"])
+@pytest.mark.parametrize("name", [pytest.param("bert_tiny", marks=pytest.mark.exhaustive), "llama_tiny"])
 def test_a_float32_export_gets_the_kernels_of_a_float16_export(tmp_path: Path, name: str) -> None:
     lowered = _optimized(real_models.path(name), tmp_path, "low", "--precision", "float16")
     export = _optimized(real_models.path(f"{name}_fp16"), tmp_path, "half")
@@ -186,7 +186,7 @@ def test_options_that_do_not_fit(tmp_path: Path, options: list[str], words: list
 
 
 def test_a_model_of_16_bits_already(tmp_path: Path) -> None:
-    model = real_models.path("bert_tiny_fp16")
+    model = real_models.path("llama_tiny_fp16")
     assert_refused(run("optimize", model, "-o", tmp_path / "a", "--precision", "float16"), "is a float16 model")
 
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 
 import onnxopt
-from onnxopt import pipeline
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.summary import executed_text, not_emulated_text
@@ -30,9 +28,8 @@ from onnxopt.verification.emulation import emulate, gcc, shape_text
 from onnxopt.verification.executed import EMULATED, Execution
 from onnxopt.verification.reference import Check
 from onnxopt.verification.verify import VerificationReport, completed
-from tests.support import emulated
+from tests.support import emulated, fusing
 from tests.support.command import assert_refused, run
-from tests.support.custom_ops_fake_driver import fatbin
 from tests.support.small_models import write
 
 # A pointwise, a rowwise and a scan region; the rows are too short for vectors alone.
@@ -77,10 +74,9 @@ def _optimize(tmp_path: Path, text: str, **options: bool) -> Manifest:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_machine_code() -> Iterator[None]:
-    """The emulation does not look at NVRTC's machine code, which takes seconds to make."""
-    image = types.SimpleNamespace(fatbin=fatbin((80, False)), usage={})
+    """The emulation does not look at NVRTC's machine code."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "compiled", lambda *_: image)
+        fusing.compile_nothing(patch)
         yield
 
 

@@ -3,14 +3,15 @@
 // ONNXOPT_EMULATION names has their code: for each kernel a shared library NAME.so with a function
 // `onnxopt_launch_<symbol>` for each entry point. The symbols that were launched are appended to its file `launched`.
 // Where ONNXOPT_EMULATION_CAPTURES is set, streams say that they are being captured, and run what they are given.
+//
+// It is compiled with each artifact that is emulated, so it does without the headers of <string>, <vector> and <mutex>.
 #include <dlfcn.h>
+#include <limits.h>
+#include <pthread.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <string>
-#include <vector>
 
 namespace {
 
@@ -21,10 +22,12 @@ constexpr int kMajor = 75;
 constexpr int kMinor = 76;
 constexpr int kMaxSharedMemory = 97;
 
+constexpr int kMostKernels = 4096;
+
 struct Entry {
-  std::string symbol;
+  char* symbol;
   void (*launch)(unsigned blocks, unsigned threads, const void* params);
-  bool noted = false;
+  bool noted;
 };
 
 // The start of cuda.h's CUlaunchConfig.
@@ -33,19 +36,28 @@ struct Config {
   unsigned block[3];
 };
 
-std::mutex mutex;
-std::vector<void*> opened;  // the kernels' libraries
+pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+void* opened[kMostKernels];  // the kernels' libraries
+int opened_count = 0;
 
-std::string in_folder(const std::string& name) {
-  const char* folder = std::getenv("ONNXOPT_EMULATION");
-  return std::string(folder != nullptr ? folder : ".") + "/" + name;
-}
+struct Lock {
+  Lock() { pthread_mutex_lock(&mutex); }
+  ~Lock() { pthread_mutex_unlock(&mutex); }
+};
+
+struct Path {
+  Path(const char* name, const char* suffix) {
+    const char* folder = std::getenv("ONNXOPT_EMULATION");
+    std::snprintf(text, sizeof(text), "%s/%s%s", folder != nullptr ? folder : ".", name, suffix);
+  }
+  char text[PATH_MAX];
+};
 
 void note(Entry& entry) {
   if (entry.noted) return;
   entry.noted = true;
-  if (std::FILE* file = std::fopen(in_folder("launched").c_str(), "a")) {
-    std::fprintf(file, "%s\n", entry.symbol.c_str());
+  if (std::FILE* file = std::fopen(Path("launched", "").text, "a")) {
+    std::fprintf(file, "%s\n", entry.symbol);
     std::fclose(file);
   }
 }
@@ -57,10 +69,11 @@ void* some() { return reinterpret_cast<void*>(8); }
 extern "C" {
 // Called by the library that onnxopt ships, for every kernel before any of its entry points is looked up.
 bool onnxoptEmulates(const char* kernel) {
-  void* found = dlopen(in_folder(std::string(kernel) + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (found != nullptr) opened.push_back(found);
-  return found != nullptr;
+  void* found = dlopen(Path(kernel, ".so").text, RTLD_NOW | RTLD_LOCAL);
+  const Lock lock;
+  if (found == nullptr || opened_count == kMostKernels) return false;
+  opened[opened_count++] = found;
+  return true;
 }
 
 int cuInit(unsigned) { return 0; }
@@ -138,12 +151,15 @@ int cuLibraryLoadData(void** library, const void*, void*, void*, unsigned, void*
 }
 int cuLibraryUnload(void*) { return 0; }
 int cuLibraryGetKernel(void** kernel, void*, const char* symbol) {
-  const std::string name = std::string("onnxopt_launch_") + symbol;
-  const std::lock_guard<std::mutex> lock(mutex);
-  for (void* library : opened) {
-    if (void* found = dlsym(library, name.c_str())) {
+  char name[4096];
+  std::snprintf(name, sizeof(name), "onnxopt_launch_%s", symbol);
+  const Lock lock;
+  for (int k = 0; k < opened_count; ++k) {
+    if (void* found = dlsym(opened[k], name)) {
       // Kept as long as the process lives, as a driver's handles are.
-      return *kernel = new Entry{symbol, reinterpret_cast<void (*)(unsigned, unsigned, const void*)>(found)}, 0;
+      auto* entry = static_cast<Entry*>(std::malloc(sizeof(Entry)));
+      *entry = {strdup(symbol), reinterpret_cast<void (*)(unsigned, unsigned, const void*)>(found), false};
+      return *kernel = entry, 0;
     }
   }
   return kNotFound;
@@ -154,7 +170,7 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, std::si
 int cuOccupancyMaxActiveClusters(int*, void*, const void*) { return kNotSupported; }
 int cuLaunchKernelEx(const void* config, void* function, void** params, void**) {
   const auto& shape = *static_cast<const Config*>(config);
-  const std::lock_guard<std::mutex> lock(mutex);  // the emulated threads are the process's
+  const Lock lock;  // the emulated threads are the process's
   auto& entry = *static_cast<Entry*>(function);
   note(entry);
   entry.launch(shape.grid[0], shape.block[0], params[0]);

@@ -48,7 +48,7 @@ def compile_kernels(
     """
     driver, shared, commands = _HERE / "driver.cc", [compiler(), *FLAGS, *more, "-shared", "-o"], dict[str, list[str]]()
     if not (folder / _DRIVER).exists():
-        commands[""] = [*shared, str(folder / _DRIVER), str(driver), "-ldl"]
+        commands[""] = [*shared, str(folder / _DRIVER), f"-Wl,-soname,{_DRIVER}", str(driver), "-ldl"]
     for name, text in sources.items():
         source = folder / f"{name}.cc"
         source.write_text(f'#include "cuda.h"\n#include "matrix_words.h"\n{text}\n{_launchers(entry_points[name])}')

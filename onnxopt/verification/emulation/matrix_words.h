@@ -11,18 +11,18 @@ namespace emulation {
 // Calls f(of), where of(lane) is what that lane of this thread's warp gave.
 template <typename T, typename F>
 void together(const T& mine, F&& f) {
-  Barrier& warp = block->warps[threadIdx.x / kWarp];
-  block->words[threadIdx.x] = reinterpret_cast<unsigned long long>(&mine);
+  Barrier& warp = block.warps[threadIdx.x / kWarp];
+  block.words[threadIdx.x] = reinterpret_cast<unsigned long long>(&mine);
   arrive_and_wait(warp);
   f([&](unsigned lane) -> const T& {
-    return *reinterpret_cast<const T*>(block->words[threadIdx.x / kWarp * kWarp + lane]);
+    return *reinterpret_cast<const T*>(block.words[threadIdx.x / kWarp * kWarp + lane]);
   });
   arrive_and_wait(warp);
 }
 
 }  // namespace emulation
 
-inline void __syncwarp() { emulation::arrive_and_wait(emulation::block->warps[threadIdx.x / emulation::kWarp]); }
+inline void __syncwarp() { emulation::arrive_and_wait(emulation::block.warps[threadIdx.x / emulation::kWarp]); }
 
 inline int __syncthreads_or(int any) {
   static int all = 0;

@@ -267,7 +267,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("name", ["bert_tiny_dyn", "convnext_tiny_fp16_dyn", "silero_vad_16k_sequence", "ppocr_cls_v2"])
+@pytest.mark.parametrize("name", ["bert_tiny_dyn", "convnext_tiny_dyn", "silero_vad_16k_sequence", "ppocr_cls_v2"])
 def test_real_models(tmp_path: Path, name: str) -> None:
     made = onnxopt.optimize(real_models.path(name), tmp_path / "artifact", archs=()).path
     model = Model(triton.export_triton(made, tmp_path / "repository"))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,28 +15,6 @@ from tests.support.fusing import fuse, outline
 
 pytestmark = pytest.mark.usefixtures("library")
 
-# Runs of one session, each of which changes its cache in place.
-_IN_PLACE = """
-import pickle, sys
-import numpy as np, onnxruntime as ort
-model, library, given, results = sys.argv[1:]
-options = ort.SessionOptions()
-options.register_custom_ops_library(library)
-session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-found = []
-for feeds in pickle.load(open(given, "rb")):
-    held = {name: ort.OrtValue.ortvalue_from_numpy(value) for name, value in feeds.items()}
-    bound = session.io_binding()
-    for name, value in held.items():
-        bound.bind_ortvalue_input(name, value)
-    bound.bind_output("y", "cpu")
-    for name in ("nk", "nv"):
-        bound.bind_ortvalue_output(name, held["p" + name[1]])
-    session.run_with_iobinding(bound)
-    found.append([x.numpy().copy() for x in (bound.get_outputs()[0], held["pk"], held["pv"])])
-pickle.dump(found, open(results, "wb"))
-"""
-
 
 def _launched(
     folder: Path, tokens: int, each: int, sizes: tuple[tuple[int, int], ...], captured: bool = False, width: int = WIDTH
@@ -49,19 +24,17 @@ def _launched(
         graph(tokens=tokens, each=each, mask=("batch", 1, tokens), slots=True, width=width)
     )
     kernels = outline(model, fuse(model))
-    library, environment = emulated_library.prepared(folder / "run", ir.serde.serialize_model(model), kernels, major=9)
     rng = np.random.default_rng(0)
     given = [feeds(rng, batch, tokens, past, each, (batch, 1, tokens), True, width) for batch, past in sizes]
-    (folder / "given").write_bytes(pickle.dumps(given))
-    files = [folder / "run" / "model.onnx", library, folder / "given", folder / "results"]
-    environment |= {"ONNXOPT_EMULATION_CAPTURES": "1"} if captured else {}
-    subprocess.run([sys.executable, "-c", _IN_PLACE, *map(str, files)], env=environment, check=True, timeout=300)
-    for feed, found in zip(given, pickle.loads(files[-1].read_bytes()), strict=True):
+    results, launched = emulated_library.run_in_place(
+        folder / "run", ir.serde.serialize_model(model), kernels, given, {"nk": "pk", "nv": "pv"}, 9, captured
+    )
+    for feed, found in zip(given, results, strict=True):
         wanted = expected(feed, each)
-        np.testing.assert_allclose(found[0].astype(np.float64), wanted[0], atol=4e-3)
-        for cache, kept in zip(found[1:], wanted[1:], strict=True):
-            np.testing.assert_array_equal(cache.astype(np.float64), kept)
-    return {symbol.rpartition("_")[2] for symbol in (folder / "run" / "launched").read_text().split()}
+        np.testing.assert_allclose(found["y"].astype(np.float64), wanted[0], atol=4e-3)
+        for cache, kept in zip(("nk", "nv"), wanted[1:], strict=True):
+            np.testing.assert_array_equal(found[cache].astype(np.float64), kept)
+    return {symbol.rpartition("_")[2] for symbol in launched}
 
 
 def test_the_last_block_joins(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def test_float32_large_windows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_16_bits(tmp_path: Path, dtype: str) -> None:
+    """Every other one of bfloat16, whose conversions alone are others."""
     cases = [
         Case((1, 9, 11, 37), (3, 3), pads=_SAME[3], dtype=dtype, behind="silu"),
         Case((1, 9, 11, 10), (3, 3), (2, 2), pads=(1, 0, 1, 1), dtype=dtype, behind="relu", in_front="scale"),
@@ -66,7 +67,7 @@ def test_16_bits(tmp_path: Path, dtype: str) -> None:
         Case((1, 8, 13, 6), (3, 3), pads=_SAME[3], dtype=dtype, skip=True, behind="residual", known=False),
         Case((1, 5, 6, 4), (3, 3), pads=(3, 4, 5, 3), dtype=dtype, behind="relu", known=False),  # more than the reach
     ]
-    _agree(tmp_path, cases)
+    _agree(tmp_path, cases if dtype == "float16" else cases[::2])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

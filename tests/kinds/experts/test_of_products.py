@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -20,21 +19,25 @@ SORTED = {"route128", "sort", "activate_sorted", "join_sorted"}
 _STAND_IN = Path(emulated_library.__file__).with_name("multiplying_cublaslt.cc")
 
 
-@pytest.fixture(scope="module")
-def cublaslt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a stand-in for cuBLASLt that multiplies."""
-    folder = tmp_path_factory.mktemp("cublaslt")
-    made = folder / "libcublasLt.so.13"
-    subprocess.run(["g++", "-shared", "-fPIC", "-O2", "-o", made, _STAND_IN], check=True)
-    return folder
+def _launched(
+    folder: Path,
+    case: Case,
+    least_rows: int,
+    *feeds: dict[str, np.ndarray],
+    multiplied: bool = True,
+    captured: bool = False,
+) -> tuple[set[str], list[str]]:
+    """Run one session over these feeds; the entry points that ran, and "rows columns depth" of cuBLASLt's products.
 
-
-def _launched(folder: Path, case: Case, least_rows: int, *feeds: dict[str, np.ndarray]) -> tuple[set[str], list[str]]:
-    """Run one session over these feeds; the entry points that ran, and "rows columns depth" of cuBLASLt's products."""
+    multiplied: a stand-in for cuBLASLt is there.
+    """
     found = fused(case)
+    libraries = [emulated_library.stand_in(_STAND_IN, "libcublasLt.so.13")] if multiplied else []
     (kernel,) = found.kernels
     changed = multiplied_by_cublaslt(kernel, least_rows)
-    results, symbols = emulated_library.run(folder, bodiless(found.optimized), [changed], feeds)
+    results, symbols = emulated_library.run(
+        folder, bodiless(found.optimized), [changed], feeds, libraries=libraries, captured=captured
+    )
     for feed, result in zip(feeds, results, strict=True):
         of = dataclasses.replace(case, tokens=len(feed["x"]))
         assert (error := of.worst(result["y"], of.expected(feed))) <= 1, (of, error)
@@ -58,9 +61,8 @@ def _feeds(case: Case, tokens: int, crowded: tuple[int, ...] = ()) -> dict[str, 
     ],
     ids=str,
 )  # fmt: skip
-def test_products_of_each_expert(case: Case, cublaslt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_each_expert(case: Case, tmp_path: Path) -> None:
     """One session over any number of tokens: experts without rows are left out, and rows behind are written twice."""
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(cublaslt))
     feeds = [_feeds(case, 1), _feeds(case, 90), _feeds(case, 150, tuple(range(1, 1 + case.chosen)))]
     launched, products = _launched(tmp_path / "run", case, 0, *feeds)
     assert launched == SORTED
@@ -73,24 +75,24 @@ def test_products_of_each_expert(case: Case, cublaslt: Path, tmp_path: Path, mon
     assert products[-1] == f"192 {case.columns} {case.hidden}"  # 150 rows
 
 
-def test_few_rows_are_ours(cublaslt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_are_ours(tmp_path: Path) -> None:
     """From 10 rows of an expert on average on cuBLASLt multiplies."""
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(cublaslt))
     case = Case(1, 4, 2, 24, 16, "float16")
     assert _launched(tmp_path / "few", case, 10, _feeds(case, 19)) == ({"first32", "second32", "join"}, [])
     assert _launched(tmp_path / "many", case, 10, _feeds(case, 20))[0] == SORTED
 
 
-def test_a_capture_does_not_wait(cublaslt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(cublaslt))
-    monkeypatch.setenv("ONNXOPT_EMULATION_CAPTURES", "1")
+def test_a_capture_does_not_wait(tmp_path: Path) -> None:
     case = Case(1, 4, 2, 24, 16, "float16")
-    assert _launched(tmp_path / "run", case, 0, _feeds(case, 5)) == ({"first16", "second16", "join"}, [])
+    assert _launched(tmp_path / "run", case, 0, _feeds(case, 5), captured=True) == ({"first16", "second16", "join"}, [])
 
 
 def test_without_cublaslt(tmp_path: Path) -> None:
     case = Case(1, 4, 2, 24, 16, "float16")
-    assert _launched(tmp_path / "run", case, 0, _feeds(case, 5)) == ({"first16", "second16", "join"}, [])
+    assert _launched(tmp_path / "run", case, 0, _feeds(case, 5), multiplied=False) == (
+        {"first16", "second16", "join"},
+        [],
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ A stand-in for cuBLASLt is there, which multiplies nothing: only products of few
 from __future__ import annotations
 
 import math
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -96,10 +95,8 @@ def _emulated(
     folder: Path, model: ir.Model, kernels: Sequence[Kernel], feeds: list[dict[str, np.ndarray]]
 ) -> tuple[list[dict[str, np.ndarray]], set[str]]:
     """The results, and the entry points that were launched, without names."""
-    made = folder / "stand_in" / "libcublasLt.so.13"
-    made.parent.mkdir()
-    subprocess.run(["g++", "-shared", "-fPIC", "-O1", "-o", made, _STAND_IN], check=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LD_LIBRARY_PATH", str(made.parent))
-        results, launched = emulated_library.run(folder / "run", ir.serde.serialize_model(model), kernels, feeds)
+    libraries = [emulated_library.stand_in(_STAND_IN, "libcublasLt.so.13")]
+    results, launched = emulated_library.run(
+        folder / "run", ir.serde.serialize_model(model), kernels, feeds, libraries=libraries
+    )
     return results, {symbol.rsplit("_", 1)[1] for symbol in launched}

@@ -5,7 +5,6 @@ A stand-in for cuBLASLt is there, which multiplies nothing: only products of few
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +24,10 @@ def run(folder: Path, products: Products, inputs, outputs, feeds):
     """What the fused model gives for each of the feeds, and the entry points that were launched, without names."""
     model = ir.serde.deserialize_model(products.model(inputs, outputs))
     kernels = outline(model, fuse(model))
-    (folder / "stand_in").mkdir()
-    made = folder / "stand_in" / "libcublasLt.so.13"
-    subprocess.run(["g++", "-shared", "-fPIC", "-O1", "-o", made, _STAND_IN], check=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LD_LIBRARY_PATH", str(made.parent))
-        results, launched = emulated_library.run(folder / "run", ir.serde.serialize_model(model), kernels, feeds)
+    libraries = [emulated_library.stand_in(_STAND_IN, "libcublasLt.so.13")]
+    results, launched = emulated_library.run(
+        folder / "run", ir.serde.serialize_model(model), kernels, feeds, libraries=libraries
+    )
     return results, {symbol.rsplit("_", 1)[1] for symbol in launched}
 
 

@@ -39,6 +39,7 @@ def _agree(folder: Path, cases: list[Case], **options: object) -> list[str]:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_windows(tmp_path: Path, dtype: str) -> None:
+    """Every other one of bfloat16, whose products and conversions alone are others."""
     cases = [
         STEM,
         Case((2, 3, 18, 21), 32, (3, 3), (2, 2), (1, 1, 1, 1), behind="silu", appended=1),
@@ -52,7 +53,8 @@ def test_windows(tmp_path: Path, dtype: str) -> None:
         Case((1, 2, 2, 2), 8, (5, 5), (1, 1), (2, 3, 3, 2)),  # an image smaller than the kernel
         Case((1, 3, 0, 0), 8, (3, 3), (1, 1), (2, 2, 2, 2), behind="relu"),  # nothing but padding
     ]
-    _agree(tmp_path, [dataclasses.replace(case, dtype=dtype) for case in cases])
+    chosen = cases[::2] if dtype == "bfloat16" else cases
+    _agree(tmp_path, [dataclasses.replace(case, dtype=dtype) for case in chosen])
 
 
 def test_images_of_other_dtypes(tmp_path: Path) -> None:
