@@ -9,7 +9,7 @@
 namespace onnxopt {
 namespace {
 
-constexpr std::size_t kPartials = 16;  // sums side by side: they vectorize, and their errors stay small
+constexpr std::size_t kPartials = 16;     // sums side by side: they vectorize, and their errors stay small
 constexpr std::size_t kMostAtOnce = 256;  // elements of a run
 
 // Integers wrap.
