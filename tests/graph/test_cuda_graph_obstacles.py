@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 
 import models
-from models.exported import Exported, exports
+from models.exported import RARE, Exported, exports
 from onnxopt.graph import normalize, read
 from onnxopt.graph.cuda_graph_obstacles import blocking_nodes, host_nodes
 from onnxopt.tools import inspect
@@ -115,11 +115,15 @@ def test_positions_that_are_counted_on_the_device_are_right_there() -> None:
 
 # architecture -> at most how many operators on shapes are left of a small dynamic export
 LEFT = {"bert": 13, "vit": 2, "llama": 36, "convnext": 0, "efficientnet": 0, "whisper_encoder": 0, "llama_decode": 19}
-DYNAMIC = [row for row in exports().values() if row.size == "tiny" and row.dynamic]
+DYNAMIC = [
+    pytest.param(row, id=row.name, marks=pytest.mark.exhaustive if row.name in RARE else ())
+    for row in exports().values()
+    if row.size == "tiny" and row.dynamic
+]
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("row", DYNAMIC, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", DYNAMIC)
 def test_shape_subgraphs_of_a_dynamic_export_disappear_and_a_cuda_graph_can_be_captured(row: Exported) -> None:
     model = read.load(models.path(row.name)).model
     before = sum(node.op_type in _SHAPE_OPERATORS for node in model.graph)

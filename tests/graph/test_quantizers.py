@@ -96,7 +96,11 @@ def _computed(proto: onnx.ModelProto) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {o.name: (str(r.dtype), r.shape) for o, r in zip(session.get_outputs(), results, strict=True)}
 
 
-@pytest.mark.parametrize(("name", "tool"), [*_CASES, ("efficientnet_tiny", "qdq_u16")])
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [pytest.param(*case, marks=pytest.mark.exhaustive if k % 2 else ()) for k, case in enumerate(_CASES)]
+    + [("efficientnet_tiny", "qdq_u16")],
+)
 def test_every_value_of_a_quantized_model_has_its_dtype_and_dims(
     name: str, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,10 +112,17 @@ UNKNOWN = {
     "plcmos_v2": 15, "tashkeel_bilstm_int8": 111, "tashkeel_rawi_int8": 48, "tashkeel_rawi_ensemble_int8": 104,
     "tashkeel_rawi_v2_int8": 48, "tashkeel_rawi_v3_int8": 58, "piper_vits_joe": 1769,
 }  # fmt: skip
+LONG = ("piper_vits_joe",)  # to run, and to fetch
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("name", models.names("trained", runnable=True))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.exhaustive if n in LONG else ())
+        for n in models.names("trained", runnable=True)
+    ],
+)
 def test_every_dim_of_a_trained_model_is_right(name: str) -> None:
     model = read.load(real_models.path(name)).model
     dims = _check(normalize.normalize(model).model, models.feeds(name))
