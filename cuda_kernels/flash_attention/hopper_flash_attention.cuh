@@ -103,8 +103,7 @@ struct FlashHopperAttention {
     return b.bias + turn % Tile::kStages * Bias::kTileBytes;
   }
 
-  // Results of warp 0, were its warpgroup that of this thread: warps have theirs in a row, by their number in the
-  // block.
+  // Where results of the block's warps would begin: each warpgroup's lie behind each other at the place of its queries.
   __device__ static unsigned char* results(const Block& b) {
     return b.queries + threadIdx.x / 128 * (Tile::kGroupBytes - Tile::kResultBytes);
   }
