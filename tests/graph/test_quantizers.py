@@ -62,7 +62,7 @@ def test_a_quantized_model_is_optimized(name: str, tool: str, tmp_path: Path, mo
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize(("name", "tool", "level"), _in_turn())
+@pytest.mark.parametrize(("name", "tool", "level"), list(_in_turn()))
 def test_a_quantized_model_that_the_optimizer_saved_is_optimized(
     name: str, tool: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
