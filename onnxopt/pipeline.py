@@ -304,11 +304,7 @@ class _Forms(NamedTuple):
 
 
 def _rewrite(
-    normalized: ir.Model,
-    scratch: Path,
-    leave_out: Collection[str],
-    options: _Options,
-    phases: Phases,
+    normalized: ir.Model, scratch: Path, leave_out: Collection[str], options: _Options, phases: Phases
 ) -> _Forms:
     """Apply the pattern rules to copies of the normalized model."""
 
@@ -328,9 +324,7 @@ def _rewrite(
         of_gpus = {GATED_WEIGHTS, _PRODUCTS_OF_CODES} if not options.archs else set()  # for kernels of GPUs
         names = [n for n in (*rewrite.FAMILIES, _PRODUCTS_OF_CODES) if n not in {*leave_out, *of_gpus}]
         model, rewritten = rewritten_by(names)
-        standard = (
-            model.clone() if options.portable else None
-        )  # after that pass, so that both forms share their weights
+        standard = model.clone() if options.portable else None  # with transposed weights, which both forms share
         products = _PRODUCTS_OF_CODES in names and _multiply_codes(model, options.archs)
         notes = products_of_codes.notes(model) if products else ()
         if standard is not None:
@@ -398,12 +392,6 @@ def _compile(
 
 def _build(forms: _Forms, fused: _Fused, folder: Path, external_data: bool | None) -> Build:
     return Build(
-        fused.model,
-        fused.kernels,
-        fused.fatbin,
-        folder,
-        external_data,
-        families=forms.families,
-        rewritten=forms.with_families,
+        fused.model, fused.kernels, fused.fatbin, folder, external_data, forms.families, forms.with_families,
         portable=forms.portable,
-    )
+    )  # fmt: skip

@@ -72,4 +72,7 @@ ATTENTIONS = (
     *(Attention(b, 16, s, 128, bias=_MASK, after=0) for b, s in ((8, 128), (2, 512), (1, 2048), (1, 4096))),
     Attention(2, 16, 1024, 64, bias=(False, True, False), after=0),
     *(Attention(1, 16, s, 128, 8, after=0) for s in (4096, 8192)),
+    *(Attention(4, 8, 512, width, after=0) for width in (40, 80, 96, 160, 192, 256)),
+    *(Attention(4, 8, 512, width, bias=_MASK) for width in (40, 80, 96, 160, 192, 256)),
+    *(Attention(1, 8, 4096, width) for width in (40, 80, 96, 160, 192, 256)),
 )  # fmt: skip

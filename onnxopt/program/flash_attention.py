@@ -42,7 +42,7 @@ class _HopperKeys:
 # bias that all queries share, as a mask of padding is, which would be repeated for its operator. GPUs without wgmma
 # keep within these numbers too: there, the other kernels multiply by mma.sync as ours does.
 _HOPPER_KEYS = (
-    _HopperKeys(56, 384, 2048, 384),
+    _HopperKeys(56, 384, 384, 384),
     _HopperKeys(64, 384, math.inf, 512),
     _HopperKeys(96, math.inf, math.inf, 1024),
     _HopperKeys(128, 384, math.inf, 512),
@@ -226,9 +226,9 @@ def pays(
 
 
 def _hopper_keys(width: int, packed: bool, causal: bool, *, biased: bool) -> float:
+    """Up to how many keys the kernel for Hopper is faster. Arguments as of `pays`."""
     limits = next(row for row in _HOPPER_KEYS if width <= row.width)
     if biased:
         return limits.biased if packed or causal else min(limits.apart, limits.biased)
-    if causal:
-        return limits.causal
-    return max(_HOPPER_KEYS_IF_PACKED, limits.apart) if packed else limits.apart
+    most = limits.causal if causal else limits.apart
+    return max(_HOPPER_KEYS_IF_PACKED, most) if packed else most

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
-import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,72 +17,11 @@ from onnxopt.fusion import eligibility
 from onnxopt.graph import input_uses, normalize, read, rewrite, signature
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes import shapes as shape_inference
-from onnxopt.graph.shapes.dims import Dim, broadcasts_exactly, least, parse_dim
+from onnxopt.graph.shapes.dims import broadcasts_exactly, least, parse_dim
 from onnxopt.verification import samples
-from tests.support import real_models
+from tests.support import checked_dims, real_models
 from tests.support.fusing import fuse
 from tests.support.graphs import graph, run, value
-
-Sizes = Mapping[str, int]
-
-
-def _number(dim: Dim, sizes: Sizes) -> int | None:
-    """What a dim is at these sizes; None where it holds a symbol that nothing is known of."""
-    if isinstance(dim, int):
-        return dim
-    known = dim.subs({s: sizes[s.name] for s in dim.free_symbols if s.name in sizes})
-    return int(known) if known.is_Integer else None
-
-
-def _all_values(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Every value that a node of the main graph computes, by ONNX Runtime without optimizations."""
-    ir.external_data.load_to_model(model)
-    proto = ir.to_proto(model)
-    known = {o.name for o in proto.graph.output}
-    names = [o for n in proto.graph.node for o in n.output if o and o not in known]
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    found = session.run(None, dict(feeds))
-    return {o.name: v for o, v in zip(session.get_outputs(), found, strict=True) if isinstance(v, np.ndarray)}
-
-
-class Dims(NamedTuple):
-    """How many dims of a model's values were compared with a run, and how many no number is known for."""
-
-    compared: int
-    unknown: int
-
-
-def _check(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> Dims:
-    """Hold every inferred dim and content against a run."""
-    known = infer.infer(model)
-    sizes: dict[str, int] = {}
-    for v in model.graph.inputs:
-        for dim, number in zip(known.dims(v) or (), feeds[v.name].shape if v.name in feeds else (), strict=False):
-            if isinstance(dim, sympy.Symbol):
-                sizes[dim.name] = number
-    found, compared, unknown = _all_values(model, feeds), 0, 0
-    for node in model.graph:
-        for v in node.outputs:
-            if v.name not in found:
-                continue
-            actual = found[v.name]
-            if (dims := known.dims(v)) is None:
-                unknown += actual.ndim
-                continue
-            assert len(dims) == actual.ndim, f"{v.name} of {node.op_type}: {dims} is {actual.shape}"
-            for dim, number in zip(dims, actual.shape, strict=True):
-                assert _number(dim, sizes) in (None, number), f"{v.name} of {node.op_type}: {dims} is {actual.shape}"
-                compared += _number(dim, sizes) is not None
-                unknown += _number(dim, sizes) is None
-            assert known.type(v) is None or known.type(v).dtype.numpy() == actual.dtype, v.name
-            for expected, element in zip([] if (h := known.contents(v)) is None else h.flat, actual.flat, strict=False):
-                assert _number(expected, sizes) in (None, int(element)), f"{v.name} of {node.op_type} holds {actual}"
-    return Dims(compared, unknown)
-
 
 DYNAMIC = [n for n in models.names("exported") if "tiny" in n and n.endswith("dyn") and "fp16" not in n]
 
@@ -101,7 +36,7 @@ def test_every_dim_of_an_exported_model_is_right_at_several_sizes(name: str, nor
     inputs, uses = signature.inputs_of(model), input_uses.uses_of_inputs(model)
     for batch, sequence in ((1, 1), (2, 5), (3, 16), (5, 1), (1, 9))[: 5 if normalized else 2]:
         sizes = {s: batch if s == "batch" else sequence for s in signature.symbols(inputs)}
-        assert _check(model, samples.draw(inputs, sizes, seed=0, uses=uses)).compared > 200
+        assert checked_dims.check(model, samples.draw(inputs, sizes, seed=0, uses=uses)).compared > 200
 
 
 # Trained models that compute dims from what their tensors hold, or whose loops and branches do: the dims left unknown.
@@ -125,7 +60,7 @@ LONG = ("piper_vits_joe",)  # to run, and to fetch
 )
 def test_every_dim_of_a_trained_model_is_right(name: str) -> None:
     model = read.load(real_models.path(name)).model
-    dims = _check(normalize.normalize(model).model, models.feeds(name))
+    dims = checked_dims.check(normalize.normalize(model).model, models.feeds(name))
     assert dims.unknown <= UNKNOWN.get(name, 0)
     assert dims.compared > 0 or name == "silero_vad_v6"
 
@@ -310,10 +245,10 @@ def test_random_chains(steps: list[str], n: int, m: int) -> None:
     model = graph("float[N, M] x", "float[] y", "  ".join([*lines, f"y = Identity({last})"]), constants=constants)
     feeds = {"x": np.zeros((n, m), np.float32)}
     try:
-        _all_values(model, feeds)
+        checked_dims.every_value(model, feeds)
     except Exception:  # noqa: BLE001 - the runtime refuses this chain, so nothing is to be held against it
         return
-    _check(model, feeds)
+    checked_dims.check(model, feeds)
 
 
 def _normalized(inputs: str, outputs: str, body: str, constants: str = "") -> tuple[ir.Model, ir.Model]:
