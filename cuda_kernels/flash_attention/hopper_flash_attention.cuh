@@ -130,9 +130,10 @@ struct FlashHopperAttention {
     }
   }
 
-  // Once the turn's products have ended.
+  // Once the turn's products have ended. A warp's first lane tells for all of them that the bias is read.
   __device__ static void end_turn(const Block& b, int turn) {
     if constexpr (Tile::kCopier) {
+      if constexpr (Op::kBiased) __syncwarp();
       if (threadIdx.x % 32 == 0) arrive(b.read + turn % Tile::kStages * 8);
     }
   }

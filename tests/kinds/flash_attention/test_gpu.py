@@ -54,23 +54,25 @@ def _worst(case: Case, model: Path, library: Path) -> float:
     return case.worst(sessions.run(session, feeds)["y"], case.expected(feeds))
 
 
+@pytest.mark.parametrize("part", range(_PARTS))
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_random_attentions(dtype: str, tmp_path: Path) -> None:
-    cases = [random_case(seed, dtype) for seed in range(_COUNT)]
+def test_random_attentions(dtype: str, part: int, tmp_path: Path) -> None:
+    cases = [random_case(seed, dtype) for seed in range(part, _COUNT, _PARTS)]
     library, models = _prepared(tmp_path, cases)
     errors = [_worst(case, model, library) for case, model in zip(cases, models, strict=True)]
     assert not [(case, error) for case, error in zip(cases, errors, strict=True) if not error <= 1]
 
 
+@pytest.mark.parametrize("part", range(_PARTS))
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_windows_caps_sinks_and_groups(dtype: str, tmp_path: Path) -> None:
+def test_windows_caps_sinks_and_groups(dtype: str, part: int, tmp_path: Path) -> None:
     cases: list[Case] = [
         *(random_extended(seed, dtype) for seed in range(_COUNT // 2)),
         Extended(2, 1024, 1024, 12, 64, dtype=dtype, bias=(True, False), by_query=False, before=64, after=64),
         Extended(2, 300, 300, 2, 80, dtype=dtype, bias=(True, True), before=30, after=0),
         Extended(2, 600, 600, 3, 64, dtype=dtype, bias=(True, False), by_query=False, before=64, after=64, padded=300),
         Extended(3, 50, 50, 3, 40, dtype=dtype, bias=(True, False), by_query=False, before=8, after=8, padded=30),
-    ]
+    ][part::_PARTS]
     library, models = _prepared(tmp_path, cases)
     errors = [_worst(case, model, library) for case, model in zip(cases, models, strict=True)]
     assert not [(case, error) for case, error in zip(cases, errors, strict=True) if not error <= 1]
