@@ -211,7 +211,7 @@ def random_extended(seed: int, dtype: str) -> Extended:
     tokens = int(rng.integers(16, 170))
     before, after = pick((-1, -1), (-1, 0), (int(rng.integers(0, 90)), 0), (int(rng.integers(0, 40)),) * 2)
     cap, sunk = pick((0.0, True), (2.0, False), (5.0, True)) if rng.random() < 0.7 or before < 0 else (0.0, False)
-    width = pick(8, 16, 24, 64, 80, 128)
+    width = pick(8, 16, 20, 24, 36, 64, 80, 100, 128)
     many = bool(cap) and sunk and (before, after) != (-1, -1)  # which no rule recognises beside a bias
     return Extended(
         int(rng.integers(1, 3)), tokens, tokens, groups * repeats, width, pick(0, 8, 64), dtype,

@@ -37,8 +37,10 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase,
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite import padded_heads
 from onnxopt.graph.rewrite.attention_operands import (
+    HEAD_STEP,
     Obstacle,
     casts_round,
+    has_usual_heads,
     operand_and_factor,
     scalar,
     scale_of,
@@ -53,6 +55,7 @@ from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 from onnxopt.graph.shapes.dims import broadcasts_exactly, simplest
 from onnxopt.graph.shapes.value_dims import dims_of
+from onnxopt.program import flash_attention
 
 _REDUCE_MAX_WITH_AXES_INPUT = 18  # opset
 _HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
@@ -143,7 +146,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
 
     def _size_obstacle(self, form: _Form, context: MatchContext) -> str:
         """Why heads of this size are not taken, or "". Attention of other sizes runs faster as it is."""
-        return "" if padded_heads.fits(form.q, form.v) else _odd_size(form)
+        return "" if has_usual_heads(form.q, form.v) else _odd_size(form)
 
     def _form(
         self, q, k_transposed, v, mask, more, shown, hidden, low, zero, masking, guarded, capped, sunk, is_cut, **match
@@ -292,7 +295,7 @@ class PaddedDotProduct(ScaledDotProduct):
     """The same for heads of other sizes, where padded_heads.py can pad them afterwards."""
 
     def _size_obstacle(self, form: _Form, context: MatchContext) -> str:
-        if padded_heads.fits(form.q, form.v):
+        if has_usual_heads(form.q, form.v):
             return "heads need no padding"
         if form.scaled is not None:
             return f"{_odd_size(form)}, and queries have a factor of more than one element"
@@ -303,9 +306,27 @@ class PaddedDotProduct(ScaledDotProduct):
         return f"{_odd_size(form)}, and zeros cannot pad them: {found}" if isinstance(found, str) else ""
 
 
+class DotProductOfOwnKernel(ScaledDotProduct):
+    """The same for heads of other sizes that zeros did not pad, where a kernel of onnxopt's takes them."""
+
+    def _size_obstacle(self, form: _Form, context: MatchContext) -> str:
+        if has_usual_heads(form.q, form.v):
+            return "operators of ONNX Runtime take these heads"
+        (_, heads, queries, width), (_, _, keys, values) = dims_of(form.q), dims_of(form.v)
+        if form.q.dtype is None or form.q.dtype.name.lower() not in flash_attention.STORED:
+            return f"{_odd_size(form)}, and onnxopt's kernel none of {form.q.dtype}"
+        if not (isinstance(heads, int) and isinstance(width, int) and isinstance(values, int)):
+            return "the number of heads, or of their elements, is not known"
+        if reason := flash_attention.why_not(heads, heads, width, values, form.scale):
+            return reason
+        asked, seen = (n if isinstance(n, int) else None for n in (queries, keys))
+        paid = flash_attention.pays(seen, width, packed=False, queries=asked, alone=True)
+        return "" if paid else f"{_odd_size(form)}, and {asked} queries are too few for onnxopt's kernel"
+
+
 def _odd_size(form: _Form) -> str:
     size, of_v = dims_of(form.q)[3], dims_of(form.v)[3]
-    return f"heads have {size} and {of_v} elements; fused attention kernels take multiples of {padded_heads.MULTIPLE}"
+    return f"heads have {size} and {of_v} elements; fused attention kernels take multiples of {HEAD_STEP}"
 
 
 def _factored(op, x, factor, name: str):
@@ -360,3 +381,4 @@ def _shows_some_key(mask: Mask) -> bool:
 
 RULES = (RuleSet(lambda scope: [Rooted("MatMul", ScaledDotProduct.rule(scope.index_values))]),)
 PADDED = (RuleSet(lambda scope: [Rooted("MatMul", PaddedDotProduct.rule(scope.index_values))]),)
+OF_OWN_KERNEL = (RuleSet(lambda scope: [Rooted("MatMul", DotProductOfOwnKernel.rule(scope.index_values))]),)

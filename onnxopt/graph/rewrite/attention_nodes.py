@@ -20,6 +20,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.rewrite.attention_operands import has_usual_heads
 from onnxopt.graph.rewrite.rule_sets import Pass
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
 from onnxopt.graph.shapes.expected import ExpectedSizes
@@ -84,9 +85,14 @@ def _repeated(op, x, q):
 
 
 def is_extended(sdpa: ir.Node) -> bool:
-    """Whether an Sdpa has a cap or sinks, which operators of ONNX Runtime's releases do not all have."""
+    """Whether an Sdpa has a cap or sinks, which operators of ONNX Runtime's releases do not all have.
+
+    So are heads of a size that its faster kernels do not take.
+    """
     has_sinks = len(sdpa.inputs) > _SINKS and sdpa.inputs[_SINKS] is not None
-    return bool(sdpa.attributes.get_float("cap", 0.0)) or has_sinks
+    q, v = sdpa.inputs[0], sdpa.inputs[2]
+    unusual = q is not None and v is not None and not has_usual_heads(q, v)
+    return bool(sdpa.attributes.get_float("cap", 0.0)) or has_sinks or unusual
 
 
 def window_of(sdpa: ir.Node) -> Mapping[str, int]:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from onnxopt.graph.shapes.value_dims import dims_of, same
 
+HEAD_STEP = 8  # elements, of whose multiples ONNX Runtime's fused kernels take heads
 _ROUNDING = {ir.DataType.FLOAT: 2.0**-23, ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
 _FACTORS = (
     ("q_factor", "q_scaling"), ("k_factor", "k_scaling"), ("factor", "scaling"), ("cap_factor", "cap_scaling"),
@@ -30,6 +31,12 @@ class Obstacle:
 
     reason: str
     value: ir.Value | None = None
+
+
+def has_usual_heads(q: ir.Value, v: ir.Value) -> bool:
+    """Whether ONNX Runtime's fused kernels take heads of these sizes, which are known."""
+    sizes = [dims_of(value)[3] for value in (q, v)]
+    return all(isinstance(size, int) and size % HEAD_STEP == 0 for size in sizes)
 
 
 def operand_and_factor(operand: ir.Value, factor: ir.Value | None) -> tuple[ir.Value, ir.Value | None]:

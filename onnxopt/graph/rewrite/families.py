@@ -77,7 +77,7 @@ _ROWS = (
             *head_norms.BEFORE_RECOGNITION,
         ),
     ),
-    Family("attention", "{} x attention into one operator", (*attention.RULES, *_MAPPED)),
+    Family("attention", "{} x attention into one operator", (*attention.RULES, *attention.OF_OWN_KERNEL, *_MAPPED)),
     Family(
         "heads",
         "{} x attention with zeros that fill its heads up",

@@ -20,6 +20,7 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph.rewrite.attention_operands import HEAD_STEP, has_usual_heads
 from onnxopt.graph.rewrite.head_axis import Mark, across, weight_of, widen
 from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT
@@ -27,7 +28,6 @@ from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 from onnxopt.graph.shapes.value_dims import dims_of
 
-MULTIPLE = 8  # of a head's elements that fused attention kernels take
 _LARGEST = 256  # elements of a head that the faster ones take
 _USUAL_LENGTH = 512  # tokens where the length is symbolic
 _PASSES_OF_SCORES = 4  # one product writes them, Softmax reads and writes them, the other product reads them
@@ -57,11 +57,6 @@ class Plan:
     sliced: bool
 
 
-def fits(q: ir.Value, v: ir.Value) -> bool:
-    """Whether fused kernels take heads of these sizes, which are known."""
-    return _size(q) % MULTIPLE == 0 and _size(v) % MULTIPLE == 0
-
-
 def plan(attention: Attention) -> Plan | str:
     """How the heads are padded, or what is in the way."""
     q, v = attention.q, attention.v
@@ -70,7 +65,7 @@ def plan(attention: Attention) -> Plan | str:
     if max(_padded(_size(q)), _padded(_size(v))) > _LARGEST:
         return f"the faster kernels take up to {_LARGEST} elements"
     found = _spread(attention, sliced=False)
-    if isinstance(found, str) and _size(v) % MULTIPLE:
+    if isinstance(found, str) and _size(v) % HEAD_STEP:
         found = _spread(attention, sliced=True)
     if isinstance(found, Plan) and not _pays(attention, found):
         return "the zeros would move more bytes than the scores do"
@@ -89,7 +84,7 @@ def pad(model: ir.Model, joiner: Joiner) -> int:
         q, k, v, *rest = node.inputs
         assert q is not None and k is not None and v is not None
         mask = rest[0] if rest else None
-        if fits(q, v):
+        if has_usual_heads(q, v):
             continue
         found = plan(Attention(q, k, v, node.outputs[0], mask, 3, frozenset({node})))
         if isinstance(found, Plan):
@@ -105,7 +100,7 @@ def _size(value: ir.Value) -> int:
 
 
 def _padded(size: int) -> int:
-    return -(-size // MULTIPLE) * MULTIPLE
+    return -(-size // HEAD_STEP) * HEAD_STEP
 
 
 def _spread(attention: Attention, sliced: bool) -> Plan | str:
@@ -113,7 +108,7 @@ def _spread(attention: Attention, sliced: bool) -> Plan | str:
     sizes = {"q": _size(attention.q), "v": _size(attention.v)}
     ends = [(attention.q, 3, "q"), (attention.k, attention.k_axis, "q"), (attention.v, 3, "v")]
     ends += [] if sliced else [(attention.y, 3, "v")]
-    asked = [(x, Mark(axis, sizes[of], _padded(sizes[of]))) for x, axis, of in ends if sizes[of] % MULTIPLE]
+    asked = [(x, Mark(axis, sizes[of], _padded(sizes[of]))) for x, axis, of in ends if sizes[of] % HEAD_STEP]
     marks: dict[ir.Value, Mark] = {}
     nodes: dict[ir.Node, None] = {}
     owner = next(iter(attention.inside)).graph
