@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,9 +12,10 @@ import onnx_ir as ir
 
 from onnxopt import versions
 from onnxopt.artifact import description, lowered, reference_quality
-from onnxopt.artifact.build import Build, RewriteDisagrees, left_out, verify_and_leave_out
+from onnxopt.artifact.build import Build, RewriteFails, verify_and_leave_out
 from onnxopt.artifact.folder import check_output, hash_files, output_path, staging, temporary_folder, write_manifest
-from onnxopt.artifact.manifest import Manifest
+from onnxopt.artifact.forms import Forms, Rewriter
+from onnxopt.artifact.manifest import LeftOut, Manifest
 from onnxopt.artifact.reference_quality import FloatModel
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
@@ -26,16 +27,11 @@ from onnxopt.fusion import entry_points, fuse, outline, work
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.fusion.work import Work
-from onnxopt.graph import given, normalize, read, rewrite, signature
+from onnxopt.graph import given, normalize, read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.given import Given
-from onnxopt.graph.passes import products_of_codes
-from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
-from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
-from onnxopt.graph.rewrite.families import GATED_WEIGHTS
 from onnxopt.graph.traits import Traits
 from onnxopt.kinds import KINDS
-from onnxopt.kinds.gemm.widened import FIRST_ARCH
 from onnxopt.paths import StrPath
 from onnxopt.phases import Phases, Progress
 from onnxopt.runtime import archs as chosen_archs
@@ -44,11 +40,9 @@ from onnxopt.runtime.sessions import Session
 from onnxopt.verification.ahead import Ahead
 from onnxopt.verification.emulation import gcc
 from onnxopt.verification.quality import Goals
-from onnxopt.verification.reference import Check
 from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, open_ahead
 
-_PRODUCTS_OF_CODES = "products_of_codes"  # is left out as a family of rewrite rules is, behind which it runs
 _SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
 MARK = normalize.MARK
 
@@ -123,7 +117,7 @@ def optimize(
     subclasses NotVerifiedError, where ONNX Runtime does not run the original here, so that nothing can be compared, and
     DisagreementError, where an output misses what was asked for.
     """
-    output, phases = output_path(output), Phases(progress, given.name_of(model), RewriteDisagrees)
+    output, phases = output_path(output), Phases(progress, given.name_of(model), RewriteFails)
     archs, oldest = chosen_archs.named(archs), releases.release(ort_min)
     goals = Goals(min_sqnr, min_cosine, min_top1, min_top5, max_kl)
     want = lowered.asked(precision, goals if reference is None else Goals(), keep_float, calibrate)
@@ -162,12 +156,12 @@ def optimize(
         job = _Job(source, original, original.traits, normalized, before, ahead, own, near)
         if want is not None:
             job = _lowered(job, want, calibration, options, stack.enter_context(temporary_folder()), phases)
-        wrong: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
+        wrong: dict[str, LeftOut] = {}  # families of rewrite rules that are wrong for this model
         while True:
             try:
                 return Artifact(output, _make(job, options, output, wrong, phases))
-            except RewriteDisagrees as disagreement:
-                wrong.update(disagreement.families)
+            except RewriteFails as failure:
+                wrong.update(failure.families)
 
 
 class _Options(NamedTuple):
@@ -232,10 +226,12 @@ def _lowered(
     return _Job(low.source, job.original, traits, converted, job.before, None, job.data or calibration, job.near, low)
 
 
-def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check], phases: Phases) -> Manifest:
-    """Write the artifact, without the rewrite rules that are `wrong`. RewriteDisagrees where more of them are."""
+def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, LeftOut], phases: Phases) -> Manifest:
+    """Write the artifact, without the rewrite rules that are `wrong`. RewriteFails where more of them are."""
     with temporary_folder() as scratch:
-        forms = _rewrite(job.normalized.model, scratch, wrong, options, phases)
+        with phases("rewrite"):
+            rewriter = Rewriter(job.normalized.model, scratch, options.pinned, options.archs)
+            forms = rewriter.forms(wrong, options.portable)
         fused = _fuse(forms.model, options, phases)
         with staging(output) as folder:
             build = _build(forms, fused, folder, options.external_data)
@@ -259,7 +255,7 @@ def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check]
             manifest = description.manifest_of(
                 job.original, build, archs=options.archs, rewritten=forms.rewritten, refusals=fused.plan.refusals,
                 files=files, ort_min=options.oldest, verify=report,
-                left_out=[left_out(f"rewrite:{family}", (), check) for family, check in wrong.items()],
+                left_out=list(wrong.values()),
                 notes=(*job.normalized.notes, *forms.notes, *unwritten), seconds=phases.seconds, precision=precision,
                 reference=near,
                 predicted=description.predicted(job.before, fused.after, options.typical, options.archs),
@@ -286,57 +282,6 @@ def _check_emulation(verify: bool, archs: Sequence[str]) -> None:
     if not archs:
         raise UsageError("emulating CUDA kernels takes an architecture that they are compiled for")
     gcc.compiler()
-
-
-class _Forms(NamedTuple):
-    """What rewriting makes of the normalized model. portable: without operators of com.microsoft, if asked for.
-
-    families: of rules that were not left out, in the order in which they run. with_families(names): the normalized
-    model with only these applied. notes: for the user.
-    """
-
-    model: ir.Model
-    portable: ir.Model | None
-    rewritten: rewrite.Rewritten
-    families: tuple[str, ...]
-    with_families: Callable[[Sequence[str]], ir.Model]
-    notes: tuple[str, ...]
-
-
-def _rewrite(
-    normalized: ir.Model, scratch: Path, leave_out: Collection[str], options: _Options, phases: Phases
-) -> _Forms:
-    """Apply the pattern rules to copies of the normalized model."""
-
-    def rewritten_by(names: Collection[str]) -> tuple[ir.Model, rewrite.Rewritten]:
-        copy = normalized.clone()
-        done = rewrite.rewrite(copy, scratch, leave_out=set(rewrite.FAMILIES) - set(names), usual=options.pinned)
-        TransposeWeightsPass()(copy)  # after constant folding, which would transpose the weights back
-        return copy, done
-
-    def with_families(names: Sequence[str]) -> ir.Model:
-        copy, _ = rewritten_by(names)
-        if _PRODUCTS_OF_CODES in names:
-            _multiply_codes(copy, options.archs)
-        return copy
-
-    with phases("rewrite"):
-        of_gpus = {GATED_WEIGHTS, _PRODUCTS_OF_CODES} if not options.archs else set()  # for kernels of GPUs
-        names = [n for n in (*rewrite.FAMILIES, _PRODUCTS_OF_CODES) if n not in {*leave_out, *of_gpus}]
-        model, rewritten = rewritten_by(names)
-        standard = model.clone() if options.portable else None  # with transposed weights, which both forms share
-        products = _PRODUCTS_OF_CODES in names and _multiply_codes(model, options.archs)
-        notes = products_of_codes.notes(model) if products else ()
-        if standard is not None:
-            rewrite.to_portable(standard)
-            standard.metadata_props[MARK] = versions.onnxopt()
-    return _Forms(model, standard, rewritten, tuple(names), with_families, notes)
-
-
-def _multiply_codes(model: ir.Model, archs: Sequence[str]) -> bool:
-    """Apply ProductsOfCodesPass for these architectures. Whether it changed something."""
-    eight_bits = any(int(arch.removeprefix("sm_")) >= FIRST_ARCH for arch in archs)
-    return ProductsOfCodesPass(eight_bits=eight_bits)(model).modified
 
 
 class _Fused(NamedTuple):
@@ -390,7 +335,7 @@ def _compile(
     return _Fused(model, plan, kernels, image.fatbin, after, compiler_report.spilling(own, image.usage))
 
 
-def _build(forms: _Forms, fused: _Fused, folder: Path, external_data: bool | None) -> Build:
+def _build(forms: Forms, fused: _Fused, folder: Path, external_data: bool | None) -> Build:
     return Build(
         fused.model, fused.kernels, fused.fatbin, folder, external_data, forms.families, forms.with_families,
         portable=forms.portable,

@@ -35,18 +35,19 @@ from onnxopt.verification.verify import VerificationReport, describe_failure, re
 _ATTEMPTS = 4  # leaving functions out may uncover another function's error
 
 
-class RewriteDisagrees(Exception):
-    """Some families of rewrite rules changed what the model computes. families: by name, each with a failed check.
+class RewriteFails(Exception):
+    """Some families of rewrite rules changed what the model computes, or raised an error.
 
-    The pipeline catches it and makes the artifact again without them.
+    families: by name, each with its record for the manifest. The pipeline catches it and makes the artifact again
+    without them.
     """
 
-    def __init__(self, families: Mapping[str, Check]) -> None:
+    def __init__(self, families: Mapping[str, LeftOut]) -> None:
         super().__init__(", ".join(families))
         self.families = families
 
 
-def left_out(name: str, ops: tuple[str, ...], check: Check) -> LeftOut:
+def _left_out(name: str, ops: tuple[str, ...], check: Check) -> LeftOut:
     """The record of a fused function, or of "rewrite:" and a family of rules, that a failed check shows to be wrong."""
     difference = check.difference
     return LeftOut(
@@ -117,7 +118,7 @@ class Build:
         outline.inline(self.model, set(culprits))
         for kernel in self.kernels:
             if check := culprits.get(kernel.name):
-                self.left_out.append(left_out(kernel.name, kernel.ops, check))
+                self.left_out.append(_left_out(kernel.name, kernel.ops, check))
         self.kernels = tuple(k for k in self.kernels if k.name not in culprits)
         self.fatbin = self.fatbin if self.kernels else None
         self.write()
@@ -138,7 +139,7 @@ def verify_and_leave_out(
 
     ahead: the source's session that `open_ahead` began. data: the user's inputs, see `references`. emulated: run the
     CUDA kernels on the CPU too. progress: see `verify_model`. Returns a report that passed. ModelError where ONNX
-    Runtime refuses the original itself. NotVerifiedError where it does not run the original here. RewriteDisagrees
+    Runtime refuses the original itself. NotVerifiedError where it does not run the original here. RewriteFails
     where rewrite rules are at fault. VerificationError where the interface changed, or outputs differ and neither
     fusions nor rewrite rules are at fault.
     """
@@ -198,7 +199,7 @@ def _kernels_at_fault(
     without_library = [c for c in report.failures if not c.library]
     if without_library:  # ONNX Runtime ran the original nodes there, so no kernel is involved
         if families := _families_at_fault(build, originals, without_library, scratch):
-            raise RewriteDisagrees(families)
+            raise RewriteFails({name: _left_out(f"rewrite:{name}", (), check) for name, check in families.items()})
         raise VerificationError(
             f"{source}: the normalized model differs from the original, without any fusion: "
             f"{describe_failure(without_library[0])}. Please report it; --no-verify keeps the result unchecked"

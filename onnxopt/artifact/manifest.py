@@ -114,7 +114,7 @@ class Kernel(_Record):
 
 
 class LeftOut(_Record):
-    """A fusion that breaks verification's limit, so that the original nodes were kept.
+    """A fusion that breaks verification's limit, or rewrite rules that do or that failed: the original nodes were kept.
 
     name: of the fused function, or "rewrite:" and a family of rewrite rules, whose `ops` is empty.
     """

@@ -8,6 +8,7 @@ from typing import TypeVar
 from onnxopt.verification.reference import Check
 
 Item = TypeVar("Item")
+Failure = TypeVar("Failure")
 
 
 def bisect(
@@ -29,13 +30,14 @@ def bisect(
     return culprits or {name(item): failure for item in items}
 
 
-def bisect_in_order(items: Sequence[str], failure_of: Callable[[Sequence[str]], Check | None]) -> dict[str, Check]:
-    """The items that break the limit once they are added to those before them, each with a failed check.
+def bisect_in_order(items: Sequence[str], failure_of: Callable[[Sequence[str]], Failure | None]) -> dict[str, Failure]:
+    """The items that fail once they are added to those before them, each with its failure.
 
-    For items that change what earlier ones made, so that they may do nothing alone. failure_of: as of `bisect`; without
-    any item it passes. Without the items that are found it passes too. Takes about log2(n) runs for each of these.
+    For items that change what earlier ones made, so that they may do nothing alone. failure_of(enabled): the failure
+    with only these items enabled, or None; without any item there is none, and without the items that are found too.
+    Takes about log2(n) runs for each of these.
     """
-    left, found = list(items), dict[str, Check]()
+    left, found = list(items), dict[str, Failure]()
     while left and (failure := failure_of(left)) is not None:
         passing, failing = 0, len(left)  # numbers of items
         while failing - passing > 1:

@@ -17,7 +17,7 @@ import onnx.numpy_helper
 import pytest
 
 from onnxopt import pipeline
-from onnxopt.artifact import archive
+from onnxopt.artifact import archive, forms
 from onnxopt.errors import UsageError
 from tests.support.artifacts import make, with_weights
 from tests.support.command import forked
@@ -103,7 +103,7 @@ def test_temporary_files_that_do_not_fit_while_rewriting(
         (folder / "weights").write_bytes(bytes(2 << 20))
 
     monkeypatch.setattr(tempfile, "tempdir", str(small))
-    monkeypatch.setattr(pipeline.rewrite, "rewrite", rewrite)
+    monkeypatch.setattr(forms.rewrite, "rewrite", rewrite)
     with pytest.raises(UsageError, match=f"^{small}: cannot be written: No space left on device; .*TMPDIR"):
         pipeline.optimize(write(tmp_path / "model.onnx", CHAIN), tmp_path / "out", archs=())
     assert not (tmp_path / "out").exists()

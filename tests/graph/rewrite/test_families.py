@@ -13,8 +13,10 @@ import onnx_ir as ir
 import pytest
 
 import onnxopt
-from onnxopt import pipeline
+from onnxopt.artifact import forms
+from onnxopt.errors import StepError
 from onnxopt.graph import rewrite
+from onnxopt.graph.passes import products_of_codes
 from onnxopt.graph.rewrite import FAMILIES, flow, to_standard
 from onnxopt.graph.rewrite.families import FAMILIES_OF, GATED_WEIGHTS
 from onnxopt.graph.rewrite.rule_sets import Pass, Row, RuleSet, Scope
@@ -147,7 +149,7 @@ def test_a_wrong_family_is_named_and_left_out(
         return count
 
     monkeypatch.setattr(flow, "_apply", wrong)
-    monkeypatch.setattr(pipeline, "GATED_WEIGHTS", "none")  # applies for CPUs too, for which nothing is compiled
+    monkeypatch.setattr(forms, "GATED_WEIGHTS", "none")  # applies for CPUs too, for which nothing is compiled
     ir.save(_GRAPHS[name](), tmp_path / "m.onnx")
     manifest = onnxopt.optimize(tmp_path / "m.onnx", artifact, archs=(), shapes={"x": _shape(name)}).manifest
     assert [row.name for row in manifest.left_out] == [f"rewrite:{name}"]
@@ -159,15 +161,50 @@ def test_a_wrong_family_is_named_and_left_out(
 def test_wrong_products_of_codes_are_left_out(tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are for kernels of GPUs; this graph has none, so nothing is compiled."""
 
-    def wrong(model: ir.Model, archs: object) -> bool:
-        _double(model)
-        return True
+    class Wrong(products_of_codes.ProductsOfCodesPass):
+        def call(self, model: ir.Model) -> ir.passes.PassResult:
+            _double(model)
+            return ir.passes.PassResult(model, modified=True)
 
-    monkeypatch.setattr(pipeline, "_multiply_codes", wrong)
+    monkeypatch.setattr(forms, "ProductsOfCodesPass", Wrong)
     ir.save(graph("float[3, 3] x", "float[] y", "y = Det (x)"), tmp_path / "m.onnx")
     manifest = onnxopt.optimize(tmp_path / "m.onnx", artifact, archs=("sm_90",)).manifest
     assert [row.name for row in manifest.left_out] == ["rewrite:products_of_codes"]
     assert (manifest.verify.status, manifest.kernels) == ("passed", ())
+
+
+@pytest.mark.usefixtures("library")
+def test_families_that_raise_are_named_and_left_out(
+    tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at once; the others apply as before."""
+    apply = flow._apply
+
+    def broken(model: ir.Model, row: Row, scope: Scope) -> int:
+        if FAMILIES_OF[row] in ({"attention"}, {"merge"}):
+            raise KeyError("no such row")
+        return apply(model, row, scope)
+
+    ir.save(_GRAPHS["attention"](), tmp_path / "m.onnx")
+    plain = onnxopt.optimize(tmp_path / "m.onnx", tmp_path / "plain", archs=(), verify=False).manifest
+    assert plain.rewrites["attention"] and not plain.left_out
+    monkeypatch.setattr(flow, "_apply", broken)
+    manifest = onnxopt.optimize(tmp_path / "m.onnx", artifact, archs=()).manifest
+    assert [row.name for row in manifest.left_out] == ["rewrite:attention", "rewrite:merge"]
+    assert {row.reason for row in manifest.left_out} == {"its rules failed: KeyError: 'no such row'"}
+    assert manifest.verify.status == "passed"
+    assert "merge" not in manifest.rewrites and "heads" in manifest.rewrites
+
+
+def test_an_error_of_no_family_ends_the_step(tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(model: ir.Model) -> None:
+        raise KeyError("no such node")
+
+    monkeypatch.setattr(flow, "UniqueNamesPass", lambda: broken)
+    ir.save(_GRAPHS["attention"](), tmp_path / "m.onnx")
+    with pytest.raises(StepError, match="the step 'rewrite' failed: KeyError: 'no such node'"):
+        onnxopt.optimize(tmp_path / "m.onnx", artifact, archs=())
+    assert not artifact.exists()
 
 
 def _double(model: ir.Model) -> None:

@@ -1,0 +1,105 @@
+"""What rewriting makes of the normalized model, without the families of rewrite rules that are wrong for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from onnxopt import versions
+from onnxopt.artifact.build import RewriteFails
+from onnxopt.artifact.manifest import LeftOut
+from onnxopt.errors import OnnxoptError, describe
+from onnxopt.graph import normalize, rewrite
+from onnxopt.graph.passes import products_of_codes
+from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
+from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
+from onnxopt.graph.rewrite.families import GATED_WEIGHTS
+from onnxopt.graph.signature import Sizes
+from onnxopt.kinds.gemm.widened import FIRST_ARCH
+from onnxopt.verification.bisect import bisect_in_order
+
+_PRODUCTS_OF_CODES = "products_of_codes"  # is left out as a family of rewrite rules is, behind which it runs
+_OF_NO_RULE = (OnnxoptError, OSError, MemoryError)  # errors that leaving rules out does not end
+
+
+class Forms(NamedTuple):
+    """portable: without operators of com.microsoft, if asked for.
+
+    families: of rules that were not left out, in the order in which they run. with_families(names): the normalized
+    model with only these applied. notes: for the user.
+    """
+
+    model: ir.Model
+    portable: ir.Model | None
+    rewritten: rewrite.Rewritten
+    families: tuple[str, ...]
+    with_families: Callable[[Sequence[str]], ir.Model]
+    notes: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewriter:
+    """Rewrites copies of the normalized model. scratch: for joined weights; it has to outlive what is made.
+
+    usual: sizes that most runs have. archs: what kernels are compiled for.
+    """
+
+    normalized: ir.Model
+    scratch: Path
+    usual: Sizes
+    archs: Sequence[str]
+
+    def forms(self, leave_out: Collection[str], portable: bool) -> Forms:
+        """The forms without some families. RewriteFails where others raise an error."""
+        of_gpus = {GATED_WEIGHTS, _PRODUCTS_OF_CODES} if not self.archs else set()  # for kernels of GPUs
+        families = tuple(n for n in (*rewrite.FAMILIES, _PRODUCTS_OF_CODES) if n not in {*leave_out, *of_gpus})
+        try:
+            model, done = self._rewritten(families)
+            standard = model.clone() if portable else None  # with transposed weights, which both forms share
+            notes = products_of_codes.notes(model) if self._multiply_codes(model, families) else ()
+        except _OF_NO_RULE:
+            raise
+        except Exception:
+            failing = bisect_in_order(families, self._error_of) if self._error_of(()) is None else {}
+            if not failing:
+                raise
+            raise RewriteFails({name: _failed(name, error) for name, error in failing.items()}) from None
+        if standard is not None:
+            rewrite.to_portable(standard)
+            standard.metadata_props[normalize.MARK] = versions.onnxopt()
+        return Forms(model, standard, done, families, self.with_families, notes)
+
+    def with_families(self, names: Sequence[str]) -> ir.Model:
+        """The normalized model with only these families applied."""
+        model, _ = self._rewritten(names)
+        self._multiply_codes(model, names)
+        return model
+
+    def _error_of(self, names: Sequence[str]) -> str | None:
+        """What these families raise; None where they raise nothing."""
+        try:
+            self.with_families(names)
+        except _OF_NO_RULE:
+            raise
+        except Exception as error:  # noqa: BLE001 - of rules and of any library that they call
+            return describe(error)
+        return None
+
+    def _rewritten(self, names: Collection[str]) -> tuple[ir.Model, rewrite.Rewritten]:
+        copy = self.normalized.clone()
+        done = rewrite.rewrite(copy, self.scratch, leave_out=set(rewrite.FAMILIES) - set(names), usual=self.usual)
+        TransposeWeightsPass()(copy)  # after constant folding, which would transpose the weights back
+        return copy, done
+
+    def _multiply_codes(self, model: ir.Model, names: Collection[str]) -> bool:
+        """Apply ProductsOfCodesPass, if it is among the names. Whether it changed something."""
+        eight_bits = any(int(arch.removeprefix("sm_")) >= FIRST_ARCH for arch in self.archs)
+        return _PRODUCTS_OF_CODES in names and ProductsOfCodesPass(eight_bits=eight_bits)(model).modified
+
+
+def _failed(family: str, error: str) -> LeftOut:
+    return LeftOut(name=f"rewrite:{family}", ops=(), reason=f"its rules failed: {error}", max_abs=None, excess=None)
