@@ -110,11 +110,11 @@ def main() -> int:
     parser.add_argument("names", nargs="+", choices=list(MODELS), metavar="NAME")
     parser.add_argument("--modes", nargs="*", default=["reduce-overhead", "max-autotune"])
     parser.add_argument("--torch", nargs="*", default=[], help="the names that torch compiles too; all by default")
+    parser.add_argument("--jobs", type=int, default=8, help="models that are exported at once")
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
     rows: dict[str, dict[str, Any]] = {name: {} for name in args.names}
-    spawn = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as place, concurrent.futures.ProcessPoolExecutor(8, mp_context=spawn) as pool:
+    with tempfile.TemporaryDirectory() as place, _pool(args.jobs) as pool:
         folder = pathlib.Path(place)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{place}/inductor"
         static = [name for name in args.torch or args.names if not MODELS[name].dynamic]
@@ -126,7 +126,7 @@ def main() -> int:
             if failed[name]:
                 rows[name]["failed"] = failed[name]
                 continue
-            with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as worker:
+            with _pool() as worker:
                 with contextlib.suppress(concurrent.futures.BrokenExecutor):
                     worker.submit(measure, name, folder).result()
                 rows[name] |= json.loads(_row(name, folder).read_text())
@@ -134,13 +134,17 @@ def main() -> int:
             _keep(args.out, rows)
         for mode in args.modes:
             for name in static:
-                with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as worker:
+                with _pool() as worker:
                     rows[name][f"torch.compile {mode}"] = worker.submit(torch_milliseconds, name, mode).result()
                 print(name, mode, rows[name][f"torch.compile {mode}"], flush=True)
                 _keep(args.out, rows)
     wrong = [name for name, row in rows.items() if row.get("onnxopt agrees") is not True]
     print(f"{len(rows) - len(wrong)} of {len(rows)} agree" + (f"; not {', '.join(wrong)}" if wrong else ""))
     return 1 if wrong else 0
+
+
+def _pool(processes: int = 1) -> concurrent.futures.ProcessPoolExecutor:
+    return concurrent.futures.ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
 
 
 def _keep(out: pathlib.Path | None, rows: dict[str, Any]) -> None:
