@@ -37,6 +37,7 @@ struct FlashHopperAttention {
   using Rows = typename Softmax::Rows;
 
   static constexpr int kThreads = 128 * Tile::kGroups;  // of warpgroups
+  static constexpr int kReaders = Op::kBiased ? kThreads : kThreads / 32;  // who tells that a stage is read
 
   struct Threads {                                              // as of FlashHiddenRows; a copier has ended
     static constexpr unsigned kNumber = 1 + 2 * Tile::kGroups;  // behind the other numbered barriers
@@ -130,11 +131,11 @@ struct FlashHopperAttention {
     }
   }
 
-  // Once the turn's products have ended. A warp's first lane tells for all of them that the bias is read.
+  // Once the turn's products have ended. What products read, one lane of a warp has read as the others have; a bias in
+  // shared memory, each has read by itself.
   __device__ static void end_turn(const Block& b, int turn) {
     if constexpr (Tile::kCopier) {
-      if constexpr (Op::kBiased) __syncwarp();
-      if (threadIdx.x % 32 == 0) arrive(b.read + turn % Tile::kStages * 8);
+      if (threadIdx.x % (kThreads / kReaders) == 0) arrive(b.read + turn % Tile::kStages * 8);
     }
   }
 
@@ -294,7 +295,7 @@ struct FlashHopperAttention {
       if (threadIdx.x == 0) {
         for (int stage = 0; stage < Tile::kStages; ++stage) {
           make_barrier(b.arrived + stage * 8, 128);
-          make_barrier(b.read + stage * 8, kThreads / 32);
+          make_barrier(b.read + stage * 8, kReaders);
         }
       }
       __syncthreads();
