@@ -36,7 +36,7 @@ struct FlashHopperAttention {
   using Weights = typename Products::Weights;
   using Rows = typename Softmax::Rows;
 
-  static constexpr int kThreads = 128 * Tile::kGroups;  // of warpgroups
+  static constexpr int kThreads = 128 * Tile::kGroups;                     // of warpgroups
   static constexpr int kReaders = Op::kBiased ? kThreads : kThreads / 32;  // who tells that a stage is read
 
   struct Threads {                                              // as of FlashHiddenRows; a copier has ended
