@@ -5,6 +5,7 @@
 
 DIR holds graphs without weights (a few MB). "float16" is the exported graph, "float8" the same with Q and DQ around its
 products with weights. In "mostly" small products behind attention stay float16, whose codes take a kernel of their own.
+NAME@SIZES, which --only takes, is the dynamic graph at those sizes, as of gpu.peers.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from benchmarks.gpu.quantized import timings
 from benchmarks.support import float8, skeletons
 from benchmarks.support.arguments import main_over_models, over_models
 from benchmarks.support.gpu_timing import library, session
+from benchmarks.support.torch_peers import graph_of
 
-MODELS = ("bert", "vit", "whisperenc", "llama")
+MODELS = ("bert", "vit", "whisperenc", "llama", "bert@128x128", "vit@128")
 FORMS = ("float16", "float8", "mostly")
 _NOT_MOSTLY = ("llama",)  # which has no small product behind attention
 _FOLDED = {"session.disable_quant_qdq": "1"}
@@ -34,7 +36,7 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
         ranges = float8.ranges(name)
         (folder / f"{name}.ranges.json").write_text(json.dumps(ranges))
         said = []
-        original = skeletons.original(name)
+        original = skeletons.original(graph_of(name)[0])
         for form in _forms(name):
             source = _source(original, name, form, folder)
             optimized, plan = collection.optimize(source)
@@ -59,8 +61,9 @@ def _source(original: Any, name: str, form: str, folder: pathlib.Path) -> Any:
 
 def measure(name: str, folder: pathlib.Path, device: str) -> dict[str, Any]:
     """Compare, count and time one model in every form."""
-    original = skeletons.original(name)
-    given = skeletons.sample_inputs(original, name)
+    exported, sizes = graph_of(name)
+    original = skeletons.original(exported)
+    given = skeletons.sample_inputs(original, exported, **sizes)
     row: dict[str, Any] = {"compare": {}, "beside_float16": {}, "ort_beside_float16": {}, "kernels": {}}
     ways: dict[str, dict[str, Any]] = {}
     exact = None

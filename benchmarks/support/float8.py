@@ -11,6 +11,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.support import skeletons
+from benchmarks.support.torch_peers import graph_of
 
 _LARGEST = 448.0
 _LEAST, _MULTIPLE = 256, 16  # sides of a weight
@@ -44,9 +45,13 @@ def _fits(side: int) -> bool:
 
 
 def ranges(name: str) -> dict[str, float]:
-    """The largest magnitude of every activation that is quantized, from one run on the CPU."""
-    model = skeletons.original(name)
-    given = skeletons.sample_inputs(model, name)
+    """The largest magnitude of every activation that is quantized, from one run on the CPU.
+
+    NAME@SIZES: of the dynamic graph, with a batch of one.
+    """
+    exported, sizes = graph_of(name)
+    model = skeletons.original(exported)
+    given = skeletons.sample_inputs(model, exported, **(sizes and {**sizes, "batch": 1}))
     names = sorted({n.input[0] for n in products(model, True)})
     del model.graph.output[:]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
