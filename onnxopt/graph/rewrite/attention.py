@@ -54,6 +54,7 @@ from onnxopt.graph.rewrite.masks.parts import Parts
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 from onnxopt.graph.shapes.dims import broadcasts_exactly, simplest
+from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.value_dims import dims_of
 from onnxopt.program import flash_attention
 
@@ -307,7 +308,14 @@ class PaddedDotProduct(ScaledDotProduct):
 
 
 class DotProductOfOwnKernel(ScaledDotProduct):
-    """The same for heads of other sizes that zeros did not pad, where a kernel of onnxopt's takes them."""
+    """The same for heads of other sizes that zeros did not pad, where a kernel of onnxopt's will run them.
+
+    expected: sizes of symbolic dims to choose by.
+    """
+
+    def __init__(self, index_values: IndexValues, expected: ExpectedSizes) -> None:
+        super().__init__(index_values)
+        self._expected = expected
 
     def _size_obstacle(self, form: _Form, context: MatchContext) -> str:
         if has_usual_heads(form.q, form.v):
@@ -319,9 +327,25 @@ class DotProductOfOwnKernel(ScaledDotProduct):
             return "the number of heads, or of their elements, is not known"
         if reason := flash_attention.why_not(heads, heads, width, values, form.scale):
             return reason
-        asked, seen = (n if isinstance(n, int) else None for n in (queries, keys))
+        if form.guards_rows or not _joins_heads(context.root.outputs[0]):
+            return f"{_odd_size(form)}, and onnxopt's kernel writes heads joined, which this result is not"
+        asked, seen = (n if isinstance(n, int) else self._expected.of(n) for n in (queries, keys))
         paid = flash_attention.pays(seen, width, packed=False, queries=asked, alone=True)
         return "" if paid else f"{_odd_size(form)}, and {asked} queries are too few for onnxopt's kernel"
+
+
+def _joins_heads(attended: ir.Value) -> bool:
+    """Whether nothing but a Transpose and a Reshape to (B, S, N V) reads a result (B, N, S, V)."""
+    for op_type in ("Transpose", "Reshape"):
+        if len(attended.uses()) != 1 or attended.is_graph_output():
+            return False
+        ((node, _),) = attended.uses()
+        if (node.domain, node.op_type) != ("", op_type):
+            return False
+        if op_type == "Transpose" and node.attributes.get_ints("perm") != (0, 2, 1, 3):
+            return False
+        attended = node.outputs[0]
+    return attended.shape is not None and len(attended.shape) == 3
 
 
 def _odd_size(form: _Form) -> str:
@@ -381,4 +405,6 @@ def _shows_some_key(mask: Mask) -> bool:
 
 RULES = (RuleSet(lambda scope: [Rooted("MatMul", ScaledDotProduct.rule(scope.index_values))]),)
 PADDED = (RuleSet(lambda scope: [Rooted("MatMul", PaddedDotProduct.rule(scope.index_values))]),)
-OF_OWN_KERNEL = (RuleSet(lambda scope: [Rooted("MatMul", DotProductOfOwnKernel.rule(scope.index_values))]),)
+OF_OWN_KERNEL = (
+    RuleSet(lambda scope: [Rooted("MatMul", DotProductOfOwnKernel.rule(scope.index_values, scope.expected))]),
+)

@@ -229,7 +229,8 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
         rewriting.infer()
         rewriting.apply(padded_heads.RULES)
         index_values = IndexValues(model.graph, rewriting.infer())
-    rewriting.apply(attention.OF_OWN_KERNEL, index_values)
+    if near_misses.softmaxes(model):
+        rewriting.apply(attention.OF_OWN_KERNEL, index_values, rewriting.expected())
     if "attention" not in rewriting.applied:
         return ()
     return near_misses.refusals(model, index_values, "heads" in rewriting.applied)
