@@ -363,6 +363,16 @@ def test_what_is_in_the_way_is_said(name: str, tmp_path: Path, monkeypatch: pyte
     assert not _is_padded(found)
 
 
+def test_a_result_that_is_not_joined_keeps_its_products(tmp_path: Path) -> None:
+    """onnxopt's kernel writes heads joined, so it could not run what stands in between."""
+    form, _ = _MISSES["q that is an input"]
+    model = dataclasses.replace(form, inputs=f"{form.inputs}, bool[1, 1, 1, 20] hidden", end=_HIDDEN).model()
+    found, done = rewritten(model, tmp_path)
+    assert done.applied["attention"] == 0
+    assert done.refusals
+    assert [op for op in ops(found) if op in ("MatMul", "Softmax")] == [*["MatMul"] * 3, "Softmax", *["MatMul"] * 2]
+
+
 def test_the_family_can_be_left_out(tmp_path: Path) -> None:
     model = Attention().model()
     found, done = rewritten(model, tmp_path, leave_out=("heads",))
