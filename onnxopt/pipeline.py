@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import onnx_ir as ir
-
-from onnxopt import versions
 from onnxopt.artifact import description, lowered, reference_quality
 from onnxopt.artifact.build import Build, RewriteFails, verify_and_leave_out
 from onnxopt.artifact.folder import check_output, hash_files, output_path, staging, temporary_folder, write_manifest
 from onnxopt.artifact.forms import Forms, Rewriter
+from onnxopt.artifact.fused import Fused, Fuser
 from onnxopt.artifact.manifest import LeftOut, Manifest
 from onnxopt.artifact.reference_quality import FloatModel
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
 from onnxopt.artifact.session import load
-from onnxopt.codegen import compiler_report, generate
-from onnxopt.codegen.nvrtc import compiled
 from onnxopt.errors import UsageError
-from onnxopt.fusion import entry_points, fuse, outline, work
-from onnxopt.fusion.lower import lower
-from onnxopt.fusion.region import FusionPlan, Kernel
+from onnxopt.fusion import work
 from onnxopt.fusion.work import Work
 from onnxopt.graph import given, normalize, read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.given import Given
 from onnxopt.graph.traits import Traits
-from onnxopt.kinds import KINDS
 from onnxopt.paths import StrPath
 from onnxopt.phases import Phases, Progress
 from onnxopt.runtime import archs as chosen_archs
@@ -43,7 +36,6 @@ from onnxopt.verification.quality import Goals
 from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, open_ahead
 
-_SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
 MARK = normalize.MARK
 
 
@@ -232,7 +224,10 @@ def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, LeftOu
         with phases("rewrite"):
             rewriter = Rewriter(job.normalized.model, scratch, options.pinned, options.archs)
             forms = rewriter.forms(wrong, options.portable)
-        fused = _fuse(forms.model, options, phases)
+        fuser = Fuser(
+            options.archs, options.pinned, options.typical, options.launch_choices, options.cache, phases
+        )  # fmt: skip
+        fused = fuser.fused(forms.model)
         with staging(output) as folder:
             build = _build(forms, fused, folder, options.external_data)
             with phases("package"):
@@ -255,7 +250,7 @@ def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, LeftOu
             manifest = description.manifest_of(
                 job.original, build, archs=options.archs, rewritten=forms.rewritten, refusals=fused.plan.refusals,
                 files=files, ort_min=options.oldest, verify=report,
-                left_out=list(wrong.values()),
+                left_out=[*wrong.values(), *fused.left_out],
                 notes=(*job.normalized.notes, *forms.notes, *unwritten), seconds=phases.seconds, precision=precision,
                 reference=near,
                 predicted=description.predicted(job.before, fused.after, options.typical, options.archs),
@@ -284,58 +279,7 @@ def _check_emulation(verify: bool, archs: Sequence[str]) -> None:
     gcc.compiler()
 
 
-class _Fused(NamedTuple):
-    model: ir.Model
-    plan: FusionPlan
-    kernels: tuple[Kernel, ...]
-    fatbin: bytes | None
-    after: tuple[Work, ...] | None  # of all kernels that run the model, where it is known
-    spilling: set[frozenset[str]]  # see compiler_report.spilling; alternatives may spill, as `tune` measures them
-
-
-def _fuse(rewritten: ir.Model, options: _Options, phases: Phases) -> _Fused:
-    """From the rewritten model, which stays as it is, to kernels. Regions that spill registers are split anew."""
-    spilled: set[frozenset[str]] = set()  # names of the nodes of regions that need more registers than a GPU has
-    for _ in range(_SPLITS):
-        fused = _compile(rewritten.clone(), spilled, options, phases)
-        if fused.spilling <= spilled:
-            break
-        spilled |= fused.spilling
-    return fused
-
-
-def _compile(
-    model: ir.Model,
-    spilled: Collection[frozenset[str]],
-    options: _Options,
-    phases: Phases,
-) -> _Fused:
-    """Replace the regions of the model by calls of functions, in place, and compile the functions' kernels."""
-    archs = options.archs
-    # Regions refer to nodes of the model: nothing may change the model between fuse and replace.
-    with phases("fuse"):
-        plan = fuse.fuse(model, KINDS, spilled, cuda=bool(archs), usual=options.pinned)
-    with phases("lower"):
-        plan = lower(plan, model.opset_imports)
-        after = work.of_model(model, options.typical, plan.regions) if archs else None
-    with phases("outline"):
-        functions = outline.functions(plan, model.opset_imports)
-    with phases("entry_points"):
-        own = entry_points.choose(functions, model.opset_imports, plan.shapes)
-        kernels = tuple(map(entry_points.with_alternatives, own)) if options.launch_choices else own
-    with phases("outline"):
-        outline.replace(model, functions)
-        model.metadata_props[MARK] = versions.onnxopt()
-    with phases("generate"):
-        text = generate.generate(kernels)
-    with phases("compile"):
-        if not archs or not any(k.variants for k in kernels):
-            return _Fused(model, plan, kernels, None, after, set())
-        image = compiled(text, archs, options.cache, phases.counting("compile"))
-    return _Fused(model, plan, kernels, image.fatbin, after, compiler_report.spilling(own, image.usage))
-
-
-def _build(forms: Forms, fused: _Fused, folder: Path, external_data: bool | None) -> Build:
+def _build(forms: Forms, fused: Fused, folder: Path, external_data: bool | None) -> Build:
     return Build(
         fused.model, fused.kernels, fused.fatbin, folder, external_data, forms.families, forms.with_families,
         portable=forms.portable,

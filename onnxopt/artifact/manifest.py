@@ -114,9 +114,10 @@ class Kernel(_Record):
 
 
 class LeftOut(_Record):
-    """A fusion that breaks verification's limit, or rewrite rules that do or that failed: the original nodes were kept.
+    """A fusion that breaks verification's limit, or what failed while the model was optimized: the nodes were kept.
 
-    name: of the fused function, or "rewrite:" and a family of rewrite rules, whose `ops` is empty.
+    name: of the fused function; "rewrite:" and a family of rewrite rules, which may also break the limit; or "kind:"
+    and a kind of kernels. `ops` is empty but for functions.
     """
 
     name: str

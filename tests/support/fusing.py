@@ -10,7 +10,7 @@ from unittest import mock
 import onnx_ir as ir
 import pytest
 
-from onnxopt import pipeline
+from onnxopt.artifact import fused
 from onnxopt.fusion import entry_points
 from onnxopt.fusion import fuse as fusing
 from onnxopt.fusion import outline as outlining
@@ -51,4 +51,4 @@ def compile_nothing(patch: pytest.MonkeyPatch) -> None:
     def compiled(_: str, archs: Sequence[str], *__: object) -> types.SimpleNamespace:
         return types.SimpleNamespace(fatbin=fatbin(*((int(a.removeprefix("sm_")), False) for a in archs)), usage={})
 
-    patch.setattr(pipeline, "compiled", compiled)
+    patch.setattr(fused, "compiled", compiled)

@@ -1,0 +1,135 @@
+"""From the rewritten model to kernels: regions, their functions and entry points, and one fatbin.
+
+Regions that spill registers are split anew. A kind of kernels that raises an error is left out, and named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from onnxopt import versions
+from onnxopt.artifact.manifest import LeftOut
+from onnxopt.codegen import compiler_report, generate
+from onnxopt.codegen.nvrtc import compiled
+from onnxopt.errors import StepError, describe
+from onnxopt.fusion import entry_points, fuse, outline, work
+from onnxopt.fusion.lower import lower
+from onnxopt.fusion.region import FusionPlan, Kernel, Kind
+from onnxopt.fusion.work import Work
+from onnxopt.graph import normalize
+from onnxopt.graph.signature import Sizes
+from onnxopt.kinds import KINDS
+from onnxopt.phases import Phases
+from onnxopt.verification.bisect import bisect_in_order
+
+_SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
+_Spilled = Collection[frozenset[str]]  # names of the nodes of regions that need more registers than a GPU has
+
+
+class _Planned(NamedTuple):
+    """own: kernels with the entry points that the rules choose. kernels: with those that `tune` tries too.
+
+    after: the work of all kernels that run the model, where it is known. text: CUDA source.
+    """
+
+    model: ir.Model
+    plan: FusionPlan
+    own: tuple[Kernel, ...]
+    kernels: tuple[Kernel, ...]
+    after: tuple[Work, ...] | None
+    text: str
+
+
+class Fused(NamedTuple):
+    """after: the work of all kernels that run the model, where it is known. left_out: kinds of kernels that failed."""
+
+    model: ir.Model
+    plan: FusionPlan
+    kernels: tuple[Kernel, ...]
+    fatbin: bytes | None
+    after: tuple[Work, ...] | None
+    left_out: tuple[LeftOut, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fuser:
+    """Fuses models. archs: what to compile for. usual: sizes that the user gave. typical: of all dims, to predict at.
+
+    alternatives: whether to compile other launch shapes of each kernel too. cache: folder of compiled kernels.
+    """
+
+    archs: Sequence[str]
+    usual: Sizes
+    typical: Sizes
+    alternatives: bool
+    cache: Path | None
+    phases: Phases
+
+    def fused(self, rewritten: ir.Model) -> Fused:
+        """The model with calls of functions, and their kernels; `rewritten` stays as it is."""
+        kinds, left_out = tuple(KINDS), dict[str, LeftOut]()
+        spilled: set[frozenset[str]] = set()
+        for _ in range(_SPLITS):
+            try:
+                planned = self._planned(rewritten.clone(), kinds, spilled)
+            except StepError:
+                failing = self._failing(rewritten, kinds, spilled)
+                if not failing:
+                    raise
+                left_out |= {name: _failed(name, error) for name, error in failing.items()}
+                kinds = tuple(kind for kind in kinds if kind.name not in left_out)
+                planned = self._planned(rewritten.clone(), kinds, spilled)
+            fatbin, spilling = self._compiled(planned)
+            if spilling <= spilled:
+                break
+            spilled |= spilling
+        return Fused(planned.model, planned.plan, planned.kernels, fatbin, planned.after, tuple(left_out.values()))
+
+    def _planned(self, model: ir.Model, kinds: Sequence[Kind], spilled: _Spilled) -> _Planned:
+        """Replace the regions of the model by calls of functions, in place, and write their kernels."""
+        phases, cuda = self.phases, bool(self.archs)
+        # Regions refer to nodes of the model: nothing may change the model between fuse and replace.
+        with phases("fuse"):
+            plan = fuse.fuse(model, kinds, spilled, cuda=cuda, usual=self.usual)
+        with phases("lower"):
+            plan = lower(plan, model.opset_imports)
+            after = work.of_model(model, self.typical, plan.regions) if cuda else None
+        with phases("outline"):
+            functions = outline.functions(plan, model.opset_imports)
+        with phases("entry_points"):
+            own = entry_points.choose(functions, model.opset_imports, plan.shapes)
+            kernels = tuple(map(entry_points.with_alternatives, own)) if self.alternatives else own
+        with phases("outline"):
+            outline.replace(model, functions)
+            model.metadata_props[normalize.MARK] = versions.onnxopt()
+        with phases("generate"):
+            return _Planned(model, plan, own, kernels, after, generate.generate(kernels))
+
+    def _failing(self, rewritten: ir.Model, kinds: Sequence[Kind], spilled: _Spilled) -> dict[str, str]:
+        """The kinds that raise an error, each with what it says; none where fusing fails without any."""
+
+        def error_of(names: Sequence[str]) -> str | None:
+            try:
+                self._planned(rewritten.clone(), [kind for kind in kinds if kind.name in names], spilled)
+            except StepError as error:
+                return describe(error)
+            return None
+
+        return bisect_in_order([kind.name for kind in kinds], error_of) if error_of(()) is None else {}
+
+    def _compiled(self, planned: _Planned) -> tuple[bytes | None, set[frozenset[str]]]:
+        """The fatbin, and the regions that spill registers; alternatives may spill, as `tune` measures them."""
+        with self.phases("compile"):
+            if not self.archs or not any(kernel.variants for kernel in planned.kernels):
+                return None, set()
+            image = compiled(planned.text, self.archs, self.cache, self.phases.counting("compile"))
+        return image.fatbin, compiler_report.spilling(planned.own, image.usage)
+
+
+def _failed(kind: str, error: str) -> LeftOut:
+    return LeftOut(name=f"kind:{kind}", ops=(), reason=f"it failed: {error}", max_abs=None, excess=None)
