@@ -1,7 +1,7 @@
 """Every entry point of attention of many queries at small shapes, compared with float64, for compute-sanitizer.
 
     python -m benchmarks.gpu.attention_layouts prepare DIR --arch sm_90                   on any machine, without a GPU
-    compute-sanitizer --tool racecheck python -m benchmarks.gpu.attention_layouts run DIR    on the GPU machine
+    compute-sanitizer --tool racecheck python -m benchmarks.gpu.attention_layouts run DIR --only "256 "    on the GPU
 
 Heads of 20 to 256 elements, each plain, causal, with a mask of keys, and with a bias, and some with a cap, a window or
 sinks. A library for each number of elements. On the GPU machine it needs what the tests marked gpu need there.
@@ -9,19 +9,18 @@ sinks. A library for each number of elements. On the GPU machine it needs what t
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
 import dataclasses
+import functools
 import json
 import multiprocessing
 import pathlib
 import sys
 from typing import Any
 
-from benchmarks.support.arguments import command
+from benchmarks.support.arguments import Rows, main_over_rows
 
 _WIDTHS = (256, 192, 160, 128, 96, 80, 72, 64, 40, 32, 24, 20)
-_IDLE = "takes no such lengths"
 _ENTRIES = "entries.json"  # case -> names of its models -> the entry point of each
 
 
@@ -86,46 +85,31 @@ def _prepare_one(folder: pathlib.Path, arch: str, width: int) -> str:
     return f"{width} elements: {len(collection.kernels)} entry points"
 
 
-def _error(case: Any, model: pathlib.Path, library: str) -> float | str:
-    """The largest difference from float64 in units of what rounding allows, or why there is none."""
-    from benchmarks.support.gpu_timing import session
-
-    feeds = case.feeds()
-    try:
-        (y,) = session(str(model), library, "cuda").run(["y"], feeds)
-    except Exception as error:  # noqa: BLE001 - an entry point that takes no such lengths, or a finding
-        return _IDLE if "no variant fits" in str(error) else str(error)[-200:]
-    return round(float(case.worst(y, case.expected(feeds))), 3)
-
-
-def run(folder: pathlib.Path, args: argparse.Namespace) -> int:
-    """Compare every entry point of this share; 0 if all agree."""
-    from benchmarks.support.gpu_timing import library
-
-    first, step = map(int, args.share.split("/"))
-    found: dict[str, float | str] = {}
-    for width in _WIDTHS[first::step]:
+def rows(folder: pathlib.Path) -> Rows:
+    """Every entry point in turn; one that takes no such lengths says so."""
+    for width in _WIDTHS:
         own, cases = folder / str(width), _cases(width)
         for label, models in json.loads((own / _ENTRIES).read_text()).items():
             for model, entry in models.items():
-                name = f"{width} {label} {entry}"
-                found[name] = _error(cases[label], own / f"{model}.onnx", library(own))
-                print(f"{name:40} {found[name]}", flush=True)
-    idle = [name for name, error in found.items() if error == _IDLE]
-    bad = [name for name, error in found.items() if name not in idle and (isinstance(error, str) or not error <= 1)]
-    print(f"{len(found)} entry points, {len(idle)} not run: {', '.join(idle)}; {len(bad)} findings: {', '.join(bad)}")
-    return 1 if bad else 0
+                yield f"{width} {label} {entry}", functools.partial(_compare, cases[label], own, f"{model}.onnx")
 
 
-def main() -> int:
-    parser, (_, ran) = command(__doc__)
-    ran.add_argument("--share", default="0/1", help="K/N: every Nth library from the Kth on, for several at once")
-    args = parser.parse_args()
-    if args.verb == "prepare":
-        prepare(args.folder, args.arch)
-        return 0
-    return run(args.folder, args)
+def _compare(case: Any, folder: pathlib.Path, model: str) -> dict[str, Any]:
+    """The largest difference from float64 in units of what rounding allows. ValueError where it is more than one."""
+    from benchmarks.support.gpu_timing import library, session
+
+    feeds = case.feeds()
+    try:
+        (y,) = session(str(folder / model), library(folder), "cuda").run(["y"], feeds)
+    except Exception as error:
+        if "no variant fits" in str(error):
+            return {"not run": "it takes no such lengths"}
+        raise
+    worst = float(case.worst(y, case.expected(feeds)))
+    if not worst <= 1:
+        raise ValueError(f"{worst} of what rounding allows")
+    return {"of what rounding allows": round(worst, 3)}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_over_rows(__doc__, prepare, rows))

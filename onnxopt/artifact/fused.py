@@ -77,11 +77,13 @@ class Fuser:
         for _ in range(_SPLITS):
             try:
                 planned = self._planned(rewritten.clone(), kinds, spilled)
-            except StepError:
+            except StepError as error:
+                if isinstance(error.__cause__, MemoryError):
+                    raise
                 failing = self._failing(rewritten, kinds, spilled)
                 if not failing:
                     raise
-                left_out |= {name: _failed(name, error) for name, error in failing.items()}
+                left_out |= {name: _failed(name, said) for name, said in failing.items()}
                 kinds = tuple(kind for kind in kinds if kind.name not in left_out)
                 planned = self._planned(rewritten.clone(), kinds, spilled)
             fatbin, spilling = self._compiled(planned)

@@ -35,7 +35,6 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
 from onnxopt.graph.passes.rooted import Rooted
-from onnxopt.graph.rewrite import padded_heads
 from onnxopt.graph.rewrite.attention_operands import (
     HEAD_STEP,
     Obstacle,
@@ -54,9 +53,7 @@ from onnxopt.graph.rewrite.masks.parts import Parts
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 from onnxopt.graph.shapes.dims import broadcasts_exactly, simplest
-from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.value_dims import dims_of
-from onnxopt.program import flash_attention
 
 _REDUCE_MAX_WITH_AXES_INPUT = 18  # opset
 _HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
@@ -66,7 +63,7 @@ _MOST_SINKS = 1 << 22  # elements, where they were expanded to all queries
 
 
 @dataclasses.dataclass(frozen=True)
-class _Form:
+class Form:
     """One attention as the pattern matched it.
 
     q (B, N, S, H), k_transposed (B, N, H, T), v (B, N, T, V): without the constant factors on them, whose product is
@@ -141,17 +138,17 @@ class ScaledDotProduct(RewriteRuleClassBase):
             return result.fail(
                 f"the mask may hide a whole row with -inf; finding such rows takes opset {_REDUCE_MAX_WITH_AXES_INPUT}"
             )
-        if reason := self._size_obstacle(form, context):
+        if reason := self.size_obstacle(form, context):
             return result.fail(reason)
         return result
 
-    def _size_obstacle(self, form: _Form, context: MatchContext) -> str:
-        """Why heads of this size are not taken, or "". Attention of other sizes runs faster as it is."""
-        return "" if has_usual_heads(form.q, form.v) else _odd_size(form)
+    def size_obstacle(self, form: Form, context: MatchContext) -> str:
+        """Why heads of this size are not taken, or "". Those of other sizes: head_sizes.py."""
+        return "" if has_usual_heads(form.q, form.v) else odd_size(form)
 
     def _form(
         self, q, k_transposed, v, mask, more, shown, hidden, low, zero, masking, guarded, capped, sunk, is_cut, **match
-    ) -> _Form | Obstacle:
+    ) -> Form | Obstacle:
         """The attention that was matched, or why it is none. `check` and `rewrite` both ask: a match holds no more."""
         q, match["q_factor"] = operand_and_factor(q, match["q_factor"])
         k_transposed, match["k_factor"] = operand_and_factor(k_transposed, match["k_factor"])
@@ -200,7 +197,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         if guards_rows and sinks is not None:
             return Obstacle("rows that see a sink alone are guarded against NaN")
         scale *= cap or 1.0
-        return _Form(q, k_transposed, v, scale, shows, mask_value, guards_rows, cap, sinks, keys, scaled)
+        return Form(q, k_transposed, v, scale, shows, mask_value, guards_rows, cap, sinks, keys, scaled)
 
     def _keeps_shape(self, factor: ir.Value, q: ir.Value) -> bool:
         """Whether queries keep their shape and dtype with a factor of more than one element."""
@@ -230,7 +227,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
 
     def rewrite(self, op, mask, more, shown, hidden, low, masking, **match):
         form = self._form(mask=mask, more=more, shown=shown, hidden=hidden, low=low, masking=masking, **match)
-        assert isinstance(form, _Form)  # as check found
+        assert isinstance(form, Form)  # as check found
         q, v = form.q, form.v
         if form.scaled is not None:
             operator, factor = form.scaled
@@ -283,7 +280,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         found = parts.of_condition(hidden if hides else shown, hides, number, self._index_values)
         return parts.of([mask], self._index_values, found) if masking in ("both", "under") else found
 
-    def _is_diagonal(self, form: _Form) -> bool:
+    def _is_diagonal(self, form: Form) -> bool:
         """Whether queries and keys are the same tokens, so that every query stands at a key of its own.
 
         Of queries behind a cache, operators that call themselves causal read different keys; these keep their mask.
@@ -292,63 +289,8 @@ class ScaledDotProduct(RewriteRuleClassBase):
         return queries is not None and keys is not None and simplest(keys[3] - queries[2]) == 0
 
 
-class PaddedDotProduct(ScaledDotProduct):
-    """The same for heads of other sizes, where padded_heads.py can pad them afterwards."""
-
-    def _size_obstacle(self, form: _Form, context: MatchContext) -> str:
-        if has_usual_heads(form.q, form.v):
-            return "heads need no padding"
-        if form.scaled is not None:
-            return f"{_odd_size(form)}, and queries have a factor of more than one element"
-        y, inside = context.root.outputs[0], frozenset(context.nodes)
-        found = padded_heads.plan(
-            padded_heads.Attention(form.q, form.k_transposed, form.v, y, form.mask_value, 2, inside)
-        )
-        return f"{_odd_size(form)}, and zeros cannot pad them: {found}" if isinstance(found, str) else ""
-
-
-class DotProductOfOwnKernel(ScaledDotProduct):
-    """The same for heads of other sizes that zeros did not pad, where a kernel of onnxopt's will run them.
-
-    expected: sizes of symbolic dims to choose by.
-    """
-
-    def __init__(self, index_values: IndexValues, expected: ExpectedSizes) -> None:
-        super().__init__(index_values)
-        self._expected = expected
-
-    def _size_obstacle(self, form: _Form, context: MatchContext) -> str:
-        if has_usual_heads(form.q, form.v):
-            return "operators of ONNX Runtime take these heads"
-        (_, heads, queries, width), (_, _, keys, values) = dims_of(form.q), dims_of(form.v)
-        if form.q.dtype is None or form.q.dtype.name.lower() not in flash_attention.STORED:
-            return f"{_odd_size(form)}, and onnxopt's kernel none of {form.q.dtype}"
-        if not (isinstance(heads, int) and isinstance(width, int) and isinstance(values, int)):
-            return "the number of heads, or of their elements, is not known"
-        if reason := flash_attention.why_not(heads, heads, width, values, form.scale):
-            return reason
-        if form.guards_rows or not _joins_heads(context.root.outputs[0]):
-            return f"{_odd_size(form)}, and onnxopt's kernel writes heads joined, which this result is not"
-        asked, seen = (n if isinstance(n, int) else self._expected.of(n) for n in (queries, keys))
-        paid = flash_attention.pays(seen, width, packed=False, queries=asked, alone=True)
-        return "" if paid else f"{_odd_size(form)}, and {asked} queries are too few for onnxopt's kernel"
-
-
-def _joins_heads(attended: ir.Value) -> bool:
-    """Whether nothing but a Transpose and a Reshape to (B, S, N V) reads a result (B, N, S, V)."""
-    for op_type in ("Transpose", "Reshape"):
-        if len(attended.uses()) != 1 or attended.is_graph_output():
-            return False
-        ((node, _),) = attended.uses()
-        if (node.domain, node.op_type) != ("", op_type):
-            return False
-        if op_type == "Transpose" and node.attributes.get_ints("perm") != (0, 2, 1, 3):
-            return False
-        attended = node.outputs[0]
-    return attended.shape is not None and len(attended.shape) == 3
-
-
-def _odd_size(form: _Form) -> str:
+def odd_size(form: Form) -> str:
+    """What is unusual about heads that ONNX Runtime's fused kernels do not take."""
     size, of_v = dims_of(form.q)[3], dims_of(form.v)[3]
     return f"heads have {size} and {of_v} elements; fused attention kernels take multiples of {HEAD_STEP}"
 
@@ -404,7 +346,3 @@ def _shows_some_key(mask: Mask) -> bool:
 
 
 RULES = (RuleSet(lambda scope: [Rooted("MatMul", ScaledDotProduct.rule(scope.index_values))]),)
-PADDED = (RuleSet(lambda scope: [Rooted("MatMul", PaddedDotProduct.rule(scope.index_values))]),)
-OF_OWN_KERNEL = (
-    RuleSet(lambda scope: [Rooted("MatMul", DotProductOfOwnKernel.rule(scope.index_values, scope.expected))]),
-)

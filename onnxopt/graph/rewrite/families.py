@@ -18,6 +18,7 @@ from onnxopt.graph.rewrite import (
     gathers,
     grouped_heads,
     head_norms,
+    head_sizes,
     joined_heads,
     layout,
     merging,
@@ -77,11 +78,11 @@ _ROWS = (
             *head_norms.BEFORE_RECOGNITION,
         ),
     ),
-    Family("attention", "{} x attention into one operator", (*attention.RULES, *attention.OF_OWN_KERNEL, *_MAPPED)),
+    Family("attention", "{} x attention into one operator", (*attention.RULES, *head_sizes.OF_OWN_KERNEL, *_MAPPED)),
     Family(
         "heads",
         "{} x attention with zeros that fill its heads up",
-        (*attention.PADDED, *padded_heads.RULES, *_MAPPED),
+        (*head_sizes.PADDED, *padded_heads.RULES, *_MAPPED),
     ),
     Family(
         "rotary",

@@ -39,6 +39,7 @@ from onnxopt.graph.rewrite import (
     gathers,
     grouped_heads,
     head_norms,
+    head_sizes,
     joined_heads,
     layout,
     merging,
@@ -225,12 +226,12 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
         known = rewriting.infer()
     index_values = IndexValues(model.graph, known)
     rewriting.apply(attention.RULES, index_values)
-    if rewriting.apply(attention.PADDED, index_values):
+    if rewriting.apply(head_sizes.PADDED, index_values):
         rewriting.infer()
         rewriting.apply(padded_heads.RULES)
         index_values = IndexValues(model.graph, rewriting.infer())
     if near_misses.softmaxes(model):
-        rewriting.apply(attention.OF_OWN_KERNEL, index_values, rewriting.expected())
+        rewriting.apply(head_sizes.OF_OWN_KERNEL, index_values, rewriting.expected())
     if "attention" not in rewriting.applied:
         return ()
     return near_misses.refusals(model, index_values, "heads" in rewriting.applied)

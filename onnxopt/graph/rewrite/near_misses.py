@@ -8,7 +8,8 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchingTracer, RewriteRule
 
 from onnxopt.graph.refusal import Refusal
-from onnxopt.graph.rewrite.attention import PaddedDotProduct, ScaledDotProduct
+from onnxopt.graph.rewrite.attention import ScaledDotProduct
+from onnxopt.graph.rewrite.head_sizes import PaddedDotProduct
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.program import operators
 

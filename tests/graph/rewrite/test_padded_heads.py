@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxopt.graph.rewrite import attention, to_portable, weights
+from onnxopt.graph.rewrite import head_sizes, to_portable, weights
 from onnxopt.graph.rewrite.head_axis import Mark, across, widen
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.infer import InferShapesPass
@@ -245,12 +245,10 @@ def test_rows_that_a_mask_hides(tmp_path: Path) -> None:
         close(graphs.run(each, feeds)[0], form.expected(feeds["x"], feeds["x"], shown))
 
 
-_HIDDEN = (
-    "a2 = Where(hidden, zero, a) at = Transpose<perm = [0, 2, 1, 3]>(a2) af = Reshape(at, flat) y = MatMul(af, wo)"
-)
+HIDDEN = "a2 = Where(hidden, zero, a) at = Transpose<perm = [0, 2, 1, 3]>(a2) af = Reshape(at, flat) y = MatMul(af, wo)"
 
 
-@pytest.mark.parametrize("end", ["y = Identity(a)", "at = Tanh(a) y = Neg(at)", _HIDDEN])
+@pytest.mark.parametrize("end", ["y = Identity(a)", "at = Tanh(a) y = Neg(at)", HIDDEN])
 def test_a_result_that_no_weight_reads_is_cut(end: str, tmp_path: Path) -> None:
     model = Attention(end=end, inputs=", bool[1, 1, 1, 20] hidden").model()
     found, done = rewritten(model, tmp_path)
@@ -273,7 +271,7 @@ def test_both_floats_of_16_bit(dtype: str, tmp_path: Path) -> None:
 
 
 _SHARED = "again = MatMul(x, wq) z = Relu(again)"
-_MISSES = {
+MISSES = {
     "float32": (Attention(dtype="float"), "only 16-bit floats are padded"),
     "too large": (Attention(size=260, v_size=260), "the faster kernels take up to 256 elements"),
     "one token": (Attention(dims="1, 1"), "the zeros would move more bytes"),
@@ -342,17 +340,11 @@ _MISSES = {
 }  # fmt: skip
 
 
-_KEPT = ("float32", "too large", "one token, and a memory of any length")  # with no kernel of onnxopt's either
-
-
-@pytest.mark.parametrize("name", _MISSES)
+@pytest.mark.parametrize("name", MISSES)
 def test_what_is_in_the_way_is_said(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    form, reason = _MISSES[name]
+    form, reason = MISSES[name]
     model = form.model()
-    _, done = rewritten(model, tmp_path)
-    assert (done.applied["heads"], done.applied["attention"]) == (0, int(name not in _KEPT))
-    assert bool(done.refusals) == (name in _KEPT)
-    monkeypatch.setattr(attention, "OF_OWN_KERNEL", ())
+    monkeypatch.setattr(head_sizes, "OF_OWN_KERNEL", ())
     found, done = rewritten(model, tmp_path)
     (refusal,) = done.refusals
     assert refusal.reason.startswith("not recognised as attention: heads have ")
@@ -361,16 +353,6 @@ def test_what_is_in_the_way_is_said(name: str, tmp_path: Path, monkeypatch: pyte
     assert done.applied["heads"] == 0
     assert "Softmax" in ops(found)
     assert not _is_padded(found)
-
-
-def test_a_result_that_is_not_joined_keeps_its_products(tmp_path: Path) -> None:
-    """onnxopt's kernel writes heads joined, so it could not run what stands in between."""
-    form, _ = _MISSES["q that is an input"]
-    model = dataclasses.replace(form, inputs=f"{form.inputs}, bool[1, 1, 1, 20] hidden", end=_HIDDEN).model()
-    found, done = rewritten(model, tmp_path)
-    assert done.applied["attention"] == 0
-    assert done.refusals
-    assert [op for op in ops(found) if op in ("MatMul", "Softmax")] == [*["MatMul"] * 3, "Softmax", *["MatMul"] * 2]
 
 
 def test_the_family_can_be_left_out(tmp_path: Path) -> None:
