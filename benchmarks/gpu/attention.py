@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks.cases.attentions import ATTENTIONS, Attention
 from benchmarks.support.arguments import command, named
+from tests.support.wrong_bodies import with_wrong_bodies
 
 _SEED, _LIMIT = 0, 4e-3  # relative error of a result's norm
 _ROTATED = 64 << 20  # bytes of sets of buffers
@@ -39,7 +40,6 @@ def prepare(folder: pathlib.Path, arch: str, only: str) -> None:
     from onnxopt.artifact.folder import write_library
     from onnxopt.codegen import generate, kernels_json, nvrtc
     from onnxopt.fusion.region import Kernel
-    from tests.support.depthwise_models import bodiless
     from tests.support.flash_attention_models import fused
 
     folder.mkdir(parents=True)
@@ -54,7 +54,7 @@ def prepare(folder: pathlib.Path, arch: str, only: str) -> None:
             *known, anywhere = kernels.get(kernel.name, kernel).variants  # the last one runs every call, slowly
             merged = {v.symbol: v for v in (*known, *kernel.variants[:-1], anywhere)}
             kernels[kernel.name] = dataclasses.replace(kernel, variants=tuple(merged.values()))
-        models = {"ours": bodiless(found.optimized), "plain": extended.model(), **_operators(case)}
+        models = {"ours": with_wrong_bodies(found.optimized), "plain": extended.model(), **_operators(case)}
         files = {}
         for form, model in models.items():
             files[form] = (f"{number}_{form}.onnx", [value.name for value in model.graph.input])

@@ -19,6 +19,7 @@ import sys
 from typing import Any
 
 from benchmarks.support.arguments import Rows, main_over_rows
+from tests.support.wrong_bodies import with_wrong_bodies
 
 _WIDTHS = (256, 192, 160, 128, 96, 80, 72, 64, 40, 32, 24, 20)
 _ENTRIES = "entries.json"  # case -> names of its models -> the entry point of each
@@ -61,14 +62,14 @@ def _prepare_one(folder: pathlib.Path, arch: str, width: int) -> str:
     import onnx
 
     from benchmarks.support.collection import Collection
-    from tests.support import depthwise_models, flash_attention_models
+    from tests.support import flash_attention_models
 
     own = folder / str(width)
     own.mkdir()
     collection, rows = Collection(), dict[str, dict[str, str]]()
     for label, case in _cases(width).items():
         fused = flash_attention_models.fused(case)
-        optimized = depthwise_models.bodiless(fused.optimized)
+        optimized = with_wrong_bodies(fused.optimized)
         (kernel,) = fused.kernels
         (node,) = (node for node in optimized.graph.node if node.op_type == kernel.name)
         rows[label] = {}

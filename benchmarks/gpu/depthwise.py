@@ -33,6 +33,7 @@ from benchmarks.support.gpu_timing import (
     rotation,
     session,
 )
+from tests.support.wrong_bodies import with_wrong_bodies
 
 
 def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
@@ -51,22 +52,12 @@ def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
             plan = fuse(model)
         (kernel,) = outlined(model, plan)
         collection.kernels.setdefault(kernel.name, kernel)
-        optimized = _bodiless(ir.to_proto(model))
+        optimized = with_wrong_bodies(ir.to_proto(model))
         onnx.save(optimized, folder / f"{case.name}.optimized.onnx")
         others = _sweep(collection, optimized, kernel, case, folder) if sweep else []
         print(case.name, [v.symbol.removeprefix(kernel.name) for v in kernel.variants], others)
     collection.write_library(folder, [arch])
     print(f"{len(collection.kernels)} kernels, {(folder / 'lib.tar.xz').stat().st_size / 1e3:.0f} KB")
-
-
-def _bodiless(optimized: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with x - x for its function's body: were the kernel not used, the result would tell."""
-    model = onnx.ModelProto()
-    model.CopyFrom(optimized)
-    (function,) = model.functions
-    del function.node[:]
-    function.node.append(onnx.helper.make_node("Sub", [function.input[0]] * 2, [function.output[0]]))
-    return model
 
 
 def _sweep(

@@ -22,9 +22,10 @@ import onnx
 
 from benchmarks.cases.expanded_depthwise import CASES, ExpandedCase
 from benchmarks.gpu import depthwise
-from benchmarks.gpu.scan import bodiless, calling
+from benchmarks.gpu.scan import calling
 from benchmarks.support.arguments import main_over_cases, named
 from benchmarks.support.gpu_timing import all_of, copy_microseconds
+from tests.support.wrong_bodies import with_wrong_bodies
 
 _LABELS = ("together", "apart", "copy", "MB", "rule")
 
@@ -48,7 +49,7 @@ def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
         with mock.patch.object(expanded, "pays", return_value=True):
             (kernel,) = outlined(model, fuse(model))
         name = collection.add(kernel)
-        onnx.save(calling(bodiless(ir.to_proto(model)), name), folder / f"{case.name}.together.onnx")
+        onnx.save(calling(with_wrong_bodies(ir.to_proto(model)), name), folder / f"{case.name}.together.onnx")
         with mock.patch.object(DepthwiseKind, "find_ahead", return_value=[]):
             model = ir.serde.deserialize_model(case.model())
             names = {other.name: collection.add(other) for other in outlined(model, fuse(model))}

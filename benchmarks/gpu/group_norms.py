@@ -110,10 +110,10 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     """Every case's model in both layouts, one library, and a fatbin with the kernels in every launch shape."""
     import onnx
 
-    from benchmarks.gpu.scan import bodiless
     from benchmarks.support.collection import Collection
     from onnxopt.codegen import generate, nvrtc
     from onnxopt.kinds.group_norm.entry_points import fitting
+    from tests.support.wrong_bodies import with_wrong_bodies
 
     folder.mkdir(parents=True)
     collection, rows = Collection(), {}
@@ -122,7 +122,7 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
         for layout in ("nhwc", "nchw"):
             source = model(case, layout == "nhwc")
             optimized, plan = collection.optimize(source)
-            onnx.save(bodiless(optimized), folder / f"{case.name}.{layout}.onnx")
+            onnx.save(with_wrong_bodies(optimized), folder / f"{case.name}.{layout}.onnx")
             (region,) = plan.regions
             assert region.kind.name == ("group_norm" if layout == "nhwc" else "rowwise"), region.kind.name
             if layout == "nchw":

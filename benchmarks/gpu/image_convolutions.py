@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.cases.image_convolutions import CASES, ImageCase
 from benchmarks.gpu import depthwise
-from benchmarks.gpu.scan import bodiless, calling
+from benchmarks.gpu.scan import calling
 from benchmarks.support.arguments import main_over_cases, named
 from benchmarks.support.gpu_timing import (
     all_of,
@@ -34,6 +34,7 @@ from benchmarks.support.gpu_timing import (
     microseconds_in_graph,
     session,
 )
+from tests.support.wrong_bodies import with_wrong_bodies
 
 _LABELS = ("ours", "cudnn", "copy", "torch")
 
@@ -53,7 +54,7 @@ def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
         model = ir.serde.deserialize_model(case.model())
         (kernel,) = outlined(model, fuse(model))
         collection.kernels.setdefault(kernel.name, kernel)
-        optimized = bodiless(ir.to_proto(model))
+        optimized = with_wrong_bodies(ir.to_proto(model))
         onnx.save(optimized, folder / f"{case.name}.ours.onnx")
         with mock.patch.object(ImageConvolutionKind, "find", return_value=([], [])):
             model = ir.serde.deserialize_model(case.model())

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.support.arguments import command
+from tests.support.wrong_bodies import with_wrong_bodies
 
 _COUNT = 6  # random cases of each kind and dtype
 _MODELS = "models.json"
@@ -62,7 +63,7 @@ def prepare(folder: pathlib.Path, arch: str, count: int) -> None:
         of = {"norm": group_norm_models, "image": image_convolution_models}.get(family, depthwise_models)
         fused = of.fused(case)
         names = {kernel.name: collection.add(kernel) for kernel in fused.kernels}
-        optimized = depthwise_models.bodiless(fused.optimized)
+        optimized = with_wrong_bodies(fused.optimized)
         for node in optimized.graph.node:
             node.op_type = names.get(node.op_type, node.op_type)
         onnx.save(optimized, folder / f"{name}.onnx")

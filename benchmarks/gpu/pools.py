@@ -129,7 +129,6 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     """Every case's model before and after, one library, and a fatbin with the pools in every tile."""
     import onnx
 
-    from benchmarks.gpu.scan import bodiless
     from benchmarks.support.collection import Collection
     from onnxopt.codegen import nvrtc
     from onnxopt.fusion.region import Kernel
@@ -137,6 +136,7 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     from onnxopt.kinds.pool.kind import POOL
     from onnxopt.program.pool import Pool
     from onnxopt.program.window import Window
+    from tests.support.wrong_bodies import with_wrong_bodies
 
     folder.mkdir(parents=True)
     collection = Collection()
@@ -145,7 +145,7 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     for case in CASES:
         optimized, plan = collection.optimize(model(case))
         onnx.save(model(case), folder / f"{case.name}.onnx")
-        onnx.save(bodiless(optimized) if case.is_pool else optimized, folder / f"{case.name}.optimized.onnx")
+        onnx.save(with_wrong_bodies(optimized) if case.is_pool else optimized, folder / f"{case.name}.optimized.onnx")
         print(case.name, [n.op_type for n in optimized.graph.node], [r.reason for r in plan.refusals])
         if case.is_pool:
             window = Window((case.kernel,) * 2, (case.stride,) * 2, (1, 1), (case.pad,) * 4)

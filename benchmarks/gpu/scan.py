@@ -37,6 +37,7 @@ from benchmarks.support.gpu_timing import (
     session,
 )
 from benchmarks.support.inductor import compiled, inductor_microseconds, warm_in_processes
+from tests.support.wrong_bodies import with_wrong_bodies
 
 CASES = (
     ScanCase("cumsum", "float32", (64, 32000)),
@@ -70,7 +71,7 @@ def prepare(folder: pathlib.Path, arch: str, sweep: bool) -> None:
     for case in CASES:
         optimized, plan = collection.optimize(case.model())
         onnx.save(case.model(), folder / f"{case.name}.onnx")
-        optimized = bodiless(optimized)
+        optimized = with_wrong_bodies(optimized)
         onnx.save(optimized, folder / f"{case.name}.optimized.onnx")
         others = _sweep(collection, optimized, case, folder) if sweep and case.name in _SWEPT else []
         print(case.name, [n.op_type for n in optimized.graph.node], [r.reason for r in plan.refusals], others)
@@ -84,16 +85,6 @@ def calling(optimized: onnx.ModelProto, name: str) -> onnx.ModelProto:
     model.CopyFrom(optimized)
     (node,) = model.graph.node
     node.op_type = model.functions[0].name = name
-    return model
-
-
-def bodiless(optimized: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with x - x for its function's body: were the kernel not used, the result would tell."""
-    model = onnx.ModelProto()
-    model.CopyFrom(optimized)
-    (function,) = model.functions
-    del function.node[:]
-    function.node.append(onnx.helper.make_node("Sub", [function.input[0]] * 2, [function.output[0]]))
     return model
 
 

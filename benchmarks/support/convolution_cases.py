@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import onnx
 
 from tests.support.convolution_graphs import Layer
+from tests.support.wrong_bodies import with_wrong_bodies
 
 LIBRARY = pathlib.Path("lib", "libonnxopt_ops.so")  # below the unpacked folder
 _WEIGHTS = ("w", "b", "slopes")
@@ -39,8 +40,7 @@ def pack(archive: pathlib.Path, layers: Sequence[Layer], *, casts: bool) -> int:
                 raise ValueError(f"{layer} became {len(made)} kernels")
             kernels[made[0].name] = made[0]
             proto = ir.to_proto(model)
-            for function in [f for f in proto.functions if f.name == made[0].name]:
-                proto.functions.remove(function)
+            proto = with_wrong_bodies(proto, [made[0].name])
             for tensor in proto.graph.initializer:
                 if tensor.name in _WEIGHTS:
                     tensor.ClearField("raw_data")

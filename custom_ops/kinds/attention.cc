@@ -1,6 +1,5 @@
 #include "cpu/attention.h"
 
-#include "call/attention_shapes.h"
 #include "cuda/attention.h"
 #include "kernel_file/attention.h"
 #include "kinds/kind.h"
@@ -22,10 +21,6 @@ class AttentionKind final : public Kind {
 
   void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
     if (has_fatbin && kernel->variants.size() < kAttentionLaunches) json.Fail("are not the two launches");
-  }
-
-  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
-    onnxopt::InferShapes(kernel.meaning.As<TokenAttention>(), context);
   }
 
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {

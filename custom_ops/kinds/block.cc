@@ -1,6 +1,5 @@
 #include "cpu/block.h"
 
-#include "call/block_shapes.h"
 #include "cuda/convolution/block.h"
 #include "kernel_file/block.h"
 #include "kinds/of_cudnn.h"
@@ -14,10 +13,6 @@ class BlockKind final : public KindOfCudnn {
 
   void ReadMeaning(const JsonReader& json, Kernel* kernel) const override {
     kernel->meaning.Set(ReadBlock(json, kernel->inputs, kernel->outputs));
-  }
-
-  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
-    onnxopt::InferShapes(kernel.meaning.As<Block>(), context);
   }
 
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {

@@ -1,6 +1,5 @@
 #include "cpu/convolution.h"
 
-#include "call/convolution_shapes.h"
 #include "cuda/convolution/kernel.h"
 #include "kernel_file/convolution.h"
 #include "kinds/of_cudnn.h"
@@ -14,10 +13,6 @@ class ConvolutionKind final : public KindOfCudnn {
 
   void ReadMeaning(const JsonReader& json, Kernel* kernel) const override {
     kernel->meaning.Set(ReadConvolution(json, kernel->inputs, kernel->outputs));
-  }
-
-  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
-    onnxopt::InferShapes(kernel.meaning.As<Convolution>(), context);
   }
 
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {

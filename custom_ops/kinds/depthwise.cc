@@ -1,6 +1,5 @@
 #include "cpu/depthwise.h"
 
-#include "call/depthwise_shapes.h"
 #include "cuda/depthwise.h"
 #include "kernel_file/depthwise.h"
 #include "kinds/kind.h"
@@ -18,10 +17,6 @@ class DepthwiseKind final : public Kind {
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
     return ReadDepthwiseVariant(json, kernel.meaning.As<onnxopt::Depthwise>());
-  }
-
-  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
-    onnxopt::InferShapes(kernel.meaning.As<Depthwise>(), context);
   }
 
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {

@@ -1,6 +1,5 @@
 #include "kernel_file/experts.h"
 
-#include "call/experts_shapes.h"
 #include "cpu/experts.h"
 #include "cuda/experts/experts.h"
 #include "kinds/kind.h"
@@ -22,10 +21,6 @@ class ExpertsKind final : public Kind {
 
   void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
     if (has_fatbin) CheckExpertsVariants(json, kernel->variants);
-  }
-
-  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
-    onnxopt::InferShapes(kernel.meaning.As<onnxopt::Experts>(), context);
   }
 
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {

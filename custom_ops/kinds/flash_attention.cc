@@ -1,6 +1,5 @@
 #include "cpu/flash_attention.h"
 
-#include "call/flash_attention_shapes.h"
 #include "cuda/flash_attention.h"
 #include "kernel_file/flash_attention.h"
 #include "kinds/kind.h"
@@ -18,10 +17,6 @@ class FlashAttentionKind final : public Kind {
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
     return ReadFlashVariant(json, kernel.meaning.As<onnxopt::FlashAttention>());
-  }
-
-  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
-    onnxopt::InferShapes(kernel.meaning.As<FlashAttention>(), context);
   }
 
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "call/gemm_shapes.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/launch/cublaslt.h"
 #include "kernel_file/gemm.h"
@@ -54,10 +53,6 @@ class GemmKind final : public Kind {
       json.Fail("has " + std::to_string(kernel->variants.size()) +
                 " entries, not the one that widens codes and those for few rows behind it");
     }
-  }
-
-  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
-    onnxopt::InferShapes(kernel.meaning.As<Gemm>(), context);
   }
 
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {

@@ -1,6 +1,5 @@
 #include "cuda/group_norm.h"
 
-#include "call/group_norm_shapes.h"
 #include "cpu/group_norm.h"
 #include "kernel_file/group_norm.h"
 #include "kinds/kind.h"
@@ -23,10 +22,6 @@ class GroupNormKind final : public Kind {
   void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
     CheckLaunches(kernel->variants, json);
     Kind::CheckVariants(json, has_fatbin, kernel);
-  }
-
-  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
-    onnxopt::InferShapes(kernel.meaning.As<onnxopt::GroupNorm>(), context);
   }
 
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {

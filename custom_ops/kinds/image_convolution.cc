@@ -1,6 +1,5 @@
 #include "cpu/image_convolution.h"
 
-#include "call/image_convolution_shapes.h"
 #include "cuda/image_convolution.h"
 #include "kernel_file/image_convolution.h"
 #include "kinds/kind.h"
@@ -18,10 +17,6 @@ class ImageConvolutionKind final : public Kind {
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
     return ReadImageVariant(json, kernel.meaning.As<onnxopt::ImageConvolution>());
-  }
-
-  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
-    onnxopt::InferShapes(kernel.meaning.As<ImageConvolution>(), context);
   }
 
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {

@@ -18,10 +18,6 @@ class Library;
 // One object a kind, listed in kinds.cc.
 class Kind : public KindReader {
  public:
-  // Sets the dtype and shape of every output that can be told. Throws Error where the node has another number of
-  // inputs.
-  virtual void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const = 0;
-
   virtual std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const = 0;
 
   // library: where the kernel's CUDA code lies. info: of the node. Not called where the kind has an obstacle.

@@ -1,6 +1,5 @@
 #include "cpu/pointwise.h"
 
-#include "call/pointwise_shapes.h"
 #include "cuda/pointwise.h"
 #include "kernel_file/pointwise.h"
 #include "kinds/kind.h"
@@ -16,10 +15,6 @@ class PointwiseKind final : public Kind {
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
     return ReadPointwiseVariant(json, kernel.meaning.As<Program>());
-  }
-
-  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
-    onnxopt::InferShapes(kernel.meaning.As<Program>(), context);
   }
 
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {

@@ -1,6 +1,5 @@
 #include "cpu/pool.h"
 
-#include "call/pool_shapes.h"
 #include "cuda/pool.h"
 #include "kernel_file/pool.h"
 #include "kinds/kind.h"
@@ -18,10 +17,6 @@ class PoolKind final : public Kind {
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
     return ReadPoolVariant(json, kernel.meaning.As<Pool>());
-  }
-
-  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
-    onnxopt::InferShapes(kernel.meaning.As<Pool>(), context);
   }
 
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {

@@ -1,6 +1,5 @@
 #include "cpu/rowwise.h"
 
-#include "call/rowwise_shapes.h"
 #include "cuda/rowwise.h"
 #include "kernel_file/rowwise.h"
 #include "kinds/kind.h"
@@ -22,10 +21,6 @@ class RowwiseKind final : public Kind {
   void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
     CheckPasses(kernel->variants, kernel->meaning.As<RowProgram>().launches(), json);
     Kind::CheckVariants(json, has_fatbin, kernel);
-  }
-
-  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
-    onnxopt::InferShapes(kernel.meaning.As<RowProgram>(), context);
   }
 
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {

@@ -1,6 +1,5 @@
 #include "cpu/scan.h"
 
-#include "call/rowwise_shapes.h"
 #include "cuda/scan.h"
 #include "kernel_file/rowwise.h"
 #include "kernel_file/scan.h"
@@ -22,10 +21,6 @@ class ScanKind final : public Kind {
   void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
     CheckPasses(kernel->variants, kScanLaunches, json);
     Kind::CheckVariants(json, has_fatbin, kernel);
-  }
-
-  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
-    onnxopt::InferShapes(kernel.meaning.As<Scan>().rows, context);
   }
 
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {

@@ -1,6 +1,5 @@
 #include "kernel_file/squeeze_excite.h"
 
-#include "call/squeeze_excite_shapes.h"
 #include "cpu/squeeze_excite.h"
 #include "cuda/squeeze_excite.h"
 #include "kinds/kind.h"
@@ -23,10 +22,6 @@ class SqueezeExciteKind final : public Kind {
   void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
     if (!has_fatbin) return;
     CheckSqueezeExciteVariants(json, kernel->meaning.As<onnxopt::SqueezeExcite>(), kernel->variants);
-  }
-
-  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
-    onnxopt::InferShapes(kernel.meaning.As<onnxopt::SqueezeExcite>(), context);
   }
 
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {

@@ -103,25 +103,31 @@ void Artifact::AddOps(const cuda::Library* library) {
   for (const Kernel& kernel : file_->kernels) {
     if (library != nullptr && library->driver().emulates != nullptr) {
       // Its CUDA code runs on the CPU, on tensors in the CPU's memory.
-      const bool emulated = library->driver().emulates(kernel.name.c_str());
-      if (emulated) ops_.push_back(std::make_unique<CustomOp>(kernel, nullptr, library));
+      if (library->driver().emulates(kernel.name.c_str())) AddOp(kernel, nullptr, library);
       continue;
     }
     const bool gpu = library != nullptr && (HasNoCode(kernel) || !file_->fatbin.empty());
-    if (!gpu && !kernel.cpu) continue;
-    // One name serves every provider: where the CUDA op cannot be had, the CPU session inlines the function as well.
     if (const auto obstacle = gpu ? KindOf(kernel).Obstacle() : std::nullopt) {
-      problem = obstacle;
+      problem = obstacle;  // without a CPU op as well, which would move the node off the GPU
       continue;
     }
-    ops_.push_back(std::make_unique<CustomOp>(kernel, nullptr, nullptr));
-    if (!gpu) continue;
-    for (const char* provider : kCudaProviders) ops_.push_back(std::make_unique<CustomOp>(kernel, provider, library));
+    // A session inlines the function where none of its providers has an op.
+    for (const char* provider : kCudaProviders) {
+      if (gpu) AddOp(kernel, provider, library);
+    }
+    if (kernel.cpu) AddOp(kernel, nullptr, nullptr);
   }
   if (problem) Warn(file_->path, *problem);
-  if (ops_.empty()) return;
-  Check(Ort().CreateCustomOpDomain(file_->domain.c_str(), &domain_));
-  for (const auto& op : ops_) Check(Ort().CustomOpDomain_Add(domain_, op.get()));
+}
+
+void Artifact::AddOp(const Kernel& kernel, const char* provider, const cuda::Library* library) {
+  if (domain_ == nullptr) Check(Ort().CreateCustomOpDomain(file_->domain.c_str(), &domain_));
+  if (hidden_.empty() || hidden_.back()->name() != kernel.name) {
+    hidden_.push_back(std::make_unique<HiddenSchema>(kernel.name));
+    Check(Ort().CustomOpDomain_Add(domain_, hidden_.back().get()));
+  }
+  ops_.push_back(std::make_unique<CustomOp>(kernel, provider, library));
+  Check(Ort().CustomOpDomain_Add(domain_, ops_.back().get()));
 }
 
 }  // namespace onnxopt

@@ -7,6 +7,7 @@
 
 #include "kernel_file/kernel_file.h"
 #include "registry/custom_op.h"
+#include "registry/hidden_schema.h"
 
 namespace onnxopt {
 
@@ -23,9 +24,12 @@ class Artifact {
  private:
   explicit Artifact(KernelFile file);
   void AddOps(const cuda::Library* library);
+  // The ops of a kernel are added one after the other.
+  void AddOp(const Kernel& kernel, const char* provider, const cuda::Library* library);
 
   std::unique_ptr<const KernelFile> file_;  // kernels, ops and the library of CUDA code refer to its parts
   std::unique_ptr<const cuda::Library> library_;
+  std::vector<std::unique_ptr<HiddenSchema>> hidden_;  // one a kernel that has ops
   std::vector<std::unique_ptr<CustomOp>> ops_;
   OrtCustomOpDomain* domain_ = nullptr;  // nullptr where no kernel is worth running here
 };

@@ -1,13 +1,19 @@
 #include "registry/custom_op.h"
 
-#include <limits>
+#include <memory>
+#include <string>
 
 #include "program/shape.h"
+#include "registry/hidden_schema.h"
 
 namespace onnxopt {
 namespace {
 
-ONNXTensorElementDataType Element(Dtype dtype) { return static_cast<ONNXTensorElementDataType>(Row(dtype).element); }
+struct ReleaseTypeInfo {
+  void operator()(OrtTypeInfo* info) const { Ort().ReleaseTypeInfo(info); }
+};
+
+constexpr char kOtherArtifact[] = "; model and library belong to different artifacts";
 
 void CheckCounts(const OrtKernelInfo* info, const Kernel& kernel) {
   std::size_t inputs = 0;
@@ -17,7 +23,35 @@ void CheckCounts(const OrtKernelInfo* info, const Kernel& kernel) {
   if (inputs == kernel.inputs.size() && outputs == kernel.outputs.size()) return;
   throw Error("the node has " + std::to_string(inputs) + " inputs and " + std::to_string(outputs) +
               " outputs, kernels.json has " + std::to_string(kernel.inputs.size()) + " and " +
-              std::to_string(kernel.outputs.size()) + "; model and library belong to different artifacts");
+              std::to_string(kernel.outputs.size()) + kOtherArtifact);
+}
+
+// ONNX Runtime looks kernels up by name alone, as no schema says what dtypes an op takes. type: nullptr where the graph
+// does not say.
+void CheckDtype(OrtTypeInfo* type, const std::string& what, Dtype expected) {
+  if (type == nullptr) return;
+  const std::unique_ptr<OrtTypeInfo, ReleaseTypeInfo> owned(type);
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
+  Check(Ort().CastTypeInfoToTensorInfo(type, &tensor));
+  ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  if (tensor != nullptr) Check(Ort().GetTensorElementType(tensor, &element));
+  if (element == Row(expected).element) return;
+  throw Error("the node's " + what + " has elements of ONNX's type " + std::to_string(element) + ", kernels.json has " +
+              std::string(Row(expected).name) + " (type " + std::to_string(Row(expected).element) + ")" +
+              kOtherArtifact);
+}
+
+void CheckDtypes(const OrtKernelInfo* info, const Kernel& kernel) {
+  for (std::size_t k = 0; k < kernel.inputs.size(); ++k) {
+    OrtTypeInfo* type = nullptr;
+    Check(Ort().KernelInfo_GetInputTypeInfo(info, k, &type));
+    CheckDtype(type, "input " + std::to_string(k), kernel.inputs[k]);
+  }
+  for (std::size_t k = 0; k < kernel.outputs.size(); ++k) {
+    OrtTypeInfo* type = nullptr;
+    Check(Ort().KernelInfo_GetOutputTypeInfo(info, k, &type));
+    CheckDtype(type, "output " + std::to_string(k), kernel.outputs[k]);
+  }
 }
 
 // ONNX Runtime asks without saying of which op. Any input may lend its buffer: ONNX Runtime takes one that nothing
@@ -38,26 +72,14 @@ std::size_t AnyInputForOutput0(int** inputs, int** outputs) {
 
 CustomOp::CustomOp(const Kernel& kernel, const char* provider, const cuda::Library* library)
     : OrtCustomOp{}, kernel_(kernel), kind_(*FindKind(kernel.kind)), provider_(provider), library_(library) {
-  version = ORT_API_VERSION;
   SetCallbacks();
 }
 
 void CustomOp::SetCallbacks() {
+  DeclareNothing(this);
   GetName = [](const OrtCustomOp* op) { return Self(op).kernel_.name.c_str(); };
   GetExecutionProviderType = [](const OrtCustomOp* op) { return Self(op).provider_; };
-  GetInputType = [](const OrtCustomOp* op, std::size_t k) { return Element(Self(op).kernel_.inputs[k]); };
-  GetInputTypeCount = [](const OrtCustomOp* op) { return Self(op).kernel_.inputs.size(); };
-  GetOutputType = [](const OrtCustomOp* op, std::size_t k) { return Element(Self(op).kernel_.outputs[k]); };
-  GetOutputTypeCount = [](const OrtCustomOp* op) { return Self(op).kernel_.outputs.size(); };
-  GetInputCharacteristic = [](const OrtCustomOp*, std::size_t) { return INPUT_OUTPUT_REQUIRED; };
-  GetOutputCharacteristic = [](const OrtCustomOp*, std::size_t) { return INPUT_OUTPUT_REQUIRED; };
-  GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return OrtMemTypeDefault; };
-  GetVariadicInputMinArity = [](const OrtCustomOp*) { return 1; };
-  GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 0; };
-  GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
-  GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 0; };
   GetStartVersion = [](const OrtCustomOp*) { return 1; };
-  GetEndVersion = [](const OrtCustomOp*) { return std::numeric_limits<int>::max(); };
 
   if (kind_.MayRunInPlace(kernel_)) {
     GetMayInplace = AnyInputForOutput0;
@@ -73,14 +95,11 @@ void CustomOp::SetCallbacks() {
     return Guard(self->kernel().name.c_str(), [&] { self->Compute(context); });
   };
   KernelDestroy = [](void* kernel) { delete static_cast<FusedKernel*>(kernel); };
-  InferOutputShapeFn = [](const OrtCustomOp* op, OrtShapeInferContext* context) {
-    const CustomOp& self = Self(op);
-    return Guard(self.kernel_.name.c_str(), [&] { self.kind_.InferShapes(self.kernel_, context); });
-  };
 }
 
 FusedKernel* CustomOp::Make(const OrtKernelInfo* info) const {
   CheckCounts(info, kernel_);
+  CheckDtypes(info, kernel_);
   if (library_ == nullptr) return kind_.MakeCpu(kernel_).release();
   return kind_.MakeCuda(kernel_, *library_, info).release();
 }

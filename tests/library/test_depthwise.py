@@ -21,7 +21,8 @@ from onnxopt.runtime import sessions
 from tests.support import custom_ops_fake_driver as fake_driver
 from tests.support.custom_ops_artifact import copy_library
 from tests.support.custom_ops_damage import set_field
-from tests.support.depthwise_models import Case, Fused, bodiless, fused, random_case, worst
+from tests.support.depthwise_models import Case, Fused, fused, random_case, worst
+from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -34,7 +35,7 @@ def _session(found: Fused, folder: Path, change=None) -> ort.InferenceSession:
     if change is not None:
         change(document)
     (folder / "kernels.json").write_text(sealed_json.seal(document))
-    onnx.save(bodiless(found.optimized), folder / "model.onnx")
+    onnx.save(with_wrong_bodies(found.optimized), folder / "model.onnx")
     return sessions.open_session(folder / "model.onnx", library=library)
 
 
@@ -101,6 +102,7 @@ def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 _OUTPUT = """
 import sys, numpy as np, onnxruntime as ort
+from tests.support.wrong_bodies import with_wrong_bodies
 options = ort.SessionOptions()
 options.register_custom_ops_library(sys.argv[2])
 session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
@@ -110,14 +112,14 @@ print(float(session.run(None, {"t": np.ones((1, 8, 8, 8), np.float16)})[0].astyp
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_registering_with_a_gpu(tmp_path: Path) -> None:
-    """The entry points are read and found; a CPU session there runs the CPU kernel, whose body is not what ran."""
+    """The entry points are read and found; a CPU session there runs the function."""
     found = fused(Case((1, 8, 8, 8), (5, 5), pads=(2, 2, 2, 2), dtype="float16", behind="silu"))
     fatbin = fake_driver.fatbin((90, False))
     assert [v.layout for v in found.kernels[0].variants][1:2] == ["banded"]
     library = copy_library(tmp_path)
     (tmp_path / "kernels.json").write_text(kernels_json.to_json(found.kernels, fatbin))
     (tmp_path / "kernels.fatbin").write_bytes(fatbin)
-    onnx.save(bodiless(found.optimized), tmp_path / "model.onnx")
+    onnx.save(found.optimized, tmp_path / "model.onnx")
     driver = fake_driver.build(tmp_path / "driver", shutil.which("cc") or "")
     env = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FAKE_ARCH": "90"}
     command = [sys.executable, "-c", _OUTPUT, str(tmp_path / "model.onnx"), str(library)]

@@ -19,8 +19,8 @@ from onnxopt.runtime import sessions
 from tests.support.custom_ops_artifact import copy_library
 from tests.support.custom_ops_damage import set_field
 from tests.support.custom_ops_fake_driver import fatbin
-from tests.support.depthwise_models import bodiless
 from tests.support.experts_models import Case, fused
+from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -39,7 +39,7 @@ def _session(
     if change is not None:
         change(document)
     (folder / "kernels.json").write_text(sealed_json.seal(document))
-    onnx.save(bodiless(found.optimized), folder / "model.onnx")
+    onnx.save(with_wrong_bodies(found.optimized), folder / "model.onnx")
     return sessions.open_session(folder / "model.onnx", library=library)
 
 

@@ -16,9 +16,10 @@ from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.runtime import sessions
 from tests.support.custom_ops_artifact import copy_library
 from tests.support.custom_ops_damage import set_field
-from tests.support.depthwise_models import Fused, bodiless
+from tests.support.depthwise_models import Fused
 from tests.support.extended_attention import random_extended
 from tests.support.flash_attention_models import Case, fused, random_case
+from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = pytest.mark.usefixtures("library")
 CASE = Case(2, 20, 20, 3, 16, layout="split", bias=(False, True))
@@ -32,7 +33,7 @@ def session_of(found: Fused, folder: Path, change=None) -> ort.InferenceSession:
     if change is not None:
         change(document)
     (folder / "kernels.json").write_text(sealed_json.seal(document))
-    onnx.save(bodiless(found.optimized), folder / "model.onnx")
+    onnx.save(with_wrong_bodies(found.optimized), folder / "model.onnx")
     return sessions.open_session(folder / "model.onnx", library=library)
 
 

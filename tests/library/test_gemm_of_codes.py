@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx import helper
 
 from onnxopt.program.gemm import Gemm
 from tests.support import custom_ops_artifact as artifact
@@ -56,8 +55,7 @@ def _check(folder: pathlib.Path, gemm: Gemm, shapes: list[tuple[int, ...]], tole
     cpu = not session
     row = {"name": artifact.NAME, "kind": "gemm", **gemm.to_json(), "cpu": cpu, "variants": []}
     library = artifact.write(folder, [row])
-    # A body of another meaning tells which of the two ran; it has to declare the right dtype only.
-    body = [helper.make_node("Cast", ["x0"], [f"y{k}"], to=1) for k in range(len(gemm.outputs))]
+    body = artifact.wrong_body(*gemm.outputs)
     inputs = [(d, list(s)) for d, s in zip(gemm.inputs, shapes, strict=True)]
     model = artifact.model(body, inputs, [(F, None)] * len(gemm.outputs))
     arrays = _arrays(gemm, shapes)
@@ -66,7 +64,6 @@ def _check(folder: pathlib.Path, gemm: Gemm, shapes: list[tuple[int, ...]], tole
     else:
         options = ort.SessionOptions()
         options.register_custom_ops_library(str(library))
-        del model.functions[:]  # only the library can run it
         ready = ort.InferenceSession(model.SerializeToString(), options, **session)
     for _ in range(2):
         found = np.concatenate(artifact.run(ready, arrays), axis=-1)
@@ -142,7 +139,7 @@ def test_damaged_files(tmp_path: pathlib.Path, name: str) -> None:
     fields, message = _DAMAGE[name]
     row = {"name": artifact.NAME, "kind": "gemm", **_of_codes(4, bias=2).to_json(), "cpu": True, "variants": []}
     library = artifact.write(tmp_path, [row | fields])
-    body = [helper.make_node("Cast", ["x0"], ["y0"], to=1)]
+    body = artifact.wrong_body(F)
     model = artifact.model(body, [(F, None)] * 4, [(F, None)])
     with pytest.raises(Exception, match=r"kernels\.json") as caught:
         artifact.session(model, library)

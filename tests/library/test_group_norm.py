@@ -16,8 +16,8 @@ from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.runtime import sessions
 from tests.support.custom_ops_artifact import copy_library
 from tests.support.custom_ops_damage import set_field
-from tests.support.depthwise_models import bodiless
 from tests.support.group_norm_models import Case, Fused, fused, random_case, worst
+from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -30,7 +30,7 @@ def _session(found: Fused, folder: Path, change=None) -> ort.InferenceSession:
     if change is not None:
         change(document)
     (folder / "kernels.json").write_text(sealed_json.seal(document))
-    onnx.save(bodiless(found.optimized), folder / "model.onnx")
+    onnx.save(with_wrong_bodies(found.optimized), folder / "model.onnx")
     return sessions.open_session(folder / "model.onnx", library=library)
 
 

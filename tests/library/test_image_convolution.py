@@ -16,8 +16,9 @@ from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.runtime import sessions
 from tests.support.custom_ops_artifact import copy_library
 from tests.support.custom_ops_damage import set_field
-from tests.support.depthwise_models import Fused, bodiless, worst
+from tests.support.depthwise_models import Fused, worst
 from tests.support.image_convolution_models import IN_FRONT, Case, fused, random_case
+from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = pytest.mark.usefixtures("library")
 CASE = Case((2, 3, 16, 18), 16, (3, 3), (2, 2), (1, 1, 1, 1), behind="prelu", appended=1)
@@ -31,7 +32,7 @@ def _session(found: Fused, folder: Path, change=None) -> ort.InferenceSession:
     if change is not None:
         change(document)
     (folder / "kernels.json").write_text(sealed_json.seal(document))
-    onnx.save(bodiless(found.optimized), folder / "model.onnx")
+    onnx.save(with_wrong_bodies(found.optimized), folder / "model.onnx")
     return sessions.open_session(folder / "model.onnx", library=library)
 
 

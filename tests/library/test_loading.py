@@ -140,10 +140,12 @@ print("kernel" if session.run(None, {"x0": np.ones(3, np.float32)})[0][0] == -1 
         (100, [(90, True, True)], 0, "function", "no code for this GPU (sm_100)"),
     ],
 )
-def test_registering_with_a_gpu(arch, images, load_error, ran, warning, tmp_path):
+@pytest.mark.parametrize("cpu", [True, False], ids=["pays", "does not pay"])
+def test_registering_with_a_gpu(arch, images, load_error, ran, warning, cpu, tmp_path):
+    """A CPU session runs the CPU kernel where it pays and the GPU runs its own, else the function."""
     fatbin = fake_driver.fatbin(*images)
     row = {"file": "kernels.fatbin", "sha256": hashlib.sha256(fatbin).hexdigest(), "bytes": len(fatbin)}
-    kernel = artifact.kernel(artifact.one_op("neg", (F,), F), cpu=False, variants=[{**damage.VARIANT, "modes": "*"}])
+    kernel = artifact.kernel(artifact.one_op("neg", (F,), F), cpu=cpu, variants=[{**damage.VARIANT, "modes": "*"}])
     library = artifact.write(tmp_path, [kernel], row)
     (tmp_path / "kernels.fatbin").write_bytes(fatbin)
     model = tmp_path / "model.onnx"
@@ -152,7 +154,7 @@ def test_registering_with_a_gpu(arch, images, load_error, ran, warning, tmp_path
     env = {"LD_LIBRARY_PATH": str(driver), "FAKE_ARCH": str(arch), "FAKE_LOAD_ERROR": str(load_error)}
     command = [sys.executable, "-c", _WHICH_RAN, str(model), str(library)]
     done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ran
+    assert done.stdout.strip() == (ran if cpu else "function")
     assert ("warning" in done.stderr) == bool(warning)
     assert warning in done.stderr
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from onnxopt.program.gemm import Gemm, PackedIntegers
 from tests.support import custom_ops_artifact as artifact
@@ -33,7 +32,7 @@ def row(meaning: Gemm, **fields: Any) -> dict[str, Any]:
 
 def run(folder: pathlib.Path, meaning: Gemm, arrays: list[np.ndarray]) -> list[np.ndarray]:
     library = artifact.write(folder, [row(meaning)])
-    body = [helper.make_node("Identity", ["x0"], [f"y{k}"]) for k in range(len(meaning.outputs))]
+    body = artifact.wrong_body(*meaning.outputs)
     inputs = [(d, list(a.shape)) for d, a in zip(meaning.inputs, arrays, strict=True)]
     model = artifact.model(body, inputs, [(d, None) for d in meaning.outputs])
     return artifact.run(artifact.session(model, library), arrays)
@@ -119,9 +118,7 @@ def test_damage(tmp_path: pathlib.Path, name: str) -> None:
     fields, message = DAMAGE[name]
     damaged = row(gemm(Weight(8, 64)), **fields)
     library = artifact.write(tmp_path, [damaged])
-    model = artifact.model(
-        [helper.make_node("Identity", ["x0"], ["y0"])], [(H, None), (U, None), (H, None)], [(H, None)]
-    )
+    model = artifact.model(artifact.wrong_body(H), [(H, None), (U, None), (H, None)], [(H, None)])
     with pytest.raises(Exception, match=r"kernels\.json") as caught:
         artifact.session(model, library)
     assert message in str(caught.value)

@@ -117,19 +117,6 @@ def test_random_pools(tmp_path: pathlib.Path) -> None:
     assert not wrong, (len(wrong), wrong[:3])
 
 
-def test_shapes_are_inferred(tmp_path: pathlib.Path) -> None:
-    for k, (dims, expected) in enumerate((("2, 7, 6, 5", [2, 4, 3, 5]), ("N, H, 6, 5", ["N", "?", 3, 5]))):
-        model = pool_models.model(POOL, dims)
-        (kernel,) = outline(model, fuse(model))
-        library = artifact.copy_library(tmp_path / str(k))
-        text = kernels_json.to_json([dataclasses.replace(kernel, cpu=True)], None)
-        (library.parent / "kernels.json").write_text(text)
-        (output,) = artifact.session(ir.to_proto(model), library).get_outputs()
-        unknown = [d for d, e in zip(output.shape, expected, strict=True) if e == "?"]
-        assert [e if e == "?" else d for d, e in zip(output.shape, expected, strict=True)] == expected
-        assert all(isinstance(d, str) for d in unknown)
-
-
 @pytest.mark.parametrize(
     ("dims", "message"),
     [

@@ -19,8 +19,8 @@ from onnxopt.runtime import sessions
 from tests.support.custom_ops_artifact import copy_library
 from tests.support.custom_ops_damage import set_field
 from tests.support.custom_ops_fake_driver import fatbin
-from tests.support.depthwise_models import bodiless
 from tests.support.squeeze_excite_models import Case, Fused, fused, worst
+from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -36,7 +36,7 @@ def _session(
     if change is not None:
         change(document)
     (folder / "kernels.json").write_text(sealed_json.seal(document))
-    optimized = bodiless(found.optimized) if len(found.optimized.functions) == 1 else found.optimized
+    optimized = with_wrong_bodies(found.optimized) if len(found.optimized.functions) == 1 else found.optimized
     onnx.save(optimized, folder / "model.onnx")
     return sessions.open_session(folder / "model.onnx", library=library)
 

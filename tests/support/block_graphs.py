@@ -82,7 +82,7 @@ class Halves:
         x = helper.make_tensor_value_info("x", outside, [self.symbolic or self.n, self.h, self.w, self.c])
         outputs = [helper.make_tensor_value_info(name, outside, None) for name in names]
         graph = helper.make_graph(nodes, "g", [x], outputs, constants)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
 
     def _convolved(self, name: str, x: str) -> list[onnx.NodeProto]:
         side = 1 if name == "open" else 3

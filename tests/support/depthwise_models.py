@@ -222,16 +222,6 @@ def fused(case: Case, by_rule: bool = False) -> Fused:
     return Fused(plan, kernels, original, ir.to_proto(model))
 
 
-def bodiless(optimized: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with Sub(x, x) for its function's body: were the kernel not used, the result would tell."""
-    model = onnx.ModelProto()
-    model.CopyFrom(optimized)
-    (function,) = model.functions
-    del function.node[:]
-    function.node.extend(helper.make_node("Sub", [function.input[0]] * 2, [output]) for output in function.output)
-    return model
-
-
 def worst(case: Case, found: np.ndarray, expected: np.ndarray) -> float:
     """The largest error as a multiple of the limit; NaN and infinities must lie at the same places."""
     relative, absolute = case.limit()

@@ -76,11 +76,6 @@ std::string RunOp(const CustomOp& op, const Kernel& kernel, stand_in::Call* call
   return error;
 }
 
-std::string InferWith(const Kernel& kernel, const CustomOp& op, const std::vector<stand_in::TypeShape>& inputs) {
-  stand_in::Inference inference{inputs, std::vector<stand_in::TypeShape>(kernel.outputs.size())};
-  return stand_in::Text(op.InferOutputShapeFn(&op, stand_in::Context(&inference)));
-}
-
 }  // namespace
 
 std::vector<Case> ReadCases(const nlohmann::json& file) {
@@ -135,26 +130,6 @@ std::string RunOnGpu(const KernelFile& file, const Case& call) {
     made.stream = reinterpret_cast<void*>(8);
     if (!MakeInputs(call, kernel.inputs, &made)) return "the case is not one of this kernel";
     return RunOp(op, kernel, &made);
-  }
-  return "";
-}
-
-std::string Infer(const Kernel& kernel, const Case& call) {
-  const CustomOp op(kernel, nullptr, nullptr);
-  std::vector<stand_in::TypeShape> known;
-  std::vector<stand_in::TypeShape> symbolic;
-  std::vector<stand_in::TypeShape> huge;
-  for (const Dims& dims : call.inputs) {
-    known.push_back({ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, dims, {}});
-    std::vector<std::string> names;
-    for (const std::int64_t dim : dims) names.push_back("d" + std::to_string(dim));
-    symbolic.push_back({ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, Dims(dims.size(), -1), names});
-    huge.push_back({ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, Dims(dims.size(), INT64_MAX), {}});
-  }
-  std::vector<stand_in::TypeShape> none(call.inputs.size());
-  for (const auto& inputs : {known, symbolic, huge, none}) {
-    const std::string error = InferWith(kernel, op, inputs);
-    if (!error.empty()) return error;
   }
   return "";
 }

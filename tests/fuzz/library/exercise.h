@@ -37,9 +37,6 @@ bool StatesShapes();
 // On the stand-in for the driver, through the variants. Nothing is computed. Where something fails, the message.
 std::string RunOnGpu(const KernelFile& file, const Case& call);
 
-// Shape inference with the case's dims, with symbolic ones and with none known. The message where it fails.
-std::string Infer(const Kernel& kernel, const Case& call);
-
 bool Same(const Result& a, const Result& b);
 
 // Stand-ins in place of what ONNX Runtime and the machine provide. folder: of the stand-ins for cuBLASLt and cuDNN, or

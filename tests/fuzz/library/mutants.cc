@@ -83,12 +83,10 @@ Verdict RunCase(const KernelFile& file, const Expected& expected, std::size_t k)
   if (kernel == nullptr) return Say(kInlined, call.kernel);
   // ONNX Runtime finds no kernel for the model's dtypes.
   if (kernel->inputs != expected.inputs[k] || kernel->outputs != expected.outputs[k]) return Say(kFailed, "dtypes");
-  std::string error = Infer(*kernel, call);
-  if (!error.empty()) return Say(kFailed, error);
   const Result result = RunOnCpu(*kernel, call, expected.inputs[k]);
   if (!result.error.empty()) return Say(kFailed, result.error);
   if (!Same(result, expected.results[k])) return Say(kDifferent, call.kernel);
-  error = RunOnGpu(file, call);
+  const std::string error = RunOnGpu(file, call);
   return error.empty() ? kSame : Say(kFailed, error);
 }
 
@@ -118,8 +116,7 @@ Expected RunOriginal(const std::string& path, const std::string& text) {
     expected.inputs.push_back(kernel->inputs);
     expected.outputs.push_back(kernel->outputs);
     expected.results.push_back(RunOnCpu(*kernel, call, kernel->inputs));
-    std::string error = expected.results.back().error;
-    if (error.empty()) error = Infer(*kernel, call);
+    const std::string& error = expected.results.back().error;
     if (!error.empty()) throw Error("the original fails: " + error);
     expected.cases.push_back(call);
   }

@@ -24,7 +24,6 @@ OrtStatus* Fail(const std::string& text) { return reinterpret_cast<OrtStatus*>(n
 const TypeShape* Of(const OrtTensorTypeAndShapeInfo* info) { return reinterpret_cast<const TypeShape*>(info); }
 TypeShape* Of(OrtTensorTypeAndShapeInfo* info) { return reinterpret_cast<TypeShape*>(info); }
 const Call* Of(const OrtKernelContext* context) { return reinterpret_cast<const Call*>(context); }
-const Inference* Of(const OrtShapeInferContext* context) { return reinterpret_cast<const Inference*>(context); }
 
 OrtStatus* GetOutput(OrtKernelContext* context, std::size_t k, const std::int64_t* dims, std::size_t rank,
                      OrtValue** out) noexcept {
@@ -64,47 +63,10 @@ void FillShapes(OrtApi* api) {
     if (n > 0) std::memcpy(out, Of(info)->dims.data(), n * sizeof(*out));
     return nullptr;
   };
-  api->GetSymbolicDimensions = [](const OrtTensorTypeAndShapeInfo* info, const char** out,
-                                  std::size_t n) noexcept -> OrtStatus* {
-    for (std::size_t k = 0; k < n; ++k) out[k] = k < Of(info)->symbols.size() ? Of(info)->symbols[k].c_str() : "";
-    return nullptr;
-  };
-  api->CreateTensorTypeAndShapeInfo = [](OrtTensorTypeAndShapeInfo** out) noexcept -> OrtStatus* {
-    *out = reinterpret_cast<OrtTensorTypeAndShapeInfo*>(new TypeShape);
-    return nullptr;
-  };
   api->ReleaseTensorTypeAndShapeInfo = [](OrtTensorTypeAndShapeInfo* info) noexcept { delete Of(info); };
-  api->SetTensorElementType = [](OrtTensorTypeAndShapeInfo* info,
-                                 ONNXTensorElementDataType element) noexcept -> OrtStatus* {
-    Of(info)->element = element;
-    return nullptr;
-  };
-  api->SetDimensions = [](OrtTensorTypeAndShapeInfo* info, const std::int64_t* dims,
-                          std::size_t n) noexcept -> OrtStatus* {
-    Of(info)->dims.assign(dims, dims + n);
-    return nullptr;
-  };
-  api->SetSymbolicDimensions = [](OrtTensorTypeAndShapeInfo* info, const char** symbols,
-                                  std::size_t n) noexcept -> OrtStatus* {
-    Of(info)->symbols.assign(symbols, symbols + n);
-    return nullptr;
-  };
-  api->ShapeInferContext_GetInputCount = [](const OrtShapeInferContext* context,
-                                            std::size_t* out) noexcept -> OrtStatus* {
-    *out = Of(context)->inputs.size();
-    return nullptr;
-  };
-  api->ShapeInferContext_GetInputTypeShape = [](const OrtShapeInferContext* context, std::size_t k,
-                                                OrtTensorTypeAndShapeInfo** out) noexcept -> OrtStatus* {
-    if (k >= Of(context)->inputs.size()) return Fail("no such input");
-    *out = reinterpret_cast<OrtTensorTypeAndShapeInfo*>(const_cast<TypeShape*>(&Of(context)->inputs[k]));
-    return nullptr;
-  };
-  api->ShapeInferContext_SetOutputTypeShape = [](const OrtShapeInferContext* context, std::size_t k,
-                                                 const OrtTensorTypeAndShapeInfo* info) noexcept -> OrtStatus* {
-    auto* inference = const_cast<Inference*>(Of(context));
-    if (k >= inference->outputs.size()) return Fail("no such output");
-    inference->outputs[k] = *Of(info);
+  api->GetTensorElementType = [](const OrtTensorTypeAndShapeInfo* info,
+                                 ONNXTensorElementDataType* out) noexcept -> OrtStatus* {
+    *out = Of(info)->element;
     return nullptr;
   };
 }
@@ -119,7 +81,7 @@ void FillCalls(OrtApi* api) {
   api->KernelContext_GetOutput = GetOutput;
   api->GetTensorTypeAndShape = [](const OrtValue* value, OrtTensorTypeAndShapeInfo** out) noexcept -> OrtStatus* {
     const auto* tensor = reinterpret_cast<const Tensor*>(value);
-    *out = reinterpret_cast<OrtTensorTypeAndShapeInfo*>(new TypeShape{tensor->element, tensor->dims, {}});
+    *out = reinterpret_cast<OrtTensorTypeAndShapeInfo*>(new TypeShape{tensor->element, tensor->dims});
     return nullptr;
   };
   api->GetTensorMutableData = [](OrtValue* value, void** out) noexcept -> OrtStatus* {
@@ -156,7 +118,11 @@ void FillNodes(OrtApi* api) {
     *out = nullptr;
     if (stated == nullptr) return nullptr;  // of a graph that says nothing of its inputs
     const Tensor& input = stated->inputs[k];
-    *out = reinterpret_cast<OrtTypeInfo*>(new TypeShape{input.element, input.dims, {}});
+    *out = reinterpret_cast<OrtTypeInfo*>(new TypeShape{input.element, input.dims});
+    return nullptr;
+  };
+  api->KernelInfo_GetOutputTypeInfo = [](const OrtKernelInfo*, std::size_t, OrtTypeInfo** out) noexcept -> OrtStatus* {
+    *out = nullptr;  // the graph says nothing of its outputs
     return nullptr;
   };
   api->CastTypeInfoToTensorInfo = [](const OrtTypeInfo* info,

@@ -37,11 +37,10 @@ struct Tensor {
   Memory memory;
 };
 
-// A dim of the graph: an extent, or -1 and a name.
+// The type of a tensor of the graph.
 struct TypeShape {
   ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   std::vector<std::int64_t> dims;
-  std::vector<std::string> symbols;
 };
 
 // A call of one node. outputs: made when the op asks for them; their elements are those of output_types.
@@ -59,16 +58,8 @@ struct Node {
   const Call* stated = nullptr;
 };
 
-struct Inference {
-  std::vector<TypeShape> inputs;
-  std::vector<TypeShape> outputs;
-};
-
 inline OrtKernelContext* Context(Call* call) { return reinterpret_cast<OrtKernelContext*>(call); }
 inline OrtKernelInfo* Info(Node* node) { return reinterpret_cast<OrtKernelInfo*>(node); }
-inline OrtShapeInferContext* Context(Inference* inference) {
-  return reinterpret_cast<OrtShapeInferContext*>(inference);
-}
 
 const OrtApi* Api();
 const OrtApiBase* Base();

@@ -15,8 +15,9 @@ from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.region import Kernel
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.depthwise_models import Case, bodiless, fused, random_case, worst
+from tests.support.depthwise_models import Case, fused, random_case, worst
 from tests.support.expanded_models import ExpandedCase, random_expanded
+from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 
@@ -43,7 +44,7 @@ def _prepared(folder: Path, groups: list[list[Case]]) -> list[tuple[Path, list[t
                 found = fused(case)
                 kernels |= {kernel.name: kernel for kernel in found.kernels}
                 models.append((case, folder / f"model{k}_{number}.onnx"))
-                onnx.save(bodiless(found.optimized), models[-1][1])
+                onnx.save(with_wrong_bodies(found.optimized), models[-1][1])
             made.append((pool.submit(_compile, folder / f"lib{k}", kernels), models))
         return [(job.result(), models) for job, models in made]
 

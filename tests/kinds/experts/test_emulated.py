@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.support import emulated_library
-from tests.support.depthwise_models import bodiless
 from tests.support.experts_models import Case, fused
+from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -24,7 +24,7 @@ def _launched(folder: Path, case: Case, *feeds: dict[str, np.ndarray]) -> set[st
     """Run one session over these feeds; the entry points that ran."""
     found = fused(case)
     (kernel,) = found.kernels
-    results, symbols = emulated_library.run(folder, bodiless(found.optimized), [kernel], feeds)
+    results, symbols = emulated_library.run(folder, with_wrong_bodies(found.optimized), [kernel], feeds)
     for feed, result in zip(feeds, results, strict=True):
         of = dataclasses.replace(case, tokens=len(feed["x"]))
         assert (error := of.worst(result["y"], of.expected(feed))) <= 1, (of, error)

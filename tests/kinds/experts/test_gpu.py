@@ -14,8 +14,8 @@ from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.depthwise_models import bodiless
 from tests.support.experts_models import Case, fused, multiplied_by_cublaslt
+from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 
@@ -69,7 +69,7 @@ def _session(case: Case, least_rows: int, folder: Path, options: dict[str, str] 
     kernels = [multiplied_by_cublaslt(kernel, least_rows) for kernel in found.kernels]
     fatbin = nvrtc.compile_cuda(generate.generate(kernels), [device_arch()])
     library = write_library(folder / "lib", kernels_json.to_json(kernels, fatbin), fatbin)
-    onnx.save(bodiless(found.optimized), folder / "model.onnx")
+    onnx.save(with_wrong_bodies(found.optimized), folder / "model.onnx")
     return sessions.open_session(
         folder / "model.onnx", provider=sessions.CUDA, library=library, provider_options=options
     )

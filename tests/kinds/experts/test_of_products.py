@@ -11,8 +11,8 @@ import pytest
 from onnxopt.kinds.experts import cuda
 from onnxopt.program.experts import Experts
 from tests.support import emulated_library
-from tests.support.depthwise_models import bodiless
 from tests.support.experts_models import Case, fused, multiplied_by_cublaslt
+from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = pytest.mark.usefixtures("library")
 SORTED = {"route128", "sort", "activate_sorted", "join_sorted"}
@@ -36,7 +36,7 @@ def _launched(
     (kernel,) = found.kernels
     changed = multiplied_by_cublaslt(kernel, least_rows)
     results, symbols = emulated_library.run(
-        folder, bodiless(found.optimized), [changed], feeds, libraries=libraries, captured=captured
+        folder, with_wrong_bodies(found.optimized), [changed], feeds, libraries=libraries, captured=captured
     )
     for feed, result in zip(feeds, results, strict=True):
         of = dataclasses.replace(case, tokens=len(feed["x"]))

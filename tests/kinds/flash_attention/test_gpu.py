@@ -16,9 +16,9 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.flash_attention.entry_points import FlashVariant
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.depthwise_models import bodiless
 from tests.support.extended_attention import Extended, random_extended
 from tests.support.flash_attention_models import Case, fused, random_case
+from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 
@@ -42,7 +42,7 @@ def _prepared(folder: Path, cases: list[Case], for_hopper: bool = False) -> tupl
                 merged = {s: v for s, v in merged.items() if cast(FlashVariant, v).warpgroups is not None}
             kernels[kernel.name] = dataclasses.replace(kernel, variants=tuple(merged.values()))
         models.append(folder / f"model{number}.onnx")
-        onnx.save(bodiless(found.optimized), models[-1])
+        onnx.save(with_wrong_bodies(found.optimized), models[-1])
     chosen = list(kernels.values())
     fatbin = nvrtc.compile_cuda(generate.generate(chosen), [device_arch()])
     return write_library(folder / "lib", kernels_json.to_json(chosen, fatbin), fatbin), models

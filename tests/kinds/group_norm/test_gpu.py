@@ -14,8 +14,8 @@ from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.region import Kernel
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.depthwise_models import bodiless
 from tests.support.group_norm_models import Case, fused, random_case, worst
+from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 
@@ -34,7 +34,7 @@ def _wrong(cases: list[Case], folder: Path) -> list[tuple[Case, float]]:
     for number, case in enumerate(cases):
         found = fused(case)
         kernels |= {kernel.name: kernel for kernel in found.kernels}
-        onnx.save(bodiless(found.optimized), folder / f"model{number}.onnx")
+        onnx.save(with_wrong_bodies(found.optimized), folder / f"model{number}.onnx")
     library = _library(folder / "lib", list(kernels.values()))
     wrong = []
     for number, case in enumerate(cases):
@@ -62,7 +62,7 @@ def test_diffusion_networks(tmp_path: Path) -> None:
 def test_one_session_takes_any_shape(tmp_path: Path) -> None:
     first = Case((1, 8, 8, 96), 32, "float16", "spelled_open", "time", "affine_silu", known=False, mean=2.0)
     found = fused(first)
-    onnx.save(bodiless(found.optimized), tmp_path / "model.onnx")
+    onnx.save(with_wrong_bodies(found.optimized), tmp_path / "model.onnx")
     library = _library(tmp_path / "lib", list(found.kernels))
     session = sessions.open_session(tmp_path / "model.onnx", provider=sessions.CUDA, library=library)
     for x in ((1, 8, 8), (4, 32, 32), (3, 1, 1), (2, 130, 55), (0, 8, 8), (16, 16, 16), (1, 300, 300)):
@@ -77,7 +77,7 @@ def test_one_session_takes_any_shape(tmp_path: Path) -> None:
 def test_not_a_number_spoils_its_group_alone(tmp_path: Path) -> None:
     case = Case((2, 32, 32, 160), 32, "float16", "group", behind="affine_silu")
     found = fused(case)
-    onnx.save(bodiless(found.optimized), tmp_path / "model.onnx")
+    onnx.save(with_wrong_bodies(found.optimized), tmp_path / "model.onnx")
     library = _library(tmp_path / "lib", list(found.kernels))
     feeds = case.feeds()
     feeds["t"][1, 31, 30, 77] = np.nan

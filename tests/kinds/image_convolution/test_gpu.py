@@ -14,8 +14,9 @@ from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.region import Kernel
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.depthwise_models import bodiless, worst
+from tests.support.depthwise_models import worst
 from tests.support.image_convolution_models import IN_FRONT, Case, fused, random_case
+from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 
@@ -30,7 +31,7 @@ def _prepared(folder: Path, cases: list[Case]) -> tuple[Path, list[Path]]:
         found = fused(case)
         kernels |= {kernel.name: kernel for kernel in found.kernels}
         models.append(folder / f"model{number}.onnx")
-        onnx.save(bodiless(found.optimized), models[-1])
+        onnx.save(with_wrong_bodies(found.optimized), models[-1])
     chosen = list(kernels.values())
     fatbin = nvrtc.compile_cuda(generate.generate(chosen), [device_arch()])
     return write_library(folder / "lib", kernels_json.to_json(chosen, fatbin), fatbin), models

@@ -14,8 +14,8 @@ from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.depthwise_models import bodiless
 from tests.support.squeeze_excite_models import Case, fused, worst
+from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 
@@ -33,7 +33,7 @@ def _session(case: Case, folder: Path) -> ort.InferenceSession:
     found = fused(case)
     fatbin = nvrtc.compile_cuda(generate.generate(found.kernels), [device_arch()])
     library = write_library(folder / "lib", kernels_json.to_json(found.kernels, fatbin), fatbin)
-    onnx.save(bodiless(found.optimized), folder / "model.onnx")
+    onnx.save(with_wrong_bodies(found.optimized), folder / "model.onnx")
     return sessions.open_session(folder / "model.onnx", provider=sessions.CUDA, library=library)
 
 
@@ -56,7 +56,7 @@ def test_a_cuda_graph_replays(tmp_path: Path) -> None:
     found = fused(case)
     fatbin = nvrtc.compile_cuda(generate.generate(found.kernels), [device_arch()])
     library = write_library(tmp_path / "lib", kernels_json.to_json(found.kernels, fatbin), fatbin)
-    onnx.save(bodiless(found.optimized), tmp_path / "model.onnx")
+    onnx.save(with_wrong_bodies(found.optimized), tmp_path / "model.onnx")
     options = ort.SessionOptions()
     options.register_custom_ops_library(str(library))
     providers = [("CUDAExecutionProvider", {"enable_cuda_graph": "1"}), "CPUExecutionProvider"]
