@@ -27,8 +27,9 @@ from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.verification.ahead import Ahead
 from onnxopt.verification.bisect import bisect, bisect_in_order
+from onnxopt.verification.check import Check
 from onnxopt.verification.emulation.emulate import EmulatedKernel, Emulation, emulate
-from onnxopt.verification.reference import Check, NotRunnable, Reference, Refused
+from onnxopt.verification.reference import NotRunnable, Reference, Refused
 from onnxopt.verification.user_data import UserData
 from onnxopt.verification.verify import VerificationReport, describe_failure, references, verify_model, with_emulation
 
@@ -164,13 +165,13 @@ def verify_and_leave_out(
     for _ in range(_ATTEMPTS):
         with build.loadable_library(scratch) as library:
             report = verify_model(originals, build.model_file, library, [k.name for k in build.kernels], progress)
-            emulation = _emulate(build, library, scratch) if emulated and report.status == "passed" else None
+            emulation = _emulate(build, library, scratch) if emulated and report.agrees else None
         if emulation is not None:
             report = with_emulation(report, emulation)
             if emulation.faults:
                 build.leave_out(emulation.faults)
                 continue
-        if report.status == "passed":
+        if report.agrees:
             _check_portable(build, originals, source)
             return report
         with temporary_files():
@@ -247,7 +248,7 @@ def _check_portable(build: Build, originals: Sequence[Reference], source: read.S
     if build.portable is None:
         return
     report = verify_model(originals, build.folder / layout.PORTABLE_MODEL, None)
-    if report.status != "passed":
+    if not report.agrees:
         raise VerificationError(
             f"{source}: the portable form differs from the original: {report.reason}. Please report it; "
             "optimize without --portable"

@@ -115,6 +115,22 @@ def not_emulated_text(report: VerificationReport) -> str:
     return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
 
 
+def status_text(report: VerificationReport) -> str:
+    """How verification went, in a word or two: "passed", "passed (1 output does not count)", "not run"."""
+    weak = len({row.output for row in report.weak})
+    if report.status != "passed" or not weak:
+        return report.status.replace("_", " ")
+    return f"passed ({counted(weak, 'output')} {'does' if weak == 1 else 'do'} not count)"
+
+
+def weak_lines(report: VerificationReport) -> list[str]:
+    """The outputs that do not count as passed, and why, a line each; of all providers together where these agree."""
+    providers: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
+    for row in report.weak:
+        providers[row.output, row.reason].append(_short(row.provider))
+    return [f"output {output} ({', '.join(names)}): {reason}" for (output, reason), names in providers.items()]
+
+
 def _short(provider: str) -> str:
     return provider.removesuffix("ExecutionProvider")
 

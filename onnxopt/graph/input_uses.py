@@ -127,14 +127,19 @@ def uses_of_inputs(model: ir.Model) -> dict[str, tuple[Use, ...]]:
 
 
 def merged(first: Mapping[str, tuple[Use, ...]], second: Mapping[str, tuple[Use, ...]]) -> dict[str, tuple[Use, ...]]:
-    """The uses that two equivalent models show, without those whose operands have no dims where others have them."""
+    """The uses that two equivalent models show, without those that say less than others of the same role.
+
+    Less: no dims of the operand, or none of the result, where others have them. So what is drawn stays the same where
+    the second model shows nothing new.
+    """
     both = {name: (*first.get(name, ()), *second.get(name, ())) for name in {**first, **second}}
     return {name: _most_known(tuple(dict.fromkeys(uses))) for name, uses in both.items()}
 
 
 def _most_known(uses: tuple[Use, ...]) -> tuple[Use, ...]:
     known = {(use.role, use.axis) for use in uses if use.is_known}
-    return tuple(use for use in uses if use.is_known or (use.role, use.axis) not in known)
+    with_result = {dataclasses.replace(use, result=None) for use in uses if use.result is not None}
+    return tuple(use for use in uses if (use.is_known or (use.role, use.axis) not in known) and use not in with_result)
 
 
 _OF_INTEGERS = frozenset({"divisor"})  # a float may be divided by 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
@@ -17,7 +17,7 @@ RANDOM_OPS = frozenset(
 )
 _QUANTIZING_OPS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 _COARSEST_FIRST = ("quantized", "bfloat16", "float16", "float32", "float64")
-_INDEPENDENT_OF_VALUES = frozenset({"Shape", "Size"})  # their result depends on the operand's shape alone
+_INDEPENDENT_OF_VALUES = frozenset({"ConstantOfShape", "Shape", "Size"})  # elements that depend on a shape alone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,8 @@ class Traits:
     inputs, outputs: the interface. uses: what consumers take the elements of an input for, by its name; inputs that may
     hold any elements are left out (graph/input_uses.py). precision: the coarsest float dtype of any value, "quantized"
     where the model quantizes at run time; a key of the table of limits in verification/compare.py. float_decided: names
-    of the outputs that depend on the value of a float tensor. random: whether a node draws random numbers. traps:
+    of the outputs that depend on the value of a float tensor. input_decided: of those, the ones that depend on elements
+    of an input, too. random: whether a node draws random numbers. traps:
     whether running it in ONNX Runtime can end the process, and trapping_optimizers: those of ONNX Runtime that can do
     so when a session opens on the CPU (graph/ort_traps.py). lowered: whether `precision` is that of a model of lower
     precision that is compared with this one. ones: symbols of inputs that the graph checks to be 1.
@@ -39,6 +40,7 @@ class Traits:
     precision: str
     float_decided: frozenset[str]
     random: bool
+    input_decided: frozenset[str] = frozenset()
     traps: bool = False
     trapping_optimizers: tuple[str, ...] = ()
     lowered: bool = False
@@ -48,12 +50,17 @@ class Traits:
 def of(model: ir.Model) -> Traits:
     """The traits of a model, which stays as it is. Functions are looked into."""
     nodes = list(_nodes(model))
+    float_decided = frozenset(v.name or "" for v in model.graph.outputs if _depends_on_a_float(v))
+    inputs = {v for v in model.graph.inputs if v.name not in model.graph.initializers}
     return Traits(
         inputs=signature.inputs_of(model),
         outputs=signature.outputs_of(model),
         uses=input_uses.uses_of_inputs(model),
         precision=_precision(model, nodes),
-        float_decided=frozenset(v.name or "" for v in model.graph.outputs if _depends_on_a_float(v)),
+        float_decided=float_decided,
+        input_decided=frozenset(
+            v.name or "" for v in model.graph.outputs if v.name in float_decided and _depends_on(v, inputs)
+        ),
         random=any(n.op_type in RANDOM_OPS and not _is_inert_dropout(n) for n in nodes),
         traps=ort_traps.can_end_the_process(model),
         trapping_optimizers=ort_traps.trapping_optimizers(model),
@@ -120,24 +127,43 @@ def _precision(model: ir.Model, nodes: list[ir.Node]) -> str:
     return next((d for d in _COARSEST_FIRST if d in names), "float32")
 
 
+def _depends_on(output: ir.Value, inputs: Collection[ir.Value]) -> bool:
+    """Whether elements of an output depend on elements of one of these inputs. A body may read any value around it."""
+    return any(value in inputs or _has_body(value.producer()) for value in _sources(output))
+
+
 def _depends_on_a_float(output: ir.Value) -> bool:
-    seen, pending = {output}, [output]
-    while pending:
-        value = pending.pop()
+    for value in _sources(output):
         if value.dtype is not None and value.dtype.is_floating_point():
             return True
         node = value.producer()
         if node is None or node.op_type in _INDEPENDENT_OF_VALUES:
             continue
-        if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        if _has_body(node):
             return True  # a body may read any value of the graph around it; one of these is assumed to be a float
         constant = node.attributes.get("value") if node.op_type == "Constant" else None
         if constant is not None and constant.as_tensor().dtype.is_floating_point():
             return True
+    return False
+
+
+def _has_body(node: ir.Node | None) -> bool:
+    kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    return node is not None and any(a.type in kinds for a in node.attributes.values())
+
+
+def _sources(output: ir.Value) -> Iterator[ir.Value]:
+    """The output, and all values of its graph on whose elements its own depend."""
+    seen, pending = {output}, [output]
+    while pending:
+        value = pending.pop()
+        yield value
+        node = value.producer()
+        if node is None or node.op_type in _INDEPENDENT_OF_VALUES:
+            continue
         unseen = [v for v in node.inputs if v is not None and v not in seen]
         seen.update(unseen)
         pending.extend(unseen)
-    return False
 
 
 def _is_inert_dropout(node: ir.Node) -> bool:

@@ -21,6 +21,7 @@ from onnxopt.artifact.summary import (
     reference_lines,
     rewrites_text,
     size_text,
+    status_text,
     totals_text,
     work_text,
 )
@@ -90,7 +91,7 @@ def _summary(manifest: Manifest) -> Iterator[str]:
 
 def _verified(manifest: Manifest) -> str:
     """Whether the artifact was verified, and which of its kernels were executed for that, in one line."""
-    status, executed = manifest.verify.status.replace("_", " "), executed_text(manifest.verify, manifest.archs)
+    status, executed = status_text(manifest.verify), executed_text(manifest.verify, manifest.archs)
     reason = f" ({manifest.verify.reason})" if manifest.verify.status in ("failed", "not_run") else ""
     missing = not_emulated_text(manifest.verify)
     return (

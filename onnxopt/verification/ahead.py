@@ -24,14 +24,22 @@ _CONFIG = {"session.disable_prepacking": "1"}  # a few runs do not earn back a s
 
 
 @dataclasses.dataclass(frozen=True)
+class Ran:
+    """A run of the original. inputs: the digest of what it got (`cases.digest`), since others may be drawn later."""
+
+    inputs: str
+    outputs: dict[str, Array]
+
+
+@dataclasses.dataclass(frozen=True)
 class Begun:
-    """outputs: of the case that was run; empty where there was none to run, or ONNX Runtime refused it.
+    """ran: the case that was run; empty where there was none to run, or ONNX Runtime refused it.
 
     seconds: that the run took.
     """
 
     session: InferenceSession
-    outputs: dict[Case, dict[str, Array]]
+    ran: dict[Case, Ran]
     seconds: float
 
 
@@ -62,14 +70,15 @@ class Ahead:
     def _begin(
         self, model: Path, config: Mapping[str, str], case: Case, feeds: Callable[[], Mapping[str, Any]] | None
     ) -> Begun:
-        session, outputs = sessions.open_session(model, config=config), {}
+        session, ran = sessions.open_session(model, config=config), dict[Case, Ran]()
         started = time.monotonic()
         if feeds is not None:
             try:
-                outputs[case] = sessions.run(session, feeds(), self._stop)
+                drawn = feeds()
+                ran[case] = Ran(cases.digest(drawn), sessions.run(session, drawn, self._stop))
             except RunError:  # the reference runs it again, and says why not
-                outputs = {}
-        return Begun(session, outputs, time.monotonic() - started)
+                ran = {}
+        return Begun(session, ran, time.monotonic() - started)
 
 
 def run_ahead(model: Path, traits: Traits, pinned: Sizes | None) -> Ahead:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from onnxopt.verification.reference import Check
+from onnxopt.verification.check import Check
 
 Item = TypeVar("Item")
 Failure = TypeVar("Failure")

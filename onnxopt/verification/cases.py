@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
 
 from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes
@@ -43,3 +47,15 @@ def why_not(traits: Traits, case: Case) -> str:
     if needed <= _LARGEST_INPUTS:
         return ""
     return f"its inputs would take {needed:,} bytes; at most {_LARGEST_INPUTS:,} are tried"
+
+
+def digest(feeds: Mapping[str, Any]) -> str:
+    """Of inputs by name: equal where names, dtypes, shapes and all bits are equal. A sequence is a list of arrays."""
+    found = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(feeds.items()):
+        arrays = value if isinstance(value, list) else [value]
+        for array in map(np.asarray, arrays):
+            found.update(f"{name} {len(arrays)} {array.dtype} {array.shape} ".encode())
+            is_text = array.dtype == object
+            found.update(repr(array.tolist()).encode() if is_text else np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()

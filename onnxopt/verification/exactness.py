@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 
@@ -50,6 +51,19 @@ class Exactness:
     def describe(self) -> str:
         """Both distances, for a sentence."""
         return f"{self.found:.3g} times the limit from float32, the original {self.original:.3g} times"
+
+
+@dataclasses.dataclass(frozen=True)
+class FromFloat64(Exactness):
+    """The same of a model of float32, from the original in float64, both at the same case.
+
+    A right kernel can be farther from it than the original by chance, so it does not decide against an output alone.
+    """
+
+    of: Literal["float64"]
+
+    def describe(self) -> str:
+        return f"{self.found:.3g} times the limit from float64, the original {self.original:.3g} times"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import itertools
 import tempfile
 import time
@@ -18,12 +16,15 @@ from onnxopt.graph.traits import Traits
 from onnxopt.runtime import isolated, sessions
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import cases, samples, without_rounding
-from onnxopt.verification.ahead import Ahead, Begun, config_of
+from onnxopt.verification.ahead import Ahead, Begun, Ran, config_of
 from onnxopt.verification.cases import SEEDS, Case
-from onnxopt.verification.compare import Array, Difference, Limit, compare
-from onnxopt.verification.exactness import Exactness, Float32, QuantizedExactness
+from onnxopt.verification.check import Check, Skipped
+from onnxopt.verification.compare import Array, Limit, compare
+from onnxopt.verification.evidence import Evidence, questions
+from onnxopt.verification.exactness import Float32
 from onnxopt.verification.executed import Profile
 from onnxopt.verification.seeding import seeded
+from onnxopt.verification.sharpness import Weak, weak_outputs
 from onnxopt.verification.user_data import UserData
 
 if TYPE_CHECKING:
@@ -31,49 +32,6 @@ if TYPE_CHECKING:
 
 _KEPT_BYTES = 256 << 20  # reference outputs kept for one provider
 _SEARCH_SECONDS = 10.0  # for a model that accepts none of the usual shapes
-_TIMES_NOISE = 4.0  # one other order of arithmetic is one draw from a distribution
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """One output of one run.
-
-    difference: from the original's. exactness: for models of 16-bit floats that can be run in float32, and quantized
-    ones that can be run without steps of codes; it decides then.
-    error: why there is nothing to compare. noise: how far the original, with ONNX Runtime's optimizations off, exceeds
-    the limit against itself, the worst of all cases; measured only where the limit was exceeded. unstable: with them
-    off, the original gives this output another shape, or NaNs elsewhere, so that any value passes.
-    """
-
-    provider: str
-    library: bool
-    case: str
-    output: str
-    difference: Difference | None
-    noise: float | None = None
-    unstable: bool = False
-    error: str = ""
-    exactness: QuantizedExactness | Exactness | None = None
-
-    @property
-    def ok(self) -> bool:
-        if self.difference is None:
-            return False
-        if self.exactness is not None:
-            return self.exactness.ok
-        if self.difference.ok or self.unstable:
-            return True
-        excess = self.difference.excess
-        return excess is not None and self.noise is not None and excess <= _TIMES_NOISE * self.noise
-
-
-@dataclasses.dataclass(frozen=True)
-class Skipped:
-    """A case that the original itself does not run, with ONNX Runtime's reason."""
-
-    provider: str
-    case: str
-    reason: str
 
 
 class NotRunnable(OnnxoptError):
@@ -114,8 +72,9 @@ class Reference:
             for name in traits.trapping_optimizers
         ]
         self.outputs: dict[Case, dict[str, Array]] = {}
-        self._known: dict[Case, dict[str, Array]] = {}  # by a run that came ahead
-        self._own_differences: dict[tuple[Case, str], Difference] | None = None
+        self._known: dict[Case, Ran] = {}  # by a run that came ahead
+        self._drawn: dict[Case, str] = {}  # digests of the inputs that `outputs` belong to
+        self._evidence = Evidence(self)
         self._in_float32: Float32 | None = None
         self._float32_tried = False
         self._data = {item.name: item.inputs for item in data}
@@ -201,6 +160,11 @@ class Reference:
         """Another model's outputs of every case. RunError where ONNX Runtime does not open it."""
         return self._run_all(self.open(model, library=library, optimize=optimize))
 
+    def weak(self, checks: Sequence[Check]) -> tuple[Weak, ...]:
+        """The outputs of these checks, of this provider, that decide nothing."""
+        limits = {name: self.limit(name) for outputs in self.outputs.values() for name in outputs}
+        return weak_outputs(self.provider, self.outputs.values(), checks, limits, self.traits.input_decided)
+
     def cases_of(self, checks: Iterable[Check]) -> list[Case]:
         """The cases these checks belong to; the first case stands for a session that could not be created."""
         names = {c.case for c in checks}
@@ -226,12 +190,14 @@ class Reference:
             exactness = float32.judge(case, name, actual)
             if exactness is not None:
                 return Check(*label, str(case), name, difference, exactness=exactness)
-        if difference.ok:
+        if not questions(difference, self.traits.precision):
             return Check(*label, str(case), name, difference)
-        own = {c: d for (c, n), d in self._noise().items() if n == name}
-        unstable = case in own and own[case].excess is None
-        worst = max((d.excess for d in own.values() if d.excess is not None), default=None)
-        return Check(*label, str(case), name, difference, worst, unstable)
+        exactness64 = self._evidence.from_float64(case, name, actual)
+        if exactness64 is not None and exactness64.ok:
+            return Check(*label, str(case), name, difference, exactness=exactness64)
+        spread = self._evidence.spread(case, name)
+        noise, unstable = (None, False) if spread is None else (spread.excess, spread.excess is None)
+        return Check(*label, str(case), name, difference, noise, unstable, exactness=exactness64)
 
     def _float32(self) -> Float32 | None:
         """The original without its own rounding; None where it has none, or does not run so."""
@@ -244,19 +210,6 @@ class Reference:
         decided = name.split("[")[0] in self.traits.float_decided
         return Limit.of(self.traits.precision, float_decides=decided)
 
-    def _noise(self) -> dict[tuple[Case, str], Difference]:
-        """How the original differs from itself with ORT's optimizations off; empty where it does not run so."""
-        if self._own_differences is None:
-            self._own_differences = {}
-            with contextlib.suppress(RunError):
-                for case, outputs in self._run_all(self.open(self.model, library=self.library, optimize=False)):
-                    if isinstance(outputs, RunError):
-                        continue
-                    for name in self.outputs[case].keys() & outputs.keys():
-                        difference = compare(self.outputs[case][name], outputs[name], self.limit(name))
-                        self._own_differences[case, name] = difference
-        return self._own_differences
-
     def _collect_data(self, session: InferenceSession, data: Sequence[UserData]) -> None:
         """Run the user's inputs. NotRunnable names the first that the original refuses."""
         for item in data:
@@ -268,7 +221,7 @@ class Reference:
         shapes, session = cases.usual(self.traits, pinned), begun.session
         started = time.monotonic() - begun.seconds
         empty: dict[Case, dict[str, Array]] = {}
-        self._known = dict(begun.outputs)
+        self._known = dict(begun.ran)
         for seed, sizes in itertools.product(SEEDS, shapes):
             kept = sum(a.nbytes for case in self.outputs.values() for a in case.values())
             if self.outputs and (time.monotonic() - started > seconds or kept > _KEPT_BYTES):
@@ -308,10 +261,12 @@ class Reference:
             self.skipped.append(Skipped(self.provider, str(case), reason))
             return False
         try:
+            feeds = self.feeds(case)
             if self._trial is not None:
-                self._trial.run(self.feeds(case))
+                self._trial.run(feeds)
             known = self._known.pop(case, None)
-            outputs = sessions.run(session, self.feeds(case)) if known is None else known
+            is_same = known is not None and known.inputs == self._drawn[case]
+            outputs = known.outputs if known is not None and is_same else sessions.run(session, feeds)
         except RunError as error:
             self.skipped.append(Skipped(self.provider, str(case), str(error)))
             return False
@@ -320,10 +275,15 @@ class Reference:
         return not nothing
 
     def feeds(self, case: Case) -> dict[str, Any]:
-        """The inputs of a case, by name."""
+        """The inputs of a case, by name: every time those that its outputs belong to."""
         if case.data:
-            return dict(self._data[case.data])
-        return samples.draw(self.traits.inputs, dict(case.sizes), case.seed, self.traits.uses)
+            drawn = dict(self._data[case.data])
+        else:
+            drawn = samples.draw(self.traits.inputs, dict(case.sizes), case.seed, self.traits.uses)
+        digest = cases.digest(drawn)
+        if self._drawn.setdefault(case, digest) != digest:
+            raise RuntimeError(f"the inputs of {case} are others than those that the original got")
+        return drawn
 
     def open(
         self,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
 from onnxopt.verification.bisect import bisect
+from onnxopt.verification.check import Check
 from onnxopt.verification.quality import Goals, Quality, worst
-from onnxopt.verification.reference import Check
 
 _SECONDS = 30.0  # of looking for nodes at fault, and again of leaving out those that lose most
 _FEWEST_TRIALS = 8  # of bisection, which takes twice the logarithm of all nodes for a single one at fault

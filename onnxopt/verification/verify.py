@@ -4,9 +4,10 @@ Every session is created once and used for all cases, one at a time; the origina
 Its session can be created in the background of other work (`open_ahead`). The original decides which shapes are
 possible: a shape that it refuses is listed in the report. A time budget decides how many shapes and seeds are tried.
 
-A difference above the limit of verification/compare.py is compared with the model's own noise: the original, run once
-more with ONNX Runtime's optimizations off, differs from itself by as much as reordering its arithmetic costs. Up to
-four times that is accepted, and the report says so (`noise`). Anything else fails.
+A difference above a tenth of the limit of verification/compare.py is accounted for: the original is run in float64,
+from which the optimized model may be twice as far as the original; where that does not speak for it, the original is
+run with results that change in their last place, and four times what that moves is accepted (verification/evidence.py).
+Anything else above the limit fails. Outputs that say nothing are named and do not count (verification/sharpness.py).
 
 A model of float16 or bfloat16 is only near what it means, because it rounds. So where an output differs from the
 original's at all, both are compared with the original in float32, run once more: the optimized model may be at most
@@ -19,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from onnxopt.graph import signature
@@ -27,10 +28,13 @@ from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
 from onnxopt.verification.ahead import Ahead, run_ahead
+from onnxopt.verification.check import Check, Skipped
 from onnxopt.verification.compare import Limit
 from onnxopt.verification.emulation.emulate import Emulation
+from onnxopt.verification.exactness import FromFloat64
 from onnxopt.verification.executed import EMULATED, Execution, Profile, combined, executions
-from onnxopt.verification.reference import Check, NotRunnable, Reference, Skipped
+from onnxopt.verification.reference import NotRunnable, Reference
+from onnxopt.verification.sharpness import Weak
 from onnxopt.verification.user_data import UserData
 
 _AHEAD_BELOW = 1 << 30  # bytes of a model whose session lies in memory beside other work
@@ -40,10 +44,12 @@ _AHEAD_BELOW = 1 << 30  # bytes of a model whose session lies in memory beside o
 class VerificationReport:
     """What was compared and how it went.
 
-    status: "passed", "failed", "not_run" (the original cannot be run here; reason says why) or "skipped" (not asked
-    for). precision: the limits' dtype, see graph/traits.py; limit: relative difference allowed to floats. notes: what
-    was done differently than usual. executed: which of the library's kernels each provider executed; None where that is
-    unknown, in manifests of schema version 2.
+    status: "passed", "failed", "undecided" (nothing differs, and no output says more than `weak`), "not_run" (the
+    original cannot be run here; reason says why) or "skipped" (not asked for). precision: the limits' dtype, see
+    graph/traits.py; limit: relative difference allowed to floats. notes: what was done differently than usual.
+    executed: which of the library's kernels each provider executed; None where that is unknown, in manifests of schema
+    version 2. weak: outputs whose comparisons decide nothing, as they are constant or the original is unstable; they do
+    not count as passed.
     """
 
     status: str
@@ -55,6 +61,12 @@ class VerificationReport:
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
     executed: tuple[Execution, ...] | None = None
+    weak: tuple[Weak, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether models were compared, and nothing differs."""
+        return self.status in ("passed", "undecided")
 
     @property
     def of_models(self) -> tuple[Check, ...]:
@@ -81,6 +93,7 @@ def verify_model(
     total = sum(len(reference.outputs) for reference in references) * (1 if library is None else 2)
     counted = itertools.count(1)
     checks: list[Check] = []
+    weak: list[Weak] = []
 
     def ran() -> None:
         progress(next(counted), total)
@@ -88,16 +101,19 @@ def verify_model(
     progress(0, total)
     executed: list[Execution] = []
     for reference in references:
+        own: list[Check] = []
         if library is not None:
             with tempfile.TemporaryDirectory(dir=reference.folder) as folder:
                 profile = Profile(Path(folder), kernels)
-                checks += reference.check(model, library, profile=profile, ran=ran)
+                own += reference.check(model, library, profile=profile, ran=ran)
             executed += executions(profile.executed, reference.provider, len(kernels))
-        checks += reference.check(model, None, ran=ran)
+        own += reference.check(model, None, ran=ran)
+        weak += reference.weak(own)
+        checks += own
     failed = [c for c in checks if not c.ok]
     first = references[0].traits
     return VerificationReport(
-        status="failed" if failed else "passed",
+        status="failed" if failed else _status(checks, weak),
         reason=describe_failure(failed[0]) if failed else "",
         precision=first.precision,
         limit=Limit.of(first.precision, float_decides=False).relative,
@@ -106,7 +122,14 @@ def verify_model(
         skipped=tuple(s for r in references for s in r.skipped),
         notes=tuple(dict.fromkeys(note for r in references for note in r.notes)),
         executed=combined(executed),
+        weak=tuple(weak),
     )
+
+
+def _status(checks: Iterable[Check], weak: Iterable[Weak]) -> str:
+    """Of a report without a failed check."""
+    undecided = {(row.provider, row.output) for row in weak}
+    return "passed" if any((c.provider, c.output) not in undecided for c in checks) else "undecided"
 
 
 def with_emulation(report: VerificationReport, emulation: Emulation) -> VerificationReport:
@@ -133,15 +156,17 @@ def completed(earlier: VerificationReport, later: VerificationReport) -> Verific
     checks = (*(c for c in earlier.checks if c.provider not in again), *later.checks)
     stale = tuple(f"not verified on {provider}:" for provider in again)
     failed = [c for c in checks if not c.ok]
+    weak = (*(w for w in earlier.weak if w.provider not in again), *later.weak)
     return dataclasses.replace(
         earlier,
-        status="failed" if failed or later.status == "failed" else "passed",
+        status="failed" if failed or later.status == "failed" else _status(checks, weak),
         reason=later.reason or (describe_failure(failed[0]) if failed else ""),
         providers=tuple(dict.fromkeys((*earlier.providers, *later.providers))),
         checks=checks,
         skipped=(*(s for s in earlier.skipped if s.provider not in again), *later.skipped),
         notes=tuple(dict.fromkeys((*(n for n in earlier.notes if not n.startswith(stale)), *later.notes))),
         executed=combined((*_kept(earlier, again), *(later.executed or ()))),
+        weak=weak,
     )
 
 
@@ -224,11 +249,15 @@ def describe_failure(check: Check) -> str:
     where = f"{check.provider} {'with' if check.library else 'without'} the library, {check.case}"
     if check.difference is None:
         return f"{check.output or 'the model'} ({where}): {check.error}"
-    if check.exactness is not None:
+    if check.exactness is not None and not isinstance(check.exactness, FromFloat64):
         return f"output {check.output} ({where}): {check.exactness.describe()}"
-    excess = check.difference.excess
-    times = "" if excess is None else f", {excess:.3g} times the limit"
-    return f"output {check.output} ({where}): {check.difference.reason}{times}"
+    difference = check.difference
+    reason = difference.reason or f"off by up to {difference.max_abs:.3g}"
+    parts = [reason] if difference.excess is None else [f"{reason}, {difference.excess:.3g} times the limit"]
+    parts += [check.exactness.describe()] if check.exactness is not None else []
+    if check.noise is not None:
+        parts.append(f"the original moves by {check.noise:.3g} times it where results change in their last place")
+    return f"output {check.output} ({where}): {'; '.join(parts)}"
 
 
 def _check_memory(model_bytes: int) -> None:

@@ -1,12 +1,14 @@
-"""A model of 16-bit floats in float32, as it would compute if it did not round to 16 bits.
+"""A model in a wider dtype, as it would compute if it rounded less: one of 16-bit floats in float32, or in float64.
 
-Weights, constants, Casts and the interface become float32 wherever they are float16 or bfloat16; float32 represents
-every value of these exactly, so only rounding changes. Values that overflow 16 bits do not overflow here.
+Weights, constants, Casts and the interface become wider; the wider dtype represents every value of the narrow ones
+exactly, so only rounding changes. Values that overflow 16 bits do not overflow here.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,33 +20,57 @@ from onnxopt.errors import OnnxoptError
 from onnxopt.graph import read
 from onnxopt.graph.shapes.infer import InferShapesPass
 
-_NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype"})
-_FLOAT = ir.DataType.FLOAT
 _WEIGHTS = "weights"  # the file that they lie in
 _INLINE = 1024  # bytes; smaller tensors stay in the model file
 _PAGE = 4096  # so that ORT can map a tensor
 
 
+@dataclasses.dataclass(frozen=True)
+class Wider:
+    """The narrow dtypes, and the one that takes their place. name: of the narrow ones."""
+
+    narrow: frozenset[ir.DataType]
+    wide: ir.DataType
+    name: str
+
+
+IN_FLOAT32 = Wider(frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16}), ir.DataType.FLOAT, "16-bit floats")
+IN_FLOAT64 = Wider(IN_FLOAT32.narrow | {ir.DataType.FLOAT}, ir.DataType.DOUBLE, "floats")
+
+
 class NotWidened(OnnxoptError):
-    """A model cannot be written in float32 here; the message says why."""
+    """A model cannot be written in a wider dtype here; the message says why."""
 
 
-def widen(model: Path, folder: Path, *, rounded: bool = False) -> Path:
-    """Write the model file's float32 form into the empty `folder`; returns its path. NotWidened where that fails.
+def widen(
+    model: Path,
+    folder: Path,
+    *,
+    rounded: bool = False,
+    to: Wider = IN_FLOAT32,
+    adapted: Callable[[ir.Model], Callable[[], None]] | None = None,
+) -> Path:
+    """Write the model file's wider form into the empty `folder`; returns its path. NotWidened where that fails.
 
-    rounded: with every node's result rounded to the 16-bit dtype that it had, as the model's dtypes say.
+    rounded: with every node's result rounded to the narrow dtype that it had, as the model's dtypes say. adapted:
+    called with the model as it is, its dtypes and shapes inferred; what it returns is called when dtypes were changed.
     """
     source = read.load(model).model
-    needed = sum(t.nbytes * (2 if t.dtype in _NARROW else 1) for t in _tensors(source))
+    factor = to.wide.itemsize / min(dtype.itemsize for dtype in to.narrow)
+    needed = int(sum(t.nbytes * (factor if t.dtype in to.narrow else 1) for t in _tensors(source)))
     free = shutil.disk_usage(folder).free
     if needed > free:
-        raise NotWidened(f"its weights take {needed / 1e9:.1f} GB in float32, {free / 1e9:.1f} GB are free")
+        name = to.wide.numpy().name
+        raise NotWidened(f"its weights take {needed / 1e9:.1f} GB in {name}, {free / 1e9:.1f} GB are free")
     try:
-        if rounded:  # files need not say the dtypes of what nodes compute
+        if rounded or adapted is not None:  # files need not say the dtypes of what nodes compute
             TopologicalSortPass()(source)
             InferShapesPass()(source)
-        _widen(source, folder, rounded)
+        adapt = adapted(source) if adapted is not None else None
+        _widen(source, folder, rounded, to)
+        if adapt is not None:
+            adapt()
         with read.quiet():
             proto = ir.to_proto(source)
     except (OSError, ValueError, TypeError, NotImplementedError) as error:
@@ -65,34 +91,34 @@ def _tensors(model: ir.Model) -> list[ir.TensorProtocol]:
     return [v.const_value for g in model.graphs() for v in g.initializers.values() if v.const_value is not None]
 
 
-def _widen(model: ir.Model, folder: Path, rounded: bool) -> None:
+def _widen(model: ir.Model, folder: Path, rounded: bool, to: Wider) -> None:
     with open(folder / _WEIGHTS, "wb") as file:
         for graph in model.graphs():
             for value in graph.initializers.values():
                 if value.const_value is not None and value.const_value.dtype != ir.DataType.STRING:
-                    value.const_value = _written(value.const_value, file, folder)
+                    value.const_value = _written(value.const_value, file, folder, to)
     for graph in model.graphs():
         for value in (*graph.inputs, *graph.outputs, *graph.initializers.values()):
-            _widen_type(value)
+            _widen_type(value, to)
     nodes = [*model.graph.all_nodes(), *(n for f in model.functions.values() for n in f.all_nodes())]
     for node in nodes:
         for value in node.outputs:
             narrow = value.dtype
-            _widen_type(value)
-            if rounded and narrow in _NARROW and narrow is not None:
-                _round(value, narrow)
+            _widen_type(value, to)
+            if rounded and narrow in to.narrow and narrow is not None:
+                _round(value, narrow, to.wide)
         for attribute in tuple(node.attributes.values()):
-            changed = _widen_attribute(attribute)
+            changed = _widen_attribute(attribute, to)
             if changed is not None:
                 node.attributes[attribute.name] = changed
 
 
-def _round(value: ir.Value, dtype: ir.DataType) -> None:
+def _round(value: ir.Value, dtype: ir.DataType, wide: ir.DataType) -> None:
     """Round a node's result to `dtype`; its consumers, and graph outputs, take the rounded value."""
     producer = value.producer()
     assert producer is not None
     there = ir.node("Cast", inputs=[value], attributes={"to": dtype.value})
-    back = ir.node("Cast", inputs=there.outputs, attributes={"to": _FLOAT.value})
+    back = ir.node("Cast", inputs=there.outputs, attributes={"to": wide.value})
     name, result = value.name, back.outputs[0]
     result.type, result.shape = value.type, value.shape
     value.replace_all_uses_with(result, replace_graph_outputs=True)
@@ -101,10 +127,10 @@ def _round(value: ir.Value, dtype: ir.DataType) -> None:
     producer.graph.insert_after(producer, [there, back])  # type: ignore[union-attr]
 
 
-def _written(tensor: ir.TensorProtocol, file: BinaryIO, folder: Path) -> ir.TensorProtocol:
-    """The tensor, in float32 if it was of 16-bit floats; its bytes at the end of the file where there are many."""
-    array = tensor.numpy() if tensor.dtype not in _NARROW else tensor.numpy().astype(np.float32)
-    dtype = _FLOAT if tensor.dtype in _NARROW else tensor.dtype
+def _written(tensor: ir.TensorProtocol, file: BinaryIO, folder: Path, to: Wider) -> ir.TensorProtocol:
+    """The tensor, in the wider dtype if it was of a narrow one; large ones have their bytes at the end of the file."""
+    dtype = to.wide if tensor.dtype in to.narrow else tensor.dtype
+    array = tensor.numpy() if dtype == tensor.dtype else tensor.numpy().astype(to.wide.numpy())
     if array.nbytes <= _INLINE or dtype.bitwidth < 8:
         return ir.tensor(array, dtype=dtype, name=tensor.name)
     file.seek(-file.tell() % _PAGE, 1)
@@ -116,22 +142,24 @@ def _written(tensor: ir.TensorProtocol, file: BinaryIO, folder: Path) -> ir.Tens
     )
 
 
-def _widen_type(value: ir.Value) -> None:
+def _widen_type(value: ir.Value, to: Wider) -> None:
     if isinstance(value.type, ir.TensorType):
-        if value.dtype in _NARROW:
-            value.dtype = _FLOAT
-    elif value.type is not None and value.type.dtype in _NARROW:
-        raise NotImplementedError(f"{value.name} is a {type(value.type).__name__} of 16-bit floats")
+        if value.dtype in to.narrow:
+            value.dtype = to.wide
+    elif value.type is not None and value.type.dtype in to.narrow:
+        raise NotImplementedError(f"{value.name} is a {type(value.type).__name__} of {to.name}")
 
 
-def _widen_attribute(attribute: ir.Attr) -> ir.Attr | None:
-    """The attribute in float32; None where it is the same there."""
+def _widen_attribute(attribute: ir.Attr, to: Wider) -> ir.Attr | None:
+    """The attribute in the wider dtype; None where it is the same there."""
     if attribute.is_ref():
         return None
     if attribute.type == ir.AttributeType.TENSOR:
         tensor = attribute.as_tensor()
-        if tensor.dtype in _NARROW or isinstance(tensor, ir.ExternalTensor):
-            return ir.AttrTensor(attribute.name, ir.tensor(widened(tensor.numpy()), name=tensor.name))
-    if attribute.name in _DTYPE_ATTRIBUTES and attribute.type == ir.AttributeType.INT and attribute.as_int() in _NARROW:
-        return ir.AttrInt64(attribute.name, _FLOAT.value)
+        if tensor.dtype in to.narrow or isinstance(tensor, ir.ExternalTensor):
+            array = tensor.numpy().astype(to.wide.numpy()) if tensor.dtype in to.narrow else tensor.numpy()
+            return ir.AttrTensor(attribute.name, ir.tensor(array, name=tensor.name))
+    is_dtype = attribute.name in _DTYPE_ATTRIBUTES and attribute.type == ir.AttributeType.INT
+    if is_dtype and attribute.as_int() in to.narrow:
+        return ir.AttrInt64(attribute.name, to.wide.value)
     return None

@@ -24,9 +24,9 @@ from onnxopt.errors import UsageError
 from onnxopt.fusion.region import Kernel
 from onnxopt.runtime.sessions import CPU
 from onnxopt.tools import doctor
+from onnxopt.verification.check import Check
 from onnxopt.verification.emulation import emulate, gcc, shape_text
 from onnxopt.verification.executed import EMULATED, Execution
-from onnxopt.verification.reference import Check
 from onnxopt.verification.verify import VerificationReport, completed
 from tests.support import emulated, fusing
 from tests.support.command import assert_refused, run

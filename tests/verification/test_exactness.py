@@ -19,9 +19,9 @@ from onnxopt.graph import read, traits
 from onnxopt.kinds import KINDS
 from onnxopt.runtime import sessions
 from onnxopt.verification import widening
+from onnxopt.verification.check import Check
 from onnxopt.verification.compare import Difference, Limit
 from onnxopt.verification.exactness import Exactness, Float32
-from onnxopt.verification.reference import Check
 from tests.support.fusing import cpu_kernels_forced
 from tests.support.small_models import write
 

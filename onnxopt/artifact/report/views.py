@@ -26,6 +26,7 @@ from onnxopt.artifact.summary import (
     not_emulated_text,
     not_lowered,
     predicted_rows,
+    weak_lines,
 )
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph import signature
@@ -34,7 +35,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.runtime import providers
 from onnxopt.runtime.predicted import ERROR
-from onnxopt.verification.reference import Check
+from onnxopt.verification.check import Check
 from onnxopt.verification.verify import VerificationReport
 
 CALLS = "fused calls"
@@ -154,6 +155,7 @@ class View:
     numerics: tuple[OutputRow, ...]
     executed: str
     not_emulated: str
+    weak: tuple[str, ...]
     refusals: dict[str, list[Refusal]]
     targets: tuple[Target, ...]
     precision_data: str
@@ -191,6 +193,7 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
         numerics=tuple(numerics(manifest.verify)),
         executed=executed_text(manifest.verify, manifest.archs),
         not_emulated=not_emulated_text(manifest.verify),
+        weak=tuple(weak_lines(manifest.verify)),
         refusals=by_reason(manifest.refusals),
         targets=tuple(_targets(folder)),
         precision_data=data_text(manifest.precision.data) if manifest.precision else "",

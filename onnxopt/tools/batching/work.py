@@ -9,6 +9,7 @@ from typing import Any
 from onnxopt import pipeline
 from onnxopt.artifact import record
 from onnxopt.artifact.manifest import Manifest
+from onnxopt.artifact.summary import status_text
 from onnxopt.errors import OnnxoptError
 from onnxopt.phases import Progress
 from onnxopt.tools import tuning
@@ -131,5 +132,5 @@ def _summary(manifests: list[Manifest], kept: int = 0) -> FusionCounts:
         kernels=len(kernels),
         launches_before=sum(m.traffic.launches_before for m in manifests),
         launches_after=sum(m.traffic.launches_after for m in manifests),
-        verify=", ".join(dict.fromkeys(m.verify.status for m in manifests)),
+        verify=", ".join(dict.fromkeys(status_text(m.verify) for m in manifests)),
     )

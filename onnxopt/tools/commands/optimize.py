@@ -14,7 +14,7 @@ from onnxopt import pipeline
 from onnxopt.artifact import lowered
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.report import page
-from onnxopt.artifact.summary import fused_text, precision_lines, reference_lines, rewrites_text
+from onnxopt.artifact.summary import fused_text, precision_lines, reference_lines, rewrites_text, status_text
 from onnxopt.errors import UsageError
 from onnxopt.phases import Progress
 from onnxopt.runtime.archs import named_gpus
@@ -173,7 +173,7 @@ def _folder_text(made: OptimizedFolder) -> str:
 def _model_text(model: FolderModel) -> str:
     if model.manifest is None:
         return f"{model.path}: kept as it was: {model.error}"
-    traffic, status = model.manifest.traffic, model.manifest.verify.status
+    traffic, status = model.manifest.traffic, status_text(model.manifest.verify)
     launches = f"{traffic.launches_before} launches -> {traffic.launches_after}"
     return f"{fused_text(model.manifest, model.path)}, {launches}; verify: {status}"
 

@@ -100,7 +100,7 @@ def command(
     else:
         text = verification_text(report, _archs(optimized or original))
         click.echo(printable("\n".join([text, *(reference_lines(near) if near is not None else [])])))
-    status = {"passed": 0, "not_run": NotVerifiedError.exit_code}.get(report.status, 1)
+    status = {"passed": 0, "undecided": 0, "not_run": NotVerifiedError.exit_code}.get(report.status, 1)
     ctx.exit(status or (1 if missed else 0))
 
 

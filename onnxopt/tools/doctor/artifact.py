@@ -9,7 +9,7 @@ from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.contents import check_files
 from onnxopt.artifact.open import read_manifest
 from onnxopt.artifact.signing import SignatureError
-from onnxopt.artifact.summary import counted, executed_text
+from onnxopt.artifact.summary import counted, executed_text, status_text, weak_lines
 from onnxopt.errors import ArtifactError
 from onnxopt.runtime import devices
 from onnxopt.runtime.configuration import configuration_for
@@ -122,17 +122,20 @@ def verification(subject: Subject) -> Iterator[Finding]:
     """Whether the artifact was verified, and on a machine with a GPU, whether its CUDA kernels were."""
     report, archs = subject.manifest.verify, subject.manifest.archs
     executed = executed_text(report, archs)
-    text = report.status.replace("_", " ") + (f"; kernels executed: {executed}" if executed else "")
+    text = status_text(report) + (f"; kernels executed: {executed}" if executed else "")
     on_cuda = any(row.provider == CUDA for row in report.executed or ())
     if report.status == "failed":
         fix = "optimize the model again on this machine, and report it if that fails too"
         yield Finding("verify", "problem", f"{text}: {report.reason}", fix)
-    elif report.status != "passed":
+    elif not report.agrees:
         where = "cuda" if cuda_is_usable() else "cpu"
         fix = f"onnxopt verify ORIGINAL {subject.folder} --on {where}"
         yield Finding("verify", "note", f"the artifact was never compared with its original ({text})", fix)
     elif archs and not on_cuda and cuda_is_usable():
         fix = f"onnxopt verify ORIGINAL {subject.folder} --on cuda"
         yield Finding("verify", "note", f"{text}; the CUDA kernels were never compared with the original", fix)
+    elif report.status == "undecided":
+        fix = f"onnxopt verify ORIGINAL {subject.folder} --data INPUTS.npz"
+        yield Finding("verify", "note", f"{text}: {'; '.join(weak_lines(report))}", fix)
     else:
         yield Finding("verify", "ok", text)

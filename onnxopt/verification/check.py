@@ -1,0 +1,66 @@
+"""Check: one output of one run, what it differs by, and what speaks for it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from onnxopt.verification.compare import Difference
+from onnxopt.verification.exactness import Exactness, FromFloat64, QuantizedExactness
+
+_TIMES_SPREAD = 4.0  # a few runs are a few draws from a distribution
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One output of one run.
+
+    difference: from the original's. exactness: how far both are from the original with less rounding, where that was
+    measured: for models of 16-bit floats and quantized ones it decides; for others it can only speak for an output.
+    error: why there is nothing to compare. noise: how far the original exceeds the limit against itself at this case,
+    where its results change in their last place; measured only where the difference is questioned and float64 does not
+    speak for the output. unstable: such a change gives this output another shape, or NaNs elsewhere, so that any value
+    passes.
+    """
+
+    provider: str
+    library: bool
+    case: str
+    output: str
+    difference: Difference | None
+    noise: float | None = None
+    unstable: bool = False
+    error: str = ""
+    exactness: QuantizedExactness | FromFloat64 | Exactness | None = None
+
+    @property
+    def ok(self) -> bool:
+        if self.difference is None:
+            return False
+        if self.exactness is not None and (self.exactness.ok or not isinstance(self.exactness, FromFloat64)):
+            return self.exactness.ok
+        if self.unstable:
+            return True
+        excess = self.difference.excess
+        if self.noise is not None:
+            return excess is not None and excess <= _TIMES_SPREAD * self.noise
+        return self.exactness is None and self.difference.ok
+
+    @property
+    def is_sharp(self) -> bool:
+        """Whether it passed by the limit: the output's own, or that of the original in float64."""
+        if self.difference is None or self.unstable:
+            return False
+        if isinstance(self.exactness, FromFloat64) and self.exactness.ok:
+            return self.exactness.found <= 1.0
+        if self.exactness is not None and not isinstance(self.exactness, FromFloat64):
+            return self.exactness.ok
+        return self.difference.ok
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipped:
+    """A case that the original itself does not run, with ONNX Runtime's reason."""
+
+    provider: str
+    case: str
+    reason: str

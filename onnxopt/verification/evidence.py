@@ -1,0 +1,157 @@
+"""What speaks for an output that differs from the original's: float64, or that the original differs from itself.
+
+One other run of the original with the same kernels is no measure of its error. So the original is run in float64, from
+which a right kernel is about as far as the original, and with results that change in their last place, which moves an
+output about as far as another order of additions does. Both are run only for cases whose outputs are questioned.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxopt.graph import read
+from onnxopt.runtime import sessions
+from onnxopt.runtime.sessions import RunError
+from onnxopt.verification import in_float64, last_places
+from onnxopt.verification.ahead import config_of
+from onnxopt.verification.cases import Case
+from onnxopt.verification.compare import Array, Difference, compare
+from onnxopt.verification.exactness import FromFloat64
+from onnxopt.verification.widening import NotWidened
+from onnxopt.verification.without_rounding import Original
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+# Of the limit, from which on a difference of a float32 or float64 model has to be accounted for: 1e-5 for float32.
+QUESTIONED = 0.1
+_RUNS = 4  # with results that change
+_LARGEST = 1 << 29  # bytes of a model that is held in float64 beside others
+_ATTEMPTS = 8  # each finds one more operator that takes no float64
+_OPERATOR = re.compile(r"implementation for (\w+)\(|of operator \((\w+)\)")
+
+
+def questions(difference: Difference, precision: str) -> bool:
+    """Whether an output differs by more than what needs no account. precision: of the model."""
+    if difference.excess is None:
+        return True
+    is_wide = precision in ("float32", "float64") and "float" in difference.dtype
+    return difference.excess > (QUESTIONED if is_wide else 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """How far the original exceeds the limit against itself; None where it does so beyond comparison."""
+
+    excess: float | None
+
+
+class Evidence:
+    """The original in float64, and with results that change. Both are run for a case when it is asked for first."""
+
+    def __init__(self, original: Original) -> None:
+        self._original = original
+        self._exact: dict[Case, Mapping[str, Array]] = {}
+        self._changed: dict[Case, list[Mapping[str, Array]]] = {}
+        self._double: InferenceSession | None = None
+        self._changing: InferenceSession | None = None
+        self._tried_double = self._tried_changing = False
+
+    def from_float64(self, case: Case, name: str, actual: Array) -> FromFloat64 | None:
+        """How far an output and the original's are from float64; None where that says nothing."""
+        original = self._original
+        if original.traits.precision != "float32" or original.traits.random or original.traits.traps:
+            return None
+        expected = original.outputs[case][name]
+        if expected.dtype != np.float32 or actual.dtype != expected.dtype:
+            return None
+        if case not in self._exact:
+            self._exact[case] = self._run_double(case)
+        exact = self._exact[case].get(name)
+        if exact is None:
+            return None
+        found, own = (compare(exact, a.astype(np.float64), original.limit(name)).excess for a in (actual, expected))
+        return None if found is None or own is None else FromFloat64(found, own, "float64")
+
+    def spread(self, case: Case, name: str) -> Spread | None:
+        """None where the original does not run with results that change."""
+        original = self._original
+        if original.traits.random or original.traits.traps:
+            return None
+        if case not in self._changed:
+            self._changed[case] = self._run_changing(case)
+        runs = [run for run in self._changed[case] if name in run]
+        if not runs:
+            return None
+        found = [compare(original.outputs[case][name], run[name], original.limit(name)).excess for run in runs]
+        return Spread(None if None in found else max(e for e in found if e is not None))
+
+    def _run_double(self, case: Case) -> Mapping[str, Array]:
+        if self._double is None and not self._tried_double:
+            self._tried_double = True
+            try:
+                self._double = self._open_double()
+            except (RunError, NotWidened) as error:
+                self._note("not in float64", error)
+        if self._double is None:
+            return {}
+        feeds = {name: _each_double(value) for name, value in self._original.feeds(case).items()}
+        try:
+            return sessions.run(self._double, feeds)
+        except RunError as error:
+            self._note("not in float64", error)
+            return {}
+
+    def _open_double(self) -> InferenceSession:
+        """A session on the CPU, without ONNX Runtime's optimizations, some of which know float32 alone."""
+        original, single = self._original, set[str]()
+        if read.load(original.model).bytes > _LARGEST:
+            raise NotWidened("its weights are too large to be held twice")
+        for _ in range(_ATTEMPTS):
+            with tempfile.TemporaryDirectory(dir=original.folder) as folder:
+                path, _ = in_float64.double(original.model, Path(folder), single)
+                try:
+                    return sessions.open_session(path, optimize=False, config=config_of(original.traits))
+                except RunError as error:
+                    operator = _OPERATOR.search(str(error))
+                    name = "" if operator is None else operator[1] or operator[2]
+                    if not name or name in single:
+                        raise
+                    single.add(name)
+        raise NotWidened(f"too many of its operators take no float64: {', '.join(sorted(single))}")
+
+    def _run_changing(self, case: Case) -> list[Mapping[str, Array]]:
+        if self._changing is None and not self._tried_changing:
+            self._tried_changing = True
+            original = self._original
+            try:
+                with tempfile.TemporaryDirectory(dir=original.folder) as folder:
+                    path = last_places.change(original.model, Path(folder))
+                    self._changing = original.open(path)
+            except (RunError, last_places.NotChanged) as error:
+                self._note("without the spread of its results", error)
+        runs: list[Mapping[str, Array]] = []
+        if self._changing is not None:
+            try:
+                runs = [sessions.run(self._changing, self._original.feeds(case)) for _ in range(_RUNS)]
+            except RunError as error:
+                self._note("without the spread of its results", error)
+        return runs
+
+    def _note(self, how: str, error: Exception) -> None:
+        note = f"{self._original.provider}: compared with the original as it is, {how}: {error}"
+        if note not in self._original.notes:
+            self._original.notes.append(note)
+
+
+def _each_double(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_each_double(array) for array in value]
+    return value.astype(np.float64) if value.dtype == np.float32 else value
