@@ -7,7 +7,10 @@ run side by side.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import graphlib
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -41,28 +44,43 @@ def of_model(model: ir.Model, sites: Mapping[str, Site] | None = None) -> tuple[
     graph = model.graph
     if graph.num_nodes() > MOST_NODES:
         return ()
-    return _rows(list(graph), graph.inputs, graph.outputs, sites or {})
+    return _drawn("the model", lambda: _rows(list(graph), graph.inputs, graph.outputs, sites or {}))
 
 
 def of_functions(model: ir.Model) -> dict[str, tuple[Row, ...]]:
     """The bodies of the model's fused functions, by name: the original nodes that each call stands for."""
     return {
-        function.name: _rows(list(function), function.inputs, function.outputs, {})
+        function.name: _drawn(
+            function.name, functools.partial(_rows, list(function), function.inputs, function.outputs, {})
+        )
         for function in model.functions.values()
         if holds_fused(function.domain) and len(list(function)) <= MOST_NODES
     }
 
 
+def _drawn(of: str, draw: Callable[[], tuple[Row, ...]]) -> tuple[Row, ...]:
+    """The rows that `draw` returns; () and a warning where it raises an error: no model is lost for its picture."""
+    try:
+        return draw()
+    except Exception as error:  # noqa: BLE001 - a picture is no part of the result
+        warnings.warn(
+            f"the report has no drawing of {of}: {type(error).__name__}: {str(error)[:200]}. Please report it",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return ()
+
+
 def _rows(
     nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], sites: Mapping[str, Site]
 ) -> tuple[Row, ...]:
-    """nodes: in topological order."""
+    """nodes: in any order; ONNX Runtime sorts them too. graphlib.CycleError where they read each other in a circle."""
     drawn = [node for node in nodes if node.op_type != "Constant"]
-    known = set(drawn)
-    sources: dict[ir.Node | ir.Value, tuple[ir.Node | ir.Value, ...]] = {v: () for v in inputs if not _constant(v)}
+    items = {*drawn, *(value for value in inputs if not _constant(value))}
+    sources: dict[ir.Node | ir.Value, tuple[ir.Node | ir.Value, ...]] = {v: () for v in inputs if v in items}
     for node in drawn:
         read = (_source(value) for value in _values_read(node))
-        sources[node] = tuple(dict.fromkeys(s for s in read if s in known or s in sources))
+        sources[node] = tuple(dict.fromkeys(source for source in read if source in items))
     tensors = _tensors(drawn, sites)
     places: dict[ir.Node | ir.Value, int] = {}
     rows: list[Row] = []
@@ -96,11 +114,11 @@ def _order(
 ) -> Iterable[ir.Node | ir.Value]:
     """Everything below what it reads. Of what a node reads, the longest branch comes first.
 
-    sources: in topological order. ends: what the graph's outputs come from.
+    ends: what the graph's outputs come from.
     """
     depth: dict[ir.Node | ir.Value, int] = {}
-    for item, read in sources.items():
-        depth[item] = 1 + max((depth[source] for source in read), default=0)
+    for item in graphlib.TopologicalSorter(sources).static_order():
+        depth[item] = 1 + max((depth[source] for source in sources[item]), default=0)
     done: set[ir.Node | ir.Value] = set()
     for end in (*ends, *reversed(list(sources))):  # what no output needs comes last
         stack = [(end, False)] if end in sources else []

@@ -108,6 +108,24 @@ def test_sizes_stand_for_the_names_of_dims(tensor: str, shown: str) -> None:
     assert after.rows[0].tensor == shown
 
 
+def test_nodes_may_stand_in_any_order() -> None:
+    """`yolo export half=True` appends the Cast of its input behind all other nodes."""
+    ordered = model("g (float[n] x) => (float[n] y) { a = Abs(x) b = Exp(a) y = Add(a, b) }")
+    shuffled = model("g (float[n] x) => (float[n] y) { a = Abs(x) b = Exp(a) y = Add(a, b) }")
+    for first in list(shuffled.graph)[::-1]:
+        shuffled.graph.remove(first)
+        shuffled.graph.append(first)
+    assert [node.op_type for node in shuffled.graph] == ["Add", "Exp", "Abs"]
+    assert drawing.of_model(shuffled) == drawing.of_model(ordered)
+
+
+def test_no_model_is_lost_for_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    circle = model("g (float[n] x) => (float[n] y) { a = Abs(x) b = Exp(a) y = Add(a, b) }")
+    circle.graph[0].replace_input_with(0, circle.graph[1].outputs[0])
+    with pytest.warns(RuntimeWarning, match="no drawing of the model: CycleError"):
+        assert facts.count(circle).rows == ()
+
+
 def test_large_graphs_are_not_drawn(tmp_path: Path) -> None:
     names = [f"v{k}" for k in range(drawing.MOST_NODES + 2)]
     nodes = "\n".join(f"{b} = Neg({a})" for a, b in itertools.pairwise(names))
