@@ -46,8 +46,22 @@ def fuse(
             context.take([region.nodes for region in new])
             of_graph += new
             refusals += refused
+            _check_disjoint(of_graph)
         for kind in kinds:
             of_graph, refused = kind.join(context, of_graph)
             refusals += refused
         regions += sorted(of_graph, key=lambda r: context.order[r.nodes[0]])
     return FusionPlan(tuple(regions), tuple(refusals), shapes)
+
+
+def _check_disjoint(regions: Sequence[Region]) -> None:
+    """ValueError where two regions share a node: one of them would read a value that no node of the model makes."""
+    owners: dict[ir.Node, Region] = {}
+    for region in regions:
+        for node in region.nodes:
+            other = owners.setdefault(node, region)
+            if other is not region:
+                raise ValueError(
+                    f"{node.op_type} `{node.name}` is in a region of the kind {other.kind.name} and in one of "
+                    f"{region.kind.name}; a node belongs to one region"
+                )

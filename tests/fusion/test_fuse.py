@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from onnxopt.fusion import cost, eligibility
+from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import FusionPlan
 from tests.support.fusing import fuse
 from tests.support.graphs import graph, random_bodies, random_model
@@ -217,3 +218,10 @@ def test_tiny_independent_groups_are_one_kernel(dims: str, body: str, groups: li
 def test_tiny_groups_of_other_shapes_stay_apart() -> None:
     plan = fuse(graph("float[8, 64] x, float[64] z", "float[8, 64] b, float[64] d", TINY))
     assert _groups(plan) == ["a b", "c d"]
+
+
+def test_a_kind_whose_region_takes_a_node_of_another_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = graph(X, Y, "a = Tanh(x)  b = Exp(a)  s = Softmax(b)  y = Neg(s)")
+    monkeypatch.setattr(Context, "is_taken", lambda *_: False)
+    with pytest.raises(ValueError, match="is in a region of the kind rowwise and in one of pointwise"):
+        fuse(model)

@@ -48,6 +48,8 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
         refusals += refused
         if gemm is None or not gemm.takes_in_work():
             continue
+        if node.op_type == "Conv" and any(map(context.is_taken, gemm.nodes)):
+            continue  # another kind has a Transpose of it; nodes of products of codes are reserved for their products
         if (reason := _better_behind(gemm, context)) is not None:
             refusals.append(Refusal(node.name or "", node.op_type, gemm.nodes[-1].name or "", reason))
             gemm = _alone(node, context)

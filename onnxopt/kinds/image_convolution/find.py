@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnxopt.fusion import cost
 from onnxopt.fusion.behind import grow_behind, is_free
-from onnxopt.fusion.channels_last import is_constant
+from onnxopt.fusion.channels_last import around_window, is_constant
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.layout.orders import TO_NHWC, transposes
@@ -73,6 +73,7 @@ def _in_front(of: Image, context: Context) -> tuple[ir.Value, list[ir.Node]]:
     while (node := value.producer()) is not None and node in context.order and _is_private(value, context):
         source = _image_of(node, value, context)
         turned = not of.planes and transposes(node, TO_NHWC) and not context.is_taken(node)
+        turned = turned and around_window(node) is None  # that Transpose is a part of the other operator's kernel
         if turned and best[1] and best[0] is value and node.inputs[0] is not None:
             return node.inputs[0], [node, *nodes]
         if source is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnxopt.fusion.channels_last import KRSC, Sandwich, is_constant, sandwich
+from onnxopt.fusion.channels_last import KRSC, Sandwich, around_window, is_constant, sandwich
 from onnxopt.fusion.in_front import inputs_around, nodes_in_front, source_of
 from onnxopt.fusion.operands import storage
 from onnxopt.graph.layout.orders import TO_NHWC, transposes
@@ -83,7 +83,8 @@ def _with_front(found: Sandwich, channels: int, shapes: Shapes) -> Image:
         assert producer is not None and dims is not None and isinstance(dims[3], int)
         x, nodes, channels = source, (producer, *nodes), dims[3]
     turn = x.producer()
-    if turn is not None and transposes(turn, TO_NHWC) and _is_private(x) and turn.inputs[0] is not None:
+    turned = turn is not None and transposes(turn, TO_NHWC) and around_window(turn) is None  # not another operator's
+    if turn is not None and turned and _is_private(x) and turn.inputs[0] is not None:
         return Image(found, (turn, *nodes), turn.inputs[0], True, channels)
     return Image(found, nodes, x, False, channels)
 

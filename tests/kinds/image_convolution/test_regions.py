@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 from onnxopt.graph import normalize, rewrite
-from tests.support.fusing import fuse
+from tests.support.fusing import fuse, outline
 from tests.support.image_convolution_models import Case, fused
 
 STEM = Case((2, 3, 16, 18), 16, (3, 3), (2, 2), (1, 1, 1, 1), behind="silu", appended=1)
@@ -148,3 +148,33 @@ def test_what_the_layout_pass_writes(channels: int, tmp_path) -> None:  # type: 
     assert ops.count("Relu") == 1 and ops.count("Pad") == (channels == 3)
     if channels > 1:  # of one channel, both layouts are the same memory
         assert stem.inputs[0].name == "x"
+
+
+@pytest.mark.parametrize("first", ["Conv", "MaxPool", "Conv of 3x3"])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_the_result_of_another_window_keeps_its_transpose(channels: int, first: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """A decoder of AutoencoderKL: a 1x1 Conv to 4 channels (post_quant_conv), then one of 3x3 to many (conv_in)."""
+    random = np.random.default_rng(0)
+    weights = {"w": random.standard_normal((16, channels, 3, 3))}
+    node = helper.make_node("MaxPool", ["x"], ["a"], kernel_shape=[2, 2])
+    if first != "MaxPool":
+        side = 3 if "3x3" in first else 1
+        weights["v"] = random.standard_normal((channels, channels, side, side))
+        node = helper.make_node("Conv", ["x", "v"], ["a"])
+    infos = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT16, ["N", channels, 12, 12])]
+    results = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT16, None)]
+    constants = [onnx.numpy_helper.from_array(w.astype(np.float16), name) for name, w in weights.items()]
+    graph = helper.make_graph([node, helper.make_node("Conv", ["a", "w"], ["y"])], "g", infos, results, constants)
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    model = normalize.normalize(ir.from_proto(source)).model
+    rewrite.rewrite(model, tmp_path)
+    plan = fuse(model)
+    nodes = [node for region in plan.regions for node in region.nodes]
+    assert len(nodes) == len(set(nodes))
+    (last,) = (r for r in plan.regions if r.kind.name == "image_convolution" and r.nodes[-1].outputs[0].name != "a")
+    assert sum(n.op_type == "Conv" for n in last.nodes) == 1
+    made = {v.name for r in plan.regions for v in r.outputs} | {v.name for n in model.graph for v in n.outputs}
+    assert {v.name for v in last.inputs} <= made | set(model.graph.initializers) | {"x"}
+    outline(model, plan)
+    for value in (v for n in model.graph for v in n.inputs if v is not None and not v.is_initializer()):
+        assert value.is_graph_input() or value.producer() in set(model.graph)
