@@ -9,22 +9,16 @@ import shutil
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import TensorProto, helper
+from onnx import helper
 
 from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.graph.fused_domain import BARE
 from onnxopt.program.pointwise import Instruction, Program
+from tests.support.wrong_bodies import failing_nodes, read_by_casts, tensor_type
 
 LIBRARY = pathlib.Path(__file__).parents[2] / "onnxopt" / "lib" / "libonnxopt_ops.so"
 OPSET = 20
 NAME = "Fused_0123abcd"
-
-_TENSOR_NAMES = {"float32": "FLOAT", "float64": "DOUBLE"}
-
-
-def tensor_type(dtype: str) -> int:
-    """The TensorProto data type of one of onnxopt's dtype names."""
-    return getattr(TensorProto, _TENSOR_NAMES.get(dtype, dtype.upper()))
 
 
 def one_op(op: str, operands: tuple[str, ...], result: str, storage: str | None = None, value=None) -> Program:
@@ -50,17 +44,7 @@ def write(folder: pathlib.Path, kernels: list[dict], fatbin: dict | None = None,
 
 def wrong_body(*outputs: str) -> list[onnx.NodeProto]:
     """Nodes of a function of x0 with outputs of these dtypes and of shapes that nobody knows; they fail if they run."""
-    nodes = [
-        helper.make_node("Cast", ["x0"], ["integers"], to=TensorProto.INT64),
-        helper.make_node("Cast", ["x0"], ["flags"], to=TensorProto.BOOL),
-        helper.make_node("Constant", [], ["all"], value_ints=[-1]),
-        helper.make_node("Reshape", ["flags", "all"], ["which"]),
-        helper.make_node("Compress", ["integers", "which"], ["no_shape"]),  # of a length that nobody knows
-    ]
-    for k, dtype in enumerate(outputs):
-        nodes.append(helper.make_node("Cast", ["x0"], [f"x0_{k}"], to=tensor_type(dtype)))
-        nodes.append(helper.make_node("Reshape", [f"x0_{k}", "no_shape"], [f"y{k}"]))
-    return nodes
+    return failing_nodes("x0", {f"y{k}": dtype for k, dtype in enumerate(outputs)})
 
 
 def negation(folder: pathlib.Path, **fields) -> tuple[pathlib.Path, bytes]:
@@ -91,9 +75,7 @@ def model(nodes, inputs, outputs, name: str = NAME, opset: int = OPSET, domain: 
     x = [f"x{k}" for k in range(len(inputs))]
     y = [f"y{k}" for k in range(len(outputs))]
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(domain, 1)]
-    # ONNX Runtime takes an operand that a body does not read for one of a few dtypes.
-    read = [helper.make_node("Cast", [f"x{k}"], [f"read{k}"], to=TensorProto.FLOAT) for k in range(len(x))]
-    function = helper.make_function(domain, name, x, y, [*read, *nodes], opsets[:1])
+    function = helper.make_function(domain, name, x, y, [*read_by_casts(x), *nodes], opsets[:1])
     inside_x, before, x_infos = _casts(x, inputs, from_outside=True)
     inside_y, after, y_infos = _casts(y, outputs, from_outside=False)
     call = helper.make_node(name, inside_x, inside_y, domain=domain)
