@@ -20,11 +20,14 @@ Environment:
                     default: the model's own shape where it has no open dims
     LIMITS          the largest sizes of open dims that are served: "batch=64,tokens=512"
     MAX_BODY_MB     of one request; default: 64
-    MAX_WAITING     requests that are read, wait or run at one time; more get status 503; default: 64
+    MAX_WAITING     requests that wait or run at one time; more get status 503; default: 64
+    MAX_READING_MB  of bodies that have come in part; more get status 503; default: 4 times MAX_BODY_MB
+    READ_SECONDS    how long the next part of a body may take; then the status is 408; default: 30
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -42,13 +45,14 @@ from fastapi.responses import JSONResponse
 from metrics import Metrics
 from model import Model, RefusedInputs
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 _log = logging.getLogger("uvicorn.error")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The environment, read. max_body: bytes."""
+    """The environment, read. max_body, max_reading: bytes."""
 
     artifact: Path
     name: str = "model"
@@ -57,19 +61,24 @@ class Settings:
     limits: dict[str, int] = dataclasses.field(default_factory=dict)
     max_body: int = 64 << 20
     max_waiting: int = 64
+    max_reading: int = 256 << 20
+    read_seconds: float = 30.0
 
     @classmethod
     def read(cls, environment: dict[str, str]) -> Settings:
         if "ARTIFACT" not in environment:
             raise ValueError("set ARTIFACT to the folder that `onnxopt optimize` wrote")
+        body_mb = int(environment.get("MAX_BODY_MB", cls.max_body >> 20))
         return cls(
             artifact=Path(environment["ARTIFACT"]).absolute(),
             name=environment.get("MODEL_NAME", cls.name),
             configuration=environment.get("CONFIGURATION", ""),
             warm=tuple(_pairs(case) for case in environment.get("WARM", "").split(";") if case),
             limits={name: int(size) for name, size in _pairs(environment.get("LIMITS", "")).items()},
-            max_body=int(environment.get("MAX_BODY_MB", cls.max_body >> 20)) << 20,
+            max_body=body_mb << 20,
             max_waiting=int(environment.get("MAX_WAITING", cls.max_waiting)),
+            max_reading=int(environment.get("MAX_READING_MB", 4 * body_mb)) << 20,
+            read_seconds=float(environment.get("READ_SECONDS", cls.read_seconds)),
         )
 
 
@@ -82,6 +91,7 @@ class Service:
         self.model: Model | None = None
         self.failure: str | None = None
         self.waiting = 0
+        self.reading = 0  # bytes of bodies that have come in part
 
     def open(self) -> None:
         """Make the model ready; `failure` says why it cannot be."""
@@ -195,14 +205,17 @@ def _add_model(app: FastAPI, service: Service) -> None:
         started, status = time.perf_counter(), 500
         try:
             model = service.ready_model(name)
+            body = await _body(request, service)  # without a place, which a client that sends slowly would hold
             with service.place():
-                body = await _body(request, service.settings.max_body)
                 answer = await run_in_threadpool(service.infer, model, body, request.headers.get(v2.HEADER_LENGTH))
             status = answer.status_code
             return answer
         except v2.RequestError as error:
             status = error.status
             raise
+        except ClientDisconnect:
+            status = 499  # as nginx counts a client that hung up; nobody reads the answer
+            return Response(status_code=status)
         finally:
             service.metrics.answered(status, time.perf_counter() - started)
 
@@ -220,19 +233,29 @@ def _answer_errors(app: FastAPI) -> None:
         return JSONResponse({"error": "the inference failed; the server's log says more"}, 500)
 
 
-async def _body(request: Request, most: int) -> bytes:
-    """The whole body. RequestError as soon as more than `most` bytes have come, or are announced."""
+async def _body(request: Request, service: Service) -> bytes:
+    """The whole body. RequestError as soon as it is too large, announced to be, or too slow; ClientDisconnect."""
     if encoding := request.headers.get("content-encoding"):
         raise v2.RequestError(f"Content-Encoding {encoding} is not read here: send the body as it is", 415)
+    settings, parts, size = service.settings, [], 0
+    most = settings.max_body
     too_large = v2.RequestError(f"the body is larger than {most >> 20} MB, the most that this service reads", 413)
-    if int(request.headers.get("content-length", 0)) > most:
+    if v2.exceeds(request.headers.get("content-length", "0"), most):
         raise too_large
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise too_large
-        parts.append(part)
+    stream = request.stream()
+    try:
+        while part := await asyncio.wait_for(anext(stream, b""), settings.read_seconds):
+            size += len(part)
+            service.reading += len(part)
+            if size > most:
+                raise too_large
+            if service.reading > settings.max_reading:
+                raise v2.RequestError("too many bodies are being read: try again later", 503)
+            parts.append(part)
+    except TimeoutError:
+        raise v2.RequestError(f"no more of the body came within {settings.read_seconds:g} seconds", 408) from None
+    finally:
+        service.reading -= size
     return b"".join(parts)
 
 

@@ -25,7 +25,7 @@ class Metrics:
         self._model = model
         self._seconds = self._histogram("inference_request_seconds", "From the first byte to the answer").labels(model)
         self.inference = self._histogram("inference_run_seconds", "In ONNX Runtime, with waiting for it").labels(model)
-        waiting = Gauge("inference_waiting", "Requests that are read, wait or run", names, registry=self._registry)
+        waiting = Gauge("inference_waiting", "Requests that wait or run", names, registry=self._registry)
         self.waiting = waiting.labels(model)
         ready = Gauge("model_ready", "1 once the model answers", (*names, "configuration"), registry=self._registry)
         self._ready = ready

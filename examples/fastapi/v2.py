@@ -92,12 +92,18 @@ def write_response(model: str, request: Request, results: Arrays) -> tuple[bytes
     return head + b"".join(binary), len(head) if binary else None
 
 
+def exceeds(number: str, most: int) -> bool:
+    """Whether what a header holds is more than this, or no number. Python reads no integers of thousands of digits."""
+    digits = number.lstrip("0") or "0"
+    return not number.isdecimal() or len(digits) > len(str(most)) or int(digits) > most
+
+
 def _parts(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
     """The JSON and the binary data."""
     if header_length is None:
         return body, memoryview(b"")
-    if not header_length.isdecimal() or int(header_length) > len(body):
-        raise RequestError(f"{HEADER_LENGTH} is {header_length!r}, and the body has {len(body)} bytes")
+    if exceeds(header_length, len(body)):
+        raise RequestError(f"{HEADER_LENGTH} is {header_length[:40]!r}, and the body has {len(body)} bytes")
     return body[: int(header_length)], memoryview(body)[int(header_length) :]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import gzip
 import json
@@ -303,6 +304,50 @@ def test_a_full_service_says_so(start: Start) -> None:
     answer = infer(start({"MAX_WAITING": "0"}), VALID)
     assert answer.status_code == 503
     assert answer.headers["Retry-After"] == "1"
+
+
+def test_a_header_of_thousands_of_digits(client: Client) -> None:
+    answer = client.post(
+        "/v2/models/served/infer", content=b"{}", headers={"Inference-Header-Content-Length": "9" * 4400}
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"] == f"Inference-Header-Content-Length is '{'9' * 40}', and the body has 2 bytes"
+
+
+@pytest.mark.parametrize(("then", "status"), [("nothing", 408), ("hangs up", 499)])
+def test_a_body_that_never_ends(start: Start, then: str, status: int) -> None:
+    """It holds no place, and it is no error of the service."""
+    client = start({"READ_SECONDS": "0.05", "MAX_WAITING": "1"})
+    sent: list[dict[str, Any]] = []
+    parts = iter([{"type": "http.request", "body": b"{", "more_body": True}])
+
+    async def receive() -> dict[str, Any]:
+        if part := next(parts, None):
+            return part
+        if then == "hangs up":
+            return {"type": "http.disconnect"}
+        assert infer(client, VALID).status_code == 200  # while this body is being read
+        await asyncio.sleep(10)
+        raise AssertionError("nobody waits this long")
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "POST", "path": "/v2/models/served/infer", "query_string": b"",
+        "raw_path": b"", "headers": [], "scheme": "http", "server": ("a", 1), "client": ("b", 2),
+    }  # fmt: skip
+    asyncio.run(client.app(scope, receive, send))
+    assert sent[0]["status"] == status
+    assert client.app.state.service.reading == client.app.state.service.waiting == 0
+    assert f'status="{status}"}} 1.0' in client.get("/metrics").text
+
+
+def test_bodies_that_are_read_at_one_time_are_limited(start: Start) -> None:
+    client = start({"MAX_READING_MB": "1"})
+    answer = infer(client, json.dumps(VALID).encode() + b" " * (2 << 20))
+    assert (answer.status_code, answer.json()["error"]) == (503, "too many bodies are being read: try again later")
+    assert infer(client, VALID).status_code == 200
 
 
 # --- health, metrics, configuration ----------------------------------------------------------------------------------
