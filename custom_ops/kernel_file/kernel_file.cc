@@ -12,7 +12,8 @@ namespace onnxopt {
 namespace {
 
 constexpr std::uint64_t kSchema = 3;
-constexpr char kDomain[] = "onnxopt";  // of files that name no other
+constexpr std::uint64_t kMaxFatbin = std::uint64_t{1} << 30U;  // bytes; folders of models have tens of megabytes
+constexpr char kDomain[] = "onnxopt";                          // of files that name no other
 
 const KindReader& ReadKind(const JsonReader& json, const FindReader& find) {
   const KindReader* const reader = find(json.Text());
@@ -56,11 +57,11 @@ Kernel ReadKernel(const JsonReader& json, bool has_fatbin, const FindReader& fin
 std::vector<char> ReadFatbin(const JsonReader& json, const std::string& folder) {
   const std::string name = json["file"].Text();
   if (name.find('/') != std::string::npos) json["file"].Fail("leaves the folder of kernels.json");
-  const std::uint64_t size = json["bytes"].Number(1, std::numeric_limits<std::int64_t>::max());
+  const std::uint64_t size = json["bytes"].Number(1, kMaxFatbin);
   const std::string expected = json["sha256"].Text();
   if (Printable(name) != name) json["file"].Fail("is \"" + name + "\", which is no file's name");
   const std::string path = folder + "/" + name;
-  const std::optional<std::string> file = ReadFile(path);
+  const std::optional<std::string> file = ReadFile(path, size, "kernels.json says");
   if (!file) throw Error("cannot read " + path + ": there is no such file");
   const std::string& bytes = *file;
   if (bytes.size() != size) {
@@ -121,7 +122,7 @@ KernelFile ReadKernels(const JsonReader& json, const std::string& path, const Fi
 
 std::optional<KernelFile> ReadKernelFile(const std::string& path, const FindReader& find) {
   try {
-    const std::optional<std::string> text = ReadFile(path);
+    const std::optional<std::string> text = ReadFile(path, kMaxJson, kLibraryLimit);
     if (!text) return std::nullopt;
     const nlohmann::json json = ReadSealedJson(*text, kSchema);
     return ReadKernels(JsonReader(json, ""), path, find);

@@ -34,7 +34,7 @@ class Descriptor {
 
 }  // namespace
 
-std::optional<std::string> ReadFile(const std::string& path) {
+std::optional<std::string> ReadFile(const std::string& path, std::uint64_t max, const char* limit) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.number() < 0) {
     if (errno == ENOENT) return std::nullopt;
@@ -43,6 +43,12 @@ std::optional<std::string> ReadFile(const std::string& path) {
   struct statx status{};
   if (!StatusOf(file.number(), &status)) Fail(path);
   if (!S_ISREG(status.stx_mode)) throw Error("cannot read " + path + ": it is no regular file");
+  const auto check = [&](std::uint64_t size) {
+    if (size <= max) return;
+    throw Error(path + " has " + std::to_string(size) + " bytes, more than the " + std::to_string(max) + " that " +
+                limit);
+  };
+  check(status.stx_size);
   std::string bytes;
   bytes.reserve(static_cast<std::size_t>(status.stx_size));
   for (;;) {
@@ -52,6 +58,7 @@ std::optional<std::string> ReadFile(const std::string& path) {
     if (count < 0 && errno != EINTR) Fail(path);
     bytes.resize(size + static_cast<std::size_t>(count > 0 ? count : 0));
     if (count == 0) return bytes;
+    check(bytes.size());  // somebody may be writing
   }
 }
 

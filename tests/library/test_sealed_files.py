@@ -92,6 +92,20 @@ def test_what_is_no_file_is_refused_at_once(name: str, tmp_path: Path) -> None:
     assert f"{name}: it is no regular file" in registered(library)[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("kernels.json", "kernels.json has 4294967296 bytes, more than the 268435456 that this library reads"),
+        ("kernels.fatbin", "kernels.fatbin has 4294967296 bytes, more than the 64 that kernels.json says"),
+    ],
+)
+def test_files_that_are_too_large_are_not_read(name: str, problem: str, tmp_path: Path) -> None:
+    library, _ = negation(tmp_path)
+    with (tmp_path / name).open("r+b") as file:
+        file.truncate(1 << 32)  # a file of holes
+    assert problem in registered(library)[1]
+
+
 def test_what_python_seals_can_be_unsealed() -> None:
     document = {"schema": kernels_json.SCHEMA, "kernels": [1.5, "é", None]}
     text = sealed_json.seal(document)

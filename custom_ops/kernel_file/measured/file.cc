@@ -19,7 +19,7 @@ constexpr const char* kAdvice = "; remove the file, it only makes kernels faster
 void Read(const std::string& path, const ReadEntry& read) {
   std::optional<std::string> text;
   try {
-    text = ReadFile(path);
+    text = ReadFile(path, kMaxJson, kLibraryLimit);
   } catch (const Error& e) {
     throw Error(std::string(e.what()) + kAdvice);
   }
