@@ -27,6 +27,7 @@ from onnxopt.graph.passes.joined_splits import JoinedSplitsPass
 from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
 from onnxopt.graph.passes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.no_op_rules import no_op_rules
+from onnxopt.graph.passes.operand_order import OperandOrderPass
 from onnxopt.graph.passes.opset import TARGET, convert_opset
 from onnxopt.graph.passes.same_padding import SamePaddingPass
 from onnxopt.graph.passes.shape_subgraphs import SimplifyShapesPass
@@ -40,7 +41,7 @@ from onnxopt.paths import StrPath
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
 _FUNCTIONS_IR_VERSION = 8  # oldest with model-local functions, which outline makes
-_ROUNDS = 4  # folding and rules feed each other; real models settle in two
+_ROUNDS = 8  # folding and rules feed each other; real models settle in two
 _FIRST_OPSET_OF_RULES = 13
 _DEFAULT_GROWTH = 0.01
 _Result = TypeVar("_Result")
@@ -183,6 +184,8 @@ def _simplify(model: ir.Model, growth: float) -> None:
         changed = _run("shape inference", simplify_shapes, model).modified
         changed |= _run("constant folding", fold, model)
         if rules is not None:
+            _lift_constants(model)  # what folding and the rules made
+            _run("ordering operands", OperandOrderPass(), model)
             changed |= _run("applying rules without effect on results", rules, model).modified
             changed |= _run("moving codes", MoveCodesPass(), model).modified
             _name(model)

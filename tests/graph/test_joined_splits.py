@@ -65,7 +65,6 @@ def test_joined(outputs: str, body: str, left: list[str]) -> None:
     ("outputs", "body"),
     [
         ("float[2, 12, 3] y", f"{_HALVES}  y = Concat<axis = 1>(b, a)"),
-        ("float[2, 10, 3] y", f"{_HALVES}  y = Concat<axis = 1>(a, z)"),
         ("float[2, 6, 6] y", f"{_HALVES}  y = Concat<axis = 2>(a, b)"),
         ("float[2, 16, 3] y", f"{_HALVES}  y = Concat<axis = 1>(a, z, b)"),
     ],
@@ -73,6 +72,12 @@ def test_joined(outputs: str, body: str, left: list[str]) -> None:
 def test_not_joined(outputs: str, body: str) -> None:
     source, model = normalized(outputs, body)
     assert sorted(n.op_type for n in model.graph.node) == ["Concat", "Split"]
+    assert_same(source, model)
+
+
+def test_one_part_is_a_slice() -> None:
+    source, model = normalized("float[2, 10, 3] y", f"{_HALVES}  y = Concat<axis = 1>(a, z)")
+    assert sorted(n.op_type for n in model.graph.node) == ["Concat", "Slice"]
     assert_same(source, model)
 
 

@@ -54,8 +54,8 @@ CASES = {
                    "y = Add(f, t1)", "Relu Transpose QuantizeLinear DequantizeLinear Add"),
     "the number is read too": (_U, "float[N, 4]",
                                "f = DequantizeLinear(u, s, z)  g = Reshape(f, flat)  m = ReduceMax<keepdims = 0>(g)  "
-                               "h = Neg(f)  y = Add(m, h)",
-                               "DequantizeLinear Reshape ReduceMax Neg Add"),
+                               "h = Abs(f)  y = Add(m, h)",
+                               "DequantizeLinear Reshape ReduceMax Abs Add"),
     "a table": ("int64[N] n", "float[N, 4]", "f = DequantizeLinear(table, s, z)  g = Gather(f, n)  y = Neg(g)",
                 "Gather DequantizeLinear Neg"),
     "a part": (_U, "float[N, 2]",

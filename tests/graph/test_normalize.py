@@ -210,6 +210,8 @@ def test_constants_are_folded(tmp_path: Path) -> None:
 def test_folding_does_not_make_the_model_larger(tmp_path: Path, operator: str) -> None:
     inputs = {"Expand": ["k", "s"], "Tile": ["k", "s"], "ConstantOfShape": ["s"]}[operator]
     weights = {"k": np.ones((1, 1), np.float32), "s": np.int64([300, 300]), "w": np.ones((300, 300), np.float32)}
+    if operator == "Tile":  # of one element it is Expand
+        weights |= {"k": np.ones((3, 3), np.float32), "s": np.int64([100, 100])}
     nodes = [
         helper.make_node(operator, inputs, ["big"]),
         helper.make_node("MatMul", ["big", "x"], ["p"]),

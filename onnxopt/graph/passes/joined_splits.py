@@ -2,7 +2,7 @@
 
     a, b = Split(x); Concat(a, b, y) -> Concat(x, y)
 
-A part of the Split that is then the only one that is read becomes a Slice, so that nobody writes the others.
+A part of a Split that is the only one that is read becomes a Slice, so that nobody writes the others.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ class JoinedSplitsPass(ir.passes.InPlacePass):
         changed = False
         for graph in model.graphs():
             for node in [n for n in graph if n.op_type == "Concat" and n.domain == ""]:
-                splits = _join(node)
-                changed |= bool(splits)
-                for split in splits:
-                    _slice(split)
+                changed |= bool(_join(node))
+            for node in [n for n in graph if n.op_type == "Split" and n.domain == ""]:
+                changed |= _slice(node)
         return ir.passes.PassResult(model, changed)
 
 
-def _join(concat: ir.Node) -> list[ir.Node]:
-    """Let a Concat read the inputs of Splits whose parts it joins again. Returns these Splits."""
-    operands, splits, k = [], [], 0
+def _join(concat: ir.Node) -> bool:
+    """Let a Concat read the inputs of Splits whose parts it joins again. Whether there are any."""
+    operands, joins, k = [], False, 0
     while k < len(concat.inputs):
         split = _joined_at(concat, k)
         if split is None:
@@ -34,22 +33,22 @@ def _join(concat: ir.Node) -> list[ir.Node]:
             k += 1
         else:
             operands.append(split.inputs[0])
-            splits.append(split)
+            joins = True
             k += len(split.outputs)
-    if not splits:
-        return []
+    if not joins:
+        return False
     graph, result = concat.graph, concat.outputs[0]
     assert graph is not None
     if len(operands) == 1 and operands[0] is not None and not result.is_graph_output():
         result.replace_all_uses_with(operands[0])
         graph.remove(concat, safe=True)
-        return splits
+        return True
     joined = ir.Node("", "Concat", operands, [ir.AttrInt64("axis", _axis(concat))], name=concat.name)
     joined.outputs[0].name, joined.outputs[0].type, joined.outputs[0].shape = result.name, result.type, result.shape
     graph.insert_before(concat, joined)
     result.replace_all_uses_with(joined.outputs[0], replace_graph_outputs=True)
     graph.remove(concat, safe=True)
-    return splits
+    return True
 
 
 def _joined_at(concat: ir.Node, first: int) -> ir.Node | None:
@@ -71,16 +70,16 @@ def _axis(node: ir.Node) -> int:
     return node.attributes.get_int("axis", 0)
 
 
-def _slice(split: ir.Node) -> None:
-    """Put a Slice in the place of a Split of which one part is read."""
+def _slice(split: ir.Node) -> bool:
+    """Put a Slice in the place of a Split of which one part is read. Whether that was so."""
     used = [k for k, v in enumerate(split.outputs) if v.uses() or v.is_graph_output()]
     if len(used) != 1 or split.outputs[used[0]].is_graph_output() or split.graph is None:
-        return
+        return False
     axis, value = _axis(split), split.outputs[used[0]]
     sizes = [None if v.shape is None else v.shape[axis] for v in split.outputs[: used[0] + 1]]
     known = [s for s in sizes if isinstance(s, int)]
-    if len(known) != len(sizes):
-        return
+    if len(known) != len(sizes) or len(split.outputs) < 2:
+        return False
     start, end = sum(known[:-1]), sum(known)
     bounds = []
     for number in (start, end, axis):
@@ -92,3 +91,4 @@ def _slice(split: ir.Node) -> None:
     split.graph.insert_before(split, part)
     value.replace_all_uses_with(part.outputs[0])
     split.graph.remove(split, safe=True)
+    return True

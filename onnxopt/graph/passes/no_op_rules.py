@@ -32,8 +32,9 @@ from onnxscript.rewriter import (
 )
 from onnxscript.rewriter.rules import common
 
+from onnxopt.graph.passes import equal_forms
 from onnxopt.graph.passes.rooted import Rooted
-from onnxopt.graph.shapes.value_dims import same
+from onnxopt.graph.shapes.value_dims import reshape_to
 
 # Every value of the key is one of each of the dtypes.
 _HOLDS = {
@@ -167,35 +168,23 @@ class ComputedReshape(RewriteRuleClassBase):
         result = MatchResult()
         if shape.const_value is not None:
             return result.fail(f"the shape `{shape.name}` is a constant already")
-        if y.shape is None or _constant_dims(x, y.shape).count(-1) > 1:
+        if y.shape is None:
             return result.fail("several dims of the result are not known")
-        if 0 in y.shape.dims:
-            return result.fail("a dim of 0 cannot stand beside -1")
-        return result
+        dims = reshape_to(x, y.shape)
+        return result.fail(dims) if isinstance(dims, str) else result
 
     def rewrite(self, op, x: ir.Value, shape: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
         assert y.shape is not None
-        dims = _constant_dims(x, y.shape)
-        return op.Reshape(x, op.Constant(value=ir.tensor(dims, dtype=ir.DataType.INT64)))
-
-
-def _constant_dims(x: ir.Value, wanted: ir.Shape) -> list[int]:
-    """Reshape's constant for a shape: numbers, 0 where x has the dim at that place too, -1 for the others.
-
-    Where only one dim is not a number it is -1, so that x need not have a known shape.
-    """
-    if sum(not isinstance(dim, int) for dim in wanted) <= 1:
-        return [dim if isinstance(dim, int) else -1 for dim in wanted]
-    own = () if x.shape is None else x.shape.dims
-    return [
-        dim if isinstance(dim, int) else 0 if k < len(own) and same(dim, own[k]) else -1
-        for k, dim in enumerate(wanted.dims)
-    ]
+        return op.Reshape(x, op.Constant(value=ir.tensor(reshape_to(x, y.shape), dtype=ir.DataType.INT64)))
 
 
 def no_op_rules() -> RewritePass:
-    """The pass that applies all rules of this file. They need shapes, and are written for opset 13 and later."""
-    return RewritePass(RewriteRuleSet([Rooted(op_type, rule()) for op_type, rule in RULES]))  # type: ignore[misc]
+    """The pass that applies the rules of this file and of equal_forms.py.
+
+    They need shapes, and are written for opset 13 and later.
+    """
+    rules = [*(Rooted(op_type, rule()) for op_type, rule in RULES), *equal_forms.rooted()]
+    return RewritePass(RewriteRuleSet(rules))  # type: ignore[arg-type]
 
 
 # Each rule with the operator that computes its pattern's result. Each pass makes its own: matchers keep state.

@@ -323,7 +323,12 @@ def _sinks(q: ir.Value, sinks: ir.Value | None, cut: ir.Value | None) -> ir.Tens
     if sinks is None or cut is None or sinks.dtype != q.dtype:
         return None
     bounds = [_ints_of(v) for v in cut.producer().inputs[1:]]  # type: ignore[union-attr]
-    if len(bounds) < 3 or bounds[:2] != [[0], [-1]] or bounds[2] not in ([3], [-1]) or bounds[3:] not in ([], [[1]]):
+    weights = cut.producer().inputs[0]  # type: ignore[union-attr]
+    keys = None if weights is None or weights.shape is None else weights.shape[-1]
+    ends = ([-1], [keys - 1]) if isinstance(keys, int) else ([-1],)
+    if len(bounds) < 3 or bounds[0] != [0] or bounds[1] not in ends:
+        return None
+    if bounds[2] not in ([3], [-1]) or bounds[3:] not in ([], [[1]]):
         return None
     node, heads = sinks.producer(), dims_of(q)[1]
     source = node.inputs[0] if sinks.const_value is None and node is not None and node.op_type == "Expand" else sinks

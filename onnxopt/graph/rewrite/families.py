@@ -11,6 +11,8 @@ from onnxopt.graph.rewrite import (
     cached,
     channels_last,
     convolutions,
+    decomposed_activations,
+    decomposed_reductions,
     dims_of_inputs,
     einsums,
     folded,
@@ -25,6 +27,7 @@ from onnxopt.graph.rewrite import (
     normalized_products,
     outer_products,
     padded_heads,
+    product_forms,
     query_scale,
     reordered_columns,
     rotary,
@@ -64,6 +67,16 @@ _MAPPED = (  # what becomes of recognised attention
 # A family stands behind those whose results its rules are for: bisection adds one after the other.
 _ROWS = (
     Family(
+        "decomposed",
+        "{} x activation, Softmax, mean or sum of several operators into one",
+        (*layout.AXES, *decomposed_reductions.SUMS, *decomposed_activations.RULES, *decomposed_reductions.RULES),
+    ),
+    Family(
+        "products",
+        "{} x product into its usual form",
+        (*product_forms.GEMM, *product_forms.TRANSPOSED),
+    ),
+    Family(
         "indices",
         "{} x index or size that is known, in place of its computation",
         (*scattered_order.RULES, *gathers.RULES, *dims_of_inputs.RULES),
@@ -87,7 +100,7 @@ _ROWS = (
     Family(
         "rotary",
         "{} x rotary embedding into one operator",
-        (*rotary.RULES, *rotary_pairs.RULES, *to_contrib.ROTARY, *_CANCELLED),
+        (*rotary.HALVES, *rotary.RULES, *rotary_pairs.RULES, *to_contrib.ROTARY, *_CANCELLED),
     ),
     Family("outer_products", "{} x product over one element into a multiplication", outer_products.RULES),
     Family(

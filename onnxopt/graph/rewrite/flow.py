@@ -32,6 +32,8 @@ from onnxopt.graph.rewrite import (
     cached,
     channels_last,
     convolutions,
+    decomposed_activations,
+    decomposed_reductions,
     dims_of_inputs,
     einsums,
     folded,
@@ -48,6 +50,7 @@ from onnxopt.graph.rewrite import (
     outer_products,
     packed_weights,
     padded_heads,
+    product_forms,
     query_scale,
     reordered_columns,
     rotary,
@@ -111,6 +114,7 @@ def rewrite(
         interface = Interface(model)
         if rewriting.apply(scattered_order.RULES):
             _clean_up(model)
+        _recompose(rewriting)
         _write_products(rewriting)
         if rotary_pairs.may_apply(model.graph):
             rewriting.infer()
@@ -120,6 +124,7 @@ def rewrite(
             refusals = _recognise(rewriting)
             if "attention" in rewriting.applied or rewriting.applied.get("heads"):
                 _map(rewriting)
+        _write_gemms(rewriting)
         rewriting.apply(outer_products.RULES)  # behind attention, whose products may be over one key
         _merge_projections(rewriting)
         rewriting.apply(attention_nodes.OF_OPERANDS)  # which are merged where they can be
@@ -188,6 +193,30 @@ class _Rewriting:
         _cancel(self.model, self.apply)
 
 
+def _recompose(rewriting: _Rewriting) -> None:
+    """What exporters take apart becomes one operator: before anything else, which knows the operators."""
+    rewriting.infer()
+    rewriting.apply(layout.AXES)
+    if rewriting.apply(decomposed_reductions.SUMS):
+        _clean_up(rewriting.model)  # what a Sum adds up may be there already
+        rewriting.infer()
+    if rewriting.apply((*decomposed_activations.RULES, *decomposed_reductions.RULES, *product_forms.TRANSPOSED)):
+        _clean_up(rewriting.model)
+    if rewriting.apply(rotary.HALVES):
+        _clean_up(rewriting.model)
+
+
+def _write_gemms(rewriting: _Rewriting) -> bool:
+    """Gemm between views becomes MatMul: once attention of [T, B, C] is known, which stands between such views."""
+    if not any(node.op_type == "Gemm" for node in rewriting.model.graph):
+        return False
+    rewriting.infer()
+    changed = rewriting.apply(product_forms.GEMM) > 0
+    if changed:
+        _clean_up(rewriting.model)
+    return changed
+
+
 def _write_products(rewriting: _Rewriting) -> None:
     """Einsum becomes MatMul: before attention is recognised, which multiplies so."""
     if any(node.op_type == "Einsum" for node in rewriting.model.graph.all_nodes()):
@@ -213,9 +242,11 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
     """Attention becomes Sdpa, an operator of the internal domain. Returns what stays, and why."""
     model = rewriting.model
     known = rewriting.infer()
-    rewriting.apply(layout.AXES)
+    rewriting.apply(layout.AXES)  # of what was written since
     if rewriting.apply(sequence_first.RULES):
         _clean_up(model)  # products of three parts are built three times
+        known = rewriting.infer()
+    if _write_gemms(rewriting):
         known = rewriting.infer()
     if rewriting.apply(dims_of_inputs.RULES):
         known = rewriting.infer()
@@ -239,14 +270,16 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
 
 def _map(rewriting: _Rewriting) -> None:
     """Operators of a runtime replace Sdpa. Afterwards no operator of the internal domain is left."""
+    model = rewriting.model
     rewriting.cancel()
     if rewriting.apply(rotary.RULES):
-        rewriting.infer()  # tables that are made twice as wide
+        _clean_up(model)  # tables that are made twice as wide, or get more dims, for q and for k
+        rewriting.infer()
     rewriting.apply((*grouped_heads.RULES, *cached.RULES))  # before GROUPED, which takes attention without a cache
     rewriting.apply(to_contrib.GROUPED, expected=rewriting.expected())
     rewriting.apply(merging.HEADS)  # before heads are repeated, and before Rotary is taken apart
     rewriting.apply((*to_contrib.ATTENTION, *to_contrib.ROTARY), expected=rewriting.expected())
-    rewriting.model.opset_imports.pop(DOMAIN, None)
+    model.opset_imports.pop(DOMAIN, None)
     rewriting.cancel()
     rewriting.apply((*query_scale.RULES, *window_masks.OF_QUERIES))
 

@@ -2,6 +2,8 @@
 
     Add(Mul(x, cos), Mul(Concat(Neg(x[..., H/2:]), x[..., :H/2]), sin)) -> Rotary(x, cos, sin)
     a, b = Split(x)    Concat(a cos - b sin, b cos + a sin) -> Rotary(x, [cos cos], [sin sin])
+    a, b = Split(x)    c, d = Split(cos)    e, f = Split(sin)    Concat(a c - b e, b d + a f) -> the first spelling
+    a, b = Split(x)    Concat(Neg(b), a)                    -> Concat(Neg(Slice(x)), Slice(x))
 
 cos and sin hold each angle twice, once for either half. The rule checks it, because runtimes' operators take one half.
 """
@@ -10,11 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRule, RewriteRuleClassBase
 
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
+from onnxopt.graph.shapes.value_dims import dims_of
 
 _ELEMENTWISE_OR_COPY = frozenset({"Cast", "Cos", "Sin", "Unsqueeze", "Identity", "Expand"})
 
@@ -39,50 +42,131 @@ class RotateHalves(RewriteRuleClassBase):
         if any(_step(node) != 1 for node in context.nodes if node.op_type == "Slice"):
             return result.fail("Slice has a step other than 1")
         for value in (cos, sin):
-            if value.shape is None or len(value.shape) != 4 or value.shape[3] != x.shape[3]:
+            if value.shape is None or not 0 < len(value.shape) <= 4 or value.shape[-1] != x.shape[3]:
                 return result.fail(f"the table `{value.name}` has no angle for each element of a head", value)
-            if value.shape[1] != 1:
+            if len(value.shape) > 2 and value.shape[-3] != 1:
                 return result.fail(f"the table `{value.name}` differs from head to head", value)
             if not repeats(value):
                 return result.fail(f"the two halves of the table `{value.name}` are not known to be equal", value)
         return result
 
     def rewrite(self, op, x, cos, sin, **_):
-        return op.Rotary(x, cos, sin, _domain=DOMAIN)
+        return op.Rotary(x, _in_four_dims(op, cos), _in_four_dims(op, sin), _domain=DOMAIN)
+
+
+class SplitHalves(RewriteRuleClassBase):
+    """Halves of a Split that are swapped, as Slices, which the first spelling has; kernels read one at a time."""
+
+    def pattern(self, op, first, second):
+        return op.Concat(op.Neg(second), first, axis=-1)
+
+    def check(self, context: MatchContext, first: ir.Value, second: ir.Value) -> MatchResult:
+        if any(value.producer() is None or value.producer().op_type != "Split" for value in (first, second)):  # type: ignore[union-attr]
+            return MatchResult().fail("what is joined does not come from a Split")
+        return MatchResult() if halves_of(first, second) else MatchResult().fail("Concat does not swap two halves")
+
+    def rewrite(self, op, first: ir.Value, second: ir.Value):
+        x = halves_of(first, second)
+        assert x is not None
+        return op.Concat(op.Neg(_half(op, x, 1)), _half(op, x, 0), axis=-1)
+
+
+class RotatedByParts(RewriteRuleClassBase):
+    """Halves of x that are multiplied by those of both tables, as the first spelling, which computes the same."""
+
+    def pattern(self, op, x1, x2, c1, c2, s1, s2):
+        low = op.Sub(op.Mul(x1, c1), op.Mul(x2, s1))
+        return op.Concat(low, op.Add(op.Mul(x2, c2), op.Mul(x1, s2)), axis=-1)
+
+    def check(self, context: MatchContext, x1, x2, c1, c2, s1, s2) -> MatchResult:
+        for one, other in ((x1, x2), (c1, c2), (s1, s2)):
+            if halves_of(one, other) is None:
+                return MatchResult().fail(f"`{one.name}` and `{other.name}` are not the two halves of a tensor")
+        return MatchResult()
+
+    def rewrite(self, op, x1, x2, c1, c2, s1, s2):
+        x, cos, sin = (halves_of(one, other) for one, other in ((x1, x2), (c1, c2), (s1, s2)))
+        assert x is not None
+        turned = op.Concat(op.Neg(_half(op, x, 1)), _half(op, x, 0), axis=-1)
+        return op.Add(op.Mul(x, cos), op.Mul(turned, sin))
+
+
+def halves_of(first: ir.Value, second: ir.Value) -> ir.Value | None:
+    """What two values are the first and the second half of, along its last dim; None for others. By Split or Slices."""
+    nodes = [value.producer() for value in (first, second)]
+    whole = None if nodes[0] is None or not nodes[0].inputs else nodes[0].inputs[0]
+    if whole is None or whole.shape is None or any(node is None or node.domain != "" for node in nodes):
+        return None
+    size, last = dims_of(whole)[-1], len(whole.shape) - 1
+    if not isinstance(size, int) or size % 2 or any(n.inputs[0] is not whole for n in nodes if n is not None):
+        return None
+    one, other = nodes
+    assert one is not None and other is not None
+    if one.op_type == "Split" and one is other:
+        cut = one.attributes.get_int("axis", 0) in (-1, last) and list(one.outputs) == [first, second]
+        sizes = [None if v.shape is None else dims_of(v)[-1] for v in (first, second)]
+        return whole if cut and sizes == [size // 2] * 2 else None
+    if any(node.op_type != "Slice" or len(node.inputs) < 4 or _step(node) != 1 for node in (one, other)):
+        return None
+    (start1, end1, axis1), (start2, end2, axis2) = ([_number(v) for v in n.inputs[1:4]] for n in (one, other))
+    fits = (start1, end1, start2) == (0, size // 2, size // 2) and end2 is not None and end2 >= size
+    return whole if fits and {axis1, axis2} <= {-1, last} else None
+
+
+def _half(op, x: ir.Value, which: int):
+    """The first or the second half of the last dim."""
+    size = dims_of(x)[-1]
+    assert isinstance(size, int)
+    bounds = (which * size // 2, (1 + which) * size // 2, -1)
+    return op.Slice(x, *(op.Constant(value=ir.tensor([bound], dtype=ir.DataType.INT64)) for bound in bounds))
 
 
 class RotateParts(RewriteRuleClassBase):
     """The second spelling, whose tables have each angle once."""
 
-    def pattern(self, op, x, cos, sin):
-        first, second = op.Split(
-            x, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["first", "second"]
-        )
+    def pattern(self, op, first, second, cos, sin):
         left = op.Sub(op.Mul(first, cos), op.Mul(second, sin))
         right = op.Add(op.Mul(second, cos), op.Mul(first, sin))
         return op.Concat(left, right, axis=-1)
 
-    def check(self, context: MatchContext, x, cos, sin, first, second):
-        result = MatchResult()
-        if x.shape is None or len(x.shape) != 4 or not isinstance(x.shape[3], int) or x.shape[3] % 2:
-            return result.fail(f"`{x.name}` is not known to have four dims, the last of them even", x)
-        half = x.shape[3] // 2
-        if any(part.shape is None or list(part.shape)[3:] != [half] for part in (first, second)):
-            return result.fail("Split does not cut the last axis into its two halves")
+    def check(self, context: MatchContext, first, second, cos, sin):
+        result, x = MatchResult(), halves_of(first, second)
+        if x is None:
+            return result.fail(f"`{first.name}` and `{second.name}` are not the two halves of a tensor")
+        if len(dims_of(x)) != 4:
+            return result.fail(f"`{x.name}` has not four dims", x)
         for value in (cos, sin):
-            if value.shape is None or len(value.shape) != 4 or value.shape[3] != half or value.shape[1] != 1:
+            if value.shape is None or not 0 < len(value.shape) <= 4 or value.shape[-1] != dims_of(first)[-1]:
                 return result.fail(f"the table `{value.name}` has no angle for each pair of elements of a head", value)
+            if len(value.shape) > 2 and value.shape[-3] != 1:
+                return result.fail(f"the table `{value.name}` differs from head to head", value)
         return result
 
-    def rewrite(self, op, x, cos, sin, **_):
-        return op.Rotary(x, _twice(op, cos), _twice(op, sin), _domain=DOMAIN)
+    def rewrite(self, op, first, second, cos, sin):
+        cos, sin = (_twice(op, _in_four_dims(op, table)) for table in (cos, sin))
+        return op.Rotary(halves_of(first, second), cos, sin, _domain=DOMAIN)
+
+
+def _in_four_dims(op, table: ir.Value):
+    """A table that broadcasts to heads, with all of their dims."""
+    assert table.shape is not None
+    missing = list(range(4 - len(table.shape)))
+    if not missing:
+        return table
+    if table.const_value is not None:
+        array = table.const_value.numpy()
+        return op.Constant(value=ir.tensor(array.reshape((1,) * len(missing) + array.shape), dtype=table.dtype))
+    shaped = op.Unsqueeze(table, op.Constant(value=ir.tensor(missing, dtype=ir.DataType.INT64)))
+    shaped.shape, shaped.dtype = ir.Shape([*[1] * len(missing), *table.shape.dims]), table.dtype
+    return shaped
 
 
 def _twice(op, table: ir.Value):
     """The table with each angle twice, once for either half."""
-    if table.const_value is None:
+    tensor = ir.convenience.get_const_tensor(table)
+    if tensor is None:
         return op.Concat(table, table, axis=-1)
-    array = table.const_value.numpy()
+    array = tensor.numpy()
     return op.Constant(value=ir.tensor(np.concatenate([array, array], axis=-1), dtype=table.dtype))
 
 
@@ -105,8 +189,8 @@ def repeats(value: ir.Value) -> bool:
     return node.op_type in _ELEMENTWISE_OR_COPY and node.inputs[0] is not None and repeats(node.inputs[0])
 
 
-def _number(value: ir.Value) -> int | None:
-    tensor = value.const_value
+def _number(value: ir.Value | None) -> int | None:
+    tensor = None if value is None else value.const_value
     return int(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
 
 
@@ -114,10 +198,17 @@ def _step(node: ir.Node) -> int | None:
     return 1 if len(node.inputs) < 5 or node.inputs[4] is None else _number(node.inputs[4])
 
 
-def _either_order() -> list[Rooted]:
+def _either_order(op_type: str, rule: RewriteRule) -> list[Rooted]:
     """The rule for both orders of each operand pair of Add and Mul."""
-    rule = RotateHalves.rule()
-    return [Rooted("Add", variant) for variant in (rule, *rule.commute())]
+    return [Rooted(op_type, variant) for variant in (rule, *rule.commute())]
 
 
-RULES = (RuleSet(lambda _: _either_order()), RuleSet(lambda _: [Rooted("Concat", RotateParts.rule())]))
+HALVES = (
+    RuleSet(
+        lambda _: [*_either_order("Concat", RotatedByParts.rule()), Rooted("Concat", SplitHalves.rule())], counted=False
+    ),
+)
+RULES = (
+    RuleSet(lambda _: _either_order("Add", RotateHalves.rule())),
+    RuleSet(lambda _: _either_order("Concat", RotateParts.rule())),
+)

@@ -23,3 +23,20 @@ def same(a: object, b: object) -> bool:
 def parsed(dim: int | ir.SymbolicDim) -> Dim:
     """A dim as an expression of symbols."""
     return dim if isinstance(dim, int) else parse_dim(str(dim.value))
+
+
+def reshape_to(x: ir.Value, wanted: ir.Shape) -> list[int] | str:
+    """Reshape's constant that gives x these dims, or why there is none.
+
+    Numbers stand for themselves, 0 for x's own dim at the same place, and -1 for the one dim that is left. Where only
+    one dim is not a number it is -1, so that x need not have a known shape.
+    """
+    if 0 in wanted.dims:
+        return "a dim of 0 cannot stand beside -1"
+    own = () if x.shape is None else x.shape.dims
+    few = sum(not isinstance(dim, int) for dim in wanted) <= 1
+    dims = [
+        dim if isinstance(dim, int) else 0 if not few and k < len(own) and same(dim, own[k]) else -1
+        for k, dim in enumerate(wanted.dims)
+    ]
+    return dims if dims.count(-1) <= 1 else "several dims of the result are not known"

@@ -104,6 +104,11 @@ def _graph(inputs: str, body: str, constants: str = "") -> ir.Model:
 
 
 _GRAPHS: dict[str, Callable[[], ir.Model]] = {
+    "decomposed": lambda: _graph(f"float[3, 8] x, {_W}", "a = MatMul (x, w) y = LeakyRelu <alpha = 0.0> (a)"),
+    "products": lambda: _graph(
+        f"float[2, 3, 8] x, {_W}", "r = Reshape (x, rows) g = Gemm (r, w) y = Reshape (g, whole)",
+        "int64[2] rows = {-1, 8}, int64[3] whole = {2, 3, 8}",
+    ),
     "indices": lambda: _graph(f"float[2, S, 8] x, {_W}", _ROWS, "int64 none = {0}, int64 some = {1}"),
     "einsums": lambda: _graph(f"float[3, 8] x, {_W}", 'y = Einsum <equation = "ij,jk->ik"> (x, w)'),
     "attention_forms": _FORMED.model,

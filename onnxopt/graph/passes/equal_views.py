@@ -1,0 +1,217 @@
+"""Rewrite rules that bring equal views, parts and copies to one form, and change no bit of any result.
+
+View(View(x)) -> x or Reshape(x)                                             Reshape, Flatten, Squeeze, Unsqueeze
+Unsqueeze(Reduce(x, axes; keepdims=0), axes) -> Reduce(x, axes; keepdims=1)
+Gather(x, [k, k + 1, ..]) -> Slice(x, k, ..)                                 where x has these positions
+Slice(x, -k, ..) -> Slice(x, N - k, ..)                                      where x has N positions
+Tile(x, repeats) | Concat(x, x, ..) -> Expand(x)                             along dims of 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRule, RewriteRuleClassBase
+
+from onnxopt.graph.shapes.value_dims import reshape_to, same
+
+_MOST_POSITIONS = 1 << 16  # of a Gather that are compared
+_REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceSumSquare", "ReduceL2")
+_VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor of a value that no run changes."""
+    return None if value is None or value.is_graph_input() else value.const_value
+
+
+class NeighbouringPositions(RewriteRuleClassBase):
+    """`Gather(x, positions) -> Slice(x)` for constant positions that count up, and that x is known to have."""
+
+    def pattern(self, op, x, positions):  # type: ignore[no-untyped-def]
+        return op.Gather(x, positions, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, positions: ir.Value, y: ir.Value) -> MatchResult:
+        found = _counted(x, positions, y)
+        return MatchResult().fail(found) if isinstance(found, str) else MatchResult()
+
+    def rewrite(self, op, x: ir.Value, positions: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
+        found = _counted(x, positions, y)
+        assert not isinstance(found, str)
+        return op.Slice(x, *(op.Constant(value=ir.tensor([bound], dtype=ir.DataType.INT64)) for bound in found))
+
+
+def _counted(x: ir.Value, positions: ir.Value, y: ir.Value) -> tuple[int, int, int] | str:
+    """First position, the one behind the last, and the axis; or why positions are no range of x."""
+    node, tensor = y.producer(), constant_of(positions)
+    if node is None or tensor is None or len(tensor.shape) != 1 or not 0 < tensor.size <= _MOST_POSITIONS:
+        return f"the positions `{positions.name}` are no constant vector"
+    axis = node.attributes.get_int("axis", 0)
+    size = None if x.shape is None or not -len(x.shape) <= axis < len(x.shape) else x.shape[axis]
+    if not isinstance(size, int):
+        return f"the number of positions of `{x.name}` is not known"
+    numbers = tensor.numpy().astype(np.int64)
+    first = int(numbers[0]) + (size if numbers[0] < 0 else 0)
+    if not np.array_equal(numbers % size if size else numbers, np.arange(first, first + tensor.size)):
+        return f"the positions `{positions.name}` do not count up, or `{x.name}` has fewer"
+    return first, first + tensor.size, axis
+
+
+class NegativeBounds(RewriteRuleClassBase):
+    """Constant bounds of a Slice that are counted from the end of known dims, counted from their front."""
+
+    def pattern(self, op, x, starts, ends, axes):  # type: ignore[no-untyped-def]
+        return op.Slice(x, starts, ends, axes, _allow_other_inputs=True, _outputs=["y"])
+
+    def check(  # type: ignore[override]
+        self, context: MatchContext, x: ir.Value, y: ir.Value, **_: ir.Value
+    ) -> MatchResult:
+        found = _from_the_front(x, y)
+        return MatchResult().fail(found) if isinstance(found, str) else MatchResult()
+
+    def rewrite(self, op, x: ir.Value, axes: ir.Value, y: ir.Value, **_: ir.Value):  # type: ignore[no-untyped-def]
+        found = _from_the_front(x, y)
+        assert not isinstance(found, str)
+        return op.Slice(x, *(op.Constant(value=ir.tensor(b, dtype=ir.DataType.INT64)) for b in found), axes)
+
+
+def _from_the_front(x: ir.Value, y: ir.Value) -> tuple[list[int], list[int]] | str:
+    """Starts and ends without negative numbers, or why the Slice stays."""
+    node = y.producer()
+    assert node is not None
+    tensors = [constant_of(value) for value in node.inputs[1:5]]
+    if x.shape is None or any(tensor is None for tensor in tensors):
+        return "the bounds, or the dims, are not known"
+    starts, ends, axes, *steps = ([int(n) for n in t.numpy().ravel()] for t in tensors)  # type: ignore[union-attr]
+    if steps and any(step != 1 for step in steps[0]):
+        return "Slice has a step other than 1"
+    if min((*starts, *ends), default=0) >= 0:
+        return "no bound is negative"
+    sizes = [x.shape[axis] for axis in axes]
+    if not all(isinstance(size, int) for size in sizes):
+        return "a dim that is sliced is not known"
+    bounds = [
+        [max(bound + int(str(size)), 0) if bound < 0 else bound for bound, size in zip(numbers, sizes, strict=True)]
+        for numbers in (starts, ends)
+    ]
+    return bounds[0], bounds[1]
+
+
+class TiledOnes(RewriteRuleClassBase):
+    """`Tile(x, repeats) -> Expand(x)`, and Concat of x with itself, along dims of 1."""
+
+    def __init__(self, op_type: str) -> None:
+        super().__init__(f"Ones{op_type}")
+        self._op_type = op_type
+
+    def pattern(self, op, x):  # type: ignore[no-untyped-def]
+        return getattr(op, self._op_type)(x, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, y: ir.Value) -> MatchResult:
+        return (
+            MatchResult() if _repeats(x, y) else MatchResult().fail("more is repeated than dims of 1, or unknown dims")
+        )
+
+    def rewrite(self, op, x: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
+        return op.Expand(x, op.Constant(value=ir.tensor(_repeats(x, y), dtype=ir.DataType.INT64)))
+
+
+def _repeats(x: ir.Value, y: ir.Value) -> list[int]:
+    """How often each dim of x is repeated, where these are dims of 1; empty for other Tiles and Concats."""
+    node = y.producer()
+    if node is None or x.shape is None:
+        return []
+    if node.op_type == "Tile":
+        tensor = constant_of(node.inputs[1])
+        repeats = [] if tensor is None else [int(count) for count in tensor.numpy()]
+    else:
+        count, axis = len(node.inputs), node.attributes.get_int("axis", 0)
+        if count < 2 or any(value is not x for value in node.inputs):
+            return []
+        repeats = [count if k == axis % len(x.shape) else 1 for k in range(len(x.shape))]
+    fit = len(repeats) == len(x.shape) and all(
+        r == 1 or (r > 1 and dim == 1) for r, dim in zip(repeats, x.shape, strict=True)
+    )
+    return repeats if fit else []
+
+
+class KeptDims(RewriteRuleClassBase):
+    """`Unsqueeze(Reduce(x, axes; keepdims=0), axes) -> Reduce(x, axes; keepdims=1)`."""
+
+    def __init__(self, op_type: str) -> None:
+        super().__init__(f"KeptDims{op_type}")
+        self._op_type = op_type
+
+    def pattern(self, op, x, axes, again):  # type: ignore[no-untyped-def]
+        reduced = getattr(op, self._op_type)(x, axes, keepdims=0, _allow_other_attributes=True, _outputs=["reduced"])
+        return op.Unsqueeze(reduced, again)
+
+    def check(
+        self, context: MatchContext, x: ir.Value, axes: ir.Value, again: ir.Value, reduced: ir.Value
+    ) -> MatchResult:
+        result, tensors = MatchResult(), [constant_of(axes), constant_of(again)]
+        if x.shape is None or any(tensor is None for tensor in tensors):
+            return result.fail("the rank, or the axes, are not known")
+        one, other = ({int(a) % len(x.shape) for a in t.numpy().ravel()} for t in tensors)  # type: ignore[union-attr]
+        if one != other or not one:
+            return result.fail(f"Unsqueeze adds other dims than {self._op_type} removes")
+        return result
+
+    def rewrite(self, op, x: ir.Value, axes: ir.Value, again: ir.Value, reduced: ir.Value):  # type: ignore[no-untyped-def]
+        node = reduced.producer()
+        assert node is not None
+        attributes = {name: a.value for name, a in node.attributes.items()} | {"keepdims": 1}
+        return getattr(op, self._op_type)(x, axes, **attributes)
+
+
+class ViewOfView(RewriteRuleClassBase):
+    """Two views in a row are x, where the result has x's shape; else Reshape, unless the second one is Unsqueeze."""
+
+    def __init__(self, outer: str, inner: str) -> None:
+        super().__init__(f"{outer}Of{inner}")
+        self._outer, self._inner = outer, inner
+
+    def pattern(self, op, x):  # type: ignore[no-untyped-def]
+        view = getattr(op, self._inner)(x, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["view"])
+        return getattr(op, self._outer)(view, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, view: ir.Value, y: ir.Value) -> MatchResult:
+        result = MatchResult()
+        if x.shape is None or y.shape is None:
+            return result.fail("the shapes of the two views are not known")
+        if self._inner == "Squeeze" and (view.shape is None or _ones(x.shape) < len(x.shape) - len(view.shape)):
+            return result.fail("Squeeze checks that a dim is 1")
+        if _is_same_shape(x.shape, y.shape):
+            return result
+        if self._outer == "Unsqueeze" or (self._outer, self._inner) == ("Reshape", "Reshape"):
+            return result.fail("the result has another shape than x")
+        reason = reshape_to(x, y.shape)
+        return result.fail(reason) if isinstance(reason, str) else result
+
+    def rewrite(self, op, x: ir.Value, y: ir.Value, **_: ir.Value):  # type: ignore[no-untyped-def]
+        assert x.shape is not None and y.shape is not None
+        if _is_same_shape(x.shape, y.shape):
+            return op.Identity(x)
+        return op.Reshape(x, op.Constant(value=ir.tensor(reshape_to(x, y.shape), dtype=ir.DataType.INT64)))
+
+
+def _ones(shape: ir.Shape) -> int:
+    return sum(isinstance(dim, int) and dim == 1 for dim in shape)
+
+
+def _is_same_shape(one: Iterable[int | ir.SymbolicDim], other: Iterable[int | ir.SymbolicDim]) -> bool:
+    one, other = tuple(one), tuple(other)
+    return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+
+
+# Each rule with the operator that computes its pattern's result, as those of no_op_rules.py.
+RULES: tuple[tuple[str, Callable[[], RewriteRule]], ...] = (
+    ("Gather", NeighbouringPositions.rule),
+    ("Slice", NegativeBounds.rule),
+    ("Tile", lambda: TiledOnes.rule("Tile")),
+    ("Concat", lambda: TiledOnes.rule("Concat")),
+    *(("Unsqueeze", lambda op_type=op_type: KeptDims.rule(op_type)) for op_type in _REDUCTIONS),
+    *((o, lambda o=o, i=i: ViewOfView.rule(o, i)) for o in _VIEWS for i in _VIEWS),
+)

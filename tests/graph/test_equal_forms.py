@@ -1,0 +1,125 @@
+"""Equal forms become one: where each rule applies, where it refuses and why, and that no bit of a result changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnxopt.graph.normalize import normalize
+from onnxopt.graph.passes.equal_forms import ComputedWide, ExactQuotient, SubtractedConstant
+from onnxopt.graph.passes.equal_views import NeighbouringPositions, ViewOfView
+from onnxopt.graph.shapes.infer import infer
+from tests.support.graphs import graph, run, value
+
+_X, _WIDE = "float[N, 4] x", "float16[N, 4] x"
+_VECTOR = "float[4] v = {1, -2, 0.5, 3}"
+_ONES = "float[1, 1, 4] v = {1, -2, 0.5, 3}"
+_AXES = "int64[1] first = {0}, int64[1] last = {-1}, int64[1] two = {2}"
+# Inputs, body, constants, and the operators that are left.
+APPLIED = {
+    "Sum of one": (_X, "a = Sum(x) y = Tanh(a)", "", ["Tanh"]),
+    "Sum of two": (_X, "a = Tanh(x) y = Sum(a, x)", "", ["Tanh", "Add"]),
+    "Sub of a constant": (_X, "y = Sub(x, v)", _VECTOR, ["Add"]),
+    "Sub of a negative": (_X, "a = Tanh(x) b = Neg(a) y = Sub(x, b)", "", ["Tanh", "Add"]),
+    "Add of a negative": (_X, "a = Tanh(x) b = Neg(a) y = Add(x, b)", "", ["Tanh", "Sub"]),
+    "Add to a negative": (_X, "a = Tanh(x) b = Neg(a) y = Add(b, x)", "", ["Tanh", "Sub"]),
+    "Mul by -1": (_X, "y = Mul(m, x)", "float m = {-1}", ["Neg"]),
+    "Div by powers of two": (_X, "y = Div(x, m)", "float[4] m = {2, -8, 0.25, 1}", ["Mul"]),
+    "Div of 1": (_X, "y = Div(m, x)", "float m = {1}", ["Reciprocal"]),
+    "constant first": (_X, "y = Max(v, x)", _VECTOR, ["Max"]),
+    "leading dims of 1": ("float[2, N, 4] x", "y = Add(v, x)", _ONES, ["Add"]),
+    "computed wide": (
+        _WIDE, "a = Cast<to = 1>(x) b = Mul(a, m) c = Cast<to = 10>(b) d = Cast<to = 1>(c) e = Add(d, a) "
+        "y = Cast<to = 10>(e)", "float m = {0.75}", ["Mul", "Add"],
+    ),
+    "kept dims": (_X, "a = ReduceMean<keepdims = 0>(x, last) y = Unsqueeze(a, last)", _AXES, ["ReduceMean"]),
+    "Squeeze of Unsqueeze": (_X, "a = Tanh(x) b = Unsqueeze(a, first) c = Squeeze(b, first) y = Abs(c)", _AXES,
+                             ["Tanh", "Abs"]),
+    "Unsqueeze of Squeeze": ("float[N, 1, 4] x", "a = Squeeze(x, one) b = Unsqueeze(a, one) y = Abs(b)",
+                             "int64[1] one = {1}", ["Abs"]),
+    "Reshape and back": (_X, "a = Reshape(x, flat) s = Shape(x) b = Reshape(a, s) y = Abs(b)", "int64[1] flat = {-1}",
+                         ["Abs"]),
+    "Reshape of Unsqueeze": (_X, "a = Unsqueeze(x, first) y = Reshape(a, four)",
+                             f"{_AXES}, int64[3] four = {{-1, 2, 2}}", ["Reshape"]),
+    "positions that count up": (_X, "y = Gather<axis = 1>(x, k)", "int64[2] k = {1, 2}", ["Slice"]),
+    "positions from the end": (_X, "y = Gather<axis = -1>(x, k)", "int64[2] k = {-2, -1}", ["Slice"]),
+    "bounds from the end": (_X, "y = Slice(x, b, e, last)", f"{_AXES}, int64[1] b = {{-3}}, int64[1] e = {{-1}}",
+                            ["Slice"]),
+    "Tile of ones": ("float[N, 1, 4] x", "y = Tile(x, k)", "int64[3] k = {1, 3, 1}", ["Expand"]),
+    "Concat of ones": ("float[N, 1, 4] x", "y = Concat<axis = 1>(x, x)", "", ["Expand"]),
+}  # fmt: skip
+STAYS = {
+    "Sum of three": (_X, "a = Tanh(x) b = Abs(x) y = Sum(a, b, x)", "", ["Tanh", "Abs", "Sum"]),
+    "Div by three": (_X, "y = Div(x, m)", "float m = {3}", ["Div"]),
+    "integers": ("int64[N] x", "y = Sub(x, m)", "int64 m = {2}", ["Sub"]),
+    "dims that a constant adds": ("float[4] x", "y = Add(x, v)", _ONES, ["Add"]),
+    "two roundings": (_WIDE, "a = Cast<to = 1>(x) b = Mul(a, a) c = Add(b, a) y = Cast<to = 10>(c)", "",
+                      ["Cast", "Mul", "Add", "Cast"]),
+    "a constant that 16 bits do not hold": (_WIDE, "a = Cast<to = 1>(x) b = Mul(a, m) y = Cast<to = 10>(b)",
+                                            "float m = {0.1}", ["Cast", "Mul", "Cast"]),
+    "Squeeze that checks a dim": (_X, "a = Squeeze(x, first) y = Unsqueeze(a, first)", _AXES,
+                                  ["Squeeze", "Unsqueeze"]),
+    "positions that skip": (_X, "y = Gather<axis = 1>(x, k)", "int64[2] k = {0, 2}", ["Gather"]),
+    "positions that wrap": (_X, "y = Gather<axis = 1>(x, k)", "int64[2] k = {3, 0}", ["Gather"]),
+    "positions of an unknown dim": (_X, "y = Gather(x, k)", "int64[2] k = {0, 1}", ["Gather"]),
+    "Tile of more than ones": (_X, "y = Tile(x, k)", "int64[2] k = {1, 2}", ["Tile"]),
+}  # fmt: skip
+_SPECIAL = (0.0, -0.0, 1.5, -2.25, np.inf, -np.inf, np.nan, 3e-7)
+
+
+def _feeds(model: ir.Model) -> dict[str, np.ndarray]:
+    x = model.graph.inputs[0]
+    assert x.dtype is not None and x.shape is not None
+    shape = [dim if isinstance(dim, int) else 3 for dim in x.shape]
+    drawn = np.random.default_rng(0).standard_normal(shape) * 3
+    if x.dtype.is_floating_point():
+        drawn.flat[: len(_SPECIAL)] = _SPECIAL[: drawn.size]
+    return {"x": drawn.astype(x.dtype.numpy())}
+
+
+@pytest.mark.parametrize("name", [*APPLIED, *STAYS])
+def test_operators_and_bits(name: str) -> None:
+    inputs, body, constants, left = (APPLIED | STAYS)[name]
+    source = graph(inputs, f"{inputs.split('[')[0]}[] y", body,
+                   constants=constants)  # fmt: skip
+    found = normalize(source.clone()).model
+    assert [node.op_type for node in found.graph] == left
+    feeds = _feeds(source)
+    if name == "Squeeze that checks a dim":
+        feeds["x"] = feeds["x"][:1]
+    (expected,), (result,) = run(source, feeds), run(found, feeds)
+    assert result.dtype == expected.dtype and result.shape == expected.shape
+    np.testing.assert_array_equal(result, expected)
+    if result.dtype.kind == "f":
+        known = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(result[known]), np.signbit(expected[known]))
+
+
+@pytest.mark.parametrize(
+    ("rule", "inputs", "body", "constants", "names", "reason"),
+    [
+        (SubtractedConstant(), "int64[N] x", "y = Sub(x, c)", "int64 c = {2}", "xc", "not a constant of floats"),
+        (ExactQuotient(), _X, "y = Div(x, c)", "float c = {3}", "xc", "a reciprocal of `c` is not exact"),
+        (ExactQuotient(), _X, "y = Div(x, c)", "float c = {0}", "xc", "a reciprocal of `c` is not exact"),
+        (ExactQuotient(), _X, "y = Div(x, c)", "float c = {1e-40}", "xc", "is not exact"),
+        (ComputedWide(), _WIDE, "a = Cast<to = 1>(x) b = Exp(a) y = Cast<to = 10>(b)", "", "by",
+         "not the result of an operator that rounds once"),
+        (NeighbouringPositions("p"), _X, "y = Gather<axis = 1>(x, c)", "int64[2] c = {2, 1}", "xcy", "do not count up"),
+        (ViewOfView("Unsqueeze", "Squeeze"), _X, "v = Squeeze(x, z) y = Unsqueeze(v, z)", "int64[1] z = {0}", "xvy",
+         "Squeeze checks that a dim is 1"),
+    ],
+)  # fmt: skip
+def test_reasons(rule: Any, inputs: str, body: str, constants: str, names: str, reason: str) -> None:
+    model = graph(inputs, "float[] y", body, constants=constants)
+    infer(model).write()
+    parts = {name: value(model, name) for name in names}
+    if names == "by":
+        parts = {"x": parts["b"], "y": parts["y"]}
+    elif names == "xcy":
+        parts["positions"] = parts.pop("c")
+    elif names == "xvy":
+        parts["view"] = parts.pop("v")
+    assert reason in rule.check(None, **parts).reason
