@@ -117,8 +117,9 @@ bench: build ## run the benchmarks of the CPU, or the one that BENCH names
 gpu-tests: build ## write build/gpu-tests: what the tests marked gpu need on a machine with a GPU
 	@$(BIN)/python -m tests.support.gpu_bundle build/gpu-tests $(if $(GPU_PYTHON),--python $(GPU_PYTHON))
 
-fuzz: build ## random graphs, damaged models, damaged files beside the library, FUZZ_SECONDS each; tests that are exhaustive
+fuzz: build ## random graphs, networks in other spellings, damaged models, damaged files beside the library, FUZZ_SECONDS each; tests that are exhaustive
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+	@$(BIN)/python -m tests.fuzz.respell --seconds $(FUZZ_SECONDS)
 	@$(BIN)/python -m tests.fuzz.mutations --seconds $(FUZZ_SECONDS)
 	@$(BIN)/python -m tests.fuzz.library --count 1000000 --seconds $(FUZZ_SECONDS) --libfuzzer
 	@$(BIN)/python -m pytest -q --sanitizers --basetemp=build/pytest tests/fuzz/test_library_files.py tests/library/test_faults.py

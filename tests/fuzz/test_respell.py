@@ -1,0 +1,41 @@
+"""A fixed handful of the respelled networks of tests/fuzz/respell/; `make fuzz` tries many more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from onnxopt.graph.rewrite import flow
+from tests.fuzz.respell.examining import case, examine, respelled
+from tests.fuzz.respell.spelling import SPELLINGS
+
+SEEDS = range(40)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_respelled_network(seed: int, tmp_path: Path, library: Path) -> None:
+    result = examine(seed, tmp_path)
+    assert result.problem == "", (result.network, result.spellings, result.launches)
+
+
+def test_equal_seeds_give_equal_models() -> None:
+    first, second = (respelled(*case(3))[0] for _ in range(2))
+    assert ir.to_proto(first).SerializeToString() == ir.to_proto(second).SerializeToString()
+
+
+def test_every_spelling_applies_to_some_network() -> None:
+    """One that applied nowhere would try nothing."""
+    left = {spelling.name for spelling in SPELLINGS}
+    for seed in range(400):
+        left -= {name.split(" x ")[0] for name in respelled(*case(seed))[1]}
+        if not left:
+            return
+    assert not left
+
+
+def test_a_lost_fusion_is_a_finding(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the first test: without the rules that it tries, launches are more."""
+    monkeypatch.setattr(flow, "_recompose", lambda _: None)
+    assert any("launches" in examine(seed, tmp_path).problem for seed in SEEDS)
