@@ -69,7 +69,7 @@ def lower(source: onnx.ModelProto, name: str, scratch: pathlib.Path) -> tuple[on
     data = read_data([_wide(models.feeds(source, name))], known.inputs)
     reference = references(loaded.path, known, folder=scratch, model_bytes=loaded.bytes, data=data)[0]
     normalized = normalize.normalize(loaded.model).model
-    rewrite.fold_float32(normalized)
+    rewrite.prepare_float32(normalized)
     found = narrowing.narrow(normalized, reference, ir.DataType.FLOAT16, scratch)
     return _named_as(source, onnx.load(found.folder / "model.onnx")), [quality_text(row) for row in found.quality]
 

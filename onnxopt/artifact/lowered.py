@@ -127,7 +127,7 @@ def lower(
             )
             check_inputs(originals[0])
             folded = normalized.clone()
-            rewrite.fold_float32(folded)
+            rewrite.prepare_float32(folded)
             goals = want.goals if verify else None
             narrowed = narrowing.narrow(
                 folded, originals[0], to_ir(want.dtype), folder, keep_float=want.keep_float, goals=goals

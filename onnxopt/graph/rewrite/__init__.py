@@ -6,6 +6,6 @@ flow.py says when rules run, families.py which rules belong together, and a file
 from __future__ import annotations
 
 from onnxopt.graph.rewrite.families import FAMILIES
-from onnxopt.graph.rewrite.flow import Rewritten, fold_float32, rewrite, to_portable
+from onnxopt.graph.rewrite.flow import Rewritten, prepare_float32, rewrite, to_portable
 
-__all__ = ["FAMILIES", "Rewritten", "fold_float32", "rewrite", "to_portable"]
+__all__ = ["FAMILIES", "Rewritten", "prepare_float32", "rewrite", "to_portable"]

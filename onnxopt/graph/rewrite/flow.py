@@ -59,6 +59,7 @@ from onnxopt.graph.rewrite import (
     scattered_order,
     sequence_first,
     shared_operand,
+    spelled_layer_norms,
     to_contrib,
     to_standard,
     unequal_splits,
@@ -342,14 +343,19 @@ def _channels_last(rewriting: _Rewriting) -> None:
         rewriting.apply(channels_last.GATES)
 
 
-def fold_float32(model: ir.Model) -> None:
-    """Fold constants behind convolutions into their weights, in place: before lower precision, so as to round once."""
-    if model.opset_imports.get("", 0) <= _LAST_OPSET_OF_OLD_SOFTMAX:
+def prepare_float32(model: ir.Model) -> None:
+    """Prepare a model for lower precision, in place.
+
+    Constants behind convolutions are folded into their weights, so as to round once. Norms in elementary operators
+    become LayerNormalization, so that no Cast stands inside of what ONNX Runtime fuses to one.
+    """
+    opset = model.opset_imports.get("", 0)
+    if opset <= _LAST_OPSET_OF_OLD_SOFTMAX:
         return
     with read.quiet():
         interface = Interface(model)
         _infer(model)
-        if _apply_all(model, folded.RULES):
+        if _apply_all(model, (*folded.RULES, *spelled_layer_norms.rules_for(opset))):
             _infer(model)
             _clean_up(model)
         interface.restore(model)

@@ -21,7 +21,7 @@ def lowered(normalized: ir.Model, original: Reference, dtype: ir.DataType, folde
     inputs. NotVerifiedError where ONNX Runtime does not run it with all its values as outputs.
     """
     model = normalized.clone()
-    rewrite.fold_float32(model)
+    rewrite.prepare_float32(model)
     try:
         narrowed = narrowing.narrow(model, original, dtype, folder)
     except (RunError, NotWidened) as error:
