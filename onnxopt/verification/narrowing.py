@@ -52,13 +52,16 @@ def narrow(
     keep_float: str | None = None,
     goals: Goals | None = None,
 ) -> Narrowed:
-    """Lower the precision of a normalized float32 model, which stays as it is, into a file in `folder`.
+    """Lower the precision of a normalized float32 model into a file in `folder`.
+
+    The model stays as it is, but for dtypes that ONNX Runtime alone knows, which are noted in it.
 
     reference: the original's outputs, for whose inputs the ranges are measured. keep_float: a regular expression of the
     names of nodes that stay float32. goals: that were asked for; where half of the nodes in float32 do not reach them,
     the result is the first conversion's. RunError where ONNX Runtime does not run the model with its values as
     outputs.
     """
+    ranges.complete_dtypes(model, folder)
     feeds = [reference.feeds(case) for case in reference.outputs]
     measured = ranges.measure(model, feeds, dtype, folder)
     asked = goals or Goals()

@@ -199,3 +199,23 @@ def test_python_takes_arrays_and_the_manifest_is_json(tmp_path: Path) -> None:
     assert document["precision"]["data"] == ["set 0"]
     plain = onnxopt.optimize(model, tmp_path / "b", archs=())
     assert "precision" not in json.loads((plain.path / "manifest.json").read_text("utf-8"))
+
+
+ONLY_ORTS = f"""
+<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+g (float[n, 8] x) => (float[n, 8] y)
+   <float[8] b = {{1, 2, 3, 4, 5, 6, 7, 8}}, float[8, 8] w = {{{", ".join(str(k % 7 / 4) for k in range(64))}}}> {{
+   h = MatMul(x, w)
+   s = com.microsoft.SkipLayerNormalization(h, x, b, b)
+   f = MatMul(s, w)
+   g = com.microsoft.BiasGelu(f, b)
+   y = MatMul(g, w)
+}}
+"""
+
+
+def test_values_whose_dtype_onnx_runtime_alone_knows_become_16_bit_too(tmp_path: Path) -> None:
+    manifest = _optimized(write(tmp_path / "model.onnx", ONLY_ORTS), tmp_path, "a", "--precision", "float16")
+    assert manifest.precision is not None
+    assert (manifest.verify.status, manifest.precision.nodes) == ("passed", 4)
+    assert [(row.op_type, row.reason) for row in manifest.precision.kept] == [("BiasGelu", "BiasGelu needs float32")]
