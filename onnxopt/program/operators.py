@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from onnxopt.program.dtypes import ANY, BOOL, DTYPES, FLOAT8, FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED, to_ir
@@ -61,10 +62,14 @@ def _cast(c: Call) -> Expr:
 
 
 def _clip(c: Call) -> Expr:
+    """A bound that is missing is the lowest or greatest finite number of the dtype, so infinities do not pass."""
     x = c.args[0]
-    if len(c.args) > 1 and c.args[1] is not None:
-        x = x.max(c.args[1])
-    return x.min(c.args[2]) if len(c.args) > 2 and c.args[2] is not None else x
+    low, high = (c.args[k] if k < len(c.args) else None for k in (1, 2))
+    if DTYPES[c.operand].kind == "float":
+        finite = ml_dtypes.finfo(to_ir(c.operand).numpy())
+        low, high = (float(finite.min) if low is None else low), (float(finite.max) if high is None else high)
+    x = x if low is None else x.max(low)
+    return x if high is None else x.min(high)
 
 
 def _div(c: Call) -> Expr:

@@ -1,7 +1,7 @@
 """Decomposed activations become the operator that kernels know.
 
     0 - x                                                                 -> Neg(x)
-    Max(x, 0) | LeakyRelu(x; 0) | PRelu(x, 0) | Clip(x, 0)                -> Relu(x)
+    Max(x, 0) | LeakyRelu(x; 0) | PRelu(x, 0)                             -> Relu(x)
     1 / (1 + exp(-x)) | Reciprocal(1 + exp(-x)) | tanh(x / 2) / 2 + 1 / 2 -> Sigmoid(x)
     x / (1 + exp(-x))                                                     -> x Sigmoid(x)
     x (1 + erf(x / sqrt(2))) / 2                                          -> Gelu(x)
@@ -74,7 +74,7 @@ class ZeroMinus(RewriteRuleClassBase):
 
 
 class OneSided(RewriteRuleClassBase):
-    """Max, PRelu and Clip with a constant 0, which are Relu."""
+    """Max and PRelu with a constant 0, which are Relu. A Clip from 0 is not: it makes infinity finite."""
 
     def __init__(self, op_type: str) -> None:
         super().__init__(f"relu_as_{op_type}")
@@ -204,7 +204,7 @@ _ORDERS = (
     "half of x", "half of x, turned", "half of the sum", "half of the sum, turned", "half of the product, x first",
     "half of the product, x last",
 )  # fmt: skip
-_RELUS = ("Max", "PRelu", "Clip")
+_RELUS = ("Max", "PRelu")
 
 
 def _gelu(tanh: bool) -> Callable[[Scope], list[Rooted]]:

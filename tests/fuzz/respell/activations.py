@@ -16,14 +16,14 @@ def relu(b: Builder, node: ir.Node) -> ir.Value:
     x = node.inputs[0]
     assert x is not None
     zero = b.number(0.0, x)
-    form = b.rng.choice(["max", "max swapped", "leaky", "clip", "prelu"])
+    form = b.rng.choice(["max", "max swapped", "leaky", "prelu"])
     if form == "max":
         return b.op("Max", x, zero)
     if form == "max swapped":
         return b.op("Max", zero, x)
     if form == "leaky":
         return b.op("LeakyRelu", x, alpha=0.0)
-    return b.op("PRelu", x, zero) if form == "prelu" else b.op("Clip", x, b.constant(np.array(0.0), zero.dtype))
+    return b.op("PRelu", x, zero)
 
 
 @spells("Sigmoid")

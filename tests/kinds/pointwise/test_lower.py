@@ -30,10 +30,12 @@ F32, F16, I32 = "float[N] x", "float16[N] x", "int32[N] x"
         (F32, "float c = {3}", "y = Div(x, c)", "div(x0, 3.0f)"),
         (F16, "float16 c = {16896}", "y = Div(x, c)", "mul(x0, 0.33333334f)"),  # 3 in bits
         (F32, "", "y = Identity(x)", "x0"),
-        # Clip with bounds left out
-        (F32, "", "y = Clip(x)", "x0"),
-        (F32, "float c = {6}", "y = Clip(x, , c)", "min(x0, 6.0f)"),
-        (F32, "float c = {6}", "y = Clip(x, c)", "max(x0, 6.0f)"),
+        # Clip with bounds left out: the finite numbers of the dtype
+        (F32, "", "y = Clip(x)", "min(max(x0, -3.4028235e+38f), 3.4028235e+38f)"),
+        (F32, "float c = {6}", "y = Clip(x, , c)", "min(max(x0, -3.4028235e+38f), 6.0f)"),
+        (F32, "float c = {6}", "y = Clip(x, c)", "min(max(x0, 6.0f), 3.4028235e+38f)"),
+        (F16, "float16 c = {17920}", "y = Clip(x, c)", "min(max(x0, 6.0f), 65504.0f)"),  # 6 in bits
+        (I32, "int32 c = {6}", "y = Clip(x, c)", "max(x0, 6)"),
         (F32, "float c = {6}, float d = {0}", "y = Clip(x, d, c)", "min(max(x0, 0.0f), 6.0f)"),
         # powers
         (F32, "float c = {1}", "y = Pow(x, c)", "x0"),
