@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onnxopt.errors import OnnxoptError
 from onnxopt.graph import read
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import RunError
@@ -24,6 +25,7 @@ from onnxopt.verification.ahead import config_of
 from onnxopt.verification.cases import Case
 from onnxopt.verification.compare import Array, Difference, compare
 from onnxopt.verification.exactness import FromFloat64
+from onnxopt.verification.seeding import seeded
 from onnxopt.verification.widening import NotWidened
 from onnxopt.verification.without_rounding import Original
 
@@ -81,13 +83,15 @@ class Evidence:
         return None if found is None or own is None else FromFloat64(found, own, "float64")
 
     def spread(self, case: Case, name: str) -> Spread | None:
-        """None where the original does not run with results that change."""
+        """How far the original's output moves at a case; None where it does not run with results that change."""
         original = self._original
-        if original.traits.random or original.traits.traps:
+        if original.traits.traps:
             return None
-        if case not in self._changed:
+        if original.traits.random:
+            self._run_changing_in_order()
+        elif case not in self._changed:
             self._changed[case] = self._run_changing(case)
-        runs = [run for run in self._changed[case] if name in run]
+        runs = [run for run in self._changed.get(case, ()) if name in run]
         if not runs:
             return None
         found = [compare(original.outputs[case][name], run[name], original.limit(name)).excess for run in runs]
@@ -144,6 +148,26 @@ class Evidence:
             except RunError as error:
                 self._note("without the spread of its results", error)
         return runs
+
+    def _run_changing_in_order(self) -> None:
+        """Runs of a model that draws random numbers, which come in the order of the cases, with its seeds fixed."""
+        original = self._original
+        if self._tried_changing:
+            return
+        self._tried_changing = True
+        try:
+            for draw in range(_RUNS):
+                with tempfile.TemporaryDirectory(dir=original.folder) as folder:
+                    copy = seeded(original.model, Path(folder) / "seeded.onnx")
+                    (Path(folder) / "changed").mkdir()
+                    path = last_places.change(copy, Path(folder) / "changed", draw)
+                    session = sessions.open_session(
+                        path, provider=original.provider, library=original.library, config=config_of(original.traits)
+                    )
+                for case in original.outputs:
+                    self._changed.setdefault(case, []).append(sessions.run(session, original.feeds(case)))
+        except (OnnxoptError, RunError) as error:
+            self._note("without the spread of its results", error)
 
     def _note(self, how: str, error: Exception) -> None:
         note = f"{self._original.provider}: compared with the original as it is, {how}: {error}"

@@ -185,7 +185,7 @@ def test_a_wrong_output_of_a_stable_original_is_not_excused(tmp_path: Path) -> N
     ],
 )
 def test_an_output_that_says_nothing_is_named(tmp_path: Path, body: str, reason: str) -> None:
-    text = "g (float[n] x) => (float[n] y) <float t = {1e-20}> { %s }" % body  # noqa: UP031
+    text = "g (float[n] x) => (float[n] y) <float t = {1e-22}> { %s }" % body  # noqa: UP031
     model = write(tmp_path / "m.onnx", text)
     report = onnxopt.verify(model, model, providers=[sessions.CPU])
     assert report.status == "undecided"
@@ -212,3 +212,17 @@ def test_the_noise_of_one_case_excuses_no_other() -> None:
     assert exact.ok and exact.is_sharp
     assert not dataclasses.replace(failed, exactness=FromFloat64(3.0, 0.4, "float64")).ok
     assert dataclasses.replace(noisy, exactness=FromFloat64(3.0, 0.4, "float64")).ok
+
+
+def test_a_model_that_draws_random_numbers_is_judged_by_what_last_places_move(tmp_path: Path) -> None:
+    text = (
+        "g (float[n, 32] x) => (float[n, 32] y) <float c = {65536}> "
+        "{ r = RandomNormalLike(x) a = Add(x, r) s = Add(a, c) d = Sub(s, c) y = Tanh(d) }"
+    )
+    original = write(tmp_path / "a.onnx", text)
+    other = write(tmp_path / "b.onnx", text.replace("s = Add(a, c) d = Sub(s, c)", "d = Identity(a)"))
+    report = onnxopt.verify(original, other, providers=[sessions.CPU])
+    assert report.status == "undecided", report.reason
+    assert all(check.noise is not None and check.noise > 1 for check in report.checks)
+    wrong = write(tmp_path / "c.onnx", text.replace("y = Tanh(d)", "e = Add(d, r) y = Tanh(e)"))
+    assert onnxopt.verify(original, wrong, providers=[sessions.CPU]).status == "failed"
