@@ -151,8 +151,9 @@ def verify_and_leave_out(
     try:
         with temporary_files():
             originals = references(
-                source.path, traits, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data
-            )
+                source.path, traits, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data,
+                edge_cases=True,
+            )  # fmt: skip
     except Refused as error:
         raise ModelError(
             f"{source}: ONNX Runtime does not open the original: {error}; --no-verify optimizes it unchecked"

@@ -12,12 +12,15 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from onnxopt.graph.additive_masks import is_additive_mask
+
 Dims = tuple[int | str | None, ...]
 Role = Literal[
     "index", "index_nd", "distinct_index", "distinct_index_nd", "axes", "squeeze_axes", "unsqueeze_axes", "shape",
     "broadcast_shape", "repeats", "range_start", "range_limit", "range_delta", "extents", "scales", "sizes", "starts",
     "ends", "steps", "pads", "count", "depth", "divisor", "split", "length", "trips", "true", "ratio", "positive",
     "shift", "number_text", "window", "frame", "affine_size", "image_shape", "block_shape", "zero", "false",
+    "additive_mask",
 ]  # fmt: skip
 # Operators whose result holds elements of their first operand.
 _ELEMENTS_KEPT = frozenset(
@@ -160,6 +163,8 @@ def _uses(start: ir.Value, model: ir.Model) -> Iterator[Use]:
                 following = [(function.inputs[position], outer)] if position < len(function.inputs) else []
                 following += [(v, actual) for v in node.outputs] if _is_kept_by(function) else []
             elif node.domain in _DOMAINS:
+                if is_additive_mask(node, position):
+                    yield Use("additive_mask")
                 yield from _rows(node, position, actual)
                 if _keeps(node, position):
                     following = [(v, actual) for v in node.outputs]

@@ -28,10 +28,11 @@ class Traits:
     hold any elements are left out (graph/input_uses.py). precision: the coarsest float dtype of any value, "quantized"
     where the model quantizes at run time; a key of the table of limits in verification/compare.py. float_decided: names
     of the outputs that depend on the value of a float tensor. input_decided: of those, the ones that depend on elements
-    of an input, too. random: whether a node draws random numbers. traps:
-    whether running it in ONNX Runtime can end the process, and trapping_optimizers: those of ONNX Runtime that can do
-    so when a session opens on the CPU (graph/ort_traps.py). lowered: whether `precision` is that of a model of lower
-    precision that is compared with this one. ones: symbols of inputs that the graph checks to be 1.
+    of an input, too. operators: types of all nodes, of other domains than ONNX's as "domain::type". random: whether a
+    node draws random numbers. traps: whether running it in ONNX Runtime can end the process, and trapping_optimizers:
+    those of ONNX Runtime that can do so when a session opens on the CPU (graph/ort_traps.py). lowered: whether
+    `precision` is that of a model of lower precision that is compared with this one. ones: symbols of inputs that the
+    graph checks to be 1.
     """
 
     inputs: tuple[Tensor, ...]
@@ -41,6 +42,7 @@ class Traits:
     float_decided: frozenset[str]
     random: bool
     input_decided: frozenset[str] = frozenset()
+    operators: frozenset[str] = frozenset()
     traps: bool = False
     trapping_optimizers: tuple[str, ...] = ()
     lowered: bool = False
@@ -61,6 +63,7 @@ def of(model: ir.Model) -> Traits:
         input_decided=frozenset(
             v.name or "" for v in model.graph.outputs if v.name in float_decided and _depends_on(v, inputs)
         ),
+        operators=frozenset(f"{n.domain}::{n.op_type}" if n.domain else n.op_type for n in nodes),
         random=any(n.op_type in RANDOM_OPS and not _is_inert_dropout(n) for n in nodes),
         traps=ort_traps.can_end_the_process(model),
         trapping_optimizers=ort_traps.trapping_optimizers(model),

@@ -152,6 +152,7 @@ def _compare(
                 seconds=seconds,
                 library=first.library,
                 data=own,
+                edge_cases=not traits.lowered,
             )
         except NotRunnable as error:
             return VerificationReport("not_run", reason=str(error))

@@ -20,15 +20,20 @@ _LARGEST_INPUTS = 1 << 29  # bytes
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One run: the sizes of the symbols, and the seed that inputs are drawn with, or the name of the user's inputs."""
+    """One run: the sizes of the symbols, and the seed that inputs are drawn with, or the name of the user's inputs.
+
+    kind: of verification/edges.py, "" for random noise at usual sizes.
+    """
 
     sizes: tuple[tuple[str, int], ...]
     seed: int
     data: str = ""
+    kind: str = ""
 
     def __str__(self) -> str:
         source = f"data {self.data}" if self.data else f"seed {self.seed}"
-        return f"{signature.describe(dict(self.sizes))}, {source}"
+        kind = f", {self.kind}" if self.kind else ""
+        return f"{signature.describe(dict(self.sizes))}{kind}, {source}"
 
 
 def usual(traits: Traits, pinned: Sizes) -> list[Sizes]:

@@ -66,6 +66,11 @@ def draw(
     return np.minimum.reduce(bounded) if len(bounded) == len(drawn) else drawn[0]
 
 
+def rows_of(use: Use, shape: tuple[int, ...], sizes: Sizes) -> int | None:
+    """How many rows the table of an index has; None where unknown."""
+    return Wanted(use.role, shape, _at(use.data, sizes), None, use.axis, use.parts, False).size
+
+
 def _at(dims: tuple[int | str | None, ...] | None, sizes: Sizes) -> tuple[int | None, ...] | None:
     return None if dims is None else tuple(_size(dim, sizes) for dim in dims)
 
@@ -308,6 +313,7 @@ _DRAW: Mapping[Role, Callable[[np.random.Generator, Wanted], Array]] = {
     "image_shape": _image_shape,
     "block_shape": _block_shape,
     "zero": _constant(0),
+    "additive_mask": _constant(0),  # samples.py draws it
 }
 _BOUNDED: frozenset[Role] = frozenset({"index", "index_nd", "count", "length", "shift"})
 

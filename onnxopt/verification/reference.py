@@ -9,17 +9,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from onnxopt.errors import OnnxoptError
 from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import isolated, sessions
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification import cases, samples, without_rounding
+from onnxopt.verification import cases, edges, samples, without_rounding
 from onnxopt.verification.ahead import Ahead, Begun, Ran, config_of
 from onnxopt.verification.cases import SEEDS, Case
 from onnxopt.verification.check import Check, Skipped
-from onnxopt.verification.compare import Array, Limit, compare
+from onnxopt.verification.compare import Array, Limit, compare, is_float
+from onnxopt.verification.edge_cases import EdgeCases
 from onnxopt.verification.evidence import Evidence, questions
 from onnxopt.verification.exactness import Float32
 from onnxopt.verification.executed import Profile
@@ -48,7 +51,8 @@ class Reference:
     Raises NotRunnable where it accepts none. folder: for temporary copies (of models that draw random numbers,
     with seeds fixed). library: the original's own, if it has one. search: try other shapes where the usual ones fail.
     ahead: a session of the same model on the same provider that was begun earlier, with its first case. data: the
-    user's inputs; where there are any, no others are drawn, and the original must accept them all.
+    user's inputs; where there are any, no others are drawn, and the original must accept them all. edge_cases: also
+    draw edges of what inputs may hold, and great and empty sizes (verification/edges.py).
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Reference:
         search: bool = True,
         ahead: Ahead | None = None,
         data: Sequence[UserData] = (),
+        edge_cases: bool = False,
     ):
         self.model, self.library, self.traits, self.provider, self.folder = model, library, traits, provider, folder
         self.skipped: list[Skipped] = []
@@ -75,8 +80,11 @@ class Reference:
         self._known: dict[Case, Ran] = {}  # by a run that came ahead
         self._drawn: dict[Case, str] = {}  # digests of the inputs that `outputs` belong to
         self._evidence = Evidence(self)
+        self._plain: dict[Case, Mapping[str, Array]] = {}  # without ONNX Runtime's optimizations
         self._in_float32: Float32 | None = None
         self._float32_tried = False
+        self._edge_cases = edge_cases
+        self._run_seconds = 0.0  # of the last run
         self._data = {item.name: item.inputs for item in data}
         self._trial = isolated.Trial(model, provider=provider, library=library) if traits.traps else None
         try:
@@ -163,7 +171,11 @@ class Reference:
     def weak(self, checks: Sequence[Check]) -> tuple[Weak, ...]:
         """The outputs of these checks, of this provider, that decide nothing."""
         limits = {name: self.limit(name) for outputs in self.outputs.values() for name in outputs}
-        return weak_outputs(self.provider, self.outputs.values(), checks, limits, self.traits.input_decided)
+        telling = {
+            str(c): outputs for c, outputs in self.outputs.items() if c.kind not in (edges.EMPTY, edges.NONFINITE)
+        }
+        checks = [check for check in checks if check.case in telling]
+        return weak_outputs(self.provider, telling.values(), checks, limits, self.traits.input_decided)
 
     def cases_of(self, checks: Iterable[Check]) -> list[Case]:
         """The cases these checks belong to; the first case stands for a session that could not be created."""
@@ -186,6 +198,8 @@ class Reference:
         if actual is None:
             return Check(*label, str(case), name, None, error="the output is missing")
         difference = compare(expected, actual, self.limit(name))
+        if case.kind == edges.NONFINITE and not difference.ok:
+            difference = compare(expected, self._where_fixed(case, name, actual), self.limit(name))
         if without_rounding.decides(difference, self.traits) and (float32 := self._float32()) is not None:
             exactness = float32.judge(case, name, actual)
             if exactness is not None:
@@ -206,6 +220,32 @@ class Reference:
             self._in_float32 = without_rounding.of(self)
         return self._in_float32
 
+    def _where_fixed(self, case: Case, name: str, actual: Array) -> Array:
+        """An output, with the original's elements where the original does not fix whether they are NaN or infinite.
+
+        That is where the original without ONNX Runtime's optimizations has another of these, or floats decide integers.
+        """
+        expected, plain = self.outputs[case][name], self._unoptimized(case).get(name)
+        if not is_float(expected) and name.split("[")[0] in self.traits.float_decided:
+            return expected
+        if plain is None or not expected.shape == plain.shape == actual.shape or not is_float(expected):
+            return actual
+        one, other = (array.astype(np.float64) for array in (expected, plain))
+        is_fixed = (np.isnan(one) == np.isnan(other)) & (
+            np.where(np.isinf(one), one, 0) == np.where(np.isinf(other), other, 0)
+        )
+        return np.where(is_fixed, actual, expected)
+
+    def _unoptimized(self, case: Case) -> Mapping[str, Array]:
+        if case not in self._plain:
+            try:
+                self._plain[case] = sessions.run(
+                    self.open(self.model, library=self.library, optimize=False), self.feeds(case)
+                )
+            except RunError:
+                self._plain[case] = {}
+        return self._plain[case]
+
     def limit(self, name: str) -> Limit:
         decided = name.split("[")[0] in self.traits.float_decided
         return Limit.of(self.traits.precision, float_decides=decided)
@@ -223,6 +263,8 @@ class Reference:
         empty: dict[Case, dict[str, Array]] = {}
         self._known = dict(begun.ran)
         for seed, sizes in itertools.product(SEEDS, shapes):
+            if seed != SEEDS[0] and self._edge_cases and self.outputs:
+                self._collect_edges(session, pinned, seconds, started)
             kept = sum(a.nbytes for case in self.outputs.values() for a in case.values())
             if self.outputs and (time.monotonic() - started > seconds or kept > _KEPT_BYTES):
                 break
@@ -234,10 +276,28 @@ class Reference:
             self._try(session, case, empty)
         if not self.outputs and search:
             self._search(session, pinned, empty)
+        if self.outputs and self._edge_cases:
+            self._collect_edges(session, pinned, seconds, started)
         self.outputs = self.outputs or empty
         if self.traits.random and self.outputs:  # refused runs drew numbers too: run once more without them
             again = self._run_all(self.open(self.model, library=self.library))
             self.outputs = {case: out for case, out in again if not isinstance(out, RunError)}
+
+    def _collect_edges(self, session: InferenceSession, pinned: Sizes, seconds: float, started: float) -> None:
+        """Run cases of other kinds than noise, once, at the last sizes that were accepted."""
+        self._edge_cases = False
+        last = list(self.outputs)[-1]
+
+        def run(case: Case) -> dict[str, Array] | None:
+            if cases.why_not(self.traits, case):
+                return None
+            try:
+                return sessions.run(session, self.feeds(case))
+            except RunError:
+                return None
+
+        tried = EdgeCases(self.traits, pinned, self.provider != sessions.CPU, run, seconds, started)
+        self.outputs.update(tried.accepted(dict(last.sizes), self._run_seconds))
 
     def _search(self, session: InferenceSession, pinned: Sizes, empty: dict[Case, dict[str, Array]]) -> None:
         """Look for any shape that the model accepts, then try more cases of that size; keep only the last refusal."""
@@ -266,10 +326,13 @@ class Reference:
                 self._trial.run(feeds)
             known = self._known.pop(case, None)
             is_same = known is not None and known.inputs == self._drawn[case]
+            before = time.monotonic()
+            before = time.monotonic()
             outputs = known.outputs if known is not None and is_same else sessions.run(session, feeds)
         except RunError as error:
             self.skipped.append(Skipped(self.provider, str(case), str(error)))
             return False
+        self._run_seconds = time.monotonic() - before
         nothing = not any(a.size for a in outputs.values())
         (empty if nothing else self.outputs)[case] = outputs
         return not nothing
@@ -279,7 +342,7 @@ class Reference:
         if case.data:
             drawn = dict(self._data[case.data])
         else:
-            drawn = samples.draw(self.traits.inputs, dict(case.sizes), case.seed, self.traits.uses)
+            drawn = samples.draw(self.traits.inputs, dict(case.sizes), case.seed, self.traits.uses, case.kind)
         digest = cases.digest(drawn)
         if self._drawn.setdefault(case, digest) != digest:
             raise RuntimeError(f"the inputs of {case} are others than those that the original got")

@@ -14,12 +14,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from onnxopt.graph.input_uses import Use
 from onnxopt.graph.signature import Sizes, Tensor, resolve, roles, symbol_of, symbols
 from onnxopt.program.dtypes import to_ir
-from onnxopt.verification import contents
+from onnxopt.verification import contents, edges
 
 Array = np.ndarray[Any, Any]
 
@@ -49,6 +50,7 @@ def usual_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
     yield {n: 2 if n in batch else side(n, 96) if n in space else 16 for n in names}
     yield {n: 3 if n in batch else side(n, 64) if n in space else 1 for n in names}
     yield {n: 2 if n in batch else side(n, 160) if n in space else 37 for n in names}
+    yield {n: 5 if n in batch else side(n, 64) if n in space else 9 for n in names}
 
 
 def fallback_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
@@ -93,17 +95,19 @@ def bytes_of(inputs: Sequence[Tensor], sizes: Sizes) -> int:
 # --- contents --------------------------------------------------------------------------------------------------------
 
 
-def draw(inputs: Sequence[Tensor], sizes: Sizes, seed: int, uses: Mapping[str, tuple[Use, ...]]) -> dict[str, Any]:
+def draw(
+    inputs: Sequence[Tensor], sizes: Sizes, seed: int, uses: Mapping[str, tuple[Use, ...]], kind: str = ""
+) -> dict[str, Any]:
     """Arrays for every input, the same for the same arguments on every machine. uses: by input, see Traits.
 
-    A sequence is a list of 3 arrays.
+    kind: of verification/edges.py, "" for noise. A sequence is a list of 3 arrays.
     """
     random = np.random.default_rng([seed, len(inputs)])
     shapes = {t.name: resolve(t, sizes) for t in inputs}
     longest = max((s[1] for s in shapes.values() if len(s) > 1), default=1)
 
     def one(tensor: Tensor) -> Array:
-        return _fill(random, tensor, shapes[tensor.name], uses.get(tensor.name, ()), sizes, longest)
+        return _fill(random, tensor, shapes[tensor.name], uses.get(tensor.name, ()), sizes, longest, kind)
 
     return {t.name: [one(t) for _ in range(_SEQUENCE)] if t.kind == "sequence" else one(t) for t in inputs}
 
@@ -115,17 +119,24 @@ def _fill(
     uses: tuple[Use, ...],
     sizes: Sizes,
     longest: int,
+    kind: str,
 ) -> Array:
     name, dtype = tensor.name.lower(), tensor.dtype or "float32"
     is_float = dtype != "bool" and not dtype.startswith(("int", "uint"))
+    added = any(use.role == "additive_mask" for use in uses)
+    uses = tuple(use for use in uses if use.role != "additive_mask")
     fitting = contents.draw(random, uses, shape, sizes, is_float and dtype != "string")
     if dtype == "string":
         words = random.choice(["a", "the", "model", "onnx"], shape)
         return np.array(words if fitting is None else fitting, dtype=object).reshape(shape)
     numpy_dtype = to_ir(dtype).numpy()
-    if "mask" in name:
-        return _mask(shape).astype(numpy_dtype)
+    if added and is_float:
+        return np.where(_mask(shape, kind) == 1, 0.0, _hidden(kind, numpy_dtype)).astype(numpy_dtype)
+    if "mask" in name or (added and dtype == "bool"):
+        return _mask(shape, kind).astype(numpy_dtype)
     if fitting is not None:
+        if kind == edges.ZEROS and fitting.size > 1 and all(use.role == "index" for use in uses):
+            fitting = _with_ends(fitting, uses, shape, sizes)
         if "position" in name and shape and fitting.size:
             fitting = np.broadcast_to(np.arange(shape[-1]) % (fitting.max() + 1), shape)
         return fitting.astype(numpy_dtype)
@@ -134,7 +145,9 @@ def _fill(
     if dtype == "bool":
         return random.integers(0, 2, shape).astype(bool)
     if is_float:
-        return np.asarray(random.standard_normal(shape)).astype(numpy_dtype)
+        values = np.asarray(random.standard_normal(shape))
+        with np.errstate(over="ignore"):
+            return edges.sprinkled(random, values, kind, numpy_dtype).astype(numpy_dtype)
     if name in ("sr", "sample_rate", "sampling_rate"):
         return np.full(shape, 16000, numpy_dtype)
     if "length" in name or name.endswith("_len"):
@@ -144,9 +157,32 @@ def _fill(
     return np.asarray(random.integers(0, 256 if dtype == "uint8" else 8, shape)).astype(numpy_dtype)
 
 
-def _mask(shape: tuple[int, ...]) -> Array:
-    """Ones, with the last quarter of every second row masked out, as padding is."""
+def _mask(shape: tuple[int, ...], kind: str) -> Array:
+    """Ones, with the last quarter of every second row masked out, as padding is; ones alone beside NaN and infinities.
+
+    Beside zeros every row is masked: the first has holes, the second ends in padding, the third begins with it.
+    """
     mask = np.ones(shape)
-    if mask.ndim and shape[-1] >= 4:
-        mask.reshape(-1, shape[-1])[1::2, -(shape[-1] // 4) :] = 0
+    if not mask.ndim or shape[-1] < 4 or kind == edges.NONFINITE:
+        return mask
+    rows, quarter = mask.reshape(-1, shape[-1]), shape[-1] // 4
+    if kind == edges.ZEROS:
+        rows[::3, 2::3], rows[1::3, -quarter:], rows[2::3, :quarter] = 0, 0, 0
+    else:
+        rows[1::2, -quarter:] = 0
     return mask
+
+
+def _hidden(kind: str, dtype: np.dtype[Any]) -> float:
+    """What is added to the scores of hidden keys: one of the three usual numbers, by the kind of case."""
+    if kind == edges.ZEROS:
+        return -np.inf
+    return float(ml_dtypes.finfo(dtype).min) if kind else -1e4
+
+
+def _with_ends(index: Array, uses: tuple[Use, ...], shape: tuple[int, ...], sizes: Sizes) -> Array:
+    """Indices among which are the first row of every table, and the last row that all of them have."""
+    rows = [contents.rows_of(use, shape, sizes) for use in uses]
+    flat = index.ravel().copy()
+    flat[0], flat[-1] = 0, max(min((r for r in rows if r is not None), default=1), 1) - 1
+    return flat.reshape(index.shape)

@@ -59,6 +59,8 @@ def _of_values(arrays: Sequence[Array], limit: Limit) -> str:
     low, high = min(a.min() for a in finite if a.size), max(a.max() for a in finite if a.size)
     if low == high == 0:
         return "it is zero throughout, in every case"
+    if sum(a.size for a in finite) == 1:
+        return ""  # one number of one case: nothing tells whether it ever changes
     magnitude = max(abs(low), abs(high))
     if magnitude < np.finfo(np.float32).tiny:
         return f"it is zero but for denormals (at most {magnitude:.2g}), in every case"
@@ -66,7 +68,9 @@ def _of_values(arrays: Sequence[Array], limit: Limit) -> str:
         return ""
     if high / magnitude - low / magnitude > 2 * limit.relative:  # of the greatest value, so that nothing overflows
         return ""
-    return f"it is constant, {high:.6g} throughout, in every case"
+    if low == high:
+        return f"it is constant, {high:.6g} throughout, in every case"
+    return f"it is about {high:.3g} throughout, in every case, and varies by less than the limit allows"
 
 
 def _of_noise(rows: Sequence[Check]) -> str:

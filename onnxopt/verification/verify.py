@@ -201,13 +201,14 @@ def references(
     library: Path | None = None,
     ahead: Ahead | None = None,
     data: Sequence[UserData] = (),
+    edge_cases: bool = False,
 ) -> list[Reference]:
     """The original on each provider (default: the CPU, and CUDA where a device is usable, without those that fail).
 
     library: the original's own, if it is an artifact. folder: for temporary files. model_bytes: its size with external
     data. seconds: how long the original may run on a provider before no more cases are added. ahead: the session that
-    `open_ahead` began. data: the user's inputs, taken instead of drawn ones. NotRunnable where a provider that was
-    asked for cannot run it, by default where none can, or where memory does not suffice.
+    `open_ahead` began. data: the user's inputs, taken instead of drawn ones. edge_cases: see Reference. NotRunnable
+    where a provider that was asked for cannot run it, by default where none can, or where memory does not suffice.
     """
     pinned = signature.pin(traits.inputs, shapes or {}, traits.ones)
     sessions.check_providers(providers or ())
@@ -232,6 +233,7 @@ def references(
                     library=library,
                     ahead=ahead if provider == sessions.CPU else None,
                     data=data,
+                    edge_cases=edge_cases,
                 )
             )
         except NotRunnable as error:

@@ -35,7 +35,7 @@ F32, F16, I32 = "float[N] x", "float16[N] x", "int32[N] x"
         (F32, "float c = {6}", "y = Clip(x, , c)", "min(max(x0, -3.4028235e+38f), 6.0f)"),
         (F32, "float c = {6}", "y = Clip(x, c)", "min(max(x0, 6.0f), 3.4028235e+38f)"),
         (F16, "float16 c = {17920}", "y = Clip(x, c)", "min(max(x0, 6.0f), 65504.0f)"),  # 6 in bits
-        (I32, "int32 c = {6}", "y = Clip(x, c)", "max(x0, 6)"),
+        (I32, "int32 c = {6}", "y = Clip(x, c)", "max(x0, int32_t(6))"),
         (F32, "float c = {6}, float d = {0}", "y = Clip(x, d, c)", "min(max(x0, 0.0f), 6.0f)"),
         # powers
         (F32, "float c = {1}", "y = Pow(x, c)", "x0"),

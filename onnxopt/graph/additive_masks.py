@@ -1,0 +1,61 @@
+"""Which operands are masks that are added to the scores of an attention: 0 for keys that are seen, else far below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import onnx_ir as ir
+
+# What stands between a product and its Softmax.
+_STEPS = frozenset(
+    {"Add", "Cast", "Clip", "Div", "Expand", "Identity", "Max", "Mul", "Reshape", "Softcap", "Squeeze", "Sub", "Sum",
+     "Tanh", "Transpose", "Unsqueeze", "Where"}
+)  # fmt: skip
+_PRODUCTS = frozenset({"Einsum", "FusedMatMul", "MatMul"})
+_OPERANDS = {("", "Attention"): 3, ("com.microsoft", "Attention"): 5, ("com.microsoft", "MultiHeadAttention"): 5}
+_FARTHEST = 10  # nodes between a product and its Softmax
+
+
+def is_additive_mask(node: ir.Node, position: int) -> bool:
+    """Whether a node adds this operand to scores: products of two computed values that a Softmax follows."""
+    if _OPERANDS.get((node.domain, node.op_type)) == position:
+        return True
+    if node.domain or node.op_type not in ("Add", "Sum"):
+        return False
+    others = [v.producer() for k, v in enumerate(node.inputs) if k != position and v is not None]
+    return _reaches([node], _consumers, _is_softmax) and _reaches(others, _producers, _is_product_of_computed)
+
+
+def _reaches(
+    start: Iterable[ir.Node | None],
+    following: Callable[[ir.Node], Iterable[ir.Node | None]],
+    is_end: Callable[[ir.Node], bool],
+) -> bool:
+    nodes, seen = [n for n in start if n is not None], set[ir.Node]()
+    for _ in range(_FARTHEST):
+        if any(is_end(node) for node in nodes):
+            return True
+        seen.update(nodes)
+        steps = [n for node in nodes if node.op_type in _STEPS for n in following(node)]
+        nodes = list(dict.fromkeys(n for n in steps if n is not None and n not in seen))
+    return False
+
+
+def _consumers(node: ir.Node) -> Iterable[ir.Node | None]:
+    return (use.node for value in node.outputs for use in value.uses())
+
+
+def _producers(node: ir.Node) -> Iterable[ir.Node | None]:
+    return (value.producer() for value in node.inputs if value is not None)
+
+
+def _is_softmax(node: ir.Node) -> bool:
+    return node.op_type == "Softmax"
+
+
+def _is_product_of_computed(node: ir.Node) -> bool:
+    """Of queries and keys, so of two values that nodes compute, neither a constant nor a weight."""
+    if node.op_type not in _PRODUCTS:
+        return False
+    producers = [value.producer() for value in node.inputs[:2] if value is not None]
+    return all(p is not None and p.op_type not in ("Constant", "DequantizeLinear") for p in producers)

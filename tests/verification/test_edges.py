@@ -1,0 +1,164 @@
+"""Edges of what inputs may hold and of sizes: what is drawn, that it finds what noise does not, and refuses nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import onnxopt
+from onnxopt.graph import traits
+from onnxopt.graph.signature import Tensor
+from onnxopt.runtime import sessions
+from onnxopt.verification import edges, samples, verify
+from tests.support.small_models import write
+
+X = Tensor("x", "float32", ("batch", 64))
+ATTENTION = """
+g (float[batch, tokens, 8] x, float[batch, 1, tokens] bias, float[batch, tokens, tokens] other)
+   => (float[batch, tokens, 8] y) <float s = {0.5}> {
+   q = Sin(x) k = Cos(x) kt = Transpose<perm = [0, 2, 1]>(k) p = MatMul(q, kt) scaled = Mul(p, s)
+   masked = Add(scaled, bias) w = Softmax<axis = -1>(masked) o = MatMul(w, x) z = MatMul(other, o) y = Add(z, x)
+}
+"""
+POINTWISE = "g (float[batch, n] x) => (float[batch, n] y) { %s }"
+
+
+def _verify(tmp_path: Path, original: str, other: str, **options: Any) -> onnxopt.VerificationReport:
+    files = [write(tmp_path / f"{name}.onnx", text) for name, text in (("a", original), ("b", other))]
+    return onnxopt.verify(*files, providers=[sessions.CPU], **options)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_elements_of_each_kind_are_among_noise(dtype: str) -> None:
+    def drawn(kind: str) -> np.ndarray:
+        tensor = Tensor("x", dtype, ("batch", 64))
+        return np.asarray(samples.draw([tensor], {"batch": 5}, 0, {}, kind)["x"].astype(np.float64))
+
+    zeros = drawn(edges.ZEROS)
+    for value in (0.0, 1.0, -1.0):
+        assert (zeros == value).any()
+    assert np.signbit(zeros[zeros == 0]).any()
+    denormal = np.abs(zeros[zeros != 0]).min()
+    assert 0 < denormal < float(samples.ml_dtypes.finfo(dtype).smallest_normal)
+    assert 1e3 < np.abs(drawn(edges.LARGE)).max() <= 1e4
+    assert 30 < np.abs(drawn(edges.LESS_LARGE)).max() <= 100
+    special = drawn(edges.NONFINITE)
+    assert np.isnan(special).sum() == 1 and np.isposinf(special).sum() == np.isneginf(special).sum() == 1
+    assert np.isfinite(special[:2]).all()
+
+
+def test_masks_that_are_added_are_told_by_their_use(tmp_path: Path) -> None:
+    known = traits.of(ir.load(write(tmp_path / "m.onnx", ATTENTION)))
+    assert {name: [use.role for use in uses] for name, uses in known.uses.items()} == {"bias": ["additive_mask"]}
+    sizes = {"batch": 4, "tokens": 12}
+    low = {}
+    for kind in ("", edges.ZEROS, edges.LARGE, edges.NONFINITE):
+        bias = samples.draw(known.inputs, sizes, 0, known.uses, kind)["bias"]
+        assert (bias[..., 1] == 0).any() and set(np.unique(bias)) <= {0, bias.min()}
+        assert (bias.max(axis=-1) == 0).all()  # every row sees a key
+        low[kind] = float(bias.min())
+    assert low == {"": -1e4, edges.ZEROS: -np.inf, edges.LARGE: float(np.finfo(np.float32).min), edges.NONFINITE: 0}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[n, 4] x, float[n, 4] b) => (float[n, 4] y) { s = Add(x, b) y = Softmax(s) }",
+        "g (float[n, 2] x, float[n, 2] b) => (float[n, 2] y) <float[2, 2] w = {1, 2, 3, 4}> "
+        "{ t = Tanh(x) p = MatMul(t, w) s = Add(p, b) y = Softmax(s) }",
+        "g (float[n, 4] x, float[n, 4] b) => (float[n, n] y) "
+        "{ a = Tanh(x) c = Transpose(b) p = MatMul(a, c) y = Add(p, p) }",
+    ],
+)
+def test_what_is_added_to_anything_else_is_no_mask(tmp_path: Path, text: str) -> None:
+    assert not traits.of(ir.load(write(tmp_path / "m.onnx", text))).uses
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "kind"),
+    [
+        ("y = Identity(x)", "c = Constant<value = float {1000}>() y = Min(x, c)", edges.LARGE),
+        ("y = Identity(x)", "b = IsNaN(x) c = Constant<value = float {0}>() y = Where(b, c, x)", edges.NONFINITE),
+        ("y = Exp(x)", "c = Constant<value = float {80}>() d = Min(x, c) y = Exp(d)", edges.NONFINITE),
+        ("b = Sign(x) y = Add(b, x)", "c = Constant<value = float {0}>() g = GreaterOrEqual(x, c) "
+         "o = Constant<value = float {1}>() m = Neg(o) s = Where(g, o, m) y = Add(s, x)", edges.ZEROS),
+        # What is not above 1e-30 counts as zero.
+        ("b = Sign(x) y = Add(b, x)", "c = Constant<value = float {1e-30}>() z = Sub(c, c) a = Abs(x) "
+         "g = Greater(a, c) b = Sign(x) s = Where(g, b, z) y = Add(s, x)", edges.ZEROS),
+    ],
+    ids=["large", "nan", "infinite", "zero", "denormal"],
+)  # fmt: skip
+def test_a_difference_at_an_edge_alone_is_found(tmp_path: Path, right: str, wrong: str, kind: str) -> None:
+    assert _verify(tmp_path, POINTWISE % right, POINTWISE % right).status == "passed"
+    report = _verify(tmp_path, POINTWISE % right, POINTWISE % wrong)
+    assert report.status == "failed"
+    found = {check.case.split(", ")[2] for check in report.failures}
+    assert kind in found and found <= {edges.ZEROS, edges.LARGE, edges.NONFINITE}  # noise finds nothing
+
+
+@pytest.mark.parametrize(("axis", "from_size"), [(0, 4), (1, 40), (1, 1000)])
+def test_a_difference_from_a_size_on_is_found(tmp_path: Path, axis: int, from_size: int) -> None:
+    past = (
+        f"t = Tanh(x) s = Shape<start = {axis}, end = {axis + 1}>(x) l = Constant<value = int64[1] {{{from_size}}}>() "
+        "b = Less(s, l) f = CastLike(b, x) y = Mul(t, f)"
+    )
+    report = _verify(tmp_path, POINTWISE % "y = Tanh(x)", POINTWISE % past)
+    assert report.status == "failed"
+
+
+def test_the_longest_size_that_a_table_allows_is_tried(tmp_path: Path) -> None:
+    text = """
+    g (int64[batch, n] ids) => (float[batch, n] y) <float[300] table> {
+      s = Shape<start = 1, end = 2>(ids) e = Constant<value = int64 {1}>() z = Constant<value = int64 {0}>()
+      l = Squeeze(s) r = Range(z, l, e) t = Gather(table, r) f = Cast<to = 1>(ids) y = Add(f, t)
+    }
+    """
+    model = write(tmp_path / "m.onnx", text.replace("table>", f"table = {{{', '.join(['1'] * 300)}}}>"))
+    report = onnxopt.verify(model, model, providers=[sessions.CPU])
+    assert "batch=1, n=300, long, seed 0" in {check.case for check in report.checks}
+    assert report.status == "passed"
+
+
+def test_empty_dims_are_tried_where_the_operators_take_them(tmp_path: Path) -> None:
+    def empty(text: str) -> set[str]:
+        report = _verify(tmp_path, text, text)
+        return {check.case for check in report.checks if edges.EMPTY in check.case}
+
+    assert empty(POINTWISE % "y = Tanh(x)") == {"batch=0, n=9, empty, seed 0", "batch=5, n=0, empty, seed 0"}
+    assert empty(POINTWISE % "y = LpNormalization(x)") == set()
+
+
+def test_what_the_original_itself_does_not_fix_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime's optimizations change where NaN is: those elements say nothing, all others do."""
+    model = write(tmp_path / "m.onnx", POINTWISE % "y = Tanh(x)")
+    known = traits.of(ir.load(model))
+    (reference,) = verify.references(
+        model, known, folder=tmp_path, model_bytes=1, providers=[sessions.CPU], edge_cases=True
+    )
+    case = next(case for case in reference.outputs if case.kind == edges.NONFINITE)
+    at = tuple(np.argwhere(np.isnan(reference.outputs[case]["y"]))[0])
+    plain = {"y": reference.outputs[case]["y"].copy()}
+    other = {"y": reference.outputs[case]["y"].copy()}
+    other["y"][at] = 0.5
+    label = (sessions.CPU, False)
+    monkeypatch.setitem(reference._plain, case, plain)  # as it is: both runs of the original have NaN there
+    assert not reference.compare_outputs(label, case, other)[0].ok
+    plain["y"][at] = 0.25
+    assert reference.compare_outputs(label, case, other)[0].ok
+    other["y"][0] += 1
+    assert not reference.compare_outputs(label, case, other)[0].ok
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_models_whose_large_values_overflow_are_tried_at_smaller_ones(tmp_path: Path, dtype: str) -> None:
+    body = "{ a = Mul(x, x) b = Mul(a, a) c = Mul(b, b) d = Mul(c, c) y = Add(c, d) }"
+    text = f"g ({dtype}[batch, 16] x) => ({dtype}[batch, 16] y) {body}"
+    model = write(tmp_path / "m.onnx", text)
+    report = onnxopt.verify(model, model, providers=[sessions.CPU])
+    kinds = {case.split(", ")[1] for case in {check.case for check in report.checks}}
+    assert report.status == "passed" and edges.LARGE not in kinds
+    assert (edges.LESS_LARGE in kinds) == (dtype == "float")
