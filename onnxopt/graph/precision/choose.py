@@ -24,7 +24,11 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 
 from onnxopt.graph.precision import operators, ranges
+from onnxopt.graph.precision.fact_rules import RULES
+from onnxopt.graph.precision.facts import Facts
+from onnxopt.graph.precision.integer_masks import IntegerMasks
 from onnxopt.graph.precision.masks import Hiding
+from onnxopt.graph.precision.norms import has_float_rows
 from onnxopt.graph.precision.operators import Sort
 from onnxopt.graph.precision.ranges import Range
 
@@ -88,9 +92,11 @@ def choose(
         elif node.name in names:
             choosing.keep(node, _RESTORED)
     choosing.keep_statistics()
+    choosing.keep_unbounded()
     choosing.keep_before_steep()
     choosing.keep_first()
     choosing.keep_unfit()
+    choosing.keep_factors_of_norms()
     choosing.keep_between()
     narrow = frozenset(n for n in choosing.nodes if n not in choosing.reasons)
     for value in (v for node in choosing.nodes for v in node.inputs if v is not None):
@@ -121,6 +127,8 @@ class _Choosing:
         self.hiding = Hiding()
         self._opsets, self._measured, self._dtype = model.opset_imports, measured, dtype
         self._constants: dict[ir.Value, Range] = {}
+        self._facts = Facts(model, dtype, RULES)
+        self._masks = IntegerMasks(self._facts)
 
     def keep(self, node: ir.Node, reason: str) -> None:
         self.reasons.setdefault(node, reason)
@@ -180,27 +188,69 @@ class _Choosing:
                     return True
         return False
 
+    def keep_unbounded(self) -> None:
+        """Keep the nodes with a value that may be any number at other sizes and positions, as the graph says."""
+        for node in self.nodes:
+            for result in filter(is_float, node.outputs):
+                if (reason := self._facts.unbounded(result)) and not self._masks.hides(result):
+                    self.keep(node, reason)
+            for k, value in enumerate(node.inputs):
+                if value is None or not is_float(value) or operators.is_gate(node, k, self._gates(node, k)):
+                    continue
+                reason = self._facts.unbounded(value)
+                if reason and not self._masks.hides(value):
+                    self.keep(node, reason)
+                elif self._facts.overflows(value):
+                    self.keep(node, f"`{value.name}` may be too large for {self._dtype.name.lower()}: a guard is small")
+
+    def _gates(self, node: ir.Node, position: int) -> bool:
+        """Whether the operand is of integers and multiplies data, as masks do, so that its error stays relative."""
+        value = node.inputs[position]
+        assert value is not None
+        fact = self._facts.of(value)
+        return fact.count and not fact.grows and not any(self._facts.unbounded(v) for v in node.outputs)
+
     def keep_before_steep(self) -> None:
-        """Keep the elementwise nodes in front of nodes that are steep, or where small operands decide."""
-        pending: list[tuple[ir.Value, str]] = []
+        """Keep what computes the operands of nodes that are steep, or where small operands decide.
+
+        Elementwise nodes; reductions in front of guards; products of inputs and positions, as angles are; and sums of
+        positive products in front of guards, such as spectra, whose small numbers 16 bits do not hold.
+        """
+        pending: list[tuple[ir.Value, str, bool]] = []
         for node in self.nodes:
             if operators.is_steep(node):
-                pending += [(v, f"{node.op_type} reads its result") for v in node.inputs if v is not None]
+                pending += [(v, f"{node.op_type} reads its result", False) for v in node.inputs if v is not None]
             small = operators.small_decides(node)
             if small is not None and is_float(small) and self._has_small(small):
                 self.keep(node, f"{node.op_type} reads numbers too small for {self._dtype.name.lower()}")
-                pending.append((small, f"{node.op_type} reads its result"))
+                pending.append((small, f"{node.op_type} reads its result", self._guard_is_small(small)))
+        seen: set[tuple[ir.Value, bool]] = set()
         while pending:
-            value, reason = pending.pop()
+            value, reason, guarded = pending.pop()
             producer = value.producer()
-            if producer is None or not is_float(value) or producer in self.reasons:
+            if producer is None or not is_float(value) or (value, guarded) in seen:
                 continue
-            if operators.sort_of(producer) in (Sort.ELEMENTWISE, Sort.MOVE):
+            seen.add((value, guarded))
+            if self._passes_back(producer, guarded):
                 self.keep(producer, reason)
-                pending += [(v, reason) for v in producer.inputs if v is not None]
+                pending += [(v, reason, guarded) for v in producer.inputs if v is not None]
+
+    def _passes_back(self, node: ir.Node, guarded: bool) -> bool:
+        sort = operators.sort_of(node)
+        if sort in (Sort.ELEMENTWISE, Sort.MOVE):
+            return True
+        if guarded and sort is Sort.STATISTIC:
+            return True
+        if guarded and sort is Sort.PRODUCT:
+            return self._facts.of(node.outputs[0]).low >= 0
+        operands = [v for v in node.inputs if v is not None and not is_constant(v)]
+        return sort is Sort.PRODUCT and all(self._facts.of(v).direct for v in operands)
 
     def _has_small(self, value: ir.Value) -> bool:
-        return self._range(value).least < ranges.least_normal(self._dtype)
+        return self._guard_is_small(value) or self._range(value).least < ranges.least_normal(self._dtype)
+
+    def _guard_is_small(self, value: ir.Value) -> bool:
+        return self._facts.of(value).floor < ranges.least_normal(self._dtype)
 
     def keep_first(self) -> None:
         """Keep the elementwise nodes that read inputs alone: these are float32, and a kernel reads them so."""
@@ -289,6 +339,22 @@ class _Choosing:
         if not is_term and self._loses(found.loss, node.outputs[0]):
             return f"The constant `{value.name}` loses {found.loss:.1g} of itself in {name}"
         return ""
+
+    def keep_factors_of_norms(self) -> None:
+        """Keep the factor and the bias of a spelled-out norm whose rows are stored in float32.
+
+        ONNX Runtime's LayerNormFusion makes one node of it all, without the Cast between, and that node would have
+        rows of float32 and a factor of 16 bits, which its own checks refuse.
+        """
+        for node in self.nodes:
+            if node not in self.reasons or node.op_type not in ("Div", "Mul"):
+                continue
+            if not any(has_float_rows(v, self.reasons) for v in node.inputs):
+                continue
+            for factor in (r for r in _readers(node) if r.op_type == "Mul" and r not in self.reasons):
+                self.keep(factor, "It is the factor of a norm of float32 rows")
+                for bias in (r for r in _readers(factor) if r.op_type == "Add"):
+                    self.keep(bias, "It is the bias of a norm of float32 rows")
 
     def keep_between(self) -> None:
         """Keep the elementwise and moving nodes that only float32 nodes stand around: they need no Casts then.

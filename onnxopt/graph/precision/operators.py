@@ -69,6 +69,8 @@ def sort_of(node: ir.Node) -> Sort:
     if key in _PRODUCTS:
         return Sort.PRODUCT
     if node.domain == "" and node.op_type in _MOVES:
+        if node.op_type.startswith("Scatter") and node.attributes.get_string("reduction", "none") != "none":
+            return Sort.FLOAT  # ONNX Runtime's CPU provider refuses them when it runs
         nearest = node.attributes.get_string("mode", "nearest") == "nearest"
         return Sort.MOVE if node.op_type != "Resize" or nearest else Sort.FLOAT
     if node.op_type == "Cast" and node.domain == "":
@@ -92,6 +94,11 @@ def small_decides(node: ir.Node) -> ir.Value | None:
     if position is None or (node.op_type == "Pow" and _exponent(node) in _SMOOTH_POWERS):
         return None
     return node.inputs[position]
+
+
+def is_gate(node: ir.Node, position: int, gates: bool) -> bool:
+    """Whether an operand of integers is a factor: its rounding is worth no more in the result than in itself."""
+    return gates and node.domain == "" and node.op_type == "Mul" and position in (0, 1)
 
 
 def is_comparison(node: ir.Node) -> bool:

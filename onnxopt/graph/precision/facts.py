@@ -1,0 +1,119 @@
+"""What a graph says of its values whatever its inputs are: an abstract interpretation, one rule for each operator.
+
+Measured ranges are those of the inputs that were drawn. A graph says more: Clip(x, 1e-10) reaches 1e-10 for silence,
+positions reach any integer, and a sum over a dynamic dim any number. Each value has one Fact; the rules are those of
+fact_rules.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.graph.precision import ranges
+
+INF = math.inf
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_INTEGERS = {
+    ir.DataType.BOOL: (0.0, 1.0),
+    ir.DataType.UINT8: (0.0, 255.0),
+    ir.DataType.INT8: (-128.0, 127.0),
+    ir.DataType.UINT16: (0.0, 65535.0),
+    ir.DataType.INT16: (-32768.0, 32767.0),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fact:
+    """low, high: bounds of all elements.
+
+    floor: the least magnitude that a guard leaves (an epsilon, a lower bound); infinity without a guard. reach: the
+    greatest magnitude that a guard allows, as 1 / floor; 0 without one. count: linear in integers that nothing bounds,
+    such as positions and lengths. grows: a sum over a dynamic dim, or linear in one. shrinks: falls with a dynamic dim
+    as such sums grow, as the weights of Softmax do. data: depends on float inputs or on tables. direct: computed from
+    inputs and constants by elementwise and moving operators alone.
+    """
+
+    low: float = -INF
+    high: float = INF
+    floor: float = INF
+    reach: float = 0.0
+    count: bool = False
+    grows: bool = False
+    shrinks: bool = False
+    data: bool = True
+    direct: bool = False
+
+    @property
+    def magnitude(self) -> float:
+        return max(abs(self.low), abs(self.high))
+
+
+UNKNOWN = Fact()
+Rule = Callable[[ir.Node, Sequence[Fact]], Fact]
+
+
+class Facts:
+    """The facts of a normalized model's main graph. rules: by operator of ONNX's domain; others have no rule."""
+
+    def __init__(self, model: ir.Model, dtype: ir.DataType, rules: Mapping[str, Rule]) -> None:
+        self._facts: dict[ir.Value, Fact] = {}
+        self._exact, self._largest = 1 / ranges.unit(dtype), ranges.largest(dtype)
+        for node in model.graph:
+            operands = [UNKNOWN if value is None else self.of(value) for value in node.inputs]
+            rule = rules.get(node.op_type) if node.domain == "" else None
+            fact = UNKNOWN if rule is None else rule(node, operands)
+            for value in node.outputs:
+                self._facts[value] = self._settled(value, fact)
+
+    def of(self, value: ir.Value) -> Fact:
+        """The fact of a value of the main graph."""
+        if value not in self._facts:
+            constant = value.const_value is not None and not value.is_graph_input()
+            self._facts[value] = _constant(value) if constant else of_dtype(value.dtype)
+        return self._facts[value]
+
+    def unbounded(self, value: ir.Value) -> str:
+        """Why measured ranges say nothing of the value at other sizes, or ""."""
+        fact = self.of(value)
+        if fact.grows:
+            return f"`{value.name}` grows with a dynamic dim"
+        return f"`{value.name}` is linear in integers that nothing bounds" if fact.count else ""
+
+    def overflows(self, value: ir.Value) -> bool:
+        """Whether a guard allows elements that the dtype does not hold."""
+        return self.of(value).reach > self._largest
+
+    def _settled(self, value: ir.Value, fact: Fact) -> Fact:
+        """Integers that the dtype holds exactly are no counts, and bounded sums do not grow."""
+        if fact.count and fact.magnitude <= self._exact:
+            fact = dataclasses.replace(fact, count=False)
+        if fact.grows and fact.magnitude * 8 <= self._largest:
+            fact = dataclasses.replace(fact, grows=False)
+        if value.dtype in _INTEGERS and value.dtype is not None:
+            low, high = _INTEGERS[value.dtype]
+            fact = dataclasses.replace(fact, low=max(fact.low, low), high=min(fact.high, high), count=False)
+        return fact
+
+
+def of_dtype(dtype: ir.DataType | None) -> Fact:
+    """What the dtype alone says of an input's elements."""
+    if dtype is None or dtype in FLOATS:
+        return Fact(direct=True)
+    low, high = _INTEGERS.get(dtype, (-INF, INF))
+    return Fact(low, high, count=dtype not in _INTEGERS, data=False, direct=True)
+
+
+def _constant(value: ir.Value) -> Fact:
+    assert value.const_value is not None
+    array = value.const_value.numpy()
+    if not array.size or array.dtype.kind not in "biuf":
+        return dataclasses.replace(UNKNOWN, data=False, direct=True)
+    finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
+    if not finite.size or finite.size != array.size:
+        return dataclasses.replace(UNKNOWN, data=False, direct=True)
+    return Fact(float(finite.min()), float(finite.max()), data=False, direct=True)
