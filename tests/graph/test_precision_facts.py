@@ -8,8 +8,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from onnxopt.graph import normalize, precision
+from onnxopt.verification import ranges
 from tests.graph.test_precision import FLOAT, HALF, Feeds, dtypes, lowered, sqnr, x
-from tests.support.graphs import graph, run
+from tests.support.graphs import graph, run, value
 
 _POWERS = "h = MatMul(x, w)  p = Mul(h, h)  q = MatMul(p, u)  "
 _W = "float[8, 8] w = {" + ", ".join(map(str, np.random.default_rng(1).standard_normal(64).astype(np.float32))) + "}"
@@ -140,3 +142,29 @@ def test_onnx_runtime_opens_a_norm_of_float32_rows(tmp_path: Path) -> None:
     half, _ = lowered(model.clone(), x(), tmp_path)
     assert dtypes(half, "f") == {FLOAT}
     assert sqnr(model, half, x()) > 50  # ONNX Runtime opens it with all its fusions
+
+
+def test_a_value_of_unknown_dtype_gets_its_casts(tmp_path: Path) -> None:
+    """A MatMul that became 16 bit without a Cast before BiasGelu gave a model that ONNX Runtime did not open."""
+    body = "h = MatMul(x, w)  k = com.microsoft.BiasGelu(h, b)  y = MatMul(k, w)"
+    more = ", float[8] b = {0.0, 1.0, 0.5, 0.1, 0.2, 0.3, 0.4, 0.6}"
+    model = graph("float[N, 8] x", "float[N, 8] y", body, constants=_CONSTANTS + more)
+    normalized = normalize.normalize(model.clone()).model
+    measured = ranges.measure(normalized, [x()], HALF, tmp_path)
+    hidden = value(normalized, "h")
+    hidden.type = None  # as of operators that nothing infers
+    choice = precision.choose(normalized, measured, HALF)
+    assert {row.reason for row in choice.kept if row.op_type == "MatMul"} <= {"The dtype of `h` is not known"}
+    precision.convert(normalized, choice, lambda array, dtype, name: ir.Tensor(array, dtype=dtype, name=name))
+    assert sqnr(model, normalized, x()) > 50
+
+
+def test_the_dtypes_of_onnx_runtimes_attention_and_norms_are_known() -> None:
+    body = (
+        "a = com.microsoft.Attention<num_heads = 2>(x, q, b)  s = com.microsoft.SkipLayerNormalization(a, x, g, g, g)  "
+        "y = MatMul(s, w)"
+    )
+    more = ", float[8, 24] q = {" + ", ".join(["0.1"] * 192) + "}, float[24] b = {" + ", ".join(["0.1"] * 24)
+    more += "}, float[8] g = {" + ", ".join(["0.5"] * 8) + "}"
+    model = normalize.normalize(graph("float[B, N, 8] x", "float[B, N, 8] y", body, constants=_CONSTANTS + more)).model
+    assert dtypes(model, "a", "s") == {FLOAT}

@@ -114,6 +114,10 @@ def is_float(value: ir.Value | None) -> bool:
     return value is not None and value.dtype == FLOAT and isinstance(value.type, ir.TensorType)
 
 
+def _is_unknown(value: ir.Value) -> bool:
+    return value.dtype is None and bool(value.uses() or value.is_graph_output())
+
+
 def is_constant(value: ir.Value) -> bool:
     return value.const_value is not None and not value.is_graph_input()
 
@@ -137,6 +141,9 @@ class _Choosing:
         """Why the operator stays float32 whatever its ranges are, or ""."""
         if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
             return f"{node.op_type} runs graphs of its own"
+        unknown = next((v for v in (*node.inputs, *node.outputs) if v is not None and _is_unknown(v)), None)
+        if unknown is not None:
+            return f"The dtype of `{unknown.name}` is not known"
         sort = operators.sort_of(node)
         if sort is Sort.FLOAT:
             return f"{node.op_type} needs float32"

@@ -39,11 +39,14 @@ OTHERS: dict[tuple[str, str], ResultDtype] = {
     ("", "Transpose"): same,
     ("", "Trilu"): same,
     ("", "Unsqueeze"): same,
+    (_CONTRIB, "Attention"): same,
     (_CONTRIB, "BiasGelu"): same,
     (_CONTRIB, "FastGelu"): same,
     (_CONTRIB, "Gelu"): same,
     (_CONTRIB, "MultiHeadAttention"): same,
     (_CONTRIB, "RotaryEmbedding"): same,
+    (_CONTRIB, "SkipLayerNormalization"): same,
+    (_CONTRIB, "SkipSimplifiedLayerNormalization"): same,
     **{key: dtype for key, (_, dtype) in contrib_rules.RULES.items()},
 }
 
