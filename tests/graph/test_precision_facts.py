@@ -168,3 +168,14 @@ def test_the_dtypes_of_onnx_runtimes_attention_and_norms_are_known() -> None:
     more += "}, float[8] g = {" + ", ".join(["0.5"] * 8) + "}"
     model = normalize.normalize(graph("float[B, N, 8] x", "float[B, N, 8] y", body, constants=_CONSTANTS + more)).model
     assert dtypes(model, "a", "s") == {FLOAT}
+
+
+def test_filled_masks_alignments_and_norms_stay_narrow(tmp_path: Path) -> None:
+    body = (
+        "h = MatMul(x, w)  k = Transpose<perm = [1, 0]>(h)  s = MatMul(h, k)  f = Cast<to = 1>(p)  n = Sub(one, f)  "
+        "b = Cast<to = 9>(n)  d = Where(b, hide, n)  t = Add(s, d)  m = Softmax(t)  g = MatMul(m, h)  "
+        "q = Unsqueeze(p, second)  e = Equal(p, q)  ef = Cast<to = 1>(e)  y = MatMul(ef, g)"
+    )
+    feeds = {**x(), "p": np.array([1, 1, 1, 0])}
+    half, _ = lowered(_graph("float[N, 8] x, int64[N] p", "float[N, 8] y", body), feeds, tmp_path)
+    assert dtypes(half, "h", "s", "t", "m", "g", "ef") == {HALF}

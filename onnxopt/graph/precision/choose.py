@@ -92,8 +92,8 @@ def choose(
         elif node.name in names:
             choosing.keep(node, _RESTORED)
     choosing.keep_statistics()
-    choosing.keep_unbounded()
     choosing.keep_before_steep()
+    choosing.keep_unbounded()
     choosing.keep_first()
     choosing.keep_unfit()
     choosing.keep_factors_of_norms()
@@ -231,27 +231,31 @@ class _Choosing:
             if small is not None and is_float(small) and self._has_small(small):
                 self.keep(node, f"{node.op_type} reads numbers too small for {self._dtype.name.lower()}")
                 pending.append((small, f"{node.op_type} reads its result", self._guard_is_small(small)))
-        seen: set[tuple[ir.Value, bool]] = set()
         while pending:
             value, reason, guarded = pending.pop()
             producer = value.producer()
-            if producer is None or not is_float(value) or (value, guarded) in seen:
+            if producer is None or not is_float(value) or producer in self.reasons:
                 continue
-            seen.add((value, guarded))
             if self._passes_back(producer, guarded):
                 self.keep(producer, reason)
                 pending += [(v, reason, guarded) for v in producer.inputs if v is not None]
+            elif guarded and operators.sort_of(producer) is Sort.STATISTIC:
+                self.keep(producer, reason)
+                self._keep_squares(producer, reason)
 
     def _passes_back(self, node: ir.Node, guarded: bool) -> bool:
         sort = operators.sort_of(node)
-        if sort in (Sort.ELEMENTWISE, Sort.MOVE):
-            return True
-        if guarded and sort is Sort.STATISTIC:
-            return True
-        if guarded and sort is Sort.PRODUCT:
+        if sort is not Sort.PRODUCT:
+            return sort in (Sort.ELEMENTWISE, Sort.MOVE)
+        if guarded:
             return self._facts.of(node.outputs[0]).low >= 0
-        operands = [v for v in node.inputs if v is not None and not is_constant(v)]
-        return sort is Sort.PRODUCT and all(self._facts.of(v).direct for v in operands)
+        return all(self._facts.of(v).direct for v in node.inputs if v is not None and not is_constant(v))
+
+    def _keep_squares(self, reduction: ir.Node, reason: str) -> None:
+        """Keep the squares or magnitudes that a reduction before a guard adds up, which may be too small."""
+        for producer in (v.producer() for v in reduction.inputs if v is not None):
+            if producer is not None and producer.op_type in ("Pow", "Mul", "Abs") and _feeds_statistics(producer):
+                self.keep(producer, reason)
 
     def _has_small(self, value: ir.Value) -> bool:
         return self._guard_is_small(value) or self._range(value).least < ranges.least_normal(self._dtype)

@@ -30,6 +30,7 @@ def _joined(facts: Sequence[Fact]) -> Fact:
         any(f.shrinks for f in facts),
         any(f.data for f in facts),
         all(f.direct for f in facts),
+        all(f.whole for f in facts),
     )
 
 
@@ -66,10 +67,20 @@ def _gather(node: ir.Node, x: Sequence[Fact]) -> Fact:
     return _replace(x[0], data=x[0].data or table, direct=x[0].direct and not table)
 
 
-def _where(_node: ir.Node, x: Sequence[Fact]) -> Fact:
+def _where(node: ir.Node, x: Sequence[Fact]) -> Fact:
     joined = _joined(x[1:])
     guards = [f.low for f in x[1:] if f.low == f.high > 0]
-    return _replace(joined, floor=min([joined.floor, *guards]))
+    return _replace(joined, floor=min([joined.floor, *guards]), count=joined.count and not hides_integers(node))
+
+
+def hides_integers(node: ir.Node) -> bool:
+    """Whether Where puts numbers of -1e4 or less in place of elements that are not 0, as masks are filled."""
+    condition = node.inputs[0].producer() if node.op_type == "Where" and node.inputs[0] is not None else None
+    low = None if condition is None else node.inputs[1]
+    if condition is None or low is None or condition.op_type != "Cast" or condition.inputs[0] is not node.inputs[2]:
+        return False
+    tensor = low.const_value
+    return tensor is not None and not low.is_graph_input() and bool((tensor.numpy() <= -HIDES).all())
 
 
 def _cast(node: ir.Node, x: Sequence[Fact]) -> Fact:
@@ -122,6 +133,7 @@ def _mul(node: ir.Node, x: Sequence[Fact]) -> Fact:
         (a.shrinks and not b.grows) or (b.shrinks and not a.grows),
         a.data or b.data,
         a.direct and b.direct,
+        a.whole and b.whole,
     )
 
 
@@ -281,7 +293,7 @@ def _sum(low: float = -INF) -> Rule:
 
 
 def _mean(_node: ir.Node, x: Sequence[Fact]) -> Fact:
-    return _replace(x[0], direct=False)
+    return _replace(x[0], direct=False, whole=False)
 
 
 def _cumsum(node: ir.Node, x: Sequence[Fact]) -> Fact:
@@ -313,7 +325,7 @@ def _product(node: ir.Node, x: Sequence[Fact]) -> Fact:
     low = 0.0 if all(f.low >= 0 for f in x) else -INF
     grows = (a.grows and not b.shrinks) or (b.grows and not a.shrinks)
     if not grows and not a.shrinks and not b.shrinks:
-        grows = _contracts_dynamic(node)
+        grows = _contracts_dynamic(node) and not any(map(_aligns, x[:2], node.inputs[:2]))
     bias = x[2] if len(x) > 2 else None
     return Fact(
         low,
@@ -321,6 +333,12 @@ def _product(node: ir.Node, x: Sequence[Fact]) -> Fact:
         count=_counts(node, x) or (bias is not None and bias.count),
         data=any(f.data for f in x),
     )
+
+
+def _aligns(fact: Fact, value: ir.Value | None) -> bool:
+    """Whether an operand is a matrix of 0 and 1 between two dynamic dims, as alignments are: it selects."""
+    between = value is not None and is_dynamic(value, -1) and is_dynamic(value, -2)
+    return between and fact.whole and fact.magnitude <= 1
 
 
 def _contracts_dynamic(node: ir.Node) -> bool:

@@ -35,7 +35,7 @@ class Fact:
     greatest magnitude that a guard allows, as 1 / floor; 0 without one. count: linear in integers that nothing bounds,
     such as positions and lengths. grows: a sum over a dynamic dim, or linear in one. shrinks: falls with a dynamic dim
     as such sums grow, as the weights of Softmax do. data: depends on float inputs or on tables. direct: computed from
-    inputs and constants by elementwise and moving operators alone.
+    inputs and constants by elementwise and moving operators alone. whole: integers, also as floats.
     """
 
     low: float = -INF
@@ -47,6 +47,7 @@ class Fact:
     shrinks: bool = False
     data: bool = True
     direct: bool = False
+    whole: bool = False
 
     @property
     def magnitude(self) -> float:
@@ -94,9 +95,11 @@ class Facts:
             fact = dataclasses.replace(fact, count=False)
         if fact.grows and fact.magnitude * 8 <= self._largest:
             fact = dataclasses.replace(fact, grows=False)
+        if value.dtype is not None and value.dtype.is_integer():
+            fact = dataclasses.replace(fact, whole=True)
         if value.dtype in _INTEGERS and value.dtype is not None:
             low, high = _INTEGERS[value.dtype]
-            fact = dataclasses.replace(fact, low=max(fact.low, low), high=min(fact.high, high), count=False)
+            fact = dataclasses.replace(fact, low=max(fact.low, low), high=min(fact.high, high), count=False, whole=True)
         return fact
 
 
@@ -105,7 +108,7 @@ def of_dtype(dtype: ir.DataType | None) -> Fact:
     if dtype is None or dtype in FLOATS:
         return Fact(direct=True)
     low, high = _INTEGERS.get(dtype, (-INF, INF))
-    return Fact(low, high, count=dtype not in _INTEGERS, data=False, direct=True)
+    return Fact(low, high, count=dtype not in _INTEGERS, data=False, direct=True, whole=True)
 
 
 def _constant(value: ir.Value) -> Fact:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt.graph.precision import operators
-from onnxopt.graph.precision.fact_rules import HIDES
+from onnxopt.graph.precision.fact_rules import HIDES, hides_integers
 from onnxopt.graph.precision.facts import Facts
 from onnxopt.graph.precision.operators import Sort
 
@@ -26,6 +26,8 @@ class IntegerMasks:
         return self._answers[value]
 
     def _read_so(self, node: ir.Node) -> bool:
+        if hides_integers(node) or (node.op_type == "Cast" and node.outputs[0].dtype == ir.DataType.BOOL):
+            return True
         if operators.sort_of(node) not in (Sort.ELEMENTWISE, Sort.MOVE):
             return False
         constants = [v for v in node.inputs if v is not None and v.const_value is not None and not v.is_graph_input()]
