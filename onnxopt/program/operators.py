@@ -64,6 +64,8 @@ def _cast(c: Call) -> Expr:
 def _clip(c: Call) -> Expr:
     """A bound that is missing is the lowest or greatest finite number of the dtype, so infinities do not pass."""
     x = c.args[0]
+    low: Expr | float | None
+    high: Expr | float | None
     low, high = (c.args[k] if k < len(c.args) else None for k in (1, 2))
     if DTYPES[c.operand].kind == "float":
         finite = ml_dtypes.finfo(to_ir(c.operand).numpy())
