@@ -210,10 +210,11 @@ def _lowered(
             data=calibration or job.data, verify=options.verify,
         )  # fmt: skip
         if low.source is None:
-            return job._replace(data=job.data or calibration, lowered=low)
+            kept = dataclasses.replace(job.normalized, notes=(*job.normalized.notes, *low.notes))
+            return job._replace(normalized=kept, data=job.data or calibration, lowered=low)
         traits = model_traits.of(low.source.model)
         again = normalize.normalize(low.source.model)
-    notes = tuple(dict.fromkeys((*job.normalized.notes, *again.notes)))
+    notes = tuple(dict.fromkeys((*job.normalized.notes, *again.notes, *low.notes)))
     converted = dataclasses.replace(again, notes=notes)
     return _Job(low.source, job.original, traits, converted, job.before, None, job.data or calibration, job.near, low)
 

@@ -155,6 +155,12 @@ def verify_and_leave_out(
                 edge_cases=True,
             )  # fmt: skip
     except Refused as error:
+        if source.converted:
+            raise VerificationError(
+                f"{source}: ONNX Runtime opens the original, but not the model that onnxopt converted it to: {error}. "
+                "This is a defect of onnxopt, please report it; --keep-float NAME of a node that the message names may "
+                "avoid it, and without --precision the model is optimized in its own precision"
+            ) from error
         raise ModelError(
             f"{source}: ONNX Runtime does not open the original: {error}; --no-verify optimizes it unchecked"
         ) from error

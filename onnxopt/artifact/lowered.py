@@ -28,6 +28,7 @@ from onnxopt.verification.verify import references
 from onnxopt.verification.widening import NotWidened
 
 Dtype = Literal["float16", "bfloat16"]
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 
@@ -61,7 +62,7 @@ def asked(dtype: str | None, goals: Goals, keep_float: str | None, calibrate: Se
 class Lowered:
     """A converted model, and the float32 original's outputs to hold the artifact against.
 
-    source: the converted model; None where no value can be stored in 16 bits.
+    source: the converted model; None where no value can be stored in 16 bits. notes: what stays float32 unasked.
     """
 
     def __init__(
@@ -72,11 +73,13 @@ class Lowered:
         data: Sequence[UserData],
         verify: bool,
         title: str,
+        notes: tuple[str, ...],
     ) -> None:
         self.source: read.Source | None = None
+        self.notes = notes
         if narrowed.narrow:
             converted = read.load(narrowed.folder / write.MODEL_FILE)
-            self.source = dataclasses.replace(converted, title=f"{title} in {want.dtype}")
+            self.source = dataclasses.replace(converted, title=f"{title} in {want.dtype}", converted=True)
         self._asked, self._narrowed, self._originals = want, narrowed, originals
         self._data, self._verify = data, verify
 
@@ -136,4 +139,22 @@ def lower(
         raise NotVerifiedError(
             f"{source.path}: ranges cannot be measured, {error}. Give inputs that the model takes with --calibrate"
         ) from error
-    return Lowered(want, narrowed, originals, data, verify, str(source))
+    return Lowered(want, narrowed, originals, data, verify, str(source), _notes_of_bodies(folded))
+
+
+def _notes_of_bodies(model: ir.Model) -> tuple[str, ...]:
+    """What a user should know of the float32 nodes in bodies of If, Loop and Scan, which lower precision leaves."""
+    main = list(model.graph)
+    owners = sorted({node.op_type for node in main if any(a.type in _GRAPHS for a in node.attributes.values())})
+    inner = sum(map(_computes_float, model.graph.all_nodes())) - sum(map(_computes_float, main))
+    if not inner:
+        return ()
+    total = inner + sum(map(_computes_float, main))
+    return (
+        f"precision: {inner} of {total} nodes that compute floats are in bodies of {', '.join(owners)} and stay "
+        "float32, with their weights; export the branch or the step that you serve as a model of its own to lower it",
+    )
+
+
+def _computes_float(node: ir.Node) -> bool:
+    return any(value.dtype == ir.DataType.FLOAT for value in node.outputs)

@@ -44,13 +44,15 @@ class Source:
     """A model that was read, the file it came from, and its size.
 
     bytes: of the model file and of the parts of external data files that it refers to (a part that several tensors
-    share counts once). title: how messages call the model, default its path.
+    share counts once). title: how messages call the model, default its path. converted: whether onnxopt wrote it, as
+    the user's model in lower precision.
     """
 
     path: Path
     model: ir.Model
     bytes: int
     title: str = ""
+    converted: bool = False
 
     def __str__(self) -> str:
         return self.title or str(self.path)

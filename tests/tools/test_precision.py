@@ -14,6 +14,7 @@ import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.graph.fused_domain import holds_fused
+from onnxopt.graph.rewrite import spelled_layer_norms
 from onnxopt.verification.quality import ROUNDED, Goals
 from tests.support import real_models
 from tests.support.command import assert_refused, run
@@ -218,3 +219,55 @@ def test_a_value_whose_dtype_onnx_runtime_alone_knows_is_cast_where_it_is_read(t
     assert manifest.precision is not None
     assert (manifest.verify.status, manifest.precision.nodes) == ("passed", 2)
     assert [row.op_type for row in manifest.precision.kept] == ["TransposeMatMul", "BiasGelu"]
+
+
+DECOMPOSED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, 4] x) => (float[n, 4] y)
+   <float two = {2}, float eps = {1e-5}, float[4] b = {1, 2, 3, 4},
+    float[4, 4] w = {1, 2, 3, 4, 4, 3, 2, 1, 2, 2, 1, 1, 3, 1, 3, 1}> {
+   h = Relu(x)
+   m = ReduceMean <axes = [-1]> (h)
+   d = Sub(h, m)
+   p = Pow(d, two)
+   v = ReduceMean <axes = [-1]> (p)
+   s = Add(v, eps)
+   r = Sqrt(s)
+   n = Div(d, r)
+   q = Mul(n, b)
+   a = Add(q, b)
+   y = MatMul(a, w)
+}
+"""
+
+
+def test_a_converted_model_that_does_not_open_is_not_called_the_original(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write(tmp_path / "model.onnx", DECOMPOSED)
+    assert _optimized(model, tmp_path, "a", "--precision", "float16").verify.status == "passed"
+    monkeypatch.setattr(spelled_layer_norms, "rules_for", lambda opset: [])
+    result = run("optimize", model, "-o", tmp_path / "b", "--arch", "none", "--precision", "float16")
+    assert_refused(result, "opens the original, but not the model that onnxopt converted it to", "LayerNormalization")
+    assert not (tmp_path / "b").exists()
+
+
+BRANCHES = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, 2] x, bool c) => (float[n, 2] y)
+   <float[2, 2] w = {1.5, 2.5, 3.5, 4.5}> {
+   h = MatMul(x, w)
+   y = If(c) <then_branch = t () => (float[n, 2] a) { a0 = MatMul(h, w) a = Tanh(a0) },
+              else_branch = f () => (float[n, 2] b) { b = MatMul(h, w) }>
+}
+"""
+
+
+def test_the_result_says_that_bodies_stay_float32(tmp_path: Path) -> None:
+    model = write(tmp_path / "model.onnx", BRANCHES)
+    result = run("optimize", model, "-o", tmp_path / "a", "--arch", "none", "--precision", "float16")
+    assert result.exit_code == 0, result.output
+    expected = (
+        "note: precision: 3 of 5 nodes that compute floats are in bodies of If and stay float32, with their weights"
+    )
+    assert expected in result.output
