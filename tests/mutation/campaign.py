@@ -22,6 +22,8 @@ from onnxopt.artifact import build as building
 from onnxopt.artifact.build import Build
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
+from onnxopt.runtime import sessions
+from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import verify as verification
 from onnxopt.verification.emulation import shape_text
 from onnxopt.verification.emulation.emulate import EmulatedKernel, emulate
@@ -145,23 +147,34 @@ class _Campaign:
         if of.where in EMULATED:
             outcome = self._emulated(kernel, mutant)
         elif isinstance(mutant, ProgramMutant):
-            outcome = self._checked(self._build.model_file, self._library(kernel, mutant))
+            outcome = self._checked_program(kernel, mutant)
         else:
             assert isinstance(mutant, Mutant)
             with self._model(kernel, mutant) as model:
-                outcome = self._checked(model, None)
+                outcome = self._checked(model)
         return None if outcome is None else Result(of.where, of.of, of.kind, kernel, mutant.place, *outcome)
 
-    def _checked(self, model: Path, library: Path | None) -> tuple[str, str] | None:
+    def _checked_program(self, kernel: str, mutant: ProgramMutant) -> tuple[str, str] | None:
+        return self._checked(self._build.model_file, self._library(kernel, mutant), self._library(kernel, None))
+
+    def _checked(self, model: Path, library: Path | None = None, right: Path | None = None) -> tuple[str, str] | None:
         """The outcome and what tells it. None where the model does not open."""
-        checks = self._reference.check(model, library)
-        if checks[0].case == "session":
+        try:
+            session = self._reference.open(model, library=library)
+        except RunError:
             return None
-        if failed := next((c for c in checks if not c.ok), None):
-            return FOUND, _told(failed)
+        label = (self._reference.provider, library is not None)
+        for case in self._reference.outputs:  # as Reference.check does, up to the first that fails
+            try:
+                outputs = sessions.run(session, self._reference.feeds(case))
+            except RunError as error:
+                return FOUND, f"{case}: {error}"
+            checks = self._reference.compare_outputs(label, case, outputs)
+            if failed := next((c for c in checks if not c.ok), None):
+                return FOUND, _told(failed)
         if self._fresh is None:
             self._fresh = Fresh(self._reference, self._build.model_file)
-        above = self._fresh.above(model, library)
+        above = self._fresh.above(model, library, right)
         return (MISSED if above else BELOW), above
 
     def _emulated(self, name: str, mutant: AnyMutant) -> tuple[str, str] | None:
@@ -179,7 +192,7 @@ class _Campaign:
         changed = dataclasses.replace(self._kernel(name), program=mutant.meaning)
         told = self._emulation(name, generate.own_text(changed))
         if told == "":  # then the CPU kernel of this program decides
-            outcome = self._checked(self._build.model_file, self._library(name, mutant))
+            outcome = self._checked_program(name, mutant)
             return outcome and (BELOW if outcome[0] == BELOW else MISSED, outcome[1])
         return None if told is None else (FOUND, told)
 

@@ -75,16 +75,21 @@ class Fresh:
         for trial in trials:
             trial.close()
 
-    def above(self, mutant: Path, library: Path | None) -> str:
-        """At which inputs a mutant is above the limit, and what it gives there; "" where at none."""
+    def above(self, mutant: Path, library: Path | None = None, right: Path | None = None) -> str:
+        """At which inputs a mutant is above the limit, and what it gives there; "" where at none.
+
+        right: the library with the unchanged kernel, whose outputs have to be within the limit, too.
+        """
         session = self._reference.open(mutant, library=library)
+        unchanged = None if right is None else self._reference.open(mutant, library=right)
         for name, (feeds, expected) in self._runs.items():
             try:
                 found = sessions.run(session, feeds)
             except RunError as error:
                 return f"{name}: {error}"
-            for output, right in expected.items():
-                if excess := right.excess(found[output]):
+            for output, expected_of in expected.items():
+                excess = expected_of.excess(found[output])
+                if excess and (unchanged is None or not expected_of.excess(sessions.run(unchanged, feeds)[output])):
                     return f"{name}: {output} {excess}"
         return ""
 
@@ -124,7 +129,8 @@ def _feeds(reference: Reference) -> Iterator[tuple[str, dict[str, Any]]]:
         rng = np.random.default_rng([_SEED, number])
         drawn = samples.draw(inputs, sizes, _SEED + number, uses)
         for tensor in inputs:
-            if tensor.kind == "tensor" and tensor.dtype in ("float32", "float16") and not uses.get(tensor.name):
+            is_free = all(use.role == "additive_mask" for use in uses.get(tensor.name, ()))
+            if tensor.kind == "tensor" and tensor.dtype in ("float32", "float16") and is_free:
                 drawn[tensor.name] = _floats(rng, tensor, signature.resolve(tensor, sizes), filling)
         yield f"{signature.describe(sizes)}, {filling}", drawn
 
