@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxopt.artifact.build import Build
 from onnxopt.artifact.folder import temporary_files
 from onnxopt.artifact.manifest import Precision
-from onnxopt.errors import NotVerifiedError, UsageError
+from onnxopt.errors import ModelError, NotVerifiedError, UsageError
 from onnxopt.graph import read, rewrite, write
 from onnxopt.graph.traits import Traits
 from onnxopt.program.dtypes import to_ir
@@ -22,7 +22,7 @@ from onnxopt.verification import narrowing
 from onnxopt.verification.ahead import Ahead
 from onnxopt.verification.narrowing import Narrowed
 from onnxopt.verification.quality import Goals, check_inputs, qualities_of, refuse_missed
-from onnxopt.verification.reference import NotRunnable, Reference
+from onnxopt.verification.reference import NotRunnable, Reference, Refused
 from onnxopt.verification.user_data import DataSource, UserData
 from onnxopt.verification.verify import references
 from onnxopt.verification.widening import NotWidened
@@ -118,8 +118,8 @@ def lower(
     """Convert a model into a file in `folder`, which has to outlive the result.
 
     source, traits: of the original. normalized: its normalized form, which stays as it is. data: inputs to measure
-    ranges with, else drawn ones. UsageError where the model is not of float32. NotVerifiedError where ONNX Runtime does
-    not run it here, so that no range can be measured.
+    ranges with, else drawn ones. UsageError where the model is not of float32. ModelError where ONNX Runtime does not
+    open it, NotVerifiedError where it does not run it here, so that no range can be measured.
     """
     if traits.precision != "float32":
         raise UsageError(f"{source.path}: is a {traits.precision} model; lower precision is for float32 models")
@@ -135,6 +135,11 @@ def lower(
             narrowed = narrowing.narrow(
                 folded, originals[0], to_ir(want.dtype), folder, keep_float=want.keep_float, goals=goals
             )
+    except Refused as error:
+        raise ModelError(
+            f"{source.path}: ONNX Runtime does not open the original: {error}; without a lower precision, --no-verify "
+            "optimizes it unchecked"
+        ) from error
     except (NotRunnable, RunError, NotWidened) as error:
         raise NotVerifiedError(
             f"{source.path}: ranges cannot be measured, {error}. Give inputs that the model takes with --calibrate"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
@@ -271,3 +272,16 @@ def test_the_result_says_that_bodies_stay_float32(tmp_path: Path) -> None:
         "note: precision: 3 of 5 nodes that compute floats are in bodies of If and stay float32, with their weights"
     )
     assert expected in result.output
+
+
+@pytest.mark.parametrize("options", [(), ("--precision", "float16")], ids=["float32", "float16"])
+def test_a_file_that_does_not_open_is_no_lack_of_inputs(options: tuple[str, ...], tmp_path: Path) -> None:
+    inputs, outputs = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in "xy")
+    nodes = [helper.make_node("Relu", ["x"], ["h"], name="n"), helper.make_node("Exp", ["h"], ["y"], name="n")]
+    nodes.append(helper.make_node("Nothing", ["y"], ["z"], name="k"))
+    graph = helper.make_graph(nodes, "g", [inputs], [outputs])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    result = run("optimize", tmp_path / "m.onnx", "-o", tmp_path / "a", "--arch", "none", *options)
+    assert result.exit_code == 2
+    assert "ONNX Runtime does not open the original" in result.output and "Nothing" in result.output
+    assert not (tmp_path / "a").exists()
