@@ -140,7 +140,9 @@ def optimize(
                 stack.callback(ahead.stop)
         with phases("normalize"):
             normalized = normalize.normalize(source.model)
-            pinned = signature.pin(original.traits.inputs, shapes or {}, normalized.ones)  # now with dims that are 1
+            pinned = signature.pin(
+                original.traits.inputs, shapes or {}, normalized.checked
+            )  # now with dims of one size
             options = options._replace(pinned=pinned, typical=signature.typical(original.traits.inputs, pinned))
             if ort_min is not None:
                 releases.check(normalized.model, oldest)

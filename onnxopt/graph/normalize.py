@@ -55,8 +55,8 @@ class Normalized:
     notes: tuple[str, ...]
 
     @property
-    def ones(self) -> frozenset[str]:
-        """The symbols of inputs that can only be 1."""
+    def checked(self) -> dict[str, int]:
+        """The symbols of inputs that can have one size alone, with that size."""
         return checked_sizes(self.model.graph)
 
 

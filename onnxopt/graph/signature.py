@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import operator
-from collections.abc import Collection, Mapping, Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -169,11 +170,15 @@ def evaluate(symbol: str, sizes: Mapping[str, int]) -> int:
     return max(value(ast.parse(symbol, mode="eval").body), 0)
 
 
-def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]], ones: Collection[str] = ()) -> Sizes:
+def pin(
+    inputs: Sequence[Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    checked: Mapping[str, int] = types.MappingProxyType({}),
+) -> Sizes:
     """Sizes of symbols that the user's shapes fix: of an input by its name, or of one dim by its symbol.
 
-    ones: symbols that the graph checks to be 1, which come with them. UsageError where a name is neither, a rank or a
-    static dim does not fit, or a symbol gets two sizes.
+    checked: sizes of symbols that the graph itself checks, which come with them. UsageError where a name is neither, a
+    rank or a static dim does not fit, or a symbol gets two sizes.
     """
     if not isinstance(shapes, Mapping):
         raise UsageError(f"shapes are sizes by name, as {{'ids': (8, 128), 'batch': (8,)}}, not {shapes!r}")
@@ -186,8 +191,10 @@ def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]], ones: C
             if size % multiple[0]:
                 raise UsageError(f"shape of {where}: dim '{symbol}' is {size}, which is no multiple of {multiple[0]}")
             symbol, size = multiple[1], size // multiple[0]
-        if symbol in ones and size != 1:
-            raise UsageError(f"shape of {where}: dim '{symbol}' is {size}, and the graph only accepts 1")
+        if checked.get(symbol, size) != size:
+            raise UsageError(
+                f"shape of {where}: dim '{symbol}' is {size}, and the graph only accepts {checked[symbol]}"
+            )
         if pinned.setdefault(symbol, size) != size:
             raise UsageError(f"shape of {where}: dim '{symbol}' is {size} here and {pinned[symbol]} elsewhere")
 
@@ -221,7 +228,7 @@ def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]], ones: C
             raise UsageError(
                 f"shape of {name}: no such input or dim; inputs are {', '.join(by_name)}; dims {', '.join(names)}"
             )
-    return pinned | {name: 1 for name in names if name in ones}
+    return pinned | {name: checked[name] for name in names if name in checked}
 
 
 def typical(inputs: Sequence[Tensor], pinned: Sizes) -> Sizes:

@@ -1,5 +1,6 @@
-"""Symbolic dims of inputs that can only be 1, because the graph fails at every other size.
+"""Symbolic dims of inputs that can have one size alone, because the graph fails at every other one.
 
+Mostly that is 1.
 Exporters write such graphs where the example had one sequence: an input is declared as [batch, sequence], and
 
     Reshape(x [batch, sequence, 768], [1, sequence, 12, 64])    keeps the number of elements
@@ -16,6 +17,15 @@ The pass lets all nodes read the input through a check, which makes the dim 1 fo
     x -> Unsqueeze(Squeeze(x, axes), axes)
 
 So a run with another size fails in the optimized model as well, at the Squeeze, whose name says what is wrong.
+
+Exporters also leave the channels of images symbolic (all vision models of optimum), which the weights state:
+
+    Conv(x [batch, channels, h, w], w [64, 3, 7, 7])            reads 3 channels
+    ConvTranspose, BatchNormalization, InstanceNormalization    as many as the weight, the scale has
+
+There the check is a Reshape, which copies all dims but the one that it states:
+
+    x -> Reshape(x, [0, 3, 0, 0])
 """
 
 from __future__ import annotations
@@ -35,11 +45,13 @@ from onnxopt.graph.shapes.dims import Dim, Dims, least_at_one, product, sign, sy
 from onnxopt.graph.shapes.infer import Knowledge, infer
 
 _LARGEST = 64  # terms of an expression that is solved
+# The axis of the second operand, which has as many elements (for each group of a Conv) as the first has channels.
+_CHANNELS = {"Conv": 1, "ConvTranspose": 0, "BatchNormalization": 0, "InstanceNormalization": 0}
 _DIMS_ALONE = frozenset({"Shape", "Size"})  # operators that read no element of their operand
 
 
 class SingleSizesPass(ir.passes.InPlacePass):
-    """Lets the model check the dims of inputs that can only be 1, and all other nodes see that they are.
+    """Lets the model check the dims of inputs that can have one size alone, and all other nodes see that they have it.
 
     notes: a sentence for the user on each such dim. The model has opset 13 or later.
     """
@@ -50,20 +62,21 @@ class SingleSizesPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         while (found := _found(model)) is not None:
             name = _check(model.graph, found)
-            self.notes.append(
-                f"the graph only accepts 1 for `{name}`: {found.node.op_type} `{found.node.name}` fails at every other "
-                f"size. Export with an example of 2 or more for a dynamic `{name}`"
-            )
+            says = f"the graph only accepts {found.size} for `{name}`: {found.node.op_type} `{found.node.name}` "
+            says += "fails at every other size"
+            advice = f". Export with an example of 2 or more for a dynamic `{name}`" if found.size == 1 else ""
+            self.notes.append(says + advice)
         return ir.passes.PassResult(model, bool(self.notes))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Single:
-    """A dim of an input that can only be 1. node: what fails at every other size."""
+    """A dim of an input that can have one size alone. node: what fails at every other one."""
 
     value: ir.Value
     axis: int
     node: ir.Node
+    size: int = 1
 
 
 def _found(model: ir.Model) -> _Single | None:
@@ -80,6 +93,10 @@ def _found(model: ir.Model) -> _Single | None:
         for symbol in ones_of(zero):
             if symbol in sources:
                 return _Single(*sources[symbol], node)
+    for node in graph:  # behind the others: a Squeeze is a check of an input only where it reads it
+        dim, size = _channels(node, known)
+        if dim in sources and size > 1:
+            return _Single(*sources[dim], node, size)
     return None
 
 
@@ -89,6 +106,9 @@ def _check(graph: ir.Graph, single: _Single) -> str:
     assert dims is not None  # its dims are known
     dim = dims[single.axis]
     name = dim.value if isinstance(dim, ir.SymbolicDim) and dim.value else f"{value.name}.{single.axis}"
+    if single.size > 1:
+        _check_channels(graph, single, name)
+        return name
     checks = [k for k, other in enumerate(dims) if k == single.axis or (other == dim and dim == name)]
     axes = initializer(graph, ir.tensor(checks, dtype=ir.DataType.INT64), f"{value.name}_checked_axes")
     squeeze = ir.Node("", "Squeeze", [value, axes], name=f"{name}_must_be_1")
@@ -101,6 +121,20 @@ def _check(graph: ir.Graph, single: _Single) -> str:
     first = next(iter(graph))
     graph.insert_before(first, [squeeze, unsqueeze])
     return name
+
+
+def _check_channels(graph: ir.Graph, single: _Single, name: str) -> None:
+    """Let all readers of an input read it through a Reshape that states the dim."""
+    value = single.value
+    assert value.shape is not None
+    dims = [single.size if k == single.axis else 0 for k in range(len(value.shape))]
+    stated = initializer(graph, ir.tensor(dims, dtype=ir.DataType.INT64), f"{value.name}_checked_dims")
+    reshape = ir.Node("", "Reshape", [value, stated], name=f"{name}_must_be_{single.size}")
+    reshape.outputs[0].name, reshape.outputs[0].type = f"{value.name}_of_{single.size}", value.type
+    for reader, position in tuple(value.uses()):
+        if reader is not reshape:
+            reader.replace_input_with(position, reshape.outputs[0])
+    graph.insert_before(next(iter(graph)), [reshape])
 
 
 def _reads_elements(value: ir.Value) -> bool:
@@ -124,6 +158,18 @@ def _zeros(graph: ir.Graph, known: Knowledge) -> Iterator[tuple[ir.Node, sympy.E
             index_values = index_values or IndexValues(graph, known)
             for past_the_end in _past_the_end(node, index_values):
                 yield node, past_the_end
+
+
+def _channels(node: ir.Node, known: Knowledge) -> tuple[Dim | None, int]:
+    """The dim of an operand that has to be as many channels as a constant states, with that number; None and 0."""
+    if node.domain not in ("", "ai.onnx") or node.op_type not in _CHANNELS or len(node.inputs) < 2:
+        return None, 0
+    dims, weight = known.dims(node.inputs[0]), known.dims(node.inputs[1])
+    axis = _CHANNELS[node.op_type]
+    if not dims or len(dims) < 3 or not weight or len(weight) <= axis or not isinstance(weight[axis], int):
+        return None, 0
+    groups = node.attributes.get_int("group", 1) if node.op_type == "Conv" else 1
+    return dims[1], weight[axis] * groups
 
 
 def _equal_dims(node: ir.Node, known: Knowledge) -> Iterator[tuple[Dim, Dim]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -31,8 +31,8 @@ class Traits:
     of an input, too. operators: types of all nodes, of other domains than ONNX's as "domain::type". random: whether a
     node draws random numbers. traps: whether running it in ONNX Runtime can end the process, and trapping_optimizers:
     those of ONNX Runtime that can do so when a session opens on the CPU (graph/ort_traps.py). lowered: whether
-    `precision` is that of a model of lower precision that is compared with this one. ones: symbols of inputs that the
-    graph checks to be 1.
+    `precision` is that of a model of lower precision that is compared with this one. checked: sizes of
+    symbols of inputs that the graph checks.
     """
 
     inputs: tuple[Tensor, ...]
@@ -46,7 +46,7 @@ class Traits:
     traps: bool = False
     trapping_optimizers: tuple[str, ...] = ()
     lowered: bool = False
-    ones: frozenset[str] = frozenset()
+    checked: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 def of(model: ir.Model) -> Traits:
@@ -67,16 +67,18 @@ def of(model: ir.Model) -> Traits:
         random=any(n.op_type in RANDOM_OPS and not _is_inert_dropout(n) for n in nodes),
         traps=ort_traps.can_end_the_process(model),
         trapping_optimizers=ort_traps.trapping_optimizers(model),
-        ones=checked_sizes(model.graph),
+        checked=checked_sizes(model.graph),
     )
 
 
 def completed(model: Traits, other: Traits) -> Traits:
-    """The traits of `model`, with the uses and the `ones` that `other`, an equivalent model, shows besides.
+    """The traits of `model`, with the uses and the sizes that `other`, an equivalent model, shows besides.
 
     The dims of a table may be unknown in one of the models and be inferred in the other.
     """
-    return dataclasses.replace(model, uses=input_uses.merged(model.uses, other.uses), ones=model.ones | other.ones)
+    return dataclasses.replace(
+        model, uses=input_uses.merged(model.uses, other.uses), checked={**other.checked, **model.checked}
+    )
 
 
 def as_lowered(model: Traits, precision: str) -> Traits:

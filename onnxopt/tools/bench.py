@@ -196,7 +196,7 @@ def reference_of(
         traits = model_traits.as_lowered(traits, lowered)
     check_alone(data, shapes)
     own = read_data(data, traits.inputs)
-    pinned = signature.pin(traits.inputs, shapes, traits.ones)
+    pinned = signature.pin(traits.inputs, shapes, traits.checked)
     fitted = samples.fitted(traits.inputs, signature.typical(traits.inputs, pinned), pinned)
     for sizes in (fitted, pinned):
         try:

@@ -210,7 +210,7 @@ def references(
     `open_ahead` began. data: the user's inputs, taken instead of drawn ones. edge_cases: see Reference. NotRunnable
     where a provider that was asked for cannot run it, by default where none can, or where memory does not suffice.
     """
-    pinned = signature.pin(traits.inputs, shapes or {}, traits.ones)
+    pinned = signature.pin(traits.inputs, shapes or {}, traits.checked)
     sessions.check_providers(providers or ())
     if sessions.CUDA in (providers or ()) and not sessions.cuda_is_usable():
         raise NotRunnable("there is no CUDA device on this machine, or no driver for it")

@@ -59,7 +59,7 @@ def test_a_graph_says_that_a_dim_is_1(name: str) -> None:
     after = normalized.model
     operator = name.split()[0]
     assert [f"accepts 1 for `batch`: {operator} `" in note for note in normalized.notes] == [True]
-    assert normalized.ones == {"batch"}
+    assert normalized.checked == {"batch": 1}
     assert [str(dim) for dim in value(after, "x").shape] == ["batch", "seq", "4"]
     assert "batch" not in str([infer.infer(after).dims(v) for node in after.graph for v in node.outputs])
     for length in (1, 7):
@@ -96,7 +96,7 @@ def test_a_graph_says_that_a_dim_is_1(name: str) -> None:
 )  # fmt: skip
 def test_a_graph_that_may_run_with_other_sizes(body: str) -> None:
     normalized = normalize.normalize(model_of(body))
-    assert normalized.notes == () and normalized.ones == frozenset()
+    assert normalized.notes == () and normalized.checked == {}
     assert not any("must_be_1" in (node.name or "") for node in normalized.model.graph)
 
 
@@ -139,7 +139,7 @@ def test_several_dims_and_several_inputs() -> None:
 def test_a_check_is_added_once() -> None:
     first = normalize.normalize(model_of(EVIDENCE["Reshape"])).model
     second = normalize.normalize(first.clone())
-    assert second.notes == () and second.ones == {"batch"}
+    assert second.notes == () and second.checked == {"batch": 1}
     assert sum(node.op_type == "Squeeze" for node in second.model.graph) == 1
 
 
@@ -228,12 +228,84 @@ def test_verification_takes_the_size_that_the_graph_accepts(manifest: Manifest) 
 
 def test_sizes_of_a_user() -> None:
     inputs = traits.of(masked_attention()).inputs
-    assert signature.pin(inputs, {"seq": (5,)}, {"batch"}) == {"seq": 5, "batch": 1}
+    assert signature.pin(inputs, {"seq": (5,)}, {"batch": 1}) == {"seq": 5, "batch": 1}
     with pytest.raises(UsageError, match="dim 'batch' is 2, and the graph only accepts 1"):
-        signature.pin(inputs, {"x": (2, 5)}, {"batch"})
+        signature.pin(inputs, {"x": (2, 5)}, {"batch": 1})
 
 
 def test_traits_take_what_an_equivalent_model_checks() -> None:
     model = masked_attention()
     original, normalized = traits.of(model), traits.of(normalize.normalize(model).model)
-    assert (original.ones, traits.completed(original, normalized).ones) == (frozenset(), {"batch"})
+    assert (original.checked, traits.completed(original, normalized).checked) == ({}, {"batch": 1})
+
+
+# --- channels that a weight states -----------------------------------------------------------------------------------
+
+IMAGE = "float[batch, channels, height, width] x"
+CHANNELS = {
+    "Conv": "y = Conv(x, w)",
+    "Conv of groups": "y = Conv<group = 3>(x, g)",
+    "ConvTranspose": "y = ConvTranspose(x, t)",
+    "BatchNormalization": "y = BatchNormalization(x, s, s, s, s)",
+    "InstanceNormalization": "y = InstanceNormalization(x, s, s)",
+    "behind a Cast": "h = Cast<to = 10>(x) f = Cast<to = 1>(h) y = Conv(f, w)",
+}
+FILTERS = (
+    "float[2, 3, 1, 1] w = {1, 2, 3, 4, 5, 6}, float[3, 1, 1, 1] g = {1, 2, 3}, "
+    "float[3, 2, 1, 1] t = {1, 2, 3, 4, 5, 6}, float[3] s = {1, 2, 3}, int64[3] tokens = {0, 3, -1}, "
+    "float[1, 4, 1, 1] four = {1, 2, 3, 4}"
+)
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_a_weight_says_how_many_channels_an_image_has(name: str) -> None:
+    model = graph(IMAGE, "float[] y", CHANNELS[name], constants=FILTERS)
+    normalized = normalize.normalize(model.clone())
+    assert normalized.checked == {"channels": 3}
+    assert [str(dim) for dim in value(normalized.model, "x").shape] == ["batch", "channels", "height", "width"]
+    checked = next(n for n in normalized.model.graph if n.name == "channels_must_be_3").outputs[0]
+    assert infer.infer(normalized.model).dims(checked)[1] == 3
+    image = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
+    np.testing.assert_array_equal(run(normalized.model, {"x": image})[0], run(model, {"x": image})[0])
+    again = normalize.normalize(normalized.model.clone())
+    assert again.checked == {"channels": 3} and again.notes == ()
+    for wrong in (2, 4, 6):
+        with pytest.raises(REFUSED):
+            run(normalized.model, {"x": np.ones((2, wrong, 4, 4), np.float32)})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Mul(x, four)",  # one channel broadcasts
+        "c = Concat<axis = 1>(x, x) y = Conv(c, w)",  # 2 * channels = 3 has no solution, and Conv reads another value
+        "b = If (on) <then_branch = a () => (float[] r) {r = Conv(x, w)}, "
+        "else_branch = e () => (float[] q) {q = Neg(x)}> y = Neg(b)",
+    ],
+    ids=["broadcast", "a multiple", "in a branch"],
+)  # fmt: skip
+def test_a_graph_that_may_run_with_other_channels(body: str) -> None:
+    model = graph(f"{IMAGE}, bool on" if "If" in body else IMAGE, "float[] y", body, constants=FILTERS)
+    assert normalize.normalize(model).checked == {}
+
+
+def test_no_rule_removes_the_check_of_channels(tmp_path: Path) -> None:
+    model = graph(IMAGE, "float[] y, float[] z", "z = Reshape(x, tokens) y = Conv(x, w)", constants=FILTERS)
+    normalized = normalize.normalize(model).model
+    rewrite.rewrite(normalized, tmp_path)
+    for wrong in (6, 12):
+        with pytest.raises(REFUSED):
+            run(normalized, {"x": np.ones((2, wrong, 4, 4), np.float32)})
+    z = next(n for n in normalized.graph if n.outputs[0].name == "z")
+    assert z.inputs[0].producer() is not None
+
+
+def test_an_image_model_with_symbolic_channels_is_verified(tmp_path: Path) -> None:
+    """Vision exports of optimum: no size is tried that the weight excludes, and no `--shape` is needed."""
+    model = graph(IMAGE, "float[] y", "c = Conv(x, w) y = Relu(c)", constants=FILTERS)
+    ir.save(model, tmp_path / "m.onnx")
+    manifest = onnxopt.optimize(tmp_path / "m.onnx", tmp_path / "a", archs=()).manifest
+    assert manifest.verify.status == "passed"
+    assert all("channels=3" in check.case for check in manifest.verify.checks)
+    with pytest.raises(UsageError, match="dim 'channels' is 4, and the graph only accepts 3"):
+        onnxopt.optimize(tmp_path / "m.onnx", tmp_path / "b", archs=(), shapes={"channels": (4,)})

@@ -31,7 +31,7 @@ _WIDE = {
 # Operators whose result in the wide dtype, rounded to the narrow one, is that of the narrow dtype: those that round
 # once, as the wide dtype has two digits more than twice as many (Figueroa 1995), and those that do not round.
 _ROUNDED_ONCE = (
-    "Add", "Sub", "Mul", "Div", "Sqrt", "Max", "Min", "Clip", "Relu", "LeakyRelu", "PRelu", "Neg", "Abs", "Reciprocal",
+    "Add", "Sub", "Mul", "Div", "Sqrt", "Max", "Min", "Relu", "Neg", "Abs", "Reciprocal",
 )  # fmt: skip
 
 

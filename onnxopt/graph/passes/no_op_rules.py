@@ -31,9 +31,11 @@ from onnxscript.rewriter import (
     RewriteRuleSet,
 )
 from onnxscript.rewriter.rules import common
+from onnxscript.rewriter.rules.common._basic_rules import ReshapeReshape
 
 from onnxopt.graph.passes import equal_forms
 from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.shapes.checked_sizes import is_check
 from onnxopt.graph.shapes.value_dims import reshape_to
 
 # Every value of the key is one of each of the dtypes.
@@ -178,6 +180,16 @@ class ComputedReshape(RewriteRuleClassBase):
         return op.Reshape(x, op.Constant(value=ir.tensor(reshape_to(x, y.shape), dtype=ir.DataType.INT64)))
 
 
+class MergedReshapes(ReshapeReshape):
+    """`Reshape(Reshape(x)) -> Reshape(x)`; a Reshape that checks sizes of an input stays (shapes/checked_sizes.py)."""
+
+    def check(self, context: MatchContext, x: ir.Value, shape_ignored: ir.Value, shape: ir.Value) -> MatchResult:
+        inner = context.root.inputs[0]
+        if inner is not None and is_check(inner.producer()):
+            return MatchResult().fail("the inner Reshape checks the sizes of an input")
+        return super().check(context, x, shape_ignored, shape)
+
+
 def no_op_rules() -> RewritePass:
     """The pass that applies the rules of this file and of equal_forms.py.
 
@@ -204,7 +216,7 @@ RULES: tuple[tuple[str, Callable[[], RewriteRule]], ...] = (
     ("Cast", LosslessCast.rule),
     ("CastLike", KnownCastLike.rule),
     ("Reshape", ComputedReshape.rule),
-    ("Reshape", lambda: common.reshape_reshape_rule),
+    ("Reshape", MergedReshapes.rule),
     ("Reshape", lambda: common.squeeze_reshape_1d_rule),
     ("Transpose", lambda: common.no_op_transpose_rule),
     ("Transpose", lambda: common.transpose_transpose_rule),

@@ -13,7 +13,7 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 from onnxscript.rewriter.rules import common
 
 from onnxopt.graph.passes.moved_codes import MoveCodesPass
-from onnxopt.graph.passes.no_op_rules import SameShape
+from onnxopt.graph.passes.no_op_rules import MergedReshapes, SameShape
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import Pass, RuleSet
 from onnxopt.graph.shapes.value_dims import same
@@ -109,7 +109,7 @@ CANCELLING = (  # in one pass, since each rule may leave what another one remove
             Rooted("Transpose", common.no_op_transpose_rule),
             Rooted("Reshape", ReshapeThereAndBack.rule()),
             Rooted("Reshape", SameShape.rule("Reshape")),
-            Rooted("Reshape", common.reshape_reshape_rule),
+            Rooted("Reshape", MergedReshapes.rule()),
         ],
         counted=False,
     ),

@@ -53,8 +53,8 @@ class Knowledge:
         names = [dim.value for shape in shapes for dim in shape if isinstance(dim, ir.SymbolicDim) and dim.value]
         self.unknowns = Unknowns(names)
         self._named: dict[str, Dim] = {name: parse_dim(name) for name in names}
-        if ones := dict.fromkeys(map(parse_dim, checked_sizes(model.graph)), 1):
-            self._named = {name: simplest(sympy.sympify(dim).subs(ones)) for name, dim in self._named.items()}
+        if sizes := {parse_dim(name): size for name, size in checked_sizes(model.graph).items()}:
+            self._named = {name: simplest(sympy.sympify(dim).subs(sizes)) for name, dim in self._named.items()}
         self._rules = model.opset_imports.get("", 0) >= _RULES_FROM
         self._schemas = SchemaInference(dict(model.opset_imports), model.ir_version)
         self._dims: dict[ir.Value, Dims | None] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
@@ -144,18 +144,18 @@ def infer(model: ir.Model, usual: Mapping[str, int] = types.MappingProxyType({})
         for graph in model.graphs():
             values += [*graph.inputs, *graph.initializers.values()]
         dtypes = {v: v.dtype for v in values}
-        ones = checked_sizes(model.graph)
-        dims = {v: _dims(v, ones) for v in values}
+        checked = checked_sizes(model.graph)
+        dims = {v: _dims(v, checked) for v in values}
     finally:
         for value, value_type, shape in declared:
             value.type, value.shape = value_type, shape
     return Shapes(dtypes, dims, ExpectedSizes(known, usual), known)
 
 
-def _dims(value: ir.Value, ones: Collection[str]) -> Dims | None:
-    """The dims as they are written on a value. ones: names of dims that are 1."""
+def _dims(value: ir.Value, checked: Mapping[str, int]) -> Dims | None:
+    """The dims as they are written on a value. checked: sizes of symbols that the graph checks."""
     if value.const_value is not None:
         return tuple(int(d) for d in value.const_value.shape.numpy())
     if value.shape is None:
         return None
-    return tuple(d if isinstance(d, int) else 1 if d.value in ones else d.value for d in value.shape.dims)
+    return tuple(d if isinstance(d, int) else checked.get(d.value or "", d.value) for d in value.shape.dims)

@@ -51,7 +51,7 @@ class Oracle:
         self.feeds, self.other_feeds = (self._draw(sizes, seed) for seed in seeds)
         self._cases = [(feeds, sessions.run(exact, feeds)) for feeds in (self.feeds, self.other_feeds)]
         self._timed = len(self._cases)
-        pinned = signature.pin(self.traits.inputs, shapes, self.traits.ones)
+        pinned = signature.pin(self.traits.inputs, shapes, self.traits.checked)
         for other in samples.usual_sizes(self.traits.inputs):
             other_sizes = samples.fitted(self.traits.inputs, other, pinned)
             if other_sizes == sizes:
