@@ -68,7 +68,8 @@ def kinds(traits: Traits, on_gpu: bool) -> tuple[str, ...]:
         return tuple(found)
     if is_rounding and traits.operators <= _TAKE_NAN and not (on_gpu and "Conv" in traits.operators):
         found.append(NONFINITE)
-    return (*found, LARGE if traits.precision in ("float32", "float64") else LESS_LARGE)
+    # Rounding to 16 bits or to codes takes networks of such inputs as far from float32 as wrong kernels do.
+    return (*found, LARGE) if traits.precision in ("float32", "float64") else tuple(found)
 
 
 def is_free(tensor: Tensor, uses: Sequence[Use]) -> bool:

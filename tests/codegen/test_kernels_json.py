@@ -13,7 +13,7 @@ from tests.support.graphs import graph
 
 
 def _kernels() -> tuple[Kernel, ...]:
-    body = "a = Clip(x, c)  b = Tanh(a)  s = Hardmax(b)  d = Neg(s)  y = Exp(d)"
+    body = "a = Max(x, c)  b = Tanh(a)  s = Hardmax(b)  d = Neg(s)  y = Exp(d)"
     model = graph("float[N, 8] x", "float[N, 8] y", body, constants="float c = {-inf}")
     return outline(model, fuse(model))
 

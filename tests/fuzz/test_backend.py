@@ -44,7 +44,7 @@ def test_case(name: str, tmp_path: Path, library: Path) -> None:
 def test_the_sample_is_of_the_suite_fused_and_verified(tmp_path: Path, library: Path) -> None:
     """Guards the test above: cases that ONNX Runtime itself does not pass would test nothing."""
     assert set(NAMES) <= set(backend.cases())
-    for name in ("test_elu_expanded_ver18", "test_gelu_tanh_1_expanded"):
+    for name in ("test_elu_expanded_ver18",):  # Gelu, decomposed, is one operator
         folder = tmp_path / name
         folder.mkdir()
         outcome = backend.examine(name, folder)

@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "rewrite": {"rewrite", "layout", "passes", "shapes", "read", "refusal"},
 }
 WITHOUT_FOLDERS = (
+    "additive_masks",
     "codes",
     "numeric_dims",
     "read",

@@ -147,7 +147,7 @@ def _floats(rng: np.random.Generator, tensor: Tensor, shape: tuple[int, ...], fi
 def _choices(reference: Reference) -> Iterator[tuple[Sizes, str]]:
     """Sizes and fillings: every filling at two sizes, then every size."""
     inputs = reference.traits.inputs
-    pinned = signature.pin(inputs, {}, reference.traits.ones)
+    pinned = signature.pin(inputs, {}, reference.traits.checked)
     names = signature.symbols(inputs)
     batch, _ = signature.roles(inputs)
 

@@ -56,7 +56,8 @@ def test_dynamic_dims_are_tried_at_several_sizes_and_seeds(tmp_path: Path) -> No
 def test_shapes_are_pinned(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", TOKENS)
     by_input = {c.case for c in _cpu(model, model, shapes={"ids": (4, 6)}).checks}
-    assert by_input == {f"batch=4, sequence=6, seed {seed}" for seed in range(3)}
+    assert by_input >= {f"batch=4, sequence=6, seed {seed}" for seed in range(3)}
+    assert all(case.startswith("batch=4, sequence=6, ") for case in by_input)
     by_dim = {c.case for c in _cpu(model, model, shapes={"sequence": (6,)}).checks}
     assert all("sequence=6" in case for case in by_dim)
     assert len(by_dim) > 3

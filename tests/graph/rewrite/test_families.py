@@ -35,6 +35,7 @@ _MECHANICAL = {
     "reads the graph, and changes none of it": {
         "infer", "ExpectedSizes", "IndexValues", "near_misses.softmaxes", "near_misses.refusals", "gathers.may_apply",
         "front_rows.may_apply", "rotary_pairs.may_apply", "gated_weights.candidates",
+        "spelled_layer_norms.rules_for",
     },
     "puts back what it changes": {"packed_weights.as_products"},
     "runs rows": {"Joiner", "Scope", "RewriteRuleSet", "read.quiet"},
