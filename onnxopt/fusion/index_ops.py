@@ -348,6 +348,12 @@ def data_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
     return tuple(node.inputs) if node.op_type == "Concat" or not is_index(node) else tuple(node.inputs[:1])
 
 
+def reads_computed_parameters(node: ir.Node) -> bool:
+    """Whether axes, a shape or other parameters of a node are computed: a kernel has no operand for them."""
+    parameters = [v for v in node.inputs[len(data_inputs(node)) :] if v is not None]
+    return any(v.const_value is None or v.is_graph_input() for v in parameters)
+
+
 def undo(node: ir.Node, output: int, result: Map, shapes: Shapes) -> list[Piece]:
     """The pieces of the node's result `output` that is read by the map `result`. Raises NotAffine."""
     return _ROWS[node.op_type](Use(node, output, result, shapes))

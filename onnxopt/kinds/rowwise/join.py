@@ -129,6 +129,8 @@ class _Joiner:
             size = f"{len(inputs) + len(outputs)} tensors and {len(nodes)} operators"
             return f"The fused kernel would have {size}; the limits are {cost.MAX_OPERANDS} and {cost.MAX_NODES}"
         for view in neighbour.views:
+            if index_ops.reads_computed_parameters(view):
+                return f"The axes or the shape of the {view.op_type} `{view.name}` are computed at run time"
             # The kernel may write the view instead of what it is of, but not a second copy.
             if view.outputs[0] in outputs and (view.inputs[0] in outputs or view.inputs[0] in inputs):
                 return f"The result of the {view.op_type} `{view.name}` and what it is of are both read elsewhere too"

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from onnxopt.kinds.rowwise import access_order
 from tests.fuzz import index_rows as fuzz_index_rows
 from tests.support.fusing import fuse, outline
+from tests.support.graphs import graph
 from tests.support.rowwise_models import Fused, difference, fused, session, with_library
 
 ENDS = "int64[1] zero = {0}, int64[1] half = {64}, int64[1] all = {128}, int64[1] last = {-1}"
@@ -214,3 +215,16 @@ def test_random_graphs(seed: int) -> None:
             expected = original.run(None, {k: v.astype(np.float32) for k, v in feeds.items()})
             for a, b in zip(ours.run(None, feeds), expected, strict=True):
                 assert difference(a, b, limit, limit) <= 1
+
+
+def test_a_view_whose_dims_are_read_at_run_time_stays_apart() -> None:
+    """GroupNorm as torch's TorchScript exporter writes it, with dynamic height and width, before a map in NHWC."""
+    model = graph(
+        "float[N, 8, H, W] x, int64[4] s", "float[N, H, W, 8] y",
+        "g = Reshape(x, groups) n = InstanceNormalization(g, one, none) b = Reshape(n, s) "
+        "y = Transpose<perm = [0, 2, 3, 1]>(b)",
+        constants="int64[3] groups = {0, 4, -1}, float[4] one = {1, 1, 1, 1}, float[4] none = {0, 0, 0, 0}",
+    )  # fmt: skip
+    plan = fuse(model)
+    assert [r.reason for r in plan.refusals] == ["The axes or the shape of the Reshape `b` are computed at run time"]
+    outline(model, plan)  # a kernel that had taken the Reshape would have no operand for its shape
