@@ -12,10 +12,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import ml_dtypes
 import onnx_ir as ir
 
 from onnxopt.fusion.channels_last import is_constant
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.dtypes import to_ir
 
 _SINGLE = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "HardSwish", "Swish"})
 _GATES = frozenset({"Sigmoid", "HardSigmoid", "Add", "Clip", "Div", "Mul"})
@@ -83,7 +85,8 @@ def _single(value: ir.Value, node: ir.Node, shapes: Shapes) -> Activation | str:
     if node.op_type == "PRelu":
         return _prelu(value, node, shapes)
     if node.op_type == "Clip":
-        low, high = _bound(node, 1, -math.inf), _bound(node, 2, math.inf)
+        greatest = _greatest(value, shapes)  # what ONNX takes for a bound that is left out
+        low, high = _bound(node, 1, -greatest), _bound(node, 2, greatest)
         if low != 0 or high is None or not high > 0:
             return "The Clip is not from 0 to a constant above"
         return Activation("clip", high) if math.isfinite(high) else Activation("relu")
@@ -151,6 +154,14 @@ def _bound(node: ir.Node, position: int, missing: float) -> float | None:
     """A bound of a Clip; None where it is computed."""
     value = node.inputs[position] if len(node.inputs) > position else None
     return missing if value is None else _scalar(value)
+
+
+def _greatest(value: ir.Value, shapes: Shapes) -> float:
+    """The greatest finite number of a value's dtype."""
+    dtype = shapes.dtype(value)
+    if dtype is None:
+        return math.inf
+    return float(ml_dtypes.finfo(to_ir(dtype.name).numpy()).max)
 
 
 def _scalar(value: ir.Value | None) -> float | None:
