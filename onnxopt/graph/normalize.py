@@ -19,6 +19,7 @@ from onnx_ir.passes import common
 from onnxopt.errors import ModelError, step
 from onnxopt.graph import code_limits, fused_domain, read
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
+from onnxopt.graph.passes.constant_padding import ConstantPaddingPass
 from onnxopt.graph.passes.device_positions import CountOnDevicePass
 from onnxopt.graph.passes.fold import Fold
 from onnxopt.graph.passes.inline import inline_functions
@@ -187,6 +188,7 @@ def _simplify(model: ir.Model, growth: float) -> None:
             _lift_constants(model)  # what folding and the rules made
             _run("ordering operands", OperandOrderPass(), model)
             changed |= _run("applying rules without effect on results", rules, model).modified
+            changed |= _run("constant padding as convolutions state it", ConstantPaddingPass(), model).modified
             changed |= _run("moving codes", MoveCodesPass(), model).modified
             _name(model)
         _remove_unused(model)
