@@ -139,7 +139,7 @@ def optimize(
             if ahead is not None:
                 stack.callback(ahead.stop)
         with phases("normalize"):
-            normalized = normalize.normalize(source.model)
+            normalized = normalize.normalize(source.model, lowest_opset=lowered.lowest_opset(want))
             pinned = signature.pin(
                 original.traits.inputs, shapes or {}, normalized.checked
             )  # now with dims of one size

@@ -15,6 +15,7 @@ from onnxopt.artifact.folder import temporary_files
 from onnxopt.artifact.manifest import Precision
 from onnxopt.errors import ModelError, NotVerifiedError, UsageError
 from onnxopt.graph import read, rewrite, write
+from onnxopt.graph.passes.opset import READABLE, TARGET
 from onnxopt.graph.traits import Traits
 from onnxopt.program.dtypes import to_ir
 from onnxopt.runtime.sessions import RunError
@@ -57,6 +58,11 @@ def asked(dtype: str | None, goals: Goals, keep_float: str | None, calibrate: Se
         except re.error as error:
             raise UsageError(f"keep_float {keep_float!r} is no regular expression: {error}") from None
     return Asked(chosen, goals, keep_float)
+
+
+def lowest_opset(want: Asked | None) -> int:
+    """The opset that newer models may be lowered to. Convolutions of bfloat16 begin with opset 22."""
+    return READABLE if want is not None and want.dtype == "bfloat16" else TARGET
 
 
 class Lowered:

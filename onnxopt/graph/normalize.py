@@ -67,10 +67,13 @@ def refuse_optimized(model: ir.Model, where: StrPath = "the model") -> None:
         raise ModelError(f"{where}: is optimized by onnxopt already; give the original model")
 
 
-def normalize(model: ir.Model, *, opset: int = TARGET, growth: float = _DEFAULT_GROWTH) -> Normalized:
+def normalize(
+    model: ir.Model, *, opset: int = TARGET, lowest_opset: int = TARGET, growth: float = _DEFAULT_GROWTH
+) -> Normalized:
     """Normalize `model` in place.
 
-    opset: to convert older models to. growth: share of the model's size by which constant folding may enlarge it.
+    opset: to convert older models to. lowest_opset: to lower newer models to, where they can be. growth: share of the
+    model's size by which constant folding may enlarge it.
     Raises ModelError where onnxopt wrote the model, where its nodes form a cycle, where scales or blocks of codes are
     wrong, and where a pass fails.
     """
@@ -86,7 +89,7 @@ def normalize(model: ir.Model, *, opset: int = TARGET, growth: float = _DEFAULT_
         if _run("spelling out norms of ONNX Runtime", SimplifiedNormsPass(), model).modified:
             _name(model)
             _lift_constants(model)
-        if converted := convert_opset(model, opset):
+        if converted := convert_opset(model, opset, max(opset, lowest_opset)):
             notes.append(converted)
         if model.opset_imports.get("", 0) >= _FIRST_OPSET_OF_RULES:
             single_sizes = SingleSizesPass()  # before passes remove the nodes that say which dims are 1

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, RemoveUnusedFunctionsPass
 
-# Softmax and its kin flattened before opset 13, BatchNormalization's momentum and GroupNormalization's scale changed.
-_CHANGED_MEANING = frozenset({"BatchNormalization", "GroupNormalization", "Hardmax", "LogSoftmax", "Resize", "Softmax"})
+from onnxopt.graph.passes.same_operators import same_operator
 
 
 def inline_functions(model: ir.Model) -> str | None:
@@ -39,27 +37,6 @@ def inline_functions(model: ir.Model) -> str | None:
 def _different_operators(function: ir.Function, domain: str, version: int, imported: int) -> str | None:
     """An operator of a function that is not the same in both opsets, None where all of them are."""
     for node in function.all_nodes():
-        if node.domain == domain and not same_operator(node.op_type, domain, version, imported, types_may_differ=True):
+        if node.domain == domain and not same_operator(node.op_type, domain, version, imported):
             return node.op_type
     return None
-
-
-def same_operator(op_type: str, domain: str, a: int, b: int, *, types_may_differ: bool = False) -> bool:
-    """Whether an operator is the same in opsets a and b of a domain.
-
-    types_may_differ: the lists of allowed types may differ. An operator that changed its meaning under the same
-    signature (_CHANGED_MEANING) is not the same.
-    """
-    try:
-        first, second = onnx.defs.get_schema(op_type, a, domain), onnx.defs.get_schema(op_type, b, domain)
-    except onnx.defs.SchemaError:
-        return False
-    if first.since_version == second.since_version:
-        return True
-    return types_may_differ and op_type not in _CHANGED_MEANING and _signature(first) == _signature(second)
-
-
-def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
-    formals = [(f.name, f.option, f.is_homogeneous) for f in (*schema.inputs, *schema.outputs)]
-    attributes = [(a.name, a.type, a.required, str(a.default_value)) for a in schema.attributes.values()]
-    return (formals, sorted(attributes, key=lambda a: a[0]))

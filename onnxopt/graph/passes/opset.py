@@ -8,13 +8,13 @@ from onnx_ir.passes.common import LiftSubgraphInitializersToMainGraphPass
 from onnxscript.version_converter import convert_version
 
 from onnxopt.errors import first_line
-from onnxopt.graph.passes.inline import same_operator
 from onnxopt.graph.passes.lean import adopt, lean_proto
+from onnxopt.graph.passes.same_operators import missing_dtypes, same_node
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.shapes.infer import infer
 
 TARGET = 20
-_READABLE = 22  # newest opset that ORT 1.21 reads
+READABLE = 22  # newest opset that ORT 1.21 reads
 _ONNXSCRIPT_FIRST = 18  # onnxscript converts from here on, onnx's C++ converter what is older
 _RESIZE_MODES = 11  # from here on Resize says how it maps coordinates
 _SCAN_WITHOUT_BATCH = 9  # before, each element of a batch was scanned by itself; onnx's converter ignores that
@@ -22,17 +22,19 @@ _OutputType = tuple[str, str | None, int | None, int | None]  # name, kind, elem
 _FALLBACKS = (18, 17, 16, 15, 13)  # opsets to try where TARGET cannot be reached; the operator table begins at 13
 
 
-def convert_opset(model: ir.Model, target: int = TARGET) -> str | None:
+def convert_opset(model: ir.Model, target: int = TARGET, lowest: int = TARGET) -> str | None:
     """Bring `model`, whose functions are inlined, to opset `target`. Returns a note for the user, or None.
 
-    Older models are converted, and keep a lower opset where the converters fail or give an invalid model. Models
-    above 22 are lowered to 22, which ORT 1.21 reads, where all their operators are the same there. Others stay.
+    Older models are converted, and keep a lower opset where the converters fail or give an invalid model. Newer models
+    are lowered to `lowest` where all their operators mean the same there and take their dtypes: ONNX Runtime 1.31 has
+    no CUDA kernels for some operators of opset 22, among them MaxPool and InstanceNormalization. Else they are lowered
+    to 22, which ORT 1.21 reads. Others stay.
     """
     version = model.opset_imports.get("")
     if version is None:
         return None
-    if version > _READABLE:
-        return _lower(model, version)
+    if version > lowest:
+        return _lower(model, version, lowest)
     if version >= target:
         return None
     if model.functions:
@@ -133,15 +135,32 @@ def _differ(a: _OutputType, b: _OutputType) -> bool:
     return any(known != other and None not in (known, other) for known, other in zip(a, b, strict=True))
 
 
-def _lower(model: ir.Model, version: int) -> str | None:
-    for node in model.graph.all_nodes():
-        if node.domain == "" and not same_operator(node.op_type, "", _READABLE, version, types_may_differ=True):
-            return f"opset {version} kept: opset {_READABLE} has no {node.op_type} of the same meaning"
+def _lower(model: ir.Model, version: int, lowest: int) -> str | None:
+    """Lower to the oldest of two opsets that has the model's operators and dtypes. Returns a note, or None."""
+    reason = None
+    for target in (lowest, READABLE):
+        if target >= version:
+            break
+        reason = _why_not_lower(model, version, target)
+        if reason is None:
+            model.opset_imports[""] = target
+            return f"opset {version} lowered to {target}, in which all operators mean the same"
+    return f"opset {version} kept: {reason}" if version > READABLE else None
+
+
+def _why_not_lower(model: ir.Model, version: int, target: int) -> str | None:
+    nodes = [node for node in model.graph.all_nodes() if node.domain in ("", "ai.onnx")]
+    for node in nodes:
+        if not same_node(node, target, version):
+            return f"opset {target} has no {node.op_type} of the same meaning"
     for value in _values(model):
         if value.dtype is not None and value.dtype > ir.DataType.INT4:
-            return f"opset {version} kept: opset {_READABLE} has no dtype {value.dtype.name.lower()}"
-    model.opset_imports[""] = _READABLE
-    return f"opset {version} lowered to {_READABLE}, in which all operators mean the same"
+            return f"opset {target} has no dtype {value.dtype.name.lower()}"
+    dtype = infer(model).dtype
+    for node in nodes:
+        if dtypes := missing_dtypes(node, target, version, dtype):
+            return f"opset {target} has no {node.op_type} of {', '.join(dtypes)}"
+    return None
 
 
 def _values(model: ir.Model) -> list[ir.Value]:
