@@ -7,9 +7,12 @@ operators without a CUDA kernel have results on the host. A node whose operands 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
+
+from onnxopt.graph import cuda_kernels
+from onnxopt.graph.cuda_kernels import Dtypes
 
 # Inputs that the CUDA provider's kernels read on the host: op type -> positions.
 HOST_INPUTS: Mapping[str, tuple[int, ...]] = {
@@ -19,12 +22,13 @@ HOST_INPUTS: Mapping[str, tuple[int, ...]] = {
     "CenterCropPad": (1,), "AffineGrid": (1,), "ReduceSum": (1,), "ReduceMean": (1,), "ReduceMax": (1,),
     "GroupQueryAttention": (6,),
 }  # fmt: skip
-# ONNX operators that ORT 1.31's CUDA provider has no kernel for, and that ORT does not decompose into others.
+# ONNX operators that ORT 1.31's CUDA provider has no kernel for, whatever their dtypes (cuda_kernels.py knows of single
+# ones), and that ORT does not decompose into others.
 WITHOUT_KERNEL = frozenset(
     {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Bernoulli", "BitShift", "BitwiseAnd", "BitwiseNot",
      "BitwiseOr", "BitwiseXor", "BlackmanWindow", "Col2Im", "ConvInteger", "Cosh", "DFT", "Det",
      "DynamicQuantizeLinear", "GlobalLpPool", "HammingWindow", "HannWindow", "Hardmax", "ImageDecoder",
-     "LpNormalization", "LpPool", "MaxRoiPool", "MaxUnpool", "Mean", "MelWeightMatrix", "Multinomial", "QLinearConv",
+     "LpPool", "MaxRoiPool", "MaxUnpool", "Mean", "MelWeightMatrix", "Multinomial", "QLinearConv",
      "QLinearMatMul", "RegexFullMatch", "STFT", "Sinh", "SplitToSequence", "StringConcat", "StringNormalizer",
      "StringSplit", "Tan", "TfIdfVectorizer", "Unique"}
 )  # fmt: skip
@@ -45,8 +49,6 @@ _NEVER_FOLDED = frozenset(
 )  # fmt: skip
 _SMALL = 100  # elements; smaller constants may lie on the host
 _NEVER_ON_HOST = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-
-Dtypes = Callable[[ir.Value], ir.DataType | None]
 
 
 def declared_dtype(value: ir.Value) -> ir.DataType | None:
@@ -134,14 +136,16 @@ def place(
 
 
 def has_no_kernel(node: ir.Node, dtype: Dtypes) -> bool:
-    """Whether the CUDA provider has no kernel for a node, because of its operator or because of strings."""
+    """Whether the CUDA provider has no kernel for a node: of its operator, version and dtypes, or of strings."""
     if node.domain == "ai.onnx.ml" or ir.DataType.STRING in (
         dtype(v) for v in (*node.inputs, *node.outputs) if v is not None
     ):
         return True
     if node.domain == "com.microsoft":
         return node.op_type in CONTRIB_WITHOUT_KERNEL
-    return node.domain in ("", "ai.onnx") and node.op_type in WITHOUT_KERNEL
+    if node.domain not in ("", "ai.onnx"):
+        return False
+    return node.op_type in WITHOUT_KERNEL or cuda_kernels.missing(node, dtype) is not None
 
 
 def _prefers_host(node: ir.Node, host_values: set[ir.Value], read_on_host: tuple[int, ...], dtype: Dtypes) -> bool:

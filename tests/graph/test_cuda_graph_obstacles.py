@@ -30,6 +30,11 @@ def _blocking(inputs: str, outputs: str, body: str, constants: str = "") -> list
          "", "y", "If decides on the host"),
         ("float[N] x", "int64[] y", "y = NonZero(x)", "", "y", "depends on values"),
         ("float[N] x", "float[] y", "y = Acosh(x)", "", "y", "Acosh has no CUDA kernel"),
+        ("float16[N, 2, H, W] x, float16[N, 3, 4, 2] g", "float16[] y", "y = GridSample(x, g)", "", "y",
+         "GridSample of float16 (version 20) has no CUDA kernel: its data goes through the CPU"),
+        ("uint8[N, 4] x", "uint8[] y", "y = Tile(x, r)", "int64[2] r = {1, 2}", "y", "Tile of uint8 (version 13)"),
+        ("float[N, 4] x", "int64[] y", "y = ArgMax<select_last_index = 1>(x)", "", "y",
+         "ArgMax with select_last_index has no CUDA kernel"),
         ("string[N] x", "string[] y", "y = Identity(x)", "", "y", "Identity reads or writes strings"),
         ("float[N] x", "float[] y", "s = Shape(x)  f = Cast<to=1>(s)  e = Exp(x)  y = Mul(e, f)", "", "y",
          "Mul runs on the device and reads `f`, which is computed on the host"),
@@ -51,10 +56,20 @@ def test_what_blocks_has_a_name_and_a_reason(
     assert reason in found[0][1]
 
 
+@pytest.mark.parametrize(("opset", "reasons"), [(20, 0), (22, 1)])
+def test_kernels_are_those_of_the_operators_version(opset: int, reasons: int) -> None:
+    model = graph("float[N, 3, 8, 8] x", "float[] y", "y = MaxPool<kernel_shape = [2, 2]>(x)", opset=opset)
+    assert [reason for _, reason in blocking_nodes(model)] == [
+        "MaxPool of float32 (version 22) has no CUDA kernel: its data goes through the CPU"
+    ][:reasons]
+
+
 @pytest.mark.parametrize(
     ("inputs", "body", "constants"),
     [
         ("float[N, 4] x", "y = Exp(x)", ""),
+        ("float[N, 2, H, W] x, float[N, 3, 4, 2] g", "y = GridSample(x, g)", ""),
+        ("float[N, 4] x", "y = LpNormalization(x)", ""),
         ("float[N, 4] x", "s = Shape(x)  g = Slice(s, z, o)  c = Concat<axis=0>(g, t, t)  y = Reshape(x, c)",
          "int64[1] z = {0}, int64[1] o = {1}, int64[1] t = {2}"),
         ("float[N, 4] x", "s = Size(x)  r = Range(z, s, o)  y = Cast<to=1>(r)", "int64 z = {0}, int64 o = {1}"),

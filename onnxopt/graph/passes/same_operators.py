@@ -7,7 +7,7 @@ from collections.abc import Container
 import onnx
 import onnx_ir as ir
 
-from onnxopt.graph.placement import Dtypes
+from onnxopt.graph.cuda_kernels import Dtypes
 
 # Softmax and its kin flattened before opset 13, BatchNormalization's momentum and GroupNormalization's scale changed.
 _CHANGED_MEANING = frozenset({"BatchNormalization", "GroupNormalization", "Hardmax", "LogSoftmax", "Resize", "Softmax"})
