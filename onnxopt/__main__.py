@@ -13,7 +13,11 @@ from onnxopt.tools.cli import main
 
 def run() -> None:
     """Run the command that sys.argv names."""
-    main(obj=interrupts.install)
+    try:
+        main(obj=interrupts.install)
+    except SystemExit as ended:
+        interrupts.leave_runs(ended.code)
+        raise
 
 
 if __name__ == "__main__":

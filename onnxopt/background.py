@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import contextvars
 import os
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -12,9 +13,9 @@ Result = TypeVar("Result")
 
 
 def in_background(work: Callable[[], Result]) -> concurrent.futures.Future[Result]:
-    """Begin the work on a thread of its own; its result or exception comes from the future."""
+    """Begin the work on a thread of its own, in the context of the caller; the future has its result or exception."""
     executor = concurrent.futures.ThreadPoolExecutor(max_workers=1)
-    future = executor.submit(work)
+    future = executor.submit(contextvars.copy_context().run, work)
     executor.shutdown(wait=False)
     return future
 

@@ -7,9 +7,12 @@ C++ code, no exception can reach it: then another thread calls `remove` and ends
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 
 _removals: dict[object, Callable[[], None]] = {}
+# Set where a thread goes on inside a library's C++ code that nobody waits for: then the process cannot end in order.
+left_running = threading.Event()
 
 
 @contextlib.contextmanager

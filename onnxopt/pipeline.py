@@ -28,7 +28,7 @@ from onnxopt.graph.traits import Traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Phases, Progress
 from onnxopt.runtime import archs as chosen_archs
-from onnxopt.runtime import providers, releases
+from onnxopt.runtime import providers, releases, time_limit
 from onnxopt.runtime.sessions import Session
 from onnxopt.verification.ahead import Ahead
 from onnxopt.verification.emulation import gcc
@@ -63,6 +63,7 @@ def optimize(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     archs: Sequence[str] | None = None,
     verify: bool = True,
+    timeout: float | None = None,
     external_data: bool | None = None,
     portable: bool = False,
     ort_min: str | None = None,
@@ -90,12 +91,13 @@ def optimize(
     shapes: sizes to verify at and to choose kernels for, by input ("ids": (8, 128)) or by symbolic dim ("batch": (8,));
     the artifact stays dynamic. archs: what to compile kernels for: GPU architectures ("sm_90"), GPUs by the catalogue's
     names ("h200"), "native" for this machine's; default all supported ones, none with (). verify: compare with the
-    original before anything is kept. external_data: weights beside the model, default only where it is above 2 GB.
-    portable: also write model.portable.onnx, without operators of com.microsoft. ort_min: oldest ONNX Runtime that the
-    artifact has to run on ("1.25"), default the oldest supported. launch_choices: also compile other launch shapes of
-    each kernel, for `tune` to choose from. cache: folder of compiled kernels, default the user's. data: your own inputs
-    to verify with, instead of generated ones: .npz files, or mappings from input name to array. emulate: verify the
-    CUDA kernels too, each alone, compiled by g++ and run on the CPU at small sizes.
+    original before anything is kept. timeout: seconds that one run of the original, or of what is made of it, may take;
+    default 30 and one more for each 10 MB. external_data: weights beside the model, default only where it is above 2
+    GB. portable: also write model.portable.onnx, without operators of com.microsoft. ort_min: oldest ONNX Runtime that
+    the artifact has to run on ("1.25"), default the oldest supported. launch_choices: also compile other launch shapes
+    of each kernel, for `tune` to choose from. cache: folder of compiled kernels, default the user's. data: your own
+    inputs to verify with, instead of generated ones: .npz files, or mappings from input name to array. emulate: verify
+    the CUDA kernels too, each alone, compiled by g++ and run on the CPU at small sizes.
 
     precision: "float16" or "bfloat16", to store a float32 model's values in 16 bits where their ranges allow it.
     calibrate: inputs to measure ranges with (and to verify with, without `data`), given as `data` is; default generated
@@ -106,8 +108,8 @@ def optimize(
     of rows) and max_kl (nats) are what every output has to keep against float32, see `Quality`.
 
     Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError, and its
-    subclasses NotVerifiedError, where ONNX Runtime does not run the original here, so that nothing can be compared, and
-    DisagreementError, where an output misses what was asked for.
+    subclasses NotVerifiedError, where ONNX Runtime does not run the original here, or not in time, so that nothing can
+    be compared, and DisagreementError, where an output misses what was asked for.
     """
     output, phases = output_path(output), Phases(progress, given.name_of(model), RewriteFails)
     archs, oldest = chosen_archs.named(archs), releases.release(ort_min)
@@ -115,6 +117,7 @@ def optimize(
     want = lowered.asked(precision, goals if reference is None else Goals(), keep_float, calibrate)
     _check_goals(goals, want, reference, verify)
     check_output(output)
+    time_limit.check(timeout)
     if emulate:
         _check_emulation(verify, archs)
     kept = None if cache is None else Path(cache)
@@ -124,6 +127,7 @@ def optimize(
     with contextlib.ExitStack() as stack:
         with phases("load"):
             source = given.load(model, stack.enter_context(temporary_folder()), example_inputs, dynamic_shapes)
+            stack.enter_context(time_limit.runs_end_within(time_limit.limit_of(timeout, source.bytes)))
             normalize.refuse_optimized(source.model, source.path)
             original = description.of_source(source, given.type_in_memory(model))
             pinned = signature.pin(original.traits.inputs, shapes or {})

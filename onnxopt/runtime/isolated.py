@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
+import select
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from onnxopt import children
-from onnxopt.runtime import sessions
-from onnxopt.runtime.sessions import Array, RunError
+from onnxopt.runtime import sessions, time_limit
+from onnxopt.runtime.sessions import Array, RunError, RunTimeout
 
 
 class Trial:
@@ -48,6 +49,12 @@ class Trial:
             child.kill()
             child.communicate()
 
+    def _wait(self, answers: IO[bytes]) -> None:
+        """Until there is an answer. RunTimeout where that takes longer than a run may, which ends the child."""
+        limit = time_limit.current()
+        if limit is not None and not select.select([answers], [], [], limit.seconds)[0]:
+            raise RunTimeout(str(time_limit.TimeIsUp(limit)))
+
     def _ask(self, message: object) -> None:
         assert self._child is not None and self._child.stdin is not None and self._child.stdout is not None
         answer = b""
@@ -55,6 +62,7 @@ class Trial:
             with contextlib.suppress(BrokenPipeError):  # it died; its exit code says how
                 pickle.dump(message, self._child.stdin, protocol=5)
                 self._child.stdin.flush()
+                self._wait(self._child.stdout)
                 answer = self._child.stdout.readline()
         except BaseException:
             self.close()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from onnxopt.errors import UsageError
+from onnxopt.runtime import time_limit
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -68,6 +69,10 @@ _FLOAT8_CODES = ("Type Error: Type 'tensor(float8", "has the following type (ten
 
 class RunError(Exception):
     """ONNX Runtime could not create a session or run it; the message is its own, in one line. Not raised to users."""
+
+
+class RunTimeout(RunError):
+    """A run took longer than it may (runtime/time_limit.py)."""
 
 
 def is_for_others(message: str) -> bool:
@@ -148,7 +153,8 @@ def run(
 ) -> dict[str, Array]:
     """Outputs by name. Sequences come back as "name[0]", "name[1]", ...; an absent optional not at all.
 
-    options: `run_options`. RunError where ORT refuses. bfloat16, which ORT's numpy bridge lacks, goes in and out as
+    options: `run_options`. RunError where ORT refuses; RunTimeout where the run takes longer than the current limit
+    (runtime/time_limit.py). bfloat16, which ORT's numpy bridge lacks, goes in and out as
     ml_dtypes arrays.
     """
     options = options or run_options()
@@ -156,10 +162,15 @@ def run(
     exotic = any(str(getattr(a, "dtype", "")) in _ONNX_TYPE for a in feeds.values()) or any(
         o.type in _ORT_TYPE for o in session.get_outputs()
     )
+    # A thread of its own for each run would get handles of its own from the CUDA provider.
+    limited = functools.partial(time_limit.limited, options=options, leave=CUDA not in session.get_providers())
     try:
         if not exotic:
-            return _flatten(names, session.run(names, dict(feeds), options))
-        values = session.run_with_ort_values(names, {k: to_ort_value(v) for k, v in feeds.items()}, options)
+            return _flatten(names, limited(lambda: session.run(names, dict(feeds), options)))
+        fed = {k: to_ort_value(v) for k, v in feeds.items()}
+        values = limited(lambda: session.run_with_ort_values(names, fed, options))
+    except time_limit.TimeIsUp as error:
+        raise RunTimeout(str(error)) from error
     except Exception as error:  # as above
         raise RunError(one_line(error)) from error
     return to_arrays(names, values, [o.type for o in session.get_outputs()])

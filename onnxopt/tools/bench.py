@@ -11,19 +11,19 @@ from onnxopt.artifact import archive
 from onnxopt.artifact.folder import hash_file, temporary_folder
 from onnxopt.artifact.measurement import BenchResult, Timing
 from onnxopt.artifact.open import Opened, open_artifact
-from onnxopt.errors import ModelError, UsageError, VerificationError
+from onnxopt.errors import ModelError, NotVerifiedError, UsageError, VerificationError
 from onnxopt.graph import read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Progress, silent
-from onnxopt.runtime import configuration, devices, footprint, sessions
+from onnxopt.runtime import configuration, devices, footprint, sessions, time_limit
 from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.configuration import Configuration, configuration_for
 from onnxopt.runtime.footprint import Footprint
 from onnxopt.runtime.sessions import CPU, CUDA, RunError
 from onnxopt.tools import timing
 from onnxopt.verification import samples
-from onnxopt.verification.reference import NotRunnable, Reference
+from onnxopt.verification.reference import NotRunnable, Reference, TooSlow
 from onnxopt.verification.user_data import DataSource, check_alone, read_data
 from onnxopt.verification.verify import describe_failure
 
@@ -41,6 +41,7 @@ def bench(
     data: Sequence[DataSource] = (),
     threads: int = 1,
     footprints: bool = True,
+    timeout: float | None = None,
     progress: Progress | None = None,
 ) -> BenchResult:
     """Time an artifact with its library against a model.
@@ -53,9 +54,12 @@ def bench(
     threads: callers that run one session at the same time, each with buffers of its own; single runs are timed.
     footprints: whether launches, memory and opening are measured too, which takes each side a process of its own.
 
+    timeout: seconds that one run may take while outputs are compared, as for `optimize`.
+
     progress: called as by `optimize`, with the phases "load", "original", "verify", "open" and "time".
 
     Inputs and outputs are bound to the device. Raises VerificationError where outputs differ; then nothing is timed.
+    NotVerifiedError where a model does not run in time.
     """
     say = progress or silent
     say("load", "", 0, 0)
@@ -64,10 +68,12 @@ def bench(
         raise UsageError(f"iterations must be 1 or more, not {iterations}")
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
+    time_limit.check(timeout)
     model, library, baseline_name = _baseline(opened, None if against is None else Path(against))
     sessions.check_providers([provider] if provider else [])
     provider = provider or (CUDA if sessions.cuda_is_usable() else CPU)
-    with temporary_folder() as scratch:
+    limit = time_limit.limit_of(timeout, opened.manifest.source.bytes)
+    with temporary_folder() as scratch, time_limit.runs_end_within(limit):
         lowered = opened.manifest.precision.dtype if opened.manifest.precision else ""
         say("original", "", 0, 0)
         reference = reference_of(model, library, provider, shapes or {}, scratch, data, lowered)
@@ -189,7 +195,8 @@ def reference_of(
 ) -> Reference:
     """A model's outputs for the user's data, else at typical sizes, or at any that it accepts.
 
-    lowered: the dtype of what is compared with a float32 model, where that is of lower precision.
+    lowered: the dtype of what is compared with a float32 model, where that is of lower precision. ModelError where the
+    model runs at none, NotVerifiedError where not in time.
     """
     traits = model_traits.of(read.load(model).model)
     if lowered and traits.precision == "float32":
@@ -211,6 +218,8 @@ def reference_of(
                 search=sizes is pinned,
                 data=own,
             )
+        except TooSlow as error:
+            raise NotVerifiedError(f"{model}: {error}") from error
         except NotRunnable as error:
             reason = error
     raise ModelError(f"{model}: cannot be timed, {provider} does not run it: {reason}")

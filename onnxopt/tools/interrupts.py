@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from types import FrameType
@@ -54,6 +55,17 @@ def end(number: int) -> NoReturn:
     """
     leftovers.remove()
     os._exit(128 + number)
+
+
+def leave_runs(code: str | int | None) -> None:
+    """End the process with this code where a run of a model goes on that nobody waits for.
+
+    Destructors of ONNX Runtime would pull its session from under it.
+    """
+    if leftovers.left_running.is_set():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1 if code else 0)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:

@@ -12,6 +12,7 @@ from onnxopt.artifact.open import open_artifact
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
 from onnxopt.paths import StrPath
+from onnxopt.runtime import time_limit
 from onnxopt.verification.quality import Goals, Quality
 from onnxopt.verification.user_data import DataSource, check_alone, read_data
 
@@ -23,6 +24,7 @@ def quality(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     providers: Sequence[str] | None = None,
     data: Sequence[DataSource] = (),
+    timeout: float | None = None,
 ) -> tuple[Quality, ...]:
     """How near each output of `model`, a model file or an artifact, is to that of the model file `reference`.
 
@@ -30,10 +32,14 @@ def quality(
     dims by symbol. providers: ONNX Runtime's names, default the CPU's, and CUDA's where a device is usable. data: your
     own inputs, .npz files or mappings from input name to array; generated ones say nothing about quality on real ones.
 
+    timeout: seconds that one run of a model may take, as for `optimize`.
+
     Raises ModelError, ArtifactError, UsageError where the interfaces differ, and NotVerifiedError where one of the
-    models does not run here.
+    models does not run here, or not in time.
     """
-    return compare_with(reference, model, Goals(), shapes=shapes, providers=providers, data=data).quality
+    return compare_with(
+        reference, model, Goals(), shapes=shapes, providers=providers, data=data, timeout=timeout
+    ).quality
 
 
 def compare_with(
@@ -44,6 +50,7 @@ def compare_with(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     providers: Sequence[str] | None = None,
     data: Sequence[DataSource] = (),
+    timeout: float | None = None,
     record: bool = False,
 ) -> ReferenceQuality:
     """As `quality`, with what was asked for, as an artifact keeps it. Missing a goal is no error.
@@ -52,12 +59,14 @@ def compare_with(
     goal is about a figure that no output has.
     """
     check_alone(data, shapes)
+    time_limit.check(timeout)
     path, library = _files(Path(model))
     original = reference_quality.opened(Path(reference), model_traits.of(read.load(path).model), Path(model))
     own = read_data(data, original.traits.inputs)
     if record:
         recording.check_recordable(Path(model))
-    rows = reference_quality.measured(original, path, library, data=own, shapes=shapes, providers=providers)
+    with time_limit.runs_end_within(time_limit.limit_of(timeout, original.source.bytes)):
+        rows = reference_quality.measured(original, path, library, data=own, shapes=shapes, providers=providers)
     goals.check_rows(rows)
     found = reference_quality.record(original, rows, own, goals)
     if record:

@@ -17,6 +17,7 @@ from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Progress, silent
+from onnxopt.runtime import time_limit
 from onnxopt.verification.emulation import gcc
 from onnxopt.verification.emulation.emulate import EmulatedKernel
 from onnxopt.verification.emulation.emulate import emulate as run_emulated
@@ -35,6 +36,7 @@ def verify(
     data: Sequence[DataSource] = (),
     record: bool = False,
     emulate: bool = False,
+    timeout: float | None = None,
     progress: Progress | None = None,
 ) -> VerificationReport:
     """Compare two models, each a model file or an artifact, which runs with its library and again without it.
@@ -44,22 +46,25 @@ def verify(
     and CUDA's where a device is usable. seconds: how long the original may run on a provider before no more cases are
     added. data: your own inputs, instead of generated ones: .npz files, or mappings from input name to array.
     emulate: also run the CUDA kernels of an artifact, each alone, compiled by g++, on the CPU at small sizes.
-    progress: called as by `optimize`, with the phases "load", "original" and "verify".
+    timeout: seconds that one run may take, as for `optimize`. progress: called as by `optimize`, with the phases
+    "load", "original" and "verify".
 
     record: complete the verification in the manifest and the report of the artifact, an unsigned folder, which must
     have been made from `original`.
 
-    A difference is a report with status "failed", not an error; where the original does not run here, the status is
-    "not_run". Raises ModelError, ArtifactError, UsageError.
+    A difference is a report with status "failed", not an error; where the original does not run here, or not in time,
+    the status is "not_run". Raises ModelError, ArtifactError, UsageError, and NotVerifiedError where the original runs
+    in time and the other model does not.
     """
     say = progress or silent
     check_alone(data, shapes)
+    time_limit.check(timeout)
     say("load", "", 0, 0)
     first, second = _sides(Path(original), None if optimized is None else Path(optimized))
     if record:
         _check_recordable(first, second)
     kernels = _emulated_kernels(second) if emulate else None
-    report = _compare(first, second, shapes, providers, seconds, data, kernels, say)
+    report = _compare(first, second, shapes, providers, seconds, data, kernels, timeout, say)
     if record and (report.agrees or report.status == "failed"):
         recording.record_verification(second.given, report)
     return report
@@ -128,6 +133,7 @@ def _compare(
     seconds: float,
     data: Sequence[DataSource],
     emulated: Sequence[EmulatedKernel] | None,
+    timeout: float | None,
     say: Progress,
 ) -> VerificationReport:
     source, other = read.load(first.model), read.load(second.model)
@@ -139,7 +145,8 @@ def _compare(
     if second.manifest and second.manifest.precision and traits.precision == "float32":
         traits = model_traits.as_lowered(traits, second.manifest.precision.dtype)
     kernels = [kernel.name for kernel in second.manifest.kernels] if second.manifest else []
-    with temporary_folder() as folder:
+    limit = time_limit.limit_of(timeout, source.bytes)
+    with temporary_folder() as folder, time_limit.runs_end_within(limit):
         say("original", "", 0, 0)
         try:
             originals = references(

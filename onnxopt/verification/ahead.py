@@ -13,7 +13,7 @@ from onnxopt.background import in_background
 from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
-from onnxopt.runtime.sessions import Array, RunError
+from onnxopt.runtime.sessions import Array, RunError, RunTimeout
 from onnxopt.verification import cases, samples
 from onnxopt.verification.cases import SEEDS, Case
 
@@ -58,7 +58,7 @@ class Ahead:
     def take(self) -> Begun | None:
         """Wait for it; None from the second call on, since keeping the session would keep the weights in memory.
 
-        RunError where ONNX Runtime refuses the model.
+        RunError where ONNX Runtime refuses the model, RunTimeout where the run took longer than it may.
         """
         begun, self._begun = self._begun, None
         return None if begun is None else begun.result()
@@ -76,6 +76,8 @@ class Ahead:
             try:
                 drawn = feeds()
                 ran[case] = Ran(cases.digest(drawn), sessions.run(session, drawn, self._stop))
+            except RunTimeout:
+                raise  # the reference would wait as long again
             except RunError:  # the reference runs it again, and says why not
                 ran = {}
         return Begun(session, ran, time.monotonic() - started)

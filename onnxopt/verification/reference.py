@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxopt.errors import OnnxoptError
+from onnxopt.errors import NotVerifiedError, OnnxoptError
 from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import isolated, sessions
-from onnxopt.runtime.sessions import RunError
+from onnxopt.runtime.sessions import RunError, RunTimeout
 from onnxopt.verification import cases, edges, samples, without_rounding
 from onnxopt.verification.ahead import Ahead, Begun, Ran, config_of
 from onnxopt.verification.cases import SEEDS, Case
@@ -43,6 +43,10 @@ class NotRunnable(OnnxoptError):
 
 class Refused(NotRunnable):
     """ONNX Runtime opens the original nowhere: it is no valid model. The message is ONNX Runtime's."""
+
+
+class TooSlow(NotRunnable):
+    """One run of the original takes longer than it may; the message says where."""
 
 
 class Reference:
@@ -97,6 +101,8 @@ class Reference:
                 self._collect_data(begun.session, data)
             else:
                 self._collect(begun, pinned, seconds, search)
+        except RunTimeout as error:
+            raise TooSlow(f"{provider}: {error}") from error
         except RunError as error:
             raise (NotRunnable if sessions.is_for_others(str(error)) else Refused)(str(error)) from error
         finally:
@@ -191,6 +197,10 @@ class Reference:
                 continue
             try:
                 yield case, sessions.run(session, self.feeds(case))
+            except RunTimeout as error:
+                raise NotVerifiedError(
+                    f"{self.provider}, {case}: the original runs, and of its other form {error}"
+                ) from error
             except RunError as error:
                 yield case, error
 
@@ -288,13 +298,19 @@ class Reference:
         self._edge_cases = False
         last = list(self.outputs)[-1]
 
+        too_slow: list[Case] = []
+
         def run(case: Case) -> dict[str, Array] | None:
-            if cases.why_not(self.traits, case):
+            if too_slow or cases.why_not(self.traits, case):
                 return None
             try:
                 return sessions.run(session, self.feeds(case))
+            except RunTimeout as error:
+                too_slow.append(case)
+                self.skipped.append(Skipped(self.provider, str(case), str(error)))
             except RunError:
-                return None
+                pass
+            return None
 
         tried = EdgeCases(self.traits, pinned, self.provider != sessions.CPU, run, seconds, started)
         self.outputs.update(tried.accepted(dict(last.sizes), self._run_seconds))
@@ -327,10 +343,11 @@ class Reference:
             known = self._known.pop(case, None)
             is_same = known is not None and known.inputs == self._drawn[case]
             before = time.monotonic()
-            before = time.monotonic()
             outputs = known.outputs if known is not None and is_same else sessions.run(session, feeds)
         except RunError as error:
             self.skipped.append(Skipped(self.provider, str(case), str(error)))
+            if isinstance(error, RunTimeout) and not self.outputs:  # each other case might take as long
+                raise TooSlow(f"{self.provider}, {case}: {error}") from error
             return False
         self._run_seconds = time.monotonic() - before
         nothing = not any(a.size for a in outputs.values())

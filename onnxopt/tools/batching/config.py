@@ -45,6 +45,7 @@ class Options(pydantic.BaseModel):
     archs: list[str] | None = None
     shapes: dict[str, int | list[int]] = {}
     verify: bool = True
+    timeout: float | None = pydantic.Field(default=None, gt=0)
     external_data: bool | None = None
     portable: bool = False
     ort_min: str | None = None

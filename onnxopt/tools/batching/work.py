@@ -94,15 +94,15 @@ def optimize(job: Job, progress: Progress | None = None) -> ModelOutcome:
 def measure(job: Job, made: ModelOutcome) -> ModelOutcome:
     """Tune and time the artifact that `optimize` made. Errors of onnxopt are in the outcome; others are raised."""
     started = time.perf_counter()
-    shapes = job.options.get("shapes")
+    shapes, timeout = job.options.get("shapes"), job.options.get("timeout")
     measured: MeasuredTimes | None = None
     error: OnnxoptError | None = None
     try:
         if job.tune is not None:
-            tuned = tuning.tune(job.output, budget=job.tune, shapes=shapes)
+            tuned = tuning.tune(job.output, budget=job.tune, shapes=shapes, timeout=timeout)
             measured = MeasuredTimes(tuned.device, len(tuned.changes))
         if job.bench:
-            timed = bench(job.output, shapes=shapes)
+            timed = bench(job.output, shapes=shapes, timeout=timeout)
             record.record(job.output, timed)
             options = None if measured is None else measured.options
             measured = MeasuredTimes(timed.where, options, timed.baseline.p50, timed.artifact.p50)

@@ -11,7 +11,7 @@ from typing import Self
 
 from onnxopt import children
 from onnxopt.artifact.folder import scratch
-from onnxopt.errors import describe
+from onnxopt.errors import NotVerifiedError, describe
 from onnxopt.tools.batching import work
 from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.batching.work import ModelOutcome
@@ -34,9 +34,13 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         with self._block:
-            if self._child is not None:
-                self._child.kill()
-                self._child.wait()
+            self._end()
+
+    def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.communicate()
 
     def ask(self, job: Job, made: ModelOutcome | None = None) -> ModelOutcome:
         """Optimize a job, or measure what was `made` of it."""
@@ -46,6 +50,8 @@ class Worker:
             pickle.dump((job, made), child.stdin)
             child.stdin.flush()
             outcome: ModelOutcome = pickle.load(child.stdout)
+            if outcome.exit_code == NotVerifiedError.exit_code:  # a run that did not end may go on there
+                self._end()
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             self._child = None
             ending = children.ending(child.wait())

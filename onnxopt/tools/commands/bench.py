@@ -29,6 +29,7 @@ from onnxopt.tools.commands.fleets import FleetQuestion, fleet_options
 @click.option(
     "--threads", metavar="N,...", default="1", help="Callers that run one session at the same time; several: each."
 )
+@options.timeout
 @fleet_options
 @options.quiet
 @options.json_option
@@ -43,6 +44,7 @@ def command(
     against: Path | None,
     data: tuple[Path, ...],
     iterations: int | None,
+    timeout: float | None,
     **fleet_question: Any,
 ) -> None:
     """Time ARTIFACT against the original, in turn in one process, after comparing their outputs."""
@@ -63,6 +65,7 @@ def command(
                 data=data,
                 threads=point.threads,
                 footprints=not asked.varies,
+                timeout=timeout,
                 progress=advance,
             )
             results.append(result)

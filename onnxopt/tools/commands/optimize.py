@@ -41,6 +41,7 @@ from onnxopt.tools.printable import printable
     "repeat for more. Default: all.",
 )
 @click.option("--no-verify", is_flag=True, help="Keep the result without comparing it with the original.")
+@options.timeout
 @click.option(
     "--external-data/--no-external-data",
     default=None,

@@ -36,6 +36,12 @@ emulate = click.option(
     is_flag=True,
     help="Run the CUDA kernels on the CPU too, at small sizes, compiled by g++. Takes three minutes at most.",
 )
+timeout = click.option(
+    "--timeout",
+    type=float,
+    metavar="SECONDS",
+    help="How long one run of the original, or of what is made of it, may take. Default: 30, and 1 for each 10 MB.",
+)
 _GOALS = (
     click.option("--min-sqnr", metavar="DB", type=float, help="Signal to noise that every output has to keep, in dB."),
     click.option("--min-cosine", metavar="COSINE", type=float, help="Cosine that every output has to keep."),

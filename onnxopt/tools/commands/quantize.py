@@ -65,6 +65,7 @@ _ALGORITHMS = sorted({name for row in formats.FORMATS.values() for name in row.a
 )
 @options.goals
 @options.shape
+@options.timeout
 @options.quiet
 @options.json_option
 def command(
@@ -80,6 +81,7 @@ def command(
     gpu: str | None,
     measured: tuple[Path, ...],
     shapes: tuple[str, ...],
+    timeout: float | None,
     quiet: bool,
     as_json: bool,
     **goals: float | None,
@@ -103,6 +105,7 @@ def command(
             gpu=gpu,
             measured=measured,
             shapes=options.parse_shapes(shapes),
+            timeout=timeout,
             progress=advance,
             **goals,
         )

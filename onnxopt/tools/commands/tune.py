@@ -31,6 +31,7 @@ _INTERRUPTED = 130
 @options.shape
 @options.provider
 @click.option("--restart", is_flag=True, help="Discard the trials of an unfinished run.")
+@options.timeout
 @click.option("--sign", "key", type=Path, help="Secret key to sign the changed artifact with.")
 @options.json_option
 @click.pass_context
@@ -41,6 +42,7 @@ def command(
     shapes: tuple[str, ...],
     provider: str | None,
     restart: bool,
+    timeout: float | None,
     key: Path | None,
     as_json: bool,
 ) -> None:
@@ -60,6 +62,7 @@ def command(
             provider=provider,
             restart=restart,
             sign=secret,
+            timeout=timeout,
             progress=advance,
         )
     if as_json:

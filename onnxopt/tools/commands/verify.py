@@ -41,6 +41,7 @@ _ON = {"cpu": CPU, "cuda": CUDA}
     help="Verify on this machine's CPU or GPU, and record the result in the artifact; repeat for both.",
 )
 @options.emulate
+@options.timeout
 @click.option(
     "--reference",
     type=Path,
@@ -59,6 +60,7 @@ def command(
     providers: tuple[str, ...],
     on: tuple[str, ...],
     emulate: bool,
+    timeout: float | None,
     reference: Path | None,
     quiet: bool,
     as_json: bool,
@@ -84,12 +86,15 @@ def command(
             data=data,
             record=bool(on) or emulate,
             emulate=emulate,
+            timeout=timeout,
             progress=advance,
         )
     near = None
     if reference is not None:
         model, record = optimized or original, bool(on)
-        near = compare_with(reference, model, goals, shapes=sizes, providers=chosen, data=data, record=record)
+        near = compare_with(
+            reference, model, goals, shapes=sizes, providers=chosen, data=data, timeout=timeout, record=record
+        )
     missed = [row for row in near.quality if goals.missed(row)] if near is not None else []
     if as_json:
         document = {**dataclasses.asdict(report), "failures": len(report.failures)}

@@ -22,6 +22,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.traits import Traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Progress, silent
+from onnxopt.runtime import time_limit
 from onnxopt.runtime.sessions import CPU, RunError
 from onnxopt.tools.quantization import formats, lowering, products, times, timing
 from onnxopt.tools.quantization.by_library import Quantizer
@@ -59,6 +60,7 @@ def quantize(
     gpu: str | None = None,
     measured: Sequence[StrPath] = (),
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    timeout: float | None = None,
     progress: Progress | None = None,
 ) -> Quantized:
     """Write the float32 model file `model`, quantized, as the new model file `output`, which `optimize` takes.
@@ -74,10 +76,11 @@ def quantize(
     max_kl (nats): what every output has to keep, see `Quality`; nodes stay float32 for that, up to half of them. gpu: a
     key of the catalogue, as "h200": products that gain no time on this GPU, at the sizes of the inputs, stay floats.
     measured: files of measured products that `tune` wrote there, whose times count instead of predicted ones.
+    timeout: seconds that one run of the model, or of what is made of it, may take, as for `optimize`.
 
     Calibration, scales and packing are ONNX Runtime's. Nothing is left behind where something fails. Raises ModelError,
-    UsageError, NotVerifiedError where ONNX Runtime does not run the model here, and DisagreementError where an output
-    misses what was asked for.
+    UsageError, NotVerifiedError where ONNX Runtime does not run the model here, or not in time, and DisagreementError
+    where an output misses what was asked for.
     """
     model, output = Path(model), Path(output)
     want = formats.asked(
@@ -87,11 +90,13 @@ def quantize(
     )  # fmt: skip
     for path in (output, _weights_of(output)):
         check_output(path)
+    time_limit.check(timeout)
     say = progress or silent
     opened = _opened(model, want, say)
     check_alone(calibrate, shapes)
     data = read_data(calibrate, opened.traits.inputs)
-    with temporary_folder() as scratch, temporary_files():
+    limit = time_limit.limit_of(timeout, opened.file.bytes)
+    with temporary_folder() as scratch, temporary_files(), time_limit.runs_end_within(limit):
         original = _run(opened, data, shapes or {}, scratch)
         source = _placed(opened, want, original, scratch, say)
         chosen = _chosen(source, want, original, data, scratch, say)

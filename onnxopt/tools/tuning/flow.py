@@ -21,7 +21,7 @@ from onnxopt.artifact.open import Opened, open_artifact
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph import read
 from onnxopt.paths import StrPath
-from onnxopt.runtime import devices, gpus, sessions
+from onnxopt.runtime import devices, gpus, sessions, time_limit
 from onnxopt.runtime.configuration import Configuration, configuration_for
 from onnxopt.runtime.providers import facts as model_facts
 from onnxopt.runtime.sessions import CUDA, RunError
@@ -48,6 +48,7 @@ def tune(
     provider: str | None = None,
     restart: bool = False,
     sign: SecretKey | None = None,
+    timeout: float | None = None,
     progress: Progress | None = None,
 ) -> TuneResult:
     """Find the fastest options for an artifact on this machine and write them into its providers/.
@@ -55,6 +56,7 @@ def tune(
     budget: seconds this call may take, about. shapes: sizes to run at, as bench takes them. provider: ONNX Runtime's
     name, default CUDA where a device is usable. restart: discard the trials of an unfinished run. sign: sign the
     artifact with this key afterwards; without it, a signature of the artifact is removed, as it would no longer fit.
+    timeout: seconds that one run of the plain graph may take, as for `optimize`.
     progress(done, total, text): called after each trial, and when a phase begins; total is 0 where it is unknown.
 
     On a GPU the library first measures algorithms for its matrix products and launch shapes for its kernels; the faster
@@ -62,9 +64,11 @@ def tune(
     if it is faster than the rule-made one in a last comparison, and, where it is faster with a CUDA graph, if it is not
     slower without one. ctrl-C keeps the results so far; a run that was killed continues from its last trial.
 
-    Raises ArtifactError, ModelError, UsageError; VerificationError where the artifact's own outputs are wrong.
+    Raises ArtifactError, ModelError, UsageError; VerificationError where the artifact's own outputs are wrong, and
+    NotVerifiedError where the plain graph does not run in time.
     """
     started = time.monotonic()
+    time_limit.check(timeout)
     opened = _opened(artifact, budget)
     sessions.check_providers([provider] if provider else [])
     chosen = configuration_for(opened.folder, provider)
@@ -73,7 +77,8 @@ def tune(
     advance = progress or (lambda _done, _total, _text: None)
     with temporary_folder() as scratch:
         advance(0, 0, "running the plain graph")
-        oracle = Oracle(opened.folder / layout.MODEL, chosen.provider, shapes or {}, scratch)
+        with time_limit.runs_end_within(time_limit.limit_of(timeout, opened.manifest.source.bytes)):
+            oracle = Oracle(opened.folder / layout.MODEL, chosen.provider, shapes or {}, scratch)
         notes: list[str] = []
         state = _state(path, _key(opened.manifest, chosen, base, oracle), restart, notes)
         kernels = _kernels(opened, chosen, state, scratch)

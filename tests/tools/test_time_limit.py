@@ -1,0 +1,153 @@
+"""A model whose run does not end: every command that runs it ends in time, says why with code 3, and leaves nothing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import onnxopt
+from onnxopt import leftovers
+from onnxopt.errors import NotVerifiedError, UsageError
+from onnxopt.runtime import sessions, time_limit
+from onnxopt.runtime.time_limit import Limit, TimeIsUp, limit_of, limited, runs_end_within
+from onnxopt.verification import edges
+from tests.support.command import assert_refused, run
+from tests.support.small_models import CHAIN, write
+
+SECONDS = 30.0  # within which a command with --timeout 0.3 ends on a busy machine
+
+# The Loop ends where each element is above 3, to which a round adds that of x: with zeros never.
+LOOP = """
+<ir_version: 8, opset_import: ["": 17]>
+loops (float[4] x) => (float[1, 4] y) <float three = {3.0}, float infinity = {inf}, int64[1] first = {0},
+  int64 most = {9223372036854775807}, bool true = {1},
+  float[4, 4] w = {0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}> {
+  size = Abs (x)
+  z = Loop (most, true, x) <body = body (int64 i, bool c, float[4] a) => (bool co, float[4] ao) {
+    ao = Add (a, size)
+    smallest = ReduceMin <keepdims = 0> (ao)
+    co = Less (smallest, THREE)
+  }>
+  e = Exp (z)
+  row = Unsqueeze (e, first)
+  t = Tanh (row)
+  y = MatMul (t, w)
+}
+"""
+
+
+def loop(path: Path, *, ends: bool = False) -> Path:
+    """A model whose run never ends, or ends unless an element of x is 0."""
+    onnx.save(onnx.parser.parse_model(LOOP.replace("THREE", "three" if ends else "infinity")), path)
+    return path
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
+@pytest.mark.parametrize("more", [(), ("--precision", "float16")])
+def test_optimize_ends_in_time(tmp_path: Path, temporary: Path, more: tuple[str, ...]) -> None:
+    model, began = loop(tmp_path / "loop.onnx"), time.monotonic()
+    made = run("optimize", model, "-o", tmp_path / "artifact", "--arch", "none", "--timeout", "0.3", *more)
+    assert_refused(made, "loop.onnx", "did not end within 0.3 s", "--timeout", code=3)
+    assert time.monotonic() - began < SECONDS
+    assert not list(temporary.glob("onnxopt*")) and sorted(p.name for p in tmp_path.iterdir()) == [
+        "loop.onnx",
+        "temporary",
+    ]
+
+
+@pytest.mark.usefixtures("library")
+def test_every_other_command_ends_in_time(tmp_path: Path, temporary: Path) -> None:
+    model, artifact = loop(tmp_path / "loop.onnx"), tmp_path / "artifact"
+    onnxopt.optimize(model, artifact, archs=(), verify=False)
+    before, began = sorted(tmp_path.rglob("*")), time.monotonic()
+    for command in (
+        ("bench", artifact),
+        ("tune", artifact),
+        ("quantize", model, "-o", tmp_path / "q.onnx", "--format", "int4", "--block-size", "16"),
+    ):
+        assert_refused(run(*command, "--timeout", "0.3"), "did not end within 0.3 s", "--timeout", code=3)
+    verified = run("verify", model, artifact, "--timeout", "0.3")
+    assert verified.exit_code == 3 and "did not end within 0.3 s" in verified.stdout
+    with pytest.raises(NotVerifiedError, match=r"did not end within 0\.3 s"):
+        onnxopt.quality(model, artifact, timeout=0.3)
+    assert time.monotonic() - began < SECONDS
+    assert sorted(p for p in tmp_path.rglob("*") if temporary not in p.parents) == [
+        p for p in before if temporary not in p.parents
+    ]
+    assert not list(temporary.glob("onnxopt*"))
+
+
+@pytest.mark.usefixtures("library")
+def test_a_batch_goes_on(tmp_path: Path) -> None:
+    loop(tmp_path / "loop.onnx")
+    write(tmp_path / "z.onnx", CHAIN)
+    config = tmp_path / "batch.toml"
+    config.write_text('[defaults]\narchs = []\ntimeout = 0.3\n[[models]]\npath = "*.onnx"\n')
+    made = onnxopt.batch(config, tmp_path / "out", jobs=1)
+    assert [outcome.exit_code for outcome in made.models] == [3, 0]
+    assert "did not end within 0.3 s" in made.models[0].error
+
+
+@pytest.mark.usefixtures("library")
+def test_inputs_that_it_does_not_end_with_are_skipped(tmp_path: Path) -> None:
+    made = onnxopt.optimize(loop(tmp_path / "loop.onnx", ends=True), tmp_path / "artifact", archs=(), timeout=1.0)
+    report = made.manifest.verify
+    assert report.status == "passed" and report.checks
+    slow = [row for row in report.skipped if "did not end within 1 s" in row.reason]
+    assert len(slow) == 1 and edges.ZEROS in slow[0].case
+
+
+def test_a_long_operator_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime cannot end it; the caller goes on."""
+    monkeypatch.setattr(time_limit, "_GRACE", 0.05)
+    options, began = sessions.run_options(), time.monotonic()
+    with runs_end_within(Limit(0.1, True)), pytest.raises(TimeIsUp, match=r"within 0\.1 s"):
+        limited(lambda: time.sleep(20.0), options, leave=True)
+    assert time.monotonic() - began < 10.0 and options.terminate
+    assert leftovers.left_running.is_set()
+    leftovers.left_running.clear()
+
+
+def test_on_a_gpu_a_run_is_ended_from_another_thread(tmp_path: Path) -> None:
+    session = sessions.open_session(loop(tmp_path / "loop.onnx"))
+    options = sessions.run_options()
+    with runs_end_within(Limit(0.2, True)), pytest.raises(TimeIsUp):
+        limited(lambda: session.run(None, {"x": np.ones(4, np.float32)}, options), options, leave=False)
+
+
+def test_other_errors_and_results_pass() -> None:
+    options = ort.RunOptions()
+    for leave in (True, False):
+        with runs_end_within(Limit(30.0, True)):
+            assert limited(lambda: 3, options, leave=leave) == 3
+            with pytest.raises(ZeroDivisionError):
+                limited(lambda: 1 // 0, options, leave=leave)
+    assert not options.terminate
+
+
+def test_the_default_grows_with_the_model_and_waits_on_a_busy_machine() -> None:
+    assert limit_of(None, 0) == Limit(30.0, False) and limit_of(None, 400_000_000) == Limit(70.0, False)
+    assert limit_of(2.0, 400_000_000) == Limit(2.0, True)
+    default, asked = Limit(30.0, False), Limit(30.0, True)
+    assert not default.is_over(29.0, 29.0) and default.is_over(30.0, 30.0)
+    assert not default.is_over(60.0, 3.0) and default.is_over(120.0, 3.0)
+    assert asked.is_over(30.0, 0.0)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_limit_that_is_none(tmp_path: Path, seconds: float) -> None:
+    with pytest.raises(UsageError, match="timeout must be a number of seconds above 0"):
+        onnxopt.verify(tmp_path / "model.onnx", timeout=seconds)
