@@ -19,7 +19,7 @@ from onnxopt.artifact import layout
 from onnxopt.artifact.folder import temporary_files, write_library
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.codegen import generate, kernels_json
-from onnxopt.errors import ModelError, NotVerifiedError, VerificationError
+from onnxopt.errors import VerificationError
 from onnxopt.fusion import outline
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import fused_domain, read, write
@@ -30,10 +30,12 @@ from onnxopt.verification.ahead import Ahead
 from onnxopt.verification.bisect import bisect, bisect_in_order
 from onnxopt.verification.check import Check
 from onnxopt.verification.emulation.emulate import EmulatedKernel, Emulation, emulate
-from onnxopt.verification.reference import NotRunnable, Reference, Refused
+from onnxopt.verification.reference import Reference, Refused
+from onnxopt.verification.refusals import original_runs
 from onnxopt.verification.user_data import UserData
 from onnxopt.verification.verify import VerificationReport, describe_failure, references, verify_model, with_emulation
 
+_ADVICE = "Give inputs that the model takes with --shape or --data; --no-verify keeps the result unchecked"
 _ATTEMPTS = 4  # leaving functions out may uncover another function's error
 
 
@@ -149,27 +151,20 @@ def verify_and_leave_out(
     if changed := model_traits.interface_difference(original, optimized):
         raise VerificationError(f"{source}: optimizing changed the model's interface: {changed}")
     traits = model_traits.completed(original, optimized)
-    try:
-        with temporary_files():
+    with original_runs(source, "cannot be verified", _ADVICE, "--no-verify optimizes it unchecked"), temporary_files():
+        try:
             originals = references(
                 source.path, traits, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data,
                 edge_cases=True,
             )  # fmt: skip
-    except Refused as error:
-        if source.converted:
+        except Refused as error:
+            if not source.converted:
+                raise
             raise VerificationError(
                 f"{source}: ONNX Runtime opens the original, but not the model that onnxopt converted it to: {error}. "
                 "This is a defect of onnxopt, please report it; --keep-float NAME of a node that the message names may "
                 "avoid it, and without --precision the model is optimized in its own precision"
             ) from error
-        raise ModelError(
-            f"{source}: ONNX Runtime does not open the original: {error}; --no-verify optimizes it unchecked"
-        ) from error
-    except NotRunnable as error:
-        raise NotVerifiedError(
-            f"{source}: cannot be verified, {error}. Give inputs that the model takes with --shape or --data; "
-            "--no-verify keeps the result unchecked"
-        ) from error
     for _ in range(_ATTEMPTS):
         with build.loadable_library(scratch) as library:
             report = verify_model(originals, build.model_file, library, [k.name for k in build.kernels], progress)

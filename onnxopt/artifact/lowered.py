@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxopt.artifact.build import Build
 from onnxopt.artifact.folder import temporary_files
 from onnxopt.artifact.manifest import Precision
-from onnxopt.errors import ModelError, NotVerifiedError, UsageError
+from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.graph import read, rewrite, write
 from onnxopt.graph.passes.opset import READABLE, TARGET
 from onnxopt.graph.traits import Traits
@@ -23,13 +23,15 @@ from onnxopt.verification import narrowing
 from onnxopt.verification.ahead import Ahead
 from onnxopt.verification.narrowing import Narrowed
 from onnxopt.verification.quality import Goals, check_inputs, qualities_of, refuse_missed
-from onnxopt.verification.reference import NotRunnable, Reference, Refused
+from onnxopt.verification.reference import Reference
+from onnxopt.verification.refusals import original_runs
 from onnxopt.verification.user_data import DataSource, UserData
 from onnxopt.verification.verify import references
 from onnxopt.verification.widening import NotWidened
 
 Dtype = Literal["float16", "bfloat16"]
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+_UNMEASURED = "ranges cannot be measured"
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 
@@ -129,8 +131,10 @@ def lower(
     """
     if traits.precision != "float32":
         raise UsageError(f"{source.path}: is a {traits.precision} model; lower precision is for float32 models")
+    advice = "Give inputs that the model takes with --calibrate"
+    unchecked = "without a lower precision, --no-verify optimizes it unchecked"
     try:
-        with temporary_files():
+        with original_runs(source.path, _UNMEASURED, advice, unchecked), temporary_files():
             originals = references(
                 source.path, traits, folder=folder, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data
             )
@@ -141,15 +145,8 @@ def lower(
             narrowed = narrowing.narrow(
                 folded, originals[0], to_ir(want.dtype), folder, keep_float=want.keep_float, goals=goals
             )
-    except Refused as error:
-        raise ModelError(
-            f"{source.path}: ONNX Runtime does not open the original: {error}; without a lower precision, --no-verify "
-            "optimizes it unchecked"
-        ) from error
-    except (NotRunnable, RunError, NotWidened) as error:
-        raise NotVerifiedError(
-            f"{source.path}: ranges cannot be measured, {error}. Give inputs that the model takes with --calibrate"
-        ) from error
+    except (RunError, NotWidened) as error:
+        raise NotVerifiedError(f"{source.path}: {_UNMEASURED}: {error}. {advice}") from error
     return Lowered(want, narrowed, originals, data, verify, str(source), _notes_of_bodies(folded))
 
 

@@ -16,7 +16,7 @@ from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification.quality import Goals, Quality, check_inputs, qualities_of, refuse_missed
-from onnxopt.verification.reference import NotRunnable
+from onnxopt.verification.refusals import original_runs
 from onnxopt.verification.user_data import UserData
 from onnxopt.verification.verify import references
 
@@ -53,17 +53,16 @@ def measured(
 ) -> tuple[Quality, ...]:
     """The figures of each output of the model file `model`, with its library, if it has one, and without.
 
-    data: the user's inputs, else inputs are drawn, at `shapes`. NotVerifiedError where one of the two does not run.
+    data: the user's inputs, else inputs are drawn, at `shapes`. NotVerifiedError where one of the two does not run,
+    ModelError where ONNX Runtime does not open the float32 model.
     """
     source = float_model.source
     with temporary_folder() as folder, temporary_files():
-        try:
+        with original_runs(source.path):
             originals = references(
                 source.path, float_model.traits, folder=folder, model_bytes=source.bytes, shapes=shapes,
                 providers=providers, data=data,
             )  # fmt: skip
-        except NotRunnable as error:
-            raise NotVerifiedError(f"{source.path}: does not run here: {error}") from error
         for original in originals:
             check_inputs(original)
         try:

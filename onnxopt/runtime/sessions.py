@@ -266,4 +266,6 @@ def one_line(error: object) -> str:
     text = " ".join(str(error).split())
     if text.startswith("[ONNXRuntimeError]"):
         text = text.split(" : ", 3)[-1]
+    if text.endswith(".") and not text.endswith(".."):
+        text = text[:-1]  # the sentence that quotes the message has a full stop of its own
     return text if len(text) <= 300 else text[:297] + "..."

@@ -219,7 +219,7 @@ def reference_of(
                 data=own,
             )
         except TooSlow as error:
-            raise NotVerifiedError(f"{model}: {error}") from error
+            raise NotVerifiedError(f"{model}: cannot be timed: {error}") from error
         except NotRunnable as error:
             reason = error
     raise ModelError(f"{model}: cannot be timed, {provider} does not run it: {reason}")

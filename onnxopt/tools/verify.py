@@ -21,7 +21,8 @@ from onnxopt.runtime import time_limit
 from onnxopt.verification.emulation import gcc
 from onnxopt.verification.emulation.emulate import EmulatedKernel
 from onnxopt.verification.emulation.emulate import emulate as run_emulated
-from onnxopt.verification.reference import NotRunnable
+from onnxopt.verification.reference import NotRunnable, Refused
+from onnxopt.verification.refusals import original_runs
 from onnxopt.verification.user_data import DataSource, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, references, verify_model, with_emulation
 
@@ -52,9 +53,9 @@ def verify(
     record: complete the verification in the manifest and the report of the artifact, an unsigned folder, which must
     have been made from `original`.
 
-    A difference is a report with status "failed", not an error; where the original does not run here, or not in time,
-    the status is "not_run". Raises ModelError, ArtifactError, UsageError, and NotVerifiedError where the original runs
-    in time and the other model does not.
+    A difference is a report with status "failed", not an error; where the original opens and does not run here, or not
+    in time, the status is "not_run". Raises ModelError, ArtifactError, UsageError, and NotVerifiedError where the
+    original runs in time and the other model does not.
     """
     say = progress or silent
     check_alone(data, shapes)
@@ -146,7 +147,7 @@ def _compare(
         traits = model_traits.as_lowered(traits, second.manifest.precision.dtype)
     kernels = [kernel.name for kernel in second.manifest.kernels] if second.manifest else []
     limit = time_limit.limit_of(timeout, source.bytes)
-    with temporary_folder() as folder, time_limit.runs_end_within(limit):
+    with original_runs(first.given), temporary_folder() as folder, time_limit.runs_end_within(limit):
         say("original", "", 0, 0)
         try:
             originals = references(
@@ -161,6 +162,8 @@ def _compare(
                 data=own,
                 edge_cases=not traits.lowered,
             )
+        except Refused:
+            raise
         except NotRunnable as error:
             return VerificationReport("not_run", reason=str(error))
         report = verify_model(

@@ -116,3 +116,26 @@ def test_a_reference_that_cannot_be_used(network: Path, tmp_path: Path, options:
     call = ("optimize", network, "-o", tmp_path / "artifact", "--arch", "none")
     assert_refused(run(*call, *[files.get(o, o) for o in options]), message)
     assert set(tmp_path.iterdir()) == before
+
+
+def test_a_model_that_onnx_runtime_does_not_open_is_code_2_wherever_it_is_run(network: Path, tmp_path: Path) -> None:
+    """Other inputs cannot help there, which code 3 would say."""
+    model = onnx.load(network)
+    for node in model.graph.node:
+        node.name = "same"
+    wrong = tmp_path / "wrong.onnx"
+    onnx.save(model, wrong)
+    data = network.with_name("calibrate0.npz")
+    for call in (
+        ("optimize", wrong, "-o", tmp_path / "a", "--arch", "none"),
+        ("optimize", wrong, "-o", tmp_path / "a", "--arch", "none", "--precision", "float16"),
+        ("optimize", network, "-o", tmp_path / "a", "--arch", "none", "--reference", wrong),
+        ("quantize", wrong, "-o", tmp_path / "q.onnx", "--format", "int8", "--calibrate", data),
+        ("verify", wrong, network),
+        ("verify", network, network, "--reference", wrong),
+    ):
+        result = run(*call)
+        assert result.exit_code == 2, result.output
+        assert "wrong.onnx: ONNX Runtime does not open the original: " in result.output
+        assert "two nodes with same node name (same)" in result.output
+        assert ".." not in result.output.replace("...", "") and ".;" not in result.output

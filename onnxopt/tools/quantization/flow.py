@@ -35,6 +35,7 @@ from onnxopt.tools.quantization.times import Times
 from onnxopt.verification import restoring
 from onnxopt.verification.quality import Goals, Quality, check_inputs, quality_of, refuse_missed, worst
 from onnxopt.verification.reference import NotRunnable, Reference
+from onnxopt.verification.refusals import original_runs
 from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
 from onnxopt.verification.verify import references
 
@@ -162,14 +163,12 @@ def _opened(model: Path, want: Asked, say: Progress) -> _Opened:
 
 
 def _run(opened: _Opened, data: Sequence[UserData], shapes: Mapping[str, tuple[int, ...]], scratch: Path) -> Reference:
-    """The float32 model's outputs. NotVerifiedError where it does not run, UsageError where they say nothing."""
+    """The float32 model's outputs. Errors as `original_runs` says, UsageError where they say nothing."""
     file = opened.file
-    try:
+    with original_runs(file.path, "does not run here, so that it cannot be calibrated"):
         original = references(
             file.path, opened.traits, folder=scratch, model_bytes=file.bytes, shapes=shapes, providers=(CPU,), data=data
         )[0]
-    except NotRunnable as error:
-        raise NotVerifiedError(f"{file.path}: does not run here, so that it cannot be calibrated: {error}") from error
     check_inputs(original)
     return original
 
