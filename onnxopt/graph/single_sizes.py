@@ -40,7 +40,7 @@ import sympy
 from onnxopt.graph.passes.new_nodes import initializer
 from onnxopt.graph.rewrite.masks.index_functions import Affine
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
-from onnxopt.graph.shapes.checked_sizes import checked_axes
+from onnxopt.graph.shapes.checked_sizes import axes_of, checked_axes, is_check
 from onnxopt.graph.shapes.dims import Dim, Dims, least_at_one, product, sign, symbols_of
 from onnxopt.graph.shapes.infer import Knowledge, infer
 
@@ -60,7 +60,9 @@ class SingleSizesPass(ir.passes.InPlacePass):
         self.notes: list[str] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        while (found := _found(model)) is not None:
+        checked: set[tuple[ir.Value, int]] = set()
+        while (found := _found(model)) is not None and (found.value, found.axis) not in checked:
+            checked.add((found.value, found.axis))
             name = _check(model.graph, found)
             says = f"the graph only accepts {found.size} for `{name}`: {found.node.op_type} `{found.node.name}` "
             says += "fails at every other size"
@@ -101,40 +103,99 @@ def _found(model: ir.Model) -> _Single | None:
 
 
 def _check(graph: ir.Graph, single: _Single) -> str:
-    """Let all readers of an input read it through the check. Returns what the dim is called."""
+    """Let all readers of an input read it through the check. Returns what the dim is called.
+
+    Of two Squeezes, one after the other, the second would read no input, so one checks all dims that are 1. A Squeeze
+    and a Reshape would become one Reshape, which checks their product; so behind a Reshape all checks are Reshapes.
+    """
     value, dims = single.value, single.value.shape
     assert dims is not None  # its dims are known
-    dim = dims[single.axis]
-    name = dim.value if isinstance(dim, ir.SymbolicDim) and dim.value else f"{value.name}.{single.axis}"
+    dim, name = dims[single.axis], _name_of(value, single.axis)
+    axes = [k for k, other in enumerate(dims) if k == single.axis or (other == dim and dim == name)]
+    pair, reshaped = _check_of_ones(value), any(map(is_check, value.consumers()))
     if single.size > 1:
-        _check_channels(graph, single, name)
-        return name
-    checks = [k for k, other in enumerate(dims) if k == single.axis or (other == dim and dim == name)]
+        ones = () if pair is None else sorted(_axes_of(pair[0]) or ())
+        for axis in ones:
+            _check_by_reshape(graph, value, axis, 1, _name_of(value, axis))
+        if pair is not None:
+            _remove(graph, pair)
+        _check_by_reshape(graph, value, single.axis, single.size, name)
+    elif reshaped:
+        for axis in axes:
+            _check_by_reshape(graph, value, axis, 1, name)
+    elif pair is not None:
+        _widen(graph, value, pair, axes, name)
+    else:
+        _check_by_squeeze(graph, value, axes, name)
+    return name
+
+
+def _name_of(value: ir.Value, axis: int) -> str:
+    dim = None if value.shape is None else value.shape[axis]
+    return dim.value if isinstance(dim, ir.SymbolicDim) and dim.value else f"{value.name}.{axis}"
+
+
+def _check_by_squeeze(graph: ir.Graph, value: ir.Value, checks: list[int], name: str) -> None:
+    """Let all readers of an input read it through a Squeeze of dims that are 1, and an Unsqueeze."""
     axes = initializer(graph, ir.tensor(checks, dtype=ir.DataType.INT64), f"{value.name}_checked_axes")
     squeeze = ir.Node("", "Squeeze", [value, axes], name=f"{name}_must_be_1")
     unsqueeze = ir.Node("", "Unsqueeze", [squeeze.outputs[0], axes], name=f"{name}_is_1")
     for node, part in ((squeeze, "squeezed"), (unsqueeze, "checked")):
         node.outputs[0].name, node.outputs[0].type = f"{value.name}_{part}", value.type
     for reader, position in tuple(value.uses()):
-        reader.replace_input_with(position, unsqueeze.outputs[0])
-    squeeze.replace_input_with(0, value)
-    first = next(iter(graph))
-    graph.insert_before(first, [squeeze, unsqueeze])
-    return name
+        if reader is not squeeze:
+            reader.replace_input_with(position, unsqueeze.outputs[0])
+    graph.insert_before(next(iter(graph)), [squeeze, unsqueeze])
 
 
-def _check_channels(graph: ir.Graph, single: _Single, name: str) -> None:
+def _check_of_ones(value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
+    """The Squeeze and the Unsqueeze by which all nodes read an input; None without such a check."""
+    readers = tuple(value.consumers())
+    if len(readers) != 1 or readers[0].op_type != "Squeeze" or readers[0].outputs[0].is_graph_output():
+        return None
+    squeeze = readers[0]
+    behind = tuple(squeeze.outputs[0].consumers())
+    if len(behind) != 1 or behind[0].op_type != "Unsqueeze" or {squeeze.graph, behind[0].graph} != {value.graph}:
+        return None
+    there, back = _axes_of(squeeze), _axes_of(behind[0], value)
+    return (squeeze, behind[0]) if there and there == back else None
+
+
+def _axes_of(node: ir.Node, value: ir.Value | None = None) -> frozenset[int] | None:
+    """The constant axes of a Squeeze, or of an Unsqueeze to the dims of a value; None where they are computed."""
+    value = value or node.inputs[0]
+    return None if value is None or value.shape is None else axes_of(node, len(value.shape))
+
+
+def _widen(graph: ir.Graph, value: ir.Value, pair: tuple[ir.Node, ir.Node], checks: list[int], name: str) -> None:
+    """Let a Squeeze that checks dims of an input check these too."""
+    squeeze, unsqueeze = pair
+    widened = ir.tensor(sorted({*checks, *(_axes_of(squeeze) or ())}), dtype=ir.DataType.INT64)
+    axes = initializer(graph, widened, f"{value.name}_checked_axes")
+    squeeze.name, squeeze.outputs[0].shape = f"{name}_and_{squeeze.name}", None
+    for node in (squeeze, unsqueeze):
+        node.replace_input_with(1, axes)
+
+
+def _check_by_reshape(graph: ir.Graph, value: ir.Value, axis: int, size: int, name: str) -> None:
     """Let all readers of an input read it through a Reshape that states the dim."""
-    value = single.value
     assert value.shape is not None
-    dims = [single.size if k == single.axis else 0 for k in range(len(value.shape))]
+    dims = [size if k == axis else 0 for k in range(len(value.shape))]
     stated = initializer(graph, ir.tensor(dims, dtype=ir.DataType.INT64), f"{value.name}_checked_dims")
-    reshape = ir.Node("", "Reshape", [value, stated], name=f"{name}_must_be_{single.size}")
-    reshape.outputs[0].name, reshape.outputs[0].type = f"{value.name}_of_{single.size}", value.type
+    reshape = ir.Node("", "Reshape", [value, stated], name=f"{name}_must_be_{size}")
+    reshape.outputs[0].name, reshape.outputs[0].type = f"{stated.name}_of_{size}", value.type
     for reader, position in tuple(value.uses()):
         if reader is not reshape:
             reader.replace_input_with(position, reshape.outputs[0])
     graph.insert_before(next(iter(graph)), [reshape])
+
+
+def _remove(graph: ir.Graph, pair: tuple[ir.Node, ir.Node]) -> None:
+    """Let the readers of a check of ones read what it reads."""
+    squeeze, unsqueeze = pair
+    assert squeeze.inputs[0] is not None
+    unsqueeze.outputs[0].replace_all_uses_with(squeeze.inputs[0])
+    graph.remove([unsqueeze, squeeze], safe=True)
 
 
 def _reads_elements(value: ir.Value) -> bool:

@@ -310,3 +310,45 @@ def test_an_image_model_with_symbolic_channels_is_verified(tmp_path: Path) -> No
     assert all("channels=3" in check.case for check in manifest.verify.checks)
     with pytest.raises(UsageError, match="dim 'channels' is 4, and the graph only accepts 3"):
         onnxopt.optimize(tmp_path / "m.onnx", tmp_path / "b", archs=(), shapes={"channels": (4,)})
+
+
+# By name: inputs, the graph, its constants, sizes that it takes, and sizes that it refuses.
+SEVERAL = {
+    "two ones": (
+        "float[a, b, 4] x", "p = Neg(x) y = Squeeze(p, axes)", "int64[2] axes = {0, 1}", (1, 1, 4),
+        [(2, 1, 4), (1, 2, 4)],
+    ),
+    "three ones": (
+        "float[a, b, c, 4] x", "p = Neg(x) q = Squeeze(p, axes) r = Abs(x) s = Squeeze(r, third) y = Add(q, s)",
+        "int64[2] axes = {0, 1}, int64[1] third = {2}", (1, 1, 1, 4), [(2, 1, 1, 4), (1, 2, 1, 4), (1, 1, 2, 4)],
+    ),
+    "a one, then channels": (
+        "float[batch, channels, height, width] x", "c = Conv(x, w) s = Squeeze(c, axes) r = Reshape(x, rows) "
+        "y = Add(r, s)", "int64[1] axes = {2}, int64[2] rows = {3, 4}, float[1, 3, 1, 1] w = {1, 2, 3}", (1, 3, 1, 4),
+        [(3, 1, 1, 4), (1, 1, 3, 4), (1, 3, 2, 2)],
+    ),
+    "channels, then a one": (
+        "float[batch, channels, 4] x", "c = Conv(x, w) r = Reshape(x, rows) y = Add(r, c)",
+        "int64[2] rows = {3, 4}, float[1, 3, 1] w = {1, 2, 3}", (1, 3, 4), [(3, 1, 4), (2, 3, 4)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_differently_named_dims_of_one_input(name: str) -> None:
+    """Each check stays one of the input: the pass ends, and what follows knows all sizes."""
+    inputs, body, constants, accepted, refused = SEVERAL[name]
+    model = graph(inputs, "float[] y", body, constants=constants)
+    normalized = normalize.normalize(model.clone())
+    after = normalized.model
+    known = infer.infer(after)
+    assert len(normalized.notes) == len(normalized.checked) >= 2
+    assert normalize.normalize(after.clone()).notes == ()
+    reader = next(node for node in after.graph if node.op_type in ("Neg", "Conv"))
+    assert normalized.checked.keys().isdisjoint(map(str, known.dims(reader.inputs[0])))
+    np.testing.assert_allclose(run(after, feeds(*accepted))[0], run(model, feeds(*accepted))[0], rtol=1e-6)
+    for shape in refused:
+        with pytest.raises(REFUSED):
+            run(model, feeds(*shape))
+        with pytest.raises(REFUSED, match="_must_be_"):
+            run(after, feeds(*shape))

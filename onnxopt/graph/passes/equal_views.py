@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRule, RewriteRuleClassBase
 
+from onnxopt.graph.shapes.checked_sizes import is_check
 from onnxopt.graph.shapes.value_dims import reshape_to, same
 
 _MOST_POSITIONS = 1 << 16  # of a Gather that are compared
@@ -181,6 +182,8 @@ class ViewOfView(RewriteRuleClassBase):
         result = MatchResult()
         if x.shape is None or y.shape is None:
             return result.fail("the shapes of the two views are not known")
+        if is_check(view.producer()) or is_check(y.producer()):
+            return result.fail("one of the two views checks the sizes of an input")
         if self._inner == "Squeeze" and (view.shape is None or _ones(x.shape) < len(x.shape) - len(view.shape)):
             return result.fail("Squeeze checks that a dim is 1")
         if _is_same_shape(x.shape, y.shape):

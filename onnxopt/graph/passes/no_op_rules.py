@@ -93,6 +93,8 @@ class SameShape(RewriteRuleClassBase):
         if any(isinstance(dim, ir.SymbolicDim) and dim.value is None for dim in x.shape):
             return result.fail("a dim has no name, so the two may differ")
         node = y.producer()
+        if is_check(node):
+            return result.fail("it checks the sizes of an input")
         if self._op_type == "Slice" and node is not None and not _forward(node):
             return result.fail("Slice may reverse its input")
         return result

@@ -51,6 +51,14 @@ def is_check(node: ir.Node | None) -> bool:
     return False
 
 
+def axes_of(node: ir.Node, rank: int) -> frozenset[int] | None:
+    """The constant axes of a Squeeze of a value of this rank, or of an Unsqueeze to it; None where computed."""
+    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    tensor = None if axes is None or axes.is_graph_input() else ir.convenience.get_const_tensor(axes)
+    numbers = () if tensor is None else [int(number) for number in tensor.numpy().ravel()]
+    return frozenset(axis % rank for axis in numbers if -rank <= axis < rank) or None
+
+
 def _sizes(node: ir.Node, rank: int) -> Mapping[int, int]:
     """What a node that reads an input of this rank says of its dims."""
     if node.domain != "" or node.op_type not in ("Squeeze", "Reshape") or len(node.inputs) < 2:
