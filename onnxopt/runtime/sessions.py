@@ -96,19 +96,22 @@ def open_session(
     data_folder: Path | None = None,
     provider_options: Mapping[str, str] | None = None,
     profile: Path | None = None,
+    reuse_memory: bool = True,
 ) -> ort.InferenceSession:
     """A session of the model file on one provider, with the CPU as fallback.
 
     library: the custom-op library, None for none. optimize: ONNX Runtime's default optimizations, or none. data_folder:
     of the external data, default beside the model. provider_options: for CUDA, by default TF32 off and convolutions
-    chosen by heuristic. profile: prefix of the file that ONNX Runtime writes its profile to, None for none. RunError
-    where ONNX Runtime refuses. Where its optimizer makes integer kernels of float8 codes, and then refuses them, the
-    session is without such kernels.
+    chosen by heuristic. profile: prefix of the file that ONNX Runtime writes its profile to, None for none.
+    reuse_memory: whether it plans which results share memory, which takes time quadratic in the nodes where shapes are
+    unknown: 30 s for 7,900 nodes. RunError where ONNX Runtime refuses. Where its optimizer makes integer kernels of
+    float8 codes, and then refuses them, the session is without such kernels.
     """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 4  # what goes wrong comes back as an exception; warnings are about the user's model
+    options.enable_mem_reuse = reuse_memory
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if profile is not None:

@@ -7,7 +7,7 @@ import dataclasses
 from onnxopt.verification.compare import Difference
 from onnxopt.verification.exactness import Exactness, FromFloat64, QuantizedExactness
 
-_TIMES_SPREAD = 4.0  # a few runs are a few draws from a distribution
+TIMES_SPREAD = 4.0  # a few runs are a few draws from a distribution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Check:
             return True
         excess = self.difference.excess
         if self.noise is not None:
-            return excess is not None and excess <= _TIMES_SPREAD * self.noise
+            return excess is not None and excess <= TIMES_SPREAD * self.noise
         return self.exactness is None and self.difference.ok
 
     @property

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxopt.errors import OnnxoptError
 from onnxopt.graph import read
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification import in_float64, last_places
+from onnxopt.verification import in_float64
 from onnxopt.verification.ahead import config_of
 from onnxopt.verification.cases import Case
+from onnxopt.verification.changing import Changing
+from onnxopt.verification.check import TIMES_SPREAD
 from onnxopt.verification.compare import Array, Difference, compare
 from onnxopt.verification.exactness import FromFloat64
-from onnxopt.verification.seeding import seeded
 from onnxopt.verification.widening import NotWidened
 from onnxopt.verification.without_rounding import Original
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 # Of the limit, from which on a difference of a float32 or float64 model has to be accounted for: 1e-5 for float32.
 QUESTIONED = 0.1
-_RUNS = 4  # with results that change
 _LARGEST = 1 << 29  # bytes of a model that is held in float64 beside others
 _ATTEMPTS = 8  # each finds one more operator that takes no float64
 _OPERATOR = re.compile(r"implementation for (\w+)\(|of operator \((\w+)\)")
@@ -61,10 +60,9 @@ class Evidence:
     def __init__(self, original: Original) -> None:
         self._original = original
         self._exact: dict[Case, Mapping[str, Array]] = {}
-        self._changed: dict[Case, list[Mapping[str, Array]]] = {}
         self._double: InferenceSession | None = None
-        self._changing: InferenceSession | None = None
-        self._tried_double = self._tried_changing = False
+        self._tried_double = False
+        self._changing = Changing(original, self._note)
 
     def from_float64(self, case: Case, name: str, actual: Array) -> FromFloat64 | None:
         """How far an output and the original's are from float64; None where that says nothing."""
@@ -82,20 +80,24 @@ class Evidence:
         found, own = (compare(exact, a.astype(np.float64), original.limit(name)).excess for a in (actual, expected))
         return None if found is None or own is None else FromFloat64(found, own, "float64")
 
-    def spread(self, case: Case, name: str) -> Spread | None:
-        """How far the original's output moves at a case; None where it does not run with results that change."""
-        original = self._original
+    def spread(self, case: Case, name: str, excess: float | None) -> Spread | None:
+        """How far the original's output moves at a case; None where it does not run with results that change.
+
+        excess: what has to be accounted for. Of several runs no more are made than show that much.
+        """
+        original, worst, is_known = self._original, 0.0, False
         if original.traits.traps:
             return None
-        if original.traits.random:
-            self._run_changing_in_order()
-        elif case not in self._changed:
-            self._changed[case] = self._run_changing(case)
-        runs = [run for run in self._changed.get(case, ()) if name in run]
-        if not runs:
-            return None
-        found = [compare(original.outputs[case][name], run[name], original.limit(name)).excess for run in runs]
-        return Spread(None if None in found else max(e for e in found if e is not None))
+        for run in self._changing.runs(case):
+            if name not in run:
+                continue
+            found = compare(original.outputs[case][name], run[name], original.limit(name)).excess
+            if found is None:
+                return Spread(None)
+            worst, is_known = max(worst, found), True
+            if excess is not None and excess <= TIMES_SPREAD * worst:
+                break
+        return Spread(worst) if is_known else None
 
     def _run_double(self, case: Case) -> Mapping[str, Array]:
         if self._double is None and not self._tried_double:
@@ -130,44 +132,6 @@ class Evidence:
                         raise
                     single.add(name)
         raise NotWidened(f"too many of its operators take no float64: {', '.join(sorted(single))}")
-
-    def _run_changing(self, case: Case) -> list[Mapping[str, Array]]:
-        if self._changing is None and not self._tried_changing:
-            self._tried_changing = True
-            original = self._original
-            try:
-                with tempfile.TemporaryDirectory(dir=original.folder) as folder:
-                    path = last_places.change(original.model, Path(folder))
-                    self._changing = original.open(path)
-            except (RunError, last_places.NotChanged) as error:
-                self._note("without the spread of its results", error)
-        runs: list[Mapping[str, Array]] = []
-        if self._changing is not None:
-            try:
-                runs = [sessions.run(self._changing, self._original.feeds(case)) for _ in range(_RUNS)]
-            except RunError as error:
-                self._note("without the spread of its results", error)
-        return runs
-
-    def _run_changing_in_order(self) -> None:
-        """Runs of a model that draws random numbers, which come in the order of the cases, with its seeds fixed."""
-        original = self._original
-        if self._tried_changing:
-            return
-        self._tried_changing = True
-        try:
-            for draw in range(_RUNS):
-                with tempfile.TemporaryDirectory(dir=original.folder) as folder:
-                    copy = seeded(original.model, Path(folder) / "seeded.onnx")
-                    (Path(folder) / "changed").mkdir()
-                    path = last_places.change(copy, Path(folder) / "changed", draw)
-                    session = sessions.open_session(
-                        path, provider=original.provider, library=original.library, config=config_of(original.traits)
-                    )
-                for case in original.outputs:
-                    self._changed.setdefault(case, []).append(sessions.run(session, original.feeds(case)))
-        except (OnnxoptError, RunError) as error:
-            self._note("without the spread of its results", error)
 
     def _note(self, how: str, error: Exception) -> None:
         note = f"{self._original.provider}: compared with the original as it is, {how}: {error}"

@@ -31,6 +31,7 @@ _EXACT = frozenset(
 # Two units in the last place of the smallest number of a binade; a unit for a correctly rounded result, one of ours.
 _CHANGE = {ir.DataType.FLOAT: 2.0**-22, ir.DataType.DOUBLE: 2.0**-51, ir.DataType.FLOAT16: 2.0**-9,
            ir.DataType.BFLOAT16: 2.0**-6}  # fmt: skip
+CHANGE_OF = {str(dtype.numpy()): change for dtype, change in _CHANGE.items()}
 _DRAWS = 100_000  # seeds of one model
 
 

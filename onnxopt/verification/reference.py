@@ -219,7 +219,7 @@ class Reference:
         exactness64 = self._evidence.from_float64(case, name, actual)
         if exactness64 is not None and exactness64.ok:
             return Check(*label, str(case), name, difference, exactness=exactness64)
-        spread = self._evidence.spread(case, name)
+        spread = self._evidence.spread(case, name, difference.excess)
         noise, unstable = (None, False) if spread is None else (spread.excess, spread.excess is None)
         return Check(*label, str(case), name, difference, noise, unstable, exactness=exactness64)
 
@@ -372,15 +372,20 @@ class Reference:
         library: Path | None = None,
         optimize: bool = True,
         integer_kernels: bool = True,
+        reuse_memory: bool = True,
         profile: Profile | None = None,
     ) -> InferenceSession:
-        """A session of a form of the original. integer_kernels: whether ONNX Runtime may make such of codes."""
+        """A session of a form of the original. integer_kernels: whether ONNX Runtime may make such of codes.
+
+        The rest as for `sessions.open_session`.
+        """
         options: dict[str, Any] = {
             "provider": self.provider,
             "library": library,
             "optimize": optimize,
             "config": config_of(self.traits) | ({} if integer_kernels else dict([sessions.WITHOUT_INTEGER_KERNELS])),
             "profile": None if profile is None else profile.prefix,
+            "reuse_memory": reuse_memory,
         }
         if not self.traits.random:
             return sessions.open_session(model, **options)

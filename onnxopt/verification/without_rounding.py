@@ -41,7 +41,14 @@ class Original(Protocol):
     def feeds(self, case: Case, /) -> dict[str, Any]: ...
     def limit(self, name: str, /) -> Limit: ...
     def open(
-        self, model: Path, /, *, library: Path | None = None, optimize: bool = True, integer_kernels: bool = True
+        self,
+        model: Path,
+        /,
+        *,
+        library: Path | None = None,
+        optimize: bool = True,
+        integer_kernels: bool = True,
+        reuse_memory: bool = True,
     ) -> InferenceSession: ...
 
 

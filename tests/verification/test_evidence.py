@@ -214,6 +214,34 @@ def test_the_noise_of_one_case_excuses_no_other() -> None:
     assert dataclasses.replace(noisy, exactness=FromFloat64(3.0, 0.4, "float64")).ok
 
 
+def test_no_more_runs_are_made_than_account_for_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First inputs change, in the original itself; a model is written only where that does not suffice."""
+    reference = _reference(write(tmp_path / "m.onnx", CANCELLING.replace("65536", "1")))
+    case, written, true_change = next(iter(reference.outputs)), list[Path](), last_places.change
+
+    def change(model: Path, *arguments: Any) -> Path:
+        written.append(model)
+        return true_change(model, *arguments)
+
+    monkeypatch.setattr(last_places, "change", change)
+    little = reference._evidence.spread(case, "y", 0.0)
+    assert little is not None and little.excess is not None and written == []
+    made = reference._evidence._changing._made[case]
+    assert len(made) == 1 and not np.array_equal(made[0]["y"], reference.outputs[case]["y"])
+    much = reference._evidence.spread(case, "y", 1e9)
+    assert much is not None and much.excess is not None and much.excess > little.excess
+    assert len(written) == 1 and len(made) == 6
+
+
+def test_a_model_that_draws_numbers_is_run_with_one_change_where_that_suffices(tmp_path: Path) -> None:
+    model = write(tmp_path / "m.onnx", "g (float[n] x) => (float[n] y) { r = RandomNormalLike(x) y = Add(x, r) }")
+    reference = _reference(model)
+    last = list(reference.outputs)[-1]
+    assert reference._evidence.spread(last, "y", 1e-9) is not None
+    in_order = reference._evidence._changing._in_order
+    assert [len(draw._ran) for draw in in_order] == [len(reference.outputs), 0, 0, 0]
+
+
 def test_a_model_that_draws_random_numbers_is_judged_by_what_last_places_move(tmp_path: Path) -> None:
     text = (
         "g (float[n, 32] x) => (float[n, 32] y) <float c = {65536}> "
