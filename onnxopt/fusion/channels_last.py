@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from onnxopt.graph import layout
 from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC
+from onnxopt.graph.match import is_constant, is_private
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.window import Window
 
@@ -85,7 +86,7 @@ def between_transposes(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ir.Node]
     if len(shapes.dims(after) or ()) != 4:
         return f"The {op} is not two-dimensional"
     turn = before.producer() if before is not None else None
-    if before is None or turn is None or not _transposes(turn, TO_NCHW) or not _is_private(before):
+    if before is None or turn is None or not _transposes(turn, TO_NCHW) or not is_private(before):
         return f"The {op}'s input is NCHW, or other nodes read it too"
     readers = list(after.uses())
     if len(readers) != 1 or after.is_graph_output() or not _transposes(readers[0].node, TO_NHWC):
@@ -118,23 +119,18 @@ def around_window(node: ir.Node) -> ir.Node | None:
     Such a Transpose is free: it becomes part of the operator's kernel, or the execution provider cancels it.
     """
     before, after = node.inputs[0], node.outputs[0]
-    if _transposes(node, TO_NCHW) and layout.is_channels_last(before) and _is_private(after):
+    if _transposes(node, TO_NCHW) and layout.is_channels_last(before) and is_private(after):
         inner: ir.Node | None = next(iter(after.consumers()))
-    elif _transposes(node, TO_NHWC) and layout.is_channels_last(after) and before is not None and _is_private(before):
+    elif _transposes(node, TO_NHWC) and layout.is_channels_last(after) and before is not None and is_private(before):
         inner = before.producer()
     else:
         return None
     return inner if inner is not None and inner.op_type in _WINDOWS and inner.domain == "" else None
 
 
-def is_constant(value: ir.Value | None) -> bool:
-    """Whether a value is an initializer that callers cannot replace."""
-    return value is not None and value.const_value is not None and not value.is_graph_input()
-
-
 def _stored_weight(weight: ir.Value) -> tuple[ir.Value, tuple[int, ...], tuple[ir.Node, ...]]:
     node = weight.producer()
-    if node is None or node.domain != "" or not _is_private(weight):
+    if node is None or node.domain != "" or not is_private(weight):
         return weight, (), ()
     stored = node.inputs[0]
     if not is_constant(stored):
@@ -149,7 +145,3 @@ def _stored_weight(weight: ir.Value) -> tuple[ir.Value, tuple[int, ...], tuple[i
 
 def _transposes(node: ir.Node, order: tuple[int, ...]) -> bool:
     return node.op_type == "Transpose" and node.domain == "" and tuple(node.attributes.get_ints("perm", ())) == order
-
-
-def _is_private(value: ir.Value) -> bool:
-    return len(list(value.uses())) == 1 and not value.is_graph_output()

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnxopt.fusion import channels_last, index_ops
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.operands import constant
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.extents import extent, product
 from onnxopt.program.pointwise import Program
@@ -57,7 +58,7 @@ def of_region(
 
 def is_free(node: ir.Node) -> bool:
     """Whether a node moves nothing at a run: it turns a constant, or belongs to a convolution's form (layout pass)."""
-    constants = all(v is None or channels_last.is_constant(v) for v in node.inputs)
+    constants = all(v is None or is_constant(v) for v in node.inputs)
     return constants or channels_last.around_window(node) is not None
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph.match import constant
+
 DOMAINS = ("", "com.microsoft")
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
@@ -37,13 +39,6 @@ def scalar(value: ir.Value | None) -> np.ndarray | None:
     if value is None or value.const_value is None or value.const_value.size > 1:
         return None
     return constant(value)
-
-
-def constant(value: ir.Value | None) -> np.ndarray | None:
-    """The value of a constant, which a graph input is not."""
-    if value is None or value.const_value is None or value.is_graph_input():
-        return None
-    return value.const_value.numpy()
 
 
 def dtype_of(value: ir.Value | None) -> ir.DataType | None:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import TopologicalSortPass
 
 from onnxopt.errors import OnnxoptError
-from onnxopt.graph import codes, read, write
+from onnxopt.graph import codes, match, read, write
 from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.shapes.infer import InferShapesPass
@@ -145,7 +145,7 @@ class _Floats:
     def _shifted(self, add: _Writer, node: ir.Node, number: ir.Value, operator: str, dtype: ir.DataType) -> ir.Value:
         """The number with the zero point of a Q or DQ added or subtracted."""
         zero = node.inputs[2] if len(node.inputs) > 2 else None
-        constant = codes.constant(zero)
+        constant = match.constant(zero)
         if zero is None or (constant is not None and not np.any(constant.astype(np.float32))):
             return number
         return add(operator, number, add.cast(self._along(add, node, zero), dtype))

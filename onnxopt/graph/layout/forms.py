@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC
+from onnxopt.graph.match import constant, is_constant
 from onnxopt.program import operators, row_operators
 
 CONVOLVED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
@@ -87,16 +88,6 @@ def rank(value: ir.Value | None) -> int | None:
     if value.const_value is not None:
         return len(value.const_value.shape)
     return None if value.shape is None else len(value.shape)
-
-
-def constant(value: ir.Value | None) -> np.ndarray | None:
-    """The contents of a constant, None for other values."""
-    return value.const_value.numpy() if is_constant(value) else None  # type: ignore[union-attr]
-
-
-def is_constant(value: ir.Value | None) -> bool:
-    """Whether a value is an initializer that callers cannot replace."""
-    return value is not None and value.const_value is not None and not value.is_graph_input()
 
 
 def is_map(value: ir.Value | None) -> bool:

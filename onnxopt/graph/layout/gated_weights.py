@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from onnxopt.graph.layout.mark import mark
 from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC, transposes
+from onnxopt.graph.match import is_private
 from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.shapes.infer import Knowledge
 
@@ -58,12 +59,12 @@ def _multiplied(conv: ir.Node) -> tuple[ir.Node, ir.Node, ir.Node] | None:
     if conv.op_type != "Conv" or conv.domain != "" or conv.inputs[0] is None or not _is_plain(conv):
         return None
     turn, readers = conv.inputs[0].producer(), conv.outputs[0].consumers()
-    if turn is None or not transposes(turn, TO_NCHW) or not _is_private(conv.inputs[0]):
+    if turn is None or not transposes(turn, TO_NCHW) or not is_private(conv.inputs[0]):
         return None
-    if len(readers) != 1 or not _is_private(conv.outputs[0]) or not transposes(readers[0], TO_NHWC):
+    if len(readers) != 1 or not is_private(conv.outputs[0]) or not transposes(readers[0], TO_NHWC):
         return None
     source = turn.inputs[0]
-    mul = source.producer() if source is not None and _is_private(source) else None
+    mul = source.producer() if source is not None and is_private(source) else None
     return None if mul is None or mul.op_type != "Mul" or mul.domain != "" else (turn, readers[0], mul)
 
 
@@ -71,10 +72,6 @@ def _is_plain(conv: ir.Node) -> bool:
     of = conv.attributes
     window = of.get_ints("kernel_shape", (1, 1)), of.get_ints("strides", (1, 1))
     return all(tuple(v) == (1, 1) for v in window) and not any(of.get_ints("pads", ())) and of.get_int("group", 1) == 1
-
-
-def _is_private(value: ir.Value) -> bool:
-    return len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def _gated(conv: ir.Node, known: Knowledge) -> _Gated | None:

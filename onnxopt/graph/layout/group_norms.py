@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxopt.graph.layout.forms import CONVOLVED, Form, is_constant, is_map
+from onnxopt.graph.layout.forms import CONVOLVED, Form, is_map
+from onnxopt.graph.match import is_constant, only_consumer
 from onnxopt.graph.shapes.value_dims import same
 from onnxopt.program.group_norm import MOST_OF_GROUP
 
@@ -45,12 +46,12 @@ def groups_of(node: ir.Node) -> int | None:
 def reshapes(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
     """The Reshapes before and after an InstanceNormalization, where only these nodes read each other's results."""
     grouped, normed = node.inputs[0], node.outputs[0]
-    before, after = grouped.producer() if grouped is not None else None, _only_reader(normed)
+    before, after = grouped.producer() if grouped is not None else None, only_consumer(normed)
     if node.op_type != "InstanceNormalization" or grouped is None or before is None or after is None:
         return None
     if not (_is_reshape(before) and _is_reshape(after)) or after.inputs[0] is not normed:
         return None
-    private = _only_reader(grouped) is node and before.inputs[0] is not None and after.inputs[1] is not None
+    private = only_consumer(grouped) is node and before.inputs[0] is not None and after.inputs[1] is not None
     return (before, after) if private and is_constant(before.inputs[1]) else None
 
 
@@ -83,8 +84,3 @@ def _same_dims(x: ir.Value, y: ir.Value) -> bool:
 
 def _is_reshape(node: ir.Node) -> bool:
     return node.op_type == "Reshape" and node.domain == ""
-
-
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    uses = list(value.uses())
-    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.layout.forms import constant, is_map, rank
+from onnxopt.graph.layout.forms import is_map, rank
 from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC, transposes
+from onnxopt.graph.match import constant
 from onnxopt.graph.shapes.value_dims import same
 
 _SWAP = (0, 2, 1)

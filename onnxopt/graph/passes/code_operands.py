@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.codes import constant, dtype_of, is_dequantize, is_plain, scalar
+from onnxopt.graph.codes import dtype_of, is_dequantize, is_plain, scalar
+from onnxopt.graph.match import constant
 from onnxopt.graph.passes.new_nodes import NewNodes
 
 SUFFIX = "_16_bits"

@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.codes import DEQUANTIZE, QUANTIZE, is_plain
+from onnxopt.graph.match import constant, operand
 
 _ZERO_POINTS = {"ConvInteger": 2, "QLinearConv": 2}  # where an operator has the zero point of its first input
 _POOLS = frozenset({"AveragePool", "MaxPool"})
@@ -104,7 +105,7 @@ def _spatial_rank(reader: ir.Node) -> int | None:
 
 def _padding(pad: ir.Node, spatial: int) -> _Padding | None:
     """What a Pad adds, where that is constant, along spatial axes alone, and nowhere negative."""
-    pads, fill, axes = (_constant(pad, k) for k in (1, 2, 3))
+    pads, fill, axes = (constant(operand(pad, k)) for k in (1, 2, 3))
     if pads is None or pad.attributes.get_string("mode", "constant") != "constant":
         return None
     if (fill is None and _given(pad, 2)) or (axes is None and _given(pad, 3)):
@@ -123,13 +124,6 @@ def _padding(pad: ir.Node, spatial: int) -> _Padding | None:
 
 def _given(node: ir.Node, position: int) -> bool:
     return len(node.inputs) > position and node.inputs[position] is not None
-
-
-def _constant(node: ir.Node, position: int) -> np.ndarray | None:
-    value = node.inputs[position] if _given(node, position) else None
-    if value is None or value.const_value is None or value.is_graph_input():
-        return None
-    return value.const_value.numpy()
 
 
 def _same_at_borders(reader: ir.Node, through: list[ir.Node], padding: _Padding) -> bool:
@@ -160,14 +154,14 @@ def _at_other_side(node: ir.Node, value: np.ndarray | None) -> np.ndarray | None
         return np.zeros((), np.float32) if _is(node, 2, value.reshape(())) else None
     if value.reshape(()) != 0:
         return None
-    return _constant(node, 2) if _given(node, 2) else np.zeros((), np.uint8)
+    return constant(operand(node, 2)) if _given(node, 2) else np.zeros((), np.uint8)
 
 
 def _is(node: ir.Node, position: int, code: np.ndarray) -> bool:
     """Whether the node's zero point is this code. Where there is none, it is 0."""
     if not _given(node, position):
         return bool(code == 0)
-    zero_point = _constant(node, position)
+    zero_point = constant(operand(node, position))
     return zero_point is not None and zero_point.size == 1 and bool(zero_point.reshape(()) == code)
 
 
@@ -185,7 +179,7 @@ def _never_negative(value: ir.Value | None, depth: int) -> bool:
     if node.op_type in _NEVER_NEGATIVE:
         return True
     if node.op_type == "Clip":
-        lowest = _constant(node, 1)
+        lowest = constant(operand(node, 1))
         return lowest is not None and bool(lowest >= 0)
     if node.op_type not in _KEEP_SIGNS:
         return False

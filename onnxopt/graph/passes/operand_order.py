@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_constant
+
 _COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min"})
 _BINARY = frozenset({"Add", "Sub", "Mul", "Div"})
 _STEPS = 3  # of f that are looked at
@@ -41,13 +43,9 @@ class OperandOrderPass(ir.passes.InPlacePass):
 def _is_turned(first: ir.Value | None, second: ir.Value | None) -> bool:
     if first is None or second is None or first is second:
         return False
-    if _is_constant(first) or _is_constant(second):
-        return _is_constant(first) and not _is_constant(second)
+    if is_constant(first) or is_constant(second):
+        return is_constant(first) and not is_constant(second)
     return _is_computed_of(first, second)
-
-
-def _is_constant(value: ir.Value) -> bool:
-    return value.const_value is not None and not value.is_graph_input()
 
 
 def _is_computed_of(value: ir.Value, x: ir.Value) -> bool:

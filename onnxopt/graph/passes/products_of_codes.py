@@ -38,7 +38,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from onnxopt.graph.codes import constant, dtype_of, has_attributes, is_dequantize
+from onnxopt.graph.codes import dtype_of, has_attributes, is_dequantize
+from onnxopt.graph.match import constant
 from onnxopt.graph.passes.code_operands import FLOAT8, SUFFIX, Codes, Operands, Product
 from onnxopt.graph.passes.moved_codes import VIEWS, MoveCodesPass
 from onnxopt.graph.passes.new_nodes import NewNodes

@@ -34,6 +34,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
+from onnxopt.graph.match import integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.attention_operands import (
     HEAD_STEP,
@@ -322,7 +323,7 @@ def _sinks(q: ir.Value, sinks: ir.Value | None, cut: ir.Value | None) -> ir.Tens
     """The score of each head behind those of the keys, where Slice leaves its weight out; None for anything else."""
     if sinks is None or cut is None or sinks.dtype != q.dtype:
         return None
-    bounds = [_ints_of(v) for v in cut.producer().inputs[1:]]  # type: ignore[union-attr]
+    bounds = [integers(v) for v in cut.producer().inputs[1:]]  # type: ignore[union-attr]
     weights = cut.producer().inputs[0]  # type: ignore[union-attr]
     keys = None if weights is None or weights.shape is None else weights.shape[-1]
     ends = ([-1], [keys - 1]) if isinstance(keys, int) else ([-1],)
@@ -339,10 +340,6 @@ def _sinks(q: ir.Value, sinks: ir.Value | None, cut: ir.Value | None) -> ir.Tens
     if array.ndim != 4 or array.shape[1] != heads or array.shape[3] != 1 or (array != array[:1, :, :1]).any():
         return None
     return ir.tensor(array[0, :, 0, 0].copy(), dtype=q.dtype)
-
-
-def _ints_of(value: ir.Value | None) -> list[int] | None:
-    return None if value is None or value.const_value is None else value.const_value.numpy().ravel().tolist()
 
 
 def _shows_some_key(mask: Mask) -> bool:

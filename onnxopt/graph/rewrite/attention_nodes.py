@@ -20,6 +20,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.match import new_integers
 from onnxopt.graph.rewrite.attention_operands import has_usual_heads
 from onnxopt.graph.rewrite.rule_sets import Pass
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
@@ -66,13 +67,13 @@ class AttentionNodes(RewriteRuleClassBase):
             mask = local_mask(op, of_queries, of_keys, window, dtype, left_of(node))
         if mask is not None:
             rank = len(mask.shape) if mask.shape is not None else 4
-            scores = op.Add(scores, mask if rank == 4 else op.Unsqueeze(mask, _ints(op, range(4 - rank))))
+            scores = op.Add(scores, mask if rank == 4 else op.Unsqueeze(mask, new_integers(op, range(4 - rank))))
         if sinks is None:
             return op.MatMul(op.Softmax(scores, axis=-1), v)
-        shape = op.Concat(op.Shape(q, start=0, end=3), _ints(op, [1]), axis=0)
-        columns = op.Expand(op.Reshape(sinks, _ints(op, [1, -1, 1, 1])), shape)
+        shape = op.Concat(op.Shape(q, start=0, end=3), new_integers(op, [1]), axis=0)
+        columns = op.Expand(op.Reshape(sinks, new_integers(op, [1, -1, 1, 1])), shape)
         weights = op.Softmax(op.Concat(scores, columns, axis=-1), axis=-1)
-        return op.MatMul(op.Slice(weights, _ints(op, [0]), _ints(op, [-1]), _ints(op, [3])), v)
+        return op.MatMul(op.Slice(weights, new_integers(op, [0]), new_integers(op, [-1]), new_integers(op, [3])), v)
 
 
 def _repeated(op, x, q):
@@ -80,8 +81,8 @@ def _repeated(op, x, q):
     heads, groups = dims_of(q)[1], dims_of(x)[1]
     if heads == groups or not isinstance(heads, int) or not isinstance(groups, int):
         return x
-    expanded = op.Expand(op.Unsqueeze(x, _ints(op, [2])), _ints(op, [1, 1, heads // groups, 1, 1]))
-    return op.Reshape(expanded, _ints(op, [0, heads, -1, dims_of(x)[3]]))
+    expanded = op.Expand(op.Unsqueeze(x, new_integers(op, [2])), new_integers(op, [1, 1, heads // groups, 1, 1]))
+    return op.Reshape(expanded, new_integers(op, [0, heads, -1, dims_of(x)[3]]))
 
 
 def is_extended(sdpa: ir.Node) -> bool:
@@ -172,9 +173,9 @@ def local_mask(op, queries, keys, window: Mapping[str, int], dtype: ir.DataType,
 
     The last query stands at the last key. queries, keys: S and T, of shape [1]. left: broadcasts to the scores.
     """
-    queries, keys = (op.Squeeze(count, _ints(op, [0])) for count in (queries, keys))
+    queries, keys = (op.Squeeze(count, new_integers(op, [0])) for count in (queries, keys))
     none, one = (op.Constant(value=ir.tensor(np.array(n, np.int64))) for n in (0, 1))
-    rows = op.Unsqueeze(op.Range(op.Sub(keys, queries), keys, one), _ints(op, [1]))
+    rows = op.Unsqueeze(op.Range(op.Sub(keys, queries), keys, one), new_integers(op, [1]))
     apart = op.Sub(rows, op.Range(none, keys, one))
     limits = []
     if "before" in window:
@@ -184,10 +185,10 @@ def local_mask(op, queries, keys, window: Mapping[str, int], dtype: ir.DataType,
     shown = limits[0] if len(limits) == 1 else op.And(*limits)
     low = _scalar(op, _LOW[dtype], dtype)
     if left is None:
-        return op.Unsqueeze(op.Where(shown, _scalar(op, 0.0, dtype), low), _ints(op, [0, 1]))
+        return op.Unsqueeze(op.Where(shown, _scalar(op, 0.0, dtype), low), new_integers(op, [0, 1]))
     rank = len(dims_of(left))
-    left = left if rank == 4 else op.Unsqueeze(left, _ints(op, range(4 - rank)))
-    return op.Where(op.Unsqueeze(shown, _ints(op, [0, 1])), left, low)
+    left = left if rank == 4 else op.Unsqueeze(left, new_integers(op, range(4 - rank)))
+    return op.Where(op.Unsqueeze(shown, new_integers(op, [0, 1])), left, low)
 
 
 def count_of_own(op, graph: ir.Graph, operand: ir.Value, position: int, dim: object, axis: int = 1):
@@ -239,10 +240,6 @@ def _counts(mask: ir.Value | None) -> list[ir.Value]:
 
 def _scalar(op, value: float, dtype: ir.DataType):
     return op.Constant(value=ir.tensor(np.array(value).astype(dtype.numpy()), dtype=dtype))
-
-
-def _ints(op, values):
-    return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))
 
 
 OF_OPERANDS = (Pass(lambda model, _: read_off_operands(model), counted=False),)

@@ -13,9 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.match import new_integers
 from onnxopt.graph.rewrite.attention_nodes import is_extended
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, flat, heads, ints
+from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, flat, heads
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
 from onnxopt.graph.shapes.value_dims import same
 
@@ -71,7 +72,7 @@ def _lengths(op, q: ir.Value, past: ir.Value):
     if isinstance(length, int) and isinstance(batch, int):
         before = op.Constant(value=ir.tensor(np.full(batch, length, np.int32)))
         return before, op.Constant(value=ir.tensor(np.array(length + 1, np.int32)))
-    tokens = op.Cast(op.Squeeze(op.Shape(past, start=-2, end=-1), ints(op, [0])), to=ir.DataType.INT32)
+    tokens = op.Cast(op.Squeeze(op.Shape(past, start=-2, end=-1), new_integers(op, [0])), to=ir.DataType.INT32)
     total = op.Add(tokens, one)
     # Range writes to the GPU and takes numbers from the CPU, so that nothing is copied between the two.
     return op.Expand(op.Range(tokens, total, one), op.Shape(past, start=-4, end=-3)), total

@@ -15,9 +15,10 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.match import new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, ints
+from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT
 
 _END = np.iinfo(np.int64).max
 _ACTIVATIONS = ("Gelu", "Relu")
@@ -79,9 +80,9 @@ class Patches(_Product):
         channels, (height, width) = x.shape[1], x.shape.dims[2:]
         p, q = w.const_value.shape.numpy()[2:]
         rows, columns = height // p, width // q
-        cut = op.Reshape(x, ints(op, [0, channels, rows, p, columns, q]))
+        cut = op.Reshape(x, new_integers(op, [0, channels, rows, p, columns, q]))
         cut = op.Transpose(cut, perm=[0, 2, 4, 1, 3, 5])
-        flat = op.Reshape(cut, ints(op, [-1, rows * columns, channels * p * q]))
+        flat = op.Reshape(cut, new_integers(op, [-1, rows * columns, channels * p * q]))
         return self._product(op, patches.producer(), flat, w, (1, 2, 3))
 
 
@@ -103,14 +104,9 @@ class Taps(_Product):
         before, after = conv.attributes.get_ints("pads", (0, 0))
         sequence = op.Transpose(x, perm=[0, 2, 1])
         if before or after:
-            sequence = op.Pad(sequence, ints(op, [0, before, 0, 0, after, 0]))
-        taps = [
-            op.Slice(
-                sequence, ints(op, [k]), ints(op, [k + 1 - count if k + 1 < count else _END]), ints(op, [1]),
-                ints(op, [step]),
-            )
-            for k in range(count)
-        ]  # fmt: skip
+            sequence = op.Pad(sequence, new_integers(op, [0, before, 0, 0, after, 0]))
+        ends = [k + 1 - count if k + 1 < count else _END for k in range(count)]
+        taps = [op.Slice(sequence, *(new_integers(op, [n]) for n in (k, end, 1, step))) for k, end in enumerate(ends)]
         return self._product(op, conv, op.Concat(*taps, axis=2) if count > 1 else taps[0], w, (2, 1))
 
 

@@ -21,12 +21,12 @@ from collections.abc import Callable
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes import equal_forms
 from onnxopt.graph.passes.operand_order import OperandOrderPass
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.attention_operands import scalar
 from onnxopt.graph.rewrite.rule_sets import Pass, RuleSet, Scope
-from onnxopt.graph.rewrite.weights import is_constant
 
 FIRST_OPSET_OF_GELU = 20
 _CUBIC = 0.044715

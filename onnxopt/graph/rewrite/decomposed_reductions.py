@@ -16,11 +16,11 @@ import math
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes import equal_forms
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.decomposed_activations import near
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.weights import is_constant
 
 _MOST_TERMS = 8  # of Sum, which our kernels add in one pass
 

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.match import is_constant, new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.weights import is_constant
 from onnxopt.graph.shapes.value_dims import dims_of, same
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
@@ -126,7 +126,7 @@ class _Mul:
             turned = _transposed(op, value, labels, "".join(label for label in result if label in labels))
             first = next((k for k, label in enumerate(result) if label in labels), len(result))
             lacking = [k for k, label in enumerate(result) if label not in labels and k > first]
-            operands.append(op.Unsqueeze(turned, _ints(op, lacking)) if lacking else turned)
+            operands.append(op.Unsqueeze(turned, new_integers(op, lacking)) if lacking else turned)
         return op.Mul(*operands)
 
 
@@ -171,7 +171,7 @@ class _MatMul:
         )
         product = op.MatMul(left, right)
         if any(len(group) != 1 for group in of_y):
-            product = op.Reshape(product, _ints(op, self._sizes_of(of_y, joins=False)))
+            product = op.Reshape(product, new_integers(op, self._sizes_of(of_y, joins=False)))
         return _transposed(op, product, "".join(of_y), self.equation.result)
 
     def _joined(self, op, value: ir.Value, labels: str, groups: list[str]):
@@ -182,7 +182,7 @@ class _MatMul:
         if turned is value and is_constant(value) and value.const_value is not None:
             weight = ir.Tensor(value.const_value.numpy().reshape(sizes), dtype=value.dtype)
             return op.initializer(weight, name=f"{value.name}/{len(sizes)}d")
-        return op.Reshape(turned, _ints(op, sizes))
+        return op.Reshape(turned, new_integers(op, sizes))
 
     def _sizes_of(self, groups: list[str], joins: bool) -> list[int]:
         target = _target(groups, self.equation.sizes, joins)
@@ -212,10 +212,6 @@ def _transposed(op, value: ir.Value, labels: str, wanted: str):
     if labels == wanted:
         return value
     return op.Transpose(value, perm=[labels.index(label) for label in wanted])
-
-
-def _ints(op, values: Sequence[int]):
-    return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))
 
 
 RULES = (RuleSet(lambda _: [Rooted("Einsum", EinsumProduct.rule()), Rooted("Einsum", EinsumTranspose.rule())]),)

@@ -14,9 +14,10 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.weights import array_of, is_constant, loses_precision, rounded
+from onnxopt.graph.rewrite.weights import array_of, loses_precision, rounded
 
 _DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 _CONVOLUTIONS = ("Conv", "ConvTranspose")

@@ -13,9 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.weights import array_of, is_constant, rounded
+from onnxopt.graph.rewrite.weights import array_of, rounded
 
 _PADDED = (ir.DataType.FLOAT, ir.DataType.FLOAT16)  # dtypes that ONNX Runtime's Pad has CUDA kernels for
 

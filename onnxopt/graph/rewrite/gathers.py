@@ -21,12 +21,12 @@ import onnx_ir as ir
 import sympy
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.match import is_constant, new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.dims_of_inputs import sources_of
 from onnxopt.graph.rewrite.masks.index_functions import FLOATS, Affine, Truth
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
-from onnxopt.graph.rewrite.weights import is_constant
 from onnxopt.graph.shapes.dims import Dim, Dims, least
 from onnxopt.graph.shapes.narrowed import narrowed
 
@@ -66,7 +66,7 @@ class EveryElement(_OfGatherND):
         places = _places(positions, data, whole)
         assert places is not None
         axes = [k for k in range(len(whole) - len(data) + len(places)) if k not in places]
-        view = op.Unsqueeze(x, _ints(op, axes)) if axes else op.Identity(x)
+        view = op.Unsqueeze(x, new_integers(op, axes)) if axes else op.Identity(x)
         return _noted(view, y, _at(places, data, whole), self._values)
 
 
@@ -126,14 +126,14 @@ class KnownPart(_OfGatherND):
     def rewrite(self, op, x: ir.Value, indices: ir.Value, y: ir.Value):
         part, node = self._part(x, indices, y), x.producer()
         assert not isinstance(part, str)
-        begin, end = (_ints(op, [k]) for k in part)
+        begin, end = (new_integers(op, [k]) for k in part)
         order = (
             None if node is None or node.domain != "" or node.op_type != "Transpose" else node.attributes.get("perm")
         )
         if node is None or order is None:
-            return op.Slice(x, begin, end, _ints(op, [0]))
+            return op.Slice(x, begin, end, new_integers(op, [0]))
         perm = order.as_ints()
-        return op.Transpose(op.Slice(node.inputs[0], begin, end, _ints(op, [perm[0]])), perm=perm)
+        return op.Transpose(op.Slice(node.inputs[0], begin, end, new_integers(op, [perm[0]])), perm=perm)
 
 
 class KnownRows(RewriteRuleClassBase):
@@ -183,11 +183,13 @@ class KnownRows(RewriteRuleClassBase):
         assert axis is not None
         length = self._readable(dims[axis], shape[0] - index.offset)
         assert length is not None
-        rows = op.Slice(table, _ints(op, [index.offset]), self._end(op, length, index.offset), _ints(op, [0]))
+        rows = op.Slice(
+            table, new_integers(op, [index.offset]), self._end(op, length, index.offset), new_integers(op, [0])
+        )
         counted = least(length, shape[0] - index.offset)
         self._values.known.correct(rows, (counted, *shape[1:]))
         if rank > 1:
-            rows = op.Unsqueeze(rows, _ints(op, [k for k in range(rank) if k != axis]))
+            rows = op.Unsqueeze(rows, new_integers(op, [k for k in range(rank) if k != axis]))
         return _noted(rows, y, (*_along(axis, counted, rank), *shape[1:]), self._values)
 
     def _readable(self, length: Dim, left: int) -> Dim | None:
@@ -203,10 +205,10 @@ class KnownRows(RewriteRuleClassBase):
     def _end(self, op, length: Dim, offset: int):
         """offset + length as a tensor of one element."""
         if isinstance(length, int):
-            return _ints(op, [offset + length])
+            return new_integers(op, [offset + length])
         value, axis = self._sources[length]
         end = op.Shape(value, start=axis, end=axis + 1)
-        return op.Add(end, _ints(op, [offset])) if offset else end
+        return op.Add(end, new_integers(op, [offset])) if offset else end
 
 
 def _counted(index: Affine, rank: int) -> int | None:
@@ -255,10 +257,6 @@ def _noted(result: ir.Value, y: ir.Value, dims: Dims, values: IndexValues) -> ir
         values.known.correct(value, smaller)
     values.known.correct(result, dims)
     return result
-
-
-def _ints(op, numbers: Sequence[int]):
-    return op.Constant(value=ir.tensor(list(numbers), dtype=ir.DataType.INT64))
 
 
 def _rules(scope: Scope) -> Sequence[Rooted]:

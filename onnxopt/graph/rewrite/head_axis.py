@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.value_dims import dims_of, same
 
@@ -71,10 +72,6 @@ def _input(node: ir.Node, index: int) -> ir.Value:
     return value
 
 
-def _is_constant(value: ir.Value | None) -> bool:
-    return value is not None and value.const_value is not None and not value.is_graph_input()
-
-
 def _numbers(value: ir.Value) -> list[int]:
     assert value.const_value is not None
     return [int(n) for n in value.const_value.numpy().reshape(-1)]
@@ -112,7 +109,7 @@ def _target(node: ir.Node, mark: Mark) -> tuple[list[int], int] | None:
     x, y = _input(node, 0), node.outputs[0]
     dims = dims_of(y)
     allow_zero = node.attributes.get_int("allowzero", 0)
-    if _is_constant(_input(node, 1)):
+    if is_constant(_input(node, 1)):
         target = _numbers(_input(node, 1))
         for k, dim in enumerate(dims):
             if k == mark.axis and isinstance(dim, int):
@@ -152,7 +149,7 @@ def _gather(node: ir.Node, value: ir.Value, mark: Mark) -> _Asked | str:
 
 def _squeeze(node: ir.Node, value: ir.Value, mark: Mark) -> _Asked | str:
     x, y = _input(node, 0), node.outputs[0]
-    if len(node.inputs) < 2 or not _is_constant(node.inputs[1]):
+    if len(node.inputs) < 2 or not is_constant(node.inputs[1]):
         return "its axes are not constants"
     gone = {axis % _rank(x) for axis in _numbers(_input(node, 1))}
     kept = [axis for axis in range(_rank(x)) if axis not in gone]
@@ -163,9 +160,9 @@ def _squeeze(node: ir.Node, value: ir.Value, mark: Mark) -> _Asked | str:
 
 def _operand_and_constant(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
     a, b = _input(node, 0), _input(node, 1)
-    if _is_constant(b) and not _is_constant(a):
+    if is_constant(b) and not is_constant(a):
         return a, b
-    return (b, a) if _is_constant(a) and not _is_constant(b) and node.op_type != "Div" else None
+    return (b, a) if is_constant(a) and not is_constant(b) and node.op_type != "Div" else None
 
 
 def _elementwise(node: ir.Node, x: ir.Value, value: ir.Value, mark: Mark) -> _Asked | str:
@@ -208,7 +205,7 @@ def _cast(node: ir.Node, value: ir.Value, mark: Mark) -> _Asked | str:
 def _guarded(node: ir.Node, value: ir.Value, mark: Mark) -> _Asked | str:
     """Where(hidden, 0, x): the guard of attention whose mask may hide a row."""
     hidden, zero, x = (_input(node, k) for k in range(3))
-    if not _is_constant(zero) or zero.const_value.size != 1 or zero.const_value.numpy().any():  # type: ignore[union-attr]
+    if not is_constant(zero) or zero.const_value.size != 1 or zero.const_value.numpy().any():  # type: ignore[union-attr]
         return "it sets elements to something else than 0"
     axis = mark.axis - _rank(value) + _rank(hidden)
     if value is hidden or (axis >= 0 and dims_of(hidden)[axis] != 1):
@@ -219,7 +216,7 @@ def _guarded(node: ir.Node, value: ir.Value, mark: Mark) -> _Asked | str:
 def _product(node: ir.Node, value: ir.Value, mark: Mark) -> _Asked | str:
     """A constant weight ends the axis: its columns make the heads, or its rows read them."""
     weight, y = _input(node, 1), node.outputs[0]
-    if value is weight or not _is_constant(weight) or _rank(weight) != 2:
+    if value is weight or not is_constant(weight) or _rank(weight) != 2:
         return "its second operand is not a constant matrix"
     if len(weight.uses()) != 1 or weight.is_graph_output():
         return f"the weight `{weight.name}` has other readers, so a padded copy would make the model larger"
@@ -233,7 +230,7 @@ def _gemm(node: ir.Node, value: ir.Value, mark: Mark) -> _Asked | str:
     if not makes_heads and node.attributes.get_int("transA", 0) != 0:
         return "it transposes its first operand"
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    if makes_heads and bias is not None and (not _is_constant(bias) or _last(bias) != _last(value)):
+    if makes_heads and bias is not None and (not is_constant(bias) or _last(bias) != _last(value)):
         return "its bias is no constant with one term for each column"
     return _product(node, value, mark)
 

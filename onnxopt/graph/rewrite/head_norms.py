@@ -21,12 +21,13 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.rewrite import near_misses
 from onnxopt.graph.rewrite.attention_operands import scalar
 from onnxopt.graph.rewrite.head_work import RANK, HeadWork, reduces, work_behind
 from onnxopt.graph.rewrite.rule_sets import Pass
-from onnxopt.graph.rewrite.weights import array_of, is_constant, rounded
+from onnxopt.graph.rewrite.weights import array_of, rounded
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 
 _FACTORS = frozenset({"Mul", "Div"})

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.new_nodes import NewNodes
-from onnxopt.graph.rewrite.weights import is_constant
 from onnxopt.program.operators import OPERATORS
 
 RANK = 4

@@ -18,11 +18,12 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
+from onnxopt.graph.match import new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite import packed_weights
 from onnxopt.graph.rewrite.attention_nodes import has_mask, is_kept_for_kernel
 from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
-from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, ints, rotated, swapped
+from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, rotated, swapped
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
 from onnxopt.graph.shapes.expected import ExpectedSizes
@@ -236,8 +237,8 @@ class HeadProjections(_Merge):
         heads = []
         for begin, end, like in zip([0, *ends], ends, (q, k, v), strict=False):
             # No Split: a region would have to contain all of its parts.
-            part = op.Slice(product, ints(op, [begin]), ints(op, [end]), ints(op, [-1]))
-            split = op.Reshape(part, ints(op, [0, 0, like.shape[1], like.shape[3]]))
+            part = op.Slice(product, new_integers(op, [begin]), new_integers(op, [end]), new_integers(op, [-1]))
+            split = op.Reshape(part, new_integers(op, [0, 0, like.shape[1], like.shape[3]]))
             heads.append(swapped(op, split))
             heads[-1].shape, heads[-1].dtype = like.shape, like.dtype
         if self._rotary:
@@ -273,11 +274,11 @@ class CachedProjections(GroupQueryProjections):
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         rotary, every = q.shape[1] + k.shape[1], q.shape[1] + 2 * k.shape[1]
         product = self._product(op, x, (wq, wk, wv), (bq, bk, bv))
-        whole = op.Reshape(product, ints(op, [0, 0, every, size]))
-        first = op.Slice(whole, ints(op, [0]), ints(op, [rotary]), ints(op, [2]))
-        rest = op.Slice(whole, ints(op, [rotary]), ints(op, [every]), ints(op, [2]))
+        whole = op.Reshape(product, new_integers(op, [0, 0, every, size]))
+        first = op.Slice(whole, new_integers(op, [0]), new_integers(op, [rotary]), new_integers(op, [2]))
+        rest = op.Slice(whole, new_integers(op, [rotary]), new_integers(op, [every]), new_integers(op, [2]))
         packed = op.Concat(rotated(op, first, size, cos, sin), rest, axis=2)
-        packed = op.Reshape(packed, ints(op, [0, 0, every * size]))
+        packed = op.Reshape(packed, new_integers(op, [0, 0, every * size]))
         return op.GroupQueryAttention(packed, None, None, *node.inputs[3:], _domain=CONTRIB, _outputs=3, **attributes)
 
 

@@ -14,10 +14,11 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.folded import factor_and_term, why_not_constant
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.weights import Joiner, array_of, is_constant, loses_precision, rounded
+from onnxopt.graph.rewrite.weights import Joiner, array_of, loses_precision, rounded
 from onnxopt.program.operators import OPERATORS
 
 _DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})

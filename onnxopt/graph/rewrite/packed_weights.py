@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from onnxopt.graph.rewrite.weights import Joiner, is_constant
+from onnxopt.graph.match import is_constant
+from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 
 _OPERATOR = "MatMulNBits"

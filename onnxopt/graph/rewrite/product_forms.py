@@ -15,9 +15,9 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.match import is_constant, new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.weights import is_constant
 from onnxopt.graph.shapes.value_dims import same
 
 _PLAIN = {"transA": 0, "alpha": 1.0, "beta": 1.0}
@@ -59,14 +59,14 @@ class GemmBetweenViews(RewriteRuleClassBase):
         leading = _leading(x.shape, y.shape, depth, columns)
         assert leading is not None
         bias = node.inputs[2] if len(node.inputs) > 2 else None
-        operand = x if x.shape.dims[leading:] == (depth,) else op.Reshape(x, _ints(op, [*[0] * leading, depth]))
+        operand = x if x.shape.dims[leading:] == (depth,) else op.Reshape(x, new_integers(op, [*[0] * leading, depth]))
         result = op.MatMul(operand, _columns(op, w) if _by_rows(node) else w)
         result = result if bias is None else op.Add(result, bias)
         rest = y.shape.dims[leading:]
         return (
             result
             if rest == (columns,)
-            else op.Reshape(result, _ints(op, [*[0] * leading, *(int(str(d)) for d in rest)]))
+            else op.Reshape(result, new_integers(op, [*[0] * leading, *(int(str(d)) for d in rest)]))
         )
 
 
@@ -83,10 +83,6 @@ def _size(shape: ir.Shape, count: int) -> int | None:
     """The product of the dims behind the first `count`."""
     numbers = [d for d in shape.dims[count:] if isinstance(d, int)]
     return math.prod(numbers) if len(numbers) == len(shape) - count else None
-
-
-def _ints(op, numbers: list[int]) -> ir.Value:
-    return op.Constant(value=ir.tensor(numbers, dtype=ir.DataType.INT64))
 
 
 def _before_view(rows: ir.Value) -> ir.Value | None:

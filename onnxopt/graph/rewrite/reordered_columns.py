@@ -13,9 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.match import is_constant, new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.weights import Joiner, is_constant
+from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.value_dims import same
 
 _STORED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -60,13 +61,9 @@ class ReorderedColumns(RewriteRuleClassBase):
         reordered = array.reshape(-1, count, _PARTS, width).swapaxes(1, 2).reshape(array.shape)
         kept = self._joiner.kept(np.ascontiguousarray(reordered), w.const_value.dtype, f"{w.name}/by_part")
         product = op.MatMul(x, op.initializer(kept))
-        size, view = count * width, _ints(op, [0, 0, count, width])
-        bounds = ((_ints(op, [p * size]), _ints(op, [(p + 1) * size])) for p in range(_PARTS))
-        return [op.Reshape(op.Slice(product, begin, end, _ints(op, [-1])), view) for begin, end in bounds]
-
-
-def _ints(op, values: list[int]):
-    return op.Constant(value=ir.tensor(values, dtype=ir.DataType.INT64))
+        size, view = count * width, new_integers(op, [0, 0, count, width])
+        bounds = ((new_integers(op, [p * size]), new_integers(op, [(p + 1) * size])) for p in range(_PARTS))
+        return [op.Reshape(op.Slice(product, begin, end, new_integers(op, [-1])), view) for begin, end in bounds]
 
 
 RULES = (RuleSet(lambda scope: [Rooted("Split", ReorderedColumns.rule(scope.joiner))]),)

@@ -18,10 +18,10 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.match import is_constant, new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.attention_operands import scalar
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.weights import is_constant
 from onnxopt.graph.shapes.value_dims import dims_of, same
 
 _RANK = 4
@@ -67,14 +67,14 @@ class RotatePairs(RewriteRuleClassBase):
 
     def rewrite(self, op, x, cos, sin, **_):
         size = x.shape[3]
-        pairs = op.Reshape(x, _ints(op, [0, 0, 0, size // 2, 2]))
-        first = op.Slice(pairs, _ints(op, [0]), _ints(op, [1]), _ints(op, [_RANK]))
-        second = op.Slice(pairs, _ints(op, [1]), _ints(op, [2]), _ints(op, [_RANK]))
+        pairs = op.Reshape(x, new_integers(op, [0, 0, 0, size // 2, 2]))
+        first = op.Slice(pairs, new_integers(op, [0]), new_integers(op, [1]), new_integers(op, [_RANK]))
+        second = op.Slice(pairs, new_integers(op, [1]), new_integers(op, [2]), new_integers(op, [_RANK]))
         of_cos, of_sin = (self._tables.of(table) for table in (cos, sin))
         assert of_cos is not None and of_sin is not None
         turned = op.Concat(op.Neg(second), first, axis=-1)
         rotated = op.Add(op.Mul(pairs, of_cos(op)), op.Mul(turned, of_sin(op)))
-        return op.Reshape(rotated, _ints(op, [0, 0, 0, size]))
+        return op.Reshape(rotated, new_integers(op, [0, 0, 0, size]))
 
 
 def _is_every_second(part: ir.Value, start: int) -> bool:
@@ -165,16 +165,12 @@ class _Tables:
         tensor = source.const_value
         if is_constant(source) and tensor is not None:
             return self._held(value, lambda: tensor.numpy().take(range(begin, end), axis))
-        return lambda op: op.Slice(source, *(_ints(op, [n]) for n in (begin, end, axis)))
+        return lambda op: op.Slice(source, *(new_integers(op, [n]) for n in (begin, end, axis)))
 
 
 def _numbers(value: ir.Value | None) -> list[int] | None:
     tensor = None if value is None or not is_constant(value) else value.const_value
     return None if tensor is None else [int(n) for n in tensor.numpy().ravel()]
-
-
-def _ints(op, values: list[int]):
-    return op.Constant(value=ir.tensor(values, dtype=ir.DataType.INT64))
 
 
 def _either_order() -> list[Rooted]:

@@ -18,13 +18,14 @@ where they lie in [B, T, C] alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.match import new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.dims import simplest
@@ -59,16 +60,16 @@ class SwappedHeads(RewriteRuleClassBase):
         assert isinstance(width, int) and isinstance(size, int)  # as check found
         build = _swapped(x, 0)
         tokens = build(op) if build is not None else op.Transpose(x, perm=_SWAP)
-        heads = op.Reshape(tokens, _ints(op, [0, 0, width // size, size]))
+        heads = op.Reshape(tokens, new_integers(op, [0, 0, width // size, size]))
         by_token = _perm(y.producer()) == _SWAP
         heads = op.Transpose(heads, perm=[0, 2, 1, 3] if by_token else [0, 2, 3, 1])
         length = dims_of(x)[0]
         if isinstance(length, int):
-            return op.Reshape(heads, _ints(op, [-1, length, size] if by_token else [-1, size, length]))
+            return op.Reshape(heads, new_integers(op, [-1, length, size] if by_token else [-1, size, length]))
         axis = 2 if by_token else 3
         counted = op.Shape(heads, start=axis, end=axis + 1)
-        dims = [counted, _ints(op, [size])] if by_token else [_ints(op, [size]), counted]
-        return op.Reshape(heads, op.Concat(_ints(op, [-1]), *dims, axis=0))
+        dims = [counted, new_integers(op, [size])] if by_token else [new_integers(op, [size]), counted]
+        return op.Reshape(heads, op.Concat(new_integers(op, [-1]), *dims, axis=0))
 
 
 class SwappedTokens(RewriteRuleClassBase):
@@ -191,18 +192,18 @@ def _of_heads(source: ir.Value, value: ir.Value) -> _Build | None:
         by_head = _taken_apart(heads, width // size, size)
     else:
         return None
-    return lambda op: op.Reshape(op.Transpose(by_head(op), perm=[0, 2, 1, 3]), _ints(op, [0, 0, width]))
+    return lambda op: op.Reshape(op.Transpose(by_head(op), perm=[0, 2, 1, 3]), new_integers(op, [0, 0, width]))
 
 
 def _taken_apart(heads: ir.Value, count: int, size: int) -> _Build:
     """[B N, T, H] as [B, N, T, H]."""
     length = dims_of(heads)[1]
     if isinstance(length, int):
-        return lambda op: op.Reshape(heads, _ints(op, [-1, count, length, size]))
+        return lambda op: op.Reshape(heads, new_integers(op, [-1, count, length, size]))
 
     def build(op: Any) -> ir.Value:
         counted = op.Shape(heads, start=1, end=2)
-        return op.Reshape(heads, op.Concat(_ints(op, [-1, count]), counted, _ints(op, [size]), axis=0))
+        return op.Reshape(heads, op.Concat(new_integers(op, [-1, count]), counted, new_integers(op, [size]), axis=0))
 
     return build
 
@@ -276,7 +277,7 @@ def _of_part(node: ir.Node, value: ir.Value, depth: int) -> _Build | None:
     if build is None:
         return None
     bounds = [position * width, (position + 1) * width, 2]
-    return lambda op: op.Slice(build(op), *(_ints(op, [n]) for n in bounds))
+    return lambda op: op.Slice(build(op), *(new_integers(op, [n]) for n in bounds))
 
 
 def _position(node: ir.Node) -> tuple[ir.Value, int] | None:
@@ -303,10 +304,6 @@ def _constant(node: ir.Node, position: int) -> list[int] | None:
 
 def _perm(node: ir.Node | None) -> tuple[int, ...]:
     return () if node is None else tuple(node.attributes.get_ints("perm", ()))  # type: ignore[arg-type]
-
-
-def _ints(op, values: Sequence[int]):
-    return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))
 
 
 RULES = (

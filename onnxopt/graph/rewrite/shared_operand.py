@@ -26,10 +26,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.new_nodes import NewNodes, initializer
 from onnxopt.graph.rewrite.attention_nodes import has_mask, is_kept_for_kernel
 from onnxopt.graph.rewrite.rule_sets import Pass, Scope
-from onnxopt.graph.rewrite.weights import Joiner, is_constant
+from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.program import flash_attention

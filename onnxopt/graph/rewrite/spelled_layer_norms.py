@@ -17,9 +17,10 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRule, RewriteRuleClassBase, RewriteRuleSet, pattern
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.weights import array_of, is_constant
+from onnxopt.graph.rewrite.weights import array_of
 
 SINCE = 17  # opset of LayerNormalization
 _AXES_ARE_INPUTS = 18  # opset of ReduceMean

@@ -13,13 +13,11 @@ benchmarks/notes.md has the measurements that the choice of operators rests on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.match import new_integers
 from onnxopt.graph.passes.common_subexpressions import keep_apart
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.attention_nodes import (
@@ -195,9 +193,9 @@ class RotaryNodes(RewriteRuleClassBase):
 def rotated(op, x, size: int, cos, sin):
     """The rotary embedding of x (B, S, N, size); cos and sin (1 or B, 1, S, size)."""
     half = size // 2
-    cos, sin = (op.Reshape(table, ints(op, [0, -1, 1, size])) for table in (cos, sin))
-    first = op.Slice(x, ints(op, [0]), ints(op, [half]), ints(op, [3]))
-    second = op.Slice(x, ints(op, [half]), ints(op, [size]), ints(op, [3]))
+    cos, sin = (op.Reshape(table, new_integers(op, [0, -1, 1, size])) for table in (cos, sin))
+    first = op.Slice(x, new_integers(op, [0]), new_integers(op, [half]), new_integers(op, [3]))
+    second = op.Slice(x, new_integers(op, [half]), new_integers(op, [size]), new_integers(op, [3]))
     return op.Add(op.Mul(x, cos), op.Mul(op.Concat(op.Neg(second), first, axis=-1), sin))
 
 
@@ -206,22 +204,17 @@ def swapped(op, x: ir.Value):
     return op.Transpose(x, perm=[0, 2, 1, 3])
 
 
-def ints(op, values: Sequence[Any]):
-    """A constant of integers."""
-    return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))
-
-
 def flat(op, x: ir.Value):
     """(B, N, S, H) as (B, S, N H)."""
     assert x.shape is not None
     width = x.shape[1] * x.shape[3]
-    return op.Reshape(swapped(op, x), ints(op, [0, 0, width]))
+    return op.Reshape(swapped(op, x), new_integers(op, [0, 0, width]))
 
 
 def heads(op, out, y: ir.Value):
     """(B, S, N H) as (B, N, S, H), the shape of y."""
     assert y.shape is not None
-    return swapped(op, op.Reshape(out, ints(op, [0, 0, y.shape[1], y.shape[3]])))
+    return swapped(op, op.Reshape(out, new_integers(op, [0, 0, y.shape[1], y.shape[3]])))
 
 
 def _is_widened(x: ir.Value) -> bool:
@@ -243,9 +236,9 @@ def _is_transposed(x: ir.Value) -> bool:
 
 def _repeat(op, x: ir.Value, groups: int):
     assert x.shape is not None
-    once = op.Unsqueeze(swapped(op, x), ints(op, [3]))
-    expanded = op.Expand(once, ints(op, [1, 1, 1, groups, 1]))
-    every = op.Reshape(expanded, ints(op, [0, 0, x.shape[1] * groups, x.shape[3]]))
+    once = op.Unsqueeze(swapped(op, x), new_integers(op, [3]))
+    expanded = op.Expand(once, new_integers(op, [1, 1, 1, groups, 1]))
+    every = op.Reshape(expanded, new_integers(op, [0, 0, x.shape[1] * groups, x.shape[3]]))
     return swapped(op, every)
 
 
@@ -256,13 +249,15 @@ def _mask_of_kernel(op, graph: ir.Graph, mask: ir.Value, queries, count: object)
     """
     mask = unrepeated(mask)
     dims = [*[1] * (4 - len(dims_of(mask))), *dims_of(mask)]
-    result = mask if len(dims_of(mask)) == 4 else op.Unsqueeze(mask, ints(op, range(4 - len(dims_of(mask)))))
+    result = mask if len(dims_of(mask)) == 4 else op.Unsqueeze(mask, new_integers(op, range(4 - len(dims_of(mask)))))
     if dims[2] != 1 or count == 1:
         return result
     if isinstance(count, int):
-        sizes = ints(op, [1, 1, count, 1])
+        sizes = new_integers(op, [1, 1, count, 1])
     else:
-        sizes = op.Concat(ints(op, [1, 1]), count_of_own(op, graph, queries, 0, count), ints(op, [1]), axis=0)
+        sizes = op.Concat(
+            new_integers(op, [1, 1]), count_of_own(op, graph, queries, 0, count), new_integers(op, [1]), axis=0
+        )
     repeated = op.Expand(result, sizes)
     keep_apart(repeated)
     return repeated
@@ -273,19 +268,19 @@ def _full_mask(op, graph: ir.Graph, mask: ir.Value, q: ir.Value, k: ir.Value):
     assert mask.shape is not None and q.shape is not None and k.shape is not None
     result, dims = mask, list[object](mask.shape.dims)
     if len(dims) < 4:
-        result = op.Unsqueeze(mask, ints(op, range(4 - len(dims))))
+        result = op.Unsqueeze(mask, new_integers(op, range(4 - len(dims))))
         dims = [*[1] * (4 - len(dims)), *dims]
     lengths = []
     for dim, source in zip(dims, (None, None, q, k), strict=True):
         if source is None or not (dim == 1 and dims_of(source)[2] != 1):
-            lengths.append(ints(op, [1]))
+            lengths.append(new_integers(op, [1]))
         elif isinstance(dims_of(source)[2], int):
-            lengths.append(ints(op, [dims_of(source)[2]]))
+            lengths.append(new_integers(op, [dims_of(source)[2]]))
         else:
             lengths.append(_dim_of(op, graph, dims_of(source)[2], source, 2))
     if all(length.producer().op_type == "Constant" for length in lengths):
         known = [int(length.producer().attributes["value"].value.numpy()[0]) for length in lengths]
-        return result if known == [1, 1, 1, 1] else op.Expand(result, ints(op, known))
+        return result if known == [1, 1, 1, 1] else op.Expand(result, new_integers(op, known))
     return op.Expand(result, op.Concat(*lengths, axis=0))
 
 
@@ -303,7 +298,7 @@ def _lengths(op, graph: ir.Graph, q: ir.Value, queries):
         if isinstance(batch, int):
             return last, total
     else:
-        total = op.Cast(op.Squeeze(_dim_of(op, graph, length, queries, 1), ints(op, [0])), to=ir.DataType.INT32)
+        total = op.Cast(op.Squeeze(_dim_of(op, graph, length, queries, 1), new_integers(op, [0])), to=ir.DataType.INT32)
         step = op.Constant(value=ir.tensor(np.array(1, np.int32)))
         last = op.Range(op.Sub(total, step), total, step)
     return op.Expand(last, _dim_of(op, graph, batch, queries, 0)), total
@@ -325,7 +320,10 @@ def _half_table(op, table: ir.Value):
     if table.const_value is not None:
         array = np.ascontiguousarray(table.const_value.numpy()[0, 0, :, :half])
         return op.Constant(value=ir.tensor(array, dtype=table.dtype))
-    return op.Reshape(op.Slice(table, ints(op, [0]), ints(op, [half]), ints(op, [3])), ints(op, [-1, half]))
+    return op.Reshape(
+        op.Slice(table, new_integers(op, [0]), new_integers(op, [half]), new_integers(op, [3])),
+        new_integers(op, [-1, half]),
+    )
 
 
 GROUPED = (

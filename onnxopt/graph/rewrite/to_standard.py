@@ -16,9 +16,10 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.match import new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.to_contrib import ROTARY_NODES, ints
+from onnxopt.graph.rewrite.to_contrib import ROTARY_NODES
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
 
 _MASK = 5  # position among the inputs of MultiHeadAttention and Attention
@@ -34,7 +35,7 @@ class AttentionNodes(RewriteRuleClassBase):
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         width = weight.const_value.shape[1]
         sizes = list(attributes.pop("qkv_hidden_sizes", None) or [width // 3] * 3)
-        parts = op.Split(op.Add(op.MatMul(x, weight), bias), ints(op, sizes), axis=-1, _outputs=3)
+        parts = op.Split(op.Add(op.MatMul(x, weight), bias), new_integers(op, sizes), axis=-1, _outputs=3)
         return op.MultiHeadAttention(*parts, *node.inputs[3:], _domain=CONTRIB, **attributes)
 
 
@@ -75,7 +76,7 @@ class GroupQueryNodes(RewriteRuleClassBase):
         parts = [q, node.inputs[1], node.inputs[2]]
         if parts[1] is None:
             size = q.shape[2] // (heads + 2 * groups)
-            parts = op.Split(q, ints(op, [heads * size, groups * size, groups * size]), axis=-1, _outputs=3)
+            parts = op.Split(q, new_integers(op, [heads * size, groups * size, groups * size]), axis=-1, _outputs=3)
         queries, keys, values = (_split_heads(op, x, n) for x, n in zip(parts, (heads, groups, groups), strict=True))
         if node.attributes.get_int("do_rotary", 0):
             tables = [_whole_table(op, table) for table in node.inputs[7:9]]
@@ -120,16 +121,16 @@ class SdpaNodes(RewriteRuleClassBase):
 
 
 def _split_heads(op, x, heads: int):
-    return op.Transpose(op.Reshape(x, ints(op, [0, 0, heads, -1])), perm=[0, 2, 1, 3])
+    return op.Transpose(op.Reshape(x, new_integers(op, [0, 0, heads, -1])), perm=[0, 2, 1, 3])
 
 
 def _join_heads(op, x):
-    return op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), ints(op, [0, 0, -1]))
+    return op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), new_integers(op, [0, 0, -1]))
 
 
 def _whole_table(op, table):
     """(S, H / 2) as (1, 1, S, H)."""
-    return op.Unsqueeze(op.Concat(table, table, axis=-1), ints(op, [0, 1]))
+    return op.Unsqueeze(op.Concat(table, table, axis=-1), new_integers(op, [0, 1]))
 
 
 def _seen(op, q: ir.Value, k: ir.Value):
@@ -139,8 +140,8 @@ def _seen(op, q: ir.Value, k: ir.Value):
         rows = op.Constant(value=ir.tensor(np.arange(keys - queries, keys)[:, None]))
         return op.GreaterOrEqual(rows, op.Constant(value=ir.tensor(np.arange(keys)[None])))
     zero, one = (op.Constant(value=ir.tensor(np.array(n, np.int64))) for n in (0, 1))
-    length, total = (op.Squeeze(op.Shape(x, start=2, end=3), ints(op, [0])) for x in (q, k))
-    rows = op.Unsqueeze(op.Range(op.Sub(total, length), total, one), ints(op, [1]))
+    length, total = (op.Squeeze(op.Shape(x, start=2, end=3), new_integers(op, [0])) for x in (q, k))
+    rows = op.Unsqueeze(op.Range(op.Sub(total, length), total, one), new_integers(op, [1]))
     return op.GreaterOrEqual(rows, op.Range(zero, total, one))
 
 

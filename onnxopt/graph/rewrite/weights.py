@@ -68,10 +68,6 @@ def _joined_rows(arrays: Sequence[np.ndarray]) -> Iterator[memoryview]:
         yield rows.view(np.uint8).data
 
 
-def is_constant(value: ir.Value | None) -> bool:
-    return value is not None and value.const_value is not None and not value.is_graph_input()
-
-
 def array_of(value: ir.Value) -> np.ndarray:
     """A constant in float64."""
     assert value.const_value is not None

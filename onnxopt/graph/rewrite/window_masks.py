@@ -18,9 +18,10 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import Pass, RuleSet
-from onnxopt.graph.rewrite.weights import array_of, is_constant, rounded
+from onnxopt.graph.rewrite.weights import array_of, rounded
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.dims import simplest
 from onnxopt.graph.shapes.value_dims import dims_of, parsed, same

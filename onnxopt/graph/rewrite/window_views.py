@@ -13,12 +13,10 @@ with a bias of the scores. The sum of u and v is rounded first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
+from onnxopt.graph.match import integers, new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.value_dims import dims_of, same
@@ -47,7 +45,7 @@ class PartOfJoined(RewriteRuleClassBase):
             return result.fail("more than one dim of the part is symbolic")
         if self._gathered and (place.const_value is None or place.const_value.numpy().ndim):
             return result.fail("the place is no constant number")
-        if not self._gathered and _ints_of(place) != [0]:
+        if not self._gathered and integers(place) != [0]:
             return result.fail("the part is not taken along the first dim")
         return result
 
@@ -62,11 +60,13 @@ class PartOfJoined(RewriteRuleClassBase):
             node = x.producer()
             assert node is not None
             at = node.outputs.index(x)
-            bounds = node.inputs[1:3] if node.op_type == "Slice" else (_ints(op, [at]), _ints(op, [at + 1]))
-            taken = op.Squeeze(op.Slice(source, *bounds, _ints(op, [axis])), _ints(op, [axis]))
+            bounds = (
+                node.inputs[1:3] if node.op_type == "Slice" else (new_integers(op, [at]), new_integers(op, [at + 1]))
+            )
+            taken = op.Squeeze(op.Slice(source, *bounds, new_integers(op, [axis])), new_integers(op, [axis]))
         if turned is not None:
             taken = op.Transpose(taken, perm=[k - (k > axis) for k in perm[1:]])
-        return op.Reshape(taken, _ints(op, [d if isinstance(d, int) else -1 for d in dims_of(y)]))
+        return op.Reshape(taken, new_integers(op, [d if isinstance(d, int) else -1 for d in dims_of(y)]))
 
 
 def _sliced(x: ir.Value) -> ir.Value | None:
@@ -75,9 +75,9 @@ def _sliced(x: ir.Value) -> ir.Value | None:
     if node is not None and node.op_type == "Split" and node.attributes.get_int("axis", 0) == 0:
         ones = all(part.shape is not None and list(part.shape)[:1] == [1] for part in node.outputs)
         return _input_of("Split", x) if ones else None
-    if node is None or len(node.inputs) < 4 or _ints_of(node.inputs[3]) != [0]:
+    if node is None or len(node.inputs) < 4 or integers(node.inputs[3]) != [0]:
         return None
-    if len(node.inputs) > 4 and _ints_of(node.inputs[4]) != [1]:
+    if len(node.inputs) > 4 and integers(node.inputs[4]) != [1]:
         return None
     return _input_of("Slice", x)
 
@@ -115,9 +115,9 @@ class TokensApart(RewriteRuleClassBase):
         heads = x
         if len(dims_of(x)) == 3:
             four = (*dims_of(apart)[:2], *dims_of(x)[1:])
-            heads = op.Reshape(x, _ints(op, [d if isinstance(d, int) else -1 for d in four]))
+            heads = op.Reshape(x, new_integers(op, [d if isinstance(d, int) else -1 for d in four]))
         tokens = op.Transpose(heads, perm=[0, 2, 1, 3])
-        return op.Reshape(tokens, _ints(op, [d if isinstance(d, int) else -1 for d in dims_of(y)]))
+        return op.Reshape(tokens, new_integers(op, [d if isinstance(d, int) else -1 for d in dims_of(y)]))
 
 
 class BiasOfRowsAndColumns(RewriteRuleClassBase):
@@ -144,16 +144,8 @@ class BiasOfRowsAndColumns(RewriteRuleClassBase):
         return result
 
     def rewrite(self, op, x, u, v, apart, y):
-        bias = op.Reshape(op.Add(u, v), _ints(op, [d if isinstance(d, int) else -1 for d in dims_of(y)]))
+        bias = op.Reshape(op.Add(u, v), new_integers(op, [d if isinstance(d, int) else -1 for d in dims_of(y)]))
         return op.Add(x, bias)
-
-
-def _ints_of(value: ir.Value | None) -> list[int] | None:
-    return None if value is None or value.const_value is None else np.ravel(value.const_value.numpy()).tolist()
-
-
-def _ints(op, values: Sequence[int]):
-    return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))
 
 
 RULES = (

@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph.match import integers
 from onnxopt.kinds.attention.codes import Coding, coding, dequantized, quantized
 
 _SWAPPED = (0, 2, 1, 3)
@@ -122,15 +122,8 @@ def _is_usual(node: ir.Node) -> bool:
     if node.op_type == "Transpose":
         return node.attributes.get_ints("perm") == _SWAPPED
     if node.op_type == "Unsqueeze":
-        return _ints(node.inputs[1]) == [3]
+        return integers(node.inputs[1]) == [3]
     if node.op_type == "Expand":
-        shape = _ints(node.inputs[1])
+        shape = integers(node.inputs[1])
         return shape is not None and len(shape) == 5 and shape[:3] == [1, 1, 1] and shape[4] == 1
     return node.op_type in ("Reshape", "Cast", "DequantizeLinear")
-
-
-def _ints(value: ir.Value | None) -> list[int] | None:
-    """The elements of a constant of integers."""
-    if value is None or value.const_value is None or value.is_graph_input():
-        return None
-    return [int(n) for n in np.ravel(value.const_value.numpy())]

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.codes import constant, dtype_of
+from onnxopt.graph.codes import dtype_of
+from onnxopt.graph.match import constant
 
 _RANK = 4  # of keys and values
 _HEADS, _ELEMENTS = 1, 3  # axes of (B, groups, T, H)

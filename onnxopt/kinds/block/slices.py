@@ -6,7 +6,7 @@ import dataclasses
 
 import onnx_ir as ir
 
-from onnxopt.fusion.channels_last import is_constant
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Shapes
 
 _RANK = 4

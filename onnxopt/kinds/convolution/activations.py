@@ -15,7 +15,7 @@ from typing import NamedTuple
 import ml_dtypes
 import onnx_ir as ir
 
-from onnxopt.fusion.channels_last import is_constant
+from onnxopt.graph.match import is_constant, only_consumer
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.dtypes import to_ir
 
@@ -113,13 +113,13 @@ def _gate(first: ir.Node, value: ir.Value, product: ir.Node) -> list[ir.Node]:
         if node.domain != "" or node.op_type not in _GATES or len(nodes) == _LONGEST_GATE:
             return []
         nodes.append(node)
-        node = _only_reader(node.outputs[0])
+        node = only_consumer(node.outputs[0])
     if node is None or product.op_type != "Mul" or product.domain != "":
         return []
     if set(product.inputs) != {value, nodes[-1].outputs[0]}:
         return []
     nodes.append(product)
-    behind = _only_reader(product.outputs[0])
+    behind = only_consumer(product.outputs[0])
     if first.op_type == "Add" and len(nodes) == 3 and behind is not None and _factor(behind, product.outputs[0]):
         nodes.append(behind)
     return nodes
@@ -172,8 +172,3 @@ def _scalar(value: ir.Value | None) -> float | None:
 
 def _same(a: float, b: float) -> bool:
     return abs(a - b) <= _SAME_FACTOR * abs(b)
-
-
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    uses = list(value.uses())
-    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None

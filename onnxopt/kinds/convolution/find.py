@@ -16,10 +16,11 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxopt.fusion import cost
-from onnxopt.fusion.channels_last import CONVOLUTIONS, RSK, is_constant, sandwich
+from onnxopt.fusion.channels_last import CONVOLUTIONS, RSK, sandwich
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.codes import is_dequantize
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.convolution.steps import GrowingConvolution, candidates, is_step, start, take

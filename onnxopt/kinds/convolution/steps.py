@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnxopt.fusion.channels_last import KRSC, Sandwich, is_constant, sandwich
+from onnxopt.fusion.channels_last import KRSC, Sandwich, sandwich
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.convolution import activations
 from onnxopt.kinds.convolution.activations import NONE, Activation

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnxopt.fusion.channels_last import RSK, Sandwich, is_constant, sandwich
+from onnxopt.fusion.channels_last import RSK, Sandwich, sandwich
 from onnxopt.fusion.in_front import inputs_around, nodes_in_front, source_of
 from onnxopt.fusion.operands import apply_operator, constant, storage
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise.lower import immediate
 from onnxopt.program.depthwise import (

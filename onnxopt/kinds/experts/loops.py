@@ -10,8 +10,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt.fusion import index_ops
-from onnxopt.fusion.channels_last import is_constant
 from onnxopt.fusion.context import Context
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.refusal import Refusal
 
 _LEAST = 2  # experts

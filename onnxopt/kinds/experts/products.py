@@ -11,8 +11,8 @@ import dataclasses
 
 import onnx_ir as ir
 
-from onnxopt.fusion.channels_last import is_constant
 from onnxopt.fusion.operands import constant
+from onnxopt.graph.match import is_constant
 
 _LEAST = 2  # experts
 

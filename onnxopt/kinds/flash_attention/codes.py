@@ -11,7 +11,8 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.codes import constant, dtype_of, is_dequantize, is_plain, is_quantize, scalar
+from onnxopt.graph.codes import dtype_of, is_dequantize, is_plain, is_quantize, scalar
+from onnxopt.graph.match import constant, only_consumer
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention.attention import Attention
 from onnxopt.program.flash_attention import FLOAT8, Codes
@@ -21,7 +22,7 @@ _INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
 
 def with_codes(found: Attention, shapes: Shapes) -> Attention:
     """An attention with what makes codes of its results, itself where that is nothing or more."""
-    quantize = _only_reader(found.output)
+    quantize = only_consumer(found.output)
     if quantize is None or not is_quantize(quantize) or quantize.inputs[0] is not found.output:
         return found
     step = constant(quantize.inputs[1]) if is_plain(quantize) else None
@@ -60,11 +61,11 @@ def attending(node: ir.Node) -> ir.Node:
 
 def _widened(codes: ir.Value) -> tuple[ir.Node, ir.Node] | None:
     """The DQ by 1 and the Cast to float16 that alone read codes."""
-    dequantize = _only_reader(codes)
+    dequantize = only_consumer(codes)
     if dequantize is None or not is_dequantize(dequantize) or not is_plain(dequantize):
         return None
     step, quantize = scalar(dequantize.inputs[1]), codes.producer()
-    cast = _only_reader(dequantize.outputs[0])
+    cast = only_consumer(dequantize.outputs[0])
     if cast is None or not _is_cast(cast) or cast.attributes.get_int("to", 0) != ir.DataType.FLOAT16:
         return None
     same = quantize is not None and _zero(quantize) == _zero(dequantize)
@@ -78,9 +79,3 @@ def _is_cast(node: ir.Node) -> bool:
 def _zero(node: ir.Node) -> int:
     point = scalar(node.inputs[2]) if len(node.inputs) > 2 else None
     return 0 if point is None or dtype_of(node.inputs[2]) not in _INTEGERS else int(point.reshape(()))
-
-
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    """The one node that reads a value, None where there are more, or the graph gives it."""
-    uses = value.uses()
-    return None if len(uses) != 1 or value.is_graph_output() else next(iter(uses)).node

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnxopt.fusion.channels_last import is_constant
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Shapes
 
 _BATCH, _TOKEN = -1, -2  # steps of the two axes in front, which are none of a token's

@@ -11,8 +11,8 @@ import dataclasses
 import onnx_ir as ir
 
 from onnxopt.fusion.operands import constant
-from onnxopt.graph.codes import constant as elements
 from onnxopt.graph.codes import is_dequantize, is_plain
+from onnxopt.graph.match import constant as elements
 
 _SIXTEEN_BITS = ir.DataType.FLOAT16
 _EIGHT_BITS = ir.DataType.FLOAT8E4M3FN

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxopt.fusion import channels_last
 from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC, transposes
+from onnxopt.graph.match import only_consumer
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm.steps import GrowingGemm
 from onnxopt.program.gemm import DTYPES
@@ -39,14 +40,14 @@ def of_samples(node: ir.Node, shapes: Shapes) -> GrowingGemm | None:
     w, columns = node.inputs[0], node.inputs[1]
     flatten = columns.producer() if columns is not None else None
     turn = flatten.inputs[0].producer() if flatten is not None and flatten.inputs[0] is not None else None
-    spread = _only_reader(node.outputs[0])
-    back = _only_reader(spread.outputs[0]) if spread is not None else None
+    spread = only_consumer(node.outputs[0])
+    back = only_consumer(spread.outputs[0]) if spread is not None else None
     if node.op_type != "MatMul" or w is None or columns is None or flatten is None or turn is None:
         return None
     if spread is None or back is None:
         return None
     reshapes = all((n.op_type, n.domain) == ("Reshape", "") for n in (flatten, spread))
-    private = all(_only_reader(n.outputs[0]) is not None for n in (turn, flatten))
+    private = all(only_consumer(n.outputs[0]) is not None for n in (turn, flatten))
     if not reshapes or not private or not transposes(turn, TO_NCHW) or not transposes(back, TO_NHWC):
         return None
     x, y = turn.inputs[0], back.outputs[0]
@@ -61,8 +62,3 @@ def of_samples(node: ir.Node, shapes: Shapes) -> GrowingGemm | None:
     if (of_w, flat, of_y) != dims or len({shapes.dtype(v) for v in (x, w, y)}) != 1:
         return None
     return GrowingGemm([turn, flatten, node, spread, back], x, w, y, transpose_b=True, of_samples=True)
-
-
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    readers = list(value.uses())
-    return readers[0].node if len(readers) == 1 and not value.is_graph_output() else None

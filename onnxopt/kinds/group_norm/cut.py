@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
-from onnxopt.fusion.channels_last import is_constant
+from onnxopt.graph.match import is_constant, is_private
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.group_norm import CUT_MULTIPLE
 
@@ -33,7 +33,7 @@ def cut_of(value: ir.Value, shapes: Shapes) -> Cut | None:
     """How a value [N, 1, 1, C] is cut off a row that nodes before it read alone; None where it is not."""
     view = value.producer()
     part = view.inputs[0] if view is not None and view.op_type in _VIEWS and view.domain == "" else None
-    node = part.producer() if part is not None and _is_private(part) else None
+    node = part.producer() if part is not None and is_private(part) else None
     if view is None or part is None or node is None or node.op_type != "Slice" or node.domain != "":
         return None
     source, dims = node.inputs[0], shapes.dims(value)
@@ -59,10 +59,6 @@ def cuts_of(values: Iterable[ir.Value], nodes: Collection[ir.Node], shapes: Shap
     """The cuts among `nodes`, by what they cut off."""
     found = {value: cut_of(value, shapes) for value in values}
     return {value: cut for value, cut in found.items() if cut is not None and set(cut.nodes) <= set(nodes)}
-
-
-def _is_private(value: ir.Value) -> bool:
-    return len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def _number(value: ir.Value | None) -> int | None:

@@ -11,9 +11,9 @@ import dataclasses
 import onnx_ir as ir
 
 from onnxopt.fusion import channels_last
-from onnxopt.fusion.channels_last import is_constant
 from onnxopt.graph.layout import group_norms
 from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC, transposes
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.group_norm import MOST_OF_GROUP, STORED
 

@@ -15,10 +15,11 @@ import onnx_ir as ir
 
 from onnxopt.fusion import cost
 from onnxopt.fusion.behind import grow_behind, is_free
-from onnxopt.fusion.channels_last import around_window, is_constant
+from onnxopt.fusion.channels_last import around_window
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.layout.orders import TO_NHWC, transposes
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.image_convolution.lower import Image, image, inputs_of, lower
 from onnxopt.program.image_convolution import IMAGES, MOST_INPUTS

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnxopt.fusion.channels_last import KRSC, Sandwich, around_window, is_constant, sandwich
+from onnxopt.fusion.channels_last import KRSC, Sandwich, around_window, sandwich
 from onnxopt.fusion.in_front import inputs_around, nodes_in_front, source_of
 from onnxopt.fusion.operands import storage
 from onnxopt.graph.layout.orders import TO_NHWC, transposes
+from onnxopt.graph.match import is_constant, is_private
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.depthwise.lower import part_of
 from onnxopt.program.depthwise import Part
@@ -84,7 +85,7 @@ def _with_front(found: Sandwich, channels: int, shapes: Shapes) -> Image:
         x, nodes, channels = source, (producer, *nodes), dims[3]
     turn = x.producer()
     turned = turn is not None and transposes(turn, TO_NHWC) and around_window(turn) is None  # not another operator's
-    if turn is not None and turned and _is_private(x) and turn.inputs[0] is not None:
+    if turn is not None and turned and is_private(x) and turn.inputs[0] is not None:
         return Image(found, (turn, *nodes), turn.inputs[0], True, channels)
     return Image(found, nodes, x, False, channels)
 
@@ -92,7 +93,7 @@ def _with_front(found: Sandwich, channels: int, shapes: Shapes) -> Image:
 def _padded(x: ir.Value, shapes: Shapes) -> ir.Value | None:
     """What a Pad appends channels of zeros to, None where x is no such private result."""
     pad = x.producer()
-    if pad is None or pad.op_type != "Pad" or pad.domain != "" or not _is_private(x) or len(pad.inputs) != 2:
+    if pad is None or pad.op_type != "Pad" or pad.domain != "" or not is_private(x) or len(pad.inputs) != 2:
         return None
     source, pads = pad.inputs
     dims, padded = (shapes.dims(v) if v is not None else None for v in (source, x))
@@ -103,10 +104,6 @@ def _padded(x: ir.Value, shapes: Shapes) -> ir.Value | None:
     appended = pad.attributes.get_string("mode", "constant") == "constant" and not any(counts[:7]) and len(counts) == 8
     fits = isinstance(dims[3], int) and dims[3] >= 1 and counts[-1] >= 0 and dims[3] + counts[-1] == padded[3]
     return source if appended and fits else None
-
-
-def _is_private(value: ir.Value) -> bool:
-    return len(list(value.uses())) == 1 and not value.is_graph_output()
 
 
 def lower(

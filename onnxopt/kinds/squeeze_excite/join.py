@@ -11,9 +11,9 @@ from typing import cast
 import onnx_ir as ir
 
 from onnxopt.fusion import cost
-from onnxopt.fusion.channels_last import is_constant
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.depthwise.kind import DEPTHWISE
 from onnxopt.kinds.squeeze_excite.lower import lower

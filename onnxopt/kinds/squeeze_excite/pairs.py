@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from onnxopt.fusion import eligibility
-from onnxopt.fusion.channels_last import is_constant
 from onnxopt.fusion.operands import constant
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm import convolution, steps
 from onnxopt.kinds.gemm.steps import GrowingGemm

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxopt.graph import signature
 from onnxopt.graph.cuda_graph_obstacles import blocking_nodes, computes_shapes
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.ort_traps import trapping_optimizers
 from onnxopt.graph.signature import Tensor
 
@@ -86,7 +87,7 @@ def of(model: ir.Model) -> Facts:
 
 def _dequantizes_constants(nodes: list[ir.Node]) -> bool:
     """Whether ONNX Runtime should dequantize the model's constants at load."""
-    constants = [n for n in nodes if n.op_type == "DequantizeLinear" and _is_constant(n.inputs[0])]
+    constants = [n for n in nodes if n.op_type == "DequantizeLinear" and is_constant(n.inputs[0])]
     packed = any(n.attributes.get_int("block_size", 0) or _bits(n.inputs[0]) < _LEAST_BITS for n in constants)
     return bool(constants) and not packed
 
@@ -95,10 +96,6 @@ def _has_float8(node: ir.Node) -> bool:
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
     dtypes = [v.dtype if v.const_value is None else v.const_value.dtype for v in values]
     return any(d is not None and d.name.startswith("FLOAT8") for d in dtypes)
-
-
-def _is_constant(value: ir.Value | None) -> bool:
-    return value is not None and value.const_value is not None and not value.is_graph_input()
 
 
 def _bits(value: ir.Value | None) -> int:
