@@ -16,6 +16,8 @@ from onnxopt.artifact import contents, layout
 from onnxopt.artifact.manifest import File, Manifest
 from onnxopt.errors import ArtifactError, UsageError
 
+_LONGEST_NAME = 64  # characters of an output's name in that of the folder which becomes it
+
 
 def output_path(output: str | os.PathLike[str]) -> Path:
     """What a caller gave as output. UsageError where it is no path."""
@@ -37,7 +39,8 @@ def check_output(output: Path) -> None:
 
 @contextlib.contextmanager
 def staging(output: Path, *, file: bool = False, private: bool = False) -> Iterator[Path]:
-    """An empty folder beside `output` that becomes `output` when the block ends; any exception removes it.
+    """An empty folder beside `output` that becomes `output` when the block ends; any exception removes it, and a later
+    process where this one is killed.
 
     file: yield the path of a file to write instead; its temporary folder is removed. private: a folder for this user
     alone. Missing parents are made, and removed again when an exception is raised. UsageError where the file system
@@ -47,9 +50,11 @@ def staging(output: Path, *, file: bool = False, private: bool = False) -> Itera
     output = output.absolute()
     parents = [p for p in output.parents if not p.exists()]
     folder: Path | None = None
+    lock: int | None = None
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
+        name = output.name[:_LONGEST_NAME]
+        folder, lock = leftovers.locked_folder(output.parent, f".{name}.", leftovers.PARTIAL)
         staged = folder / output.name if file else folder
         with leftovers.removed_by(functools.partial(_discard, folder, parents)):
             yield staged
@@ -65,6 +70,9 @@ def staging(output: Path, *, file: bool = False, private: bool = False) -> Itera
         if isinstance(error, OSError):
             raise UsageError(f"{output}: cannot be written: {error.strerror or error}") from error
         raise
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def _discard(folder: Path | None, parents: Sequence[Path]) -> None:
@@ -86,10 +94,10 @@ def temporary_folder() -> Iterator[Path]:
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """The same for a block that writes elsewhere too, whose errors stay. UsageError where none can be made."""
-    with temporary_files():
-        made = tempfile.TemporaryDirectory(prefix="onnxopt.", ignore_cleanup_errors=True)
-    with made as folder, leftovers.removed_by(functools.partial(shutil.rmtree, folder, ignore_errors=True)):
-        yield Path(folder)
+    with contextlib.ExitStack() as stack:
+        with temporary_files():
+            folder = stack.enter_context(leftovers.temporary_folder())
+        yield folder
 
 
 @contextlib.contextmanager

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from onnxopt import caches, files
+from onnxopt import caches, leftovers
 from onnxopt.artifact.contents import HeldFolder
 from onnxopt.artifact.folder import temporary_root
 from onnxopt.artifact.manifest import File
 from onnxopt.errors import UsageError
 
-_PREFIX = "onnxopt.process."
-_YOUNG_SECONDS = 60.0  # a younger folder may not be locked yet
 _lock = threading.RLock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _roots: dict[int, Path] = {}  # by process, as a fork has the parent's
@@ -69,13 +65,10 @@ def _make_root() -> Path:
         try:
             if os.statvfs(place).f_flag & os.ST_NOEXEC:  # the library could not be loaded from there
                 continue
-            root = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-            descriptor = files.open_folder(root)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)  # until the process ends, and its forks with it
+            root, _ = leftovers.locked_folder(place, leftovers.PROCESS)  # until the process ends, and its forks
         except OSError as error:
             problem = problem or error
             continue
-        _remove_abandoned(place)
         atexit.register(_remove_root, root, os.getpid())
         return root
     raise _unwritable(Path(temporary_root()), problem)
@@ -92,18 +85,6 @@ def _places() -> Iterator[Path]:
 def _remove_root(root: Path, process: int) -> None:
     if os.getpid() == process:
         shutil.rmtree(root, ignore_errors=True)
-
-
-def _remove_abandoned(place: Path) -> None:
-    """Remove the folders of processes that were killed: nobody holds a lock on them."""
-    for root in place.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            status = root.lstat()
-            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _YOUNG_SECONDS:
-                continue
-            with files.folder_descriptor(root) as descriptor:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(root, ignore_errors=True)
 
 
 def _unwritable(place: Path, error: OSError | None) -> UsageError:

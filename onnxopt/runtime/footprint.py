@@ -12,13 +12,13 @@ import os
 import pickle
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from onnxopt import leftovers
 from onnxopt.children import ChildEnded, Children
 from onnxopt.runtime import configuration
 from onnxopt.runtime.bound_run import BoundRun
@@ -51,7 +51,7 @@ class Footprint:
 
 
 class _Question(NamedTuple):
-    """data: of the configuration. The other fields as for `measure`."""
+    """data: of the configuration. scratch: a folder, which the parent removes. The other fields as for `measure`."""
 
     model: Path
     library: Path | None
@@ -60,6 +60,7 @@ class _Question(NamedTuple):
     data: dict[str, Any]
     feeds: dict[str, Array]
     keep_outputs: bool
+    scratch: Path
 
 
 def measure(
@@ -75,9 +76,11 @@ def measure(
 
     keep_outputs: as for BoundRun. RunError where the process fails.
     """
-    question = _Question(model, library, folder, chosen.provider, chosen.data, dict(feeds), keep_outputs)
     try:
-        with Children() as children:
+        with leftovers.temporary_folder() as scratch, Children() as children:
+            question = _Question(
+                model, library, folder, chosen.provider, chosen.data, dict(feeds), keep_outputs, scratch
+            )
             answer = json.loads(children.ask(__name__, pickle.dumps(tuple(question))))
     except ChildEnded as error:
         raise RunError(f"its process ended with {error}") from error
@@ -106,9 +109,9 @@ def _measured(question: _Question) -> Footprint:
         ort.preload_dlls()
         cuda = Captured()
         data = {**data, "provider_options": {**data["provider_options"], **cuda.provider_options}}
-    with tempfile.TemporaryDirectory() as scratch, _least_free(cuda) as least_free:
+    with _least_free(cuda) as least_free:
         if cuda is None:
-            profiled = {"enable_profiling": True, "profile_file_prefix": str(Path(scratch) / "profile")}
+            profiled = {"enable_profiling": True, "profile_file_prefix": str(question.scratch / "profile")}
             data = {**data, "session_options": {**data["session_options"], **profiled}}
         _forget_peak()
         free, host = None if cuda is None else cuda.free_bytes(), _status("VmRSS")

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a command ends within a second, whatever it is doing, and leaves nothing.
+"""Ctrl-C, SIGTERM and SIGHUP: a command ends within a second, whatever it is doing, and leaves nothing.
 
 The handler raises Interrupted in the main thread, whose context managers remove their folders on the way out. That has
 no effect while the main thread is inside a library's C++ code, which may take many seconds. So a second thread, which
@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from onnxopt import leftovers
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE = 0.5  # seconds for the main thread to end by itself
 
 
@@ -30,7 +30,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def install() -> None:
-    """End the process on SIGINT and SIGTERM from now on; a signal that is ignored stays ignored."""
+    """End the process on SIGINT, SIGTERM and SIGHUP from now on; a signal that is ignored stays ignored."""
     handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -41,7 +41,7 @@ def install() -> None:
 
 
 def let_finish() -> None:
-    """Let SIGINT and SIGTERM raise KeyboardInterrupt and nothing else, for a command that keeps its results so far."""
+    """Let these signals raise KeyboardInterrupt and nothing else, for a command that keeps its results so far."""
     signal.set_wakeup_fd(-1)
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -47,15 +47,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def _interrupted(
-    folder: Path, number: signal.Signals, step: str, action: str, options: list[str], delay: float = 0.3
-) -> float:
-    """Seconds until the command ended after a signal in a step; asserts how it ended and that nothing is left."""
-    model = write(folder / "chain.onnx", CHAIN)
-    temporary = folder / "tmp"
-    temporary.mkdir()
+def _begun(folder: Path, output: Path, step: str, action: str, options: list[str]) -> subprocess.Popen[str]:
+    """The command that optimizes a model of the folder, where it stops in a step. Temporary files go to folder/tmp."""
+    model, temporary = write(folder / "chain.onnx", CHAIN), folder / "tmp"
+    temporary.mkdir(exist_ok=True)
     program = _HEED + _STOP.format(
-        step=step, action=action, model=str(model), output=str(folder / "new" / "out"), options=[*options, "--quiet"]
+        step=step, action=action, model=str(model), output=str(output), options=[*options, "--quiet"]
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program],
@@ -67,6 +64,15 @@ def _interrupted(
     )
     assert process.stdout is not None
     assert process.stdout.readline() == f"at {step}\n"
+    return process
+
+
+def _interrupted(
+    folder: Path, number: signal.Signals, step: str, action: str, options: list[str], delay: float = 0.3
+) -> float:
+    """Seconds until the command ended after a signal in a step; asserts how it ended and that nothing is left."""
+    model, temporary = folder / "chain.onnx", folder / "tmp"
+    process = _begun(folder, folder / "new" / "out", step, action, options)
     time.sleep(delay)
     started = time.monotonic()
     process.send_signal(number)
@@ -86,8 +92,29 @@ def test_a_step_inside_c_code(folder: Path, step: str) -> None:
 
 
 @pytest.mark.usefixtures("library")
-def test_a_plain_kill(folder: Path) -> None:
-    assert _interrupted(folder, signal.SIGTERM, "verify", _BLOCK, ["--arch", "none"]) < SECONDS
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_plain_kill_and_a_terminal_that_goes_away(folder: Path, number: signal.Signals) -> None:
+    assert _interrupted(folder, number, "verify", _BLOCK, ["--arch", "none"]) < SECONDS
+
+
+@pytest.mark.usefixtures("library")
+def test_what_a_killed_run_leaves_is_removed_by_a_later_one_and_what_a_running_one_writes_is_not(folder: Path) -> None:
+    temporary, own = folder / "tmp", folder / "onnxopt.own"
+    own.mkdir()
+    killed, running = (_begun(folder, folder / name, "verify", _BLOCK, ["--arch", "none"]) for name in ("a", "b"))
+    before = {*folder.glob(".*.partial"), *temporary.glob("onnxopt.*")}
+    assert len(before) >= 4
+    killed.kill()
+    killed.communicate()
+    later = _begun(folder, folder / "c", "verify", "pass", ["--arch", "none"])
+    _, errors = later.communicate(timeout=60)
+    assert (later.returncode, errors) == (0, "") and (folder / "c" / "model.onnx").is_file()
+    left = {*folder.glob(".*.partial"), *temporary.glob("onnxopt.*")}
+    assert left < before and len(left) == len(before) / 2
+    assert all(path.name.startswith(".b.") for path in left if path.parent == folder) and own.is_dir()
+    running.terminate()
+    running.communicate()
+    assert not {*folder.glob(".*.partial"), *temporary.glob("onnxopt.*")}
 
 
 @pytest.mark.usefixtures("library")
