@@ -1,6 +1,11 @@
 """The program `onnxopt`, also python -m onnxopt. Importing this module sets signal handlers: only a program may."""
 
+import os
 import signal
+
+# ONNX Runtime from 1.31 on makes a device id and sends events, beginning when it is imported. It is silent in our
+# commands and their child processes; 0 leaves it on.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 # Importing what a command needs takes a while, during which there is nothing to clean up: Ctrl-C ends the process
 # at once, without a traceback.

@@ -326,6 +326,19 @@ def test_an_error_outside_of_the_steps_is_one_line_too(chain: Path, monkeypatch:
     assert "in broken" in result.stderr
 
 
+def test_onnx_runtime_sends_nothing_of_a_command(chain: Path, tmp_path: Path) -> None:
+    """Its telemetry begins with a device id in the user's cache and a file in TMPDIR."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    environment = {k: v for k, v in os.environ.items() if k not in ("ORT_DISABLE_TELEMETRY", "CI")}
+    environment |= dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(folder))
+    command = [sys.executable, "-m", "onnxopt", "optimize", chain, "-o", tmp_path / "out", "--arch", "none"]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=environment)
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+    subprocess.run([sys.executable, "-c", "import onnxopt"], check=True, cwd=ROOT, env=environment)
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
 def test_a_signal_leaves_nothing(chain: Path, artifact: Path) -> None:
     program = (
         "import signal, time\n"

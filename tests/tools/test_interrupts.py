@@ -37,7 +37,6 @@ phases.Phases.__call__ = stopping
 sys.argv = ["onnxopt", "optimize", {model!r}, "-o", {output!r}, *{options!r}]
 run()
 """
-_OF_ORT = ".ses"  # a file that ONNX Runtime writes into the temporary folder, and leaves there
 _BLOCK = 'hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)'
 
 
@@ -80,7 +79,6 @@ def _interrupted(
     seconds = time.monotonic() - started
     assert errors == ""
     assert process.returncode == 128 + number
-    (temporary / _OF_ORT).unlink(missing_ok=True)
     assert sorted(folder.rglob("*")) == [model, temporary]
     return seconds
 
