@@ -180,7 +180,13 @@ def test_ranges() -> None:
     assert range_of(np.full(10, 3e-8, np.float32), HALF).loss > 0.5
     assert range_of(np.zeros((0, 3), np.float32), HALF) == range_of(np.float32([np.nan]), HALF)
     assert found.typical == pytest.approx(2.0 / 3)
-    assert found.merged(Range(4e38, 5.0, -4e38, 1e-8, 0.5, 0.1)) == Range(4e38, 5.0, -4e38, 1e-8, 0.5, 0.1)
+    assert found.usual == found.typical
+    other = Range(4e38, 5.0, -4e38, 1e-8, 0.5, 0.1, 7.0, 3.0)
+    assert found.merged(other) == other
+    rows = np.float32([[100.0, 101.0], [-100.0, -101.0]])
+    assert range_of(rows, HALF).offset == pytest.approx(201.0, rel=1e-4)  # the mean of each row by its deviation
+    assert range_of(rows.reshape(1, 1, 2, 2), HALF).offset == pytest.approx(1.0)
+    assert range_of(np.ones((2, 2), np.float32), HALF).offset == np.inf
 
 
 @pytest.mark.parametrize(("last", "kept"), [("y = Add(m, h)", set()), ("y = Tanh(m)", {"m", "y"})])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections import Counter
 from pathlib import Path
@@ -16,6 +15,7 @@ import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.graph.fused_domain import holds_fused
+from onnxopt.graph.precision import statistics
 from onnxopt.graph.rewrite import spelled_layer_norms
 from onnxopt.verification.quality import ROUNDED, Goals
 from tests.support import real_models
@@ -249,8 +249,7 @@ def test_a_converted_model_that_does_not_open_is_not_called_the_original(
     model = write(tmp_path / "model.onnx", DECOMPOSED)
     assert _optimized(model, tmp_path, "a", "--precision", "float16").verify.status == "passed"
     monkeypatch.setattr(spelled_layer_norms, "rules_for", lambda opset: [])
-    choose = importlib.import_module("onnxopt.graph.precision.choose")  # the package has a function of that name
-    monkeypatch.setattr(choose, "has_float_rows", lambda value, kept: False)
+    monkeypatch.setattr(statistics, "has_float_rows", lambda value, kept: False)
     result = run("optimize", model, "-o", tmp_path / "b", "--arch", "none", "--precision", "float16")
     assert_refused(result, "opens the original, but not the model that onnxopt converted it to", "LayerNormalization")
     assert not (tmp_path / "b").exists()

@@ -9,8 +9,10 @@ import onnx_ir as ir
 
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.precision import operators, ranges
-from onnxopt.graph.precision.choose import Choice, is_constant, is_float
+from onnxopt.graph.precision.choose import Choice
+from onnxopt.graph.precision.facts import is_constant
 from onnxopt.graph.precision.masks import LOWEST
+from onnxopt.graph.precision.values import is_float
 
 FLOAT = ir.DataType.FLOAT
 # Keeps a new constant: its array, dtype and name -> tensor. Large ones may go to a file.

@@ -35,7 +35,8 @@ class Fact:
     greatest magnitude that a guard allows, as 1 / floor; 0 without one. count: linear in integers that nothing bounds,
     such as positions and lengths. grows: a sum over a dynamic dim, or linear in one. shrinks: falls with a dynamic dim
     as such sums grow, as the weights of Softmax do. data: depends on float inputs or on tables. direct: computed from
-    inputs and constants by elementwise and moving operators alone. whole: integers, also as floats.
+    inputs and constants by elementwise and moving operators alone. whole: integers, also as floats. squared: data
+    multiplied by data, so that small data gives very small results.
     """
 
     low: float = -INF
@@ -48,6 +49,7 @@ class Fact:
     data: bool = True
     direct: bool = False
     whole: bool = False
+    squared: bool = False
 
     @property
     def magnitude(self) -> float:
@@ -67,9 +69,9 @@ class Facts:
         for node in model.graph:
             operands = [UNKNOWN if value is None else self.of(value) for value in node.inputs]
             rule = rules.get(node.op_type) if node.domain == "" else None
-            fact = UNKNOWN if rule is None else rule(node, operands)
+            fact = None if rule is None else rule(node, operands)
             for value in node.outputs:
-                self._facts[value] = self._settled(value, fact)
+                self._facts[value] = self._settled(value, _of_result(value) if fact is None else fact)
 
     def of(self, value: ir.Value) -> Fact:
         """The fact of a value of the main graph."""
@@ -87,7 +89,8 @@ class Facts:
 
     def overflows(self, value: ir.Value) -> bool:
         """Whether a guard allows elements that the dtype does not hold."""
-        return self.of(value).reach > self._largest
+        fact = self.of(value)
+        return min(fact.reach, fact.magnitude) > self._largest
 
     def _settled(self, value: ir.Value, fact: Fact) -> Fact:
         """Integers that the dtype holds exactly are no counts, and bounded sums do not grow."""
@@ -101,6 +104,12 @@ class Facts:
             low, high = _INTEGERS[value.dtype]
             fact = dataclasses.replace(fact, low=max(fact.low, low), high=min(fact.high, high), count=False, whole=True)
         return fact
+
+
+def _of_result(value: ir.Value) -> Fact:
+    """What a node without a rule computes: data, or integers of any size."""
+    is_integer = value.dtype is not None and value.dtype.is_integer()
+    return dataclasses.replace(of_dtype(value.dtype), direct=False) if is_integer else UNKNOWN
 
 
 def of_dtype(dtype: ir.DataType | None) -> Fact:
@@ -120,3 +129,38 @@ def _constant(value: ir.Value) -> Fact:
     if not finite.size or finite.size != array.size:
         return dataclasses.replace(UNKNOWN, data=False, direct=True)
     return Fact(float(finite.min()), float(finite.max()), data=False, direct=True)
+
+
+def joined(facts: Sequence[Fact]) -> Fact:
+    """What elements of one of several operands are."""
+    return Fact(
+        min(f.low for f in facts),
+        max(f.high for f in facts),
+        min(least(f) for f in facts) if any(f.floor < INF for f in facts) else INF,
+        max(f.reach for f in facts),
+        any(f.count for f in facts),
+        any(f.grows for f in facts),
+        any(f.shrinks for f in facts),
+        any(f.data for f in facts),
+        all(f.direct for f in facts),
+        all(f.whole for f in facts),
+        any(f.squared for f in facts),
+    )
+
+
+def least(fact: Fact) -> float:
+    """The least magnitude: of a guard, or of a value that is positive everywhere."""
+    return min(fact.floor, fact.low if fact.low > 0 else INF)
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    return value is not None and value.const_value is not None and not value.is_graph_input()
+
+
+def bounded(low: float, high: float) -> Rule:
+    """The rule of operators whose results are within these bounds."""
+
+    def rule(_node: ir.Node, x: Sequence[Fact]) -> Fact:
+        return Fact(low, high, data=any(f.data for f in x), direct=all(f.direct for f in x))
+
+    return rule

@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt.graph.precision import operators
-from onnxopt.graph.precision.fact_rules import HIDES, hides_integers
+from onnxopt.graph.precision.arithmetic_facts import HIDES
+from onnxopt.graph.precision.fact_rules import hides_integers
 from onnxopt.graph.precision.facts import Facts
 from onnxopt.graph.precision.operators import Sort
 

@@ -47,10 +47,15 @@ _MOVES = frozenset(
 )  # fmt: skip
 # Their result jumps, or turns with the size of the operand: a rounding of 2^-11 of a large operand changes all of it.
 _STEEP = frozenset(
-    {"Sin", "Cos", "Tan", "Asin", "Acos", "Sinh", "Cosh", "Acosh", "Atanh", "Floor", "Ceil", "Round", "Mod"}
-)
+    {"Sin", "Cos", "Tan", "Asin", "Acos", "Sinh", "Cosh", "Acosh", "Atanh", "Floor", "Ceil", "Round", "Mod",
+     "ReduceProd"}
+)  # fmt: skip
 # The operands whose small elements decide: a zero in their place gives infinity.
-_SMALL_DECIDES = {"Log": 0, "Reciprocal": 0, "Sqrt": 0, "Div": 1, "Pow": 0}
+_SMALL_DECIDES = {"Log": 0, "ReduceLogSum": 0, "Reciprocal": 0, "Sqrt": 0, "Div": 1, "Pow": 0}
+_ORDERS = frozenset({"ArgMax", "ArgMin", "TopK", "NonMaxSuppression"})  # which of their elements are equal decides
+_NORMS_OF_MEANS = frozenset(
+    {"LayerNormalization", "InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"}
+)
 _SMOOTH_POWERS = (1, 2, 3, 4)
 _COMPARISONS = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
 # Operands that are float32 beside 16-bit data.
@@ -86,6 +91,34 @@ def is_steep(node: ir.Node) -> bool:
     """Whether an error of the operand is worth more in the result than its share of the operand."""
     to_whole = node.op_type == "Cast" and not ir.DataType(node.attributes.get_int("to", 1)).is_floating_point()
     return node.domain == "" and (node.op_type in _STEEP or to_whole)
+
+
+def is_order(node: ir.Node) -> bool:
+    """Whether the result says which elements are larger, so that equal ones are another result."""
+    return node.domain == "" and node.op_type in _ORDERS
+
+
+def is_logarithm(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type in ("Log", "ReduceLogSum")
+
+
+def is_sum(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type in ("Add", "Sub", "Sum")
+
+
+def differences_near_0(node: ir.Node) -> list[ir.Value]:
+    """The exponentials that a number or another exponential is subtracted from: near exp(0) little is left."""
+    if node.domain != "" or node.op_type not in ("Sub", "Add"):
+        return []
+    others = [v.const_value for v in node.inputs if v is not None and not v.is_graph_input()]
+    if node.op_type == "Add" and not any(t is not None and t.size and (t.numpy() < 0).all() for t in others):
+        return []
+    return [v for v in node.inputs if v is not None and getattr(v.producer(), "op_type", "") == "Exp"]
+
+
+def subtracts_means(node: ir.Node) -> bool:
+    """Whether a norm subtracts the mean of its first operand's rows."""
+    return node.op_type in _NORMS_OF_MEANS
 
 
 def small_decides(node: ir.Node) -> ir.Value | None:

@@ -38,8 +38,9 @@ class Range:
 
     greatest: magnitude. shown: greatest magnitude of those above HIDING. lowest: the lowest element. least: least
     magnitude that is not 0, infinity where all are 0. loss: error of rounding to the 16-bit dtype, as a share of the
-    2-norm, of the run where it is worst. typical: mean magnitude, of the run where it is least. Both are of the
-    elements above HIDING.
+    2-norm, of the run where it is worst. typical: mean magnitude, of the run where it is least; usual: of the run where
+    it is greatest. These are of the elements above HIDING. offset: the norm of the rows by that of what is left behind
+    their means, of the run where it is least; infinity where all rows are constant.
     """
 
     greatest: float
@@ -48,6 +49,8 @@ class Range:
     least: float
     loss: float
     typical: float
+    usual: float = 0.0
+    offset: float = math.inf
 
     def merged(self, other: Range) -> Range:
         """The range of both."""
@@ -58,6 +61,8 @@ class Range:
             min(self.least, other.least),
             max(self.loss, other.loss),
             min(self.typical, other.typical),
+            max(self.usual, other.usual),
+            min(self.offset, other.offset),
         )
 
 
@@ -76,13 +81,16 @@ def range_of(array: np.ndarray[Any, Any], dtype: ir.DataType) -> Range:
     magnitude = np.abs(x)
     sample = shown[:: 1 + shown.size // _SAMPLE]
     least = float(magnitude.min()) or float(magnitude.min(initial=np.inf, where=magnitude > 0))
+    typical = float(np.abs(sample).mean(dtype=np.float64)) if sample.size else math.inf
     return Range(
         greatest=max(-lowest, highest),
         shown=float(np.abs(shown).max(initial=0.0)) if shown is not x else max(-lowest, highest),
         lowest=lowest,
         least=least,
         loss=_loss(sample, dtype),
-        typical=float(np.abs(sample).mean(dtype=np.float64)) if sample.size else math.inf,
+        typical=typical,
+        usual=typical if sample.size else 0.0,
+        offset=_offset(array),
     )
 
 
@@ -94,6 +102,19 @@ def rounded(array: np.ndarray[Any, Any], dtype: ir.DataType, *, lowest: float | 
         kept = np.where(np.isfinite(array), np.clip(array, least, most), array)
         result: np.ndarray[Any, Any] = kept.astype(dtype.numpy())
     return result
+
+
+def _offset(array: np.ndarray[Any, Any]) -> float:
+    """How much larger the rows are than their deviations. Rows: the last axis, or the sides of an image."""
+    if array.ndim < 2 or not array.size:
+        return math.inf
+    is_image = array.ndim > 3
+    rows = array.reshape(array.shape[0] * array.shape[1], -1) if is_image else array.reshape(-1, array.shape[-1])
+    rows = rows[:: 1 + array.size // _SAMPLE].astype(np.float64)
+    if rows.shape[-1] < 2 or not np.isfinite(rows).all():
+        return math.inf
+    left = float(np.linalg.norm(rows - rows.mean(axis=-1, keepdims=True)))
+    return float(np.linalg.norm(rows)) / left if left else math.inf
 
 
 def _loss(x: np.ndarray[Any, Any], dtype: ir.DataType) -> float:

@@ -346,8 +346,9 @@ def _channels_last(rewriting: _Rewriting) -> None:
 def prepare_float32(model: ir.Model) -> None:
     """Prepare a model for lower precision, in place.
 
-    Constants behind convolutions are folded into their weights, so as to round once. Norms in elementary operators
-    become LayerNormalization, so that no Cast stands inside of what ONNX Runtime fuses to one.
+    Constants behind convolutions are folded into their weights, so as to round once. Activations and Softmax in
+    elementary operators become one operator, whose exponentials no value stores. Norms in elementary operators become
+    LayerNormalization, so that no Cast stands inside of what ONNX Runtime fuses to one.
     """
     opset = model.opset_imports.get("", 0)
     if opset <= _LAST_OPSET_OF_OLD_SOFTMAX:
@@ -355,7 +356,8 @@ def prepare_float32(model: ir.Model) -> None:
     with read.quiet():
         interface = Interface(model)
         _infer(model)
-        if _apply_all(model, (*folded.RULES, *spelled_layer_norms.rules_for(opset))):
+        recomposed = (*decomposed_activations.RULES, *decomposed_reductions.RULES)
+        if _apply_all(model, (*folded.RULES, *recomposed, *spelled_layer_norms.rules_for(opset))):
             _infer(model)
             _clean_up(model)
         interface.restore(model)

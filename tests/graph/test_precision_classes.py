@@ -1,0 +1,86 @@
+"""Lower precision at inputs that the graph allows and no range was measured with, beside float64 of the original."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from onnxopt.graph import normalize, precision, rewrite, write
+from onnxopt.verification import in_float64, ranges, widening
+from tests.support.precision_graphs import GROUPS, Feeds
+
+_GOAL = {ir.DataType.FLOAT16: 40.0, ir.DataType.BFLOAT16: 24.0}  # dB
+_FLOOR = 1e-3  # of what typical inputs give: smaller results are not small by a guard
+_MARGIN = 6.0  # dB: as near as float32 is
+
+Outputs = list[np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Model:
+    session: ort.InferenceSession
+
+    @classmethod
+    def of(cls, path: Path) -> _Model:
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        return cls(ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]))
+
+    def run(self, feeds: Feeds) -> Outputs:
+        doubles = {i.name for i in self.session.get_inputs() if i.type == "tensor(double)"}
+        given = {name: array.astype(np.float64) if name in doubles else array for name, array in feeds.items()}
+        return [array.astype(np.float64) for array in self.session.run(None, given)]
+
+
+def _lowered(path: Path, typical: Feeds, dtype: ir.DataType, folder: Path) -> Path:
+    """The model in float32, with every value that lower precision stores rounded."""
+    model = normalize.normalize(ir.load(path)).model
+    rewrite.prepare_float32(model)
+    ranges.complete_dtypes(model, folder)
+    choice = precision.choose(model, ranges.measure(model, [typical], dtype, folder), dtype)
+    precision.convert(model, choice, lambda array, dtype, name: ir.Tensor(array, dtype=dtype, name=name))
+    assert choice.narrow
+    for name in ("half", "wide"):
+        (folder / name).mkdir()
+    write.save(model, folder / "half")
+    return widening.widen(folder / "half" / write.MODEL_FILE, folder / "wide", rounded=True)
+
+
+def _decibels(exact: np.ndarray, found: np.ndarray, least: float) -> float:
+    """Signal to noise; least: the root mean square that a signal counts with if it has less."""
+    if np.isfinite(exact).all() and not np.isfinite(found).all():
+        return -np.inf
+    noise = float(np.linalg.norm(exact - found))
+    signal = max(float(np.linalg.norm(exact)), least * exact.size**0.5)
+    return float(20 * np.log10(max(signal, 1e-30) / max(noise, 1e-30)))
+
+
+@pytest.mark.parametrize("dtype", _GOAL, ids=lambda dtype: dtype.name.lower())
+@pytest.mark.parametrize("group", GROUPS)
+def test_no_row_is_wrong_at_other_inputs(group: str, dtype: ir.DataType, tmp_path: Path) -> None:
+    model, names = GROUPS[group].model()
+    path = tmp_path / "model.onnx"
+    onnx.save(ir.to_proto(model), path)
+    typical = GROUPS[group].typical()
+    original, rounded = _Model.of(path), _Model.of(_lowered(path, typical, dtype, tmp_path))
+    (tmp_path / "double").mkdir()
+    double = _Model.of(in_float64.double(path, tmp_path / "double")[0])
+    least, wrong = [0.0] * len(names), []
+    for feeds in (typical, *GROUPS[group].others()):
+        with np.errstate(all="ignore"):
+            rows = zip(names, double.run(feeds), original.run(feeds), rounded.run(feeds), strict=True)
+            for k, (name, exact, single, found) in enumerate(rows):
+                least[k] = least[k] or _FLOOR * float(np.sqrt(np.mean(exact**2)))
+                if not np.isfinite(exact).all() or not np.isfinite(single).all():
+                    continue
+                goal = min(_GOAL[dtype], _decibels(exact, single, 0.0) - _MARGIN)
+                if (reached := _decibels(exact, found, least[k])) < goal:
+                    wrong.append(f"{name}: {reached:.0f} dB, less than {goal:.0f}")
+    assert not wrong
