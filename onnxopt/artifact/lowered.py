@@ -14,7 +14,7 @@ from onnxopt.artifact.build import Build
 from onnxopt.artifact.folder import temporary_files
 from onnxopt.artifact.manifest import Precision
 from onnxopt.errors import NotVerifiedError, UsageError
-from onnxopt.graph import read, rewrite, write
+from onnxopt.graph import read, rewrite, signature, write
 from onnxopt.graph.passes.opset import READABLE, TARGET
 from onnxopt.graph.traits import Traits
 from onnxopt.program.dtypes import to_ir
@@ -142,8 +142,9 @@ def lower(
             folded = normalized.clone()
             rewrite.prepare_float32(folded)
             goals = want.goals if verify else None
+            pinned = signature.pin(traits.inputs, shapes, traits.checked)
             narrowed = narrowing.narrow(
-                folded, originals[0], to_ir(want.dtype), folder, keep_float=want.keep_float, goals=goals
+                folded, originals[0], to_ir(want.dtype), folder, keep_float=want.keep_float, goals=goals, pinned=pinned
             )
     except (RunError, NotWidened) as error:
         raise NotVerifiedError(f"{source.path}: {_UNMEASURED}: {error}. {advice}") from error

@@ -18,7 +18,9 @@ import onnx_ir as ir
 from onnxopt.graph import precision, write
 from onnxopt.graph.precision import NOTHING, Kept, Range
 from onnxopt.graph.rewrite.weights import Joiner
+from onnxopt.graph.signature import Sizes
 from onnxopt.verification import ranges, restoring, widening
+from onnxopt.verification.extremes import extremes
 from onnxopt.verification.quality import ROUNDED, Goals, Quality, quality_of
 from onnxopt.verification.reference import Reference
 
@@ -51,6 +53,7 @@ def narrow(
     *,
     keep_float: str | None = None,
     goals: Goals | None = None,
+    pinned: Sizes | None = None,
 ) -> Narrowed:
     """Lower the precision of a normalized float32 model into a file in `folder`.
 
@@ -58,12 +61,12 @@ def narrow(
 
     reference: the original's outputs, for whose inputs the ranges are measured. keep_float: a regular expression of the
     names of nodes that stay float32. goals: that were asked for; where half of the nodes in float32 do not reach them,
-    the result is the first conversion's. RunError where ONNX Runtime does not run the model with its values as
-    outputs.
+    the result is the first conversion's. pinned: sizes that the user gave. RunError where ONNX Runtime does not run the
+    model with its values as outputs.
     """
     ranges.complete_dtypes(model, folder)
     feeds = [reference.feeds(case) for case in reference.outputs]
-    measured = ranges.measure(model, feeds, dtype, folder)
+    measured = ranges.measure(model, feeds, dtype, folder, extremes(model, reference, pinned or {}))
     asked = goals or Goals()
     least = _GOAL[dtype] if asked.min_sqnr is None else asked.min_sqnr + _MARGIN
     trials = _Trials(model, reference, measured, dtype, folder, keep_float)

@@ -5,6 +5,7 @@ ONNX Runtime knows the dtypes of all values, too, where inference does not.
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,33 +21,65 @@ from onnxopt.runtime import sessions
 _TENSOR = re.compile(r"tensor\((\w+)\)")
 _DTYPES = {"float": ir.DataType.FLOAT, **{dtype.name.lower(): dtype for dtype in ir.DataType}}  # ONNX Runtime's names
 _OUTPUTS = 128  # values of one session: all of them are in memory at once
+_BYTES = 1 << 29  # of these, but for one value that takes more
 Feeds = Mapping[str, Any]
 
 
-def measure(model: ir.Model, feeds: Sequence[Feeds], dtype: ir.DataType, folder: Path) -> dict[str, Range]:
+def measure(
+    model: ir.Model, feeds: Sequence[Feeds], dtype: ir.DataType, folder: Path, extremes: Sequence[Feeds] = ()
+) -> dict[str, Range]:
     """The ranges of the main graph's float32 inputs and of all float32 values that its nodes compute, by name.
 
     model: normalized; it stays as it is. feeds: inputs of the runs. dtype: of 16 bits, to round to. folder: for
-    temporary files. RunError where ONNX Runtime refuses a run.
+    temporary files. extremes: inputs that say how large and small values get, and nothing of what rounding costs.
+    RunError where ONNX Runtime refuses a run.
     """
     ranges: dict[str, Range] = {}
 
-    def note(name: str, array: Any) -> None:
+    def note(name: str, array: Any, is_typical: bool) -> None:
         if getattr(array, "dtype", None) == "float32":
-            found = range_of(array, dtype)
-            ranges[name] = ranges[name].merged(found) if name in ranges else found
+            found, before = range_of(array, dtype), ranges.get(name)
+            if before is not None:
+                found = before.merged(found) if is_typical else before.widened(found)
+            ranges[name] = found
 
-    for inputs in feeds:
+    runs = [(inputs, True) for inputs in feeds] + [(inputs, False) for inputs in extremes]
+    for inputs, is_typical in runs:
         for name, array in inputs.items():
-            note(name, array)
-    for part in _parts(model):
+            note(name, array, is_typical)
+    for part in _parts(model, [inputs for inputs, _ in runs]):
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             write.save(part, scratch)
             session = sessions.open_session(Path(scratch) / write.MODEL_FILE)
-            for inputs in feeds:
+            for inputs, is_typical in runs:
                 for name, array in sessions.run(session, inputs).items():
-                    note(name, array)
+                    note(name, array, is_typical)
     return ranges
+
+
+def bytes_of(model: ir.Model, inputs: Feeds) -> int:
+    """About how many bytes all float32 values of the main graph take with these inputs."""
+    sizes = _sizes(model, inputs)
+    return sum(_bytes(value, sizes) for value in _values(model))
+
+
+def _sizes(model: ir.Model, inputs: Feeds) -> dict[str, int]:
+    """The sizes that symbols of the inputs have."""
+    sizes: dict[str, int] = {}
+    for value in model.graph.inputs:
+        shape = getattr(inputs.get(value.name or ""), "shape", ())
+        if value.shape is not None and len(value.shape) == len(shape):
+            sizes |= {str(dim): size for dim, size in zip(value.shape, shape, strict=True) if not isinstance(dim, int)}
+    return sizes
+
+
+def _bytes(value: ir.Value, sizes: Mapping[str, int]) -> int:
+    """A value of unknown rank counts as a small one; a dim that is no symbol of an input as the greatest of these."""
+    greatest = max(sizes.values(), default=1)
+    dims = (
+        [] if value.shape is None else [d if isinstance(d, int) else sizes.get(str(d), greatest) for d in value.shape]
+    )
+    return 4 * math.prod(dims)
 
 
 def complete_dtypes(model: ir.Model, folder: Path) -> None:
@@ -71,17 +104,27 @@ def complete_dtypes(model: ir.Model, folder: Path) -> None:
                 unknown[output.name].type = ir.TensorType(_DTYPES[tensor[1]])
 
 
-def _parts(model: ir.Model) -> Iterator[ir.Model]:
+def _values(model: ir.Model) -> list[ir.Value]:
+    """The float32 values that the main graph's nodes compute."""
+    values = (value for node in model.graph for value in node.outputs)
+    return [v for v in values if v.dtype == ir.DataType.FLOAT and isinstance(v.type, ir.TensorType) and v.name]
+
+
+def _parts(model: ir.Model, runs: Sequence[Feeds]) -> Iterator[ir.Model]:
     """The model with other outputs each time, so that all float32 values of its nodes are outputs of one of them."""
-    names = [
-        value.name
-        for node in model.graph
-        for value in node.outputs
-        if value.dtype == ir.DataType.FLOAT and isinstance(value.type, ir.TensorType) and value.name
-    ]
-    for start in range(0, len(names), _OUTPUTS):
+    all_sizes = [_sizes(model, inputs) for inputs in runs]
+    groups: list[list[str]] = []
+    total = 0
+    for value in _values(model):
+        size = max((_bytes(value, sizes) for sizes in all_sizes), default=0)
+        if not groups or len(groups[-1]) == _OUTPUTS or total + size > _BYTES:
+            groups.append([])
+            total = 0
+        groups[-1].append(str(value.name))
+        total += size
+    for names in groups:
         part = model.clone()
         by_name = {value.name: value for node in part.graph for value in node.outputs}
         part.graph.outputs.clear()
-        part.graph.outputs.extend(by_name[name] for name in names[start : start + _OUTPUTS])
+        part.graph.outputs.extend(by_name[name] for name in names)
         yield part

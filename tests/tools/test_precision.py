@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
@@ -253,6 +253,31 @@ def test_a_converted_model_that_does_not_open_is_not_called_the_original(
     result = run("optimize", model, "-o", tmp_path / "b", "--arch", "none", "--precision", "float16")
     assert_refused(result, "opens the original, but not the model that onnxopt converted it to", "LayerNormalization")
     assert not (tmp_path / "b").exists()
+
+
+def test_ranges_are_measured_up_to_the_longest_input(tmp_path: Path) -> None:
+    """A table of positions that is large in rows which no usual size reads."""
+    table = np.ones((200, 4), np.float32)
+    table[120:] = 20000
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"], start=1, end=2),
+        helper.make_node("Squeeze", ["s"], ["n"]),
+        helper.make_node("Range", ["i0", "n", "i1"], ["r"]),
+        helper.make_node("Gather", ["t", "r"], ["e"]),
+        helper.make_node("Add", ["x", "e"], ["h"], name="sum"),
+        helper.make_node("MatMul", ["h", "w"], ["y"], name="product"),
+    ]
+    constants = {"t": table, "w": np.eye(4, dtype=np.float32), "i0": np.array(0), "i1": np.array(1)}
+    inputs, outputs = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["B", "N", 4]) for name in "xy")
+    tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(helper.make_graph(nodes, "g", [inputs], [outputs], tensors), opset_imports=opsets)
+    model.ir_version = 8
+    onnx.save(model, tmp_path / "model.onnx")
+    manifest = _optimized(tmp_path / "model.onnx", tmp_path, "a", "--precision", "float16")
+    assert manifest.precision is not None
+    reasons = {row.node: row.reason for row in manifest.precision.kept}
+    assert "reaches 2e+04, 8 times of which float16 does not hold" in reasons["product"]
 
 
 BRANCHES = """

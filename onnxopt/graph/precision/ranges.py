@@ -65,6 +65,16 @@ class Range:
             min(self.offset, other.offset),
         )
 
+    def widened(self, other: Range) -> Range:
+        """This range with the bounds of both: `other` is of inputs that say nothing of what rounding costs."""
+        return dataclasses.replace(
+            self,
+            greatest=max(self.greatest, other.greatest),
+            shown=max(self.shown, other.shown),
+            lowest=min(self.lowest, other.lowest),
+            least=min(self.least, other.least),
+        )
+
 
 NOTHING = Range(0.0, 0.0, 0.0, math.inf, 0.0, math.inf)
 
@@ -113,13 +123,18 @@ def _offset(array: np.ndarray[Any, Any]) -> float:
     rows = rows[:: 1 + array.size // _SAMPLE].astype(np.float64)
     if rows.shape[-1] < 2 or not np.isfinite(rows).all():
         return math.inf
-    left = float(np.linalg.norm(rows - rows.mean(axis=-1, keepdims=True)))
-    return float(np.linalg.norm(rows)) / left if left else math.inf
+    left = _norm(rows - rows.mean(axis=-1, keepdims=True))
+    return _norm(rows) / left if left else math.inf
 
 
 def _loss(x: np.ndarray[Any, Any], dtype: ir.DataType) -> float:
     exact = x.astype(np.float64)
-    norm = float(np.linalg.norm(exact))
+    norm = _norm(exact)
     if not norm:
         return 0.0
-    return float(np.linalg.norm(rounded(x, dtype).astype(np.float64) - exact)) / norm
+    return _norm(rounded(x, dtype).astype(np.float64) - exact) / norm
+
+
+def _norm(x: np.ndarray[Any, Any]) -> float:
+    """The 2-norm, on one thread: the arrays are small."""
+    return math.sqrt(float(np.square(x).sum()))

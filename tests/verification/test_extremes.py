@@ -1,0 +1,71 @@
+"""Inputs far from typical ones, which ranges are measured with too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxopt.graph import normalize, traits
+from onnxopt.verification import ranges
+from onnxopt.verification.extremes import extremes
+from onnxopt.verification.reference import Reference
+from onnxopt.verification.user_data import UserData
+from tests.support.graphs import graph
+
+_ROWS = 300  # of the table of positions: no longer inputs are accepted
+_TABLE = "float[300, 4] t = {" + ", ".join(["0.5"] * 4 * _ROWS) + "}, int64 i0 = {0}, int64 i1 = {1}, int64[1] v0 = {0}"
+_BODY = (
+    "sh = Shape<start = 1, end = 2>(x) n = Squeeze(sh) r = Range(i0, n, i1) e = Gather(t, r) h = Add(x, e) "
+    "s = Exp(h) y = Relu(s)"
+)
+
+
+def _reference(tmp_path: Path, data: list[UserData], body: str = _BODY) -> tuple[ir.Model, Reference]:
+    model = graph("float[B, N, 4] x", "float[B, N, 4] y", body, constants=_TABLE)
+    onnx.save(ir.to_proto(model), tmp_path / "model.onnx")
+    found = traits.of(model)
+    reference = Reference(
+        tmp_path / "model.onnx", found, "CPUExecutionProvider", pinned={}, seconds=0.2, folder=tmp_path, data=data
+    )
+    return normalize.normalize(model).model, reference
+
+
+def test_zeros_and_the_longest_are_tried(tmp_path: Path) -> None:
+    model, reference = _reference(tmp_path, [])
+    found = [feeds["x"] for feeds in extremes(model, reference, {})]
+    assert not found[0].any()
+    assert max(array.shape[1] for array in found) == 257  # the next length is 513
+    assert all(array.size for array in found)  # an empty Range might end the process
+
+
+def test_empty_axes_are_tried(tmp_path: Path) -> None:
+    model, reference = _reference(tmp_path, [], "h = Exp(x) y = Relu(h)")
+    shapes = [feeds["x"].shape for feeds in extremes(model, reference, {})]
+    assert {(0, 7, 4), (1, 0, 4)} <= {(shape[0], 7 if shape[1] else 0, 4) for shape in shapes}
+    (tmp_path / "ranges").mkdir()
+    assert (
+        ranges.measure(model, [], ir.DataType.FLOAT16, tmp_path / "ranges", extremes(model, reference, {}))["h"].lowest
+        == 0
+    )
+
+
+def test_the_users_inputs_are_followed_by_zeros_alone(tmp_path: Path) -> None:
+    mine = {"x": np.ones((2, 5, 4), np.float32)}
+    model, reference = _reference(tmp_path, [UserData("mine", mine, {"B": 2, "N": 5})])
+    (found,) = extremes(model, reference, {})
+    assert found["x"].shape == (2, 5, 4)
+    assert not found["x"].any()
+
+
+def test_extremes_widen_bounds_and_cost_nothing(tmp_path: Path) -> None:
+    model, _ = _reference(tmp_path, [])
+    typical, far = {"x": np.full((1, 3, 4), 1.5, np.float32)}, {"x": np.full((1, 9, 4), 9.1, np.float32)}
+    alone = ranges.measure(model, [typical], ir.DataType.FLOAT16, tmp_path)["h"]
+    both = ranges.measure(model, [typical], ir.DataType.FLOAT16, tmp_path, [far])["h"]
+    assert (alone.greatest, both.greatest) == (2.0, np.float32(9.6))
+    assert both.loss == alone.loss == 0
+    assert (both.typical, both.least) == (alone.typical, 2.0)
+    assert ranges.bytes_of(model, far) == 3 * 4 * 9 * 4 + 4 * 9 * 4
