@@ -211,8 +211,10 @@ def _lowered(
 ) -> _Job:
     """The job for the model of lower precision, which is written into `folder`."""
     with phases("precision"):
+        # Normalization finds sizes that inputs must have, such as the channels that a weight states.
+        traits = model_traits.completed(job.traits, model_traits.of(job.normalized.model))
         low = lowered.lower(
-            job.source, job.normalized.model, job.traits, want, folder=folder, shapes=options.shapes, ahead=job.ahead,
+            job.source, job.normalized.model, traits, want, folder=folder, shapes=options.shapes, ahead=job.ahead,
             data=calibration or job.data, verify=options.verify,
         )  # fmt: skip
         if low.source is None:

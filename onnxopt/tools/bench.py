@@ -76,7 +76,7 @@ def bench(
     with temporary_folder() as scratch, time_limit.runs_end_within(limit):
         lowered = opened.manifest.precision.dtype if opened.manifest.precision else ""
         say("original", "", 0, 0)
-        reference = reference_of(model, library, provider, shapes or {}, scratch, data, lowered)
+        reference = reference_of(model, library, provider, shapes or {}, scratch, data, lowered, like=opened.model)
         say("verify", "", 0, 0)
         checks = reference.check(opened.model, opened.library, None if data else list(reference.outputs)[:1])
     if failed := next((c for c in checks if not c.ok), None):
@@ -192,13 +192,17 @@ def reference_of(
     scratch: Path,
     data: Sequence[DataSource] = (),
     lowered: str = "",
+    like: Path | None = None,
 ) -> Reference:
     """A model's outputs for the user's data, else at typical sizes, or at any that it accepts.
 
-    lowered: the dtype of what is compared with a float32 model, where that is of lower precision. ModelError where the
+    lowered: the dtype of what is compared with a float32 model, where that is of lower precision. like: an equivalent
+    model, whose graph may show sizes that inputs must have. ModelError where the
     model runs at none, NotVerifiedError where not in time.
     """
     traits = model_traits.of(read.load(model).model)
+    if like is not None:
+        traits = model_traits.completed(traits, model_traits.of(read.load(like).model))
     if lowered and traits.precision == "float32":
         traits = model_traits.as_lowered(traits, lowered)
     check_alone(data, shapes)

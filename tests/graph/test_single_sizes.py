@@ -312,6 +312,21 @@ def test_an_image_model_with_symbolic_channels_is_verified(tmp_path: Path) -> No
         onnxopt.optimize(tmp_path / "m.onnx", tmp_path / "b", archs=(), shapes={"channels": (4,)})
 
 
+def test_commands_draw_the_channels_that_a_weight_states(tmp_path: Path) -> None:
+    """The original alone does not say what its channels are: the normalized or the optimized model does."""
+    filters, matrix = (", ".join(["0.25"] * n) for n in (64 * 3 * 9, 64 * 64))
+    model = graph(
+        IMAGE, "float[] y", "c = Conv(x, w) r = Relu(c) g = GlobalAveragePool(r) f = Flatten(g) y = MatMul(f, m)",
+        constants=f"float[64, 3, 3, 3] w = {{{filters}}}, float[64, 64] m = {{{matrix}}}",
+    )  # fmt: skip
+    ir.save(model, tmp_path / "m.onnx")
+    lowered = onnxopt.optimize(tmp_path / "m.onnx", tmp_path / "a", archs=(), precision="float16").manifest
+    assert lowered.verify.status == "passed"
+    assert onnxopt.verify(tmp_path / "a").status == "passed"
+    assert onnxopt.bench(tmp_path / "a", iterations=1, footprints=False).artifact.p50 > 0
+    onnxopt.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", format="int8-weights")
+
+
 # By name: inputs, the graph, its constants, sizes that it takes, and sizes that it refuses.
 SEVERAL = {
     "two ones": (

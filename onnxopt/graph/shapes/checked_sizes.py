@@ -3,7 +3,8 @@
     Squeeze(x, axes)                  each of these dims is 1
     Reshape(x, [0, 3, 0, 0])          copies all dims but those that it states, so dim 1 is 3
 
-One symbol has one size in all inputs, so such a symbol has that size wherever it stands.
+x may have been cast: a model of lower precision casts its inputs first. One symbol has one size in all inputs, so such
+a symbol has that size wherever it stands.
 """
 
 from __future__ import annotations
@@ -33,22 +34,31 @@ def checked_axes(value: ir.Value) -> dict[int, int]:
     values = [value]
     while values:
         for node in values.pop().consumers():
-            if node.graph is value.graph and (sizes := _sizes(node, rank)):  # nodes of a branch may never run
-                checked |= sizes
-                values += node.outputs if node.op_type == "Reshape" else ()
+            if node.graph is not value.graph:  # nodes of a branch may never run
+                continue
+            sizes = _sizes(node, rank)
+            checked |= sizes
+            values += node.outputs if _is_cast(node) or (sizes and node.op_type == "Reshape") else ()
     return {axis: checked[axis] for axis in sorted(checked)}
 
 
 def is_check(node: ir.Node | None) -> bool:
     """Whether a node is a Reshape of an input that does nothing but to check sizes."""
-    while node is not None and node.op_type == "Reshape":
-        x = node.inputs[0]
-        if x is None or x.shape is None or not _sizes(node, len(x.shape)):
+    if node is None or node.op_type != "Reshape":
+        return False
+    upstream: ir.Node | None = node
+    while upstream is not None and (upstream.op_type == "Reshape" or _is_cast(upstream)):
+        x = upstream.inputs[0]
+        if x is None or x.shape is None or not (_is_cast(upstream) or _sizes(upstream, len(x.shape))):
             return False
         if x.is_graph_input():
             return True
-        node = x.producer()
+        upstream = x.producer()
     return False
+
+
+def _is_cast(node: ir.Node) -> bool:
+    return node.op_type == "Cast" and node.domain == ""
 
 
 def axes_of(node: ir.Node, rank: int) -> frozenset[int] | None:

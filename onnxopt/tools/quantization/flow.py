@@ -159,7 +159,7 @@ def _opened(model: Path, want: Asked, say: Progress) -> _Opened:
         normalized = normalize.normalize(source.model).model
         if not want.format.activations:
             spell_out_gemms(normalized)
-    return _Opened(source, traits, normalized)
+    return _Opened(source, model_traits.completed(traits, model_traits.of(normalized)), normalized)
 
 
 def _run(opened: _Opened, data: Sequence[UserData], shapes: Mapping[str, tuple[int, ...]], scratch: Path) -> Reference:
