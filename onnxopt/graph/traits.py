@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import onnx_ir as ir
 
-from onnxopt.graph import input_uses, ort_traps, signature
+from onnxopt.graph import input_uses, nan_hazards, ort_traps, signature
 from onnxopt.graph.input_uses import Use
 from onnxopt.graph.shapes.checked_sizes import checked_sizes
 from onnxopt.graph.signature import Tensor, tensor_text
@@ -24,15 +24,16 @@ _INDEPENDENT_OF_VALUES = frozenset({"ConstantOfShape", "Shape", "Size"})  # elem
 class Traits:
     """What is known of a model before it is run.
 
-    inputs, outputs: the interface. uses: what consumers take the elements of an input for, by its name; inputs that may
-    hold any elements are left out (graph/input_uses.py). precision: the coarsest float dtype of any value, "quantized"
-    where the model quantizes at run time; a key of the table of limits in verification/compare.py. float_decided: names
-    of the outputs that depend on the value of a float tensor. input_decided: of those, the ones that depend on elements
-    of an input, too. operators: types of all nodes, of other domains than ONNX's as "domain::type". random: whether a
-    node draws random numbers. traps: whether running it in ONNX Runtime can end the process, and trapping_optimizers:
-    those of ONNX Runtime that can do so when a session opens on the CPU (graph/ort_traps.py). lowered: whether
-    `precision` is that of a model of lower precision that is compared with this one. checked: sizes of
-    symbols of inputs that the graph checks.
+    inputs, outputs: the interface. uses: what consumers take the elements of an input for, by its name; inputs that
+    may hold any elements are left out (graph/input_uses.py). precision: the coarsest float dtype of any value,
+    "quantized" where the model quantizes at run time; a key of the table of limits in verification/compare.py.
+    float_decided: names of the outputs that depend on the value of a float tensor. input_decided: of those, the
+    ones that depend on elements of an input, too. operators: types of all nodes but calls of functions, of other
+    domains than ONNX's as "domain::type". random: whether a node draws random numbers. traps: whether running it in
+    ONNX Runtime can end the process, and trapping_optimizers: those of ONNX Runtime that can do so when a session
+    opens on the CPU (graph/ort_traps.py). lowered: whether `precision` is that of a model of lower precision that
+    is compared with this one. checked: sizes of symbols of inputs that the graph checks. nan_hazards: inputs in
+    which NaN and infinity are not tried, and why.
     """
 
     inputs: tuple[Tensor, ...]
@@ -47,6 +48,7 @@ class Traits:
     trapping_optimizers: tuple[str, ...] = ()
     lowered: bool = False
     checked: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    nan_hazards: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def of(model: ir.Model) -> Traits:
@@ -63,21 +65,29 @@ def of(model: ir.Model) -> Traits:
         input_decided=frozenset(
             v.name or "" for v in model.graph.outputs if v.name in float_decided and _depends_on(v, inputs)
         ),
-        operators=frozenset(f"{n.domain}::{n.op_type}" if n.domain else n.op_type for n in nodes),
+        operators=frozenset(
+            f"{n.domain}::{n.op_type}" if n.domain else n.op_type
+            for n in nodes
+            if n.op_identifier() not in model.functions
+        ),
         random=any(n.op_type in RANDOM_OPS and not _is_inert_dropout(n) for n in nodes),
         traps=ort_traps.can_end_the_process(model),
         trapping_optimizers=ort_traps.trapping_optimizers(model),
         checked=checked_sizes(model.graph),
+        nan_hazards=nan_hazards.inputs_of_hazards(model),
     )
 
 
 def completed(model: Traits, other: Traits) -> Traits:
-    """The traits of `model`, with the uses and the sizes that `other`, an equivalent model, shows besides.
+    """The traits of `model`, with the uses, the sizes and the operators that `other`, an equivalent model, has besides.
 
     The dims of a table may be unknown in one of the models and be inferred in the other.
     """
     return dataclasses.replace(
-        model, uses=input_uses.merged(model.uses, other.uses), checked={**other.checked, **model.checked}
+        model,
+        uses=input_uses.merged(model.uses, other.uses),
+        checked={**other.checked, **model.checked},
+        operators=model.operators | other.operators,
     )
 
 

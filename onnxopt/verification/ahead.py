@@ -25,10 +25,14 @@ _CONFIG = {"session.disable_prepacking": "1"}  # a few runs do not earn back a s
 
 @dataclasses.dataclass(frozen=True)
 class Ran:
-    """A run of the original. inputs: the digest of what it got (`cases.digest`), since others may be drawn later."""
+    """A run of the original, which took so many seconds.
+
+    inputs: the digest of what it got (`cases.digest`), since others may be drawn later.
+    """
 
     inputs: str
     outputs: dict[str, Array]
+    seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +79,9 @@ class Ahead:
         if feeds is not None:
             try:
                 drawn = feeds()
-                ran[case] = Ran(cases.digest(drawn), sessions.run(session, drawn, self._stop))
+                before = time.monotonic()
+                outputs = sessions.run(session, drawn, self._stop)
+                ran[case] = Ran(cases.digest(drawn), outputs, time.monotonic() - before)
             except RunTimeout:
                 raise  # the reference would wait as long again
             except RunError:  # the reference runs it again, and says why not

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
 from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.verification import edges, samples
+from onnxopt.verification.budget import Budget
 from onnxopt.verification.cases import SEEDS, Case
 from onnxopt.verification.compare import Array, is_float
 
-_OVERTIME = 1.5  # of the time for noise: so long values and empty dims are tried
-_LONG = 0.5  # of that time: what the first run at a greater length may take
-_LONGER = 0.15  # what all others may take together
-_SLOW = 0.05  # of that time
+_SLOW = 0.05  # seconds of a run, from which on the first of the lengths is not tried
+_FIRST, _ALL = 0.5, 0.15  # seconds that the first run at a greater length may take, and all others together
 _LARGEST = 64 << 20  # bytes of the inputs, or of the outputs, of a long case
 _GROWTH = 1.5  # exponent of the time that a run takes, by length
 _USUAL = 37  # the greatest length of usual sizes
@@ -27,32 +26,45 @@ Outputs = dict[str, Array]
 
 @dataclasses.dataclass
 class EdgeCases:
-    """run: runs the original at a case; None where it refuses. seconds: for noise; started: when that began."""
+    """run: runs the original at a case; None where it refuses."""
 
     traits: Traits
     pinned: Sizes
     on_gpu: bool
     run: Callable[[Case], Outputs | None]
-    seconds: float
-    started: float
+    budget: Budget
 
-    def accepted(self, sizes: Sizes, base_seconds: float) -> Iterator[tuple[Case, Outputs]]:
-        """Cases with the original's outputs. sizes: at which values are tried; base_seconds: that noise takes there."""
+    def accepted(self, sizes: Sizes, known: Collection[Case]) -> Iterator[tuple[Case, Outputs]]:
+        """Cases with the original's outputs. sizes: at which values are tried; known: cases that are run already."""
         if self.traits.random or self.traits.traps:
             return
+        usual = samples.bytes_of(self.traits.inputs, sizes) or 1
+        run, found = {case.sizes for case in known}, set[str]()
         for kind in edges.kinds(self.traits, self.on_gpu):
-            if self._left() < base_seconds:
-                return
-            yield from self._values(sizes, kind)
-        for empty in edges.empty_sizes(self.traits, sizes):
-            case = self._case(empty, edges.EMPTY)
-            outputs = self.run(case) if case.sizes != tuple(sizes.items()) else None
+            if self._has_time(kind, 1.0):
+                yield from self._values(sizes, kind)
+        for kind, tried in self._sizes(sizes):
+            case = self._case(tried, kind)
+            growth = samples.bytes_of(self.traits.inputs, dict(case.sizes)) / usual
+            if case.sizes in run or kind in found or growth * usual > _LARGEST or not self._has_time(kind, growth):
+                continue
+            run.add(case.sizes)
+            outputs = self.run(case)
             if outputs is not None:
+                found |= {kind} & {edges.MANY}
                 yield case, outputs
-        yield from self._long(base_seconds)
+        yield from self._long()
 
-    def _left(self) -> float:
-        return self.started + _OVERTIME * self.seconds - time.monotonic()
+    def _has_time(self, kind: str, growth: float) -> bool:
+        has_time = self.budget.takes_case(growth)
+        if not has_time:
+            self.budget.leave_out(kind)
+        return has_time
+
+    def _sizes(self, sizes: Sizes) -> Iterator[tuple[str, Sizes]]:
+        yield from ((edges.EMPTY, empty) for empty in edges.empty_sizes(self.traits, sizes))
+        yield from ((edges.ONE, one) for one in edges.one_sizes(self.traits, sizes))
+        yield from ((edges.MANY, many) for many in edges.many_sizes(self.traits, self.pinned))
 
     def _case(self, sizes: Sizes, kind: str) -> Case:
         fitted = samples.fitted(self.traits.inputs, sizes, self.pinned)
@@ -60,26 +72,23 @@ class EdgeCases:
 
     def _values(self, sizes: Sizes, kind: str) -> Iterator[tuple[Case, Outputs]]:
         """The case of a kind; of large values, the largest at which every output is finite."""
-        kinds = (edges.LARGE, edges.LESS_LARGE) if kind == edges.LARGE else (kind,)
-        for tried in kinds:
+        for tried in edges.smaller(kind):
             case = Case(tuple(sizes.items()), SEEDS[0], kind=tried)
             outputs = self.run(case)
-            if outputs is None:
-                continue
-            if tried not in (edges.LARGE, edges.LESS_LARGE) or _are_finite(outputs):
+            if outputs is not None and (kind not in edges.UP_TO or _are_finite(outputs)):
                 yield case, outputs
                 return
 
-    def _long(self, base_seconds: float) -> Iterator[tuple[Case, Outputs]]:
+    def _long(self) -> Iterator[tuple[Case, Outputs]]:
         """The longest case that there is time for, or that the original accepts, as tables of positions end."""
         best: tuple[Case, Outputs] | None = None
-        expected, low, high = base_seconds, _USUAL, 0
-        budget, is_slow, begun = _LONG * self.seconds, base_seconds > _SLOW * self.seconds, time.monotonic()
+        expected, low, high = self.budget.run, _USUAL, 0
+        allowed, is_slow, begun = _FIRST, self.budget.run > _SLOW, time.monotonic()
         for length, sizes in edges.long_sizes(self.traits, self.pinned):
             if is_slow and best is None and length == edges.LENGTHS[0]:
                 continue  # there is time for one, so for a longer one
             case = self._case(sizes, edges.LONG)
-            if samples.bytes_of(self.traits.inputs, dict(case.sizes)) > _LARGEST or expected > budget:
+            if samples.bytes_of(self.traits.inputs, dict(case.sizes)) > _LARGEST or expected > allowed:
                 break
             before = time.monotonic()
             outputs = self.run(case)
@@ -87,10 +96,10 @@ class EdgeCases:
                 high = length
                 break
             expected = (time.monotonic() - before) * 2**_GROWTH
-            best, low, budget = (case, outputs), length, begun + _LONGER * self.seconds - time.monotonic()
+            best, low, allowed = (case, outputs), length, begun + _ALL - time.monotonic()
             if sum(array.nbytes for array in outputs.values()) > _LARGEST:
                 break
-        while high - low > 1 and time.monotonic() - begun < _LONGER * self.seconds:
+        while high - low > 1 and time.monotonic() - begun < _ALL:
             middle = (low + high) // 2
             case = self._case(edges.at_length(self.traits, self.pinned, middle), edges.LONG)
             outputs = self.run(case)
@@ -100,6 +109,8 @@ class EdgeCases:
                 best, low = (case, outputs), middle
         if best is not None:
             yield best
+        elif expected > allowed:
+            self.budget.leave_out(edges.LONG)
 
 
 def _are_finite(outputs: Outputs) -> bool:

@@ -5,78 +5,101 @@ Each is a case of its own, with a name, so that a message says which inputs show
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from onnxopt.graph.input_uses import Use
-from onnxopt.graph.signature import Sizes, Tensor, roles, symbols
+from onnxopt.graph.signature import Sizes, Tensor, resolve, roles, symbol_of, symbols
 from onnxopt.graph.traits import Traits
+from onnxopt.verification.empty_operators import why_not_empty
 
 Array = np.ndarray[Any, Any]
 
 ZEROS = "zeros and tiny values"  # also the first and the last row of tables, and masks with holes
-LARGE, LESS_LARGE = "values up to 10000", "values up to 100"
-NONFINITE = "NaN and infinities"
-LONG, EMPTY = "long", "empty"
-_UP_TO = {LARGE: 1e4, LESS_LARGE: 1e2}
+NOTHING, DENORMAL = "zeros alone", "denormals alone"
+LARGE, LESS_LARGE, LEAST_LARGE = "values up to 10000", "values up to 3000", "values up to 100"
+NAN, INFINITE = "NaN", "infinities"
+ONE, LONG, MANY, EMPTY = "a dim of 1", "long", "many elements", "empty"
+UP_TO = {LARGE: 1e4, LESS_LARGE: 3e3, LEAST_LARGE: 1e2}
+NONFINITE = frozenset({NAN, INFINITE})
+# Cases whose outputs may be zero, NaN or nothing though a model's others vary.
+UNTELLING = frozenset({NAN, INFINITE, NOTHING, DENORMAL, EMPTY})
+# Kinds of which the size of values, and so of rounding, is that of noise.
+LIKE_NOISE = frozenset({"", ZEROS, ONE, LONG, MANY, EMPTY})
+_NARROW = ("float16", "bfloat16")
 
-_ELEMENTWISE = frozenset(
-    {"Abs", "Add", "And", "Cast", "Ceil", "Clip", "Concat", "Constant", "Cos", "Div", "Dropout", "Equal", "Erf", "Exp",
-     "Expand", "Floor", "Gather", "Gelu", "Gemm", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity",
-     "IsInf", "IsNaN", "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "MatMul", "Max", "Min", "Mul",
-     "Neg", "Not", "Or", "PRelu", "Pow", "RMSNormalization", "Reciprocal", "ReduceMean", "ReduceSum", "Relu", "Reshape",
-     "Shape", "Sigmoid", "Sign", "Sin", "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Sum",
-     "Swish", "Tanh", "Transpose", "Unsqueeze", "Where", "Xor"}
-)  # fmt: skip
-# Operators that ONNX Runtime is known to run, or to refuse with an error, where a dim is 0. Others can end the process.
-_TAKE_EMPTY = _ELEMENTWISE
-# Operators of which NaN cannot end the process: none sorts, searches, or computes an index of it.
-_TAKE_NAN = _ELEMENTWISE | {
-    "AveragePool", "BatchNormalization", "Conv", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
-    "InstanceNormalization", "MaxPool", "Pad", "ReduceL2", "ReduceMax", "ReduceMin"}  # fmt: skip
 LENGTHS = (65, 129, 257, 513, 1025, 2049, 4097, 16385, 70001)
 _SIDES = (131, 259)
+_MANY = 1 << 16  # elements that such a tensor has in a case of its own, where there is time
+# Samples, length and side of that case: the first that suffices.
+_GROWING = tuple((8, n, min(n + 2, 259)) for n in (65, 129, 257, 513, 1025, 2049, 4097, 8193))
+_SAMPLES = tuple((n, 37, 67) for n in (9, 33, 129, 513, 4097))
+_MOST_SYMBOLS = 6  # so many symbols are 0 or 1 alone
 
 
-def sprinkled(random: np.random.Generator, values: Array, kind: str, dtype: np.dtype[Any]) -> Array:
-    """Noise, with elements of the kind at random places. Of NaN and infinities one each, in the last rows of axis 0."""
-    if kind == ZEROS and values.size:
-        smallest = float(ml_dtypes.finfo(dtype).smallest_subnormal)
+def sprinkled(random: np.random.Generator, values: Array, kind: str, dtype: np.dtype[Any], number: int) -> Array:
+    """Noise, with elements of the kind at random places. number: of the input, among all.
+
+    One NaN, one infinity and one -infinity, each in a row of axis 0 of its own, other rows in other inputs: so what one
+    input brings is not hidden by another's.
+    """
+    info = ml_dtypes.finfo(dtype)
+    if not values.size:
+        return values
+    if kind == NOTHING:
+        return np.zeros_like(values)
+    if kind == DENORMAL:
+        return values * float(info.smallest_normal) / 4
+    if kind == ZEROS:
+        smallest = float(info.smallest_subnormal)
         edges = np.array([0.0, 0.0, 0.0, -0.0, 1.0, -1.0, 1e-6, -1e-6, 3 * smallest, -3 * smallest])
         return np.where(random.random(values.shape) < 0.35, random.choice(edges, values.shape), values)
-    if kind in _UP_TO and values.size:
-        factors = np.exp(random.uniform(np.log(3.0), np.log(_UP_TO[kind]), values.shape))
+    if kind in UP_TO:
+        factors = np.exp(random.uniform(np.log(3.0), np.log(UP_TO[kind]), values.shape))
         return np.where(random.random(values.shape) < 0.25, np.sign(values) * factors, values)
-    if kind == NONFINITE and values.size:
+    if kind in NONFINITE:
         values = np.array(values, copy=True)
         rows = values.reshape(values.shape[0] if values.ndim > 1 else 1, -1)
-        for k, value in enumerate((np.nan, np.inf, -np.inf)):
-            rows[-1 - min(k, len(rows) - 1), random.integers(rows.shape[1])] = value
+        for k, value in enumerate((np.nan,) if kind == NAN else (np.inf, -np.inf)):
+            rows[-1 - (k + number) % len(rows), random.integers(rows.shape[1])] = value
         return rows.reshape(values.shape)
     return values
 
 
 def kinds(traits: Traits, on_gpu: bool) -> tuple[str, ...]:
     """The kinds of values to try for a model, most telling first. on_gpu: where cuDNN's convolutions spread NaN."""
-    is_rounding = traits.precision in ("float32", "float64", "bfloat16", "float16")
+    is_rounding = traits.precision in ("float32", "float64", *_NARROW)
     free = any(is_free(tensor, traits.uses.get(tensor.name, ())) for tensor in traits.inputs)
     found = [ZEROS] if free or any(_has_ends(t, traits.uses.get(t.name, ())) for t in traits.inputs) else []
-    if not free or traits.random or traits.traps:
+    if not free or not is_rounding:  # steps of codes take networks of such inputs as far as wrong kernels do
         return tuple(found)
-    if is_rounding and traits.operators <= _TAKE_NAN and not (on_gpu and "Conv" in traits.operators):
-        found.append(NONFINITE)
-    # Rounding to 16 bits or to codes takes networks of such inputs as far from float32 as wrong kernels do.
-    return (*found, LARGE) if traits.precision in ("float32", "float64") else tuple(found)
+    found.append(LESS_LARGE if traits.precision in _NARROW else LARGE)
+    takes_nan = any(is_free(t, traits.uses.get(t.name, ())) and takes_nan_of(traits, t.name) for t in traits.inputs)
+    if takes_nan and not (on_gpu and "Conv" in traits.operators):
+        found += [NAN, INFINITE]
+    return (*found, NOTHING, DENORMAL)
+
+
+def smaller(kind: str) -> tuple[str, ...]:
+    """The kind, and for large values those that are tried where an output overflows."""
+    large = tuple(UP_TO)
+    return large[large.index(kind) :] if kind in UP_TO else (kind,)
 
 
 def is_free(tensor: Tensor, uses: Sequence[Use]) -> bool:
     """Whether an input is of floats that may have any value."""
     named = any(word in tensor.name.lower() for word in ("mask", "scale", "temperature"))
-    is_float = tensor.dtype in ("", "float32", "float64", "float16", "bfloat16")
+    is_float = tensor.dtype in ("", "float32", "float64", *_NARROW)
     return is_float and tensor.kind == "tensor" and not named and not uses
+
+
+def takes_nan_of(traits: Traits, name: str) -> bool:
+    """Whether NaN and infinity are tried in an input."""
+    return name not in traits.nan_hazards
 
 
 def _has_ends(tensor: Tensor, uses: Sequence[Use]) -> bool:
@@ -85,13 +108,59 @@ def _has_ends(tensor: Tensor, uses: Sequence[Use]) -> bool:
 
 
 def empty_sizes(traits: Traits, sizes: Sizes) -> Iterator[Sizes]:
-    """The sizes with the batch 0, and with all other dims 0; none where that might end the process."""
-    if traits.operators <= _TAKE_EMPTY and not traits.traps and not traits.random:
-        batch, space = roles(traits.inputs)
-        rest = [name for name in sizes if name not in batch and name not in space]
-        for names in (sorted(batch), rest):
-            if names:
-                yield sizes | dict.fromkeys(names, 0)
+    """The sizes with the batch 0, with each other symbol 0, and with all of these; none that might end the process."""
+    batch, _ = roles(traits.inputs)
+    if batch and not why_not_empty(traits.operators, batch=True):
+        yield sizes | dict.fromkeys(sorted(batch), 0)
+    if not why_not_empty(traits.operators, batch=False):
+        yield from (sizes | dict.fromkeys(names, 0) for names in _alone_and_together(traits, sizes))
+
+
+def one_sizes(traits: Traits, sizes: Sizes) -> Iterator[Sizes]:
+    """The sizes with each symbol 1 alone, but for the batch, and with all of them and the batch 1."""
+    batch, _ = roles(traits.inputs)
+    yield from (sizes | dict.fromkeys(names, 1) for names in _alone_and_together(traits, sizes))
+    if batch:
+        yield dict.fromkeys(sizes, 1)
+
+
+def _alone_and_together(traits: Traits, sizes: Sizes) -> Iterator[list[str]]:
+    batch, _ = roles(traits.inputs)
+    rest = [name for name in sizes if name not in batch]
+    yield from ([name] for name in rest[:_MOST_SYMBOLS])
+    if len(rest) > 1:
+        yield rest
+
+
+def many_sizes(traits: Traits, pinned: Sizes) -> Iterator[Sizes]:
+    """Sizes at which float inputs and outputs with a batch and a length have many elements: long, then many samples."""
+    batch, space = roles(traits.inputs)
+    names = [n for n in symbols(traits.inputs) if n not in pinned]
+    needed = {n for n in names if n not in batch} or set(names)
+    wanted = [t for t in (*traits.inputs, *traits.outputs) if _is_wide(t, traits, needed, batch)]
+    for growing in (_GROWING, _SAMPLES) if needed - batch else (_SAMPLES,):
+        for samples, length, side in growing if names else ():
+            sizes = {n: samples if n in batch else max(side // space[n], 1) if n in space else length for n in names}
+            sizes |= pinned
+            if all(_elements(tensor, sizes) >= _MANY for tensor in wanted):
+                yield sizes
+                break
+
+
+def _elements(tensor: Tensor, sizes: Sizes) -> int:
+    """Of a tensor; as many as are wanted where an output has a symbol of its own."""
+    try:
+        return math.prod(resolve(tensor, sizes))
+    except KeyError:
+        return _MANY
+
+
+def _is_wide(tensor: Tensor, traits: Traits, needed: Collection[str], batch: Collection[str]) -> bool:
+    """Whether a tensor is of floats and has a dim of the needed symbols, and one of the batch where there is any."""
+    if tensor.dims is None or not is_free(tensor, traits.uses.get(tensor.name, ())):
+        return False
+    found = {symbol_of(tensor, axis) for axis in range(len(tensor.dims))}
+    return bool(found & set(needed)) and (not batch or bool(found & set(batch)))
 
 
 def long_sizes(traits: Traits, pinned: Sizes) -> Iterator[tuple[int, Sizes]]:

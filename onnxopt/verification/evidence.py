@@ -80,6 +80,10 @@ class Evidence:
         found, own = (compare(exact, a.astype(np.float64), original.limit(name)).excess for a in (actual, expected))
         return None if found is None or own is None else FromFloat64(found, own, "float64")
 
+    def is_known(self, case: Case) -> bool:
+        """Whether it was run in float64 already, or does not run so."""
+        return case in self._exact or (self._tried_double and self._double is None)
+
     def spread(self, case: Case, name: str, excess: float | None) -> Spread | None:
         """How far the original's output moves at a case; None where it does not run with results that change.
 

@@ -20,8 +20,9 @@ from typing import Literal
 
 import numpy as np
 
+from onnxopt.verification import edges
 from onnxopt.verification.cases import Case
-from onnxopt.verification.compare import Array, Limit, compare
+from onnxopt.verification.compare import Array, Limit, compare, norm
 from onnxopt.verification.widening import widened
 
 _TIMES_OWN = 2.0  # the worst element of one rounding or another; kernels that compute in float32 stay below 1
@@ -106,52 +107,63 @@ class Float32:
     ):
         self._exact, self._runs, self._make_rounded, self._limit = exact, runs, rounded, limit
         self._rounded: Mapping[Case, Outputs] | None = None
-        self._worst: dict[tuple[str, bool], float | None] = {}
-        self._worst_rms: dict[str, float] = {}
+        self._worst: dict[tuple[str, str, bool], float | None] = {}
+        self._worst_rms: dict[tuple[str, str], float] = {}
 
     def judge(self, case: Case, name: str, actual: Array) -> Exactness | None:
         """How far an output is from float32; None where the original overflows, so that float32 is no reference."""
         if name not in self._exact.get(case, {}):
             return None
-        distance, original = self._distance(case, name, actual), self._worst_of(name, rounded=False)
+        distance, original = self._distance(case, name, actual), self._worst_of(case, name, rounded=False)
         if distance is None or original is None:
             return None
         if self._make_rounded is None:
             return QuantizedExactness(
-                distance, original, self._rms(case, name, actual), self._worst_rms_of(name), actual.size
+                distance, original, self._rms(case, name, actual), self._worst_rms_of(case, name), actual.size
             )
         exactness = Exactness(distance, original)
         if exactness.ok:
             return exactness
-        return Exactness(distance, max(original, self._worst_of(name, rounded=True) or 0.0))
+        return Exactness(distance, max(original, self._worst_of(case, name, rounded=True) or 0.0))
 
     def _distance(self, case: Case, name: str, array: Array) -> float | None:
         return compare(widened(self._exact[case][name]), widened(array), self._limit(name)).excess
 
-    def _worst_of(self, name: str, *, rounded: bool) -> float | None:
-        """The original's distance over all cases; None where one of them cannot be compared."""
-        if (name, rounded) not in self._worst:
+    def _worst_of(self, like: Case, name: str, *, rounded: bool) -> float | None:
+        """The original's distance over all cases with such values; None where one of them cannot be compared."""
+        key = _values_of(like), name, rounded
+        if key not in self._worst:
             runs = self._all_rounded() if rounded else self._runs
-            compared = [case for case, outputs in runs.items() if name in outputs and name in self._exact.get(case, {})]
-            distances = [self._distance(case, name, runs[case][name]) for case in compared]
+            compared = [case for case, outputs in self._alike(runs, like) if name in self._exact.get(case, {})]
+            distances = [self._distance(case, name, runs[case][name]) for case in compared if name in runs[case]]
             known = [distance for distance in distances if distance is not None]
-            self._worst[name, rounded] = max(known, default=None) if len(known) == len(distances) else None
-        return self._worst[name, rounded]
+            self._worst[key] = max(known, default=None) if len(known) == len(distances) else None
+        return self._worst[key]
+
+    @staticmethod
+    def _alike(runs: Mapping[Case, Outputs], like: Case) -> list[tuple[Case, Outputs]]:
+        return [(case, outputs) for case, outputs in runs.items() if _values_of(case) == _values_of(like)]
 
     def _rms(self, case: Case, name: str, array: Array) -> float:
         exact, found = (a.astype(np.float64).ravel() for a in (self._exact[case][name], array))
         both = np.isfinite(exact) & np.isfinite(found)
-        scale = float(np.linalg.norm(exact[both])) or float(np.count_nonzero(both)) ** 0.5 or 1.0
-        return float(np.linalg.norm(exact[both] - found[both])) / scale / self._limit(name).relative
+        scale = norm(exact[both]) or float(np.count_nonzero(both)) ** 0.5 or 1.0
+        return norm(exact[both] - found[both]) / scale / self._limit(name).relative
 
-    def _worst_rms_of(self, name: str) -> float:
-        if name not in self._worst_rms:
-            distances = [self._rms(case, name, outputs[name]) for case, outputs in self._runs.items()]
-            self._worst_rms[name] = max(distances)
-        return self._worst_rms[name]
+    def _worst_rms_of(self, like: Case, name: str) -> float:
+        key = _values_of(like), name
+        if key not in self._worst_rms:
+            distances = [self._rms(case, name, outputs[name]) for case, outputs in self._alike(self._runs, like)]
+            self._worst_rms[key] = max(distances)
+        return self._worst_rms[key]
 
     def _all_rounded(self) -> Mapping[Case, Outputs]:
         assert self._make_rounded is not None
         if self._rounded is None:
             self._rounded = self._make_rounded()
         return self._rounded
+
+
+def _values_of(case: Case) -> str:
+    """The kind of a case where its values are of another size than noise, "" of all others."""
+    return "" if case.kind in edges.LIKE_NOISE else case.kind

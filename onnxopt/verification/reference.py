@@ -9,23 +9,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from onnxopt.errors import NotVerifiedError, OnnxoptError
 from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import isolated, sessions
 from onnxopt.runtime.sessions import RunError, RunTimeout
-from onnxopt.verification import cases, edges, samples, without_rounding
+from onnxopt.verification import cases, edges, samples
 from onnxopt.verification.ahead import Ahead, Begun, Ran, config_of
+from onnxopt.verification.budget import QUICK, Budget
 from onnxopt.verification.cases import SEEDS, Case
 from onnxopt.verification.check import Check, Skipped
-from onnxopt.verification.compare import Array, Limit, compare, is_float
+from onnxopt.verification.compare import Array, Limit
 from onnxopt.verification.edge_cases import EdgeCases
-from onnxopt.verification.evidence import Evidence, questions
-from onnxopt.verification.exactness import Float32
 from onnxopt.verification.executed import Profile
+from onnxopt.verification.inputs import Inputs
+from onnxopt.verification.judging import Judge
 from onnxopt.verification.seeding import seeded
 from onnxopt.verification.sharpness import Weak, weak_outputs
 from onnxopt.verification.user_data import UserData
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
 _KEPT_BYTES = 256 << 20  # reference outputs kept for one provider
 _SEARCH_SECONDS = 10.0  # for a model that accepts none of the usual shapes
+_MEASURED = 2  # more runs of a case that was quick
 
 
 class NotRunnable(OnnxoptError):
@@ -82,14 +82,11 @@ class Reference:
         ]
         self.outputs: dict[Case, dict[str, Array]] = {}
         self._known: dict[Case, Ran] = {}  # by a run that came ahead
-        self._drawn: dict[Case, str] = {}  # digests of the inputs that `outputs` belong to
-        self._evidence = Evidence(self)
-        self._plain: dict[Case, Mapping[str, Array]] = {}  # without ONNX Runtime's optimizations
-        self._in_float32: Float32 | None = None
-        self._float32_tried = False
+        self._inputs = Inputs(traits, data)
         self._edge_cases = edge_cases
-        self._run_seconds = 0.0  # of the last run
-        self._data = {item.name: item.inputs for item in data}
+        self._seconds: dict[Case, tuple[float, float]] = {}  # of drawing a case and of its run
+        self.budget = Budget(0.0, 0.0)  # until a plain run is measured
+        self.judge = Judge(self)
         self._trial = isolated.Trial(model, provider=provider, library=library) if traits.traps else None
         try:
             if self._trial is not None:
@@ -115,6 +112,8 @@ class Reference:
             raise NotRunnable("it gives no output that could be compared")
         if not any(array.size for outputs in self.outputs.values() for array in outputs.values()):
             self.notes.append(f"{provider}: every output was empty, so only dtypes and shapes were compared")
+        if not self.budget.is_measured:
+            self.budget = self._measured(list(self.outputs)[-1], None)
 
     def check(
         self,
@@ -163,10 +162,12 @@ class Reference:
 
     def compare_outputs(self, label: tuple[str, bool], case: Case, actual: Mapping[str, Array]) -> list[Check]:
         """Compare another model's outputs of a case. label: the provider, and whether the library took part."""
-        return [
-            self._compare(label, case, name, expected, actual.get(name))
-            for name, expected in self.outputs[case].items()
-        ]
+        return [self.judge.check(label, case, name, actual.get(name)) for name in self.outputs[case]]
+
+    def left_out(self) -> tuple[str, ...]:
+        """What was left out so far because there is no time for it, for the report."""
+        note = self.budget.note()
+        return (f"{self.provider}: {note}",) if note else ()
 
     def outputs_of(
         self, model: Path, library: Path | None, *, optimize: bool = True
@@ -177,9 +178,7 @@ class Reference:
     def weak(self, checks: Sequence[Check]) -> tuple[Weak, ...]:
         """The outputs of these checks, of this provider, that decide nothing."""
         limits = {name: self.limit(name) for outputs in self.outputs.values() for name in outputs}
-        telling = {
-            str(c): outputs for c, outputs in self.outputs.items() if c.kind not in (edges.EMPTY, edges.NONFINITE)
-        }
+        telling = {str(c): outputs for c, outputs in self.outputs.items() if c.kind not in edges.UNTELLING}
         checks = [check for check in checks if check.case in telling]
         return weak_outputs(self.provider, telling.values(), checks, limits, self.traits.input_decided)
 
@@ -204,58 +203,6 @@ class Reference:
             except RunError as error:
                 yield case, error
 
-    def _compare(self, label: tuple[str, bool], case: Case, name: str, expected: Array, actual: Array | None) -> Check:
-        if actual is None:
-            return Check(*label, str(case), name, None, error="the output is missing")
-        difference = compare(expected, actual, self.limit(name))
-        if case.kind == edges.NONFINITE and not difference.ok:
-            difference = compare(expected, self._where_fixed(case, name, actual), self.limit(name))
-        if without_rounding.decides(difference, self.traits) and (float32 := self._float32()) is not None:
-            exactness = float32.judge(case, name, actual)
-            if exactness is not None:
-                return Check(*label, str(case), name, difference, exactness=exactness)
-        if not questions(difference, self.traits.precision):
-            return Check(*label, str(case), name, difference)
-        exactness64 = self._evidence.from_float64(case, name, actual)
-        if exactness64 is not None and exactness64.ok:
-            return Check(*label, str(case), name, difference, exactness=exactness64)
-        spread = self._evidence.spread(case, name, difference.excess)
-        noise, unstable = (None, False) if spread is None else (spread.excess, spread.excess is None)
-        return Check(*label, str(case), name, difference, noise, unstable, exactness=exactness64)
-
-    def _float32(self) -> Float32 | None:
-        """The original without its own rounding; None where it has none, or does not run so."""
-        if self._in_float32 is None and not self._float32_tried:
-            self._float32_tried = True
-            self._in_float32 = without_rounding.of(self)
-        return self._in_float32
-
-    def _where_fixed(self, case: Case, name: str, actual: Array) -> Array:
-        """An output, with the original's elements where the original does not fix whether they are NaN or infinite.
-
-        That is where the original without ONNX Runtime's optimizations has another of these, or floats decide integers.
-        """
-        expected, plain = self.outputs[case][name], self._unoptimized(case).get(name)
-        if not is_float(expected) and name.split("[")[0] in self.traits.float_decided:
-            return expected
-        if plain is None or not expected.shape == plain.shape == actual.shape or not is_float(expected):
-            return actual
-        one, other = (array.astype(np.float64) for array in (expected, plain))
-        is_fixed = (np.isnan(one) == np.isnan(other)) & (
-            np.where(np.isinf(one), one, 0) == np.where(np.isinf(other), other, 0)
-        )
-        return np.where(is_fixed, actual, expected)
-
-    def _unoptimized(self, case: Case) -> Mapping[str, Array]:
-        if case not in self._plain:
-            try:
-                self._plain[case] = sessions.run(
-                    self.open(self.model, library=self.library, optimize=False), self.feeds(case)
-                )
-            except RunError:
-                self._plain[case] = {}
-        return self._plain[case]
-
     def limit(self, name: str) -> Limit:
         decided = name.split("[")[0] in self.traits.float_decided
         return Limit.of(self.traits.precision, float_decides=decided)
@@ -274,9 +221,9 @@ class Reference:
         self._known = dict(begun.ran)
         for seed, sizes in itertools.product(SEEDS, shapes):
             if seed != SEEDS[0] and self._edge_cases and self.outputs:
-                self._collect_edges(session, pinned, seconds, started)
+                self._collect_edges(session, pinned)
             kept = sum(a.nbytes for case in self.outputs.values() for a in case.values())
-            if self.outputs and (time.monotonic() - started > seconds or kept > _KEPT_BYTES):
+            if self.outputs and (kept > _KEPT_BYTES or (not self._is_quick() and time.monotonic() - started > seconds)):
                 break
             if not self.outputs and time.monotonic() - started > _SEARCH_SECONDS:
                 break
@@ -287,13 +234,13 @@ class Reference:
         if not self.outputs and search:
             self._search(session, pinned, empty)
         if self.outputs and self._edge_cases:
-            self._collect_edges(session, pinned, seconds, started)
+            self._collect_edges(session, pinned)
         self.outputs = self.outputs or empty
         if self.traits.random and self.outputs:  # refused runs drew numbers too: run once more without them
             again = self._run_all(self.open(self.model, library=self.library))
             self.outputs = {case: out for case, out in again if not isinstance(out, RunError)}
 
-    def _collect_edges(self, session: InferenceSession, pinned: Sizes, seconds: float, started: float) -> None:
+    def _collect_edges(self, session: InferenceSession, pinned: Sizes) -> None:
         """Run cases of other kinds than noise, once, at the last sizes that were accepted."""
         self._edge_cases = False
         last = list(self.outputs)[-1]
@@ -312,8 +259,18 @@ class Reference:
                 pass
             return None
 
-        tried = EdgeCases(self.traits, pinned, self.provider != sessions.CPU, run, seconds, started)
-        self.outputs.update(tried.accepted(dict(last.sizes), self._run_seconds))
+        self.budget = self._measured(last, session)
+        tried = EdgeCases(self.traits, pinned, self.provider != sessions.CPU, run, self.budget)
+        self.outputs.update(tried.accepted(dict(last.sizes), list(self.outputs)))
+
+    def _measured(self, case: Case, session: InferenceSession | None) -> Budget:
+        """What a plain run takes: the fastest of a few, where that takes no time."""
+        draw, seconds = self._seconds.get(case, (0.0, 0.0))
+        for _ in range(_MEASURED if session is not None and seconds < QUICK else 0):
+            before = time.monotonic()
+            sessions.run(session, self.feeds(case))  # type: ignore[arg-type]
+            seconds = min(seconds, time.monotonic() - before)
+        return Budget(seconds, draw)
 
     def _search(self, session: InferenceSession, pinned: Sizes, empty: dict[Case, dict[str, Array]]) -> None:
         """Look for any shape that the model accepts, then try more cases of that size; keep only the last refusal."""
@@ -337,11 +294,12 @@ class Reference:
             self.skipped.append(Skipped(self.provider, str(case), reason))
             return False
         try:
-            feeds = self.feeds(case)
+            before = time.monotonic()
+            feeds, drawn = self.feeds(case), time.monotonic() - before
             if self._trial is not None:
                 self._trial.run(feeds)
             known = self._known.pop(case, None)
-            is_same = known is not None and known.inputs == self._drawn[case]
+            is_same = known is not None and known.inputs == self._inputs.digest(case)
             before = time.monotonic()
             outputs = known.outputs if known is not None and is_same else sessions.run(session, feeds)
         except RunError as error:
@@ -349,21 +307,18 @@ class Reference:
             if isinstance(error, RunTimeout) and not self.outputs:  # each other case might take as long
                 raise TooSlow(f"{self.provider}, {case}: {error}") from error
             return False
-        self._run_seconds = time.monotonic() - before
+        self._seconds[case] = drawn, known.seconds if known is not None and is_same else time.monotonic() - before
         nothing = not any(a.size for a in outputs.values())
         (empty if nothing else self.outputs)[case] = outputs
         return not nothing
 
+    def _is_quick(self) -> bool:
+        """Whether all usual cases are run, however busy the machine is."""
+        return min((run for _, run in self._seconds.values()), default=1.0) < QUICK
+
     def feeds(self, case: Case) -> dict[str, Any]:
         """The inputs of a case, by name: every time those that its outputs belong to."""
-        if case.data:
-            drawn = dict(self._data[case.data])
-        else:
-            drawn = samples.draw(self.traits.inputs, dict(case.sizes), case.seed, self.traits.uses, case.kind)
-        digest = cases.digest(drawn)
-        if self._drawn.setdefault(case, digest) != digest:
-            raise RuntimeError(f"the inputs of {case} are others than those that the original got")
-        return drawn
+        return self._inputs.of(case)
 
     def open(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -96,20 +96,29 @@ def bytes_of(inputs: Sequence[Tensor], sizes: Sizes) -> int:
 
 
 def draw(
-    inputs: Sequence[Tensor], sizes: Sizes, seed: int, uses: Mapping[str, tuple[Use, ...]], kind: str = ""
+    inputs: Sequence[Tensor],
+    sizes: Sizes,
+    seed: int,
+    uses: Mapping[str, tuple[Use, ...]],
+    kind: str = "",
+    finite: Collection[str] = (),
 ) -> dict[str, Any]:
     """Arrays for every input, the same for the same arguments on every machine. uses: by input, see Traits.
 
-    kind: of verification/edges.py, "" for noise. A sequence is a list of 3 arrays.
+    kind: of verification/edges.py, "" for noise. finite: inputs without NaN and infinity. A sequence is 3 arrays.
     """
     random = np.random.default_rng([seed, len(inputs)])
     shapes = {t.name: resolve(t, sizes) for t in inputs}
     longest = max((s[1] for s in shapes.values() if len(s) > 1), default=1)
 
-    def one(tensor: Tensor) -> Array:
-        return _fill(random, tensor, shapes[tensor.name], uses.get(tensor.name, ()), sizes, longest, kind)
+    def one(number: int, tensor: Tensor) -> Array:
+        of_kind = "" if kind in edges.NONFINITE and tensor.name in finite else kind
+        return _fill(random, tensor, shapes[tensor.name], uses.get(tensor.name, ()), sizes, longest, of_kind, number)
 
-    return {t.name: [one(t) for _ in range(_SEQUENCE)] if t.kind == "sequence" else one(t) for t in inputs}
+    return {
+        t.name: [one(k, t) for _ in range(_SEQUENCE)] if t.kind == "sequence" else one(k, t)
+        for k, t in enumerate(inputs)
+    }
 
 
 def _fill(
@@ -120,7 +129,9 @@ def _fill(
     sizes: Sizes,
     longest: int,
     kind: str,
+    number: int,
 ) -> Array:
+    """number: of the input, among all."""
     name, dtype = tensor.name.lower(), tensor.dtype or "float32"
     is_float = dtype != "bool" and not dtype.startswith(("int", "uint"))
     added = any(use.role == "additive_mask" for use in uses)
@@ -147,7 +158,7 @@ def _fill(
     if is_float:
         values = np.asarray(random.standard_normal(shape))
         with np.errstate(over="ignore"):
-            return edges.sprinkled(random, values, kind, numpy_dtype).astype(numpy_dtype)
+            return edges.sprinkled(random, values, kind, numpy_dtype, number).astype(numpy_dtype)
     if name in ("sr", "sample_rate", "sampling_rate"):
         return np.full(shape, 16000, numpy_dtype)
     if "length" in name or name.endswith("_len"):
@@ -163,7 +174,7 @@ def _mask(shape: tuple[int, ...], kind: str) -> Array:
     Beside zeros every row is masked: the first has holes, the second ends in padding, the third begins with it.
     """
     mask = np.ones(shape)
-    if not mask.ndim or shape[-1] < 4 or kind == edges.NONFINITE:
+    if not mask.ndim or shape[-1] < 4 or kind in edges.NONFINITE:
         return mask
     rows, quarter = mask.reshape(-1, shape[-1]), shape[-1] // 4
     if kind == edges.ZEROS:

@@ -120,7 +120,7 @@ def verify_model(
         providers=tuple(r.provider for r in references),
         checks=tuple(checks),
         skipped=tuple(s for r in references for s in r.skipped),
-        notes=tuple(dict.fromkeys(note for r in references for note in r.notes)),
+        notes=tuple(dict.fromkeys(note for r in references for note in (*r.notes, *r.left_out()))),
         executed=combined(executed),
         weak=tuple(weak),
     )

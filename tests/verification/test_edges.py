@@ -45,10 +45,16 @@ def test_elements_of_each_kind_are_among_noise(dtype: str) -> None:
     denormal = np.abs(zeros[zeros != 0]).min()
     assert 0 < denormal < float(samples.ml_dtypes.finfo(dtype).smallest_normal)
     assert 1e3 < np.abs(drawn(edges.LARGE)).max() <= 1e4
-    assert 30 < np.abs(drawn(edges.LESS_LARGE)).max() <= 100
-    special = drawn(edges.NONFINITE)
-    assert np.isnan(special).sum() == 1 and np.isposinf(special).sum() == np.isneginf(special).sum() == 1
-    assert np.isfinite(special[:2]).all()
+    assert 1e3 < np.abs(drawn(edges.LESS_LARGE)).max() <= 3e3
+    assert 30 < np.abs(drawn(edges.LEAST_LARGE)).max() <= 100
+    assert np.isnan(drawn(edges.NAN)).sum() == 1 and not np.isinf(drawn(edges.NAN)).any()
+    infinite = drawn(edges.INFINITE)
+    assert np.isposinf(infinite).sum() == np.isneginf(infinite).sum() == 1 and not np.isnan(infinite).any()
+    assert np.isfinite(infinite[:3]).all() and not drawn(edges.NOTHING).any()
+    alone = drawn(edges.DENORMAL)
+    assert np.median(np.abs(alone)) > 0 and np.abs(alone).max() < 2 * float(
+        samples.ml_dtypes.finfo(dtype).smallest_normal
+    )
 
 
 def test_masks_that_are_added_are_told_by_their_use(tmp_path: Path) -> None:
@@ -56,12 +62,12 @@ def test_masks_that_are_added_are_told_by_their_use(tmp_path: Path) -> None:
     assert {name: [use.role for use in uses] for name, uses in known.uses.items()} == {"bias": ["additive_mask"]}
     sizes = {"batch": 4, "tokens": 12}
     low = {}
-    for kind in ("", edges.ZEROS, edges.LARGE, edges.NONFINITE):
+    for kind in ("", edges.ZEROS, edges.LARGE, edges.NAN):
         bias = samples.draw(known.inputs, sizes, 0, known.uses, kind)["bias"]
         assert (bias[..., 1] == 0).any() and set(np.unique(bias)) <= {0, bias.min()}
         assert (bias.max(axis=-1) == 0).all()  # every row sees a key
         low[kind] = float(bias.min())
-    assert low == {"": -1e4, edges.ZEROS: -np.inf, edges.LARGE: float(np.finfo(np.float32).min), edges.NONFINITE: 0}
+    assert low == {"": -1e4, edges.ZEROS: -np.inf, edges.LARGE: float(np.finfo(np.float32).min), edges.NAN: 0}
 
 
 @pytest.mark.parametrize(
@@ -82,8 +88,8 @@ def test_what_is_added_to_anything_else_is_no_mask(tmp_path: Path, text: str) ->
     ("right", "wrong", "kind"),
     [
         ("y = Identity(x)", "c = Constant<value = float {1000}>() y = Min(x, c)", edges.LARGE),
-        ("y = Identity(x)", "b = IsNaN(x) c = Constant<value = float {0}>() y = Where(b, c, x)", edges.NONFINITE),
-        ("y = Exp(x)", "c = Constant<value = float {80}>() d = Min(x, c) y = Exp(d)", edges.NONFINITE),
+        ("y = Identity(x)", "b = IsNaN(x) c = Constant<value = float {0}>() y = Where(b, c, x)", edges.NAN),
+        ("y = Exp(x)", "c = Constant<value = float {80}>() d = Min(x, c) y = Exp(d)", edges.INFINITE),
         ("b = Sign(x) y = Add(b, x)", "c = Constant<value = float {0}>() g = GreaterOrEqual(x, c) "
          "o = Constant<value = float {1}>() m = Neg(o) s = Where(g, o, m) y = Add(s, x)", edges.ZEROS),
         # What is not above 1e-30 counts as zero.
@@ -97,7 +103,7 @@ def test_a_difference_at_an_edge_alone_is_found(tmp_path: Path, right: str, wron
     report = _verify(tmp_path, POINTWISE % right, POINTWISE % wrong)
     assert report.status == "failed"
     found = {check.case.split(", ")[2] for check in report.failures}
-    assert kind in found and found <= {edges.ZEROS, edges.LARGE, edges.NONFINITE}  # noise finds nothing
+    assert kind in found and "seed 0" not in found  # noise finds nothing
 
 
 @pytest.mark.parametrize(("axis", "from_size"), [(0, 4), (1, 40), (1, 1000)])
@@ -129,7 +135,7 @@ def test_empty_dims_are_tried_where_the_operators_take_them(tmp_path: Path) -> N
         return {check.case for check in report.checks if edges.EMPTY in check.case}
 
     assert empty(POINTWISE % "y = Tanh(x)") == {"batch=0, n=9, empty, seed 0", "batch=5, n=0, empty, seed 0"}
-    assert empty(POINTWISE % "y = LpNormalization(x)") == set()
+    assert empty(POINTWISE % 'y = Einsum<equation = "ij->ij">(x)') == set()
 
 
 def test_what_the_original_itself_does_not_fix_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,15 +145,16 @@ def test_what_the_original_itself_does_not_fix_is_not_compared(tmp_path: Path, m
     (reference,) = verify.references(
         model, known, folder=tmp_path, model_bytes=1, providers=[sessions.CPU], edge_cases=True
     )
-    case = next(case for case in reference.outputs if case.kind == edges.NONFINITE)
+    case = next(case for case in reference.outputs if case.kind == edges.NAN)
     at = tuple(np.argwhere(np.isnan(reference.outputs[case]["y"]))[0])
     plain = {"y": reference.outputs[case]["y"].copy()}
     other = {"y": reference.outputs[case]["y"].copy()}
     other["y"][at] = 0.5
     label = (sessions.CPU, False)
-    monkeypatch.setitem(reference._plain, case, plain)  # as it is: both runs of the original have NaN there
+    monkeypatch.setitem(reference.judge._plain, case, plain)  # as it is: both runs of the original have NaN there
     assert not reference.compare_outputs(label, case, other)[0].ok
     plain["y"][at] = 0.25
+    reference.judge._judged.clear()
     assert reference.compare_outputs(label, case, other)[0].ok
     other["y"][0] += 1
     assert not reference.compare_outputs(label, case, other)[0].ok
@@ -155,10 +162,11 @@ def test_what_the_original_itself_does_not_fix_is_not_compared(tmp_path: Path, m
 
 @pytest.mark.parametrize("dtype", ["float", "float16"])
 def test_models_whose_large_values_overflow_are_tried_at_smaller_ones(tmp_path: Path, dtype: str) -> None:
-    body = "{ a = Mul(x, x) b = Mul(a, a) c = Mul(b, b) d = Mul(c, c) y = Add(c, d) }"
+    """x to the 11th power is finite below 3,160 in float32, and below 3 in float16."""
+    body = "{ a = Mul(x, x) b = Mul(a, a) c = Mul(b, b) d = Mul(c, a) y = Mul(d, x) }"
     text = f"g ({dtype}[batch, 16] x) => ({dtype}[batch, 16] y) {body}"
     model = write(tmp_path / "m.onnx", text)
     report = onnxopt.verify(model, model, providers=[sessions.CPU])
     kinds = {case.split(", ")[1] for case in {check.case for check in report.checks}}
-    assert report.status == "passed" and edges.LARGE not in kinds
-    assert (edges.LESS_LARGE in kinds) == (dtype == "float")
+    assert report.status == "passed"
+    assert kinds & set(edges.UP_TO) == ({edges.LESS_LARGE} if dtype == "float" else set())

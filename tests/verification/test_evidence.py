@@ -14,7 +14,7 @@ import onnxopt
 from onnxopt.graph import input_uses, traits
 from onnxopt.program import operators
 from onnxopt.runtime import sessions
-from onnxopt.verification import in_float64, last_places, samples, verify
+from onnxopt.verification import in_float64, inputs, last_places, samples, verify
 from onnxopt.verification.check import Check
 from onnxopt.verification.compare import Difference
 from onnxopt.verification.exactness import FromFloat64
@@ -66,6 +66,7 @@ def test_what_a_second_model_shows_without_news_draws_the_same(tmp_path: Path) -
 
 def test_inputs_that_change_between_runs_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write(tmp_path / "m.onnx", LOOKUP)
+    monkeypatch.setattr(inputs, "_KEPT", 0)  # as inputs that are too large are drawn again
     reference, true_draw = _reference(model), samples.draw
 
     def changed(*arguments: Any) -> dict[str, Any]:
@@ -224,11 +225,11 @@ def test_no_more_runs_are_made_than_account_for_a_difference(tmp_path: Path, mon
         return true_change(model, *arguments)
 
     monkeypatch.setattr(last_places, "change", change)
-    little = reference._evidence.spread(case, "y", 0.0)
+    little = reference.judge.evidence.spread(case, "y", 0.0)
     assert little is not None and little.excess is not None and written == []
-    made = reference._evidence._changing._made[case]
+    made = reference.judge.evidence._changing._made[case]
     assert len(made) == 1 and not np.array_equal(made[0]["y"], reference.outputs[case]["y"])
-    much = reference._evidence.spread(case, "y", 1e9)
+    much = reference.judge.evidence.spread(case, "y", 1e9)
     assert much is not None and much.excess is not None and much.excess > little.excess
     assert len(written) == 1 and len(made) == 6
 
@@ -237,8 +238,8 @@ def test_a_model_that_draws_numbers_is_run_with_one_change_where_that_suffices(t
     model = write(tmp_path / "m.onnx", "g (float[n] x) => (float[n] y) { r = RandomNormalLike(x) y = Add(x, r) }")
     reference = _reference(model)
     last = list(reference.outputs)[-1]
-    assert reference._evidence.spread(last, "y", 1e-9) is not None
-    in_order = reference._evidence._changing._in_order
+    assert reference.judge.evidence.spread(last, "y", 1e-9) is not None
+    in_order = reference.judge.evidence._changing._in_order
     assert [len(draw._ran) for draw in in_order] == [len(reference.outputs), 0, 0, 0]
 
 

@@ -18,7 +18,8 @@ from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.graph import read, traits
 from onnxopt.kinds import KINDS
 from onnxopt.runtime import sessions
-from onnxopt.verification import widening
+from onnxopt.verification import edges, widening
+from onnxopt.verification.cases import Case
 from onnxopt.verification.check import Check
 from onnxopt.verification.compare import Difference, Limit
 from onnxopt.verification.exactness import Exactness, Float32
@@ -111,30 +112,33 @@ def test_it_decides_whatever_the_difference_from_the_original() -> None:
     assert not dataclasses.replace(near, exactness=Exactness(0.9, 0.1)).ok
 
 
-def _judge(original: float, rounded: float) -> tuple[Float32[str], list[int]]:
-    exact = {"c": {"y": np.ones(4, np.float32)}}
+C = Case((), 0)
+
+
+def _judge(original: float, rounded: float) -> tuple[Float32, list[int]]:
+    exact = {C: {"y": np.ones(4, np.float32)}}
     runs = []
 
-    def make() -> dict[str, dict[str, np.ndarray]]:
+    def make() -> dict[Case, dict[str, np.ndarray]]:
         runs.append(1)
-        return {"c": {"y": np.full(4, 1 + rounded, np.float32)}}
+        return {C: {"y": np.full(4, 1 + rounded, np.float32)}}
 
-    return Float32(exact, {"c": {"y": np.full(4, 1 + original, np.float16)}}, make, _limit), runs
+    return Float32(exact, {C: {"y": np.full(4, 1 + original, np.float16)}}, make, _limit), runs
 
 
 def test_the_rounded_run_is_made_only_where_it_decides() -> None:
     judge, runs = _judge(original=0.02, rounded=0.1)
-    assert judge.judge("c", "y", np.full(4, 1.03, np.float16)).ok
+    assert judge.judge(C, "y", np.full(4, 1.03, np.float16)).ok
     assert not runs
-    assert judge.judge("c", "y", np.full(4, 1.15, np.float16)).ok
-    assert not judge.judge("c", "y", np.full(4, 1.5, np.float16)).ok
+    assert judge.judge(C, "y", np.full(4, 1.15, np.float16)).ok
+    assert not judge.judge(C, "y", np.full(4, 1.5, np.float16)).ok
     assert runs == [1]
 
 
 def test_what_overflows_in_16_bits_is_left_to_the_original() -> None:
     judge, _ = _judge(original=np.inf, rounded=0.1)
-    assert judge.judge("c", "y", np.full(4, 1.03, np.float16)) is None
-    assert judge.judge("c", "other", np.full(4, 1.03, np.float16)) is None
+    assert judge.judge(C, "y", np.full(4, 1.03, np.float16)) is None
+    assert judge.judge(C, "other", np.full(4, 1.03, np.float16)) is None
 
 
 @pytest.mark.models
@@ -152,7 +156,9 @@ def test_kernels_that_round_less_than_the_original_says_are_kept(
         manifest = onnxopt.optimize(models.path("efficientnet_tiny_fp16"), artifact, archs=()).manifest
     assert manifest.verify.status == "passed"
     assert manifest.left_out == ()
-    exact = [c.exactness for c in manifest.verify.checks if c.exactness is not None]
+    # At large values the network enlarges every rounding, and what last places move decides.
+    checks = [c for c in manifest.verify.checks if not any(kind in c.case for kind in edges.UP_TO)]
+    exact = [c.exactness for c in checks if c.exactness is not None]
     assert max(e.found for e in exact) < max(e.original for e in exact)
     assert any(c.difference is not None and not c.difference.ok for c in manifest.verify.checks)
 

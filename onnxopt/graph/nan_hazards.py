@@ -1,0 +1,97 @@
+"""Inputs in which NaN and infinity are not to be tried: operators that depend on them have no defined result of NaN.
+
+Arithmetic defines what NaN gives, and ONNX Runtime checks the indices and sizes that a Cast makes of it. What is left
+are the rows of `_HAZARDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+_ORDERS = "its order of NaN is not defined, and sorting by it may leave the array"
+_ADDRESSES = "it computes the place of an element of it"
+_COUNTS = "it computes a number of elements or of steps of it"
+_ROUNDS = "which code NaN becomes is not defined"
+_ALL = tuple(range(8))
+
+# By operator: positions of the operands that NaN must not reach, and why.
+_HAZARDS: Mapping[tuple[str, str], tuple[tuple[int, ...], str]] = {
+    ("", "TopK"): ((0,), _ORDERS),
+    ("", "Unique"): ((0,), _ORDERS),
+    ("", "NonMaxSuppression"): (_ALL, _ORDERS),
+    ("", "Multinomial"): ((0,), _ORDERS),
+    ("", "Hardmax"): ((0,), _ORDERS),
+    ("com.microsoft", "MoE"): ((1,), _ORDERS),
+    ("com.microsoft", "QMoE"): ((1,), _ORDERS),
+    ("com.microsoft", "BeamSearch"): (_ALL, _ORDERS),
+    ("com.microsoft", "GreedySearch"): (_ALL, _ORDERS),
+    ("com.microsoft", "Sampling"): (_ALL, _ORDERS),
+    ("", "GridSample"): ((1,), _ADDRESSES),
+    ("com.microsoft", "GridSample"): ((1,), _ADDRESSES),
+    ("", "RoiAlign"): ((1,), _ADDRESSES),
+    ("", "MaxRoiPool"): ((1,), _ADDRESSES),
+    ("", "DeformConv"): ((2, 3), _ADDRESSES),
+    ("", "AffineGrid"): ((0,), _ADDRESSES),
+    ("", "Resize"): ((1, 2, 3), _ADDRESSES),
+    ("", "Upsample"): ((1,), _ADDRESSES),
+    ("", "Range"): (_ALL, _COUNTS),
+    ("", "Loop"): ((0,), _COUNTS),
+    ("", "QuantizeLinear"): ((0, 1), _ROUNDS),
+    ("", "DynamicQuantizeLinear"): ((0,), _ROUNDS),
+    ("com.microsoft", "QuantizeLinear"): ((0, 1), _ROUNDS),
+    ("com.microsoft", "DynamicQuantizeLSTM"): ((0,), _ROUNDS),
+    ("com.microsoft", "DynamicQuantizeMatMul"): ((0,), _ROUNDS),
+    ("com.microsoft", "MatMulIntegerToFloat"): ((0,), _ROUNDS),
+}
+# torch exports attention so that rows whose keys are all hidden give 0. Attention operators have no such step, and rows
+# that see a key reach it by NaN and infinities alone.
+_GUARD = "a guard of attention, which attention operators leave out"
+_KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
+
+
+def inputs_of_hazards(model: ir.Model) -> dict[str, str]:
+    """The model's inputs that reach such an operand, or an operator of another domain, and why NaN is not tried there.
+
+    An operator in a body or a function counts as one that every input reaches.
+    """
+    found: dict[str, str] = {}
+    inner = [node for function in model.functions.values() for node in function.all_nodes()]
+    for node in (*model.graph.all_nodes(), *inner):
+        positions, reason = ((), "") if node.op_identifier() in model.functions else _of(node)
+        if not positions:
+            continue
+        if node.graph is not model.graph:
+            return {value.name or "": reason for value in model.graph.inputs}
+        operands = [node.inputs[k] for k in positions if k < len(node.inputs)]
+        for value in _inputs(model.graph, [value for value in operands if value is not None]):
+            found.setdefault(value.name or "", reason)
+    return found
+
+
+def _of(node: ir.Node) -> tuple[tuple[int, ...], str]:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    if domain not in _KNOWN_DOMAINS:
+        return _ALL, f"{domain}.{node.op_type} is not known"
+    operand = node.inputs[0] if node.inputs else None
+    producer = None if operand is None else operand.producer()
+    if node.op_type == "IsNaN" and producer is not None and producer.op_type == "Softmax":
+        return (0,), f"IsNaN of a Softmax: {_GUARD}"
+    positions, reason = _HAZARDS.get((domain, node.op_type), ((), ""))
+    return positions, f"{node.op_type}: {reason}"
+
+
+def _inputs(graph: ir.Graph, values: list[ir.Value]) -> list[ir.Value]:
+    """The graph's inputs on which the elements of these values depend; sizes do not count. A body may read all."""
+    seen, pending = set(values), list(values)
+    while pending:
+        node = pending.pop().producer()
+        if node is None or node.op_type in ("Shape", "Size"):
+            continue
+        if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+            return list(graph.inputs)
+        unseen = [v for v in node.inputs if v is not None and v not in seen]
+        seen.update(unseen)
+        pending.extend(unseen)
+    return [value for value in graph.inputs if value in seen]

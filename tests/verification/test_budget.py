@@ -1,0 +1,97 @@
+"""What is tried depends on what a plain run takes, not on what else the machine does, and what is not tried is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from onnxopt.graph import traits
+from onnxopt.runtime import sessions
+from onnxopt.verification import edges, verify
+from onnxopt.verification.budget import SECONDS, Budget
+from onnxopt.verification.reference import Reference
+from tests.support.small_models import write
+
+POINTWISE = "g (float[batch, n] x) => (float[batch, n] y) { y = Tanh(x) }"
+EVERY_VALUE = {edges.ZEROS, edges.LARGE, edges.NAN, edges.INFINITE, edges.NOTHING, edges.DENORMAL}
+
+
+def _reference(tmp_path: Path, text: str = POINTWISE, seconds: float = 1.0) -> Reference:
+    model = write(tmp_path / "m.onnx", text)
+    known = traits.of(ir.load(model))
+    (reference,) = verify.references(
+        model, known, folder=tmp_path, model_bytes=1, providers=[sessions.CPU], edge_cases=True, seconds=seconds
+    )
+    return reference
+
+
+def test_of_a_quick_model_every_edge_is_tried_without_any_time_left(tmp_path: Path) -> None:
+    """As on a machine that is so busy that the time for noise is over at once."""
+    reference = _reference(tmp_path, seconds=0.0)
+    kinds = {case.kind for case in reference.outputs}
+    assert kinds >= EVERY_VALUE | {"", edges.EMPTY, edges.ONE, edges.MANY}
+    assert len([case for case in reference.outputs if not case.kind]) == 15
+    assert reference.left_out() == ()
+
+
+def test_of_a_slow_model_the_report_says_what_was_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    true_run = Reference._measured
+    monkeypatch.setattr(Reference, "_measured", lambda *given: Budget(SECONDS / 3 / 1.5 + true_run(*given).run, 0.0))
+    reference = _reference(tmp_path)
+    kinds = {case.kind for case in reference.outputs}
+    assert edges.ZEROS in kinds and not kinds & (EVERY_VALUE - {edges.ZEROS})
+    (note,) = reference.left_out()
+    assert note.startswith("CPUExecutionProvider: left out for time, where a plain run takes 0.44 s: ")
+    assert all(kind in note for kind in (edges.LARGE, edges.NAN, edges.EMPTY))
+
+
+def test_differences_within_the_limit_pass_by_it_where_there_is_no_time(tmp_path: Path) -> None:
+    body = "g (float[n, 32] x) => (float[n, 32] y) <float k = {%s}> { y = Mul(x, k) }"
+    reference = _reference(tmp_path, body % "2")
+    other = write(tmp_path / "other.onnx", body % "2.0001")  # half of the limit; the original is exact
+    assert not all(check.ok for check in reference.check(other, None))
+    again = _reference(tmp_path, body % "2")
+    again.budget = Budget(1.0, 0.0, left=0.0)
+    assert all(check.ok for check in again.check(other, None))
+    assert "accounts for differences within the limit" in again.left_out()[0]
+    above = write(tmp_path / "above.onnx", body % "2.01")  # a verdict is never left out
+    assert not any(check.ok for check in again.check(above, None) if check.case.endswith("seed 1"))
+
+
+def test_costs_grow_with_the_inputs() -> None:
+    budget = Budget(0.02, 0.0, left=0.2)
+    assert not budget.takes_case(100.0)
+    assert [budget.takes_case(1.0) for _ in range(4)] == [True, True, True, False]
+    assert budget.takes_case(0.1)
+    quick = Budget(0.01, 0.0, left=0.0)
+    assert quick.takes_case(1.0) and quick.takes_case(20.0) and not quick.takes_case(100.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[batch, tokens, 24] x, float[batch, tokens, 24] u) => (float[batch, tokens, 24] y) { y = Mul(x, u) }",
+        "g (float[batch, tokens, 40] x, float[batch, tokens, keys] s) => "
+        "(float[batch, tokens, 40] y, float[batch, tokens, keys] z) { y = Tanh(x) z = Tanh(s) }",
+        "g (float[batch, 3, h, w] x) => (float[batch, 3, h, w] y) { y = Tanh(x) }",
+        "g (float[batch, 24] x) => (float[batch, 24] y) { y = Tanh(x) }",
+    ],
+)
+def test_every_tensor_with_a_batch_and_a_length_has_many_elements_in_a_case(tmp_path: Path, text: str) -> None:
+    reference = _reference(tmp_path, text)
+    (case,) = [case for case in reference.outputs if case.kind == edges.MANY]
+    assert all(array.size >= 1 << 16 for array in reference.outputs[case].values())
+    assert all(array.size >= 1 << 16 for array in reference.feeds(case).values())
+
+
+def test_each_dim_alone_is_1_and_0(tmp_path: Path) -> None:
+    text = "g (float[b, past, 4] x, float[b, new, 4] z) => (float[b, t, 4] y) { y = Concat<axis = 1>(x, z) }"
+    reference = _reference(tmp_path, text)
+
+    def sizes(kind: str) -> set[tuple[int, ...]]:
+        return {tuple(size for _, size in case.sizes) for case in reference.outputs if case.kind == kind}
+
+    assert sizes(edges.EMPTY) == {(0, 9, 9), (5, 0, 9), (5, 9, 0), (5, 0, 0)}
+    assert sizes(edges.ONE) == {(5, 1, 9), (5, 9, 1), (5, 1, 1), (1, 1, 1)}
