@@ -40,7 +40,8 @@ class Steps:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._phase, self._began = ("", ""), 0.0
-        self._started, self._said, self._announced = clock(), 0.0, ("", "")
+        self._started, self._said = clock(), 0.0
+        self._announced: set[tuple[str, str]] = set()
 
     def text(self, phase: str, detail: str, done: int, total: int) -> str:
         """One line: the phase, what it works on, the count of its steps and the time left."""
@@ -58,12 +59,13 @@ class Steps:
     def in_log(self, phase: str, detail: str, done: int, total: int) -> str:
         """The line for a log, "" where an earlier one is enough."""
         text, now = self.text(phase, detail, done, total), self._clock()
-        new = (phase, detail) != self._announced
+        new = (phase, detail) not in self._announced  # phases may come in turn, as those of several trials
         if phase not in _IN_A_LOG or now - self._started < _LOG_AFTER:
             return ""
         if not new and (not total or now - self._said < _LOG_SECONDS):
             return ""
-        self._said, self._announced = now, (phase, detail)
+        self._said = now
+        self._announced.add((phase, detail))
         return text
 
 

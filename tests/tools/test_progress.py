@@ -53,3 +53,11 @@ def test_progress_counts_and_says_the_time_left() -> None:
     assert at(11.0, 12) == "Compiling kernels: a.onnx: 12 of 12"
     assert at(300.5, 6) == "Compiling kernels: a.onnx: 6 of 12, about 5 min left"
     assert steps.text("fuse", "", 0, 0) == "Finding chains"
+
+
+def test_phases_that_come_in_turn_are_said_once_in_a_log() -> None:
+    now = [10.0]
+    steps = progress.Steps(lambda: now[0])
+    now[0] = 12.0
+    lines = [steps.in_log(*call) for _ in range(9) for call in (("quantize", "12 nodes", 0, 0), ("verify", "", 0, 0))]
+    assert [line for line in lines if line] == ["Quantizing: 12 nodes", "Verifying"]
