@@ -39,6 +39,13 @@ def copy(made: Path, artifact: Path) -> Path:
     return artifact
 
 
+def test_a_long_size_breaks_between_its_words_and_not_within_the_number(copy: Path, tmp_path: Path) -> None:
+    """A card is narrower than sequence_length=128, of which the 8 stood on the next line."""
+    onnxopt.report(copy, bench=[bench_file(tmp_path / "b.json", bench_result(case="sequence_length=128, seed 0"))])
+    page = (copy / "report.html").read_text("utf-8")
+    assert '<span class="note">sequence_<wbr>length=<wbr>128, seed 0</span>' in page
+
+
 def test_bench_results_are_added(copy: Path, tmp_path: Path) -> None:
     name = manifests.load(copy).kernels[0].name
     entry = manifests.load(copy).kernels[0].variants[0]
