@@ -7,6 +7,7 @@ sample. The program uses plain ONNX Runtime.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import time
 from collections.abc import Mapping
@@ -15,10 +16,19 @@ import numpy as np
 import onnxruntime as ort
 
 
+def has_gpu() -> bool:
+    """Whether there is a GPU with a driver. ONNX Runtime for GPUs offers CUDA without one, and logs errors then."""
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+    except OSError:
+        return False
+
+
 def session_of(artifact: str) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.register_custom_ops_library(f"{artifact}/lib/libonnxopt_ops.so")
-    usable = [p for p in ("CUDAExecutionProvider", "CPUExecutionProvider") if p in ort.get_available_providers()]
+    wanted = ["CUDAExecutionProvider", "CPUExecutionProvider"] if has_gpu() else ["CPUExecutionProvider"]
+    usable = [p for p in wanted if p in ort.get_available_providers()]
     return ort.InferenceSession(f"{artifact}/model.onnx", options, providers=usable)
 
 

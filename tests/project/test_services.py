@@ -135,4 +135,4 @@ def test_batch_says_what_is_wrong(artifact: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", z=np.zeros((1, 8), np.float32))
     result = run(EXAMPLES / "python/batch.py", artifact, tmp_path / "in.npz", tmp_path / "out.npz")
     assert result.returncode == 1
-    assert result.stderr.endswith("error: the data lacks x; it has z\n")  # after what ORT says of missing GPUs
+    assert result.stderr == "error: the data lacks x; it has z\n"  # nothing of a GPU that is not there
