@@ -19,6 +19,7 @@ import pydantic
 
 import onnxopt
 from onnxopt.tools.cli import main
+from onnxopt.tools.commands.options import Renamed
 
 FOLDER = Path(__file__).resolve().parent
 TUTORIAL = FOLDER / "tutorial.ipynb"
@@ -69,8 +70,9 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
 
 
 def _option(option: click.Option, command: click.Command) -> str:
-    spelled = "/".join([*option.opts[-1:], *option.secondary_opts])
-    short = f"{option.opts[0]}, " if len(option.opts) > 1 else ""
+    opts = option.opts[:-1] if isinstance(option, Renamed) else option.opts
+    spelled = "/".join([*opts[-1:], *option.secondary_opts])
+    short = f"{opts[0]}, " if len(opts) > 1 else ""
     value = "" if option.is_flag else f" {option.make_metavar(click.Context(command))}"
     text = (option.help or "").replace("|", "\\|")
     notes = ["required"] if option.required else []

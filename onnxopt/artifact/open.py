@@ -110,7 +110,7 @@ def verify_signature(artifact: StrPath, *, public_key: StrPath | None = None) ->
     """
     key = signing.required_key(public_key)
     if key is None:
-        raise UsageError(f"no public key: give --public-key, or set {signing.PUBLIC_KEY_VARIABLE}")
+        raise UsageError(f"no public key: give --key, or set {signing.PUBLIC_KEY_VARIABLE}")
     artifact_opened = open_artifact(artifact, public_key=public_key)
     return Signature(key.name, artifact_opened.trusted_comment or "", len(artifact_opened.manifest.files))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -66,6 +67,8 @@ def bench(
     opened = open_artifact(artifact)
     if iterations is not None and iterations < 1:
         raise UsageError(f"iterations must be 1 or more, not {iterations}")
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise UsageError(f"seconds must be a number above 0, not {seconds:g}")
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
     time_limit.check(timeout)

@@ -313,20 +313,27 @@ def test_truncated(packed: Path, tmp_path: Path, keep: int) -> None:
 @pytest.mark.usefixtures("without_footprints")
 def test_the_commands(artifact: Path, tmp_path: Path) -> None:
     make(artifact)
-    made = run("pack", artifact, tmp_path / "a.zip")
+    made = run("pack", artifact, "-o", tmp_path / "a.zip")
     assert made.exit_code == 0, made.output
+    assert run("pack", artifact, tmp_path / "b.zip").exit_code == 0  # as it was spelled before
+    assert (tmp_path / "b.zip").read_bytes() == (tmp_path / "a.zip").read_bytes()
     assert hash_file(tmp_path / "a.zip").sha256 in made.stdout
-    assert run("unpack", tmp_path / "a.zip", tmp_path / "out").exit_code == 0
+    assert run("unpack", tmp_path / "a.zip", "-o", tmp_path / "out").exit_code == 0
     assert contents(tmp_path / "out") == contents(artifact)
     assert run("verify", tmp_path / "a.zip", artifact).exit_code == 0
     assert "Add, Tanh, Mul, Sub" in run("explain", tmp_path / "a.zip").stdout
-    assert run("bench", tmp_path / "a.zip", "--iterations", "3").exit_code == 0
+    assert run("bench", tmp_path / "a.zip", "--seconds", "0.05").exit_code == 0
+    assert_refused(run("bench", tmp_path / "a.zip", "--seconds", "0"), "seconds must be a number above 0")
 
 
 def test_bad_input_to_the_commands(artifact: Path, tmp_path: Path) -> None:
     make(artifact)
     (tmp_path / "there").write_text("x")
     assert_refused(run("pack", artifact, tmp_path / "there"), "exists already")
+    assert_refused(run("pack", artifact), "give either FILE or --output")
+    assert_refused(
+        run("unpack", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "c"), "give either FOLDER or --output"
+    )
     assert_refused(run("pack", tmp_path / "nowhere", tmp_path / "a.zip"), "no such artifact folder")
     assert_refused(run("pack", tmp_path, tmp_path / "a.zip"), "not an artifact")
     assert_refused(run("unpack", tmp_path / "nowhere.zip", tmp_path / "out"), "no such file")

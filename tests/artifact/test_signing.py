@@ -243,16 +243,19 @@ def test_the_commands(artifact: Path, tmp_path: Path) -> None:
     assert (tmp_path / "key").stat().st_mode & 0o077 == 0
     assert (tmp_path / "key.pub").read_text().splitlines()[1] in made.stdout
 
-    assert_refused(run("verify-signature", artifact, "--public-key", tmp_path / "key.pub"), "is not signed")
+    assert_refused(run("verify-signature", artifact, "--key", tmp_path / "key.pub"), "is not signed")
     signed = run("sign", artifact, "--key", tmp_path / "key", "--comment", "release 7")
     assert signed.exit_code == 0, signed.output
-    checked = run("verify-signature", artifact, "--public-key", tmp_path / "key.pub")
+    checked = run("verify-signature", artifact, "--key", tmp_path / "key.pub")
     assert checked.exit_code == 0, checked.output
     assert "trusted comment: release 7" in checked.stdout
+    earlier = run("verify-signature", artifact, "--public-key", tmp_path / "key.pub")  # as it was spelled before
+    assert earlier.stdout == checked.stdout
+    assert "--public-key" not in run("verify-signature", "--help").stdout
 
     assert_refused(run("sign", artifact, "--key", tmp_path / "key"), "signed already", "--force")
     assert run("sign", artifact, "--key", tmp_path / "key", "--force", "--comment", "release 8").exit_code == 0
-    assert "release 8" in run("verify-signature", artifact, "--public-key", tmp_path / "key.pub").stdout
+    assert "release 8" in run("verify-signature", artifact, "--key", tmp_path / "key.pub").stdout
     assert not list(artifact.glob(".*"))
 
 
@@ -267,7 +270,7 @@ def test_bad_input_to_the_commands(artifact: Path, tmp_path: Path, monkeypatch: 
     assert_refused(run("sign", artifact, "--key", tmp_path / "key.pub"), "not a minisign secret key")
     assert_refused(run("sign", artifact, "--key", tmp_path / "key", "--comment", "two\nlines"), "one line")
     assert_refused(run("sign", tmp_path, "--key", tmp_path / "key"), "not an artifact")
-    assert_refused(run("verify-signature", artifact), "--public-key")
+    assert_refused(run("verify-signature", artifact), "--key")
     assert_refused(run("verify-signature", artifact, "--public-key", "nonsense"), "minisign public key")
     (artifact / "model.onnx").write_bytes(b"x")
     assert_refused(run("sign", artifact, "--key", tmp_path / "key"), "model.onnx")

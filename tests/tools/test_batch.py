@@ -190,6 +190,19 @@ def test_later_entries_go_before_earlier_ones_and_defaults(models: Path, tmp_pat
     assert (b.source, b.output) == (models / "b.onnx", tmp_path / "made" / "b")
 
 
+def test_archs_of_the_command(models: Path, tmp_path: Path) -> None:
+    """They go before those of [defaults], and those of an entry before them."""
+    text = '[[models]]\npath = "*.onnx"\n[[models]]\npath = "b.onnx"\narchs = []\n'
+    file = configuration(models, text, '[defaults]\narchs = ["sm_90"]\n')
+    jobs = config.jobs_of([file], tmp_path / "made", ["sm_80", "l4"])
+    assert [job.options["archs"] for job in jobs] == [["sm_80", "l4"], [], ["sm_80", "l4"]]
+    assert config.jobs_of([models / "a.onnx"], tmp_path / "made", ["sm_80"])[0].options["archs"] == ["sm_80"]
+    shown = run("batch", models / "a.onnx", "--out-dir", tmp_path / "made", "--arch", "none", "--dry-run")
+    assert "archs=['none']" in shown.stdout
+    refused = run("batch", models / "a.onnx", "--out-dir", tmp_path / "made", "--arch", "sm_1", "--dry-run")
+    assert_refused(refused, "--arch: ", "sm_1")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

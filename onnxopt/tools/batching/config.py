@@ -84,19 +84,25 @@ class Config(pydantic.BaseModel):
     models: list[Entry] = pydantic.Field(min_length=1)
 
 
-def jobs_of(models: Sequence[StrPath], out_dir: Path) -> list[Job]:
+def jobs_of(models: Sequence[StrPath], out_dir: Path, archs: Sequence[str] | None = None) -> list[Job]:
     """The jobs that a configuration file, or paths and patterns, name; the outputs lie in `out_dir`.
+
+    archs: in place of those in [defaults]; None for these.
 
     UsageError where the file is wrong, a path does not exist, or two outputs would have one name.
     """
     if not any(str(path).endswith(SUFFIX) for path in models):
         found = sources(models, out_dir)
-        return [_job(name, path, out_dir, Options()) for name, path in zip(names(found), found, strict=True)]
+        of_all = Options() if archs is None else Options(archs=list(archs))
+        _check("--arch", of_all)
+        return [_job(name, path, out_dir, of_all) for name, path in zip(names(found), found, strict=True)]
     if len(models) != 1:
         raise UsageError(f"give one configuration file ({SUFFIX}), or models and patterns, not both")
     file = Path(models[0])
     config = read(file)
     defaults = _resolved(config.defaults.model_dump(exclude_unset=True), file.parent)
+    if archs is not None:
+        defaults["archs"] = list(archs)
     options: dict[Path, dict[str, Any]] = {}
     for entry in config.models:
         found = [path.absolute() for path in sources([entry.path], out_dir, file.parent)]

@@ -42,26 +42,30 @@ class BatchResult:
         return {"schema_version": SCHEMA_VERSION, "models": [outcome.to_json() for outcome in self.models]}
 
 
-def plan(models: StrPath | Sequence[StrPath], out_dir: StrPath) -> list[tuple[Job, Action]]:
+def plan(
+    models: StrPath | Sequence[StrPath], out_dir: StrPath, archs: Sequence[str] | None = None
+) -> list[tuple[Job, Action]]:
     """What a batch would do, without doing it. "again": it changed or failed. "refused": its output is in the way."""
     given = [models] if isinstance(models, (str, os.PathLike)) else list(models)
     if not given:
         raise UsageError("no model: give a configuration file, models or patterns")
     state = read_state(Path(out_dir))
-    return [(job, state.action(job)) for job in config.jobs_of(given, Path(out_dir))]
+    return [(job, state.action(job)) for job in config.jobs_of(given, Path(out_dir), archs)]
 
 
 def batch(
     models: StrPath | Sequence[StrPath],
     out_dir: StrPath,
     *,
+    archs: Sequence[str] | None = None,
     jobs: int | None = None,
     ray: str | None = None,
     progress: Progress | None = None,
 ) -> BatchResult:
     """Optimize many models, each into a folder of `out_dir`, and go on where an earlier run ended.
 
-    models: a configuration file (docs/folders.md), or paths and patterns of models and of folders of models. jobs: how
+    models: a configuration file (docs/folders.md), or paths and patterns of models and of folders of models. archs: as
+    for `optimize`, of each model for which the configuration file has none of its own. jobs: how
     many at once on this machine, in processes of their own; default one for two cores. ray: address of a Ray cluster
     to run on instead ("auto", "HOST:PORT", or "local" for one on this machine); every machine reaches the same paths.
 
@@ -71,9 +75,9 @@ def batch(
     UsageError where the configuration is wrong, another batch writes to `out_dir`, or the cluster cannot be used.
     """
     folder = Path(out_dir)
-    plan(models, folder)  # what is wrong with the question shows before a folder is made
+    plan(models, folder, archs)  # what is wrong with the question shows before a folder is made
     with _own(folder), _stage(folder) as stage:
-        running = _Running(read_state(folder), plan(models, folder), progress)
+        running = _Running(read_state(folder), plan(models, folder, archs), progress)
         todo = [dataclasses.replace(job, output=stage / job.name) for job in running.begin()]
         if todo and ray is not None:
             on_ray.run(todo, ray, running.keep)

@@ -20,6 +20,7 @@ from onnxopt.tools.printable import one_line
 @click.command("batch")
 @click.argument("models", metavar="CONFIG|MODEL...", nargs=-1, required=True)
 @click.option("--out-dir", type=Path, required=True, metavar="DIR", help="Folder for the artifacts and batch.json.")
+@options.archs
 @click.option("--jobs", type=click.IntRange(min=1), help="Models at once on this machine. Default: one for two cores.")
 @click.option(
     "--ray", metavar="ADDRESS", help="Run on a Ray cluster instead: auto, HOST:PORT, or local for one on this machine."
@@ -32,6 +33,7 @@ def command(
     ctx: click.Context,
     models: Sequence[str],
     out_dir: Path,
+    archs: tuple[str, ...],
     jobs: int | None,
     ray: str | None,
     dry_run: bool,
@@ -41,15 +43,16 @@ def command(
     """Optimize many models in processes of their own, and go on where an earlier run ended.
 
     CONFIG is a .toml file with options for all models and for single ones. MODEL is a model file, a folder of models or
-    a pattern in quotes. A model that fails leaves the others done; exit code then: the largest of those that failed.
+    a pattern in quotes; what CONFIG says of a single model goes before --arch. A model that fails leaves the others
+    done; exit code then: the largest of those that failed.
     """
     if dry_run:
-        planned = flow.plan(models, out_dir)
+        planned = flow.plan(models, out_dir, archs or None)
         rows = [{"name": job.name, "source": str(job.source), "action": action} for job, action in planned]
         options.print_result({"plan": rows}, table.plan_text(planned), as_json)
         return
     with _progress(quiet) as advance:
-        result = flow.batch(models, out_dir, jobs=jobs, ray=ray, progress=advance)
+        result = flow.batch(models, out_dir, archs=archs or None, jobs=jobs, ray=ray, progress=advance)
     options.print_result(result.to_json(), table.text(result.models), as_json)
     ctx.exit(result.exit_code)
 

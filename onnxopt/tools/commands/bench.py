@@ -24,7 +24,8 @@ from onnxopt.tools.commands.fleets import FleetQuestion, fleet_options
 @options.shape
 @options.data
 @options.provider
-@click.option("--iterations", type=int, help="Runs of each. Default: what fits in 5 seconds.")
+@click.option("--iterations", type=int, help="Runs of each. Default: what fits in --seconds.")
+@click.option("--seconds", type=float, default=5.0, show_default=True, help="Time to spend on runs, at each size.")
 @click.option("--sweep", metavar="DIM=SIZE,...", help="Time at each of these sizes of a dynamic dim (batch=1,2,4).")
 @click.option(
     "--threads", metavar="N,...", default="1", help="Callers that run one session at the same time; several: each."
@@ -44,6 +45,7 @@ def command(
     against: Path | None,
     data: tuple[Path, ...],
     iterations: int | None,
+    seconds: float,
     timeout: float | None,
     **fleet_question: Any,
 ) -> None:
@@ -62,6 +64,7 @@ def command(
                 shapes={**sizes, **point.shapes},
                 provider=provider,
                 iterations=iterations,
+                seconds=seconds,
                 data=data,
                 threads=point.threads,
                 footprints=not asked.varies,

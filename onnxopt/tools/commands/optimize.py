@@ -32,14 +32,7 @@ from onnxopt.tools.printable import printable
 @click.option("-o", "--output", type=Path, help="Artifact or folder to make; must not exist.")
 @click.option("--out-dir", type=Path, metavar="DIR", help="Make an artifact or folder for each of many models there.")
 @options.shape
-@click.option(
-    "--arch",
-    "archs",
-    multiple=True,
-    metavar="NAME,...",
-    help="What to compile for: architectures (sm_90), GPUs (h200), `native` for this machine's, `all`, or `none`; "
-    "repeat for more. Default: all.",
-)
+@options.archs
 @click.option("--no-verify", is_flag=True, help="Keep the result without comparing it with the original.")
 @options.timeout
 @click.option(

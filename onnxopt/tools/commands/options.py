@@ -13,6 +13,18 @@ import click
 
 from onnxopt.errors import UsageError
 
+
+class Renamed(click.Option):
+    """An option whose last spelling is an older one, which is taken and not shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        spelled, self.opts = self.opts, self.opts[:-1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = spelled
+
+
 SCHEMA_VERSION = 1  # of the JSON that commands print
 shape = click.option(
     "--shape",
@@ -35,6 +47,14 @@ emulate = click.option(
     "--emulate",
     is_flag=True,
     help="Run the CUDA kernels on the CPU too, at small sizes, compiled by g++. Takes three minutes at most.",
+)
+archs = click.option(
+    "--arch",
+    "archs",
+    multiple=True,
+    metavar="NAME,...",
+    help="What to compile for: architectures (sm_90), GPUs (h200), `native` for this machine's, `all`, or `none`; "
+    "repeat for more. Default: all.",
 )
 timeout = click.option(
     "--timeout",
@@ -71,6 +91,14 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
             raise UsageError(f"--shape {name} is given twice")
         shapes[name] = tuple(int(d) for d in re.split("[x,]", dims)) if dims else ()
     return shapes
+
+
+def one_output(argument: Path | None, option: Path | None, name: str) -> Path:
+    """Where to write, which was given as the argument `name` or as --output. UsageError unless it was given once."""
+    given = [path for path in (argument, option) if path is not None]
+    if len(given) != 1:
+        raise UsageError(f"give either {name} or --output")
+    return given[0]
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -7,14 +7,17 @@ from pathlib import Path
 import click
 
 from onnxopt.artifact import archive
+from onnxopt.tools.commands import options
 from onnxopt.tools.commands.options import json_option, print_result
 
 
 @click.command("unpack")
 @click.argument("file", type=Path)
-@click.argument("folder", type=Path)
+@click.argument("folder", type=Path, required=False)
+@click.option("-o", "--output", type=Path, help="The same as FOLDER; must not exist.")
 @json_option
-def command(file: Path, folder: Path, as_json: bool) -> None:
+def command(file: Path, folder: Path | None, output: Path | None, as_json: bool) -> None:
     """Make the artifact FOLDER from FILE, with every hash checked. FOLDER must not exist."""
+    folder = options.one_output(folder, output, "FOLDER")
     archive.unpack(file, folder)
     print_result({"artifact": str(folder)}, f"wrote {folder}", as_json)

@@ -7,12 +7,18 @@ from pathlib import Path
 import click
 
 from onnxopt.artifact.open import verify_signature
-from onnxopt.tools.commands.options import json_option, print_result
+from onnxopt.tools.commands.options import Renamed, json_option, print_result
 
 
 @click.command("verify-signature")
 @click.argument("artifact", type=Path)
-@click.option("--public-key", help="Path of a .pub file, or its base64 line. Default: $ONNXOPT_PUBLIC_KEY.")
+@click.option(
+    "--key",
+    "--public-key",
+    "public_key",
+    cls=Renamed,
+    help="Public key: path of a .pub file, or its base64 line. Default: $ONNXOPT_PUBLIC_KEY.",
+)
 @json_option
 def command(artifact: Path, public_key: str | None, as_json: bool) -> None:
     """Check the signature of ARTIFACT, a folder or an archive, then the hash of every file."""
