@@ -179,3 +179,40 @@ def test_filled_masks_alignments_and_norms_stay_narrow(tmp_path: Path) -> None:
     feeds = {**x(), "p": np.array([1, 1, 1, 0])}
     half, _ = lowered(_graph("float[N, 8] x, int64[N] p", "float[N, 8] y", body), feeds, tmp_path)
     assert dtypes(half, "h", "s", "t", "m", "g", "ef") == {HALF}
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+@pytest.mark.parametrize(
+    "norm",
+    [
+        "p = Pow(h, two) v = ReduceMean(p, last) s = Add(v, eps) r = Sqrt(s) n = Div(h, r)",
+        "p = Mul(h, h) v = ReduceMean(p, last) s = Add(v, eps) r = Sqrt(s) i = Reciprocal(r) n = Mul(h, i)",
+        "p = Mul(h, h) v = ReduceMean(p, last) s = Add(v, eps) i = Pow(s, half) n = Mul(i, h)",
+        "p = ReduceSumSquare(h, last) v = Mul(p, eighth) s = Add(v, eps) r = Sqrt(s) n = Div(h, r)",
+        "p = ReduceL2(h, last) v = Div(p, root) s = Add(v, eps) n = Div(h, s)",
+        "p = Mul(h, h) v = ReduceSum(p, last) s = Div(v, eight) t = Max(s, eps) r = Sqrt(t) n = Div(h, r)",
+    ],
+)
+def test_squares_of_a_spelled_norm_without_a_mean_stay_float32(tmp_path: Path, norm: str, opset: int) -> None:
+    more = (
+        ", float eps = {1e-6}, float eight = {8.0}, float eighth = {0.125}, float root = {2.8284271}, float two = {2.0}"
+    )
+    gain = ", float[8] gain = {1.0, 2.0, 0.5, 1.0, 1.5, 1.0, 0.7, 1.0}"
+    body = f"h = MatMul(x, w) {norm} f = Mul(n, gain) y = MatMul(f, w)"
+    model = graph("float[N, 8] x", "float[N, 8] y", body, constants=_CONSTANTS + more + gain, opset=opset)
+    half, _ = lowered(model.clone(), x(scale=300.0), tmp_path)
+    assert dtypes(half, "p") == {FLOAT}
+    assert dtypes(half, "h", "f") == {HALF}
+    assert sqnr(model, half, x(scale=300.0)) > 50
+    assert sqnr(model, half, x(scale=1e-3)) > 40
+
+
+def test_the_norm_without_a_mean_as_an_operator_keeps_its_squares(tmp_path: Path) -> None:
+    """ONNX's of opset 23, and ONNX Runtime's, which becomes elementary operators around a square in float32."""
+    gain = ", float[8] gain = {1.0, 2.0, 0.5, 1.0, 1.5, 1.0, 0.7, 1.0}"
+    for norm, opset in (("RMSNormalization<epsilon = 1e-6>", 23), ("SimplifiedLayerNormalization<epsilon = 1e-6>", 18)):
+        body = f"h = MatMul(x, w) f = {norm}(h, gain) y = MatMul(f, w)"
+        model = graph("float[N, 8] x", "float[N, 8] y", body, constants=_CONSTANTS + gain, opset=opset)
+        half, _ = lowered(model.clone(), x(scale=300.0), tmp_path)
+        assert dtypes(half, "h") == {HALF}
+        assert sqnr(model, half, x(scale=300.0)) > 50
