@@ -161,7 +161,12 @@ def _opened(archive: Path) -> Iterator[zipfile.ZipFile]:
     except IsADirectoryError:
         raise ArtifactError(f"{archive}: is a folder, not an archive of `onnxopt pack`") from None
     except (zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeError, ValueError, RuntimeError) as error:
-        raise ArtifactError(f"{archive}: not an artifact: neither a folder nor an intact archive: {error}") from None
+        if not is_archive(archive):
+            raise ArtifactError(
+                f"{archive}: not an artifact, which is a folder or an archive of `onnxopt pack`; `onnxopt optimize` "
+                "makes one of a model, and `onnxopt inspect` describes a model"
+            ) from None
+        raise ArtifactError(f"{archive}: not an intact archive of an artifact: {error}") from None
     except OSError as error:
         raise ArtifactError(f"{archive}: cannot be read: {error.strerror or error}") from None
 
