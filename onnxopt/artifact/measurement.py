@@ -78,7 +78,7 @@ class BenchResult:
     @property
     def launched(self) -> str:
         """What `launches` counts."""
-        return "operators run" if self.provider == CPU else "launches"
+        return "nodes run by ONNX Runtime" if self.provider == CPU else "launches"
 
     @property
     def requests_a_second(self) -> tuple[float, float]:

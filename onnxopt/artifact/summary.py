@@ -24,7 +24,7 @@ def fused_text(manifest: Manifest, name: str) -> str:
     places = sum(len(k.sites) for k in manifest.kernels)
     ops = sum(len(k.operators) * len(k.sites) for k in manifest.kernels)
     kernels = counted(len(manifest.kernels), "kernel")
-    return f"{name}: {counted(ops, 'node')} fused into {counted(places, 'call')} of {kernels}"
+    return f"{name}: {counted(ops, 'node')} of the rewritten graph fused into {counted(places, 'call')} of {kernels}"
 
 
 def counted(count: int, noun: str) -> str:

@@ -21,8 +21,10 @@ class ModelSummary:
 
     ops: how often each operator occurs, subgraphs and functions included, most frequent first, "domain::Op" outside
     ONNX's own. elementwise: nodes whose operator a kernel could run. parameters, parameter_bytes: of initializers.
-    bytes: of the file and its external data. host, cuda_graph: name and reason of the nodes that ONNX Runtime's CUDA
-    provider runs on the CPU, and of those that prevent a CUDA graph (graph/cuda_graph_obstacles.py).
+    bytes: of the file and its external data. nodes: of the graph, its subgraphs, and the bodies of its functions;
+    function_nodes: those in the bodies, each once, however often it is called. host, cuda_graph: name and reason of the
+    nodes that ONNX Runtime's CUDA provider runs on the CPU, and of those that prevent a CUDA graph
+    (graph/cuda_graph_obstacles.py).
     """
 
     path: str
@@ -33,6 +35,7 @@ class ModelSummary:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     nodes: int
+    function_nodes: int
     elementwise: int
     ops: dict[str, int]
     functions: tuple[str, ...]
@@ -48,7 +51,8 @@ def inspect(path: StrPath) -> ModelSummary:
     model = source.model
     with read.quiet(), contextlib.suppress(ValueError):  # a cycle, which optimize reports
         TopologicalSortPass()(model)
-    nodes = [*model.graph.all_nodes(), *(n for f in model.functions.values() for n in f.all_nodes())]
+    bodies = [node for function in model.functions.values() for node in function.all_nodes()]
+    nodes = [*model.graph.all_nodes(), *bodies]
     ops = collections.Counter(n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}::{n.op_type}" for n in nodes)
     tensors = [v.const_value for g in model.graphs() for v in g.initializers.values() if v.const_value is not None]
     return ModelSummary(
@@ -60,6 +64,7 @@ def inspect(path: StrPath) -> ModelSummary:
         inputs=signature.inputs_of(model),
         outputs=signature.outputs_of(model),
         nodes=len(nodes),
+        function_nodes=len(bodies),
         elementwise=sum(is_elementwise(n) for n in nodes),
         ops=dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
         functions=tuple(f"{domain}::{name}" for domain, name, _ in model.functions),

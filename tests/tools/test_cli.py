@@ -18,6 +18,7 @@ import onnx.numpy_helper
 import pytest
 from click.testing import Result
 
+import onnxopt
 from onnxopt import pipeline
 from onnxopt.artifact import folder as artifact_folder
 from onnxopt.tools.cli import COMMANDS, main
@@ -45,16 +46,19 @@ def test_the_main_job(chain: Path, artifact: Path) -> None:
     made = optimize(chain, artifact)
     assert made.exit_code == 0, made.output
     lines = made.stdout.splitlines()
-    assert lines[0] == "chain.onnx: 6 nodes fused into 2 calls of 2 kernels"
+    assert lines[0] == "chain.onnx: 6 nodes of the rewritten graph fused into 2 calls of 2 kernels"
     assert "verify: passed, CPUExecutionProvider with the library" in made.stdout
     assert "verify: passed, CPUExecutionProvider without the library" in made.stdout
     assert [" ".join(line.split()) for line in lines[-6:-1]] == [  # without times: there is no GPU architecture
         "before after",
-        "operators 7 3",
+        "nodes of the graph 7 3",
         "launches of what is fused, predicted 6 2",
         "bytes of what is fused, predicted dynamic dynamic",
         "kernels of onnxopt 0 2",
     ]
+    readme = (ROOT / "README.md").read_text("utf-8")  # shows the output for a larger model
+    assert all(f"\n{line.split('  ')[0]}  " in readme for line in lines[-5:-1])
+    assert " of the rewritten graph fused into " in readme
     assert lines[-1] == f"next: onnxopt bench {artifact} (times it against the original)"
     assert any(line.startswith(f"wrote {artifact} in ") for line in lines)
     assert all(line.startswith(("Compiling kernels", "Verifying")) for line in made.stderr.splitlines())
@@ -90,6 +94,19 @@ def test_inspect(chain: Path) -> None:
     assert result.exit_code == 0
     assert "input: x: float32[batch,8]" in result.stdout
     assert "nodes: 7, 6 of them elementwise" in result.stdout
+
+
+def test_one_artifact_has_counts_that_say_what_they_count(chain: Path, artifact: Path) -> None:
+    """A call of a function is a node of the graph for optimize and for inspect; the bodies are counted apart."""
+    optimized = optimize(chain, artifact)
+    (row,) = [line.split() for line in optimized.stdout.splitlines() if line.startswith("nodes of the graph")]
+    inspected = run("inspect", artifact / "model.onnx").stdout
+    assert f"\nnodes: {row[-1]} of the graph, 6 in the bodies of its functions, " in inspected
+    assert f"\nnodes: {row[-2]}, " in run("inspect", chain).stdout
+    summary = onnxopt.inspect(artifact / "model.onnx")
+    assert (summary.nodes, summary.function_nodes) == (int(row[-1]) + 6, 6) and sum(
+        summary.ops.values()
+    ) == summary.nodes
 
 
 def test_inspect_escapes_what_a_terminal_would_obey(tmp_path: Path) -> None:

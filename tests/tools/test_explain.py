@@ -54,7 +54,7 @@ def manifest(tmp_path: Path, artifact: Path) -> manifests.Manifest:
 
 def test_everything_is_said(manifest: manifests.Manifest) -> None:
     lines = explain.describe(manifest, kernels=True).splitlines()
-    assert lines[0] == "m.onnx: 4 nodes fused into 2 calls of 1 kernel"
+    assert lines[0] == "m.onnx: 4 nodes of the rewritten graph fused into 2 calls of 1 kernel"
     assert lines[1] == "predicted traffic: 8 MB -> 2 MB (-75%), 8 launches -> 2"
     assert "AddTanh_00: Add, Tanh (CUDA and CPU)" in lines
     assert "    2 x (float16[8,64], float16[64]) -> float16[8,64]: 4 MB -> 1 MB, 4 launches -> 1" in lines

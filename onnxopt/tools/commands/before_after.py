@@ -19,14 +19,16 @@ _OF_FUSED = "of what is fused, predicted"
 
 
 def table(manifest: Manifest, facts: Facts, named: Sequence[str] = ()) -> list[str]:
-    """Before and after: operators, launches and bytes of the nodes that are fused, kernels, and predicted times.
+    """Before and after: nodes of the graph, launches and bytes of those that are fused, kernels, and predicted times.
+
+    A call of a fused function is one node.
 
     named: the GPUs that the user named, by key, which predicted times are for.
     """
     traffic = manifest.traffic
     rows: list[tuple[str, str, str]] = []
     if facts.before is not None and facts.after is not None:
-        rows.append(("operators", f"{facts.before.nodes:,}", f"{facts.after.nodes:,}"))
+        rows.append(("nodes of the graph", f"{facts.before.nodes:,}", f"{facts.after.nodes:,}"))
     if manifest.kernels:
         rows.append((f"launches {_OF_FUSED}", f"{traffic.launches_before:,}", f"{traffic.launches_after:,}"))
         rows.append((f"bytes {_OF_FUSED}", *_bytes(manifest)))

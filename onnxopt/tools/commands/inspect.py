@@ -26,6 +26,12 @@ def command(model: Path, as_json: bool) -> None:
         click.echo(_text(summary))
 
 
+def _nodes(summary: ModelSummary) -> str:
+    """A call of a function is a node of the graph, as `optimize` counts; the body is counted once beside it."""
+    bodies = f" of the graph, {summary.function_nodes} in the bodies of its functions" if summary.functions else ""
+    return f"nodes: {summary.nodes - summary.function_nodes}{bodies}, {summary.elementwise} of them elementwise"
+
+
 def _text(summary: ModelSummary) -> str:
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in summary.opsets.items())
     lines = [
@@ -35,7 +41,7 @@ def _text(summary: ModelSummary) -> str:
     for kind, tensors in (("input", summary.inputs), ("output", summary.outputs)):
         lines += [f"{kind}: {tensor_text(tensor)}" for tensor in tensors]
     lines.append(f"parameters: {summary.parameters:,} in {size_text(summary.parameter_bytes)}")
-    lines.append(f"nodes: {summary.nodes}, {summary.elementwise} of them elementwise")
+    lines.append(_nodes(summary))
     lines += [f"{count:8} {op}" for op, count in summary.ops.items()]
     if summary.functions:
         lines.append(f"functions: {', '.join(summary.functions)}")
