@@ -15,6 +15,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
@@ -175,14 +176,12 @@ class _MatMul:
         return _transposed(op, product, "".join(of_y), self.equation.result)
 
     def _joined(self, op, value: ir.Value, labels: str, groups: list[str]):
-        turned = _transposed(op, value, labels, "".join(groups))
-        if all(len(group) == 1 for group in groups):
-            return turned
-        sizes = self._sizes_of(groups, joins=True)
-        if turned is value and is_constant(value) and value.const_value is not None:
-            weight = ir.Tensor(value.const_value.numpy().reshape(sizes), dtype=value.dtype)
-            return op.initializer(weight, name=f"{value.name}/{len(sizes)}d")
-        return op.Reshape(turned, new_integers(op, sizes))
+        order = "".join(groups)
+        sizes = None if all(len(group) == 1 for group in groups) else self._sizes_of(groups, joins=True)
+        if is_constant(value) and (labels == order or len(value.uses()) == 1) and (labels != order or sizes):
+            return _arranged(op, value, [labels.index(label) for label in order], sizes)
+        turned = _transposed(op, value, labels, order)
+        return turned if sizes is None else op.Reshape(turned, new_integers(op, sizes))
 
     def _sizes_of(self, groups: list[str], joins: bool) -> list[int]:
         target = _target(groups, self.equation.sizes, joins)
@@ -206,6 +205,21 @@ def _target(groups: Sequence[str], sizes: dict[str, _Size], joins: bool) -> list
             symbolic = -1 if moved else 0
             target.append(math.prod(known) if len(known) == len(part) else symbolic)
     return target if target.count(-1) <= 1 else None
+
+
+def _arranged(op, value: ir.Value, perm: Sequence[int], sizes: Sequence[int] | None):
+    """A constant with its axes in another order, and then reshaped: a new constant, in place of one that goes."""
+    tensor = value.const_value
+    assert tensor is not None
+    dims = tensor.shape.numpy()
+    shape = [dims[axis] for axis in perm] if sizes is None else sizes
+    kind = f"{len(shape)}d" if list(perm) == sorted(perm) else "turned"
+    name = f"{value.name}/{kind}"
+    arranged = ir.LazyTensor(
+        lambda: ir.Tensor(np.ascontiguousarray(tensor.numpy().transpose(perm).reshape(shape)), dtype=tensor.dtype),
+        dtype=tensor.dtype, shape=ir.Shape(shape), name=name,
+    )  # fmt: skip
+    return op.initializer(arranged, name=name)
 
 
 def _transposed(op, value: ir.Value, labels: str, wanted: str):

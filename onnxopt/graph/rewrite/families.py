@@ -27,6 +27,7 @@ from onnxopt.graph.rewrite import (
     normalized_products,
     outer_products,
     padded_heads,
+    part_biases,
     product_forms,
     query_scale,
     reordered_columns,
@@ -74,7 +75,7 @@ _ROWS = (
     Family(
         "products",
         "{} x product into its usual form",
-        (*product_forms.GEMM, *product_forms.TRANSPOSED),
+        (*product_forms.GEMM, *product_forms.TRANSPOSED, *part_biases.RULES),
     ),
     Family(
         "indices",

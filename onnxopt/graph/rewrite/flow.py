@@ -50,6 +50,7 @@ from onnxopt.graph.rewrite import (
     outer_products,
     packed_weights,
     padded_heads,
+    part_biases,
     product_forms,
     query_scale,
     reordered_columns,
@@ -219,10 +220,16 @@ def _write_gemms(rewriting: _Rewriting) -> bool:
 
 
 def _write_products(rewriting: _Rewriting) -> None:
-    """Einsum becomes MatMul: before attention is recognised, which multiplies so."""
+    """Einsum becomes MatMul, and a product gets its bias: before attention is recognised, which multiplies so."""
     if any(node.op_type == "Einsum" for node in rewriting.model.graph.all_nodes()):
         rewriting.infer()
         if rewriting.apply(einsums.RULES):
+            rewriting.infer()
+            rewriting.apply(product_forms.TRANSPOSED)  # of the products that were Einsum
+            _clean_up(rewriting.model)
+    if any(node.op_type == "MatMul" for node in rewriting.model.graph):
+        rewriting.infer()
+        if rewriting.apply(part_biases.RULES):
             _clean_up(rewriting.model)
 
 

@@ -10,10 +10,11 @@ import onnx_ir as ir
 import pytest
 from onnxscript.rewriter import MatchContext
 
+from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.graph.rewrite.einsums import EinsumProduct, EinsumTranspose
 from onnxopt.graph.shapes.infer import infer
-from tests.support.graphs import graph, run
+from tests.support.graphs import graph, hold, run
 
 SIZES = {"B": 2, "S": 5, "T": 7}
 
@@ -90,3 +91,26 @@ def test_integers_stay(tmp_path: Path) -> None:
     found, applied = _rewritten(_einsum("ij,jk->ik", "S, 4", "4, 6", dtype="int64"), tmp_path)
     assert applied == 0
     assert [node.op_type for node in found.graph] == ["Einsum"]
+
+
+@pytest.mark.parametrize(
+    ("equation", "dims", "operators"),
+    [
+        ("bsi,oi->bso", (6, 4), ["MatMul"]),
+        ("bsi,hdi->bshd", (2, 3, 4), ["MatMul", "Reshape"]),
+        ("bsi,ihd->bshd", (4, 2, 3), ["MatMul", "Reshape"]),
+    ],
+)
+def test_constants_are_arranged_once(
+    equation: str, dims: tuple[int, ...], operators: list[str], tmp_path: Path
+) -> None:
+    """Keras and JAX keep weights as Einsum reads them; no run has to transpose them."""
+    inputs = f"float[2, S, 4] x, float[{', '.join(map(str, dims))}] c"
+    source = graph(inputs, "float[] y", f'y = Einsum<equation = "{equation}">(x, c)')
+    hold(source, {"c": np.random.default_rng(0).standard_normal(dims)}, "f4")
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 3, 4)).astype("f4")}
+    before = run(source, feeds)
+    found = normalize(source).model
+    assert rewrite(found, tmp_path).applied["einsums"] == 1
+    assert [node.op_type for node in found.graph] == operators
+    np.testing.assert_allclose(run(found, feeds)[0], before[0], rtol=1e-5, atol=1e-5)
