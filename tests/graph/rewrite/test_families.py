@@ -17,7 +17,7 @@ from onnxopt.artifact import forms
 from onnxopt.errors import StepError
 from onnxopt.graph import rewrite
 from onnxopt.graph.passes import products_of_codes
-from onnxopt.graph.rewrite import FAMILIES, flow, to_standard
+from onnxopt.graph.rewrite import FAMILIES, applying, flow, to_standard
 from onnxopt.graph.rewrite.families import FAMILIES_OF, GATED_WEIGHTS
 from onnxopt.graph.rewrite.rule_sets import Pass, Row, RuleSet, Scope
 from onnxopt.tools import explain
@@ -25,7 +25,7 @@ from tests.graph.rewrite import test_convolutions, test_padded_heads
 from tests.support.attention_graphs import Attention, ops, rewritten
 from tests.support.graphs import graph, hold
 
-# What flow.py calls of other modules besides the rows of families, and why none of it is of a family.
+# What flow.py, applying.py and forms.py call of other modules besides the rows of families, and why that is of none.
 _MECHANICAL = {
     "clean-up, as normalization does it": {
         "MergeEqualNodesPass", "ShareInitializersPass", "UniqueNamesPass", "remove_onnxscript_metadata", "Interface",
@@ -65,10 +65,13 @@ def test_what_counts_is_of_one_family() -> None:
 
 
 def test_the_flow_runs_nothing_else() -> None:
-    tree = ast.parse(Path(flow.__file__).read_text("utf-8"))
-    imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and str(n.module).startswith("onnx")]
-    names = {alias.name for node in imports for alias in node.names}
-    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    parts = [Path(flow.__file__).with_name(name) for name in ("flow.py", "applying.py", "forms.py")]
+    trees = [ast.parse(part.read_text("utf-8")) for part in parts]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    own = {n.name for tree in trees for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    imports = [n for n in nodes if isinstance(n, ast.ImportFrom) and str(n.module).startswith("onnx")]
+    names = {alias.name for node in imports for alias in node.names} - own
+    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
     called = {ast.unparse(function) for function in calls if not isinstance(function, ast.Call)}  # not what Pass() is
     assert {c for c in called if c.split(".")[0] in names} == set().union(*_MECHANICAL.values())
 
@@ -146,7 +149,7 @@ def test_a_wrong_family_is_named_and_left_out(
     name: str, tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a rule of this family alone applied, the graph computes something else: all of it for twice the input."""
-    apply = flow._apply
+    apply = applying._apply
 
     def wrong(model: ir.Model, row: Row, scope: Scope) -> int:
         count = apply(model, row, scope)
@@ -154,7 +157,7 @@ def test_a_wrong_family_is_named_and_left_out(
             _double(model)
         return count
 
-    monkeypatch.setattr(flow, "_apply", wrong)
+    monkeypatch.setattr(applying, "_apply", wrong)
     monkeypatch.setattr(forms, "GATED_WEIGHTS", "none")  # applies for CPUs too, for which nothing is compiled
     ir.save(_GRAPHS[name](), tmp_path / "m.onnx")
     manifest = onnxopt.optimize(tmp_path / "m.onnx", artifact, archs=(), shapes={"x": _shape(name)}).manifest
@@ -184,7 +187,7 @@ def test_families_that_raise_are_named_and_left_out(
     tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two at once; the others apply as before."""
-    apply = flow._apply
+    apply = applying._apply
 
     def broken(model: ir.Model, row: Row, scope: Scope) -> int:
         if FAMILIES_OF[row] in ({"attention"}, {"merge"}):
@@ -194,7 +197,7 @@ def test_families_that_raise_are_named_and_left_out(
     ir.save(_GRAPHS["attention"](), tmp_path / "m.onnx")
     plain = onnxopt.optimize(tmp_path / "m.onnx", tmp_path / "plain", archs=(), verify=False).manifest
     assert plain.rewrites["attention"] and not plain.left_out
-    monkeypatch.setattr(flow, "_apply", broken)
+    monkeypatch.setattr(applying, "_apply", broken)
     manifest = onnxopt.optimize(tmp_path / "m.onnx", artifact, archs=()).manifest
     assert [row.name for row in manifest.left_out] == ["rewrite:attention", "rewrite:merge"]
     assert {row.reason for row in manifest.left_out} == {"its rules failed: KeyError: 'no such row'"}

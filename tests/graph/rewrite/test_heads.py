@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from onnxscript.rewriter import MatchingTracer
 
-from onnxopt.graph.rewrite import FAMILIES, flow, grouped_heads, to_portable
+from onnxopt.graph.rewrite import FAMILIES, applying, flow, grouped_heads, to_portable
 from onnxopt.graph.rewrite.cached import CachedGroupQuery
 from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
@@ -137,10 +137,10 @@ def test_several_tokens_behind_a_cache_are_refused(tmp_path: Path) -> None:
     assert "GroupQueryAttention" not in ops(found)
     agree(source, found, *_CACHES)
     again = attention("3", True)
-    rewriting = flow._Rewriting(again, FAMILIES, tmp_path)
+    rewriting = applying.Rewriting(again, FAMILIES, tmp_path)
     flow._recognise(rewriting)
     rewriting.cancel()
-    flow._apply_all(again, grouped_heads.RULES)
+    applying.apply_all(again, grouped_heads.RULES)
     tracer, rule = MatchingTracer(), CachedGroupQuery.rule()
     sdpa = next(n for n in again.graph if n.op_type == "Sdpa")
     assert not rule.match(again, again.graph, sdpa, tracer=tracer)
