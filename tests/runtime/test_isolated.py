@@ -13,9 +13,10 @@ import pytest
 
 import onnxopt
 from onnxopt.graph.ort_traps import can_end_the_process, trapping_optimizers
-from onnxopt.runtime import isolated, sessions
-from onnxopt.runtime.sessions import RunError
+from onnxopt.runtime import isolated, sessions, time_limit
+from onnxopt.runtime.sessions import RunError, RunTimeout
 from tests.support.command import assert_refused, run
+from tests.support.endless_models import loop
 from tests.support.graphs import graph, hold
 from tests.support.small_models import write
 
@@ -46,6 +47,18 @@ def test_a_trial_says_how_it_ended_and_goes_on(tmp_path: Path) -> None:
             trial.run({"x": np.zeros((2, 2)), "d": np.array([2, 3])})
     finally:
         trial.close()
+
+
+def test_a_run_that_does_not_end_ends_with_its_process(tmp_path: Path) -> None:
+    trial = isolated.Trial(loop(tmp_path / "m.onnx"), provider=sessions.CPU, library=None)
+    trial.open()
+    child = trial._child
+    with (
+        time_limit.runs_end_within(time_limit.Limit(0.2, True)),
+        pytest.raises(RunTimeout, match=r"did not end within 0\.2 s"),
+    ):
+        trial.run({"x": np.ones(4, np.float32)})
+    assert child is not None and child.poll() is not None and trial._child is None
 
 
 def test_a_model_that_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 
@@ -17,34 +16,10 @@ from onnxopt.runtime import sessions, time_limit
 from onnxopt.runtime.time_limit import Limit, TimeIsUp, limit_of, limited, runs_end_within
 from onnxopt.verification import edges
 from tests.support.command import assert_refused, run
+from tests.support.endless_models import loop
 from tests.support.small_models import CHAIN, write
 
 SECONDS = 30.0  # within which a command with --timeout 0.3 ends on a busy machine
-
-# The Loop ends where each element is above 3, to which a round adds that of x: with zeros never.
-LOOP = """
-<ir_version: 8, opset_import: ["": 17]>
-loops (float[4] x) => (float[1, 4] y) <float three = {3.0}, float infinity = {inf}, int64[1] first = {0},
-  int64 most = {9223372036854775807}, bool true = {1},
-  float[4, 4] w = {0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}> {
-  size = Abs (x)
-  z = Loop (most, true, x) <body = body (int64 i, bool c, float[4] a) => (bool co, float[4] ao) {
-    ao = Add (a, size)
-    smallest = ReduceMin <keepdims = 0> (ao)
-    co = Less (smallest, THREE)
-  }>
-  e = Exp (z)
-  row = Unsqueeze (e, first)
-  t = Tanh (row)
-  y = MatMul (t, w)
-}
-"""
-
-
-def loop(path: Path, *, ends: bool = False) -> Path:
-    """A model whose run never ends, or ends unless an element of x is 0."""
-    onnx.save(onnx.parser.parse_model(LOOP.replace("THREE", "three" if ends else "infinity")), path)
-    return path
 
 
 @pytest.fixture
