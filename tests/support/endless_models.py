@@ -26,7 +26,12 @@ loops (float[4] x) => (float[1, 4] y) <float three = {3.0}, float infinity = {in
 """
 
 
-def loop(path: Path, *, ends: bool = False) -> Path:
-    """A model whose run never ends, or ends unless an element of x is 0."""
-    onnx.save(onnx.parser.parse_model(LOOP.replace("THREE", "three" if ends else "infinity")), path)
+def loop(path: Path, *, ends: bool = False, constant: bool = False) -> Path:
+    """A model whose run never ends, or ends unless an element of x is 0. constant: the Loop reads constants alone."""
+    text = LOOP.replace("THREE", "three" if ends else "infinity")
+    if constant:
+        text = text.replace("y = MatMul", "t1 = Add (t, x) y = MatMul").replace("(t, w)", "(t1, w)")
+        text = text.replace("Loop (most, true, x)", "Loop (most, true, fixed)").replace("Abs (x)", "Abs (fixed)")
+        text = text.replace("float three", "float[4] fixed = {1, 2, 3, 4}, float three")
+    onnx.save(onnx.parser.parse_model(text), path)
     return path
