@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onnxopt.artifact import description, lowered, reference_quality
+from onnxopt.artifact import description, lowered, narrow_caches, reference_quality
 from onnxopt.artifact.build import Build, RewriteFails, verify_and_leave_out
 from onnxopt.artifact.folder import check_output, hash_files, output_path, staging, temporary_folder, write_manifest
 from onnxopt.artifact.forms import Forms, Rewriter
@@ -24,6 +24,7 @@ from onnxopt.fusion.work import Work
 from onnxopt.graph import given, normalize, read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.given import Given
+from onnxopt.graph.precision.caches import Cache
 from onnxopt.graph.traits import Traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Phases, Progress
@@ -75,6 +76,7 @@ def optimize(
     precision: str | None = None,
     calibrate: Sequence[DataSource] = (),
     keep_float: str | None = None,
+    caches: bool = False,
     reference: StrPath | None = None,
     min_sqnr: float | None = None,
     min_cosine: float | None = None,
@@ -101,7 +103,8 @@ def optimize(
 
     precision: "float16" or "bfloat16", to store a float32 model's values in 16 bits where their ranges allow it.
     calibrate: inputs to measure ranges with (and to verify with, without `data`), given as `data` is; default generated
-    ones. keep_float: a regular expression of the names of nodes that stay float32.
+    ones. keep_float: a regular expression of the names of nodes that stay float32. caches: also give that dtype to the
+    inputs and outputs that are a decoder's cache; UsageError where there are none.
 
     reference: the float32 model file that a quantized `model` was made from; the artifact says how near it is to that
     on `data`. With it, else with precision, min_sqnr (signal to noise in dB), min_cosine, min_top1 and min_top5 (shares
@@ -114,7 +117,7 @@ def optimize(
     output, phases = output_path(output), Phases(progress, given.name_of(model), RewriteFails)
     archs, oldest = chosen_archs.named(archs), releases.release(ort_min)
     goals = Goals(min_sqnr, min_cosine, min_top1, min_top5, max_kl)
-    want = lowered.asked(precision, goals if reference is None else Goals(), keep_float, calibrate)
+    want = lowered.asked(precision, goals if reference is None else Goals(), keep_float, calibrate, caches)
     _check_goals(goals, want, reference, verify)
     check_output(output)
     time_limit.check(timeout)
@@ -133,6 +136,12 @@ def optimize(
             pinned = signature.pin(original.traits.inputs, shapes or {})
             calibration, own = (read_data(files, original.traits.inputs) for files in (calibrate, data))
             check_alone((*data, *calibrate), shapes)
+            rows = narrow_caches.found(source) if want is not None and want.caches else ()
+            if want is not None and rows:
+                folder = stack.enter_context(temporary_folder())
+                source = narrow_caches.narrowed(source, rows, want.dtype, folder)
+                original = dataclasses.replace(original, traits=narrow_caches.traits_of(source))
+                calibration, own = (narrow_caches.narrowed_data(d, rows, want.dtype) for d in (calibration, own))
             near = None
             if reference is not None:
                 near = reference_quality.opened(Path(reference), original.traits, source.path)
@@ -153,7 +162,7 @@ def optimize(
             before = work.of_model(normalized.model, options.typical) if archs else None
         job = _Job(source, original, original.traits, normalized, before, ahead, own, near)
         if want is not None:
-            job = _lowered(job, want, calibration, options, stack.enter_context(temporary_folder()), phases)
+            job = _lowered(job, want, calibration, options, stack.enter_context(temporary_folder()), phases, rows)
         wrong: dict[str, LeftOut] = {}  # families of rewrite rules that are wrong for this model
         while True:
             try:
@@ -208,14 +217,15 @@ def _lowered(
     options: _Options,
     folder: Path,
     phases: Phases,
+    caches: Sequence[Cache],
 ) -> _Job:
-    """The job for the model of lower precision, which is written into `folder`."""
+    """The job for the model of lower precision, which is written into `folder`. caches: that have its dtype."""
     with phases("precision"):
         # Normalization finds sizes that inputs must have, such as the channels that a weight states.
         traits = model_traits.completed(job.traits, model_traits.of(job.normalized.model))
         low = lowered.lower(
             job.source, job.normalized.model, traits, want, folder=folder, shapes=options.shapes, ahead=job.ahead,
-            data=calibration or job.data, verify=options.verify,
+            data=calibration or job.data, verify=options.verify, caches=caches,
         )  # fmt: skip
         if low.source is None:
             kept = dataclasses.replace(job.normalized, notes=(*job.normalized.notes, *low.notes))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxopt.artifact.build import Build
@@ -16,6 +17,9 @@ from onnxopt.artifact.manifest import Precision
 from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.graph import read, rewrite, signature, write
 from onnxopt.graph.passes.opset import READABLE, TARGET
+from onnxopt.graph.precision import ranges
+from onnxopt.graph.precision.caches import Cache
+from onnxopt.graph.precision.fit import HEADROOM
 from onnxopt.graph.traits import Traits
 from onnxopt.program.dtypes import to_ir
 from onnxopt.runtime.sessions import RunError
@@ -37,17 +41,23 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """dtype: of DTYPES. goals: that every output has to reach. keep_float: a regular expression of node names."""
+    """dtype: of DTYPES. goals: that every output has to reach. keep_float: a regular expression of node names.
+
+    caches: whether inputs and outputs that are caches get the dtype too.
+    """
 
     dtype: Dtype
     goals: Goals
     keep_float: str | None = None
+    caches: bool = False
 
 
-def asked(dtype: str | None, goals: Goals, keep_float: str | None, calibrate: Sequence[DataSource]) -> Asked | None:
+def asked(
+    dtype: str | None, goals: Goals, keep_float: str | None, calibrate: Sequence[DataSource], caches: bool = False
+) -> Asked | None:
     """What was asked for; None for the model's own precision. UsageError for options that do not fit together."""
     if dtype is None:
-        for name, value in (("calibrate", calibrate), ("keep_float", keep_float)):
+        for name, value in (("calibrate", calibrate), ("keep_float", keep_float), ("caches", caches or None)):
             if value is not None and value != () and value != []:
                 raise UsageError(f"{name} is about a lower precision, which was not asked for; give precision too")
         return None
@@ -59,7 +69,7 @@ def asked(dtype: str | None, goals: Goals, keep_float: str | None, calibrate: Se
             re.compile(keep_float)
         except re.error as error:
             raise UsageError(f"keep_float {keep_float!r} is no regular expression: {error}") from None
-    return Asked(chosen, goals, keep_float)
+    return Asked(chosen, goals, keep_float, caches)
 
 
 def lowest_opset(want: Asked | None) -> int:
@@ -82,7 +92,9 @@ class Lowered:
         verify: bool,
         title: str,
         notes: tuple[str, ...],
+        caches: Sequence[Cache],
     ) -> None:
+        self._caches = caches
         self.source: read.Source | None = None
         self.notes = notes
         if narrowed.narrow:
@@ -108,6 +120,7 @@ class Lowered:
             kept=self._narrowed.kept,
             restored=self._narrowed.restored,
             quality=quality,
+            caches=tuple(name for row in self._caches for name in (row.past, row.present)),
         )
 
 
@@ -122,12 +135,14 @@ def lower(
     ahead: Ahead | None,
     data: Sequence[UserData],
     verify: bool,
+    caches: Sequence[Cache] = (),
 ) -> Lowered:
     """Convert a model into a file in `folder`, which has to outlive the result.
 
     source, traits: of the original. normalized: its normalized form, which stays as it is. data: inputs to measure
-    ranges with, else drawn ones. UsageError where the model is not of float32. ModelError where ONNX Runtime does not
-    open it, NotVerifiedError where it does not run it here, so that no range can be measured.
+    ranges with, else drawn ones. caches: that have the dtype in `source` already. UsageError where the model is not of
+    float32, or a cache does not fit. ModelError where ONNX Runtime does not open it, NotVerifiedError where it does not
+    run it here, so that no range can be measured.
     """
     if traits.precision != "float32":
         raise UsageError(f"{source.path}: is a {traits.precision} model; lower precision is for float32 models")
@@ -139,6 +154,7 @@ def lower(
                 source.path, traits, folder=folder, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data
             )
             check_inputs(originals[0])
+            _check_caches(originals[0], caches, to_ir(want.dtype))
             folded = normalized.clone()
             rewrite.prepare_float32(folded)
             goals = want.goals if verify else None
@@ -148,7 +164,19 @@ def lower(
             )
     except (RunError, NotWidened) as error:
         raise NotVerifiedError(f"{source.path}: {_UNMEASURED}: {error}. {advice}") from error
-    return Lowered(want, narrowed, originals, data, verify, str(source), _notes_of_bodies(folded))
+    return Lowered(want, narrowed, originals, data, verify, str(source), _notes_of_bodies(folded), caches)
+
+
+def _check_caches(original: Reference, caches: Sequence[Cache], dtype: ir.DataType) -> None:
+    """UsageError where a cache reaches numbers that the dtype does not hold with the headroom of other values."""
+    for outputs in original.outputs.values():
+        for cache in caches:
+            found = outputs[cache.present].astype(np.float64)
+            greatest = float(np.abs(found).max(initial=0.0))
+            if not greatest * HEADROOM <= ranges.largest(dtype):
+                name = dtype.name.lower()
+                reached = f"reaches {greatest:.3g}, {HEADROOM:g} times of which {name} does not hold"
+                raise UsageError(f"the cache {cache.present} {reached}; leave out caches")
 
 
 def _notes_of_bodies(model: ir.Model) -> tuple[str, ...]:

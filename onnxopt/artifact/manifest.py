@@ -142,7 +142,8 @@ class Precision(_Goals):
 
     data: the inputs that ranges were measured with, () for drawn ones, which say nothing about quality. nodes: that
     became 16 bit. kept: nodes that stay float32. restored: names of those that stay float32 because outputs were wrong
-    otherwise. quality: each output against float32. keep_float: as it was asked for.
+    otherwise. quality: each output against float32. keep_float: as it was asked for. caches: names of the inputs and
+    outputs that have the dtype too.
     """
 
     dtype: Literal["float16", "bfloat16"]
@@ -152,6 +153,7 @@ class Precision(_Goals):
     kept: tuple[Kept, ...]
     restored: tuple[str, ...]
     quality: tuple[Quality, ...]
+    caches: tuple[str, ...] = ()
 
 
 class ReferenceQuality(_Goals):

@@ -43,6 +43,8 @@ def precision_lines(precision: Precision) -> list[str]:
     nodes = f"{precision.nodes} nodes store {precision.dtype}, {len(precision.kept)} stay float32"
     kept = f", {len(precision.restored)} of them because outputs were too far from it" if precision.restored else ""
     lines = [f"precision: {nodes}{kept}; ranges of {data_text(precision.data)}"]
+    if precision.caches:
+        lines.append(f"caches: {len(precision.caches) // 2} inputs and as many outputs are {precision.dtype}")
     return lines + [f"    {quality_text(row)}" for row in precision.quality]
 
 

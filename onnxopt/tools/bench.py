@@ -177,6 +177,13 @@ def _baseline(artifact: Opened, against: Path | None) -> tuple[Path, Path | None
     source = artifact.manifest.source
     if source.path is None:
         return artifact.model, None, f"the artifact's own model without the library (made of a {source.name} in memory)"
+    precision = artifact.manifest.precision
+    if precision is not None and precision.caches:
+        return (
+            artifact.model,
+            None,
+            f"the artifact's own model without the library (its caches alone are {precision.dtype})",
+        )
     original = Path(source.path)
     try:
         unchanged = hash_file(original).sha256 == source.sha256

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from onnxopt.artifact import archive
+from onnxopt.artifact import archive, narrow_caches
 from onnxopt.artifact import record as recording
 from onnxopt.artifact.folder import hash_file, temporary_folder
 from onnxopt.artifact.manifest import Manifest
@@ -23,7 +23,7 @@ from onnxopt.verification.emulation.emulate import EmulatedKernel
 from onnxopt.verification.emulation.emulate import emulate as run_emulated
 from onnxopt.verification.reference import NotRunnable, Refused
 from onnxopt.verification.refusals import original_runs
-from onnxopt.verification.user_data import DataSource, check_alone, read_data
+from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, references, verify_model, with_emulation
 
 
@@ -139,19 +139,24 @@ def _compare(
 ) -> VerificationReport:
     source, other = read.load(first.model), read.load(second.model)
     traits, other_traits = model_traits.of(source.model), model_traits.of(other.model)
-    own = read_data(data, traits.inputs)
-    if difference := model_traits.difference_of_names_and_dtypes(traits, other_traits):
-        return VerificationReport("failed", reason=difference)
-    traits = model_traits.completed(traits, other_traits)
-    if second.manifest and second.manifest.precision and traits.precision == "float32":
-        traits = model_traits.as_lowered(traits, second.manifest.precision.dtype)
+    own: Sequence[UserData] = read_data(data, traits.inputs)
+    lowered = second.manifest.precision if second.manifest and traits.precision == "float32" else None
     kernels = [kernel.name for kernel in second.manifest.kernels] if second.manifest else []
     limit = time_limit.limit_of(timeout, source.bytes)
     with original_runs(first.given), temporary_folder() as folder, time_limit.runs_end_within(limit):
+        if lowered is not None and lowered.caches:
+            rows = narrow_caches.of_names(lowered.caches)
+            source = narrow_caches.narrowed(source, rows, lowered.dtype, folder / "caches")
+            traits, own = narrow_caches.traits_of(source), narrow_caches.narrowed_data(own, rows, lowered.dtype)
+        if difference := model_traits.difference_of_names_and_dtypes(traits, other_traits):
+            return VerificationReport("failed", reason=difference)
+        traits = model_traits.completed(traits, other_traits)
+        if lowered is not None:
+            traits = model_traits.as_lowered(traits, lowered.dtype)
         say("original", "", 0, 0)
         try:
             originals = references(
-                first.model,
+                source.path,
                 traits,
                 folder=folder,
                 model_bytes=source.bytes,

@@ -12,7 +12,7 @@ from onnxopt.graph.precision.masks import Hiding
 from onnxopt.graph.precision.ranges import Range
 from onnxopt.graph.precision.values import VIEWS
 
-_HEADROOM = 8.0  # measured inputs are not all inputs
+HEADROOM = 8.0  # measured inputs are not all inputs
 _TIMES_UNIT = 2.0  # an array of normal numbers loses a third to a half of a unit
 _CANCELLED = 16.0  # terms so many times as large as their sum are subtracted from one another
 _EXACT = 0.05  # of a unit: what is lost less is integers, or a constant that the dtype holds
@@ -41,8 +41,8 @@ class Fit:
             return f"`{value.name}` was not measured"
         found = self.range_of(value)
         greatest = found.shown if self._hiding.ends_in_softmax(value) else found.greatest
-        if greatest * _HEADROOM > ranges.largest(self._dtype):
-            return f"`{value.name}` reaches {greatest:.3g}, {_HEADROOM:g} times of which {name} does not hold"
+        if greatest * HEADROOM > ranges.largest(self._dtype):
+            return f"`{value.name}` reaches {greatest:.3g}, {HEADROOM:g} times of which {name} does not hold"
         if self._loses(found.loss, value):
             return f"`{value.name}` loses {found.loss:.1g} of itself in {name}"
         return ""

@@ -12,6 +12,7 @@ from onnxopt.program import operators, row_operators
 
 CONTRIB = "com.microsoft"
 FLOAT = ir.DataType.FLOAT
+_CAST_TO = (FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)  # 16 bits: before outputs that are caches
 _CODES = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
@@ -79,7 +80,7 @@ def sort_of(node: ir.Node) -> Sort:
         nearest = node.attributes.get_string("mode", "nearest") == "nearest"
         return Sort.MOVE if node.op_type != "Resize" or nearest else Sort.FLOAT
     if node.op_type == "Cast" and node.domain == "":
-        return Sort.ELEMENTWISE if node.attributes.get_int("to", 0) == FLOAT else Sort.FLOAT
+        return Sort.ELEMENTWISE if node.attributes.get_int("to", 0) in _CAST_TO else Sort.FLOAT
     if key in operators.OPERATORS and node.op_type not in _STEEP | _CODES:
         return Sort.ELEMENTWISE
     if key in row_operators.ROW_OPERATORS and not node.op_type.startswith("Arg"):

@@ -55,6 +55,7 @@ class Options(pydantic.BaseModel):
     precision: str | None = None
     calibrate: list[str] = []
     keep_float: str | None = None
+    caches: bool = False
     reference: str | None = None
     min_sqnr: float | None = None
     min_cosine: float | None = None
@@ -154,8 +155,8 @@ def _check(where: str, options: Options) -> None:
     try:
         archs.named([name for name in options.archs or [] if name != archs.NATIVE])
         releases.release(options.ort_min)
-        if options.precision is not None:
-            lowered.asked(options.precision, Goals(), options.keep_float, ())
+        if options.precision is not None or options.caches:
+            lowered.asked(options.precision, Goals(), options.keep_float, (), options.caches)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
 

@@ -62,6 +62,11 @@ from onnxopt.tools.printable import printable
 )
 @click.option("--keep-float", metavar="REGEX", help="Names of nodes that stay float32 with --precision.")
 @click.option(
+    "--caches",
+    is_flag=True,
+    help="With --precision: the inputs and outputs that are a decoder's cache become 16 bit too.",
+)
+@click.option(
     "--reference",
     metavar="MODEL",
     type=Path,
