@@ -216,6 +216,7 @@ def test_archs_of_the_command(models: Path, tmp_path: Path) -> None:
         ('default = 1\n[[models]]\npath = "a.onnx"', "batch.toml: default: is no option; there are defaults, models"),
         ('[[models]]\npath = "a.onnx"\narchs = ["native", "h2000"]', "a.onnx: unknown architecture 'h2000'"),
         ('[[models]]\npath = "a.onnx"\nprecision = "fp16"', "batch.toml: a.onnx: precision 'fp16' is not one of"),
+        ('[[models]]\npath = "a.onnx"\ncaches = true', "batch.toml: a.onnx: caches is about a lower precision"),
         ('[[models]]\npath = "a.onnx"\nort_min = "new"', "batch.toml: a.onnx: --ort-min new: expected a release"),
         ('[[models]]\npath = "a.onnx"\nverify = "no"', "batch.toml: models.0.verify: Input should be a valid boolean"),
         ('[[models]]\npath = "a.onnx"\ntune = 0', "batch.toml: models.0.tune: Input should be greater than 0"),
