@@ -17,7 +17,7 @@ from onnxopt.artifact.manifest import Precision
 from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.graph import read, rewrite, signature, write
 from onnxopt.graph.passes.opset import READABLE, TARGET
-from onnxopt.graph.precision import ranges
+from onnxopt.graph.precision import bodies, ranges
 from onnxopt.graph.precision.caches import Cache
 from onnxopt.graph.precision.fit import HEADROOM
 from onnxopt.graph.traits import Traits
@@ -180,16 +180,17 @@ def _check_caches(original: Reference, caches: Sequence[Cache], dtype: ir.DataTy
 
 
 def _notes_of_bodies(model: ir.Model) -> tuple[str, ...]:
-    """What a user should know of the float32 nodes in bodies of If, Loop and Scan, which lower precision leaves."""
-    main = list(model.graph)
-    owners = sorted({node.op_type for node in main if any(a.type in _GRAPHS for a in node.attributes.values())})
-    inner = sum(map(_computes_float, model.graph.all_nodes())) - sum(map(_computes_float, main))
+    """What a user should know of the float32 nodes in bodies of Loop and Scan, which lower precision leaves."""
+    chosen = list(bodies.nodes_of(model.graph))
+    owners = {n.op_type for n in chosen if any(a.type in _GRAPHS for a in n.attributes.values())} - {"If"}
+    inner = sum(map(_computes_float, model.graph.all_nodes())) - sum(map(_computes_float, chosen))
     if not inner:
         return ()
-    total = inner + sum(map(_computes_float, main))
+    total = inner + sum(map(_computes_float, chosen))
+    where = ", ".join(sorted(owners))
     return (
-        f"precision: {inner} of {total} nodes that compute floats are in bodies of {', '.join(owners)} and stay "
-        "float32, with their weights; export the branch or the step that you serve as a model of its own to lower it",
+        f"precision: {inner} of {total} nodes that compute floats are in bodies of {where} and stay float32, with "
+        "their weights; export the step that you serve as a model of its own to lower it",
     )
 
 

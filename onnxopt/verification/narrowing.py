@@ -16,7 +16,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxopt.graph import precision, write
-from onnxopt.graph.precision import NOTHING, Kept, Range
+from onnxopt.graph.precision import NOTHING, Kept, Range, bodies
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.signature import Sizes
 from onnxopt.runtime import sessions
@@ -97,7 +97,7 @@ class _Trials:
         model = self._model.clone()
         choice = precision.choose(model, self._measured, self._dtype, keep_float=self._keep_float, kept=restored)
         if not self._losses:
-            self._losses = {n.name or "": self._loss(n) for n in model.graph if n in choice.narrow}
+            self._losses = {n.name or "": self._loss(n) for n in bodies.nodes_of(model.graph) if n in choice.narrow}
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         precision.convert(model, choice, Joiner(folder).kept)
         write.save(model, folder)

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph import write
+from onnxopt.graph.precision.bodies import branches_of
 from onnxopt.graph.precision.ranges import Range, range_of
 from onnxopt.runtime import sessions
 
@@ -30,6 +32,8 @@ def measure(
 ) -> dict[str, Range]:
     """The ranges of the main graph's float32 inputs and of all float32 values that its nodes compute, by name.
 
+    So those of the branches of If that a run takes.
+
     model: normalized; it stays as it is. feeds: inputs of the runs. dtype: of 16 bits, to round to. folder: for
     temporary files. extremes: inputs that say how large and small values get, and nothing of what rounding costs.
     RunError where ONNX Runtime refuses a run.
@@ -43,18 +47,77 @@ def measure(
                 found = before.merged(found) if is_typical else before.widened(found)
             ranges[name] = found
 
+    exposed = model.clone()
+    hidden = expose(exposed.graph)
     runs = [(inputs, True) for inputs in feeds] + [(inputs, False) for inputs in extremes]
     for inputs, is_typical in runs:
         for name, array in inputs.items():
             note(name, array, is_typical)
-    for part in _parts(model, [inputs for inputs, _ in runs]):
+    for part in _parts(exposed, [inputs for inputs, _ in runs]):
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             write.save(part, scratch)
             session = sessions.open_session(Path(scratch) / write.MODEL_FILE)
             for inputs, is_typical in runs:
                 for name, array in sessions.run(session, inputs).items():
-                    note(name, array, is_typical)
+                    if array.size or name not in hidden:
+                        note(hidden.get(name, name), array, is_typical)
     return ranges
+
+
+def expose(graph: ir.Graph) -> dict[str, str]:
+    """Make the float32 values of branches results of their If, in place: those of the other branch are empty.
+
+    Returns the names of these results with those of the values in the branches.
+    """
+    names: dict[str, str] = {}
+    for node in list(graph):
+        branches = branches_of(node)
+        if not branches:
+            continue
+        inner: dict[str, str] = {}
+        for branch in branches:
+            inner |= expose(branch)
+        shown = [[v for n in branch for v in n.outputs if _is_measured(v)] for branch in branches]
+        for branch, own in zip(branches, shown, strict=True):
+            for other in shown:
+                branch.outputs.extend(
+                    _shown(branch, v) if other is own else _empty(branch, f"{v.name}/empty") for v in other
+                )
+        extra = [f"{v.name}/shown" for values in shown for v in values]
+        wide = ir.Node(
+            "",
+            "If",
+            node.inputs,
+            list(node.attributes.values()),
+            num_outputs=len(node.outputs) + len(extra),
+            name=node.name,
+        )
+        for old, new in zip(node.outputs, wide.outputs, strict=False):
+            new.name, new.type, new.shape = old.name, old.type, old.shape
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+        for name, new in zip(extra, wide.outputs[len(node.outputs) :], strict=True):
+            new.name, new.type = name, ir.TensorType(ir.DataType.FLOAT)
+            names[name] = inner.get(name.removesuffix("/shown"), name.removesuffix("/shown"))
+        graph.insert_before(node, wide)
+        graph.remove(node, safe=True)
+    return names
+
+
+def _shown(graph: ir.Graph, value: ir.Value) -> ir.Value:
+    """The value; where it is an output already, another of its elements."""
+    if not value.is_graph_output():
+        return value
+    node = ir.node("Identity", [value])
+    node.outputs[0].name, node.outputs[0].type = f"{value.name}/again", value.type
+    graph.append(node)
+    return node.outputs[0]
+
+
+def _empty(graph: ir.Graph, name: str) -> ir.Value:
+    node = ir.node("Constant", [], {"value": ir.tensor(np.zeros(0, np.float32))})
+    node.outputs[0].name, node.outputs[0].type = name, ir.TensorType(ir.DataType.FLOAT)
+    graph.append(node)
+    return node.outputs[0]
 
 
 def bytes_of(model: ir.Model, inputs: Feeds) -> int:
@@ -106,8 +169,11 @@ def complete_dtypes(model: ir.Model, folder: Path) -> None:
 
 def _values(model: ir.Model) -> list[ir.Value]:
     """The float32 values that the main graph's nodes compute."""
-    values = (value for node in model.graph for value in node.outputs)
-    return [v for v in values if v.dtype == ir.DataType.FLOAT and isinstance(v.type, ir.TensorType) and v.name]
+    return [value for node in model.graph for value in node.outputs if _is_measured(value)]
+
+
+def _is_measured(value: ir.Value) -> bool:
+    return value.dtype == ir.DataType.FLOAT and isinstance(value.type, ir.TensorType) and bool(value.name)
 
 
 def _parts(model: ir.Model, runs: Sequence[Feeds]) -> Iterator[ir.Model]:

@@ -116,18 +116,66 @@ def test_a_value_over_65504_stays_float32_and_its_neighbours_do_not(tmp_path: Pa
     assert sqnr(model, half, feeds) > 50
 
 
-def test_bodies_read_the_values_around_them_in_float32(tmp_path: Path) -> None:
+_BRANCHES = (
+    "h = MatMul(x, w)  y = If(c) <then_branch = t () => (float[N, 8] a) {b = MatMul(h, w) m = Mul(b, b) "
+    "a = Add(m, x)}, else_branch = f () => (float[N, 8] d) {e = MatMul(h, w) g = Exp(e) d = MatMul(g, w)}>  "
+    "z = MatMul(h, w)  q = Add(y, z)"
+)
+
+
+def _branches(tmp_path: Path, taken: tuple[bool, ...]) -> tuple[ir.Model, ir.Model, Choice]:
+    """The model, it in lower precision with the ranges of runs that take these branches, and the choice."""
+    model = graph("float[N, 8] x, bool c", "float[N, 8] q", _BRANCHES, constants=_CONSTANTS)
+    half = normalize.normalize(model.clone()).model
+    feeds = [x() | {"c": np.array(one)} for one in taken]
+    choice = precision.choose(half, ranges.measure(half, feeds, HALF, tmp_path), HALF)
+    precision.convert(half, choice, lambda array, dtype, name: ir.Tensor(array, dtype=dtype, name=name))
+    return model, half, choice
+
+
+def test_branches_of_if_become_16_bits_as_the_main_graph_does(tmp_path: Path) -> None:
+    model, half, choice = _branches(tmp_path, (True, False))
+    assert {str(n.name) for n in choice.narrow} == {"h", "b", "m", "a", "e", "z"}
+    reasons = {row.node: row.reason for row in choice.kept}
+    assert reasons["y"] == "If hands on float32"
+    assert "exponential" in reasons["g"]
+    assert "exponential" in reasons["d"]
+    assert dtypes(half, "h", "b", "e") == {HALF}
+    for taken in (True, False):
+        assert sqnr(model, half, x() | {"c": np.array(taken)}) > 50  # of an exponential
+
+
+def test_a_branch_that_no_run_took_stays_float32(tmp_path: Path) -> None:
+    model, half, choice = _branches(tmp_path, (True,))
+    assert {"e", "g", "d"} <= {row.node for row in choice.kept}
+    assert {row.reason for row in choice.kept if row.node == "e"} == {"`e` was not measured"}
+    for taken in (True, False):
+        assert sqnr(model, half, x() | {"c": np.array(taken)}) > 55
+
+
+def test_values_of_nested_branches_are_measured(tmp_path: Path) -> None:
     body = (
-        "h = MatMul(x, w)  y = If(c) <then_branch = t () => (float[N, 8] a) {a = Mul(h, two)}, "
-        "else_branch = f () => (float[N, 8] b) {b = MatMul(h, w)}>"
+        "y = If(c) <then_branch = t () => (float[N, 8] a) {a = If(k) <then_branch = t2 () => (float[N, 8] i) "
+        "{i = MatMul(x, w)}, else_branch = f2 () => (float[N, 8] j) {j = Neg(x)}>}, "
+        "else_branch = f () => (float[N, 8] d) {d = Exp(x)}>"
     )
-    model = graph("float[N, 8] x, bool c", "float[N, 8] y", body, constants=_CONSTANTS)
-    for choice in (True, False):
-        feeds = x() | {"c": np.array(choice)}
-        half, kept = lowered(model.clone(), feeds, tmp_path)
-        assert node(half, "h").inputs[1].dtype == HALF  # type: ignore[union-attr]
-        assert [(row.op_type, row.reason) for row in kept.kept] == [("If", "If runs graphs of its own")]
-        assert sqnr(model, half, feeds) > 55
+    model = graph("float[N, 8] x, bool c, bool k", "float[N, 8] y", body, constants=_CONSTANTS)
+    measured = ranges.measure(model, [x() | {"c": np.array(True), "k": np.array(True)}], HALF, tmp_path)
+    assert {"x", "a", "i", "y"} == set(measured)
+    assert measured["i"].greatest == pytest.approx(float(np.abs(x()["x"] @ _WEIGHT).max()), rel=1e-5)
+
+
+def test_bodies_of_loops_read_the_values_around_them_in_float32(tmp_path: Path) -> None:
+    body = (
+        "h = MatMul(x, w)  y = Loop(n, , h) <body = l (int64 i, bool ci, float[N, 8] s) => (bool co, float[N, 8] a) "
+        "{co = Identity(ci) b = MatMul(s, w) a = Add(b, h)}>"
+    )
+    model = graph("float[N, 8] x, int64 n", "float[N, 8] y", body, constants=_CONSTANTS)
+    feeds = x() | {"n": np.array(2)}
+    half, kept = lowered(model.clone(), feeds, tmp_path)
+    assert node(half, "h").inputs[1].dtype == HALF  # type: ignore[union-attr]
+    assert [(row.op_type, row.reason) for row in kept.kept] == [("Loop", "Loop runs graphs of its own")]
+    assert sqnr(model, half, feeds) > 55
 
 
 def test_the_interface_keeps_names_and_dtypes(tmp_path: Path) -> None:

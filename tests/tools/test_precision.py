@@ -18,7 +18,7 @@ from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.graph.precision import statistics
 from onnxopt.graph.rewrite import spelled_layer_norms
 from onnxopt.verification.quality import ROUNDED, Goals
-from tests.support import real_models
+from tests.support import exported_decoders, real_models
 from tests.support.command import assert_refused, run
 from tests.support.small_models import write
 
@@ -348,25 +348,35 @@ def test_caches_are_refused_where_there_are_none_or_they_do_not_fit(tmp_path: Pa
     assert not (tmp_path / "a").exists()
 
 
-BRANCHES = """
+LOOP = """
 <ir_version: 8, opset_import: ["" : 17]>
-g (float[n, 2] x, bool c) => (float[n, 2] y)
-   <float[2, 2] w = {1.5, 2.5, 3.5, 4.5}> {
+g (float[n, 2] x, int64 k) => (float[n, 2] y)
+   <float[2, 2] w = {0.5, 0.25, 0.125, 0.75}> {
    h = MatMul(x, w)
-   y = If(c) <then_branch = t () => (float[n, 2] a) { a0 = MatMul(h, w) a = Tanh(a0) },
-              else_branch = f () => (float[n, 2] b) { b = MatMul(h, w) }>
+   y = Loop(k, , h) <body = l (int64 i, bool ci, float[n, 2] s) => (bool co, float[n, 2] a)
+       { co = Identity(ci) a0 = MatMul(s, w) a1 = Tanh(a0) a = MatMul(a1, w) }>
 }
 """
 
 
 def test_the_result_says_that_bodies_stay_float32(tmp_path: Path) -> None:
-    model = write(tmp_path / "model.onnx", BRANCHES)
+    model = write(tmp_path / "model.onnx", LOOP)
     result = run("optimize", model, "-o", tmp_path / "a", "--arch", "none", "--precision", "float16")
     assert result.exit_code == 0, result.output
     expected = (
-        "note: precision: 3 of 5 nodes that compute floats are in bodies of If and stay float32, with their weights"
+        "note: precision: 3 of 5 nodes that compute floats are in bodies of Loop and stay float32, with their weights"
     )
     assert expected in result.output
+
+
+def test_the_branches_of_an_exported_decoder_become_16_bits(tmp_path: Path) -> None:
+    """optimum's merged decoder: all that it computes is in the branches of an If."""
+    onnx.save(exported_decoders.load("merged_t5"), tmp_path / "model.onnx")
+    manifest = _optimized(tmp_path / "model.onnx", tmp_path, "a", "--precision", "float16")
+    assert manifest.precision is not None
+    assert manifest.verify.status == "passed"
+    assert manifest.precision.nodes > 150
+    assert not any("precision" in note for note in manifest.notes)
 
 
 @pytest.mark.parametrize("options", [(), ("--precision", "float16")], ids=["float32", "float16"])

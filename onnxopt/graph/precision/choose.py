@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
-from onnxopt.graph.precision import operators, ranges
+from onnxopt.graph.precision import bodies, operators, ranges
 from onnxopt.graph.precision.fact_rules import RULES
 from onnxopt.graph.precision.facts import Facts, is_constant
 from onnxopt.graph.precision.fit import Fit
@@ -49,7 +49,7 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """narrow: the nodes of the main graph whose float tensors become `dtype`. kept: the others that compute floats.
+    """narrow: the nodes (bodies.py) whose float tensors become `dtype`. kept: the others that compute floats.
 
     hiding: whether a value ends in Softmax alone, so that elements below masks.LOWEST may be set to it; it knows every
     value of the graph. measured: the ranges that the choice was made from.
@@ -78,8 +78,9 @@ def choose(
 ) -> Choice:
     """Choose for a normalized model, which stays as it is.
 
-    measured: the ranges of the main graph's inputs and of what its nodes compute, by name. keep_float: a regular
-    expression; nodes stay float32 in whose name it is found. kept: names of nodes that stay float32.
+    measured: the ranges of inputs and of what nodes compute, by name; those of branches that no run took are missing.
+    keep_float: a regular expression; nodes stay float32 in whose name it is found. kept: names of nodes that stay
+    float32.
     """
     choosing, names = _Choosing(model, measured, dtype), frozenset(kept)
     pattern = None if keep_float is None else re.compile(keep_float)
@@ -112,7 +113,7 @@ class _Choosing:
     """One graph while it is decided which nodes stay float32. reasons: of these, in the order of the decisions."""
 
     def __init__(self, model: ir.Model, measured: Mapping[str, Range], dtype: ir.DataType) -> None:
-        self.nodes = [n for n in model.graph if any(map(is_float, (*n.inputs, *n.outputs)))]
+        self.nodes = [n for n in bodies.nodes_of(model.graph) if any(map(is_float, (*n.inputs, *n.outputs)))]
         self.reasons: dict[ir.Node, str] = {}
         self.hiding = Hiding()
         self._opsets, self._dtype = model.opset_imports, dtype
@@ -126,8 +127,9 @@ class _Choosing:
 
     def always_float(self, node: ir.Node) -> str:
         """Why the operator stays float32 whatever its ranges are, or ""."""
+        branches = bodies.branches_of(node)
         if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
-            return f"{node.op_type} runs graphs of its own"
+            return f"{node.op_type} hands on float32" if branches else f"{node.op_type} runs graphs of its own"
         unknown = next((v for v in (*node.inputs, *node.outputs) if v is not None and is_unknown(v)), None)
         if unknown is not None:
             return f"The dtype of `{unknown.name}` is not known"

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
-from onnxopt.graph.precision import operators, ranges
+from onnxopt.graph.precision import bodies, operators, ranges
 from onnxopt.graph.precision.choose import Choice
 from onnxopt.graph.precision.facts import is_constant
 from onnxopt.graph.precision.masks import LOWEST
@@ -22,7 +22,7 @@ Keep = Callable[[np.ndarray, ir.DataType, str], ir.TensorProtocol]
 def convert(model: ir.Model, choice: Choice, keep: Keep) -> None:
     """Convert the model that the choice was made for, in place. Inputs and outputs keep names and dtypes."""
     converting = _Converting(model, choice, keep)
-    for node in list(model.graph):
+    for node in list(bodies.nodes_of(model.graph)):
         if node in choice.narrow:
             converting.narrow(node)
     converting.read_float(model)
@@ -108,14 +108,15 @@ class _Converting:
     def _behind(
         self, value: ir.Value, op_type: str, attributes: dict[str, int], dtype: ir.DataType, *others: ir.Value
     ) -> ir.Value:
-        """The result of a new node that reads the value, behind the node that computes it."""
+        """The result of a new node that reads the value, behind the node that computes it, in its graph."""
         node = ir.node(op_type, inputs=[value, *others], attributes=attributes)
         result = node.outputs[0]
         result.name, result.type = f"{value.name}_{dtype.name.lower()}", ir.TensorType(dtype)
         result.shape = None if value.shape is None else value.shape.copy(frozen=False)
         producer = value.producer()
         if producer is not None:
-            self._graph.insert_after(producer, node)
+            assert producer.graph is not None
+            producer.graph.insert_after(producer, node)
         else:
             assert self._first is not None
             self._graph.insert_before(self._first, node)

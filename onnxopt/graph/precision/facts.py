@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.precision import ranges
+from onnxopt.graph.precision.bodies import branches_of
 
 INF = math.inf
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -61,20 +62,29 @@ Rule = Callable[[ir.Node, Sequence[Fact]], Fact]
 
 
 class Facts:
-    """The facts of a normalized model's main graph. rules: by operator of ONNX's domain; others have no rule."""
+    """The facts of a normalized model's main graph and branches. rules: by operator of ONNX's domain."""
 
     def __init__(self, model: ir.Model, dtype: ir.DataType, rules: Mapping[str, Rule]) -> None:
         self._facts: dict[ir.Value, Fact] = {}
         self._exact, self._largest = 1 / ranges.unit(dtype), ranges.largest(dtype)
-        for node in model.graph:
+        self._rules = rules
+        self._add(model.graph)
+
+    def _add(self, graph: ir.Graph) -> None:
+        for node in graph:
+            branches = branches_of(node)
+            for branch in branches:
+                self._add(branch)
             operands = [UNKNOWN if value is None else self.of(value) for value in node.inputs]
-            rule = rules.get(node.op_type) if node.domain == "" else None
+            rule = self._rules.get(node.op_type) if node.domain == "" else None
             fact = None if rule is None else rule(node, operands)
-            for value in node.outputs:
+            for k, value in enumerate(node.outputs):
+                if branches:
+                    fact = joined([self.of(branch.outputs[k]) for branch in branches])
                 self._facts[value] = self._settled(value, _of_result(value) if fact is None else fact)
 
     def of(self, value: ir.Value) -> Fact:
-        """The fact of a value of the main graph."""
+        """The fact of a value."""
         if value not in self._facts:
             constant = value.const_value is not None and not value.is_graph_input()
             self._facts[value] = _constant(value) if constant else of_dtype(value.dtype)

@@ -26,7 +26,7 @@ class Hiding:
             if current in self._ends:
                 pending.pop()
                 continue
-            readers = [use.node for use in current.uses()]
+            readers = [use.node for use in current.uses() if use.node.op_type != "Shape"]
             through = [n for n in readers if not _is_softmax(n)]
             if not readers or current.is_graph_output() or not all(map(_passes, through)):
                 self._ends[current] = False
