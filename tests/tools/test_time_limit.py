@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,9 +18,10 @@ from onnxopt.runtime import sessions, time_limit
 from onnxopt.runtime.time_limit import Limit, TimeIsUp, limit_of, limited, runs_end_within
 from onnxopt.verification import edges
 from tests.support.command import assert_refused, run
-from tests.support.endless_models import loop
+from tests.support.endless_models import long_operator, loop
 from tests.support.small_models import CHAIN, write
 
+ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 30.0  # within which a command with --timeout 0.3 ends on a busy machine
 
 
@@ -96,6 +99,23 @@ def test_a_long_operator_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - began < 10.0 and options.terminate
     assert leftovers.left_running.is_set()
     leftovers.left_running.clear()
+
+
+def test_the_command_ends_with_a_long_operator(tmp_path: Path) -> None:
+    """Its process does not wait for the run that it left, and ends as it would else."""
+    program = (
+        "import sys; from onnxopt.__main__ import run; from onnxopt.runtime import time_limit\n"
+        "time_limit._GRACE = 0.1; sys.argv[0] = 'onnxopt'; run()"
+    )
+    call = ["optimize", long_operator(tmp_path / "boxes.onnx"), "-o", tmp_path / "out", "--arch", "none", "-q"]
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, call), "--timeout", "0.2"], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 3 and "one run did not end within 0.2 s" in done.stderr, done.stderr
+    assert done.stdout == "" and len(done.stderr.splitlines()) == 1
+    assert time.monotonic() - began < SECONDS
+    assert [path.name for path in tmp_path.iterdir()] == ["boxes.onnx"]
 
 
 def test_on_a_gpu_a_run_is_ended_from_another_thread(tmp_path: Path) -> None:
