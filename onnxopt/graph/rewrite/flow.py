@@ -147,7 +147,14 @@ def _write_gemms(rewriting: Rewriting) -> bool:
     changed = rewriting.apply(product_forms.GEMM) > 0
     if changed:
         clean_up(rewriting.model)
+        _join_biases(rewriting)
     return changed
+
+
+def _join_biases(rewriting: Rewriting) -> None:
+    rewriting.infer()
+    if rewriting.apply(part_biases.RULES):
+        clean_up(rewriting.model)
 
 
 def _write_products(rewriting: Rewriting) -> None:
@@ -159,9 +166,7 @@ def _write_products(rewriting: Rewriting) -> None:
             rewriting.apply(product_forms.TRANSPOSED)  # of the products that were Einsum
             clean_up(rewriting.model)
     if any(node.op_type == "MatMul" for node in rewriting.model.graph):
-        rewriting.infer()
-        if rewriting.apply(part_biases.RULES):
-            clean_up(rewriting.model)
+        _join_biases(rewriting)
 
 
 def _read_known_positions(rewriting: Rewriting) -> None:

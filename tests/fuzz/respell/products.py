@@ -23,8 +23,9 @@ def joined_products(b: Builder, node: ir.Node) -> ir.Value | None:
     if x.dtype != ir.DataType.FLOAT16:
         return None
     products = [user for user in x.consumers() if _matrix_of(user, x) is not None]
-    if node not in products or len(products) < 2 or len(products) != len(set(products)):
-        return None
+    others = [user for user in x.consumers() if user not in products and user.outputs[0].uses()]
+    if node not in products or len(products) < 2 or len(products) != len(set(products)) or any(map(_is_view, others)):
+        return None  # a view may be of another product's rows
     matrices = [_matrix_of(product, x) for product in products]
     columns = [matrix.shape[1] for matrix in matrices if matrix is not None]
     if len(set(columns)) > 1:
@@ -52,9 +53,13 @@ def joined_products(b: Builder, node: ir.Node) -> ir.Value | None:
     return own
 
 
+def _is_view(node: ir.Node) -> bool:
+    return node.op_type in ("Reshape", "Flatten")
+
+
 def _matrix_of(node: ir.Node, x: ir.Value) -> np.ndarray | None:
     """The constant matrix that a product multiplies x with."""
-    if node.op_type != "MatMul" or node.domain != "" or node.inputs[0] is not x:
+    if node.op_type != "MatMul" or node.domain != "" or node.inputs[0] is not x or not node.outputs[0].uses():
         return None
     tensor = constant_of(node.inputs[1])
     return None if tensor is None or len(tensor.shape) != 2 else tensor.numpy()
