@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _OF_INPUTS = 2  # runs in which inputs alone change
 _RUNS = 4  # in which results do
+_STRONG = 8.0  # times the last places, where these decide a shape
 
 Outputs = Mapping[str, Array]
 
@@ -56,6 +57,12 @@ class Changing:
                 made.append(run)
             yield made[number]
             number += 1
+
+    def strong(self, case: Case) -> Iterator[Outputs]:
+        """Runs whose results change by more than last places, for outputs whose shape they decide."""
+        if not self._original.traits.random:
+            for _ in range(_RUNS):
+                yield from self._run("strong", self._original.feeds(case))
 
     def _make(self, case: Case) -> Iterator[Outputs]:
         if self._original.traits.random:
@@ -91,7 +98,7 @@ class Changing:
         if what == "inputs":
             return original.open(original.model, library=original.library)
         with tempfile.TemporaryDirectory(dir=original.folder) as folder:
-            path = last_places.change(original.model, Path(folder))
+            path = last_places.change(original.model, Path(folder), times=_STRONG if what == "strong" else 1.0)
             return original.open(path, library=original.library, reuse_memory=False)
 
 

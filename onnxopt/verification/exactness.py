@@ -30,6 +30,7 @@ _TIMES_OWN = 2.0  # the worst element of one rounding or another; kernels that c
 # one step may move together, varies: by up to a third in 872 random graphs of hundreds of elements.
 _TIMES_OWN_RMS = 1.15
 _SPREAD = 6.0  # over the square root of how many elements there are
+_TELLING = 1e-2  # a fault, relative to the output
 _FLOOR = 0.1  # of the limit: two units in the last place of float16 and bfloat16
 
 Outputs = Mapping[str, Array]
@@ -46,8 +47,13 @@ class Exactness:
     original: float
 
     @property
+    def allowed(self) -> float:
+        """How far `found` may be."""
+        return _TIMES_OWN * self.original + _FLOOR
+
+    @property
     def ok(self) -> bool:
-        return self.found <= _TIMES_OWN * self.original + _FLOOR
+        return self.found <= self.allowed
 
     def describe(self) -> str:
         """Both distances, for a sentence."""
@@ -62,6 +68,10 @@ class FromFloat64(Exactness):
     """
 
     of: Literal["float64"]
+
+    def is_telling(self, limit: float) -> bool:
+        """Whether a fault of a hundredth of the output would be farther than it may be. limit: relative."""
+        return self.allowed * limit <= _TELLING
 
     def describe(self) -> str:
         return f"{self.found:.3g} times the limit from float64, the original {self.original:.3g} times"

@@ -57,19 +57,25 @@ class Judge:
             if exactness is not None and (exactness.ok or case.kind not in edges.UP_TO):
                 return Check(*label, str(case), name, difference, exactness=exactness)
             if exactness is not None:
-                return self._by_spread(label, case, name, difference, exactness)
+                return self._by_spread(label, case, name, difference, exactness, actual)
         if not questions(difference, self._original.traits.precision) or (difference.ok and not self._has_time(case)):
             return Check(*label, str(case), name, difference)
         exactness64 = self.evidence.from_float64(case, name, actual)
         if exactness64 is not None and exactness64.ok:
             return Check(*label, str(case), name, difference, exactness=exactness64)
-        return self._by_spread(label, case, name, difference, exactness64)
+        return self._by_spread(label, case, name, difference, exactness64, actual)
 
     def _by_spread(
-        self, label: tuple[str, bool], case: Case, name: str, difference: Difference, exactness: Exactness | None
+        self,
+        label: tuple[str, bool],
+        case: Case,
+        name: str,
+        difference: Difference,
+        exactness: Exactness | None,
+        actual: Array,
     ) -> Check:
         """The check of an output that nothing else speaks for. exactness: what speaks against it, if anything does."""
-        spread = self.evidence.spread(case, name, difference.excess)
+        spread = self.evidence.spread(case, name, difference.excess, actual)
         noise, unstable = (None, False) if spread is None else (spread.excess, spread.excess is None)
         return Check(*label, str(case), name, difference, noise, unstable, exactness=exactness)
 

@@ -39,10 +39,11 @@ class NotChanged(OnnxoptError):
     """A model has no operator whose results can be changed, or cannot be written; the message says why."""
 
 
-def change(model: Path, folder: Path, draw: int = 0) -> Path:
+def change(model: Path, folder: Path, draw: int = 0, times: float = 1.0) -> Path:
     """Write the model, with results that change from run to run, into the empty `folder`; returns its path.
 
-    A session of it gives the same results as another, run by run, but for another `draw`. NotChanged where that fails.
+    A session of it gives the same results as another, run by run, but for another `draw`. times: of what changes.
+    NotChanged where that fails.
     """
     source = read.load(model).model
     if reason := inline_functions(source):
@@ -54,7 +55,7 @@ def change(model: Path, folder: Path, draw: int = 0) -> Path:
         raise NotChanged("no operator of it is known to round")
     inputs = [v for v in source.graph.inputs if v.name not in source.graph.initializers and v.dtype in _CHANGE]
     for number, value in enumerate((*inputs, *changed)):
-        _change(source.graph, value, 1.0 + number + draw * _DRAWS)
+        _change(source.graph, value, 1.0 + number + draw * _DRAWS, times)
     UniqueNamesPass()(source)
     try:
         write.save(source, folder)
@@ -67,7 +68,7 @@ def _is_rounded(node: ir.Node, value: ir.Value) -> bool:
     return node.op_type not in _EXACT and isinstance(value.type, ir.TensorType) and value.dtype in _CHANGE
 
 
-def _change(graph: ir.Graph, value: ir.Value, seed: float) -> None:
+def _change(graph: ir.Graph, value: ir.Value, seed: float, times: float) -> None:
     """Multiply an input or a result, in float32 where it has 16 bits; consumers and graph outputs take the product."""
     producer, dtype = value.producer(), value.dtype
     assert dtype is not None
@@ -77,10 +78,10 @@ def _change(graph: ir.Graph, value: ir.Value, seed: float) -> None:
     add = NewNodes(graph, graph[0]) if producer is None else NewNodes(graph, producer, producer)
     operand = add.add("Cast", [value], wide, [ir.AttrInt64("to", wide.value)]) if is_narrow else value
     random = [
-        ir.AttrFloat32("low", 1.0 - _CHANGE[dtype]), ir.AttrFloat32("high", 1.0), ir.AttrFloat32("seed", seed)
+        ir.AttrFloat32("low", 1.0 - times * _CHANGE[dtype]), ir.AttrFloat32("high", 1.0), ir.AttrFloat32("seed", seed)
     ]  # fmt: skip
     if dtype == ir.DataType.DOUBLE:  # whose factors a float32 attribute cannot hold
-        random[:2] = [ir.AttrFloat32("low", -_CHANGE[dtype]), ir.AttrFloat32("high", 0.0)]
+        random[:2] = [ir.AttrFloat32("low", -times * _CHANGE[dtype]), ir.AttrFloat32("high", 0.0)]
     factor = add.add("RandomUniformLike", [operand], wide, random)
     if dtype == ir.DataType.DOUBLE:
         one = ir.AttrTensor("value", ir.tensor(1.0, dtype=dtype))
