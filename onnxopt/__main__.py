@@ -3,17 +3,17 @@
 import os
 import signal
 
-# ONNX Runtime from 1.31 on makes a device id and sends events, beginning when it is imported. It is silent in our
-# commands and their child processes; 0 leaves it on.
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
 # Importing what a command needs takes a while, during which there is nothing to clean up: Ctrl-C ends the process
 # at once, without a traceback.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+from onnxopt import children
 from onnxopt.tools import interrupts
 from onnxopt.tools.cli import main
+
+for name, value in children.QUIET.items():  # before a command imports ONNX Runtime
+    os.environ.setdefault(name, value)
 
 
 def run() -> None:

@@ -19,6 +19,9 @@ if sys.platform == "linux":
 sys.path[:] = json.loads(sys.argv[1])
 importlib.import_module(sys.argv[2]).serve()
 """
+# ONNX Runtime from 1.31 on makes a device id and sends events, beginning when it is imported. Not in processes of ours,
+# unless the user sets the variable to 0.
+QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
 _LONGEST_LOG = 2000  # characters of an error
 
 
@@ -38,7 +41,7 @@ def start(module: str, temporary: str | None = None) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        env=None if temporary is None else {**os.environ, "TMPDIR": temporary},
+        env={**QUIET, **os.environ, **({} if temporary is None else {"TMPDIR": temporary})},
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from onnxopt import children
 from onnxopt.children import ChildEnded, Children
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +37,18 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_an_answer(module: str) -> None:
     with Children() as children:
         assert children.ask(module, b"hello") == b"HELLO"
+
+
+def test_onnx_runtime_is_silent_in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the user has said otherwise."""
+    environments: list[dict[str, str]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, env, **__: environments.append(env))
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    children.start("a")
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
+    children.start("a", "/scratch")
+    assert [env["ORT_DISABLE_TELEMETRY"] for env in environments] == ["1", "0"]
+    assert environments[1]["TMPDIR"] == "/scratch"
 
 
 @pytest.mark.parametrize(("message", "how"), [(b"die", "SIGABRT"), (b"exit", "exit code 4")])

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from onnxopt import children
 from onnxopt.artifact import layout
 from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.errors import ArtifactError
@@ -69,7 +70,7 @@ class MeasuredKernels:
                 [sys.executable, "-m", "onnxopt.tools.tuning.first_run"],
                 input=arguments,
                 capture_output=True,
-                env={**os.environ, **variables},
+                env={**children.QUIET, **os.environ, **variables},
                 timeout=max(1.0, seconds),
             )
         except subprocess.TimeoutExpired:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from onnxopt import children
 from onnxopt.graph import read
 from onnxopt.kinds import KINDS
 from onnxopt.runtime import devices
@@ -165,7 +166,7 @@ def _run(jobs: Sequence[_Job], folder: Path, library: Path, not_run: dict[str, s
 def _run_from(first: int, folder: Path, seconds: float) -> str | None:
     """Run the jobs from a number on; returns how the process ended, None where the time was up."""
     command = [sys.executable, "-m", "onnxopt.verification.emulation.run", str(folder), str(first)]
-    environment = {**os.environ, "ONNXOPT_EMULATION": str(folder), "ONNXOPT_DISABLE": "0"}
+    environment = {**children.QUIET, **os.environ, "ONNXOPT_EMULATION": str(folder), "ONNXOPT_DISABLE": "0"}
     environment["LD_LIBRARY_PATH"] = os.pathsep.join([str(folder), os.environ.get("LD_LIBRARY_PATH", "")])
     with gcc.started(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:
