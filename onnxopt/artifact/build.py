@@ -19,18 +19,19 @@ from onnxopt.artifact import layout
 from onnxopt.artifact.folder import temporary_files, write_library
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.codegen import generate, kernels_json
-from onnxopt.errors import VerificationError
+from onnxopt.errors import NotVerifiedError, VerificationError
 from onnxopt.fusion import outline
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import fused_domain, read, write
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
+from onnxopt.runtime import sessions
 from onnxopt.verification import edges
 from onnxopt.verification.ahead import Ahead
 from onnxopt.verification.bisect import bisect, bisect_in_order
 from onnxopt.verification.check import Check
 from onnxopt.verification.emulation.emulate import EmulatedKernel, Emulation, emulate
-from onnxopt.verification.reference import Reference, Refused
+from onnxopt.verification.reference import NotRunnable, Reference, Refused
 from onnxopt.verification.refusals import original_runs
 from onnxopt.verification.user_data import UserData
 from onnxopt.verification.verify import VerificationReport, describe_failure, references, verify_model, with_emulation
@@ -164,6 +165,13 @@ def verify_and_leave_out(
                 f"{source}: ONNX Runtime opens the original, but not the model that onnxopt converted it to: {error}. "
                 "This is a defect of onnxopt, please report it; --keep-float NAME of a node that the message names may "
                 "avoid it, and without --precision the model is optimized in its own precision"
+            ) from error
+        except NotRunnable as error:
+            if not source.converted or not sessions.is_for_others(str(error)):
+                raise
+            raise NotVerifiedError(
+                f"{source}: cannot be verified: {error}. ONNX Runtime has this operator for such floats on GPUs alone; "
+                "verify on a machine with one; --no-verify keeps the result unchecked"
             ) from error
     for _ in range(_ATTEMPTS):
         with build.loadable_library(scratch) as library:

@@ -17,6 +17,7 @@ from onnxopt.artifact.manifest import Manifest
 from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.graph.precision import statistics
 from onnxopt.graph.rewrite import spelled_layer_norms
+from onnxopt.runtime import sessions
 from onnxopt.verification.quality import ROUNDED, Goals
 from tests.support import exported_decoders, real_models
 from tests.support.command import assert_refused, run
@@ -138,7 +139,14 @@ def test_a_model_without_a_value_to_lower_keeps_its_own_precision(tmp_path: Path
 
 def test_bfloat16_takes_a_gpu_to_verify(tmp_path: Path) -> None:
     model = real_models.path("bert_tiny")
-    result = run("optimize", model, "-o", tmp_path / "a", "--arch", "none", "--precision", "bfloat16", "--no-verify")
+    arguments = ("optimize", model, "-o", tmp_path / "a", "--arch", "none", "--precision", "bfloat16")
+    if not sessions.cuda_is_usable():
+        result = run(*arguments)
+        assert result.exit_code == 3
+        assert (
+            "for such floats on GPUs alone; verify on a machine with one; --no-verify keeps the result" in result.output
+        )
+    result = run(*arguments, "--no-verify")
     assert result.exit_code == 0, result.output
     precision = manifests.load(tmp_path / "a").precision
     assert precision is not None
