@@ -45,7 +45,7 @@ def test_guards_that_drawn_inputs_never_reach(tmp_path: Path, guard: str) -> Non
     model = _graph("float[N, 8] x", "float[N, 8] y", _POWERS + guard)
     half, _ = lowered(model.clone(), x(), tmp_path)
     assert dtypes(half, "c") == {FLOAT}
-    assert dtypes(half, "h") == {HALF}
+    assert dtypes(half, "h") == {FLOAT if "Log" in guard else HALF}  # quiet beside loud inputs counts, too
     zeros: Feeds = {"x": np.zeros((2, 8), np.float32)}
     expected, found = run(model, zeros)[0], run(half, zeros)[0]
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)

@@ -96,6 +96,7 @@ round large: h = MatMul(x, w) k = Mul(h, big) r = Round(k) d = Sub(k, r) y = Mat
 
 _OPSET_11 = """
 opset 11: c = Max(q, low) y = Log(c)
+opset 11, a quotient: c = Max(q, low) r = Sqrt(c) y = Div(h, r)
 """
 
 _OPSET_13 = """

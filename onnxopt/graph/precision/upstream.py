@@ -21,15 +21,20 @@ class Through(enum.Enum):
     """Which nodes upstream stay float32.
 
     DIRECT: elementwise and moving nodes, and products of inputs and positions, as angles are. GUARD: also the sums of
-    positive products that a guard bounds, such as spectra, and reductions. SQUARES: nodes whose results are data times
-    data, which are very small where data is small. ORDER: elementwise nodes and views. VALUE: the one node.
+    positive products that a guard bounds, such as spectra, and reductions. LOGARITHM: both. SQUARES: nodes whose
+    results are data times data, which are very small where data is small. ORDER: elementwise nodes and views. VALUE:
+    the one node.
     """
 
     DIRECT = enum.auto()
     GUARD = enum.auto()
+    LOGARITHM = enum.auto()
     SQUARES = enum.auto()
     ORDER = enum.auto()
     VALUE = enum.auto()
+
+
+_GUARDS = (Through.GUARD, Through.LOGARITHM)
 
 
 class _Operand(NamedTuple):
@@ -58,7 +63,7 @@ class Upstream:
                 self._keep(producer, reason)
                 if through is not Through.VALUE:
                     pending += [_Operand(v, reason, through) for v in producer.inputs if v is not None]
-            elif through is Through.GUARD and operators.sort_of(producer) in (Sort.STATISTIC, Sort.NORM):
+            elif through in _GUARDS and operators.sort_of(producer) in (Sort.STATISTIC, Sort.NORM):
                 self._keep(producer, reason)
                 self._keep_squares(producer, reason)
 
@@ -72,8 +77,8 @@ class Upstream:
         small = operators.small_decides(node)
         if small is not None and is_float(small) and self._has_small(node, small):
             self._keep(node, f"{node.op_type} reads numbers too small for {self._dtype.name.lower()}")
-            guarded = operators.is_logarithm(node) or self._guard_is_small(small)
-            yield _Operand(small, reason, Through.GUARD if guarded else Through.DIRECT)
+            guarded = Through.GUARD if self._guard_is_small(small) else Through.DIRECT
+            yield _Operand(small, reason, Through.LOGARITHM if operators.is_logarithm(node) else guarded)
         yield from (_Operand(v, reason, Through.SQUARES) for v in self._quotients(node))
         for value in operators.differences_near_0(node):
             self._keep(node, "It subtracts from an exponential, which may leave its last places")
@@ -104,9 +109,11 @@ class Upstream:
             return sort is Sort.ELEMENTWISE or node.op_type in VIEWS - {"Transpose"}
         if sort is not Sort.PRODUCT:
             return sort in (Sort.ELEMENTWISE, Sort.MOVE)
-        if through is Through.GUARD:
-            return self._facts.of(node.outputs[0]).low >= 0
-        return all(self._facts.of(v).direct for v in node.inputs if v is not None and not is_constant(v))
+        if through in _GUARDS and self._facts.of(node.outputs[0]).low >= 0:
+            return True
+        return through is not Through.GUARD and all(
+            self._facts.of(v).direct for v in node.inputs if v is not None and not is_constant(v)
+        )
 
     def _keep_squares(self, reduction: ir.Node, reason: str) -> None:
         """Keep the squares or magnitudes that a reduction before a guard adds up, which may be too small."""
