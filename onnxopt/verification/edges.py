@@ -37,7 +37,7 @@ _SIDES = (131, 259)
 _MANY = 1 << 16  # elements that such a tensor has in a case of its own, where there is time
 # Samples, length and side of that case: the first that suffices.
 _GROWING = tuple((8, n, min(n + 2, 259)) for n in (65, 129, 257, 513, 1025, 2049, 4097, 8193))
-_SAMPLES = tuple((n, 37, 67) for n in (9, 33, 129, 513, 4097))
+_SAMPLES = tuple((n, 37, 67) for n in (65, 513, 4097))
 _MOST_SYMBOLS = 6  # so many symbols are 0 or 1 alone
 
 

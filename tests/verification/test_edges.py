@@ -170,3 +170,14 @@ def test_models_whose_large_values_overflow_are_tried_at_smaller_ones(tmp_path: 
     kinds = {case.split(", ")[1] for case in {check.case for check in report.checks}}
     assert report.status == "passed"
     assert kinds & set(edges.UP_TO) == ({edges.LESS_LARGE} if dtype == "float" else set())
+
+
+def test_a_graph_that_refuses_dims_of_0_is_named_and_a_kernel_that_does_is_left_out(tmp_path: Path) -> None:
+    """A Reshape with -1 is refused without elements; the original's copies the batch."""
+    text = "g (float[batch, n] x) => (float[batch, n] y) <int64[2] s = {%s}> { t = Tanh(x) %s y = Reshape(t, q) }"
+    original = text % ("0, 0", "q = Shape(x)")
+    other = text % ("0, -1", "q = Identity(s)")
+    report = _verify(tmp_path, original, other)
+    assert report.status == "passed", report.reason
+    (note,) = [note for note in report.notes if "refuses batch=0, n=9, which the original takes: " in note]
+    assert note.startswith("CPUExecutionProvider: the optimized model refuses")
