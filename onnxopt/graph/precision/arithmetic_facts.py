@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnxopt.graph.precision.facts import INF, Fact, Rule, bounded, is_constant, joined, least
+from onnxopt.graph.match import is_constant
+from onnxopt.graph.precision.facts import INF, Fact, Rule, bounded, joined, least
 
 HIDES = 1e4  # factors of masks: what they multiply is 0 or hidden
 LARGEST = 3e38  # of float32: what exceeds it overflows in the original too

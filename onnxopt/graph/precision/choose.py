@@ -23,9 +23,10 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.precision import bodies, operators, ranges
 from onnxopt.graph.precision.fact_rules import RULES
-from onnxopt.graph.precision.facts import Facts, is_constant
+from onnxopt.graph.precision.facts import Facts
 from onnxopt.graph.precision.fit import Fit
 from onnxopt.graph.precision.integer_masks import IntegerMasks
 from onnxopt.graph.precision.masks import Hiding

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.precision import bodies, operators, ranges
 from onnxopt.graph.precision.choose import Choice
-from onnxopt.graph.precision.facts import is_constant
 from onnxopt.graph.precision.masks import LOWEST
 from onnxopt.graph.precision.values import is_float
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.precision import arithmetic_facts, sum_facts
 from onnxopt.graph.precision.arithmetic_facts import HIDES
-from onnxopt.graph.precision.facts import FLOATS, INF, UNKNOWN, Fact, Rule, bounded, is_constant, joined, of_dtype
+from onnxopt.graph.precision.facts import FLOATS, INF, UNKNOWN, Fact, Rule, bounded, joined, of_dtype
 
 _replace = dataclasses.replace
 

@@ -163,10 +163,6 @@ def least(fact: Fact) -> float:
     return min(fact.floor, fact.low if fact.low > 0 else INF)
 
 
-def is_constant(value: ir.Value | None) -> bool:
-    return value is not None and value.const_value is not None and not value.is_graph_input()
-
-
 def bounded(low: float, high: float) -> Rule:
     """The rule of operators whose results are within these bounds."""
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.precision import operators, ranges
-from onnxopt.graph.precision.facts import is_constant
 from onnxopt.graph.precision.masks import Hiding
 from onnxopt.graph.precision.ranges import Range
 from onnxopt.graph.precision.values import VIEWS

@@ -6,8 +6,8 @@ from collections.abc import Callable, Container, Sequence
 
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.precision import operators
-from onnxopt.graph.precision.facts import is_constant
 from onnxopt.graph.precision.norms import has_float_rows
 from onnxopt.graph.precision.operators import Sort
 from onnxopt.graph.precision.values import VIEWS, feeds_statistics, is_float, readers_of

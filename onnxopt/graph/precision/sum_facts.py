@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.precision.arithmetic_facts import counts, is_squared
-from onnxopt.graph.precision.facts import FLOATS, INF, Fact, Rule, bounded, is_constant, joined
+from onnxopt.graph.precision.facts import FLOATS, INF, Fact, Rule, bounded, joined
 
 _replace = dataclasses.replace
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.precision import operators, ranges
-from onnxopt.graph.precision.facts import Facts, is_constant
+from onnxopt.graph.precision.facts import Facts
 from onnxopt.graph.precision.fit import Fit
 from onnxopt.graph.precision.operators import Sort
 from onnxopt.graph.precision.values import VIEWS, feeds_statistics, is_float
