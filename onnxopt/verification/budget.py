@@ -12,7 +12,7 @@ SECONDS = 2.0  # of all that is added, beside plain runs; of quick models, of ea
 QUICK = 0.01  # seconds of a plain run, up to which all usual cases and edges are run
 _RUNS = 3  # of a case: the original, and the other model with its library and without
 _GROWTH = 1.3  # exponent of the time that a run takes, by the bytes of its inputs
-_SHORT = 1e-3  # seconds of a run, below which it is mostly what no size changes, and the exponent 1
+_SHORT, _CHANGES = 1e-3, 0.1  # seconds of a run, below which no size changes most of it, and the share that one does
 _SMALLEST = 0.25  # of a plain run: what the smallest run takes
 _TIMES_IN_FLOAT64 = 6.0  # a run in float64, in plain runs
 _MAKING_FLOAT64 = 10.0  # its session, in plain runs
@@ -36,7 +36,9 @@ class Budget:
 
     def takes_case(self, growth: float) -> bool:
         """Whether there is time for a case; it is spent then. growth: bytes of its inputs, of those of a plain run."""
-        times = max(growth, _SMALLEST) ** (_GROWTH if growth > 1.0 and self.run > _SHORT else 1.0)
+        times = max(growth, _SMALLEST)
+        if growth > 1.0:
+            times = growth**_GROWTH if self.run > _SHORT else 1.0 + _CHANGES * growth
         seconds = times * (_RUNS * self.run + self.draw)
         return seconds <= SECONDS if self.run <= QUICK else self._takes(seconds)
 

@@ -137,7 +137,8 @@ def many_sizes(traits: Traits, pinned: Sizes) -> Iterator[Sizes]:
     batch, space = roles(traits.inputs)
     names = [n for n in symbols(traits.inputs) if n not in pinned]
     needed = {n for n in names if n not in batch} or set(names)
-    wanted = [t for t in (*traits.inputs, *traits.outputs) if _is_wide(t, traits, needed, batch)]
+    tensors = (*traits.inputs, *traits.outputs) if needed - batch else traits.inputs  # outputs may be classes alone
+    wanted = [t for t in tensors if _is_wide(t, traits, needed, batch)]
     for growing in (_GROWING, _SAMPLES) if needed - batch else (_SAMPLES,):
         for samples, length, side in growing if names else ():
             sizes = {n: samples if n in batch else max(side // space[n], 1) if n in space else length for n in names}
