@@ -14,6 +14,8 @@ _ORDERS = "its order of NaN is not defined, and sorting by it may leave the arra
 _ADDRESSES = "it computes the place of an element of it"
 _COUNTS = "it computes a number of elements or of steps of it"
 _ROUNDS = "which code NaN becomes is not defined"
+_SIGN = "its result of NaN differs between the dtypes and providers of ONNX Runtime: NaN or 0"
+_FOLDED = "mean and variance may be folded into an infinite factor and its term first, which gives NaN or not"
 _ALL = tuple(range(8))
 
 # By operator: positions of the operands that NaN must not reach, and why.
@@ -28,6 +30,9 @@ _HAZARDS: Mapping[tuple[str, str], tuple[tuple[int, ...], str]] = {
     ("com.microsoft", "BeamSearch"): (_ALL, _ORDERS),
     ("com.microsoft", "GreedySearch"): (_ALL, _ORDERS),
     ("com.microsoft", "Sampling"): (_ALL, _ORDERS),
+    ("", "Sign"): ((0,), _SIGN),
+    ("", "BatchNormalization"): ((1, 2, 3, 4), _FOLDED),
+    ("", "InstanceNormalization"): ((1, 2), _FOLDED),
     ("", "GridSample"): ((1,), _ADDRESSES),
     ("com.microsoft", "GridSample"): ((1,), _ADDRESSES),
     ("", "RoiAlign"): ((1,), _ADDRESSES),

@@ -141,8 +141,8 @@ def many_sizes(traits: Traits, pinned: Sizes) -> Iterator[Sizes]:
     wanted = [t for t in tensors if _is_wide(t, traits, needed, batch)]
     for growing in (_GROWING, _SAMPLES) if needed - batch else (_SAMPLES,):
         for samples, length, side in growing if names else ():
-            sizes = {n: samples if n in batch else max(side // space[n], 1) if n in space else length for n in names}
-            sizes |= pinned
+            drawn = {n: samples if n in batch else max(side // space[n], 1) if n in space else length for n in names}
+            sizes = {n: pinned.get(n, drawn.get(n, length)) for n in symbols(traits.inputs)} | pinned
             if all(_elements(tensor, sizes) >= _MANY for tensor in wanted):
                 yield sizes
                 break

@@ -13,15 +13,17 @@ FOLDER = Path(onnxopt.graph.__file__).parent
 # What each folder may import of graph: folders, and modules beside them that import no folder.
 MAY_IMPORT = {
     "shapes": {"shapes"},
-    "passes": {"passes", "shapes", "placement", "codes"},
-    "layout": {"layout", "passes", "shapes"},
-    "precision": {"precision", "passes"},
+    "passes": {"passes", "shapes", "placement", "cuda_kernels", "codes", "match"},
+    "layout": {"layout", "passes", "shapes", "match"},
+    "precision": {"precision", "passes", "match"},
     "rewrite/masks": {"rewrite.masks", "shapes"},
-    "rewrite": {"rewrite", "layout", "passes", "shapes", "read", "refusal"},
+    "rewrite": {"rewrite", "layout", "passes", "shapes", "match", "read", "refusal"},
 }
 WITHOUT_FOLDERS = (
     "additive_masks",
     "codes",
+    "cuda_kernels",
+    "match",
     "numeric_dims",
     "read",
     "write",

@@ -207,8 +207,8 @@ def test_wrong_normalization_is_an_error_that_says_so(
 ) -> None:
     true_normalize = normalize.normalize
 
-    def wrong(model: ir.Model) -> normalize.Normalized:
-        result = true_normalize(model)
+    def wrong(model: ir.Model, **options: int) -> normalize.Normalized:
+        result = true_normalize(model, **options)
         table = result.model.graph.initializers["table"]
         table.const_value = ir.tensor(np.zeros((3, 2), np.float32), name="table")
         return result
@@ -223,8 +223,8 @@ def test_wrong_normalization_is_an_error_that_says_so(
 def test_a_changed_interface_is_an_error(tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     true_normalize = normalize.normalize
 
-    def wrong(model: ir.Model) -> normalize.Normalized:
-        result = true_normalize(model)
+    def wrong(model: ir.Model, **options: int) -> normalize.Normalized:
+        result = true_normalize(model, **options)
         result.model.graph.outputs[0].name = "other"
         return result
 
