@@ -57,7 +57,7 @@ class Budget:
         """What was left out, "" where nothing was."""
         if not self.left_out:
             return ""
-        return f"left out for time, where a plain run takes {self.run:.2g} s: {', '.join(self.left_out)}"
+        return f"left out for time or memory, where a plain run takes {self.run:.2g} s: {', '.join(self.left_out)}"
 
     def _takes(self, seconds: float) -> bool:
         if seconds > self.left:

@@ -26,13 +26,14 @@ Outputs = dict[str, Array]
 
 @dataclasses.dataclass
 class EdgeCases:
-    """run: runs the original at a case; None where it refuses."""
+    """run: runs the original at a case; None where it refuses. output_bytes: of the case whose sizes are usual."""
 
     traits: Traits
     pinned: Sizes
     on_gpu: bool
     run: Callable[[Case], Outputs | None]
     budget: Budget
+    output_bytes: int = 0
 
     def accepted(self, sizes: Sizes, known: Collection[Case]) -> Iterator[tuple[Case, Outputs]]:
         """Cases with the original's outputs. sizes: at which values are tried; known: cases that are run already."""
@@ -43,17 +44,31 @@ class EdgeCases:
         for kind in edges.kinds(self.traits, self.on_gpu):
             if self._has_time(kind, 1.0):
                 yield from self._values(sizes, kind)
+        too_large: list[str] = []
         for kind, tried in self._sizes(sizes):
             case = self._case(tried, kind)
             growth = samples.bytes_of(self.traits.inputs, dict(case.sizes)) / usual
-            if case.sizes in run or kind in found or growth * usual > _LARGEST or not self._has_time(kind, growth):
+            if case.sizes in run or kind in found:
+                continue
+            if not self._has_room(growth, usual):
+                too_large.append(kind)
+                continue
+            if not self._has_time(kind, growth):
                 continue
             run.add(case.sizes)
             outputs = self.run(case)
             if outputs is not None:
                 found |= {kind} & {edges.MANY}
                 yield case, outputs
+        for kind in too_large:
+            if kind not in found:
+                self.budget.leave_out(kind)
         yield from self._long()
+
+    def _has_room(self, growth: float, usual: int) -> bool:
+        """Whether inputs and outputs of so many times the usual bytes fit. What lies between them takes time to write,
+        for which the budget has a limit."""
+        return growth <= 1.0 or max(usual, self.output_bytes) * growth <= _LARGEST
 
     def _has_time(self, kind: str, growth: float) -> bool:
         has_time = self.budget.takes_case(growth)

@@ -33,6 +33,9 @@ LIKE_NOISE = frozenset({"", ZEROS, ONE, LONG, MANY, EMPTY})
 _NARROW = ("float16", "bfloat16")
 
 LENGTHS = (65, 129, 257, 513, 1025, 2049, 4097, 16385, 70001)
+# Of models with values of length x length, as attention's scores: of one sample, and of eight.
+_LONGEST_OF_SQUARES, _LONG_OF_SQUARES = 4097, 1025
+_SQUARES = frozenset({"Attention", "GroupQueryAttention", "LinearAttention", "MultiHeadAttention", "Softmax"})
 _SIDES = (131, 259)
 _MANY = 1 << 16  # elements that such a tensor has in a case of its own, where there is time
 # Samples, length and side of that case: the first that suffices.
@@ -141,11 +144,17 @@ def many_sizes(traits: Traits, pinned: Sizes) -> Iterator[Sizes]:
     wanted = [t for t in tensors if _is_wide(t, traits, needed, batch)]
     for growing in (_GROWING, _SAMPLES) if needed - batch else (_SAMPLES,):
         for samples, length, side in growing if names else ():
+            if _has_squares(traits) and length > _LONG_OF_SQUARES:
+                break
             drawn = {n: samples if n in batch else max(side // space[n], 1) if n in space else length for n in names}
             sizes = {n: pinned.get(n, drawn.get(n, length)) for n in symbols(traits.inputs)} | pinned
             if all(_elements(tensor, sizes) >= _MANY for tensor in wanted):
                 yield sizes
                 break
+
+
+def _has_squares(traits: Traits) -> bool:
+    return any(name.rpartition("::")[2] in _SQUARES for name in traits.operators)
 
 
 def _elements(tensor: Tensor, sizes: Sizes) -> int:
@@ -170,6 +179,8 @@ def long_sizes(traits: Traits, pinned: Sizes) -> Iterator[tuple[int, Sizes]]:
     if all(name in batch or name in pinned for name in symbols(traits.inputs)):
         return
     for k, length in enumerate(LENGTHS):
+        if _has_squares(traits) and length > _LONGEST_OF_SQUARES:
+            return
         side = _SIDES[min(k, len(_SIDES) - 1)]
         yield length, at_length(traits, pinned, length, side)
 

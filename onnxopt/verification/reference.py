@@ -281,7 +281,8 @@ class Reference:
             return None
 
         self.budget = self._measured(last, session)
-        tried = EdgeCases(self.traits, pinned, self.provider != sessions.CPU, run, self.budget)
+        written = sum(array.nbytes for array in self.outputs[last].values()) if last in self.outputs else 0
+        tried = EdgeCases(self.traits, pinned, self.provider != sessions.CPU, run, self.budget, written)
         self.outputs.update(tried.accepted(dict(last.sizes), list(self.outputs)))
 
     def _measured(self, case: Case, session: InferenceSession | None) -> Budget:
