@@ -1,15 +1,16 @@
 """Which operators ONNX Runtime's CUDA provider has no kernel for, by version and dtype: tried, operator by operator.
 
-    python -m benchmarks.gpu.placements [--out onnxopt/graph/cuda_kernels.json] [--processes 15]
+    python -m benchmarks.gpu.placements [--out onnxopt/graph/placement/provider_kernels.json] [--processes 15]
 
 Opens every model of one node among ONNX's own test cases, at opset 20 and at each later version of its operator, with
 its float32 and int64 values in each other dtype, once where no node may run on the CPU. 18,000 models take 70 seconds
 on an H200 with 16 cores. What the CPU provider opens and the CUDA provider does not is in the table:
 
-    {"onnxruntime": release, "without_kernel": {operator: {since version: {type variable: [dtypes]}}}}
+    {"onnxruntime": release, "without_kernel": [operators that never ran on the GPU],
+     "without_kernel_of": {operator: {since version: {type variable: [dtypes]}}}}
 
 A dtype is there where no case with it ran on the GPU. Operators that ONNX defines by others are left out: ONNX Runtime
-takes these apart.
+inlines these.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import json
 import pathlib
 import subprocess
@@ -26,6 +28,7 @@ from typing import Any
 
 import onnx
 
+_TABLE = pathlib.Path("onnxopt/graph/placement/provider_kernels.json")
 _TENSOR = onnx.TensorProto
 _Typed = tuple[str, str]  # a type variable of an operator, and a dtype
 _CHANGES: dict[str, tuple[int, int] | None] = {
@@ -119,27 +122,41 @@ def _opened_on(model: onnx.ModelProto) -> str:
         return "invalid"
 
 
-def table(results: dict[str, str]) -> dict[str, dict[str, dict[str, list[str]]]]:
-    """By operator, since version and type variable: the dtypes that keep a node on the CPU."""
+def table(results: dict[str, str]) -> dict[str, Any]:
+    """The operators that never ran on the GPU; and of others the dtypes that keep a node on the CPU."""
     ran: dict[tuple[str, int], set[_Typed]] = collections.defaultdict(set)
+    untried: dict[str, set[str]] = {}  # of an operator's first operand
     stayed: dict[tuple[str, int], list[list[_Typed]]] = collections.defaultdict(list)
     for title, model in models():
-        if results.get(title) not in ("cpu", "gpu"):
+        if title not in results:
             continue
         node, opset = model.graph.node[0], next(e.version for e in model.opset_import if not e.domain)
-        schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
-        if schema.has_function or schema.has_context_dependent_function or node.op_type in _NOT_BY_DTYPE:
+        schema: Any = None
+        with contextlib.suppress(onnx.defs.SchemaError):  # of a model that is invalid at this opset
+            schema = onnx.defs.get_schema(node.op_type, opset, "")
+        if (
+            schema is None
+            or schema.has_function
+            or schema.has_context_dependent_function
+            or node.op_type in _NOT_BY_DTYPE
+        ):
             continue
         key, typed = (node.op_type, schema.since_version), _variables(model, schema)
+        if typed:
+            untried.setdefault(node.op_type, _dtypes(schema)).discard(typed[0][1])
         if results[title] == "gpu":
             ran[key].update(typed)
-        else:
+        elif results[title] == "cpu":
             stayed[key].append(typed)
     rows: dict[str, Any] = {}
+    never = {operator for operator, _ in stayed} - {operator for operator, _ in ran}
+    never = {operator for operator in never if not untried.get(operator)}
     for (operator, version), models_on_cpu in sorted(stayed.items()):
+        if operator in never:
+            continue
         for variable, dtype in sorted(_reasons(models_on_cpu, ran[operator, version])):
             rows.setdefault(operator, {}).setdefault(str(version), {}).setdefault(variable, []).append(dtype)
-    return rows
+    return {"without_kernel": sorted(never), "without_kernel_of": rows}
 
 
 def _reasons(models_on_cpu: list[list[_Typed]], ran: set[_Typed]) -> set[_Typed]:
@@ -150,6 +167,13 @@ def _reasons(models_on_cpu: list[list[_Typed]], ran: set[_Typed]) -> set[_Typed]
     unexplained = [[typed for typed in model if typed not in ran] for model in models_on_cpu]
     reasons = {typed[0] for typed in unexplained if len(typed) == 1}
     return reasons | {typed[0] for typed in unexplained if typed and reasons.isdisjoint(typed)}
+
+
+def _dtypes(schema: Any) -> set[str]:
+    """The dtypes of tensors that an operator's first operand may have, but for complex numbers."""
+    types = (name for formal in schema.inputs[:1] for name in formal.types if name.startswith("tensor("))
+    names = {name.removeprefix("tensor(").removesuffix(")") for name in types}
+    return {name for name in names if not name.startswith("complex")}
 
 
 def _variables(model: onnx.ModelProto, schema: Any) -> list[_Typed]:
@@ -168,7 +192,7 @@ def _variables(model: onnx.ModelProto, schema: Any) -> list[_Typed]:
 def main() -> int:
     """Run the trials in processes of their own and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("onnxopt/graph/cuda_kernels.json"))
+    parser.add_argument("--out", type=pathlib.Path, default=_TABLE)
     parser.add_argument("--processes", type=int, default=15)
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -189,10 +213,10 @@ def main() -> int:
         results = dict(json.loads(line) for file in files for line in file.read_text().splitlines())
     import onnxruntime as ort
 
-    rows = {"onnxruntime": ort.__version__, "without_kernel": table(results)}
+    rows = {"onnxruntime": ort.__version__, **table(results)}
     given.out.write_text(json.dumps(rows, indent=1) + "\n")
     counts = collections.Counter(results.values())
-    print(f"{len(results)} models: {dict(counts)}; {len(rows['without_kernel'])} operators in {given.out}")
+    print(f"{len(results)} models: {dict(counts)}; {len(rows['without_kernel_of'])} operators in {given.out}")
     return 0
 
 

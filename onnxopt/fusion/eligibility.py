@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnxopt.fusion import channels_last, index_ops, integer_kernels
 from onnxopt.fusion.operands import constant
-from onnxopt.graph.placement import HOST_INPUTS, place
+from onnxopt.graph.placement.place import HOST_INPUTS, place
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program import operators
 from onnxopt.program.elementwise import Operator

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.cuda_kernels import Dtypes
-from onnxopt.graph.placement import declared_dtype
+from onnxopt.graph.placement.place import declared_dtype
+from onnxopt.graph.placement.provider_kernels import Dtypes
 from onnxopt.graph.shapes.infer import NodeError, infer
 
 _DIVIDING = frozenset({"Div", "Mod"})  # of integers: SIGFPE for a divisor of 0, and for INT_MIN by -1

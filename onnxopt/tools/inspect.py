@@ -10,7 +10,7 @@ from onnx_ir.passes.common import TopologicalSortPass
 
 from onnxopt.fusion.eligibility import is_elementwise
 from onnxopt.graph import read, signature
-from onnxopt.graph.cuda_graph_obstacles import blocking_nodes, host_nodes
+from onnxopt.graph.placement.cuda_graphs import blocking_nodes, host_nodes
 from onnxopt.graph.signature import Tensor
 from onnxopt.paths import StrPath
 
@@ -24,7 +24,7 @@ class ModelSummary:
     bytes: of the file and its external data. nodes: of the graph, its subgraphs, and the bodies of its functions;
     function_nodes: those in the bodies, each once, however often it is called. host, cuda_graph: name and reason of the
     nodes that ONNX Runtime's CUDA provider runs on the CPU, and of those that prevent a CUDA graph
-    (graph/cuda_graph_obstacles.py).
+    (graph/placement/cuda_graphs.py).
     """
 
     path: str

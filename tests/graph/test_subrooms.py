@@ -13,7 +13,8 @@ FOLDER = Path(onnxopt.graph.__file__).parent
 # What each folder may import of graph: folders, and modules beside them that import no folder.
 MAY_IMPORT = {
     "shapes": {"shapes"},
-    "passes": {"passes", "shapes", "placement", "cuda_kernels", "codes", "match"},
+    "placement": {"placement", "shapes", "signature"},
+    "passes": {"passes", "shapes", "placement", "codes", "match"},
     "layout": {"layout", "passes", "shapes", "match"},
     "precision": {"precision", "passes", "match"},
     "rewrite/masks": {"rewrite.masks", "shapes"},
@@ -22,7 +23,6 @@ MAY_IMPORT = {
 WITHOUT_FOLDERS = (
     "additive_masks",
     "codes",
-    "cuda_kernels",
     "match",
     "numeric_dims",
     "read",
@@ -31,7 +31,6 @@ WITHOUT_FOLDERS = (
     "external_data",
     "input_uses",
     "limits",
-    "placement",
     "refusal",
     "signature",
     "text",

@@ -108,7 +108,7 @@ def _padding(pad: ir.Node, spatial: int) -> _Padding | None:
     pads, fill, axes = (constant(operand(pad, k)) for k in (1, 2, 3))
     if pads is None or pad.attributes.get_string("mode", "constant") != "constant":
         return None
-    if (fill is None and _given(pad, 2)) or (axes is None and _given(pad, 3)):
+    if (fill is None and operand(pad, 2) is not None) or (axes is None and operand(pad, 3) is not None):
         return None
     rank = spatial + 2
     places = [int(axis) % rank for axis in axes.flat] if axes is not None else list(range(rank))
@@ -120,10 +120,6 @@ def _padding(pad: ir.Node, spatial: int) -> _Padding | None:
     if any((*before[:2], *after[:2])) or min(*before, *after) < 0:
         return None
     return _Padding(pad, tuple(before[2:]), tuple(after[2:]), np.zeros((), np.float32) if fill is None else fill)
-
-
-def _given(node: ir.Node, position: int) -> bool:
-    return len(node.inputs) > position and node.inputs[position] is not None
 
 
 def _same_at_borders(reader: ir.Node, through: list[ir.Node], padding: _Padding) -> bool:
@@ -154,12 +150,12 @@ def _at_other_side(node: ir.Node, value: np.ndarray | None) -> np.ndarray | None
         return np.zeros((), np.float32) if _is(node, 2, value.reshape(())) else None
     if value.reshape(()) != 0:
         return None
-    return constant(operand(node, 2)) if _given(node, 2) else np.zeros((), np.uint8)
+    return constant(operand(node, 2)) if operand(node, 2) is not None else np.zeros((), np.uint8)
 
 
 def _is(node: ir.Node, position: int, code: np.ndarray) -> bool:
     """Whether the node's zero point is this code. Where there is none, it is 0."""
-    if not _given(node, position):
+    if operand(node, position) is None:
         return bool(code == 0)
     zero_point = constant(operand(node, position))
     return zero_point is not None and zero_point.size == 1 and bool(zero_point.reshape(()) == code)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.placement import HOST_INPUTS, Placement, place
+from onnxopt.graph.placement.place import HOST_INPUTS, Placement, place
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes.infer import Knowledge
 

@@ -7,7 +7,7 @@ from collections.abc import Container
 import onnx
 import onnx_ir as ir
 
-from onnxopt.graph.cuda_kernels import Dtypes
+from onnxopt.graph.placement.provider_kernels import Dtypes
 
 # Softmax and its kin flattened before opset 13, BatchNormalization's momentum and GroupNormalization's scale changed.
 _CHANGED_MEANING = frozenset({"BatchNormalization", "GroupNormalization", "Hardmax", "LogSoftmax", "Resize", "Softmax"})
@@ -52,15 +52,11 @@ def missing_dtypes(node: ir.Node, older: int, newer: int, dtype: Dtypes) -> list
         for k, value in enumerate(values):
             known = None if value is None else dtype(value)
             if value is None or (
-                known is not None and f"tensor({_name(known)})" in formals[min(k, len(formals) - 1)].types
+                known is not None and f"tensor({known.name.lower()})" in formals[min(k, len(formals) - 1)].types
             ):
                 continue
-            missing.add("a dtype that is not known" if known is None else _name(known))
+            missing.add("a dtype that is not known" if known is None else known.name.lower())
     return sorted(missing)
-
-
-def _name(dtype: ir.DataType) -> str:
-    return str(onnx.helper.tensor_dtype_to_string(int(dtype)).removeprefix("TensorProto.").lower())
 
 
 def _is_nothing(attribute: onnx.defs.OpSchema.Attribute) -> bool:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxopt.graph import signature
-from onnxopt.graph.cuda_graph_obstacles import blocking_nodes, computes_shapes
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.ort_traps import trapping_optimizers
+from onnxopt.graph.placement.cuda_graphs import blocking_nodes, computes_shapes
 from onnxopt.graph.signature import Tensor
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
@@ -28,7 +28,7 @@ class Facts:
     dynamic: some input's shape is not fixed. convolutions_1d: some convolution runs over one spatial dim.
     convolutions_2d: some convolution runs over height and width. biased_transposed: some ConvTranspose has a bias.
     computes_shapes: some nodes compute shapes from shapes.
-    float32_products: some product or convolution takes float32. blocking: see graph/cuda_graph_obstacles.py.
+    float32_products: some product or convolution takes float32. blocking: see graph/placement/cuda_graphs.py.
     dequantized_constants: constants of 8 bits and more are dequantized, and none of 4 bits or in blocks, which would
     take several times the memory as floats. trapping_optimizers: see graph/ort_traps.py.
     """

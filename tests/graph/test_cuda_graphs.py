@@ -10,7 +10,7 @@ import pytest
 import models
 from models.exported import RARE, Exported, exports
 from onnxopt.graph import normalize, read
-from onnxopt.graph.cuda_graph_obstacles import blocking_nodes, host_nodes
+from onnxopt.graph.placement.cuda_graphs import blocking_nodes, host_nodes
 from onnxopt.tools import inspect
 from tests.support.graphs import graph, run
 

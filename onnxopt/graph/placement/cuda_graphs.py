@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxopt.graph import cuda_kernels
-from onnxopt.graph.cuda_kernels import Dtypes
-from onnxopt.graph.placement import (
+from onnxopt.graph.placement import provider_kernels
+from onnxopt.graph.placement.place import (
     CONTROL_FLOW,
     SIZED_BY_VALUES,
     WITHOUT_KERNEL,
@@ -20,6 +19,7 @@ from onnxopt.graph.placement import (
     has_no_kernel,
     place,
 )
+from onnxopt.graph.placement.provider_kernels import Dtypes
 from onnxopt.graph.shapes.infer import infer
 
 
@@ -72,7 +72,7 @@ def _reason(node: ir.Node, dtype: Dtypes) -> str:
         return f"the size of {node.op_type}'s output depends on values, for which the host waits"
     if node.op_type in WITHOUT_KERNEL:
         return f"{node.op_type} has no CUDA kernel: its data goes through the CPU"
-    if missing := cuda_kernels.missing(node, dtype):
+    if missing := provider_kernels.missing(node, dtype):
         return f"{node.op_type} {missing} has no CUDA kernel: its data goes through the CPU"
     if has_no_kernel(node, dtype):
         return f"{node.op_type} reads or writes strings, which stay on the CPU"

@@ -1,6 +1,6 @@
 """Which dtypes ONNX Runtime's CUDA provider has no kernel for, by operator and version.
 
-cuda_kernels.json is what `python -m benchmarks.gpu.placements` found on a GPU with the release that it names. Only
+provider_kernels.json is what `python -m benchmarks.gpu.placements` found on a GPU with the release that it names. Only
 operators of ONNX's own domain are there, and only dtypes that keep a node on the CPU.
 """
 
@@ -10,6 +10,7 @@ import functools
 import json
 from collections.abc import Callable
 from importlib import resources
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -56,8 +57,19 @@ def _dtype(node: ir.Node, dtype: Dtypes) -> str | None:
     return None
 
 
-@functools.cache
+def without_kernel() -> frozenset[str]:
+    """The operators that the CUDA provider has no kernel for in any version and dtype."""
+    return frozenset(_file()["without_kernel"])
+
+
 def _table() -> dict[str, dict[str, dict[str, list[str]]]]:
-    text = resources.files("onnxopt.graph").joinpath("cuda_kernels.json").read_text()
-    table: dict[str, dict[str, dict[str, list[str]]]] = json.loads(text)["without_kernel"]
+    """By operator, since version and type variable: dtypes without a kernel."""
+    table: dict[str, dict[str, dict[str, list[str]]]] = _file()["without_kernel_of"]
     return table
+
+
+@functools.cache
+def _file() -> dict[str, Any]:
+    text = resources.files("onnxopt.graph.placement").joinpath("provider_kernels.json").read_text()
+    found: dict[str, Any] = json.loads(text)
+    return found
