@@ -26,6 +26,7 @@ from onnxopt.tools.batching import config, local, on_ray, work, worker
 from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.batching.work import ModelOutcome
 from tests.support.command import assert_refused, run
+from tests.support.processes import descendants, is_running
 from tests.support.small_models import CHAIN, write
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -264,33 +265,6 @@ def wait_for(count: int, process: subprocess.Popen[str], made: Path) -> None:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def descendants(pid: int) -> dict[int, str]:
-    """The processes that a process started, and those that they did, with their command lines."""
-    parents: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parents.setdefault(int((path / "stat").read_text().rsplit(")", 1)[1].split()[1]), []).append(int(path.name))
-        except OSError:  # it ended meanwhile
-            continue
-    found: dict[int, str] = {}
-    pending = [pid]
-    while pending:
-        for child in parents.get(pending.pop(), []):
-            pending.append(child)
-            try:
-                found[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
-            except OSError:
-                continue
-    return found
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def many(folder: Path, count: int) -> Path:
