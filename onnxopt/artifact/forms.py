@@ -17,7 +17,7 @@ from onnxopt.graph import normalize, rewrite
 from onnxopt.graph.passes import products_of_codes
 from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
-from onnxopt.graph.rewrite.families import GATED_WEIGHTS
+from onnxopt.graph.rewrite.table import GATED_WEIGHTS
 from onnxopt.graph.signature import Sizes
 from onnxopt.kinds.gemm.widened import FIRST_ARCH
 from onnxopt.verification.bisect import bisect_in_order

@@ -34,7 +34,7 @@ def counted(count: int, noun: str) -> str:
 
 def rewrites_text(rewrites: Mapping[str, int]) -> str:
     """What the families of rewrite rules did, "" where none applied."""
-    rows = {name: FAMILIES[name].explanation if name in FAMILIES else f"{{}} x {name}" for name in rewrites}
+    rows = {name: FAMILIES.get(name, f"{{}} x {name}") for name in rewrites}
     return ", ".join(rows[name].format(count) for name, count in rewrites.items() if count)
 
 

@@ -38,7 +38,7 @@ _OURS = "onnxopt.ours"  # in the meta of an attention's result: a kernel of onnx
 class AttentionNodes(RewriteRuleClassBase):
     """Attention with a cap or sinks as standard operators. expected: sizes of symbolic dims to choose by."""
 
-    def __init__(self, expected: ExpectedSizes | None) -> None:
+    def __init__(self, expected: ExpectedSizes) -> None:
         super().__init__("attention_nodes")
         self._expected = expected
 
@@ -123,7 +123,7 @@ def is_kept_for_kernel(attention: ir.Node) -> bool:
     return _OURS in attention.outputs[0].meta
 
 
-def kernel_takes(sdpa: ir.Node, expected: ExpectedSizes | None) -> bool:
+def kernel_takes(sdpa: ir.Node, expected: ExpectedSizes) -> bool:
     """Whether the kernel of attention of many queries will run an Sdpa that has a window, a cap or sinks."""
     q, k, v = sdpa.inputs[:3]
     assert q is not None and k is not None and v is not None

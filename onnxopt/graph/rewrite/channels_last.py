@@ -9,12 +9,10 @@ from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 
 
 def _assign(model: ir.Model, scope: Scope) -> int:
-    assert scope.known is not None
     return assign(model, scope.known)
 
 
 def _scale(model: ir.Model, scope: Scope) -> int:
-    assert scope.known is not None
     return gated_weights.scale(model.graph, gated_weights.candidates(model.graph), scope.known)
 
 

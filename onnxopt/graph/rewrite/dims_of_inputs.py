@@ -58,7 +58,6 @@ def _part(dim: Dim, sources: dict[Dim, tuple[ir.Value, int]]) -> ir.Node | None:
 
 
 def _pass(model: ir.Model, scope: Scope) -> int:
-    assert scope.known is not None
     return read_from_inputs(model, scope.known)
 
 

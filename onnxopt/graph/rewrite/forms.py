@@ -1,23 +1,64 @@
-"""Other forms of a model: the one that lower precision is chosen for, and the one without com.microsoft."""
+"""Other forms of a model: rewritten, ready to be lowered to 16 bits, and without operators of com.microsoft."""
 
 from __future__ import annotations
 
-import functools
+import dataclasses
+import types
+from collections.abc import Collection, Mapping
+from pathlib import Path
 
 import onnx_ir as ir
 
 from onnxopt.graph import read
 from onnxopt.graph.passes.interface import Interface
-from onnxopt.graph.rewrite import (
-    decomposed_activations,
-    decomposed_reductions,
-    folded,
-    spelled_layer_norms,
-    to_contrib,
-    to_standard,
-)
-from onnxopt.graph.rewrite.applying import LAST_OPSET_OF_OLD_SOFTMAX, apply_all, cancel, clean_up, infer_shapes
+from onnxopt.graph.passes.unique_names import UniqueNamesPass
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.rewrite import decomposed_activations, decomposed_reductions, folded, spelled_layer_norms
+from onnxopt.graph.rewrite.rule_sets import Row
+from onnxopt.graph.rewrite.schedule import Cleanup, Phase, Rewriting, Step
+from onnxopt.graph.rewrite.table import FAMILIES, PORTABLE, TABLE
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
+
+LAST_OPSET_OF_OLD_SOFTMAX = 12  # up to it, Softmax flattens its operand to two dims
+# One product for gate and up saves 3 us a layer of Llama, and a Split kernel behind it costs 11 (benchmarks/notes.md).
+# Pointwise regions read the two halves by address arithmetic, so that no Split runs.
+SPLIT_IS_FUSED = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewritten:
+    """applied: by family that was not left out, in the order of FAMILIES, how often its rules changed the model.
+
+    refusals: attention that stayed as it is, and why.
+    """
+
+    applied: dict[str, int]
+    refusals: tuple[Refusal, ...]
+
+
+def rewrite(
+    model: ir.Model,
+    folder: Path,
+    *,
+    leave_out: Collection[str] = (),
+    gates: bool = SPLIT_IS_FUSED,
+    usual: Mapping[str, int] = types.MappingProxyType({}),
+) -> Rewritten:
+    """Rewrite a normalized model in place. folder: for joined weights; it has to outlive the model.
+
+    leave_out: names of FAMILIES not to apply. gates: whether to apply "gate", which pays only where Split is fused.
+    usual: sizes that symbols of the inputs have in most runs.
+    """
+    left_out = {*leave_out} if gates else {*leave_out, "gate"}
+    rewriting = Rewriting(model, (name for name in FAMILIES if name not in left_out), folder, usual)
+    if model.opset_imports.get("", 0) > LAST_OPSET_OF_OLD_SOFTMAX:
+        with read.quiet():
+            interface = Interface(model)
+            rewriting.run(TABLE)
+            model.opset_imports.pop(DOMAIN, None)
+            UniqueNamesPass()(model)
+            interface.restore(model)
+    return Rewritten(rewriting.applied, rewriting.refusals)
 
 
 def prepare_float32(model: ir.Model) -> None:
@@ -30,30 +71,18 @@ def prepare_float32(model: ir.Model) -> None:
     opset = model.opset_imports.get("", 0)
     if opset <= LAST_OPSET_OF_OLD_SOFTMAX:
         return
+    recomposed: tuple[Row, ...] = (*decomposed_activations.RULES, *decomposed_reductions.RULES)
+    rows = (*folded.RULES, *recomposed, *spelled_layer_norms.rules_for(opset))
     with read.quiet():
         interface = Interface(model)
-        infer_shapes(model)
-        recomposed = (*decomposed_activations.RULES, *decomposed_reductions.RULES)
-        if apply_all(model, (*folded.RULES, *recomposed, *spelled_layer_norms.rules_for(opset))):
-            infer_shapes(model)
-            clean_up(model)
+        Rewriting(model).run(
+            (Phase("recompose", "values are lowered afterwards", (Step((), rows),), then=Cleanup.CLEAN_UP),)
+        )
         interface.restore(model)
 
 
 def to_portable(model: ir.Model) -> None:
     """Put standard operators in place of those of com.microsoft that `rewrite` made, in place."""
     with read.quiet():
-        infer_shapes(model)
-        count = apply_all(model, to_standard.ATTENTION)
-        infer_shapes(model)
-        count += apply_all(model, to_standard.TO_INTERNAL)
-        if not count:
-            return
-        infer_shapes(model)
-        apply_all(model, to_contrib.UNGROUP)
-        apply = functools.partial(apply_all, model)
-        cancel(model, apply)
-        apply_all(model, to_standard.TO_STANDARD)
-        cancel(model, apply)
-        model.opset_imports.pop(DOMAIN, None)
-        clean_up(model)
+        if Rewriting(model).run(PORTABLE):
+            model.opset_imports.pop(DOMAIN, None)

@@ -261,7 +261,6 @@ def _noted(result: ir.Value, y: ir.Value, dims: Dims, values: IndexValues) -> ir
 
 def _rules(scope: Scope) -> Sequence[Rooted]:
     values = scope.index_values
-    assert values is not None
     return [
         Rooted("GatherND", EveryElement.rule(values)),
         Rooted("GatherND", KnownPart.rule(values)),

@@ -25,10 +25,10 @@ _BEFORE = frozenset(
 _AFTER = frozenset({"Cast", "IsNaN", "Where", "Slice"})  # and between the Softmax and the product with v
 
 
-def softmaxes(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
+def softmaxes(graph: ir.Graph) -> list[tuple[ir.Node, ir.Node]]:
     """Every Softmax between two products, the second of which is a MatMul, with that MatMul."""
     pairs = []
-    for node in model.graph.all_nodes():
+    for node in graph.all_nodes():
         if node.op_type == "Softmax" and node.domain == "":
             before, after = _path(node, forward=False), _path(node, forward=True)
             if before and after and after[-1].op_type == "MatMul":
@@ -49,7 +49,7 @@ def refusals(model: ir.Model, index_values: IndexValues, pads: bool) -> tuple[Re
     rule = (PaddedDotProduct if pads else ScaledDotProduct).rule(index_values)
     return tuple(
         Refusal(softmax.name or "", "Softmax", product.name or "", _reason(model, rule, softmax, product))
-        for softmax, product in softmaxes(model)
+        for softmax, product in softmaxes(model.graph)
     )
 
 

@@ -56,7 +56,7 @@ def copy_shared_factors(model: ir.Model) -> int:
     Copies that no attention takes in are merged with the other nodes when equal nodes are.
     """
     count = 0
-    for softmax, _ in near_misses.softmaxes(model):
+    for softmax, _ in near_misses.softmaxes(model.graph):
         product = near_misses.product_before(softmax)
         for position, operand in enumerate(product.inputs):
             node = None if operand is None else operand.producer()
@@ -79,7 +79,7 @@ def multiply_biases(model: ir.Model) -> int:
     a mask's least number.
     """
     count = 0
-    for softmax, _ in near_misses.softmaxes(model):
+    for softmax, _ in near_misses.softmaxes(model.graph):
         scores = near_misses.product_before(softmax).outputs[0]
         value = scores
         while (node := _only_reader(value)) is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 from onnxscript.rewriter import RewriteRule
@@ -19,16 +20,24 @@ from onnxopt.graph.shapes.infer import Knowledge
 class Scope:
     """What rules may use besides the values they match.
 
-    graph: the main graph, off whose inputs dims can be read. joiner: joins weights. expected: sizes of symbolic dims to
-    choose by. index_values: what the graph's integer and bool tensors hold. known: the shapes that were inferred last.
-    The latter four are there for the rules that need them only.
+    graph: the main graph, off whose inputs dims can be read. known: the shapes and contents of its values. joiner:
+    joins weights; there where TABLE runs. usual: sizes that symbols of the inputs have in most runs.
     """
 
     graph: ir.Graph
+    known: Knowledge
     joiner: Joiner | None = None
-    expected: ExpectedSizes | None = None
-    index_values: IndexValues | None = None
-    known: Knowledge | None = None
+    usual: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def index_values(self) -> IndexValues:
+        """What the graph's integer and bool tensors hold."""
+        return IndexValues(self.graph, self.known)
+
+    @functools.cached_property
+    def expected(self) -> ExpectedSizes:
+        """Sizes of symbolic dims to choose by."""
+        return ExpectedSizes(self.known, self.usual)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

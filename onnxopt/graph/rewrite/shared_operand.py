@@ -281,7 +281,7 @@ def _joined_bias(products: Sequence[_Product]) -> np.ndarray:
 
 
 def _pass(model: ir.Model, scope: Scope) -> int:
-    assert scope.joiner is not None and scope.expected is not None
+    assert scope.joiner is not None
     return merge(model, scope.joiner, scope.expected)
 
 

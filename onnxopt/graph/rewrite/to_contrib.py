@@ -47,7 +47,7 @@ class GroupQuery(RewriteRuleClassBase):
     rotary: with the rotary embedding of q and k inside. graph: the main one. expected: sizes to choose by.
     """
 
-    def __init__(self, rotary: bool, graph: ir.Graph, expected: ExpectedSizes | None) -> None:
+    def __init__(self, rotary: bool, graph: ir.Graph, expected: ExpectedSizes) -> None:
         super().__init__("group_query_rotary" if rotary else "group_query")
         self._rotary = rotary
         self._graph, self._expected = graph, expected
@@ -94,7 +94,7 @@ class GroupQuery(RewriteRuleClassBase):
 class MultiHead(RewriteRuleClassBase):
     """Attention whose query heads all have keys of their own. graph: the main one. expected: sizes to choose by."""
 
-    def __init__(self, graph: ir.Graph, expected: ExpectedSizes | None) -> None:
+    def __init__(self, graph: ir.Graph, expected: ExpectedSizes) -> None:
         super().__init__("multi_head")
         self._graph, self._expected = graph, expected
 

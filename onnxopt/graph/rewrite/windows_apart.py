@@ -24,7 +24,7 @@ from onnxopt.graph.shapes.value_dims import dims_of, same
 def join_windows(model: ir.Model) -> int:
     """Let each such attention compute in four dims, in place. Returns how many."""
     count = 0
-    for softmax, last in near_misses.softmaxes(model):
+    for softmax, last in near_misses.softmaxes(model.graph):
         first = near_misses.product_before(softmax)
         between = _between(first, last, softmax)
         dims = [d for value in (*first.inputs, last.inputs[1]) if (d := _dims(value)) is not None]

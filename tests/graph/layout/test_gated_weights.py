@@ -12,7 +12,7 @@ import pytest
 from onnxopt import pipeline
 from onnxopt.artifact.manifest import Kernel
 from onnxopt.graph import rewrite
-from onnxopt.graph.rewrite.families import GATED_WEIGHTS
+from onnxopt.graph.rewrite.table import GATED_WEIGHTS
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 from tests.graph.layout.test_layout import model, same

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import pkgutil
 from collections.abc import Callable
@@ -17,29 +16,20 @@ from onnxopt.artifact import forms
 from onnxopt.errors import StepError
 from onnxopt.graph import rewrite
 from onnxopt.graph.passes import products_of_codes
-from onnxopt.graph.rewrite import FAMILIES, applying, flow, to_standard
-from onnxopt.graph.rewrite.families import FAMILIES_OF, GATED_WEIGHTS
+from onnxopt.graph.rewrite import FAMILIES, schedule
 from onnxopt.graph.rewrite.rule_sets import Pass, Row, RuleSet, Scope
+from onnxopt.graph.rewrite.schedule import CANCEL
+from onnxopt.graph.rewrite.table import GATED_WEIGHTS, PORTABLE, TABLE
 from onnxopt.tools import explain
 from tests.graph.rewrite import test_convolutions, test_padded_heads
 from tests.support.attention_graphs import Attention, ops, rewritten
 from tests.support.graphs import graph, hold
 
-# What flow.py, applying.py and forms.py call of other modules besides the rows of families, and why that is of none.
-_MECHANICAL = {
-    "clean-up, as normalization does it": {
-        "MergeEqualNodesPass", "ShareInitializersPass", "UniqueNamesPass", "remove_onnxscript_metadata", "Interface",
-        "common.IdentityEliminationPass", "common.LiftConstantsToInitializersPass", "common.RemoveUnusedNodesPass",
-        "common.RemoveUnusedOpsetsPass", "common.TopologicalSortPass",
-    },
-    "reads the graph, and changes none of it": {
-        "infer", "ExpectedSizes", "IndexValues", "near_misses.softmaxes", "near_misses.refusals", "gathers.may_apply",
-        "front_rows.may_apply", "rotary_pairs.may_apply", "gated_weights.candidates",
-        "spelled_layer_norms.rules_for",
-    },
-    "puts back what it changes": {"packed_weights.as_products"},
-    "runs rows": {"Joiner", "Scope", "RewriteRuleSet", "read.quiet"},
-}  # fmt: skip
+_STEPS = [step for phase in TABLE for step in phase.steps]
+
+
+def _families(row: Row) -> frozenset[str]:
+    return frozenset(name for step in _STEPS if row in step.rules for name in step.families)
 
 
 def _rows() -> dict[Row, str]:
@@ -53,33 +43,27 @@ def _rows() -> dict[Row, str]:
 
 
 def test_every_rule_is_of_a_family() -> None:
-    """But for those of the portable form, which verification compares, and refuses, as a file of its own."""
-    portable = {*to_standard.ATTENTION, *to_standard.TO_INTERNAL, *to_standard.TO_STANDARD}
-    assert {place for row, place in _rows().items() if row not in FAMILIES_OF and row not in portable} == set()
-    assert all(row in _rows() for row in FAMILIES_OF)
+    """But for those that only cancel, and those of the portable form, which is verified as a file of its own."""
+    others = {row for phase in (CANCEL, *PORTABLE) for step in phase.steps for row in step.rules}
+    assert {place for row, place in _rows().items() if not _families(row) and row not in others} == set()
+    assert {name for step in _STEPS for name in step.families} == set(FAMILIES)
+
+
+def test_a_step_without_a_family_only_cancels() -> None:
+    assert all(step.families or step in CANCEL.steps for step in _STEPS)
+    assert not any(row.counted for step in CANCEL.steps for row in step.rules)
 
 
 def test_what_counts_is_of_one_family() -> None:
-    assert all(len(FAMILIES_OF[row]) == 1 for row in FAMILIES_OF if row.counted)
-    assert all(any(row.counted for row in family.rules) for family in FAMILIES.values())
-
-
-def test_the_flow_runs_nothing_else() -> None:
-    parts = [Path(flow.__file__).with_name(name) for name in ("flow.py", "applying.py", "forms.py")]
-    trees = [ast.parse(part.read_text("utf-8")) for part in parts]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    own = {n.name for tree in trees for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-    imports = [n for n in nodes if isinstance(n, ast.ImportFrom) and str(n.module).startswith("onnx")]
-    names = {alias.name for node in imports for alias in node.names} - own
-    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
-    called = {ast.unparse(function) for function in calls if not isinstance(function, ast.Call)}  # not what Pass() is
-    assert {c for c in called if c.split(".")[0] in names} == set().union(*_MECHANICAL.values())
+    counted = [row for step in _STEPS for row in step.rules if row.counted]
+    assert all(len(_families(row)) == 1 for row in counted)
+    assert set().union(*map(_families, counted)) == set(FAMILIES)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_explain_says_how_often_a_family_applied(name: str) -> None:
     applied = {other: 3 * (other == name) for other in FAMILIES}
-    assert explain.rewrites_text(applied) == FAMILIES[name].explanation.replace("{}", "3")
+    assert explain.rewrites_text(applied) == FAMILIES[name].replace("{}", "3")
     assert explain.rewrites_text(applied).startswith("3 x ")
 
 
@@ -149,15 +133,15 @@ def test_a_wrong_family_is_named_and_left_out(
     name: str, tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a rule of this family alone applied, the graph computes something else: all of it for twice the input."""
-    apply = applying._apply
+    apply = schedule.apply
 
     def wrong(model: ir.Model, row: Row, scope: Scope) -> int:
         count = apply(model, row, scope)
-        if count and FAMILIES_OF[row] == {name}:
+        if count and _families(row) == {name}:
             _double(model)
         return count
 
-    monkeypatch.setattr(applying, "_apply", wrong)
+    monkeypatch.setattr(schedule, "apply", wrong)
     monkeypatch.setattr(forms, "GATED_WEIGHTS", "none")  # applies for CPUs too, for which nothing is compiled
     ir.save(_GRAPHS[name](), tmp_path / "m.onnx")
     manifest = onnxopt.optimize(tmp_path / "m.onnx", artifact, archs=(), shapes={"x": _shape(name)}).manifest
@@ -187,17 +171,17 @@ def test_families_that_raise_are_named_and_left_out(
     tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two at once; the others apply as before."""
-    apply = applying._apply
+    apply = schedule.apply
 
     def broken(model: ir.Model, row: Row, scope: Scope) -> int:
-        if FAMILIES_OF[row] in ({"attention"}, {"merge"}):
+        if _families(row) in ({"attention"}, {"merge"}):
             raise KeyError("no such row")
         return apply(model, row, scope)
 
     ir.save(_GRAPHS["attention"](), tmp_path / "m.onnx")
     plain = onnxopt.optimize(tmp_path / "m.onnx", tmp_path / "plain", archs=(), verify=False).manifest
     assert plain.rewrites["attention"] and not plain.left_out
-    monkeypatch.setattr(applying, "_apply", broken)
+    monkeypatch.setattr(schedule, "apply", broken)
     manifest = onnxopt.optimize(tmp_path / "m.onnx", artifact, archs=()).manifest
     assert [row.name for row in manifest.left_out] == ["rewrite:attention", "rewrite:merge"]
     assert {row.reason for row in manifest.left_out} == {"its rules failed: KeyError: 'no such row'"}
@@ -209,7 +193,7 @@ def test_an_error_of_no_family_ends_the_step(tmp_path: Path, artifact: Path, mon
     def broken(model: ir.Model) -> None:
         raise KeyError("no such node")
 
-    monkeypatch.setattr(flow, "UniqueNamesPass", lambda: broken)
+    monkeypatch.setattr(rewrite.forms, "UniqueNamesPass", lambda: broken)
     ir.save(_GRAPHS["attention"](), tmp_path / "m.onnx")
     with pytest.raises(StepError, match="the step 'rewrite' failed: KeyError: 'no such node'"):
         onnxopt.optimize(tmp_path / "m.onnx", artifact, archs=())

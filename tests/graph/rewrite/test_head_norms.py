@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxopt.graph.rewrite import head_norms, near_misses
+from onnxopt.graph.rewrite import head_norms, near_misses, schedule
 from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.kinds.rowwise.kind import ROWWISE
@@ -69,6 +69,22 @@ def test_norms_of_heads_are_one_kernel_in_front_of_the_attention(
     assert ops(found).count("MatMul") == 1
     inside = {node for region in plan.regions for node in region.nodes}
     assert {node.op_type for node in found.graph if node not in inside} <= {"MatMul", "Reshape"}
+
+
+def test_norms_of_queries_and_keys_may_read_one_constant(tmp_path: Path) -> None:
+    """An initializer with a factor for each head, in front of both Transposes: the joined norm has it twice."""
+    source = model(OF_HEADS, PLAIN)
+    shared = source.clone()
+    InferShapesPass()(shared)
+    assert head_norms.bring_to_products(shared) == 2
+    schedule.clean_up(shared)
+    factors = [n.inputs[1] for n in shared.graph if n.op_type == "Mul"]
+    assert len(factors) == 2 and factors[0] is factors[1]
+    found, _ = rewritten(shared, tmp_path, usual={"length": 6})
+    assert ops(found).count("ReduceL2") == 1
+    x = np.random.default_rng(0).standard_normal((2, 5, WIDTH)).astype(np.float16)
+    (one,), (other,) = run(found, {"x": x}), run(source, {"x": x})
+    np.testing.assert_allclose(one.astype(np.float32), other.astype(np.float32), rtol=8e-3, atol=8e-3)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +148,7 @@ def test_what_stays(norm: str) -> None:
         if node.name in ("qo", "ko"):
             source.graph.outputs.append(node.outputs[0])
     InferShapesPass()(source)
-    assert near_misses.softmaxes(source)
+    assert near_misses.softmaxes(source.graph)
     before = ops(source)
     assert not head_norms.bring_to_products(source)
     assert ops(source) == before

@@ -9,8 +9,10 @@ import onnx_ir as ir
 import pytest
 from onnxscript.rewriter import MatchingTracer
 
-from onnxopt.graph.rewrite import FAMILIES, applying, flow, grouped_heads, to_portable
+from onnxopt.graph.rewrite import FAMILIES, grouped_heads, to_portable
 from onnxopt.graph.rewrite.cached import CachedGroupQuery
+from onnxopt.graph.rewrite.schedule import Phase, Rewriting, Step
+from onnxopt.graph.rewrite.table import TABLE
 from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.kinds.pointwise.kind import POINTWISE
@@ -137,10 +139,9 @@ def test_several_tokens_behind_a_cache_are_refused(tmp_path: Path) -> None:
     assert "GroupQueryAttention" not in ops(found)
     agree(source, found, *_CACHES)
     again = attention("3", True)
-    rewriting = applying.Rewriting(again, FAMILIES, tmp_path)
-    flow._recognise(rewriting)
-    rewriting.cancel()
-    applying.apply_all(again, grouped_heads.RULES)
+    upto = next(i for i, phase in enumerate(TABLE) if phase.name == "map")
+    grouped = Phase("grouped", "", (Step((), grouped_heads.RULES),))
+    Rewriting(again, FAMILIES, tmp_path).run((*TABLE[:upto], grouped))
     tracer, rule = MatchingTracer(), CachedGroupQuery.rule()
     sdpa = next(n for n in again.graph if n.op_type == "Sdpa")
     assert not rule.match(again, again.graph, sdpa, tracer=tracer)

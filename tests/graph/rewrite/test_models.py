@@ -12,7 +12,8 @@ import pytest
 
 import models
 from onnxopt.graph import normalize, read, write
-from onnxopt.graph.rewrite import applying, rewrite, rotary, to_portable
+from onnxopt.graph.rewrite import rewrite, rotary, to_portable
+from onnxopt.graph.rewrite.schedule import Phase, Rewriting, Step
 from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.kinds.gemm.kind import GEMM
 from tests.support import graphs
@@ -119,8 +120,7 @@ def test_rotary_embedding(half: str, tables: str, found: bool, tmp_path: Path) -
         ROTARY.format(half=half, tables=tables),
         constants=ROTARY_CONSTANTS,
     )
-    InferShapesPass()(model)
-    assert bool(applying.apply_all(model, rotary.RULES)) is found
+    assert bool(Rewriting(model).run((Phase("rotary", "", (Step((), rotary.RULES),)),))) is found
 
 
 def test_a_rotary_table_whose_halves_differ_is_refused() -> None:

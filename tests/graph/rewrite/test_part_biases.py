@@ -68,4 +68,4 @@ def test_other_sums_stay(name: str) -> None:
     model = normalize(_model(STAYS[name])).model
     infer(model).write()
     (join,) = RULES
-    assert join.run(model, Scope(model.graph)) == 0
+    assert join.run(model, Scope(model.graph, infer(model))) == 0

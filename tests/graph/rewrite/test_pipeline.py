@@ -11,7 +11,7 @@ import pytest
 import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.graph.rewrite import FAMILIES, attention
-from onnxopt.graph.rewrite.families import GATED_WEIGHTS
+from onnxopt.graph.rewrite.table import GATED_WEIGHTS
 from onnxopt.runtime import releases
 from tests.support import graphs
 from tests.support.attention_graphs import Attention

@@ -1,0 +1,252 @@
+"""Every rewrite rule in the order of execution, and its family.
+
+Rules of a family are right or wrong as a whole: where verification fails, a family is left out by its name. A rule that
+several families need is of all of them, and runs where one of them is not left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+
+import onnx_ir as ir
+
+from onnxopt.graph.layout import gated_weights
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.rewrite import (
+    attention,
+    attention_nodes,
+    cached,
+    channels_last,
+    convolutions,
+    decomposed_activations,
+    decomposed_reductions,
+    dims_of_inputs,
+    einsums,
+    folded,
+    front_rows,
+    gathers,
+    grouped_heads,
+    head_norms,
+    head_sizes,
+    joined_heads,
+    layout,
+    merging,
+    near_misses,
+    normalized_products,
+    outer_products,
+    padded_heads,
+    part_biases,
+    product_forms,
+    query_scale,
+    reordered_columns,
+    rotary,
+    rotary_pairs,
+    scaled_products,
+    scattered_order,
+    sequence_first,
+    shared_operand,
+    to_contrib,
+    to_standard,
+    unequal_splits,
+    window_masks,
+    window_views,
+    windows_apart,
+)
+from onnxopt.graph.rewrite.rule_sets import Scope
+from onnxopt.graph.rewrite.schedule import CANCEL, UNTIL_NOTHING_APPLIES, Cleanup, Phase, Step
+from onnxopt.graph.shapes.contrib_schemas import DOMAIN
+
+GATED_WEIGHTS = "gated_weights"
+# What `explain` says where rules of a family applied; {} is how often. A family comes after those whose results its
+# rules are for: bisection adds one after the other.
+FAMILIES: Mapping[str, str] = {
+    "decomposed": "{} x activation, Softmax, mean or sum of several operators into one",
+    "products": "{} x product into its usual form",
+    "indices": "{} x index or size that is known, in place of its computation",
+    "einsums": "{} x Einsum into a product",
+    "attention_forms": "{} x view, bias or norm around attention into its usual form",
+    "attention": "{} x attention into one operator",
+    "heads": "{} x attention with zeros that fill its heads up",
+    "rotary": "{} x rotary embedding into one operator",
+    "outer_products": "{} x product over one element into a multiplication",
+    "merge": "{} x projections of one tensor into one product",
+    "gate": "{} x gate and up projections into one product",
+    "tokens": "{} x convolution into a product",
+    "fold": "{} x bias, factor, normalization or row into the convolution, product or constant beside it",
+    "splits": "{} x Split into unequal parts into Slices",
+    "channels_last": "{} x convolution in channels last",
+    GATED_WEIGHTS: "{} x gate of a map onto the weights of the 1x1 convolution behind it",
+}
+
+_DECOMPOSED = ("decomposed",)
+_PRODUCTS = ("products",)
+_INDICES = ("indices",)
+_FORMS = ("attention_forms",)
+_ATTENTION = ("attention",)
+_HEADS = ("heads",)
+_MAPPED = (*_ATTENTION, *_HEADS)  # of attention that was recognised
+_ROTARY = ("rotary",)
+_MERGE = ("merge",)
+_TOKENS = ("tokens",)
+_FOLD = ("fold",)
+_CHANNELS_LAST = ("channels_last",)
+
+
+def _has(*op_types: str) -> Callable[[ir.Graph], bool]:
+    return lambda graph: any(node.op_type in op_types for node in graph.all_nodes())
+
+
+def _has_internal(graph: ir.Graph) -> bool:
+    return any(node.domain == DOMAIN for node in graph)
+
+
+def _has_softmaxes(graph: ir.Graph) -> bool:
+    return bool(near_misses.softmaxes(graph))
+
+
+def _has_attention(graph: ir.Graph) -> bool:
+    return _has_internal(graph) or _has_softmaxes(graph)
+
+
+def _refusals(model: ir.Model, scope: Scope, families: Collection[str]) -> tuple[Refusal, ...]:
+    if "attention" not in families:
+        return ()
+    return near_misses.refusals(model, scope.index_values, "heads" in families)
+
+
+_GEMMS = Step(_PRODUCTS, product_forms.GEMM, then=Cleanup.CLEAN_UP, only_if=_has("Gemm"))
+_BIASES = Step(_PRODUCTS, part_biases.RULES, then=Cleanup.CLEAN_UP, only_if=_has("MatMul"))
+TABLE: tuple[Phase, ...] = (
+    Phase(
+        name="recompose",
+        why="the rules after it know operators, not what exporters take apart",
+        steps=(
+            Step(_INDICES, scattered_order.RULES, then=Cleanup.CLEAN_UP),
+            Step((*_DECOMPOSED, *_FORMS, *_MAPPED), layout.AXES),
+            Step(_DECOMPOSED, decomposed_reductions.SUMS, then=Cleanup.CLEAN_UP),  # what it adds may be there already
+            Step(_DECOMPOSED, (*decomposed_activations.RULES, *decomposed_reductions.RULES), then=Cleanup.CLEAN_UP),
+            Step(_PRODUCTS, product_forms.TRANSPOSED, then=Cleanup.CLEAN_UP),
+            Step(_ROTARY, rotary.HALVES, then=Cleanup.CLEAN_UP),
+        ),
+    ),
+    Phase(
+        name="products",
+        why="attention multiplies by MatMul, and adds one bias to each",
+        steps=(
+            Step(("einsums",), einsums.RULES, only_if=_has("Einsum")),
+            Step(_PRODUCTS, product_forms.TRANSPOSED, then=Cleanup.CLEAN_UP, only_if=_has("MatMul")),
+            _BIASES,
+        ),
+    ),
+    Phase(
+        name="positions",
+        why="masks of attention get smaller, and tables are no longer repeated once pairs are rotated",
+        steps=(
+            Step(_ROTARY, rotary_pairs.RULES, only_if=rotary_pairs.may_apply),
+            Step(_INDICES, gathers.RULES, then=Cleanup.CLEAN_UP, only_if=gathers.may_apply),
+            Step(_FOLD, front_rows.RULES, then=Cleanup.CLEAN_UP, only_if=front_rows.may_apply),
+        ),
+    ),
+    Phase(
+        name="recognise",
+        why="attention becomes Sdpa, an operator of the internal domain, which the rules after it know",
+        only_if=_has_softmaxes,
+        steps=(
+            Step((*_DECOMPOSED, *_FORMS, *_MAPPED), layout.AXES),
+            Step(_FORMS, sequence_first.RULES, then=Cleanup.CLEAN_UP),  # products of three parts are built three times
+            _GEMMS,
+            _BIASES,
+            Step(_INDICES, dims_of_inputs.RULES),
+            Step(_FORMS, (*window_views.RULES, *windows_apart.RULES)),
+            Step(
+                _FORMS,
+                (*layout.BEFORE_RECOGNITION, *joined_heads.RULES, *window_masks.RULES, *reordered_columns.RULES),
+            ),
+            Step(_FORMS, (*query_scale.BEFORE_RECOGNITION, *head_norms.BEFORE_RECOGNITION)),
+            Step(_ATTENTION, attention.RULES),
+            Step(_HEADS, head_sizes.PADDED, only_if=_has_softmaxes),
+            Step(_HEADS, padded_heads.RULES),
+            Step(_ATTENTION, head_sizes.OF_OWN_KERNEL, only_if=_has_softmaxes),
+        ),
+        refusals=_refusals,
+    ),
+    dataclasses.replace(
+        CANCEL,
+        steps=tuple(dataclasses.replace(step, families=_ATTENTION) for step in CANCEL.steps),
+        only_if=_has_attention,
+    ),
+    Phase(
+        name="map",
+        why="operators of a runtime replace Sdpa, of which none is left",
+        only_if=_has_attention,
+        steps=(
+            Step(_ROTARY, rotary.RULES, then=Cleanup.CLEAN_UP),  # it makes the same tables for q and for k
+            Step(_MAPPED, (*grouped_heads.RULES, *cached.RULES)),  # before attention without a cache
+            Step(_MAPPED, to_contrib.GROUPED),
+            Step(_MERGE, merging.HEADS),  # before heads are repeated, and Rotary is decomposed
+            Step(_MAPPED, to_contrib.ATTENTION),
+            Step(_ROTARY, to_contrib.ROTARY),
+        ),
+        then=Cleanup.CANCEL,
+    ),
+    Phase(
+        name="merge",
+        why="products of attention are MatMuls now, and which of them share an operand no longer changes",
+        steps=(
+            Step(_MAPPED, (*query_scale.RULES, *window_masks.OF_QUERIES)),
+            _GEMMS,
+            Step(("outer_products",), outer_products.RULES),  # attention may be over one key
+            Step(_MERGE, merging.PROJECTIONS),
+            Step(_MERGE, shared_operand.RULES),
+            Step(_MERGE, head_norms.JOINED),
+            Step(_MAPPED, attention_nodes.OF_OPERANDS),  # of operands that were not merged
+        ),
+    ),
+    Phase(
+        name="convolutions",
+        why="those that are products become products; a Transpose that passes an activation may reach another one",
+        steps=(Step(_TOKENS, convolutions.ACTIVATIONS), Step(_TOKENS, convolutions.PRODUCTS)),
+        repeat=UNTIL_NOTHING_APPLIES,
+        then=Cleanup.CANCEL,
+    ),
+    Phase(
+        name="fold",
+        why="constants and normalizations go into the convolutions and products that are left",
+        steps=(
+            Step(("gate",), merging.GATES),
+            Step(_FOLD, (*folded.RULES, *scaled_products.RULES, *normalized_products.RULES), then=Cleanup.CANCEL),
+        ),
+        then=Cleanup.CLEAN_UP,
+    ),
+    Phase(
+        name="splits",
+        why="attention reads parts of a product where they are",
+        steps=(Step(("splits",), unequal_splits.RULES, only_if=_has("Split")),),
+    ),
+    Phase(
+        name="channels_last",
+        why="Transposes of equal convolutions have to stay apart, so nothing that merges equal nodes follows",
+        steps=(
+            Step(_CHANNELS_LAST, channels_last.TOKENS, only_if=_has("Conv", "ConvTranspose")),
+            Step(_CHANNELS_LAST, channels_last.RULES, only_if=_has("Conv", "ConvTranspose")),
+            Step((GATED_WEIGHTS,), channels_last.GATES, only_if=lambda graph: bool(gated_weights.candidates(graph))),
+        ),
+    ),
+)
+# The portable form: standard operators in place of those of com.microsoft that TABLE made. Its rules are of no family,
+# as verification compares the portable file as one.
+PORTABLE: tuple[Phase, ...] = (
+    Phase(
+        name="internal",
+        why="standard attention is made of the internal operators that these are taken back to",
+        steps=(Step((), to_standard.ATTENTION), Step((), to_standard.TO_INTERNAL), Step((), to_contrib.UNGROUP)),
+    ),
+    dataclasses.replace(CANCEL, only_if=_has_internal),  # heads are repeated now
+    Phase(
+        name="standard",
+        why="no internal operator is left",
+        steps=(Step((), to_standard.TO_STANDARD),),
+        then=Cleanup.CANCEL | Cleanup.CLEAN_UP,
+    ),
+)
