@@ -38,7 +38,7 @@ _OF_HEADS = 2  # the axis of heads [B, S, N, H]
 def bring_to_products(model: ir.Model) -> int:
     """Apply the first two rules to the first product of each attention, in place. Returns how often."""
     count = 0
-    for softmax, _ in near_misses.softmaxes(model):
+    for softmax, _ in near_misses.softmaxes(model.graph):
         product = near_misses.product_before(softmax)
         if product.op_type == "MatMul" and isinstance(product.graph, ir.Graph):
             count += _scale_queries(product, product.graph)
@@ -207,11 +207,13 @@ def _pairs(q: _Norm, k: _Norm) -> dict[ir.Value, ir.Value | None] | None:
     if not all(_is_of_heads(v) for v in with_heads):
         return None
     for x, y in counterpart.items():
-        if not is_constant(x) or x is y:
+        if not is_constant(x):
             continue
         if x in with_heads or y in with_heads:
-            pairs[x] = y
-        elif x.const_value is None or y.const_value is None or not _equal(x.const_value, y.const_value):
+            pairs[x] = y  # also where both norms read one constant
+        elif x is not y and (
+            x.const_value is None or y.const_value is None or not _equal(x.const_value, y.const_value)
+        ):
             return None
     return pairs
 
