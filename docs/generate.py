@@ -18,6 +18,7 @@ import click
 import pydantic
 
 import onnxopt
+from onnxopt import option_fields
 from onnxopt.tools.cli import main
 from onnxopt.tools.commands.options import Renamed
 
@@ -91,6 +92,7 @@ def python() -> str:
     for name, thing in {**functions, **classes}.items():
         text = _class(thing) if name in classes else _signature(thing)
         parts += [f"## onnxopt.{name}\n", f"```python\n{text}\n```\n", f"{inspect.cleandoc(thing.__doc__ or '')}\n"]
+        parts += _options(thing) if name in classes and dataclasses.is_dataclass(thing) else []
     parts.append("## Errors\n")
     parts.append("| error | |\n|---|---|")
     for name, error in errors.items():
@@ -110,6 +112,15 @@ def _class(thing: type) -> str:
         lines += ["    @property"] if isinstance(member, property) else []
         lines.append(f"    def {name}{_one_line(method)}")
     return "\n".join(lines)
+
+
+def _options(thing: type) -> list[str]:
+    """A table of a class's options, with the one of the command line; nothing for other classes."""
+    rows = [
+        f"| `{row.name}` | {row.python()} | `{row.spelled}` |".replace("/--", "`/`--")
+        for row in option_fields.options_of(thing)
+    ]
+    return ["\n".join(["| field | | command |", "|---|---|---|", *rows, ""])] if rows else []
 
 
 def _one_line(method: Callable[..., Any]) -> str:

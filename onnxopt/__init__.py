@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.artifact.session import load
     from onnxopt.artifact.signing import sign
     from onnxopt.paths import get_include
-    from onnxopt.pipeline import Artifact, optimize
+    from onnxopt.pipeline import Artifact, Options, optimize
     from onnxopt.runtime.configuration import Configuration, configuration_for
     from onnxopt.runtime.sessions import Session
     from onnxopt.tools.batching import BatchResult, FusionCounts, MeasuredTimes, ModelOutcome, batch
@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.tools.folders import FolderModel, OptimizedFolder, optimize_folder
     from onnxopt.tools.inspect import ModelSummary, inspect
     from onnxopt.tools.quality import quality
-    from onnxopt.tools.quantization import Quantized, quantize
+    from onnxopt.tools.quantization import Quantization, Quantized, quantize
     from onnxopt.tools.report import report
     from onnxopt.tools.tuning import OptionChange, TuneResult, tune
     from onnxopt.tools.verify import verify
@@ -73,6 +73,7 @@ _MODULES = {
     "OptionChange": "tools.tuning",
     "PublicKey": "artifact.minisign",
     "Quality": "verification.quality",
+    "Quantization": "tools.quantization",
     "Quantized": "tools.quantization",
     "SecretKey": "artifact.minisign",
     "Session": "runtime.sessions",
@@ -91,6 +92,7 @@ _MODULES = {
     "get_include": "paths",
     "inspect": "tools.inspect",
     "load": "artifact.session",
+    "Options": "pipeline",
     "optimize": "pipeline",
     "optimize_folder": "tools.folders",
     "pack": "artifact.archive",
@@ -125,8 +127,10 @@ __all__ = [
     "OnnxoptError",
     "OptimizedFolder",
     "OptionChange",
+    "Options",
     "PublicKey",
     "Quality",
+    "Quantization",
     "Quantized",
     "SecretKey",
     "Session",

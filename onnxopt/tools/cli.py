@@ -26,7 +26,7 @@ import click
 from onnxopt import onnxruntime_package, versions
 from onnxopt.errors import OnnxoptError, UsageError, describe
 from onnxopt.tools import interrupts
-from onnxopt.tools.commands import options
+from onnxopt.tools.commands import printing
 from onnxopt.tools.printable import printable
 
 # Every command with the first sentence of its help.
@@ -122,7 +122,7 @@ def _fail(ctx: click.Context, kind: str, message: str, exit_code: int = 2) -> No
         traceback.print_exc()
     line = printable(" ".join(message.split()))
     if ctx.meta[_JSON]:
-        options.print_json({"error": {"kind": kind, "message": line, "exit_code": exit_code}})
+        printing.print_json({"error": {"kind": kind, "message": line, "exit_code": exit_code}})
     click.echo(f"error: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + ' ...'}", err=True)
     ctx.exit(exit_code)
 

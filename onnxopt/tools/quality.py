@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from onnxopt.artifact import archive, reference_quality
+from onnxopt.artifact import archive
 from onnxopt.artifact import record as recording
 from onnxopt.artifact.manifest import ReferenceQuality
 from onnxopt.artifact.open import open_artifact
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
 from onnxopt.paths import StrPath
+from onnxopt.pipeline import reference_quality
 from onnxopt.runtime import time_limit
 from onnxopt.verification.quality import Goals, Quality
 from onnxopt.verification.user_data import DataSource, check_alone, read_data

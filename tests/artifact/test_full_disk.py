@@ -17,8 +17,9 @@ import onnx.numpy_helper
 import pytest
 
 from onnxopt import pipeline
-from onnxopt.artifact import archive, forms
+from onnxopt.artifact import archive
 from onnxopt.errors import UsageError
+from onnxopt.pipeline import forms
 from tests.support.artifacts import make, with_weights
 from tests.support.command import forked
 from tests.support.small_models import CHAIN, RANDOM, write

@@ -18,10 +18,10 @@ from unittest import mock
 import onnx
 
 from onnxopt import pipeline
-from onnxopt.artifact import build as building
-from onnxopt.artifact.build import Build
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
+from onnxopt.pipeline import build as building
+from onnxopt.pipeline.build import Build
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import verify as verification

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "onnxopt"
 ROOMS = ("program", "graph", "fusion", "kinds", "codegen", "runtime", "verification", "artifact", "pipeline", "tools")
 BASE = {
     "errors", "paths", "files", "caches", "versions", "background", "phases", "leftovers", "children",
-    "onnxruntime_package",
+    "onnxruntime_package", "option_fields",
 }  # fmt: skip
 FACE = {"onnxopt", "onnxopt.__main__"}  # what users import and run; no module of a room imports it
 FILES = {

@@ -10,13 +10,13 @@ from unittest import mock
 import onnx_ir as ir
 import pytest
 
-from onnxopt.artifact import fused
 from onnxopt.fusion import entry_points
 from onnxopt.fusion import fuse as fusing
 from onnxopt.fusion import outline as outlining
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.kinds import KINDS
+from onnxopt.pipeline import fused
 from tests.support.custom_ops_fake_driver import fatbin
 
 

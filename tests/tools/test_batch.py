@@ -182,10 +182,10 @@ def test_later_entries_go_before_earlier_ones_and_defaults(models: Path, tmp_pat
     text += '[[models]]\npath = "b.onnx"\narchs = []\nmemory_gb = 1.5\ntune = 9.5\ngpus = 2\n'
     models = models.rename(tmp_path / "mod[el]s")  # is no pattern
     a, b, _ = config.jobs_of([configuration(models, text, defaults)], tmp_path / "made")
-    assert a.options["archs"] == ["sm_90"] and a.options["verify"] is True
-    assert a.options["shapes"] == {"batch": (4,), "x": (4, 8)} == b.options["shapes"]
-    assert a.options["data"] == [str(models / "in.npz")] and a.options["reference"] == str(models / "f.onnx")
-    assert b.options["archs"] == [] and b.tune == 9.5 and b.measures and not a.measures
+    assert a.options.archs == ["sm_90"] and a.options.verify is True
+    assert a.options.shapes == {"batch": (4,), "x": (4, 8)} == b.options.shapes
+    assert a.options.data == [str(models / "in.npz")] and a.options.reference == str(models / "f.onnx")
+    assert b.options.archs == [] and b.tune == 9.5 and b.measures and not a.measures
     assert (b.needs.cpus, b.needs.memory, b.needs.gpus) == (2, 1_500_000_000, 2)
     assert a.needs.memory == 1_000_000_000 + 4 * (models / "a.onnx").stat().st_size
     assert (b.source, b.output) == (models / "b.onnx", tmp_path / "made" / "b")
@@ -196,8 +196,8 @@ def test_archs_of_the_command(models: Path, tmp_path: Path) -> None:
     text = '[[models]]\npath = "*.onnx"\n[[models]]\npath = "b.onnx"\narchs = []\n'
     file = configuration(models, text, '[defaults]\narchs = ["sm_90"]\n')
     jobs = config.jobs_of([file], tmp_path / "made", ["sm_80", "l4"])
-    assert [job.options["archs"] for job in jobs] == [["sm_80", "l4"], [], ["sm_80", "l4"]]
-    assert config.jobs_of([models / "a.onnx"], tmp_path / "made", ["sm_80"])[0].options["archs"] == ["sm_80"]
+    assert [job.options.archs for job in jobs] == [["sm_80", "l4"], [], ["sm_80", "l4"]]
+    assert config.jobs_of([models / "a.onnx"], tmp_path / "made", ["sm_80"])[0].options.archs == ["sm_80"]
     shown = run("batch", models / "a.onnx", "--out-dir", tmp_path / "made", "--arch", "none", "--dry-run")
     assert "archs=['none']" in shown.stdout
     refused = run("batch", models / "a.onnx", "--out-dir", tmp_path / "made", "--arch", "sm_1", "--dry-run")
@@ -212,7 +212,7 @@ def test_archs_of_the_command(models: Path, tmp_path: Path) -> None:
         ("models = []", "batch.toml: models: List should have at least 1 item"),
         (
             '[[models]]\npath = "a.onnx"\narch = "sm_90"',
-            "models.0.arch: is no option; there are archs, shapes, ",
+            "models.0.arch: is no option; there are tune, bench, ",
         ),
         ('default = 1\n[[models]]\npath = "a.onnx"', "batch.toml: default: is no option; there are defaults, models"),
         ('[[models]]\npath = "a.onnx"\narchs = ["native", "h2000"]', "a.onnx: unknown architecture 'h2000'"),

@@ -18,8 +18,8 @@ import onnx.numpy_helper
 import pytest
 from click.testing import Result
 
-from onnxopt import pipeline
 from onnxopt.artifact import folder as artifact_folder
+from onnxopt.pipeline import flow
 from onnxopt.tools.cli import COMMANDS, main
 from onnxopt.tools.commands import inspect as inspect_command
 from tests.support.command import assert_refused, run
@@ -290,7 +290,7 @@ def test_an_unexpected_error_leaves_nothing(chain: Path, artifact: Path, monkeyp
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(pipeline, "hash_files", broken)
+    monkeypatch.setattr(flow, "hash_files", broken)
     assert_refused(optimize(chain, artifact), str(chain), "the step 'package' failed: RuntimeError: a bug")
     assert list(chain.parent.iterdir()) == [chain]
 
@@ -327,7 +327,7 @@ def test_a_signal_leaves_nothing(chain: Path, artifact: Path) -> None:
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys; from onnxopt.__main__ import run\n"
         "def wait(*a): print('verifying', flush=True); time.sleep(60)\n"
-        "import onnxopt.pipeline as p; p.verify_and_leave_out = wait\n"
+        "import onnxopt.pipeline.flow as p; p.verify_and_leave_out = wait\n"
         f"sys.argv = ['onnxopt', 'optimize', {str(chain)!r}, '-o', {str(artifact)!r}, '--arch', 'none']\n"
         "run()"
     )

@@ -13,11 +13,11 @@ import onnx_ir as ir
 import pytest
 
 import onnxopt
-from onnxopt import pipeline
 from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.errors import NotVerifiedError, UsageError, VerificationError
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import normalize, traits
+from onnxopt.pipeline import flow
 from onnxopt.runtime import sessions
 from onnxopt.verification import verify as verification
 from onnxopt.verification.bisect import bisect, bisect_in_order
@@ -213,7 +213,7 @@ def test_wrong_normalization_is_an_error_that_says_so(
         table.const_value = ir.tensor(np.zeros((3, 2), np.float32), name="table")
         return result
 
-    monkeypatch.setattr(pipeline.normalize, "normalize", wrong)
+    monkeypatch.setattr(flow.normalize, "normalize", wrong)
     with pytest.raises(VerificationError, match="the normalized model differs from the original"):
         onnxopt.optimize(write(tmp_path / "m.onnx", TOKENS), artifact, archs=())
     assert not artifact.exists()
@@ -228,7 +228,7 @@ def test_a_changed_interface_is_an_error(tmp_path: Path, artifact: Path, monkeyp
         result.model.graph.outputs[0].name = "other"
         return result
 
-    monkeypatch.setattr(pipeline.normalize, "normalize", wrong)
+    monkeypatch.setattr(flow.normalize, "normalize", wrong)
     with pytest.raises(VerificationError, match=r"output y: int64|output y: float32"):
         onnxopt.optimize(write(tmp_path / "m.onnx", TOKENS), artifact, archs=())
 

@@ -98,7 +98,7 @@ def _has(*op_types: str) -> Callable[[ir.Graph], bool]:
 
 
 def _has_internal(graph: ir.Graph) -> bool:
-    return any(node.domain == DOMAIN for node in graph)
+    return any(node.domain == DOMAIN for node in graph.all_nodes())
 
 
 def _has_softmaxes(graph: ir.Graph) -> bool:

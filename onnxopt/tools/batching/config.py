@@ -19,12 +19,12 @@ from typing import Any
 
 import pydantic
 
-from onnxopt.artifact import lowered
+from onnxopt import option_fields
 from onnxopt.errors import UsageError
 from onnxopt.paths import StrPath
+from onnxopt.pipeline import Options, precision
 from onnxopt.runtime import archs, releases
 from onnxopt.tools.batching.jobs import Job, Needs, names, sources
-from onnxopt.verification.quality import Goals
 
 SUFFIX = ".toml"
 _PATHS = ("data", "calibrate")
@@ -33,8 +33,8 @@ _MEMORY_PER_BYTE = 4  # of the model's file: the model, its normalized form, and
 _MEMORY = 1_000_000_000  # bytes beside that
 
 
-class Options(pydantic.BaseModel):
-    """Options of a model, named as the keywords of onnxopt.optimize, and what a job does and needs beside them.
+class Work(pydantic.BaseModel):
+    """What a job does and needs beside the options of `optimize`.
 
     tune: seconds to tune the artifact for. bench: time it and record that. cpus, memory_gb, gpus: of a machine of a
     cluster; gpus are for tune and bench.
@@ -42,26 +42,6 @@ class Options(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
 
-    archs: list[str] | None = None
-    shapes: dict[str, int | list[int]] = {}
-    verify: bool = True
-    timeout: float | None = pydantic.Field(default=None, gt=0)
-    external_data: bool | None = None
-    portable: bool = False
-    ort_min: str | None = None
-    launch_choices: bool = False
-    data: list[str] = []
-    emulate: bool = False
-    precision: str | None = None
-    calibrate: list[str] = []
-    keep_float: str | None = None
-    caches: bool = False
-    reference: str | None = None
-    min_sqnr: float | None = None
-    min_cosine: float | None = None
-    min_top1: float | None = None
-    min_top5: float | None = None
-    max_kl: float | None = None
     tune: float | None = pydantic.Field(default=None, gt=0)
     bench: bool = False
     cpus: float = pydantic.Field(default=1, gt=0)
@@ -69,7 +49,7 @@ class Options(pydantic.BaseModel):
     gpus: float = pydantic.Field(default=1, ge=0)
 
 
-class Entry(Options):
+class Entry(Work):
     """Models with the options that differ from the defaults. name: of the output, where the path is one model."""
 
     path: str
@@ -81,8 +61,23 @@ class Config(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
 
-    defaults: Options = Options()
+    defaults: Work = Work()
     models: list[Entry] = pydantic.Field(min_length=1)
+
+
+_FIELDS: dict[str, Any] = {
+    row.name: (row.batch, {} if row.name == "shapes" else [] if row.default == () else row.default)
+    for row in option_fields.options_of(Options)
+    if row.batch is not None
+} | {"timeout": (float | None, pydantic.Field(default=None, gt=0))}
+_Defaults = pydantic.create_model("Defaults", __base__=Work, **_FIELDS)
+_Entry = pydantic.create_model("Entry", __base__=Entry, **_FIELDS)
+_Config = pydantic.create_model(
+    "Config",
+    __base__=Config,
+    defaults=(_Defaults, _Defaults()),
+    models=(list[_Entry], pydantic.Field(min_length=1)),  # type: ignore[valid-type]
+)
 
 
 def jobs_of(models: Sequence[StrPath], out_dir: Path, archs: Sequence[str] | None = None) -> list[Job]:
@@ -94,7 +89,7 @@ def jobs_of(models: Sequence[StrPath], out_dir: Path, archs: Sequence[str] | Non
     """
     if not any(str(path).endswith(SUFFIX) for path in models):
         found = sources(models, out_dir)
-        of_all = Options() if archs is None else Options(archs=list(archs))
+        of_all = _Defaults.model_validate({} if archs is None else {"archs": list(archs)})
         _check("--arch", of_all)
         return [_job(name, path, out_dir, of_all) for name, path in zip(names(found), found, strict=True)]
     if len(models) != 1:
@@ -118,7 +113,7 @@ def jobs_of(models: Sequence[StrPath], out_dir: Path, archs: Sequence[str] | Non
 def read(file: Path) -> Config:
     """UsageError, one line that names the place, where the file cannot be read or is wrong."""
     try:
-        return Config.model_validate(tomllib.loads(file.read_text("utf-8")))
+        return _Config.model_validate(tomllib.loads(file.read_text("utf-8")))
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -131,7 +126,7 @@ def read(file: Path) -> Config:
 
 def _unknown(place: tuple[int | str, ...]) -> str:
     """What to say of a name that the file may not have there."""
-    known: dict[int | str, type[pydantic.BaseModel]] = {"defaults": Options, "models": Entry}
+    known: dict[int | str, type[pydantic.BaseModel]] = {"defaults": _Defaults, "models": _Entry}
     fields = (known[place[0]] if len(place) > 1 else Config).model_fields
     return f"is no option; there are {', '.join(fields)}"
 
@@ -144,21 +139,28 @@ def _named(file: Path, options: dict[Path, dict[str, Any]], out_dir: Path) -> li
     for path, name in by_path.items():
         if (other := taken.setdefault(name, path)) != path:
             raise UsageError(f"{file}: {path} and {other} would both be named {name}; give one of them a name")
-    made = {path: Options(**fields) for path, fields in options.items()}
+    made = {path: _Defaults.model_validate(fields) for path, fields in options.items()}
     for path, of_model in made.items():
         _check(f"{file}: {path.name}", of_model)
     return [_job(by_path[path], path, out_dir, of_model) for path, of_model in made.items()]
 
 
-def _check(where: str, options: Options) -> None:
+def _check(where: str, work: Work) -> None:
     """UsageError where an option has a value that is wrong for every model and on every machine."""
+    options = _options(work)
     try:
         archs.named([name for name in options.archs or [] if name != archs.NATIVE])
         releases.release(options.ort_min)
         if options.precision is not None or options.caches:
-            lowered.asked(options.precision, Goals(), options.keep_float, (), options.caches)
+            precision.asked(options)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
+
+
+def _options(work: Work) -> Options:
+    fields = work.model_dump(include={*_FIELDS})
+    shapes = {key: (dims,) if isinstance(dims, int) else tuple(dims) for key, dims in fields.pop("shapes").items()}
+    return Options(shapes=shapes, **fields)
 
 
 def _resolved(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -169,15 +171,12 @@ def _resolved(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
     return found
 
 
-def _job(name: str, source: Path, out_dir: Path, options: Options) -> Job:
-    fields = options.model_dump(exclude={"tune", "bench", "cpus", "memory_gb", "gpus"})
-    fields["shapes"] = {key: (dims,) if isinstance(dims, int) else tuple(dims) for key, dims in options.shapes.items()}
-    if source.is_dir() and (options.tune is not None or options.bench):
+def _job(name: str, source: Path, out_dir: Path, work: Work) -> Job:
+    if source.is_dir() and (work.tune is not None or work.bench):
         raise UsageError(f"{source}: is a folder; tune and bench are for single models")
-    needed = options.memory_gb
-    memory = _memory(source) if needed is None else round(needed * 1e9)
-    needs = Needs(options.cpus, memory, options.gpus)
-    return Job(name, source.absolute(), out_dir.absolute() / name, fields, options.tune, options.bench, needs)
+    memory = _memory(source) if work.memory_gb is None else round(work.memory_gb * 1e9)
+    needs = Needs(work.cpus, memory, work.gpus)
+    return Job(name, source.absolute(), out_dir.absolute() / name, _options(work), work.tune, work.bench, needs)
 
 
 def _memory(source: Path) -> int:

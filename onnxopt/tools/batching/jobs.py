@@ -6,13 +6,13 @@ import collections
 import dataclasses
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from onnxopt.artifact import layout
 from onnxopt.errors import UsageError
 from onnxopt.paths import StrPath
+from onnxopt.pipeline import Options
 
 _MODEL = ".onnx"
 
@@ -30,14 +30,14 @@ class Needs:
 class Job:
     """One model, or one folder of models, to optimize. output: the artifact or folder to make, named `name`.
 
-    options: keywords of `onnxopt.optimize` or `onnxopt.optimize_folder`. tune: seconds to tune the artifact for, on the
+    options: of `onnxopt.optimize` or `onnxopt.optimize_folder`. tune: seconds to tune the artifact for, on the
     machine that does it. bench: time it against the original, and record that in it.
     """
 
     name: str
     source: Path
     output: Path
-    options: Mapping[str, Any]
+    options: Options
     tune: float | None = None
     bench: bool = False
     needs: Needs = Needs()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
+from onnxopt.pipeline import Options
 from onnxopt.tools import text_table
 from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.batching.state import Action
@@ -38,9 +40,8 @@ def plan_text(planned: Sequence[tuple[Job, Action]]) -> str:
 
 
 def _options(job: Job) -> str:
-    given = {name: value for name, value in job.options.items() if value not in (None, False, [], {})}
-    if given.pop("verify", False) is not True:
-        given["verify"] = False
+    usual, chosen = (dataclasses.asdict(options) for options in (Options(), job.options))
+    given = {name: value for name, value in chosen.items() if value != usual[name] and value not in ([], {})}
     given |= {"tune": job.tune} if job.tune is not None else {}
     given |= {"bench": True} if job.bench else {}
     return ", ".join(f"{name}={value}" for name, value in given.items())

@@ -81,9 +81,9 @@ def optimize(job: Job, progress: Progress | None = None) -> ModelOutcome:
 
     try:
         if not job.source.is_dir():
-            made = pipeline.optimize(job.source, job.output, progress=progress, **job.options)
+            made = pipeline.optimize(job.source, job.output, job.options, progress=progress)
             return outcome(summary=_summary([made.manifest]))
-        folder = optimize_folder(job.source, job.output, progress=progress, **job.options)
+        folder = optimize_folder(job.source, job.output, job.options, progress=progress)
     except OnnxoptError as error:
         return outcome(error=str(error), exit_code=error.exit_code)
     kept = [f"{model.path}: kept as it was: {model.error}" for model in folder.models if model.error is not None]
@@ -94,7 +94,7 @@ def optimize(job: Job, progress: Progress | None = None) -> ModelOutcome:
 def measure(job: Job, made: ModelOutcome) -> ModelOutcome:
     """Tune and time the artifact that `optimize` made. Errors of onnxopt are in the outcome; others are raised."""
     started = time.perf_counter()
-    shapes, timeout = job.options.get("shapes"), job.options.get("timeout")
+    shapes, timeout = job.options.shapes, job.options.timeout
     measured: MeasuredTimes | None = None
     error: OnnxoptError | None = None
     try:

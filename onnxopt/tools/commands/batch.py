@@ -14,6 +14,7 @@ from rich.console import Console
 from onnxopt.tools.batching import flow, table
 from onnxopt.tools.batching.work import ModelOutcome
 from onnxopt.tools.commands import options
+from onnxopt.tools.commands.printing import print_result
 from onnxopt.tools.printable import one_line
 
 
@@ -49,11 +50,11 @@ def command(
     if dry_run:
         planned = flow.plan(models, out_dir, archs or None)
         rows = [{"name": job.name, "source": str(job.source), "action": action} for job, action in planned]
-        options.print_result({"plan": rows}, table.plan_text(planned), as_json)
+        print_result({"plan": rows}, table.plan_text(planned), as_json)
         return
     with _progress(quiet) as advance:
         result = flow.batch(models, out_dir, archs=archs or None, jobs=jobs, ray=ray, progress=advance)
-    options.print_result(result.to_json(), table.text(result.models), as_json)
+    print_result(result.to_json(), table.text(result.models), as_json)
     ctx.exit(result.exit_code)
 
 

@@ -16,6 +16,7 @@ from onnxopt.tools import progress, text_table
 from onnxopt.tools.bench import bench
 from onnxopt.tools.commands import options, sweeps
 from onnxopt.tools.commands.fleets import FleetQuestion, fleet_options
+from onnxopt.tools.commands.printing import print_json
 
 
 @click.command("bench")
@@ -75,7 +76,7 @@ def command(
             fleets.append(question.answer(artifact, result))
     if as_json:
         documents = [_document(result, fleet) for result, fleet in zip(results, fleets, strict=True)]
-        options.print_json({"sweep": documents} if asked.varies else documents[0])
+        print_json({"sweep": documents} if asked.varies else documents[0])
         return
     click.echo("\n".join(_text(asked, results)))
     for fleet in filter(None, fleets):

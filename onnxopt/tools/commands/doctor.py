@@ -14,6 +14,7 @@ from rich.text import Text
 
 from onnxopt.artifact.summary import counted
 from onnxopt.tools.commands import options
+from onnxopt.tools.commands.printing import print_json
 from onnxopt.tools.doctor import Finding, examine
 
 _LOG_WIDTH = 10_000  # nobody searches a log for a sentence that is cut in the middle
@@ -29,7 +30,7 @@ def command(ctx: click.Context, artifact: Path | None, as_json: bool) -> None:
     findings = examine(artifact)
     problems = sum(f.status == "problem" for f in findings)
     if as_json:
-        options.print_json({"problems": problems, "findings": [dataclasses.asdict(f) for f in findings]})
+        print_json({"problems": problems, "findings": [dataclasses.asdict(f) for f in findings]})
     else:
         _print_table(findings)
     ctx.exit(1 if problems else 0)

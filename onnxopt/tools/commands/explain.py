@@ -9,6 +9,7 @@ import click
 from onnxopt.artifact.open import read_manifest
 from onnxopt.tools import explain
 from onnxopt.tools.commands import options
+from onnxopt.tools.commands.printing import print_json
 from onnxopt.tools.printable import printable
 
 _JSON_FIELDS = {"rewrites", "kernels", "refusals", "left_out", "traffic", "notes"}  # of the manifest
@@ -23,6 +24,6 @@ def command(artifact: Path, kernels: bool, every_refusal: bool, as_json: bool) -
     """Say what ARTIFACT fuses, what that saves, and why other nodes were not fused."""
     manifest = read_manifest(artifact)
     if as_json:
-        options.print_json(manifest.model_dump(mode="json", include=_JSON_FIELDS))
+        print_json(manifest.model_dump(mode="json", include=_JSON_FIELDS))
     else:
         click.echo(printable(explain.describe(manifest, kernels=kernels, every_refusal=every_refusal)))

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from onnxopt.artifact.export.ort_package import export_ort_package
-from onnxopt.tools.commands.options import json_option, print_result
+from onnxopt.tools.commands.options import json_option
+from onnxopt.tools.commands.printing import print_result
 
 
 @click.command("export-ortpackage")

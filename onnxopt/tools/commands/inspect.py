@@ -10,6 +10,7 @@ import click
 from onnxopt.artifact.summary import placement_text, size_text
 from onnxopt.graph.signature import tensor_text
 from onnxopt.tools.commands import options
+from onnxopt.tools.commands.printing import print_json
 from onnxopt.tools.inspect import ModelSummary, inspect
 from onnxopt.tools.printable import one_line
 
@@ -21,7 +22,7 @@ def command(model: Path, as_json: bool) -> None:
     """Count the operators, inputs, outputs, parameters and functions of MODEL."""
     summary = inspect(model)
     if as_json:
-        options.print_json(dataclasses.asdict(summary))
+        print_json(dataclasses.asdict(summary))
     else:
         click.echo(_text(summary))
 

@@ -8,7 +8,8 @@ import click
 
 from onnxopt.artifact.folder import check_output, staging
 from onnxopt.artifact.minisign import generate_key
-from onnxopt.tools.commands.options import json_option, print_result
+from onnxopt.tools.commands.options import json_option
+from onnxopt.tools.commands.printing import print_result
 from onnxopt.tools.commands.secret_keys import PASSWORD_VARIABLE, password_of
 
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from onnxopt import pipeline
-from onnxopt.artifact import lowered
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.report import page
 from onnxopt.artifact.summary import fused_text, precision_lines, reference_lines, rewrites_text, status_text
 from onnxopt.errors import UsageError
 from onnxopt.phases import Progress
+from onnxopt.pipeline import Options
 from onnxopt.runtime.archs import named_gpus
 from onnxopt.tools import progress
 from onnxopt.tools.batching import jobs, table, work
 from onnxopt.tools.commands import before_after, options
-from onnxopt.tools.commands.options import parse_shapes, print_json
+from onnxopt.tools.commands.options import parse_shapes
+from onnxopt.tools.commands.printing import print_json
 from onnxopt.tools.commands.verification_text import verification_text
 from onnxopt.tools.folders import FolderModel, OptimizedFolder, optimize_folder
 from onnxopt.tools.printable import printable
@@ -31,60 +32,16 @@ from onnxopt.tools.printable import printable
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @click.option("-o", "--output", type=Path, help="Artifact or folder to make; must not exist.")
 @click.option("--out-dir", type=Path, metavar="DIR", help="Make an artifact or folder for each of many models there.")
-@options.shape
-@options.archs
-@click.option("--no-verify", is_flag=True, help="Keep the result without comparing it with the original.")
-@options.timeout
-@click.option(
-    "--external-data/--no-external-data",
-    default=None,
-    help="Write weights beside the model or into it. Default: beside it above 2 GB.",
-)
-@click.option("--portable", is_flag=True, help="Also write model.portable.onnx, without com.microsoft operators.")
-@click.option(
-    "--ort-min", metavar="VERSION", help="Oldest ONNX Runtime that the artifact has to run on, as 1.25. Default: 1.21."
-)
-@click.option("--launch-choices", is_flag=True, help="Compile other launch shapes too, for `tune` to choose from.")
-@click.option("--cache", type=Path, help="Folder of compiled kernels. Default: ~/.cache/onnxopt/kernels.")
-@options.data
-@options.emulate
-@click.option(
-    "--precision",
-    type=click.Choice(lowered.DTYPES),
-    help="Store the values of a float32 model in 16 bits where their ranges allow it. Default: its own precision.",
-)
-@click.option(
-    "--calibrate",
-    metavar="FILE.npz",
-    multiple=True,
-    type=Path,
-    help="Your own inputs to measure ranges with for --precision, as for --data; repeat for more. Default: generated.",
-)
-@click.option("--keep-float", metavar="REGEX", help="Names of nodes that stay float32 with --precision.")
-@click.option(
-    "--caches",
-    is_flag=True,
-    help="With --precision: the inputs and outputs that are a decoder's cache become 16 bit too.",
-)
-@click.option(
-    "--reference",
-    metavar="MODEL",
-    type=Path,
-    help="The float32 model that a quantized one was made from: also says how near the artifact is to it, on --data.",
-)
-@options.goals
+@options.of_fields(Options)
 @options.quiet
 @options.json_option
 def command(
     models: tuple[str, ...],
     output: Path | None,
     out_dir: Path | None,
-    archs: tuple[str, ...],
-    no_verify: bool,
     quiet: bool,
     as_json: bool,
-    shapes: tuple[str, ...],
-    **options: Any,
+    **fields: Any,
 ) -> None:
     """Optimize MODEL into a verified artifact folder, or all models of a folder into a copy of it.
 
@@ -93,16 +50,12 @@ def command(
     others done. Exit code then: the largest of those of the models that failed. Exit code 1 where an output misses what
     --min-sqnr and its like ask for, with --precision or --reference.
     """
-    keywords = {
-        **options,
-        "shapes": parse_shapes(shapes),
-        "archs": archs or None,
-        "verify": not no_verify,
-    }
+    archs = fields["archs"] or None
+    chosen = Options(**{**fields, "shapes": parse_shapes(fields["shapes"]), "archs": archs})
     if (output is None) == (out_dir is None):
         raise UsageError("give either --output for one model or folder, or --out-dir for many")
     if out_dir is not None:
-        _optimize_many(models, out_dir, keywords, quiet, as_json)
+        _optimize_many(models, out_dir, chosen, quiet, as_json)
         return
     if len(models) > 1:
         raise UsageError(f"-o is for one model, {len(models)} were given; take --out-dir instead")
@@ -111,19 +64,19 @@ def command(
         raise UsageError("the path of the model is empty")
     model = Path(models[0])
     if model.is_dir():
-        _optimize_folder(model, output, keywords, quiet, as_json)
+        _optimize_folder(model, output, chosen, quiet, as_json)
         return
     with progress.shown(quiet) as advance:
-        artifact = pipeline.optimize(model, output, progress=advance, **keywords)
+        artifact = pipeline.optimize(model, output, chosen, progress=advance)
     if as_json:
         print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})
     else:
-        click.echo(printable(_text(artifact.path, artifact.manifest, named_gpus(archs))))
+        click.echo(printable(_text(artifact.path, artifact.manifest, named_gpus(archs or ()))))
 
 
-def _optimize_folder(folder: Path, output: Path, keywords: Mapping[str, Any], quiet: bool, as_json: bool) -> None:
+def _optimize_folder(folder: Path, output: Path, chosen: Options, quiet: bool, as_json: bool) -> None:
     with progress.shown(quiet) as advance:
-        made = optimize_folder(folder, output, progress=advance, **keywords)
+        made = optimize_folder(folder, output, chosen, progress=advance)
     if as_json:
         print_json({"folder": str(made.path), **made.to_json()})
     else:
@@ -131,16 +84,14 @@ def _optimize_folder(folder: Path, output: Path, keywords: Mapping[str, Any], qu
     click.get_current_context().exit(made.exit_code)
 
 
-def _optimize_many(
-    patterns: Sequence[str], out_dir: Path, keywords: Mapping[str, Any], quiet: bool, as_json: bool
-) -> None:
+def _optimize_many(patterns: Sequence[str], out_dir: Path, chosen: Options, quiet: bool, as_json: bool) -> None:
     sources = jobs.sources(patterns, out_dir)
     outcomes = []
     with progress.shown(quiet) as advance:
         for k, (name, source) in enumerate(zip(jobs.names(sources), sources, strict=True), 1):
             title = f"{name} ({k} of {len(sources)})"
             shown = functools.partial(_named, advance, title) if advance else None
-            outcomes.append(work.optimize(jobs.Job(name, source, out_dir / name, keywords), shown))
+            outcomes.append(work.optimize(jobs.Job(name, source, out_dir / name, chosen), shown))
     if as_json:
         print_json({"models": [outcome.to_json() for outcome in outcomes]})
     else:

@@ -1,17 +1,20 @@
-"""Options that several commands share, their values, and the printing of results."""
+"""Options that several commands share, and their values."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from onnxopt import option_fields
 from onnxopt.errors import UsageError
+from onnxopt.pipeline import Options
+from onnxopt.verification.quality import Goals
 
 
 class Renamed(click.Option):
@@ -25,51 +28,32 @@ class Renamed(click.Option):
             self.opts = spelled
 
 
-SCHEMA_VERSION = 1  # of the JSON that commands print
-shape = click.option(
-    "--shape",
-    "shapes",
-    metavar="NAME=DIMS",
-    multiple=True,
-    help="Size of an input (ids=8x128) or of a dynamic dim (batch=8) to run at; repeat for more.",
+def of_field(row: option_fields.Option) -> Callable[..., Any]:
+    """The click option of a field: one that takes a value, a flag, or a pair of flags."""
+    names, text = (row.spelled, row.name), row.help()
+    if row.of is not bool:
+        kind = click.Choice(row.of) if isinstance(row.of, tuple) else None if row.of is str else row.of
+        default = None if row.many or row.required else row.default
+        return click.option(
+            *names, metavar=row.value, type=kind, multiple=row.many, required=row.required, default=default, help=text
+        )
+    if "/" in row.spelled:
+        return click.option(*names, default=row.default, help=text)
+    return click.option(*names, is_flag=True, flag_value=not row.default, default=row.default, help=text)
+
+
+def of_fields(holder: type, *leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The click options of a dataclass's fields, in their order. leave_out: names of fields."""
+    rows = [row for row in option_fields.options_of(holder) if row.name not in leave_out]
+    return lambda command: functools.reduce(lambda decorated, row: of_field(row)(decorated), reversed(rows), command)
+
+
+_FIELDS = {row.name: row for row in option_fields.options_of(Options)}
+shape, data, emulate, archs, timeout = (
+    of_field(_FIELDS[name]) for name in ("shapes", "data", "emulate", "archs", "timeout")
 )
 provider = click.option(
     "--provider", help="Execution provider by ONNX Runtime's name. Default: CUDA where usable, else CPU."
-)
-data = click.option(
-    "--data",
-    metavar="FILE.npz",
-    multiple=True,
-    type=Path,
-    help="Your own inputs by name, as numpy.savez writes them, instead of generated ones; repeat for more.",
-)
-emulate = click.option(
-    "--emulate",
-    is_flag=True,
-    help="Run the CUDA kernels on the CPU too, at small sizes, compiled by g++. Takes three minutes at most.",
-)
-archs = click.option(
-    "--arch",
-    "archs",
-    multiple=True,
-    metavar="NAME,...",
-    help="What to compile for: architectures (sm_90), GPUs (h200), `native` for this machine's, `all`, or `none`; "
-    "repeat for more. Default: all.",
-)
-timeout = click.option(
-    "--timeout",
-    type=float,
-    metavar="SECONDS",
-    help="How long one run of the original, or of what is made of it, may take. Default: 30, and 1 for each 10 MB.",
-)
-_GOALS = (
-    click.option("--min-sqnr", metavar="DB", type=float, help="Signal to noise that every output has to keep, in dB."),
-    click.option("--min-cosine", metavar="COSINE", type=float, help="Cosine that every output has to keep."),
-    click.option("--min-top1", metavar="SHARE", type=float, help="Share of rows that keep their greatest element."),
-    click.option(
-        "--min-top5", metavar="SHARE", type=float, help="Share of rows whose greatest element stays among the five."
-    ),
-    click.option("--max-kl", metavar="NATS", type=float, help="Divergence of the rows' softmax, at most."),
 )
 quiet = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -77,7 +61,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 def goals(command: Callable[..., None]) -> Callable[..., None]:
     """The options of what every output has to keep against float32, which become the keywords of quality.Goals."""
-    return functools.reduce(lambda decorated, option: option(decorated), reversed(_GOALS), command)
+    names = [field.name for field in dataclasses.fields(Goals)]
+    return functools.reduce(lambda decorated, name: of_field(_FIELDS[name])(decorated), reversed(names), command)
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
@@ -99,15 +84,3 @@ def one_output(argument: Path | None, option: Path | None, name: str) -> Path:
     if len(given) != 1:
         raise UsageError(f"give either {name} or --output")
     return given[0]
-
-
-def print_json(document: Mapping[str, Any]) -> None:
-    """Print a result, or an error, with the schema version of what commands print."""
-    click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2))
-
-
-def print_result(document: Mapping[str, Any], text: str, as_json: bool) -> None:
-    if as_json:
-        print_json(document)
-    else:
-        click.echo(text)

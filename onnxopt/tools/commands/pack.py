@@ -9,7 +9,8 @@ import click
 from onnxopt.artifact import archive
 from onnxopt.artifact.folder import hash_file
 from onnxopt.tools.commands import options
-from onnxopt.tools.commands.options import json_option, print_result
+from onnxopt.tools.commands.options import json_option
+from onnxopt.tools.commands.printing import print_result
 
 
 @click.command("pack")

@@ -9,7 +9,8 @@ import click
 from onnxopt.artifact.open import open_artifact
 from onnxopt.errors import UsageError
 from onnxopt.tools import report
-from onnxopt.tools.commands.options import json_option, print_result
+from onnxopt.tools.commands.options import json_option
+from onnxopt.tools.commands.printing import print_result
 
 
 @click.command("report")

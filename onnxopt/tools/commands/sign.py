@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from onnxopt.artifact import signing
-from onnxopt.tools.commands.options import json_option, print_result
+from onnxopt.tools.commands.options import json_option
+from onnxopt.tools.commands.printing import print_result
 from onnxopt.tools.commands.secret_keys import read_secret_key
 
 

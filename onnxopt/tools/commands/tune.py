@@ -17,6 +17,7 @@ from rich.console import Console
 from onnxopt.errors import UsageError
 from onnxopt.tools import interrupts, tuning
 from onnxopt.tools.commands import options
+from onnxopt.tools.commands.printing import print_json
 from onnxopt.tools.commands.secret_keys import read_secret_key
 from onnxopt.tools.tuning import TuneResult
 from onnxopt.tools.tuning.search import Progress
@@ -66,7 +67,7 @@ def command(
             progress=advance,
         )
     if as_json:
-        options.print_json(dataclasses.asdict(result))
+        print_json(dataclasses.asdict(result))
     else:
         click.echo(describe(result))
     ctx.exit(_INTERRUPTED if result.status == "interrupted" else 0)

@@ -8,7 +8,8 @@ import click
 
 from onnxopt.artifact import archive
 from onnxopt.tools.commands import options
-from onnxopt.tools.commands.options import json_option, print_result
+from onnxopt.tools.commands.options import json_option
+from onnxopt.tools.commands.printing import print_result
 
 
 @click.command("unpack")

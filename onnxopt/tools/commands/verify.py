@@ -14,6 +14,7 @@ from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.runtime.sessions import CPU, CUDA
 from onnxopt.tools import progress
 from onnxopt.tools.commands import options
+from onnxopt.tools.commands.printing import print_json
 from onnxopt.tools.commands.verification_text import verification_text
 from onnxopt.tools.printable import printable
 from onnxopt.tools.quality import compare_with
@@ -101,7 +102,7 @@ def command(
         if near is not None:
             document["quality"] = [dataclasses.asdict(row) for row in near.quality]
             document["missed"] = len(missed)
-        options.print_json(document)
+        print_json(document)
     else:
         text = verification_text(report, _archs(optimized or original))
         click.echo(printable("\n".join([text, *(reference_lines(near) if near is not None else [])])))

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from onnxopt.artifact.open import verify_signature
-from onnxopt.tools.commands.options import Renamed, json_option, print_result
+from onnxopt.tools.commands.options import Renamed, json_option
+from onnxopt.tools.commands.printing import print_result
 
 
 @click.command("verify-signature")

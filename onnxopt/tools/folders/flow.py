@@ -9,9 +9,10 @@ The copy has the names of the original. A folder `onnxopt` is added to it:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from onnxopt import pipeline
 from onnxopt.artifact.folder import check_output, staging
@@ -19,6 +20,7 @@ from onnxopt.errors import OnnxoptError, UsageError
 from onnxopt.graph import read, signature
 from onnxopt.paths import StrPath
 from onnxopt.phases import Progress
+from onnxopt.pipeline import OptionChanges, Options
 from onnxopt.tools.folders import assemble
 from onnxopt.tools.folders.contents import Contents, contents_of
 from onnxopt.tools.folders.result import FolderModel, OptimizedFolder
@@ -31,10 +33,10 @@ _Shapes = Mapping[str, tuple[int, ...]]
 def optimize_folder(
     folder: StrPath,
     output: StrPath,
+    options: Options | None = None,
     *,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    **changes: Unpack[OptionChanges],
 ) -> OptimizedFolder:
     """Optimize every .onnx file of a folder into the new folder `output`, as optimum and transformers load it.
 
@@ -42,21 +44,22 @@ def optimize_folder(
     output/onnxopt/lib/libonnxopt_ops.so, to be registered with the session options that all their sessions share. A
     model that cannot be optimized or verified is copied as it is, and listed with the reason.
 
-    shapes: sizes to verify at, as for `optimize`; each model takes those of its own inputs and dims. options: as for
-    `optimize`, but data, calibrate, portable and reference, which are for one model.
+    options, changes: as for `optimize`, but data, calibrate, portable and reference, which are for one model. Each
+    model takes the shapes of its own inputs and dims.
 
     UsageError where `folder` has no model or was optimized already, or `output` cannot be made. Where no model could be
     optimized, the error of the first one; then nothing is written.
     """
+    options = dataclasses.replace(options or Options(), **changes)
     for name in _OF_ONE_MODEL:
-        if options.get(name):
+        if getattr(options, name):
             raise UsageError(f"{folder}: {name} is for one model, not for a folder")
     folder, output = Path(folder), Path(output)
     check_output(output)
     if output.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"{output}: lies in {folder}, which would be no longer what was given; choose another output")
     contents = contents_of(folder)
-    sizes = _shapes_of(contents, shapes or {})
+    sizes = _shapes_of(contents, options.shapes or {})
     with staging(output) as staged:
         artifacts = staged / _ARTIFACTS
         artifacts.mkdir()
@@ -95,7 +98,7 @@ def _optimized(
     artifacts: Path,
     shapes: _Shapes,
     progress: Progress | None,
-    options: Mapping[str, Any],
+    options: Options,
 ) -> FolderModel:
     """Make the artifact of one model, artifacts/NAME; what fails stays in the result."""
     title = f"{name} ({contents.models.index(name) + 1} of {len(contents.models)})"
@@ -104,10 +107,10 @@ def _optimized(
         if progress:
             progress(phase, f"{title} {detail}".strip(), done, total)
 
-    outside = {"external_data": True} if contents.weights[name] and options.get("external_data") is None else {}
+    outside = True if contents.weights[name] and options.external_data is None else options.external_data
     try:
         made = pipeline.optimize(
-            contents.folder / name, artifacts / name, shapes=shapes, progress=advance, **{**options, **outside}
+            contents.folder / name, artifacts / name, options, progress=advance, shapes=shapes, external_data=outside
         )
     except OnnxoptError as error:
         if len(contents.models) == 1:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from onnxopt.tools.quantization.flow import quantize
+from onnxopt.tools.quantization.options import Quantization
 from onnxopt.tools.quantization.products import Product
 from onnxopt.tools.quantization.result import Quantized
 
-__all__ = ["Product", "Quantized", "quantize"]
+__all__ = ["Product", "Quantization", "Quantized", "quantize"]

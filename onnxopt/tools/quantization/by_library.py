@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 
-from onnxopt.tools.quantization.formats import Asked
+from onnxopt.tools.quantization.asked import Asked
 
 _LARGEST_E4M3 = 448.0
 Feeds = Mapping[str, Any]

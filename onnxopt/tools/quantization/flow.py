@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import onnx
 import onnx_ir as ir
@@ -24,19 +24,20 @@ from onnxopt.paths import StrPath
 from onnxopt.phases import Progress, silent
 from onnxopt.runtime import time_limit
 from onnxopt.runtime.sessions import CPU, RunError
-from onnxopt.tools.quantization import formats, lowering, products, times, timing
+from onnxopt.tools.quantization import lowering, products, times
+from onnxopt.tools.quantization.asked import Asked, asked
 from onnxopt.tools.quantization.by_library import Quantizer
-from onnxopt.tools.quantization.formats import Asked
+from onnxopt.tools.quantization.options import Quantization, QuantizationChanges
 from onnxopt.tools.quantization.products import Product
 from onnxopt.tools.quantization.result import Quantized
 from onnxopt.tools.quantization.sensitivity import Sensitivity
 from onnxopt.tools.quantization.spelling import spell_out_gemms
 from onnxopt.tools.quantization.times import Times
 from onnxopt.verification import restoring
-from onnxopt.verification.quality import Goals, Quality, check_inputs, quality_of, refuse_missed, worst
+from onnxopt.verification.quality import Quality, check_inputs, quality_of, refuse_missed, worst
 from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.refusals import original_runs
-from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
+from onnxopt.verification.user_data import UserData, check_alone, read_data
 from onnxopt.verification.verify import references
 
 MARK = "onnxopt.quantized"
@@ -45,64 +46,39 @@ MARK = "onnxopt.quantized"
 def quantize(
     model: StrPath,
     output: StrPath,
+    options: Quantization | None = None,
     *,
-    format: str,
-    calibrate: Sequence[DataSource] = (),
-    algorithm: str | None = None,
-    block_size: int | None = None,
-    zero_points: bool = False,
-    exclude: str | None = None,
-    precision: str | None = None,
-    min_sqnr: float | None = None,
-    min_cosine: float | None = None,
-    min_top1: float | None = None,
-    min_top5: float | None = None,
-    max_kl: float | None = None,
-    gpu: str | None = None,
-    measured: Sequence[StrPath] = (),
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    timeout: float | None = None,
     progress: Progress | None = None,
+    **changes: Unpack[QuantizationChanges],
 ) -> Quantized:
     """Write the float32 model file `model`, quantized, as the new model file `output`, which `optimize` takes.
 
-    format: "fp8" (e4m3 weights and activations, a scale a tensor; also of float16 models), "int8" (weights with a scale
-    a column, activations with a scale a tensor), "int4" or "int8-weights" (weights alone, in blocks). calibrate: inputs
-    of the model, .npz files or mappings of arrays by name: activations get their ranges from them, and quality is
-    measured with them. algorithm: how scales are chosen; "minmax", "entropy" or "percentile" of activations, "rtn",
-    "hqq" or "k_quant" of 4-bit weights. block_size: rows of a weight that share a scale, 16 to 256, default 32.
-    zero_points: blocks have one. exclude: a regular expression of the names of nodes that stay float32. precision:
-    "float16" to store the other values in 16 bits where their ranges allow it, for fp8, int4 and int8-weights. shapes:
-    sizes of generated inputs. min_sqnr (signal to noise in dB), min_cosine, min_top1 and min_top5 (shares of rows) and
-    max_kl (nats): what every output has to keep, see `Quality`; nodes stay float32 for that, up to half of them. gpu: a
-    key of the catalogue, as "h200": products that gain no time on this GPU, at the sizes of the inputs, stay floats.
-    measured: files of measured products that `tune` wrote there, whose times count instead of predicted ones.
-    timeout: seconds that one run of the model, or of what is made of it, may take, as for `optimize`.
+    options: how. changes: fields of `Quantization` by name, in place of those of `options`: quantize("m.onnx",
+    "q.onnx", format="int4"). calibrate, needed for activations: .npz files or mappings of arrays by name. measured:
+    files that `tune` wrote.
 
     Calibration, scales and packing are ONNX Runtime's. Nothing is left behind where something fails. Raises ModelError,
     UsageError, NotVerifiedError where ONNX Runtime does not run the model here, or not in time, and DisagreementError
     where an output misses what was asked for.
     """
     model, output = Path(model), Path(output)
-    want = formats.asked(
-        format, algorithm=algorithm, block_size=block_size, zero_points=zero_points, exclude=exclude,
-        precision=precision, goals=Goals(min_sqnr, min_cosine, min_top1, min_top5, max_kl), calibrated=bool(calibrate),
-        timing=timing.timing(gpu, measured),
-    )  # fmt: skip
+    options = dataclasses.replace(options or Quantization(), **changes)
+    want = asked(options)
     for path in (output, _weights_of(output)):
         check_output(path)
-    time_limit.check(timeout)
+    time_limit.check(options.timeout)
     say = progress or silent
     opened = _opened(model, want, say)
-    check_alone(calibrate, shapes)
-    data = read_data(calibrate, opened.traits.inputs)
-    limit = time_limit.limit_of(timeout, opened.file.bytes)
+    shapes = options.shapes or {}
+    check_alone(options.calibrate, options.shapes)
+    data = read_data(options.calibrate, opened.traits.inputs)
+    limit = time_limit.limit_of(options.timeout, opened.file.bytes)
     with temporary_folder() as scratch, temporary_files(), time_limit.runs_end_within(limit):
-        original = _run(opened, data, shapes or {}, scratch)
+        original = _run(opened, data, shapes, scratch)
         source = _placed(opened, want, original, scratch, say)
         chosen = _chosen(source, want, original, data, scratch, say)
         if want.precision is not None and not want.format.activations:
-            chosen = _with_lower_precision(chosen, want.precision, original, data, shapes or {}, scratch, say)
+            chosen = _with_lower_precision(chosen, want.precision, original, data, shapes, scratch, say)
         if want.goals.given:
             refuse_missed(chosen.quality, want.goals, _ADVICE)
         say("package", "", 0, 0)

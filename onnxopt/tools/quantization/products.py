@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.refusal import Refusal
-from onnxopt.tools.quantization.formats import Asked
+from onnxopt.tools.quantization.asked import Asked
 
 _EDGES_KEPT = frozenset({"Add", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "Transpose", "Flatten"})
 _VIEWS = frozenset({"Reshape", "Transpose", "Cast", "Identity", "Squeeze", "Unsqueeze"})

@@ -12,7 +12,6 @@ import onnx_ir as ir
 import pytest
 
 import onnxopt
-from onnxopt.artifact import forms
 from onnxopt.errors import StepError
 from onnxopt.graph import rewrite
 from onnxopt.graph.passes import products_of_codes
@@ -20,6 +19,7 @@ from onnxopt.graph.rewrite import FAMILIES, schedule
 from onnxopt.graph.rewrite.rule_sets import Pass, Row, RuleSet, Scope
 from onnxopt.graph.rewrite.schedule import CANCEL
 from onnxopt.graph.rewrite.table import GATED_WEIGHTS, PORTABLE, TABLE
+from onnxopt.pipeline import forms
 from onnxopt.tools import explain
 from tests.graph.rewrite import test_convolutions, test_padded_heads
 from tests.support.attention_graphs import Attention, ops, rewritten

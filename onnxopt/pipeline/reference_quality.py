@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from onnxopt.artifact.build import Build
 from onnxopt.artifact.folder import temporary_files, temporary_folder
 from onnxopt.artifact.manifest import ReferenceQuality
 from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
+from onnxopt.pipeline.build import Build
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification.quality import Goals, Quality, check_inputs, qualities_of, refuse_missed
 from onnxopt.verification.refusals import original_runs

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onnxopt import versions
-from onnxopt.artifact.build import RewriteFails
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.errors import OnnxoptError, describe
 from onnxopt.graph import normalize, rewrite
@@ -20,6 +19,7 @@ from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.graph.rewrite.table import GATED_WEIGHTS
 from onnxopt.graph.signature import Sizes
 from onnxopt.kinds.gemm.widened import FIRST_ARCH
+from onnxopt.pipeline.build import RewriteFails
 from onnxopt.verification.bisect import bisect_in_order
 
 _PRODUCTS_OF_CODES = "products_of_codes"  # is left out as a family of rewrite rules is, behind which it runs

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from onnxopt import versions
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact.build import Build
 from onnxopt.artifact.manifest import File, LeftOut, Manifest, Precision, Predicted, ReferenceQuality
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.background import in_background
@@ -18,6 +17,7 @@ from onnxopt.graph import traits as model_traits
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import Rewritten
 from onnxopt.graph.traits import Traits
+from onnxopt.pipeline.build import Build
 from onnxopt.runtime import predicted as prediction
 from onnxopt.runtime import releases
 from onnxopt.verification.verify import VerificationReport

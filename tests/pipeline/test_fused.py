@@ -10,9 +10,9 @@ import onnx.parser
 import pytest
 
 import onnxopt
-from onnxopt.artifact import fused
 from onnxopt.errors import StepError
 from onnxopt.kinds import KINDS
+from onnxopt.pipeline import fused
 
 pytestmark = pytest.mark.usefixtures("library")
 _TEXT = """

@@ -6,12 +6,10 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.artifact.build import Build
 from onnxopt.artifact.folder import temporary_files
 from onnxopt.artifact.manifest import Precision
 from onnxopt.errors import NotVerifiedError, UsageError
@@ -21,6 +19,8 @@ from onnxopt.graph.precision import bodies, ranges
 from onnxopt.graph.precision.caches import Cache
 from onnxopt.graph.precision.fit import HEADROOM
 from onnxopt.graph.traits import Traits
+from onnxopt.pipeline.build import Build
+from onnxopt.pipeline.options import DTYPES, Dtype, Options
 from onnxopt.program.dtypes import to_ir
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import narrowing
@@ -29,14 +29,12 @@ from onnxopt.verification.narrowing import Narrowed
 from onnxopt.verification.quality import Goals, check_inputs, qualities_of, refuse_missed
 from onnxopt.verification.reference import Reference
 from onnxopt.verification.refusals import original_runs
-from onnxopt.verification.user_data import DataSource, UserData
+from onnxopt.verification.user_data import UserData
 from onnxopt.verification.verify import references
 from onnxopt.verification.widening import NotWidened
 
-Dtype = Literal["float16", "bfloat16"]
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _UNMEASURED = "ranges cannot be measured"
-DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,24 +50,23 @@ class Asked:
     caches: bool = False
 
 
-def asked(
-    dtype: str | None, goals: Goals, keep_float: str | None, calibrate: Sequence[DataSource], caches: bool = False
-) -> Asked | None:
+def asked(options: Options) -> Asked | None:
     """What was asked for; None for the model's own precision. UsageError for options that do not fit together."""
-    if dtype is None:
-        for name, value in (("calibrate", calibrate), ("keep_float", keep_float), ("caches", caches or None)):
-            if value is not None and value != () and value != []:
+    if options.precision is None:
+        for name in ("calibrate", "keep_float", "caches"):
+            if getattr(options, name):
                 raise UsageError(f"{name} is about a lower precision, which was not asked for; give precision too")
         return None
-    chosen = next((name for name in DTYPES if name == dtype), None)
+    chosen = next((name for name in DTYPES if name == options.precision), None)
     if chosen is None:
-        raise UsageError(f"precision {dtype!r} is not one of {', '.join(DTYPES)}")
-    if keep_float is not None:
+        raise UsageError(f"precision {options.precision!r} is not one of {', '.join(DTYPES)}")
+    if options.keep_float is not None:
         try:
-            re.compile(keep_float)
+            re.compile(options.keep_float)
         except re.error as error:
-            raise UsageError(f"keep_float {keep_float!r} is no regular expression: {error}") from None
-    return Asked(chosen, goals, keep_float, caches)
+            raise UsageError(f"keep_float {options.keep_float!r} is no regular expression: {error}") from None
+    goals = options.goals if options.reference is None else Goals()
+    return Asked(chosen, goals, options.keep_float, options.caches)
 
 
 def lowest_opset(want: Asked | None) -> int:

@@ -1,0 +1,272 @@
+"""The whole of onnxopt, top to bottom: a model file in, a verified artifact folder out."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
+
+from onnxopt.artifact import narrow_caches
+from onnxopt.artifact.folder import check_output, hash_files, output_path, staging, temporary_folder, write_manifest
+from onnxopt.artifact.manifest import LeftOut, Manifest
+from onnxopt.artifact.report import facts as report_facts
+from onnxopt.artifact.report import page
+from onnxopt.artifact.session import load
+from onnxopt.errors import UsageError
+from onnxopt.fusion import work
+from onnxopt.fusion.work import Work
+from onnxopt.graph import given, normalize, read, signature
+from onnxopt.graph import traits as model_traits
+from onnxopt.graph.given import Given
+from onnxopt.graph.precision.caches import Cache
+from onnxopt.graph.traits import Traits
+from onnxopt.paths import StrPath
+from onnxopt.phases import Phases, Progress
+from onnxopt.pipeline import description, precision, reference_quality
+from onnxopt.pipeline.build import Build, RewriteFails, verify_and_leave_out
+from onnxopt.pipeline.forms import Forms, Rewriter
+from onnxopt.pipeline.fused import Fused, Fuser
+from onnxopt.pipeline.options import OptionChanges, Options
+from onnxopt.pipeline.precision import Asked, Lowered
+from onnxopt.pipeline.reference_quality import FloatModel
+from onnxopt.runtime import archs as chosen_archs
+from onnxopt.runtime import providers, releases, time_limit
+from onnxopt.runtime.sessions import Session
+from onnxopt.verification.ahead import Ahead
+from onnxopt.verification.emulation import gcc
+from onnxopt.verification.user_data import UserData, check_alone, read_data
+from onnxopt.verification.verify import VerificationReport, open_ahead
+
+
+@dataclasses.dataclass(frozen=True)
+class Artifact:
+    """What optimize wrote: the folder, and its manifest. Functions that take an artifact's path take this, too."""
+
+    path: Path
+    manifest: Manifest = dataclasses.field(repr=False)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def session(self, **options: Any) -> Session:
+        """An onnxruntime.InferenceSession of the artifact. options: those of `onnxopt.load`."""
+        return load(self.path, **options)
+
+
+def optimize(
+    model: Given,
+    output: StrPath,
+    options: Options | None = None,
+    *,
+    example_inputs: Any = None,
+    dynamic_shapes: Any = None,
+    progress: Progress | None = None,
+    **changes: Unpack[OptionChanges],
+) -> Artifact:
+    """Optimize a model into the new artifact folder `output`.
+
+    model: the path of a model file, its bytes, an onnx.ModelProto, an onnx_ir.Model, a torch.onnx.ONNXProgram, or a
+    torch.nn.Module, which is exported with example_inputs (a tuple, one tensor, or a mapping of keywords) and
+    dynamic_shapes (as torch.onnx.export takes it; default all shapes as given).
+
+    options: what to do besides the defaults. changes: fields of `Options` by name, in place of those of `options`:
+    optimize("m.onnx", "m.optimized", archs=("sm_90",), precision="float16"). progress: is called as work is done, with
+    the phase, a detail, and how much of it is done.
+
+    Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError, and its
+    subclasses NotVerifiedError, where ONNX Runtime does not run the original here, or not in time, so that nothing can
+    be compared, and DisagreementError, where an output misses what was asked for.
+    """
+    output, phases = output_path(output), Phases(progress, given.name_of(model), RewriteFails)
+    options = _checked(dataclasses.replace(options or Options(), **changes))
+    want = precision.asked(options)
+    _check_goals(options, want)
+    check_output(output)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(temporary_folder())
+        with phases("load"):
+            source = given.load(model, folder, example_inputs, dynamic_shapes)
+            stack.enter_context(time_limit.runs_end_within(time_limit.limit_of(options.timeout, source.bytes)))
+            opened = _opened(source, given.type_in_memory(model), options, want, folder)
+            if opened.ahead is not None:
+                stack.callback(opened.ahead.stop)
+        with phases("normalize"):
+            job = _normalized(opened, options, want)
+        if want is not None:
+            with phases("precision"):
+                job = _lowered(job, opened, options, want, stack.enter_context(temporary_folder()))
+        wrong: dict[str, LeftOut] = {}  # families of rewrite rules that are wrong for this model
+        while True:
+            try:
+                return Artifact(output, _make(job, options, output, wrong, phases))
+            except RewriteFails as failure:
+                wrong.update(failure.families)
+
+
+class _Opened(NamedTuple):
+    """A model that was read. original: the user's. source: the same, but for the dtype of caches that get a lower one.
+
+    pinned: sizes of dynamic dims that the user gave. data: the user's inputs to verify with. calibration: to measure
+    ranges with. caches: inputs and outputs that get the lower precision too. near: the float32 model that the original
+    was quantized from, if one was given. ahead: a run of `source` that was begun.
+    """
+
+    source: read.Source
+    original: description.Original
+    pinned: signature.Sizes
+    data: Sequence[UserData]
+    calibration: Sequence[UserData]
+    caches: Sequence[Cache]
+    near: FloatModel | None
+    ahead: Ahead | None
+
+
+class _Job(NamedTuple):
+    """What to optimize. original: the user's model. source, traits: of the model that is verified against.
+
+    pinned: sizes of dynamic dims that most runs have. typical: of all, to predict times at. before: the work of the
+    user's model, where it is known. lowered: where lower precision was asked for; then `source` is the converted model.
+    The others are those of _Opened.
+    """
+
+    source: read.Source
+    original: description.Original
+    traits: Traits
+    normalized: normalize.Normalized
+    pinned: signature.Sizes
+    typical: signature.Sizes
+    before: tuple[Work, ...] | None
+    data: Sequence[UserData]
+    near: FloatModel | None
+    ahead: Ahead | None
+    lowered: Lowered | None = None
+
+
+def _checked(options: Options) -> Options:
+    """Options with the architectures that names stand for. UsageError for values that are wrong for every model."""
+    archs = chosen_archs.named(options.archs)
+    releases.release(options.ort_min)
+    time_limit.check(options.timeout)
+    if options.emulate:
+        _check_emulation(options.verify, archs)
+    return dataclasses.replace(options, archs=archs)
+
+
+def _opened(source: read.Source, in_memory: str | None, options: Options, want: Asked | None, folder: Path) -> _Opened:
+    """What is known before normalization. in_memory: the type of what a program gave in place of a file."""
+    normalize.refuse_optimized(source.model, source.path)
+    original = description.of_source(source, in_memory)
+    pinned = signature.pin(original.traits.inputs, options.shapes or {})
+    calibration, data = (read_data(files, original.traits.inputs) for files in (options.calibrate, options.data))
+    check_alone((*options.data, *options.calibrate), options.shapes)
+    caches = narrow_caches.found(source) if want is not None and want.caches else ()
+    if want is not None and caches:
+        source = narrow_caches.narrowed(source, caches, want.dtype, folder / "caches")
+        original = dataclasses.replace(original, traits=narrow_caches.traits_of(source))
+        calibration, data = (narrow_caches.narrowed_data(d, caches, want.dtype) for d in (calibration, data))
+    near, ahead = None, None
+    if options.reference is not None:
+        near = reference_quality.opened(Path(options.reference), original.traits, source.path)
+    if options.verify or want is not None:
+        drawn = None if data or (want is not None and calibration) else pinned
+        ahead = open_ahead(source.path, original.traits, source.bytes, drawn)
+    return _Opened(source, original, pinned, data, calibration, caches, near, ahead)
+
+
+def _normalized(opened: _Opened, options: Options, want: Asked | None) -> _Job:
+    source, original = opened.source, opened.original
+    normalized = normalize.normalize(source.model, lowest_opset=precision.lowest_opset(want))
+    pinned = signature.pin(original.traits.inputs, options.shapes or {}, normalized.checked)  # also dims of one size
+    if options.ort_min is not None:
+        releases.check(normalized.model, releases.release(options.ort_min))
+    typical = signature.typical(original.traits.inputs, pinned)
+    before = work.of_model(normalized.model, typical) if options.archs else None
+    return _Job(
+        source, original, original.traits, normalized, pinned, typical, before, opened.data, opened.near, opened.ahead
+    )
+
+
+def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: Path) -> _Job:
+    """The job for the model of lower precision, which is written into `folder`."""
+    # Normalization finds sizes that inputs must have, such as the channels that a weight states.
+    traits = model_traits.completed(job.traits, model_traits.of(job.normalized.model))
+    low = precision.lower(
+        job.source, job.normalized.model, traits, want, folder=folder, shapes=options.shapes or {}, ahead=job.ahead,
+        data=opened.calibration or job.data, verify=options.verify, caches=opened.caches,
+    )  # fmt: skip
+    data = job.data or opened.calibration
+    if low.source is None:
+        kept = dataclasses.replace(job.normalized, notes=(*job.normalized.notes, *low.notes))
+        return job._replace(normalized=kept, data=data, lowered=low)
+    traits = model_traits.of(low.source.model)
+    again = normalize.normalize(low.source.model)
+    notes = tuple(dict.fromkeys((*job.normalized.notes, *again.notes, *low.notes)))
+    converted = dataclasses.replace(again, notes=notes)
+    return job._replace(source=low.source, traits=traits, normalized=converted, data=data, ahead=None, lowered=low)
+
+
+def _make(job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut], phases: Phases) -> Manifest:
+    """Write the artifact, without the rewrite rules that are `wrong`. RewriteFails where more of them are."""
+    archs, shapes = options.archs or (), options.shapes or {}
+    with temporary_folder() as scratch:
+        with phases("rewrite"):
+            forms = Rewriter(job.normalized.model, scratch, job.pinned, archs).forms(wrong, options.portable)
+        cache = None if options.cache is None else Path(options.cache)
+        fused = Fuser(archs, job.pinned, job.typical, options.launch_choices, cache, phases).fused(forms.model)
+        with staging(output) as folder:
+            build = _build(forms, fused, folder, options.external_data)
+            with phases("package"):
+                build.write()
+            with phases("verify"):
+                report = VerificationReport("skipped", reason="not asked for")
+                if options.verify:
+                    report = verify_and_leave_out(
+                        build, job.source, job.traits, shapes, scratch, job.ahead, job.data, options.emulate,
+                        phases.counting("verify"),
+                    )  # fmt: skip
+                record = job.lowered.precision(build, scratch) if job.lowered is not None else None
+                near = job.near and reference_quality.of_build(
+                    job.near, build, scratch, data=job.data, shapes=shapes, goals=options.goals
+                )
+            with phases("package"):
+                # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
+                unwritten = providers.write(folder, build.model, archs, options.shapes or None)
+                files = hash_files(folder)
+            manifest = description.manifest_of(
+                job.original, build, archs=archs, rewritten=forms.rewritten, refusals=fused.plan.refusals,
+                files=files, ort_min=releases.release(options.ort_min), verify=report,
+                left_out=[*wrong.values(), *fused.left_out],
+                notes=(*job.normalized.notes, *forms.notes, *unwritten), seconds=phases.seconds, precision=record,
+                reference=near, predicted=description.predicted(job.before, fused.after, job.typical, archs),
+            )  # fmt: skip
+            facts = report_facts.gather(job.original.counts, build.model, build.kernels, job.pinned)
+            manifest = page.write(folder, manifest, facts)
+            write_manifest(folder, manifest)
+    return manifest
+
+
+def _check_goals(options: Options, want: Asked | None) -> None:
+    """UsageError where what outputs have to keep against float32 has no float32 model, or is not measured."""
+    names = [*options.goals.given, *(["reference"] if options.reference is not None else [])]
+    if names and not options.verify:
+        raise UsageError(f"{names[0]} is a part of verification, which was switched off")
+    if options.goals.given and want is None and options.reference is None:
+        raise UsageError(f"{names[0]} is against a float32 model: give reference, or a lower precision")
+
+
+def _check_emulation(verify: bool, archs: Sequence[str]) -> None:
+    """UsageError where CUDA kernels cannot be emulated, or there will be none."""
+    if not verify:
+        raise UsageError("emulating CUDA kernels is a part of verification, which was not asked for")
+    if not archs:
+        raise UsageError("emulating CUDA kernels takes an architecture that they are compiled for")
+    gcc.compiler()
+
+
+def _build(forms: Forms, fused: Fused, folder: Path, external_data: bool | None) -> Build:
+    return Build(
+        fused.model, fused.kernels, fused.fatbin, folder, external_data, forms.families, forms.with_families,
+        portable=forms.portable,
+    )  # fmt: skip
