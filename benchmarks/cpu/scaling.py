@@ -56,7 +56,7 @@ def _resident(field: str) -> int:
 
 
 def measure(path: pathlib.Path) -> dict[str, Any]:
-    """The steps of optimizing the model at `path`, in the order of onnxopt/pipeline/flow.py: seconds, bytes and counts."""
+    """The steps of optimizing the model at `path`, in the order of pipeline/flow.py: seconds, bytes and counts."""
     from onnxopt.artifact.report import facts
     from onnxopt.codegen import generate, kernels_json
     from onnxopt.fusion import entry_points, fuse, outline
