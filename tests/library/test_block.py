@@ -1,4 +1,4 @@
-"""The library's kernels for blocks of convolutions against float64, what they refuse, and damaged files."""
+"""Blocks of convolutions on the GPU against float64, what calls refuse, and damaged files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from onnxopt.fusion.region import Kernel
 from tests.support import custom_ops_artifact as artifact
+from tests.support import idle_gpu
 from tests.support.block_graphs import Halves, draw
 from tests.support.fusing import fuse, outline
 from tests.support.laid_out import laid_out
@@ -39,20 +40,20 @@ def block_of(halves: Halves) -> tuple[ir.Model, Kernel]:
     return model, made
 
 
-def row(kernel: Kernel, *, cpu: bool) -> dict[str, Any]:
+def row(kernel: Kernel) -> dict[str, Any]:
     kernel.program.verify()
-    return {"name": kernel.name, "kind": "block", **kernel.program.to_json(), "cpu": cpu, "variants": []}
+    return {"name": kernel.name, "kind": "block", **kernel.program.to_json(), "cpu": False, "variants": []}
 
 
-def session(folder: Path, halves: Halves, *providers: Any, cpu: bool = True) -> ort.InferenceSession:
+def session(folder: Path, halves: Halves, **options: str) -> ort.InferenceSession:
+    """On the GPU. options: of its provider."""
     model, kernel = block_of(halves)
     proto = ir.to_proto(model)
     proto = with_wrong_bodies(proto, [kernel.name])
     settings = ort.SessionOptions()
-    settings.register_custom_ops_library(str(artifact.write(folder, [row(kernel, cpu=cpu)])))
-    return ort.InferenceSession(
-        proto.SerializeToString(), settings, providers=[*providers, "CPUExecutionProvider"]
-    )  # fmt: skip
+    settings.register_custom_ops_library(str(artifact.write(folder, [row(kernel)])))
+    providers = [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+    return ort.InferenceSession(proto.SerializeToString(), settings, providers=providers)
 
 
 def assert_close(found: np.ndarray, halves: Halves, feeds: dict[str, np.ndarray]) -> None:
@@ -61,25 +62,24 @@ def assert_close(found: np.ndarray, halves: Halves, feeds: dict[str, np.ndarray]
     np.testing.assert_allclose(found.astype(np.float64), expected, atol=TOLERANCE[halves.dtype] * scale, rtol=0)
 
 
-@pytest.mark.parametrize("halves", CASES, ids=str)
-def test_blocks(tmp_path: Path, halves: Halves) -> None:
-    ready = session(tmp_path, halves)
-    for seed in (1, 2):
-        feeds = halves.feeds(seed)
-        assert_close(ready.run(None, feeds)[0], halves, feeds)
+Shapes = list[tuple[int, ...]]
+WHOLE: Shapes = [(2, 5, 6, 64), (128, 64), (128,), (64, 3, 3, 64), (64,), (64, 3, 3, 64), (64,)]
 
 
-def handmade(folder: Path, change: Callable[[dict[str, Any]], None], shapes: list[Any]) -> ort.InferenceSession:
-    """A session whose function has another body, of a row that was changed."""
+def described(change: idle_gpu.Change | None = None) -> dict[str, Any]:
+    """A kernels.json of a block, named as in hand-made models. change: of its row."""
     _, kernel = block_of(Halves(depth=1))
-    described = copy.deepcopy(row(kernel, cpu=True)) | {"name": artifact.NAME}
-    change(described)
-    body = artifact.wrong_body("float16")
-    model = artifact.model(body, list(zip(described["inputs"], shapes, strict=True)), [("float16", None)])
-    return artifact.session(model, artifact.write(folder, [described]))
+    changed = copy.deepcopy(row(kernel)) | {"name": artifact.NAME}
+    if change is not None:
+        change(changed)
+    return idle_gpu.document_of(changed)
 
 
-WHOLE = [(2, 5, 6, 64), (128, 64), (128,), (64, 3, 3, 64), (64,), (64, 3, 3, 64), (64,)]
+def calls(folder: Path, described: dict[str, Any], every: list[Shapes]) -> list[dict[str, tuple[int, ...]] | str]:
+    names = [("float16", [f"d{k}{i}" for i in range(len(s))]) for k, s in enumerate(every[0])]
+    model = artifact.model(artifact.wrong_body("float16"), names, [("float16", None)])
+    feeds = [{f"x{k}": np.zeros(s, np.float16) for k, s in enumerate(shapes)} for shapes in every]
+    return idle_gpu.calls(folder / "run", model, described, feeds)
 
 
 @pytest.mark.parametrize(
@@ -93,26 +93,16 @@ WHOLE = [(2, 5, 6, 64), (128, 64), (128,), (64, 3, 3, 64), (64,), (64, 3, 3, 64)
     ],
 )
 def test_shapes_that_do_not_fit(tmp_path: Path, at: int, shape: tuple[int, ...], problem: str) -> None:
-    shapes = [*WHOLE[:at], shape, *WHOLE[at + 1 :]]
-    names = [[f"d{k}{i}" for i in range(len(s))] for k, s in enumerate(shapes)]
-    ready = handmade(tmp_path, lambda described: None, names)
-    with pytest.raises(Exception, match="Fused_0123abcd") as raised:
-        artifact.run(ready, [np.zeros(s, np.float16) for s in shapes])
-    assert problem in str(raised.value)
+    (said,) = calls(tmp_path, described(), [[*WHOLE[:at], shape, *WHOLE[at + 1 :]]])
+    assert problem in said and artifact.NAME in said
 
 
 def test_a_part_of_an_input(tmp_path: Path) -> None:
-
-    def change(described: dict[str, Any]) -> None:
-        described["steps"][0]["x"] = {"tensor": 0, "first": 32, "channels": 64, "of": 96}
-
-    names = [[f"d{k}{i}" for i in range(len(s))] for k, s in enumerate(WHOLE)]
-    ready = handmade(tmp_path, change, names)
-    with pytest.raises(Exception, match="that should have 96 channels"):
-        artifact.run(ready, [np.zeros(s, np.float16) for s in WHOLE])
-    wider = [(2, 5, 6, 96), *WHOLE[1:]]
-    assert artifact.run(ready, [np.zeros(s, np.float16) for s in wider])[0].shape == (2, 5, 6, 192)
-    assert artifact.run(ready, [np.zeros(s, np.float16) for s in [(0, 5, 6, 96), *WHOLE[1:]]])[0].shape[0] == 0
+    part = described(_set("steps.0.x", {"tensor": 0, "first": 32, "channels": 64, "of": 96}))
+    wider = [[(n, 5, 6, 96), *WHOLE[1:]] for n in (2, 0)]
+    said, *shapes = calls(tmp_path, part, [WHOLE, *wider])
+    assert "that should have 96 channels" in said
+    assert shapes == [{"y0": (2, 5, 6, 192)}, {"y0": (0, 5, 6, 192)}]
 
 
 def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -167,15 +157,13 @@ PART = {"tensor": 7, "first": 0, "channels": 64, "of": 192}
     ],
 )
 def test_damaged_files(tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str) -> None:
-    with pytest.raises(Exception, match=r"kernels\.json") as raised:
-        handmade(tmp_path, change, WHOLE)
-    assert problem in str(raised.value)
+    idle_gpu.assert_refused(tmp_path, described(change), problem)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("halves", CASES, ids=str)
 def test_blocks_on_the_gpu(tmp_path: Path, halves: Halves) -> None:
-    ready = session(tmp_path, halves, "CUDAExecutionProvider", cpu=False)
+    ready = session(tmp_path, halves)
     for seed in (1, 2):
         feeds = halves.feeds(seed)
         assert_close(ready.run(None, feeds)[0], halves, feeds)
@@ -193,11 +181,11 @@ def test_blocks_of_any_shape_on_the_gpu(tmp_path: Path, usual: list[tuple[int, i
     proto = with_wrong_bodies(proto, [kernel.name])
     del proto.graph.value_info[:]
     proto.graph.output[0].type.tensor_type.ClearField("shape")
-    described = row(kernel, cpu=False)
+    changed = row(kernel)
     if usual:
-        described["usual"] = [[[*size, first.c], *map(list, weights)] for size in usual]
+        changed["usual"] = [[[*size, first.c], *map(list, weights)] for size in usual]
     settings = ort.SessionOptions()
-    settings.register_custom_ops_library(str(artifact.write(tmp_path, [described])))
+    settings.register_custom_ops_library(str(artifact.write(tmp_path, [changed])))
     ready = ort.InferenceSession(proto.SerializeToString(), settings, ["CUDAExecutionProvider", "CPUExecutionProvider"])
     for seed, (n, h, w) in enumerate([(2, 5, 6), (1, 16, 9), (3, 1, 1), (2, 5, 6), (1, 40, 33)]):
         halves = dataclasses.replace(first, n=n, h=h, w=w)
@@ -216,7 +204,7 @@ def _inputs_of(kernel: Kernel, model: ir.Model) -> tuple[tuple[int, ...], list[t
 def test_two_blocks_in_a_cuda_graph_on_the_gpu(tmp_path: Path) -> None:
     """Blocks of one stream share the memory for what they hand on, and captured graphs go on using it."""
     for k, halves in enumerate((Halves(), dataclasses.replace(Halves(), n=4, h=17, w=9, depth=3))):
-        ready = session(tmp_path / str(k), halves, ("CUDAExecutionProvider", {"enable_cuda_graph": "1"}), cpu=False)
+        ready = session(tmp_path / str(k), halves, enable_cuda_graph="1")
         binding, feeds = ready.io_binding(), halves.feeds(1)
         x = ort.OrtValue.ortvalue_from_numpy(feeds["x"], "cuda", 0)
         shape = halves.expected(feeds).shape

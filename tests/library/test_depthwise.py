@@ -1,11 +1,9 @@
-"""Depthwise convolutions through the library on the CPU: meaning, shapes, padding and programs against float64."""
+"""Calls of depthwise convolutions: which shapes come out, which are refused; damaged files."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,60 +14,28 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from onnxopt.codegen import kernels_json, sealed_json
-from onnxopt.runtime import sessions
+from onnxopt.codegen import kernels_json
 from tests.support import custom_ops_fake_driver as fake_driver
+from tests.support import idle_gpu
 from tests.support.custom_ops_artifact import copy_library
 from tests.support.custom_ops_damage import set_field
-from tests.support.depthwise_models import Case, Fused, fused, random_case, worst
-from tests.support.wrong_bodies import with_wrong_bodies
+from tests.support.depthwise_models import Case, fused
 
 pytestmark = pytest.mark.usefixtures("library")
 
 
-def _session(found: Fused, folder: Path, change=None) -> ort.InferenceSession:
-    """A session that runs the fused function with the CPU kernel. change: of kernels.json's document, in place."""
-    library = copy_library(folder)
-    kernels = [dataclasses.replace(k, cpu=True) for k in found.kernels]
-    document = json.loads(kernels_json.to_json(kernels, None))
-    if change is not None:
-        change(document)
-    (folder / "kernels.json").write_text(sealed_json.seal(document))
-    onnx.save(with_wrong_bodies(found.optimized), folder / "model.onnx")
-    return sessions.open_session(folder / "model.onnx", library=library)
+def _calls(folder: Path, case: Case, feeds: list[dict[str, np.ndarray]]) -> list[dict[str, tuple[int, ...]] | str]:
+    found = fused(case)
+    return idle_gpu.calls(folder / "run", found.optimized, idle_gpu.document(found.kernels), feeds)
 
 
-def _agrees(case: Case, session: ort.InferenceSession) -> None:
-    feeds = case.feeds()
-    with np.errstate(all="ignore"):
-        assert worst(case, sessions.run(session, feeds)["y"], case.expected(feeds)) <= 1, case
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 54), marks=pytest.mark.exhaustive)], ids=str)
-def test_random_convolutions(seeds: range, dtype: str, tmp_path: Path) -> None:
-    for seed in seeds:
-        case = random_case(seed, dtype)
-        _agrees(case, _session(fused(case), tmp_path / str(seed)))
-
-
-def test_one_session_takes_any_shape(tmp_path: Path) -> None:
-    first = Case((1, 8, 8, 5), (3, 3), (2, 2), pads=(1, 1, 1, 1), behind="silu", in_front="relu6", known=False)
-    session = _session(fused(first), tmp_path)
-    for x in ((1, 8, 8), (3, 1, 1), (2, 30, 5), (0, 8, 8), (1, 8, 300)):
-        case = dataclasses.replace(first, x=(*x, 5))
-        assert list(sessions.run(session, case.feeds())["y"].shape) == case.result_dims()
-        if x[0]:
-            _agrees(case, session)
-
-
-@pytest.mark.parametrize(("x", "pads"), [((2, 0, 0, 3), (2, 2, 2, 2)), ((1, 0, 4, 3), (2, 1, 1, 1))], ids=str)
-def test_an_empty_image_has_only_padding(
-    x: tuple[int, int, int, int], pads: tuple[int, int, int, int], tmp_path
-) -> None:
-    for in_front in ("", "relu6"):
-        case = Case(x, pads=pads, in_front=in_front, behind="silu", known=False)
-        _agrees(case, _session(fused(case), tmp_path / f"of_{in_front}"))
+def test_a_model_of_any_shape(tmp_path: Path) -> None:
+    """Images that are empty and have only padding, too."""
+    first = Case((1, 8, 8, 5), (3, 3), (2, 2), pads=(2, 2, 2, 2), behind="silu", in_front="relu6", known=False)
+    sizes = ((1, 8, 8), (3, 1, 1), (2, 30, 5), (0, 8, 8), (1, 8, 300), (2, 0, 0), (1, 0, 4))
+    cases = [dataclasses.replace(first, x=(*size, 5)) for size in sizes]
+    found = _calls(tmp_path, first, [case.feeds() for case in cases])
+    assert found == [{"y": tuple(case.result_dims())} for case in cases]
 
 
 @pytest.mark.parametrize("case", [
@@ -81,23 +47,17 @@ def test_a_kernel_larger_than_its_input_is_refused_as_by_onnx_runtime(case: Case
     feeds = case.feeds()
     with pytest.raises(Exception, match="Invalid input shape"):
         plain.run(None, feeds)
-    session = _session(fused(case), tmp_path)
-    with pytest.raises(Exception, match=r"the kernel is larger than its padded input \["):
-        sessions.run(session, feeds)
-
-
-def test_a_dim_of_2_to_the_31_is_refused(tmp_path: Path) -> None:
-    session = _session(fused(Case((1, 8, 8, 4), pads=(1, 1, 1, 1), known=False)), tmp_path)
-    with pytest.raises(Exception, match=r"x \[0, 2147483648, 8, 4\] has a dim of 2\^31 or more"):
-        sessions.run(session, {"t": np.zeros((0, 2**31, 8, 4), np.float32)})
+    (said,) = _calls(tmp_path, case, [feeds])
+    assert "the kernel is larger than its padded input [" in said
 
 
 def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     case = Case((2, 6, 6, 8), pads=(1, 1, 1, 1), behind="residual", known=False)
-    session = _session(fused(case), tmp_path)
     feeds = case.feeds()
-    with pytest.raises(Exception, match="does not fit the result's shape"):
-        sessions.run(session, {**feeds, "r": feeds["r"][:1]})
+    huge = feeds | {"t": np.zeros((0, 2**31, 8, 8), np.float32)}
+    one, other = _calls(tmp_path, case, [{**feeds, "r": feeds["r"][:1]}, huge])
+    assert "does not fit the result's shape" in one
+    assert "x [0, 2147483648, 8, 8] has a dim of 2^31 or more" in other
 
 
 _OUTPUT = """
@@ -153,9 +113,7 @@ DAMAGE = {
 def test_damaged(name: str, tmp_path: Path) -> None:
     field, value, message = DAMAGE[name]
     case = Case((2, 6, 6, 8), pads=(1, 1, 1, 1), in_front="scale", behind="residual")
-    with pytest.raises(Exception, match=re.escape(message)) as caught:
-        _session(fused(case), tmp_path, set_field(field, value))
-    assert "kernels.json" in str(caught.value)
+    idle_gpu.assert_refused(tmp_path, idle_gpu.document(fused(case).kernels, set_field(field, value)), message)
 
 
 VARIANT = "kernels.0.variants.0"
@@ -173,5 +131,5 @@ DAMAGED_VARIANTS = {
 def test_damaged_variant(name: str, tmp_path: Path) -> None:
     field, value, message = DAMAGED_VARIANTS[name]
     case = Case((2, 16, 16, 8), (5, 5), pads=(2, 2, 2, 2), dtype="float16")
-    with pytest.raises(Exception, match=re.escape(message)):
-        _session(fused(case), tmp_path, set_field(f"{VARIANT}.{field}", value))
+    changed = idle_gpu.document(fused(case).kernels, set_field(f"{VARIANT}.{field}", value))
+    idle_gpu.assert_refused(tmp_path, changed, message)

@@ -1,50 +1,38 @@
-"""Depthwise convolutions behind a 1x1 convolution through the library on the CPU, and damaged kernel files."""
+"""Calls of depthwise convolutions behind a 1x1 convolution: which shapes come out, which are refused; damaged files."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from onnxopt.runtime import sessions
-from tests.library.test_depthwise import _session
+from tests.support import idle_gpu
 from tests.support.custom_ops_damage import set_field
-from tests.support.depthwise_models import fused, worst
-from tests.support.expanded_models import ExpandedCase, random_expanded
+from tests.support.depthwise_models import fused
+from tests.support.expanded_models import ExpandedCase
 
 pytestmark = pytest.mark.usefixtures("library")
 
 CASE = ExpandedCase((2, 9, 7, 16), (5, 5), (2, 2), pads=(2, 2, 2, 2), wide=40, behind="silu")
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_random_convolutions(dtype: str, tmp_path: Path) -> None:
-    for seed in range(12):
-        case = random_expanded(seed, dtype)
-        feeds = case.feeds()
-        result = sessions.run(_session(fused(case), tmp_path / str(seed)), feeds)["y"]
-        assert worst(case, result, case.expected(feeds)) <= 1, case
-
-
-def test_one_session_takes_any_shape(tmp_path: Path) -> None:
+def test_a_model_of_any_shape(tmp_path: Path) -> None:
     first = dataclasses.replace(CASE, known=False)
-    session = _session(fused(first), tmp_path)
-    for x in ((1, 8, 8), (3, 1, 1), (2, 30, 5), (0, 8, 8)):
-        case = dataclasses.replace(first, x=(*x, 16))
-        feeds = case.feeds()
-        found = sessions.run(session, feeds)["y"]
-        assert list(found.shape) == case.result_dims()
-        assert not x[0] or worst(case, found, case.expected(feeds)) <= 1
+    sizes = ((1, 8, 8), (3, 1, 1), (2, 30, 5), (0, 8, 8))
+    cases = [dataclasses.replace(first, x=(*size, 16)) for size in sizes]
+    described = idle_gpu.document(fused(first).kernels)
+    found = idle_gpu.calls(tmp_path / "run", fused(first).optimized, described, [case.feeds() for case in cases])
+    assert found == [{"y": tuple(case.result_dims())} for case in cases]
 
 
 def test_another_number_of_channels_is_refused(tmp_path: Path) -> None:
     found = fused(dataclasses.replace(CASE, known=False))
-    session = _session(found, tmp_path, set_field("kernels.0.expansion.channels", 8))
-    with pytest.raises(Exception, match="do not fit together"):
-        sessions.run(session, {"t": np.zeros((1, 4, 4, 16), np.float16)})
+    described = idle_gpu.document(found.kernels, set_field("kernels.0.expansion.channels", 8))
+    given = {"t": np.zeros((1, 4, 4, 16), np.float16)}
+    (said,) = idle_gpu.calls(tmp_path / "run", found.optimized, described, [given])
+    assert "do not fit together" in said
 
 
 OF = "kernels.0.expansion"
@@ -72,6 +60,4 @@ DAMAGE = {
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damaged(name: str, tmp_path: Path) -> None:
     field, value, message = DAMAGE[name]
-    with pytest.raises(Exception, match=re.escape(message)) as caught:
-        _session(fused(CASE), tmp_path, set_field(field, value))
-    assert "kernels.json" in str(caught.value)
+    idle_gpu.assert_refused(tmp_path, idle_gpu.document(fused(CASE).kernels, set_field(field, value)), message)

@@ -1,14 +1,12 @@
-"""The library's CPU kernel for products against float64, what it refuses, and damaged files."""
+"""Products that the library has cuBLASLt compute, a stand-in, against float64; what it refuses, and damaged files."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import json
-import math
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +18,7 @@ from onnx import helper
 from onnxopt.program.gemm import Gemm
 from tests.support import custom_ops_artifact as artifact
 from tests.support import custom_ops_fake_driver as fake_driver
+from tests.support import idle_gpu
 
 pytestmark = pytest.mark.usefixtures("library")
 F = "float32"
@@ -29,7 +28,7 @@ TOLERANCE = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
 
 def row(gemm: Gemm, **fields) -> dict:
     gemm.verify()
-    return {"name": artifact.NAME, "kind": "gemm", **gemm.to_json(), "cpu": True, "variants": [], **fields}
+    return {"name": artifact.NAME, "kind": "gemm", **gemm.to_json(), "cpu": False, "variants": [], **fields}
 
 
 def expected(gemm: Gemm, arrays: list[np.ndarray]) -> np.ndarray:
@@ -44,8 +43,6 @@ def expected(gemm: Gemm, arrays: list[np.ndarray]) -> np.ndarray:
         y = y.reshape(x[gemm.residual].shape) + gemm.beta * x[gemm.residual]
     if gemm.activation == "relu":
         y = np.maximum(y, 0)
-    if gemm.activation == "gelu":
-        y = 0.5 * y * np.vectorize(math.erfc, otypes=[np.float64])(-y / math.sqrt(2))
     if gemm.activation == "gelu_tanh":
         y = 0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
     return y
@@ -54,12 +51,6 @@ def expected(gemm: Gemm, arrays: list[np.ndarray]) -> np.ndarray:
 def body(gemm: Gemm):
     """A function that fails if it runs."""
     return artifact.wrong_body(*gemm.outputs)
-
-
-def session(folder, gemm: Gemm, shapes, rows=None):
-    library = artifact.write(folder, [row(gemm)])
-    inputs = list(zip(gemm.inputs, shapes, strict=True))
-    return artifact.session(artifact.model(body(gemm), inputs, [(gemm.outputs[0], None)]), library)
 
 
 def draw(gemm: Gemm, shapes) -> list[np.ndarray]:
@@ -71,13 +62,29 @@ def draw(gemm: Gemm, shapes) -> list[np.ndarray]:
     return arrays
 
 
-def check(folder, gemm: Gemm, shapes) -> None:
-    arrays = draw(gemm, shapes)
-    (found,) = artifact.run(session(folder, gemm, [list(s) for s in shapes]), arrays)
-    wanted = expected(gemm, arrays)
-    assert found.shape == wanted.shape
-    scale = np.abs(wanted).max(initial=1.0)
-    np.testing.assert_allclose(found.astype(np.float64), wanted, atol=TOLERANCE[gemm.outputs[0]] * scale, rtol=0)
+def results(folder, cases) -> list:
+    """What each (meaning, arrays, dims of the inputs in the graph) gives on a GPU: its outputs, or the error's text."""
+    rows, jobs = [], []
+    for k, (one, arrays, dims) in enumerate(cases):
+        rows.append(row(one, name=f"Fused_{k:08x}"))
+        inputs = list(zip(one.inputs, dims, strict=True))
+        model = artifact.model(body(one), inputs, [(d, None) for d in one.outputs], name=rows[-1]["name"])
+        jobs.append((model, [{f"x{n}": array for n, array in enumerate(arrays)}]))
+    found = idle_gpu.run(folder / "run", idle_gpu.document_of(*rows), jobs, multiplies=True)
+    return [one if isinstance(one, str) else [one[f"y{n}"] for n in range(len(one))] for (one,) in found]
+
+
+def check(folder, cases) -> None:
+    """cases: meaning and shapes. Where there are several outputs, they are equal parts of the product's columns."""
+    arrays = [draw(one, shapes) for one, shapes in cases]
+    given = [(one, drawn, [list(a.shape) for a in drawn]) for (one, _), drawn in zip(cases, arrays, strict=True)]
+    for found, (one, drawn, _) in zip(results(folder, given), given, strict=True):
+        assert not isinstance(found, str), found
+        wanted = np.split(expected(one, drawn), len(one.outputs), axis=-1)
+        for y, part in zip(found, wanted, strict=True):
+            assert y.shape == part.shape
+            scale = np.abs(part).max(initial=1.0)
+            np.testing.assert_allclose(y.astype(np.float64), part, atol=TOLERANCE[one.outputs[0]] * scale, rtol=0)
 
 
 def gemm(count: int = 2, dtype: str = F, **fields) -> Gemm:
@@ -100,102 +107,82 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("shapes", SHAPES)
-def test_products(tmp_path, dtype, shapes):
-    check(tmp_path, gemm(dtype=dtype), shapes)
+def test_products(tmp_path, dtype):
+    check(tmp_path, [(gemm(dtype=dtype), shapes) for shapes in SHAPES])
 
 
-@pytest.mark.parametrize("transposed", [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("shapes", SHAPES)
-def test_transposed(tmp_path, dtype, shapes, transposed):
-    turned = [(*s[:-2], s[-1], s[-2]) if t else s for s, t in zip(shapes, transposed, strict=True)]
-    check(tmp_path, gemm(dtype=dtype, transpose_a=transposed[0], transpose_b=transposed[1]), turned)
+def test_transposed(tmp_path, dtype):
+    cases = []
+    for turned, shapes in itertools.product([(True, False), (False, True), (True, True)], SHAPES):
+        dims = [(*s[:-2], s[-1], s[-2]) if t else s for s, t in zip(shapes, turned, strict=True)]
+        cases.append((gemm(dtype=dtype, transpose_a=turned[0], transpose_b=turned[1]), dims))
+    check(tmp_path, cases)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "activation"),
-    [*itertools.product(["float32", "float16", "bfloat16"], ["none", "relu", "gelu_tanh"]),
-     ("float16", "gelu"), ("bfloat16", "gelu")],
-)  # fmt: skip
-@pytest.mark.parametrize("shape", [(9, 4), (2, 5, 4)])
-def test_epilogues(tmp_path, dtype, activation, shape):
-    weight, bias, whole = (shape[-1], 70), (70,), (*shape[:-1], 70)
-    common = {"dtype": dtype, "activation": activation, "alpha": 0.75}
-    check(tmp_path / "bias", gemm(3, bias=2, **common), [shape, weight, bias])
-    check(tmp_path / "row", gemm(3, bias=2, **common), [shape, weight, (1, 70)])
-    check(tmp_path / "residual", gemm(3, residual=2, beta=-0.5, **common), [shape, weight, whole])
-    check(tmp_path / "both", gemm(4, bias=2, residual=3, **common), [shape, weight, bias, whole])
-
-
-def test_a_residual_that_is_an_operand(tmp_path):
-    check(tmp_path / "a", gemm(2, residual=0), [(6, 6), (6, 6)])
-    check(tmp_path / "square", Gemm((F,), (F,), a=0, b=0), [(6, 6)])
-
-
-def test_the_output_takes_the_residuals_dims(tmp_path):
-    check(tmp_path, gemm(3, residual=2, residual_shape=True), [(6, 4), (4, 5), (2, 3, 5)])
-
-
-@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("parts", [2, 3])
-def test_parts(tmp_path, dtype, parts, transposed):
+def test_epilogues(tmp_path, dtype):
+    cases = []
+    for activation, shape in itertools.product(["none", "relu", "gelu_tanh"], [(9, 4), (2, 5, 4)]):
+        weight, bias, whole = (shape[-1], 70), (70,), (*shape[:-1], 70)
+        common = {"dtype": dtype, "activation": activation, "alpha": 0.75}
+        cases += [
+            (gemm(3, bias=2, **common), [shape, weight, bias]),
+            (gemm(3, bias=2, **common), [shape, weight, (1, 70)]),
+            (gemm(3, residual=2, beta=-0.5, **common), [shape, weight, whole]),
+            (gemm(4, bias=2, residual=3, **common), [shape, weight, bias, whole]),
+        ]
+    check(tmp_path, cases)
+
+
+def test_operands_that_are_one_input_and_dims_of_a_residual(tmp_path):
+    check(tmp_path, [
+        (gemm(2, residual=0), [(6, 6), (6, 6)]),
+        (Gemm((F,), (F,), a=0, b=0), [(6, 6)]),
+        (gemm(3, residual=2, residual_shape=True), [(6, 4), (4, 5), (2, 3, 5)]),
+    ])  # fmt: skip
+
+
+def test_parts(tmp_path):
     """Several outputs are equal parts of the product's columns."""
-    one = Gemm((dtype,) * 3, (dtype,) * parts, bias=2, activation="relu", transpose_b=transposed)
-    columns = 70 * parts
-    weight = (columns, 9) if transposed else (9, columns)
-    shapes = [("b", 5, 9), weight, (columns,)]
-    library = artifact.write(tmp_path, [row(one)])
-    arrays = draw(one, [(2, 5, 9), weight, (columns,)])
-    inputs = list(zip(one.inputs, map(list, shapes), strict=True))
-    ready = artifact.session(artifact.model(body(one), inputs, [(dtype, None)] * parts), library)
-    wanted = np.split(expected(dataclasses.replace(one, outputs=(dtype,)), arrays), parts, axis=-1)
-    for found, part in zip(artifact.run(ready, arrays), wanted, strict=True):
-        scale = np.abs(part).max()
-        np.testing.assert_allclose(found.astype(np.float64), part, atol=TOLERANCE[dtype] * scale, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [([(2, 3), (3, 5)], "have no 2 equal parts"), ([(2, 2, 3), (2, 3, 4)], "have no 2 equal parts")],
-)
-def test_parts_that_do_not_fit(tmp_path, shapes, message):
-    one = Gemm((F, F), (F, F))
-    library = artifact.write(tmp_path, [row(one)])
-    ready = artifact.session(artifact.model(body(one), [(F, None)] * 2, [(F, None)] * 2), library)
-    with pytest.raises(Exception, match=message):
-        artifact.run(ready, draw(one, shapes))
+    cases = []
+    for dtype, parts, turned in itertools.product(["float32", "float16", "bfloat16"], [2, 3], [False, True]):
+        one = Gemm((dtype,) * 3, (dtype,) * parts, bias=2, activation="relu", transpose_b=turned)
+        columns = 70 * parts
+        cases.append((one, [(2, 5, 9), (columns, 9) if turned else (9, columns), (columns,)]))
+    check(tmp_path, cases)
 
 
 def test_nan_passes_relu(tmp_path):
-    one = gemm(activation="relu")
     x = np.array([[np.nan, 0], [1, 0]], F)
-    (found,) = artifact.run(session(tmp_path, one, [[2, 2], [2, 2]]), [x, np.eye(2, dtype=F)])
+    (((found,),)) = results(tmp_path, [(gemm(activation="relu"), [x, np.eye(2, dtype=F)], [[2, 2], [2, 2]])])
     assert np.isnan(found[0, 0])
     assert found[1, 0] == 1
 
 
-@pytest.mark.parametrize(
-    ("fields", "count", "shapes", "message"),
-    [
-        ({}, 2, [(2, 3), (4, 5)], "the matrices do not fit together: a [2, 3], b [4, 5]"),
-        ({"transpose_b": True}, 2, [(2, 3), (3, 5)], "b^T [3, 5]"),
-        ({}, 2, [(2, 2, 3), (3, 3, 5)], "leading dims do not broadcast"),
-        ({}, 2, [(3,), (3, 5)], "an operand of a product is no matrix"),
-        ({"bias": 2}, 3, [(2, 3), (3, 5), (2, 5)], "the bias is not a vector along the last dim"),
-        ({"residual": 2}, 3, [(2, 3), (3, 5), (1, 5)], "the residual does not have the product's shape"),
-    ],
-)
-def test_shapes_that_do_not_fit(tmp_path, fields, count, shapes, message):
-    one = gemm(count, **fields)
-    ready = session(tmp_path, one, [None] * count)
-    with pytest.raises(Exception, match=re.escape(message)):
-        artifact.run(ready, draw(one, shapes))
+MISFITS = [
+    ({}, 2, [(2, 3), (4, 5)], "the matrices do not fit together: a [2, 3], b [4, 5]"),
+    ({"transpose_b": True}, 2, [(2, 3), (3, 5)], "b^T [3, 5]"),
+    ({}, 2, [(2, 2, 3), (3, 3, 5)], "leading dims do not broadcast"),
+    ({}, 2, [(3,), (3, 5)], "an operand of a product is no matrix"),
+    ({"bias": 2}, 3, [(2, 3), (3, 5), (2, 5)], "the bias is not a vector along the last dim"),
+    ({"residual": 2}, 3, [(2, 3), (3, 5), (1, 5)], "the residual does not have the product's shape"),
+    ({"outputs": (F, F)}, 2, [(2, 3), (3, 5)], "have no 2 equal parts"),
+    ({"outputs": (F, F)}, 2, [(2, 2, 3), (2, 3, 4)], "have no 2 equal parts"),
+]
 
 
-def test_names_are_not_registered_where_the_cpu_kernel_does_not_pay(tmp_path):
-    library = artifact.write(tmp_path, [row(gemm(), cpu=False)])
+def test_shapes_that_do_not_fit(tmp_path):
+    cases = []
+    for fields, count, shapes, _ in MISFITS:
+        one = dataclasses.replace(gemm(count), **fields)
+        cases.append((one, draw(one, shapes), [None] * count))
+    for said, (*_, message) in zip(results(tmp_path, cases), MISFITS, strict=True):
+        assert message in said
+
+
+def test_the_function_runs_where_there_is_no_gpu(tmp_path):
+    library = artifact.write(tmp_path, [row(gemm())])
     identity = [helper.make_node("Identity", ["x0"], ["y0"])]
     model = artifact.model(identity, [(F, [2, 2])] * 2, [(F, None)])
     x = np.full((2, 2), 3, F)
@@ -307,7 +294,7 @@ def test_registering_with_a_gpu(tmp_path, provider):
     """A CPU session runs the function, whether the CUDA op is registered or what it needs is missing."""
     if provider and not any(pathlib.Path(artifact.ort.__file__).parent.rglob("libonnxruntime_providers_cuda.so")):
         pytest.skip("this onnxruntime has no CUDA provider")
-    library = artifact.write(tmp_path, [row(gemm(), cpu=False)])
+    library = artifact.write(tmp_path, [row(gemm())])
     model = tmp_path / "model.onnx"
     identity = [helper.make_node("Identity", ["x0"], ["y0"])]
     model.write_bytes(artifact.model(identity, [(F, [2, 2])] * 2, [(F, None)]).SerializeToString())

@@ -7,11 +7,13 @@ import pathlib
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 
 from onnxopt.program.gemm import Gemm
 from tests.support import custom_ops_artifact as artifact
+from tests.support import idle_gpu
 
 pytestmark = pytest.mark.usefixtures("library")
 H, F = "float16", "float32"
@@ -51,26 +53,30 @@ def _expected(gemm: Gemm, arrays: list[np.ndarray]) -> np.ndarray:
     return np.asarray(y)
 
 
-def _check(folder: pathlib.Path, gemm: Gemm, shapes: list[tuple[int, ...]], tolerance: float, **session: Any) -> None:
-    cpu = not session
-    row = {"name": artifact.NAME, "kind": "gemm", **gemm.to_json(), "cpu": cpu, "variants": []}
-    library = artifact.write(folder, [row])
-    body = artifact.wrong_body(*gemm.outputs)
+def _row(gemm: Gemm, name: str = artifact.NAME) -> dict[str, Any]:
+    return {"name": name, "kind": "gemm", **gemm.to_json(), "cpu": False, "variants": []}
+
+
+def _model(gemm: Gemm, shapes: list[tuple[int, ...]], name: str = artifact.NAME) -> onnx.ModelProto:
     inputs = [(d, list(s)) for d, s in zip(gemm.inputs, shapes, strict=True)]
-    model = artifact.model(body, inputs, [(F, None)] * len(gemm.outputs))
+    return artifact.model(artifact.wrong_body(*gemm.outputs), inputs, [(F, None)] * len(gemm.outputs), name=name)
+
+
+def _check(gemm: Gemm, arrays: list[np.ndarray], outputs: list[np.ndarray], tolerance: float) -> None:
+    found, wanted = np.concatenate(outputs, axis=-1), _expected(gemm, arrays)
+    assert (found.dtype, found.shape) == (np.float32, wanted.shape)
+    scale = np.abs(wanted).max(initial=1.0)
+    np.testing.assert_allclose(found.astype(np.float64), wanted, atol=tolerance * scale, rtol=0)
+
+
+def _check_on_the_gpu(folder: pathlib.Path, gemm: Gemm, shapes: list[tuple[int, ...]], tolerance: float) -> None:
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(str(artifact.write(folder, [_row(gemm)])))
+    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    ready = ort.InferenceSession(_model(gemm, shapes).SerializeToString(), options, providers=providers)
     arrays = _arrays(gemm, shapes)
-    if cpu:
-        ready = artifact.session(model, library)
-    else:
-        options = ort.SessionOptions()
-        options.register_custom_ops_library(str(library))
-        ready = ort.InferenceSession(model.SerializeToString(), options, **session)
     for _ in range(2):
-        found = np.concatenate(artifact.run(ready, arrays), axis=-1)
-        wanted = _expected(gemm, arrays)
-        assert (found.dtype, found.shape) == (np.float32, wanted.shape)
-        scale = np.abs(wanted).max(initial=1.0)
-        np.testing.assert_allclose(found.astype(np.float64), wanted, atol=tolerance * scale, rtol=0)
+        _check(gemm, arrays, artifact.run(ready, arrays), tolerance)
 
 
 # name: fields, parts, shapes
@@ -93,23 +99,31 @@ _CASES: dict[str, tuple[dict[str, Any], int, list[tuple[int, ...]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", _CASES)
-def test_products(tmp_path: pathlib.Path, name: str) -> None:
-    fields, parts, shapes = _CASES[name]
-    _check(tmp_path, _of_codes(len(shapes), parts, **fields), shapes, 1e-6)
+# Sums of fewer than 2^24 are integers in float32.
+_EXACT = [(9, 200), (200, 30), (9, 200)]
 
 
-def test_a_product_of_codes_is_exact(tmp_path: pathlib.Path) -> None:
-    """Sums of fewer than 2^24 are integers in float32."""
-    _check(tmp_path, _of_codes(), [(9, 200), (200, 30), (9, 200)], 0.0)
+def test_products(tmp_path: pathlib.Path) -> None:
+    """With a stand-in for cuBLASLt that multiplies. The last one is exact."""
+    cases = [(_of_codes(len(shapes), parts, **fields), shapes) for fields, parts, shapes in _CASES.values()]
+    cases.append((_of_codes(), _EXACT))
+    rows, jobs, drawn = [], [], [_arrays(gemm, shapes) for gemm, shapes in cases]
+    for k, ((gemm, shapes), arrays) in enumerate(zip(cases, drawn, strict=True)):
+        rows.append(_row(gemm, f"Fused_{k:08x}"))
+        feeds = {f"x{n}": array for n, array in enumerate(arrays)}
+        jobs.append((_model(gemm, shapes, rows[-1]["name"]), [feeds]))
+    found = idle_gpu.run(tmp_path / "run", idle_gpu.document_of(*rows), jobs, multiplies=True)
+    for (gemm, shapes), arrays, (outputs,) in zip(cases, drawn, found, strict=True):
+        assert not isinstance(outputs, str), outputs
+        every = [outputs[f"y{k}"] for k in range(len(outputs))]
+        _check(gemm, arrays, every, 0.0 if shapes is _EXACT else 1e-6)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", _CASES)
 def test_products_on_the_gpu(tmp_path: pathlib.Path, name: str) -> None:
     fields, parts, shapes = _CASES[name]
-    providers = [("CUDAExecutionProvider", {}), "CPUExecutionProvider"]
-    _check(tmp_path, _of_codes(len(shapes), parts, **fields), shapes, 1e-6, providers=providers)
+    _check_on_the_gpu(tmp_path, _of_codes(len(shapes), parts, **fields), shapes, 1e-6)
 
 
 @pytest.mark.gpu
@@ -117,9 +131,8 @@ def test_products_on_the_gpu(tmp_path: pathlib.Path, name: str) -> None:
 def test_large_products_on_the_gpu(tmp_path: pathlib.Path, sizes: tuple[int, int, int]) -> None:
     """Sums of thousands of products of up to 255 * 255 keep float32's precision, whatever algorithm runs."""
     m, n, k = sizes
-    providers = [("CUDAExecutionProvider", {}), "CPUExecutionProvider"]
     gemm = _of_codes(5, bias=2, residual=3, transpose_b=True, alpha=0.0003)
-    _check(tmp_path, gemm, [(m, k), (n, k), (n,), (m, n), (m, k)], 5e-6, providers=providers)  # tensor cores truncate
+    _check_on_the_gpu(tmp_path, gemm, [(m, k), (n, k), (n,), (m, n), (m, k)], 5e-6)  # tensor cores truncate
 
 
 _DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
@@ -137,13 +150,7 @@ _DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", _DAMAGE)
 def test_damaged_files(tmp_path: pathlib.Path, name: str) -> None:
     fields, message = _DAMAGE[name]
-    row = {"name": artifact.NAME, "kind": "gemm", **_of_codes(4, bias=2).to_json(), "cpu": True, "variants": []}
-    library = artifact.write(tmp_path, [row | fields])
-    body = artifact.wrong_body(F)
-    model = artifact.model(body, [(F, None)] * 4, [(F, None)])
-    with pytest.raises(Exception, match=r"kernels\.json") as caught:
-        artifact.session(model, library)
-    assert message in str(caught.value)
+    idle_gpu.assert_refused(tmp_path, idle_gpu.document_of(_row(_of_codes(4, bias=2)) | fields), message)
 
 
 @pytest.mark.parametrize(

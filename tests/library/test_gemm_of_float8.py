@@ -1,4 +1,4 @@
-"""The library's kernels for products of e4m3 codes: on the CPU, by cuBLASLt, and widened where it refuses."""
+"""Products of e4m3 codes: by cuBLASLt, also by a stand-in, and widened where it refuses; damaged files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 
@@ -19,12 +20,12 @@ from onnxopt.program.gemm import FLOAT8, Gemm
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 from tests.support import custom_ops_artifact as artifact
-from tests.support import emulated
+from tests.support import emulated, idle_gpu
 
 pytestmark = pytest.mark.usefixtures("library")
 H, F = "float16", "float32"
 _TANH_GELU = np.sqrt(2 / np.pi)
-_CPU = {H: 1e-3, F: 2e-6}  # of the largest |value|
+_EXACT = {H: 1e-3, F: 2e-6}  # of the largest |value|
 _FAST = 4e-3  # the same, where tensor cores add some products at a time with fewer bits than float32 has
 
 
@@ -54,40 +55,44 @@ def _expected(gemm: Gemm, arrays: list[np.ndarray]) -> np.ndarray:
     return np.asarray(y)
 
 
-def _library(folder: pathlib.Path, gemm: Gemm, *, cpu: bool, widens: bool) -> pathlib.Path:
+def _row(gemm: Gemm, name: str = artifact.NAME) -> dict[str, Any]:
+    return {"name": name, "kind": "gemm", **gemm.to_json(), "cpu": False, "variants": []}
+
+
+def _model(gemm: Gemm, shapes: list[tuple[int, ...]], name: str = artifact.NAME) -> onnx.ModelProto:
+    inputs = [(d, list(s)) for d, s in zip(gemm.inputs, shapes, strict=True)]
+    return artifact.model(artifact.wrong_body(*gemm.outputs), inputs, [(d, None) for d in gemm.outputs], name=name)
+
+
+def _library(folder: pathlib.Path, gemm: Gemm, *, widens: bool) -> pathlib.Path:
     """A library with the kernel, and with code that widens codes for the GPU of this machine if asked for."""
-    row = {"name": artifact.NAME, "kind": "gemm", **gemm.to_json(), "cpu": cpu, "variants": []}
     if not widens:
-        return artifact.write(folder, [row])
+        return artifact.write(folder, [_row(gemm)])
     points = widened.entry_points(artifact.NAME)
     lines = widened.lines(types.SimpleNamespace(variants=points))  # type: ignore[arg-type]
     text = "\n".join([f'#include "{widened.HEADER}"', "namespace onnxopt {", *lines, "}", ""])
     fatbin = compile_cuda(text, [device_arch()])
     (folder / "kernels.fatbin").write_bytes(fatbin)
     described = {"file": "kernels.fatbin", "sha256": hashlib.sha256(fatbin).hexdigest(), "bytes": len(fatbin)}
-    return artifact.write(folder, [row | {"variants": [dataclasses.asdict(v) for v in points]}], described)
+    return artifact.write(folder, [_row(gemm) | {"variants": [dataclasses.asdict(v) for v in points]}], described)
 
 
-def _check(
-    folder: pathlib.Path, gemm: Gemm, shapes: list[tuple[int, ...]], tolerance: float, *, widens: bool = False,
-    **session: Any,
-) -> None:  # fmt: skip
-    library = _library(folder, gemm, cpu=not session, widens=widens)
-    body = artifact.wrong_body(*gemm.outputs)
-    inputs = [(d, list(s)) for d, s in zip(gemm.inputs, shapes, strict=True)]
-    model = artifact.model(body, inputs, [(d, None) for d in gemm.outputs])
+def _check(gemm: Gemm, arrays: list[np.ndarray], outputs: dict[str, np.ndarray], tolerance: float) -> None:
+    found = np.concatenate([outputs[f"y{k}"] for k in range(len(gemm.outputs))], axis=-1)
+    wanted = _expected(gemm, arrays)
+    assert (found.dtype.name, found.shape) == (gemm.outputs[0], wanted.shape)
+    scale = np.abs(wanted).max(initial=1e-3)
+    np.testing.assert_allclose(found.astype(np.float64), wanted, atol=tolerance * scale, rtol=0)
+
+
+def _check_on_the_gpu(folder: pathlib.Path, gemm: Gemm, shapes: list[tuple[int, ...]], *, widens: bool) -> None:
     options = ort.SessionOptions()
-    options.register_custom_ops_library(str(library))
-    providers = session or {"providers": ["CPUExecutionProvider"]}
-    ready = ort.InferenceSession(model.SerializeToString(), options, **providers)
+    options.register_custom_ops_library(str(_library(folder, gemm, widens=widens)))
+    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    ready = ort.InferenceSession(_model(gemm, shapes).SerializeToString(), options, providers=providers)
     arrays = _arrays(gemm, shapes)
     for _ in range(2):
-        outputs = sessions.run(ready, {f"x{k}": array for k, array in enumerate(arrays)})
-        found = np.concatenate([outputs[f"y{k}"] for k in range(len(gemm.outputs))], axis=-1)
-        wanted = _expected(gemm, arrays)
-        assert (found.dtype.name, found.shape) == (gemm.outputs[0], wanted.shape)
-        scale = np.abs(wanted).max(initial=1e-3)
-        np.testing.assert_allclose(found.astype(np.float64), wanted, atol=tolerance * scale, rtol=0)
+        _check(gemm, arrays, sessions.run(ready, {f"x{k}": a for k, a in enumerate(arrays)}), _FAST)
 
 
 _ALL = {"alpha": 2e-5, "bias": 2, "residual": 3, "activation": "relu"}
@@ -120,13 +125,18 @@ _REFUSED: dict[str, tuple[str, dict[str, Any], int, list[tuple[int, ...]]]] = {
 _EVERY = _CASES | _REFUSED
 
 
-@pytest.mark.parametrize("name", _EVERY)
-def test_products(tmp_path: pathlib.Path, name: str) -> None:
-    dtype, fields, parts, shapes = _EVERY[name]
-    _check(tmp_path, _gemm(dtype, len(shapes), parts, **fields), shapes, _CPU[dtype])
-
-
-_ON_GPU: dict[str, Any] = {"providers": [("CUDAExecutionProvider", {}), "CPUExecutionProvider"]}
+def test_products(tmp_path: pathlib.Path) -> None:
+    """What cuBLASLt takes, by a stand-in that multiplies."""
+    cases = [(_gemm(dtype, len(shapes), parts, **fields), shapes) for dtype, fields, parts, shapes in _CASES.values()]
+    rows, jobs, drawn = [], [], [_arrays(gemm, shapes) for gemm, shapes in cases]
+    for k, ((gemm, shapes), arrays) in enumerate(zip(cases, drawn, strict=True)):
+        points = [dataclasses.asdict(v) for v in widened.entry_points(f"Fused_{k:08x}")]
+        rows.append(_row(gemm, f"Fused_{k:08x}") | {"variants": points})
+        jobs.append((_model(gemm, shapes, rows[-1]["name"]), [{f"x{n}": array for n, array in enumerate(arrays)}]))
+    found = idle_gpu.run(tmp_path / "run", idle_gpu.document_of(*rows), jobs, multiplies=True)
+    for (gemm, _), arrays, (outputs,) in zip(cases, drawn, found, strict=True):
+        assert not isinstance(outputs, str), outputs
+        _check(gemm, arrays, outputs, _EXACT[gemm.outputs[0]])
 
 
 @pytest.mark.gpu
@@ -134,7 +144,7 @@ _ON_GPU: dict[str, Any] = {"providers": [("CUDAExecutionProvider", {}), "CPUExec
 def test_products_on_the_gpu(tmp_path: pathlib.Path, name: str) -> None:
     dtype, fields, parts, shapes = _EVERY[name]
     gemm = _gemm(dtype, len(shapes), parts, **fields)
-    _check(tmp_path, gemm, shapes, _FAST, widens=name in _REFUSED or int(device_arch()[3:]) < 89, **_ON_GPU)
+    _check_on_the_gpu(tmp_path, gemm, shapes, widens=name in _REFUSED or int(device_arch()[3:]) < 89)
 
 
 @pytest.mark.gpu
@@ -142,7 +152,7 @@ def test_products_on_the_gpu(tmp_path: pathlib.Path, name: str) -> None:
 def test_large_products_on_the_gpu(tmp_path: pathlib.Path, sizes: tuple[int, int, int]) -> None:
     m, n, k = sizes
     shapes = [(m, k), (n, k), (n,), (m, n)]
-    _check(tmp_path, _gemm(H, 4, bias=2, residual=3, alpha=3e-6), shapes, _FAST, widens=True, **_ON_GPU)
+    _check_on_the_gpu(tmp_path, _gemm(H, 4, bias=2, residual=3, alpha=3e-6), shapes, widens=True)
 
 
 _MAIN = """
@@ -188,12 +198,7 @@ _DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", _DAMAGE)
 def test_damaged_files(tmp_path: pathlib.Path, name: str) -> None:
     fields, message = _DAMAGE[name]
-    row = {"name": artifact.NAME, "kind": "gemm", **_gemm(H, 3, bias=2).to_json(), "cpu": True, "variants": []}
-    library = artifact.write(tmp_path, [row | fields])
-    body = artifact.wrong_body(F)
-    with pytest.raises(Exception, match=r"kernels\.json") as caught:
-        artifact.session(artifact.model(body, [(F, None)] * 3, [(F, None)]), library)
-    assert message in str(caught.value)
+    idle_gpu.assert_refused(tmp_path, idle_gpu.document_of(_row(_gemm(H, 3, bias=2)) | fields), message)
 
 
 @pytest.mark.parametrize("changed", [{"transpose_a": True}, {"transpose_b": False}, {"outputs": ("bfloat16",)}])

@@ -1,75 +1,40 @@
-"""Group norms through the library on the CPU: meaning, shapes and programs against float64; damaged descriptions."""
+"""Calls of group norms: which shapes come out, which are refused; damaged files."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnxruntime as ort
 import pytest
 
-from onnxopt.codegen import kernels_json, sealed_json
-from onnxopt.runtime import sessions
-from tests.support.custom_ops_artifact import copy_library
+from tests.support import idle_gpu
 from tests.support.custom_ops_damage import set_field
-from tests.support.group_norm_models import Case, Fused, fused, random_case, worst
-from tests.support.wrong_bodies import with_wrong_bodies
+from tests.support.group_norm_models import Case, fused
 
 pytestmark = pytest.mark.usefixtures("library")
 
 
-def _session(found: Fused, folder: Path, change=None) -> ort.InferenceSession:
-    """A session that runs the fused function with the CPU kernel. change: of kernels.json's document, in place."""
-    library = copy_library(folder)
-    kernels = [dataclasses.replace(k, cpu=True) for k in found.kernels]
-    document = json.loads(kernels_json.to_json(kernels, None))
-    if change is not None:
-        change(document)
-    (folder / "kernels.json").write_text(sealed_json.seal(document))
-    onnx.save(with_wrong_bodies(found.optimized), folder / "model.onnx")
-    return sessions.open_session(folder / "model.onnx", library=library)
+def _calls(folder: Path, case: Case, feeds: list[dict[str, np.ndarray]]) -> list[dict[str, tuple[int, ...]] | str]:
+    found = fused(case)
+    return idle_gpu.calls(folder / "run", found.optimized, idle_gpu.document(found.kernels), feeds)
 
 
-def _agrees(case: Case, session: ort.InferenceSession) -> None:
-    feeds = case.feeds()
-    found = sessions.run(session, feeds)["y"]
-    assert worst(case, found, case.expected(feeds)) <= 1, case
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_random_norms(dtype: str, tmp_path: Path) -> None:
-    for seed in range(25):
-        case = random_case(seed, dtype)
-        _agrees(case, _session(fused(case), tmp_path / str(seed)))
-
-
-def test_one_session_takes_any_shape(tmp_path: Path) -> None:
+def test_a_model_of_any_shape(tmp_path: Path) -> None:
     first = Case((1, 8, 8, 12), 4, "float16", "spelled_open", "time", "affine_silu", known=False)
-    session = _session(fused(first), tmp_path)
-    for x in ((1, 8, 8), (3, 1, 1), (2, 30, 5), (0, 8, 8), (1, 0, 8)):
-        case = dataclasses.replace(first, x=(*x, 12))
-        assert sessions.run(session, case.feeds())["y"].shape == case.x
-        if all(x):
-            _agrees(case, session)
+    sizes = ((1, 8, 8), (3, 1, 1), (2, 30, 5), (0, 8, 8), (1, 0, 8))
+    cases = [dataclasses.replace(first, x=(*size, 12)) for size in sizes]
+    assert _calls(tmp_path, first, [case.feeds() for case in cases]) == [{"y": case.x} for case in cases]
 
 
 def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     case = Case((2, 6, 6, 8), 4, form="group", in_front="time", behind="residual", known=False)
-    session = _session(fused(case), tmp_path)
     feeds = case.feeds()
-    for name in ("r", "e"):
-        with pytest.raises(Exception, match="does not fit x of shape"):
-            sessions.run(session, {**feeds, name: np.concatenate([feeds[name]] * 2)})
-
-
-def test_more_pixels_than_a_launch_can_count_are_refused(tmp_path: Path) -> None:
-    session = _session(fused(Case((1, 8, 8, 4), 4, form="group", known=False)), tmp_path)
-    with pytest.raises(Exception, match=r"2\^31 pixels or more"):
-        sessions.run(session, {"t": np.zeros((0, 2**16, 2**16, 4), np.float32)})
+    twice = [{**feeds, name: np.concatenate([feeds[name]] * 2)} for name in ("r", "e")]
+    huge = {**feeds, "t": np.zeros((0, 2**16, 2**16, 8), np.float32)}
+    *both, pixels = _calls(tmp_path, case, [*twice, huge])
+    assert all("does not fit x of shape" in said for said in both)
+    assert "2^31 pixels or more" in pixels
 
 
 ELEMENT = {"input": 0, "form": "element"}
@@ -102,6 +67,4 @@ DAMAGE = {
 def test_damaged(name: str, tmp_path: Path) -> None:
     field, value, message = DAMAGE[name]
     case = Case((2, 6, 6, 32), 4, form="group", in_front="time", behind="residual", known=False, part=8)
-    with pytest.raises(Exception, match=re.escape(message)) as caught:
-        _session(fused(case), tmp_path, set_field(field, value))
-    assert "kernels.json" in str(caught.value)
+    idle_gpu.assert_refused(tmp_path, idle_gpu.document(fused(case).kernels, set_field(field, value)), message)

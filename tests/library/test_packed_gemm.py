@@ -1,20 +1,22 @@
-"""The library's CPU kernel for products with weights of 4 and 8 bits against float64, and damaged files."""
+"""Products with weights of 2, 4 and 8 bits: which calls are refused, damaged files and meanings."""
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import Any
 
 import numpy as np
 import pytest
 
+from onnxopt.kinds.gemm import packed_entry_points
 from onnxopt.program.gemm import Gemm, PackedIntegers
 from tests.support import custom_ops_artifact as artifact
+from tests.support import idle_gpu
 from tests.support.packed_weights import Weight
 
 pytestmark = pytest.mark.usefixtures("library")
 H, U = "float16", "uint8"
-TOLERANCE = 6e-4  # of the largest result: half an ulp of float16
 
 
 def gemm(weight: Weight, more: int = 0, parts: int = 1, **fields: Any) -> Gemm:
@@ -27,70 +29,23 @@ def gemm(weight: Weight, more: int = 0, parts: int = 1, **fields: Any) -> Gemm:
 
 
 def row(meaning: Gemm, **fields: Any) -> dict[str, Any]:
-    return {"name": artifact.NAME, "kind": "gemm", **meaning.to_json(), "cpu": True, "variants": [], **fields}
+    return {"name": artifact.NAME, "kind": "gemm", **meaning.to_json(), "cpu": False, "variants": [], **fields}
 
 
-def run(folder: pathlib.Path, meaning: Gemm, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    library = artifact.write(folder, [row(meaning)])
-    body = artifact.wrong_body(*meaning.outputs)
-    inputs = [(d, list(a.shape)) for d, a in zip(meaning.inputs, arrays, strict=True)]
-    model = artifact.model(body, inputs, [(d, None) for d in meaning.outputs])
-    return artifact.run(artifact.session(model, library), arrays)
-
-
-@pytest.mark.parametrize("shape", [(1, 64), (2, 3, 64), (37, 64)])
-@pytest.mark.parametrize("zeros", ["middle", "codes", "floats"])
-@pytest.mark.parametrize(("bits", "group"), [(2, 32), (4, 32), (4, 16), (8, 64), (8, 128)])
-def test_products(tmp_path: pathlib.Path, bits: int, group: int, zeros: str, shape: tuple[int, ...]) -> None:
-    weight = Weight(70, shape[-1], bits, group, zeros)
-    inputs, matrix = weight.draw(5)
-    x = np.random.default_rng(2).standard_normal(shape).astype(np.float16)
-    (found,) = run(tmp_path, gemm(weight), [x, *inputs])
-    expected = x.astype(np.float64) @ matrix.T
-    np.testing.assert_allclose(found.astype(np.float64), expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
-
-
-def test_bias_residual_and_an_odd_number_of_groups(tmp_path: pathlib.Path) -> None:
-    weight = Weight(9, 80, zeros="codes")  # the third group is half empty
-    inputs, matrix = weight.draw(6)
-    rng = np.random.default_rng(3)
-    x, bias, residual = (rng.standard_normal(s).astype(np.float16) for s in ((4, 80), (9,), (4, 9)))
-    meaning = gemm(weight, more=2, bias=4, residual=5, alpha=0.5, activation="relu")
-    (found,) = run(tmp_path, meaning, [x, *inputs, bias, residual])
-    expected = np.maximum(0.5 * x.astype(np.float64) @ matrix.T + bias + residual, 0)
-    np.testing.assert_allclose(found.astype(np.float64), expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
-
-
-def test_parts(tmp_path: pathlib.Path) -> None:
-    weight = Weight(12, 64, zeros="codes")
-    inputs, matrix = weight.draw(7)
-    x = np.random.default_rng(4).standard_normal((3, 64)).astype(np.float16)
-    found = run(tmp_path, gemm(weight, parts=3), [x, *inputs])
-    expected = x.astype(np.float64) @ matrix.T
-    got = np.concatenate(found, axis=-1).astype(np.float64)
-    np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("gate", ["silu", "gelu_tanh"])
-def test_gates(tmp_path: pathlib.Path, gate: str) -> None:
-    weight = Weight(14, 64, zeros="codes")
-    inputs, matrix = weight.draw(7)
-    x = np.random.default_rng(4).standard_normal((2, 3, 64)).astype(np.float16)
-    (found,) = run(tmp_path, gemm(weight, gate=gate), [x, *inputs])
-    g, u = np.split(x.astype(np.float64) @ matrix.T, 2, axis=-1)
-    tanh = 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
-    expected = (g / (1 + np.exp(-g)) if gate == "silu" else tanh) * u
-    np.testing.assert_allclose(found.astype(np.float64), expected, rtol=0, atol=3 * TOLERANCE * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("which", [0, 1, 2, 3])
-def test_shapes_that_do_not_fit(tmp_path: pathlib.Path, which: int) -> None:
+def test_shapes_that_do_not_fit(tmp_path: pathlib.Path) -> None:
     weight = Weight(8, 64, zeros="codes")
     inputs, _ = weight.draw(8)
-    arrays = [np.zeros((2, 64), np.float16), *inputs]
-    arrays[which] = np.concatenate([arrays[which]] * 2, axis=-1)
-    with pytest.raises(Exception, match="do not fit together"):
-        run(tmp_path, gemm(weight), arrays)
+    given = [np.zeros((2, 64), np.float16), *inputs]
+    every = [given]
+    every += [[*given[:k], np.concatenate([array] * 2, axis=-1), *given[k + 1 :]] for k, array in enumerate(given)]
+    meaning = gemm(weight)
+    points = [dataclasses.asdict(v) for v in packed_entry_points.entry_points(artifact.NAME, meaning, ())]
+    model = artifact.model(artifact.wrong_body(H), [(d, None) for d in meaning.inputs], [(H, None)])
+    feeds = [{f"x{k}": array for k, array in enumerate(arrays)} for arrays in every]
+    described = idle_gpu.document_of(row(meaning, variants=points))
+    shapes, *said = idle_gpu.calls(tmp_path / "run", model, described, feeds)
+    assert shapes == {"y0": (2, 8)} and len(said) == 4
+    assert all("do not fit together" in one for one in said)
 
 
 CODES = {"bits": 4, "group": 32, "scales": 2}
@@ -116,12 +71,7 @@ DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage(tmp_path: pathlib.Path, name: str) -> None:
     fields, message = DAMAGE[name]
-    damaged = row(gemm(Weight(8, 64)), **fields)
-    library = artifact.write(tmp_path, [damaged])
-    model = artifact.model(artifact.wrong_body(H), [(H, None), (U, None), (H, None)], [(H, None)])
-    with pytest.raises(Exception, match=r"kernels\.json") as caught:
-        artifact.session(model, library)
-    assert message in str(caught.value)
+    idle_gpu.assert_refused(tmp_path, idle_gpu.document_of(row(gemm(Weight(8, 64)), **fields)), message)
 
 
 def test_a_meaning_that_breaks_a_rule() -> None:

@@ -7,10 +7,10 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.program.pool import Pool
 from tests.support import custom_ops_artifact as artifact
 from tests.support import custom_ops_fake_driver as fake_driver
-from tests.support import pool_models, random_pools
+from tests.support import idle_gpu, pool_models, random_pools
 from tests.support.custom_ops_damage import set_field
 from tests.support.fusing import fuse, outline
 
@@ -63,14 +63,7 @@ DAMAGE = {
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damaged(name: str, tmp_path: pathlib.Path) -> None:
     field, value, message = DAMAGE[name]
-    model, kernel = outlined()
-    document = json.loads(kernels_json.to_json([kernel], None))
-    set_field(field, value)(document)
-    library = artifact.copy_library(tmp_path)
-    (tmp_path / "kernels.json").write_text(sealed_json.seal(document))
-    with pytest.raises(Exception, match=re.escape(message)) as caught:
-        artifact.session(ir.to_proto(model), library)
-    assert "kernels.json" in str(caught.value)
+    idle_gpu.assert_refused(tmp_path, idle_gpu.document([outlined()[1]], set_field(field, value)), message)
 
 
 _SPACE = (
@@ -86,57 +79,46 @@ _SPACE = (
 )
 
 
-@pytest.mark.parametrize("pool", _SPACE, ids=range(len(_SPACE)))
-def test_the_cpu_kernel_is_the_operator(tmp_path: pathlib.Path, pool: Pool) -> None:
-    """In one session of dynamic shapes."""
-    model = pool_models.model(pool)
-    (kernel,) = outline(model, fuse(model))
-    library = artifact.copy_library(tmp_path)
-    (tmp_path / "kernels.json").write_text(kernels_json.to_json([dataclasses.replace(kernel, cpu=True)], None))
-    proto = ir.to_proto(model)
-    if pool.dtype == "bfloat16":  # numpy has none
-        proto = pool_models.float32_outside(proto)
-    session = artifact.session(proto, library)
-    rng = np.random.default_rng(4)
-    for dims in ((1, 5, 5, 1), (2, 7, 8, 3), (3, 8, 5, 16), (1, 6, 13, 37), (0, 5, 5, 3)):
-        x = rng.standard_normal(dims).astype(np.float32)
-        x = (x * 50).astype(pool.dtype) if "int" in pool.dtype else x.astype(pool_models.numpy_dtype(pool.dtype))
-        (y,) = session.run(None, {"x": x.astype(np.float32) if pool.dtype == "bfloat16" else x})
-        expected = pool_models.expected(pool, x).astype(np.float32)
-        step = 2.0**-10 if pool.dtype == "float16" else 2.0**-22
-        assert y.shape == expected.shape
-        np.testing.assert_allclose(y.astype(np.float32), expected, rtol=step, atol=step)
+def _shapes(folder: pathlib.Path, pools: Sequence[Pool], feeds: list[dict[str, np.ndarray]]) -> Any:
+    """What calls of these pools give: pool k reads xk and gives yk."""
+    model = random_pools.model(pools)
+    kernels = outline(model, fuse(model))
+    assert sum(k.kind.name == "pool" for k in kernels) == len(pools)
+    return idle_gpu.calls(folder / "run", ir.to_proto(model), idle_gpu.document(kernels), feeds)
 
 
-def test_random_pools(tmp_path: pathlib.Path) -> None:
-    model = random_pools.model(random_pools.pools())
-    kernels = [dataclasses.replace(k, cpu=True) for k in outline(model, fuse(model))]
-    library = artifact.copy_library(tmp_path)
-    (tmp_path / "kernels.json").write_text(kernels_json.to_json(kernels, None))
-    wrong = random_pools.disagreeing(artifact.session(ir.to_proto(model), library))
-    assert not wrong, (len(wrong), wrong[:3])
+def test_shapes_are_those_of_the_operator(tmp_path: pathlib.Path) -> None:
+    every, rng = [*_SPACE, *random_pools.pools()], np.random.default_rng(4)
+    feeds = [
+        {f"x{k}": _drawn(rng, pool, dims) for k, pool in enumerate(every)}
+        for dims in ((1, 40, 45, 1), (2, 41, 48, 3), (0, 40, 40, 3))
+    ]
+    for given, found in zip(feeds, _shapes(tmp_path, every, feeds), strict=True):
+        expected = {f"y{k}": pool_models.expected(p, given[f"x{k}"]).shape for k, p in enumerate(every)}
+        assert found == expected
 
 
-@pytest.mark.parametrize(
-    ("dims", "message"),
-    [
-        ((1, 0, 4, 3), "a pool's input [1, 0, 4, 3] is empty; only N may be 0"),
-        ((1, 4, 4, 0), "a pool's input [1, 4, 4, 0] is empty; only N may be 0"),
-        ((1, 1, 9, 3), "a pool's window of 5 x 5 is larger than its padded input [1, 1, 9, 3]"),
-    ],
-)
-def test_what_a_call_refuses(tmp_path: pathlib.Path, dims: tuple[int, ...], message: str) -> None:
+def _drawn(rng: np.random.Generator, pool: Pool, dims: tuple[int, ...]) -> np.ndarray:
+    dtype = "float32" if pool.dtype == "bfloat16" else pool.dtype  # numpy has none
+    return rng.integers(0, 100, dims).astype(dtype)
+
+
+REFUSED = [
+    ((1, 0, 4, 3), "a pool's input [1, 0, 4, 3] is empty; only N may be 0"),
+    ((1, 4, 4, 0), "a pool's input [1, 4, 4, 0] is empty; only N may be 0"),
+    ((1, 1, 9, 3), "a pool's window of 5 x 5 is larger than its padded input [1, 1, 9, 3]"),
+]
+
+
+def test_what_a_call_refuses(tmp_path: pathlib.Path) -> None:
     """ONNX Runtime's own pool refuses the same."""
     pool = pool_models.of("max", "float32", (5, 5))
-    plain = pool_models.model(pool)
-    model = plain.clone()
-    (kernel,) = outline(model, fuse(model))
-    library = artifact.copy_library(tmp_path)
-    (tmp_path / "kernels.json").write_text(kernels_json.to_json([dataclasses.replace(kernel, cpu=True)], None))
-    with pytest.raises(Exception, match=re.escape(message)):
-        artifact.session(ir.to_proto(model), library).run(None, {"x": np.zeros(dims, np.float32)})
-    with pytest.raises(Exception, match="MaxPool"):
-        artifact.session(ir.to_proto(plain), None).run(None, {"x": np.zeros(dims, np.float32)})
+    arrays = [np.zeros(dims, np.float32) for dims, _ in REFUSED]
+    said = _shapes(tmp_path, [pool], [{"x0": x} for x in arrays])
+    for x, one, (_, message) in zip(arrays, said, REFUSED, strict=True):
+        assert message in one
+        with pytest.raises(Exception, match="MaxPool"):
+            artifact.session(ir.to_proto(pool_models.model(pool)), None).run(None, {"x": x})
 
 
 def _expected(x: np.ndarray) -> np.ndarray:
@@ -164,7 +146,7 @@ np.save(sys.argv[3], session.run(None, {"x": np.load(sys.argv[4])})[0])
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_with_a_gpu_a_session_on_the_cpu_works_too(tmp_path: pathlib.Path) -> None:
-    """The function's name is registered there, and ONNX Runtime does not inline it: the library's CPU kernel runs."""
+    """ONNX Runtime inlines the function, although an op of its name is registered for the GPU."""
     model, kernel = outlined()
     fatbin = fake_driver.fatbin((90, False))
     document: dict[str, Any] = json.loads(kernels_json.to_json([kernel], None))

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import pickle
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,28 @@ def run(
     captured: streams say that they are being captured. AssertionError where a run fails.
     """
     library = _prepared(folder, optimized, kernels, major)
-    (folder / "jobs").write_bytes(pickle.dumps((library, [(folder / "model.onnx", list(feeds))])))
+    jobs = [(folder / "model.onnx", list(feeds))]
+    (results,) = in_sessions(folder, library, jobs, major, [folder / "libcuda.so.1", *libraries], captured)
+    failed = [r for r in results if isinstance(r, str)]
+    assert not failed, failed
+    return [r for r in results if not isinstance(r, str)], _launched(folder)
+
+
+def in_sessions(
+    folder: Path,
+    library: Path,
+    jobs: Sequence[tuple[Path, list[dict[str, np.ndarray]]]],
+    major: int,
+    libraries: Sequence[Path],
+    captured: bool = False,
+) -> list[list[dict[str, np.ndarray] | str]]:
+    """What models give for each of their feeds, in a session each, or the text of the error.
+
+    folder: with what the driver looks for. libraries: loaded first, the driver among them.
+    """
+    (folder / "jobs").write_bytes(pickle.dumps((library, list(jobs))))
     _in_a_process(folder, major, captured, libraries, emulated_run.main, folder, 0)
-    results = [pickle.loads((folder / f"0.{k}").read_bytes()) for k in range(len(feeds))]
-    assert not [r for r in results if isinstance(r, str)], results
-    return results, _launched(folder)
+    return [[pickle.loads((folder / f"{j}.{k}").read_bytes()) for k in range(len(f))] for j, (_, f) in enumerate(jobs)]
 
 
 def run_in_place(
@@ -59,7 +76,20 @@ def run_in_place(
     """As `run`, in one session, with outputs in the buffers of inputs: shared maps their names to these."""
     library = _prepared(folder, optimized, kernels, major)
     given = (folder / "model.onnx", library, list(feeds), dict(shared))
-    return _in_a_process(folder, major, captured, (), _runs_in_place, *given), _launched(folder)
+    driver_alone = [folder / "libcuda.so.1"]
+    return _in_a_process(folder, major, captured, driver_alone, _runs_in_place, *given), _launched(folder)
+
+
+def used(
+    folder: Path, optimized: onnx.ModelProto, kernels: Sequence[Kernel], function: Callable[..., Any], *arguments: Any
+) -> tuple[Any, set[str]]:
+    """What a function of a module makes of a session and the arguments, and the entry points that were launched."""
+    given = (_prepared(folder, optimized, kernels, 9), folder / "model.onnx", function, arguments)
+    return _in_a_process(folder, 9, False, [folder / "libcuda.so.1"], _opened_for, *given), _launched(folder)
+
+
+def _opened_for(library: Path, model: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return function(sessions.open_session(model, library=library), *arguments)
 
 
 def _runs_in_place(
@@ -85,10 +115,11 @@ def _runs_in_place(
 
 
 @functools.cache
-def stand_in(source: Path, soname: str) -> Path:
-    """The library that a file of C++ is compiled to, which stands in for one of NVIDIA."""
+def stand_in(source: Path, soname: str, *options: str) -> Path:
+    """The library that a file of C++ is compiled to, which stands in for one of NVIDIA. options: for g++."""
     path = emulated.made("-O0") / f"{source.stem}.so"
-    command = ["g++", "-shared", "-fPIC", "-O1", f"-Wl,-soname,{soname}", *emulated.LINKER, "-o", path, source]
+    command = ["g++", "-shared", "-fPIC", "-O1", f"-Wl,-soname,{soname}", *emulated.LINKER, *options]
+    command += ["-o", str(path), str(source), "-ldl"]
     subprocess.run(command, check=True)
     return path
 
@@ -100,8 +131,7 @@ def _in_a_process(
     variables = {"ONNXOPT_EMULATION": str(folder), "ONNXOPT_EMULATION_MAJOR": str(major)}
     if captured:
         variables["ONNXOPT_EMULATION_CAPTURES"] = "1"
-    loaded = [folder / "libcuda.so.1", *libraries]
-    return forks.result(function, *arguments, variables=variables, libraries=loaded)
+    return forks.result(function, *arguments, variables=variables, libraries=libraries)
 
 
 def _launched(folder: Path) -> set[str]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper
@@ -75,17 +74,3 @@ def expected(pool: Pool, x: np.ndarray) -> np.ndarray:
 
 def numpy_dtype(dtype: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
-
-
-def float32_outside(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, x to y, with Casts from and to float32 around it."""
-    graph = model.graph
-    for node in graph.node:
-        node.input[:] = ["x_inside" if name == "x" else name for name in node.input]
-        node.output[:] = ["y_inside" if name == "y" else name for name in node.output]
-    inner = graph.input[0].type.tensor_type.elem_type
-    graph.node.insert(0, helper.make_node("Cast", ["x"], ["x_inside"], to=inner))
-    graph.node.append(helper.make_node("Cast", ["y_inside"], ["y"], to=TensorProto.FLOAT))
-    for info in (graph.input[0], graph.output[0]):
-        info.type.tensor_type.elem_type = TensorProto.FLOAT
-    return model

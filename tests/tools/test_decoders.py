@@ -7,7 +7,7 @@ of generation), and of onnxruntime-genai's builder (GroupQueryAttention).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from onnx import TensorProto
 
 from onnxopt import Artifact, pipeline
 from onnxopt.fusion.region import FusionPlan
-from onnxopt.graph import normalize
+from onnxopt.graph import normalize, read
 from onnxopt.graph.rewrite import rewrite
-from tests.support import exported_decoders, fusing, genai_graphs
+from tests.support import emulated_library, exported_decoders, fusing, genai_graphs
 from tests.support.token_loops import choices, greedy, greedy_in_place, greedy_in_room
+from tests.support.wrong_bodies import with_wrong_bodies
 
 HALF = TensorProto.FLOAT16
 GENAI: dict[str, dict[str, Any]] = {
@@ -79,21 +80,47 @@ def test_sixteen_tokens_are_the_same(name: str, optimized: Callable[[str], Artif
         assert greedy(session, prompt, **encoded(name)) == expected
 
 
+# --- loops with kernels of caches and of experts, compiled by g++ ---
+
+
+def assert_the_same_with_kernels(
+    name: str, kinds: Sequence[str], usual: dict[str, int], function: Callable[..., list[int]], tokens: list[int],
+    folder: Path,
+) -> None:  # fmt: skip
+    """The library runs a kernel of each kind, in both layers, as on a GPU; ONNX Runtime the other nodes."""
+    proto = decoder(name)
+    expected = function(cpu(proto.SerializeToString()), tokens)
+    onnx.save(proto, folder / "model.onnx")
+    normalized = normalize.normalize(read.load(folder / "model.onnx").model).model
+    assert not rewrite(normalized, folder, usual=usual).refusals
+    kernels = [k for k in fusing.outline(normalized, fusing.fuse(normalized, usual=usual)) if k.kind.name in kinds]
+    assert sorted(k.kind.name for k in kernels) == sorted(kinds) and all(len(k.sites) == 2 for k in kernels)
+    optimized = with_wrong_bodies(ir.to_proto(ir.external_data.load_to_model(normalized)), [k.name for k in kernels])
+    found, launched = emulated_library.used(folder / "run", optimized, kernels, function, tokens)
+    assert found == expected
+    assert all(any(symbol.startswith(k.name) for symbol in launched) for k in kernels)
+
+
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("name", ["llama_dynamic", "mixtral"])
-def test_any_number_of_new_tokens_behind_a_cache(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kinds"), [("llama_dynamic", ["attention"]), ("mixtral", ["attention", "experts"])])
+def test_any_number_of_new_tokens_behind_a_cache(name: str, kinds: list[str], tmp_path: Path) -> None:
     """A prompt of some tokens, then token by token, with the kernel that `--shape` asks for."""
-    onnx.save(decoder(name), tmp_path / "model.onnx")
-    shapes = {"input_ids": (1, 1)}
-    with fusing.cpu_kernels_forced():
-        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False, shapes=shapes)
-    of_both_layers = [kernel for kernel in made.manifest.kernels if kernel.kind in ("attention", "experts")]
-    assert len(of_both_layers) == (2 if name == "mixtral" else 1)
-    assert all(kernel.cpu and len(kernel.sites) == 2 for kernel in of_both_layers)
-    prompt = [FIRST[name], 17, 29]
-    expected = greedy(cpu(str(tmp_path / "model.onnx")), prompt)
-    for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
-        assert greedy(session, prompt) == expected
+    usual = {"s44": 1, "s70": 1}  # of input_ids
+    assert_the_same_with_kernels(name, kinds, usual, greedy, [FIRST[name], 17, 29], tmp_path)
+
+
+@pytest.mark.usefixtures("library")
+def test_a_cache_with_room_in_one_buffer(tmp_path: Path) -> None:
+    """The kernel then writes the new token alone."""
+    name = "qwen3_static"
+    assert_the_same_with_kernels(name, ["attention"], {}, greedy_in_room, [FIRST[name], 17, 29], tmp_path)
+
+
+@pytest.mark.usefixtures("library")
+def test_several_tokens_at_once(tmp_path: Path) -> None:
+    """As drafts are verified: four tokens a step behind a cache that grows, in one kernel of each layer."""
+    tokens = np.random.default_rng(49).integers(3, 128, 16).tolist()
+    assert_the_same_with_kernels("llama_several", ["attention"], {}, choices, tokens, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["genai", "genai_4_bits_packed"])
@@ -103,30 +130,6 @@ def test_a_state_that_is_input_and_output(name: str, optimized: Callable[[str], 
     expected = greedy(cpu(str(made.path.with_name("model.onnx"))), prompt)
     for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
         assert greedy_in_place(session, prompt, room=24) == expected
-
-
-def test_a_cache_with_room_in_one_buffer(optimized: Callable[[str], Artifact]) -> None:
-    """The kernel then writes the new token alone."""
-    made = optimized("qwen3_static")
-    assert any(kernel.kind == "attention" for kernel in made.manifest.kernels)
-    prompt = [FIRST["qwen3_static"], 17, 29]
-    expected = greedy(cpu(str(made.path.with_name("model.onnx"))), prompt)
-    for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
-        assert greedy_in_room(session, prompt) == expected
-
-
-@pytest.mark.usefixtures("library")
-def test_several_tokens_at_once(tmp_path: Path) -> None:
-    """As drafts are verified: four tokens a step behind a cache that grows, in one kernel of each layer."""
-    onnx.save(decoder("llama_several"), tmp_path / "model.onnx")
-    with fusing.cpu_kernels_forced():
-        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
-    (kernel,) = (kernel for kernel in made.manifest.kernels if kernel.kind == "attention")
-    assert kernel.cpu and len(kernel.sites) == 2
-    tokens = np.random.default_rng(49).integers(3, 128, 16).tolist()
-    expected = choices(cpu(str(tmp_path / "model.onnx")), tokens)
-    for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
-        assert choices(session, tokens) == expected
 
 
 @pytest.mark.usefixtures("library")

@@ -47,7 +47,7 @@ def _optimized(folder: Path, artifact: Path, steep: float) -> Manifest:
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("steep", [1e3, 1e6])
+@pytest.mark.parametrize("steep", [3e4, 1e6])
 def test_a_right_kernel_is_kept_and_the_original_called_unstable(steep: float, tmp_path: Path, artifact: Path) -> None:
     manifest = _optimized(tmp_path, artifact, steep)
     assert manifest.left_out == () and len(manifest.kernels) > 3

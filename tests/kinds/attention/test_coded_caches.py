@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +14,22 @@ import pytest
 from onnx import TensorProto
 
 from onnxopt import pipeline
+from onnxopt.fusion.region import FusionPlan
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.kinds.attention.kind import ATTENTION
 from onnxopt.program.attention import CacheCodes, TokenAttention
 from onnxopt.tools.explain import describe
 from tests.support import custom_ops_artifact as artifact
+from tests.support import emulated_library, idle_gpu
 from tests.support.coded_caches import GROUPS, HEADS, STORED, WIDTH, Cache, drawn, operator, run, spelled_out
-from tests.support.fusing import cpu_kernels_forced, fuse, outline
+from tests.support.fusing import compile_nothing, fuse, outline
+from tests.support.wrong_bodies import with_wrong_bodies
 
 STEPS = 6
 
 
-def planned(cache: Cache, folder: Path):
+def planned(cache: Cache, folder: Path) -> tuple[ir.Model, FusionPlan]:
     model = ir.serde.deserialize_model(spelled_out(cache))
     normalize(model)
     rewrite(model, folder)
@@ -95,86 +99,89 @@ def test_the_reason_against_other_operators(changed: dict[str, object], reason: 
     assert any(reason in refusal.reason for refusal in plan.refusals)
 
 
+def _is_what_onnx_runtime_does(
+    folder: Path, model: ir.Model, plan: FusionPlan, feeds: list[dict[str, np.ndarray]], expected: list
+) -> None:
+    """Of device code that g++ compiled, launched by the library: attention closely, codes to the bit."""
+    (kernel,) = outline(model, plan)
+    assert kernel.kind is ATTENTION
+    optimized = with_wrong_bodies(ir.serde.serialize_model(model))
+    results, _ = emulated_library.run(folder / "run", optimized, [kernel], feeds)
+    for found, (y, *caches) in zip(results, expected, strict=True):
+        for name, cache in zip(("nk", "nv"), caches, strict=True):
+            np.testing.assert_array_equal(found[name].view(np.uint8), cache.view(np.uint8))
+        np.testing.assert_allclose(found["y"].astype(np.float32), y.astype(np.float32), atol=6e-3)
+
+
+def _looped(
+    model: onnx.ModelProto, cache: Cache, past: int, more: Callable[[np.random.Generator, int], dict[str, np.ndarray]]
+) -> tuple[list[dict[str, np.ndarray]], list[list[np.ndarray]]]:
+    """What ONNX Runtime's own operators read and give in a loop of tokens. past: tokens before it.
+
+    more: other inputs of each step, for so many tokens in the cache.
+    """
+    settings = ort.SessionOptions()
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    theirs = ort.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    rng, batch, held = np.random.default_rng(3), 2, 9 if cache.slots else past
+    caches = list(rng.integers(-60, 60, (2, batch, GROUPS, held, WIDTH)).astype(STORED[cache.codes]))
+    feeds, outputs = [], []
+    for _ in range(STEPS):
+        feeds.append(drawn(rng, cache, batch) | dict(zip(("pk", "pv"), caches, strict=True)) | more(rng, held))
+        outputs.append(run(theirs, feeds[-1], cache.codes))
+        caches = [x.view(STORED[cache.codes]) for x in outputs[-1][1:]]
+        held += 0 if cache.slots else cache.tokens
+    assert np.unique(caches[0].view(np.uint8)).size > 50
+    return feeds, outputs
+
+
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(
     "cache",
     [
         Cache(), Cache(per="element", numbers=True), Cache(per="head", tokens=3, mask=True, wide=True),
         Cache(slots=True, mask=True, tokens=2, per="head"),
+        Cache("float8e4m3fn", wide=True, numbers=True, per="head"),
     ],
     ids=repr,
 )  # fmt: skip
 def test_loops_of_tokens(cache: Cache, tmp_path: Path) -> None:
-    onnx.save(spelled_out(cache), tmp_path / "model.onnx")
-    with cpu_kernels_forced():
-        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
-    assert [kernel.kind for kernel in made.manifest.kernels] == ["attention"]
-    settings = ort.SessionOptions()
-    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    ours = made.session(providers=["CPUExecutionProvider"])
-    theirs = ort.InferenceSession(tmp_path / "model.onnx", settings, providers=["CPUExecutionProvider"])
-    rng, batch = np.random.default_rng(3), 2
-    held = 9 if cache.slots else 0
-    caches = [np.zeros((batch, GROUPS, held, WIDTH), STORED[cache.codes]) for _ in "kv"]
-    for step in range(STEPS):
-        given = drawn(rng, cache, batch) | dict(zip(("pk", "pv"), caches, strict=True))
-        keys = held if cache.slots else cache.tokens * (step + 1)
+
+    def more(rng: np.random.Generator, held: int) -> dict[str, np.ndarray]:
+        keys, found = held if cache.slots else held + cache.tokens, {}
         if cache.mask:
             seen = np.arange(keys) <= np.arange(keys - cache.tokens, keys)[:, None]
-            given["mask"] = np.broadcast_to(np.where(seen, 0, -1e4), (batch, 1, cache.tokens, keys)).astype(np.float16)
+            found["mask"] = np.broadcast_to(np.where(seen, 0, -1e4), (2, 1, cache.tokens, keys)).astype(np.float16)
         if cache.slots:
-            given["slots"] = rng.permutation(held)[: cache.tokens, None]
-        expected, found = theirs.run(None, given), ours.run(None, given)
-        assert all(map(np.array_equal, found[1:], expected[1:]))
-        np.testing.assert_allclose(found[0].astype(np.float32), expected[0].astype(np.float32), atol=6e-3)
-        caches = found[1:]
-    assert np.unique(caches[0]).size > 50
+            found["slots"] = rng.permutation(held)[: cache.tokens, None]
+        return found
+
+    feeds, expected = _looped(spelled_out(cache), cache, 0, more)
+    _is_what_onnx_runtime_does(tmp_path, *planned(cache, tmp_path), feeds, expected)
 
 
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("per", ["PER_TENSOR", "PER_CHANNEL"])
 def test_loops_of_the_operator(per: str, tmp_path: Path) -> None:
     """ONNX Runtime multiplies new tokens by the reciprocal of the scale, which decides at halves."""
-    onnx.save(operator(k_quant_type=per), tmp_path / "model.onnx")
-    with cpu_kernels_forced():
-        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
-    assert [kernel.kind for kernel in made.manifest.kernels] == ["attention"]
-    ours = made.session(providers=["CPUExecutionProvider"])
-    theirs = ort.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    rng, batch = np.random.default_rng(4), 2
     shape = (1,) if per == "PER_TENSOR" else (1, GROUPS, 1, WIDTH)
-    scales = [rng.uniform(0.02, 0.04, shape).astype(np.float32) for _ in "kv"]
-    caches = [rng.integers(-128, 128, (batch, GROUPS, 3, WIDTH)).astype(np.int8) for _ in "kv"]
-    for _ in range(STEPS):
-        given = drawn(rng, Cache(), batch) | dict(zip(("pk", "pv", "sk", "sv"), (*caches, *scales), strict=True))
-        halves = rng.integers(-90, 90, (batch, 1, GROUPS, WIDTH)) + 0.5
-        given["k"] = (halves * scales[0].reshape(-1, WIDTH if per == "PER_CHANNEL" else 1)).astype(np.float16)
-        given["k"] = given["k"].reshape(batch, 1, GROUPS * WIDTH)
-        expected, found = theirs.run(None, given), ours.run(None, given)
-        assert all(map(np.array_equal, found[1:], expected[1:]))
-        np.testing.assert_allclose(found[0].astype(np.float32), expected[0].astype(np.float32), atol=6e-3)
-        caches = found[1:]
+    scales = [np.random.default_rng(4).uniform(0.02, 0.04, shape).astype(np.float32) for _ in "kv"]
+
+    def more(rng: np.random.Generator, held: int) -> dict[str, np.ndarray]:
+        halves = rng.integers(-90, 90, (2, 1, GROUPS, WIDTH)) + 0.5
+        keys = (halves * scales[0].reshape(-1, WIDTH if per == "PER_CHANNEL" else 1)).astype(np.float16)
+        return {"k": keys.reshape(2, 1, GROUPS * WIDTH), **dict(zip(("sk", "sv"), scales, strict=True))}
+
+    feeds, expected = _looped(operator(k_quant_type=per), Cache(), 3, more)
+    model = ir.serde.deserialize_model(operator(k_quant_type=per))
+    _is_what_onnx_runtime_does(tmp_path, model, fuse(model), feeds, expected)
 
 
-@pytest.mark.usefixtures("library")
-def test_a_loop_of_float8(tmp_path: Path) -> None:
-    cache = Cache("float8e4m3fn", wide=True, numbers=True, per="head")
-    onnx.save(spelled_out(cache), tmp_path / "model.onnx")
-    with cpu_kernels_forced():
-        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
+def test_explain_says_how_the_cache_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_nothing(monkeypatch)
+    onnx.save(spelled_out(Cache("float8e4m3fn", wide=True, numbers=True, per="head")), tmp_path / "model.onnx")
+    made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), verify=False)
     assert "reads the cache as float8e4m3fn codes" in describe(made.manifest, kernels=True)
-    ours = made.session(providers=["CPUExecutionProvider"])
-    theirs = ort.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    rng, batch = np.random.default_rng(5), 2
-    caches = [np.zeros((batch, GROUPS, 0, WIDTH), STORED[cache.codes]) for _ in "kv"]
-    for _ in range(STEPS):
-        given = drawn(rng, cache, batch) | dict(zip(("pk", "pv"), caches, strict=True))
-        expected, found = (run(session, given, cache.codes) for session in (theirs, ours))
-        assert all(
-            np.array_equal(a.view(np.uint8), b.view(np.uint8)) for a, b in zip(found[1:], expected[1:], strict=True)
-        )
-        np.testing.assert_allclose(found[0].astype(np.float32), expected[0].astype(np.float32), atol=6e-3)
-        caches = [x.view(STORED[cache.codes]) for x in found[1:]]
 
 
 GOOD = TokenAttention(
@@ -208,7 +215,5 @@ def test_a_meaning_that_no_kernel_runs_is_refused(fields: dict[str, object]) -> 
 def test_damaged_files_are_refused(tmp_path: Path, changed: dict[str, object], said: str) -> None:
     meaning = GOOD.to_json()
     meaning["codes"] |= changed
-    row = {"name": artifact.NAME, "kind": "attention", **meaning, "cpu": True, "variants": []}
-    library = artifact.write(tmp_path, [row])
-    with pytest.raises(Exception, match=said):
-        ort.SessionOptions().register_custom_ops_library(str(library))
+    row = {"name": artifact.NAME, "kind": "attention", **meaning, "cpu": False, "variants": []}
+    idle_gpu.assert_refused(tmp_path, idle_gpu.document_of(row), said)

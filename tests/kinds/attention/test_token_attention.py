@@ -1,4 +1,4 @@
-"""One token's attention to its cache: which operators become a kernel, and the library's CPU kernel."""
+"""One token's attention to its cache: which operators become a kernel, and what the library launches and refuses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from onnxopt.codegen import generate
 from onnxopt.kinds.attention.kind import ATTENTION
 from onnxopt.program.attention import TokenAttention
 from tests.support import custom_ops_artifact as artifact
+from tests.support import emulated_library, idle_gpu
 from tests.support.fusing import fuse, outline
+from tests.support.wrong_bodies import with_wrong_bodies
 
 HEADS, GROUPS, WIDTH = 4, 2, 16
 HALF = TensorProto.FLOAT16
@@ -104,44 +106,43 @@ def test_a_meaning_that_no_kernel_runs_is_refused(fields) -> None:
 
 def _row(meaning: TokenAttention, **fields) -> dict:
     return {
-        "name": artifact.NAME, "kind": "attention", **meaning.to_json(), "cpu": True, "variants": [], **fields,
+        "name": artifact.NAME, "kind": "attention", **meaning.to_json(), "cpu": False, "variants": [], **fields,
     }  # fmt: skip
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize(("batch", "past", "packed"), [(2, 5, True), (3, 40, False), (1, 1, True)])
-def test_the_cpu_kernel_is_the_operator(tmp_path, batch, past, packed) -> None:
-    proto = ir.serde.serialize_model(graph(batch, past, packed=packed))
-    rng = np.random.default_rng(past)
-    given = {
-        i.name: rng.standard_normal([d.dim_value for d in i.type.tensor_type.shape.dim]).astype(np.float16)
-        for i in proto.graph.input
-    }
-    expected = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, given)
-    positions = {} if packed else {"k": 1, "v": 2, "past_k": 3, "past_v": 4}
-    meaning = TokenAttention(F16 * (3 if packed else 5), F16 * 3, HEADS, GROUPS, WIDTH, 0.25, **positions)
-    library = artifact.write(tmp_path, [_row(meaning)])
-    names = ["q", "pk", "pv"] if packed else ["q", "k", "v", "pk", "pv"]
-    body = artifact.wrong_body(*["float16"] * 3)
-    inputs = [("float16", list(given[n].shape)) for n in names]
-    session = artifact.session(artifact.model(body, inputs, [("float16", None)] * 3), library)
-    found = artifact.run(session, [given[n] for n in names])
-    assert np.array_equal(found[1], expected[1]) and np.array_equal(found[2], expected[2])
-    np.testing.assert_allclose(found[0].astype(np.float32), expected[0].astype(np.float32), atol=4e-3)
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_kernel_is_the_operator(tmp_path, packed) -> None:
+    """Of device code that g++ compiled, in any number of sequences and keys."""
+    model = graph("batch", "past", packed=packed)
+    proto = ir.serde.serialize_model(model)
+    theirs = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    given, rng = [], np.random.default_rng(int(packed))
+    for batch, past in ((2, 5), (3, 40), (1, 1)):
+        sizes = {"batch": batch, "past": past}
+        shapes = {i.name: [sizes.get(d, d) for d in i.shape] for i in theirs.get_inputs()}
+        given.append({name: rng.standard_normal(s).astype(np.float16) for name, s in shapes.items()})
+    kernels = outline(model, fuse(model))
+    optimized = with_wrong_bodies(ir.serde.serialize_model(model))
+    results, _ = emulated_library.run(tmp_path / "run", optimized, kernels, given)
+    for feeds, found in zip(given, results, strict=True):
+        y, *caches = theirs.run(None, feeds)
+        for name, cache in zip(("nk", "nv"), caches, strict=True):
+            np.testing.assert_array_equal(found[name], cache)
+        np.testing.assert_allclose(found["y"].astype(np.float32), y.astype(np.float32), atol=4e-3)
 
 
 @pytest.mark.usefixtures("library")
 def test_an_empty_batch_gives_empty_outputs(tmp_path) -> None:
     """ONNX Runtime hands out no memory for them. Its own operator divides by zero."""
-    meaning = TokenAttention(F16 * 3, F16 * 3, HEADS, GROUPS, WIDTH, 0.25)
-    library = artifact.write(tmp_path, [_row(meaning)])
-    shapes = [(0, 1, (HEADS + 2 * GROUPS) * WIDTH), (0, GROUPS, 5, WIDTH), (0, GROUPS, 5, WIDTH)]
-    body = artifact.wrong_body(*["float16"] * 3)
-    session = artifact.session(
-        artifact.model(body, [("float16", list(s)) for s in shapes], [("float16", None)] * 3), library
-    )
-    found = artifact.run(session, [np.zeros(s, np.float16) for s in shapes])
-    assert [f.shape for f in found] == [(0, 1, HEADS * WIDTH), *[(0, GROUPS, 6, WIDTH)] * 2]
+    model = graph("batch", "past")
+    kernels = outline(model, fuse(model))
+    shapes = {"q": (0, 1, (HEADS + 2 * GROUPS) * WIDTH), "pk": (0, GROUPS, 5, WIDTH), "pv": (0, GROUPS, 5, WIDTH)}
+    given = {name: np.zeros(shape, np.float16) for name, shape in shapes.items()}
+    (found,) = idle_gpu.calls(
+        tmp_path / "run", ir.serde.serialize_model(model), idle_gpu.document(kernels), [given]
+    )  # fmt: skip
+    assert found == {"y": (0, 1, HEADS * WIDTH), **dict.fromkeys(("nk", "nv"), (0, GROUPS, 6, WIDTH))}
 
 
 @pytest.mark.usefixtures("library")
@@ -157,7 +158,4 @@ def test_an_empty_batch_gives_empty_outputs(tmp_path) -> None:
 )
 def test_damaged_files_are_refused(tmp_path, changed, said) -> None:
     meaning = TokenAttention(F16 * 3, F16 * 3, HEADS, GROUPS, WIDTH, 0.25)
-    library = artifact.write(tmp_path, [_row(meaning, **changed)])
-    options = ort.SessionOptions()
-    with pytest.raises(Exception, match=said):
-        options.register_custom_ops_library(str(library))
+    idle_gpu.assert_refused(tmp_path, idle_gpu.document_of(_row(meaning, **changed)), said)

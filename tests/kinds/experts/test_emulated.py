@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support import custom_ops_artifact as artifact
 from tests.support import emulated_library
 from tests.support.experts_models import Case, fused
 from tests.support.wrong_bodies import with_wrong_bodies
@@ -69,3 +70,21 @@ def test_biases_and_gates_in_neighbouring_columns(case: Case, tmp_path: Path) ->
     feeds = [dataclasses.replace(case, tokens=tokens).feeds() for tokens in (2, 40)]
     split = {"activate"} if case.columns > case.hidden else set()
     assert _launched(tmp_path / "run", case, *feeds) == FEW | SOME | split
+
+
+@pytest.mark.parametrize("tokens", [2, 40])
+def test_an_id_of_no_expert_counts_as_the_nearest(tokens: int, tmp_path: Path) -> None:
+    """No weight is read that is not there."""
+    case = Case(tokens, 4, 2, 16, 8)
+    (kernel,) = fused(case).kernels
+    first, second = case.weights()
+    rng = np.random.default_rng(tokens)
+    ids = rng.integers(-9, 12, (tokens, case.chosen))
+    arrays = [case.feeds()["x"], ids, rng.random((tokens, case.chosen), np.float32), first, second]
+    inputs = [(dtype, list(a.shape)) for dtype, a in zip(kernel.program.inputs, arrays, strict=True)]
+    model = artifact.model(artifact.wrong_body("float32"), inputs, [("float32", None)], name=kernel.name)
+    given = {f"x{k}": array for k, array in enumerate(arrays)}
+    nearest = {**given, "x1": np.clip(ids, 0, case.experts - 1)}
+    (found, expected), _ = emulated_library.run(tmp_path / "run", model, [kernel], [given, nearest])
+    assert np.isfinite(expected["y0"]).all()
+    np.testing.assert_array_equal(found["y0"], expected["y0"])

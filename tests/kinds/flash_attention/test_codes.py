@@ -13,12 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxopt.codegen import generate
 from onnxopt.program.flash_attention import Codes
-from onnxopt.runtime import sessions
-from tests.library.test_flash_attention import session_of
 from tests.support import emulated_flash_attention
 from tests.support.flash_attention_models import Case, fused
 
-_E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 _ZEROS = {"uint8": 117, "int8": -5, "float8e4m3fn": 0}
 _STEPS = {"uint8": 0.0043, "int8": 0.011, "float8e4m3fn": 0.0021}
 
@@ -97,17 +94,14 @@ def test_emulated_without_products(tmp_path: Path) -> None:
     assert all(case.worst(y, x) <= 1 for (case, _), (y, x) in found.items())
 
 
-@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("case", _CASES, ids=lambda case: f"{case.codes} {case.dtype} {case.queries}")
-def test_the_cpu_kernel_against_float64(case: Coded, tmp_path: Path) -> None:
-    found, feeds = fused(case), case.feeds()
+def test_codes_are_part_of_the_region(case: Coded) -> None:
+    found = fused(case)
     (region,) = found.plan.regions
     low = None if case.stored == "float8e4m3fn" else float(np.iinfo(case.codes).min - _ZEROS[case.codes])
     assert region.meaning.codes == Codes(case.step, low, None if low is None else low + 255)
     assert region.meaning.outputs == (case.stored,) and [v.name for v in region.outputs] == ["y"]
     assert found.kernels[0].name.startswith("MultiHeadAttentionQuantizeLinear_")
-    y = sessions.run(session_of(found, tmp_path), feeds)["y"]
-    assert case.worst(y.view(_E4M3) if case.stored == "float8e4m3fn" else y, case.expected(feeds)) <= 1
 
 
 def _changed(change) -> Coded:

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from onnxopt.kinds.flash_attention.entry_points import FlashVariant
@@ -49,6 +50,14 @@ def test_forms(tmp_path: Path, dtype: str) -> None:
     cases[5] = dataclasses.replace(cases[5], keys=128)
     chosen = cases if dtype == "float16" else cases[::2]
     _agree(tmp_path, [dataclasses.replace(case, dtype=dtype) for case in chosen])
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_causal_query_that_sees_no_key_is_not_a_number(tmp_path: Path, plain: bool) -> None:
+    case = Case(1, 9, 6, 1, 8, dtype="bfloat16" if plain else "float16", causal=True, known=False)
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(case.expected(case.feeds())[0, :3]).all()
+        _agree(tmp_path, [case], plain=plain)
 
 
 def test_every_tile(tmp_path: Path) -> None:

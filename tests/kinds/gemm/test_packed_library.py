@@ -1,6 +1,6 @@
 """Products with weights of 2, 4 and 8 bits, chosen and launched by the library, the device code run by g++: float64.
 
-A stand-in for cuBLASLt is there, which multiplies nothing: only products of few rows have results.
+A stand-in for cuBLASLt multiplies the products of many rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.fusing import fuse, outline
 from tests.support.packed_weights import STORED, Products, Weight
 
 pytestmark = pytest.mark.usefixtures("library")
-_STAND_IN = Path(__file__).parents[2] / "fuzz" / "library" / "stand_in_cublaslt.cc"
+_STAND_IN = Path(emulated_library.__file__).with_name("multiplying_cublaslt.cc")
 _TOLERANCE = {"float16": 6e-4, "bfloat16": 5e-3}  # of the largest result: rounding to the storage dtype, half an ulp
 
 
@@ -55,6 +55,16 @@ WEIGHTS = [
 ]
 
 
+WIDENED = [
+    Weight(24, 64, zeros="codes"),
+    Weight(9, 80, zeros="codes"),  # the third group is half empty
+    Weight(24, 64, group=16, zeros="floats"),
+    Weight(24, 64, bits=2),
+    Weight(24, 128, bits=8, group=64, zeros="codes"),
+    Weight(24, 128, bits=8, group=128),
+]
+
+
 def test_every_layout(tmp_path: Path) -> None:
     """Numbers of rows around those that share a matrix."""
     products = Products()
@@ -84,8 +94,13 @@ def test_entry_points_by_columns_and_rows(tmp_path: Path) -> None:
 
 def test_many_rows_widen_the_weight(tmp_path: Path) -> None:
     products = Products()
-    products.product("y", "x", Weight(24, 64, zeros="codes"))
-    _, launched = run(tmp_path, products, {"x": ("float16", ["s", 64])}, {"y": "float16"}, [{"x": drawn((41, 64))}])
+    for k, weight in enumerate(WIDENED):
+        products.product(f"y{k}", f"x{k}", weight)
+    inputs = {f"x{k}": ("float16", ["a", "s", weight.depth]) for k, weight in enumerate(WIDENED)}
+    feeds = [{name: drawn((2, 21, dims[-1])) for name, (_, dims) in inputs.items()}]
+    ((found,), launched) = run(tmp_path, products, inputs, dict.fromkeys(products.weights, "float16"), feeds)
+    for k, (name, weight) in enumerate(products.weights.items()):
+        check(found[name], feeds[0][f"x{k}"].astype(np.float64) @ weight.T, "float16")
     assert launched == {"floats"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +11,12 @@ import onnxruntime as ort
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from onnxopt.codegen import kernels_json
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import Gemm
 from onnxopt.runtime.sessions import WITHOUT_INTEGER_KERNELS
-from tests.support import custom_ops_artifact as artifact
-from tests.support import products_of_codes, quantized_models
+from tests.support import idle_gpu, products_of_codes, quantized_models
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 from tests.support.products_of_codes import Layer
@@ -39,13 +36,11 @@ def _gemms(kernels: tuple[Kernel, ...]) -> list[Gemm]:
     return found  # type: ignore[return-value]
 
 
-def _run(proto: bytes, feeds: dict[str, np.ndarray], library: Path | None) -> list[np.ndarray]:
+def _run(proto: bytes, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Outputs without ONNX Runtime's integer kernels, whose sums of two products saturate where a CPU has no VNNI."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry(*WITHOUT_INTEGER_KERNELS)
-    if library is not None:
-        options.register_custom_ops_library(str(library))
     return list(ort.InferenceSession(proto, options, providers=["CPUExecutionProvider"]).run(None, feeds))
 
 
@@ -62,7 +57,7 @@ def _close(found: list[np.ndarray], wanted: list[np.ndarray], layer: Layer) -> N
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("seed", range(60))
 def test_results_do_not_change(seed: int, tmp_path: Path) -> None:
-    """The original in ONNX Runtime and in onnx, the functions inlined, and the library's kernels."""
+    """The original in ONNX Runtime and in onnx, the functions inlined, and the products that cuBLASLt computes."""
     layer = products_of_codes.drawn(seed)
     proto = products_of_codes.model(layer, seed)
     onnx.checker.check_model(proto, full_check=True)
@@ -71,14 +66,22 @@ def test_results_do_not_change(seed: int, tmp_path: Path) -> None:
     wanted = run(source, feeds)
     if layer.dtype == "float":
         _close(ReferenceEvaluator(proto).run(None, feeds), wanted, layer)
-    kernels = [dataclasses.replace(k, cpu=True) for k in _fused(source)]
-    products = _gemms(tuple(kernels))
+    kernels = _fused(source)
+    products = _gemms(kernels)
     assert len(products) == 1 and products[0].operand_dtype() == "float16"
     assert bool(products[0].unread) == (layer.dtype == "float")
-    library = artifact.copy_library(tmp_path)
-    (tmp_path / "kernels.json").write_text(kernels_json.to_json(kernels, None))
-    for path in (None, library):
-        _close(_run(ir.to_proto(source).SerializeToString(), feeds, path), wanted, layer)
+    _check_products(source, kernels, feeds, wanted, layer, tmp_path)
+
+
+def _check_products(
+    source: ir.Model, kernels: tuple[Kernel, ...], feeds: dict[str, np.ndarray], wanted: list[np.ndarray], layer: Layer,
+    folder: Path,
+) -> None:  # fmt: skip
+    """The functions inlined, and the products that the library has cuBLASLt compute."""
+    proto = ir.to_proto(source)
+    _close(_run(proto.SerializeToString(), feeds), wanted, layer)
+    found = idle_gpu.products(folder / "run", proto, kernels, feeds)
+    _close([found[output.name] for output in proto.graph.output], wanted, layer)
 
 
 @pytest.mark.parametrize(
@@ -220,14 +223,11 @@ def test_products_of_8_bit_floats(codes: str, dtype: str, channels: bool, tmp_pa
     storage = np.float16 if dtype == "float16" else np.float32
     feeds = {"x": np.random.default_rng(2).standard_normal((5, 16)).astype(storage)}
     wanted = run(source, feeds)
-    kernels = [dataclasses.replace(k, cpu=True) for k in _fused(source)]
-    (gemm,) = _gemms(tuple(kernels))
+    kernels = _fused(source)
+    (gemm,) = _gemms(kernels)
     assert gemm.operand_dtype() == "float16" and not gemm.unread and gemm.transpose_b
     assert gemm.outputs == ("float32",) if channels or dtype == "float" else ("float16",)
-    library = artifact.copy_library(tmp_path)
-    (tmp_path / "kernels.json").write_text(kernels_json.to_json(kernels, None))
-    for with_kernels in (None, library):
-        _close(_run(ir.to_proto(source).SerializeToString(), feeds, with_kernels), wanted, Layer(dtype=dtype))
+    _check_products(source, kernels, feeds, wanted, Layer(dtype=dtype), tmp_path)
 
 
 _PAIR = "q = QuantizeLinear(x, s, z)  a = DequantizeLinear(q, s, z)  "

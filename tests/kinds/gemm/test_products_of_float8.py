@@ -12,13 +12,12 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxopt.codegen import kernels_json
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import FLOAT8, Gemm
 from onnxopt.runtime import sessions
-from tests.support import custom_ops_artifact as artifact
+from tests.support import idle_gpu
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
@@ -130,25 +129,31 @@ _LAYERS = {
 }
 
 
+def _both(
+    source: ir.Model, kernels: tuple[Kernel, ...], feeds: dict[str, np.ndarray], folder: Path
+) -> list[dict[str, np.ndarray]]:
+    """What the functions give, inlined, and the products that the library has cuBLASLt compute."""
+    ir.save(source, folder / "fused.onnx")
+    inlined = sessions.run(sessions.open_session(folder / "fused.onnx"), feeds)
+    return [inlined, idle_gpu.products(folder / "run", ir.to_proto(source), kernels, feeds)]
+
+
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("name", _LAYERS)
 def test_results_do_not_change(name: str, tmp_path: Path) -> None:
-    """The original in ONNX Runtime, the functions inlined, and the library's kernels."""
+    """The original in ONNX Runtime, the functions inlined, and the products that the library has cuBLASLt compute."""
     layer, fields = _LAYERS[name]
     proto = model(layer)
     onnx.checker.check_model(proto, full_check=True)
     source = ir.from_proto(proto)
-    kernels = [dataclasses.replace(k, cpu=True) for k in fused(source)]
-    (gemm,) = gemms(tuple(kernels))
+    kernels = fused(source)
+    (gemm,) = gemms(kernels)
     assert gemm.inputs[gemm.a] == gemm.inputs[gemm.b] == FLOAT8
     assert gemm.transpose_b and not gemm.transpose_a and not gemm.unread
     assert {field: getattr(gemm, field) for field in fields} == fields
     (norm,) = [k for k in kernels if "LayerNormalization" in k.ops]
     assert norm.program.outputs == (FLOAT8,)  # type: ignore[attr-defined]
-    library = artifact.copy_library(tmp_path)
-    (tmp_path / "kernels.json").write_text(kernels_json.to_json(kernels, None))
     onnx.save(proto, tmp_path / "original.onnx")
-    ir.save(source, tmp_path / "fused.onnx")
     rng = np.random.default_rng(2)
     wanted_of = sessions.open_session(tmp_path / "original.onnx")
     feeds = {
@@ -156,8 +161,7 @@ def test_results_do_not_change(name: str, tmp_path: Path) -> None:
         for i in wanted_of.get_inputs()
     }
     wanted = sessions.run(wanted_of, feeds)
-    for path in (None, library):
-        found = sessions.run(sessions.open_session(tmp_path / "fused.onnx", library=path), feeds)
+    for found in _both(source, kernels, feeds, tmp_path):
         for output, value in wanted.items():
             assert (found[output].dtype, found[output].shape) == (value.dtype, value.shape)
             scale = np.abs(value.astype(np.float64)).max()
@@ -275,19 +279,15 @@ def test_scales_of_rows_are_computed_by_the_norm_in_front(tmp_path: Path) -> Non
     )  # fmt: skip
     _define(source, "c", (np.random.default_rng(1).standard_normal((_DEPTH, 144)) * 40).astype(_E4M3))
     ir.save(source, tmp_path / "original.onnx")
-    kernels = [dataclasses.replace(k, cpu=True) for k in fused(source)]
-    (gemm,) = gemms(tuple(kernels))
+    kernels = fused(source)
+    (gemm,) = gemms(kernels)
     assert gemm.operand_dtype() == FLOAT8
     (norm,) = [k for k in kernels if "LayerNormalization" in k.ops]
     assert set(norm.program.outputs) == {FLOAT8, "float16"}  # type: ignore[attr-defined]
-    library = artifact.copy_library(tmp_path)
-    (tmp_path / "kernels.json").write_text(kernels_json.to_json(kernels, None))
-    ir.save(source, tmp_path / "fused.onnx")
     rng = np.random.default_rng(2)
     feeds = {"x": rng.standard_normal((37, _DEPTH)), "g": rng.uniform(0.5, 1.5, _DEPTH), "h": rng.standard_normal(144)}
     feeds = {name: array.astype(np.float16) for name, array in feeds.items()}
     (wanted,) = sessions.run(sessions.open_session(tmp_path / "original.onnx"), feeds).values()
-    for path in (None, library):
-        (found,) = sessions.run(sessions.open_session(tmp_path / "fused.onnx", library=path), feeds).values()
+    for (found,) in (outputs.values() for outputs in _both(source, kernels, feeds, tmp_path)):
         error = np.abs(found.astype(np.float64) - wanted)
         assert error.max() <= 2e-2 * np.abs(wanted).max() and error.mean() <= 2e-3 * np.abs(wanted).max()
