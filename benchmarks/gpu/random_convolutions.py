@@ -5,8 +5,8 @@
 
 Every layer is a model of one node, whose body is removed: only the library's kernel can run it. Each layer runs twice;
 every fourth also in a CUDA graph of ONNX Runtime, with new inputs in the same buffers. One session runs five shapes in
-a loop, several sessions run side by side, and those without TF32 have to be exact. `run --device cpu` makes the
-comparisons with the CPU kernels. `run --tune` has the library measure everything, and run what it found.
+a loop, several sessions run side by side, and those without TF32 have to be exact. `run --tune` has the library measure
+everything, and run what it found.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks.cases.random_convolutions import draw, draw_product
 from benchmarks.support import convolution_cases
-from benchmarks.support.arguments import add_device_and_out, command
+from benchmarks.support.arguments import command
 from tests.support.convolution_graphs import Layer
 
 _ARCHIVE = "convolutions.tar.xz"
@@ -61,16 +61,15 @@ class Case:
     layer: Layer
     model: bytes
 
-    def session(self, library: str, device: str, **options: str) -> Any:
+    def session(self, library: str, **options: str) -> Any:
         import onnxruntime as ort
 
         settings = ort.SessionOptions()
         settings.log_severity_level = 3
         settings.register_custom_ops_library(library)
-        cuda = ("CUDAExecutionProvider", options)
-        providers = ["CPUExecutionProvider"] if device == "cpu" else [cuda, "CPUExecutionProvider"]
+        providers = [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
         opened = ort.InferenceSession(self.model, settings, providers=providers)
-        if device == "cuda" and "CUDAExecutionProvider" not in opened.get_providers():
+        if "CUDAExecutionProvider" not in opened.get_providers():
             raise ValueError("ONNX Runtime does not run on the GPU here")
         return opened
 
@@ -116,8 +115,8 @@ def _captured(case: Case, session: Any) -> Any:
     return run
 
 
-def _dynamic(case: Case, library: str, device: str) -> float:
-    session, worst = case.session(library, device), 0.0
+def _dynamic(case: Case, library: str) -> float:
+    session, worst = case.session(library), 0.0
     for round_ in range(3):
         for n, h, w in _SHAPES:
             at = dataclasses.replace(case, layer=dataclasses.replace(case.layer, n=n, h=h, w=w))
@@ -125,12 +124,12 @@ def _dynamic(case: Case, library: str, device: str) -> float:
     return worst
 
 
-def _once(case: Case, library: str, device: str) -> float:
-    return _check(case, _plain(case.session(library, device)), (1, 2), _LIMIT[case.layer.dtype])
+def _once(case: Case, library: str) -> float:
+    return _check(case, _plain(case.session(library)), (1, 2), _LIMIT[case.layer.dtype])
 
 
-def _exactly(case: Case, library: str, device: str) -> float:
-    return _check(case, _plain(case.session(library, device, use_tf32="0")), (1, 2), _EXACT)
+def _exactly(case: Case, library: str) -> float:
+    return _check(case, _plain(case.session(library, use_tf32="0")), (1, 2), _EXACT)
 
 
 def _in_graph(case: Case, library: str) -> float:
@@ -138,11 +137,11 @@ def _in_graph(case: Case, library: str) -> float:
     return _check(case, _captured(case, session), (1, 2, 3, 4), _LIMIT[case.layer.dtype])
 
 
-def _side_by_side(cases: list[Case], library: str, device: str) -> float:
+def _side_by_side(cases: list[Case], library: str) -> float:
     found: list[float] = []
 
     def work(case: Case) -> None:
-        found.append(_check(case, _plain(case.session(library, device)), tuple(range(8)), _LIMIT[case.layer.dtype]))
+        found.append(_check(case, _plain(case.session(library)), tuple(range(8)), _LIMIT[case.layer.dtype]))
 
     threads = [threading.Thread(target=work, args=(case,)) for case in cases]
     for thread in threads:
@@ -152,20 +151,9 @@ def _side_by_side(cases: list[Case], library: str, device: str) -> float:
     return max(found) if len(found) == len(cases) else float("inf")
 
 
-def _run_on_cpu(path: pathlib.Path) -> None:
-    """Have the library run all kernels of a file on the CPU too."""
-    from onnxopt.codegen import sealed_json
-
-    described = sealed_json.unseal(path.read_text())
-    for kernel in described["kernels"]:
-        kernel["cpu"] = True
-    path.write_text(sealed_json.seal(described))
-
-
-def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
+def run(folder: pathlib.Path, out: pathlib.Path | None) -> int:
     """Compare every layer; 0 if all agree."""
-    if device == "cuda":
-        import torch  # noqa: F401 - loads the libraries of CUDA that ONNX Runtime looks for
+    import torch  # noqa: F401 - loads the libraries of CUDA that ONNX Runtime looks for
 
     findings: list[str] = []
     counts = {"layers": 0, "captured": 0}
@@ -173,8 +161,6 @@ def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
         archive.extractall(name, filter="data")
         root, library = pathlib.Path(name), str(pathlib.Path(name) / "lib" / "libonnxopt_ops.so")
         cases = [Case(layer, model) for layer, model in convolution_cases.unpacked(root)]
-        if device == "cpu":  # where the library leaves convolutions to ONNX Runtime
-            _run_on_cpu(root / "lib" / "kernels.json")
 
         def attempt(what: str, compare: Any) -> None:
             if out is not None:  # where the process dies, this is what killed it
@@ -190,16 +176,16 @@ def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
 
         dynamic, exact = cases[: len(_DYNAMIC)], cases[len(_DYNAMIC) : len(_DYNAMIC) + len(_EXACT_LAYERS)]
         for case in dynamic:
-            attempt(f"five shapes, {case.layer}", functools.partial(_dynamic, case, library, device))
+            attempt(f"five shapes, {case.layer}", functools.partial(_dynamic, case, library))
         for case in exact:
-            attempt(f"without TF32, {case.layer}", functools.partial(_exactly, case, library, device))
+            attempt(f"without TF32, {case.layer}", functools.partial(_exactly, case, library))
         for k, case in enumerate(cases):
             counts["layers"] += 1
-            attempt(str(case.layer), functools.partial(_once, case, library, device))
-            if device == "cuda" and k % 4 == 0 and not case.layer.symbolic:
+            attempt(str(case.layer), functools.partial(_once, case, library))
+            if k % 4 == 0 and not case.layer.symbolic:
                 counts["captured"] += 1
                 attempt(f"captured, {case.layer}", functools.partial(_in_graph, case, library))
-        attempt("side by side", functools.partial(_side_by_side, exact, library, device))
+        attempt("side by side", functools.partial(_side_by_side, exact, library))
     print(f"{counts}, {len(findings)} findings")
     print("\n".join(findings[:40]) or "all agree")
     return 1 if findings else 0
@@ -210,7 +196,7 @@ def main() -> int:
     prepared.add_argument("--count", type=int, default=300)
     prepared.add_argument("--products", type=int, default=60, help="1x1 convolutions that become products")
     prepared.add_argument("--seed", type=int, default=0)
-    add_device_and_out(ran)
+    ran.add_argument("--out", type=pathlib.Path, help="JSON, rewritten after every case")
     ran.add_argument("--tune", action="store_true", help="measure algorithms and plans, and run the fastest")
     args = parser.parse_args()
     if args.verb == "prepare":
@@ -219,7 +205,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         if args.tune:
             os.environ |= {f"ONNXOPT_{kind}_TUNE": f"{name}/{kind}.json" for kind in ("GEMM", "CONV")}
-        found = run(args.folder, args.device, args.out)
+        found = run(args.folder, args.out)
         for file in sorted(pathlib.Path(name).iterdir()):
             entries = json.loads(file.read_text())["entries"]
             print(f"{file.stem}: {len(entries)} measured, {sum('cudnn' in e for e in entries)} of cuDNN")

@@ -29,6 +29,7 @@ import onnxruntime as ort
 
 from benchmarks.cases import random_graphs as graphs
 from benchmarks.support import random_groups
+from tests.support.fusing import has_cpu_kernels
 
 KINDS = "kinds"  # the group with an entry point of every kind, for compute-sanitizer; its kernels are compiled here
 _ARCHIVE = "random.tar.xz"
@@ -55,15 +56,16 @@ def prepare(folder: pathlib.Path, regions: int, groups: int, seed: int) -> None:
             print(f"group {g}: {count} regions, {len(kernels)} kernels, next seed {seed}", flush=True)
         collection = Collection()
         every = [graphs.optimized(model, dtype, collection) for model, dtype in graphs.of_every_kind()]
-        kernels = [dataclasses.replace(k, cpu=True) for k in collection.kernels.values()]
+        kernels = [dataclasses.replace(k, cpu=has_cpu_kernels(k.kind)) for k in collection.kernels.values()]
         random_groups.add(root / KINDS, kernels, graphs.packed([d for d in every if d is not None]), archs=["sm_90"])
         print(f"{KINDS}: {len(kernels)} kernels")
     print(f"{total} regions")
 
 
 def narrow_indices(kernel: Any) -> Any:
-    """Without entry points for 64-bit indices, which tensors of these sizes never take; on every CPU too."""
-    return dataclasses.replace(kernel, variants=tuple(v for v in kernel.variants if v.index == 32), cpu=True)
+    """Without entry points for 64-bit indices, which tensors of these sizes never take; on the CPU where it can."""
+    variants = tuple(v for v in kernel.variants if v.index == 32)
+    return dataclasses.replace(kernel, variants=variants, cpu=has_cpu_kernels(kernel.kind))
 
 
 def open_session(model: bytes, library: str | None, device: str) -> ort.InferenceSession:

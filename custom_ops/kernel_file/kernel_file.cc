@@ -42,6 +42,7 @@ Kernel ReadKernel(const JsonReader& json, bool has_fatbin, const FindReader& fin
   const KindReader& reader = ReadKind(json["kind"], find);
   kernel.kind = reader.name();
   kernel.cpu = json["cpu"].Flag();
+  if (kernel.cpu && !reader.HasCpuKernels()) json["cpu"].Fail("is true, and there are no CPU kernels of this kind");
   kernel.inputs = ReadDtypes(json["inputs"]);
   kernel.outputs = ReadDtypes(json["outputs"]);
   reader.ReadMeaning(json, &kernel);

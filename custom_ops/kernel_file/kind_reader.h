@@ -17,6 +17,9 @@ class KindReader {
   // As kernels.json has it.
   virtual const char* name() const = 0;
 
+  // Whether this library has CPU kernels of the kind.
+  virtual bool HasCpuKernels() const { return false; }
+
   // Sets kernel->meaning. The kernel's dtypes are already there.
   virtual void ReadMeaning(const JsonReader& json, Kernel* kernel) const = 0;
 

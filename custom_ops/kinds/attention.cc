@@ -1,6 +1,5 @@
-#include "cpu/attention.h"
-
 #include "cuda/attention.h"
+
 #include "kernel_file/attention.h"
 #include "kinds/kind.h"
 
@@ -21,10 +20,6 @@ class AttentionKind final : public Kind {
 
   void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
     if (has_fatbin && kernel->variants.size() < kAttentionLaunches) json.Fail("are not the two launches");
-  }
-
-  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
-    return std::make_unique<TokenAttentionCpuKernel>(kernel);
   }
 
   std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,

@@ -1,6 +1,5 @@
-#include "cpu/block.h"
-
 #include "cuda/convolution/block.h"
+
 #include "kernel_file/block.h"
 #include "kinds/of_cudnn.h"
 
@@ -13,10 +12,6 @@ class BlockKind final : public KindOfCudnn {
 
   void ReadMeaning(const JsonReader& json, Kernel* kernel) const override {
     kernel->meaning.Set(ReadBlock(json, kernel->inputs, kernel->outputs));
-  }
-
-  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
-    return std::make_unique<BlockCpuKernel>(kernel);
   }
 
   std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,

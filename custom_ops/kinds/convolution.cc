@@ -1,7 +1,6 @@
-#include "cpu/convolution.h"
+#include "kernel_file/convolution.h"
 
 #include "cuda/convolution/kernel.h"
-#include "kernel_file/convolution.h"
 #include "kinds/of_cudnn.h"
 
 namespace onnxopt {
@@ -13,10 +12,6 @@ class ConvolutionKind final : public KindOfCudnn {
 
   void ReadMeaning(const JsonReader& json, Kernel* kernel) const override {
     kernel->meaning.Set(ReadConvolution(json, kernel->inputs, kernel->outputs));
-  }
-
-  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
-    return std::make_unique<ConvolutionCpuKernel>(kernel);
   }
 
   std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,

@@ -1,6 +1,5 @@
-#include "cpu/depthwise.h"
-
 #include "cuda/depthwise.h"
+
 #include "kernel_file/depthwise.h"
 #include "kinds/kind.h"
 
@@ -17,10 +16,6 @@ class DepthwiseKind final : public Kind {
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
     return ReadDepthwiseVariant(json, kernel.meaning.As<onnxopt::Depthwise>());
-  }
-
-  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
-    return std::make_unique<DepthwiseCpuKernel>(kernel);
   }
 
   std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,

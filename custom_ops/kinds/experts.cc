@@ -1,6 +1,5 @@
 #include "kernel_file/experts.h"
 
-#include "cpu/experts.h"
 #include "cuda/experts/experts.h"
 #include "kinds/kind.h"
 
@@ -21,10 +20,6 @@ class ExpertsKind final : public Kind {
 
   void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
     if (has_fatbin) CheckExpertsVariants(json, kernel->variants);
-  }
-
-  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
-    return std::make_unique<ExpertsCpuKernel>(kernel);
   }
 
   std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,

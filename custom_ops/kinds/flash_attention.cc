@@ -1,6 +1,5 @@
-#include "cpu/flash_attention.h"
-
 #include "cuda/flash_attention.h"
+
 #include "kernel_file/flash_attention.h"
 #include "kinds/kind.h"
 
@@ -17,10 +16,6 @@ class FlashAttentionKind final : public Kind {
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
     return ReadFlashVariant(json, kernel.meaning.As<onnxopt::FlashAttention>());
-  }
-
-  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
-    return std::make_unique<FlashAttentionCpuKernel>(kernel);
   }
 
   std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,

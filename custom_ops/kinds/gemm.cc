@@ -1,8 +1,7 @@
-#include "cpu/gemm.h"
+#include "cuda/gemm/gemm.h"
 
 #include <algorithm>
 
-#include "cuda/gemm/gemm.h"
 #include "cuda/launch/cublaslt.h"
 #include "kernel_file/gemm.h"
 #include "kinds/kind.h"
@@ -53,10 +52,6 @@ class GemmKind final : public Kind {
       json.Fail("has " + std::to_string(kernel->variants.size()) +
                 " entries, not the one that widens codes and those for few rows behind it");
     }
-  }
-
-  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
-    return std::make_unique<GemmCpuKernel>(kernel);
   }
 
   std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,

@@ -1,6 +1,5 @@
 #include "cuda/group_norm.h"
 
-#include "cpu/group_norm.h"
 #include "kernel_file/group_norm.h"
 #include "kinds/kind.h"
 
@@ -22,10 +21,6 @@ class GroupNormKind final : public Kind {
   void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
     CheckLaunches(kernel->variants, json);
     Kind::CheckVariants(json, has_fatbin, kernel);
-  }
-
-  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
-    return std::make_unique<GroupNormCpuKernel>(kernel);
   }
 
   std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,

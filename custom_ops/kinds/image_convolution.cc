@@ -1,6 +1,5 @@
-#include "cpu/image_convolution.h"
-
 #include "cuda/image_convolution.h"
+
 #include "kernel_file/image_convolution.h"
 #include "kinds/kind.h"
 
@@ -17,10 +16,6 @@ class ImageConvolutionKind final : public Kind {
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
     return ReadImageVariant(json, kernel.meaning.As<onnxopt::ImageConvolution>());
-  }
-
-  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
-    return std::make_unique<ImageConvolutionCpuKernel>(kernel);
   }
 
   std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,

@@ -18,7 +18,8 @@ class Library;
 // One object a kind, listed in kinds.cc.
 class Kind : public KindReader {
  public:
-  virtual std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const = 0;
+  // Called where the kind has CPU kernels and kernels.json says that this one pays.
+  virtual std::unique_ptr<FusedKernel> MakeCpu(const Kernel& /*kernel*/) const { return nullptr; }
 
   // library: where the kernel's CUDA code lies. info: of the node. Not called where the kind has an obstacle.
   virtual std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,

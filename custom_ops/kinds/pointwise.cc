@@ -17,6 +17,8 @@ class PointwiseKind final : public Kind {
     return ReadPointwiseVariant(json, kernel.meaning.As<Program>());
   }
 
+  bool HasCpuKernels() const override { return true; }
+
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
     return std::make_unique<CpuKernel>(kernel);
   }

@@ -1,6 +1,5 @@
-#include "cpu/pool.h"
-
 #include "cuda/pool.h"
+
 #include "kernel_file/pool.h"
 #include "kinds/kind.h"
 
@@ -17,10 +16,6 @@ class PoolKind final : public Kind {
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
     return ReadPoolVariant(json, kernel.meaning.As<Pool>());
-  }
-
-  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
-    return std::make_unique<PoolCpuKernel>(kernel);
   }
 
   std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,

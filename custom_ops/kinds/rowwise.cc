@@ -23,6 +23,8 @@ class RowwiseKind final : public Kind {
     Kind::CheckVariants(json, has_fatbin, kernel);
   }
 
+  bool HasCpuKernels() const override { return true; }
+
   std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
     return std::make_unique<RowCpuKernel>(kernel);
   }

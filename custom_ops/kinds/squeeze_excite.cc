@@ -1,6 +1,5 @@
 #include "kernel_file/squeeze_excite.h"
 
-#include "cpu/squeeze_excite.h"
 #include "cuda/squeeze_excite.h"
 #include "kinds/kind.h"
 
@@ -22,10 +21,6 @@ class SqueezeExciteKind final : public Kind {
   void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
     if (!has_fatbin) return;
     CheckSqueezeExciteVariants(json, kernel->meaning.As<onnxopt::SqueezeExcite>(), kernel->variants);
-  }
-
-  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
-    return std::make_unique<SqueezeExciteCpuKernel>(kernel);
   }
 
   std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,

@@ -228,6 +228,7 @@ DAMAGE = {
     "code of half a warp": ({"variants": [{**FEW_ROWS, "threads": 48}]}, "no multiple of a warp"),
     "code of short vectors": ({"variants": [{**FEW_ROWS, "vector": 2}]}, "vector is not 16 bytes"),
     "unknown kind": ({"kind": "winograd"}, 'kind is "winograd"'),
+    "a CPU kernel": ({"cpu": True}, "cpu is true, and there are no CPU kernels of this kind"),
 }
 
 

@@ -34,6 +34,7 @@ from tests.mutation.fresh import Fresh
 from tests.mutation.headers import HeaderMutant
 from tests.mutation.mutants import Mutant
 from tests.mutation.programs import ProgramMutant
+from tests.support import fusing
 
 FOUND, MISSED, BELOW = "found", "missed", "below the limit"
 WHERE = ("function", "program", "graph", "text", "header")  # what is wrong
@@ -191,6 +192,10 @@ class _Campaign:
         assert isinstance(mutant, ProgramMutant)
         changed = dataclasses.replace(self._kernel(name), program=mutant.meaning)
         told = self._emulation(name, generate.own_text(changed))
+        if told == "" and not fusing.has_cpu_kernels(self._kernel(name).kind):
+            with headers.many_sizes():
+                above = self._emulation(name, generate.own_text(changed))
+            return (MISSED if above else BELOW), above or ""
         if told == "":  # then the CPU kernel of this program decides
             outcome = self._checked_program(name, mutant)
             return outcome and (BELOW if outcome[0] == BELOW else MISSED, outcome[1])
@@ -223,15 +228,18 @@ class _Campaign:
         return next(k for k in self._build.kernels if k.name == name)
 
     def _library(self, name: str, mutant: ProgramMutant | None) -> Path:
-        """A library that runs this kernel on the CPU, with another program, and no other kernel."""
+        """A library with this kernel, of another program, and no other; the CPU kernel runs where its kind has one."""
         kernel = self._kernel(name)
         program = kernel.program if mutant is None else mutant.meaning
         self._written += 1
         folder = self._scratch / str(self._written)
-        return self._build.write_library(folder, [dataclasses.replace(kernel, program=program, cpu=True)])
+        alone = dataclasses.replace(kernel, program=program, cpu=fusing.has_cpu_kernels(kernel.kind))
+        return self._build.write_library(folder, [alone])
 
     def _runs_right(self, kernel: Kernel) -> bool:
-        """Whether the unchanged CPU kernel, which `optimize` may not have chosen, passes."""
+        """Whether there is a CPU kernel, which `optimize` may not have chosen, and it passes unchanged."""
+        if not fusing.has_cpu_kernels(kernel.kind):
+            return False
         checks = self._reference.check(self._build.model_file, self._library(kernel.name, None))
         return all(c.ok for c in checks)
 
