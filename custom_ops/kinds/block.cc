@@ -1,12 +1,12 @@
 #include "cuda/convolution/block.h"
 
 #include "kernel_file/block.h"
-#include "kinds/of_cudnn.h"
+#include "kinds/cudnn_kind.h"
 
 namespace onnxopt {
 namespace {
 
-class BlockKind final : public KindOfCudnn {
+class BlockKind final : public CudnnKind {
  public:
   const char* name() const override { return "block"; }
 

@@ -1,12 +1,12 @@
 #include "kernel_file/convolution.h"
 
 #include "cuda/convolution/kernel.h"
-#include "kinds/of_cudnn.h"
+#include "kinds/cudnn_kind.h"
 
 namespace onnxopt {
 namespace {
 
-class ConvolutionKind final : public KindOfCudnn {
+class ConvolutionKind final : public CudnnKind {
  public:
   const char* name() const override { return "convolution"; }
 

@@ -1,4 +1,4 @@
-// What the kinds share whose every kernel is a call of cuDNN.
+// A kind whose every kernel is a call of cuDNN.
 #pragma once
 
 #include "cuda/convolution/cudnn.h"
@@ -6,7 +6,7 @@
 
 namespace onnxopt {
 
-class KindOfCudnn : public Kind {
+class CudnnKind : public Kind {
  public:
   Variant ReadVariant(const JsonReader& json, const Kernel& /*kernel*/) const override {
     json.Fail("is an entry point of a convolution, which has none");
