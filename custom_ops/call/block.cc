@@ -4,6 +4,7 @@
 #include <string>
 
 #include "support/error.h"
+#include "support/math.h"
 
 namespace onnxopt {
 namespace {
@@ -85,7 +86,7 @@ BlockMemory PlaceInside(const Block& block, const BlockCall& call) {
     const Life& life = lives[block.outputs + k];
     const std::size_t bytes =
         static_cast<std::size_t>(call.shapes[block.inputs + block.outputs + k].count()) * Size(block.dtype);
-    const std::size_t needed = (bytes + kAligned - 1) / kAligned * kAligned;
+    const std::size_t needed = RoundUp(bytes, kAligned);
     // The lowest place that is free, moved behind each tensor that is in the way until none is.
     std::size_t at = 0;
     for (bool moved = true; moved;) {

@@ -10,6 +10,7 @@
 #include "cpu/blocks/stream_store.h"
 #include "cpu/blocks/tiling.h"
 #include "cpu/first_failure.h"
+#include "support/math.h"
 
 namespace onnxopt {
 namespace {
@@ -73,7 +74,7 @@ class Job {
         streams_(streams),
         staged_(streams || InPlace(program, domain)) {}
 
-  std::uint64_t tasks() const { return (domain_.count - 1) / task_ + 1; }
+  std::uint64_t tasks() const { return CeilDiv(domain_.count, task_); }
 
   void Run(std::uint64_t t) noexcept {
     failure_.Guard([&] { RunRange(t * task_, std::min(domain_.count, (t + 1) * task_)); });
@@ -212,7 +213,7 @@ void CpuKernel::Run(const Domain& domain, OrtKernelContext* context) const {
   std::uint64_t task = domain.count;
   if (total > kSerialNanoseconds) {
     const auto wanted = std::min(kMostTasks, static_cast<std::uint64_t>(total / kTaskNanoseconds));
-    task = ((domain.count - 1) / wanted / plan->block + 1) * plan->block;
+    task = RoundUp(CeilDiv(domain.count, wanted), plan->block);
   }
   Job job(program_, *plan, tiling, domain, task, ExceedsCache(OperandBytes(program_, domain)));
   if (job.tasks() == 1) {

@@ -8,6 +8,7 @@
 #include "cpu/first_failure.h"
 #include "cpu/pointwise.h"
 #include "cpu/reduce.h"
+#include "support/math.h"
 
 namespace onnxopt {
 namespace {
@@ -118,7 +119,7 @@ class RowJob {
     if (pieces.row_output != nullptr) row_output_.emplace(*pieces.row_output, grid, true, program, slots_.data());
   }
 
-  std::uint64_t tasks() const { return (grid_.outer - 1) / task_ + 1; }
+  std::uint64_t tasks() const { return CeilDiv(grid_.outer, task_); }
 
   void Run(std::uint64_t t) noexcept {
     Guard([&] { RunOuter(t * task_, std::min(grid_.outer, (t + 1) * task_)); });
@@ -131,7 +132,7 @@ class RowJob {
   // every k below count. What parts are does not depend on the threads, and neither do results.
   template <typename Parallel>
   void RunLong(Parallel&& parallel) {
-    const std::uint64_t parts = (grid_.columns - 1) / PartColumns() + 1;
+    const std::uint64_t parts = CeilDiv(grid_.columns, PartColumns());
     const std::uint64_t count = grid_.outer * parts;
     std::size_t slot = program_.leaves() + kGivenSlots;
     for (std::size_t s = 0; s < program_.stages.size(); ++s) {
@@ -322,7 +323,7 @@ void RowCpuKernel::Run(const Grid& grid, OrtKernelContext* context) const {
     wanted = std::max<std::uint64_t>(std::min(kMostTasks, static_cast<std::uint64_t>(total / kTaskNanoseconds)), 1);
   }
   const RowJob::Pieces pieces{element_, row_, output_.get(), row_output_.get(), positions_};
-  RowJob job(rows(), pieces, grid, (grid.outer - 1) / wanted + 1);
+  RowJob job(rows(), pieces, grid, CeilDiv(grid.outer, wanted));
   if (job.IsLong(wanted)) {
     job.RunLong([&](std::uint64_t count, auto&& body) {
       auto guarded = [&](std::size_t t) { job.Guard([&] { body(t); }); };

@@ -7,6 +7,7 @@
 #include "cpu/blocks/peephole.h"
 #include "cpu/first_failure.h"
 #include "cpu/pointwise.h"
+#include "support/math.h"
 
 namespace onnxopt {
 namespace {
@@ -84,8 +85,8 @@ class ScanJob {
   void Run(std::uint64_t wanted, Parallel&& parallel) {
     if (grid_.outer == 0 || wanted == 0) return;
     if (grid_.outer >= wanted || grid_.columns < 2 * PartColumns()) {
-      const std::uint64_t task = (grid_.outer - 1) / wanted + 1;
-      parallel((grid_.outer - 1) / task + 1, [&](std::uint64_t t) {
+      const std::uint64_t task = CeilDiv(grid_.outer, wanted);
+      parallel(CeilDiv(grid_.outer, task), [&](std::uint64_t t) {
         std::vector<Sum> carry(grid_.inner);
         Part(t * task * slab_, std::min(grid_.outer, (t + 1) * task) * slab_, carry.data(), true);
       });
@@ -104,7 +105,7 @@ class ScanJob {
   // Every row is cut into parts: their sums, then what lies before each, then totals.
   template <typename Parallel>
   void RunLong(Parallel&& parallel) {
-    const std::uint64_t parts = (grid_.columns - 1) / PartColumns() + 1;
+    const std::uint64_t parts = CeilDiv(grid_.columns, PartColumns());
     const std::uint64_t count = grid_.outer * parts;
     std::vector<Sum> sums(count * grid_.inner);
     parallel(count, [&](std::uint64_t t) {

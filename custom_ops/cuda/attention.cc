@@ -7,6 +7,7 @@
 #include "attention/token_attention_abi.h"
 #include "call/attention.h"
 #include "kernel_file/attention.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -33,25 +34,17 @@ struct Splits {
   Splits(std::uint64_t keys, std::uint64_t others, std::uint64_t multiprocessors, std::uint64_t each, bool in_turn) {
     const std::uint64_t wanted = std::clamp<std::uint64_t>(each * multiprocessors / others, 1, kMaxSplits);
     if (in_turn) {
-      splits = std::clamp<std::uint64_t>(Up(keys, kLeastTokens), 1, wanted);
-      tokens = Up(keys, splits);
+      splits = std::clamp<std::uint64_t>(CeilDiv(keys, kLeastTokens), 1, wanted);
+      tokens = CeilDiv(keys, splits);
       return;
     }
-    tokens = std::max(Up(Up(keys, wanted), kLeastTokens), std::uint64_t{1}) * kLeastTokens;
-    splits = std::max(Up(keys, tokens), std::uint64_t{1});
+    tokens = std::max(CeilDiv(CeilDiv(keys, wanted), kLeastTokens), std::uint64_t{1}) * kLeastTokens;
+    splits = std::max(CeilDiv(keys, tokens), std::uint64_t{1});
   }
-
- private:
-  static std::uint64_t Up(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
 };
 
 bool Aligned(const AttentionCall& call) {
-  std::uintptr_t all = 0;
-  for (const void* data : {call.q, call.k, call.v, call.past_k, call.past_v}) {
-    all |= reinterpret_cast<std::uintptr_t>(data);
-  }
-  for (const void* data : {call.present_k, call.present_v}) all |= reinterpret_cast<std::uintptr_t>(data);
-  return all % kAccessBytes == 0;
+  return AreAligned({call.q, call.k, call.v, call.past_k, call.past_v, call.present_k, call.present_v}, kAccessBytes);
 }
 
 bool IsLong(const TokenAttention& attention, const AttentionCall& call) {
@@ -174,7 +167,7 @@ void TokenAttentionCudaKernel::Launch(const Variant& attends, const Blocks& bloc
 void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, const AttentionCall& call,
                                             OrtKernelContext* context, Stream stream) const {
   const std::int64_t heads = attention.heads / attention.groups;
-  const auto chunks = static_cast<std::uint64_t>((attention.tokens * heads + attention.rows - 1) / attention.rows);
+  const std::uint64_t chunks = CeilDiv(attention.tokens * heads, attention.rows);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
   const auto keys = static_cast<std::uint64_t>(call.keys);
   const Variant& attends = Attending(attention, call);

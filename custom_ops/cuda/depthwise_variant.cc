@@ -4,6 +4,7 @@
 
 #include "kernel_file/depthwise.h"
 #include "program/divisor.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -18,24 +19,18 @@ constexpr std::uint64_t kOctet = 8;
 constexpr std::uint64_t kExpandedBlocks = 8;  // of a multiprocessor, into which tiles are divided where there are fewer
 constexpr std::uint64_t kExpandedAccess = 8;  // elements of an access to weights
 
-std::uint64_t CeilDiv(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
-
-bool Aligned(const void* data, Dtype dtype, std::uint64_t vector) {
-  return reinterpret_cast<std::uintptr_t>(data) % (Size(dtype) * vector) == 0;
-}
-
 // Whether every tensor that is read or written in vectors is aligned to them.
 bool AllAligned(const Depthwise& depthwise, const DepthwiseCall& call, std::uint64_t vector) {
   if (depthwise.expansion) {  // x and the result may lie anywhere
-    return Aligned(call.input[depthwise.weight], depthwise.dtype(), kExpandedAccess) &&
-           Aligned(call.input[depthwise.expansion->weight], depthwise.dtype(), kExpandedAccess);
+    return IsAligned(call.input[depthwise.weight], Size(depthwise.dtype()) * kExpandedAccess) &&
+           IsAligned(call.input[depthwise.expansion->weight], Size(depthwise.dtype()) * kExpandedAccess);
   }
-  bool aligned = Aligned(call.y, depthwise.output, vector) &&
-                 Aligned(call.input[depthwise.x], depthwise.dtype(), vector) &&
-                 Aligned(call.input[depthwise.weight], depthwise.dtype(), vector);
+  bool aligned = IsAligned(call.y, Size(depthwise.output) * vector) &&
+                 IsAligned(call.input[depthwise.x], Size(depthwise.dtype()) * vector) &&
+                 IsAligned(call.input[depthwise.weight], Size(depthwise.dtype()) * vector);
   for (const DepthwiseRead& read : depthwise.after.reads) {
     if (read.form != DepthwiseForm::kElement) continue;
-    aligned = aligned && Aligned(call.input[read.input], depthwise.inputs[read.input], vector);
+    aligned = aligned && IsAligned(call.input[read.input], Size(depthwise.inputs[read.input]) * vector);
   }
   return aligned;
 }

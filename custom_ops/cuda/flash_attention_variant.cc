@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernel_file/flash_attention.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -20,9 +21,7 @@ HeadsOf ToDevice(const HeadsPlace& place) {
 
 // Whether all rows are aligned to the accesses of an entry point.
 bool Aligned(const FlashAttentionCall& call, unsigned access) {
-  std::uintptr_t all = reinterpret_cast<std::uintptr_t>(call.y);
-  for (const HeadsPlace& place : {call.q, call.k, call.v}) all |= reinterpret_cast<std::uintptr_t>(place.data);
-  return all % access == 0;
+  return AreAligned({call.y, call.q.data, call.k.data, call.v.data}, access);
 }
 
 // Sequences that blocks take at once, at most `most`. A block keeps its bias where this is a multiple of the period.
@@ -57,7 +56,7 @@ std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, co
   if (!Aligned(call, shape.access)) return std::nullopt;
   if (shape.short_rows && (call.keys < 1 || call.keys > shape.keys)) return std::nullopt;
   const std::uint64_t rows = shape.queries;
-  const std::uint64_t tiles = (static_cast<std::uint64_t>(call.queries) + rows - 1) / rows;
+  const std::uint64_t tiles = CeilDiv(call.queries, rows);
   const auto heads = static_cast<std::uint64_t>(attention.heads);
   const auto batch = static_cast<std::uint64_t>(call.batch);
   if (tiles * heads > kMostBlocks / batch) return std::nullopt;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernel_file/group_norm.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -13,22 +14,16 @@ constexpr std::uint64_t kBlocksOfSplit = 3;   // of a multiprocessor, which has 
 constexpr std::uint64_t kVectorsOfSplit = 4;  // the fewest of a thread
 constexpr std::uint64_t kMomentBytes = 8;     // of a group
 
-std::uint64_t CeilDiv(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
-
-bool Aligned(const void* data, Dtype dtype, std::uint64_t vector) {
-  return reinterpret_cast<std::uintptr_t>(data) % (Size(dtype) * vector) == 0;
-}
-
 bool PartIsAligned(const GroupNorm& norm, const GroupPart& part, const GroupNormCall& call, std::uint64_t vector) {
   return std::all_of(part.reads.begin(), part.reads.end(), [&](const GroupRead& read) {
     const bool single = read.form == GroupForm::kGroup || read.form == GroupForm::kScalar;
-    return single || Aligned(call.input[read.input], norm.inputs[read.input], vector);
+    return single || IsAligned(call.input[read.input], Size(norm.inputs[read.input]) * vector);
   });
 }
 
 // Whether every tensor that is read or written in vectors is aligned to them.
 bool AllAligned(const GroupNorm& norm, const GroupNormCall& call, std::uint64_t vector) {
-  return Aligned(call.y, norm.output, vector) && Aligned(call.input[norm.x], norm.dtype(), vector) &&
+  return IsAligned(call.y, Size(norm.output) * vector) && IsAligned(call.input[norm.x], Size(norm.dtype()) * vector) &&
          PartIsAligned(norm, norm.after, call, vector) &&
          (!norm.before || PartIsAligned(norm, *norm.before, call, vector));
 }

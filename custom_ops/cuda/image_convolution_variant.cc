@@ -4,20 +4,17 @@
 
 #include "kernel_file/image_convolution.h"
 #include "program/divisor.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
 
 constexpr std::uint64_t kMost = 0x7fffffff;
 constexpr std::uint64_t kMost32 = 0xffffffff;
-constexpr std::uint64_t kReach = 4096;     // rows and columns that tiles and kernels overhang at most
-constexpr std::uintptr_t kAccess = 16;     // bytes of an access to the result
-constexpr std::uintptr_t kPixelBytes = 8;  // of an access to four channels
-constexpr std::uintptr_t kWeightBytes = 4;
-
-std::uint64_t CeilDiv(std::int64_t a, std::uint64_t b) { return (static_cast<std::uint64_t>(a) + b - 1) / b; }
-
-bool Aligned(const void* data, std::uintptr_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
+constexpr std::uint64_t kReach = 4096;    // rows and columns that tiles and kernels overhang at most
+constexpr std::uint64_t kAccess = 16;     // bytes of an access to the result
+constexpr std::uint64_t kPixelBytes = 8;  // of an access to four channels
+constexpr std::uint64_t kWeightBytes = 4;
 
 // Whether sizes, padding and tiles that overhang included, fit signed 32 bits, and the number of an image's pixels
 // unsigned ones.
@@ -55,8 +52,8 @@ std::optional<ImageConvolutionLaunch> LaunchOf(const ImageConvolution& convoluti
   params.pad_left = static_cast<int>(call.pad_left);
   params.tiles = static_cast<unsigned>(tiles);
   params.step = static_cast<unsigned>(step);
-  const bool aligned = Aligned(call.y, kAccess) && Aligned(call.input[convolution.weight], kWeightBytes) &&
-                       (convolution.planes || Aligned(call.input[convolution.x], kPixelBytes));
+  const bool aligned = IsAligned(call.y, kAccess) && IsAligned(call.input[convolution.weight], kWeightBytes) &&
+                       (convolution.planes || IsAligned(call.input[convolution.x], kPixelBytes));
   params.plain = aligned ? 0 : 1;
   params.of_row = MakeDivisor32(of_row);
   params.of_image = MakeDivisor32(of_image);

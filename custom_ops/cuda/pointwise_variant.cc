@@ -9,6 +9,7 @@
 #include "kernel_file/pointwise.h"
 #include "program/divisor.h"
 #include "program/pointwise_params.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -312,8 +313,6 @@ void FillLeaves(const Program& program, const Variant& variant, const Domain& do
   }
 }
 
-std::uint64_t CeilDiv(std::uint64_t n, std::uint64_t d) { return n / d + (n % d != 0 ? 1 : 0); }
-
 std::uint64_t TilesAlongRows(const Variant& variant, const Run& columns) {
   const Tile& tile = variant.shape.As<Tile>();
   return CeilDiv(columns.div + (tile.slides ? variant.vector - 1 : 0), tile.rows);
@@ -323,7 +322,7 @@ std::uint64_t TilesAlongRows(const Variant& variant, const Run& columns) {
 
 bool Aligned(const void* data, Dtype dtype, unsigned vector) {
   const std::size_t bytes = std::min(Size(dtype) * vector, kWidestAccess);
-  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
+  return IsAligned(data, bytes);
 }
 
 bool Fits32(const Domain& domain, std::size_t leaves) {

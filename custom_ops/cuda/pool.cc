@@ -6,13 +6,12 @@
 #include "kernel_file/pool.h"
 #include "pool/abi.h"
 #include "program/divisor.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
 
 constexpr std::uint64_t kMostThreads = std::numeric_limits<std::int32_t>::max();  // of a launch, for Divisor
-
-std::uint64_t CeilDiv(std::int64_t a, unsigned b) { return (static_cast<std::uint64_t>(a) + b - 1) / b; }
 
 constexpr std::uint64_t kFewThreads = 256;  // of a multiprocessor
 constexpr std::size_t kLeastAccess = 4;     // bytes
@@ -36,8 +35,7 @@ struct Tiles {
 };
 
 bool Fits(const Variant& variant, Dtype dtype, const PoolCall& call) {
-  const std::uintptr_t both = reinterpret_cast<std::uintptr_t>(call.x) | reinterpret_cast<std::uintptr_t>(call.y);
-  return call.c % variant.vector == 0 && both % (variant.vector * Size(dtype)) == 0 &&
+  return call.c % variant.vector == 0 && AreAligned({call.x, call.y}, variant.vector * Size(dtype)) &&
          Tiles(variant, call).of_image() <= kMostThreads;
 }
 
@@ -105,7 +103,7 @@ void PoolCudaKernel::Launch(std::size_t variant, const PoolCall& call, Stream st
         MakeDivisor32(tiles.groups),
         MakeDivisor32(tiles.across),
         MakeDivisor32(tiles.down)};
-    const unsigned blocks = (count - 1) / entry.threads + 1;
+    const auto blocks = static_cast<unsigned>(CeilDiv(count, entry.threads));
     launcher_.Launch(variant, blocks, reinterpret_cast<unsigned char*>(&params), stream);
   }
 }

@@ -7,6 +7,7 @@
 #include "device/access_modes.h"
 #include "kernel_file/rowwise.h"
 #include "program/rowwise_params.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -216,8 +217,8 @@ Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu) {
   const std::uint64_t least = std::uint64_t{variant.threads} * variant.vector;  // columns: a vector a thread
   const std::uint64_t wanted = kBlocksOfSplit * gpu.multiprocessors / grid.rows();
   const std::uint64_t parts = std::clamp<std::uint64_t>(wanted, 1, kMostParts);
-  const std::uint64_t columns = ((grid.columns - 1) / parts / least + 1) * least;
-  return {(grid.columns - 1) / columns + 1, columns};
+  const std::uint64_t columns = RoundUp(CeilDiv(grid.columns, parts), least);
+  return {CeilDiv(grid.columns, columns), columns};
 }
 
 std::size_t ScratchBytes(const RowProgram& program, const Grid& grid, const Cut& cut) {
@@ -232,21 +233,21 @@ unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident
   switch (shape.layout) {
     case Layout::kPiped:
     case Layout::kRing: {
-      const std::uint64_t turns = (grid.rows() - 1) / resident + 1;  // rows of one cluster; all get nearly as many
-      blocks = ((grid.rows() - 1) / turns + 1) * variant.cluster;
+      const std::uint64_t turns = CeilDiv(grid.rows(), resident);  // rows of one cluster; all get nearly as many
+      blocks = CeilDiv(grid.rows(), turns) * variant.cluster;
       break;
     }
     case Layout::kHeld:
     case Layout::kRagged: {
       const std::uint64_t rows = std::max(1U, variant.threads * variant.cluster / shape.lanes);
-      blocks = ((grid.rows() - 1) / rows + 1) * variant.cluster;
+      blocks = CeilDiv(grid.rows(), rows) * variant.cluster;
       break;
     }
     case Layout::kLooped:
       blocks = grid.rows() * variant.cluster;
       break;
     default:
-      blocks = grid.outer * ((grid.inner - 1) / (variant.threads / shape.lanes * variant.vector) + 1);
+      blocks = grid.outer * CeilDiv(grid.inner, variant.threads / shape.lanes * variant.vector);
   }
   if (blocks > kMaxGrid) throw Error(std::to_string(grid.rows()) + " rows are too many for one launch");
   return static_cast<unsigned>(blocks);

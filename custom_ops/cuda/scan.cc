@@ -6,6 +6,7 @@
 #include "kernel_file/rowwise.h"
 #include "program/rowwise_params.h"
 #include "program/scan.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -42,8 +43,8 @@ Cut CutForScan(const Variant& variant, const Grid& grid, const Gpu& gpu) {
   const std::uint64_t least = Chunk(variant);
   const std::uint64_t wanted = kBlocksOfSplit * gpu.multiprocessors / grid.rows();
   const std::uint64_t parts = std::clamp<std::uint64_t>(wanted, 1, kMostParts);
-  const std::uint64_t columns = ((grid.columns - 1) / parts / least + 1) * least;
-  return {(grid.columns - 1) / columns + 1, columns};
+  const std::uint64_t columns = RoundUp(CeilDiv(grid.columns, parts), least);
+  return {CeilDiv(grid.columns, columns), columns};
 }
 
 }  // namespace

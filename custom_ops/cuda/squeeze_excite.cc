@@ -6,6 +6,7 @@
 
 #include "cuda/depthwise.h"
 #include "kernel_file/squeeze_excite.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -15,18 +16,14 @@ constexpr std::uint64_t kAccessBytes = 16;
 constexpr std::uint64_t kMostRead = 192 << 10;  // bytes of sums that one block adds for a row
 constexpr std::uint64_t kFoldBytes = 48 << 10;  // that a block adds where there are more
 
-std::uint64_t CeilDiv(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
-
 std::vector<Variant> OfMap(const Kernel& kernel) {
   if (kernel.variants.size() <= kSqueezeExciteMap) return {};
   return {kernel.variants.begin() + kSqueezeExciteMap, kernel.variants.end()};
 }
 
 void CheckAlignment(const SqueezeExciteCall& call) {
-  for (const void* weight : call.weight) {
-    if (reinterpret_cast<std::uintptr_t>(weight) % kAccessBytes != 0) {
-      throw Error("a weight of a squeeze-excite is not aligned to " + std::to_string(kAccessBytes) + " bytes");
-    }
+  if (!AreAligned({call.weight[0], call.weight[1]}, kAccessBytes)) {
+    throw Error("a weight of a squeeze-excite is not aligned to " + std::to_string(kAccessBytes) + " bytes");
   }
 }
 

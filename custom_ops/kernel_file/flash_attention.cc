@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernel_file/fields.h"
+#include "support/math.h"
 
 namespace onnxopt {
 namespace {
@@ -65,10 +66,8 @@ AttentionCodes ReadCodes(const JsonReader& json, const FlashAttention& attention
 
 constexpr std::int64_t kEight = 8;  // elements of 16 bytes
 
-std::uint64_t Eights(std::int64_t width) { return (static_cast<std::uint64_t>(width) + kEight - 1) / kEight; }
-
 // Elements from a row to the next, an odd number of 16 bytes.
-std::uint64_t Pitch(std::int64_t width) { return kEight * (Eights(width) | 1U); }
+std::uint64_t Pitch(std::int64_t width) { return kEight * (CeilDiv(width, kEight) | 1U); }
 
 // Bytes of shared memory that the tile takes (cuda_kernels/flash_attention/).
 std::uint64_t SharedBytes(const FlashAttention& attention, const FlashTileShape& shape, std::uint64_t stages) {
@@ -79,7 +78,7 @@ std::uint64_t SharedBytes(const FlashAttention& attention, const FlashTileShape&
   const std::uint64_t values = shape.keys * value_row * 2;
   const std::uint64_t stage = shape.keys * (row + (attention.bias ? 1 : 0)) * 2 + values;
   if (shape.short_rows) return 2 * (queries + stage);
-  const bool lends = stages == 1 && shape.bands * (Eights(attention.width) / 2) <= kHeldSteps;
+  const bool lends = stages == 1 && shape.bands * (CeilDiv(attention.width, kEight) / 2) <= kHeldSteps;
   return lends ? stage - values + std::max(values, queries) : queries + stages * stage;
 }
 
@@ -91,9 +90,9 @@ std::uint64_t WarpgroupBytes(const FlashAttention& attention, std::uint64_t quer
   constexpr std::uint64_t kPanel = 64;    // elements of a row
   constexpr std::uint64_t kGroup = 1024;  // of which a warpgroup's queries and results are multiples
   const auto width = static_cast<std::uint64_t>(attention.width);
-  const std::uint64_t row = (width + kPanel - 1) / kPanel * kPanel * 2;
+  const std::uint64_t row = RoundUp(width, kPanel) * 2;
   const std::uint64_t of_group = kWarpgroupRows * std::max(row, Pitch(attention.width) * 2);
-  const std::uint64_t groups = queries / kWarpgroupRows * ((of_group + kGroup - 1) / kGroup * kGroup);
+  const std::uint64_t groups = queries / kWarpgroupRows * RoundUp(of_group, kGroup);
   const std::uint64_t bias = attention.bias ? 2 * stages * keys : 0;
   return kAligned + 2 * stages * keys * row + groups + (copier ? kBarriers * stages : 0) + bias;
 }

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "program/dtype.h"
+#include "support/math.h"
 
 namespace onnxopt {
 
@@ -20,7 +21,7 @@ struct PackedIntegers {
   bool packed_zeros = false;  // codes, as those of b; otherwise floats
 
   // How many groups cover so many codes.
-  std::int64_t Groups(std::int64_t depth) const { return (depth + group - 1) / group; }
+  std::int64_t Groups(std::int64_t depth) const { return static_cast<std::int64_t>(CeilDiv(depth, group)); }
   // Bytes of so many groups' codes, and of so many zero points of one column.
   std::int64_t Bytes(std::int64_t groups) const { return groups * group * bits / 8; }
   std::int64_t ZeroBytes(std::int64_t groups) const { return (groups * bits + 7) / 8; }

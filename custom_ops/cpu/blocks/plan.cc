@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "support/math.h"
+
 namespace onnxopt {
 namespace {
 
@@ -225,7 +227,7 @@ class Planner {
     for (const Memory& m : memory_) {
       for (const Place place : m.places) plan_.slots.push_back({place, static_cast<std::uint32_t>(offset)});
       const std::size_t size = m.whole ? m.size * plan_.block : m.size;
-      offset += (size + kLine - 1) / kLine * kLine;
+      offset += RoundUp(size, kLine);
     }
     plan_.arena = offset;
   }

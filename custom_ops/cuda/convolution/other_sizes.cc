@@ -5,6 +5,8 @@
 #include <mutex>
 #include <set>
 
+#include "support/math.h"
+
 namespace onnxopt::cuda {
 namespace {
 
@@ -60,9 +62,9 @@ class Memory {
     const ConvolutionSizes& s = problem.sizes;
     const auto size = static_cast<std::int64_t>(Size(problem.convolution.dtype));
     const std::int64_t pixels = s.n * s.output_h * s.output_w;
-    x_bytes_ = Up(s.n * s.h * s.w * s.x_pixel * size);
-    residual_bytes_ = problem.convolution.residual ? Up(pixels * s.residual_pixel * size) : 0;
-    y_bytes_ = Up(pixels * s.y_pixel * size);
+    x_bytes_ = RoundUp(s.n * s.h * s.w * s.x_pixel * size, kAligned);
+    residual_bytes_ = problem.convolution.residual ? RoundUp(pixels * s.residual_pixel * size, kAligned) : 0;
+    y_bytes_ = RoundUp(pixels * s.y_pixel * size, kAligned);
   }
 
   std::int64_t bytes() const { return x_bytes_ + residual_bytes_ + y_bytes_ + workspace_bytes_; }
@@ -81,10 +83,7 @@ class Memory {
   void* workspace() const { return y_ + y_bytes_; }
 
  private:
-  static std::int64_t Up(std::int64_t bytes) {
-    constexpr std::int64_t kAligned = 256;
-    return (bytes + kAligned - 1) / kAligned * kAligned;
-  }
+  static constexpr std::int64_t kAligned = 256;  // bytes
 
   std::int64_t workspace_bytes_;
   std::int64_t x_bytes_;

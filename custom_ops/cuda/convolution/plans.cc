@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "support/math.h"
 #include "support/user_cache.h"
 
 namespace onnxopt::cuda {
@@ -10,18 +11,15 @@ namespace {
 
 using Key = std::pair<Context, std::string>;
 
-std::int64_t Aligned(std::int64_t bytes) {
-  constexpr std::int64_t kAligned = 256;
-  return (bytes + kAligned - 1) / kAligned * kAligned;
-}
+constexpr std::int64_t kAligned = 256;  // bytes, of every part of a workspace
 
 // Bytes of copies of the operands that are parts of tensors, 0 where one is none.
 struct Copies {
   Copies(const ConvolutionProblem& problem, bool of_residual) {
     const ConvolutionSizes& s = problem.sizes;
     const auto size = static_cast<std::int64_t>(Size(problem.convolution.dtype));
-    const std::int64_t result = Aligned(s.n * s.output_h * s.output_w * s.k * size);
-    if (s.x_pixel != s.c) x = Aligned(s.n * s.h * s.w * s.c * size);
+    const std::int64_t result = RoundUp(s.n * s.output_h * s.output_w * s.k * size, kAligned);
+    if (s.x_pixel != s.c) x = RoundUp(s.n * s.h * s.w * s.c * size, kAligned);
     if (of_residual && problem.convolution.residual && s.residual_pixel != s.k) residual = result;
     if (s.y_pixel != s.k) y = result;
   }
@@ -179,7 +177,7 @@ void ReadyConvolution::RunPacked(const cudnn::Api& api, cudnn::Handle handle, co
   const Dtype dtype = problem_.convolution.dtype;
   ConvolutionProblem problem = problem_.Packed();
   if (copies.residual == 0) problem.sizes.residual_pixel = s.residual_pixel;
-  char* const free = static_cast<char*>(workspace) + Aligned(PlanWorkspace(problem));
+  char* const free = static_cast<char*>(workspace) + RoundUp(PlanWorkspace(problem), kAligned);
   ConvolutionPointers packed = at;
   if (copies.x > 0) {
     CopyPixels(api, handle, dtype, {s.n, s.h, s.w, s.c}, at.x, s.x_pixel, free, s.c);
@@ -203,7 +201,7 @@ bool ReadyConvolution::plan_adds_residual() const {
 std::int64_t ReadyConvolution::workspace() const {
   if (!packed_) return PlanWorkspace(problem_);
   const Copies copies(problem_, plan_adds_residual());
-  return Aligned(PlanWorkspace(problem_.Packed())) + copies.x + copies.residual + copies.y;
+  return RoundUp(PlanWorkspace(problem_.Packed()), kAligned) + copies.x + copies.residual + copies.y;
 }
 
 std::int64_t ReadyConvolution::PlanWorkspace(const ConvolutionProblem& problem) const {

@@ -5,6 +5,8 @@
 #include <limits>
 #include <string>
 
+#include "support/math.h"
+
 namespace onnxopt::cuda {
 namespace {
 
@@ -20,17 +22,11 @@ constexpr std::uint64_t kLeastSteps = 4;         // of a block
 constexpr std::uint64_t kStepsOfBlock = 6;       // that beginning and ending one takes
 constexpr std::uint64_t kStepsOfActivation = 4;  // that a launch of its own takes
 
-std::uint64_t CeilDiv(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
-
 // Bytes of a part of the scratch memory, so that the next one is aligned as well as any.
-std::uint64_t Part(std::uint64_t bytes) { return CeilDiv(bytes, kPartBytes) * kPartBytes; }
+std::uint64_t Part(std::uint64_t bytes) { return RoundUp(bytes, kPartBytes); }
 
 void CheckAlignment(const ExpertsCall& call) {
-  std::uintptr_t all = 0;
-  for (const void* data : {call.x, call.weight[0], call.weight[1], static_cast<const void*>(call.y)}) {
-    all |= reinterpret_cast<std::uintptr_t>(data);
-  }
-  if (all % kAccessBytes != 0) {
+  if (!AreAligned({call.x, call.weight[0], call.weight[1], call.y}, kAccessBytes)) {
     throw Error("a tensor of a mixture of experts is not aligned to " + std::to_string(kAccessBytes) + " bytes");
   }
 }

@@ -6,6 +6,7 @@
 #include "cuda/gemm/choose.h"
 #include "cuda/gemm/handle.h"
 #include "cuda/launch/provider_options.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -20,10 +21,7 @@ std::uint64_t StepOf(std::uint64_t rows) {
   return std::max(kLeastStep, power / kSteps);
 }
 
-std::int64_t RoundedUp(std::int64_t rows) {
-  const auto step = static_cast<std::int64_t>(StepOf(static_cast<std::uint64_t>(rows)));
-  return (rows + step - 1) / step * step;
-}
+std::int64_t RoundedUp(std::int64_t rows) { return RoundUp(rows, StepOf(static_cast<std::uint64_t>(rows))); }
 
 Gemm ProductOf(Dtype dtype) {
   Gemm gemm;

@@ -14,6 +14,7 @@
 #include "gemm/widen_codes_abi.h"
 #include "kernel_file/gemm.h"
 #include "kernel_file/measured/gemm_algorithms.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -42,7 +43,7 @@ bool IsConstant(const OrtKernelInfo* info, std::size_t input) {
 
 std::uint64_t BlocksOfFewRows(const Variant& variant, std::int64_t n) {
   const std::uint64_t columns = variant.threads / kWarpThreads * variant.shape.As<FewRows>().columns;
-  return (static_cast<std::uint64_t>(n) + columns - 1) / columns;
+  return CeilDiv(n, columns);
 }
 
 bool WeightIsConstant(const Gemm& gemm, const OrtKernelInfo* info) {
@@ -196,7 +197,7 @@ void GemmCudaKernel::Widen(const void* codes, void* numbers, std::size_t count, 
   if (count == 0) return;
   WidenCodesParams params{codes, numbers, count};
   const std::uint64_t of_block = std::uint64_t{kernel().variants[0].threads} * kWidenedCodes;
-  const std::uint64_t blocks = (count + of_block - 1) / of_block;
+  const std::uint64_t blocks = CeilDiv(count, of_block);
   if (blocks > std::numeric_limits<std::int32_t>::max()) throw Error("a product's operand is too large to be widened");
   launcher_.Launch(0, static_cast<unsigned>(blocks), reinterpret_cast<unsigned char*>(&params), stream);
 }

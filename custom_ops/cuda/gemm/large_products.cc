@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "gemm/large_products_abi.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -35,11 +36,9 @@ constexpr double kTheirStep = 0.757;
 constexpr double kTheirColumns = 256;
 constexpr double kClear = 0.95;  // of their time: less than what an expectation is off by is no gain
 
-std::int64_t Ceil(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
-
 double OursTakes(const Product& product, std::int64_t columns, unsigned multiprocessors) {
-  const std::int64_t tiles = Ceil(product.m, kTileRows) * Ceil(product.n, columns);
-  const auto waves = static_cast<double>(Ceil(tiles, multiprocessors));
+  const std::uint64_t tiles = CeilDiv(product.m, kTileRows) * CeilDiv(product.n, columns);
+  const auto waves = static_cast<double>(CeilDiv(tiles, multiprocessors));
   const auto steps = static_cast<double>(product.k) / kTileDepth;
   const auto wide = static_cast<double>(columns);
   return kCall + waves * (kTile + kTileColumn * wide + steps * (kStep + kStepColumn * wide));
@@ -50,8 +49,6 @@ double TheirsTakes(const Product& product, unsigned multiprocessors) {
   const double waves = elements / (kTileRows * kTheirColumns * multiprocessors);
   return kTheirCall + waves * (kTheirTile + static_cast<double>(product.k) / kTileDepth * kTheirStep);
 }
-
-bool IsAligned(const void* data) { return Alignment(data) >= kAlignment; }
 
 }  // namespace
 
@@ -78,7 +75,7 @@ bool LargeProducts::Fits(const Product& product, const Operands& at) const {
   const auto of_row = static_cast<std::int64_t>(kAlignment / Size(gemm_.dtype));
   const bool one = product.batch_dims == 0 && product.k > 0 && std::max({product.m, product.n, product.k}) <= kMost;
   const bool rows = product.n % of_row == 0 && product.k % of_row == 0 && product.ldb % of_row == 0;
-  const bool aligned = IsAligned(at.a) && IsAligned(at.b) && IsAligned(at.bias) && IsAligned(at.output);
+  const bool aligned = AreAligned({at.a, at.b, at.bias, at.output}, kAlignment);
   return launcher_.device().major == kHopper && driver_.cuTensorMapEncodeTiled != nullptr && !gemm_.transpose_a &&
          at.residual == nullptr && one && rows && aligned;
 }
@@ -112,9 +109,9 @@ bool LargeProducts::Run(const Product& product, const Operands& at, Stream strea
   params.columns = static_cast<unsigned>(product.n);
   params.depth = static_cast<unsigned>(product.k);
   params.alpha = gemm_.alpha;
-  const std::int64_t tiles = Ceil(product.m, kTileRows) * Ceil(product.n, columns);
+  const std::uint64_t tiles = CeilDiv(product.m, kTileRows) * CeilDiv(product.n, columns);
   launcher_.Resident(chosen);  // it wants much shared memory
-  const auto blocks = std::min<std::int64_t>(tiles, launcher_.device().multiprocessors);
+  const auto blocks = std::min<std::uint64_t>(tiles, launcher_.device().multiprocessors);
   launcher_.Launch(chosen, static_cast<unsigned>(blocks), reinterpret_cast<unsigned char*>(&params), stream);
   return true;
 }
@@ -126,7 +123,7 @@ void LargeProducts::Activate(void* output, std::uint64_t count, Stream stream) c
   if (variant == variants.end()) throw Error("nothing in the artifact computes a product's activation on this GPU");
   ActivateParams params{output, count};
   const std::uint64_t of_block = variant->threads * (kActivatedBytes / Size(gemm_.dtype));
-  const std::uint64_t blocks = (count + of_block - 1) / of_block;
+  const std::uint64_t blocks = CeilDiv(count, of_block);
   if (blocks > static_cast<std::uint64_t>(kMost)) throw Error("a product's result is too large for its activation");
   launcher_.Launch(static_cast<std::size_t>(variant - variants.begin()), static_cast<unsigned>(blocks),
                    reinterpret_cast<unsigned char*>(&params), stream);

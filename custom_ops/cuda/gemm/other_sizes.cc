@@ -8,6 +8,7 @@
 #include <set>
 
 #include "kernel_file/measured/gemm_algorithms.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -71,7 +72,7 @@ void LoadForSizes(const ProductCall& call, const std::string& gpu, const Operand
     Candidate candidate{};
     if (!IsNew(call.context, small, algorithm) || !small.Revive(call.handle, algorithm, &candidate)) continue;
     constexpr std::size_t kAligned = 256;
-    const auto up = [](std::size_t bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; };
+    const auto up = [](std::size_t bytes) { return RoundUp(bytes, kAligned); };
     try {
       auto* const memory = static_cast<char*>(call.scratch(up(of_a) + 2 * up(of_result) + candidate.workspace));
       char* const result = memory + up(of_a);

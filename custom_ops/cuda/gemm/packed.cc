@@ -5,6 +5,7 @@
 
 #include "kernel_file/gemm.h"
 #include "matmul_nbits/abi.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -15,8 +16,6 @@ constexpr int kBfloat16Major = 8;             // compute capability from which m
 constexpr std::uintptr_t kRowAlignment = 16;  // bytes
 constexpr std::uintptr_t kWordAlignment = 4;  // bytes
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-
-bool IsAligned(const void* data, std::uintptr_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
 
 const void* Move(const void* data, std::int64_t bytes) {
   return data == nullptr ? nullptr : static_cast<const char*>(data) + bytes;
@@ -46,9 +45,7 @@ std::size_t PackedProducts::Choose(const PackedRowsCall& call) const {
     if (shape.role != PackedRole::kCodes || static_cast<std::int64_t>(shape.rows) < call.m) continue;
     if (v.shared > launcher_.device().shared) continue;
     if (chosen < variants.size() && shape.rows > variants[chosen].shape.As<PackedRows>().rows) break;
-    const auto columns = static_cast<std::int64_t>(shape.columns);
-    const auto blocks =
-        static_cast<std::uint64_t>((call.n + columns - 1) / columns * ((call.m + kRowsOfBlock - 1) / kRowsOfBlock));
+    const std::uint64_t blocks = CeilDiv(call.n, shape.columns) * CeilDiv(call.m, kRowsOfBlock);
     const std::uint64_t room = (call.m <= kRowsOfBlock ? 2 : 1) * kWarps * launcher_.device().multiprocessors;
     chosen = k;
     if (blocks * (v.threads / kWarpThreads) <= room) break;
@@ -84,8 +81,8 @@ bool PackedProducts::Run(const PackedRowsCall& call, const Operands& at, const P
                            call.constant ? 1U : 0U,
                            gemm_.alpha,
                            gemm_.beta};
-  const auto columns = static_cast<std::int64_t>(kernel_.variants[chosen].shape.As<PackedRows>().columns);
-  const std::int64_t blocks = (call.n + columns - 1) / columns * ((call.m + kRowsOfBlock - 1) / kRowsOfBlock);
+  const auto columns = kernel_.variants[chosen].shape.As<PackedRows>().columns;
+  const std::uint64_t blocks = CeilDiv(call.n, columns) * CeilDiv(call.m, kRowsOfBlock);
   launcher_.Launch(chosen, static_cast<unsigned>(blocks), reinterpret_cast<unsigned char*>(&params), stream);
   return true;
 }
