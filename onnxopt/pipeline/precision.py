@@ -33,7 +33,6 @@ from onnxopt.verification.user_data import UserData
 from onnxopt.verification.verify import references
 from onnxopt.verification.widening import NotWidened
 
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _UNMEASURED = "ranges cannot be measured"
 
 
@@ -177,9 +176,9 @@ def _check_caches(original: Reference, caches: Sequence[Cache], dtype: ir.DataTy
 
 
 def _notes_of_bodies(model: ir.Model) -> tuple[str, ...]:
-    """What a user should know of the float32 nodes in bodies of Loop and Scan, which lower precision leaves."""
+    """What a user should know of the float32 nodes in graphs of other operators than If, Loop and Scan."""
     chosen = list(bodies.nodes_of(model.graph))
-    owners = {n.op_type for n in chosen if any(a.type in _GRAPHS for a in n.attributes.values())} - {"If"}
+    owners = {n.op_type for n in chosen if bodies.runs_graphs(n) and not bodies.graphs_of(n)}
     inner = sum(map(_computes_float, model.graph.all_nodes())) - sum(map(_computes_float, chosen))
     if not inner:
         return ()

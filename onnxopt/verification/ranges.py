@@ -19,6 +19,7 @@ from onnxopt.graph import write
 from onnxopt.graph.precision.bodies import branches_of
 from onnxopt.graph.precision.ranges import Range, range_of
 from onnxopt.runtime import sessions
+from onnxopt.verification.steps import Steps
 
 _TENSOR = re.compile(r"tensor\((\w+)\)")
 _DTYPES = {"float": ir.DataType.FLOAT, **{dtype.name.lower(): dtype for dtype in ir.DataType}}  # ONNX Runtime's names
@@ -32,7 +33,8 @@ def measure(
 ) -> dict[str, Range]:
     """The ranges of the main graph's float32 inputs and of all float32 values that its nodes compute, by name.
 
-    So those of the branches of If that a run takes.
+    So those of the branches of If that a run takes, and of the steps of Loop and Scan (steps.py). Where ONNX Runtime
+    refuses to run one step by itself, those of steps are missing.
 
     model: normalized; it stays as it is. feeds: inputs of the runs. dtype: of 16 bits, to round to. folder: for
     temporary files. extremes: inputs that say how large and small values get, and nothing of what rounding costs.
@@ -61,6 +63,16 @@ def measure(
                 for name, array in sessions.run(session, inputs).items():
                     if array.size or name not in hidden:
                         note(hidden.get(name, name), array, is_typical)
+    if not Steps.are_in(model):
+        return ranges
+    outside = dict(ranges)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        steps = Steps(model, Path(scratch), note)
+        try:
+            for inputs, is_typical in runs:
+                steps.run(inputs, is_typical)
+        except sessions.RunError:
+            return outside  # what was not measured stays float32, and says so
     return ranges
 
 

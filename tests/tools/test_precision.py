@@ -367,14 +367,20 @@ g (float[n, 2] x, int64 k) => (float[n, 2] y)
 """
 
 
-def test_the_result_says_that_bodies_stay_float32(tmp_path: Path) -> None:
-    model = write(tmp_path / "model.onnx", LOOP)
-    result = run("optimize", model, "-o", tmp_path / "a", "--arch", "none", "--precision", "float16")
-    assert result.exit_code == 0, result.output
-    expected = (
-        "note: precision: 3 of 5 nodes that compute floats are in bodies of Loop and stay float32, with their weights"
-    )
-    assert expected in result.output
+def test_bodies_become_16_bits_and_what_grows_in_them_is_named(tmp_path: Path) -> None:
+    bounded = LOOP.replace("a1 = Tanh(a0) a = MatMul(a1, w)", "a1 = MatMul(a0, w) a = Tanh(a1)")
+    manifest = _optimized(write(tmp_path / "model.onnx", bounded), tmp_path, "a", "--precision", "float16")
+    assert manifest.precision is not None
+    assert manifest.verify.status == "passed"
+    assert manifest.precision.nodes == 4
+    assert [row.reason for row in manifest.precision.kept] == ["Loop hands on float32"]
+    grows = LOOP.replace("a1 = Tanh(a0) a = MatMul(a1, w)", "a1 = MatMul(a0, w) a = Add(a1, s)")
+    manifest = _optimized(write(tmp_path / "model.onnx", grows), tmp_path, "b", "--precision", "float16")
+    assert manifest.precision is not None
+    reasons = [row.reason for row in manifest.precision.kept]
+    assert any("grows" in reason for reason in reasons)
+    assert "It computes a state of a loop from the state before" in reasons
+    assert manifest.precision.nodes == 1
 
 
 def test_the_branches_of_an_exported_decoder_become_16_bits(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ Nodes stay float32 whatever the ranges are
 - where they reduce rows to statistics, with the nodes that compute with statistics alone, and those that join them to
   the row again: norms and decomposed Softmax, whose squares and sums overflow and whose epsilons vanish;
 - where their operator's definition does not take the dtype, or it computes positions, sizes or an order (Range, CumSum,
-  TopK, Resize and everything that has no row here), or runs graphs of its own (If, Loop, Scan);
+  TopK, Resize and everything that has no row here), or runs graphs of its own (If, Loop, Scan), whose nodes are chosen
+  as others are;
+- where they compute a state of a loop from the state before, or decide how often it runs (carried.py);
 - where their result is steep (Sin, Floor), together with the elementwise nodes in front of them.
 """
 
@@ -25,6 +27,7 @@ import onnx_ir as ir
 
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.precision import bodies, operators, ranges
+from onnxopt.graph.precision.carried import keep_carried, keep_deciding
 from onnxopt.graph.precision.fact_rules import RULES
 from onnxopt.graph.precision.facts import Facts
 from onnxopt.graph.precision.fit import Fit
@@ -92,7 +95,9 @@ def choose(
             choosing.keep(node, reason)
         elif node.name in names:
             choosing.keep(node, _RESTORED)
-    keep_statistics(choosing.nodes, choosing.reasons, choosing.keep)
+    keep_carried(model, choosing.keep)
+    keep_deciding(model, choosing.keep)
+    keep_statistics(choosing.nodes, choosing.reasons, choosing.keep, model.graph)
     choosing.upstream.keep(choosing.nodes)
     choosing.keep_unbounded()
     choosing.keep_first()
@@ -117,20 +122,21 @@ class _Choosing:
         self.nodes = [n for n in bodies.nodes_of(model.graph) if any(map(is_float, (*n.inputs, *n.outputs)))]
         self.reasons: dict[ir.Node, str] = {}
         self.hiding = Hiding()
+        self._graph = model.graph
         self._opsets, self._dtype = model.opset_imports, dtype
         self._fit = Fit(measured, dtype, self.hiding)
         self._facts = Facts(model, dtype, RULES)
         self._masks = IntegerMasks(self._facts)
-        self.upstream = Upstream(self._facts, self._fit, dtype, self.reasons, self.keep)
+        self.upstream = Upstream(self._facts, self._fit, dtype, self.reasons, self.keep, bodies.copies(model.graph))
 
     def keep(self, node: ir.Node, reason: str) -> None:
         self.reasons.setdefault(node, reason)
 
     def always_float(self, node: ir.Node) -> str:
         """Why the operator stays float32 whatever its ranges are, or ""."""
-        branches = bodies.branches_of(node)
-        if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
-            return f"{node.op_type} hands on float32" if branches else f"{node.op_type} runs graphs of its own"
+        if bodies.runs_graphs(node):
+            known = bodies.graphs_of(node)
+            return f"{node.op_type} hands on float32" if known else f"{node.op_type} runs graphs of its own"
         unknown = next((v for v in (*node.inputs, *node.outputs) if v is not None and is_unknown(v)), None)
         if unknown is not None:
             return f"The dtype of `{unknown.name}` is not known"
@@ -209,9 +215,15 @@ class _Choosing:
             producers = [v.producer() for v in floats if not v.is_graph_input()]
             readers = readers_of(node)
             around = [*producers, *readers]
-            if floats and readers and fixed.issuperset(around):
+            read = bool(readers) or any(_is_handed_on(v, self._graph) for v in node.outputs)
+            if floats and read and fixed.issuperset(around):
                 fixed.add(node)
                 self.keep(node, "It stands between nodes of float32")
+
+
+def _is_handed_on(value: ir.Value, graph: ir.Graph) -> bool:
+    """Whether a value is what a body or branch returns, in float32. graph: the main one."""
+    return value.is_graph_output() and value.graph is not graph
 
 
 def _ends_the_process(node: ir.Node | None) -> bool:

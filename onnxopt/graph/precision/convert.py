@@ -42,7 +42,6 @@ class _Converting:
         self._widened: dict[ir.Value, ir.Value] = {}  # 16 bit -> its float32 form
         self._constants: dict[tuple[ir.Value, float | None], ir.Value] = {}
         self._widening: set[ir.Node] = set()
-        self._first = next(iter(model.graph), None)
 
     def narrow(self, node: ir.Node) -> None:
         """Let a node read and store 16 bits."""
@@ -108,18 +107,20 @@ class _Converting:
     def _behind(
         self, value: ir.Value, op_type: str, attributes: dict[str, int], dtype: ir.DataType, *others: ir.Value
     ) -> ir.Value:
-        """The result of a new node that reads the value, behind the node that computes it, in its graph."""
+        """The result of a new node that reads the value, behind the node that computes it, in its graph.
+
+        Where the value comes from outside a body, the node runs once, and where it is an input, as the first one.
+        """
         node = ir.node(op_type, inputs=[value, *others], attributes=attributes)
         result = node.outputs[0]
         result.name, result.type = f"{value.name}_{dtype.name.lower()}", ir.TensorType(dtype)
         result.shape = None if value.shape is None else value.shape.copy(frozen=False)
-        producer = value.producer()
+        producer, graph = value.producer(), value.graph
+        assert graph is not None
         if producer is not None:
-            assert producer.graph is not None
-            producer.graph.insert_after(producer, node)
+            graph.insert_after(producer, node)
         else:
-            assert self._first is not None
-            self._graph.insert_before(self._first, node)
+            graph.insert_before(next(iter(graph)), node)
         return result
 
     def _constant(self, value: ir.Value) -> ir.Value:

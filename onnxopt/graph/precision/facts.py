@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.precision import ranges
-from onnxopt.graph.precision.bodies import branches_of
+from onnxopt.graph.precision import bodies, carried, growth, operators, ranges
+from onnxopt.graph.precision.bodies import Body
+from onnxopt.graph.precision.operators import Sort
 
 INF = math.inf
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -58,11 +59,15 @@ class Fact:
 
 
 UNKNOWN = Fact()
+_COUNTER = Fact(0.0, INF, count=True, data=False, direct=True, whole=True)  # of a Loop's steps
 Rule = Callable[[ir.Node, Sequence[Fact]], Fact]
 
 
 class Facts:
-    """The facts of a normalized model's main graph and branches. rules: by operator of ONNX's domain."""
+    """The facts of a normalized model's main graph, branches and bodies. rules: by operator of ONNX's domain.
+
+    A body's are those of all steps: what comes into a step is what came into the first one, or out of the step before.
+    """
 
     def __init__(self, model: ir.Model, dtype: ir.DataType, rules: Mapping[str, Rule]) -> None:
         self._facts: dict[ir.Value, Fact] = {}
@@ -72,16 +77,70 @@ class Facts:
 
     def _add(self, graph: ir.Graph) -> None:
         for node in graph:
-            branches = branches_of(node)
+            branches, body = bodies.branches_of(node), bodies.body_of(node)
             for branch in branches:
                 self._add(branch)
-            operands = [UNKNOWN if value is None else self.of(value) for value in node.inputs]
-            rule = self._rules.get(node.op_type) if node.domain == "" else None
-            fact = None if rule is None else rule(node, operands)
+            if body is not None:
+                self._add_body(body)
+                continue
+            fact = None if branches else self._result(node)
             for k, value in enumerate(node.outputs):
                 if branches:
                     fact = joined([self.of(branch.outputs[k]) for branch in branches])
                 self._facts[value] = self._settled(value, _of_result(value) if fact is None else fact)
+
+    def _result(self, node: ir.Node) -> Fact | None:
+        """The fact of what a node computes; None of an operator without a rule."""
+        operands = [UNKNOWN if value is None else self.of(value) for value in node.inputs]
+        rule = self._rules.get(node.op_type) if node.domain == "" else None
+        if rule is None:
+            passes = any(f.grows for f in operands) and operators.sort_of(node) is not Sort.NORM
+            return dataclasses.replace(UNKNOWN, grows=True) if passes and _is_real(node) else None
+        fact, blend = rule(node, operands), growth.blended(node)
+        if blend is None:
+            return fact
+        weight, *ends = (self.of(value) for value in blend)
+        if weight.low < 0 or weight.high > 1:
+            return fact
+        low, high = min(f.low for f in ends), max(f.high for f in ends)
+        return dataclasses.replace(fact, low=max(low, fact.low), high=min(high, fact.high))
+
+    def _add_body(self, body: Body) -> None:
+        """The facts of a body's values, and of the results of its node."""
+        starts = [UNKNOWN if s.start is None else self.of(s.start) for s in body.states]
+        starts = [dataclasses.replace(fact, direct=False) for fact in starts]
+        for value, inside in body.scanned:
+            self._facts[inside] = UNKNOWN if value is None else self.of(value)
+        if body.node.op_type == "Loop":
+            steps = body.node.inputs[0]
+            last = INF if steps is None else max(self.of(steps).high - 1, 0.0)
+            counter = body.graph.inputs[0]
+            self._facts[counter] = self._settled(counter, dataclasses.replace(_COUNTER, high=last))
+        self._step(body, [dataclasses.replace(fact, low=-INF, high=INF, grows=True) for fact in starts])
+        grows = growth.growing(body, lambda v: self.of(v).grows, lambda v: (self.of(v).low, self.of(v).high))
+        lasting = not carried.runs_as_measured(body)
+        facts, before, rounds = starts, list[Fact](), 0
+        while not rounds or facts != before:
+            facts = [
+                dataclasses.replace(f, grows=f.grows or lasting, count=f.count or not f.data) if k in grows else f
+                for k, f in enumerate(facts)
+            ]
+            after = self._step(body, facts)
+            joint = [joined(pair) for pair in zip(facts, after, strict=True)]
+            if rounds:
+                joint = [_widened(*pair) for pair in zip(facts, joint, strict=True)]
+            before, facts, rounds = facts, joint, rounds + 1
+        for state, fact in zip(body.states, facts, strict=True):
+            self._facts[state.result] = fact
+        for inner, result in body.stacked:
+            self._facts[result] = dataclasses.replace(self.of(inner), direct=False)
+
+    def _step(self, body: Body, facts: Sequence[Fact]) -> list[Fact]:
+        """The facts of the states behind a step that begins with these."""
+        for state, fact in zip(body.states, facts, strict=True):
+            self._facts[state.inside] = self._settled(state.inside, fact)
+        self._add(body.graph)
+        return [dataclasses.replace(self.of(state.after), direct=False) for state in body.states]
 
     def of(self, value: ir.Value) -> Fact:
         """The fact of a value."""
@@ -114,6 +173,21 @@ class Facts:
             low, high = _INTEGERS[value.dtype]
             fact = dataclasses.replace(fact, low=max(fact.low, low), high=min(fact.high, high), count=False, whole=True)
         return fact
+
+
+def _is_real(node: ir.Node) -> bool:
+    return any(value.dtype is None or value.dtype in FLOATS for value in node.outputs)
+
+
+def _widened(before: Fact, after: Fact) -> Fact:
+    """A fact whose bounds no further step moves, of one that a step made of another."""
+    return dataclasses.replace(
+        after,
+        low=-INF if after.low < before.low else after.low,
+        high=INF if after.high > before.high else after.high,
+        floor=0.0 if after.floor < before.floor else after.floor,
+        reach=INF if after.reach > before.reach else after.reach,
+    )
 
 
 def _of_result(value: ir.Value) -> Fact:

@@ -15,8 +15,8 @@ from onnxopt.graph.precision.values import VIEWS, feeds_statistics, is_float, re
 Keep = Callable[[ir.Node, str], None]
 
 
-def keep_statistics(nodes: Sequence[ir.Node], kept: Container[ir.Node], keep: Keep) -> None:
-    """Keep reductions whose results meet their rows again, and the nodes that compute with them.
+def keep_statistics(nodes: Sequence[ir.Node], kept: Container[ir.Node], keep: Keep, graph: ir.Graph) -> None:
+    """Keep reductions whose results meet their rows again, and the nodes that compute with them. graph: the main one.
 
     A factor behind a norm is not kept: ONNX Runtime's optimizer knows norms with the Casts around them as PyTorch
     writes them, and makes invalid nodes of others.
@@ -26,7 +26,7 @@ def keep_statistics(nodes: Sequence[ir.Node], kept: Container[ir.Node], keep: Ke
     for node in nodes:
         floats = [v for v in node.inputs if is_float(v) and v is not None and not is_constant(v)]
         sort = operators.sort_of(node)
-        if sort is Sort.STATISTIC and _meets_its_row(node):
+        if sort is Sort.STATISTIC and _meets_its_row(node, graph):
             keep(node, "It reduces rows to a statistic")
             statistics.update(node.outputs)
         elif (sort is Sort.ELEMENTWISE or node.op_type in VIEWS) and floats and statistics.issuperset(floats):
@@ -41,11 +41,16 @@ def keep_statistics(nodes: Sequence[ir.Node], kept: Container[ir.Node], keep: Ke
             keep(node, "Its result is reduced to a statistic")
 
 
-def _meets_its_row(node: ir.Node) -> bool:
-    """Whether a reduction's result is computed with, and not only read by products, as that of a pool is."""
+def _meets_its_row(node: ir.Node, graph: ir.Graph) -> bool:
+    """Whether a reduction's result is computed with, and not only read by products, as that of a pool is.
+
+    So are results that a body or branch returns: other nodes compute with them.
+    """
     pending = list(node.outputs)
     while pending:
         value = pending.pop()
+        if value.is_graph_output() and value.graph is not graph:
+            return True
         for reader in (use.node for use in value.uses()):
             sort = operators.sort_of(reader)
             if sort is Sort.MOVE:

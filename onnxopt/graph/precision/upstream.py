@@ -45,17 +45,30 @@ class _Operand(NamedTuple):
 
 
 class Upstream:
-    """Keeps nodes of one graph. kept: those that are, which `keep` adds to."""
+    """Keeps nodes of one model. kept: those that are, which `keep` adds to. copies: as of bodies.copies."""
 
-    def __init__(self, facts: Facts, fit: Fit, dtype: ir.DataType, kept: Mapping[ir.Node, str], keep: Keep) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        fit: Fit,
+        dtype: ir.DataType,
+        kept: Mapping[ir.Node, str],
+        keep: Keep,
+        copies: Mapping[ir.Value, Sequence[ir.Value]],
+    ) -> None:
         self._facts, self._fit, self._dtype, self._kept, self._keep = facts, fit, dtype, kept, keep
+        self._copies = copies
 
     def keep(self, nodes: Sequence[ir.Node]) -> None:
         """Keep what computes the operands of nodes that are steep, or where small operands decide, or that cancel."""
         pending = [operand for node in nodes for operand in self._operands(node)]
         before, seen = set(self._kept), set[tuple[ir.Node, Through]]()
+        copied = set[tuple[ir.Value, Through]]()
         while pending:
             value, reason, through = pending.pop()
+            if value in self._copies and (value, through) not in copied:
+                copied.add((value, through))
+                pending += [_Operand(v, reason, through) for v in self._copies[value]]
             producer = value.producer()
             if producer is None or not is_float(value) or producer in before or (producer, through) in seen:
                 continue
