@@ -183,6 +183,39 @@ def test_a_loop_may_change_what_it_carries() -> None:
     assert dims is None or str(dims[0]).startswith("unk__")
 
 
+def test_what_a_loop_carries_keeps_the_dims_that_no_step_changes() -> None:
+    model = graph(
+        "float[N, 8] x, float[P, 8] p, int64 k, float[8, 8] w", "float[] y, float[] z, float[] u, int64[] s",
+        "y, z, u, s = Loop(k, , x, p, p) <body = b (int64 i, bool c, float[] v, float[] q, float[] r) => "
+        "(bool c2, float[] a, float[] d, float[] f, int64[] g) { c2 = Identity(c)  m = MatMul(v, w)  a = Add(m, x)  "
+        "d = Concat<axis=0>(q, a)  f = Unsqueeze(r, k)  g = Shape(q)  "
+        "e = ConstantOfShape(g)}>",
+    )  # fmt: skip
+    shapes = shape_inference.infer(model)
+    assert shapes.dims(value(model, "y")) == ("N", 8)
+    assert shapes.dims(value(model, "m")) == ("N", 8)
+    inside = shapes.dims(value(model, "d"))
+    assert inside is not None
+    assert inside[1] == 8
+    assert "P" not in str(inside[0])
+    found = shapes.dims(model.graph.outputs[1])
+    assert found is not None
+    assert str(found[0]).startswith("unk__")
+    assert shapes.dims(value(model, "f")) is None
+    filled = shapes.dims(value(model, "e"))
+    assert filled is not None
+    assert "P" not in str(filled[0])  # what followed from the first assumption is forgotten
+
+
+def test_a_scan_reads_elements_of_its_operands() -> None:
+    model = graph(
+        "float[N, T, 8] x, float[N, 8] h", "float[] y",
+        "y, z = Scan<num_scan_inputs = 1, scan_input_axes = [1], body = b (float[] v, float[] e) => "
+        "(float[] a, float[] d) { a = Add(v, e) d = Identity(a) }>(h, x)",
+    )  # fmt: skip
+    assert shape_inference.infer(model).dims(value(model, "a")) == ("N", 8)
+
+
 def test_both_branches_must_agree() -> None:
     model = graph(
         "float[N, 4] x, bool b", "float[] y, float[] z",

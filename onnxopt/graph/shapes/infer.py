@@ -15,6 +15,7 @@ from onnxopt.graph.shapes.rules import rule_of
 from onnxopt.graph.shapes.schema_inference import SchemaInference, tensor, tensor_type
 
 _READ = 1024  # bytes; constants up to this size (axes, pads, scales) are passed on to onnx's rules
+_STEPS = 8  # rounds in which assumptions of a loop's states settle; each dim and each rank changes once at most
 _RULES_FROM = 13  # opset; axes and shapes are inputs from there on
 
 
@@ -61,6 +62,7 @@ class Knowledge:
         self._types: dict[ir.Value, ir.TypeProtocol | None] = {}
         self._contents: dict[ir.Value, Contents] = {}
         self._alike: dict[tuple[str, int, int], Dim] = {}
+        self._stepping: set[Dim] = set()  # sizes that are others in each step of a loop
         self._symbols: dict[object, int] = {}  # every symbol of a dim -> how many symbols came before it
         for value in model.graph.inputs:
             self._note(value, None if value.shape is None else tuple(map(self._declared, value.shape)), value.type)
@@ -267,10 +269,7 @@ class Knowledge:
         """If, Loop, Scan and the like: a dim of a result is known where every run of the bodies gives the same one."""
         outside = len(self._symbols)
         for body in bodies:
-            for k, value in enumerate(body.inputs):
-                counter = node.op_type == "Loop" and k < 2
-                self._note(value, () if counter else None, value.type)
-            self.take(body)
+            self._take_body(node, body)
         skipped = 1 if node.op_type == "Loop" else 0  # a Loop's body also gives the condition
         carried = len(node.inputs) - 2 if node.op_type == "Loop" else 0
         for k, value in enumerate(node.outputs):
@@ -284,6 +283,63 @@ class Knowledge:
                 dims = (self.unknowns.dim(), *dims)
             kinds = [self.type(v) for v in results if v is not None]
             self._note(value, dims, value.type or (kinds[0] if kinds else None))
+
+    def _take_body(self, node: ir.Node, body: ir.Graph) -> None:
+        """Infer a body with the dims of its inputs in every step.
+
+        A state has those that it begins with where a step leaves them as they are; others have any size in each step.
+        """
+        assumed = self._dims_of_inputs(node, body)
+        first, skipped = (2, 1) if node.op_type == "Loop" else (0, 0)
+        states = len(node.inputs) - (first or node.attributes.get_int("num_scan_inputs", len(node.inputs)))
+        for _ in range(_STEPS):
+            held = set(self._contents)
+            for value, dims in zip(body.inputs, assumed, strict=True):
+                self._note(value, dims, value.type)
+            self.take(body)
+            after = [self.dims(v) for v in body.outputs[skipped : skipped + states]]
+            found = [self._in_every_step(*pair) for pair in zip(assumed[first : first + states], after, strict=False)]
+            if found == assumed[first : first + len(found)]:
+                return
+            assumed[first : first + len(found)] = found
+            for value in self._contents.keys() - held:
+                del self._contents[value]  # they follow from what was assumed
+        for value in body.inputs[first:]:
+            self._note(value, None, value.type)
+        self.take(body)
+
+    def _dims_of_inputs(self, node: ir.Node, body: ir.Graph) -> list[Dims | None]:
+        """The dims of a body's inputs in the first step."""
+        dims: list[Dims | None] = [None] * len(body.inputs)
+        if node.op_type == "Loop" and node.domain == "" and len(body.inputs) == len(node.inputs):
+            return [(), (), *(self.dims(v) for v in node.inputs[2:])]
+        if node.op_type == "Loop":
+            return [(), (), *dims[2:]]
+        if node.op_type == "Scan" and node.domain == "" and len(body.inputs) == len(node.inputs):
+            count = node.attributes.get_int("num_scan_inputs", len(node.inputs))
+            axes = node.attributes["scan_input_axes"].as_ints() if "scan_input_axes" in node.attributes else [0] * count
+            states = len(node.inputs) - count
+            dims[:states] = [self.dims(v) for v in node.inputs[:states]]
+            for k, axis in enumerate(axes):
+                whole = self.dims(node.inputs[states + k])
+                if whole is not None and -len(whole) <= axis < len(whole):
+                    axis %= len(whole)
+                    dims[states + k] = whole[:axis] + whole[axis + 1 :]
+        return dims
+
+    def _in_every_step(self, before: Dims | None, after: Dims | None) -> Dims | None:
+        """The dims of a state: any size where a step changes one."""
+        if before is None or after is None or len(before) != len(after):
+            return None
+        return tuple(
+            a if a == b or (a in self._stepping) else self._of_steps() for a, b in zip(before, after, strict=True)
+        )
+
+    def _of_steps(self) -> Dim:
+        """A new dim, which is another in each step."""
+        dim = self.unknowns.dim()
+        self._stepping.add(dim)
+        return dim
 
     def _agreed(self, shapes: list[Dims | None], outside: int) -> Dims | None:
         """Dims that all shapes have. A symbol that a body introduces may be another number each time the body runs.
