@@ -25,7 +25,10 @@ _CONSTANTS = ", ".join(
     + [f"float[8] {n} = {{{', '.join(map(str, a))}}}" for n, a in _VECTORS.items()]
     + [f"float {n} = {{{number}}}" for n, number in _NUMBERS.items()]
     + ["int64[1] last = {-1}, int64[1] first = {0}, int64[1] flat = {-1}, int64 i1 = {1}, int64 i0 = {0}"]
-    + ["int64 six = {6}, int64 i2 = {2}, int64[1] i0_1 = {0}, int64[1] i1_1 = {1}, float hundred = {100}"]
+    + [
+        "int64 six = {6}, int64 i2 = {2}, int64[1] i0_1 = {0}, int64[1] i1_1 = {1}, int64[1] i8_1 = {8}, "
+        "float hundred = {100}"
+    ]
 )
 
 
@@ -63,6 +66,10 @@ LOOPS = {
     ),
     "log-probabilities that are added": Row(
         "p = MatMul(h, w) l = LogSoftmax(p) a = Add(s, l) r = MatMul(a, u)", "p", "a r", stacked="r"
+    ),
+    "scores of a beam": Row(
+        "p = MatMul(h, w) l = LogSoftmax(p) c = Add(s, l) a, ix = TopK(c, i8_1) r = Tanh(a) q = MatMul(r, u)", "p q",
+        "c a r", stacked="q",
     ),
     "a running sum": Row("p = MatMul(h, w) q = Tanh(p) a = Add(s, q) r = MatMul(a, u)", "p", "q a r", stacked="r"),
     "a mean of all steps": Row(
