@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from onnxopt.runtime import sessions
-from onnxopt.runtime.sessions import CUDA, Array, RunError
+from onnxopt.runtime.graph_session import GraphSession
+from onnxopt.runtime.sessions import CUDA, Array, RunError, RunTimeout
+from onnxopt.runtime.watched import Watched
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -18,7 +20,7 @@ class BoundRun:
 
     keep_outputs: write to the same buffers each time, so that a GraphSession replays a CUDA graph; not possible where
     random numbers decide output shapes. first: seconds of the first run, which comes before any other. RunError where
-    ONNX Runtime refuses.
+    ONNX Runtime refuses, RunTimeout where a run takes longer than the limit that was current when this was made.
     """
 
     def __init__(
@@ -31,6 +33,9 @@ class BoundRun:
         self._inputs = {name: sessions.to_ort_value(array.copy(), self._device) for name, array in feeds.items()}
         for name, value in self._inputs.items():
             self._binding.bind_ortvalue_input(name, value)
+        # A GraphSession has options of its own, and what can be captured has no node between two others to end it.
+        self._options = None if isinstance(opened, GraphSession) else sessions.run_options()
+        self._watched = Watched(self._options)
         self._names = [o.name for o in opened.get_outputs()]
         tensors_only = all(o.type.startswith("tensor(") and "string" not in o.type for o in opened.get_outputs())
         for name in self._names:
@@ -42,12 +47,20 @@ class BoundRun:
 
     def __call__(self) -> float:
         started = time.perf_counter()
+        self._watched.begin()
         try:
-            self.session.run_with_iobinding(self._binding)
+            self.session.run_with_iobinding(self._binding, self._options)
             self._binding.synchronize_outputs()
         except Exception as error:  # ORT raises a dozen unrelated classes
+            if up := self._watched.time_is_up():
+                raise RunTimeout(str(up)) from error
             raise RunError(sessions.one_line(error)) from error
-        return time.perf_counter() - started
+        finally:
+            self._watched.end()
+        seconds = time.perf_counter() - started
+        if up := self._watched.time_is_up():
+            raise RunTimeout(str(up))
+        return seconds
 
     def enqueue(self) -> None:
         """Hand a run to the device and do not wait for it. RunError where ONNX Runtime refuses."""

@@ -16,11 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from onnxopt import leftovers
 from onnxopt.children import ChildEnded, Children
-from onnxopt.runtime import configuration
+from onnxopt.runtime import configuration, time_limit
 from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.captured import Captured
 from onnxopt.runtime.configuration import Configuration
@@ -51,7 +51,10 @@ class Footprint:
 
 
 class _Question(NamedTuple):
-    """data: of the configuration. scratch: a folder, which the parent removes. The other fields as for `measure`."""
+    """data: of the configuration. scratch: a folder, which the parent removes. limit: of one run, a `time_limit.Limit`.
+
+    The other fields as for `measure`.
+    """
 
     model: Path
     library: Path | None
@@ -61,6 +64,7 @@ class _Question(NamedTuple):
     feeds: dict[str, Array]
     keep_outputs: bool
     scratch: Path
+    limit: tuple[float, bool] | None
 
 
 def measure(
@@ -74,12 +78,13 @@ def measure(
 ) -> Footprint:
     """The footprint of a model with the options of a configuration of an artifact folder.
 
-    keep_outputs: as for BoundRun. RunError where the process fails.
+    keep_outputs: as for BoundRun. RunError where the process fails, also where a run takes longer than it may.
     """
     try:
         with leftovers.temporary_folder() as scratch, Children() as children:
             question = _Question(
-                model, library, folder, chosen.provider, chosen.data, dict(feeds), keep_outputs, scratch
+                *(model, library, folder, chosen.provider, chosen.data, dict(feeds), keep_outputs, scratch),
+                limit=time_limit.current(),
             )
             answer = json.loads(children.ask(__name__, pickle.dumps(tuple(question))))
     except ChildEnded as error:
@@ -92,10 +97,18 @@ def measure(
 def serve() -> None:
     """The child: answers one question. Messages are pickles, which are safe here: the parent alone writes them."""
     question = _Question(*pickle.load(sys.stdin.buffer))
+    time_limit.end_hanging_program(lambda reason: _answer({"error": str(reason)}))
     try:
-        answer = dataclasses.asdict(_measured(question))
+        with contextlib.ExitStack() as stack:
+            if question.limit is not None:
+                stack.enter_context(time_limit.runs_end_within(time_limit.Limit(*question.limit)))
+            answer = dataclasses.asdict(_measured(question))
     except RunError as error:
         answer = {"error": str(error)}
+    _answer(answer)
+
+
+def _answer(answer: Mapping[str, object]) -> NoReturn:
     sys.stdout.write(json.dumps(answer))
     sys.stdout.flush()
     os._exit(0)  # what a failed capture left behind must not take the answer with it

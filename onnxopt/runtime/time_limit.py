@@ -1,7 +1,8 @@
 """How long one run of a user's model may take: a Loop may have no end, and ONNX Runtime would run it for ever.
 
 ONNX Runtime asks between two nodes, and at each round of a Loop, whether a run has to end. It does not ask within one
-operator: on a CPU such a run is left to a thread of its own, which goes on until the process ends.
+operator: on a CPU such a run is left to a thread of its own, which goes on until the process ends. On a GPU it keeps
+the thread that began it, which a kernel that hangs never gives back: `hangs` ends a program then.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextvars
 import math
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -24,7 +26,7 @@ Result = TypeVar("Result")
 
 _BASE = 30.0  # seconds
 _BYTES_A_SECOND = 10e6  # of weights, for which the default allows a second more
-_GRACE = 5.0  # seconds for the operator that runs to come to its end
+GRACE = 5.0  # seconds for the operator that runs to come to its end
 # By default, a run on a machine that does other work has up to four times as long, until it had a quarter in CPU time.
 _BUSY_SHARE, _BUSY_FACTOR = 0.25, 4.0
 _LOOK = 1.0  # seconds between two looks then
@@ -50,6 +52,11 @@ class TimeIsUp(Exception):
         super().__init__(f"one run did not end within {limit.seconds:g} s; --timeout SECONDS allows it more time")
 
 
+class Hangs(RuntimeWarning):
+    """A run does not return, and nothing but the end of the process ends it."""
+
+
+_end: list[Callable[[TimeIsUp], object]] = []  # what ends this process, if anything may
 _current: contextvars.ContextVar[Limit | None] = contextvars.ContextVar("limit of one run", default=None)
 
 
@@ -81,11 +88,24 @@ def current() -> Limit | None:
     return _current.get()
 
 
+def end_hanging_program(end: Callable[[TimeIsUp], object]) -> None:
+    """Have `end` end this process where a run does not return. Another thread calls it, with the reason."""
+    _end[:] = [end]
+
+
+def hangs(limit: Limit) -> None:
+    """A run did not end when it was told to, and its thread waits for it: end the program, if this is one of ours."""
+    reason = TimeIsUp(limit)
+    for end in _end:
+        end(reason)
+    warnings.warn(f"{reason}; it does not return, end this process", Hangs, stacklevel=2)
+
+
 def limited(run: Callable[[], Result], options: ort.RunOptions, *, leave: bool) -> Result:
     """The result of a run with these options. TimeIsUp where it takes longer than the current limit.
 
     leave: leave a run that does not end when it is told to, as one inside a long operator, to a thread of its own.
-    Otherwise the calling thread waits for it.
+    Otherwise the calling thread waits for it, and where it does not return, a program is ended (`hangs`).
     """
     limit = current()
     if limit is None:
@@ -93,7 +113,7 @@ def limited(run: Callable[[], Result], options: ort.RunOptions, *, leave: bool) 
     return _watched(run, options, limit) if leave else _in_this_thread(run, options, limit)
 
 
-class _Clock:
+class Clock:
     """Since when a run goes on."""
 
     def __init__(self, limit: Limit) -> None:
@@ -119,13 +139,13 @@ def _watched(run: Callable[[], Result], options: ort.RunOptions, limit: Limit) -
             errors.append(error)
         ended.set()
 
-    clock, thread = _Clock(limit), threading.Thread(target=work, name="run of a model", daemon=True)
+    clock, thread = Clock(limit), threading.Thread(target=work, name="run of a model", daemon=True)
     thread.start()
     try:
         while not ended.wait(left := clock.seconds_left()):
             if not left:
                 options.terminate = True
-                if not ended.wait(_GRACE):
+                if not ended.wait(GRACE):
                     leftovers.left_running.set()
                 if not results:
                     raise TimeIsUp(limit)
@@ -138,13 +158,15 @@ def _watched(run: Callable[[], Result], options: ort.RunOptions, limit: Limit) -
 
 
 def _in_this_thread(run: Callable[[], Result], options: ort.RunOptions, limit: Limit) -> Result:
-    clock, ended, is_up = _Clock(limit), threading.Event(), threading.Event()
+    clock, ended, is_up = Clock(limit), threading.Event(), threading.Event()
 
     def watch() -> None:
         while not ended.wait(left := clock.seconds_left()):
             if not left:
                 is_up.set()
                 options.terminate = True
+                if not ended.wait(GRACE):
+                    hangs(limit)
                 return
 
     threading.Thread(target=watch, name="limit of a run", daemon=True).start()

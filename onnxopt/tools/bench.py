@@ -21,7 +21,7 @@ from onnxopt.runtime import configuration, devices, footprint, sessions, time_li
 from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.configuration import Configuration, configuration_for
 from onnxopt.runtime.footprint import Footprint
-from onnxopt.runtime.sessions import CPU, CUDA, RunError
+from onnxopt.runtime.sessions import CPU, CUDA, RunError, RunTimeout
 from onnxopt.tools import timing
 from onnxopt.verification import samples
 from onnxopt.verification.reference import NotRunnable, Reference, TooSlow
@@ -55,7 +55,7 @@ def bench(
     threads: callers that run one session at the same time, each with buffers of its own; single runs are timed.
     footprints: whether launches, memory and opening are measured too, which takes each side a process of its own.
 
-    timeout: seconds that one run may take while outputs are compared, as for `optimize`.
+    timeout: seconds that one run may take, as for `optimize`.
 
     progress: called as by `optimize`, with the phases "load", "original", "verify", "open" and "time".
 
@@ -82,17 +82,17 @@ def bench(
         reference = reference_of(model, library, provider, shapes or {}, scratch, data, lowered, like=opened.model)
         say("verify", "", 0, 0)
         checks = reference.check(opened.model, opened.library, None if data else list(reference.outputs)[:1])
-    if failed := next((c for c in checks if not c.ok), None):
-        raise VerificationError(f"{opened.folder}: not timed, its outputs differ: {describe_failure(failed)}")
-    case = next(iter(reference.outputs))
-    feeds = reference.feeds(case)
-    chosen, keep = configuration_for(opened.folder, provider), not reference.traits.random
-    files = ((model, library), (opened.model, opened.library))
-    sides = [_Side(*of, opened.folder, chosen, feeds, keep) for of in files]
-    if footprints:
-        say("open", "", 0, 0)
-    found = [side.footprint() if footprints else Footprint() for side in sides]
-    timed = _timed(sides, threads, iterations, seconds, lambda done, total: say("time", "", done, total))
+        if failed := next((c for c in checks if not c.ok), None):
+            raise VerificationError(f"{opened.folder}: not timed, its outputs differ: {describe_failure(failed)}")
+        case = next(iter(reference.outputs))
+        feeds = reference.feeds(case)
+        chosen, keep = configuration_for(opened.folder, provider), not reference.traits.random
+        files = ((model, library), (opened.model, opened.library))
+        sides = [_Side(*of, opened.folder, chosen, feeds, keep) for of in files]
+        if footprints:
+            say("open", "", 0, 0)
+        found = [side.footprint() if footprints else Footprint() for side in sides]
+        timed = _timed(sides, threads, iterations, seconds, lambda done, total: say("time", "", done, total))
     baseline, improved = map(_with_footprint, timed, found)
     gpu = None if provider == CPU else devices.first()
     notes = [(name, of.note) for name, of in zip(_SIDES, found, strict=True)]
@@ -136,6 +136,8 @@ class _Side(NamedTuple):
         try:
             session = configuration.open_session(self.model, self.library, self.chosen.data, self.folder)
             return [BoundRun(session, self.feeds, provider, keep_outputs=self.keep_outputs) for _ in range(threads)]
+        except RunTimeout as error:
+            raise NotVerifiedError(f"{self.model}: cannot be timed: {error}") from error
         except RunError as error:
             raise ModelError(f"{self.model}: {provider} does not run it: {error}") from error
 
@@ -143,10 +145,15 @@ class _Side(NamedTuple):
 def _timed(
     sides: Sequence[_Side], threads: int, iterations: int | None, seconds: float, progress: Callable[[int, int], None]
 ) -> tuple[Timing, Timing]:
-    """As timing.in_turn. ModelError where a run fails that ran before, as where concurrent ones take all memory."""
+    """As timing.in_turn. ModelError where a run fails that ran before, as where concurrent ones take all memory.
+
+    NotVerifiedError where one takes longer than it may.
+    """
     before, after = (side.runs(threads) for side in sides)
     try:
         return timing.in_turn(before, after, iterations, seconds, progress)
+    except RunTimeout as error:
+        raise NotVerifiedError(f"{sides[1].folder}: cannot be timed: {error}") from error
     except RunError as error:
         raise ModelError(f"{sides[1].folder}: cannot be timed: {error}") from error
 

@@ -13,6 +13,7 @@ they need. `onnxopt NAME` is the object `command` of the module of that name in 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import logging
 import os
@@ -24,7 +25,9 @@ from typing import Any, NoReturn
 import click
 
 from onnxopt import onnxruntime_package, versions
-from onnxopt.errors import OnnxoptError, UsageError, describe
+from onnxopt.errors import NotVerifiedError, OnnxoptError, UsageError, describe
+from onnxopt.runtime import time_limit
+from onnxopt.runtime.time_limit import TimeIsUp
 from onnxopt.tools import interrupts
 from onnxopt.tools.commands import printing
 from onnxopt.tools.printable import printable
@@ -120,11 +123,24 @@ def _fail(ctx: click.Context, kind: str, message: str, exit_code: int = 2) -> No
     """Print the error, and exit. kind: the class of the error, for programs."""
     if os.environ.get(_TRACEBACK):
         traceback.print_exc()
+    _print_error(ctx, kind, message, exit_code)
+    ctx.exit(exit_code)
+
+
+def _print_error(ctx: click.Context, kind: str, message: str, exit_code: int) -> None:
     line = printable(" ".join(message.split()))
     if ctx.meta[_JSON]:
         printing.print_json({"error": {"kind": kind, "message": line, "exit_code": exit_code}})
     click.echo(f"error: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + ' ...'}", err=True)
-    ctx.exit(exit_code)
+
+
+def _end_hanging(ctx: click.Context, reason: TimeIsUp) -> NoReturn:
+    """End the program while its main thread is inside a run that does not return."""
+    try:
+        message = f"{reason}; it did not return either when it was told to end, as a kernel that hangs does not"
+        _print_error(ctx, NotVerifiedError.__name__, message, NotVerifiedError.exit_code)
+    finally:
+        interrupts.end_with(NotVerifiedError.exit_code)
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -149,3 +165,4 @@ def main(ctx: click.Context) -> None:
             warnings.warn(str(doubled), RuntimeWarning, stacklevel=1)
     if ctx.obj is not None:
         ctx.obj()
+        time_limit.end_hanging_program(functools.partial(_end_hanging, ctx))

@@ -57,6 +57,14 @@ def end(number: int) -> NoReturn:
     os._exit(128 + number)
 
 
+def end_with(code: int) -> NoReturn:
+    """The same with an exit code, after writing what was printed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    leftovers.remove()
+    os._exit(code)
+
+
 def leave_runs(code: str | int | None) -> None:
     """End the process with this code where a run of a model goes on that nobody waits for.
 

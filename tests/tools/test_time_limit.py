@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import time
@@ -14,7 +16,9 @@ import pytest
 import onnxopt
 from onnxopt import leftovers
 from onnxopt.errors import NotVerifiedError, UsageError
-from onnxopt.runtime import sessions, time_limit
+from onnxopt.runtime import footprint, sessions, time_limit
+from onnxopt.runtime.bound_run import BoundRun
+from onnxopt.runtime.configuration import configuration_for
 from onnxopt.runtime.time_limit import Limit, TimeIsUp, limit_of, limited, runs_end_within
 from onnxopt.verification import edges
 from tests.support.command import assert_refused, run
@@ -92,7 +96,7 @@ def test_inputs_that_it_does_not_end_with_are_skipped(tmp_path: Path) -> None:
 
 def test_a_long_operator_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime cannot end it; the caller goes on."""
-    monkeypatch.setattr(time_limit, "_GRACE", 0.05)
+    monkeypatch.setattr(time_limit, "GRACE", 0.05)
     options, began = sessions.run_options(), time.monotonic()
     with runs_end_within(Limit(0.1, True)), pytest.raises(TimeIsUp, match=r"within 0\.1 s"):
         limited(lambda: time.sleep(20.0), options, leave=True)
@@ -105,7 +109,7 @@ def test_the_command_ends_with_a_long_operator(tmp_path: Path) -> None:
     """Its process does not wait for the run that it left, and ends as it would else."""
     program = (
         "import sys; from onnxopt.__main__ import run; from onnxopt.runtime import time_limit\n"
-        "time_limit._GRACE = 0.1; sys.argv[0] = 'onnxopt'; run()"
+        "time_limit.GRACE = 0.1; sys.argv[0] = 'onnxopt'; run()"
     )
     call = ["optimize", long_operator(tmp_path / "boxes.onnx"), "-o", tmp_path / "out", "--arch", "none", "-q"]
     began = time.monotonic()
@@ -148,3 +152,70 @@ def test_the_default_grows_with_the_model_and_waits_on_a_busy_machine() -> None:
 def test_a_limit_that_is_none(tmp_path: Path, seconds: float) -> None:
     with pytest.raises(UsageError, match="timeout must be a number of seconds above 0"):
         onnxopt.verify(tmp_path / "model.onnx", timeout=seconds)
+
+
+def test_a_timed_run_that_does_not_end(tmp_path: Path) -> None:
+    """As bench, tune and doctor repeat it: told to end from another thread, and other runs go on."""
+    session = sessions.open_session(loop(tmp_path / "loop.onnx", ends=True))
+    feeds = {"x": np.ones(4, np.float32)}
+    with runs_end_within(Limit(0.2, True)):
+        endless, usual = (BoundRun(session, feeds, sessions.CPU) for _ in range(2))
+    endless.refill({"x": np.zeros(4, np.float32)})
+    with pytest.raises(sessions.RunTimeout, match=r"within 0\.2 s"):
+        endless()
+    assert usual() > 0
+
+
+# Runs that bind buffers are inside native code for ever, as they are in a kernel that hangs. Of the command that
+# follows: the doctor of a machine with a GPU is that of one without, which tries everything.
+HANGS = """
+import ctypes, sys
+from onnxopt.__main__ import run
+from onnxopt.runtime import configuration, footprint, time_limit
+from onnxopt.runtime.sessions import CPU
+from onnxopt.tools.doctor import graphs
+time_limit.GRACE = 0.2
+opened = configuration.open_session
+class Hanging:
+    def __init__(self, session): self._session = session
+    def __getattr__(self, name): return getattr(self._session, name)
+    def run_with_iobinding(self, binding, options=None): ctypes.CDLL(None).sleep(600)
+configuration.open_session = lambda *a, cuda_graph=False: Hanging(opened(*a))
+footprint.measure = lambda *a, **k: footprint.Footprint()
+graphs.CUDA = CPU
+sys.argv[0] = "onnxopt"
+run()
+"""
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("command", ["bench", "doctor"])
+def test_a_kernel_that_hangs_ends_the_command(tmp_path: Path, temporary: Path, command: str) -> None:
+    artifact = onnxopt.optimize(write(tmp_path / "chain.onnx", CHAIN), tmp_path / "artifact", archs=()).path
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS, command, artifact, "--timeout", "0.3", "--json"],
+        capture_output=True, text=True, cwd=ROOT, timeout=4 * SECONDS, env={**os.environ, "TMPDIR": str(temporary)},
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert "did not end within 0.3 s" in line and "--timeout" in line and "hangs" in line
+    assert json.loads(done.stdout)["error"]["exit_code"] == 3
+    assert time.monotonic() - began < SECONDS and not list(temporary.glob("onnxopt*"))
+
+
+def test_a_program_of_the_user_is_warned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is not ours to end."""
+    monkeypatch.setattr(time_limit, "GRACE", 0.05)
+    options = sessions.run_options()
+    with pytest.warns(time_limit.Hangs, match=r"within 0\.1 s.*does not return"), runs_end_within(Limit(0.1, True)):
+        limited(lambda: time.sleep(0.5), options, leave=False)
+
+
+@pytest.mark.usefixtures("library")
+def test_a_process_of_its_own_has_the_limit(tmp_path: Path) -> None:
+    model = loop(tmp_path / "loop.onnx")
+    artifact = onnxopt.optimize(model, tmp_path / "artifact", archs=(), verify=False).path
+    feeds, chosen = {"x": np.ones(4, np.float32)}, configuration_for(artifact, sessions.CPU)
+    with runs_end_within(Limit(0.2, True)), pytest.raises(sessions.RunError, match=r"did not end within 0\.2 s"):
+        footprint.measure(model, None, artifact, chosen, feeds)

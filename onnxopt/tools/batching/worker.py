@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import os
 import pickle
 import subprocess
 import sys
-from typing import Self
+from typing import IO, NoReturn, Self
 
 from onnxopt import children
 from onnxopt.artifact.folder import scratch
 from onnxopt.errors import NotVerifiedError, describe
+from onnxopt.runtime import time_limit
+from onnxopt.runtime.time_limit import TimeIsUp
 from onnxopt.tools.batching import work
 from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.batching.work import ModelOutcome
@@ -64,6 +68,7 @@ def serve() -> None:
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         while request := _next():
+            time_limit.end_hanging_program(functools.partial(_end_hanging, answers, request[0]))
             pickle.dump(_outcome(*request), answers)
             answers.flush()
 
@@ -74,6 +79,14 @@ def _next() -> tuple[Job, ModelOutcome | None] | None:
     except EOFError:
         return None
     return request
+
+
+def _end_hanging(answers: IO[bytes], job: Job, reason: TimeIsUp) -> NoReturn:
+    """Answer for the thread that is inside a run that does not return, and end."""
+    outcome = work.failed(job, str(reason))
+    pickle.dump(dataclasses.replace(outcome, exit_code=NotVerifiedError.exit_code), answers)
+    answers.flush()
+    os._exit(NotVerifiedError.exit_code)
 
 
 def _outcome(job: Job, made: ModelOutcome | None) -> ModelOutcome:

@@ -23,11 +23,12 @@ _STYLES = {"ok": "green", "note": "cyan", "problem": "bold red"}
 
 @click.command("doctor")
 @click.argument("artifact", type=Path, required=False)
+@options.timeout
 @options.json_option
 @click.pass_context
-def command(ctx: click.Context, artifact: Path | None, as_json: bool) -> None:
+def command(ctx: click.Context, artifact: Path | None, timeout: float | None, as_json: bool) -> None:
     """Examine this machine, and how ARTIFACT runs on it; name each problem with a fix. Exit code 1 for problems."""
-    findings = examine(artifact)
+    findings = examine(artifact, timeout=timeout)
     problems = sum(f.status == "problem" for f in findings)
     if as_json:
         print_json({"problems": problems, "findings": [dataclasses.asdict(f) for f in findings]})

@@ -8,6 +8,7 @@ from pathlib import Path
 from onnxopt import onnxruntime_package
 from onnxopt.errors import UsageError
 from onnxopt.paths import StrPath
+from onnxopt.runtime import time_limit
 from onnxopt.runtime.sessions import one_line
 from onnxopt.tools.doctor import artifact, graphs, machine, placement, runtime
 from onnxopt.tools.doctor.finding import Finding, Subject
@@ -31,11 +32,13 @@ ARTIFACT: tuple[Callable[[Subject], Iterable[Finding]], ...] = (
 _REPORT = "please report it, with what is printed here"
 
 
-def examine(path: StrPath | None = None) -> list[Finding]:
+def examine(path: StrPath | None = None, *, timeout: float | None = None) -> list[Finding]:
     """Examine this machine, and the artifact folder `path` if there is one; returns a finding for each check.
 
-    UsageError where there is no such folder. An artifact with damaged files is not run.
+    timeout: seconds that one run of the artifact may take, as for `optimize`. UsageError where there is no such folder.
+    An artifact with damaged files is not run.
     """
+    time_limit.check(timeout)
     findings: list[Finding] = []
     if missing := onnxruntime_package.missing():  # nothing else can be told without it
         return [Finding("onnxruntime", "problem", *missing)]
@@ -49,8 +52,9 @@ def examine(path: StrPath | None = None) -> list[Finding]:
     subject, files = artifact.files(folder)
     findings += files
     if subject is not None and subject.opened:
-        for examine_artifact in ARTIFACT:
-            findings += _carried_out(examine_artifact.__name__, lambda c=examine_artifact: c(subject))  # type: ignore[misc]
+        with time_limit.runs_end_within(time_limit.limit_of(timeout, subject.manifest.source.bytes)):
+            for examine_artifact in ARTIFACT:
+                findings += _carried_out(examine_artifact.__name__, lambda c=examine_artifact: c(subject))  # type: ignore[misc]
     return findings
 
 
