@@ -129,6 +129,20 @@ def _compare_floats(reference: Array, actual: Array, limit: Limit) -> Difference
     )
 
 
+def relative_to_limit(reference: Array, actual: Array, limit: Limit) -> Array:
+    """How far each element is from the reference's, as a multiple of the limit, in descending order.
+
+    Of floats of one shape; elements that are NaN or infinite are left out.
+    """
+    a, b = reference.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
+    finite = np.isfinite(a) & np.isfinite(b)
+    a, b = a[finite], b[finite]
+    greatest = float(max(np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0))) or 1.0
+    a, b = a / greatest, b / greatest
+    rms = float(np.sqrt(np.mean(np.square(a)))) if a.size else 0.0
+    return np.sort(np.abs(a - b) / (limit.relative * (np.abs(a) + (rms or 1.0 / greatest))))[::-1]
+
+
 def flushed(array: Array) -> Array:
     """The array with 0 for what is a denormal or little more, as kernels may take it; others as they are."""
     if not is_float(array):

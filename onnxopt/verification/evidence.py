@@ -25,9 +25,10 @@ from onnxopt.verification.ahead import config_of
 from onnxopt.verification.cases import Case
 from onnxopt.verification.changing import Changing
 from onnxopt.verification.check import TIMES_SPREAD
-from onnxopt.verification.compare import Array, Difference, compare, is_float
+from onnxopt.verification.compare import Array, Difference, compare, relative_to_limit
 from onnxopt.verification.drift import drift, spread_of_drift
-from onnxopt.verification.exactness import FromFloat64
+from onnxopt.verification.exactness import TIMES_OWN, FromFloat64
+from onnxopt.verification.movement import Movement, share_of
 from onnxopt.verification.widening import NotWidened
 from onnxopt.verification.without_rounding import Original
 
@@ -84,6 +85,10 @@ class Evidence:
         if found is None or own is None:
             return None
         result = FromFloat64(found, own, "float64")
+        if found > 1.0 and result.ok:
+            ranked = (relative_to_limit(exact, a, limit) for a in (actual, expected))
+            if share_of(*ranked, TIMES_OWN) > 1.0:
+                return None
         if found > 1.0 and not result.is_telling(limit.relative):
             allowed = 2 * abs(drift(exact, expected)) + spread_of_drift(exact, expected) + limit.relative
             if abs(drift(exact, actual)) > allowed:
@@ -97,12 +102,13 @@ class Evidence:
     def spread(self, case: Case, name: str, excess: float | None, actual: Array) -> Spread | None:
         """How far the original's output moves at a case; None where it does not run with results that change.
 
-        excess: what has to be accounted for. Of several runs no more are made than show that much. Where elements move
-        by more than the limit, and the output as a whole by less than `actual` does, the latter is what it moves by.
+        excess: what has to be accounted for. Of several runs no more are made than show that much. Where a few elements
+        move so far and more of `actual` do, or the output as a whole moves by less than `actual` does, the spread is
+        what excuses no more than that.
         """
-        original, worst, whole, is_known = self._original, 0.0, 0.0, False
+        original, is_known = self._original, False
         expected, limit = original.outputs[case][name], original.limit(name)
-        drifted = abs(drift(expected, actual)) if is_float(actual) and actual.shape == expected.shape else 0.0
+        moved = Movement(expected, actual, limit)
         if original.traits.traps:
             return None
         # ONNX Runtime's own operators are up to 5 units from exact, which a step of a code or a count makes visible.
@@ -117,14 +123,13 @@ class Evidence:
                     return Spread(None)
                 is_known = True
                 continue
-            worst, is_known = max(worst, found), True
-            whole = max(whole, abs(drift(expected, run[name]))) if is_float(expected) else 0.0
-            drifts = worst > 1.0 and drifted > TIMES_SPREAD * whole + limit.relative
-            if excess is not None and excess <= TIMES_SPREAD * worst and not drifts:
-                return Spread(worst)
-        if is_known and worst > 1.0 and drifted > TIMES_SPREAD * whole + limit.relative:
-            return Spread(min(worst, whole / limit.relative))
-        return Spread(worst) if is_known else None
+            moved.add(found, run[name])
+            is_known = True
+            if excess is not None and excess <= TIMES_SPREAD * moved.worst and moved.accounts(excess) >= excess:
+                return Spread(moved.worst)
+        if not is_known:
+            return None
+        return Spread(moved.worst if excess is None else moved.accounts(excess) / TIMES_SPREAD)
 
     def _note_unstable(self, case: Case, name: str, expected: Array, changed: Array) -> None:
         what = "NaN or infinity elsewhere"

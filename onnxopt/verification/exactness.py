@@ -25,7 +25,7 @@ from onnxopt.verification.cases import Case
 from onnxopt.verification.compare import Array, Limit, compare, norm
 from onnxopt.verification.widening import widened
 
-_TIMES_OWN = 2.0  # the worst element of one rounding or another; kernels that compute in float32 stay below 1
+TIMES_OWN = 2.0  # the worst element of one rounding or another; kernels that compute in float32 stay below 1
 # Of the root mean square of many elements: an error of 0.57 times what quantizing costs. That of few elements, which
 # one step may move together, varies: by up to a third in 872 random graphs of hundreds of elements.
 _TIMES_OWN_RMS = 1.15
@@ -49,7 +49,7 @@ class Exactness:
     @property
     def allowed(self) -> float:
         """How far `found` may be."""
-        return _TIMES_OWN * self.original + _FLOOR
+        return TIMES_OWN * self.original + _FLOOR
 
     @property
     def ok(self) -> bool:
@@ -91,7 +91,7 @@ class QuantizedExactness(Exactness):
 
     @property
     def ok(self) -> bool:
-        times = min(_TIMES_OWN, _TIMES_OWN_RMS + _SPREAD / max(self.elements, 1) ** 0.5)
+        times = min(TIMES_OWN, _TIMES_OWN_RMS + _SPREAD / max(self.elements, 1) ** 0.5)
         return super().ok and self.found_rms <= times * self.original_rms + _FLOOR
 
     def describe(self) -> str:

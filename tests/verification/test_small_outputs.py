@@ -15,8 +15,9 @@ from onnxopt.artifact.manifest import Manifest
 from onnxopt.program import operators
 from onnxopt.runtime import sessions
 from onnxopt.verification.check import Check
-from onnxopt.verification.compare import Difference
+from onnxopt.verification.compare import Difference, Limit, compare
 from onnxopt.verification.exactness import FromFloat64
+from onnxopt.verification.movement import Movement
 from tests.support.fusing import cpu_kernels_forced
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]> '
@@ -83,3 +84,49 @@ def test_a_check_is_sharp_where_a_hundredth_of_the_output_is_found() -> None:
     assert farther.ok and not farther.is_sharp(1e-4)
     near = dataclasses.replace(far, exactness=FromFloat64(0.5, 60.0, "float64"))
     assert near.ok and near.is_sharp(1e-4)
+
+
+# A head whose logits depend little on the hidden layer: a fault of a hundredth there moves the output by about a limit.
+# The first column loses digits; what is wrong with large values of the others is less than what that loses.
+PARTLY_LOST = (
+    "g (float[n, 128] x) => (float[n, 128] y) "
+    "{ s = Add(x, c) d = Sub(s, c) t = Tanh(d) a = Abs(d) l = Greater(a, hundred) f = Where(l, wrong, one) "
+    "y = Mul(t, f) }"
+)
+
+
+def test_elements_that_lose_digits_excuse_no_others(tmp_path: Path) -> None:
+    paths = []
+    for name, factor in (("a", 1.0), ("b", 1.003)):
+        model = onnx.parser.parse_model(HEADER + PARTLY_LOST)
+        c = np.where(np.arange(128) == 0, 65536, 0)
+        weights = {"c": c, "hundred": np.array(100.0), "wrong": np.array(factor), "one": np.array(1.0)}
+        model.graph.initializer.extend(numpy_helper.from_array(v.astype(np.float32), k) for k, v in weights.items())
+        paths.append(tmp_path / f"{name}.onnx")
+        onnx.save(model, paths[-1])
+    report = onnxopt.verify(*paths, providers=[sessions.CPU])
+    assert report.status == "failed"
+    assert {check.case.split(", ")[1] for check in report.failures} >= {"values up to 10000"}
+
+
+@pytest.mark.parametrize(
+    ("moved", "other", "accounts"),
+    [
+        ((30, 20.0), (30, 20.0), True),
+        ((30, 20.0), (240, 20.0), True),
+        ((30, 20.0), (3000, 20.0), False),  # more elements
+        ((400, 5.0), (3000, 6.0), True),
+        ((400, 5.0), (3000, 15.0), False),  # as many, but more in the root mean square
+        ((3000, 20.0), (30, 60.0), True),
+    ],
+)
+def test_what_moves_accounts_for_as_much(moved: tuple[int, float], other: tuple[int, float], accounts: bool) -> None:
+    """moved, other: how many elements are off, and by how many times the limit."""
+    limit, expected = Limit(1e-4), np.random.default_rng(0).standard_normal(4000).astype(np.float32)
+    scale = 1e-4 * (np.abs(expected) + np.sqrt(np.mean(np.square(expected))))
+    signs = np.where(np.arange(4000) % 2, 1.0, -1.0)
+    run, found = (expected + np.where(np.arange(4000) < count, by * scale * signs, 0) for count, by in (moved, other))
+    run, found = run.astype(np.float32), found.astype(np.float32)
+    movement, excess = Movement(expected, found, limit), compare(expected, found, limit).excess
+    movement.add(compare(expected, run, limit).excess or 0.0, run)
+    assert excess is not None and (movement.accounts(excess) >= excess) is accounts
