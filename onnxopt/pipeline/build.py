@@ -174,7 +174,9 @@ def verify_and_leave_out(
             ) from error
     for _ in range(_ATTEMPTS):
         with build.loadable_library(scratch) as library:
-            report = verify_model(originals, build.model_file, library, [k.name for k in build.kernels], progress)
+            report = verify_model(
+                originals, build.model_file, library, {k.name: k.cpu for k in build.kernels}, progress
+            )
             emulation = _emulate(build, library, scratch) if emulated and report.agrees else None
         if emulation is not None:
             report = with_emulation(report, emulation)

@@ -141,7 +141,7 @@ def _compare(
     traits, other_traits = model_traits.of(source.model), model_traits.of(other.model)
     own: Sequence[UserData] = read_data(data, traits.inputs)
     lowered = second.manifest.precision if second.manifest and traits.precision == "float32" else None
-    kernels = [kernel.name for kernel in second.manifest.kernels] if second.manifest else []
+    kernels = {kernel.name: kernel.cpu for kernel in second.manifest.kernels} if second.manifest else {}
     limit = time_limit.limit_of(timeout, source.bytes)
     with original_runs(first.given), temporary_folder() as folder, time_limit.runs_end_within(limit):
         if lowered is not None and lowered.caches:

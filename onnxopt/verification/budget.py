@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-SECONDS = 2.0  # of all that is added, beside plain runs; of quick models, of each case
+SECONDS = 1.0  # of all that is added, beside plain runs
+_OF_A_CASE = 2.0  # of each case of a quick model
 QUICK = 0.01  # seconds of a plain run, up to which all usual cases and edges are run
 _RUNS = 3  # of a case: the original, and the other model with its library and without
 _GROWTH = 1.3  # exponent of the time that a run takes, by the bytes of its inputs
@@ -40,7 +41,7 @@ class Budget:
         if growth > 1.0:
             times = growth**_GROWTH if self.run > _SHORT else 1.0 + _CHANGES * growth
         seconds = times * (_RUNS * self.run + self.draw)
-        return seconds <= SECONDS if self.run <= QUICK else self._takes(seconds)
+        return seconds <= _OF_A_CASE if self.run <= QUICK else self._takes(seconds)
 
     def takes_float64(self) -> bool:
         """Whether there is time for a case in float64 that no verdict needs."""

@@ -86,8 +86,8 @@ class Evidence:
             return None
         result = FromFloat64(found, own, "float64")
         if found > 1.0 and result.ok:
-            ranked = (relative_to_limit(exact, a, limit) for a in (actual, expected))
-            if share_of(*ranked, TIMES_OWN) > 1.0:
+            of_actual, of_original = (relative_to_limit(exact, a, limit) for a in (actual, expected))
+            if share_of(of_actual, of_original, TIMES_OWN) > 1.0:
                 return None
         if found > 1.0 and not result.is_telling(limit.relative):
             allowed = 2 * abs(drift(exact, expected)) + spread_of_drift(exact, expected) + limit.relative

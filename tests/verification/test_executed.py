@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,9 @@ from onnxopt.errors import UsageError
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import CPU, CUDA
 from onnxopt.tools import doctor
+from onnxopt.verification.check import Check
 from onnxopt.verification.executed import Execution
+from onnxopt.verification.reference import Reference
 from onnxopt.verification.verify import VerificationReport, completed
 from tests.support.command import assert_refused, run
 from tests.support.fusing import cpu_kernels_forced
@@ -59,6 +62,49 @@ def test_kernels_that_did_not_run_are_not_counted(model: Path, tmp_path: Path, m
     assert report.status == "passed"
     assert _kernels(report) == {CPU: 0}
     assert executed_text(report, ("sm_90",)).startswith("CPU: 0 of ")
+
+
+PRODUCT = """
+g (float[n, 2] x) => (float[n, 2] y) <float[2, 2] w = {1, -2, 3, 0.5}, float[2] b = {1, 2}> {
+  p = MatMul(x, w) s = Add(p, b) y = Relu(s)
+}
+"""
+
+
+@pytest.mark.usefixtures("library")
+def test_without_a_cpu_kernel_one_case_is_run_without_the_library(tmp_path: Path) -> None:
+    model = write(tmp_path / "m.onnx", PRODUCT)
+    made = onnxopt.optimize(model, tmp_path / "artifact", archs=()).manifest
+    assert [kernel.cpu for kernel in made.kernels] == [False]
+    report = onnxopt.verify(model, tmp_path / "artifact", providers=[CPU])
+    for checked in (made.verify, report):
+        assert checked.status == "passed"
+        (note,) = [note for note in checked.notes if "one case alone" in note]
+        assert "without the library" in note
+        count = {library: len({c.case for c in checked.checks if c.library is library}) for library in (True, False)}
+        assert count[True] > 10 and count[False] == 1
+    with cpu_kernels_forced():
+        forced = onnxopt.optimize(model, tmp_path / "forced", archs=()).manifest
+    assert {c.case for c in forced.verify.checks if c.library} == {
+        c.case for c in forced.verify.checks if not c.library
+    }
+
+
+@pytest.mark.usefixtures("library")
+def test_where_the_library_changes_the_one_case_all_are_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where ONNX Runtime would run other nodes without it."""
+    model = write(tmp_path / "m.onnx", PRODUCT)
+    onnxopt.optimize(model, tmp_path / "artifact", archs=(), verify=False)
+    true_check = Reference.check
+
+    def check(self: Reference, model: Path, library: Path | None, *more: Any, **named: Any) -> list[Check]:
+        checks = true_check(self, model, library, *more, **named)
+        return checks if library else [dataclasses.replace(c, noise=0.25) for c in checks]
+
+    monkeypatch.setattr(Reference, "check", check)
+    report = onnxopt.verify(model, tmp_path / "artifact", providers=[CPU])
+    assert not any("one case alone" in note for note in report.notes)
+    assert {c.case for c in report.checks if c.library} == {c.case for c in report.checks if not c.library}
 
 
 def test_a_branch_that_no_run_takes_is_not_executed(tmp_path: Path) -> None:
