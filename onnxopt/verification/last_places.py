@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import TopologicalSortPass
 
@@ -33,6 +34,8 @@ _CHANGE = {ir.DataType.FLOAT: 2.0**-22, ir.DataType.DOUBLE: 2.0**-51, ir.DataTyp
            ir.DataType.BFLOAT16: 2.0**-6}  # fmt: skip
 CHANGE_OF = {str(dtype.numpy()): change for dtype, change in _CHANGE.items()}
 _DRAWS = 100_000  # seeds of one model
+_SPREAD = 104_729  # between two seeds, since each run of a Dropout takes the next
+_WITHOUT_RANDOM = 22  # opset from which on ONNX Runtime 1.31 has no kernel for RandomUniformLike, and one for Dropout
 
 
 class NotChanged(OnnxoptError):
@@ -77,15 +80,7 @@ def _change(graph: ir.Graph, value: ir.Value, seed: float, times: float) -> None
     uses, is_output = tuple(value.uses()), value.is_graph_output() and producer is not None
     add = NewNodes(graph, graph[0]) if producer is None else NewNodes(graph, producer, producer)
     operand = add.add("Cast", [value], wide, [ir.AttrInt64("to", wide.value)]) if is_narrow else value
-    random = [
-        ir.AttrFloat32("low", 1.0 - times * _CHANGE[dtype]), ir.AttrFloat32("high", 1.0), ir.AttrFloat32("seed", seed)
-    ]  # fmt: skip
-    if dtype == ir.DataType.DOUBLE:  # whose factors a float32 attribute cannot hold
-        random[:2] = [ir.AttrFloat32("low", -times * _CHANGE[dtype]), ir.AttrFloat32("high", 0.0)]
-    factor = add.add("RandomUniformLike", [operand], wide, random)
-    if dtype == ir.DataType.DOUBLE:
-        one = ir.AttrTensor("value", ir.tensor(1.0, dtype=dtype))
-        factor = add.add("Add", [factor, add.add("Constant", [], dtype, [one])], wide)
+    factor = _factor(graph, add, operand, wide, seed, times * _CHANGE[dtype])
     # Integers are counts, masks and positions, which are exact.
     is_integer = add.add("Equal", [add.add("Round", [operand], wide), operand], ir.DataType.BOOL)
     result = add.add("Where", [is_integer, operand, add.add("Mul", [operand, factor], wide)], wide)
@@ -100,3 +95,32 @@ def _change(graph: ir.Graph, value: ir.Value, seed: float, times: float) -> None
             graph.outputs[k] = result
     if producer is not None:
         value.name, result.name = f"{name}_exact", name
+
+
+def _factor(
+    graph: ir.Graph, add: NewNodes, operand: ir.Value, dtype: ir.DataType, seed: float, change: float
+) -> ir.Value:
+    """Random factors of the operand's shape, between 1 and 1 - change. dtype: FLOAT or DOUBLE."""
+
+    def constant(number: float) -> ir.Value:
+        return add.constant(dtype.numpy().type(number))
+
+    if graph.opset_imports.get("", 1) >= _WITHOUT_RANDOM:
+        whole = add.add("Shape", [operand], ir.DataType.INT64)
+        ones = add.add("ConstantOfShape", [whole], dtype, [ir.AttrTensor("value", ir.tensor([1.0], dtype=dtype))])
+        half = constant(0.5)
+        # Of a constant, ONNX Runtime's optimizer would leave the Dropout out.
+        size = add.add("Size", [operand], ir.DataType.INT64)
+        true = add.add("GreaterOrEqual", [size, add.constant(np.array(0))], ir.DataType.BOOL)
+        # Two draws of 0 or 2 are a number of 0, 1, 2 or 3.
+        first, second = (
+            add.add("Dropout", [ones, half, true], dtype, [ir.AttrInt64("seed", _SPREAD * (2 * round(seed) + bit))])
+            for bit in (0, 1)
+        )
+        steps = add.add("Add", [first, add.add("Mul", [second, half], dtype)], dtype)
+        return add.add("Sub", [constant(1.0), add.add("Mul", [steps, constant(change / 3)], dtype)], dtype)
+    random = [ir.AttrFloat32("low", 1.0 - change), ir.AttrFloat32("high", 1.0), ir.AttrFloat32("seed", seed)]
+    if dtype == ir.DataType.DOUBLE:  # whose factors a float32 attribute cannot hold
+        random[:2] = [ir.AttrFloat32("low", -change), ir.AttrFloat32("high", 0.0)]
+    factor = add.add("RandomUniformLike", [operand], dtype, random)
+    return add.add("Add", [factor, constant(1.0)], dtype) if dtype == ir.DataType.DOUBLE else factor

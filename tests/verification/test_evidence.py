@@ -134,14 +134,15 @@ def test_a_model_in_float64_computes_the_same_with_fewer_roundings(tmp_path: Pat
         np.testing.assert_allclose(exact[name], array, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("opset", [20, 22, 23])
 @pytest.mark.parametrize("dtype", ["float", "double", "float16"])
-def test_results_that_change_move_by_last_places(tmp_path: Path, dtype: str) -> None:
+def test_results_that_change_move_by_last_places(tmp_path: Path, dtype: str, opset: int) -> None:
     text = (
         f"g ({dtype}[n] x, int64[n] k) => ({dtype}[n] y, {dtype}[n] z) "
         f"{{ f = Cast<to = {_NUMBERS[dtype]}>(k) y = Add(x, f) z = Mul(f, f) }}"
     )
     (tmp_path / "changed").mkdir()
-    model = write(tmp_path / "m.onnx", text)
+    model = write(tmp_path / "m.onnx", f'<ir_version: 10, opset_import: ["" : {opset}]> {text}')
     path = last_places.change(model, tmp_path / "changed")
     kind = np.dtype({"float": "float32", "double": "float64", "float16": "float16"}[dtype])
     feeds = {"x": np.linspace(-3, 3, 50).astype(kind), "k": np.arange(50)}
