@@ -44,25 +44,24 @@ class EdgeCases:
         for kind in edges.kinds(self.traits, self.on_gpu):
             if self._has_time(kind, 1.0):
                 yield from self._values(sizes, kind)
-        too_large: list[str] = []
+        left_out: list[str] = []
         for kind, tried in self._sizes(sizes):
             case = self._case(tried, kind)
             growth = samples.bytes_of(self.traits.inputs, dict(case.sizes)) / usual
             if case.sizes in run or kind in found:
                 continue
-            if not self._has_room(growth, usual):
-                too_large.append(kind)
-                continue
-            if not self._has_time(kind, growth):
+            if not self._has_room(growth, usual) or not self.budget.takes_case(growth):
+                left_out.append(kind)
                 continue
             run.add(case.sizes)
             outputs = self.run(case)
             if outputs is not None:
                 found |= {kind} & {edges.MANY}
                 yield case, outputs
-        for kind in too_large:
+        for kind in left_out:
             if kind not in found:
                 self.budget.leave_out(kind)
+        yield from self._sides(sizes, usual, run)
         yield from self._long()
 
     def _has_room(self, growth: float, usual: int) -> bool:
@@ -93,6 +92,19 @@ class EdgeCases:
             if outputs is not None and (kind not in edges.UP_TO or _are_finite(outputs)):
                 yield case, outputs
                 return
+
+    def _sides(
+        self, sizes: Sizes, usual: int, run: Collection[tuple[tuple[str, int], ...]]
+    ) -> Iterator[tuple[Case, Outputs]]:
+        """Images of one sample with one long side."""
+        for tried in edges.long_sides(self.traits, self.pinned, sizes):
+            for case in (self._case(each, edges.SIDE) for each in tried):
+                growth = samples.bytes_of(self.traits.inputs, dict(case.sizes)) / usual
+                if case.sizes in run or not self._has_time(edges.SIDE, growth):
+                    break
+                if (outputs := self.run(case)) is not None:
+                    yield case, outputs
+                    break
 
     def _long(self) -> Iterator[tuple[Case, Outputs]]:
         """The longest case that there is time for, or that the original accepts, as tables of positions end."""

@@ -23,13 +23,13 @@ ZEROS = "zeros and tiny values"  # also the first and the last row of tables, an
 NOTHING, DENORMAL = "zeros alone", "denormals alone"
 LARGE, LESS_LARGE, LEAST_LARGE = "values up to 10000", "values up to 3000", "values up to 100"
 NAN, INFINITE = "NaN", "infinities"
-ONE, LONG, MANY, EMPTY = "a dim of 1", "long", "many elements", "empty"
+ONE, LONG, SIDE, MANY, EMPTY = "a dim of 1", "long", "a long side", "many elements", "empty"
 UP_TO = {LARGE: 1e4, LESS_LARGE: 3e3, LEAST_LARGE: 1e2}
 NONFINITE = frozenset({NAN, INFINITE})
 # Cases whose outputs may be zero, NaN or nothing though a model's others vary.
 UNTELLING = frozenset({NAN, INFINITE, NOTHING, DENORMAL, EMPTY})
 # Kinds of which the size of values, and so of rounding, is that of noise.
-LIKE_NOISE = frozenset({"", ZEROS, ONE, LONG, MANY, EMPTY})
+LIKE_NOISE = frozenset({"", ZEROS, ONE, LONG, SIDE, MANY, EMPTY})
 _NARROW = ("float16", "bfloat16")
 
 LENGTHS = (65, 129, 257, 513, 1025, 2049, 4097, 16385, 70001)
@@ -37,7 +37,10 @@ LENGTHS = (65, 129, 257, 513, 1025, 2049, 4097, 16385, 70001)
 _LONGEST_OF_SQUARES, _LONG_OF_SQUARES = 4097, 1025
 _SQUARES = frozenset({"Attention", "GroupQueryAttention", "LinearAttention", "MultiHeadAttention", "Softmax"})
 _SIDES = (131, 259)
-_MANY = 1 << 16  # elements that such a tensor has in a case of its own, where there is time
+_LONG_SIDES = (259, 288)  # networks that halve images five times refuse the first
+# Elements that such a tensor has in a case of its own, where there is time; of images, whose pools and strides leave a
+# third of them behind a first convolution, first so many.
+_MANY, _MANY_OF_IMAGES = 1 << 16, 1 << 18
 # Samples, length and side of that case: the first that suffices.
 _GROWING = tuple((8, n, min(n + 2, 259)) for n in (65, 129, 257, 513, 1025, 2049, 4097, 8193))
 _SAMPLES = tuple((n, 37, 67) for n in (65, 513, 4097))
@@ -135,20 +138,36 @@ def _alone_and_together(traits: Traits, sizes: Sizes) -> Iterator[list[str]]:
         yield rest
 
 
+def long_sides(traits: Traits, pinned: Sizes, sizes: Sizes) -> Iterator[tuple[Sizes, ...]]:
+    """For each side of an image, the sizes of one sample at which it alone is long: others where those are refused."""
+    batch, space = roles(traits.inputs)
+    sides = [name for name in symbols(traits.inputs) if name in space and name not in pinned]
+    for name in sides if len(sides) > 1 else ():
+        alone = {n: 1 if n in batch else size for n, size in sizes.items()}
+        yield tuple({**alone, name: max(side // space[name], 1), **pinned} for side in _LONG_SIDES)
+
+
 def many_sizes(traits: Traits, pinned: Sizes) -> Iterator[Sizes]:
-    """Sizes at which float inputs and outputs with a batch and a length have many elements: long, then many samples."""
+    """Sizes at which float inputs and outputs with a batch and a length have many elements: long, then many samples.
+
+    Larger ones of images come first.
+    """
     batch, space = roles(traits.inputs)
     names = [n for n in symbols(traits.inputs) if n not in pinned]
     needed = {n for n in names if n not in batch} or set(names)
     tensors = (*traits.inputs, *traits.outputs) if needed - batch else traits.inputs  # outputs may be classes alone
     wanted = [t for t in tensors if _is_wide(t, traits, needed, batch)]
-    for growing in (_GROWING, _SAMPLES) if needed - batch else (_SAMPLES,):
+    steps = ((_MANY_OF_IMAGES, _GROWING),) if needed & set(space) else ()
+    for many, growing in (
+        *steps,
+        *((_MANY, each) for each in ((_GROWING, _SAMPLES) if needed - batch else (_SAMPLES,))),
+    ):
         for samples, length, side in growing if names else ():
             if _has_squares(traits) and length > _LONG_OF_SQUARES:
                 break
             drawn = {n: samples if n in batch else max(side // space[n], 1) if n in space else length for n in names}
             sizes = {n: pinned.get(n, drawn.get(n, length)) for n in symbols(traits.inputs)} | pinned
-            if all(_elements(tensor, sizes) >= _MANY for tensor in wanted):
+            if all(_elements(tensor, sizes) >= many for tensor in wanted):
                 yield sizes
                 break
 
@@ -158,11 +177,11 @@ def _has_squares(traits: Traits) -> bool:
 
 
 def _elements(tensor: Tensor, sizes: Sizes) -> int:
-    """Of a tensor; as many as are wanted where an output has a symbol of its own."""
+    """Of a tensor; more than are wanted where an output has a symbol of its own."""
     try:
         return math.prod(resolve(tensor, sizes))
     except KeyError:
-        return _MANY
+        return _MANY_OF_IMAGES
 
 
 def _is_wide(tensor: Tensor, traits: Traits, needed: Collection[str], batch: Collection[str]) -> bool:

@@ -86,6 +86,29 @@ def test_every_tensor_with_a_batch_and_a_length_has_many_elements_in_a_case(tmp_
     assert all(array.size >= 1 << 16 for array in reference.feeds(case).values())
 
 
+IMAGES = "g (float[batch, 3, h, w] x) => (float[batch, 3, p, q] y) { %s }"
+
+
+def test_each_side_of_an_image_alone_is_long(tmp_path: Path) -> None:
+    """Of one sample, which takes little time; of a network that refuses odd sizes, at an even one."""
+    for body, side in (
+        ("y = Tanh(x)", 259),
+        ("a = AveragePool<kernel_shape = [2, 2], strides = [2, 2]>(x) b = Resize(a, , s) y = Add(x, b)", 288),
+    ):
+        text = IMAGES % body
+        reference = _reference(tmp_path, text.replace("{ a", "<float[4] s = {1, 1, 2, 2}> { a"))
+        sizes = [dict(case.sizes) for case in reference.outputs if case.kind == edges.SIDE]
+        assert [(row["batch"], max(row["h"], row["w"])) for row in sizes] == [(1, side)] * 2
+        assert {row["h"] == side for row in sizes} == {True, False}
+        assert all(min(row["h"], row["w"]) < 100 for row in sizes)
+
+
+def test_images_have_elements_enough_for_what_is_pooled(tmp_path: Path) -> None:
+    reference = _reference(tmp_path, IMAGES % "y = Tanh(x)")
+    (case,) = [case for case in reference.outputs if case.kind == edges.MANY]
+    assert reference.feeds(case)["x"].size >= 1 << 18
+
+
 def test_each_dim_alone_is_1_and_0(tmp_path: Path) -> None:
     text = "g (float[b, past, 4] x, float[b, new, 4] z) => (float[b, t, 4] y) { y = Concat<axis = 1>(x, z) }"
     reference = _reference(tmp_path, text)
