@@ -6,10 +6,12 @@ ones, large, tiny, negative, denormals, infinities and NaN, alone and between us
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,14 +19,19 @@ from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes, Tensor
 from onnxopt.runtime import isolated, sessions
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification import samples
+from onnxopt.verification import last_places, samples, widening
+from onnxopt.verification.check import TIMES_SPREAD
 from onnxopt.verification.compare import Limit, compare, is_float
 from onnxopt.verification.reference import Reference
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
 
 Array = np.ndarray[Any, Any]
 _SEED = 4711
 _LARGEST = 1 << 22  # elements of all inputs
 _SECONDS = 20.0  # of runs of the original
+_CHANGES = 4  # runs with results that change
 _BATCHES, _SIZES = (1, 3, 5, 0), (1, 5, 9, 33, 40, 66, 130, 140, 260, 300, 0)
 
 
@@ -57,6 +64,7 @@ class Fresh:
         self._runs: dict[str, tuple[dict[str, Any], dict[str, _Expected]]] = {}
         models = (reference.model, artifact)
         original, right = (reference.open(model) for model in models)
+        self._other_roundings = list(_other_roundings(reference))
         trials = [isolated.Trial(model, provider=reference.provider, library=None) for model in models]
         end = time.monotonic() + _SECONDS
         for name, feeds in _feeds(reference):
@@ -70,10 +78,20 @@ class Fresh:
             except RunError:
                 continue
             limits = {k: _Expected(v, reference.limit(k)) for k, v in expected.items()}
+            # Where other roundings take the original above the limit, the limit says nothing of a kernel.
+            for other in self._otherwise(feeds, expected):
+                limits = {k: v for k, v in limits.items() if not v.excess(other[k])}
             if kept := {k: v for k, v in limits.items() if not v.excess(found[k])}:
                 self._runs[name] = feeds, kept
         for trial in trials:
             trial.close()
+
+    def _otherwise(self, feeds: dict[str, Any], expected: dict[str, Array]) -> Iterator[dict[str, Array]]:
+        """Of a model of 16 bits, what right kernels may give: in float32, and by four times what last places move."""
+        for session, is_wide in self._other_roundings:
+            with contextlib.suppress(RunError):
+                found = sessions.run(session, {k: widening.widened(v) if is_wide else v for k, v in feeds.items()})
+                yield {k: v if is_wide else _beyond(expected[k], v) for k, v in found.items()}
 
     def above(self, mutant: Path, library: Path | None = None, right: Path | None = None) -> str:
         """At which inputs a mutant is above the limit, and what it gives there; "" where at none.
@@ -92,6 +110,26 @@ class Fresh:
                 if excess and (unchanged is None or not expected_of.excess(sessions.run(unchanged, feeds)[output])):
                     return f"{name}: {output} {excess}"
         return ""
+
+
+def _other_roundings(reference: Reference) -> Iterator[tuple[InferenceSession, bool]]:
+    """Sessions of a model of 16 bits in float32, with True, and with results that change; none of others."""
+    if reference.traits.precision not in ("float16", "bfloat16"):
+        return
+    with tempfile.TemporaryDirectory(dir=reference.folder) as folder:
+        yield reference.open(widening.widen(reference.model, Path(folder))), True
+    for draw in range(_CHANGES):
+        with tempfile.TemporaryDirectory(dir=reference.folder) as folder:
+            yield reference.open(last_places.change(reference.model, Path(folder), draw), reuse_memory=False), False
+
+
+def _beyond(expected: Array, changed: Array) -> Array:
+    """As far from an output as right kernels may be, where last places change it to another."""
+    if not is_float(expected) or changed.shape != expected.shape:
+        return changed
+    wide = expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.where(wide == changed, wide, wide + TIMES_SPREAD * (changed.astype(np.float64) - wide))
 
 
 class _Expected:
