@@ -31,6 +31,7 @@ UNTELLING = frozenset({NAN, INFINITE, NOTHING, DENORMAL, EMPTY})
 # Kinds of which the size of values, and so of rounding, is that of noise.
 LIKE_NOISE = frozenset({"", ZEROS, ONE, LONG, SIDE, MANY, EMPTY})
 _NARROW = ("float16", "bfloat16")
+_IMAGE, _SAMPLES_BESIDE_NAN = 4, 3  # rank, and samples of which one may be NaN
 
 LENGTHS = (65, 129, 257, 513, 1025, 2049, 4097, 16385, 70001)
 # Of models with values of length x length, as attention's scores: of one sample, and of eight.
@@ -51,7 +52,8 @@ def sprinkled(random: np.random.Generator, values: Array, kind: str, dtype: np.d
     """Noise, with elements of the kind at random places. number: of the input, among all.
 
     One NaN, one infinity and one -infinity, each in a row of axis 0 of its own, other rows in other inputs: so what one
-    input brings is not hidden by another's.
+    input brings is not hidden by another's. Of the first input, where it may be images, one sample is of NaN alone: of
+    windows with one NaN, ONNX Runtime's own pools give NaN or not.
     """
     info = ml_dtypes.finfo(dtype)
     if not values.size:
@@ -72,6 +74,8 @@ def sprinkled(random: np.random.Generator, values: Array, kind: str, dtype: np.d
         rows = values.reshape(values.shape[0] if values.ndim > 1 else 1, -1)
         for k, value in enumerate((np.nan,) if kind == NAN else (np.inf, -np.inf)):
             rows[-1 - (k + number) % len(rows), random.integers(rows.shape[1])] = value
+        if kind == NAN and number == 0 and values.ndim >= _IMAGE and len(rows) >= _SAMPLES_BESIDE_NAN:
+            rows[-2] = np.nan
         return rows.reshape(values.shape)
     return values
 

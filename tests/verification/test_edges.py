@@ -154,6 +154,19 @@ def test_empty_dims_are_tried_where_the_operators_take_them(tmp_path: Path) -> N
     assert empty(POINTWISE % 'y = Einsum<equation = "ij->ij">(x)') == set()
 
 
+def test_a_pool_that_reads_nan_as_a_number_is_found(tmp_path: Path) -> None:
+    """Windows of NaN alone are NaN in ONNX Runtime, of which one NaN is or is not, by how it runs the pool."""
+    text = (
+        "g (float[batch, h, w, 16] x) => (float[batch, p, q, c] y) { t = Transpose<perm = [0, 3, 1, 2]>(x) "
+        "m = MaxPool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(t) %s y = Transpose<perm = [0, 2, 3, 1]>(n) }"
+    )
+    right, wrong = "n = Identity(m)", "b = IsNaN(m) z = Constant<value = float {0}>() n = Where(b, z, m)"
+    assert _verify(tmp_path, text % right, text % right).status == "passed"
+    report = _verify(tmp_path, text % right, text % wrong)
+    assert report.status == "failed"
+    assert {check.case.split(", ")[-2] for check in report.failures} == {edges.NAN}
+
+
 def test_what_the_original_itself_does_not_fix_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime's optimizations change where NaN is: those elements say nothing, all others do."""
     model = write(tmp_path / "m.onnx", POINTWISE % "y = Tanh(x)")
