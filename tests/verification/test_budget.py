@@ -60,6 +60,24 @@ def test_differences_within_the_limit_pass_by_it_where_there_is_no_time(tmp_path
     assert not any(check.ok for check in again.check(above, None) if check.case.endswith("seed 1"))
 
 
+def test_other_seeds_are_left_out_where_each_case_takes_float64_and_there_is_no_time(tmp_path: Path) -> None:
+    """Of an original that loses digits, so that no output is right without an account."""
+    body = "g (float[n, 32] x) => (float[n, 32] y) <float c = {65536}> { s = Add(x, c) d = Sub(s, c) y = Tanh(d) }"
+    right = write(tmp_path / "right.onnx", "g (float[n, 32] x) => (float[n, 32] y) { y = Tanh(x) }")
+    wrong = write(tmp_path / "wrong.onnx", "g (float[n, 32] x) => (float[n, 32] y) { y = Sin(x) }")
+    seeds = []
+    for budget in (Budget(1e-4, 0.0), Budget(1.0, 0.0, left=0.0)):
+        reference = _reference(tmp_path, body)
+        reference.budget = budget
+        checks = reference.check(right, None)
+        assert all(check.ok for check in checks)
+        seeds.append({check.case[-6:] for check in checks})
+        assert ("noise of other seeds" in str(reference.left_out())) is (budget.run > 0.5)
+        assert {check.case for check in reference.check(right, None)} == {check.case for check in checks}
+        assert not all(check.ok for check in reference.check(wrong, None))
+    assert seeds == [{"seed 0", "seed 1", "seed 2"}, {"seed 0"}]
+
+
 def test_costs_grow_with_the_inputs() -> None:
     budget = Budget(0.02, 0.0, left=0.2)
     assert not budget.takes_case(100.0)
