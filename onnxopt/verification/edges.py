@@ -87,7 +87,7 @@ def kinds(traits: Traits, on_gpu: bool) -> tuple[str, ...]:
     found = [ZEROS] if free or any(_has_ends(t, traits.uses.get(t.name, ())) for t in traits.inputs) else []
     if not free or not is_rounding:  # steps of codes take networks of such inputs as far as wrong kernels do
         return tuple(found)
-    found.append(LESS_LARGE if traits.precision in _NARROW else LARGE)
+    found += [LESS_LARGE, LEAST_LARGE] if traits.precision in _NARROW else [LARGE]
     takes_nan = any(is_free(t, traits.uses.get(t.name, ())) and takes_nan_of(traits, t.name) for t in traits.inputs)
     if takes_nan and not (on_gpu and "Conv" in traits.operators):
         found += [NAN, INFINITE]

@@ -17,6 +17,7 @@ from onnxopt.verification.check import Check
 from onnxopt.verification.compare import Array, Difference, compare, flushed, is_float
 from onnxopt.verification.evidence import Evidence, questions
 from onnxopt.verification.exactness import Exactness, Float32
+from onnxopt.verification.overflow import Overflow
 
 
 class Original(without_rounding.Original, Protocol):
@@ -31,6 +32,7 @@ class Judge:
     def __init__(self, original: Original) -> None:
         self._original = original
         self.evidence = Evidence(original)
+        self._overflow = Overflow(original)
         self._plain: dict[Case, Mapping[str, Array]] = {}  # without ONNX Runtime's optimizations
         self._in_float32: Float32 | None = None
         self._float32_tried = False
@@ -54,6 +56,8 @@ class Judge:
             difference = compare(expected, self._where_fixed(case, name, actual), self._original.limit(name))
         if case.kind == edges.DENORMAL and not difference.ok:
             difference = self._with_denormals_as_zero(case, name, actual)
+        if not difference.ok and case.kind in edges.UP_TO and self._overflows(case):
+            return Check(*label, str(case), name, difference, unstable=True)
         if without_rounding.decides(difference, self._original.traits) and (float32 := self._float32()) is not None:
             exactness = float32.judge(case, name, actual)
             if exactness is not None and (exactness.ok or case.kind not in edges.UP_TO):
@@ -109,6 +113,9 @@ class Judge:
             return True
         budget.leave_out("accounts for differences within the limit")
         return False
+
+    def _overflows(self, case: Case) -> bool:
+        return without_rounding.is_narrow(self._original.traits) and self._overflow.happens(case)
 
     def _float32(self) -> Float32 | None:
         """The original without its own rounding; None where it has none, or does not run so."""

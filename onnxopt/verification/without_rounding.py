@@ -64,12 +64,17 @@ def decides(difference: Difference, traits: Traits) -> bool:
     return "float" in difference.dtype and difference.excess * LIMITS[QUANTIZED] > LIMITS["float32"]
 
 
+def is_narrow(traits: Traits) -> bool:
+    """Whether a model computes in 16-bit floats."""
+    return traits.precision in _NARROW
+
+
 def of(original: Original) -> Float32 | None:
     """The original's outputs without its rounding; None for models that do not round, and where it does not run so."""
     traits = original.traits
     if traits.random or traits.lowered:
         return None
-    if traits.precision in _NARROW:
+    if is_narrow(traits):
         exact = _widened(original, rounded=False)
         rounded = functools.partial(_widened, original, rounded=True)
         return Float32(exact, original.outputs, rounded, original.limit) if exact else None
