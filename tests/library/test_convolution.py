@@ -78,14 +78,26 @@ def row(convolution: Convolution, **fields: Any) -> dict[str, Any]:
     }
 
 
-def calls(
-    folder: Path, convolution: Convolution, dims: list[list[Any]], every: list[list[np.ndarray]]
-) -> list[dict[str, tuple[int, ...]] | str]:
-    """What calls with these arrays give. dims: of the inputs, as the graph states them."""
-    inputs = list(zip(convolution.inputs, dims, strict=True))
-    model = artifact.model(artifact.wrong_body(*convolution.outputs), inputs, [(convolution.outputs[0], None)])
-    feeds = [{f"x{k}": array for k, array in enumerate(given)} for given in every]
-    return idle_gpu.calls(folder / "run", model, idle_gpu.document_of(row(convolution)), feeds)
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """dims: of the inputs, as the graph states them."""
+
+    convolution: Convolution
+    dims: list[list[Any]]
+    arrays: list[np.ndarray]
+
+
+def outcomes(folder: Path, calls: list[Call]) -> list[dict[str, tuple[int, ...]] | str]:
+    """The shape of the output of each call, or the text of the error."""
+    rows, jobs = [], []
+    for k, call in enumerate(calls):
+        rows.append(row(call.convolution, name=f"Fused_{k:08x}"))
+        inputs, outputs = list(zip(call.convolution.inputs, call.dims, strict=True)), call.convolution.outputs
+        body = artifact.wrong_body(*outputs)
+        model = artifact.model(body, inputs, [(outputs[0], None)], name=rows[-1]["name"])
+        jobs.append((model, [{f"x{n}": array for n, array in enumerate(call.arrays)}]))
+    found = idle_gpu.run(folder / "run", idle_gpu.document_of(*rows), jobs)
+    return [one if isinstance(one, str) else {name: y.shape for name, y in one.items()} for (one,) in found]
 
 
 def arrays(layer: Layer) -> list[np.ndarray]:
@@ -100,24 +112,26 @@ def arrays(layer: Layer) -> list[np.ndarray]:
     return [a.astype(outside) for a in given]
 
 
-@pytest.mark.parametrize(
-    ("shapes", "problem"),
-    [
-        ([(1, 2, 9, 16), (24, 3, 3, 16), (24,)], "Invalid input shape, the kernel is larger than the padded input"),
-        ([(1, 9, 9, 15), (24, 3, 3, 16), (24,)], "the weight does not fit the input"),
-        ([(1, 9, 9, 16), (24, 3, 4, 16), (24,)], "the weight does not fit the input"),
-        ([(1, 9, 9, 16), (24, 3, 3, 16), (23,)], "the bias has not one number a channel"),
-        ([(9, 9, 16), (24, 3, 3, 16), (24,)], "not [N, H, W, C]"),
-    ],
-)
-def test_shapes_that_do_not_fit(tmp_path: Path, shapes: list[tuple[int, ...]], problem: str) -> None:
-    names = [[f"d{k}{i}" for i in range(len(s))] for k, s in enumerate(shapes)]
-    (said,) = calls(tmp_path, meaning(Layer()), names, [[np.zeros(s, np.float32) for s in shapes]])
-    assert problem in said and "x [" in said and artifact.NAME in said
+MISFITS = [
+    ([(1, 2, 9, 16), (24, 3, 3, 16), (24,)], "Invalid input shape, the kernel is larger than the padded input"),
+    ([(1, 9, 9, 15), (24, 3, 3, 16), (24,)], "the weight does not fit the input"),
+    ([(1, 9, 9, 16), (24, 3, 4, 16), (24,)], "the weight does not fit the input"),
+    ([(1, 9, 9, 16), (24, 3, 3, 16), (23,)], "the bias has not one number a channel"),
+    ([(9, 9, 16), (24, 3, 3, 16), (24,)], "not [N, H, W, C]"),
+]
+
+
+def test_shapes_that_do_not_fit(tmp_path: Path) -> None:
+    calls = []
+    for shapes, _ in MISFITS:
+        names = [[f"d{k}{i}" for i in range(len(s))] for k, s in enumerate(shapes)]
+        calls.append(Call(meaning(Layer()), names, [np.zeros(s, np.float32) for s in shapes]))
+    for k, (said, (_, problem)) in enumerate(zip(outcomes(tmp_path, calls), MISFITS, strict=True)):
+        assert isinstance(said, str) and problem in said and "x [" in said and f"Fused_{k:08x}" in said
 
 
 _TRANSPOSED = Layer(transposed=True)
-EDGES = (
+EDGES = (  # and n, h and w of the input
     (Layer(pads=(2, 2, 2, 2)), (2, 0, 5)),  # no rows, and a result of the padding
     (Layer(), (2, 0, 5)),
     (Layer(), (0, 5, 5)),
@@ -141,23 +155,25 @@ EDGES = (
 )
 
 
-@pytest.mark.parametrize(("layer", "sizes"), EDGES, ids=str)
-def test_edges_are_those_of_onnx_runtime(tmp_path: Path, layer: Layer, sizes: tuple[int, int, int]) -> None:
-    """The same shape of the result, or a refusal of both. sizes: n, h and w of the input."""
-    layer = dataclasses.replace(layer, symbolic=("N", "H", "W"))
-    (_, weight, bias), n, h, w = arrays(layer), *sizes
-    x = np.random.default_rng(1).standard_normal((n, h, w, layer.c)).astype(np.float32)
-    dims = [["N", "H", "W", layer.c], list(weight.shape), [layer.k]]
-    (ours,) = calls(tmp_path, meaning(layer), dims, [[x, weight, bias]])
+def test_edges_are_those_of_onnx_runtime(tmp_path: Path) -> None:
+    """The same shape of the result, or a refusal of both."""
+    layers = [dataclasses.replace(layer, symbolic=("N", "H", "W")) for layer, _ in EDGES]
+    calls = []
+    for layer, (_, (n, h, w)) in zip(layers, EDGES, strict=True):
+        _, weight, bias = arrays(layer)
+        x = np.random.default_rng(1).standard_normal((n, h, w, layer.c)).astype(np.float32)
+        dims = [["N", "H", "W", layer.c], list(weight.shape), [layer.k]]
+        calls.append(Call(meaning(layer), dims, [x, weight, bias]))
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
-    theirs = ort.InferenceSession(layer.model().SerializeToString(), settings, providers=["CPUExecutionProvider"])
-    try:
-        (expected,) = theirs.run(None, {"x": x})
-    except (errors.InvalidArgument, errors.Fail):
-        assert re.search("kernel is larger than|takes away the whole result", str(ours))
-    else:
-        assert ours == {"y0": expected.shape}
+    for layer, call, ours in zip(layers, calls, outcomes(tmp_path, calls), strict=True):
+        theirs = ort.InferenceSession(layer.model().SerializeToString(), settings, providers=["CPUExecutionProvider"])
+        try:
+            (expected,) = theirs.run(None, {"x": call.arrays[0]})
+        except (errors.InvalidArgument, errors.Fail):
+            assert re.search("kernel is larger than|takes away the whole result", str(ours)), call
+        else:
+            assert ours == {"y0": expected.shape}, call
 
 
 WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "pads": [0, 0, 0, 0], "auto_pad": "NOTSET"}

@@ -44,18 +44,19 @@ def document(kernels: Sequence[Kernel], change: Change | None = None) -> dict[st
 
 
 def products(
-    folder: Path, model: onnx.ModelProto, kernels: Sequence[Kernel], feeds: dict[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """What a fused model gives where the library has a stand-in for cuBLASLt compute its products. folder: a new one.
+    folder: Path, cases: Sequence[tuple[onnx.ModelProto, Sequence[Kernel], Sequence[dict[str, np.ndarray]]]]
+) -> list[list[dict[str, np.ndarray]]]:
+    """What fused models give for feeds where the library has a stand-in for cuBLASLt compute their products.
 
-    The other functions are inlined. AssertionError where the library fails.
+    folder: a new one. The other functions are inlined. AssertionError where the library fails.
     """
-    described = document([k for k in kernels if k.kind is GEMM])
+    described = document(list({k.name: k for _, kernels, _ in cases for k in kernels if k.kind is GEMM}.values()))
     for row in described["kernels"]:
         row["variants"] = [v for v in row["variants"] if "rows" not in v]
-    ((found,),) = run(folder, described, [(model, [feeds])], multiplies=True)
-    assert not isinstance(found, str), found
-    return found
+    found = run(folder, described, [(model, feeds) for model, _, feeds in cases], multiplies=True)
+    failed = [each for results in found for each in results if isinstance(each, str)]
+    assert not failed, failed
+    return [[each for each in results if not isinstance(each, str)] for results in found]
 
 
 def document_of(*rows: dict[str, Any]) -> dict[str, Any]:

@@ -111,30 +111,37 @@ def test_the_name_says_conv() -> None:
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("sizes", [(2, 3, 5), (1, 1, 1), (3, 17, 2)])
-@pytest.mark.parametrize("behind", ["y = Relu(p)", "s = Add(p, r)  y = Relu(s)", "y = Hardmax(p)"])
-def test_results_do_not_change(tmp_path, behind: str, sizes: tuple[int, int, int]) -> None:
-    """The original, the functions inlined, and the products that the library has cuBLASLt compute."""
-    rng = np.random.default_rng(9)
-    feeds = {n: rng.standard_normal((*sizes, c)).astype(np.float32) for n, c in (("x", 4), ("r", 6))}
-    _same(_model(_CONV + behind), feeds, tmp_path)
+def test_results_do_not_change(tmp_path) -> None:
+    rng, sources = np.random.default_rng(9), []
+    for behind in ("y = Relu(p)", "s = Add(p, r)  y = Relu(s)", "y = Hardmax(p)"):
+        shapes = [{"x": (*sizes, 4), "r": (*sizes, 6)} for sizes in ((2, 3, 5), (1, 1, 1), (3, 17, 2))]
+        sources.append((_model(_CONV + behind), [_drawn(rng, each) for each in shapes]))
+    _same(sources, tmp_path)
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("samples", [1, 4])
-@pytest.mark.parametrize("behind", ["s = Add(p, r)  y = Relu(s)", "y = Hardmax(p)"])
-def test_results_with_a_weight_for_each_sample_do_not_change(tmp_path, behind: str, samples: int) -> None:
-    rng = np.random.default_rng(9)
-    dims = {"x": (3, 5, 4), "r": (3, 5, 6), "g": (1, 1, 4)}
-    feeds = {name: rng.standard_normal((samples, *of)).astype(np.float32) for name, of in dims.items()}
-    _same(_model(_GATED + behind, _GATED_INPUTS), feeds, tmp_path)
+def test_results_with_a_weight_for_each_sample_do_not_change(tmp_path) -> None:
+    rng, sources = np.random.default_rng(9), []
+    for behind in ("s = Add(p, r)  y = Relu(s)", "y = Hardmax(p)"):
+        shapes = [{"x": (n, 3, 5, 4), "r": (n, 3, 5, 6), "g": (n, 1, 1, 4)} for n in (1, 4)]
+        sources.append((_model(_GATED + behind, _GATED_INPUTS), [_drawn(rng, each) for each in shapes]))
+    _same(sources, tmp_path)
 
 
-def _same(source: ir.Model, feeds: dict[str, np.ndarray], tmp_path: Path) -> None:
-    expected = run(source, feeds)
-    kernels = outline(source, fuse(source))
-    assert any(k.kind is GEMM for k in kernels)
-    found = idle_gpu.products(tmp_path / "run", ir.to_proto(source), kernels, feeds)
-    for results in (run(source, feeds), [found[str(output.name)] for output in source.graph.outputs]):
-        for a, b in zip(results, expected, strict=True):
-            np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+def _drawn(rng: np.random.Generator, shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def _same(sources: list[tuple[ir.Model, list[dict[str, np.ndarray]]]], folder: Path) -> None:
+    """The originals, the functions inlined, and the products that the library has cuBLASLt compute."""
+    cases, expected = [], []
+    for source, feeds in sources:
+        expected.append([run(source, given)[0] for given in feeds])
+        kernels = outline(source, fuse(source))
+        assert any(k.kind is GEMM for k in kernels)
+        for given, y in zip(feeds, expected[-1], strict=True):
+            np.testing.assert_allclose(run(source, given)[0], y, rtol=2e-5, atol=2e-5)
+        cases.append((ir.to_proto(source), kernels, feeds))
+    for results, wanted in zip(idle_gpu.products(folder / "run", cases), expected, strict=True):
+        for found, y in zip(results, wanted, strict=True):
+            np.testing.assert_allclose(found["y"], y, rtol=2e-5, atol=2e-5)

@@ -135,7 +135,8 @@ def _both(
     """What the functions give, inlined, and the products that the library has cuBLASLt compute."""
     ir.save(source, folder / "fused.onnx")
     inlined = sessions.run(sessions.open_session(folder / "fused.onnx"), feeds)
-    return [inlined, idle_gpu.products(folder / "run", ir.to_proto(source), kernels, feeds)]
+    ((found,),) = idle_gpu.products(folder / "run", [(ir.to_proto(source), kernels, [feeds])])
+    return [inlined, found]
 
 
 @pytest.mark.usefixtures("library")
