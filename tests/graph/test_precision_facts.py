@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.graph import normalize, precision
+from onnxopt.graph.precision import operators
 from onnxopt.verification import ranges
 from tests.graph.test_precision import FLOAT, HALF, Feeds, dtypes, lowered, sqnr, x
 from tests.support.graphs import graph, run, value
@@ -119,6 +120,21 @@ def test_the_weights_of_softmax_add_up_to_one(tmp_path: Path) -> None:
     body = "h = MatMul(x, w)  k = Transpose<perm = [1, 0]>(h)  s = MatMul(h, k)  m = Softmax(s)  y = MatMul(m, h)"
     _, choice = lowered(_graph("float[N, 8] x", "float[N, 8] y", body), x(), tmp_path)
     assert not choice.kept
+
+
+@pytest.mark.parametrize(
+    ("node", "averaged"),
+    [
+        ("com.microsoft.MultiHeadAttention<num_heads = 2>(x, x, v)", "v"),
+        ("com.microsoft.MultiHeadAttention<num_heads = 2>(x)", "x"),  # of packed queries, keys and values
+        ("com.microsoft.GroupQueryAttention<num_heads = 2, kv_num_heads = 2>(x, x, v, x, past, n, m)", "v, past"),
+        ("Gather<axis = 1>(x, n)", "x"),  # no rows are larger for their number
+    ],
+)
+def test_attention_is_as_large_as_its_values(node: str, averaged: str) -> None:
+    model = graph("float[B, N, 8] x, float[B, N, 8] v, float[B, N, 8] past, int32[B] n, int32 m", "y", f"y = {node}")
+    found = [value.name for value in operators.averaged(model.graph[-1]) if value is not None]
+    assert found == averaged.split(", ")
 
 
 @pytest.mark.parametrize("reduction", ["add", "max"])

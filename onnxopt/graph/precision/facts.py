@@ -94,7 +94,8 @@ class Facts:
         operands = [UNKNOWN if value is None else self.of(value) for value in node.inputs]
         rule = self._rules.get(node.op_type) if node.domain == "" else None
         if rule is None:
-            passes = any(f.grows for f in operands) and operators.sort_of(node) is not Sort.NORM
+            sums = (f for value, f in zip(operators.averaged(node), operands, strict=True) if value is not None)
+            passes = any(f.grows for f in sums) and operators.sort_of(node) is not Sort.NORM
             return dataclasses.replace(UNKNOWN, grows=True) if passes and _is_real(node) else None
         fact, blend = rule(node, operands), growth.blended(node)
         if blend is None:

@@ -41,6 +41,13 @@ _PRODUCTS = frozenset(
     | {(CONTRIB, name) for name in ("FusedMatMul", "MatMulNBits")}
     | {(CONTRIB, name) for name in ("Attention", "MultiHeadAttention", "GroupQueryAttention")}
 )
+# Attention averages values, by position among its operands: those of this run and those of a cache, with their bias.
+_VALUES = {
+    ("", "Attention"): (2, 5),
+    (CONTRIB, "GroupQueryAttention"): (2, 4),
+    (CONTRIB, "MultiHeadAttention"): (2, 3, 7),
+    (CONTRIB, "DecoderMaskedMultiHeadAttention"): (2, 6),
+}
 _MOVES = frozenset(
     {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Tile", "Concat", "Split", "Slice", "Gather",
      "GatherND", "GatherElements", "ScatterND", "ScatterElements", "Identity", "Pad", "DepthToSpace", "SpaceToDepth",
@@ -190,3 +197,15 @@ def _exponent(node: ir.Node) -> float | None:
     value = node.inputs[1]
     tensor = value.const_value if value is not None and not value.is_graph_input() else None
     return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
+
+
+def averaged(node: ir.Node) -> list[ir.Value | None]:
+    """The float operands as large as which the results of an operator may get; None in place of the others.
+
+    Of attention, the values alone: the scores become weights, whose sum is 1.
+    """
+    values = _VALUES.get((node.domain, node.op_type))
+    packed = values is not None and (len(node.inputs) <= values[0] or node.inputs[values[0]] is None)
+    positions = range(len(node.inputs)) if values is None else (0, *values) if packed else values
+    floats = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, None)
+    return [v if v is not None and k in positions and v.dtype in floats else None for k, v in enumerate(node.inputs)]
