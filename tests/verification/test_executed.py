@@ -83,8 +83,10 @@ def test_without_a_cpu_kernel_one_case_is_run_without_the_library(tmp_path: Path
         assert "without the library" in note
         count = {library: len({c.case for c in checked.checks if c.library is library}) for library in (True, False)}
         assert count[True] > 10 and count[False] == 1
+    chain = write(tmp_path / "chain.onnx", CHAIN)
     with cpu_kernels_forced():
-        forced = onnxopt.optimize(model, tmp_path / "forced", archs=()).manifest
+        forced = onnxopt.optimize(chain, tmp_path / "forced", archs=()).manifest
+    assert all(kernel.cpu for kernel in forced.kernels)
     assert {c.case for c in forced.verify.checks if c.library} == {
         c.case for c in forced.verify.checks if not c.library
     }
