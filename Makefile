@@ -76,13 +76,14 @@ test-extras: build $(EXTRAS)/ready ## run the tests that need Ray, optimum-onnx 
 	@$(EXTRAS)/bin/python -m pytest --basetemp=build/pytest-extras tests/tools/test_optimum.py \
 		tests/artifact/export/test_tritonserver.py tests/tools/test_batch.py -k "not test_batch.py or ray" $(PYTEST)
 
-check: build ## formatting, lint, types, the library without warnings, and the site's links
+check: build ## formatting, lint, types, the library without warnings, subjects of commits, the site's links
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
 	@$(BIN)/python setup.py --quiet build_ops --strict
 	@$(BIN)/hadolint docker/*.Dockerfile
+	@$(BIN)/python -m tests.support.commit_subjects
 	@$(MAKE) docs
 	@echo "make check: no complaints"
 
