@@ -48,7 +48,7 @@ def prepare(folder: pathlib.Path, arch: str, only: str) -> None:
     for number, case in enumerate(named(ATTENTIONS, only)):
         extended = _extended(case)
         taken = [region.kind.name for region in fused(extended).plan.regions] == ["flash_attention"]
-        with mock.patch("onnxopt.program.flash_attention.pays", return_value=True):
+        with mock.patch("onnxopt.costs.attention.pays", return_value=True):
             found = fused(extended)
         for kernel in found.kernels:
             *known, anywhere = kernels.get(kernel.name, kernel).variants  # the last one runs every call, slowly

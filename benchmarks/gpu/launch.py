@@ -3,7 +3,7 @@
     python -m benchmarks.gpu.launch prepare DIR --arch sm_90     on any machine, without a GPU
     python -m benchmarks.gpu.launch run DIR                      on the GPU machine: onnxruntime, numpy, torch, onnx
 
-onnxopt/kinds/pointwise/launch.json was made from these results. For every launch shape, the outputs are compared with
+onnxopt/costs/pointwise.json was made from these results. For every launch shape, the outputs are compared with
 float64 first.
 """
 
@@ -119,7 +119,8 @@ def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
     from benchmarks.support.collection import Collection
     from onnxopt.artifact.folder import write_library
     from onnxopt.codegen import generate, kernels_json, nvrtc
-    from onnxopt.kinds.pointwise import launch, tiles
+    from onnxopt.costs import pointwise as launch
+    from onnxopt.kinds.pointwise import tiles
 
     folder.mkdir(parents=True)
     groups, normal = cases(), launch._table()

@@ -71,8 +71,8 @@ class Collection:
     def add(self, kernel: Kernel) -> str:
         """Variants are chosen by the shapes of one model: two models with one kernel need the variants of both.
 
-        Where one entry point is to be launched in two ways (launch.json goes by size), the later model's kernel gets
-        a name of its own, which is returned.
+        Where one entry point is to be launched in two ways (costs/pointwise.json goes by size), the later model's
+        kernel gets a name of its own, which is returned.
         """
         known = self.kernels.get(kernel.name, kernel)
         variants = {v.symbol: v for v in known.variants}

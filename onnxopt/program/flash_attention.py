@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any
 
 STORED = ("float16", "bfloat16")
 FLOAT8 = "float8e4m3fn"  # of codes; those of integers are stored as float16
@@ -19,44 +19,7 @@ MOST_HEADS = 4096
 MOST_ROW = 1 << 24  # elements of a token
 MOST_WINDOW = 1 << 30  # keys before and after a query's own
 LEAST_SCALE = 2.0**-64  # over which a bias of float16 is no infinity of float32
-# Keys up to which the kernel is faster than those that ONNX Runtime calls on a GPU with wgmma, measured on one H200 and
-# one H100 (benchmarks/notes.md): where it saves copies of packed queries, keys and values, and where it saves none.
-_KEYS_IF_PACKED = 384
-_KEYS_IF_APART = 128
-
-
-@dataclasses.dataclass(frozen=True)
-class _HopperKeys:
-    """The same of attention that has a kernel for Hopper, with heads of up to `width` elements.
-
-    apart: without copies to save. causal: where queries see no later key. biased: with a bias for each score.
-    """
-
-    width: int
-    apart: float
-    causal: float
-    biased: float
-
-
-# No number of keys was found, up to 4096, that makes ONNX Runtime's kernels faster where this says infinity; nor with a
-# bias that all queries share, as a mask of padding is, which would be repeated for its operator. GPUs without wgmma
-# keep within these numbers too: there, the other kernels multiply by mma.sync as ours does.
-_HOPPER_KEYS = (
-    _HopperKeys(56, 384, 384, 384),
-    _HopperKeys(64, 384, math.inf, 512),
-    _HopperKeys(96, math.inf, math.inf, 1024),
-    _HopperKeys(128, 384, math.inf, 512),
-    _HopperKeys(192, math.inf, math.inf, 1024),
-    _HopperKeys(256, 1024, 2048, 1024),
-)
-_HOPPER_KEYS_IF_PACKED = 2048
 _HOPPER_STEP, _LEAST_HOPPER_WIDTH = 8, 32  # elements of a head
-# Heads of these sizes are what ONNX Runtime's flash attention has kernels for; it pads the others.
-_UNPADDED, _KEYS_IF_PADDED = (32, 64, 96, 128, 192, 256), 256
-# Of local attention ONNX Runtime would add a mask, which its faster kernels do not; a quarter of the keys pays anyhow.
-_KEYS_IF_LOCAL = 1024
-_LEAST_QUERIES, _KEYS_OF_FEW = 16, 512  # fewer queries leave most of the GPU idle where there are more keys
-_NARROW, _KEYS_IF_NARROW = 32, 1024  # elements of a head; softmax takes most of the time then, in any kernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,47 +151,3 @@ def seen(before: int | None = None, after: int | None = None) -> int | None:
 def is_hopper(width: int, values: int) -> bool:
     """Whether Hopper has kernels for heads of these sizes."""
     return width % _HOPPER_STEP == 0 and width >= _LEAST_HOPPER_WIDTH and values == width
-
-
-def pays(
-    keys: int | None,
-    width: int,
-    packed: bool,
-    *,
-    hopper: bool = False,
-    causal: bool = False,
-    bias: Literal["", "keys", "scores"] = "",
-    queries: int | None = None,
-    seen: int | None = None,
-    alone: bool = False,
-) -> bool:
-    """Whether the kernel is faster than ONNX Runtime's. keys: their expected number; unknown ones may be many.
-
-    packed: queries, keys and values would have to be copied out of one product for ONNX Runtime's operator. hopper:
-    there is a kernel for Hopper (`is_hopper`). causal: queries see no later key. bias: what is added to scores, one for
-    each key or one for each score. queries: their expected number. seen: keys that a query of local attention sees.
-    alone: ONNX Runtime has no operator, and would write the scores to memory.
-    """
-    few = queries is not None and queries < _LEAST_QUERIES
-    if few and (keys is None or keys > _KEYS_OF_FEW) and (alone or seen is not None):
-        return False
-    if alone or (seen is not None and (seen <= _KEYS_IF_LOCAL or (keys is not None and 4 * seen <= keys))):
-        return True
-    apart = _KEYS_IF_APART if few or width in _UNPADDED else _KEYS_IF_PADDED
-    most: float = _KEYS_IF_PACKED if packed else apart
-    if hopper and not few:
-        if bias == "keys":
-            return True
-        most = _hopper_keys(width, packed, causal, biased=bool(bias))
-    if keys is None:  # few take less than by ONNX Runtime's kernels, and many no longer than these and what they need
-        return not few and (causal or bias == "keys" or (hopper and (packed or most == math.inf)))
-    return keys <= max(most, _KEYS_IF_NARROW if width <= _NARROW else 0)
-
-
-def _hopper_keys(width: int, packed: bool, causal: bool, *, biased: bool) -> float:
-    """Up to how many keys the kernel for Hopper is faster. Arguments as of `pays`."""
-    limits = next(row for row in _HOPPER_KEYS if width <= row.width)
-    if biased:
-        return limits.biased if packed or causal else min(limits.apart, limits.biased)
-    most = limits.causal if causal else limits.apart
-    return max(_HOPPER_KEYS_IF_PACKED, most) if packed else most

@@ -20,6 +20,8 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.costs import attention as costs
+from onnxopt.costs.attention import AttentionSize
 from onnxopt.graph.match import new_integers
 from onnxopt.graph.rewrite.attention_operands import has_usual_heads
 from onnxopt.graph.rewrite.rule_sets import Pass
@@ -140,10 +142,11 @@ def kernel_takes(sdpa: ir.Node, expected: ExpectedSizes) -> bool:
     )
     window = window_of(sdpa)
     hopper = flash_attention.is_hopper(sizes[2], sizes[3])
-    return flash_attention.pays(
-        keys, sizes[2], packed=False, hopper=hopper, causal=window.get("after") == 0,
-        bias=_bias(sdpa), queries=queries, seen=flash_attention.seen(**window), alone=is_extended(sdpa),
+    size = AttentionSize(
+        keys, sizes[2], hopper=hopper, causal=window.get("after") == 0, bias=_bias(sdpa), queries=queries,
+        seen=flash_attention.seen(**window), alone=is_extended(sdpa),
     )  # fmt: skip
+    return costs.pays(size)
 
 
 def _bias(sdpa: ir.Node) -> Literal["", "keys", "scores"]:

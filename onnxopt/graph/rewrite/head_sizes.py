@@ -10,6 +10,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext
 
+from onnxopt.costs import attention as costs
+from onnxopt.costs.attention import AttentionSize
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite import padded_heads
 from onnxopt.graph.rewrite.attention import Form, ScaledDotProduct, odd_size
@@ -59,7 +61,7 @@ class DotProductOfOwnKernel(ScaledDotProduct):
         if form.guards_rows or not _joins_heads(context.root.outputs[0]):
             return f"{odd_size(form)}, and onnxopt's kernel writes heads joined, which this result is not"
         asked, seen = (n if isinstance(n, int) else self._expected.of(n) for n in (queries, keys))
-        paid = flash_attention.pays(seen, width, packed=False, queries=asked, alone=True)
+        paid = costs.pays(AttentionSize(seen, width, queries=asked, alone=True))
         return "" if paid else f"{odd_size(form)}, and {asked} queries are too few for onnxopt's kernel"
 
 

@@ -18,6 +18,8 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
+from onnxopt.costs import attention as costs
+from onnxopt.costs.attention import AttentionSize
 from onnxopt.graph.match import new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite import packed_weights
@@ -146,10 +148,11 @@ class SelfAttention(_Merge):
         width, values = widths[0] // heads, widths[2] // heads
         if flash_attention.why_not(heads, heads, width, values, 1.0):
             return False
-        return is_kept_for_kernel(node) or flash_attention.pays(
+        size = AttentionSize(
             self._expected.of(x.shape[1]), width, packed=True, hopper=flash_attention.is_hopper(width, values),
             bias="scores" if has_mask(node) else "",
         )  # fmt: skip
+        return is_kept_for_kernel(node) or costs.pays(size)
 
     def _fits_attention(self, x: ir.Value, weights: Sequence[ir.Value]) -> bool:
         """Whether Attention takes weights of this dtype, and q, k and v are small enough for it, or of unknown size."""

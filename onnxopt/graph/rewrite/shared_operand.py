@@ -26,6 +26,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.costs import attention as costs
+from onnxopt.costs.attention import AttentionSize
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.new_nodes import NewNodes, initializer
 from onnxopt.graph.rewrite.attention_nodes import has_mask, is_kept_for_kernel
@@ -110,10 +112,11 @@ def _is_ours(node: ir.Node, expected: ExpectedSizes) -> bool:
     if not isinstance(row, int) or not heads or row % heads:
         return False
     width = row // heads
-    return is_kept_for_kernel(node) or flash_attention.pays(
+    size = AttentionSize(
         expected.of(k.shape[1]), width, packed=True, hopper=flash_attention.is_hopper(width, width),
         bias="scores" if has_mask(node) else "",
     )  # fmt: skip
+    return is_kept_for_kernel(node) or costs.pays(size)
 
 
 def _of_embeddings(graph: ir.Graph) -> Iterator[_Product]:

@@ -26,6 +26,8 @@ import math
 
 import onnx_ir as ir
 
+from onnxopt.costs import attention as costs
+from onnxopt.costs.attention import AttentionSize
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.region import Kind, Region
@@ -33,7 +35,6 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.dims import Dims
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.attention.caches import Cached, cached
-from onnxopt.program import flash_attention
 from onnxopt.program.attention import (
     ANY_NUMBER,
     CODES,
@@ -233,7 +234,7 @@ def _why_it_may_not_pay(tokens: int, past: object, width: int, has_codes: bool, 
     keys = past + tokens * (slots is None) if isinstance(past, int) else None
     if has_codes:
         return ""
-    if flash_attention.pays(keys, width, packed=False, queries=tokens):
+    if costs.pays(AttentionSize(keys, width, queries=tokens)):
         return f"The kernel of attention to few keys is faster for {keys} of them"
     return ""
 

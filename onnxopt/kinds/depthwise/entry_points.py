@@ -1,4 +1,4 @@
-"""The entry points of a depthwise kernel, by the measured table rule.json.
+"""The entry points of a depthwise kernel, by costs/depthwise.json.
 
 The library runs the first entry point that fits a call and is preferred for the result's width and the threads that it
 has on a multiprocessor, else the first that fits (custom_ops/cuda/depthwise_variant.cc). The last one fits every call.
@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from onnxopt.costs.depthwise import table
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.depthwise import expanded
-from onnxopt.kinds.depthwise.rule import table
 from onnxopt.kinds.depthwise.tiles import BANDED_CHANNELS, DepthwiseVariant, extent, seen, shared_bytes
 from onnxopt.program.depthwise import Depthwise
 from onnxopt.program.dtypes import DTYPES
@@ -99,7 +99,7 @@ def _of_table(name: str, window: Window, size: int, in_front: bool) -> Iterator[
             continue
         yield from _distinct(_variants(name, window, size, row["choice"]))
         return
-    raise ValueError(f"rule.json has no row for {size} bytes and {window}")
+    raise ValueError(f"costs/depthwise.json has no row for {size} bytes and {window}")
 
 
 def _distinct(variants: Iterator[DepthwiseVariant]) -> Iterator[DepthwiseVariant]:

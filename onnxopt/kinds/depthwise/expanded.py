@@ -4,7 +4,7 @@
 
 A block computes the wide tensor for its tile of outputs and its halo, so that the tensor is never stored. What that
 saves is the tensor's bytes, written once and read once, and a launch; what it costs is the work of the halo. Times of
-both are predicted from measured ones (rule.json).
+both are predicted from measured ones (costs/depthwise.json).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from onnxopt.costs.depthwise import table
 from onnxopt.fusion.channels_last import Sandwich
 from onnxopt.fusion.context import Context
 from onnxopt.graph.shapes.dims import Dim
 from onnxopt.kinds.depthwise.lower import expansion
-from onnxopt.kinds.depthwise.rule import table
 from onnxopt.kinds.depthwise.tiles import DepthwiseVariant, expanded_bytes, slots
 from onnxopt.program.depthwise import MOST_EXPANDED_SIDE, Depthwise
 from onnxopt.program.hardware import WARP

@@ -3,7 +3,8 @@
     y = f(DepthwiseConv(g(x)), residual, one element a channel, ...)
 
 The kernel applies g to every input that it loads, and loads an input for each tile of outputs that sees it. So nodes in
-front become part of the region only where that is predicted to take less time than a kernel of their own (rule.json).
+front become part of the region only where that is predicted to take less time than a kernel of their own
+(costs/depthwise.json).
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+from onnxopt.costs import attention as costs
+from onnxopt.costs.attention import AttentionSize
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.region import Kind, Region
@@ -58,10 +60,11 @@ def _why_not(found: Attention, context: Context) -> str:
     queries, keys = (context.shapes.expected.of(n) for n in found.lengths)
     visited = flash_attention.seen(meaning.before, meaning.after)
     hopper = entry_points.on_warpgroups(meaning)
-    if flash_attention.pays(
+    size = AttentionSize(
         keys, meaning.width, found.shares_tensors, hopper=hopper, causal=meaning.after == 0,
         bias=found.bias(context.shapes), queries=queries, seen=visited, alone=found.alone,
-    ):  # fmt: skip
+    )  # fmt: skip
+    if costs.pays(size):
         return ""
     count = "an unknown number of" if keys is None else str(keys)
     return f"ONNX Runtime's kernel is faster for {count} keys, or may be"

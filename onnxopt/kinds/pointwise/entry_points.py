@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
+from onnxopt.costs import pointwise as launch
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Dims, Shapes
-from onnxopt.kinds.pointwise import launch, tiles
+from onnxopt.kinds.pointwise import tiles
 from onnxopt.kinds.pointwise.access_modes import (
     ALONG,
     GATHERED,

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from onnxopt.kinds.pointwise import launch
+from onnxopt.costs import pointwise as launch
 from onnxopt.program.extents import Extent
 from onnxopt.program.hardware import STATIC_SHARED_BYTES, WARP
 from onnxopt.program.indexing import Term

@@ -1,7 +1,6 @@
 """Launch shapes of rowwise kernels: the rules that decide how threads share rows.
 
-The numbers in the rules were measured. kinds/rowwise/thresholds.py explains each number, launch_shapes.json states its
-source.
+The numbers in the rules were measured. costs/rowwise.py explains each number, costs/rowwise.json states its source.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from onnxopt.kinds.rowwise.thresholds import measured
+from onnxopt.costs.rowwise import measured
 from onnxopt.program.hardware import ACCESS_BYTES, SECTOR_BYTES, STATIC_SHARED_BYTES, WARP
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from onnxopt.kinds.pointwise import launch, tiles
+from onnxopt.costs import pointwise as launch
+from onnxopt.kinds.pointwise import tiles
 from onnxopt.program.extents import ONE, Extent
 from onnxopt.program.indexing import Term
 

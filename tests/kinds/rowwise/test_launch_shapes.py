@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from onnxopt.kinds.rowwise import thresholds
+from onnxopt.costs import measured, rowwise
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.kinds.rowwise.launch_shapes import RowShape, RowWork, for_length, for_strided, shared_bytes, vectors_of
 from onnxopt.runtime import gpus
@@ -55,24 +55,15 @@ def test_choices_are_those_made_before_the_numbers_became_data() -> None:
     assert list(chosen()) == _GOLDEN.read_text().splitlines()
 
 
-def _document() -> dict:
-    return json.loads(Path(thresholds.__file__).with_name("launch_shapes.json").read_text())
+def _values() -> dict:
+    return copy.deepcopy(measured.newest("rowwise"))
 
 
 def test_the_measured_gpu_is_the_catalogues() -> None:
-    section = _document()["archs"]["sm_90"]
+    section = json.loads((measured.FOLDER / "rowwise.json").read_text())["archs"]["sm_90"]
     gpu = gpus.find_gpu(section["measured"]["gpu"])
     assert gpu is not None and gpu.arch == "sm_90"
-    assert section["thresholds"]["multiprocessors"] == gpu.sms
-
-
-def test_the_newest_architecture_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    document = _document()
-    document["archs"]["sm_120"] = copy.deepcopy(document["archs"]["sm_90"])
-    document["archs"]["sm_120"]["thresholds"]["multiprocessors"] = 188
-    (tmp_path / "launch_shapes.json").write_text(json.dumps(document))
-    monkeypatch.setattr(thresholds, "_FILE", tmp_path / "launch_shapes.json")
-    assert thresholds.measured.__wrapped__().few_rows == 8 * 188
+    assert section["values"]["multiprocessors"] == gpu.sms
 
 
 @pytest.mark.parametrize(
@@ -92,25 +83,15 @@ def test_the_newest_architecture_counts(monkeypatch: pytest.MonkeyPatch, tmp_pat
     ],
 )
 def test_a_wrong_number_is_named(change: dict, reason: str) -> None:
-    document = _document()
-    document["archs"]["sm_90"]["thresholds"] |= change
-    with pytest.raises(ValueError, match=rf"launch_shapes.json, sm_90: .*{reason}"):
-        thresholds.parse(document)
+    with pytest.raises(ValueError, match=rf"rowwise.json: .*{reason}"):
+        rowwise.parse(_values() | change)
 
 
 def test_a_missing_number_is_named() -> None:
-    document = _document()
-    del document["archs"]["sm_90"]["thresholds"]["most_held"]
-    with pytest.raises(ValueError, match=r"sm_90: .*most_held"):
-        thresholds.parse(document)
-
-
-@pytest.mark.parametrize("left_out", ["gpu", "date", "command", "results"])
-def test_numbers_state_where_they_were_measured(left_out: str) -> None:
-    document = _document()
-    del document["archs"]["sm_90"]["measured"][left_out]
-    with pytest.raises(ValueError, match=f"measured must state .*{left_out}"):
-        thresholds.parse(document)
+    values = _values()
+    del values["most_held"]
+    with pytest.raises(ValueError, match=r"rowwise.json: .*most_held"):
+        rowwise.parse(values)
 
 
 def _holds(shape: RowShape, length: int) -> bool:

@@ -1,18 +1,13 @@
-"""Thresholds of rowwise launches, measured on one GPU (launch_shapes.json states which).
-
-One kernel serves every architecture of a fatbin. The numbers of the newest architecture in the file stand for all.
-"""
+"""Thresholds of rowwise launches."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-from pathlib import Path
 from typing import Any
 
-_FILE = Path(__file__).with_name("launch_shapes.json")
-_MEASURED = frozenset({"gpu", "date", "command", "results"})
+from onnxopt.costs.measured import newest
+
 Clusters = tuple[tuple[int, int], ...]
 
 
@@ -110,24 +105,18 @@ def _verify_clusters(name: str, clusters: Clusters) -> None:
 
 @functools.cache
 def measured() -> Thresholds:
-    """The thresholds of the newest architecture in launch_shapes.json."""
-    archs = parse(json.loads(_FILE.read_text("utf-8")))
-    return archs[max(archs, key=lambda arch: int(arch.removeprefix("sm_")))]
+    """The thresholds of the newest architecture."""
+    return parse(newest("rowwise"))
 
 
-def parse(document: dict[str, Any]) -> dict[str, Thresholds]:
-    """The thresholds by architecture of a document like launch_shapes.json. ValueError names what is wrong."""
-    archs: dict[str, Thresholds] = {}
-    for arch, section in document["archs"].items():
-        if section["measured"].keys() != _MEASURED or not all(section["measured"].values()):
-            raise ValueError(f"launch_shapes.json, {arch}: measured must state {', '.join(sorted(_MEASURED))}")
-        numbers: dict[str, Any] = {
-            name: tuple(map(tuple, value)) if isinstance(value, list) else value
-            for name, value in section["thresholds"].items()
-        }
-        try:
-            archs[arch] = Thresholds(**numbers)
-            archs[arch].verify()
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"launch_shapes.json, {arch}: {error}") from None
-    return archs
+def parse(values: dict[str, Any]) -> Thresholds:
+    """The thresholds of the numbers of costs/rowwise.json. ValueError names what is wrong."""
+    numbers: dict[str, Any] = {
+        name: tuple(map(tuple, value)) if isinstance(value, list) else value for name, value in values.items()
+    }
+    try:
+        thresholds = Thresholds(**numbers)
+        thresholds.verify()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"rowwise.json: {error}") from None
+    return thresholds

@@ -1,0 +1,81 @@
+"""Whether the kernel of attention of many queries is faster than ONNX Runtime's: up to how many keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+from onnxopt.costs.measured import newest
+
+# Heads of these sizes are what ONNX Runtime's flash attention has kernels for; it pads the others.
+_UNPADDED = (32, 64, 96, 128, 192, 256)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionSize:
+    """What decides how long attention takes.
+
+    keys: their expected number; unknown ones may be many. width: elements of a head. packed: queries, keys and values
+    would have to be copied out of one product for ONNX Runtime's operator. hopper: there is a kernel for Hopper.
+    causal: queries see no later key. bias: what is added to scores, one for each key or one for each score. queries:
+    their expected number. seen: keys that a query of local attention sees. alone: ONNX Runtime has no operator, and
+    would write the scores to memory.
+    """
+
+    keys: int | None
+    width: int
+    packed: bool = False
+    hopper: bool = False
+    causal: bool = False
+    bias: Literal["", "keys", "scores"] = ""
+    queries: int | None = None
+    seen: int | None = None
+    alone: bool = False
+
+
+def pays(size: AttentionSize) -> bool:
+    """Whether the kernel is faster than ONNX Runtime's.
+
+    The numbers of costs/attention.json are keys. keys_if_packed, keys_if_apart: on a GPU with wgmma, where the kernel
+    saves copies of packed queries, keys and values, and where it saves none; GPUs without wgmma keep within them too,
+    as the other kernels multiply by mma.sync there, as ours does. keys_if_padded: of heads that ONNX Runtime pads.
+    keys_if_local: that a query of local attention sees, for which ONNX Runtime adds a mask, which its faster kernels do
+    not; a quarter of the keys pays anyhow. keys_if_narrow: of heads of up to `narrow` elements, where softmax takes
+    most of the time in any kernel. Fewer queries than least_queries leave most of the GPU idle above keys_of_few.
+    """
+    limits = newest("attention")
+    few = size.queries is not None and size.queries < limits["least_queries"]
+    if few and (size.keys is None or size.keys > limits["keys_of_few"]) and (size.alone or size.seen is not None):
+        return False
+    if size.alone or _is_local(size):
+        return True
+    apart = limits["keys_if_apart" if few or size.width in _UNPADDED else "keys_if_padded"]
+    most: float = limits["keys_if_packed"] if size.packed else apart
+    if size.hopper and not few:
+        if size.bias == "keys":
+            return True
+        most = _hopper_keys(size)
+    if size.keys is None:  # few take less time than by ONNX Runtime's kernels, many no longer with what these need
+        return not few and (size.causal or size.bias == "keys" or (size.hopper and (size.packed or most == math.inf)))
+    return size.keys <= max(most, limits["keys_if_narrow"] if size.width <= limits["narrow"] else 0)
+
+
+def _is_local(size: AttentionSize) -> bool:
+    if size.seen is None:
+        return False
+    return size.seen <= newest("attention")["keys_if_local"] or (size.keys is not None and 4 * size.seen <= size.keys)
+
+
+def _hopper_keys(size: AttentionSize) -> float:
+    """Up to how many keys the kernel for Hopper is faster.
+
+    apart: without copies to save. causal: where queries see no later key. biased: with a bias for each score.
+    """
+    values = newest("attention")
+    row = next(row for row in values["hopper"] if size.width <= row["width"])
+    apart, causal, biased = (math.inf if row[name] is None else row[name] for name in ("apart", "causal", "biased"))
+    if size.bias:
+        return biased if size.packed or size.causal else min(apart, biased)
+    most = causal if size.causal else apart
+    return max(values["hopper_keys_if_packed"], most) if size.packed else most
