@@ -63,7 +63,7 @@ def test_a_right_kernel_is_kept_and_the_original_called_unstable(
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("operator", ["Tanh", "Exp"])
+@pytest.mark.parametrize("operator", ["Tanh", pytest.param("Exp", marks=pytest.mark.exhaustive)])
 def test_a_wrong_kernel_is_left_out(
     operator: str, tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
