@@ -35,11 +35,14 @@ class Budget:
         """Whether a plain run was timed."""
         return self.run > 0.0
 
-    def takes_case(self, growth: float) -> bool:
-        """Whether there is time for a case; it is spent then. growth: bytes of its inputs, of those of a plain run."""
+    def takes_case(self, growth: float, *, by_samples: bool = False) -> bool:
+        """Whether there is time for a case; it is spent then. growth: bytes of its inputs, of those of a plain run.
+
+        by_samples: there are more samples alone, each of which takes as long as before.
+        """
         times = max(growth, _SMALLEST)
         if growth > 1.0:
-            times = growth**_GROWTH if self.run > _SHORT else 1.0 + _CHANGES * growth
+            times = growth ** (1.0 if by_samples else _GROWTH) if self.run > _SHORT else 1.0 + _CHANGES * growth
         seconds = times * (_RUNS * self.run + self.draw)
         return seconds <= _OF_A_CASE if self.run <= QUICK else self._takes(seconds)
 

@@ -50,7 +50,8 @@ class EdgeCases:
             growth = samples.bytes_of(self.traits.inputs, dict(case.sizes)) / usual
             if case.sizes in run or kind in found:
                 continue
-            if not self._has_room(growth, usual) or not self.budget.takes_case(growth):
+            by_samples = edges.has_more_samples_alone(self.traits, sizes, tried)
+            if not self._has_room(growth, usual) or not self.budget.takes_case(growth, by_samples=by_samples):
                 left_out.append(kind)
                 continue
             run.add(case.sizes)

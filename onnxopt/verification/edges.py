@@ -176,6 +176,12 @@ def many_sizes(traits: Traits, pinned: Sizes) -> Iterator[Sizes]:
                 break
 
 
+def has_more_samples_alone(traits: Traits, usual: Sizes, sizes: Sizes) -> bool:
+    """Whether sizes differ from usual ones by the batch alone."""
+    batch, _ = roles(traits.inputs)
+    return all(size == usual.get(name) for name, size in sizes.items() if name not in batch)
+
+
 def _has_squares(traits: Traits) -> bool:
     return any(name.rpartition("::")[2] in _SQUARES for name in traits.operators)
 

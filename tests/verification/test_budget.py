@@ -87,6 +87,14 @@ def test_costs_grow_with_the_inputs() -> None:
     assert quick.takes_case(1.0) and quick.takes_case(20.0) and not quick.takes_case(100.0)
 
 
+def test_more_samples_alone_take_as_long_each(tmp_path: Path) -> None:
+    assert not Budget(0.02, 0.0).takes_case(13.0)
+    assert Budget(0.02, 0.0).takes_case(13.0, by_samples=True)
+    known = _reference(tmp_path).traits
+    assert edges.has_more_samples_alone(known, {"batch": 5, "n": 7}, {"batch": 65, "n": 7})
+    assert not edges.has_more_samples_alone(known, {"batch": 5, "n": 7}, {"batch": 65, "n": 8})
+
+
 @pytest.mark.parametrize(
     "text",
     [
