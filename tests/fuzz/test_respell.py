@@ -25,6 +25,7 @@ def test_equal_seeds_give_equal_models() -> None:
     assert ir.to_proto(first).SerializeToString() == ir.to_proto(second).SerializeToString()
 
 
+@pytest.mark.exhaustive
 def test_every_spelling_applies_to_some_network() -> None:
     """One that applied nowhere would try nothing."""
     left = {spelling.name for spelling in SPELLINGS}
