@@ -20,6 +20,9 @@ _COARSEST_FIRST = ("quantized", "bfloat16", "float16", "float32", "float64")
 _INDEPENDENT_OF_VALUES = frozenset({"ConstantOfShape", "Shape", "Size"})  # elements that depend on a shape alone
 
 
+NARROW = ("float16", "bfloat16")
+
+
 @dataclasses.dataclass(frozen=True)
 class Traits:
     """What is known of a model before it is run.
@@ -49,6 +52,11 @@ class Traits:
     lowered: bool = False
     checked: Mapping[str, int] = dataclasses.field(default_factory=dict)
     nan_hazards: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the model computes in 16-bit floats."""
+        return self.precision in NARROW
 
 
 def of(model: ir.Model) -> Traits:

@@ -1,7 +1,8 @@
 """Runs that one thread repeats and times: another thread looks at all of them, and tells one to end whose time is up.
 
 A run may not do as it is told: inside a kernel that hangs, or a long operator, ONNX Runtime does not ask, and no
-exception reaches the thread that is in it. A program is ended then, by what it gave to `at_hang`.
+exception reaches the thread that is in it. A program is ended then, by what it gave to
+`time_limit.end_hanging_program`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxopt.graph.input_uses import Use
 from onnxopt.graph.signature import Sizes, Tensor, resolve, roles, symbol_of, symbols
-from onnxopt.graph.traits import Traits
+from onnxopt.graph.traits import NARROW, Traits
 from onnxopt.verification.empty_operators import why_not_empty
 
 Array = np.ndarray[Any, Any]
@@ -30,7 +30,6 @@ NONFINITE = frozenset({NAN, INFINITE})
 UNTELLING = frozenset({NAN, INFINITE, NOTHING, DENORMAL, EMPTY})
 # Kinds of which the size of values, and so of rounding, is that of noise.
 LIKE_NOISE = frozenset({"", ZEROS, ONE, LONG, SIDE, MANY, EMPTY})
-_NARROW = ("float16", "bfloat16")
 _IMAGE, _SAMPLES_BESIDE_NAN = 4, 3  # rank, and samples of which one may be NaN
 
 LENGTHS = (65, 129, 257, 513, 1025, 2049, 4097, 16385, 70001)
@@ -82,12 +81,12 @@ def sprinkled(random: np.random.Generator, values: Array, kind: str, dtype: np.d
 
 def kinds(traits: Traits, on_gpu: bool) -> tuple[str, ...]:
     """The kinds of values to try for a model, most telling first. on_gpu: where cuDNN's convolutions spread NaN."""
-    is_rounding = traits.precision in ("float32", "float64", *_NARROW)
+    is_rounding = traits.precision in ("float32", "float64", *NARROW)
     free = any(is_free(tensor, traits.uses.get(tensor.name, ())) for tensor in traits.inputs)
     found = [ZEROS] if free or any(_has_ends(t, traits.uses.get(t.name, ())) for t in traits.inputs) else []
     if not free or not is_rounding:  # steps of codes take networks of such inputs as far as wrong kernels do
         return tuple(found)
-    found += [LESS_LARGE, LEAST_LARGE] if traits.precision in _NARROW else [LARGE]
+    found += [LESS_LARGE, LEAST_LARGE] if traits.is_narrow else [LARGE]
     takes_nan = any(is_free(t, traits.uses.get(t.name, ())) and takes_nan_of(traits, t.name) for t in traits.inputs)
     if takes_nan and not (on_gpu and "Conv" in traits.operators):
         found += [NAN, INFINITE]
@@ -103,7 +102,7 @@ def smaller(kind: str) -> tuple[str, ...]:
 def is_free(tensor: Tensor, uses: Sequence[Use]) -> bool:
     """Whether an input is of floats that may have any value."""
     named = any(word in tensor.name.lower() for word in ("mask", "scale", "temperature"))
-    is_float = tensor.dtype in ("", "float32", "float64", *_NARROW)
+    is_float = tensor.dtype in ("", "float32", "float64", *NARROW)
     return is_float and tensor.kind == "tensor" and not named and not uses
 
 

@@ -115,7 +115,7 @@ class Judge:
         return False
 
     def _overflows(self, case: Case) -> bool:
-        return without_rounding.is_narrow(self._original.traits) and self._overflow.happens(case)
+        return self._original.traits.is_narrow and self._overflow.happens(case)
 
     def _float32(self) -> Float32 | None:
         """The original without its own rounding; None where it has none, or does not run so."""

@@ -17,7 +17,7 @@ from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import edges, widening
 from onnxopt.verification.cases import Case
 from onnxopt.verification.compare import Array, compare, is_float
-from onnxopt.verification.without_rounding import Original
+from onnxopt.verification.without_rounding import Original, each
 
 _HEADROOM = 1.25
 _APART = 25.0  # times the limit: half of the output's magnitude for float16, more than roundings make of it
@@ -57,7 +57,7 @@ class Overflow:
         with tempfile.TemporaryDirectory(dir=original.folder) as folder:
             path = widening.widen(original.model, Path(folder), rounded=rounded)
             session = original.open(path, library=original.library, optimize=not rounded, integer_kernels=False)
-            return sessions.run(session, {name: _widened(value) for name, value in feeds.items()})
+            return sessions.run(session, {name: each(widening.widened, value) for name, value in feeds.items()})
 
     def _differ(self, exact: dict[str, Array], found: dict[str, Array]) -> bool:
         for name, array in found.items():
@@ -67,10 +67,6 @@ class Overflow:
                 if excess is None or excess > _APART:
                     return True
         return False
-
-
-def _widened(value: Any) -> Any:
-    return [widening.widened(array) for array in value] if isinstance(value, list) else widening.widened(value)
 
 
 def _times(value: Any) -> Any:

@@ -19,7 +19,7 @@ from onnxopt.graph import write
 from onnxopt.graph.precision.bodies import branches_of
 from onnxopt.graph.precision.ranges import Range, range_of
 from onnxopt.runtime import sessions
-from onnxopt.verification.steps import Steps
+from onnxopt.verification.loop_steps import Steps
 
 _TENSOR = re.compile(r"tensor\((\w+)\)")
 _DTYPES = {"float": ir.DataType.FLOAT, **{dtype.name.lower(): dtype for dtype in ir.DataType}}  # ONNX Runtime's names
@@ -33,8 +33,8 @@ def measure(
 ) -> dict[str, Range]:
     """The ranges of the main graph's float32 inputs and of all float32 values that its nodes compute, by name.
 
-    So those of the branches of If that a run takes, and of the steps of Loop and Scan (steps.py). Where ONNX Runtime
-    refuses to run one step by itself, those of steps are missing.
+    So those of the branches of If that a run takes, and of the steps of Loop and Scan (loop_steps.py). Where ONNX
+    Runtime refuses to run one step by itself, those of steps are missing.
 
     model: normalized; it stays as it is. feeds: inputs of the runs. dtype: of 16 bits, to round to. folder: for
     temporary files. extremes: inputs that say how large and small values get, and nothing of what rounding costs.

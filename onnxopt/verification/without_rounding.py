@@ -24,8 +24,6 @@ from onnxopt.verification.exactness import Float32
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-_NARROW = frozenset({"float16", "bfloat16"})
-
 
 class Original(Protocol):
     """The original and its outputs, see verification/reference.py."""
@@ -64,17 +62,12 @@ def decides(difference: Difference, traits: Traits) -> bool:
     return "float" in difference.dtype and difference.excess * LIMITS[QUANTIZED] > LIMITS["float32"]
 
 
-def is_narrow(traits: Traits) -> bool:
-    """Whether a model computes in 16-bit floats."""
-    return traits.precision in _NARROW
-
-
 def of(original: Original) -> Float32 | None:
     """The original's outputs without its rounding; None for models that do not round, and where it does not run so."""
     traits = original.traits
     if traits.random or traits.lowered:
         return None
-    if is_narrow(traits):
+    if traits.is_narrow:
         exact = _widened(original, rounded=False)
         rounded = functools.partial(_widened, original, rounded=True)
         return Float32(exact, original.outputs, rounded, original.limit) if exact else None
@@ -107,7 +100,7 @@ def _run(
                 make(original.model, Path(folder)), library=original.library, optimize=optimize, integer_kernels=False
             )
             for case in original.outputs:
-                feeds = {name: _each(fed, value) for name, value in original.feeds(case).items()}
+                feeds = {name: each(fed, value) for name, value in original.feeds(case).items()}
                 outputs[case] = sessions.run(session, feeds)
     except (RunError, widening.NotWidened, unrounded.NotUnrounded) as error:
         original.notes.append(f"{original.provider}: compared with the original as it is, {otherwise}: {error}")
@@ -115,5 +108,6 @@ def _run(
     return outputs
 
 
-def _each(change: Callable[[Any], Any], value: Any) -> Any:
+def each(change: Callable[[Any], Any], value: Any) -> Any:
+    """An input changed: a tensor, or each tensor of a sequence."""
     return [change(array) for array in value] if isinstance(value, list) else change(value)

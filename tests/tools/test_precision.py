@@ -34,7 +34,7 @@ g (float[n, 8] x) => (float[n, 8] y)
 """
 
 
-def _optimized(model: Path, tmp_path: Path, name: str, *options: str | Path) -> Manifest:
+def optimized(model: Path, tmp_path: Path, name: str, *options: str | Path) -> Manifest:
     result = run("optimize", model, "-o", tmp_path / name, "--arch", "none", *options)
     assert result.exit_code == 0, result.output
     return manifests.load(tmp_path / name)
@@ -53,8 +53,8 @@ def _left(artifact: Path) -> Counter[str]:
 
 @pytest.mark.parametrize("name", [pytest.param("bert_tiny", marks=pytest.mark.exhaustive), "llama_tiny"])
 def test_a_float32_export_gets_the_kernels_of_a_float16_export(tmp_path: Path, name: str) -> None:
-    lowered = _optimized(real_models.path(name), tmp_path, "low", "--precision", "float16")
-    export = _optimized(real_models.path(f"{name}_fp16"), tmp_path, "half")
+    lowered = optimized(real_models.path(name), tmp_path, "low", "--precision", "float16")
+    export = optimized(real_models.path(f"{name}_fp16"), tmp_path, "half")
     assert _calls(lowered) == _calls(export)
     assert _left(tmp_path / "low") == _left(tmp_path / "half")
     assert lowered.rewrites == export.rewrites
@@ -70,8 +70,8 @@ def test_a_float32_export_gets_the_kernels_of_a_float16_export(tmp_path: Path, n
 
 def test_convolutions_leave_what_the_export_leaves(tmp_path: Path) -> None:
     """The Cast of the float32 image is a part of the first convolution's kernel."""
-    lowered = _optimized(real_models.path("convnext_tiny"), tmp_path, "low", "--precision", "float16")
-    export = _optimized(real_models.path("convnext_tiny_fp16"), tmp_path, "half")
+    lowered = optimized(real_models.path("convnext_tiny"), tmp_path, "low", "--precision", "float16")
+    export = optimized(real_models.path("convnext_tiny_fp16"), tmp_path, "half")
     assert _calls(lowered) == _calls(export)
     assert _left(tmp_path / "low") == _left(tmp_path / "half")
     assert lowered.precision is not None
@@ -122,16 +122,14 @@ def test_values_that_break_the_result_stay_float32(tmp_path: Path) -> None:
     """
     eye = ", ".join(map(str, (0.01 * np.eye(8)).ravel()))
     model = write(tmp_path / "m.onnx", text % (eye, eye))
-    manifest = _optimized(model, tmp_path, "a", "--precision", "float16")
+    manifest = optimized(model, tmp_path, "a", "--precision", "float16")
     assert manifest.precision is not None
     assert manifest.precision.restored == ("Add", "node_Add_1")  # the Sub adds -900
     assert Goals(min_sqnr=30).reached_by(manifest.precision.quality)
 
 
 def test_a_model_without_a_value_to_lower_keeps_its_own_precision(tmp_path: Path) -> None:
-    manifest = _optimized(
-        write(tmp_path / "m.onnx", MODEL), tmp_path, "a", "--precision", "float16", "--keep-float", ""
-    )
+    manifest = optimized(write(tmp_path / "m.onnx", MODEL), tmp_path, "a", "--precision", "float16", "--keep-float", "")
     assert manifest.precision is not None
     assert manifest.precision.nodes == 0
     assert [row.sqnr_db for row in manifest.precision.quality] == [None, None] or manifest.verify.status == "passed"
@@ -226,7 +224,7 @@ g (float[n, 8] x) => (float[n, 8] y)
 
 
 def test_a_value_whose_dtype_onnx_runtime_alone_knows_is_cast_where_it_is_read(tmp_path: Path) -> None:
-    manifest = _optimized(write(tmp_path / "model.onnx", ONLY_ORTS), tmp_path, "a", "--precision", "float16")
+    manifest = optimized(write(tmp_path / "model.onnx", ONLY_ORTS), tmp_path, "a", "--precision", "float16")
     assert manifest.precision is not None
     assert (manifest.verify.status, manifest.precision.nodes) == ("passed", 2)
     assert [row.op_type for row in manifest.precision.kept] == ["TransposeMatMul", "BiasGelu"]
@@ -256,7 +254,7 @@ def test_a_converted_model_that_does_not_open_is_not_called_the_original(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write(tmp_path / "model.onnx", DECOMPOSED)
-    assert _optimized(model, tmp_path, "a", "--precision", "float16").verify.status == "passed"
+    assert optimized(model, tmp_path, "a", "--precision", "float16").verify.status == "passed"
     monkeypatch.setattr(spelled_layer_norms, "rules_for", lambda opset: [])
     monkeypatch.setattr(statistics, "has_float_rows", lambda value, kept: False)
     result = run("optimize", model, "-o", tmp_path / "b", "--arch", "none", "--precision", "float16")
@@ -283,77 +281,10 @@ def test_ranges_are_measured_up_to_the_longest_input(tmp_path: Path) -> None:
     model = helper.make_model(helper.make_graph(nodes, "g", [inputs], [outputs], tensors), opset_imports=opsets)
     model.ir_version = 8
     onnx.save(model, tmp_path / "model.onnx")
-    manifest = _optimized(tmp_path / "model.onnx", tmp_path, "a", "--precision", "float16")
+    manifest = optimized(tmp_path / "model.onnx", tmp_path, "a", "--precision", "float16")
     assert manifest.precision is not None
     reasons = {row.node: row.reason for row in manifest.precision.kept}
     assert "reaches 2e+04, 8 times of which float16 does not hold" in reasons["product"]
-
-
-DECODER = """
-<ir_version: 8, opset_import: ["" : 17]>
-g (float[n, 1, 8] x, float[n, m, 8] a, float[n, m, 8] b) => (float[n, 1, 8] y, float[n, l, 8] c, float[n, l, 8] d)
-   <float[8, 8] w = {WEIGHT}> {
-   k = MatMul(x, w)
-   c = Concat <axis = 1> (a, k)
-   d = Concat <axis = 1> (b, x)
-   t = Transpose <perm = [0, 2, 1]> (c)
-   s = MatMul(k, t)
-   p = Softmax <axis = -1> (s)
-   o = MatMul(p, d)
-   y = MatMul(o, w)
-}
-""".replace("WEIGHT", ", ".join(str(k % 7 / 4 - 0.5) for k in range(64)))
-
-
-def _typical(length: int, scale: float = 1.0) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(0)
-    shapes = {"x": (2, 1, 8), "a": (2, length, 8), "b": (2, length, 8)}
-    return {name: (scale * random.standard_normal(shape)).astype(np.float32) for name, shape in shapes.items()}
-
-
-@pytest.mark.parametrize("options", ["drawn", "data"])
-def test_caches_become_inputs_and_outputs_of_16_bits(options: str, tmp_path: Path) -> None:
-    model = write(tmp_path / "model.onnx", DECODER)
-    arguments = ["--precision", "float16", "--caches"]
-    if options == "data":
-        np.savez(tmp_path / "mine.npz", **_typical(5))
-        arguments += ["--calibrate", str(tmp_path / "mine.npz")]
-    manifest = _optimized(model, tmp_path, "a", *arguments)
-    assert manifest.verify.status == "passed"
-    assert {t.name: t.dtype for t in (*manifest.inputs, *manifest.outputs)} == {
-        "x": "float32", "y": "float32", **dict.fromkeys("abcd", "float16")
-    }  # fmt: skip
-    assert manifest.precision is not None
-    assert manifest.precision.caches == ("a", "c", "b", "d")
-    assert "Cast" not in {row.op_type for row in manifest.precision.kept}
-    optimized = onnx.load(tmp_path / "a" / "model.onnx")
-    read_by_casts = {node.input[0] for node in optimized.graph.node if node.op_type == "Cast"}
-    assert not read_by_casts & {"a", "b"}
-    feeds = _typical(6)
-    wide = onnxopt.load(model_as_artifact(tmp_path, model)).run(None, feeds)
-    narrow = {name: feeds[name].astype(np.float16) if name in "ab" else feeds[name] for name in feeds}
-    found = onnxopt.load(tmp_path / "a").run(None, narrow)
-    for expected, actual in zip(wide, found, strict=True):
-        assert np.linalg.norm(expected - actual.astype(np.float32)) < 3e-3 * np.linalg.norm(expected)
-    assert run("verify", tmp_path / "a").exit_code == 0
-    if options == "data":  # inputs of the float32 model
-        assert run("verify", tmp_path / "a", "--data", tmp_path / "mine.npz").exit_code == 0
-
-
-def model_as_artifact(tmp_path: Path, model: Path) -> Path:
-    """The float32 model as an artifact."""
-    onnxopt.optimize(model, tmp_path / "wide", archs=())
-    return tmp_path / "wide"
-
-
-def test_caches_are_refused_where_there_are_none_or_they_do_not_fit(tmp_path: Path) -> None:
-    base = ("-o", tmp_path / "a", "--arch", "none", "--precision", "float16", "--caches")
-    assert_refused(run("optimize", write(tmp_path / "none.onnx", MODEL), *base), "has no caches")
-    np.savez(tmp_path / "large.npz", **_typical(5, 6000.0))
-    model = write(tmp_path / "model.onnx", DECODER)
-    result = run("optimize", model, *base, "--calibrate", tmp_path / "large.npz")
-    assert_refused(result, "the cache c reaches", "8 times of which float16 does not hold; leave out caches")
-    assert not (tmp_path / "a").exists()
 
 
 LOOP = """
@@ -369,13 +300,13 @@ g (float[n, 2] x, int64 k) => (float[n, 2] y)
 
 def test_bodies_become_16_bits_and_what_grows_in_them_is_named(tmp_path: Path) -> None:
     bounded = LOOP.replace("a1 = Tanh(a0) a = MatMul(a1, w)", "a1 = MatMul(a0, w) a = Tanh(a1)")
-    manifest = _optimized(write(tmp_path / "model.onnx", bounded), tmp_path, "a", "--precision", "float16")
+    manifest = optimized(write(tmp_path / "model.onnx", bounded), tmp_path, "a", "--precision", "float16")
     assert manifest.precision is not None
     assert manifest.verify.status == "passed"
     assert manifest.precision.nodes == 4
     assert [row.reason for row in manifest.precision.kept] == ["Loop hands on float32"]
     grows = LOOP.replace("a1 = Tanh(a0) a = MatMul(a1, w)", "a1 = MatMul(a0, w) a = Add(a1, s)")
-    manifest = _optimized(write(tmp_path / "model.onnx", grows), tmp_path, "b", "--precision", "float16")
+    manifest = optimized(write(tmp_path / "model.onnx", grows), tmp_path, "b", "--precision", "float16")
     assert manifest.precision is not None
     reasons = [row.reason for row in manifest.precision.kept]
     assert any("grows" in reason for reason in reasons)
@@ -386,7 +317,7 @@ def test_bodies_become_16_bits_and_what_grows_in_them_is_named(tmp_path: Path) -
 def test_the_branches_of_an_exported_decoder_become_16_bits(tmp_path: Path) -> None:
     """optimum's merged decoder: all that it computes is in the branches of an If."""
     onnx.save(exported_decoders.load("merged_t5"), tmp_path / "model.onnx")
-    manifest = _optimized(tmp_path / "model.onnx", tmp_path, "a", "--precision", "float16")
+    manifest = optimized(tmp_path / "model.onnx", tmp_path, "a", "--precision", "float16")
     assert manifest.precision is not None
     assert manifest.verify.status == "passed"
     assert manifest.precision.nodes > 150

@@ -10,7 +10,8 @@ import onnx_ir as ir
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.precision import arithmetic_facts, sum_facts
 from onnxopt.graph.precision.arithmetic_facts import HIDES
-from onnxopt.graph.precision.facts import FLOATS, INF, UNKNOWN, Fact, Rule, bounded, joined, of_dtype
+from onnxopt.graph.precision.facts import INF, UNKNOWN, Fact, Rule, bounded, joined, of_dtype
+from onnxopt.graph.precision.values import FLOATS
 
 _replace = dataclasses.replace
 

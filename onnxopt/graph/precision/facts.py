@@ -17,9 +17,9 @@ import onnx_ir as ir
 from onnxopt.graph.precision import bodies, carried, growth, operators, ranges
 from onnxopt.graph.precision.bodies import Body
 from onnxopt.graph.precision.operators import Sort
+from onnxopt.graph.precision.values import FLOATS
 
 INF = math.inf
-FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _INTEGERS = {
     ir.DataType.BOOL: (0.0, 1.0),
     ir.DataType.UINT8: (0.0, 255.0),

@@ -8,6 +8,7 @@ import functools
 import onnx
 import onnx_ir as ir
 
+from onnxopt.graph.precision.values import FLOATS
 from onnxopt.program import operators, row_operators
 
 CONTRIB = "com.microsoft"
@@ -207,5 +208,7 @@ def averaged(node: ir.Node) -> list[ir.Value | None]:
     values = _VALUES.get((node.domain, node.op_type))
     packed = values is not None and (len(node.inputs) <= values[0] or node.inputs[values[0]] is None)
     positions = range(len(node.inputs)) if values is None else (0, *values) if packed else values
-    floats = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, None)
-    return [v if v is not None and k in positions and v.dtype in floats else None for k, v in enumerate(node.inputs)]
+    return [
+        v if v is not None and k in positions and (v.dtype is None or v.dtype in FLOATS) else None
+        for k, v in enumerate(node.inputs)
+    ]

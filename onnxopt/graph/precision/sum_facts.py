@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.precision.arithmetic_facts import counts, is_squared
-from onnxopt.graph.precision.facts import FLOATS, INF, Fact, Rule, bounded, joined
+from onnxopt.graph.precision.facts import INF, Fact, Rule, bounded, joined
+from onnxopt.graph.precision.values import FLOATS
 
 _replace = dataclasses.replace
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 FLOAT = ir.DataType.FLOAT
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Identity"})
 
 

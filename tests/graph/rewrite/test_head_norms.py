@@ -72,7 +72,7 @@ def test_norms_of_heads_are_one_kernel_in_front_of_the_attention(
 
 
 def test_norms_of_queries_and_keys_may_read_one_constant(tmp_path: Path) -> None:
-    """An initializer with a factor for each head, in front of both Transposes: the joined norm has it twice."""
+    """An initializer with a factor for each head, upstream of both Transposes: the joined norm has it twice."""
     source = model(OF_HEADS, PLAIN)
     shared = source.clone()
     InferShapesPass()(shared)
