@@ -7,7 +7,7 @@
 #pragma once
 
 #include "attention/cache.cuh"
-#include "attention/found.cuh"
+#include "attention/finish_block.cuh"
 #include "attention/key_masks.cuh"
 #include "device/dtypes.cuh"
 #include "device/dynamic_shared.cuh"

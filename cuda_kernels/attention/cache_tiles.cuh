@@ -10,7 +10,7 @@
 #pragma once
 
 #include "attention/cache.cuh"
-#include "attention/found.cuh"
+#include "attention/finish_block.cuh"
 #include "attention/tile_masks.cuh"
 #include "device/copy_async.cuh"
 #include "device/dynamic_shared.cuh"

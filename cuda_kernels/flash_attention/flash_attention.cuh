@@ -21,7 +21,7 @@
 #include "flash_attention/bias.cuh"
 #include "flash_attention/hidden_rows.cuh"
 #include "flash_attention/operands.cuh"
-#include "flash_attention/plain.cuh"
+#include "flash_attention/fma_attention.cuh"
 #include "flash_attention/products.cuh"
 #include "flash_attention/result.cuh"
 #include "flash_attention/softmax.cuh"

@@ -21,7 +21,7 @@
 #include "device/vector.cuh"
 #include "image_convolution/abi.h"
 #include "image_convolution/float32_tile.cuh"
-#include "image_convolution/in_front.cuh"
+#include "image_convolution/prologue.cuh"
 #include "image_convolution/place.cuh"
 
 namespace onnxopt {

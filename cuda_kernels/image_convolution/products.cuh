@@ -22,7 +22,7 @@
 #include "device/scalar.cuh"
 #include "device/vector.cuh"
 #include "image_convolution/abi.h"
-#include "image_convolution/in_front.cuh"
+#include "image_convolution/prologue.cuh"
 #include "image_convolution/place.cuh"
 #include "image_convolution/tile.cuh"
 

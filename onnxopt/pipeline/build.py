@@ -26,9 +26,9 @@ from onnxopt.graph import fused_domain, read, write
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
-from onnxopt.verification.ahead import Ahead
 from onnxopt.verification.bisect import bisect, bisect_in_order
 from onnxopt.verification.check import Check
+from onnxopt.verification.early_reference import Ahead
 from onnxopt.verification.emulation.emulate import EmulatedKernel, Emulation, emulate
 from onnxopt.verification.reference import NotRunnable, Reference, Refused
 from onnxopt.verification.refusals import original_runs

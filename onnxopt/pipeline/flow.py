@@ -17,9 +17,9 @@ from onnxopt.artifact.session import load
 from onnxopt.errors import UsageError
 from onnxopt.fusion import work
 from onnxopt.fusion.work import Work
-from onnxopt.graph import given, normalize, read, signature
+from onnxopt.graph import model_source, normalize, read, signature
 from onnxopt.graph import traits as model_traits
-from onnxopt.graph.given import Given
+from onnxopt.graph.model_source import ModelSource
 from onnxopt.graph.precision.caches import Cache
 from onnxopt.graph.traits import Traits
 from onnxopt.paths import StrPath
@@ -34,7 +34,7 @@ from onnxopt.pipeline.reference_quality import FloatModel
 from onnxopt.runtime import archs as chosen_archs
 from onnxopt.runtime import providers, releases, time_limit
 from onnxopt.runtime.sessions import Session
-from onnxopt.verification.ahead import Ahead
+from onnxopt.verification.early_reference import Ahead
 from onnxopt.verification.emulation import gcc
 from onnxopt.verification.user_data import UserData, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, open_ahead
@@ -56,7 +56,7 @@ class Artifact:
 
 
 def optimize(
-    model: Given,
+    model: ModelSource,
     output: StrPath,
     options: Options | None = None,
     *,
@@ -79,7 +79,7 @@ def optimize(
     subclasses NotVerifiedError, where ONNX Runtime does not run the original here, or not in time, so that nothing can
     be compared, and DisagreementError, where an output misses what was asked for.
     """
-    output, phases = output_path(output), Phases(progress, given.name_of(model), RewriteFails)
+    output, phases = output_path(output), Phases(progress, model_source.name_of(model), RewriteFails)
     options = _checked(dataclasses.replace(options or Options(), **changes))
     want = precision.asked(options)
     _check_goals(options, want)
@@ -87,9 +87,9 @@ def optimize(
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         with phases("load"):
-            source = given.load(model, folder, example_inputs, dynamic_shapes)
+            source = model_source.load(model, folder, example_inputs, dynamic_shapes)
             stack.enter_context(time_limit.runs_end_within(time_limit.limit_of(options.timeout, source.bytes)))
-            opened = _opened(source, given.type_in_memory(model), options, want, folder)
+            opened = _opened(source, model_source.type_in_memory(model), options, want, folder)
             if opened.ahead is not None:
                 stack.callback(opened.ahead.stop)
         with phases("normalize"):

@@ -24,7 +24,7 @@ from onnxopt.pipeline.options import DTYPES, Dtype, Options
 from onnxopt.program.dtypes import to_ir
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import narrowing
-from onnxopt.verification.ahead import Ahead
+from onnxopt.verification.early_reference import Ahead
 from onnxopt.verification.narrowing import Narrowed
 from onnxopt.verification.quality import Goals, check_inputs, qualities_of, refuse_missed
 from onnxopt.verification.reference import Reference

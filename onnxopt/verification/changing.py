@@ -18,9 +18,9 @@ import numpy as np
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import last_places
-from onnxopt.verification.ahead import config_of
 from onnxopt.verification.cases import Case
 from onnxopt.verification.compare import Array, is_float
+from onnxopt.verification.early_reference import config_of
 from onnxopt.verification.seeding import seeded
 from onnxopt.verification.without_rounding import Original
 

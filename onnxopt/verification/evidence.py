@@ -21,12 +21,12 @@ from onnxopt.graph import read
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import in_float64
-from onnxopt.verification.ahead import config_of
 from onnxopt.verification.cases import Case
 from onnxopt.verification.changing import Changing
 from onnxopt.verification.check import TIMES_SPREAD
 from onnxopt.verification.compare import Array, Difference, compare, relative_to_limit
 from onnxopt.verification.drift import drift, spread_of_drift
+from onnxopt.verification.early_reference import config_of
 from onnxopt.verification.exactness import TIMES_OWN, FromFloat64
 from onnxopt.verification.movement import Movement, share_of
 from onnxopt.verification.widening import NotWidened

@@ -17,11 +17,11 @@ from onnxopt.graph.traits import Traits
 from onnxopt.runtime import isolated, sessions
 from onnxopt.runtime.sessions import RunError, RunTimeout
 from onnxopt.verification import cases, edges, samples
-from onnxopt.verification.ahead import Ahead, Begun, Ran, config_of
 from onnxopt.verification.budget import QUICK, Budget
 from onnxopt.verification.cases import SEEDS, Case
 from onnxopt.verification.check import Check, Skipped
 from onnxopt.verification.compare import Array, Limit
+from onnxopt.verification.early_reference import Ahead, Begun, Ran, config_of
 from onnxopt.verification.edge_cases import EdgeCases
 from onnxopt.verification.executed import Profile
 from onnxopt.verification.inputs import Inputs

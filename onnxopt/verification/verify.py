@@ -28,9 +28,9 @@ from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
-from onnxopt.verification.ahead import Ahead, run_ahead
 from onnxopt.verification.check import Check, Skipped
 from onnxopt.verification.compare import Limit
+from onnxopt.verification.early_reference import Ahead, run_ahead
 from onnxopt.verification.emulation.emulate import Emulation
 from onnxopt.verification.exactness import FromFloat64
 from onnxopt.verification.executed import EMULATED, Execution, Profile, combined, executions

@@ -86,7 +86,7 @@ def test_dynamic_models_fuse_as_static_ones_do(name: str, tmp_path: Path) -> Non
     """All but joining along a symbolic dim, as a cache of keys grows: the length of the result is a sum, no extent.
 
     Whether a depthwise convolution takes in what is in front of it goes by the size of its input too. Class tokens of a
-    dynamic batch go into the positions, so that a Pad is left of the Concat (rewrite/front_rows.py).
+    dynamic batch go into the positions, so that a Pad is left of the Concat (rewrite/prepended_rows.py).
     """
     with_depthwise = ("depthwise", "squeeze_excite")
     dynamic, static = (_regions(n, tmp_path) for n in (name, name.removesuffix("_dyn")))

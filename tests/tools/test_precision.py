@@ -16,7 +16,7 @@ from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.graph.precision import statistics
-from onnxopt.graph.rewrite import spelled_layer_norms
+from onnxopt.graph.rewrite import decomposed_layer_norms
 from onnxopt.runtime import sessions
 from onnxopt.verification.quality import ROUNDED, Goals
 from tests.support import exported_decoders, real_models
@@ -255,7 +255,7 @@ def test_a_converted_model_that_does_not_open_is_not_called_the_original(
 ) -> None:
     model = write(tmp_path / "model.onnx", DECOMPOSED)
     assert optimized(model, tmp_path, "a", "--precision", "float16").verify.status == "passed"
-    monkeypatch.setattr(spelled_layer_norms, "rules_for", lambda opset: [])
+    monkeypatch.setattr(decomposed_layer_norms, "rules_for", lambda opset: [])
     monkeypatch.setattr(statistics, "has_float_rows", lambda value, kept: False)
     result = run("optimize", model, "-o", tmp_path / "b", "--arch", "none", "--precision", "float16")
     assert_refused(result, "opens the original, but not the model that onnxopt converted it to", "LayerNormalization")

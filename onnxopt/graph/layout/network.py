@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
-from onnxopt.graph.layout import cut
+from onnxopt.graph.layout import min_cut
 from onnxopt.graph.layout.forms import CONVOLUTIONS, Form, operand
 from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC, transposes
 from onnxopt.graph.shapes.dims import Dim, symbols_of
@@ -48,18 +48,18 @@ class Costs:
 
 def choose(forms: Mapping[ir.Node, Form], known: Knowledge) -> set[ir.Node]:
     """The nodes that compute in channels last. forms: of the nodes that could."""
-    costs, network = Costs(known), cut.Network()
+    costs, network = Costs(known), min_cut.Network()
     vertices = {node: network.vertex() for node in forms}
     values: dict[ir.Value, None] = {}
     for node, form in forms.items():
         values.update(dict.fromkeys(form.maps(node)))
         for k in form.spread:
-            network.edge(vertices[node], cut.SINK, costs.of(operand(node, k)))
+            network.edge(vertices[node], min_cut.SINK, costs.of(operand(node, k)))
         if node.op_type in CONVOLUTIONS:
             moved = costs.of(operand(node, 0)) + costs.of(node.outputs[0])
-            network.edge(cut.SOURCE, vertices[node], _LOST_BY_NCHW * moved)
+            network.edge(min_cut.SOURCE, vertices[node], _LOST_BY_NCHW * moved)
         if form.begins is not None:
-            network.edge(vertices[node], vertices[form.begins], cut.INFINITE, cut.INFINITE)
+            network.edge(vertices[node], vertices[form.begins], min_cut.INFINITE, min_cut.INFINITE)
     for value in values:
         _connect(network, value, forms, vertices, costs.of(value))
     kept = network.source_side()
@@ -67,13 +67,13 @@ def choose(forms: Mapping[ir.Node, Form], known: Knowledge) -> set[ir.Node]:
 
 
 def _connect(
-    network: cut.Network, value: ir.Value, forms: Mapping[ir.Node, Form], vertices: Mapping[ir.Node, int], cost: int
+    network: min_cut.Network, value: ir.Value, forms: Mapping[ir.Node, Form], vertices: Mapping[ir.Node, int], cost: int
 ) -> None:
     """Edges that cut off `cost` where a reader lies on another side than the producer of a value."""
     producer = value.producer()
-    made = cut.SINK
+    made = min_cut.SINK
     if producer is not None and transposes(producer, TO_NCHW):
-        made = cut.SOURCE  # what it transposes lies in channels last
+        made = min_cut.SOURCE  # what it transposes lies in channels last
     elif producer in forms and producer is not None:
         made = vertices[producer]
     readers = _readers(value, forms, vertices)
@@ -84,19 +84,19 @@ def _connect(
     network.edge(made, first, cost)
     network.edge(last, made, cost)
     for reader in readers:
-        network.edge(first, reader, cut.INFINITE)
-        network.edge(reader, last, cut.INFINITE)
+        network.edge(first, reader, min_cut.INFINITE)
+        network.edge(reader, last, min_cut.INFINITE)
 
 
 def _readers(value: ir.Value, forms: Mapping[ir.Node, Form], vertices: Mapping[ir.Node, int]) -> Collection[int]:
-    readers = {cut.SINK} if value.is_graph_output() else set()
+    readers = {min_cut.SINK} if value.is_graph_output() else set()
     for use in value.uses():
         if transposes(use.node, TO_NHWC):
-            readers.add(cut.SOURCE)
+            readers.add(min_cut.SOURCE)
         elif use.node in forms and use.idx in forms[use.node].inputs:
             readers.add(vertices[use.node])
         else:
-            readers.add(cut.SINK)
+            readers.add(min_cut.SINK)
     return readers
 
 

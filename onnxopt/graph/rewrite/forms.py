@@ -13,7 +13,7 @@ from onnxopt.graph import read
 from onnxopt.graph.passes.interface import Interface
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.refusal import Refusal
-from onnxopt.graph.rewrite import decomposed_activations, decomposed_reductions, folded, spelled_layer_norms
+from onnxopt.graph.rewrite import conv_constants, decomposed_activations, decomposed_layer_norms, decomposed_reductions
 from onnxopt.graph.rewrite.rule_sets import Row
 from onnxopt.graph.rewrite.schedule import Cleanup, Phase, Rewriting, Step
 from onnxopt.graph.rewrite.table import FAMILIES, PORTABLE, TABLE
@@ -72,7 +72,7 @@ def prepare_float32(model: ir.Model) -> None:
     if opset <= LAST_OPSET_OF_OLD_SOFTMAX:
         return
     recomposed: tuple[Row, ...] = (*decomposed_activations.RULES, *decomposed_reductions.RULES)
-    rows = (*folded.RULES, *recomposed, *spelled_layer_norms.rules_for(opset))
+    rows = (*conv_constants.RULES, *recomposed, *decomposed_layer_norms.rules_for(opset))
     with read.quiet():
         interface = Interface(model)
         Rewriting(model).run(

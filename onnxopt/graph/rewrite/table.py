@@ -18,13 +18,12 @@ from onnxopt.graph.rewrite import (
     attention_nodes,
     cached,
     channels_last,
+    conv_constants,
     convolutions,
     decomposed_activations,
     decomposed_reductions,
     dims_of_inputs,
     einsums,
-    folded,
-    front_rows,
     gathers,
     grouped_heads,
     head_norms,
@@ -37,6 +36,7 @@ from onnxopt.graph.rewrite import (
     outer_products,
     padded_heads,
     part_biases,
+    prepended_rows,
     product_forms,
     query_scale,
     reordered_columns,
@@ -145,7 +145,7 @@ TABLE: tuple[Phase, ...] = (
         steps=(
             Step(_ROTARY, rotary_pairs.RULES, only_if=rotary_pairs.may_apply),
             Step(_INDICES, gathers.RULES, then=Cleanup.CLEAN_UP, only_if=gathers.may_apply),
-            Step(_FOLD, front_rows.RULES, then=Cleanup.CLEAN_UP, only_if=front_rows.may_apply),
+            Step(_FOLD, prepended_rows.RULES, then=Cleanup.CLEAN_UP, only_if=prepended_rows.may_apply),
         ),
     ),
     Phase(
@@ -215,7 +215,9 @@ TABLE: tuple[Phase, ...] = (
         why="constants and normalizations go into the convolutions and products that are left",
         steps=(
             Step(("gate",), merging.GATES),
-            Step(_FOLD, (*folded.RULES, *scaled_products.RULES, *normalized_products.RULES), then=Cleanup.CANCEL),
+            Step(
+                _FOLD, (*conv_constants.RULES, *scaled_products.RULES, *normalized_products.RULES), then=Cleanup.CANCEL
+            ),
         ),
         then=Cleanup.CLEAN_UP,
     ),

@@ -1,6 +1,6 @@
 """Mixtures of experts as the exporter of transformers writes them, from the choice of experts to the sum of results.
 
-rows = x[order / chosen]                    first = rows by expert, times W          (products.py, order.py)
+rows = x[order / chosen]                    first = rows by expert, times W          (products.py, expert_sort.py)
 h = f(first) or f(halves of first)          second = h by expert, times V
 y = ReduceSum(Reshape((second * factors[order])[back], [-1, chosen, columns]), 1)
 """
@@ -14,8 +14,8 @@ import onnx_ir as ir
 from onnxopt.fusion import eligibility
 from onnxopt.fusion.operands import constant
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.experts import order
-from onnxopt.kinds.experts.order import Nodes, Order
+from onnxopt.kinds.experts import expert_sort
+from onnxopt.kinds.experts.expert_sort import Nodes, Order
 from onnxopt.kinds.experts.products import GroupedProducts, is_number, producer, splits_evenly
 
 _MOST_NODES = 16  # of the activation
@@ -74,14 +74,14 @@ def find(second: GroupedProducts, by_result: dict[ir.Value, GroupedProducts], sh
         return found
     factors, ordered = found
     for product in (first, second):
-        if product.bias is not None and not order.is_column(product.at, ordered.sorted, nodes):
+        if product.bias is not None and not expert_sort.is_column(product.at, ordered.sorted, nodes):
             return f"`{product.bias.name}` is not gathered for each row's expert"
-    if not order.are_ends(first.ends, ordered, first.experts, nodes):
+    if not expert_sort.are_ends(first.ends, ordered, first.experts, nodes):
         return "The ends of the experts' rows are not counted as known"
-    if not order.are_of(ordered.ids, first.experts, shapes):
+    if not expert_sort.are_of(ordered.ids, first.experts, shapes):
         return f"The experts are not known to be chosen by a TopK of {first.experts} scores"
     x = _gathered(first.x, nodes)
-    if x is None or not order.are_tokens(x[1], ordered, nodes):
+    if x is None or not expert_sort.are_tokens(x[1], ordered, nodes):
         return "The rows are not the tokens in the experts' order"
     y = _summed(results, ordered, shapes, nodes)
     if y is None:
@@ -166,7 +166,7 @@ def _scaled(result: ir.Value, nodes: Nodes) -> tuple[ir.Value, ir.Value] | None:
     column = second if first is result or first in {cast.outputs[0] for cast in result.consumers()} else first
     unsqueeze = producer(column, "Unsqueeze")
     factors = unsqueeze.inputs[0] if unsqueeze is not None else None
-    if unsqueeze is None or factors is None or not order.is_column(column, factors, nodes):
+    if unsqueeze is None or factors is None or not expert_sort.is_column(column, factors, nodes):
         return None
     nodes[node] = None
     return node.outputs[0], factors
@@ -178,7 +178,7 @@ def _order(sorted_factors: ir.Value, shapes: Shapes, nodes: Nodes) -> tuple[ir.V
     flat = producer(gathered[0], "Reshape") if gathered is not None else None
     if gathered is None or flat is None or not is_number(flat.inputs[1], -1) or flat.inputs[0] is None:
         return "The factors are not gathered in the experts' order"
-    found = order.find(gathered[1], shapes, nodes)
+    found = expert_sort.find(gathered[1], shapes, nodes)
     if isinstance(found, str):
         return found
     if shapes.dims(flat.inputs[0]) != shapes.dims(found.ids):
@@ -193,7 +193,7 @@ def _gathered(value: ir.Value | None, nodes: Nodes) -> tuple[ir.Value, ir.Value]
     if node is not None and node.attributes.get_int("batch_dims", 0) == 0:
         column = producer(node.inputs[1], "Unsqueeze")
         at = column.inputs[0] if column is not None else None
-        if node.inputs[0] is None or at is None or not order.is_column(node.inputs[1], at, nodes):
+        if node.inputs[0] is None or at is None or not expert_sort.is_column(node.inputs[1], at, nodes):
             return None
         nodes[node] = None
         return node.inputs[0], at
@@ -208,7 +208,7 @@ def _summed(rows: ir.Value, ordered: Order, shapes: Shapes, nodes: Nodes) -> ir.
     """The sum of each token's rows, perhaps cast, where rows lie in the experts' order."""
     node = _only_reader(rows)
     back = _gathered(node.outputs[0], nodes) if node is not None else None
-    if node is None or back is None or back[0] is not rows or not order.are_back(back[1], ordered, shapes, nodes):
+    if node is None or back is None or back[0] is not rows or not expert_sort.are_back(back[1], ordered, shapes, nodes):
         return None
     view = _only_reader(node.outputs[0])
     dims = shapes.dims(rows)

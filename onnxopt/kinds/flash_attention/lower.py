@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.flash_attention import multi_head, plain
+from onnxopt.kinds.flash_attention import multi_head, standard_ops
 from onnxopt.kinds.flash_attention.attention import Attention
 from onnxopt.kinds.flash_attention.codes import attending, with_codes
 
@@ -14,7 +14,7 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str | None:
     """The attention that ends with a node; why no kernel of this kind can run it, or None where it is none."""
     if (node.domain, node.op_type) == multi_head.OPERATOR:
         return multi_head.attention(node, shapes)
-    return plain.attention(node, shapes)
+    return standard_ops.attention(node, shapes)
 
 
 def known(node: ir.Node, shapes: Shapes) -> Attention:

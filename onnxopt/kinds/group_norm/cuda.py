@@ -6,7 +6,7 @@ import dataclasses
 from typing import cast
 
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.group_norm import lead
+from onnxopt.kinds.group_norm import affine_prefix
 from onnxopt.kinds.group_norm.entry_points import GroupNormVariant, resident
 from onnxopt.kinds.pointwise.cuda import is_exact, statements
 from onnxopt.program.dtypes import DTYPES
@@ -63,7 +63,7 @@ def _program(struct: str, meaning: GroupNorm, part: GroupPart | None) -> list[st
             "}",
         ]
     if behind and part is not None:
-        steps, part = lead.split(part)
+        steps, part = affine_prefix.split(part)
         body += [
             "template <typename O>",
             "__device__ static void lead(float& scale, float& shift, const O& of, int j) {",

@@ -18,9 +18,9 @@ from onnxopt.fusion.context import Context
 from onnxopt.fusion.operands import constant
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
-from onnxopt.kinds.group_norm.cut import cut_of
-from onnxopt.kinds.group_norm.found import NORMS, Norm, norm
 from onnxopt.kinds.group_norm.lower import inputs_of, lower
+from onnxopt.kinds.group_norm.match import NORMS, Norm, norm
+from onnxopt.kinds.group_norm.row_slices import cut_of
 from onnxopt.program.group_norm import MOST_INPUTS
 
 _NEAREST = 64  # readers of a region's values that one step looks at

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from onnxopt.fusion.in_front import inputs_around, nodes_in_front, source_of
 from onnxopt.fusion.operands import apply_operator, constant, storage
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.group_norm.cut import Cut, cuts_of
-from onnxopt.kinds.group_norm.found import NORMS, Norm, norm
+from onnxopt.kinds.group_norm.match import NORMS, Norm, norm
+from onnxopt.kinds.group_norm.row_slices import Cut, cuts_of
 from onnxopt.kinds.pointwise.lower import immediate
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.group_norm import GroupNorm, GroupPart, GroupRead

@@ -11,7 +11,7 @@ import numpy as np
 
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.pointwise import code_arithmetic, index_forms, spelled_out
+from onnxopt.kinds.pointwise import code_arithmetic, decomposed, index_forms
 from onnxopt.kinds.pointwise.access_modes import MOST_NEIGHBOURS, runs
 from onnxopt.program.dtypes import DTYPES, FLOAT8
 from onnxopt.program.pointwise import Instruction, Program
@@ -64,7 +64,7 @@ def _apply(program: Program, *, packed: bool = False) -> list[str]:
     parameters += [f"bool c{k}" for k in range(program.conditions)]
     parameters += [f"{kind.format(C_TYPES[DTYPES[d].compute])}& y{k}" for k, d in enumerate(program.outputs)]
     names = [f"x{k}" for k in range(len(program.accesses))] + [f"c{k}" for k in range(program.conditions)]
-    halves = [spelled_out.of_half(program, k) for k in range(len(program.outputs))]
+    halves = [decomposed.of_half(program, k) for k in range(len(program.outputs))]
     stored = [half[0] if half else None for half in halves]
     body, results = statements(program, names, has_wide_floats(program), packed=packed, stored=stored)
     body += [f"y{k} = {result};" for k, result in enumerate(results)]
@@ -73,7 +73,7 @@ def _apply(program: Program, *, packed: bool = False) -> list[str]:
 
 def _output(program: Program, output: int) -> str:
     """The type of what an output stores."""
-    half, stored = spelled_out.of_half(program, output), DTYPES[program.outputs[output]].cuda
+    half, stored = decomposed.of_half(program, output), DTYPES[program.outputs[output]].cuda
     return f"{stored}_of_half<{half[1]}>" if half else stored
 
 
@@ -160,8 +160,8 @@ def statements(
     body = []
     first, seen = len(program.leaves), seen_by_casts(program)
     candidates = [] if exact else [k for k in range(len(program.code)) if first + k not in seen]
-    gelus = {k: found for k in candidates if (found := spelled_out.gelu(program, k))}
-    results = [spelled_out.stored_value(program, k) for k in range(len(program.results))]
+    gelus = {k: found for k in candidates if (found := decomposed.gelu(program, k))}
+    results = [decomposed.stored_value(program, k) for k in range(len(program.results))]
     results = [new if new is not None else old for old, new in itertools.zip_longest(results, stored)]
     needed = _needed(program, results, gelus)
     for k, instruction in enumerate(program.code):

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from onnxopt.graph.layout.cut import INFINITE, SINK, SOURCE, Network
+from onnxopt.graph.layout.min_cut import INFINITE, SINK, SOURCE, Network
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -19,14 +19,14 @@ from onnxopt.graph.write import EMBED_LIMIT, MODEL_FILE
 if TYPE_CHECKING:
     import torch
 
-Given: TypeAlias = (
+ModelSource: TypeAlias = (
     "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | torch.onnx.ONNXProgram | torch.nn.Module"
 )
 _FORMS = "a path, bytes, onnx.ModelProto, onnx_ir.Model, torch.onnx.ONNXProgram or torch.nn.Module"
 _DATA_FILE = "weights"  # beside the model; no form but a path has a folder of its own
 
 
-def load(model: Given, folder: Path, example_inputs: Any = None, dynamic_shapes: Any = None) -> Source:
+def load(model: ModelSource, folder: Path, example_inputs: Any = None, dynamic_shapes: Any = None) -> Source:
     """The model, read from its own file or from one that is written into `folder`, which no message names.
 
     Errors as of `as_file`, and ModelError as of read.load.
@@ -40,7 +40,7 @@ def load(model: Given, folder: Path, example_inputs: Any = None, dynamic_shapes:
         raise type(error)(f"{name_of(model)}: {str(error).removeprefix(f'{path}: ')}") from error
 
 
-def as_file(model: Given, folder: Path, example_inputs: Any = None, dynamic_shapes: Any = None) -> Path:
+def as_file(model: ModelSource, folder: Path, example_inputs: Any = None, dynamic_shapes: Any = None) -> Path:
     """The path of a model that is a file already, else of the file that is written into `folder`.
 
     example_inputs: what a torch.nn.Module is called with, a tuple, a mapping of keywords, or one tensor.
@@ -83,13 +83,13 @@ def as_file(model: Given, folder: Path, example_inputs: Any = None, dynamic_shap
     return path
 
 
-def name_of(model: Given) -> str:
+def name_of(model: ModelSource) -> str:
     """What messages call a model."""
     kind = type_in_memory(model)
     return str(model) if kind is None else f"the given {kind}"
 
 
-def type_in_memory(model: Given) -> str | None:
+def type_in_memory(model: ModelSource) -> str | None:
     """The name of the type of a model that is no file, None for paths."""
     return None if isinstance(model, (str, os.PathLike)) else type(model).__name__
 

@@ -10,7 +10,7 @@ import pytest
 from onnxscript.rewriter import MatchContext
 
 from onnxopt.graph import normalize, rewrite
-from onnxopt.graph.rewrite import spelled_layer_norms
+from onnxopt.graph.rewrite import decomposed_layer_norms
 from tests.support.graphs import graph, node, run, value
 
 _CONSTANTS = (
@@ -106,7 +106,7 @@ def test_a_refusal_says_why(changed: dict[str, str], reason: str) -> None:
     source = norm(**changed)
     names = ("x", "m", "v")
     x, mean_first, mean_second = (value(source, name) for name in names)
-    rule = spelled_layer_norms._Core("Div", True)
+    rule = decomposed_layer_norms._Core("Div", True)
     constants = {"two": node(source, "p").inputs[1], "half": (*node(source, "r").inputs, None)[1]}
     found = rule.check(
         mock.create_autospec(MatchContext),

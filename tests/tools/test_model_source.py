@@ -50,7 +50,7 @@ def test_a_model_in_memory(form: str, tmp_path: Path) -> None:
 
 def test_weights_beyond_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit one file is written beside it, and the caller keeps the weights."""
-    monkeypatch.setattr("onnxopt.graph.given.EMBED_LIMIT", 1000)
+    monkeypatch.setattr("onnxopt.graph.model_source.EMBED_LIMIT", 1000)
     weight = np.arange(4096, dtype=np.float32).reshape(64, 64)
     graph = onnx.parser.parse_graph("g (float[n, 64] x) => (float[n, 64] y) { m = MatMul(x, w)  y = Relu(m) }")
     graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
