@@ -51,9 +51,9 @@ TokenAttention Of(const AttentionCall& call, const TokenAttention& attention) {
 }
 
 AttentionCall OpenCall(const TokenAttention& given, OrtKernelContext* context) {
-  Shape shapes[kAttentionInputs];
-  const void* inputs[kAttentionInputs] = {};
-  for (std::size_t k = 0; k < given.inputs; ++k) inputs[k] = InputTensor(context, k, &shapes[k]);
+  Shape shapes[TokenAttention::kMaxInputs];
+  const void* inputs[TokenAttention::kMaxInputs] = {};
+  for (std::size_t k = 0; k < given.inputs.size(); ++k) inputs[k] = InputTensor(context, k, &shapes[k]);
   const Shape& q = shapes[given.q];
   AttentionCall call{};
   call.tokens = given.tokens != 0 ? given.tokens : q.rank > 1 ? q.dims[1] : 0;
@@ -86,7 +86,7 @@ AttentionCall OpenCall(const TokenAttention& given, OrtKernelContext* context) {
                 ToString(shapes[attention.past_v]) + mask + " do not fit together");
   }
   const auto part = [&](std::int64_t elements) {
-    return static_cast<const char*>(inputs[attention.q]) + static_cast<std::size_t>(elements) * Size(attention.dtype);
+    return static_cast<const char*>(inputs[attention.q]) + static_cast<std::size_t>(elements) * Size(attention.dtype());
   };
   call.q = inputs[attention.q];
   call.k = attention.k ? inputs[*attention.k] : part(of_q);

@@ -1,7 +1,7 @@
 // One call of an attention kernel: its tensors.
 #pragma once
 
-#include "program/attention.h"
+#include "program/generated/attention.h"
 #include "support/ort.h"
 
 namespace onnxopt {

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kAligned = 256;  // bytes, of a tensor in the buffer
 
 Shape ShapeOf(const Part& part, const std::vector<Shape>& shapes) {
-  Shape shape = shapes[part.tensor];
+  Shape shape = shapes[static_cast<std::size_t>(part.tensor)];
   if (shape.rank != 4) throw Error("a tensor that convolutions share is not [N, H, W, C]: " + ToString(shape));
   if (shape.dims[3] != part.of) {
     throw Error("convolutions read a tensor " + ToString(shape) + " that should have " + std::to_string(part.of) +
@@ -33,8 +33,9 @@ std::vector<Life> Lives(const Block& block) {
   for (std::size_t k = 0; k < block.steps.size(); ++k) {
     const BlockStep& step = block.steps[k];
     const auto use = [&](const Part& part) {
-      if (part.tensor < block.inputs) return;
-      Life& life = lives[part.tensor - block.inputs];
+      const std::int64_t place = part.tensor - static_cast<std::int64_t>(block.inputs.size());
+      if (place < 0) return;
+      Life& life = lives[static_cast<std::size_t>(place)];
       life = {std::min(life.first, k), std::max(life.last, k)};
     };
     use(step.x);
@@ -48,23 +49,23 @@ std::vector<Life> Lives(const Block& block) {
 
 BlockCall MakeBlock(const Block& block, const Shape* inputs) {
   BlockCall call;
-  call.shapes.assign(inputs, inputs + block.inputs);
-  call.shapes.resize(block.inputs + block.channels.size(), Shape{});
+  call.shapes.assign(inputs, inputs + block.inputs.size());
+  call.shapes.resize(block.inputs.size() + block.channels.size(), Shape{});
   for (const BlockStep& step : block.steps) {
-    Shape operands[kConvolutionInputs];
+    Shape operands[Convolution::kMaxInputs];
     std::size_t count = 0;
     operands[count++] = ShapeOf(step.x, call.shapes);
     operands[count++] = call.shapes[step.w];
     if (step.bias) operands[count++] = call.shapes[*step.bias];
     if (step.residual) operands[count++] = ShapeOf(*step.residual, call.shapes);
-    ConvolutionSizes sizes = MakeConvolution(step.convolution, operands);
+    ConvolutionSizes sizes = MakeConvolution(ConvolutionOf(block, step), operands);
     Shape whole = sizes.output();
     if (sizes.k != step.y.channels) {
       throw Error("a convolution writes " + std::to_string(sizes.k) + " channels where there is room for " +
                   std::to_string(step.y.channels));
     }
     whole.dims[3] = step.y.of;
-    Shape& target = call.shapes[step.y.tensor];
+    Shape& target = call.shapes[static_cast<std::size_t>(step.y.tensor)];
     if (target.rank == 0) target = whole;
     if (!(target == whole)) {
       throw Error("convolutions write parts of one tensor that are " + ToString(target) + " and " + ToString(whole));
@@ -79,20 +80,20 @@ BlockCall MakeBlock(const Block& block, const Shape* inputs) {
 
 BlockMemory PlaceInside(const Block& block, const BlockCall& call) {
   const std::vector<Life> lives = Lives(block);
-  const std::size_t inside = block.channels.size() - block.outputs;
+  const std::size_t inside = block.channels.size() - block.outputs.size();
   BlockMemory memory{std::vector<std::size_t>(inside, 0), 0};
   std::vector<std::size_t> ends(inside, 0);
   for (std::size_t k = 0; k < inside; ++k) {
-    const Life& life = lives[block.outputs + k];
+    const Life& life = lives[block.outputs.size() + k];
     const std::size_t bytes =
-        static_cast<std::size_t>(call.shapes[block.inputs + block.outputs + k].count()) * Size(block.dtype);
+        static_cast<std::size_t>(call.shapes[block.inputs.size() + block.outputs.size() + k].count()) * Size(block.dtype());
     const std::size_t needed = RoundUp(bytes, kAligned);
     // The lowest place that is free, moved behind each tensor that is in the way until none is.
     std::size_t at = 0;
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t other = 0; other < k; ++other) {
-        const Life& of = lives[block.outputs + other];
+        const Life& of = lives[block.outputs.size() + other];
         const bool together = of.first <= life.last && life.first <= of.last;
         if (together && at < ends[other] && memory.offsets[other] < at + needed) {
           at = ends[other];

@@ -1,7 +1,8 @@
 // One call of a convolution kernel.
 #pragma once
 
-#include "program/convolution.h"
+#include "program/generated/convolution.h"
+#include "program/window.h"
 #include "program/shape.h"
 
 namespace onnxopt {

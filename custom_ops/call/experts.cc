@@ -17,9 +17,9 @@ void Expect(const char* what, const Shape& shape, const Shape& wanted) {
 }  // namespace
 
 ExpertsCall OpenCall(const Experts& experts, OrtKernelContext* context) {
-  Shape shapes[kExpertsInputs];
-  const void* inputs[kExpertsInputs] = {};
-  for (std::size_t k = 0; k < experts.inputs; ++k) inputs[k] = InputTensor(context, k, &shapes[k]);
+  Shape shapes[Experts::kMaxInputs];
+  const void* inputs[Experts::kMaxInputs] = {};
+  for (std::size_t k = 0; k < experts.inputs.size(); ++k) inputs[k] = InputTensor(context, k, &shapes[k]);
   const Shape& x = shapes[kExpertsX];
   ExpertsCall call{};
   call.tokens = x.rank == 2 ? x.dims[0] : 0;
@@ -37,9 +37,10 @@ ExpertsCall OpenCall(const Experts& experts, OrtKernelContext* context) {
   call.weight[1] = inputs[kExpertsWeights + 1];
   const std::int64_t widths[] = {experts.wide(), experts.columns};
   for (const int k : {0, 1}) {
-    if (!experts.bias[k]) continue;
-    Expect("a bias", shapes[*experts.bias[k]], Shape{2, {experts.experts, widths[k]}});
-    call.bias[k] = inputs[*experts.bias[k]];
+    const std::optional<std::size_t> bias = k == 0 ? experts.first_bias : experts.second_bias;
+    if (!bias) continue;
+    Expect("a bias", shapes[*bias], Shape{2, {experts.experts, widths[k]}});
+    call.bias[k] = inputs[*bias];
   }
   call.y = OutputTensor(context, 0, x);
   if (call.tokens == 0) call.y = nullptr;

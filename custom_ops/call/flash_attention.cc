@@ -19,7 +19,7 @@ struct Read {
 class Opening {
  public:
   Opening(const FlashAttention& attention, OrtKernelContext* context) : attention_(attention) {
-    for (std::size_t k = 0; k < attention.inputs; ++k) data_[k] = InputTensor(context, k, &shapes_[k]);
+    for (std::size_t k = 0; k < attention.inputs.size(); ++k) data_[k] = InputTensor(context, k, &shapes_[k]);
   }
 
   Read Find(const char* name, const Heads& heads, std::int64_t count, std::int64_t width) const {
@@ -32,7 +32,7 @@ class Opening {
     read.batch = shape.dims[0];
     read.tokens = shape.dims[tokens ? 1 : 2];
     if (read.tokens > kMostTokens) Fail(name, shape);
-    const auto first = static_cast<std::size_t>(heads.first) * Size(attention_.dtype);
+    const auto first = static_cast<std::size_t>(heads.first) * Size(attention_.dtype());
     read.place.data = static_cast<const char*>(data_[heads.input]) + first;
     read.place.of_token = tokens ? heads.row : width;
     read.place.of_head = tokens ? heads.step : read.tokens * width;
@@ -50,8 +50,8 @@ class Opening {
 
  private:
   const FlashAttention& attention_;
-  Shape shapes_[kFlashAttentionInputs];
-  const void* data_[kFlashAttentionInputs] = {};
+  Shape shapes_[FlashAttention::kMaxInputs];
+  const void* data_[FlashAttention::kMaxInputs] = {};
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // One call of an attention of many queries: its tensors.
 #pragma once
 
-#include "program/flash_attention.h"
+#include "program/generated/flash_attention.h"
 #include "support/ort.h"
 
 namespace onnxopt {

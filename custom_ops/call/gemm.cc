@@ -84,12 +84,12 @@ Shape MatrixOfCodes(const Gemm& gemm, const Shape* inputs) {
   matrix.rank = 2;
   matrix.dims[0] = b.dims[0];
   matrix.dims[1] = a.dims[a.rank - 1];
-  const std::int64_t groups = codes.Groups(matrix.dims[1]);
+  const std::int64_t groups = Groups(codes, matrix.dims[1]);
   const auto holds = [&](std::size_t input, std::int64_t of_column) {
     return inputs[input].count() == static_cast<std::uint64_t>(matrix.dims[0] * of_column);
   };
-  bool fits = holds(gemm.b, codes.Bytes(groups)) && holds(codes.scales, groups);
-  if (codes.zeros) fits = fits && holds(*codes.zeros, codes.packed_zeros ? codes.ZeroBytes(groups) : groups);
+  bool fits = holds(gemm.b, Bytes(codes, groups)) && holds(codes.scales, groups);
+  if (codes.zeros) fits = fits && holds(*codes.zeros, gemm.packed_zeros() ? ZeroBytes(codes, groups) : groups);
   if (!fits) Misfit(gemm, inputs, "codes, scales and zero points do not fit together");
   return matrix;
 }
@@ -97,8 +97,8 @@ Shape MatrixOfCodes(const Gemm& gemm, const Shape* inputs) {
 }  // namespace
 
 Product MakeProduct(const Gemm& gemm, const Shape* given) {
-  Shape inputs[kGemmInputs];
-  std::copy_n(given, gemm.inputs, inputs);
+  Shape inputs[Gemm::kMaxInputs];
+  std::copy_n(given, gemm.inputs.size(), inputs);
   if (gemm.packed) inputs[gemm.b] = MatrixOfCodes(gemm, given);
   const Shape& a = inputs[gemm.a];
   const Shape& b = inputs[gemm.b];
@@ -111,7 +111,7 @@ Product MakeProduct(const Gemm& gemm, const Shape* given) {
   product.n = gemm.transpose_b ? y[0] : y[1];
   product.ldb = y[1];
   if ((gemm.transpose_b ? y[1] : y[0]) != product.k) Misfit(gemm, inputs, "the matrices do not fit together");
-  const auto parts = static_cast<std::int64_t>(gemm.parts);
+  const auto parts = static_cast<std::int64_t>(gemm.outputs.size());
   if (product.n % parts != 0 || (parts > 1 && Elements(b.dims, b.rank - 2) != 1)) {
     Misfit(gemm, inputs, "the product's columns have no " + std::to_string(parts) + " equal parts");
   }
@@ -135,11 +135,11 @@ Product MakeProduct(const Gemm& gemm, const Shape* given) {
     if (!fits) Misfit(gemm, inputs, "the residual does not have the product's shape");
     product.output = residual;
   }
-  if (gemm.gate != Activation::kNone) {
+  if (gemm.gate) {
     if (product.n % 2 != 0) Misfit(gemm, inputs, "the product's columns have no two equal parts");
     product.output.dims[product.output.rank - 1] = product.n / 2;
   }
-  if (gemm.parts > 1) {
+  if (gemm.outputs.size() > 1) {
     product.n /= parts;
     product.part_b = gemm.transpose_b ? product.n * product.k : product.n;
     product.output.dims[product.output.rank - 1] = product.n;

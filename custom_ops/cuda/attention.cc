@@ -49,7 +49,7 @@ bool Aligned(const AttentionCall& call) {
 
 bool IsLong(const TokenAttention& attention, const AttentionCall& call) {
   const auto elements = static_cast<std::uint64_t>(2 * call.batch * attention.groups * attention.width * call.keys);
-  return elements * Size(attention.Cached()) >= kLongBytes;
+  return elements * Size(attention.cached()) >= kLongBytes;
 }
 
 bool Joins(const Variant& variant) { return variant.shape.As<AttentionShape>().joins; }

@@ -4,7 +4,7 @@
 #include "call/fused_kernel.h"
 #include "cuda/flash_attention_variant.h"
 #include "cuda/launch/launcher.h"
-#include "program/flash_attention.h"
+#include "program/generated/flash_attention.h"
 
 namespace onnxopt::cuda {
 

@@ -85,8 +85,8 @@ std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, co
   params.behind = static_cast<int>(call.keys - call.queries);
   params.before = static_cast<int>(attention.before.value_or(0));
   params.after = static_cast<int>(attention.after.value_or(0));
-  params.scale = attention.cap > 0 ? attention.scale / attention.cap : attention.scale * kLog2E;
-  params.cap = attention.cap * kLog2E;
+  params.scale = attention.cap ? attention.scale / *attention.cap : attention.scale * kLog2E;
+  params.cap = attention.cap.value_or(0) * kLog2E;
   launch.blocks = static_cast<unsigned>(tiles * heads * step);
   return launch;
 }

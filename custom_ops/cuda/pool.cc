@@ -68,9 +68,9 @@ void PoolCudaKernel::Compute(OrtKernelContext* context) const {
   const PoolCall call = OpenCall(pool, context);
   if (call.output_elements() == 0) return;
   const std::vector<Variant>& variants = kernel().variants;
-  const auto fits = [&](std::size_t k) { return Fits(variants[k], pool.dtype, call); };
+  const auto fits = [&](std::size_t k) { return Fits(variants[k], pool.dtype(), call); };
   const Stream stream = launcher_.Enter(context);
-  const std::size_t rule = Rule(variants, pool.dtype, call, launcher_.device().multiprocessors, fits);
+  const std::size_t rule = Rule(variants, pool.dtype(), call, launcher_.device().multiprocessors, fits);
   if (rule == variants.size()) {
     throw Error("no variant fits a pool of " + std::to_string(call.h) + " x " + std::to_string(call.w) + " x " +
                 std::to_string(call.c));
@@ -84,7 +84,7 @@ void PoolCudaKernel::Compute(OrtKernelContext* context) const {
 void PoolCudaKernel::Launch(std::size_t variant, const PoolCall& call, Stream stream) const {
   const Variant& entry = kernel().variants[variant];
   const Tiles tiles(entry, call);
-  const std::size_t size = Size(kernel().meaning.As<Pool>().dtype);
+  const std::size_t size = Size(kernel().meaning.As<Pool>().dtype());
   const auto images_at_once = static_cast<std::int64_t>(kMostThreads / tiles.of_image());
   for (std::int64_t first = 0; first < call.n; first += images_at_once) {
     const auto images = static_cast<std::uint64_t>(std::min(images_at_once, call.n - first));

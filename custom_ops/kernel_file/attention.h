@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernel_file/kernel.h"
-#include "program/attention.h"
+#include "program/generated/attention.h"
 #include "support/json_reader.h"
 
 namespace onnxopt {
@@ -16,10 +16,6 @@ struct AttentionShape {
   // Blocks take tiles in turn, and the last one joins where it is given a counter; no entry point of older files does.
   bool joins;
 };
-
-// The fields of an attention kernel. Throws Error naming the place of what is not as token_attention.py writes it.
-TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
-                                  const std::vector<Dtype>& outputs);
 
 Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& attention);
 

@@ -6,7 +6,7 @@
 
 #include "kernel_file/fields.h"
 #include "kernel_file/pointwise.h"
-#include "kernel_file/window.h"
+#include "kernel_file/generated/readers.h"
 
 namespace onnxopt {
 namespace {

@@ -37,9 +37,6 @@ struct ExpertsTileShape {
   std::uint64_t least_rows;
 };
 
-// The fields of a mixture of experts. Throws Error naming the place of what is not as program/experts.py writes it.
-Experts ReadExperts(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
-
 Variant ReadExpertsVariant(const JsonReader& json);
 
 // Throws Error where the entry points, which lie at `json`, are not those above.

@@ -1,7 +1,6 @@
 #include "kernel_file/flash_attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "kernel_file/fields.h"
@@ -10,10 +9,6 @@
 namespace onnxopt {
 namespace {
 
-constexpr std::uint64_t kMostHeads = 4096;
-constexpr std::uint64_t kMostWidth = 256;
-constexpr std::uint64_t kMostRow = std::uint64_t{1} << 24U;
-constexpr std::uint64_t kMostWindow = std::uint64_t{1} << 30U;
 constexpr std::uint64_t kMostKeys = 1024;  // of a tile
 constexpr std::uint64_t kMostShared = 256 << 10;
 constexpr std::uint64_t kMostAccess = 16;
@@ -22,47 +17,6 @@ constexpr std::uint64_t kMostBands = 2;
 constexpr std::uint64_t kMostStagesOfWarpgroups = 4;
 constexpr std::uint64_t kMostWarpgroups = 4;
 constexpr std::uint64_t kMostBlocks = 16;  // of a multiprocessor
-constexpr float kMostCode = 255;           // minus a zero point
-
-Heads ReadHeads(const JsonReader& json, std::size_t inputs, std::int64_t count, std::int64_t width) {
-  Heads heads;
-  heads.input = json["input"].Number(0, inputs - 1);
-  const auto number = [&](const char* field) { return static_cast<std::int64_t>(json[field].Number(0, kMostRow)); };
-  heads.row = number("row");
-  heads.first = number("first");
-  heads.step = number("step");
-  if (heads.row == 0) {
-    if (heads.first != 0 || heads.step != 0) json["row"].Fail("is 0, which goes with no parts of a token");
-    return heads;
-  }
-  if (count > 1 && heads.step < 1) json["step"].Fail("is 0");
-  if (heads.first + (count - 1) * heads.step + width > heads.row) json["row"].Fail("does not hold all heads");
-  return heads;
-}
-
-AttentionCodes ReadCodes(const JsonReader& json, const FlashAttention& attention) {
-  AttentionCodes codes;
-  const auto number = [&](const char* field) {
-    if (!json[field].value().is_number()) json[field].Fail("is not a number");
-    return json[field].value().get<float>();
-  };
-  codes.step = number("step");
-  if (!std::isfinite(codes.step) || codes.step <= 0) json["step"].Fail("is not a float32 above 0");
-  const bool limited = json.Has("low") || json.Has("high");
-  if (attention.output == Dtype::kFloat8E4M3 && !limited) return codes;
-  if (attention.output != Dtype::kFloat16 || attention.dtype != Dtype::kFloat16) {
-    json["step"].Fail("is of codes that are neither float16 of float16 nor 8-bit floats");
-  }
-  const auto limit = [&](const char* field) {
-    const float value = number(field);
-    if (!(std::fabs(value) <= kMostCode) || value != std::rint(value)) json[field].Fail("is no code of 8 bits");
-    return value;
-  };
-  codes.low = limit("low");
-  codes.high = limit("high");
-  if (codes.low > codes.high) json["low"].Fail("is above high");
-  return codes;
-}
 
 constexpr std::int64_t kEight = 8;  // elements of 16 bytes
 
@@ -114,58 +68,11 @@ FlashWarpgroups ReadWarpgroups(const JsonReader& json, const FlashAttention& att
   if (attention.width != attention.values || attention.width % kEight != 0) {
     json["count"].Fail("goes with values as wide as keys, a multiple of 8 elements");
   }
-  if (attention.cap != 0 && attention.bias) json["count"].Fail("goes with no cap of biased scores");
+  if (attention.cap && attention.bias) json["count"].Fail("goes with no cap of biased scores");
   return warpgroups;
 }
 
 }  // namespace
-
-FlashAttention ReadFlashAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
-                                  const std::vector<Dtype>& outputs) {
-  FlashAttention attention;
-  if (inputs.empty() || inputs.size() > kFlashAttentionInputs) {
-    json["inputs"].Fail("are not 1 to " + std::to_string(kFlashAttentionInputs));
-  }
-  if (outputs.size() != 1) json["outputs"].Fail("are not one");
-  attention.inputs = inputs.size();
-  attention.dtype = inputs[0];
-  attention.output = outputs[0];
-  if (json.Has("codes")) attention.codes = ReadCodes(json["codes"], attention);
-  if (!attention.codes && attention.output != attention.dtype) {
-    json["outputs"].Fail("are not of the inputs' dtype, and there are no codes");
-  }
-  const auto same = [&](Dtype dtype) { return dtype == attention.dtype; };
-  if (!std::all_of(inputs.begin(), inputs.end(), same)) json["inputs"].Fail("differ in dtype");
-  if (Row(attention.dtype).compute != Dtype::kFloat32 || Size(attention.dtype) != 2) {
-    json["inputs"].Fail("are " + std::string(Row(attention.dtype).name) + ", no floats of 16 bits");
-  }
-  const auto number = [&](const char* field, std::uint64_t most) {
-    return static_cast<std::int64_t>(json[field].Number(1, most));
-  };
-  attention.heads = number("heads", kMostHeads);
-  attention.groups = number("groups", kMostHeads);
-  attention.width = number("width", kMostWidth);
-  attention.values = number("values", kMostWidth);
-  if (attention.heads % attention.groups != 0) json["heads"].Fail("is no multiple of groups");
-  if (!json["scale"].value().is_number()) json["scale"].Fail("is not a number");
-  attention.scale = json["scale"].value().get<float>();
-  if (!std::isfinite(attention.scale) || attention.scale <= 0) json["scale"].Fail("is not a float32 above 0");
-  if (json.Has("cap")) {
-    if (!json["cap"].value().is_number()) json["cap"].Fail("is not a number");
-    attention.cap = json["cap"].value().get<float>();
-    if (!std::isfinite(attention.cap) || attention.cap <= 0) json["cap"].Fail("is not a float32 above 0");
-  }
-  const auto window = [&](const char* field) { return static_cast<std::int64_t>(json[field].Number(0, kMostWindow)); };
-  if (json.Has("before")) attention.before = window("before");
-  if (json.Has("after")) attention.after = window("after");
-  attention.q = ReadHeads(json["q"], inputs.size(), attention.heads, attention.width);
-  attention.k = ReadHeads(json["k"], inputs.size(), attention.groups, attention.width);
-  attention.v = ReadHeads(json["v"], inputs.size(), attention.groups, attention.values);
-  if (attention.q.row == 0) json["q"]["row"].Fail("is 0");
-  if (json.Has("bias")) attention.bias = json["bias"].Number(0, inputs.size() - 1);
-  if (json.Has("sinks")) attention.sinks = json["sinks"].Number(0, inputs.size() - 1);
-  return attention;
-}
 
 Variant ReadFlashVariant(const JsonReader& json, const FlashAttention& attention) {
   Variant variant = ReadVariant(json);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernel_file/kernel.h"
-#include "program/flash_attention.h"
+#include "program/generated/flash_attention.h"
 #include "support/json_reader.h"
 
 namespace onnxopt {
@@ -29,10 +29,6 @@ struct FlashTileShape {
 
 constexpr unsigned kFlashRows = 16;      // queries of a warp's band
 constexpr unsigned kWarpgroupRows = 64;  // of a warpgroup
-
-// The fields of such a kernel. Throws Error naming the place of what is not as program/flash_attention.py writes it.
-FlashAttention ReadFlashAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
-                                  const std::vector<Dtype>& outputs);
 
 Variant ReadFlashVariant(const JsonReader& json, const FlashAttention& attention);
 

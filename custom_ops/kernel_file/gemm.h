@@ -33,9 +33,6 @@ struct LargeTile {
 // Of the entry point that computes an activation alone, in place.
 struct ActivationInPlace {};
 
-// The fields of a gemm kernel. Throws Error naming the place of what is not as gemm.py writes it.
-Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
-
 // The entry point that widens codes.
 Variant ReadWidenVariant(const JsonReader& json);
 

@@ -5,7 +5,7 @@
 
 #include "kernel_file/depthwise.h"
 #include "kernel_file/fields.h"
-#include "kernel_file/window.h"
+#include "kernel_file/generated/readers.h"
 
 namespace onnxopt {
 namespace {

@@ -13,9 +13,6 @@ struct PoolTile {
   unsigned across;
 };
 
-// The fields of a pool. Throws Error naming the place of what is not as program/pool.py writes it.
-Pool ReadPool(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
-
 // Its shape is a PoolTile.
 Variant ReadPoolVariant(const JsonReader& json, const Pool& pool);
 

@@ -1,6 +1,7 @@
 #include "cuda/attention.h"
 
 #include "kernel_file/attention.h"
+#include "kernel_file/generated/readers.h"
 #include "kinds/kind.h"
 
 namespace onnxopt {

@@ -1,6 +1,6 @@
 #include "cuda/convolution/block.h"
 
-#include "kernel_file/block.h"
+#include "kernel_file/generated/readers.h"
 #include "kinds/cudnn_kind.h"
 
 namespace onnxopt {

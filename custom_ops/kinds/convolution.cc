@@ -1,4 +1,4 @@
-#include "kernel_file/convolution.h"
+#include "kernel_file/generated/readers.h"
 
 #include "cuda/convolution/kernel.h"
 #include "kinds/cudnn_kind.h"

@@ -1,4 +1,5 @@
 #include "kernel_file/experts.h"
+#include "kernel_file/generated/readers.h"
 
 #include "cuda/experts/experts.h"
 #include "kinds/kind.h"

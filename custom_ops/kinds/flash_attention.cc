@@ -1,6 +1,7 @@
 #include "cuda/flash_attention.h"
 
 #include "kernel_file/flash_attention.h"
+#include "kernel_file/generated/readers.h"
 #include "kinds/kind.h"
 
 namespace onnxopt {

@@ -4,6 +4,7 @@
 
 #include "cuda/launch/cublaslt.h"
 #include "kernel_file/gemm.h"
+#include "kernel_file/generated/readers.h"
 #include "kinds/kind.h"
 
 namespace onnxopt {
@@ -21,7 +22,7 @@ class GemmKind final : public Kind {
     const Gemm& gemm = kernel.meaning.As<Gemm>();
     if (gemm.packed) return ReadPackedVariant(json);
     if (json.Has("role")) return ReadActivatingVariant(json, gemm);
-    const bool widens = HasFloat8Operands(gemm) && !json.Has("rows");
+    const bool widens = gemm.has_float8_operands() && !json.Has("rows");
     return widens ? ReadWidenVariant(json) : ReadFewRowsVariant(json, gemm);
   }
 
@@ -35,17 +36,17 @@ class GemmKind final : public Kind {
     if (has_fatbin && gemm.packed && count(PackedRole::kFloats) != 1) {
       json.Fail("has not one entry point that turns codes into floats");
     }
-    if (has_fatbin && gemm.packed && count(PackedRole::kGate) != (gemm.gate == Activation::kNone ? 0 : 1)) {
+    if (has_fatbin && gemm.packed && count(PackedRole::kGate) != (gemm.gate ? 1 : 0)) {
       json.Fail("has not the entry points for a gate that it needs");
     }
-    if (has_fatbin && ActivatesBehind(gemm)) {
+    if (has_fatbin && gemm.activates_apart()) {
       const auto activates = [](const Variant& v) { return v.shape.Is<ActivationInPlace>(); };
       if (std::count_if(kernel->variants.begin(), kernel->variants.end(), activates) != 1) {
         json.Fail("has not one entry point for its activation");
       }
     }
     if (!has_fatbin) kernel->variants.clear();
-    if (!has_fatbin || !HasFloat8Operands(gemm)) return;
+    if (!has_fatbin || !gemm.has_float8_operands()) return;
     const auto is_for_few_rows = [](const Variant& v) { return v.shape.Is<FewRows>(); };
     const auto first = std::find_if(kernel->variants.begin(), kernel->variants.end(), is_for_few_rows);
     if (first - kernel->variants.begin() != 1 || !std::all_of(first, kernel->variants.end(), is_for_few_rows)) {
@@ -67,7 +68,7 @@ class GemmKind final : public Kind {
 
   bool RunsWithoutFatbin(const Kernel& kernel) const override {
     const Gemm& gemm = kernel.meaning.As<Gemm>();
-    return !gemm.packed && !ActivatesBehind(gemm);
+    return !gemm.packed && !gemm.activates_apart();
   }
 };
 

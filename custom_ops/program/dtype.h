@@ -1,9 +1,13 @@
 // Storage and compute dtypes: the C++ side of onnxopt/dtypes.py.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
+#include <vector>
 
 namespace onnxopt {
 
@@ -46,6 +50,34 @@ inline bool IsCompute(Dtype dtype) { return Row(dtype).compute == dtype; }
 inline bool IsFloat(Dtype dtype) {
   return Row(dtype).kind == DtypeKind::kFloat && Row(dtype).compute == Dtype::kFloat32;
 }
+
+// The dtypes of a kernel's inputs or outputs, copied without an allocation.
+class DtypeList {
+ public:
+  DtypeList() = default;
+  DtypeList(std::initializer_list<Dtype> dtypes) : DtypeList(dtypes.begin(), dtypes.end()) {}
+  DtypeList(const std::vector<Dtype>& dtypes) : DtypeList(dtypes.begin(), dtypes.end()) {}  // NOLINT: as it reads
+
+  DtypeList(std::size_t count, Dtype dtype) : size_(std::min(count, kMaxDtypes)) {
+    std::fill_n(dtypes_.begin(), size_, dtype);
+  }
+
+  std::size_t size() const { return size_; }
+  Dtype operator[](std::size_t k) const { return dtypes_[k]; }
+  const Dtype* begin() const { return dtypes_.data(); }
+  const Dtype* end() const { return dtypes_.data() + size_; }
+
+ private:
+  template <typename Iterator>
+  DtypeList(Iterator begin, Iterator end) : size_(std::min<std::size_t>(end - begin, kMaxDtypes)) {
+    std::copy_n(begin, size_, dtypes_.begin());
+  }
+
+  static constexpr std::size_t kMaxDtypes = 64;
+
+  std::array<Dtype, kMaxDtypes> dtypes_{};
+  std::size_t size_ = 0;
+};
 
 // False where no dtype has this name.
 bool ParseDtype(std::string_view name, Dtype* dtype);

@@ -1,22 +1,12 @@
-// A max or average over windows of an NHWC tensor: the C++ side of onnxopt/program/pool.py.
+// Where a pool's window is along an axis (onnxopt/program/pool.py says what its fields mean).
 #pragma once
 
 #include <cstdint>
 
-#include "program/dtype.h"
+#include "program/generated/pool.h"
 #include "program/window.h"
 
 namespace onnxopt {
-
-enum class PoolOperation : std::uint8_t { kMax, kAverage };
-
-struct Pool {
-  Dtype dtype = Dtype::kFloat16;  // of the input and the output
-  PoolOperation operation = PoolOperation::kMax;
-  Window window;
-  bool ceil_mode = false;
-  bool count_include_pad = false;
-};
 
 // Along `axis` (0: height, 1: width) of `extent` elements, at most kMostExtent, as ONNX Runtime's pools work it out.
 // The output is below 0 where the window is too large.

@@ -1,21 +1,12 @@
-// How a convolution slides over the height and width of its input: the C++ side of onnxopt/program/window.py.
+// Where a window is along an axis (onnxopt/program/window.py says what its fields mean).
 #pragma once
 
 #include <cstdint>
 #include <limits>
 
+#include "program/generated/window.h"
+
 namespace onnxopt {
-
-enum class AutoPad : std::uint8_t { kNotSet, kValid, kSameUpper, kSameLower };
-
-// [0] is vertical, [1] horizontal. pads: top, left, bottom, right; zeros where auto_pad is set.
-struct Window {
-  std::int64_t kernel[2] = {1, 1};
-  std::int64_t strides[2] = {1, 1};
-  std::int64_t dilations[2] = {1, 1};
-  std::int64_t pads[4] = {0, 0, 0, 0};
-  AutoPad auto_pad = AutoPad::kNotSet;
-};
 
 // A window along one axis of an input. output is below 1 where the kernel is larger than the padded input.
 struct Slide {

@@ -1,31 +1,32 @@
 """TokenAttention: attention of one new token per sequence to a cache of keys and values, which the kernel extends.
 
-Under a mask there may be up to sixteen new tokens, which the mask lets read each other. The C++ side is
-custom_ops/program/attention.h, the CUDA side cuda_kernels/attention/.
+Under a mask there may be up to sixteen new tokens, which the mask lets read each other. Its
+operands are caches and views of packed tensors, so it has neither prologue nor epilogue. The CUDA side is
+cuda_kernels/attention/.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Any
+from typing import ClassVar
 
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
+from onnxopt.program.schema import Meaning, Record, Rule, choice, flag, integer, nested, number, operand, shared
 
 STORED = ("float16", "bfloat16")
-MOST_HEADS = 16  # query heads that share one key head, and rows of a block: those of one product on tensor cores
+MAX_HEADS = 16  # query heads that share one key head, and rows of a block: those of one product on tensor cores
 CODES = ("int8", "float8e4m3fn")  # that a cache may hold
 SCALES = ("float32", *STORED)  # dtypes of their scales
 PER = ("tensor", "head", "element", "channel")  # what has a scale of its own; a channel is an element of one head
 SLOTS = "int64"
-MOST_TOKENS = 16  # new ones of a sequence, under a mask
+MAX_TOKENS = 16  # new ones of a sequence, under a mask
 ANY_NUMBER = 0  # of tokens
 _ROWS_OF_ANY = 4  # of a block
 
 
 @dataclasses.dataclass(frozen=True)
-class CacheCodes:
+class CacheCodes(Record):
     """A cache of 8-bit codes, which are multiplied by scales. New tokens become codes before anything reads them.
 
     k_scale, v_scale: positions in inputs, [1], [groups], [width] or [groups, width] as k_per and v_per, of PER, say.
@@ -33,24 +34,24 @@ class CacheCodes:
     else it is divided by the scale, as QuantizeLinear does.
     """
 
-    k_scale: int
-    v_scale: int
-    k_per: str = "tensor"
-    v_per: str = "tensor"
-    by_reciprocal: bool = False
+    k_scale: int = operand(SCALES)
+    v_scale: int = operand(same_as="k_scale")
+    k_per: str = choice("ScalePer", PER, default="tensor")
+    v_per: str = choice("ScalePer", PER, default="tensor")
+    by_reciprocal: bool = flag(default=False)
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenAttention:
+class TokenAttention(Meaning):
     """The meaning of a token attention kernel.
 
     inputs, outputs: storage dtype names, all the same but those of a cache of codes, of its scales, and of slots.
     q, k, v, past_k, past_v: positions in inputs; k and v are None where q holds all three. heads: query heads. groups:
     key heads, and as many value heads. width: elements of a head. scale: the factor of the scores. tokens: new ones of
-    each sequence, one without a mask; ANY_NUMBER for as many as q has in a call. mask: position of what is added to the
+    each sequence, one without a mask; 0 for as many as q has in a call. mask: position of what is added to the
     scores; None where every token reads every key. slots: position of where in the cache each new token goes, where the
     cache has room for it, in place of what is there; None where the cache grows. codes: None where the cache holds what
-    new tokens are.
+    new tokens are. rows: heads of tokens that a block computes under a mask.
 
     Shapes with B sequences, S new tokens and P tokens in the cache:
         q                      [B, S, heads * width], or [B, 1, (heads + 2 * groups) * width] where q holds all three
@@ -62,78 +63,59 @@ class TokenAttention:
     T is P + S, or P where there are slots.
     """
 
+    KIND: ClassVar = "attention"
+    INPUTS: ClassVar = (3, 9)
+    OUTPUTS: ClassVar = (3, 3)
+    RULES: ClassVar = (
+        Rule("outputs", f"outputs[0] in {STORED}", "are no floats of 16 bits"),
+        Rule(
+            "outputs", "outputs[1] == inputs[past_k] and outputs[2] == inputs[past_k]", "differ from the cache in dtype"
+        ),
+        Rule("past_k", "codes is not None or inputs[past_k] == outputs[0]", "has another dtype than the outputs"),
+        Rule("past_k", f"codes is None or inputs[past_k] in {CODES}", "is of no codes"),
+        Rule("k", "(k is None) == (v is None)", "is missing beside v, or v beside k"),
+        Rule("mask", "mask is None or k is not None", "is there, and q holds the keys too, which only one token may"),
+        Rule("slots", "slots is None or mask is not None", "are there without a mask"),
+        Rule("tokens", "tokens > 0 or (mask is not None and slots is None)", "is 0 beside slots or without a mask"),
+        Rule("tokens", "tokens <= 1 or mask is not None", "is above 1 without a mask"),
+        Rule("heads", "heads % groups == 0", "is no multiple of groups"),
+        Rule("heads", f"heads <= {MAX_HEADS} * groups", f"are more than {MAX_HEADS} for each of the groups"),
+        Rule(
+            "rows", f"rows * groups <= (tokens if tokens > 0 else {MAX_TOKENS}) * heads", "are more than there can be"
+        ),
+        Rule("width", "width * size(outputs[0]) in (16, 32, 64, 128, 256, 512)", "is not 16 bytes times a power of 2"),
+    )
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    heads: int
-    groups: int
-    width: int
-    scale: float
-    q: int = 0
-    k: int | None = None
-    v: int | None = None
-    past_k: int = 1
-    past_v: int = 2
-    tokens: int = 1
-    mask: int | None = None
-    slots: int | None = None
-    codes: CacheCodes | None = None
+    heads: int = integer(1, 4096)
+    groups: int = integer(1, 4096)
+    width: int = integer(1, 512)
+    scale: float = number()
+    q: int = operand(same_as="outputs", default=0)
+    k: int | None = operand(same_as="outputs", optional=True)
+    v: int | None = operand(same_as="outputs", optional=True)
+    past_k: int = operand(default=1)
+    past_v: int = operand(same_as="past_k", default=2)
+    tokens: int = integer(0, MAX_TOKENS, default=1, beside="mask")
+    mask: int | None = operand(same_as="outputs", optional=True)
+    slots: int | None = operand((SLOTS,), optional=True)
+    codes: CacheCodes | None = nested(CacheCodes, optional=True)
+    rows: int = integer(1, MAX_TOKENS * MAX_HEADS, default=1, beside="mask", init=False)
 
-    def verify(self) -> None:
-        """Raise ValueError naming the field that breaks a rule of this class."""
-        operands = [self.q, self.k, self.v, self.past_k, self.past_v, self.mask, self.slots]
-        if self.codes is not None:
-            operands += [self.codes.k_scale, self.codes.v_scale]
-        positions = [p for p in operands if p is not None]
-        if set(positions) != set(range(len(self.inputs))) or (self.k is None) != (self.v is None):
-            raise ValueError(f"inputs: operands {positions} are not all of {len(self.inputs)} inputs")
-        if len(self.outputs) != 3 or self.inputs[self.q] != self.outputs[0]:
-            raise ValueError("outputs: not three, or the first is not of the dtype of q")
-        for position, dtypes in self._dtypes().items():
-            if self.inputs[position] not in dtypes:
-                raise ValueError(f"inputs: {position} is {self.inputs[position]}, not {' or '.join(dtypes)}")
-        if self.outputs[1:] != (self.inputs[self.past_k],) * 2 or self.inputs[self.past_v] != self.outputs[1]:
-            raise ValueError("outputs: the caches differ in dtype")
-        if self.slots is not None and self.mask is None:
-            raise ValueError("slots: without a mask")
-        if self.codes is not None and not {self.codes.k_per, self.codes.v_per} <= set(PER):
-            raise ValueError(f"codes: {self.codes.k_per} and {self.codes.v_per} are not of {', '.join(PER)}")
-        if self.codes is not None and self.inputs[self.codes.k_scale] != self.inputs[self.codes.v_scale]:
-            raise ValueError("codes: the scales differ in dtype")
-        if self.outputs[0] not in STORED:
-            raise ValueError(f"outputs: {self.outputs[0]} is not one of {', '.join(STORED)}")
-        if self.tokens == ANY_NUMBER and (self.mask is None or self.slots is not None):
-            raise ValueError("tokens: any number takes a mask, and a cache that grows")
-        if self.tokens != ANY_NUMBER and not 1 <= self.tokens <= (1 if self.mask is None else MOST_TOKENS):
-            raise ValueError(
-                f"tokens: {self.tokens} new ones; several take a mask, and there are {MOST_TOKENS} at most"
-            )
-        if self.mask is not None and self.k is None:
-            raise ValueError("mask: q holds keys and values too, which only one token may")
-        if reason := why_heads_do_not_fit(self.heads, self.groups, self.width, self.outputs[0]):
-            raise ValueError(f"heads: {reason}")
-        if not math.isfinite(self.scale):
-            raise ValueError("scale must be finite")
+    def __post_init__(self) -> None:
+        if self.mask is not None and self.groups > 0 and self.heads >= self.groups:
+            object.__setattr__(self, "rows", rows_of_a_block(self.tokens, self.heads // self.groups))
 
-    def _dtypes(self) -> dict[int, tuple[str, ...]]:
-        """The dtypes that each input may have."""
-        same: tuple[str, ...] = (self.outputs[0],)
-        fresh = (k for k in (self.q, self.k, self.v, self.mask) if k is not None)
-        found: dict[int, tuple[str, ...]] = dict.fromkeys(fresh, same)
-        found |= dict.fromkeys((self.past_k, self.past_v), same if self.codes is None else CODES)
-        if self.slots is not None:
-            found[self.slots] = (SLOTS,)
-        if self.codes is not None:
-            found |= dict.fromkeys((self.codes.k_scale, self.codes.v_scale), SCALES)
-        return found
+    @property
+    @shared
+    def dtype(self) -> str:
+        return self.outputs[0]
 
-    def to_json(self) -> dict[str, Any]:
-        """The form in kernels.json: what is not there is left out, and tokens where there is no mask."""
-        row = dataclasses.asdict(self)
-        if self.mask is None:
-            del row["tokens"]
-        else:
-            row["rows"] = rows_of_a_block(self.tokens, self.heads // self.groups)
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}
+    @property
+    @shared
+    def cached(self) -> str:
+        """The dtype of the caches."""
+        return self.inputs[self.past_k]
 
 
 def rows_of_a_block(tokens: int, heads: int) -> int:
@@ -144,15 +126,15 @@ def rows_of_a_block(tokens: int, heads: int) -> int:
     if tokens == ANY_NUMBER:
         tokens = max(_ROWS_OF_ANY // heads, 1)
     rows = tokens * heads
-    chunks = -(-rows // MOST_HEADS)
+    chunks = -(-rows // MAX_HEADS)
     return -(-rows // chunks)
 
 
 def why_heads_do_not_fit(heads: int, groups: int, width: int, dtype: str) -> str:
     """The reason why the kernel cannot run heads of this number, width and storage dtype; "" where the kernel can."""
-    if groups < 1 or heads % groups or not 1 <= heads // groups <= MOST_HEADS:
+    if groups < 1 or heads % groups or not 1 <= heads // groups <= MAX_HEADS:
         return (
-            f"{heads} query heads share {groups} key heads; the kernel supports up to {MOST_HEADS} query heads per key"
+            f"{heads} query heads share {groups} key heads; the kernel supports up to {MAX_HEADS} query heads per key"
             " head"
         )
     lanes, rest = divmod(width * DTYPES[dtype].size, ACCESS_BYTES)

@@ -4,84 +4,97 @@
 
 conv is Conv or ConvTranspose. Activations: relu; silu, v / (1 + exp(-v)); clip, v between 0 and a bound; leaky_relu,
 v or a slope times v where v is below 0; prelu, the same with a slope for each channel; hardswish, v times v / 6 + 1 / 2
-between 0 and 1.
+between 0 and 1. cuDNN has a list of epilogues, so no program is one.
 
 Sums are float32 for every dtype. float32 convolutions use TF32 where ONNX Runtime's own ones do (provider option
-use_tf32, on by default). The C++ side is custom_ops/program/convolution.h.
+use_tf32, on by default).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Any
+from collections.abc import Sequence
+from typing import ClassVar
 
+from onnxopt.program.schema import (
+    Meaning,
+    Record,
+    Rule,
+    choice,
+    flag,
+    integer,
+    integers,
+    nested,
+    number,
+    operand,
+    shared,
+)
 from onnxopt.program.window import Window
 
 DTYPES = ("float16", "bfloat16", "float32")
 ACTIVATIONS = ("none", "relu", "silu", "clip", "leaky_relu", "hardswish", "prelu")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvolutionOperation(Record):
+    """A convolution without its operands. transposed: a ConvTranspose; output_padding: rows and columns that it adds to
+    y. activation_value: the upper bound of clip, the slope of leaky_relu, else 0."""
+
+    RULES: ClassVar[Sequence[Rule]] = (
+        Rule("activation_value", "activation != 'clip' or activation_value > 0", "is no upper bound above 0"),
+        Rule(
+            "activation_value",
+            "activation in ('clip', 'leaky_relu') or activation_value == 0",
+            "is not 0 beside this activation",
+        ),
+        Rule("output_padding", "transposed or max(output_padding) == 0", "is for a ConvTranspose"),
+        Rule(
+            "output_padding",
+            "output_padding[0] < window.strides[0] and output_padding[1] < window.strides[1]",
+            "is not below the strides",
+        ),
+        Rule("transposed", "not transposed or window.auto_pad == 'NOTSET'", "is set beside auto_pad"),
+    )
+    window: Window = nested(Window)
+    group: int = integer(1, default=1)
+    residual_last: bool = flag(default=False)
+    activation: str = choice("ConvolutionActivation", ACTIVATIONS, default="none")
+    activation_value: float = number(default=0.0)
+    transposed: bool = flag(default=False)
+    output_padding: tuple[int, int] = integers(0, count=2, default=(0, 0))
+
+
 @dataclasses.dataclass(frozen=True)
-class Convolution:
+class Convolution(ConvolutionOperation, Meaning):
     """The meaning of a convolution kernel.
 
-    inputs: storage dtypes of all inputs. outputs: storage dtype of y [N, Ho, Wo, K].
-    x, w, bias, residual, slope: positions in inputs, None where there is no such operand. Their shapes are
-    [N, H, W, C], [K, R, S, C / group] (or [K, C] for a 1x1 window), [K], [N, Ho, Wo, K] and [K].
-    transposed: a ConvTranspose. Its w is [C, R, S, K / group], and output_padding rows and columns are added to y.
-    activation_value: the upper bound of clip, the slope of leaky_relu, else 0.
+    inputs: storage dtypes of all inputs. outputs: storage dtype of y [N, Ho, Wo, K]. x, w, bias, residual, slope:
+    positions in inputs; two operands may be one input. Their shapes are [N, H, W, C], [K, R, S, C / group] (or [K, C]
+    for a 1x1 window), [K], [N, Ho, Wo, K] and [K]. Of a ConvTranspose, w is [C, R, S, K / group].
     """
 
+    KIND: ClassVar = "convolution"
+    INPUTS: ClassVar = (1, 5)
+    INPUT_DTYPES: ClassVar = DTYPES
+    JSON: ClassVar = (
+        "inputs", "outputs", "window", "group", "x", "w", "bias", "residual", "slope", "residual_last", "activation",
+        "activation_value", "transposed", "output_padding",
+    )  # fmt: skip
+    RULES: ClassVar[Sequence[Rule]] = (
+        *ConvolutionOperation.RULES,
+        Rule("inputs", "all(d == outputs[0] for d in inputs)", "differ from the output's dtype"),
+        Rule("slope", "(slope is not None) == (activation == 'prelu')", "does not go with the activation"),
+        Rule("residual_last", "not residual_last or residual is not None", "is set without a residual"),
+    )
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    window: Window
-    group: int = 1
-    x: int = 0
-    w: int = 1
-    bias: int | None = None
-    residual: int | None = None
-    slope: int | None = None
-    residual_last: bool = False
-    activation: str = "none"
-    activation_value: float = 0.0
-    transposed: bool = False
-    output_padding: tuple[int, int] = (0, 0)
+    x: int = operand(default=0)
+    w: int = operand(default=1)
+    bias: int | None = operand(optional=True)
+    residual: int | None = operand(optional=True)
+    slope: int | None = operand(optional=True)
 
-    def verify(self) -> None:
-        """Raise ValueError naming the field that breaks a rule of this class."""
-        operands = [i for i in (self.x, self.w, self.bias, self.residual, self.slope) if i is not None]
-        if set(operands) != set(range(len(self.inputs))):
-            raise ValueError(f"inputs: operands {operands} are not all of {len(self.inputs)} inputs")
-        if len(self.outputs) != 1:
-            raise ValueError(f"outputs: {len(self.outputs)}, not 1")
-        if {*self.inputs, *self.outputs} - {self.outputs[0]}:
-            raise ValueError("inputs and outputs differ in dtype")
-        if self.outputs[0] not in DTYPES:
-            raise ValueError(f"outputs: {self.outputs[0]} is not one of {', '.join(DTYPES)}")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation: {self.activation} is not one of {', '.join(ACTIVATIONS)}")
-        if self.group < 1:
-            raise ValueError(f"group: {self.group} is below 1")
-        self._verify_activation()
-        if self.residual_last and self.residual is None:
-            raise ValueError("residual_last without a residual")
-        self.window.verify()
-        padded = zip(self.output_padding, self.window.strides, strict=True)
-        if (not self.transposed and any(self.output_padding)) or any(not 0 <= p < stride for p, stride in padded):
-            raise ValueError(f"output_padding: {self.output_padding} is not below the strides of a ConvTranspose")
-        if self.transposed and self.window.auto_pad != "NOTSET":
-            raise ValueError(f"auto_pad: {self.window.auto_pad} beside transposed")
-
-    def _verify_activation(self) -> None:
-        value, has_value = self.activation_value, self.activation in ("clip", "leaky_relu")
-        if not math.isfinite(value) or (value != 0 and not has_value) or (self.activation == "clip" and value <= 0):
-            raise ValueError(f"activation_value: {value} beside {self.activation}")
-        if (self.slope is None) == (self.activation == "prelu"):
-            raise ValueError(f"slope: {self.slope} beside {self.activation}")
-
-    def to_json(self) -> dict[str, Any]:
-        """The form in kernels.json, without the operands that the convolution does not have."""
-        row = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        row["window"] = self.window.to_json()
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}
+    @property
+    @shared
+    def dtype(self) -> str:
+        return self.outputs[0]

@@ -2,27 +2,28 @@
 
     y[t] = sum over c of (f(x[t] first[e] + a[e]) second[e] + b[e]) * factors[t, c]     with e = ids[t, c]
 
-The C++ side is custom_ops/program/experts.h, the CUDA side cuda_kernels/experts/.
+Two products with a program between them; their search is their own. The CUDA side is cuda_kernels/experts/.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import ClassVar
 
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.pointwise import Program
+from onnxopt.program.schema import Meaning, Rule, code, flag, integer, operand, shared
 
 STORED = ("float16", "bfloat16", "float32")
 IDS = "int64"
-MOST_EXPERTS = 1024  # whose counts lie in a block's shared memory
-MOST_CHOSEN = 32
+MAX_EXPERTS = 1024  # whose counts are in a block's shared memory
+MAX_CHOSEN = 32
 X, CHOSEN_IDS, FACTORS, FIRST, SECOND = range(5)  # positions among the inputs
 
 
 @dataclasses.dataclass(frozen=True)
-class Experts:
+class Experts(Meaning):
     """The meaning of a mixture of experts.
 
     inputs: storage dtype names of x [T, columns], ids [T, chosen], factors [T, chosen], first [experts, columns,
@@ -34,26 +35,54 @@ class Experts:
     second product.
     """
 
+    KIND: ClassVar = "experts"
+    INPUTS: ClassVar = (5, 7)
+    OUTPUT_DTYPES: ClassVar = STORED
+    IMPLICIT: ClassVar = tuple(range(SECOND + 1))
+    RULES: ClassVar = (
+        Rule(
+            "inputs",
+            f"inputs[{X}] == outputs[0] and inputs[{FIRST}] == outputs[0] and inputs[{SECOND}] == outputs[0]",
+            "are not all of the output's dtype",
+        ),
+        Rule("inputs", f"inputs[{CHOSEN_IDS}] == '{IDS}'", f"have ids that are not {IDS}"),
+        Rule(
+            "inputs",
+            f"inputs[{FACTORS}] == 'float32' or inputs[{FACTORS}] == outputs[0]",
+            "have factors of another dtype than float32 and the output's",
+        ),
+        Rule("first_bias", f"first_bias is None or first_bias == {SECOND + 1}", "is not the next input"),
+        Rule(
+            "second_bias",
+            f"second_bias is None or second_bias == ({SECOND + 1} if first_bias is None else {SECOND + 2})",
+            "is not the next input",
+        ),
+        Rule("columns", f"columns * size(outputs[0]) % {ACCESS_BYTES} == 0", "are no multiple of an access"),
+        Rule("hidden", f"hidden * size(outputs[0]) % {ACCESS_BYTES} == 0", "is no multiple of an access"),
+        Rule("interleaved", "not interleaved or gated", "is set for a program of one float32"),
+    )
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    experts: int
-    chosen: int
-    columns: int
-    hidden: int
-    program: Program
-    first_bias: int | None = None
-    second_bias: int | None = None
-    interleaved: bool = False
+    experts: int = integer(1, MAX_EXPERTS)
+    chosen: int = integer(1, MAX_CHOSEN)
+    columns: int = integer(1, 1 << 20)
+    hidden: int = integer(1, 1 << 20)
+    program: Program = code(1, 2)
+    first_bias: int | None = operand(same_as="outputs", optional=True)
+    second_bias: int | None = operand(same_as="outputs", optional=True)
+    interleaved: bool = flag(default=False, omit=True)
 
     @property
     def biases(self) -> tuple[int, ...]:
         return tuple(k for k in (self.first_bias, self.second_bias) if k is not None)
 
     @property
+    @shared
     def dtype(self) -> str:
         return self.outputs[0]
 
     @property
+    @shared
     def gated(self) -> bool:
         return len(self.program.inputs) == 2
 
@@ -62,36 +91,17 @@ class Experts:
         """Of both products."""
         return 2 * (3 if self.gated else 2) * self.hidden * self.columns
 
-    def verify(self) -> None:
-        """Raise ValueError naming the field that breaks a rule of this class."""
-        if self.biases != tuple(range(SECOND + 1, len(self.inputs))) or len(self.outputs) != 1:
-            raise ValueError("inputs: not x, ids, factors, two weights and their biases, or not one output")
-        if self.dtype not in STORED or any(self.inputs[k] != self.dtype for k in (X, FIRST, SECOND, *self.biases)):
-            raise ValueError(f"inputs: x, weights and y are not of one dtype of {', '.join(STORED)}")
-        if self.inputs[CHOSEN_IDS] != IDS or self.inputs[FACTORS] not in (self.dtype, "float32"):
-            raise ValueError(f"inputs: ids are not {IDS}, or factors neither float32 nor as x")
-        for field, most in (("experts", MOST_EXPERTS), ("chosen", MOST_CHOSEN)):
-            if not 1 <= getattr(self, field) <= most:
-                raise ValueError(f"{field}: {getattr(self, field)}, not 1 to {most}")
-        if reason := why_sizes_do_not_fit(self.columns, self.hidden, self.dtype):
-            raise ValueError(f"columns: {reason}")
-        self.program.verify()
-        halves = ("float32",) * len(self.program.inputs)
-        if self.program.inputs != halves or not 1 <= len(halves) <= 2 or self.program.outputs != (self.dtype,):
-            raise ValueError(f"program: is no function of one or two float32 that stores {self.dtype}")
-        if self.program.index is not None:
-            raise ValueError("program: has index operations")
-        if self.interleaved and not self.gated:
-            raise ValueError("interleaved: the program takes no two halves")
+    @property
+    @shared
+    def factors(self) -> str:
+        """The dtype of the factors."""
+        return self.inputs[2]
 
-    def to_json(self) -> dict[str, Any]:
-        """The form in kernels.json."""
-        sizes = {name: getattr(self, name) for name in ("experts", "chosen", "columns", "hidden")}
-        lists = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
-        optional = {"first_bias": self.first_bias, "second_bias": self.second_bias}
-        optional = {name: position for name, position in optional.items() if position is not None}
-        optional |= {"interleaved": True} if self.interleaved else {}
-        return {**lists, **sizes, "program": self.program.to_json(), **optional}
+    @property
+    @shared
+    def wide(self) -> int:
+        """Columns of the first product's result."""
+        return 2 * self.hidden if self.gated else self.hidden
 
 
 def why_sizes_do_not_fit(columns: int, hidden: int, dtype: str) -> str:

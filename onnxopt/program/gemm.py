@@ -4,62 +4,61 @@
 
 Sums are float32 for every dtype. Some algorithms of cuBLASLt round the product to the storage dtype before they add
 bias and residual, as separate operators do. float32 products use TF32 where ONNX Runtime's own products do (provider
-option use_tf32, on by default). b may be codes of 2, 4 or 8 bits. The C++ side is custom_ops/program/gemm.h.
+option use_tf32, on by default). b may be codes of 2, 4 or 8 bits. cuBLASLt has a list of epilogues, so no
+program is one.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
+
+from onnxopt.program.schema import (
+    Meaning,
+    Record,
+    Rule,
+    choice,
+    flag,
+    integer,
+    nested,
+    number,
+    operand,
+    shared,
+    unread,
+)
 
 DTYPES = ("float16", "bfloat16", "float32")
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh")
 FLOAT8 = "float8e4m3fn"
-_WIDENED = {
-    ("float16", "float32"),
-    (FLOAT8, "float16"),
-    (FLOAT8, "float32"),
-}  # operands and outputs
-MOST_PARTS = 8  # kGemmParts of custom_ops/program/gemm.h
+MAX_PARTS = 8
 GATES = ("silu", "gelu_tanh")
 PACKED_BITS = (2, 4, 8)
 GROUPS = (16, 32, 64, 128, 256)  # codes that share a scale
-LEAST_GROUP = {2: 32, 4: 16, 8: 16}  # by bits: a word of 2-bit codes has them all of one scale, and its neighbour
-_IN_JSON = {"packed": "codes"}  # fields whose name in kernels.json is another one
+MIN_GROUP = {2: 32, 4: 16, 8: 16}  # by bits: a word of 2-bit codes has them all of one scale, and its neighbour
 SIXTEEN_BIT = ("float16", "bfloat16")  # dtypes of a where b is packed, and with an exact GELU
 
 
 @dataclasses.dataclass(frozen=True)
-class PackedIntegers:
+class PackedIntegers(Record):
     """Weights as com.microsoft.MatMulNBits stores them: b is uint8 [N, ceil(K / group), group * bits / 8].
 
     scales, zeros: positions in inputs. Scales [N, ceil(K / group)] have the dtype of a. Zero points are floats of that
     dtype and shape, or uint8, packed along the last dim as codes are; None for the middle of the codes.
     """
 
-    bits: int
-    group: int
-    scales: int
-    zeros: int | None = None
-
-    def verify(self, inputs: Sequence[str], dtype: str) -> None:
-        """Raise ValueError naming the field that breaks a rule of this class. dtype: of a."""
-        if self.bits not in PACKED_BITS or self.group not in GROUPS or self.group < LEAST_GROUP[self.bits]:
-            raise ValueError(f"packed: {self.bits} bits in groups of {self.group}")
-        if dtype not in SIXTEEN_BIT or inputs[self.scales] != dtype:
-            raise ValueError(f"packed: scales of {inputs[self.scales]} with a of {dtype}")
-        if self.zeros is not None and inputs[self.zeros] not in ("uint8", dtype):
-            raise ValueError(f"packed: zero points of {inputs[self.zeros]}")
-
-    def to_json(self) -> dict[str, Any]:
-        """The form in kernels.json, without the zero points that there are not."""
-        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+    RULES: ClassVar = (
+        Rule("bits", "bits in (2, 4, 8)", "are not 2, 4 or 8"),
+        Rule("group", f"group in {GROUPS}", "is no power of 2 of codes"),
+        Rule("group", f"bits > 2 or group >= {MIN_GROUP[2]}", "is too short for 2 bits"),
+    )
+    bits: int = integer(2, 8)
+    group: int = integer(GROUPS[0], GROUPS[-1])
+    scales: int = operand(SIXTEEN_BIT, same_as="outputs")
+    zeros: int | None = operand(("uint8", *SIXTEEN_BIT), optional=True)
 
 
 @dataclasses.dataclass(frozen=True)
-class Gemm:
+class Gemm(Meaning):
     """The meaning of a GEMM kernel.
 
     inputs: storage dtypes of all inputs. outputs: storage dtype of the output [..., M, N]. Several outputs are equal
@@ -77,77 +76,95 @@ class Gemm:
     the columns, bias included. There is neither a residual nor an activation then.
     """
 
+    KIND: ClassVar = "gemm"
+    INPUTS: ClassVar = (1, 6)
+    OUTPUTS: ClassVar = (1, MAX_PARTS)
+    OUTPUT_DTYPES: ClassVar = DTYPES
+    RULES: ClassVar = (
+        Rule("outputs", "all(d == outputs[0] for d in outputs)", "differ in dtype"),
+        Rule("inputs", "packed is not None or inputs[a] == inputs[b]", "have other dtypes for a than for b"),
+        Rule(
+            "inputs",
+            "packed is not None or inputs[a] == outputs[0] or (inputs[a] == 'float16' and outputs[0] == 'float32')"
+            f" or (inputs[a] == '{FLOAT8}' and outputs[0] != 'bfloat16')",
+            "differ from the output's dtype",
+        ),
+        Rule(
+            "packed",
+            f"packed is None or (inputs[b] == 'uint8' and inputs[a] == outputs[0] and outputs[0] in {SIXTEEN_BIT})",
+            "do not go with these dtypes",
+        ),
+        Rule("packed", "packed is None or (transpose_b and not transpose_a)", "do not go with these transposes"),
+        Rule(
+            "packed",
+            "packed is None or packed.zeros is None or inputs[packed.zeros] in ('uint8',)"
+            " or inputs[packed.zeros] == outputs[0]",
+            "have zeros of another dtype",
+        ),
+        Rule(
+            "inputs",
+            f"inputs[a] != '{FLOAT8}' or (transpose_b and not transpose_a)",
+            "are codes of 8-bit floats, which do not go with these transposes",
+        ),
+        Rule(
+            "outputs",
+            "len(outputs) == 1 or (residual is None and not transpose_a)",
+            "are several, which go with neither a residual nor a transposed a",
+        ),
+        Rule(
+            "gate",
+            "gate is None or (packed is not None and residual is None and activation == 'none' and len(outputs) == 1)",
+            "does not go with this product",
+        ),
+        Rule(
+            "activation",
+            f"activation != 'gelu' or (packed is None and inputs[a] == outputs[0] and outputs[0] in {SIXTEEN_BIT})",
+            "does not go with these dtypes",
+        ),
+        Rule("residual_shape", "not residual_shape or residual is not None", "is set without a residual"),
+    )
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    a: int = 0
-    b: int = 1
-    bias: int | None = None
-    residual: int | None = None
-    transpose_a: bool = False
-    transpose_b: bool = False
-    alpha: float = 1.0
-    beta: float = 1.0
-    residual_shape: bool = False
-    activation: str = "none"
-    unread: tuple[int, ...] = ()
-    packed: PackedIntegers | None = None
-    gate: str | None = None
+    a: int = operand(default=0)
+    b: int = operand(default=1)
+    bias: int | None = operand(same_as="outputs", optional=True)
+    residual: int | None = operand(same_as="outputs", optional=True)
+    transpose_a: bool = flag(default=False)
+    transpose_b: bool = flag(default=False)
+    alpha: float = number(default=1.0)
+    beta: float = number(default=1.0)
+    residual_shape: bool = flag(default=False)
+    activation: str = choice("Activation", ACTIVATIONS, default="none")
+    unread: tuple[int, ...] = unread(default=(), omit=True)
+    packed: PackedIntegers | None = nested(PackedIntegers, optional=True, key="codes")
+    gate: str | None = choice("Activation", GATES, optional=True)
 
-    def verify(self) -> None:
-        """Raise ValueError naming the field that breaks a rule of this class."""
-        of_packed = () if self.packed is None else (self.packed.scales, self.packed.zeros)
-        operands = [i for i in (self.a, self.b, self.bias, self.residual, *self.unread, *of_packed) if i is not None]
-        if set(operands) != set(range(len(self.inputs))):
-            raise ValueError(f"inputs: operands {operands} are not all of {len(self.inputs)} inputs")
-        if not 1 <= len(self.outputs) <= MOST_PARTS:
-            raise ValueError(f"outputs: {len(self.outputs)}, not 1 to {MOST_PARTS}")
-        self._verify_dtypes()
-        if len(self.outputs) > 1 and (self.residual is not None or self.transpose_a):
-            raise ValueError("parts go with neither a residual nor a transposed a")
-        if self.outputs[0] not in DTYPES:
-            raise ValueError(f"outputs: {self.outputs[0]} is not one of {', '.join(DTYPES)}")
-        if self.gate is not None:
-            plain = self.residual is None and self.activation == "none" and len(self.outputs) == 1
-            if self.gate not in GATES or self.packed is None or not plain:
-                raise ValueError(f"gate: {self.gate} of a product without packed weights, or with another epilogue")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation: {self.activation} is not one of {', '.join(ACTIVATIONS)}")
-        if self.activation == "gelu" and (self.packed or {*self.inputs, *self.outputs} - set(SIXTEEN_BIT)):
-            raise ValueError(f"activation: {self.activation} of {self.outputs[0]} and inputs of {self.inputs}")
-        if not math.isfinite(self.alpha) or not math.isfinite(self.beta):
-            raise ValueError("alpha and beta must be finite")
-        if self.residual_shape and self.residual is None:
-            raise ValueError("residual_shape without a residual")
+    @property
+    @shared
+    def dtype(self) -> str:
+        """Of the outputs, the bias and the residual."""
+        return self.outputs[0]
 
-    def operand_dtype(self) -> str:
-        """The storage dtype of a and b."""
+    @property
+    @shared
+    def operands(self) -> str:
+        """The dtype of a and b; of a alone where b is packed."""
         return self.inputs[self.a]
 
+    @property
+    @shared
     def has_float8_operands(self) -> bool:
         """Whether a and b are codes of 8-bit floats."""
-        return self.operand_dtype() == FLOAT8
+        return self.inputs[self.a] == "float8e4m3fn"
 
-    def _verify_dtypes(self) -> None:
-        added = [self.inputs[i] for i in (self.bias, self.residual) if i is not None]
-        if {*added, *self.outputs} != {self.outputs[0]}:
-            raise ValueError("bias, residual and outputs differ in dtype")
-        dtype = self.operand_dtype()
-        if self.packed is not None:
-            self.packed.verify(self.inputs, dtype)
-            if self.inputs[self.b] != "uint8" or dtype != self.outputs[0] or not self.transpose_b or self.transpose_a:
-                raise ValueError("packed: b is no transposed matrix of uint8, or dtypes differ")
-        elif self.inputs[self.b] != dtype or (dtype != self.outputs[0] and (dtype, self.outputs[0]) not in _WIDENED):
-            raise ValueError(f"operands of {dtype} and {self.inputs[self.b]} with outputs of {self.outputs[0]}")
-        if self.has_float8_operands() and (self.transpose_a or not self.transpose_b):
-            raise ValueError("codes of 8-bit floats do not go with these transposes")
-        if set(self.unread) & {self.a, self.b, self.bias, self.residual}:
-            raise ValueError("unread: an operand of the GEMM is among them")
+    @property
+    @shared
+    def packed_zeros(self) -> bool:
+        """Whether zero points are packed as codes are."""
+        return self.packed is not None and self.packed.zeros is not None and self.inputs[self.packed.zeros] == "uint8"
 
-    def to_json(self) -> dict[str, Any]:
-        """The form in kernels.json, without the operands that the GEMM does not have."""
-        row = dataclasses.asdict(self)
-        if not self.unread:
-            del row["unread"]
-        row["packed"] = None if self.packed is None else self.packed.to_json()
-        named = {_IN_JSON.get(k, k): v for k, v in row.items() if v is not None}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in named.items()}
+    @property
+    @shared
+    def activates_apart(self) -> bool:
+        """Whether kernels of ours compute the activation, as cuBLASLt has no exact GELU."""
+        return self.activation == "gelu"

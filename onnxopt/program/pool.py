@@ -1,13 +1,14 @@
 """Pool: a max or average over windows of an NHWC tensor, channel by channel.
 
-The C++ side is custom_ops/program/pool.h, the CUDA side cuda_kernels/pool/.
+Neither a program nor another operand: an epilogue is to come. The CUDA side is cuda_kernels/pool/.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import ClassVar
 
+from onnxopt.program.schema import Meaning, Rule, choice, flag, nested, shared
 from onnxopt.program.window import Window
 
 OPERATIONS = {"MaxPool": "max", "AveragePool": "average"}
@@ -15,63 +16,47 @@ DTYPES = {  # operation -> storage dtypes
     "max": ("float16", "bfloat16", "float32", "int8", "uint8"),
     "average": ("float16", "bfloat16", "float32"),
 }
-MOST_SIDE = 1023  # rows and columns of a window, strides and dilations
+MAX_SIDE = 1023  # rows and columns of a window, strides and dilations
+_LARGEST = "max(max(window.kernel), max(window.strides), max(window.dilations))"
+_SAME = "window.auto_pad in ('SAME_UPPER', 'SAME_LOWER')"
+_OVERLAPS = "window.strides[0] <= window.kernel[0] and window.strides[1] <= window.kernel[1]"
+_COVERED = " and ".join(f"window.pads[{k}] < window.kernel[{k % 2}]" for k in range(4))
 
 
 @dataclasses.dataclass(frozen=True)
-class Pool:
+class Pool(Meaning):
     """The meaning of a pool's kernel: x [N, H, W, C] to y [N, Ho, Wo, C].
 
     inputs, outputs: storage dtype names, one each, the same. operation: "max" or "average"; averages are summed in
     float32. Of a window outside of x alone, the max is the least finite number and the average is 0. Not a number in a
     window is the window's max. ceil_mode: a last window that begins inside x, or in the padding before it, counts even
     where it reaches beyond the padding. count_include_pad: averages count the padding as zeros.
+
+    ONNX Runtime's own kernels and releases disagree about most of what the rules refuse.
     """
 
+    KIND: ClassVar = "pool"
+    INPUTS: ClassVar = (1, 1)
+    RULES: ClassVar = (
+        Rule("outputs", "inputs[0] == outputs[0]", "differ from the input's dtype"),
+        Rule("inputs", f"operation == 'max' or inputs[0] in {DTYPES['average']}", "are no floats, as averages take"),
+        Rule("window", f"{_LARGEST} <= {MAX_SIDE}", f"has a kernel, stride or dilation above {MAX_SIDE}"),
+        Rule("window.pads", _COVERED, "are not smaller than the kernel"),
+        Rule("window.dilations", f"not {_SAME} or max(window.dilations) == 1", "are not 1 beside auto_pad"),
+        Rule("window.strides", f"not {_SAME} or {_OVERLAPS}", "exceed the kernel beside auto_pad"),
+        Rule("count_include_pad", "not (ceil_mode and count_include_pad)", "is set beside ceil_mode"),
+        Rule("count_include_pad", "operation == 'average' or not count_include_pad", "is set for a max"),
+    )
+    INPUT_DTYPES: ClassVar = DTYPES["max"]
+    IMPLICIT: ClassVar = (0,)
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    operation: str
-    window: Window
-    ceil_mode: bool = False
-    count_include_pad: bool = False
+    operation: str = choice("PoolOperation", tuple(DTYPES))
+    window: Window = nested(Window)
+    ceil_mode: bool = flag(default=False)
+    count_include_pad: bool = flag(default=False)
 
     @property
+    @shared
     def dtype(self) -> str:
         return self.inputs[0]
-
-    def verify(self) -> None:
-        """Raise ValueError naming the field that breaks a rule of this class."""
-        self.window.verify()
-        if len(self.inputs) != 1 or self.outputs != self.inputs:
-            raise ValueError(f"inputs and outputs: {self.inputs} and {self.outputs} are not one dtype")
-        if self.operation not in DTYPES:
-            raise ValueError(f"operation: {self.operation} is not one of {', '.join(DTYPES)}")
-        if self.dtype not in DTYPES[self.operation]:
-            raise ValueError(f"inputs: {self.dtype} is not one of {', '.join(DTYPES[self.operation])}")
-        if reason := why_not(self.operation, self.window, self.ceil_mode, self.count_include_pad):
-            raise ValueError(f"window: {reason}")
-
-    def to_json(self) -> dict[str, Any]:
-        """The form in kernels.json."""
-        row = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {**row, "inputs": list(self.inputs), "outputs": list(self.outputs), "window": self.window.to_json()}
-
-
-def why_not(operation: str, window: Window, ceil_mode: bool, count_include_pad: bool) -> str:
-    """The reason why no kernel runs a pool with these attributes; "" where one does.
-
-    ONNX Runtime's own kernels and releases disagree about most of what is refused here.
-    """
-    kernel, strides = window.kernel, window.strides
-    if max(*kernel, *strides, *window.dilations) > MOST_SIDE:
-        return f"a window, stride or dilation above {MOST_SIDE}"
-    if any(pad >= side for pad, side in zip(window.pads, (*kernel, *kernel), strict=True)):
-        return f"pads {window.pads} are not smaller than the window {kernel}"
-    if window.auto_pad.startswith("SAME"):
-        if window.dilations != (1, 1):
-            return f"auto_pad {window.auto_pad} with dilations {window.dilations}"
-        if any(stride > side for stride, side in zip(strides, kernel, strict=True)):
-            return f"auto_pad {window.auto_pad} with strides {strides} larger than the window {kernel}"
-    if operation == "average" and ceil_mode and count_include_pad:
-        return "ceil_mode with count_include_pad"
-    return ""

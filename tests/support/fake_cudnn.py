@@ -163,8 +163,8 @@ _MAIN = r"""
 #include <vector>
 #include "cuda/convolution/other_sizes.h"
 #include "cuda/convolution/pending.h"
-#include "kernel_file/convolution.h"
 #include "kernel_file/fields.h"
+#include "kernel_file/generated/readers.h"
 using namespace onnxopt;
 int DriveProduct(const char* path);
 int main(int count, char** arguments) {
@@ -176,7 +176,7 @@ int main(int count, char** arguments) {
     const JsonReader root(json, "");
     const std::vector<Dtype> inputs = ReadDtypes(root["inputs"]);
     cuda::ConvolutionProblem problem{ReadConvolution(root, inputs, ReadDtypes(root["outputs"])), {}};
-    Shape shapes[kConvolutionInputs];
+    Shape shapes[Convolution::kMaxInputs];
     for (std::size_t k = 0; k < inputs.size(); ++k) {
       shapes[k].rank = 0;
       for (const auto& dim : json["shapes"][k]) shapes[k].dims[shapes[k].rank++] = dim.get<std::int64_t>();

@@ -104,6 +104,7 @@ MAIN = r"""
 #include "cuda/gemm/other_sizes.h"
 #include "kernel_file/fields.h"
 #include "kernel_file/gemm.h"
+#include "kernel_file/generated/readers.h"
 using namespace onnxopt;
 int DriveProduct(const char* path) {
   try {
@@ -112,7 +113,7 @@ int DriveProduct(const char* path) {
     const JsonReader root(json, "");
     const std::vector<Dtype> inputs = ReadDtypes(root["inputs"]);
     const Gemm gemm = ReadGemm(root, inputs, ReadDtypes(root["outputs"]));
-    Shape shapes[kGemmInputs];
+    Shape shapes[Gemm::kMaxInputs];
     for (std::size_t k = 0; k < inputs.size(); ++k) {
       shapes[k].rank = 0;
       for (const auto& dim : json["shapes"][k]) shapes[k].dims[shapes[k].rank++] = dim.get<std::int64_t>();
@@ -120,7 +121,7 @@ int DriveProduct(const char* path) {
     const Product product = MakeProduct(gemm, shapes);
     const unsigned aligned = json["alignment"].get<unsigned>();
     const cuda::PlanKey key{product.m, product.n, product.k, 1, 0, 0, 0, product.ldb, aligned, 16, 16, 16,
-                            json["tf32"].get<bool>(), json["workspace"].get<bool>(), gemm.operands};
+                            json["tf32"].get<bool>(), json["workspace"].get<bool>(), gemm.operands()};
     const cuda::Driver* const driver = cuda::FindDriver();
     const cublaslt::Api* const api = cublaslt::Find();
     if (driver == nullptr || api == nullptr) throw Error("no stand-in");

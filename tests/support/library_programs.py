@@ -24,10 +24,15 @@ def compiled(main: Path, made: Path, options: Sequence[str | Path] = ()) -> Path
     return made
 
 
-@functools.cache
 def launch_program(name: str) -> Path:
     """The program of emulation/`name`_launches.cc, which prints how the library would launch a kernel."""
-    source = Path(__file__).with_name("emulation") / f"{name}_launches.cc"
+    return emulation_program(f"{name}_launches")
+
+
+@functools.cache
+def emulation_program(name: str) -> Path:
+    """The program of emulation/`name`.cc."""
+    source = Path(__file__).with_name("emulation") / f"{name}.cc"
     return compiled(source, Path(_folder().name) / name, ["-include", _precompiled()])
 
 

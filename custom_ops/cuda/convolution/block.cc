@@ -16,7 +16,7 @@ class Tensors {
   Tensors(const Block& block, std::vector<char*> data) : block_(block), data_(std::move(data)) {}
 
   char* At(const Part& part) const {
-    return data_[part.tensor] + part.first * static_cast<std::int64_t>(Size(block_.dtype));
+    return data_[static_cast<std::size_t>(part.tensor)] + part.first * static_cast<std::int64_t>(Size(block_.dtype()));
   }
 
   ConvolutionPointers Of(const BlockStep& step) const {
@@ -56,26 +56,27 @@ void BlockCudaKernel::Prepare(const OrtKernelInfo* info) {
       return;  // the run says so, where there is one
     }
     for (std::size_t k = 0; k < runners_.size(); ++k) {
-      runners_[k].Prepare({block_.steps[k].convolution, call.steps[k]}, stated.alone());
+      runners_[k].Prepare({ConvolutionOf(block_, block_.steps[k]), call.steps[k]}, stated.alone());
     }
   }
 }
 
 void BlockCudaKernel::Compute(OrtKernelContext* ort_context) const {
-  std::vector<Shape> shapes(block_.inputs);
-  std::vector<char*> data(block_.inputs + block_.channels.size());
-  for (std::size_t k = 0; k < block_.inputs; ++k) {
+  const std::size_t inputs = block_.inputs.size();
+  std::vector<Shape> shapes(inputs);
+  std::vector<char*> data(inputs + block_.channels.size());
+  for (std::size_t k = 0; k < inputs; ++k) {
     // Inputs are only read.
     data[k] = static_cast<char*>(const_cast<void*>(InputTensor(ort_context, k, &shapes[k])));
   }
   const BlockCall sizes = MakeBlock(block_, shapes.data());
-  for (std::size_t k = block_.inputs; k < block_.inputs + block_.outputs; ++k) {
-    data[k] = static_cast<char*>(OutputTensor(ort_context, k - block_.inputs, sizes.shapes[k]));
+  for (std::size_t k = inputs; k < inputs + block_.outputs.size(); ++k) {
+    data[k] = static_cast<char*>(OutputTensor(ort_context, k - inputs, sizes.shapes[k]));
     if (data[k] == nullptr && sizes.shapes[k].count() > 0) {
       throw Error("an output of a block of convolutions is left out");
     }
   }
-  for (std::size_t k = block_.inputs; k < data.size(); ++k) {
+  for (std::size_t k = inputs; k < data.size(); ++k) {
     if (sizes.shapes[k].count() == 0) return;  // then there are no samples
   }
   const auto [stream, context] = EnterStream(driver_, ort_context);
@@ -85,10 +86,10 @@ void BlockCudaKernel::Compute(OrtKernelContext* ort_context) const {
   CallScratch of_inside(allocator_, ort_context);  // what one convolution hands to the next
   auto* const inside = static_cast<char*>(of_inside.Of(memory.total));
   for (std::size_t k = 0; k < memory.offsets.size(); ++k) {
-    data[block_.inputs + block_.outputs + k] = inside + memory.offsets[k];
+    data[inputs + block_.outputs.size() + k] = inside + memory.offsets[k];
   }
   const Tensors tensors(block_, std::move(data));
-  const bool tf32 = block_.dtype == Dtype::kFloat32 && UsesTf32(ort_context);
+  const bool tf32 = block_.dtype() == Dtype::kFloat32 && UsesTf32(ort_context);
   // All plans first: measuring them overwrites results.
   std::vector<ConvolutionRunner::Ready> plans;
   std::int64_t bytes = 0;
@@ -96,7 +97,7 @@ void BlockCudaKernel::Compute(OrtKernelContext* ort_context) const {
   for (std::size_t k = 0; k < block_.steps.size(); ++k) {
     const ConvolutionSizes& of = sizes.steps[k];
     if (of.h == 0 || of.w == 0) throw Error("a convolution of a block has an input without rows or columns");
-    ConvolutionCall call{{block_.steps[k].convolution, of, tf32},
+    ConvolutionCall call{{ConvolutionOf(block_, block_.steps[k]), of, tf32},
                          tensors.Of(block_.steps[k]),
                          stream,
                          context,

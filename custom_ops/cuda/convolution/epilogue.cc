@@ -142,7 +142,7 @@ std::optional<ActivationOf> OneStep(const cudnn::Api& api, const Convolution& co
                                          convolution.activation_value);
     case ConvolutionActivation::kNone:
     case ConvolutionActivation::kLeakyRelu:
-    case ConvolutionActivation::kHardSwish:
+    case ConvolutionActivation::kHardswish:
     case ConvolutionActivation::kPrelu:
       break;
   }
@@ -162,10 +162,10 @@ void RunSteps(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProb
       return;
     case ConvolutionActivation::kLeakyRelu:
       return ActivationOf(api, cudnn::kActivationRelu).Run(handle, tensor, at.y, kOne - slope, slope);
-    case ConvolutionActivation::kHardSwish:
+    case ConvolutionActivation::kHardswish:
       return RunHardSwish(api, handle, tensor, at.y, scratch);
     case ConvolutionActivation::kPrelu:
-      return RunPrelu(api, handle, tensor, Tensor(api, convolution.dtype, 1, 1, 1, problem.sizes.k, problem.sizes.k),
+      return RunPrelu(api, handle, tensor, Tensor(api, convolution.dtype(), 1, 1, 1, problem.sizes.k, problem.sizes.k),
                       at.y, at.slope, scratch);
   }
 }
@@ -174,26 +174,26 @@ void RunSteps(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProb
 
 std::int64_t EpilogueScratch(const ConvolutionProblem& problem) {
   const ConvolutionActivation activation = problem.convolution.activation;
-  if (activation != ConvolutionActivation::kHardSwish && activation != ConvolutionActivation::kPrelu) return 0;
+  if (activation != ConvolutionActivation::kHardswish && activation != ConvolutionActivation::kPrelu) return 0;
   // The scratch lies as the result does, which may have other channels between its pixels.
   const ConvolutionSizes& s = problem.sizes;
-  return s.n * s.output_h * s.output_w * s.y_pixel * static_cast<std::int64_t>(Size(problem.convolution.dtype));
+  return s.n * s.output_h * s.output_w * s.y_pixel * static_cast<std::int64_t>(Size(problem.convolution.dtype()));
 }
 
 void RunEpilogue(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
                  const ConvolutionPointers& at, const PixelsAt& to, void* scratch) {
   const Convolution& convolution = problem.convolution;
   const ConvolutionSizes& s = problem.sizes;
-  const Tensor y(api, convolution.dtype, s.n, s.output_h, s.output_w, s.k, s.y_pixel);
-  const Tensor target(api, convolution.dtype, s.n, s.output_h, s.output_w, s.k, to.pixel);
+  const Tensor y(api, convolution.dtype(), s.n, s.output_h, s.output_w, s.k, s.y_pixel);
+  const Tensor target(api, convolution.dtype(), s.n, s.output_h, s.output_w, s.k, to.pixel);
   const auto add = [&](const Tensor& tensor, const void* data, const Tensor& sum, void* at_sum) {
     const cudnn::Status status = api.cudnnAddTensor(handle, &kOne, tensor.raw(), data, &kOne, sum.raw(), at_sum);
     api.Check(status, "cuDNN does not add to the result of a convolution");
   };
   const auto add_residual = [&](const Tensor& sum, void* at_sum) {
-    add(Tensor(api, convolution.dtype, s.n, s.output_h, s.output_w, s.k, s.residual_pixel), at.residual, sum, at_sum);
+    add(Tensor(api, convolution.dtype(), s.n, s.output_h, s.output_w, s.k, s.residual_pixel), at.residual, sum, at_sum);
   };
-  if (at.bias != nullptr) add(Tensor(api, convolution.dtype, 1, 1, 1, s.k, s.k), at.bias, y, at.y);
+  if (at.bias != nullptr) add(Tensor(api, convolution.dtype(), 1, 1, 1, s.k, s.k), at.bias, y, at.y);
   if (at.residual != nullptr && !convolution.residual_last) add_residual(y, at.y);
   if (const std::optional<ActivationOf> activation = OneStep(api, convolution)) {
     activation->Run(handle, y, at.y, target, to.data);
@@ -208,7 +208,7 @@ void CopyResult(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPr
                 const PixelsAt& to) {
   const ConvolutionSizes& s = problem.sizes;
   if (y == to.data) return;
-  CopyPixels(api, handle, problem.convolution.dtype, {s.n, s.output_h, s.output_w, s.k}, y, s.y_pixel, to.data,
+  CopyPixels(api, handle, problem.convolution.dtype(), {s.n, s.output_h, s.output_w, s.k}, y, s.y_pixel, to.data,
              to.pixel);
 }
 

@@ -37,7 +37,7 @@ struct Dims {
 class Builder {
  public:
   Builder(const cudnn::Api& api, const ConvolutionProblem& problem)
-      : api_(api), problem_(problem), dtype_(DataType(problem.convolution.dtype)) {}
+      : api_(api), problem_(problem), dtype_(DataType(problem.convolution.dtype())) {}
 
   ConvolutionGraph Build(cudnn::Handle handle) {
     const Convolution& convolution = problem_.convolution;
@@ -93,7 +93,7 @@ class Builder {
         return steps_.push_back({cudnn::kMinimum, Second::kScalar, value});
       case ConvolutionActivation::kLeakyRelu:
         return steps_.push_back({cudnn::kRelu, Second::kNone, value, Name::kPointwiseReluSlope});
-      case ConvolutionActivation::kHardSwish:
+      case ConvolutionActivation::kHardswish:
         steps_.push_back({cudnn::kMultiply, Second::kScalar, 1.0F / 6});
         steps_.push_back({cudnn::kAdd, Second::kScalar, 0.5F});
         steps_.push_back({cudnn::kRelu, Second::kNone, 1, Name::kPointwiseReluUpperClip});
@@ -233,7 +233,7 @@ std::string Text(const Convolution& convolution) {
       return std::string(" clip") + value.data();
     case ConvolutionActivation::kLeakyRelu:
       return std::string(" leaky_relu") + value.data();
-    case ConvolutionActivation::kHardSwish:
+    case ConvolutionActivation::kHardswish:
       return " hardswish";
     case ConvolutionActivation::kPrelu:
       return " prelu";
@@ -315,7 +315,7 @@ ConvolutionProblem ConvolutionProblem::Packed() const {
 
 std::string ConvolutionProblem::Describe() const {
   const Window& window = convolution.window;
-  std::string text{Row(convolution.dtype).name};
+  std::string text{Row(convolution.dtype()).name};
   text += " x " + Times({sizes.n, sizes.h, sizes.w, sizes.c});
   const std::int64_t group = convolution.group;
   text += " w " + (convolution.transposed ? Times({sizes.c, sizes.r, sizes.s, sizes.k / group}) + " transposed"

@@ -8,7 +8,7 @@
 
 #include "call/convolution.h"
 #include "cuda/convolution/descriptor.h"
-#include "program/convolution.h"
+#include "program/generated/convolution.h"
 
 namespace onnxopt::cuda {
 

@@ -33,9 +33,9 @@ void ConvolutionCudaKernel::Prepare(const OrtKernelInfo* info) {
 }
 
 void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
-  Shape shapes[kConvolutionInputs];
-  const void* inputs[kConvolutionInputs] = {};
-  for (std::size_t k = 0; k < convolution_.inputs; ++k) inputs[k] = InputTensor(ort_context, k, &shapes[k]);
+  Shape shapes[Convolution::kMaxInputs];
+  const void* inputs[Convolution::kMaxInputs] = {};
+  for (std::size_t k = 0; k < convolution_.inputs.size(); ++k) inputs[k] = InputTensor(ort_context, k, &shapes[k]);
   ConvolutionProblem problem{convolution_, MakeConvolution(convolution_, shapes)};
   const Shape output = problem.sizes.output();
   void* const y = OutputTensor(ort_context, 0, output);
@@ -46,7 +46,7 @@ void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
                                convolution_.residual ? inputs[*convolution_.residual] : nullptr,
                                convolution_.slope ? inputs[*convolution_.slope] : nullptr,
                                y};
-  problem.tf32 = convolution_.dtype == Dtype::kFloat32 && UsesTf32(ort_context);
+  problem.tf32 = convolution_.dtype() == Dtype::kFloat32 && UsesTf32(ort_context);
   const auto [stream, context] = EnterStream(driver_, ort_context);
   int capturing = 0;
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");

@@ -60,7 +60,7 @@ class Memory {
  public:
   Memory(const ConvolutionProblem& problem, std::int64_t workspace) : workspace_bytes_(workspace) {
     const ConvolutionSizes& s = problem.sizes;
-    const auto size = static_cast<std::int64_t>(Size(problem.convolution.dtype));
+    const auto size = static_cast<std::int64_t>(Size(problem.convolution.dtype()));
     const std::int64_t pixels = s.n * s.output_h * s.output_w;
     x_bytes_ = RoundUp(s.n * s.h * s.w * s.x_pixel * size, kAligned);
     residual_bytes_ = problem.convolution.residual ? RoundUp(pixels * s.residual_pixel * size, kAligned) : 0;

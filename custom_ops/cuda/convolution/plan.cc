@@ -19,7 +19,7 @@ bool Has(const std::vector<int>& notes, int note) { return std::find(notes.begin
 bool Keeps(const Descriptor& engine, const ConvolutionProblem& problem) {
   const std::vector<int> notes = engine.Notes(Name::kEngineNumericalNotes, Type::kNumericalNote, kMostNotes);
   if (Has(notes, cudnn::kReducesInLessPrecision) || Has(notes, cudnn::kIsNotDeterministic)) return false;
-  const bool exact = problem.convolution.dtype == Dtype::kFloat32 && !problem.tf32;
+  const bool exact = problem.convolution.dtype() == Dtype::kFloat32 && !problem.tf32;
   return !exact || !(Has(notes, cudnn::kUsesTensorCores) || Has(notes, cudnn::kConvertsInputsDown));
 }
 

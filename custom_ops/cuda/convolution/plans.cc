@@ -17,7 +17,7 @@ constexpr std::int64_t kAligned = 256;  // bytes, of every part of a workspace
 struct Copies {
   Copies(const ConvolutionProblem& problem, bool of_residual) {
     const ConvolutionSizes& s = problem.sizes;
-    const auto size = static_cast<std::int64_t>(Size(problem.convolution.dtype));
+    const auto size = static_cast<std::int64_t>(Size(problem.convolution.dtype()));
     const std::int64_t result = RoundUp(s.n * s.output_h * s.output_w * s.k * size, kAligned);
     if (s.x_pixel != s.c) x = RoundUp(s.n * s.h * s.w * s.c * size, kAligned);
     if (of_residual && problem.convolution.residual && s.residual_pixel != s.k) residual = result;
@@ -174,7 +174,7 @@ void ReadyConvolution::RunPacked(const cudnn::Api& api, cudnn::Handle handle, co
                                  void* workspace) const {
   const Copies copies(problem_, plan_adds_residual());
   const ConvolutionSizes& s = problem_.sizes;
-  const Dtype dtype = problem_.convolution.dtype;
+  const Dtype dtype = problem_.convolution.dtype();
   ConvolutionProblem problem = problem_.Packed();
   if (copies.residual == 0) problem.sizes.residual_pixel = s.residual_pixel;
   char* const free = static_cast<char*>(workspace) + RoundUp(PlanWorkspace(problem), kAligned);

@@ -49,7 +49,7 @@ void ConvolutionRunner::Prepare(ConvolutionProblem problem, bool alone) {
   if (alone) preference_ = Preference::kFastest;
   Context context = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
-  const bool waits = problem.convolution.dtype == Dtype::kFloat32 || ConvolutionPlans::Get().tunes();
+  const bool waits = problem.convolution.dtype() == Dtype::kFloat32 || ConvolutionPlans::Get().tunes();
   if (context == nullptr || waits) return;
   problem.alignment = kAlignment;
   const ConvolutionSizes& sizes = problem.sizes;
@@ -69,7 +69,7 @@ void ConvolutionRunner::Prepare(ConvolutionProblem problem, bool alone) {
 }
 
 void ConvolutionRunner::FillFromNothing(const ConvolutionCall& call) const {
-  const std::size_t bytes = call.problem.sizes.output().count() * Size(call.problem.convolution.dtype);
+  const std::size_t bytes = call.problem.sizes.output().count() * Size(call.problem.convolution.dtype());
   driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(call.at.y), 0, bytes, call.stream),
                 "cannot clear the result of a convolution");
   void* const scratch = call.scratch->Of(static_cast<std::size_t>(EpilogueScratch(call.problem)));

@@ -89,7 +89,7 @@ ExpertsCudaKernel::Work ExpertsCudaKernel::WorkOf(std::uint64_t tokens) const {
   const Cut second = CutOf(form.first + 1, true, usual, kMostSplits);
   const std::uint64_t of_first = first.splits > 1 ? first.splits * static_cast<std::uint64_t>(meaning_.wide()) : 0;
   const std::uint64_t of_second = second.splits * static_cast<std::uint64_t>(meaning_.columns);
-  const std::uint64_t between = Part(rows * static_cast<std::uint64_t>(meaning_.hidden) * Size(meaning_.dtype));
+  const std::uint64_t between = Part(rows * static_cast<std::uint64_t>(meaning_.hidden) * Size(meaning_.dtype()));
   const std::uint64_t sums = Part(rows * std::max(of_first, of_second) * sizeof(float));
   const std::uint64_t ints = routed ? Part((rows + tiles * kIntsOfTile + 1) * sizeof(int)) : 0;
   return {form, tiles, first, second, between, sums, ints};
@@ -163,7 +163,7 @@ void ExpertsCudaKernel::RunProducts(const ExpertsCall& call, ExpertsParams param
   const auto rows = static_cast<std::uint64_t>(params.rows);
   const auto columns = static_cast<std::uint64_t>(meaning_.columns),
              hidden = static_cast<std::uint64_t>(meaning_.hidden);
-  const std::uint64_t tiles = MostTiles(form, rows), size = Size(meaning_.dtype);
+  const std::uint64_t tiles = MostTiles(form, rows), size = Size(meaning_.dtype());
   const auto part = [&](std::uint64_t width) { return Part((rows + ExpertsProducts::Behind(rows)) * width * size); };
   const std::uint64_t sorted = part(columns), wide = part(static_cast<std::uint64_t>(meaning_.wide()));
   const std::uint64_t between = part(hidden), ints = Part((2 * rows + tiles * kIntsOfTile + 1) * sizeof(int));

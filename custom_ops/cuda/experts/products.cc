@@ -25,7 +25,8 @@ std::int64_t RoundedUp(std::int64_t rows) { return RoundUp(rows, StepOf(static_c
 
 Gemm ProductOf(Dtype dtype) {
   Gemm gemm;
-  gemm.dtype = gemm.operands = dtype;
+  gemm.inputs = {dtype, dtype};
+  gemm.outputs = {dtype};
   return gemm;
 }
 
@@ -40,7 +41,7 @@ struct ExpertsProducts::Call {
 };
 
 ExpertsProducts::ExpertsProducts(const Experts& meaning, const Driver& driver, const Allocator& allocator)
-    : meaning_(meaning), driver_(driver), allocator_(allocator), gemm_(ProductOf(meaning.dtype)) {}
+    : meaning_(meaning), driver_(driver), allocator_(allocator), gemm_(ProductOf(meaning.dtype())) {}
 
 bool ExpertsProducts::Run(Stream stream) const {
   if (cublaslt::Find() == nullptr) return false;
@@ -75,12 +76,12 @@ void ExpertsProducts::Enqueue(bool second, const ExpertsProductAt& at, const std
   if (api == nullptr) throw Error("no cuBLASLt for a mixture of experts");
   const std::int64_t depth = second ? meaning_.hidden : meaning_.columns;
   const std::int64_t width = second ? meaning_.columns : meaning_.wide();
-  const auto size = static_cast<std::int64_t>(Size(meaning_.dtype));
+  const auto size = static_cast<std::int64_t>(Size(meaning_.dtype()));
   const auto alignment = [&](const void* data, std::int64_t elements) {  // of data at any multiple of so many elements
     return std::min(Alignment(data), Alignment(static_cast<std::uintptr_t>(elements * size)));
   };
   const unsigned written = alignment(at.results, width);
-  const bool tf32 = meaning_.dtype == Dtype::kFloat32 && UsesTf32(context);
+  const bool tf32 = meaning_.dtype() == Dtype::kFloat32 && UsesTf32(context);
   PlanKey key{0,
               width,
               depth,
@@ -95,7 +96,7 @@ void ExpertsProducts::Enqueue(bool second, const ExpertsProductAt& at, const std
               written,
               tf32,
               true,
-              meaning_.dtype};
+              meaning_.dtype()};
   Context device = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&device), "cannot ask for the CUDA context");
   CallScratch memory(allocator_, context);

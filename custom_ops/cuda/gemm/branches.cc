@@ -3,6 +3,8 @@
 #include <map>
 #include <mutex>
 
+#include "program/gemm.h"
+
 namespace onnxopt::cuda {
 namespace {
 
@@ -36,7 +38,7 @@ std::shared_ptr<Branches> BranchesOf(Stream stream, const Driver& driver) {
   std::shared_ptr<Branches> branches = entry.lock();
   if (branches == nullptr) {
     branches = std::make_shared<Branches>(driver);
-    branches->Prepare(kGemmParts - 1);
+    branches->Prepare(Gemm::kMaxOutputs - 1);
     entry = branches;
   }
   return branches;

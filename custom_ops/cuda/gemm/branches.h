@@ -32,7 +32,7 @@ class Branches {
   std::vector<Branch> branches_;
 };
 
-// The branches of a stream, with room for kGemmParts of them. They live as long as somebody holds them.
+// The branches of a stream, with room for Gemm::kMaxOutputs of them. They live as long as somebody holds them.
 std::shared_ptr<Branches> BranchesOf(Stream stream, const Driver& driver);
 
 // Work of one call on several streams: all of it starts after what the call's stream has to do already, and Join makes

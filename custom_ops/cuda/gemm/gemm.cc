@@ -79,7 +79,7 @@ GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, con
       api_(FindCublaslt()),
       allocator_(info) {
   if (gemm_.packed) packed_.emplace(kernel, launcher_);
-  if (ActivatesBehind(gemm_)) large_.emplace(kernel, driver_, launcher_);
+  if (gemm_.activates_apart()) large_.emplace(kernel, driver_, launcher_);
   Context context = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
   if (context != nullptr) HandleOf(context, api_);
@@ -87,22 +87,22 @@ GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, con
 }
 
 void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
-  Shape shapes[kGemmInputs];
-  const void* inputs[kGemmInputs] = {};
-  for (std::size_t k = 0; k < gemm_.inputs; ++k) inputs[k] = InputTensor(ort_context, k, &shapes[k]);
+  Shape shapes[Gemm::kMaxInputs];
+  const void* inputs[Gemm::kMaxInputs] = {};
+  for (std::size_t k = 0; k < gemm_.inputs.size(); ++k) inputs[k] = InputTensor(ort_context, k, &shapes[k]);
   const Product product = MakeProduct(gemm_, shapes);
-  void* outputs[kGemmParts] = {};
-  for (std::size_t k = 0; k < gemm_.parts; ++k) outputs[k] = OutputTensor(ort_context, k, product.output);
+  void* outputs[Gemm::kMaxOutputs] = {};
+  for (std::size_t k = 0; k < gemm_.outputs.size(); ++k) outputs[k] = OutputTensor(ort_context, k, product.output);
   if (product.output.count() == 0) return;
   Operands operands = {inputs[gemm_.a], inputs[gemm_.b], gemm_.bias ? inputs[*gemm_.bias] : nullptr,
                        gemm_.residual ? inputs[*gemm_.residual] : nullptr, nullptr};
   const auto [stream, context] = EnterStream(driver_, ort_context);
   int capturing = 0;
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
-  const bool tf32 = gemm_.operands == Dtype::kFloat32 && UsesTf32(ort_context);
+  const bool tf32 = gemm_.operands() == Dtype::kFloat32 && UsesTf32(ort_context);
   const std::lock_guard<std::mutex> lock(mutex_);
   Call call{product, operands,       stream,      HandleOf(context, api_), context, &shapes[gemm_.a],
-            tf32,    capturing != 0, ort_context, gemm_.operands};
+            tf32,    capturing != 0, ort_context, gemm_.operands()};
   if (packed_) {
     const void* const zeros = gemm_.packed->zeros ? inputs[*gemm_.packed->zeros] : nullptr;
     return RunOfPacked(&call, {operands.b, inputs[gemm_.packed->scales], zeros}, outputs);
@@ -113,17 +113,17 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
 void GemmCudaKernel::RunOfPacked(Call* call, const PackedWeight& weight, void* const* outputs) const {
   if (RunPacked(*call, weight, outputs)) return;
   const Product& product = call->product;
-  const std::int64_t columns = product.n * static_cast<std::int64_t>(gemm_.parts);
+  const std::int64_t columns = product.n * static_cast<std::int64_t>(gemm_.outputs.size());
   CallScratch scratch(allocator_, call->context);
-  void* const floats = scratch.Of(static_cast<std::size_t>(columns * product.k) * Size(gemm_.dtype));
+  void* const floats = scratch.Of(static_cast<std::size_t>(columns * product.k) * Size(gemm_.dtype()));
   if (product.k > 0) packed_->Widen(columns, product.k, weight, floats, call->stream);
   call->operands.b = floats;
-  if (gemm_.gate == Activation::kNone) {
+  if (!gemm_.gate) {
     RunParts(*call, outputs);
     return;
   }
   CallScratch of_halves(allocator_, call->context);
-  void* const halves = of_halves.Of(static_cast<std::size_t>(product.m * product.n) * Size(gemm_.dtype));
+  void* const halves = of_halves.Of(static_cast<std::size_t>(product.m * product.n) * Size(gemm_.dtype()));
   RunParts(*call, &halves);
   packed_->Gate(product.m, product.n / 2, halves, outputs[0], call->stream);
 }
@@ -133,14 +133,14 @@ bool GemmCudaKernel::RunPacked(const Call& call, const PackedWeight& weight, voi
   const Product& product = call.product;
   if (product.batch_dims > 0 || Alignment(weight.scales) < kBiasAlignment) return false;
   if (weight.zeros != nullptr && Alignment(weight.zeros) < kBiasAlignment) return false;
-  for (std::size_t k = 0; k < gemm_.parts; ++k) {
+  for (std::size_t k = 0; k < gemm_.outputs.size(); ++k) {
     if (outputs[k] == nullptr) continue;
     const std::int64_t first = static_cast<std::int64_t>(k) * product.n;
     Operands at = call.operands;
-    if (at.bias != nullptr) at.bias = Move(at.bias, first, Size(gemm_.dtype));
+    if (at.bias != nullptr) at.bias = Move(at.bias, first, Size(gemm_.dtype()));
     at.output = outputs[k];
-    const PackedWeight part = weight.From(*gemm_.packed, gemm_.dtype, first, product.k);
-    const std::int64_t columns = gemm_.gate == Activation::kNone ? product.n : product.n / 2;
+    const PackedWeight part = weight.From(gemm_, first, product.k);
+    const std::int64_t columns = !gemm_.gate ? product.n : product.n / 2;
     if (!packed_->Run({product.m, columns, product.k, b_is_constant_}, at, part, call.stream)) return false;
   }
   return true;
@@ -206,10 +206,10 @@ void GemmCudaKernel::Widen(const void* codes, void* numbers, std::size_t count, 
 // badly; in a CUDA graph they are branches, so that one begins while another ends. Outside of one, the host's time for
 // the events would cost more.
 bool GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
-  const std::size_t parts = gemm_.parts;
+  const std::size_t parts = gemm_.outputs.size();
   if (parts > 1 && !call.capturing && branches_ == nullptr) branches_ = BranchesOf(call.stream, driver_);
   const Fork fork(call.capturing && parts > 1 ? branches_.get() : nullptr, call.stream, parts - 1);
-  const std::size_t size = Size(gemm_.dtype);
+  const std::size_t size = Size(gemm_.dtype());
   bool taken = true;
   for (std::size_t k = 0; k < parts && taken; ++k) {
     if (outputs[k] == nullptr) continue;
@@ -233,7 +233,7 @@ bool GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
 std::size_t GemmCudaKernel::ChooseFewRows(const Product& product) const {
   const auto& variants = kernel().variants;
   std::size_t chosen = variants.size();
-  for (std::size_t k = HasFloat8Operands(gemm_) ? 1 : 0; k < variants.size(); ++k) {  // the first one widens codes
+  for (std::size_t k = gemm_.has_float8_operands() ? 1 : 0; k < variants.size(); ++k) {  // the first one widens codes
     const Variant& v = variants[k];
     if (!v.shape.Is<FewRows>() || v.shape.As<FewRows>().rows < product.m || v.shared > launcher_.device().shared)
       continue;
@@ -246,7 +246,7 @@ std::size_t GemmCudaKernel::ChooseFewRows(const Product& product) const {
 
 // Few rows are bound by the weights: a kernel of ours reads them faster than cuBLASLt's do. False where none fits.
 bool GemmCudaKernel::RunFewRows(const Call& call) const {
-  if (packed_ || call.dtype != gemm_.operands) return false;  // codes that were widened are cuBLASLt's
+  if (packed_ || call.dtype != gemm_.operands()) return false;  // codes that were widened are cuBLASLt's
   const Product& product = call.product;
   const Operands& at = call.operands;
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
@@ -288,7 +288,7 @@ bool GemmCudaKernel::RunBatch(const Call& call) const {
   std::int64_t count = 1;
   for (std::size_t d = 0; d < outer; ++d) count *= product.batch[d].extent;
   const std::size_t read = Size(call.dtype);
-  const std::size_t size = Size(gemm_.dtype);
+  const std::size_t size = Size(gemm_.dtype());
   for (std::int64_t index = 0; index < count; ++index) {
     Operands at = call.operands;
     std::int64_t rest = index;
@@ -315,7 +315,7 @@ bool GemmCudaKernel::RunInner(const Call& call, const Product& product, const Op
   CallScratch scratch(allocator_, call.context);
   const bool copies_bias = at.bias != nullptr && Alignment(at.bias) < kBiasAlignment;
   if (copies_bias) {
-    const std::size_t bytes = static_cast<std::size_t>(product.n) * Size(gemm_.dtype);
+    const std::size_t bytes = static_cast<std::size_t>(product.n) * Size(gemm_.dtype());
     void* const copy = scratch.Of(bytes);
     driver_.Check(driver_.cuMemcpyDtoDAsync(reinterpret_cast<std::uintptr_t>(copy),
                                             reinterpret_cast<std::uintptr_t>(at.bias), bytes, call.stream),

@@ -72,7 +72,7 @@ std::size_t LargeProducts::Choose(const Product& product) const {
 }
 
 bool LargeProducts::Fits(const Product& product, const Operands& at) const {
-  const auto of_row = static_cast<std::int64_t>(kAlignment / Size(gemm_.dtype));
+  const auto of_row = static_cast<std::int64_t>(kAlignment / Size(gemm_.dtype()));
   const bool one = product.batch_dims == 0 && product.k > 0 && std::max({product.m, product.n, product.k}) <= kMost;
   const bool rows = product.n % of_row == 0 && product.k % of_row == 0 && product.ldb % of_row == 0;
   const bool aligned = AreAligned({at.a, at.b, at.bias, at.output}, kAlignment);
@@ -89,10 +89,10 @@ bool LargeProducts::Run(const Product& product, const Operands& at, Stream strea
   const auto map = [&](const void* data, std::int64_t in_row, std::int64_t rows, std::int64_t pitch, std::int64_t wide,
                        std::int64_t high, MatrixMap* to) {
     const std::uint64_t dims[] = {static_cast<std::uint64_t>(in_row), static_cast<std::uint64_t>(rows)};
-    const std::uint64_t strides[] = {static_cast<std::uint64_t>(pitch) * Size(gemm_.dtype)};
+    const std::uint64_t strides[] = {static_cast<std::uint64_t>(pitch) * Size(gemm_.dtype())};
     const unsigned tile[] = {static_cast<unsigned>(wide), static_cast<unsigned>(high)};
     const unsigned each[] = {1, 1};
-    const int dtype = gemm_.dtype == Dtype::kFloat16 ? kMapOfFloat16 : kMapOfBfloat16;
+    const int dtype = gemm_.dtype() == Dtype::kFloat16 ? kMapOfFloat16 : kMapOfBfloat16;
     driver_.Check(driver_.cuTensorMapEncodeTiled(to, dtype, 2, const_cast<void*>(data), dims, strides, tile, each, 0,
                                                  kRowsOf128Bytes, kWholeSectors, 0),
                   "cannot describe a product's operand");
@@ -122,7 +122,7 @@ void LargeProducts::Activate(void* output, std::uint64_t count, Stream stream) c
   const auto variant = std::find_if(variants.begin(), variants.end(), is);
   if (variant == variants.end()) throw Error("nothing in the artifact computes a product's activation on this GPU");
   ActivateParams params{output, count};
-  const std::uint64_t of_block = variant->threads * (kActivatedBytes / Size(gemm_.dtype));
+  const std::uint64_t of_block = variant->threads * (kActivatedBytes / Size(gemm_.dtype()));
   const std::uint64_t blocks = CeilDiv(count, of_block);
   if (blocks > static_cast<std::uint64_t>(kMost)) throw Error("a product's result is too large for its activation");
   launcher_.Launch(static_cast<std::size_t>(variant - variants.begin()), static_cast<unsigned>(blocks),

@@ -39,7 +39,7 @@ bool IsNew(Context context, const Plan& plan, const cublaslt::Algorithm& algorit
   std::array<std::uint64_t, 8> words{};
   std::copy(std::begin(algorithm.data), std::end(algorithm.data), words.begin());
   const std::lock_guard<std::mutex> lock(mutex);
-  return known->emplace(context, plan.key().operands, plan.gemm().dtype, plan.DescribeKind(), words).second;
+  return known->emplace(context, plan.key().operands, plan.gemm().dtype(), plan.DescribeKind(), words).second;
 }
 
 }  // namespace
@@ -67,7 +67,7 @@ void LoadForSizes(const ProductCall& call, const std::string& gpu, const Operand
   if (algorithms.empty()) return;
   Plan small(call.api, gemm, WithRows(key, kLoadedRows));
   const std::size_t of_a = static_cast<std::size_t>(kLoadedRows * key.k) * Size(key.operands);
-  const std::size_t of_result = static_cast<std::size_t>(kLoadedRows * key.n) * Size(gemm.dtype);
+  const std::size_t of_result = static_cast<std::size_t>(kLoadedRows * key.n) * Size(gemm.dtype());
   for (const cublaslt::Algorithm& algorithm : algorithms) {
     Candidate candidate{};
     if (!IsNew(call.context, small, algorithm) || !small.Revive(call.handle, algorithm, &candidate)) continue;

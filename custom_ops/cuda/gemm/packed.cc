@@ -23,11 +23,12 @@ const void* Move(const void* data, std::int64_t bytes) {
 
 }  // namespace
 
-PackedWeight PackedWeight::From(const PackedIntegers& of, Dtype dtype, std::int64_t column, std::int64_t depth) const {
-  const std::int64_t groups = of.Groups(depth);
-  const std::int64_t floats = groups * static_cast<std::int64_t>(Size(dtype));
-  return {Move(codes, column * of.Bytes(groups)), Move(scales, column * floats),
-          Move(zeros, column * (of.packed_zeros ? of.ZeroBytes(groups) : floats))};
+PackedWeight PackedWeight::From(const Gemm& gemm, std::int64_t column, std::int64_t depth) const {
+  const PackedIntegers& of = *gemm.packed;
+  const std::int64_t groups = Groups(of, depth);
+  const std::int64_t floats = groups * static_cast<std::int64_t>(Size(gemm.dtype()));
+  return {Move(codes, column * Bytes(of, groups)), Move(scales, column * floats),
+          Move(zeros, column * (gemm.packed_zeros() ? ZeroBytes(of, groups) : floats))};
 }
 
 PackedProducts::PackedProducts(const Kernel& kernel, const Launcher& launcher)
@@ -56,11 +57,11 @@ std::size_t PackedProducts::Choose(const PackedRowsCall& call) const {
 bool PackedProducts::Run(const PackedRowsCall& call, const Operands& at, const PackedWeight& weight,
                          Stream stream) const {
   if (call.m > kMost || call.n > kMost || call.k > kMost || call.k == 0) return false;
-  if (gemm_.dtype == Dtype::kBfloat16 && launcher_.device().major < kBfloat16Major) return false;
+  if (gemm_.dtype() == Dtype::kBfloat16 && launcher_.device().major < kBfloat16Major) return false;
   const PackedIntegers& codes = *gemm_.packed;
-  const std::int64_t groups = codes.Groups(call.k);
-  const auto row_of_a = static_cast<std::uintptr_t>(call.k) * Size(gemm_.dtype);
-  const auto row_of_b = static_cast<std::uintptr_t>(codes.Bytes(groups));
+  const std::int64_t groups = Groups(codes, call.k);
+  const auto row_of_a = static_cast<std::uintptr_t>(call.k) * Size(gemm_.dtype());
+  const auto row_of_b = static_cast<std::uintptr_t>(Bytes(codes, groups));
   const auto of_word = static_cast<std::uintptr_t>(64 / codes.bits);  // bytes of a that go with a word of codes
   if (row_of_a % std::max(kRowAlignment, of_word) != 0 || row_of_b % kRowAlignment != 0) return false;
   if (!IsAligned(at.a, kRowAlignment) || !IsAligned(weight.codes, kRowAlignment)) return false;
@@ -116,7 +117,7 @@ void PackedProducts::Widen(std::int64_t n, std::int64_t k, const PackedWeight& w
                           floats,
                           static_cast<unsigned>(n),
                           static_cast<unsigned>(k),
-                          static_cast<unsigned>(gemm_.packed->Groups(k))};
+                          static_cast<unsigned>(Groups(*gemm_.packed, k))};
   launcher_.Launch(Only(PackedRole::kFloats), static_cast<unsigned>(n), reinterpret_cast<unsigned char*>(&params),
                    stream);
 }

@@ -16,7 +16,7 @@ struct PackedWeight {
   const void* zeros;  // or nullptr
 
   // From another column on, whose bytes and groups are those of a depth.
-  PackedWeight From(const PackedIntegers& codes, Dtype dtype, std::int64_t column, std::int64_t depth) const;
+  PackedWeight From(const Gemm& gemm, std::int64_t column, std::int64_t depth) const;
 };
 
 // Few rows of a, which may be those of several matrices: m x k times n columns, twice as many with a gate.

@@ -15,7 +15,7 @@ constexpr std::int64_t kAlignment = 16;  // bytes, that engines ask for at most
 bool HasConvolutionsEpilogue(const Gemm& gemm) {
   const bool unscaled = gemm.alpha == 1 && (!gemm.residual || gemm.beta == 1);
   const bool activates = gemm.activation == Activation::kNone || gemm.activation == Activation::kRelu;
-  return unscaled && activates && gemm.gate == Activation::kNone;
+  return unscaled && activates && !gemm.gate;
 }
 
 bool Fits(const ProductConvolution& plan, std::size_t workspace) { return plan.workspace() <= workspace; }
@@ -29,13 +29,13 @@ void ProductConvolution::Run(const Operands& operands, void* workspace, Stream s
 }
 
 std::optional<ConvolutionProblem> AsConvolution(const Gemm& gemm, const PlanKey& key, const Shape& a) {
-  const bool one_matrix = key.batch == 1 && gemm.parts == 1 && key.ldb == key.k;
-  const bool lies_so = !gemm.transpose_a && gemm.transpose_b && !gemm.packed && gemm.operands == gemm.dtype;
-  if (!one_matrix || !lies_so || key.operands != gemm.dtype || !HasConvolutionsEpilogue(gemm)) return std::nullopt;
+  const bool one_matrix = key.batch == 1 && gemm.outputs.size() == 1 && key.ldb == key.k;
+  const bool lies_so = !gemm.transpose_a && gemm.transpose_b && !gemm.packed && gemm.operands() == gemm.dtype();
+  if (!one_matrix || !lies_so || key.operands != gemm.dtype() || !HasConvolutionsEpilogue(gemm)) return std::nullopt;
   if (a.rank != kImageRank || a.dims[0] * a.dims[1] * a.dims[2] != key.m || a.dims[3] != key.k) return std::nullopt;
   ConvolutionProblem problem;
-  problem.convolution.dtype = gemm.dtype;
   problem.convolution.inputs = gemm.inputs;
+  problem.convolution.outputs = gemm.outputs;
   problem.convolution.x = gemm.a;
   problem.convolution.w = gemm.b;
   problem.convolution.bias = gemm.bias;

@@ -70,7 +70,7 @@ void Plan::SetLayouts() {
   b_ = MakeLayout(key_.operands, turned_b ? key_.k : key_.n, turned_b ? key_.n : key_.k, key_.ldb, key_.stride_b);
   const std::int64_t lda = gemm_.transpose_a ? key_.m : key_.k;
   a_ = MakeLayout(key_.operands, lda, gemm_.transpose_a ? key_.k : key_.m, lda, key_.stride_a);
-  d_ = MakeLayout(gemm_.dtype, key_.n, key_.m, key_.n, key_.stride_d);
+  d_ = MakeLayout(gemm_.dtype(), key_.n, key_.m, key_.n, key_.stride_d);
   api_.Check(api_.cublasLtMatmulPreferenceCreate(&preference_), "cannot make a preference");
   const auto prefer = [&](int attribute, const void* value, std::size_t size) {
     api_.Check(api_.cublasLtMatmulPreferenceSetAttribute(preference_, attribute, value, size),
@@ -92,7 +92,7 @@ void Plan::SetAttributesOfCodes() {
   api_.Check(api_.cublasLtMatmulDescSetAttribute(operation_, cublaslt::kFastAccumulation, &fast, sizeof(fast)),
              "cannot describe a product of codes");
   if (!gemm_.bias) return;
-  const std::int32_t type = DataType(gemm_.dtype);
+  const std::int32_t type = DataType(gemm_.dtype());
   api_.Check(api_.cublasLtMatmulDescSetAttribute(operation_, cublaslt::kBiasDataType, &type, sizeof(type)),
              "cannot describe the bias of a product of codes");
 }
@@ -161,7 +161,7 @@ void Plan::RunWith(const Candidate& candidate, cublaslt::Handle handle, const Op
 std::string Plan::Describe() const {
   std::string text{Row(key_.operands).name};
   const auto add = [&](const char* name, std::int64_t value) { text += std::string(name) + std::to_string(value); };
-  if (gemm_.dtype != key_.operands) text += " to " + std::string(Row(gemm_.dtype).name);
+  if (gemm_.dtype() != key_.operands) text += " to " + std::string(Row(gemm_.dtype()).name);
   add(" m", key_.m);
   add(" n", key_.n);
   add(" k", key_.k);

@@ -8,7 +8,7 @@ from typing import cast
 
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
-from onnxopt.program.attention import MOST_HEADS, MOST_TOKENS, TokenAttention, rows_of_a_block
+from onnxopt.program.attention import MAX_HEADS, MAX_TOKENS, TokenAttention, rows_of_a_block
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import WARP
 
@@ -27,7 +27,7 @@ _NARROWEST_CODES = 16  # elements of a head in tiles: those of 16 bytes
 _SHARED = (227 << 10, 99 << 10, 48 << 10)
 # Of codes: the most rows of a block, keys that a lane attends to at once, and by how many times more are in flight: as
 # many as registers hold, under a mask too.
-_OF_CODES = {False: ((4, 4, 2), (MOST_HEADS, 1, 4)), True: ((4, 4, 2), (6, 1, 2), (MOST_HEADS, 1, 1))}
+_OF_CODES = {False: ((4, 4, 2), (MAX_HEADS, 1, 4)), True: ((4, 4, 2), (6, 1, 2), (MAX_HEADS, 1, 1))}
 _KEYS = 16  # of a tile
 # (threads, stages) that multiply keys and values from registers (benchmarks/notes.md), the most rows of a block, and
 # the elements of a head.
@@ -94,7 +94,7 @@ def joining(name: str) -> AttentionVariant:
 def shared_bytes(meaning: TokenAttention, threads: int, stages: int, *, registers: bool = False) -> int:
     """Of a block that attends, as cuda_kernels/attention/ counts them."""
     if registers:
-        new = 2 * MOST_TOKENS * meaning.width * DTYPES[meaning.outputs[0]].size
+        new = 2 * MAX_TOKENS * meaning.width * DTYPES[meaning.outputs[0]].size
         return new + threads // WARP * _rows(meaning) * (meaning.width + 4) * DTYPES["float32"].size
     found = (meaning.width + 2) * DTYPES["float32"].size  # of a row
     if stages == 0:

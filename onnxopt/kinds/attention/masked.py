@@ -38,7 +38,7 @@ from onnxopt.kinds.attention.caches import Cached, cached
 from onnxopt.program.attention import (
     ANY_NUMBER,
     CODES,
-    MOST_TOKENS,
+    MAX_TOKENS,
     SCALES,
     STORED,
     CacheCodes,
@@ -167,9 +167,9 @@ def _meaning(
         return "The shapes of the attention's operands are not known"
     q, k, v, past_k, past_v, *masks = (dims for dims in known if dims is not None)
     expected = shapes.expected.of(q[1]) if len(q) == 3 and isinstance(q[1], str) else None
-    if len(q) != 3 or not 1 <= (q[1] if isinstance(q[1], int) else expected or 0) <= MOST_TOKENS:
+    if len(q) != 3 or not 1 <= (q[1] if isinstance(q[1], int) else expected or 0) <= MAX_TOKENS:
         return (
-            f"The number of new tokens is not known to be {MOST_TOKENS} or less; where it is in most runs, `--shape`"
+            f"The number of new tokens is not known to be {MAX_TOKENS} or less; where it is in most runs, `--shape`"
             " can say so"
         )
     if not all(len(dims) == 4 for dims in (k, v, past_k, past_v, *masks)) or k != v or past_k != past_v:

@@ -31,8 +31,7 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.block.slices import Channels, channels, is_concat, taken_from
 from onnxopt.kinds.convolution.find import grown
 from onnxopt.kinds.convolution.steps import GrowingConvolution
-from onnxopt.program.block import MOST_INPUTS, MOST_STEPS, Block, Part, Step
-from onnxopt.program.convolution import Convolution
+from onnxopt.program.block import MAX_INPUTS, MAX_STEPS, Block, BlockStep, Part
 
 _CHANNELS_WITHOUT_CONCAT = 64
 _ALIGNED = 16  # bytes, to which cuDNN's kernels want every pixel of a tensor
@@ -179,8 +178,8 @@ class _Search:
         self, members: Sequence[GrowingConvolution], nodes: set[ir.Node], placed: dict[ir.Value, _Placed]
     ) -> str | None:
         """The reason why cuDNN should not run these convolutions in place."""
-        if len(members) > MOST_STEPS:
-            return f"The block would have {len(members)} convolutions; the limit is {MOST_STEPS}"
+        if len(members) > MAX_STEPS:
+            return f"The block would have {len(members)} convolutions; the limit is {MAX_STEPS}"
         for value in placed:
             for reader in self._context.readers(value):
                 if reader not in nodes:
@@ -207,8 +206,8 @@ class _Search:
         inside, outputs = {v for n in nodes for v in n.outputs}, self._context.outputs_of(nodes)
         operands = [self._operand(v, inside).whole for c in members for v in c.operands()]
         inputs = [v for v in dict.fromkeys(operands) if v not in inside]
-        if len(inputs) > MOST_INPUTS:
-            return f"The block would read {len(inputs)} tensors; the limit is {MOST_INPUTS}"
+        if len(inputs) > MAX_INPUTS:
+            return f"The block would read {len(inputs)} tensors; the limit is {MAX_INPUTS}"
         written = list(dict.fromkeys([*outputs, *(self._place(c.output, placed).whole for c in members)]))
         numbers = {v: k for k, v in enumerate([*inputs, *written])}
 
@@ -219,14 +218,17 @@ class _Search:
             return Part(numbers[place.whole], place.first + taken.first, taken.count, of)
 
         dtypes = [tuple(_dtype(v, self._shapes) for v in values) for values in (inputs, outputs)]
-        dtype = dtypes[1][0]
         steps = [
-            Step(
-                _alone(c, dtype), part(c.x), numbers[c.w], part(c.output), None if c.bias is None else numbers[c.bias],
-                None if c.residual is None else part(c.residual),
+            BlockStep(
+                part(c.x),
+                numbers[c.w],
+                part(c.output),
+                bias=None if c.bias is None else numbers[c.bias],
+                residual=None if c.residual is None else part(c.residual),
+                **c.operation(),
             )
             for c in members
-        ]  # fmt: skip
+        ]
         widths = [channels(v, self._shapes) for v in written]
         meaning = Block(dtypes[0], dtypes[1], tuple(w for w in widths if w is not None), tuple(steps))
         meaning.verify()
@@ -254,17 +256,6 @@ class _Search:
 def _runs_in_block(convolution: GrowingConvolution) -> bool:
     """Whether a step of a block can be this convolution: it has no slopes and is no ConvTranspose."""
     return not convolution.is_transposed and convolution.activation.slope is None
-
-
-def _alone(convolution: GrowingConvolution, dtype: str) -> Convolution:
-    """The convolution with its operands in the order of a step."""
-    has_bias, has_residual = convolution.bias is not None, convolution.residual is not None
-    count = 2 + has_bias + has_residual
-    return Convolution(
-        (dtype,) * count, (dtype,), convolution.window, convolution.group, bias=2 if has_bias else None,
-        residual=count - 1 if has_residual else None, residual_last=convolution.residual_last,
-        activation=convolution.activation.name, activation_value=convolution.activation.value,
-    )  # fmt: skip
 
 
 def _dtype(value: ir.Value, shapes: Shapes) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -81,6 +82,14 @@ class GrowingConvolution:
         name = self.activation.name
         return name == "none" or (name != "relu" and self.residual is None)
 
+    def operation(self) -> dict[str, Any]:
+        """The fields of the convolution that are no operands."""
+        return {
+            "window": self.window, "group": self.group, "residual_last": self.residual_last,
+            "activation": self.activation.name, "activation_value": self.activation.value,
+            "transposed": self.is_transposed, "output_padding": self.output_padding,
+        }  # fmt: skip
+
     def meaning(self, inputs: Sequence[ir.Value], shapes: Shapes) -> Convolution:
         """The meaning of the convolution, for the region's inputs."""
 
@@ -89,10 +98,8 @@ class GrowingConvolution:
 
         convolution = Convolution(
             inputs=tuple(_dtype(v, shapes) for v in inputs), outputs=(_dtype(self.output, shapes),),
-            window=self.window, group=self.group, x=inputs.index(self.x), w=inputs.index(self.w), bias=at(self.bias),
-            residual=at(self.residual), residual_last=self.residual_last,
-            activation=self.activation.name, activation_value=self.activation.value, transposed=self.is_transposed,
-            output_padding=self.output_padding, slope=at(self.activation.slope),
+            x=inputs.index(self.x), w=inputs.index(self.w), bias=at(self.bias), residual=at(self.residual),
+            slope=at(self.activation.slope), **self.operation(),
         )  # fmt: skip
         convolution.verify()
         return convolution

@@ -22,7 +22,7 @@ from onnxopt.kinds.experts import loops, mixture, products
 from onnxopt.kinds.experts.mixture import Activation, Mixture
 from onnxopt.kinds.experts.products import GroupedProducts
 from onnxopt.kinds.pointwise.lower import immediate
-from onnxopt.program.experts import FIRST, MOST_CHOSEN, MOST_EXPERTS, STORED, Experts, why_sizes_do_not_fit
+from onnxopt.program.experts import FIRST, MAX_CHOSEN, MAX_EXPERTS, STORED, Experts, why_sizes_do_not_fit
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.pointwise import Program, without_dead_code
 
@@ -158,8 +158,8 @@ def _meaning(found: Mixture, nodes: Sequence[ir.Node], opsets: Mapping[str, int]
         raise ValueError("The experts' two weights do not fit together")
     if x[1] != columns:
         raise ValueError(f"`{found.x.name}` is not known to have {columns} columns")
-    if found.first.experts > MOST_EXPERTS or found.chosen > MOST_CHOSEN:
-        raise ValueError(f"The kernel takes up to {MOST_EXPERTS} experts and {MOST_CHOSEN} for each token")
+    if found.first.experts > MAX_EXPERTS or found.chosen > MAX_CHOSEN:
+        raise ValueError(f"The kernel takes up to {MAX_EXPERTS} experts and {MAX_CHOSEN} for each token")
     dtype = storage(found.y, shapes).name
     if dtype not in STORED or storage(found.x, shapes).name != dtype:
         raise ValueError(f"The kernel takes {', '.join(STORED)}, the same for tokens, weights and results")

@@ -15,7 +15,7 @@ from onnxopt.graph.codes import dtype_of, is_dequantize, is_plain, is_quantize, 
 from onnxopt.graph.match import constant, only_consumer
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention.attention import Attention
-from onnxopt.program.flash_attention import FLOAT8, Codes
+from onnxopt.program.flash_attention import FLOAT8, AttentionCodes
 
 _INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
 
@@ -31,14 +31,14 @@ def with_codes(found: Attention, shapes: Shapes) -> Attention:
     codes = quantize.outputs[0]
     dtype = shapes.ir_dtype(codes)
     tail: tuple[ir.Node, ...] = (quantize,)
-    made, stored = Codes(float(step.reshape(()))), FLOAT8
+    made, stored = AttentionCodes(float(step.reshape(()))), FLOAT8
     if dtype in _INTEGERS:
         widened = _widened(codes)
         if widened is None:
             return found
         tail, info = (quantize, *widened), np.iinfo(dtype.numpy())
         zero = _zero(quantize)
-        made, stored = Codes(made.step, float(info.min - zero), float(info.max - zero)), "float16"
+        made, stored = AttentionCodes(made.step, float(info.min - zero), float(info.max - zero)), "float16"
     elif dtype != ir.DataType.FLOAT8E4M3FN:
         return found
     meaning = dataclasses.replace(found.meaning, outputs=(stored,), codes=made)

@@ -51,7 +51,7 @@ class FewRowsProductsVariant(FewRowsVariant):
 
 def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) -> tuple[FewRowsVariant, ...]:
     """Entry points for every number of rows that a region may have at run time, fewest first; none for many rows."""
-    if not meaning.transpose_b or meaning.transpose_a or meaning.operand_dtype() != meaning.outputs[0]:
+    if not meaning.transpose_b or meaning.transpose_a or meaning.operands != meaning.outputs[0]:
         return ()
     counts = [rows(region, meaning, shapes) for region in regions]
     every = entry_points(name, meaning, [_columns(region, meaning, shapes) for region in regions])
@@ -143,7 +143,7 @@ def lines(kernel: Kernel) -> list[str]:
         bounds = str(v.threads)
         if isinstance(v, FewRowsProductsVariant):
             tiles, bounds = v.columns * v.threads // WARP // 16, f"{v.threads}, {_BLOCKS}"
-            operands = "CodeOperands" if meaning.has_float8_operands() else f"FloatOperands<{dtype}>"
+            operands = "CodeOperands" if meaning.has_float8_operands else f"FloatOperands<{dtype}>"
             call = f"few_rows_products<{dtype}, {operands}, {activation}, {v.rows}, {tiles}, {v.threads}>"
         text += [
             f'extern "C" __global__ void __launch_bounds__({bounds})',

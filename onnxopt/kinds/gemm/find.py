@@ -164,7 +164,7 @@ def _better_behind(gemm: GrowingGemm, context: Context) -> str | None:
     adds = gemm.bias is not None or gemm.residual is not None
     if gemm.is_convolution() or gemm.gate is not None:  # which add their bias themselves
         return None
-    if gemm.has_float8_operands() and gemm.activation != "none" and readers and all(map(is_quantize, readers)):
+    if gemm.has_float8_operands and gemm.activation != "none" and readers and all(map(is_quantize, readers)):
         return "The kernel that stores codes of the result adds the bias and computes the activation for less"
     if gemm_adds or not adds or gemm.activation != "none" or not readers or gemm.output.is_graph_output():
         return None

@@ -55,7 +55,7 @@ class GemmKind(Kind):
         gemm = cast(Gemm, meaning)
         if gemm.packed is not None:
             return packed_entry_points.entry_points(name, gemm, regions)
-        if gemm.has_float8_operands():
+        if gemm.has_float8_operands:
             return (*widened.entry_points(name), *few_rows.of_codes(name, gemm, regions, shapes))
         few = few_rows.choose(name, gemm, regions, shapes)
         return (*few, *large_products.choose(name, gemm, regions, shapes))
@@ -67,7 +67,7 @@ class GemmKind(Kind):
         if packed:
             of_few = packed_entry_points.header(packed)  # which includes the others
         else:
-            codes = any(gemm.has_float8_operands() for gemm in meanings)
+            codes = any(gemm.has_float8_operands for gemm in meanings)
             units = any(isinstance(v, few_rows.FewRowsProductsVariant) for v in variants)
             of_codes = widened.HEADER_OF_PRODUCTS if units else widened.HEADER
             of_few = of_codes if codes else few_rows.HEADER_OF_PRODUCTS if units else few_rows.HEADER
@@ -77,7 +77,7 @@ class GemmKind(Kind):
         gemm = cast(Gemm, kernel.program)
         if gemm.packed is not None:
             return packed_entry_points.lines(kernel)
-        of_codes = widened.lines(kernel) if gemm.has_float8_operands() else []
+        of_codes = widened.lines(kernel) if gemm.has_float8_operands else []
         return [*of_codes, *few_rows.lines(kernel), *large_products.lines(kernel)]
 
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm.steps import GrowingGemm, Packed, add
-from onnxopt.program.gemm import GROUPS, LEAST_GROUP, PACKED_BITS, SIXTEEN_BIT
+from onnxopt.program.gemm import GROUPS, MIN_GROUP, PACKED_BITS, SIXTEEN_BIT
 from onnxopt.program.hardware import ACCESS_BYTES
 
 OPERATOR = "MatMulNBits"
@@ -39,8 +39,8 @@ def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
 
 def _why_not_sizes(node: ir.Node) -> str:
     depth, bits, group = _attribute(node, "K"), _attribute(node, "bits", 4), _attribute(node, "block_size")
-    if bits not in PACKED_BITS or group not in GROUPS or group < LEAST_GROUP[bits]:
-        least = LEAST_GROUP.get(bits, GROUPS[0])
+    if bits not in PACKED_BITS or group not in GROUPS or group < MIN_GROUP[bits]:
+        least = MIN_GROUP.get(bits, GROUPS[0])
         return (
             f"{OPERATOR} of {bits} bits in blocks of {group} runs as ONNX Runtime's own kernel; the library has kernels"
             f" for {', '.join(map(str, PACKED_BITS))} bits in blocks of {least} to {GROUPS[-1]}"

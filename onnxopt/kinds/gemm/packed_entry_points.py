@@ -31,7 +31,7 @@ _GATED = {2: {4: (2, 1)}, 4: {8: (2, 2), 4: (2, 3)}, 8: {8: (2, 2), 4: (2, 3)}}
 # once on a large GPU. With more, blocks are small, so that the last ones are done soon after the others.
 _ONE_ROW = {16: (1, 2), 8: (2, 2), 4: (4, 3)}
 _ONE_ROW_WARPS = ((16 * 264, 16), (64 * 396, 4), (math.inf, 8))
-_ONE_ROW_BITS, _LEAST_GROUP_OF_ONE_ROW = 4, 32
+_ONE_ROW_BITS, _MIN_GROUP_OF_ONE_ROW = 4, 32
 _COLUMNS, _BYTES, _STAGES = 16, 128, 2
 _WORKING = 16 * 132  # warps that keep the memory of a large GPU busy; where columns are few, blocks have more of them
 _THREADS = 256  # of a block that turns a column into floats
@@ -57,7 +57,7 @@ def entry_points(name: str, meaning: Gemm, regions: Sequence[Region]) -> tuple[P
     shapes = _shapes(meaning)
     most = next((w for w in shapes if -(-columns // _COLUMNS) * w <= _WORKING), min(shapes))
     few_rows = [_few_rows(name, warps, meaning) for warps in sorted({most, min(shapes)}, reverse=True)]
-    if meaning.packed.bits == _ONE_ROW_BITS and meaning.packed.group >= _LEAST_GROUP_OF_ONE_ROW:
+    if meaning.packed.bits == _ONE_ROW_BITS and meaning.packed.group >= _MIN_GROUP_OF_ONE_ROW:
         few_rows.insert(0, _one_row(name, columns, meaning))
     gate = () if meaning.gate is None else (_plain(name, "gate"),)
     return (*few_rows, _plain(name, "floats"), *gate)

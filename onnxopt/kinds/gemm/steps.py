@@ -13,7 +13,7 @@ from onnxopt.fusion import eligibility, index_ops
 from onnxopt.fusion.operands import constant
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.gemm import codes
-from onnxopt.program.gemm import DTYPES, MOST_PARTS, SIXTEEN_BIT, Gemm, PackedIntegers
+from onnxopt.program.gemm import DTYPES, MAX_PARTS, SIXTEEN_BIT, Gemm, PackedIntegers
 
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
@@ -73,6 +73,7 @@ class GrowingGemm:
         reads = self.reads_transposed_weight() or self.packed is not None
         return adds or bool(self.parts) or reads or self.is_convolution()
 
+    @property
     def has_float8_operands(self) -> bool:
         """Whether the GEMM reads codes of 8-bit floats."""
         return self.b.dtype == ir.DataType.FLOAT8E4M3FN
@@ -216,7 +217,7 @@ def add(gemm: GrowingGemm, other: ir.Value, beta: float, shapes: Shapes) -> str 
     if _is_vector(other, gemm.output, shapes):
         if gemm.bias is not None:
             return "The GEMM already has a bias"
-        if gemm.has_float8_operands() and dtypes[1] == "float32":
+        if gemm.has_float8_operands and dtypes[1] == "float32":
             return "cuBLASLt adds no bias of float32 to a product of 8-bit floats"
         if beta != 1.0:
             return f"Gemm scales its bias by beta = {beta}; cuBLASLt's epilogue adds it unscaled"
@@ -291,7 +292,7 @@ def _take_split(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
         return "The Split does not split the last dim"
     columns, count = of[-1], len(node.outputs)
     widths = [dims[-1] if (dims := shapes.dims(v)) else None for v in node.outputs]
-    if not isinstance(columns, int) or not 2 <= count <= MOST_PARTS or widths != [columns / count] * count:
+    if not isinstance(columns, int) or not 2 <= count <= MAX_PARTS or widths != [columns / count] * count:
         return "The Split's parts are not known to have equal sizes"
     batch = len(weight or ()) != 2 and gemm.packed is None
     if gemm.residual is not None or gemm.residual_shape or gemm.transpose_a or batch:

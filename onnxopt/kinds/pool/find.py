@@ -17,7 +17,7 @@ from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.program.pool import DTYPES, OPERATIONS, Pool, why_not
+from onnxopt.program.pool import DTYPES, OPERATIONS, Pool
 
 _SINCE = 11  # the versions whose attributes mean what Pool says
 
@@ -81,11 +81,8 @@ def _of(node: ir.Node, shapes: Shapes) -> Pool | str:
     down, across = (1 if side == 1 else d for side, d in zip(window.kernel, window.dilations, strict=True))
     window = dataclasses.replace(window, dilations=(down, across))
     ceil_mode, count_include_pad = (bool(node.attributes.get_int(n, 0)) for n in ("ceil_mode", "count_include_pad"))
-    try:
-        window.verify()
-    except ValueError as error:
-        return f"{node.op_type} has {error}"
-    if reason := why_not(operation, window, ceil_mode, count_include_pad):
-        return f"No kernel runs {node.op_type} with {reason}"
     stored = (dtype.name,)
-    return Pool(stored, stored, operation, window, ceil_mode, operation == "average" and count_include_pad)
+    pool = Pool(stored, stored, operation, window, ceil_mode, operation == "average" and count_include_pad)
+    if broken := pool.reason():
+        return f"No kernel runs {node.op_type}: its {broken}"
+    return pool

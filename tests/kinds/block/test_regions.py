@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from onnxopt.fusion.region import FusionPlan, Region
 from onnxopt.kinds.block.kind import BLOCK
-from onnxopt.program.block import Block, Part, Step
+from onnxopt.program.block import Block, BlockStep, Part
 from onnxopt.program.convolution import Convolution
 from tests.support.block_graphs import Halves
 from tests.support.fusing import fuse, outline
@@ -66,8 +66,8 @@ def test_halves_in_place() -> None:
         (Part(y, 128, 64, 256), None, Part(inside[1], 0, 64, 64)),
         (Part(inside[1], 0, 64, 64), Part(y, 128, 64, 256), Part(y, 192, 64, 256)),
     ]
-    assert all(step.convolution.activation == "silu" and step.bias is not None for step in block.steps)
-    assert [step.convolution.residual_last for step in block.steps] == [False, False, True, False, True]
+    assert all(step.activation == "silu" and step.bias is not None for step in block.steps)
+    assert [step.residual_last for step in block.steps] == [False, False, True, False, True]
 
 
 def test_everything_is_one_region() -> None:
@@ -133,7 +133,7 @@ def test_a_slice_of_other_dims_is_no_part(axis: int, end: int) -> None:
 def test_few_channels_are_in_place_where_a_concat_goes() -> None:
     """Elsewhere, a convolution of 32 channels leaves its SiLU to a kernel behind it."""
     halves = Halves(half=32)
-    assert all(step.convolution.activation == "silu" for step in the_block(fused(halves)).steps)
+    assert all(step.activation == "silu" for step in the_block(fused(halves)).steps)
     plan = fused(halves, add(helper.make_node("Neg", ["sum0"], ["z"]), outputs=("z",)))
     assert not blocks(plan)
     activations = [r.meaning.activation for r in plan.regions if isinstance(r.meaning, Convolution)]
@@ -238,7 +238,7 @@ def _between(op_type: str, *activation: onnx.NodeProto) -> Change:
 def test_activations_with_a_number_stay_in_a_block() -> None:
     leaky = helper.make_node("LeakyRelu", ["m_c"], ["m_y"], alpha=0.25, name="leaky")
     block = the_block(fused(Halves(depth=1), _between("Conv", leaky)))
-    found = [(step.convolution.activation, step.convolution.activation_value) for step in block.steps]
+    found = [(step.activation, step.activation_value) for step in block.steps]
     assert found == [("silu", 0), ("silu", 0), ("leaky_relu", 0.25), ("silu", 0)]
     assert [row["activation_value"] for row in block.to_json()["steps"]] == [0, 0, 0.25, 0]
 
@@ -271,17 +271,19 @@ def test_slopes_and_transposed_convolutions_are_in_no_block(change: Change, oper
 def test_a_block_verifies_itself() -> None:
     block = the_block(fused(Halves(depth=1)))
     first, *others = block.steps
-    spread = dataclasses.replace(first.convolution, transposed=True)
-    wrong: list[tuple[tuple[Step, ...], str]] = [
-        ((dataclasses.replace(first, y=Part(7, 0, 64, 192)), *others), "read before it is written"),
-        ((first, first, *others), "written twice"),
-        ((first, others[0]), "of which 5 are read"),
-        ((first, others[0], dataclasses.replace(others[1], y=Part(7, 128, 32, 192), residual=None)), "every channel"),
-        ((dataclasses.replace(first, y=Part(7, 100, 128, 192)), *others), "no part of a tensor"),
-        ((dataclasses.replace(first, w=99), *others), "is no input"),
-        ((dataclasses.replace(first, convolution=spread), *others), "it is transposed or has slopes"),
-        ((*others, first), "read before it is written"),
-        ((), "steps: 0"),
+    wrong: list[tuple[tuple[BlockStep, ...], str]] = [
+        ((dataclasses.replace(first, y=Part(7, 0, 64, 192)), *others), "has channels that no earlier step wrote"),
+        ((first, first, *others), "has channels that an earlier step wrote"),
+        ((first, others[0]), "that nothing reads"),
+        (
+            (first, others[0], dataclasses.replace(others[1], y=Part(7, 128, 32, 192), residual=None)),
+            "that no step writes to the end",
+        ),
+        ((dataclasses.replace(first, y=Part(7, 100, 128, 192)), *others), "reach beyond the tensor"),
+        ((dataclasses.replace(first, w=99), *others), "is 99, and there are"),
+        ((dataclasses.replace(first, transposed=True), *others), "is set in a block"),
+        ((*others, first), "has channels that no earlier step wrote"),
+        ((), "steps: are 0"),
     ]
     for steps, problem in wrong:
         with pytest.raises(ValueError, match=problem):

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxopt.codegen import generate
-from onnxopt.program.flash_attention import Codes
+from onnxopt.program.flash_attention import AttentionCodes
 from tests.support import emulated_flash_attention
 from tests.support.flash_attention_models import Case, fused
 
@@ -99,7 +99,7 @@ def test_codes_are_part_of_the_region(case: Coded) -> None:
     found = fused(case)
     (region,) = found.plan.regions
     low = None if case.stored == "float8e4m3fn" else float(np.iinfo(case.codes).min - _ZEROS[case.codes])
-    assert region.meaning.codes == Codes(case.step, low, None if low is None else low + 255)
+    assert region.meaning.codes == AttentionCodes(case.step, low, None if low is None else low + 255)
     assert region.meaning.outputs == (case.stored,) and [v.name for v in region.outputs] == ["y"]
     assert found.kernels[0].name.startswith("MultiHeadAttentionQuantizeLinear_")
 
@@ -151,16 +151,16 @@ def test_the_text_divides_and_rounds_without_a_branch() -> None:
 @pytest.mark.parametrize(
     ("codes", "outputs"),
     [
-        (Codes(0.0, -1.0, 1.0), ("float16",)),
-        (Codes(float("nan")), ("float8e4m3fn",)),
-        (Codes(0.1, -1.0, 1.0), ("float8e4m3fn",)),
-        (Codes(0.1), ("float16",)),
-        (Codes(0.1, -1.5, 1.0), ("float16",)),
-        (Codes(0.1, -1.0, 300.0), ("float16",)),
+        (AttentionCodes(0.0, -1.0, 1.0), ("float16",)),
+        (AttentionCodes(float("nan")), ("float8e4m3fn",)),
+        (AttentionCodes(0.1, -1.0, 1.0), ("float8e4m3fn",)),
+        (AttentionCodes(0.1), ("float16",)),
+        (AttentionCodes(0.1, -1.5, 1.0), ("float16",)),
+        (AttentionCodes(0.1, -1.0, 300.0), ("float16",)),
         (None, ("float8e4m3fn",)),
     ],
 )
-def test_a_bad_meaning(codes: Codes | None, outputs: tuple[str, ...]) -> None:
+def test_a_bad_meaning(codes: AttentionCodes | None, outputs: tuple[str, ...]) -> None:
     meaning = fused(_CASES[0]).plan.regions[0].meaning
     meaning.verify()
     with pytest.raises(ValueError, match=r"codes|inputs"):

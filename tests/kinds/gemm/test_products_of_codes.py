@@ -82,7 +82,7 @@ def test_results_do_not_change(seeds: range, tmp_path: Path) -> None:
             _close(ReferenceEvaluator(proto).run(None, feeds), wanted, layer)
         cases.append(Case(layer, source, _fused(source), feeds, wanted))
         products = _gemms(cases[-1].kernels)
-        assert len(products) == 1 and products[0].operand_dtype() == "float16", layer
+        assert len(products) == 1 and products[0].operands == "float16", layer
         assert bool(products[0].unread) == (layer.dtype == "float"), layer
     _check_products(cases, tmp_path)
 
@@ -237,7 +237,7 @@ def test_products_of_8_bit_floats(codes: str, dtype: str, channels: bool, tmp_pa
     wanted = run(source, feeds)
     kernels = _fused(source)
     (gemm,) = _gemms(kernels)
-    assert gemm.operand_dtype() == "float16" and not gemm.unread and gemm.transpose_b
+    assert gemm.operands == "float16" and not gemm.unread and gemm.transpose_b
     assert gemm.outputs == ("float32",) if channels or dtype == "float" else ("float16",)
     _check_products([Case(Layer(dtype=dtype), source, kernels, feeds, wanted)], tmp_path)
 

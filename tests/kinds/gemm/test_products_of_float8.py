@@ -184,13 +184,13 @@ def test_results_do_not_change(name: str, tmp_path: Path) -> None:
 def test_what_runs_in_16_bits(layer: Layer) -> None:
     source = ir.from_proto(model(layer))
     (gemm,) = gemms(fused(source))
-    assert gemm.operand_dtype() == "float16"
+    assert gemm.operands == "float16"
 
 
 def test_gpus_without_8_bit_floats_get_16_bits() -> None:
     source = ir.from_proto(model(Layer()))
     (gemm,) = gemms(fused(source, eight_bits=False))
-    assert gemm.operand_dtype() == "float16"
+    assert gemm.operands == "float16"
 
 
 def test_a_weight_keeps_its_bytes() -> None:
@@ -282,7 +282,7 @@ def test_scales_of_rows_are_computed_by_the_norm_in_front(tmp_path: Path) -> Non
     ir.save(source, tmp_path / "original.onnx")
     kernels = fused(source)
     (gemm,) = gemms(kernels)
-    assert gemm.operand_dtype() == FLOAT8
+    assert gemm.operands == FLOAT8
     (norm,) = [k for k in kernels if "LayerNormalization" in k.ops]
     assert set(norm.program.outputs) == {FLOAT8, "float16"}  # type: ignore[attr-defined]
     rng = np.random.default_rng(2)

@@ -71,14 +71,14 @@ def test_dtypes(dtype: str) -> None:
     ("pool", "dtype", "reason"),
     [
         (_MAX, "double", "No kernel runs MaxPool of float64"),
-        ("MaxPool<kernel_shape = [3, 3], pads = [3, 0, 0, 0]>", "float16", "are not smaller than the window"),
+        ("MaxPool<kernel_shape = [3, 3], pads = [3, 0, 0, 0]>", "float16", "its window.pads are not smaller"),
         ('MaxPool<kernel_shape = [3, 3], dilations = [2, 1], auto_pad = "SAME_UPPER">', "float16",
-         "with auto_pad SAME_UPPER with dilations"),
+         "its window.dilations are not 1 beside auto_pad"),
         ('MaxPool<kernel_shape = [1, 1], strides = [2, 2], auto_pad = "SAME_UPPER">', "float16",
-         "larger than the window (1, 1)"),
+         "its window.strides exceed the kernel beside auto_pad"),
         ("AveragePool<kernel_shape = [3, 3], ceil_mode = 1, count_include_pad = 1>", "float16",
-         "with ceil_mode with count_include_pad"),
-        ("MaxPool<kernel_shape = [1024, 1]>", "float16", "a window, stride or dilation above 1023"),
+         "its count_include_pad is set beside ceil_mode"),
+        ("MaxPool<kernel_shape = [1024, 1]>", "float16", "its window has a kernel, stride or dilation above 1023"),
     ],
 )  # fmt: skip
 def test_what_is_refused(pool: str, dtype: str, reason: str) -> None:

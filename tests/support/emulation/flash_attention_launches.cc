@@ -11,6 +11,7 @@
 #include "cuda/flash_attention_variant.h"
 #include "kernel_file/fields.h"
 #include "kernel_file/flash_attention.h"
+#include "kernel_file/generated/readers.h"
 
 namespace onnxopt {
 namespace {

@@ -1,0 +1,78 @@
+"""Writes program/generated/ and kernel_file/generated/: the C++ structs and readers of onnxopt/program/'s schemas.
+
+    python custom_ops/generate.py
+
+The files are committed, so that building needs no Python; tests/program/test_generated.py compares them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from generator import readers, structs  # noqa: E402
+
+from onnxopt.program import schema  # noqa: E402
+
+MODULES = ("window", "pool", "convolution", "block", "gemm", "attention", "flash_attention", "experts")
+
+
+def records_of(module: str) -> list[type[schema.Record]]:
+    """The records that a module of program/ defines, in their order."""
+    here = importlib.import_module(f"onnxopt.program.{module}")
+    records = [value for value in vars(here).values() if isinstance(value, type) and issubclass(value, schema.Record)]
+    return [record for record in records if record.__module__ == here.__name__]
+
+
+def enums_of(records: Iterable[type[schema.Record]]) -> dict[str, list[str]]:
+    """The enums of the records' fields, and the names in each."""
+    enums: dict[str, list[str]] = {}
+    for record in records:
+        for field in record.schema().values():
+            if isinstance(field, schema.Choice):
+                names = enums.setdefault(field.enum, [])
+                names += [name for name in field.names if name not in names]
+    return enums
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """Every generated file and its text."""
+    records = {module: records_of(module) for module in MODULES}
+    home: dict[str, str] = {}  # of an enum
+    for module in MODULES:
+        enums = {enum: names for enum, names in enums_of(records[module]).items() if enum not in home}
+        home |= dict.fromkeys(enums, module)
+        used = {home[enum] for enum in enums_of(records[module])}
+        used |= {record.__module__.rpartition(".")[2] for record in _nested(records[module])}
+        includes = [f"program/generated/{other}.h" for other in used - {module}]
+        if any(isinstance(field, schema.Code) for record in records[module] for field in record.schema().values()):
+            includes.append("program/pointwise.h")
+        yield Path(f"program/generated/{module}.h"), structs.header(module, records[module], enums, includes)
+        yield Path(f"kernel_file/generated/{module}.cc"), readers.source(module, records[module])
+    every = [record for module in MODULES for record in records[module]]
+    yield Path("kernel_file/generated/readers.h"), readers.header(every, MODULES)
+
+
+def formatted(path: Path, text: str) -> str:
+    """The text as `make check` wants it."""
+    command = [Path(sys.prefix) / "bin" / "clang-format", f"--assume-filename={HERE / path}"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
+def _nested(records: Iterable[type[schema.Record]]) -> Iterator[type[schema.Record]]:
+    for record in records:
+        for field in record.schema().values():
+            if isinstance(field, schema.Nested | schema.Several):
+                yield field.record
+
+
+if __name__ == "__main__":
+    for path, text in files():
+        (HERE / path).parent.mkdir(exist_ok=True)
+        (HERE / path).write_text(formatted(path, text))

@@ -1,0 +1,175 @@
+"""Meanings of every kind with a schema, which together have each optional field, and values that break their limits."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from onnxopt.program import schema
+from onnxopt.program.attention import CacheCodes, TokenAttention
+from onnxopt.program.block import Block, BlockStep, Part
+from onnxopt.program.convolution import Convolution
+from onnxopt.program.experts import Experts
+from onnxopt.program.flash_attention import AttentionCodes, FlashAttention, Heads
+from onnxopt.program.gemm import Gemm, PackedIntegers
+from onnxopt.program.pointwise import Instruction, Program
+from onnxopt.program.pool import Pool
+from onnxopt.program.window import Window
+
+F16, F32 = ("float16",), ("float32",)
+
+
+def identity(result: str, operands: int = 1) -> Program:
+    """A program that adds up its float32 operands and stores `result`."""
+    code = tuple(Instruction("add", "float32", (max(k - 1, 0) and operands + k - 2, k)) for k in range(1, operands))
+    last = operands + len(code) - 1
+    if result != "float32":
+        code, last = (*code, Instruction("narrow", "float32", (last,), None, result)), last + 1
+    return Program(F32 * operands, (result,), code, (last,), (tuple(range(operands)),), (0,))
+
+
+SAME = Window((3, 3), pads=(1, 1, 1, 1))
+MEANINGS: tuple[schema.Meaning, ...] = (
+    Pool(F16, F16, "max", Window((3, 3), (2, 2), pads=(1, 1, 1, 1)), ceil_mode=True),
+    Pool(F32, F32, "average", Window((2, 2), auto_pad="SAME_UPPER"), count_include_pad=True),
+    Convolution(F16 * 4, F16, bias=2, residual=3, residual_last=True, activation="silu", window=SAME),
+    Convolution(F32 * 4, F32, bias=2, slope=3, activation="prelu", window=Window((1, 1)), group=4),
+    Convolution(F16 * 2, F16, window=Window((2, 2), (2, 2)), transposed=True, output_padding=(1, 0), activation="clip",
+                activation_value=6.0),
+    Block(F16 * 5, F16, (96,), (
+        BlockStep(Part(0, 0, 64, 64), 1, Part(5, 0, 64, 96), bias=2, window=SAME, activation="relu"),
+        BlockStep(Part(5, 32, 32, 96), 3, Part(5, 64, 32, 96), bias=4, residual=Part(0, 32, 32, 64), window=SAME),
+    )),
+    Gemm(F16 * 4, F16, bias=2, residual=3, residual_shape=True, transpose_b=True, activation="gelu", alpha=0.5),
+    Gemm(("float16", "uint8", "float16", "uint8", "float16"), F16, bias=4, transpose_b=True, gate="silu",
+         packed=PackedIntegers(4, 32, 2, 3)),
+    Gemm(("float8e4m3fn",) * 2 + ("float32",) * 2, F32, bias=2, transpose_b=True, unread=(3,)),
+    Gemm(F32 * 2, F32 * 3),
+    TokenAttention(F16 * 3, F16 * 3, 8, 2, 64, 0.125),
+    TokenAttention((*F16 * 6, "int64"), F16 * 3, 8, 2, 64, 0.125, 0, 1, 2, 3, 4, 5, 5, 6),
+    TokenAttention((*F16 * 3, "int8", "int8", "float32"), (*F16, "int8", "int8"), 8, 4, 16, 0.25, 0, 1, 2, 3, 4,
+                   codes=CacheCodes(5, 5, "channel", "head", by_reciprocal=True)),
+    FlashAttention(F16 * 3, F16, 8, 8, 64, 32, 0.125, Heads(0, 1536, 0, 64), Heads(0, 1536, 512, 64),
+                   Heads(0, 1536, 1024, 32), bias=1, sinks=2, cap=30.0, before=64, after=0),
+    FlashAttention(F16 * 3, F16, 4, 2, 64, 64, 0.125, Heads(0, 256, 0, 64), Heads(1), Heads(2),
+                   codes=AttentionCodes(0.05, -128.0, 127.0)),
+    Experts((*F16, "int64", "float32", *F16 * 4), F16, 8, 2, 64, 128, identity("float16", 2), 5, 6, interleaved=True),
+    Experts((*F32, "int64", *F32 * 4), F32, 4, 1, 32, 64, identity("float32"), second_bias=5),
+)  # fmt: skip
+KINDS = tuple(dict.fromkeys(meaning.KIND for meaning in MEANINGS))
+
+
+def damaged(meaning: schema.Meaning) -> Iterator[tuple[str, Any]]:
+    """Paths in a meaning's JSON, and values there that break the limits of the field alone; `...` for no such key."""
+    for dtypes in ("inputs", "outputs"):
+        yield from ((dtypes, value) for value in (..., "float16", [], ["half"], [7], ["float16"] * 99))
+    yield from _damaged(meaning, "", len(meaning.inputs))
+
+
+def _damaged(record: schema.Record, prefix: str, inputs: int) -> Iterator[tuple[str, Any]]:
+    for name, field in record.schema().items():
+        value, path = getattr(record, name), prefix + (field.key or name)
+        if value is None or (field.beside and getattr(record, field.beside) is None) or (field.omit and not value):
+            continue
+        if not (field.optional or field.omit or field.beside):
+            yield path, ...
+        yield from ((path, wrong) for wrong in _wrong(field, value, inputs))
+        if isinstance(field, schema.Nested):
+            yield from _damaged(value, f"{path}.", inputs)
+        if isinstance(field, schema.Several):
+            for k, one in enumerate(value):
+                yield from _damaged(one, f"{path}.{k}.", inputs)
+
+
+def _wrong(field: schema.Field, value: Any, inputs: int) -> list[Any]:
+    match field:
+        case schema.Integer():
+            multiples = [field.low + 1] if field.multiple > 1 else []
+            return [field.low - 1, field.high + 1, 2**64, 0.5, "1", None, [1], *multiples]
+        case schema.Integers(count=None):
+            return [[field.high + 1], [field.low - 1], [field.low] * (field.max_count + 1), 1, ["1"]]
+        case schema.Integers():
+            return [list(value)[1:], [*value, 1], [field.low - 1, *value[1:]], [field.high + 1, *value[1:]], 1]
+        case schema.Number():
+            halves = [0.5] if field.whole else []
+            low = field.low if field.above else -abs(field.low) * 2 - 1
+            return ["1", None, float(field.high) * 2, low, *halves]
+        case schema.Choice():
+            return ["nonsense", "", 7, None]
+        case schema.Flag():
+            return [1, "true", None]
+        case schema.Operand():
+            return [inputs, -1, 0.5, "0", None]
+        case schema.Unread():
+            return [[inputs], [-1], 3]
+        case schema.Several():
+            return [[], [7], 7, {}]
+        case _:
+            return [7, None, []]
+
+
+def mutants(meaning: schema.Meaning, seed: int, count: int) -> Iterator[schema.Meaning]:
+    """The meaning with one to three of its fields at or beside their limits, of the right types."""
+    for k in range(count):
+        rng, changed = random.Random(f"{seed} {meaning.KIND} {k}"), meaning
+        for _ in range(rng.randint(1, 3)):
+            changed = _mutant(changed, meaning, rng)
+        if _is_whole(changed):
+            yield changed
+
+
+def _is_whole(meaning: schema.Meaning) -> bool:
+    """Whether JSON has every field that is not the default."""
+    fields = {field.name: field for field in dataclasses.fields(meaning)}
+    hidden = [n for n, field in meaning.schema().items() if field.beside and getattr(meaning, field.beside) is None]
+    return all(getattr(meaning, name) == fields[name].default for name in hidden)
+
+
+def _mutant(record: Any, meaning: schema.Meaning, rng: random.Random) -> Any:
+    fields = record.schema()
+    names = [name for name in fields if not isinstance(fields[name], schema.Code)]
+    if isinstance(record, schema.Meaning) and rng.random() < 0.2:
+        name = rng.choice(("inputs", "outputs"))
+        dtypes = list(getattr(record, name))
+        dtypes[rng.randrange(len(dtypes))] = rng.choice(
+            ("float16", "float32", "bfloat16", "uint8", "int64", "float8e4m3fn")
+        )
+        return dataclasses.replace(record, **{name: tuple(dtypes)})
+    name = rng.choice(names)
+    if name not in {f.name for f in dataclasses.fields(record) if f.init}:
+        return record
+    value = _other(fields[name], getattr(record, name), meaning, rng)
+    return dataclasses.replace(record, **{name: value})
+
+
+def _other(field: schema.Field, value: Any, meaning: schema.Meaning, rng: random.Random) -> Any:
+    if field.optional and rng.random() < 0.3:
+        return None
+    match field:
+        case schema.Integer():
+            near = [value + d for d in (-1, 1)] if value is not None else []
+            choices = [field.low, field.low + 1, field.low + field.multiple, field.high, 8, 32, *near]
+            return rng.choice([n for n in choices if n >= 0])
+        case schema.Integers():
+            numbers = list(value)
+            if numbers:
+                numbers[rng.randrange(len(numbers))] = rng.choice((field.low, field.low + 1, 2, 3))
+            return tuple(numbers)
+        case schema.Number():
+            return float(rng.choice((0.0, 1.0, -1.0, 0.5, field.low, field.high)))
+        case schema.Choice():
+            return rng.choice(field.names)
+        case schema.Flag():
+            return not value
+        case schema.Operand():
+            return rng.randrange(len(meaning.inputs))
+        case schema.Unread():
+            return tuple(rng.sample(range(len(meaning.inputs)), rng.randint(0, 1)))
+        case schema.Nested() if value is not None:
+            return _mutant(value, meaning, rng)
+        case schema.Several():
+            at = rng.randrange(len(value))
+            return tuple(_mutant(one, meaning, rng) if k == at else one for k, one in enumerate(value))
+    return value

@@ -1,0 +1,83 @@
+"""Schemas: the generated C++ is what the declarations say, and refuses what they refuse."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from onnxopt.program import schema
+from tests.program.meanings import KINDS, MEANINGS, damaged, mutants
+from tests.support import library_programs
+from tests.support.custom_ops_damage import set_field
+
+CUSTOM_OPS = Path(__file__).resolve().parents[2] / "custom_ops"
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", CUSTOM_OPS / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    path = list(sys.path)
+    spec.loader.exec_module(module)
+    sys.path[:] = path
+    return module
+
+
+def verdicts(rows: list[dict[str, Any]], folder: Path) -> list[str]:
+    """What the library says of each row: the error, or nothing."""
+    file = folder / "rows.json"
+    file.write_text(json.dumps(rows))
+    program = library_programs.emulation_program("read_meanings")
+    return subprocess.run([program, file], capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
+
+
+def row(meaning: schema.Meaning) -> dict[str, Any]:
+    return {"kind": meaning.KIND, **meaning.to_json()}
+
+
+def test_generated_files_are_what_the_schemas_say(generate: ModuleType) -> None:
+    pytest.importorskip("clang_format")
+    for path, text in generate.files():
+        assert (CUSTOM_OPS / path).read_text() == generate.formatted(path, text), f"run custom_ops/generate.py: {path}"
+
+
+def test_every_kind_with_a_schema_has_an_example(generate: ModuleType) -> None:
+    records = [record for module in generate.MODULES for record in generate.records_of(module)]
+    kinds = {record.KIND for record in records if issubclass(record, schema.Meaning)}
+    assert kinds == set(KINDS)
+
+
+@pytest.mark.parametrize("meaning", MEANINGS, ids=lambda meaning: meaning.KIND)
+def test_the_library_refuses_what_breaks_a_limit(meaning: schema.Meaning, tmp_path: Path) -> None:
+    """Every field of every record, at each of its limits, of another type and missing; the error names the field."""
+    meaning.verify()
+    changes, rows = list(damaged(meaning)), [row(meaning)]
+    for path, value in changes:
+        rows.append(copy.deepcopy(rows[0]))
+        set_field(path, value)(rows[-1])
+    accepted, *said = verdicts(rows, tmp_path)
+    assert accepted == ""
+    assert len(said) == len(changes)
+    for (path, value), error in zip(changes, said, strict=True):
+        assert error, f"{path} = {value} is accepted"
+        assert path.split(".")[-1] in error, f"{path} = {value}: {error}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_library_and_verify_agree(kind: str, tmp_path: Path) -> None:
+    """Rules too: mutants at and beside the limits get the same verdict."""
+    every = [m for k, meaning in enumerate(MEANINGS) if kind == meaning.KIND for m in mutants(meaning, k, 150)]
+    broken = [meaning.problem() for meaning in every]
+    said = verdicts([row(meaning) for meaning in every], tmp_path)
+    for meaning, ours, theirs in zip(every, broken, said, strict=True):
+        assert (ours is None) == (theirs == ""), f"{meaning}\n{ours}\n{theirs}"
+    assert 0.05 < sum(ours is None for ours in broken) / len(every) < 0.95
