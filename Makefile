@@ -26,7 +26,7 @@ MACHINE ?= $(shell uname -m)
 # How long each part of `make fuzz` goes on.
 FUZZ_SECONDS ?= 60
 
-CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation tests/fuzz/library onnxopt/verification onnxopt/include examples/cpp \
+CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support tests/fuzz/library onnxopt/verification onnxopt/include examples/cpp \
 	-name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
 .PHONY: help setup build demo test test-extras check tidy wheel try-wheel aarch64 docs bench gpu-tests fuzz clean

@@ -38,7 +38,7 @@ from benchmarks.support.gpu_timing import (
     session,
     session_microseconds,
 )
-from tests.support.block_graphs import Halves, draw
+from tests.support.kinds.block_graphs import Halves, draw
 
 BLOCKS = {  # by the name of the Concat in csp_detector
     "cat": Halves(n=8, h=160, w=160, c=64, half=32, depth=1),  # without SiLU in cuDNN: nothing is in place

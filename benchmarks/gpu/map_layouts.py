@@ -25,7 +25,7 @@ _MODELS = "models.json"
 
 def _cases(count: int) -> dict[str, Any]:
     """The cases by name."""
-    from tests.support import depthwise_models, expanded_models, group_norm_models, image_convolution_models
+    from tests.support.kinds import depthwise_models, expanded_models, group_norm_models, image_convolution_models
 
     norm = group_norm_models.Case
     found: dict[str, Any] = {
@@ -54,7 +54,7 @@ def prepare(folder: pathlib.Path, arch: str, count: int) -> None:
     import onnx
 
     from benchmarks.support.collection import Collection
-    from tests.support import depthwise_models, group_norm_models, image_convolution_models
+    from tests.support.kinds import depthwise_models, group_norm_models, image_convolution_models
 
     folder.mkdir(parents=True)
     collection, rows = Collection(), {}

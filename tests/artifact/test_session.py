@@ -13,7 +13,7 @@ import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.runtime import sessions
-from tests.support import custom_ops_artifact
+from tests.support.custom_ops import custom_ops_artifact
 from tests.support.small_models import CHAIN, write
 
 pytestmark = pytest.mark.usefixtures("library")

@@ -25,8 +25,8 @@ from onnxopt.kinds.convolution import steps
 from tests.compat import CannotInstall, install
 from tests.support import sampling
 from tests.support.fusing import fuse, outline
+from tests.support.kinds.random_convolution_graphs import Building
 from tests.support.outlined import outlined
-from tests.support.random_convolution_graphs import Building
 
 RELEASES = ("1.21.1", "1.23.2", "1.31.1")
 LEVELS = ("ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")

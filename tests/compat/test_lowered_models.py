@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.compat import RELEASES, CannotInstall, install
-from tests.support import lowered_models
+from tests.support.precision import lowered_models
 
 _OPSET = 18  # of the operators that all releases have
 _OPEN = """

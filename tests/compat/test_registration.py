@@ -18,9 +18,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.compat import RELEASES, CannotInstall, install
-from tests.support import custom_ops_artifact as artifact
-from tests.support import custom_ops_damage as damage
-from tests.support import custom_ops_fake_driver as fake_driver
+from tests.support.custom_ops import custom_ops_artifact as artifact
+from tests.support.custom_ops import custom_ops_damage as damage
+from tests.support.fakes import custom_ops_fake_driver as fake_driver
 
 F = "float32"
 PAYS, DOES_NOT = "Pays_0123abcd", "DoesNot_0123abcd"

@@ -1,8 +1,9 @@
 """`python -m tests.fuzz.mutations`: damaged model files through the command, for as long as asked.
 
-The files are the models of tests/support/hostile_models.py with bits, bytes, fields, names, dims, types and references
-changed. Whatever a file holds, `onnxopt optimize` has to end within seconds, with exit code 0, 2 or 3: with 2 and 3 it
-prints one line that begins with "error:". It may never print a traceback, be killed by a signal, or leave files.
+The files are the models of tests/support/hostile/hostile_models.py with bits, bytes, fields, names, dims, types and
+references changed. Whatever a file holds, `onnxopt optimize` has to end within seconds, with exit code 0, 2 or 3: with
+2 and 3 it prints one line that begins with "error:". It may never print a traceback, be killed by a signal, or leave
+files.
 
 Each file is opened in a process of its own, which is forked from one that has imported everything.
 """
@@ -26,7 +27,7 @@ import onnxruntime
 from onnxopt import pipeline
 from onnxopt.tools.cli import main as command
 from onnxopt.tools.commands import optimize
-from tests.support.hostile_models import MODELS
+from tests.support.hostile.hostile_models import MODELS
 
 SECONDS = 20  # of one core's time, for one file
 _PATIENCE = 300  # seconds, also on a busy machine

@@ -12,7 +12,7 @@ import pytest
 
 from onnxopt.codegen import kernels_json, sealed_json
 from tests.fuzz.library import build, campaign, corpus
-from tests.support.custom_ops_damage import set_field
+from tests.support.custom_ops.custom_ops_damage import set_field
 
 INDEX = "kernels.0.index"
 # name: model, path, value, what the message must say

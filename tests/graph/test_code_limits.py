@@ -12,8 +12,8 @@ from onnx import numpy_helper
 
 from onnxopt.errors import ModelError
 from onnxopt.graph import code_limits
-from tests.support import genai_graphs
 from tests.support.command import assert_refused, run
+from tests.support.decoders import genai_graphs
 from tests.support.graphs import graph
 
 _PAIR = "q = QuantizeLinear<axis = {axis}>(x, s, z)  y = DequantizeLinear<axis = {axis}>(q, s, z)"

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxopt.graph.passes.inline import inline_functions
-from tests.support.hostile_models import value
+from tests.support.hostile.hostile_models import value
 
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
 BODY = [helper.make_node("Sin", ["x"], ["t"], name="n"), helper.make_node("Neg", ["t"], ["y"], name="m")]

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxopt.graph import wire
-from tests.support.hostile_models import model_of, value
+from tests.support.hostile.hostile_models import model_of, value
 
 LIMIT = 2 << 30  # bytes resident
 ROWS, WIDTH, LAYERS = 1_200_000, 1024, 4

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxopt.errors import ModelError
 from onnxopt.graph import external_data, limits, read
-from tests.support.hostile_models import model_of, value
+from tests.support.hostile.hostile_models import model_of, value
 
 
 def _calls(calls: dict[str, list[str]]) -> onnx.ModelProto:

@@ -19,7 +19,7 @@ from onnxopt.errors import ModelError
 from onnxopt.graph import normalize, read, write
 from onnxopt.graph.shapes import infer
 from tests.support import real_models
-from tests.support.hostile_models import MODELS, OPSETS, model_of, text, value
+from tests.support.hostile.hostile_models import MODELS, OPSETS, model_of, text, value
 
 
 def normalized(model: onnx.ModelProto, folder: Path, **options: object) -> tuple[onnx.ModelProto, tuple[str, ...]]:

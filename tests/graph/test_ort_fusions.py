@@ -10,7 +10,7 @@ from pathlib import Path
 import onnxruntime as ort
 import pytest
 
-from tests.support import lowered_models
+from tests.support.precision import lowered_models
 
 _LEVELS = (
     ort.GraphOptimizationLevel.ORT_DISABLE_ALL,

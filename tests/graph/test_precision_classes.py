@@ -13,7 +13,7 @@ import pytest
 
 from onnxopt.graph import normalize, precision, rewrite, write
 from onnxopt.verification import in_float64, ranges, widening
-from tests.support.precision_graphs import GROUPS, Feeds
+from tests.support.precision.precision_graphs import GROUPS, Feeds
 
 _GOAL = {ir.DataType.FLOAT16: 40.0, ir.DataType.BFLOAT16: 24.0}  # dB
 _FLOOR = 1e-3  # of what typical inputs give: smaller results are not small by a guard

@@ -15,7 +15,7 @@ from onnxopt.graph import normalize, precision, rewrite, write
 from onnxopt.verification import in_float64, ranges, widening
 from tests.graph.test_precision import FLOAT, HALF, dtypes
 from tests.support.graphs import run
-from tests.support.loop_graphs import LOOPS, Feeds, feeds, model, scan, scanned
+from tests.support.precision.loop_graphs import LOOPS, Feeds, feeds, model, scan, scanned
 
 _GOAL = 40.0  # dB
 _FLOOR = 1e-3  # of the start: 16 bits have nothing below

@@ -22,8 +22,10 @@ from onnxopt.graph import normalize, read
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.shapes import shapes
 from onnxopt.tools import explain
-from tests.support import fusing, genai_graphs, quantized_models
+from tests.support import fusing
+from tests.support.decoders import genai_graphs
 from tests.support.graphs import graph
+from tests.support.precision import quantized_models
 
 _ON_CONVOLUTIONS = ("pre_process", "qdq_u8i8", "qdq_i8_channels", "qdq_u8_reduced", "qoperator", "dynamic_channels")
 _CASES = [("bert_tiny", tool) for tool in quantized_models.TOOLS]

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from onnxopt.errors import ModelError
 from onnxopt.graph import read, wire
-from tests.support.hostile_models import model_of, value
+from tests.support.hostile.hostile_models import model_of, value
 
 
 def _weighty(count: int = 4096) -> onnx.ModelProto:

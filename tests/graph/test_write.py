@@ -13,7 +13,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from onnxopt.graph import read, wire, write
-from tests.support.hostile_models import MODELS, model_of, value
+from tests.support.hostile.hostile_models import MODELS, model_of, value
 
 
 def _weights(path: Path) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from onnxopt.graph.rewrite import rewrite
 from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.runtime import releases
 from tests.support import graphs
-from tests.support.attention_graphs import WIDTH, Attention, ops
+from tests.support.attention.attention_graphs import WIDTH, Attention, ops
 from tests.support.fusing import fuse
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import fake_cudnn
+from tests.support.fakes import fake_cudnn
 
 
 @pytest.fixture(scope="session")

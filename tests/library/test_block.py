@@ -14,10 +14,10 @@ import onnxruntime as ort
 import pytest
 
 from onnxopt.fusion.region import Kernel
-from tests.support import custom_ops_artifact as artifact
-from tests.support import idle_gpu
-from tests.support.block_graphs import Halves, draw
+from tests.support.custom_ops import custom_ops_artifact as artifact
+from tests.support.fakes import idle_gpu
 from tests.support.fusing import fuse, outline
+from tests.support.kinds.block_graphs import Halves, draw
 from tests.support.laid_out import laid_out
 from tests.support.wrong_bodies import with_wrong_bodies
 

@@ -1,6 +1,6 @@
 """What the library tells cuDNN of a convolution: descriptors, the order of the epilogue, which plans it takes and runs.
 
-A stand-in for libcudnn.so.9 writes down every call (tests/support/fake_cudnn.py).
+A stand-in for libcudnn.so.9 writes down every call (tests/support/fakes/fake_cudnn.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onnxopt.program.window import Window
-from tests.support.fake_cudnn import Log, convolution, drive, tensors
+from tests.support.fakes.fake_cudnn import Log, convolution, drive, tensors
 
 POINTWISE, CONVOLUTION, PLAN, FORWARD, OPERATION, GRAPH, PACK, TENSOR = 0, 1, 5, 10, 13, 15, 16, 17
 HEURISTIC, KERNEL_CACHE = 4, 34

@@ -1,6 +1,6 @@
 """Convolutions of parts of wider tensors: what the library tells cuDNN of them, and what it copies.
 
-A stand-in for libcudnn.so.9 writes down every call (tests/support/fake_cudnn.py).
+A stand-in for libcudnn.so.9 writes down every call (tests/support/fakes/fake_cudnn.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_cudnn import Log, convolution, drive, tensors
+from tests.support.fakes.fake_cudnn import Log, convolution, drive, tensors
 
 PACK, TENSOR = 16, 17
 X, Y, RESIDUAL = 1, 3, 5

@@ -1,6 +1,6 @@
 """Which of cuDNN's kernels run where shapes come and go: none that would be compiled for each, but of usual shapes.
 
-A stand-in for libcudnn.so.9 writes down every call (tests/support/fake_cudnn.py).
+A stand-in for libcudnn.so.9 writes down every call (tests/support/fakes/fake_cudnn.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from onnxopt.program.window import Window
-from tests.support.fake_cudnn import Log, convolution, drive
+from tests.support.fakes.fake_cudnn import Log, convolution, drive
 
 PLAN, GRAPH, PACK, TENSOR = 5, 15, 16, 17
 HEURISTIC = 4

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import library_programs
+from tests.support.emulation import library_programs
 
 _MAIN = Path(__file__).parents[1] / "support" / "emulation" / "counters.cc"
 

@@ -15,11 +15,11 @@ import onnxruntime as ort
 import pytest
 
 from onnxopt.codegen import kernels_json
-from tests.support import custom_ops_fake_driver as fake_driver
-from tests.support import idle_gpu
-from tests.support.custom_ops_artifact import copy_library
-from tests.support.custom_ops_damage import set_field
-from tests.support.depthwise_models import Case, fused
+from tests.support.custom_ops.custom_ops_artifact import copy_library
+from tests.support.custom_ops.custom_ops_damage import set_field
+from tests.support.fakes import custom_ops_fake_driver as fake_driver
+from tests.support.fakes import idle_gpu
+from tests.support.kinds.depthwise_models import Case, fused
 
 pytestmark = pytest.mark.usefixtures("library")
 

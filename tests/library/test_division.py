@@ -8,7 +8,8 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from tests.support import emulated, rowwise_models
+from tests.support.emulation import emulated
+from tests.support.kinds import rowwise_models
 
 pytestmark = pytest.mark.usefixtures("library")
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import idle_gpu
-from tests.support.custom_ops_damage import set_field
-from tests.support.depthwise_models import fused
-from tests.support.expanded_models import ExpandedCase
+from tests.support.custom_ops.custom_ops_damage import set_field
+from tests.support.fakes import idle_gpu
+from tests.support.kinds.depthwise_models import fused
+from tests.support.kinds.expanded_models import ExpandedCase
 
 pytestmark = pytest.mark.usefixtures("library")
 

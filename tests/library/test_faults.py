@@ -13,8 +13,8 @@ import pytest
 
 from onnxopt.codegen import sealed_json
 from tests.fuzz.library import build, corpus
-from tests.support import custom_ops_fake_driver as fake_driver
-from tests.support.custom_ops_artifact import negation
+from tests.support.custom_ops.custom_ops_artifact import negation
+from tests.support.fakes import custom_ops_fake_driver as fake_driver
 
 pytestmark = pytest.mark.usefixtures("library")
 

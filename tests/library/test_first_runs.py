@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import library_programs
+from tests.support.emulation import library_programs
 
 # Keeps one choice of each table, or prints what is found: "known FIRST-WORD ENGINE KNOB=VALUE" or "unknown".
 _MAIN = r"""

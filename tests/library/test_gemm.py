@@ -16,9 +16,9 @@ import pytest
 from onnx import helper
 
 from onnxopt.program.gemm import Gemm
-from tests.support import custom_ops_artifact as artifact
-from tests.support import custom_ops_fake_driver as fake_driver
-from tests.support import idle_gpu
+from tests.support.custom_ops import custom_ops_artifact as artifact
+from tests.support.fakes import custom_ops_fake_driver as fake_driver
+from tests.support.fakes import idle_gpu
 
 pytestmark = pytest.mark.usefixtures("library")
 F = "float32"

@@ -12,8 +12,8 @@ import onnxruntime as ort
 import pytest
 
 from onnxopt.program.gemm import Gemm
-from tests.support import custom_ops_artifact as artifact
-from tests.support import idle_gpu
+from tests.support.custom_ops import custom_ops_artifact as artifact
+from tests.support.fakes import idle_gpu
 
 pytestmark = pytest.mark.usefixtures("library")
 H, F = "float16", "float32"

@@ -19,8 +19,9 @@ from onnxopt.kinds.gemm import widened
 from onnxopt.program.gemm import FLOAT8, Gemm
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support import custom_ops_artifact as artifact
-from tests.support import emulated, idle_gpu
+from tests.support.custom_ops import custom_ops_artifact as artifact
+from tests.support.emulation import emulated
+from tests.support.fakes import idle_gpu
 
 pytestmark = pytest.mark.usefixtures("library")
 H, F = "float16", "float32"

@@ -14,7 +14,7 @@ import pytest
 
 from onnxopt.codegen import kernels_json
 from onnxopt.fusion.region import Kernel
-from tests.support import custom_ops_artifact as artifact
+from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 

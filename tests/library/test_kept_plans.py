@@ -1,6 +1,6 @@
 """Plans whose kernels cuDNN compiled, in the user's cache: kept for later processes, used where they can be trusted.
 
-A stand-in for libcudnn.so.9 writes down every call (tests/support/fake_cudnn.py).
+A stand-in for libcudnn.so.9 writes down every call (tests/support/fakes/fake_cudnn.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_cudnn import Log, convolution, drive
+from tests.support.fakes.fake_cudnn import Log, convolution, drive
 
 PLAN = 5
 

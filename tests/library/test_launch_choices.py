@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from onnxopt.codegen import sealed_json
-from tests.support import library_programs
+from tests.support.emulation import library_programs
 
 _MAIN = Path(__file__).parents[1] / "support" / "emulation" / "launches.cc"
 H200 = {"FAKE_GPU": "NVIDIA H200"}

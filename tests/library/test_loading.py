@@ -17,10 +17,10 @@ from onnx import helper
 
 from onnxopt.codegen import nvrtc
 from onnxopt.program.pointwise import Instruction, Program
-from tests.support import custom_ops_artifact as artifact
-from tests.support import custom_ops_damage as damage
-from tests.support import custom_ops_fake_driver as fake_driver
-from tests.support import library_programs
+from tests.support.custom_ops import custom_ops_artifact as artifact
+from tests.support.custom_ops import custom_ops_damage as damage
+from tests.support.emulation import library_programs
+from tests.support.fakes import custom_ops_fake_driver as fake_driver
 
 pytestmark = pytest.mark.usefixtures("library")
 F = "float32"
@@ -245,7 +245,7 @@ def test_truncated_anywhere_never_crashes(tmp_path):
 _READ_ALL = """
 import json, pathlib, random, sys
 import onnxruntime as ort
-from tests.support import custom_ops_artifact as artifact, custom_ops_damage as damage
+from tests.support.custom_ops import custom_ops_artifact as artifact, custom_ops_damage as damage
 random.seed(0)
 good = json.dumps(damage.document()).encode()
 texts = [good[:n] for n in range(0, len(good), 7)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import rowwise_models
+from tests.support.kinds import rowwise_models
 
 pytestmark = pytest.mark.usefixtures("library")
 # The second operand of this Mod is kept as an array behind the memory of the parts: what is written beyond them shows.

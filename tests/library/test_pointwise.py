@@ -12,8 +12,8 @@ from onnx import helper
 
 from onnxopt.program.dtypes import COMPUTE_DTYPES, DTYPES
 from onnxopt.program.pointwise import PRIMITIVES, Instruction, Program
-from tests.support import custom_ops_artifact as artifact
-from tests.support import custom_ops_oracle as oracle
+from tests.support.custom_ops import custom_ops_artifact as artifact
+from tests.support.custom_ops import custom_ops_oracle as oracle
 
 pytestmark = pytest.mark.usefixtures("library")
 I = Instruction  # noqa: E741  programs are tables of these

@@ -20,11 +20,12 @@ import pytest
 from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.fusion.region import Kernel
 from onnxopt.program.pool import Pool
-from tests.support import custom_ops_artifact as artifact
-from tests.support import custom_ops_fake_driver as fake_driver
-from tests.support import idle_gpu, pool_models, random_pools
-from tests.support.custom_ops_damage import set_field
+from tests.support.custom_ops import custom_ops_artifact as artifact
+from tests.support.custom_ops.custom_ops_damage import set_field
+from tests.support.fakes import custom_ops_fake_driver as fake_driver
+from tests.support.fakes import idle_gpu
 from tests.support.fusing import fuse, outline
+from tests.support.kinds import pool_models, random_pools
 
 pytestmark = pytest.mark.usefixtures("library")
 POOL = pool_models.of("max", "float32", (3, 3), strides=(2, 2), pads=(1, 1, 1, 1))

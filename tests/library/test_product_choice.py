@@ -1,6 +1,6 @@
 """How a product runs: cuBLASLt's algorithms and cuDNN's plans of a 1x1 convolution, measured in turn and kept.
 
-Stand-ins for the driver, cuBLASLt and cuDNN share a clock (tests/support/fake_products.py).
+Stand-ins for the driver, cuBLASLt and cuDNN share a clock (tests/support/fakes/fake_products.py).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import pytest
 from onnxopt.codegen import sealed_json
 from onnxopt.program.gemm import Gemm
 from tests.library.test_convolution import ON_GPU, arrays, assert_close, gpu_session, handmade
-from tests.support import custom_ops_artifact as artifact
-from tests.support.convolution_graphs import Layer
-from tests.support.fake_cudnn import Log, run, tensors
-from tests.support.fake_products import NAMES, Call, ran
+from tests.support.custom_ops import custom_ops_artifact as artifact
+from tests.support.fakes.fake_cudnn import Log, run, tensors
+from tests.support.fakes.fake_products import NAMES, Call, ran
+from tests.support.kinds.convolution_graphs import Layer
 
 CONVOLUTION, FORWARD, OPERATION, GRAPH = 1, 10, 13, 15
 X, W, Y, BIAS, RESIDUAL = 1, 2, 3, 4, 5

@@ -9,7 +9,7 @@ import pytest
 
 from onnxopt.codegen import sealed_json
 from tests.fuzz.library import corpus
-from tests.support import custom_ops_artifact as artifact
+from tests.support.custom_ops import custom_ops_artifact as artifact
 
 pytestmark = pytest.mark.usefixtures("library")
 

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from onnxopt.codegen import kernels_json, sealed_json
-from tests.support.custom_ops_artifact import copy_library
-from tests.support.custom_ops_damage import set_field
-from tests.support.rowwise_models import Fused, fused, session
+from tests.support.custom_ops.custom_ops_artifact import copy_library
+from tests.support.custom_ops.custom_ops_damage import set_field
+from tests.support.kinds.rowwise_models import Fused, fused, session
 
 pytestmark = pytest.mark.usefixtures("library")
 

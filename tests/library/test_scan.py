@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from onnxopt.runtime import sessions
-from tests.support import rowwise_models, scan_models
+from tests.support.kinds import rowwise_models, scan_models
 
 pytestmark = pytest.mark.usefixtures("library")
 

@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 from onnxopt.codegen import kernels_json, sealed_json
-from tests.support.custom_ops_artifact import negation
+from tests.support.custom_ops.custom_ops_artifact import negation
 
 pytestmark = pytest.mark.usefixtures("library")
 

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from tests.support import custom_ops_artifact as artifact
+from tests.support.custom_ops import custom_ops_artifact as artifact
 
 pytestmark = pytest.mark.usefixtures("library")
 F = "float32"

@@ -9,18 +9,18 @@ import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
 
-from tests.support import (
-    cached_attention,
+from tests.support import graphs
+from tests.support.attention import cached_attention
+from tests.support.kinds import (
     depthwise_models,
     experts_models,
     flash_attention_models,
-    graphs,
     group_norm_models,
     image_convolution_models,
     pool_models,
     squeeze_excite_models,
 )
-from tests.support.block_graphs import Halves
+from tests.support.kinds.block_graphs import Halves
 
 
 def _network(

@@ -15,8 +15,8 @@ import pytest
 
 from onnxopt.program import schema
 from tests.program.meanings import KINDS, MEANINGS, damaged, mutants
-from tests.support import library_programs
-from tests.support.custom_ops_damage import set_field
+from tests.support.custom_ops.custom_ops_damage import set_field
+from tests.support.emulation import library_programs
 
 CUSTOM_OPS = Path(__file__).resolve().parents[2] / "custom_ops"
 

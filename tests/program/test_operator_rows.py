@@ -23,7 +23,7 @@ from onnxopt.program.expressions import Expr
 from onnxopt.program.result_dtypes import ResultDtype, always, of_attribute, of_operand, of_tensor, same
 from onnxopt.program.row_operators import ROW_OPERATORS
 from onnxopt.runtime import sessions
-from tests.support import operator_models
+from tests.support.custom_ops import operator_models
 from tests.support.graphs import graph, node, value
 
 ROOT = Path(__file__).resolve().parents[2]

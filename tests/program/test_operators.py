@@ -16,7 +16,7 @@ from onnxopt.program import operators
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support import operator_models
+from tests.support.custom_ops import operator_models
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

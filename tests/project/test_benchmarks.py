@@ -22,7 +22,7 @@ from onnx import helper
 from benchmarks.__main__ import main, summaries
 from benchmarks.gpu import peers
 from benchmarks.support import gpu_timing, skeletons, torch_peers
-from tests.support.hostile_building import model_of, value
+from tests.support.hostile.hostile_building import model_of, value
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {path.parent for path in (ROOT / "benchmarks").glob("*/*.py")}

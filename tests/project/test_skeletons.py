@@ -16,7 +16,7 @@ import models
 from benchmarks.support import skeletons
 from benchmarks.support.collection import Collection
 from benchmarks.support.recipes import Recipe
-from tests.support.hostile_building import model_of, value
+from tests.support.hostile.hostile_building import model_of, value
 
 # Of every architecture one export in every run: dynamic dims have most of the forms.
 TINY = [

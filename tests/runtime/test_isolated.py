@@ -16,8 +16,8 @@ from onnxopt.graph.ort_traps import can_end_the_process, trapping_optimizers
 from onnxopt.runtime import isolated, sessions, time_limit
 from onnxopt.runtime.sessions import RunError, RunTimeout
 from tests.support.command import assert_refused, run
-from tests.support.endless_models import loop
 from tests.support.graphs import graph, hold
+from tests.support.hostile.endless_models import loop
 from tests.support.small_models import write
 
 MODULO = "g (int64[n] x, int64[n] d) => (int64[n] y) { y = Mod(x, d) }"

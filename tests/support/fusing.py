@@ -17,7 +17,7 @@ from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel, Kind
 from onnxopt.kinds import KINDS
 from onnxopt.pipeline import fused
-from tests.support.custom_ops_fake_driver import fatbin
+from tests.support.fakes.custom_ops_fake_driver import fatbin
 
 
 def fuse(

@@ -22,8 +22,10 @@ from onnxopt import Artifact, pipeline
 from onnxopt.fusion.region import FusionPlan
 from onnxopt.graph import normalize, read
 from onnxopt.graph.rewrite import rewrite
-from tests.support import emulated_library, exported_decoders, fusing, genai_graphs
-from tests.support.token_loops import choices, greedy, greedy_in_place, greedy_in_room
+from tests.support import fusing
+from tests.support.decoders import exported_decoders, genai_graphs
+from tests.support.decoders.token_loops import choices, greedy, greedy_in_place, greedy_in_room
+from tests.support.emulation import emulated_library
 from tests.support.wrong_bodies import with_wrong_bodies
 
 HALF = TensorProto.FLOAT16

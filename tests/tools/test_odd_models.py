@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxopt.graph import read
 from onnxopt.graph.passes import shape_subgraphs
 from tests.support.command import assert_refused, run
-from tests.support.hostile_models import model_of, value
+from tests.support.hostile.hostile_models import model_of, value
 from tests.support.small_models import write
 
 ROOT = Path(__file__).resolve().parents[2]

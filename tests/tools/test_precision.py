@@ -19,8 +19,9 @@ from onnxopt.graph.precision import statistics
 from onnxopt.graph.rewrite import decomposed_layer_norms
 from onnxopt.runtime import sessions
 from onnxopt.verification.quality import ROUNDED, Goals
-from tests.support import exported_decoders, real_models
+from tests.support import real_models
 from tests.support.command import assert_refused, run
+from tests.support.decoders import exported_decoders
 from tests.support.small_models import write
 
 MODEL = """

@@ -17,9 +17,10 @@ from onnxopt.artifact import manifest as manifests
 from onnxopt.tools.quantization.by_library import Quantizer
 from onnxopt.tools.quantization.flow import MARK
 from onnxopt.verification.quality import Goals
-from tests.support import quantizable, real_models
+from tests.support import real_models
 from tests.support.command import assert_refused, run
-from tests.support.quantizable import WIDTH
+from tests.support.precision import quantizable
+from tests.support.precision.quantizable import WIDTH
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from onnxopt.runtime.gpus import catalogue
 from onnxopt.tools.quantization import times, timing
 from onnxopt.tools.quantization.products import Product
 from onnxopt.tools.quantization.timing import Timing
-from tests.support import quantizable
 from tests.support.command import assert_refused, run
+from tests.support.precision import quantizable
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ from onnx import helper
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
-from tests.support import quantizable, real_models
+from tests.support import real_models
 from tests.support.command import assert_refused, run
+from tests.support.precision import quantizable
 
 
 @pytest.fixture(scope="module")

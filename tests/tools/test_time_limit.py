@@ -22,7 +22,7 @@ from onnxopt.runtime.configuration import configuration_for
 from onnxopt.runtime.time_limit import Limit, TimeIsUp, limit_of, limited, runs_end_within
 from onnxopt.verification import edges
 from tests.support.command import assert_refused, run
-from tests.support.endless_models import long_operator, loop
+from tests.support.hostile.endless_models import long_operator, loop
 from tests.support.small_models import CHAIN, write
 
 ROOT = Path(__file__).resolve().parents[2]

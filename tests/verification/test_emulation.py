@@ -28,8 +28,9 @@ from onnxopt.verification.check import Check
 from onnxopt.verification.emulation import emulate, gcc, shape_text
 from onnxopt.verification.executed import EMULATED, Execution
 from onnxopt.verification.verify import VerificationReport, completed
-from tests.support import emulated, fusing
+from tests.support import fusing
 from tests.support.command import assert_refused, run
+from tests.support.emulation import emulated
 from tests.support.small_models import write
 
 # A pointwise, a rowwise and a scan region; the rows are too short for vectors alone.

@@ -18,9 +18,10 @@ from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.runtime import sessions
 from onnxopt.verification import unrounded
 from onnxopt.verification.exactness import QuantizedExactness
-from tests.support import quantized_models, real_models
+from tests.support import real_models
 from tests.support.command import run
 from tests.support.fusing import cpu_kernels_forced
+from tests.support.precision import quantized_models
 
 DRAW = np.random.default_rng(0).standard_normal
 

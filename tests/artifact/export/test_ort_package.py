@@ -19,7 +19,7 @@ from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.runtime import sessions
 from tests.support.artifacts import edit_manifest, make, with_weights
 from tests.support.command import assert_refused, run
-from tests.support.model_package_api import RELEASE, Api, ModelPackageError
+from tests.support.fakes.model_package_api import RELEASE, Api, ModelPackageError
 from tests.support.small_models import CHAIN, write
 
 pytestmark = pytest.mark.usefixtures("library")

@@ -17,8 +17,8 @@ from onnxopt.runtime import sessions
 from tests.support import real_models
 from tests.support.artifacts import BATCHED, edit_manifest, make, with_weights
 from tests.support.command import assert_refused, run
+from tests.support.fakes.triton_backend import Model, exported
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, TOKENS
-from tests.support.triton_backend import Model, exported
 
 pytestmark = pytest.mark.usefixtures("library")
 

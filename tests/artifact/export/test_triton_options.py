@@ -15,8 +15,8 @@ from onnxopt.artifact.export.triton_options import Options
 from onnxopt.artifact.folder import hash_files
 from onnxopt.errors import UsageError
 from tests.support.artifacts import BATCHED, edit_manifest, make
+from tests.support.fakes.triton_backend import Model, exported
 from tests.support.small_models import write
-from tests.support.triton_backend import Model, exported
 
 pytestmark = pytest.mark.usefixtures("library")
 

@@ -1,7 +1,7 @@
 """export-triton: NVIDIA's tritonserver itself reads the repository, warms the model up, batches and answers.
 
-The server comes with the package nvidia-pytriton, which has no ONNX Runtime backend. tests/support/triton_backend.py
-stands in for that one, as a backend in Python; all in front of it is Triton's own: config.pbtxt, shapes, warm-up, HTTP.
+The server comes with the package nvidia-pytriton, which has no ONNX Runtime backend. A backend in Python stands in for
+that one (tests/support/fakes/triton_backend.py); the rest is Triton's own: config.pbtxt, shapes, warm-up, HTTP.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as triton
 
-from tests.support.triton_backend import Model
+from tests.support.fakes.triton_backend import Model
 
 
 class TritonPythonModel:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support import library_programs
+from tests.support.emulation import library_programs
 
 ROOT = Path(__file__).resolve().parents[3]
 _FOLDER = Path(__file__).parent

@@ -15,14 +15,14 @@ import onnx_ir as ir
 
 from onnxopt.codegen import sealed_json
 from tests.fuzz.library import kernel_files
-from tests.support import (
+from tests.support import graphs
+from tests.support.kinds import (
     block_graphs,
     convolution_graphs,
     depthwise_models,
     expanded_models,
     experts_models,
     flash_attention_models,
-    graphs,
     group_norm_models,
     image_convolution_models,
     packed_weights,

@@ -17,10 +17,11 @@ import onnxruntime as ort
 
 from onnxopt.codegen import kernels_json
 from onnxopt.fusion.region import Kernel
-from tests.support import (
-    cached_attention,
+from tests.support.attention import cached_attention
+from tests.support.fakes import custom_ops_fake_driver
+from tests.support.fusing import fuse, outline
+from tests.support.kinds import (
     convolution_graphs,
-    custom_ops_fake_driver,
     depthwise_models,
     experts_models,
     flash_attention_models,
@@ -29,7 +30,6 @@ from tests.support import (
     packed_weights,
     squeeze_excite_models,
 )
-from tests.support.fusing import fuse, outline
 
 FATBIN = custom_ops_fake_driver.fatbin((90, False), (90, True))
 _ENTRY_POINTS = 6  # kept of a kernel: the first ones, and the most general ones at the end

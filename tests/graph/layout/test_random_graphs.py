@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from onnxopt.graph import normalize, rewrite
-from tests.support.random_convolution_graphs import conv_graphs
+from tests.support.kinds.random_convolution_graphs import conv_graphs
 
 REFUSALS = (errors.Fail, errors.InvalidArgument, errors.InvalidGraph, errors.RuntimeException, errors.NotImplemented)
 LEVELS = (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onnxopt.graph.rewrite import to_portable
-from tests.support.attention_graphs import SIZE, Attention, agree, ops, rewritten, tokens
+from tests.support.attention.attention_graphs import SIZE, Attention, agree, ops, rewritten, tokens
 from tests.support.graphs import graph
 
 CAUSAL = """

@@ -12,7 +12,7 @@ from onnxopt.graph.rewrite.masks import parts
 from onnxopt.graph.rewrite.masks.index_functions import ALWAYS, Affine, Truth
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.shapes.infer import InferShapesPass, infer
-from tests.support.attention_graphs import Attention, agree, rewritten, tokens
+from tests.support.attention.attention_graphs import Attention, agree, rewritten, tokens
 from tests.support.graphs import graph, hold, value
 
 MASK = (

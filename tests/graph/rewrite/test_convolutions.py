@@ -12,7 +12,7 @@ from onnxscript.rewriter import MatchingTracer, RewriteRuleClassBase
 from onnxopt.graph.rewrite import convolutions, rewrite
 from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support import graphs
-from tests.support.attention_graphs import ops
+from tests.support.attention.attention_graphs import ops
 
 TENSORS = {
     "patch": (6, 3, 2, 4), "narrow": (6, 3, 2, 2), "grouped": (6, 1, 2, 4), "tap": (6, 3, 3), "wide": (5, 6, 4),

@@ -22,7 +22,7 @@ from onnxopt.graph.rewrite.table import GATED_WEIGHTS, PORTABLE, TABLE
 from onnxopt.pipeline import forms
 from onnxopt.tools import explain
 from tests.graph.rewrite import test_convolutions, test_padded_heads
-from tests.support.attention_graphs import Attention, ops, rewritten
+from tests.support.attention.attention_graphs import Attention, ops, rewritten
 from tests.support.graphs import graph, hold
 
 _STEPS = [step for phase in TABLE for step in phase.steps]

@@ -12,7 +12,7 @@ from onnxopt.graph.rewrite import head_norms, near_misses, schedule
 from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.kinds.rowwise.kind import ROWWISE
-from tests.support.attention_graphs import HEADS, SIZE, WIDTH, ops, rewritten
+from tests.support.attention.attention_graphs import HEADS, SIZE, WIDTH, ops, rewritten
 from tests.support.fusing import fuse
 from tests.support.graphs import graph, hold, run
 

@@ -15,7 +15,7 @@ from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.infer import infer
 from tests.graph.rewrite.test_padded_heads import HIDDEN, MISSES, close, drawn
 from tests.support import graphs, refused
-from tests.support.attention_graphs import ops, rewritten
+from tests.support.attention.attention_graphs import ops, rewritten
 
 _KEPT = {  # and why onnxopt's kernel does not take them either
     "float32": "onnxopt's kernel none of FLOAT",

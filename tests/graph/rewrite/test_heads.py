@@ -17,7 +17,7 @@ from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.kinds.pointwise.kind import POINTWISE
 from tests.support import graphs
-from tests.support.attention_graphs import ops, rewritten
+from tests.support.attention.attention_graphs import ops, rewritten
 from tests.support.fusing import fuse
 
 HEADS, GROUPS, SIZE, WIDTH = 4, 2, 8, 16

@@ -10,7 +10,7 @@ import pytest
 
 from onnxopt.graph.rewrite.joined_heads import JoinedHeads
 from onnxopt.graph.shapes.infer import InferShapesPass
-from tests.support.attention_graphs import ops, rewritten
+from tests.support.attention.attention_graphs import ops, rewritten
 from tests.support.graphs import graph, hold, run
 from tests.support.refused import reason
 

@@ -17,7 +17,7 @@ from onnxopt.graph.rewrite.schedule import Phase, Rewriting, Step
 from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.kinds.gemm.kind import GEMM
 from tests.support import graphs
-from tests.support.attention_graphs import Attention, ops, rewritten
+from tests.support.attention.attention_graphs import Attention, ops, rewritten
 from tests.support.fusing import fuse
 
 _TOKENS = [(2, 16), (1, 1), (3, 33)]

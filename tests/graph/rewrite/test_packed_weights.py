@@ -13,8 +13,8 @@ import pytest
 from onnxopt.graph.rewrite import packed_weights, rewrite
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.infer import InferShapesPass
-from tests.support import genai_graphs
-from tests.support.packed_weights import Products, Weight
+from tests.support.decoders import genai_graphs
+from tests.support.kinds.packed_weights import Products, Weight
 
 DEPTH = 64
 

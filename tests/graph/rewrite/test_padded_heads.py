@@ -16,7 +16,7 @@ from onnxopt.graph.rewrite.head_axis import Mark, across, widen
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support import graphs
-from tests.support.attention_graphs import ops, rewritten
+from tests.support.attention.attention_graphs import ops, rewritten
 
 WIDTH, HEADS = 24, 2
 _SIZES = ((2, 33), (1, 1), (3, 17))  # batch and length

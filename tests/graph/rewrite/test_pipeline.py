@@ -14,7 +14,7 @@ from onnxopt.graph.rewrite import FAMILIES, attention
 from onnxopt.graph.rewrite.table import GATED_WEIGHTS
 from onnxopt.runtime import releases
 from tests.support import graphs
-from tests.support.attention_graphs import Attention
+from tests.support.attention.attention_graphs import Attention
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from onnx.reference import ReferenceEvaluator
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
-from tests.support.attention_building import Case
+from tests.support.attention.attention_building import Case
+from tests.support.attention.random_attention_layouts import FORMS, drawn
 from tests.support.fusing import fuse, outline
-from tests.support.random_attention_layouts import FORMS, drawn
 
 SEEDS = 5 * len(FORMS)  # that every run tries
 MANY, STEP = 700, 50

@@ -11,7 +11,7 @@ import pytest
 from onnxopt.graph.rewrite.reordered_columns import ReorderedColumns
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
-from tests.support.attention_graphs import ops, rewritten
+from tests.support.attention.attention_graphs import ops, rewritten
 from tests.support.fusing import fuse
 from tests.support.graphs import graph, hold, run
 from tests.support.refused import reason

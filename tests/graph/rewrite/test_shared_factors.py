@@ -9,7 +9,7 @@ import pytest
 
 from onnxopt.graph.rewrite import query_scale
 from onnxopt.graph.shapes.infer import InferShapesPass
-from tests.support.attention_graphs import Attention, agree, ops, rewritten, tokens
+from tests.support.attention.attention_graphs import Attention, agree, ops, rewritten, tokens
 
 POSITIONS = ", float[1, 2, 8, length] positions"
 FORMS = {

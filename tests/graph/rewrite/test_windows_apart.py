@@ -10,7 +10,7 @@ import pytest
 
 from onnxopt.graph.rewrite.windows_apart import join_windows
 from onnxopt.graph.shapes.infer import InferShapesPass
-from tests.support.attention_graphs import ops, rewritten
+from tests.support.attention.attention_graphs import ops, rewritten
 from tests.support.graphs import graph, run
 
 FORMS = {

@@ -20,9 +20,10 @@ from onnxopt.graph.rewrite import rewrite
 from onnxopt.kinds.attention.kind import ATTENTION
 from onnxopt.program.attention import CacheCodes, TokenAttention
 from onnxopt.tools.explain import describe
-from tests.support import custom_ops_artifact as artifact
-from tests.support import emulated_library, idle_gpu
-from tests.support.coded_caches import GROUPS, HEADS, STORED, WIDTH, Cache, drawn, operator, run, spelled_out
+from tests.support.attention.coded_caches import GROUPS, HEADS, STORED, WIDTH, Cache, drawn, operator, run, spelled_out
+from tests.support.custom_ops import custom_ops_artifact as artifact
+from tests.support.emulation import emulated_library
+from tests.support.fakes import idle_gpu
 from tests.support.fusing import compile_nothing, fuse, outline
 from tests.support.wrong_bodies import with_wrong_bodies
 

@@ -13,7 +13,7 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.attention import cuda
 from onnxopt.kinds.attention.kind import ATTENTION
 from onnxopt.program.attention import CODES, CacheCodes, TokenAttention
-from tests.support import emulated
+from tests.support.emulation import emulated
 
 _MAIN = """
 #include "matrix_words.h"

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from onnxopt import pipeline
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.coded_caches import GROUPS, STORED, WIDTH, Cache, drawn, operator, run, spelled_out
+from tests.support.attention.coded_caches import GROUPS, STORED, WIDTH, Cache, drawn, operator, run, spelled_out
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 

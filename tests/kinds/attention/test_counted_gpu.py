@@ -14,7 +14,7 @@ from onnxopt import pipeline
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 from tests.kinds.attention.test_gpu import expected
-from tests.support.cached_attention import WIDTH, feeds, graph
+from tests.support.attention.cached_attention import WIDTH, feeds, graph
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 

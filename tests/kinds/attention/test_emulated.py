@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import emulated
+from tests.support.emulation import emulated
 
 _MAIN = """
 #include "matrix_words.h"

@@ -12,7 +12,7 @@ import pytest
 from onnxopt import pipeline
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.cached_attention import GROUPS, WIDTH, feeds, graph
+from tests.support.attention.cached_attention import GROUPS, WIDTH, feeds, graph
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 

@@ -9,8 +9,8 @@ import onnx_ir as ir
 import pytest
 
 from tests.kinds.attention.test_gpu import expected
-from tests.support import emulated_library
-from tests.support.cached_attention import WIDTH, feeds, graph
+from tests.support.attention.cached_attention import WIDTH, feeds, graph
+from tests.support.emulation import emulated_library
 from tests.support.fusing import fuse, outline
 
 pytestmark = pytest.mark.usefixtures("library")

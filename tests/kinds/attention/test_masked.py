@@ -15,8 +15,9 @@ from onnxopt import pipeline
 from onnxopt.codegen import generate
 from onnxopt.kinds.attention.kind import ATTENTION
 from onnxopt.verification.executed import EMULATED
-from tests.support import emulated_library, idle_gpu
-from tests.support.cached_attention import GROUPS, HALF, WIDTH, feeds, graph
+from tests.support.attention.cached_attention import GROUPS, HALF, WIDTH, feeds, graph
+from tests.support.emulation import emulated_library
+from tests.support.fakes import idle_gpu
 from tests.support.fusing import fuse, outline
 from tests.support.wrong_bodies import with_wrong_bodies
 

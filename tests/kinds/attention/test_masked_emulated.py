@@ -17,7 +17,7 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.attention import cuda
 from onnxopt.kinds.attention.kind import ATTENTION
 from onnxopt.program.attention import SLOTS, TokenAttention, rows_of_a_block
-from tests.support import emulated
+from tests.support.emulation import emulated
 
 # Hides a key. Where all of a row are hidden, float32 keeps enough of the scores beside the second one.
 LEAST = {"lanes": -3.4028235e38, "tiles": -4096.0, "registers": -4096.0}

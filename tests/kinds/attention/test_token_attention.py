@@ -13,8 +13,9 @@ from onnx import TensorProto, helper
 from onnxopt.codegen import generate
 from onnxopt.kinds.attention.kind import ATTENTION
 from onnxopt.program.attention import TokenAttention
-from tests.support import custom_ops_artifact as artifact
-from tests.support import emulated_library, idle_gpu
+from tests.support.custom_ops import custom_ops_artifact as artifact
+from tests.support.emulation import emulated_library
+from tests.support.fakes import idle_gpu
 from tests.support.fusing import fuse, outline
 from tests.support.wrong_bodies import with_wrong_bodies
 

@@ -17,9 +17,9 @@ from onnxopt.fusion.region import FusionPlan, Region
 from onnxopt.kinds.convolution.kind import CONVOLUTION
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
-from tests.support.convolution_graphs import ACTIVATIONS, SLOPE, Layer
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import run
+from tests.support.kinds.convolution_graphs import ACTIVATIONS, SLOPE, Layer
 
 SAME = (1, 1, 1, 1)
 WIDE = Layer(dtype="float16", c=64, k=64, pads=SAME, activation="silu")

@@ -15,8 +15,8 @@ from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.region import Kernel
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.depthwise_models import Case, fused, random_case, worst
-from tests.support.expanded_models import ExpandedCase, random_expanded
+from tests.support.kinds.depthwise_models import Case, fused, random_case, worst
+from tests.support.kinds.expanded_models import ExpandedCase, random_expanded
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]

@@ -15,8 +15,8 @@ from onnxopt.fusion import entry_points as entry_points_of
 from onnxopt.kinds.depthwise import entry_points
 from onnxopt.kinds.depthwise.kind import DEPTHWISE
 from onnxopt.program.depthwise import MOST_INPUTS, Depthwise, Read
-from tests.support.depthwise_models import Case, fused, ops, worst
 from tests.support.fusing import fuse
+from tests.support.kinds.depthwise_models import Case, fused, ops, worst
 
 CASE = Case((8, 56, 56, 144), pads=(1, 1, 1, 1), dtype="float16")
 

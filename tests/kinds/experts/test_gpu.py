@@ -14,7 +14,7 @@ from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.experts_models import Case, fused, multiplied_by_cublaslt
+from tests.support.kinds.experts_models import Case, fused, multiplied_by_cublaslt
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]

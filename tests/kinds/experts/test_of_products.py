@@ -10,13 +10,13 @@ import pytest
 
 from onnxopt.kinds.experts import cuda
 from onnxopt.program.experts import Experts
-from tests.support import emulated_library
-from tests.support.experts_models import Case, fused, multiplied_by_cublaslt
+from tests.support.emulation import emulated_library
+from tests.support.fakes import idle_gpu
+from tests.support.kinds.experts_models import Case, fused, multiplied_by_cublaslt
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = pytest.mark.usefixtures("library")
 SORTED = {"route128", "sort", "activate_sorted", "join_sorted"}
-_STAND_IN = Path(emulated_library.__file__).with_name("multiplying_cublaslt.cc")
 
 
 def _launched(
@@ -32,7 +32,7 @@ def _launched(
     multiplied: a stand-in for cuBLASLt is there.
     """
     found = fused(case)
-    libraries = [emulated_library.stand_in(_STAND_IN, "libcublasLt.so.13")] if multiplied else []
+    libraries = [emulated_library.stand_in(idle_gpu.MULTIPLIES, "libcublasLt.so.13")] if multiplied else []
     (kernel,) = found.kernels
     changed = multiplied_by_cublaslt(kernel, least_rows)
     results, symbols = emulated_library.run(

@@ -16,8 +16,8 @@ from onnxopt.graph import normalize
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.program.experts import Experts
 from onnxopt.runtime import sessions
-from tests.support.experts_models import Case, fused
 from tests.support.fusing import fuse
+from tests.support.kinds.experts_models import Case, fused
 
 CASE = Case(3, 4, 2, 64, 32, "float16")
 

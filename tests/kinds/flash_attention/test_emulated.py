@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from onnxopt.kinds.flash_attention.entry_points import FlashVariant
-from tests.support import emulated_flash_attention
-from tests.support.extended_attention import Extended, random_extended
-from tests.support.flash_attention_models import Case, fused, random_case
+from tests.support.attention.extended_attention import Extended, random_extended
+from tests.support.emulation import emulated_flash_attention
+from tests.support.kinds.flash_attention_models import Case, fused, random_case
 
 WINDOWS = Case(5, 49, 49, 3, 32, layout="split", bias=(False, True))
 

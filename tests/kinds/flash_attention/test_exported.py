@@ -9,8 +9,8 @@ import pytest
 
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.program.flash_attention import FlashAttention
-from tests.support import exported_attentions
-from tests.support.exported_attentions import LAYERS, TOKENS
+from tests.support.attention import exported_attentions
+from tests.support.attention.exported_attentions import LAYERS, TOKENS
 from tests.support.fusing import fuse, outline
 from tests.support.laid_out import laid_out
 

@@ -16,8 +16,8 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.flash_attention.entry_points import FlashVariant
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.extended_attention import Extended, random_extended
-from tests.support.flash_attention_models import Case, fused, random_case
+from tests.support.attention.extended_attention import Extended, random_extended
+from tests.support.kinds.flash_attention_models import Case, fused, random_case
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]

@@ -14,10 +14,10 @@ from onnxopt.graph.rewrite import rewrite
 from onnxopt.kinds.flash_attention.entry_points import FlashVariant
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.program.flash_attention import FlashAttention, Heads
-from tests.support.extended_attention import Extended
-from tests.support.flash_attention_models import Case, fused
+from tests.support.attention.extended_attention import Extended
 from tests.support.fusing import fuse
 from tests.support.graphs import graph
+from tests.support.kinds.flash_attention_models import Case, fused
 
 _MASKED = """
     t{n} = Reshape ({of}, apart)

@@ -11,7 +11,7 @@ import pytest
 
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import Gemm
-from tests.support import idle_gpu
+from tests.support.fakes import idle_gpu
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxopt.fusion.region import Kernel
 from tests.kinds.gemm.test_products_of_float8 import Layer, fused
 from tests.kinds.gemm.test_products_of_float8 import model as float8_model
-from tests.support import emulated_library
+from tests.support.emulation import emulated_library
 from tests.support.fusing import fuse, outline
 
 pytestmark = pytest.mark.usefixtures("library")

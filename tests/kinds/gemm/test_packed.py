@@ -13,9 +13,9 @@ from onnxopt.kinds import KINDS
 from onnxopt.kinds.gemm import packed_entry_points
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import Gemm, PackedIntegers
-from tests.support import emulated
+from tests.support.emulation import emulated
 from tests.support.fusing import fuse, outline
-from tests.support.packed_weights import STORED, Products, Weight
+from tests.support.kinds.packed_weights import STORED, Products, Weight
 
 DEPTH = 64
 

@@ -15,7 +15,7 @@ from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 from tests.support.fusing import fuse, outline
-from tests.support.packed_weights import STORED, Products, Weight
+from tests.support.kinds.packed_weights import STORED, Products, Weight
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]

@@ -11,12 +11,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from tests.support import emulated_library
+from tests.support.emulation import emulated_library
+from tests.support.fakes import idle_gpu
 from tests.support.fusing import fuse, outline
-from tests.support.packed_weights import STORED, Products, Weight
+from tests.support.kinds.packed_weights import STORED, Products, Weight
 
 pytestmark = pytest.mark.usefixtures("library")
-_STAND_IN = Path(emulated_library.__file__).with_name("multiplying_cublaslt.cc")
 _TOLERANCE = {"float16": 6e-4, "bfloat16": 5e-3}  # of the largest result: rounding to the storage dtype, half an ulp
 
 
@@ -24,7 +24,7 @@ def run(folder: Path, products: Products, inputs, outputs, feeds):
     """What the fused model gives for each of the feeds, and the entry points that were launched, without names."""
     model = ir.serde.deserialize_model(products.model(inputs, outputs))
     kernels = outline(model, fuse(model))
-    libraries = [emulated_library.stand_in(_STAND_IN, "libcublasLt.so.13")]
+    libraries = [emulated_library.stand_in(idle_gpu.MULTIPLIES, "libcublasLt.so.13")]
     results, launched = emulated_library.run(
         folder / "run", ir.serde.serialize_model(model), kernels, feeds, libraries=libraries
     )

@@ -17,10 +17,12 @@ from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import Gemm
 from onnxopt.runtime.sessions import WITHOUT_INTEGER_KERNELS
-from tests.support import idle_gpu, products_of_codes, quantized_models
+from tests.support.fakes import idle_gpu
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
-from tests.support.products_of_codes import Layer
+from tests.support.kinds import products_of_codes
+from tests.support.kinds.products_of_codes import Layer
+from tests.support.precision import quantized_models
 
 _TOLERANCE = {"float": 3e-6, "float16": 4e-3}  # of the largest |value|
 

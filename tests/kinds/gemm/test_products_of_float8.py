@@ -17,7 +17,7 @@ from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import FLOAT8, Gemm
 from onnxopt.runtime import sessions
-from tests.support import idle_gpu
+from tests.support.fakes import idle_gpu
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 

@@ -9,7 +9,7 @@ import pytest
 from onnxopt.fusion.region import FusionPlan, Kernel, Region
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import Gemm
-from tests.support import idle_gpu
+from tests.support.fakes import idle_gpu
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 

@@ -15,9 +15,9 @@ import onnx
 import pytest
 
 from onnxopt import optimize
-from tests.support import emulated_group_norm
-from tests.support.emulated_group_norm import AMPERE, HOPPER
-from tests.support.group_norm_models import Case, fused, random_case, worst
+from tests.support.emulation import emulated_group_norm
+from tests.support.emulation.emulated_group_norm import AMPERE, HOPPER
+from tests.support.kinds.group_norm_models import Case, fused, random_case, worst
 
 
 def _agree(tmp_path: Path, cases: list[Case]) -> set[str]:

@@ -14,7 +14,7 @@ from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.region import Kernel
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.group_norm_models import Case, fused, random_case, worst
+from tests.support.kinds.group_norm_models import Case, fused, random_case, worst
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]

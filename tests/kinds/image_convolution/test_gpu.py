@@ -14,8 +14,8 @@ from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.region import Kernel
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.depthwise_models import worst
-from tests.support.image_convolution_models import IN_FRONT, Case, fused, random_case
+from tests.support.kinds.depthwise_models import worst
+from tests.support.kinds.image_convolution_models import IN_FRONT, Case, fused, random_case
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]

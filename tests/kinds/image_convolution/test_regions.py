@@ -12,7 +12,7 @@ from onnx import helper
 
 from onnxopt.graph import normalize, rewrite
 from tests.support.fusing import fuse, outline
-from tests.support.image_convolution_models import Case, fused
+from tests.support.kinds.image_convolution_models import Case, fused
 
 STEM = Case((2, 3, 16, 18), 16, (3, 3), (2, 2), (1, 1, 1, 1), behind="silu", appended=1)
 

@@ -12,8 +12,8 @@ from onnx import helper, numpy_helper
 
 import onnxopt
 from onnxopt.program.convolution import Convolution
-from tests.support.convolution_graphs import Layer
 from tests.support.fusing import cpu_kernels_forced, fuse
+from tests.support.kinds.convolution_graphs import Layer
 
 
 @pytest.mark.usefixtures("library")

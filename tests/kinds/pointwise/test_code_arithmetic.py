@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import emulated
+from tests.support.emulation import emulated
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 

@@ -6,9 +6,9 @@ import onnx
 import pytest
 
 from onnxopt.fusion.region import FusionPlan
-from tests.support.block_graphs import Halves
 from tests.support.fusing import fuse
 from tests.support.graphs import graph
+from tests.support.kinds.block_graphs import Halves
 from tests.support.laid_out import laid_out
 
 

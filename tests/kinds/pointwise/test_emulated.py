@@ -24,7 +24,7 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.access_modes import ALONG, columns
 from onnxopt.program.indexing import Condition, Indexing, Term
 from onnxopt.program.pointwise import Program
-from tests.support import emulated
+from tests.support.emulation import emulated
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 

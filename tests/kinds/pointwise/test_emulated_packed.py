@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onnxopt.kinds.pointwise.cuda import PACKED
 from onnxopt.program.pointwise import PRIMITIVES
-from tests.support import emulated
+from tests.support.emulation import emulated
 
 _MAIN = """
 #include <cstdio>

@@ -14,7 +14,7 @@ import pytest
 
 from tests.kinds.pointwise.test_index_forms import SYMBOLIC
 from tests.kinds.pointwise.test_index_regions import ONE_KERNEL
-from tests.support import emulated_library
+from tests.support.emulation import emulated_library
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 

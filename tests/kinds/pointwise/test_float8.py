@@ -13,7 +13,7 @@ from onnxopt import pipeline
 from onnxopt.artifact import layout
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support import emulated
+from tests.support.emulation import emulated
 from tests.support.fusing import cpu_kernels_forced
 from tests.support.graphs import graph
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support import emulated
+from tests.support.emulation import emulated
 
 _MAIN = """
 #include <cmath>

@@ -18,7 +18,7 @@ from onnxopt.program.indexing import Indexing
 from onnxopt.program.pointwise import Program
 from tests.fuzz.graphs import Graph
 from tests.kinds.pointwise.test_index_regions import ONE_KERNEL
-from tests.support import emulated
+from tests.support.emulation import emulated
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 

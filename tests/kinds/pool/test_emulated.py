@@ -16,8 +16,9 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pool import entry_points
 from onnxopt.kinds.pool.kind import POOL
 from onnxopt.program.pool import Pool
-from tests.support import emulated, pool_models
-from tests.support.pool_models import of
+from tests.support.emulation import emulated
+from tests.support.kinds import pool_models
+from tests.support.kinds.pool_models import of
 
 _MAIN = """
 %(source)s

@@ -25,8 +25,8 @@ from onnxopt.codegen.nvrtc import compile_cuda
 from onnxopt.program.pool import Pool
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support import pool_models, random_pools
 from tests.support.fusing import fuse, outline
+from tests.support.kinds import pool_models, random_pools
 
 
 def build(chosen: Sequence[Pool], folder: Path, archs: Sequence[str]) -> None:

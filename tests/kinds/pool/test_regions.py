@@ -13,10 +13,10 @@ from onnxopt.fusion.region import FusionPlan
 from onnxopt.kinds.pool.entry_points import PoolVariant
 from onnxopt.kinds.pool.kind import POOL
 from onnxopt.program.pool import Pool
-from tests.support import custom_ops_artifact as artifact
-from tests.support import pool_models
+from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
+from tests.support.kinds import pool_models
 
 _TO_NCHW, _TO_NHWC = "Transpose<perm = [0, 3, 1, 2]>", "Transpose<perm = [0, 2, 3, 1]>"
 _MAX = "MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>"

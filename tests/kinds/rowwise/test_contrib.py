@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.rowwise_models import difference, fused, session, with_library
+from tests.support.kinds.rowwise_models import difference, fused, session, with_library
 
 X, R, Y = "float[N, 7, 40] x", "float[N, 7, 40] r", "float[N, 7, 40] y"
 G, B, C = "float[40] g", "float[40] b", "float[40] c"

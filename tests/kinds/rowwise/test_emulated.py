@@ -17,7 +17,8 @@ import pytest
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.rowwise.kind import ROWWISE
-from tests.support import emulated, sampling
+from tests.support import sampling
+from tests.support.emulation import emulated
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 

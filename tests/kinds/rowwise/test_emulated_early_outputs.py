@@ -13,10 +13,10 @@ import pytest
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from onnxopt.program.rowwise import RowProgram
-from tests.support import emulated
+from tests.support.emulation import emulated
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
-from tests.support.rowwise_models import session
+from tests.support.kinds.rowwise_models import session
 
 # name: outputs, body, and which of the outputs need no reduction
 _CASES = {

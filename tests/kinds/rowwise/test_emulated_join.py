@@ -16,10 +16,10 @@ from onnxopt.kinds.rowwise import access_order
 from onnxopt.program.indexing import Condition, Term
 from onnxopt.program.rowwise import RowProgram
 from tests.kinds.rowwise.test_join import CASES as JOINED
-from tests.support import emulated
+from tests.support.emulation import emulated
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
-from tests.support.rowwise_models import session
+from tests.support.kinds.rowwise_models import session
 
 CASES = {
     "rotary": JOINED["query norm, heads, rotary embedding"][:4],

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.kinds.rowwise.kind import ROWWISE
-from tests.support import emulated_library
+from tests.support.emulation import emulated_library
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 

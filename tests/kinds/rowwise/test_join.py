@@ -17,7 +17,7 @@ from onnxopt.kinds.rowwise import access_order
 from tests.fuzz import index_rows as fuzz_index_rows
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
-from tests.support.rowwise_models import Fused, difference, fused, session, with_library
+from tests.support.kinds.rowwise_models import Fused, difference, fused, session, with_library
 
 ENDS = "int64[1] zero = {0}, int64[1] half = {64}, int64[1] all = {128}, int64[1] last = {-1}"
 HEADS = "int64[4] heads = {0, 0, 4, 128}, int64[3] flat = {0, 0, -1}, int64[1] two = {2}"

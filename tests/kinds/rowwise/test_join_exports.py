@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from onnxopt import pipeline
-from tests.support import exported_attentions
+from tests.support.attention import exported_attentions
 from tests.support.fusing import cpu_kernels_forced
 
 

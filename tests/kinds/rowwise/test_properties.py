@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.fuzz import rows as fuzz_rows
 from tests.support.fusing import fuse, outline
-from tests.support.rowwise_models import Fused, difference, fused, session, with_library
+from tests.support.kinds.rowwise_models import Fused, difference, fused, session, with_library
 
 pytestmark = pytest.mark.usefixtures("library")
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.fusing import fuse
 from tests.support.graphs import graph, spelled
-from tests.support.rowwise_models import difference, fused, session, with_library
+from tests.support.kinds.rowwise_models import difference, fused, session, with_library
 
 X, R, Y, S = "float[N, 40] x", "float[N, 40] r", "float[N, 40] y", "float[N, 40] s"
 G, B = "float[40] g", "float[40] b"

@@ -16,8 +16,8 @@ import pytest
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.region import Kernel
 from onnxopt.runtime import sessions
-from tests.support import custom_ops_artifact as artifact
-from tests.support import emulated_library
+from tests.support.custom_ops import custom_ops_artifact as artifact
+from tests.support.emulation import emulated_library
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from onnxopt.codegen import generate
-from tests.support import emulated, scan_models
+from tests.support.emulation import emulated
+from tests.support.kinds import scan_models
 
 _C_TYPES = {"float32": "float", "int64": "long long", "int32": "int"}
 _THREADS = 64

@@ -1,0 +1,221 @@
+"""Attentions with grouped heads, a cap, sinks and windows, as exporters write them, beside their results in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxopt.graph.rewrite import rewrite
+from onnxopt.program.dtypes import to_ir
+from tests.support.kinds.depthwise_models import numpy_dtype
+from tests.support.kinds.flash_attention_models import OPSET, Case
+
+LOW = {"float16": -65504.0, "bfloat16": -3.38e38, "float32": -3.4e38}
+
+
+@dataclasses.dataclass(frozen=True)
+class Extended(Case):
+    """q [B, S, N H], k [B, T, M H] and v [B, T, M V] are inputs. groups: M, or 0 for as many as there are heads.
+
+    before, after: keys that a query sees around its own, -1 for all; the mask is made of Range and comparisons. sunk:
+    with a sink for each head. by_query: whether the bias differs from query to query. padded: keys at the end of the
+    first sequence that the bias hides; queries that see no others have equal weights for all keys.
+    """
+
+    groups: int = 0
+    before: int = -1
+    after: int = -1
+    cap: float = 0.0
+    sunk: bool = False
+    by_query: bool = True
+    padded: int = 0
+
+    @property
+    def of_keys(self) -> int:
+        return self.groups or self.heads
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        b, s, t, n, m = self.batch, self.queries, self.keys, self.heads, self.of_keys
+        made: dict[str, tuple[int, ...]] = {
+            "q": (b, s, n * self.width), "k": (b, t, m * self.width), "v": (b, t, m * self.of_values)
+        }  # fmt: skip
+        if self.bias is not None:
+            made["bias"] = (b if self.bias[0] else 1, n if self.bias[1] else 1, s if self.by_query else 1, t)
+        return made
+
+    def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
+        made = super().feeds(seed)
+        if self.padded:
+            made["bias"][0, ..., -self.padded :] = LOW[self.dtype]
+        return made
+
+    def sinks(self) -> np.ndarray:
+        return np.linspace(-1.0, 3.0, self.heads).astype(numpy_dtype(self.dtype))
+
+    def model(self) -> onnx.ModelProto:
+        element = to_ir(self.dtype).value
+        infos = [helper.make_tensor_value_info(k, element, self._stated(k, v)) for k, v in self.shapes().items()]
+        joined = [None if not self.known else self.batch, None, self.heads * self.of_values]
+        y = helper.make_tensor_value_info("y", element, joined)
+        built = _Builder(self.dtype)
+        q, k, v = (
+            built.heads(name, heads, width, self.heads // heads)
+            for name, heads, width in zip("qkv", (self.heads, self.of_keys, self.of_keys), self.widths, strict=True)
+        )
+        scores = built.node("MatMul", q, built.node("Transpose", k, perm=[0, 1, 3, 2]))
+        scores = built.node("Mul", scores, built.number(self.scale or self.width**-0.5))
+        if self.cap:
+            scores = built.node("Mul", built.node("Tanh", built.node("Div", scores, built.number(self.cap))),
+                                built.number(self.cap))  # fmt: skip
+        if self.bias is not None:
+            scores = built.node("Add", scores, "bias")
+        if self.before >= 0 or self.after >= 0:
+            scores = built.node("Add", scores, built.window(self.before, self.after))
+        weights = built.weights(scores, self.sinks() if self.sunk else None)
+        product = built.node("MatMul", weights, v)
+        turned = built.node("Transpose", product, perm=[0, 2, 1, 3])
+        built.node("Reshape", turned, built.ints([0, 0, self.heads * self.of_values]), output="y")
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+        graph = helper.make_graph(built.nodes, "g", infos, [y], built.constants)
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+    def prepared(self) -> ir.Model:
+        model = ir.serde.deserialize_model(self.model())
+        with tempfile.TemporaryDirectory() as folder:
+            rewrite(model, Path(folder))
+        return model
+
+    def _stated(self, name: str, dims: tuple[int, ...]) -> list[Any]:
+        if self.known:
+            return list(dims)
+        batch = 1 if name == "bias" and dims[0] == 1 else "B"
+        tokens = {"q": "S", "k": self._other, "v": self._other}
+        if name in tokens:
+            return [batch, tokens[name], dims[2]]
+        return [batch, dims[1], "S" if dims[2] != 1 else 1, self._other]
+
+    @property
+    def _other(self) -> str:
+        return "S" if self.queries == self.keys else "T"
+
+    def expected(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        wide = {k: v.astype(np.float64) for k, v in feeds.items()}
+        b, n = self.batch, self.heads
+        q, k, v = (
+            np.repeat(wide[name].reshape(b, -1, heads, width).transpose(0, 2, 1, 3), n // heads, axis=1)
+            for name, heads, width in zip("qkv", (n, self.of_keys, self.of_keys), self.widths, strict=True)
+        )
+        scores = (self.scale or self.width**-0.5) * (q @ k.transpose(0, 1, 3, 2))
+        if self.cap:
+            scores = self.cap * np.tanh(scores / self.cap)
+        scores = scores + wide.get("bias", 0.0)
+        apart = np.arange(self.keys - self.queries, self.keys)[:, None] - np.arange(self.keys)
+        hidden = (apart > self.before) if self.before >= 0 else np.zeros(apart.shape, np.bool_)
+        hidden = hidden | ((-apart > self.after) if self.after >= 0 else False)
+        scores = np.where(hidden, -np.inf, scores)
+        if self.padded and hidden.any() and not self.sunk:
+            blind = (hidden | (wide["bias"] <= -1e4)).all(axis=-1, keepdims=True)
+            scores = np.where(blind, 0.0, scores)
+        if self.sunk:
+            column = np.broadcast_to(self.sinks().astype(np.float64)[:, None, None], (b, n, self.queries, 1))
+            scores = np.concatenate([scores, column], axis=-1)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights = (weights / weights.sum(axis=-1, keepdims=True))[..., : self.keys]
+        made: np.ndarray = (weights @ v).transpose(0, 2, 1, 3).reshape(b, self.queries, n * self.of_values)
+        return made
+
+
+class _Builder:
+    """Nodes and constants of a graph, named by their number."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype, self.nodes, self.constants = dtype, list[onnx.NodeProto](), list[TensorProto]()
+        self._known: dict[tuple[Any, ...], str] = {}
+
+    def node(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        output = output or f"{op_type}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, list(inputs), [output], name=f"n_{output}", **attributes))
+        return output
+
+    def number(self, value: float) -> str:
+        return self.constant(np.array(value).astype(numpy_dtype(self.dtype)))
+
+    def ints(self, values: Any) -> str:
+        return self.constant(np.array(values, np.int64))
+
+    def constant(self, array: np.ndarray) -> str:
+        """The one initializer of these elements."""
+        key = (str(array.dtype), array.shape, array.tobytes())
+        if key in self._known:
+            return self._known[key]
+        name = self._known[key] = f"c{len(self.constants)}"
+        if array.dtype == np.int64:
+            self.constants.append(numpy_helper.from_array(array, name))
+        else:
+            data = array.tobytes()
+            self.constants.append(helper.make_tensor(name, to_ir(self.dtype).value, array.shape, data, raw=True))
+        return name
+
+    def heads(self, name: str, heads: int, width: int, repeats: int) -> str:
+        """[B, heads * repeats, T, width] of an input."""
+        split = self.node("Reshape", name, self.ints([0, 0, heads, width]))
+        turned = self.node("Transpose", split, perm=[0, 2, 1, 3])
+        if repeats == 1:
+            return turned
+        shape = self.node("Shape", turned)
+        parts = [self.node("Slice", shape, self.ints([k]), self.ints([k + 1]), self.ints([0])) for k in range(4)]
+        wide = self.node("Concat", *parts[:2], self.ints([repeats]), *parts[2:], axis=0)
+        expanded = self.node("Expand", self.node("Unsqueeze", turned, self.ints([2])), wide)
+        return self.node("Reshape", expanded, self.ints([0, heads * repeats, -1, width]))
+
+    def window(self, before: int, after: int) -> str:
+        counts = [self.node("Squeeze", self.node("Shape", name, start=1, end=2)) for name in "qk"]
+        columns = self.node("Range", self.ints(0), counts[1], self.ints(1))
+        rows = self.node("Range", self.node("Sub", counts[1], counts[0]), counts[1], self.ints(1))
+        rows = self.node("Unsqueeze", rows, self.ints([1]))
+        shown = []
+        if after >= 0:
+            limit = self.node("Add", rows, self.ints(after))
+            shown.append(self.node("LessOrEqual", columns, limit))
+        if before >= 0:
+            shown.append(self.node("GreaterOrEqual", columns, self.node("Sub", rows, self.ints(before))))
+        seen = shown[0] if len(shown) == 1 else self.node("And", *shown)
+        return self.node("Where", seen, self.number(0.0), self.number(LOW[self.dtype]))
+
+    def weights(self, scores: str, sinks: np.ndarray | None) -> str:
+        if sinks is None:
+            return self.node("Softmax", scores, axis=-1)
+        shape = self.node("Concat", self.node("Shape", scores, start=0, end=3), self.ints([1]), axis=0)
+        column = self.node("Expand", self.constant(sinks.reshape(1, -1, 1, 1)), shape)
+        joined = self.node("Concat", scores, column, axis=-1)
+        shifted = self.node("Sub", joined, self.node("ReduceMax", joined, self.ints([-1]), keepdims=1))
+        return self.node("Slice", self.node("Softmax", shifted, axis=-1), self.ints([0]), self.ints([-1]),
+                         self.ints([3]), self.ints([1]))  # fmt: skip
+
+
+def random_extended(seed: int, dtype: str) -> Extended:
+    """Any lengths, heads and extensions, of which there is at least one that takes the kernel."""
+    rng = np.random.default_rng([seed, len(dtype), 1])
+
+    def pick(*values: Any) -> Any:
+        return values[int(rng.integers(len(values)))]
+
+    groups, repeats = int(rng.integers(1, 3)), int(rng.integers(1, 4))
+    tokens = int(rng.integers(16, 170))
+    before, after = pick((-1, -1), (-1, 0), (int(rng.integers(0, 90)), 0), (int(rng.integers(0, 40)),) * 2)
+    cap, sunk = pick((0.0, True), (2.0, False), (5.0, True)) if rng.random() < 0.7 or before < 0 else (0.0, False)
+    width = pick(8, 16, 20, 24, 36, 64, 80, 100, 128)
+    many = bool(cap) and sunk and (before, after) != (-1, -1)  # which no rule recognises beside a bias
+    return Extended(
+        int(rng.integers(1, 3)), tokens, tokens, groups * repeats, width, pick(0, 8, 64), dtype,
+        bias=None if rng.random() < 0.6 or many else (rng.random() < 0.5, rng.random() < 0.5),
+        known=bool(rng.random() < 0.5), scale=pick(0.0, 0.3), groups=groups, before=before, after=after, cap=cap,
+        sunk=sunk, by_query=bool(rng.random() < 0.5),
+    )  # fmt: skip

@@ -1,0 +1,219 @@
+"""Convolutions of images as the layout pass leaves them, fused, beside their results in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from onnxopt.program.dtypes import to_ir
+from tests.support.fusing import fuse, outline
+from tests.support.kinds.depthwise_models import Fused, _nodes, numpy_dtype
+
+OPSET = 22
+# What stands in front, as onnx text over names: `t` is the image, `m` and `d` have one element a channel.
+FRONT = {
+    "cast": "x = Cast<to = 10>(t)",
+    "normalize": "c32 = Cast<to = 1>(t)  s = Mul(c32, quarter)  n = Sub(s, m)  q = Div(n, d)  x = Cast<to = 10>(q)",
+    "scaled": "x = Mul(t, c_of_x)",
+}
+# What stands behind, as onnx text over names: `v` is the convolution's result, `c` has one element a filter.
+BEHIND = {
+    "": "",
+    "relu": "y = Relu(v)",
+    "silu": "s1 = Sigmoid(v)  y = Mul(v, s1)",
+    "gelu_scale": "h = Gelu(v)  y = Mul(h, c)",
+    "prelu": "y = PRelu(v, c)",
+    "hardswish": "a1 = Add(v, three)  a2 = Clip(a1, zero, six)  a3 = Mul(v, a2)  y = Div(a3, six)",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One convolution of x [N, channels, H, W]. appended: channels of zeros that a Pad adds, as the layout pass does
+    for three channels. planes: whether x is NCHW, else NHWC. auto_pad: where not NOTSET, pads are left out. known:
+    whether the model states N, H and W. front: what is in front of it, of FRONT, and image: the dtype that this reads.
+    turned_first: whether an image in NCHW is turned in front of that, else behind it."""
+
+    x: tuple[int, int, int, int]
+    filters: int
+    kernel: tuple[int, int] = (3, 3)
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    auto_pad: str = "NOTSET"
+    dtype: str = "float16"
+    bias: bool = True
+    behind: str = ""
+    planes: bool = True
+    appended: int = 0
+    known: bool = True
+    front: str = ""
+    image: str = ""
+    turned_first: bool = False
+
+    @property
+    def channels(self) -> int:
+        return self.x[1]
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """The initializers in float64, rounded to the case's dtype. w: [K, R, S, C]."""
+        rng = np.random.default_rng([self.channels, *self.kernel, self.filters])
+        taps = self.kernel[0] * self.kernel[1] * self.channels
+        weight = rng.standard_normal((self.filters, *self.kernel, self.channels)) / np.sqrt(taps)
+        made = {"w": np.pad(weight, [(0, 0)] * 3 + [(0, self.appended)])}
+        made |= {name: rng.standard_normal(self.filters) for name in ("bias", "c")}
+        made |= {"zero": np.array(0.0), "six": np.array(6.0), "three": np.array(3.0)}
+        made = {k: v.astype(numpy_dtype(self.dtype)).astype(np.float64) for k, v in made.items()}
+        return made | {k: v.astype(np.float64) for k, v in self.of_front().items()}
+
+    def of_front(self) -> dict[str, np.ndarray]:
+        """The constants of what stands in front, in their dtypes."""
+        dims = (self.channels, 1, 1) if self.planes and not self.turned_first else (self.channels,)
+        rng = np.random.default_rng(self.channels)
+        made = {name: rng.uniform(0.5, 2, dims).astype(np.float32) for name in ("m", "d")}
+        made |= {"quarter": np.array(0.25, np.float32), "c_of_x": rng.uniform(0.5, 2, dims)}
+        return made | {"c_of_x": made["c_of_x"].astype(numpy_dtype(self.dtype))} if self.front else {}
+
+    def given_dims(self) -> tuple[int, int, int, int]:
+        """The shape of the model's input."""
+        n, c, h, w = self.x
+        return self.x if self.planes else (n, h, w, c)
+
+    def model(self, dtype: str | None = None) -> onnx.ModelProto:
+        """The model in its own dtype, or in another one with the same constants."""
+        element, stored = to_ir(dtype or self.dtype).value, numpy_dtype(dtype or self.dtype)
+        shape: list[Any] = list(self.given_dims())
+        if not self.known:
+            shape = ["N", self.channels, "H", "W"] if self.planes else ["N", "H", "W", self.channels]
+        nodes = [*self._convolution("v" if self.behind else "y"), *_nodes(BEHIND[self.behind])]
+        used = {name for node in nodes for name in node.input}
+        kept = {k: a.astype(stored) for k, a in self.constants().items()} | self.of_front()
+        constants = [numpy_helper.from_array(a, k) for k, a in kept.items() if k in used]
+        if self.appended:
+            constants.append(numpy_helper.from_array(np.array([0] * 7 + [self.appended], np.int64), "amounts"))
+        given = to_ir(self.image).value if self.image else element
+        infos = [
+            helper.make_tensor_value_info(name, of, dims)
+            for name, of, dims in (("t", given, shape), ("y", element, None))
+        ]
+        graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+    def _convolution(self, y: str) -> list[onnx.NodeProto]:
+        make, last = helper.make_node, "t"
+        nodes = []
+        if self.front and not self.turned_first:
+            nodes += self._front(last)
+            last = "x"
+        if self.planes:
+            nodes.append(make("Transpose", [last], ["t_nhwc"], name="to_nhwc", perm=[0, 2, 3, 1]))
+            last = "t_nhwc"
+        if self.front and self.turned_first:
+            nodes += self._front(last)
+            last = "x"
+        if self.appended:
+            nodes.append(make("Pad", [last, "amounts"], ["padded"], name="append"))
+            last = "padded"
+        window: dict[str, Any] = {"strides": self.strides, "kernel_shape": self.kernel}
+        window |= {"pads": self.pads} if self.auto_pad == "NOTSET" else {"auto_pad": self.auto_pad}
+        return [
+            *nodes,
+            make("Transpose", ["w"], ["w_kcrs"], name="turn_w", perm=[0, 3, 1, 2]),
+            make("Transpose", [last], ["x_nchw"], name="to_nchw", perm=[0, 3, 1, 2]),
+            make("Conv", ["x_nchw", "w_kcrs", *(["bias"] if self.bias else [])], ["y_nchw"], name="conv", **window),
+            make("Transpose", ["y_nchw"], [y], name="back", perm=[0, 2, 3, 1]),
+        ]
+
+    def _front(self, image: str) -> list[onnx.NodeProto]:
+        nodes = list(onnx.parser.parse_graph(f"g () => () {{ {FRONT[self.front]} }}").node)
+        for node in nodes:
+            node.input[:] = [image if name == "t" else name for name in node.input]
+            if node.op_type == "Cast" and node.output[0] == "x":
+                node.attribute[0].i = to_ir(self.dtype).value
+        return nodes
+
+    def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        if self.image == "uint8":
+            return {"t": rng.integers(0, 256, self.given_dims(), np.uint8)}
+        image = rng.standard_normal(self.given_dims()).astype(numpy_dtype(self.image or self.dtype))
+        if self.front == "cast":
+            image.flat[-1] = 1e6  # infinite in float16
+        return {"t": image}
+
+    def convolved(self, image: np.ndarray) -> np.ndarray:
+        """What is convolved, in float64: the image behind what stands in front, rounded."""
+        x = image.astype(np.float64)
+        of = {k: a.astype(np.float64) for k, a in self.of_front().items()}
+        if self.planes and self.turned_first:
+            of = {k: a.reshape(-1, 1, 1) if a.ndim else a for k, a in of.items()}
+        if self.front == "normalize":
+            x = (x * of["quarter"] - of["m"]) / of["d"]
+        elif self.front == "scaled":
+            x = x * of["c_of_x"]
+        with np.errstate(over="ignore"):
+            return x.astype(numpy_dtype(self.dtype)).astype(np.float64)
+
+    def expected(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        """The result in float64."""
+        model = dataclasses.replace(self, front="", image="").model("float64")
+        (y,) = ReferenceEvaluator(model).run(None, {"t": self.convolved(feeds["t"])})
+        return np.asarray(y)
+
+    def limit(self) -> tuple[float, float]:
+        """Relative and absolute error that a result may have."""
+        if self.dtype == "float32":
+            products = self.channels * self.kernel[0] * self.kernel[1]
+            limit = 4e-6 * max(1.0, (products / 16) ** 0.5)  # of an entry point without TF32
+            return limit, limit
+        eps = float(ml_dtypes.finfo(numpy_dtype(self.dtype)).eps)
+        return 0.75 * eps, 0.5 * eps
+
+
+# Convolutions of images of other dtypes, or with work in front of them.
+IN_FRONT = (
+    Case((2, 3, 18, 21), 32, (3, 3), (2, 2), (1, 1, 1, 1), behind="silu", appended=1, front="cast", image="float32"),
+    Case((1, 3, 30, 37), 16, (7, 7), (2, 2), (3, 3, 3, 3), appended=1, front="normalize", image="uint8"),
+    Case((1, 3, 15, 18), 24, (3, 3), (2, 2), (1, 1, 1, 1), appended=1, front="normalize", image="uint8",
+         turned_first=True),
+    Case((2, 3, 9, 17), 8, (4, 4), (4, 4), appended=1, planes=False, front="normalize", image="uint8"),
+    Case((1, 4, 9, 17), 40, (3, 3), (1, 1), (1, 1, 1, 1), planes=False, front="normalize", image="float32"),
+    Case((1, 1, 12, 40), 8, (3, 3), (2, 2), (1, 1, 1, 1), front="cast", image="uint8"),
+    Case((1, 2, 9, 11), 8, (3, 3), (1, 1), auto_pad="SAME_UPPER", known=False, front="scaled"),
+)  # fmt: skip
+
+
+def random_case(seed: int, dtype: str) -> Case:
+    """Any window, size and neighbours that have a result."""
+    rng = np.random.default_rng([seed, len(dtype)])
+
+    def pick(*values: Any) -> Any:
+        return values[int(rng.integers(len(values)))]
+
+    kernel = (int(rng.integers(1, 12)), int(rng.integers(2, 12))) if rng.random() < 0.4 else (pick(3, 3, 4, 5, 7),) * 2
+    strides = pick((1, 1), (2, 2), (2, 2), (3, 3), (4, 4), (1, 2), (2, 1), (3, 4))
+    auto_pad = pick("NOTSET", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    pads = tuple(int(rng.integers(0, k)) for k in (*kernel, *kernel)) if auto_pad == "NOTSET" else (0, 0, 0, 0)
+    room = [1 if auto_pad.startswith("SAME") else kernel[k] - pads[k] - pads[2 + k] for k in range(2)]
+    sizes = [max(1, room[k]) + int(rng.integers(0, 60)) for k in range(2)]
+    channels = int(rng.integers(1, 5))
+    return Case(
+        (int(rng.integers(1, 4)), channels, *sizes), pick(8, 16, 24, 32, 40, 48, 64, 72, 96, 128), kernel, strides,
+        pads, auto_pad, dtype, bool(rng.random() < 0.7), pick(*BEHIND), bool(rng.random() < 0.6),
+        int(rng.integers(0, 5 - channels)), bool(rng.random() < 0.6),
+    )  # fmt: skip
+
+
+def fused(case: Case) -> Fused:
+    """The case's model, fused."""
+    original = case.model()
+    model = ir.serde.deserialize_model(original)
+    plan = fuse(model)
+    kernels = outline(model, plan)
+    return Fused(plan, kernels, original, ir.to_proto(model))

@@ -1,0 +1,202 @@
+"""Squeeze-excites as the layout pass leaves them, fused, beside their results in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import nullcontext
+from unittest import mock
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from onnxopt.fusion.region import FusionPlan, Kernel
+from onnxopt.kinds.depthwise import expanded
+from onnxopt.program.dtypes import to_ir
+from tests.support.fusing import fuse, outline
+from tests.support.kinds.depthwise_models import numpy_dtype
+
+OPSET = 22
+# What follows a product, as onnx text over names: `p` is its result.
+BEHIND = {
+    "": "{0} = Identity({1})",
+    "relu": "{0} = Relu({1})",
+    "silu": "{0}s = Sigmoid({1})  {0} = Mul({1}, {0}s)",
+    "sigmoid": "{0} = Sigmoid({1})",
+    "hardsigmoid": "{0} = HardSigmoid({1})",
+    "hardswish": "{0} = HardSwish({1})",
+    "spelled": "{0}a = Add({1}, three)  {0}c = Clip({0}a, zero, six)  {0} = Div({0}c, six)",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """x: [N, H, W, C] of the depthwise convolution, or of the map where there is none. form: of the products, "conv",
+    "gemm" or "matmul". known: whether the model states N, H and W. narrow: channels of the model's input where a 1x1
+    convolution with a Relu computes x from it, else 0."""
+
+    x: tuple[int, int, int, int]
+    hidden: int
+    dtype: str = "float32"
+    kernel: int = 3
+    stride: int = 1
+    depthwise: bool = True
+    in_front: bool = False
+    activation: str = "silu"
+    gate: str = "sigmoid"
+    form: str = "conv"
+    bias: bool = True
+    known: bool = True
+    narrow: int = 0
+
+    @property
+    def channels(self) -> int:
+        return self.x[3]
+
+    def _input(self) -> tuple[int, ...]:
+        """Dims of the model's input."""
+        return (*self.x[:3], self.narrow or self.channels)
+
+    def result_dims(self) -> tuple[int, int, int, int]:
+        """Of the map."""
+        if not self.depthwise:
+            return self.x
+        pad = self.kernel // 2
+        h, w = ((size + 2 * pad - self.kernel) // self.stride + 1 for size in self.x[1:3])
+        return self.x[0], h, w, self.channels
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """The initializers in float64."""
+        rng = np.random.default_rng([self.channels, self.hidden])
+        made = {
+            "w": rng.standard_normal((self.kernel, self.kernel, 1, self.channels)) / self.kernel,
+            "b": rng.standard_normal(self.channels),
+            "w1": rng.standard_normal((self.hidden, self.channels)) * 3 / np.sqrt(self.channels),
+            "b1": rng.standard_normal(self.hidden),
+            "w2": rng.standard_normal((self.channels, self.hidden)) * 2 / np.sqrt(self.hidden),
+            "b2": rng.standard_normal(self.channels),
+            "zero": np.array(0.0), "three": np.array(3.0), "six": np.array(6.0),
+        }  # fmt: skip
+        if self.narrow:
+            made["w0"] = rng.standard_normal((self.channels, self.narrow)) / np.sqrt(self.narrow)
+            made["b0"] = rng.standard_normal(self.channels)
+        return {k: v.astype(numpy_dtype(self.dtype)).astype(np.float64) for k, v in made.items()}
+
+    def model(self, dtype: str | None = None) -> onnx.ModelProto:
+        """The model in its own dtype, or in another one with the same constants. Outputs: the map v, the factors f."""
+        element, stored = to_ir(dtype or self.dtype).value, numpy_dtype(dtype or self.dtype)
+        nodes = [*self._map(), helper.make_node("ReduceMean", ["v", "axes"], ["mean"], name="mean", keepdims=1)]
+        squeezed = "mean"
+        if self.form != "conv":
+            nodes.append(helper.make_node("Flatten", ["mean"], ["flat"], name="flat", axis=1))
+            squeezed = "flat"
+        nodes += [*self._product(squeezed, "1", "p"), *_nodes(BEHIND[self.activation].format("q", "p"))]
+        nodes += [*self._product("q", "2", "r"), *_nodes(BEHIND[self.gate].format("f", "r"))]
+        used = {name for node in nodes for name in node.input}
+        constants = [numpy_helper.from_array(a.astype(stored), k) for k, a in self.constants().items() if k in used]
+        constants.append(numpy_helper.from_array(np.array([1, 2]), "axes"))
+        if self.narrow:
+            constants.append(numpy_helper.from_array(np.array([self.channels, self.narrow, 1, 1]), "s0"))
+        if self.form == "conv":
+            sizes = {"s1": [self.hidden, self.channels, 1, 1], "s2": [self.channels, self.hidden, 1, 1]}
+            constants += [numpy_helper.from_array(np.array(v), k) for k, v in sizes.items()]
+        shape = list(self._input()) if self.known else ["N", "H", "W", self._input()[3]]
+        inputs = [helper.make_tensor_value_info("t", element, shape)]
+        outputs = [helper.make_tensor_value_info(n, element, None) for n in (["v"] if self.depthwise else []) + ["f"]]
+        graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+    def _map(self) -> list[onnx.NodeProto]:
+        if not self.depthwise:
+            return [helper.make_node("Identity", ["t"], ["v"], name="v")]
+        pads, strides = [self.kernel // 2] * 4, [self.stride] * 2
+        in_front = self.in_front or self.narrow > 0
+        return [
+            *(self._product("t", "0", "e") if self.narrow else []),
+            *([helper.make_node("Relu", ["e" if self.narrow else "t"], ["x"], name="x")] if in_front else []),
+            helper.make_node("Transpose", ["w"], ["w_krs"], name="turn_w", perm=[3, 2, 0, 1]),
+            helper.make_node("Transpose", ["x" if in_front else "t"], ["x_nchw"], name="to", perm=[0, 3, 1, 2]),
+            helper.make_node(
+                "Conv", ["x_nchw", "w_krs", "b"], ["y_nchw"], name="depthwise", group=self.channels, pads=pads,
+                strides=strides, kernel_shape=[self.kernel] * 2,
+            ),
+            helper.make_node("Transpose", ["y_nchw"], ["c"], name="back", perm=[0, 2, 3, 1]),
+            *_nodes(BEHIND["silu"].format("v", "c")),
+        ]  # fmt: skip
+
+    def _product(self, x: str, k: str, y: str) -> list[onnx.NodeProto]:
+        bias = [f"b{k}"] if self.bias else []
+        if self.form == "gemm":
+            return [helper.make_node("Gemm", [x, f"w{k}", *bias], [y], name=y, transB=1)]
+        if self.form == "matmul":
+            turned = helper.make_node("Transpose", [f"w{k}"], [f"w{k}_t"], name=f"turn{k}", perm=[1, 0])
+            product = helper.make_node("MatMul", [x, f"w{k}_t"], [f"{y}_0" if bias else y], name=f"{y}_0")
+            added = [helper.make_node("Add", [f"{y}_0", *bias], [y], name=y)] if bias else []
+            return [turned, product, *added]
+        return [
+            helper.make_node("Reshape", [f"w{k}", f"s{k}"], [f"w{k}_4"], name=f"w{k}_4"),
+            helper.make_node("Transpose", [x], [f"{x}_nchw"], name=f"{x}_nchw", perm=[0, 3, 1, 2]),
+            helper.make_node("Conv", [f"{x}_nchw", f"w{k}_4", *bias], [f"{y}_nchw"], name=f"conv{k}"),
+            helper.make_node("Transpose", [f"{y}_nchw"], [y], name=y, perm=[0, 2, 3, 1]),
+        ]
+
+    def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        return {"t": (rng.standard_normal(self._input()) + 0.3).astype(numpy_dtype(self.dtype))}
+
+    def expected(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs in float64."""
+        model = self.model("float64")
+        found = ReferenceEvaluator(model).run(None, {k: v.astype(np.float64) for k, v in feeds.items()})
+        return dict(zip((o.name for o in model.graph.output), map(np.asarray, found), strict=True))
+
+
+def _nodes(text: str) -> list[onnx.NodeProto]:
+    made = []
+    for line in text.split("  "):
+        result, call = line.split(" = ")
+        op, operands = call.rstrip(")").split("(")
+        made.append(helper.make_node(op, operands.split(", "), [result], name=result))
+    return [n for n in made if n.op_type != "Identity"] or made
+
+
+def worst(case: Case, found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:
+    """The largest error of any output as a multiple of the limit."""
+    eps = 1e-5 if case.dtype == "float32" else 1.25 * float(ml_dtypes.finfo(numpy_dtype(case.dtype)).eps)
+    errors = [0.0]
+    for name, array in expected.items():
+        wide = np.asarray(found[name]).astype(np.float64)
+        if wide.shape != array.shape or not np.isfinite(wide).all():
+            return np.inf
+        errors.append(float((np.abs(wide - array) / (eps * (1 + np.abs(array)))).max(initial=0.0)))
+    return max(errors)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused:
+    """A model after fusing and outlining."""
+
+    plan: FusionPlan
+    kernels: tuple[Kernel, ...]
+    optimized: onnx.ModelProto
+
+    @property
+    def kernel(self) -> Kernel:
+        """The one of this kind."""
+        (found,) = (k for k in self.kernels if k.kind.name == "squeeze_excite")
+        return found
+
+
+def fused(case: Case) -> Fused:
+    """Where a 1x1 convolution stands in front, the depthwise kernel computes it, by rule or not."""
+    by_rule = nullcontext() if case.narrow == 0 else mock.patch.object(expanded, "pays", return_value=True)
+    with by_rule:
+        return fused_model(ir.serde.deserialize_model(case.model()))
+
+
+def fused_model(model: ir.Model) -> Fused:
+    plan = fuse(model)
+    return Fused(plan, outline(model, plan), ir.to_proto(model))
