@@ -98,7 +98,7 @@ def test_tune_measures_everything_itself(tables: Path, tmp_path: Path) -> None:
 _A_PROCESS = """
 import hashlib, sys
 from pathlib import Path
-from tests.library import test_convolution as t
+from tests.library.kinds import test_convolution as t
 kernel = (3, 3) if sys.argv[2] == "convolutions" else (1, 1)
 pads = t.SAME if kernel == (3, 3) else (0, 0, 0, 0)
 layer = t.Layer(n=5, h=13, w=13, c=96, k=128, kernel=kernel, pads=pads, dtype="float16", activation="relu")

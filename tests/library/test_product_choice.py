@@ -17,7 +17,7 @@ import pytest
 
 from onnxopt.codegen import sealed_json
 from onnxopt.program.gemm import Gemm
-from tests.library.test_convolution import ON_GPU, arrays, assert_close, gpu_session, handmade
+from tests.library.kinds.test_convolution import ON_GPU, arrays, assert_close, gpu_session, handmade
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.fakes.fake_cudnn import Log, run, tensors
 from tests.support.fakes.fake_products import NAMES, Call, ran
