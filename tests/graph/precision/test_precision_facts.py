@@ -11,7 +11,7 @@ import pytest
 from onnxopt.graph import normalize, precision
 from onnxopt.graph.precision import operators
 from onnxopt.verification import ranges
-from tests.graph.test_precision import FLOAT, HALF, Feeds, dtypes, lowered, sqnr, x
+from tests.graph.precision.test_precision import FLOAT, HALF, Feeds, dtypes, lowered, sqnr, x
 from tests.support.graphs import graph, run, value
 
 _POWERS = "h = MatMul(x, w)  p = Mul(h, h)  q = MatMul(p, u)  "

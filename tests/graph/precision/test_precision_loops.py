@@ -13,7 +13,7 @@ import pytest
 
 from onnxopt.graph import normalize, precision, rewrite, write
 from onnxopt.verification import in_float64, ranges, widening
-from tests.graph.test_precision import FLOAT, HALF, dtypes
+from tests.graph.precision.test_precision import FLOAT, HALF, dtypes
 from tests.support.graphs import run
 from tests.support.precision.loop_graphs import LOOPS, Feeds, feeds, model, scan, scanned
 
