@@ -21,7 +21,8 @@ from onnxopt.graph.rewrite.schedule import CANCEL
 from onnxopt.graph.rewrite.table import GATED_WEIGHTS, PORTABLE, TABLE
 from onnxopt.pipeline import forms
 from onnxopt.tools import explain
-from tests.graph.rewrite import test_convolutions, test_padded_heads
+from tests.graph.rewrite import test_convolutions
+from tests.graph.rewrite.attention import test_padded_heads
 from tests.support.attention.attention_graphs import Attention, ops, rewritten
 from tests.support.graphs import graph, hold
 

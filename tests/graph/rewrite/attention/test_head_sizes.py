@@ -13,7 +13,7 @@ from onnxopt.graph.rewrite import head_sizes
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.infer import infer
-from tests.graph.rewrite.test_padded_heads import HIDDEN, MISSES, close, drawn
+from tests.graph.rewrite.attention.test_padded_heads import HIDDEN, MISSES, close, drawn
 from tests.support import graphs, refused
 from tests.support.attention.attention_graphs import ops, rewritten
 
