@@ -11,7 +11,7 @@ import pytest
 import onnxopt
 from tests.support.command import assert_refused, run
 from tests.support.small_models import write
-from tests.tools.test_precision import MODEL, optimized
+from tests.tools.precision.test_precision import MODEL, optimized
 
 DECODER = """
 <ir_version: 8, opset_import: ["" : 17]>

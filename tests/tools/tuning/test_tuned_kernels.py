@@ -27,7 +27,7 @@ from onnxopt.tools.tuning import first_run
 from onnxopt.tools.tuning.kernels import RULES, SECTION, MeasuredKernels
 from tests.support.fusing import fuse, outline
 from tests.support.small_models import CHAIN, write
-from tests.tools.test_tuning import ARENA, assert_whole, pretend_times, tune
+from tests.tools.tuning.test_tuning import ARENA, assert_whole, pretend_times, tune
 
 pytestmark = pytest.mark.usefixtures("library")
 GPU = "NVIDIA H200"
