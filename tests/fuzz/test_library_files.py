@@ -172,4 +172,4 @@ def test_corpus_is_of_this_release() -> None:
         }
         assert schemas.pop(campaign.KERNELS) == kernels_json.SCHEMA, model
         assert set(schemas.values()) <= {corpus.MEASURED_SCHEMA}
-    assert sum(f.stat().st_size for f in corpus.FOLDER.iterdir()) < 200_000
+    assert sum(f.stat().st_size for f in corpus.FOLDER.rglob("*.*")) < 200_000

@@ -1,7 +1,7 @@
 """The corpus: kernel files of tiny models of every kind, with the shapes that their kernels are called with.
 
-`python -m tests.fuzz.library.corpus` writes it anew, which a change of kernels.json's schema asks for. All files share
-one fatbin of empty images.
+`python -m tests.fuzz.library.corpus` writes it anew, which a change of kernels.json's schema asks for. Each folder
+holds the files of one kind. All share one fatbin of empty images.
 """
 
 from __future__ import annotations
@@ -268,29 +268,33 @@ def write() -> None:
     made["block"] = kernel_files.kernel_file(laid_out(BLOCK.model()), ((BLOCK.feeds()["x"].shape,),))
     (of_usual,) = (row for row in made["block"]["kernels"] if row["kind"] == "block")
     of_usual["usual"] = made["block"]["cases"][of_usual["name"]]
-    FOLDER.mkdir(exist_ok=True)
     for name, document in made.items():
-        (FOLDER / f"{name}.json").write_text(sealed_json.seal(document))
+        _write(str(document["kernels"][0]["kind"]), name, document)
     (FOLDER / "kernels.fatbin").write_bytes(kernel_files.FATBIN)
     kernel = made["pointwise"]["kernels"][0]
     known = {"kernel": kernel["name"], "symbol": kernel["variants"][-1]["symbol"]}
     for name, entries in zip(MEASURED, ([entry | known for entry in LAUNCHES], PRODUCTS, PLANS), strict=True):
-        (FOLDER / name).write_text(sealed_json.seal({"entries": entries, "schema": MEASURED_SCHEMA}))
+        _write("measured", name.removesuffix(".json"), {"entries": entries, "schema": MEASURED_SCHEMA})
+
+
+def _write(folder: str, name: str, document: dict[str, Any]) -> None:
+    (FOLDER / folder).mkdir(parents=True, exist_ok=True)
+    (FOLDER / folder / f"{name}.json").write_text(sealed_json.seal(document))
 
 
 @functools.cache
 def originals() -> dict[str, dict[str, bytes]]:
     """The files beside a library, by the name of the model: kernels.json, the fatbin, and what was measured."""
     found = {}
-    for path in sorted(FOLDER.glob("*.json")):
-        if path.name in MEASURED:
+    for path in sorted(FOLDER.glob("*/*.json"), key=lambda path: path.name):
+        if path.parent.name == "measured":
             continue
         found[path.stem] = {
             "kernels.json": path.read_bytes(),
             "kernels.fatbin": (FOLDER / "kernels.fatbin").read_bytes(),
         }
     for name, model in MEASURED.items():
-        found[model][name] = (FOLDER / name).read_bytes()
+        found[model][name] = (FOLDER / "measured" / name).read_bytes()
     return found
 
 
