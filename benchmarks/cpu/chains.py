@@ -141,7 +141,7 @@ def measure(chain: Chain, folder: pathlib.Path, seconds: float) -> dict[str, Any
 
 
 def run(seconds: float, only: list[str]) -> dict[str, Any]:
-    """Measure the chains, print them as a table, write results/cpu_chains.json."""
+    """Measure the chains, print them as a table, write results/cpu/cpu_chains.json."""
     rows = {}
     with tempfile.TemporaryDirectory() as folder:
         for chain in CHAINS:

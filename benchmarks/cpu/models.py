@@ -57,7 +57,7 @@ def slower(row: dict[str, Any]) -> bool:
 
 
 def run(seconds: float, only: list[str]) -> dict[str, Any]:
-    """Measure the models, print them as a table, write results/cpu_models.json."""
+    """Measure the models, print them as a table, write results/cpu/cpu_models.json."""
     rows: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in only or _default_names():

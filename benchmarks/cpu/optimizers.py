@@ -142,7 +142,7 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def run(only: list[str]) -> dict[str, Any]:
-    """Measure the models, print a table, write results/optimizers.json."""
+    """Measure the models, print a table, write results/cpu/optimizers.json."""
     from benchmarks.support import cpu_timing as timing
 
     rows = {}

@@ -1,6 +1,6 @@
 """Predicted times of models on one GPU beside those that were measured there.
 
-    python -m benchmarks cpu.predicted [--out benchmarks/results/predicted_h200.json]
+    python -m benchmarks cpu.predicted [--out benchmarks/results/models/predicted_h200.json]
 
 The graphs are the skeletons that gpu.peers measures, in float16; their weights are drawn here (.gpu/). Measured, in a
 CUDA graph: ONNX Runtime on the exported graph (before), and onnxopt (after). The shares of the peaks in
@@ -26,7 +26,7 @@ from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.runtime import predicted
 from onnxopt.runtime.gpus import catalogue
 
-RESULTS = pathlib.Path(__file__).parents[1] / "results"
+RESULTS = pathlib.Path(__file__).parents[1] / "results" / "models"
 GPU = "h200"
 MEASURED = ("gpu_peers_h200.json", "gpu_convolution_peers_h200.json")
 BEFORE, AFTER = "ORT + CUDA graph", "onnxopt"

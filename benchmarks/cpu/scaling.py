@@ -30,7 +30,7 @@ _FACTORS = (1, 2, 4)
 _TIMEOUT = 1800
 _FUSING = ("fuse", "lower", "outline", "entry points")
 _SHORT = 0.1  # seconds; the slope of a step that takes less says nothing
-_RESULTS = pathlib.Path(__file__).parents[1] / "results"
+_RESULTS = pathlib.Path(__file__).parents[1] / "results" / "cpu"
 _CLEAR_PEAK = "5"  # what /proc/PID/clear_refs takes to set VmHWM back to VmRSS
 
 

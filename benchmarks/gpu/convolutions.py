@@ -3,10 +3,10 @@
     python -m benchmarks.gpu.convolutions prepare DIR               on any machine, without a GPU
     python -m benchmarks.gpu.convolutions run DIR --out OUT.json    on the GPU machine: onnxruntime, torch, onnx
 
-The layers are those of benchmarks/results/conv_layers_h200.json, float16, NHWC. `run` compares every layer with float64
-first. It times what the library chooses by itself, and with --tune what it measured to be the fastest
+The layers are those of benchmarks/results/convolutions/conv_layers_h200.json, float16, NHWC. `run` compares every layer
+with float64 first. It times what the library chooses by itself, and with --tune what it measured to be the fastest
 (ONNXOPT_CONV_TUNE and ONNXOPT_GEMM_TUNE, in a process of its own). cuDNN and cuBLASLt run the bare convolution, through
-torch; torch's column has the epilogue. Runs lie in one CUDA graph, over buffers in rotation.
+torch; torch's column has the epilogue. One CUDA graph has all runs, over buffers in rotation.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from benchmarks.support.gpu_timing import (
 )
 from tests.support.kinds.convolution_graphs import Layer
 
-_LAYERS = pathlib.Path(__file__).parents[1] / "results" / "conv_layers_h200.json"
+_LAYERS = pathlib.Path(__file__).parents[1] / "results" / "convolutions" / "conv_layers_h200.json"
 _ARCHIVE = "layers.tar.xz"
 _EPILOGUES = {"relu": ("", "relu"), "silu": ("", "silu"), "add_relu": ("before", "relu"), "add": ("before", "")}
 _IMAGE_CHANNELS = 4  # up to which another kind has kernels: gpu.image_convolutions

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-RESULTS = pathlib.Path(__file__).parents[1] / "results"
+RESULTS = pathlib.Path(__file__).parents[1] / "results" / "cpu"
 THREADS = 2
 _SPINNING = 0.08  # seconds for which threads of ORT wait actively after a run
 _RUNS = 5  # of a round
@@ -84,7 +84,7 @@ def machine() -> dict[str, Any]:
 
 
 def save(name: str, rows: Mapping[str, Any]) -> pathlib.Path:
-    """Write benchmarks/results/NAME.json."""
+    """Write benchmarks/results/cpu/NAME.json."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from onnxopt.fusion.work import Work
 from onnxopt.runtime.gpus import Gpu, catalogue
 
-# Nine models of benchmarks/results/predicted_h200.json: predicted over measured.
+# Nine models of benchmarks/results/models/predicted_h200.json: predicted over measured.
 ERROR = (
     "on one H200, nine float16 models took 0.81 to 1.30 times the predicted time after optimizing and 0.76 to 1.83 "
     "times that before, and a tenth that chose nothing here (a decoding step) 0.72 and 0.76 times; other GPUs were not "

@@ -135,7 +135,7 @@ def test_the_readme_names_every_command() -> None:
 
 def _figures(name: str) -> dict[str, dict[str, Any]]:
     """Raw figures of a benchmark, of an H200."""
-    path = ROOT / "benchmarks" / "results" / f"gpu_{name}_h200.json"
+    path = ROOT / "benchmarks" / "results" / "models" / f"gpu_{name}_h200.json"
     found: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8"))
     return found
 
