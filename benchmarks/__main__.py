@@ -7,11 +7,11 @@ import pathlib
 import runpy
 import sys
 
-_FOLDERS = ("cpu", "gpu")
+_FOLDERS = ("cpu", "models", "kernels", "checks")
 
 
 def summaries() -> dict[str, str]:
-    """Name of every benchmark, such as "gpu.models" -> the first sentence of its docstring.
+    """Name of every benchmark, such as "models.peers" -> the first sentence of its docstring.
 
     The files are read, not imported: most import torch, and what a process imported counts as its memory.
     """

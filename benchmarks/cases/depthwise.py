@@ -1,4 +1,4 @@
-"""The depthwise convolutions that benchmarks/gpu/depthwise.py measures: as ONNX in NHWC, as torch, and their bytes."""
+"""The depthwise convolutions that kernels.depthwise measures: as ONNX in NHWC, as torch, and their bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The 1x1 and depthwise convolutions that benchmarks/gpu/expanded_depthwise.py measures: as ONNX in NHWC, as torch, and
-their bytes."""
+"""The 1x1 and depthwise convolutions that kernels.expanded_depthwise measures: as ONNX, as torch, and their bytes."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ class ExpandedCase:
 
     @property
     def behind(self) -> str:
-        """What the buffers of benchmarks/gpu/depthwise.py go by: no residual."""
+        """What the buffers of benchmarks/kernels/depthwise.py go by: no residual."""
         return self.activation
 
     def bytes(self) -> int:

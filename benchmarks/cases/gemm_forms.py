@@ -1,6 +1,6 @@
 """Every form of a product on the GPU against float64: dtypes, transposes, epilogues, batches, odd and empty shapes.
 
-benchmarks/gpu/gemms.py runs it before it times anything.
+benchmarks/kernels/gemms.py runs it before it times anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The convolutions of images that benchmarks/gpu/image_convolutions.py measures: as ONNX, as torch, and their bytes."""
+"""The convolutions of images that kernels.image_convolutions measures: as ONNX, as torch, and their bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random graphs for gpu.random_graphs: they are drawn, optimized and packed into models, with their inputs."""
+"""Random graphs for checks.random_graphs: they are drawn, optimized and packed into models, with their inputs."""
 
 from __future__ import annotations
 

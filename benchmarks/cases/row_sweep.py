@@ -1,4 +1,4 @@
-"""Other ways to share a row among threads, for gpu.rows --sweep. launch_shapes.py rests on the results."""
+"""Other ways to share a row among threads, for kernels.rows --sweep. launch_shapes.py rests on the results."""
 
 from __future__ import annotations
 

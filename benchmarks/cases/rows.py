@@ -1,4 +1,4 @@
-"""The rowwise functions that benchmarks/gpu/rows.py measures: as ONNX, as torch, and the bytes they must move."""
+"""The rowwise functions that benchmarks/kernels/rows.py measures: as ONNX, as torch, and the bytes they must move."""
 
 from __future__ import annotations
 

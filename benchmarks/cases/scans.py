@@ -1,4 +1,4 @@
-"""The scans that benchmarks/gpu/scan.py measures: as ONNX, as torch, and the bytes they must move."""
+"""The scans that benchmarks/kernels/scan.py measures: as ONNX, as torch, and the bytes they must move."""
 
 from __future__ import annotations
 

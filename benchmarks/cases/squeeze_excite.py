@@ -1,4 +1,4 @@
-"""The blocks that benchmarks/gpu/squeeze_excite.py measures: as ONNX in NHWC, as torch, and their bytes."""
+"""The blocks that benchmarks/kernels/squeeze_excite.py measures: as ONNX in NHWC, as torch, and their bytes."""
 
 from __future__ import annotations
 

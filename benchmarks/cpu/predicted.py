@@ -2,8 +2,8 @@
 
     python -m benchmarks cpu.predicted [--out benchmarks/results/models/predicted_h200.json]
 
-The graphs are the skeletons that gpu.peers measures, in float16; their weights are drawn here (.gpu/). Measured, in a
-CUDA graph: ONNX Runtime on the exported graph (before), and onnxopt (after). The shares of the peaks in
+The graphs are the skeletons that models.peers measures, in float16; their weights are drawn here (.gpu/). Measured, in
+a CUDA graph: ONNX Runtime on the exported graph (before), and onnxopt (after). The shares of the peaks in
 onnxopt/runtime/predicted.py were chosen by these models, all but the held-out one, which checks them.
 """
 

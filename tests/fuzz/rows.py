@@ -1,4 +1,4 @@
-"""Random rowwise graphs, for property tests on the CPU and for benchmarks/gpu/random_graphs.py on the GPU.
+"""Random rowwise graphs, for property tests on the CPU and for benchmarks/checks/random_graphs.py on the GPU.
 
 Every value has the domain's shape, one element a row, or is an input broadcast into it. Values stay of order 1, or two
 correct results could differ: what grows with a row's length or with its operands is squeezed.

@@ -1,6 +1,6 @@
 """Launch choices: what the library measures where it runs, and when it goes by it, on a GPU that only keeps time.
 
-That a choice is fast on a GPU is what benchmarks/gpu/tune.py is for; that it is safe shows here.
+That a choice is fast on a GPU is what benchmarks/models/tune.py is for; that it is safe shows here.
 """
 
 from __future__ import annotations

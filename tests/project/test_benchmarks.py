@@ -6,6 +6,7 @@ import argparse
 import ast
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ import torch
 from onnx import helper
 
 from benchmarks.__main__ import main, summaries
-from benchmarks.gpu import peers
+from benchmarks.models import peers
 from benchmarks.support import gpu_timing, skeletons, torch_peers
 from tests.support.hostile.hostile_building import model_of, value
 
@@ -44,6 +45,36 @@ def test_every_benchmark_is_listed_in_one_line(capsys: pytest.CaptureFixture[str
         assert [line for line in listed if line.split()[:1] == [name] and line.endswith(summary)]
 
 
+def test_the_readme_says_what_rests_on_every_benchmark() -> None:
+    """Each has one row, and each that times something names the claim or the threshold in its last column."""
+    rows: dict[str, str] = {}
+    for line in (ROOT / "benchmarks" / "README.md").read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        names = re.findall(r"`((?:cpu|models|kernels|checks)\.\w+)`", cells[0]) if line.startswith("|") else []
+        assert not rows.keys() & set(names)
+        rows |= dict.fromkeys(names, cells[-1])
+    assert rows.keys() == summaries().keys()
+    assert all(rows.values())
+
+
+def test_every_result_file_is_cited_once_by_its_path() -> None:
+    """By notes, a page, a threshold, or the benchmark that reads it; names are unique, folders small."""
+    results = ROOT / "benchmarks" / "results"
+    files = [path for path in results.rglob("*") if path.is_file()]
+    names = [path.name for path in files if "tune" not in path.parts]
+    assert len(names) == len(set(names))
+    folders = [results, *(path for path in results.rglob("*") if path.is_dir())]
+    assert all(len(list(folder.iterdir())) <= 25 for folder in folders)
+    texts = [
+        path.read_text("utf-8")
+        for folder in ("benchmarks", "docs", "onnxopt/costs", "tests/project")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".md", ".py") or (path.parent.name == "costs" and path.suffix == ".json")
+    ]
+    cited = {cited for text in texts for cited in re.findall(r"results/([\w./*-]+)", text)}
+    assert {str(path.relative_to(results)) for path in files if "tune" not in path.parts} <= cited
+
+
 @pytest.mark.parametrize("command", [["-m", "benchmarks", "cpu.chains"], ["-m", "benchmarks.cpu.chains"]])
 def test_a_benchmark_runs_by_name(command: list[str]) -> None:
     done = subprocess.run([sys.executable, *command, "--help"], cwd=ROOT, capture_output=True, text=True)
@@ -52,8 +83,8 @@ def test_a_benchmark_runs_by_name(command: list[str]) -> None:
 
 
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gpu.nothing"]) == 2
-    assert "No benchmark is named gpu.nothing; the names are: cpu.chains, " in capsys.readouterr().err
+    assert main(["models.nothing"]) == 2
+    assert "No benchmark is named models.nothing; the names are: checks." in capsys.readouterr().err
 
 
 def _names(tree: ast.AST) -> set[str]:

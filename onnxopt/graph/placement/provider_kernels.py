@@ -1,7 +1,7 @@
 """Which dtypes ONNX Runtime's CUDA provider has no kernel for, by operator and version.
 
-provider_kernels.json is what `python -m benchmarks.gpu.placements` found on a GPU with the release that it names. Only
-operators of ONNX's own domain are there, and only dtypes that keep a node on the CPU.
+provider_kernels.json is what `python -m benchmarks.checks.placements` found on a GPU with the release that it names.
+Only operators of ONNX's own domain are there, and only dtypes that keep a node on the CPU.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from onnxopt.program.image_convolution import FILTERS, ImageConvolution
 _MOST_SHARED = 64 << 10  # bytes that a block can have on every GPU
 _MOST_SHARED_OF_FLOAT32 = 96 << 10  # on every GPU that has TF32
 _MOST_FILTERS = 64  # of a block: the sums of two products are 64 registers then
-# Products of a warp, warps, outputs along a row. Measured on one H200 (benchmarks.gpu.image_convolutions --sweep), us:
+# Products of a warp, warps, outputs along a row. Measured on one H200 (kernels.image_convolutions --sweep), us:
 # 7x7 at 32x224x224 36.5 with 4 warps, 34.4 with 8, at 1x224x224 6.6 and 4.6; 3x3 at 8x640x640 29.5 and 31.5.
 _TILE, _TILE_OF_LARGE = (2, 4, 16), (2, 8, 16)
 _LARGE = 25  # rows times columns of a window

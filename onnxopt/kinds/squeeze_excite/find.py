@@ -5,9 +5,9 @@
 Where a depthwise convolution computes the map, both become one region once all kinds have searched
 (kinds/squeeze_excite/join.py). The Mul of the map by the factors stays with the kernel of its neighbours.
 
-A block reads all weights. So a region pays only while the weights are small. Measured on one H200 for 32 samples
-(benchmarks.gpu.squeeze_excite): two products of 298 KB and a mean of their own take 53 us in place of 45, of 48 KB they
-take the same time. Behind a depthwise convolution, whose kernel takes over the mean, products of 524 KB still gain.
+A block reads all weights. So a region pays only while the weights are small. Measured on one H200 for 32 samples by
+benchmarks.kernels.squeeze_excite: two products of 298 KB and a mean of their own take 53 us in place of 45, of 48 KB
+they take the same time. Behind a depthwise convolution, whose kernel takes over the mean, 524 KB still gain.
 """
 
 from __future__ import annotations
