@@ -28,7 +28,7 @@ struct FlashSoftmax {
   using Scores = FlashScores<Tile>;
   static constexpr int kKeyTiles = Tile::kKeyTiles;
   // Chains of additions that weights are summed in. A second one changes how many registers a thread takes, and so how
-  // many blocks a multiprocessor holds: chosen by what was measured (benchmarks/notes.md).
+  // many blocks a multiprocessor holds: chosen by what was measured (benchmarks/notes: attention).
   static constexpr int kSums = Tile::kKeys >= (Op::kBiased ? 64 : 128) ? 2 : 1;
 
   static __device__ float nothing() { return __uint_as_float(0xff800000u); }  // the score of a hidden key

@@ -12,7 +12,7 @@
 namespace onnxopt::cuda {
 namespace {
 
-// Blocks a multiprocessor that the tokens are cut into, all groups together. Measured (benchmarks/notes.md).
+// Blocks a multiprocessor that the tokens are cut into, all groups together. Measured (benchmarks/notes).
 constexpr std::uint64_t kOneBlock = 1;
 constexpr std::uint64_t kTwoBlocks = 2;
 constexpr std::uint64_t kLeastTokens = 32;  // that a block takes at once
@@ -61,7 +61,7 @@ bool InRegisters(const Variant& variant) { return variant.shape.As<AttentionShap
 bool InTurn(const Variant& variant) { return InTiles(variant) && Joins(variant); }
 
 // Whether the blocks that share keys are counted, and the last one joins what they found. Measured
-// (benchmarks/notes.md), but for codes.
+// (benchmarks/notes: attention caches), but for codes.
 bool AreCounted(const TokenAttention& attention, const Variant& attends, const AttentionCall& call, std::int64_t rows) {
   if (!InTurn(attends) || attention.codes) return false;
   if (InRegisters(attends)) return true;

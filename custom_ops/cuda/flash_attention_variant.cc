@@ -42,7 +42,7 @@ double Expected(const FlashAttention& attention, const FlashTileShape& shape, co
 }
 
 // Whether blocks whose warps take several bands of queries keep the GPU busy: a multiprocessor holds two of them, and
-// there are more of them than multiprocessors. Measured on one H200 (benchmarks/notes.md).
+// there are more of them than multiprocessors. Measured on one H200 (benchmarks/notes: attention).
 bool KeepsBusy(const Variant& variant, const FlashAttentionLaunch& launch, const FlashGpu& gpu) {
   if (variant.shape.As<FlashTileShape>().bands == 1) return true;
   return 2 * variant.shared <= gpu.shared && launch.blocks > gpu.multiprocessors;

@@ -12,7 +12,7 @@ namespace onnxopt::cuda {
 namespace {
 
 // A block that goes along a row keeps up with a third of a multiprocessor's share of the memory's rate, and takes 1.1
-// us a chunk, where two launches take 5 us more than one: measured on an H200 (benchmarks/notes.md).
+// us a chunk, where two launches take 5 us more than one: measured on an H200 (benchmarks/notes: scans).
 constexpr std::uint64_t kBlocksOfLoop = 3;    // a multiprocessor's share
 constexpr std::uint64_t kChunksOfSplit = 16;  // of a split variant, a row has at least
 constexpr std::uint64_t kBlocksOfSplit = 2;   // a multiprocessor

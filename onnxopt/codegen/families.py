@@ -1,7 +1,7 @@
 """Families: GPU architectures for which NVRTC's optimizer makes the same PTX of a source.
 
 More than half of NVRTC's time goes into its optimizer, which tells generations of architectures apart. So one PTX
-serves a family, and ptxas assembles it for each architecture, scheduled for each as before. benchmarks/notes.md says
+serves a family, and ptxas assembles it for each architecture, scheduled for each as before. benchmarks/notes says
 how the machine code compares with that of PTX for each architecture alone.
 
 What later architectures drop, code may use only where it is compiled for a target of the one architecture, sm_90a for

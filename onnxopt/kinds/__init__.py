@@ -11,7 +11,7 @@ from onnxopt.fusion.region import Kind
 # They come first, because the elementwise work around these costs least in their kernels; a dense convolution stores
 # an activation cheaper than a depthwise one reads it. Squeeze-excites come before convolutions, which would take
 # their products one by one. Norms over groups come before rowwise, which would run them in NCHW. Rowwise comes before
-# GEMM, because a bias or a residual costs less in a norm's kernel than in cuBLASLt's epilogue (benchmarks/notes.md).
+# GEMM, because a bias or a residual costs less in a norm's kernel than in cuBLASLt's epilogue (benchmarks/notes).
 # Rowwise comes before scan, because the work between a reduction and a scan costs nothing in the reduction's kernel.
 # Pointwise takes the rest.
 _IN_ORDER = (

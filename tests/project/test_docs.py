@@ -17,16 +17,18 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import summaries
+from benchmarks.support import claims
 from onnxopt.tools.cli import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FOLDERS = ("benchmarks", "cuda_kernels", "custom_ops", "docker", "docs", "examples", "models", "onnxopt", "tests")
-# The laboratory notes are left out: they keep the names that modules had when something was measured.
 PAGES = sorted(
     [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.glob("*.md")]
     + [page for name in set(FOLDERS) - {"docs"} for page in (ROOT / name).rglob("README.md")]
 )
+# Notes keep the names that modules had when something was measured, so only their links are tested.
+NOTES = sorted(page for page in (ROOT / "benchmarks" / "notes").glob("*.md") if page.name != "README.md")
 WRITTEN = [page for page in PAGES if page != DOCS / "python.md"]  # that one holds signatures and docstrings
 BUILT = ("onnxopt/lib", "models/cache")  # folders that a fresh clone does not have
 
@@ -59,7 +61,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*PAGES, *NOTES], ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -76,6 +78,14 @@ def test_every_page_is_reachable_from_the_index() -> None:
     index = (DOCS / "README.md").read_text("utf-8")
     for page in DOCS.glob("*.md"):
         assert page.name == "README.md" or f"({page.name})" in index, page.name
+
+
+def test_the_table_of_claims_is_what_the_result_files_say() -> None:
+    """Every row names a benchmark of today, and every note is in the page's list."""
+    text = claims.PAGE.read_text("utf-8")
+    assert text == claims.page(text), "run: python -m benchmarks.support.claims"
+    assert {claim.benchmark for claim in claims.CLAIMS} <= summaries().keys()
+    assert all(f"({note.name})" in text for note in NOTES)
 
 
 def test_commands_on_the_pages_exist() -> None:

@@ -16,7 +16,7 @@ constexpr std::uint64_t kAccessBytes = 16;
 constexpr std::uint64_t kPartBytes = 256;
 constexpr std::uint64_t kIntsOfTile = 3;
 constexpr std::uint64_t kJoined = 4;  // elements of a token that a thread adds up
-// Of a product whose depth blocks share. Measured on one H200 (benchmarks/notes.md).
+// Of a product whose depth blocks share. Measured on one H200 (benchmarks/notes: experts).
 constexpr std::uint64_t kMostSplits = 16;
 constexpr std::uint64_t kLeastSteps = 4;         // of a block
 constexpr std::uint64_t kStepsOfBlock = 6;       // that beginning and ending one takes

@@ -33,7 +33,7 @@ bool Measures(const ProductCall& call) {
 }
 
 // How many of cuDNN's plans are worth measuring. Sums over few channels leave cuBLASLt's tiles half empty: there cuDNN
-// took up to a quarter less, and as long elsewhere but for one layer of 42 (benchmarks/notes.md).
+// took up to a quarter less, and as long elsewhere but for one layer of 42 (benchmarks/notes: products).
 std::size_t MostConvolutions(const PlanKey& key, bool tunes) {
   if (tunes) return kTunedConvolutions;
   return key.k <= kShallow && key.m >= kManyPixels ? kFirstRunConvolutions : 0;

@@ -21,7 +21,7 @@ constexpr int kMapOfBfloat16 = 9;
 constexpr int kRowsOf128Bytes = 3;  // swizzled
 constexpr int kWholeSectors = 3;    // 256 bytes of L2
 
-// Microseconds, fitted to 71 products of 256 to 32,768 rows on one H200 (benchmarks/notes.md). A wave is a tile for
+// Microseconds, fitted to 71 products of 256 to 32,768 rows on one H200 (benchmarks/notes). A wave is a tile for
 // every multiprocessor. Of ours, a tile and a step of its depth take longer by its columns.
 constexpr double kCall = 1.35;
 constexpr double kTile = 0.64;

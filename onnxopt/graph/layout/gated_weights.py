@@ -23,7 +23,7 @@ from onnxopt.graph.shapes.infer import Knowledge
 _BOUNDED = frozenset({"Sigmoid", "HardSigmoid"})
 _VIEWS = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Transpose"})
 _MOST_GATE = 1.01  # of a scaled Clip; 1 / 6 is rounded
-# K / (H * W) up to which scaled weights take less time than a scaled map (benchmarks/notes.md).
+# K / (H * W) up to which scaled weights take less time than a scaled map (benchmarks/notes).
 _MOST_COLUMNS, _OF_PIXELS = 2, 3
 
 

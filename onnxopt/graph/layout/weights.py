@@ -43,7 +43,7 @@ def missing_channels(conv: ir.Node) -> int:
     """How many channels of zeros make the convolution of an image faster.
 
     cuDNN reads three channels of 16 bits one by one. With a fourth, 7x7 from 3 to 64 at 32x224x224 takes 61 us instead
-    of 83, 3x3 from 3 to 32 at 8x640x640 takes 43 instead of 58 (benchmarks/notes.md).
+    of 83, 3x3 from 3 to 32 at 8x640x640 takes 43 instead of 58 (benchmarks/notes: convolution networks).
     """
     weight = conv.inputs[1]
     if weight is None or weight.const_value is None or conv.attributes.get_int("group", 1) != 1:

@@ -2,7 +2,7 @@
 
 A GPU's matrix units read both operands along the dim that is summed over. torch stores weights in this order, and
 exporters transpose them. Measured on an H100: GEMMs of 512 to 1024 rows take up to 10 % less time, others at most 3 %
-more (benchmarks/notes.md). All GEMMs of BERT take 1 % less, those of Llama 3 %. The GEMM's kernel takes in the
+more (benchmarks/notes: products). All GEMMs of BERT take 1 % less, those of Llama 3 %. The GEMM's kernel takes in the
 Transpose; elsewhere ONNX Runtime folds the Transpose while it loads the model.
 """
 

@@ -109,7 +109,7 @@ class SelfAttention(_Merge):
     Attention splits its product again in the kernel that adds the bias, which moves the bytes of q, k and v twice. A
     gemm region in 16 bit writes the parts itself, but runs a product for each of them, and these fill the GPU less. As
     measured, Attention is faster for q, k and v of 5 MB, and the parts are for 15 MB. In 32 bit, three products are
-    faster from 16 MB on (benchmarks/notes.md). Where a kernel of ours runs the attention, it reads the parts where they
+    faster from 16 MB on (benchmarks/notes). Where a kernel of ours runs the attention, it reads the parts where they
     lie, in one product.
     """
 

@@ -8,7 +8,7 @@
 
 All of them take (B, S, N H), so each operand gets Reshape(Transpose(x)) and each result the reverse. The exporter's own
 Reshapes and Transposes cancel against these (rewrite/layout.py). On the CPU, ONNX Runtime inserts Casts around float16.
-benchmarks/notes.md has the measurements that the choice of operators rests on.
+benchmarks/notes: attention has the measurements that the choice of operators rests on.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ _HEADER, _HEADER_OF_MASKED, _HEADER_OF_CODES = (
     f"attention/{name}.cuh" for name in ("token_attention", "masked_attention", "cache_codes")
 )
 _LANES = 256  # threads of a block without tensor cores
-_ROWS_OF_LANES = 2  # up to which these take less time for short caches (benchmarks/notes.md)
-# (threads, stages) with tensor cores, the best one first (benchmarks/notes.md). Codes have one of more stages first.
+_ROWS_OF_LANES = 2  # up to which these take less time for short caches (benchmarks/notes: attention caches)
+# (threads, stages) with tensor cores, the best one first (benchmarks/notes). Codes have one of more stages first.
 _SMALLER = ((128, 3), (128, 2), (64, 3), (128, 1), (64, 1))
 _TILES, _TILES_OF_CODES = ((256, 2), *_SMALLER), ((256, 3), *_SMALLER)
 _NARROWEST_CODES = 16  # elements of a head in tiles: those of 16 bytes
@@ -29,7 +29,7 @@ _SHARED = (227 << 10, 99 << 10, 48 << 10)
 # many as registers hold, under a mask too.
 _OF_CODES = {False: ((4, 4, 2), (MAX_HEADS, 1, 4)), True: ((4, 4, 2), (6, 1, 2), (MAX_HEADS, 1, 1))}
 _KEYS = 16  # of a tile
-# (threads, stages) that multiply keys and values from registers (benchmarks/notes.md), the most rows of a block, and
+# (threads, stages) that multiply keys and values from registers (benchmarks/notes), the most rows of a block, and
 # the elements of a head.
 _IN_REGISTERS, _ROWS_IN_REGISTERS, _WIDTHS_IN_REGISTERS = (256, 1), 8, (64, 128)
 

@@ -8,7 +8,7 @@ parts convolutions alone read. It takes in every convolution that lies on a path
 
 cuDNN's precompiled kernels are slow on channels of a wider tensor: 8x80x80 128 -> 128 3x3 takes 32.3 us, 46.8 where it
 reads and 57.2 where it writes such channels; a copy of them 6. The kernels that it compiles at run time, for SiLU, are
-not: 31.2 and 30.3 us with both (benchmarks/convolutions.md). So convolutions with SiLU alone read and write in place.
+not: 31.2 and 30.3 us with both (benchmarks/notes). So convolutions with SiLU alone read and write in place.
 
 A convolution from 32 channels on has its SiLU in a block with a Concat, also where it would be slower than a kernel
 behind the convolution: 8x160x160 32 -> 32 takes 42 us with cuDNN's first plan, 23 with its best one, and 25 + 7 apart;

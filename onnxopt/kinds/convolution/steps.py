@@ -1,6 +1,6 @@
 """The steps by which a convolution absorbs neighbouring nodes. Every step changes it or returns a reason against it.
 
-Which forms cuDNN takes, and which of them pay, was measured (benchmarks/convolutions.md, section 3).
+Which forms cuDNN takes, and which of them pay, was measured (benchmarks/notes, convolution layers).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ TILES = (Tile(16, 128, 4, 128, 3), Tile(32, 128, 4, 64, 4), Tile(64, 128, 4, 64,
 _OF_FEW = 2  # of TILES
 # From so many rows of an expert and so many FLOP of its rows on, cuBLASLt's products of one expert after the other are
 # faster: below, weights bound both, or the launches for each expert take longer. Our products of float32 do without
-# tensor cores. Measured on one H200 (benchmarks/notes.md).
+# tensor cores. Measured on one H200 (benchmarks/notes: experts).
 _LEAST = {2: (64, 6e9), 4: (16, 0.4e9)}  # by bytes of an element
 
 

@@ -37,7 +37,7 @@ class Tile(NamedTuple):
     bands: int = 1
 
 
-# Tiles by the elements of the wider head: of the first row that is as wide. Measured on one H200 (benchmarks/notes.md).
+# Tiles by the elements of the wider head: of the first row that is as wide. Measured on one H200 (benchmarks/notes).
 # The last of each needs the least shared memory.
 _TILES = (
     (32, (Tile(8, 128),)),
@@ -93,7 +93,7 @@ class Warpgroups:
 
 
 # Tiles of Hopper by the elements of a head, of the first row that is as wide: keys, stages and warpgroups. Measured on
-# one H100 and one H200 (benchmarks/notes.md).
+# one H100 and one H200 (benchmarks/notes: attention).
 _HOPPER_TILE = 128
 _HOPPER = (
     (

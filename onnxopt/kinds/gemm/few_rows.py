@@ -20,7 +20,7 @@ from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 HEADER, HEADER_OF_PRODUCTS = "gemm/few_rows.cuh", "gemm/few_rows_products.cuh"  # the second has the first
 _THREADS = 64
-_SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> (columns per warp, vectors per column in flight); benchmarks/notes.md
+_SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> (columns per warp, vectors per column in flight); benchmarks/notes
 # Of 16-bit floats, on the matrix units: rows of a; by whether columns are few, the warps of a block, its matrices of 16
 # columns, and the bytes of shared memory it asks for. A block uses 64 KB. It asks for more than compute capability 7.5
 # has, whose copies do not go on by themselves; and where columns are few for so much that a multiprocessor of an H200

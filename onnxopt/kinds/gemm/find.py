@@ -14,7 +14,7 @@ library runs the result as one call of cuBLASLt. Transposed weights are read wit
 (graph/passes/transposed_weights.py).
 
 Two kinds of GEMM stay with the execution provider, which folds scales and Transposes itself and calls cuBLASLt with the
-same heuristic (measured, benchmarks/notes.md): a GEMM with neither bias nor residual nor activation, and a GEMM whose
+same heuristic (measured, benchmarks/notes): a GEMM with neither bias nor residual nor activation, and a GEMM whose
 bias or residual a following pointwise kernel can add at no cost, because that kernel reads the GEMM's result anyway.
 """
 

@@ -21,7 +21,7 @@ from onnxopt.program.hardware import ACCESS_BYTES, WARP
 BEHIND = ("gelu",)  # activations
 _GROUPS, _ROWS = 2, 128  # warpgroups that multiply, and rows of a tile of the result
 _ROW = 128  # bytes of a row of operands in shared memory
-_STAGES = {256: 4, 192: 4, 128: 6}  # by the columns of a tile: tiles of operands at once; benchmarks/notes.md
+_STAGES = {256: 4, 192: 4, 128: 6}  # by the columns of a tile: tiles of operands at once; benchmarks/notes: products
 _ENDED = 16 * (64 * 2 + 16)  # bytes of shared memory through which a warp stores results
 _ALIGNED = 1024 - 16  # bytes at most in front of the first tile
 _IN_PLACE_THREADS = 256

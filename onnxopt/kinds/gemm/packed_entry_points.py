@@ -17,7 +17,7 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.gemm import Gemm, PackedIntegers
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
-MOST_ROWS = 40  # that read the codes, each 8 of them once; benchmarks/notes.md
+MOST_ROWS = 40  # that read the codes, each 8 of them once; benchmarks/notes: packed products
 # By bits: warps of a block, the matrices of 16 columns that it has, and the blocks of a multiprocessor that registers
 # are limited for. All have chunks of 128 bytes, two of them a warp under way.
 _SHAPES = {

@@ -322,7 +322,7 @@ class _Growth:
     def regions(self) -> list[Region]:
         """Groups that replace two kernels or more, in the order of their first nodes.
 
-        One operator alone is a region where the CUDA provider's kernel takes twice as long (benchmarks/notes.md).
+        One operator alone is a region where the CUDA provider's kernel takes twice as long (benchmarks/notes: regions).
         """
         regions = []
         for group in dict.fromkeys(self._groups.values()):

@@ -73,7 +73,7 @@ def _tile(window: Window, outputs: Sequence[Sequence[int | str | None] | None]) 
     """Two outputs along each axis along which windows overlap by half or more, where some region has more than one.
 
     Four across where windows are wide. 3x3 windows that move by two share too little: in float32 one output a thread
-    takes 33 us, and two by two 37 (benchmarks/notes.md).
+    takes 33 us, and two by two 37 (benchmarks/notes: group norms and pools).
     """
     wanted = [1, 1]
     for axis in (0, 1):

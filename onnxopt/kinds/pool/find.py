@@ -2,7 +2,7 @@
 
     x [N, H, W, C] -> Transpose -> MaxPool | AveragePool -> Transpose -> y [N, Ho, Wo, C]
 
-cuDNN's pools of NHWC tensors take up to twenty times as long as a copy of the tensor (benchmarks/notes.md). On the CPU,
+cuDNN's pools of NHWC tensors take up to twenty times as long as a copy of the tensor (benchmarks/notes). On the CPU,
 ONNX Runtime runs the inlined function and cancels its Transposes against its neighbours'.
 """
 

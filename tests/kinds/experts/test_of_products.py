@@ -104,7 +104,7 @@ def test_without_cublaslt(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_from_how_many_rows(dtype: str, columns: int, hidden: int, activation: str, least: int) -> None:
-    """Sizes that were measured (benchmarks/notes.md), but for the last ones of each dtype."""
+    """Sizes that were measured (benchmarks/notes: experts), but for the last ones of each dtype."""
     (kernel,) = fused(Case(1, dtype=dtype, activation=activation)).kernels
     meaning = kernel.program
     assert isinstance(meaning, Experts)

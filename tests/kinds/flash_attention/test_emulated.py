@@ -163,7 +163,7 @@ def _chosen(case: Case, major: int = 9, **sizes: int) -> str:
 
 
 def test_hopper_runs_the_tile_that_is_expected_to_be_fastest() -> None:
-    """Those that were fastest on an H100 (benchmarks/notes.md)."""
+    """Those that were fastest on an H100 (benchmarks/notes: attention)."""
     vision = Case(16, 197, 197, 12, 64, layout="split")
     assert _chosen(vision) == "h1k208s"
     assert _chosen(vision, major=8) == "w4k64t2a16" and _chosen(vision, major=10) == "w4k64t2a16"
@@ -196,7 +196,7 @@ def test_hopper_runs_the_tile_that_is_expected_to_be_fastest() -> None:
 def test_hopper_runs_heads_of_any_size_by_the_tile_that_was_fastest(
     shape: tuple[int, int, int], width: int, tile: str
 ) -> None:
-    """On one H200 (benchmarks/notes.md)."""
+    """On one H200 (benchmarks/notes: attention)."""
     batch, heads, tokens = shape
     assert _chosen(Extended(batch, tokens, tokens, heads, width, after=0)) == tile
 

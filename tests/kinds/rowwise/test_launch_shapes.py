@@ -147,7 +147,7 @@ def test_few_rows_that_lie_apart_take_narrow_tiles() -> None:
     ],
 )
 def test_shapes_that_were_measured(length: int, widest: int, rows: int, shape: tuple[int, int, int, int]) -> None:
-    """benchmarks/notes.md: rows on one H200."""
+    """benchmarks/notes: rows: rows on one H200."""
     found = for_length(length, widest, RowWork(16 // widest, rows=rows))
     assert found is not None and found.layout == "held"
     assert (found.vector, found.unroll, found.lanes, found.threads) == shape
@@ -168,7 +168,7 @@ def test_shapes_that_were_measured(length: int, widest: int, rows: int, shape: t
     ],
 )
 def test_long_rows_as_measured(length: int, work: RowWork, layout: str, cluster: int, resident: int) -> None:
-    """benchmarks/notes.md: long rows on one H200, and everything merged."""
+    """benchmarks/notes: rows: long rows on one H200, and everything merged."""
     shape = for_length(length, 16 // work.size, work)
     assert shape is not None and (shape.layout, shape.cluster, shape.resident) == (layout, cluster, resident)
 
