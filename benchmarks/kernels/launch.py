@@ -19,13 +19,16 @@ import sys
 import tarfile
 import tempfile
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
 
 from benchmarks.kernels.regions import Measured
 from benchmarks.support.arguments import add_device_and_out, command
+
+if TYPE_CHECKING:
+    from onnxopt.costs.pointwise import PointwiseCosts
 
 _SIZES = {"256KB": 1 << 18, "1MB": 1 << 20, "4MB": 4 << 20, "16MB": 16 << 20, "64MB": 64 << 20, "256MB": 256 << 20}
 _CHAINS = (
@@ -59,11 +62,11 @@ class Way:
     columns: int = 64
     most_whole: int = 64
 
-    def table(self, normal: dict[str, Any]) -> dict[str, Any]:
+    def numbers(self, normal: PointwiseCosts) -> PointwiseCosts:
         if self.tiles is not None:
-            tiles = [{"below": None, "elements": self.tiles[0], "threads": self.tiles[1]}]
-            return {**normal, "tiles": tiles}
-        return {**normal, "block": {"threads": self.threads, "unroll": self.unroll}}
+            tiles = ({"below": None, "elements": self.tiles[0], "threads": self.tiles[1]},)
+            return dataclasses.replace(normal, tiles=tiles)
+        return dataclasses.replace(normal, threads=self.threads, unroll=self.unroll)
 
 
 WAYS = {
@@ -123,7 +126,7 @@ def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
     from onnxopt.kinds.pointwise import tiles
 
     folder.mkdir(parents=True)
-    groups, normal = cases(), launch._table()
+    groups, normal = cases(), launch.numbers()
     named: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as name:
         lib = pathlib.Path(name) / "lib"
@@ -133,7 +136,7 @@ def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
                 continue
             collection = Collection()
             with (
-                mock.patch.object(launch, "_table", lambda way=way: way.table(normal)),
+                mock.patch.object(launch, "numbers", lambda way=way: way.numbers(normal)),
                 mock.patch.object(tiles, "COLUMNS", way.columns),
                 mock.patch.object(tiles, "_MOST_WHOLE", way.most_whole),
             ):

@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from onnxopt.costs.measured import newest
+from onnxopt.costs.measured import load
 
 # Heads of these sizes are what ONNX Runtime's flash attention has kernels for; it pads the others.
 _UNPADDED = (32, 64, 96, 128, 192, 256)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionCosts:
+    """The numbers of costs/attention.json, which says what each is."""
+
+    keys_if_packed: int
+    keys_if_apart: int
+    keys_if_padded: int
+    keys_if_local: int
+    keys_if_narrow: int
+    narrow: int
+    min_queries: int
+    keys_if_few_queries: int
+    hopper_keys_if_packed: int
+    hopper: tuple[Mapping[str, Any], ...]
+
+
+@functools.cache
+def numbers() -> AttentionCosts:
+    """The measured numbers."""
+    return load("attention", AttentionCosts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,36 +59,28 @@ class AttentionSize:
 
 
 def pays(size: AttentionSize) -> bool:
-    """Whether the kernel is faster than ONNX Runtime's.
-
-    The numbers of costs/attention.json are keys. keys_if_packed, keys_if_apart: on a GPU with wgmma, where the kernel
-    saves copies of packed queries, keys and values, and where it saves none; GPUs without wgmma keep within them too,
-    as the other kernels multiply by mma.sync there, as ours does. keys_if_padded: of heads that ONNX Runtime pads.
-    keys_if_local: that a query of local attention sees, for which ONNX Runtime adds a mask, which its faster kernels do
-    not; a quarter of the keys pays anyhow. keys_if_narrow: of heads of up to `narrow` elements, where softmax takes
-    most of the time in any kernel. Fewer queries than least_queries leave most of the GPU idle above keys_of_few.
-    """
-    limits = newest("attention")
-    few = size.queries is not None and size.queries < limits["least_queries"]
-    if few and (size.keys is None or size.keys > limits["keys_of_few"]) and (size.alone or size.seen is not None):
+    """Whether the kernel is faster than ONNX Runtime's, by the keys of costs/attention.json."""
+    limits = numbers()
+    few = size.queries is not None and size.queries < limits.min_queries
+    if few and (size.keys is None or size.keys > limits.keys_if_few_queries) and (size.alone or size.seen is not None):
         return False
     if size.alone or _is_local(size):
         return True
-    apart = limits["keys_if_apart" if few or size.width in _UNPADDED else "keys_if_padded"]
-    most: float = limits["keys_if_packed"] if size.packed else apart
+    apart = limits.keys_if_apart if few or size.width in _UNPADDED else limits.keys_if_padded
+    most: float = limits.keys_if_packed if size.packed else apart
     if size.hopper and not few:
         if size.bias == "keys":
             return True
         most = _hopper_keys(size)
     if size.keys is None:  # few take less time than by ONNX Runtime's kernels, many no longer with what these need
         return not few and (size.causal or size.bias == "keys" or (size.hopper and (size.packed or most == math.inf)))
-    return size.keys <= max(most, limits["keys_if_narrow"] if size.width <= limits["narrow"] else 0)
+    return size.keys <= max(most, limits.keys_if_narrow if size.width <= limits.narrow else 0)
 
 
 def _is_local(size: AttentionSize) -> bool:
     if size.seen is None:
         return False
-    return size.seen <= newest("attention")["keys_if_local"] or (size.keys is not None and 4 * size.seen <= size.keys)
+    return size.seen <= numbers().keys_if_local or (size.keys is not None and 4 * size.seen <= size.keys)
 
 
 def _hopper_keys(size: AttentionSize) -> float:
@@ -72,10 +88,10 @@ def _hopper_keys(size: AttentionSize) -> float:
 
     apart: without copies to save. causal: where queries see no later key. biased: with a bias for each score.
     """
-    values = newest("attention")
-    row = next(row for row in values["hopper"] if size.width <= row["width"])
+    values = numbers()
+    row = next(row for row in values.hopper if size.width <= row["width"])
     apart, causal, biased = (math.inf if row[name] is None else row[name] for name in ("apart", "causal", "biased"))
     if size.bias:
         return biased if size.packed or size.causal else min(apart, biased)
     most = causal if size.causal else apart
-    return max(values["hopper_keys_if_packed"], most) if size.packed else most
+    return max(values.hopper_keys_if_packed, most) if size.packed else most

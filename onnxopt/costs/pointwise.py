@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
 
-from onnxopt.costs.measured import newest
+from onnxopt.costs.measured import load
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,14 +26,29 @@ class TileArea:
     threads: int
 
 
+@dataclasses.dataclass(frozen=True)
+class PointwiseCosts:
+    """The numbers of costs/pointwise.json, which says what each is."""
+
+    threads: int
+    unroll: int
+    tile_of_bytes: int
+    tiles: tuple[Mapping[str, Any], ...]
+
+
+@functools.cache
+def numbers() -> PointwiseCosts:
+    """The measured numbers."""
+    return load("pointwise", PointwiseCosts)
+
+
 def block() -> Block:
     """The block of every kernel that is not tiled."""
-    return Block(**newest("pointwise")["block"])
+    return Block(numbers().threads, numbers().unroll)
 
 
 def tile_area(elements: int | None, size: int) -> TileArea:
     """The tile area for a domain of this many elements, None if unknown. size: bytes of an element of a tiled input."""
-    values = newest("pointwise")
-    rows = values["tiles"]
+    rows = numbers().tiles
     row = next(r for r in rows if r["below"] is None or (elements is not None and elements < r["below"]))
-    return TileArea(row["elements"] * (values["tile_of_bytes"] if size == 1 else 1), row["threads"])
+    return TileArea(row["elements"] * (numbers().tile_of_bytes if size == 1 else 1), row["threads"])

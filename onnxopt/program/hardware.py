@@ -1,7 +1,7 @@
 """Hardware: sizes that every NVIDIA GPU has had since compute capability 7.5.
 
 Sizes that differ between GPUs (shared memory, multiprocessors) and thresholds that were measured on one GPU are data
-beside the rules that read them: costs/pointwise.json and costs/rowwise.json.
+in costs/.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Every file of measured numbers says on which GPU, when, and by which results, which are there."""
+"""Numbers say their unit and what they are, and by which GPU, date and results they were measured."""
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import datetime
+import importlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,34 +18,77 @@ ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = sorted(path.stem for path in measured.FOLDER.glob("*.json"))
 
 
-def _document(family: str) -> dict:
+def _document(family: str) -> dict[str, Any]:
     return json.loads((measured.FOLDER / f"{family}.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_was_measured_is_there(family: str) -> None:
-    document = _document(family)
-    assert document["how"] and (measured.FOLDER / f"{family}.py").is_file()
-    for arch, section in document["archs"].items():
-        of = section["measured"]
-        gpu = gpus.find_gpu(of["gpu"])
-        assert gpu is not None and gpu.arch == arch
-        assert datetime.date.fromisoformat(of["date"]) <= datetime.date.today()
-        assert all((ROOT / path).is_file() for path in of["results"])
+def test_measurements_are_there(family: str) -> None:
+    read = measured.family(family)
+    for measurement in read.measurements.values():
+        assert "cpu" in measurement or gpus.find_gpu(measurement["gpu"]) is not None
+        assert datetime.date.fromisoformat(measurement["date"]) <= datetime.date.today()
+        assert all((ROOT / path).is_file() for path in measurement["results"])
+    used = {row.measured for row in read.rows.values()} - {None}
+    assert used == set(read.measurements), "a measurement that no number rests on"
 
 
-def test_the_newest_architecture_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_number_has_a_place_in_its_module(family: str) -> None:
+    numbers = importlib.import_module(f"onnxopt.costs.{family}").numbers()
+    assert {field.name for field in dataclasses.fields(numbers)} == set(measured.family(family).rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"unit": ""}, "must state its unit"),
+        ({"what": ""}, "must state its unit"),
+        ({"measured": None}, 'is measured, or says why: "chosen, not measured: '),
+        ({"measured": None, "why": "by feeling"}, 'is measured, or says why: "chosen, not measured: '),
+        ({"why": "chosen, not measured: by feeling"}, "was not chosen"),
+        ({"measured": "nothing"}, "no measurement 'nothing'"),
+        ({"gpu": "NVIDIA H200"}, "unexpected keyword argument 'gpu'"),
+    ],
+)
+def test_numbers_without_their_source_are_refused(change: dict[str, Any], reason: str) -> None:
     document = _document("pointwise")
-    document["archs"]["sm_120"] = copy.deepcopy(document["archs"]["sm_90"])
-    document["archs"]["sm_120"]["values"]["tile_of_bytes"] = 188
-    (tmp_path / "pointwise.json").write_text(json.dumps(document), "utf-8")
-    monkeypatch.setattr(measured, "FOLDER", tmp_path)
-    assert measured.newest.__wrapped__("pointwise")["tile_of_bytes"] == 188
+    document["rows"]["threads"] |= change
+    with pytest.raises(ValueError, match=rf"pointwise.json, threads: .*{reason}"):
+        measured.parse(document, "pointwise")
 
 
 @pytest.mark.parametrize("name", ["gpu", "date", "results"])
-def test_numbers_without_their_source_are_refused(name: str) -> None:
-    document = _document("pointwise")
-    document["archs"]["sm_90"]["measured"][name] = ""
-    with pytest.raises(ValueError, match=r"pointwise.json, sm_90: measured must state date, gpu, results"):
-        measured.parse(document, "pointwise")
+def test_measurements_without_their_source_are_refused(name: str) -> None:
+    for lost in ({}, {name: ""}):
+        document = _document("pointwise")
+        del document["measurements"]["blocks"][name]
+        document["measurements"]["blocks"] |= lost
+        with pytest.raises(ValueError, match=r"pointwise.json, blocks: a measurement must state its gpu or cpu"):
+            measured.parse(document, "pointwise")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    blocks: int
+    share: float
+    table: dict[int, tuple[int, ...]]
+
+
+def test_values_are_filled_in_by_name() -> None:
+    form = measured.fill("family", {"blocks": 2, "share": 1, "table": {"16": [1, 2]}}, _Form)
+    assert form == _Form(2, 1, {16: (1, 2)})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"blocks": 2.5}, "blocks: 2.5 is not of type int"),
+        ({"blocks": True}, "blocks: True is not of type int"),
+        ({"share": "half"}, "share: 'half' is not of type float"),
+        ({"more": 1}, "differ in more"),
+    ],
+)
+def test_values_of_another_form_are_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=rf"family.json.*{reason}"):
+        measured.fill("family", {"blocks": 2, "share": 1.0, "table": {}} | change, _Form)

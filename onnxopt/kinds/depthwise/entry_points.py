@@ -7,10 +7,10 @@ has on a multiprocessor, else the first that fits (custom_ops/cuda/depthwise_var
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from onnxopt.costs.depthwise import table
+from onnxopt.costs import depthwise as costs
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.depthwise import expanded
@@ -59,7 +59,7 @@ def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
     if taps > MOST_HELD and max(extent(meaning.window)) > _MOST_BANDED:
         return
     rule = {v.symbol for v in every(name, meaning)}
-    for variant in _distinct(_variants(name, meaning.window, size, table()["others"][str(size)])):
+    for variant in _distinct(_variants(name, meaning.window, size, costs.numbers().others[size])):
         banded_fits = meaning.outputs == (meaning.dtype,) and max(extent(meaning.window)) <= _MOST_BANDED
         fits = banded_fits if variant.layout == "banded" else variant.vector * taps <= 2 * MOST_HELD
         if meaning.channels % variant.vector == 0 and fits and variant.symbol not in rule:
@@ -78,20 +78,17 @@ def microseconds_in_front(meaning: Depthwise, cost: int, outputs: int, width: in
         rows, columns = variant.down, variant.across
         key = "held" if max(extent(meaning.window)) <= _SIMPLE else "held_above_3"
     height, across = seen(meaning.window, rows, columns)
-    load = table()["load_us"][key]
-    loads = outputs * height * across / (rows * columns)
-    return float(loads / 1e6 * (load["self"] + cost * load["instruction"]))
+    return costs.numbers().microseconds_of_loads(outputs * height * across / (rows * columns), cost, key)
 
 
 def microseconds_of_pass(moved: int) -> float:
     """Predicted time of a kernel of its own that moves this many bytes."""
-    of = table()["pass_us"]
-    return float(moved / 1e6 * of["megabyte"] + of["launch"])
+    return costs.numbers().microseconds_of_pass(moved)
 
 
 def _of_table(name: str, window: Window, size: int, in_front: bool) -> Iterator[DepthwiseVariant]:
     reach = max(extent(window))
-    for row in table()["rows"]:
+    for row in costs.numbers().prefers:
         strided, most = row.get("strided", False), row.get("extent")
         if row["bytes"] != size or strided != (max(window.strides) > 1) or (most is not None and reach > most):
             continue
@@ -114,7 +111,7 @@ def _distinct(variants: Iterator[DepthwiseVariant]) -> Iterator[DepthwiseVariant
         yield found[symbol]
 
 
-def _variants(name: str, window: Window, size: int, choice: list[dict[str, Any]]) -> Iterator[DepthwiseVariant]:
+def _variants(name: str, window: Window, size: int, choice: Sequence[Mapping[str, Any]]) -> Iterator[DepthwiseVariant]:
     for row in choice:
         narrowest, widest = row.get("between", (1, None))
         if "banded" in row:

@@ -10,12 +10,11 @@ both are predicted from measured ones (costs/depthwise.json).
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from onnxopt.costs.depthwise import table
+from onnxopt.costs.depthwise import ExpandedWork, numbers
 from onnxopt.fusion.channels_last import Sandwich
 from onnxopt.fusion.context import Context
 from onnxopt.graph.shapes.dims import Dim
@@ -25,28 +24,23 @@ from onnxopt.program.depthwise import MOST_EXPANDED_SIDE, Depthwise
 from onnxopt.program.hardware import WARP
 
 # Outputs of a block, down and across, and rows of a thread.
-_TILES = ((14, 14, 7), (8, 16, 4), (7, 14, 7), (8, 8, 4), (7, 7, 7), (4, 8, 4), (4, 4, 4))
-_STRIDED_TILES = _TILES[3:]  # wider ones took a quarter longer
-_OTHERS = (*_TILES[:5], (16, 16, 4), (14, 8, 7), (8, 28, 4))
-_UNKNOWN = (8, 8, 4)  # where the map's size is not known
-_MOST_SHARED = 74 << 10  # bytes of a block, so that three run on a multiprocessor
+_TILES = numbers().expanded_tiles
+_STRIDED_TILES = _TILES[numbers().expanded_first_strided :]
+_OTHERS = numbers().expanded_others
+_UNKNOWN = numbers().expanded_unknown
+_MOST_SHARED = numbers().expanded_max_shared
 _EVERY_GPU = 48 << 10  # bytes that a block can have on every GPU
-_ROUNDS = (32, 48, 24, 40, 16)  # wide channels of a round
-_SMALL_ROUND = 16
-_OF_ROUND = 10  # what a round costs beside its channels, in channels
-_MULTIPROCESSORS = 132
-_OF_LAST_WAVE = 0.4  # of the time in which blocks of the last wave leave multiprocessors idle
-_BATCH = 32  # where it is not known
-# Blocks of a multiprocessor -> how much longer they take in all than as many as there can be.
-_FILLED = ((5, 1.0), (4, 1.03), (3, 1.12), (2, 1.4), (0, 2.0))
-_WARPS = 4
-_RESIDENT = 20  # warps of a multiprocessor, whose registers hold the sums of three by three taps
-_RESIDENT_OF_MORE = 16  # of more taps, or of many weights
-_FEW_WEIGHTS = 16
+_ROUNDS = numbers().expanded_rounds  # wide channels
+_SMALL_ROUND = numbers().expanded_small_round
+_OF_ROUND = numbers().expanded_round_channels
+_BATCH = numbers().expanded_batch
+_WARPS = numbers().expanded_warps
+_RESIDENT, _RESIDENT_OF_MORE = numbers().expanded_resident_warps, numbers().expanded_resident_warps_of_more
+_FEW_WEIGHTS = numbers().expanded_few_weights
 _MULTIPROCESSOR = 227 << 10  # bytes of shared memory, of which each block takes another 1024
 _MOST_WEIGHTS = 48  # registers of a thread for the weights of a round
 _FEW_TAPS = 9  # up to here a thread holds the taps of four channels, else of two
-_NOMINAL = (32, 56, 56)  # N, H and W of a tensor of unknown size
+_NOMINAL = numbers().expanded_nominal
 
 
 def producer_of(value: ir.Value | None, found: Sandwich, front: Sequence[ir.Node], context: Context) -> Sandwich | None:
@@ -84,24 +78,19 @@ def pays(meaning: Depthwise, x: Sequence[Dim]) -> bool:
     else:
         best = _best("", meaning, batch, *result)
     assert result[0] is not None and result[1] is not None
-    together, apart = _predicted(meaning, best, (batch, height, width), (result[0], result[1]))
-    return together < float(table()["expanded"]["margin"]) * apart
+    return numbers().one_kernel_pays(_work(meaning, best, (batch, height, width), (result[0], result[1])))
 
 
-def _predicted(
+def _work(
     meaning: Depthwise, chosen: DepthwiseVariant, x: tuple[int, int, int], result: tuple[int, int]
-) -> tuple[float, float]:
-    """Microseconds of one kernel and of two. x: N, H and W. result: Ho and Wo."""
+) -> ExpandedWork:
+    """The work of both convolutions. x: N, H and W. result: Ho and Wo."""
     assert meaning.expansion is not None
-    of = table()["expanded"]
     instructions = meaning.before.program.cost if meaning.before is not None else 0
     wide = x[0] * x[1] * x[2] * meaning.channels / 1e6  # millions of elements
     taps = x[0] * result[0] * result[1] * meaning.channels / 1e6 * meaning.window.kernel[0] * meaning.window.kernel[1]
     computed = x[0] * _tiles(chosen, *result) * slots(meaning.window, chosen) * meaning.channels / 1e6
-    one, two = of["together"], of["apart"]
-    together = one["launch"] + computed * (one["element"] + one["channel"] * meaning.expansion.channels)
-    apart = two["launch"] + wide * (two["element"] + two["instruction"] * instructions)
-    return together + one["tap"] * taps, apart + two["tap"] * taps
+    return ExpandedWork(wide, computed, taps, meaning.expansion.channels, instructions)
 
 
 def choose(
@@ -153,10 +142,7 @@ def _cost(meaning: Depthwise, chosen: DepthwiseVariant, sizes: tuple[int, int, i
     channels = 8 * chosen.chunks
     rounds = -(-meaning.channels // channels) * sizes[0] * _tiles(chosen, *sizes[1:])  # of all blocks
     resident = min(_MULTIPROCESSOR // (chosen.shared + 1024), chosen.blocks)
-    filled = next(cost for most, cost in _FILLED if resident >= most)
-    waves = rounds / (_MULTIPROCESSORS * resident)
-    waves += _OF_LAST_WAVE * (math.ceil(waves) - waves)
-    return waves * resident * slots(meaning.window, chosen) * (channels + _OF_ROUND) * filled
+    return numbers().round_cost(rounds, resident, slots(meaning.window, chosen), channels)
 
 
 def _tiles(chosen: DepthwiseVariant, height: int, width: int) -> int:

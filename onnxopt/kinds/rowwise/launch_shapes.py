@@ -1,6 +1,6 @@
 """Launch shapes of rowwise kernels: the rules that decide how threads share rows.
 
-The numbers in the rules were measured. costs/rowwise.py explains each number, costs/rowwise.json states its source.
+The numbers in the rules are those of costs/rowwise.json, which says what each means and where it was measured.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from onnxopt.costs.rowwise import measured
+from onnxopt.costs.rowwise import numbers
 from onnxopt.program.hardware import ACCESS_BYTES, SECTOR_BYTES, STATIC_SHARED_BYTES, WARP
 
 
@@ -53,7 +53,7 @@ def for_length(length: int, widest: int, work: RowWork) -> RowShape | None:
 
     widest: elements of the widest vector.
     """
-    limits = measured()
+    limits = numbers()
     vector = math.gcd(length, widest)
     short, long = length <= limits.short_odd_row, length >= limits.long_odd_row
     if vector * work.size < limits.short_vector_bytes and widest < length and (short or long):
@@ -70,7 +70,7 @@ def vectors_of(layout: str, length: int, vector: int) -> int:
 
 def _shared_by_lanes(layout: str, length: int, vector: int, work: RowWork) -> RowShape | None:
     """The shape of rows that lanes share: about the usual elements per lane, few idle lanes, reads of whole sectors."""
-    limits = measured()
+    limits = numbers()
     vectors = vectors_of(layout, length, vector)
     few = work.rows is not None and work.rows <= limits.few_rows
     usual = limits.usual_elements  # a lane
@@ -82,9 +82,9 @@ def _shared_by_lanes(layout: str, length: int, vector: int, work: RowWork) -> Ro
         unroll = -(-vectors // lanes)
         waste = lanes * unroll / vectors
         distance = abs(math.log2(unroll * vector / usual)) + 2 * (waste - 1) + (lanes > WARP) * 0.6
-        return waste > limits.most_wasted, distance
+        return waste > limits.max_wasted, distance
 
-    most = min(limits.most_held, limits.most_bytes // work.size)
+    most = min(limits.max_held, limits.max_bytes // work.size)
 
     def fits(lanes: int) -> bool:
         return -(-vectors // lanes) * vector <= most and lanes * vector * work.size >= SECTOR_BYTES
@@ -95,45 +95,45 @@ def _shared_by_lanes(layout: str, length: int, vector: int, work: RowWork) -> Ro
     wide = [n for n in (128, 256) if fits(n) and vectors <= 256]
     lanes = min(sharing + wide, key=cost)
     threads = max(limits.threads, lanes)
-    if layout == "held" and not few and threads // lanes * length * work.size < limits.least_bytes_of_block:
+    if layout == "held" and not few and threads // lanes * length * work.size < limits.min_bytes_of_block:
         threads = 2 * limits.threads
     return RowShape(layout, vector, -(-vectors // lanes), lanes, threads)
 
 
 def _ragged_by_blocks(length: int, vector: int) -> RowShape | None:
-    limits = measured()
+    limits = numbers()
     vectors = vectors_of("ragged", length, vector)
     for threads in (64, 128, 256, 512):
         unroll = -(-vectors // threads)
-        if unroll * vector <= limits.most_ragged:
+        if unroll * vector <= limits.max_ragged:
             return RowShape("ragged", vector, unroll, threads, threads)
     return None
 
 
 def _shared_by_blocks(length: int, vector: int, work: RowWork) -> RowShape | None:
     """The shape of rows that a block or a cluster of blocks shares."""
-    limits = measured()
+    limits = numbers()
     vectors = length // vector
-    for most in (min(limits.most_bytes // work.size, limits.most_held), limits.most_held):
+    for most in (min(limits.max_bytes // work.size, limits.max_held), limits.max_held):
         for threads in (64, 128, 256):
             if -(-vectors // threads) * vector <= most:
                 return _by_blocks("held", vectors, vector, threads)
-    if -(-vectors // limits.large_threads) * vector <= limits.most_held:
+    if -(-vectors // limits.large_threads) * vector <= limits.max_held:
         return _shared_by_large_block(vectors, vector, work)
-    if vector * work.size < limits.least_vector_bytes_of_cluster:
+    if vector * work.size < limits.min_vector_bytes_of_cluster:
         return None
     narrow = work.size <= 2
     twice = not narrow and work.reduced > 1  # half as many elements per thread, because several inputs take registers
     threads = 2 * limits.large_threads if twice else limits.large_threads
     for cluster, most in limits.narrow_clusters if narrow else limits.wide_clusters:
         unroll = -(-vectors // (threads * cluster))
-        if unroll * vector <= (most // 2 if twice else most) and unroll <= limits.most_vectors:
-            fits_twice = work.flat <= 1 and unroll * vector <= limits.most_of_two_blocks
-            two = narrow and cluster == limits.most_blocks and fits_twice
+        if unroll * vector <= (most // 2 if twice else most) and unroll <= limits.max_vectors:
+            fits_twice = work.flat <= 1 and unroll * vector <= limits.max_of_two_blocks
+            two = narrow and cluster == limits.max_blocks and fits_twice
             if cluster == 1 and not work.same:  # no input is the same for every row, so blocks have nothing to keep
                 return _by_blocks("held", vectors, vector, threads)
             return _by_blocks("piped", vectors, vector, threads, cluster, 2 if two else 1)
-    ring = _by_blocks("ring", vectors, vector, 2 * limits.large_threads, limits.most_blocks, 1, 1)
+    ring = _by_blocks("ring", vectors, vector, 2 * limits.large_threads, limits.max_blocks, 1, 1)
     return ring if _has_room(ring, work) else None
 
 
@@ -151,7 +151,7 @@ def _shared_by_large_block(vectors: int, vector: int, work: RowWork) -> RowShape
     kernels, a block runs row after row. Such a block keeps the inputs that all rows share in shared memory, and reads
     them while the next row is loaded.
     """
-    limits = measured()
+    limits = numbers()
     if work.inputs == 1 or work.flat != 1 or work.size > 4:
         return _by_blocks("held", vectors, vector, limits.large_threads)
     two = work.size <= 2 or work.inputs == 2
@@ -160,14 +160,14 @@ def _shared_by_large_block(vectors: int, vector: int, work: RowWork) -> RowShape
 
 def _has_room(ring: RowShape, work: RowWork) -> bool:
     """Whether a block's shared memory holds its part of all rows of the ring."""
-    limits = measured()
+    limits = numbers()
     taken = ring.unroll * ring.vector * ring.threads * work.size * ring.depth * max(work.flat, 1)
-    return ring.unroll <= limits.most_vectors and taken <= shared_bytes(ring.resident)
+    return ring.unroll <= limits.max_vectors and taken <= shared_bytes(ring.resident)
 
 
 def shared_bytes(resident: int) -> int:
     """Bytes of shared memory per block where `resident` blocks share one multiprocessor."""
-    limits = measured()
+    limits = numbers()
     return limits.shared_bytes // max(resident, 1) - limits.reserved_shared_bytes
 
 
@@ -193,7 +193,7 @@ def for_strided(works: Mapping[int | None, RowWork], widest: int, values: int) -
 
 def _threads_side_by_side(vector: int, work: RowWork) -> int:
     """As many as a warp has, or fewer where the rows would not give every multiprocessor a block."""
-    limits = measured()
+    limits = numbers()
     side = WARP
     while (
         work.rows is not None
@@ -208,7 +208,7 @@ def _strided_looped(vector: int, values: int, work: RowWork) -> RowShape:
     """For rows too long to be held: the fewer blocks there are, the more threads share a row."""
     if work.rows is None:
         return RowShape("strided", vector, 0, 8, 256)
-    limits = measured()
+    limits = numbers()
     side = _threads_side_by_side(vector, work)
     blocks = work.rows // (side * vector)
     fitting = [t for t in (256, 512, 1024) if t * vector * 8 * values <= STATIC_SHARED_BYTES] or [256]
@@ -217,14 +217,14 @@ def _strided_looped(vector: int, values: int, work: RowWork) -> RowShape:
 
 
 def _strided_held(length: int, vector: int, values: int, work: RowWork) -> RowShape | None:
-    limits = measured()
+    limits = numbers()
     side = _threads_side_by_side(vector, work)
     least = 512 if side == WARP else 256
     for threads in (128, 256, 512, 1024):
         lanes = threads // side
         unroll = -(-length // lanes)
         enough = threads >= least or length < 2 * lanes  # larger blocks, as long as each thread has an element
-        most = limits.most_strided if threads < 1024 else limits.most_held
+        most = limits.max_strided if threads < 1024 else limits.max_held
         fits = unroll * vector <= most and threads * vector * 8 * values <= STATIC_SHARED_BYTES
         if enough and fits:
             return RowShape("strided", vector, unroll, lanes, threads)
