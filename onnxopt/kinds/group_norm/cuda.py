@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import cast
 
+from onnxopt.costs.group_norm import numbers
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.group_norm import affine_prefix
-from onnxopt.kinds.group_norm.entry_points import GroupNormVariant, resident
+from onnxopt.kinds.group_norm.entry_points import GroupNormVariant
 from onnxopt.kinds.pointwise.cuda import is_exact, statements
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.group_norm import GroupNorm, GroupPart, GroupRead
 
 HEADER = "group_norm/group_norm.cuh"
-_RESIDENT_OF_SPLIT = 768  # threads of a multiprocessor
 _PASSES = {("held", 0): "kWhole", ("looped", 0): "kWhole", ("split", 0): "kMoments", ("split", 1): "kApply"}
 
 
@@ -157,5 +157,5 @@ def _entry(name: str, variant: GroupNormVariant) -> list[str]:
 def _resident(variant: GroupNormVariant) -> int:
     """Blocks of a multiprocessor that registers suffice for."""
     if variant.layout == "split":  # as many as are launched (custom_ops/cuda/group_norm_variant.cc)
-        return max(1, _RESIDENT_OF_SPLIT // variant.threads)
-    return 1 if variant.cluster == 1 else resident(variant.threads)
+        return max(1, numbers().split_threads // variant.threads)
+    return 1 if variant.cluster == 1 else numbers().resident_blocks(variant.threads)

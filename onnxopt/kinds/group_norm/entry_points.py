@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
+from onnxopt.costs.group_norm import numbers
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
@@ -19,21 +20,7 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.group_norm import GroupNorm
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
-_THREADS = 256
-# Blocks of a cluster, threads of a block, vectors of a thread, for any number of pixels.
-_HELD = ((1, 256, 4), (2, 256, 4), (4, 256, 4), (8, 256, 4), (8, 512, 4), (8, 512, 8))
-_CLUSTERS = (1, 2, 4, 8)  # 8 blocks are the most that every GPU with clusters has
-_VECTORS = (2, 3, 4, 5, 6, 8)  # of a thread, where the number of pixels is known; the first with few enough threads
-_FEW_THREADS, _MOST_THREADS = 352, 512
-# Threads of a block of a cluster -> blocks of a multiprocessor that registers suffice for. The blocks of a cluster lie
-# in one group of multiprocessors, whose numbers differ: of 132, clusters of eight with one block each reach 120.
-_RESIDENT = ((224, 3), (352, 2), (_MOST_THREADS, 1))
-_REACHED = 120
-_LEAST_THREADS = 128  # of each block of a cluster
-_LEAST_RUN = 64  # bytes of a pixel in a slab: two sectors of a cache line
-_LEAST_RUN_OF_SPLIT = 128  # a whole line where x comes from memory
-_MOST_COLUMNS = 256
-_BLOCKS = 64  # that no larger cluster is needed for
+_COSTS = numbers()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,13 +56,13 @@ def alternatives(kernel: Kernel) -> Iterable[GroupNormVariant]:
     for pixels in sorted({v.cluster * (v.threads // v.columns) * v.held for v in held}):
         if 2 * pixels > 3 * last:  # else about as many as before
             last = pixels
-            for cluster in _CLUSTERS:
+            for cluster in _COSTS.clusters:
                 yield from fitting(kernel.name, meaning, pixels, cluster)
 
 
 def every(name: str, meaning: GroupNorm) -> Iterator[GroupNormVariant]:
     """The held entry points for any number of pixels, from the fewest blocks of a cluster on."""
-    for shape in _HELD:
+    for shape in _COSTS.held:
         if _slab(meaning, _widest(meaning))[1] <= shape[1]:
             yield _held(name, meaning, *shape)
 
@@ -84,17 +71,12 @@ def fitting(name: str, meaning: GroupNorm, pixels: int, cluster: int) -> Iterato
     """The held entry points that hold a slab of so many pixels with few threads idle, the best first."""
     columns = _slab(meaning, _widest(meaning))[1]
     part = -(-pixels // cluster)
-    threads = {held: -(-(-(-part // held) * columns) // WARP) * WARP for held in _VECTORS}
-    few = [held for held in _VECTORS if threads[held] <= _FEW_THREADS]
-    more = [held for held in reversed(_VECTORS) if _FEW_THREADS < threads[held] <= _MOST_THREADS]
+    threads = {held: -(-(-(-part // held) * columns) // WARP) * WARP for held in _COSTS.vectors}
+    few = [held for held in _COSTS.vectors if threads[held] <= _COSTS.few_threads]
+    more = [held for held in reversed(_COSTS.vectors) if _COSTS.few_threads < threads[held] <= _COSTS.max_threads]
     for held in (*few, *more):
-        if held <= part or held == min(_VECTORS):
+        if held <= part or held == min(_COSTS.vectors):
             yield _held(name, meaning, cluster, threads[held], held)
-
-
-def resident(threads: int) -> int:
-    """Blocks of a cluster, of so many threads, that a multiprocessor has registers for at a time."""
-    return next(blocks for most, blocks in _RESIDENT if threads <= most)
 
 
 def _held(name: str, meaning: GroupNorm, cluster: int, threads: int, held: int) -> GroupNormVariant:
@@ -107,7 +89,7 @@ def _held(name: str, meaning: GroupNorm, cluster: int, threads: int, held: int) 
 
 def split(name: str, meaning: GroupNorm) -> tuple[GroupNormVariant, ...]:
     """Two launches, for any size."""
-    vector, columns = _slab(meaning, _widest(meaning), _LEAST_RUN_OF_SPLIT)
+    vector, columns = _slab(meaning, _widest(meaning), _COSTS.min_run_of_split)
     return tuple(_reading(f"{name}_split{k}", vector, columns, "split", k) for k in (0, 1))
 
 
@@ -117,7 +99,7 @@ def looped(name: str, meaning: GroupNorm) -> GroupNormVariant:
 
 
 def _reading(symbol: str, vector: int, columns: int, layout: str, launch: int = 0) -> GroupNormVariant:
-    threads = max(_THREADS, -(-columns // WARP) * WARP)
+    threads = max(_COSTS.threads, -(-columns // WARP) * WARP)
     symbol = f"{symbol}_v{vector}c{columns}"
     return GroupNormVariant(
         symbol, "", 32, vector, 4, threads, waits=True, layout=layout, columns=columns, launch=launch
@@ -129,14 +111,14 @@ def _widest(meaning: GroupNorm) -> int:
     widest = ACCESS_BYTES // max(DTYPES[d].size for d in (meaning.dtype, *meaning.outputs))
     vector = min(widest, meaning.channels & -meaning.channels)
     group = meaning.channels // meaning.groups
-    while math.lcm(group, vector) // vector > _MOST_COLUMNS:
+    while math.lcm(group, vector) // vector > _COSTS.max_columns:
         vector //= 2
         if vector <= 1:
             return 1
     return vector
 
 
-def _slab(meaning: GroupNorm, vector: int, run: int = _LEAST_RUN) -> tuple[int, int]:
+def _slab(meaning: GroupNorm, vector: int, run: int = _COSTS.min_run) -> tuple[int, int]:
     """Channels of a vector and vectors of a slab: the least whole groups and vectors with `run` bytes of a pixel."""
     least = math.lcm(meaning.channels // meaning.groups, vector)
     size = DTYPES[meaning.dtype].size
@@ -144,7 +126,7 @@ def _slab(meaning: GroupNorm, vector: int, run: int = _LEAST_RUN) -> tuple[int, 
     times = next(
         (k for k in range(1, slabs + 1) if slabs % k == 0 and k * least * size >= run), slabs
     )  # fmt: skip
-    while times > 1 and times * least // vector > _MOST_COLUMNS:
+    while times > 1 and times * least // vector > _COSTS.max_columns:
         times = next(k for k in range(times - 1, 0, -1) if slabs % k == 0)
     return vector, times * least // vector
 
@@ -171,21 +153,20 @@ def _of_size(name: str, meaning: GroupNorm, size: tuple[int, int] | None) -> lis
     samples, pixels = size
     slab = math.prod(_slab(meaning, _widest(meaning)))
     found: list[GroupNormVariant] = []
-    for cluster in _CLUSTERS:
+    for cluster in _COSTS.clusters:
         blocks = cluster * samples * meaning.channels // slab
         variants = list(fitting(name, meaning, pixels, cluster))
         variant = next((v for v in variants if _at_once(v, blocks)), None)
-        if variant is None and cluster == _CLUSTERS[-1] and not found and variants:
+        if variant is None and cluster == _COSTS.clusters[-1] and not found and variants:
             variant = variants[0]
         if variant is None:
             continue
-        if found and (found[-1].cluster * blocks // cluster >= _BLOCKS or variant.threads < _LEAST_THREADS):
+        enough = bool(found) and found[-1].cluster * blocks // cluster >= _COSTS.enough_blocks
+        if found and (enough or variant.threads < _COSTS.min_threads):
             break
         found.append(variant)
     return found
 
 
 def _at_once(variant: GroupNormVariant, blocks: int) -> bool:
-    """Whether all blocks run at a time on the GPU that was measured, or so many that it takes several rounds anyway."""
-    most = _REACHED * resident(variant.threads)
-    return variant.cluster == 1 or blocks <= most or blocks > _REACHED * _RESIDENT[0][1]
+    return variant.cluster == 1 or _COSTS.at_once(blocks, variant.threads)

@@ -9,20 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from onnxopt.costs.image_convolution import numbers
 from onnxopt.kinds.image_convolution.tiles import ImageVariant, shared_bytes
 from onnxopt.program.hardware import WARP
 from onnxopt.program.image_convolution import FILTERS, ImageConvolution
 
 _MOST_SHARED = 64 << 10  # bytes that a block can have on every GPU
 _MOST_SHARED_OF_FLOAT32 = 96 << 10  # on every GPU that has TF32
-_MOST_FILTERS = 64  # of a block: the sums of two products are 64 registers then
-# Products of a warp, warps, outputs along a row. Measured on one H200 (kernels.image_convolutions --sweep), us:
-# 7x7 at 32x224x224 36.5 with 4 warps, 34.4 with 8, at 1x224x224 6.6 and 4.6; 3x3 at 8x640x640 29.5 and 31.5.
-_TILE, _TILE_OF_LARGE = (2, 4, 16), (2, 8, 16)
-_LARGE = 25  # rows times columns of a window
-_SMALLER = (_TILE, (1, 4, 16), (1, 2, 16))  # of float32, where an image leaves no place for the weights of many filters
-_MANY_FILTERS = 32
-_OTHERS = (_TILE, _TILE_OF_LARGE, (4, 4, 16), (1, 8, 16), (1, 4, 16), (2, 4, 32), (2, 8, 32), (2, 4, 8))
+_COSTS = numbers()
 
 
 def choose(name: str, meaning: ImageConvolution) -> tuple[ImageVariant, ...]:
@@ -35,14 +29,14 @@ def choose(name: str, meaning: ImageConvolution) -> tuple[ImageVariant, ...]:
 
 def _of_many_filters(name: str, meaning: ImageConvolution, most: int) -> ImageVariant:
     """The first tile whose blocks compute many filters, or all, within so much shared memory; else the smallest."""
-    made = [variant(name, meaning, *tile, most) for tile in (_tile(meaning), *_SMALLER)]
-    return next((v for v in made if v.filters >= min(_MANY_FILTERS, meaning.filters)), made[-1])
+    made = [variant(name, meaning, *tile, most) for tile in (_tile(meaning), *_COSTS.smaller)]
+    return next((v for v in made if v.filters >= min(_COSTS.many_filters, meaning.filters)), made[-1])
 
 
 def others(name: str, meaning: ImageConvolution) -> Iterator[ImageVariant]:
     """Further tiles, for `tune`."""
     most = _MOST_SHARED_OF_FLOAT32 if meaning.dtype == "float32" else _MOST_SHARED
-    for tile in _OTHERS:
+    for tile in _COSTS.others:
         made = variant(name, meaning, *tile, most)
         if tile != _tile(meaning) and made.shared <= most:
             yield from _both(made) if meaning.dtype == "float32" else (made,)
@@ -55,7 +49,7 @@ def _both(variant: ImageVariant) -> tuple[ImageVariant, ImageVariant]:
 
 def _tile(meaning: ImageConvolution) -> tuple[int, int, int]:
     rows, columns = meaning.window.kernel
-    return _TILE_OF_LARGE if rows * columns >= _LARGE else _TILE
+    return _COSTS.tile_of(rows * columns)
 
 
 def variant(
@@ -70,5 +64,5 @@ def variant(
         )
         return dataclasses.replace(made, shared=shared_bytes(meaning.window, made, meaning.dtype))
 
-    counts = (f for f in range(_MOST_FILTERS, 0, -FILTERS) if meaning.filters % f == 0)
+    counts = (f for f in range(_COSTS.max_filters, 0, -FILTERS) if meaning.filters % f == 0)
     return next((made for f in counts if (made := of(f)).shared <= most), of(FILTERS))

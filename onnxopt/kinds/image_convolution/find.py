@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnxopt.costs.image_convolution import numbers
 from onnxopt.fusion import cost
 from onnxopt.fusion.behind import grow_behind, is_free
 from onnxopt.fusion.channels_last import around_window
@@ -24,7 +25,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.image_convolution.lower import Image, image, inputs_of, lower
 from onnxopt.program.image_convolution import IMAGES, MOST_INPUTS
 
-_MOST_IN_FRONT = 32  # float32 instructions for one element, which a few blocks compute: tiles overlap
+_MOST_IN_FRONT = numbers().prologue_cost
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import cast
 
+from onnxopt.costs.pool import numbers
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
@@ -19,12 +20,8 @@ from onnxopt.program.pool import Pool
 from onnxopt.program.window import Window
 
 HEADER = "pool/pool.cuh"
-_THREADS = 128
 _MOST_UNROLLED = 25  # places of a window; of a larger one, the rows are a loop (kUnrolledTaps of pool.cuh)
-_WIDE = 5  # columns of a window, for each column that it moves, from which on four outputs share them
 _WIDEST = 16  # columns of a window whose columns are unrolled (kUnrolledColumns of pool.cuh)
-_NARROW = 4  # bytes of a narrow vector (kLeastAccess of custom_ops/cuda/pool.cc)
-_TILES = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (2, 4))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +42,7 @@ def choose(name: str, meaning: Pool, regions: Sequence[Region], shapes: Shapes) 
     window = meaning.window
     shares = any(stride < side for stride, side in zip(window.strides, window.kernel, strict=True))
     if not shares and window.kernel[0] * window.kernel[1] > _MOST_UNROLLED:
-        widths |= {min(max(_NARROW // DTYPES[meaning.dtype].size, 1), width) for width in widths}
+        widths |= {min(max(numbers().least_access // DTYPES[meaning.dtype].size, 1), width) for width in widths}
     tile = _tile(window, [shapes.dims(r.outputs[0]) for r in regions])
     return tuple(variant(name, width, tile) for width in sorted(widths, reverse=True))
 
@@ -54,13 +51,13 @@ def alternatives(kernel: Kernel) -> Iterable[PoolVariant]:
     """The other tiles, for `tune`."""
     meaning = cast(Pool, kernel.program)
     widest = max(v.vector for v in kernel.variants)
-    return [variant(kernel.name, widest, tile) for tile in _TILES if _runs(meaning.window, tile)]
+    return [variant(kernel.name, widest, tile) for tile in numbers().tiles if _runs(meaning.window, tile)]
 
 
 def variant(name: str, width: int, tile: tuple[int, int]) -> PoolVariant:
     down, across = tile
     symbol = f"{name}_w{width}d{down}a{across}"
-    return PoolVariant(symbol, "", 32, width, 1, _THREADS, waits=True, down=down, across=across)
+    return PoolVariant(symbol, "", 32, width, 1, numbers().threads, waits=True, down=down, across=across)
 
 
 def _width(meaning: Pool, channels: int | str | None) -> int:
@@ -72,15 +69,13 @@ def _width(meaning: Pool, channels: int | str | None) -> int:
 def _tile(window: Window, outputs: Sequence[Sequence[int | str | None] | None]) -> tuple[int, int]:
     """Two outputs along each axis along which windows overlap by half or more, where some region has more than one.
 
-    Four across where windows are wide. 3x3 windows that move by two share too little: in float32 one output a thread
-    takes 33 us, and two by two 37 (benchmarks/notes: group norms and pools).
+    Four across where windows are wide (costs/pool.json).
     """
     wanted = [1, 1]
     for axis in (0, 1):
         single = bool(outputs) and all(dims is not None and dims[1 + axis] == 1 for dims in outputs)
-        stride, side = window.strides[axis], window.kernel[axis]
-        if 1 < side >= 2 * stride and not single:
-            wanted[axis] = 4 if axis == 1 and side >= _WIDE * stride else 2
+        if not single:
+            wanted[axis] = numbers().outputs(window.kernel[axis], window.strides[axis], across=axis == 1)
     down, across = wanted
     return next(t for t in ((down, across), (1, across), (1, 1)) if _runs(window, t))
 
