@@ -4,6 +4,7 @@
 
 #include "kernel_file/depthwise.h"
 #include "program/divisor.h"
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt::cuda {
@@ -16,8 +17,8 @@ constexpr int kFirstBandedMajor = 9;          // compute capability
 constexpr std::uint64_t kBandedChannels = 8;  // of a chunk
 constexpr std::uint64_t kProductRows = 16;
 constexpr std::uint64_t kOctet = 8;
-constexpr std::uint64_t kExpandedBlocks = 8;  // of a multiprocessor, into which tiles are divided where there are fewer
 constexpr std::uint64_t kExpandedAccess = 8;  // elements of an access to weights
+using costs::depthwise::kExpandedBlocks;
 
 // Whether every tensor that is read or written in vectors is aligned to them.
 bool AllAligned(const Depthwise& depthwise, const DepthwiseCall& call, std::uint64_t vector) {

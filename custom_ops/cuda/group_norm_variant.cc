@@ -3,16 +3,18 @@
 #include <algorithm>
 
 #include "kernel_file/group_norm.h"
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
 
 constexpr std::uint64_t kMostBlocks = 0x7fffffff;
-constexpr int kFirstClusterMajor = 9;         // compute capability
-constexpr std::uint64_t kBlocksOfSplit = 3;   // of a multiprocessor, which has registers for so many
-constexpr std::uint64_t kVectorsOfSplit = 4;  // the fewest of a thread
-constexpr std::uint64_t kMomentBytes = 8;     // of a group
+constexpr int kFirstClusterMajor = 9;      // compute capability
+constexpr std::uint64_t kMomentBytes = 8;  // of a group
+using costs::group_norm::kBlocksOfSplit;
+using costs::group_norm::kIdleTwentieths;
+using costs::group_norm::kVectorsOfSplit;
 
 bool PartIsAligned(const GroupNorm& norm, const GroupPart& part, const GroupNormCall& call, std::uint64_t vector) {
   return std::all_of(part.reads.begin(), part.reads.end(), [&](const GroupRead& read) {
@@ -86,7 +88,7 @@ std::size_t ChooseGroupNorm(const GroupNorm& norm, const std::vector<Variant>& v
       continue;
     }
     // A larger cluster where more than half of the GPU would be idle, as long as every row of threads has a pixel.
-    const bool idle = 20 * blocks < 9 * std::uint64_t{gpu.multiprocessors};
+    const bool idle = 20 * blocks < kIdleTwentieths * gpu.multiprocessors;
     const unsigned rows = variants[k].threads / shape.columns;
     const bool busy = static_cast<unsigned>(launch->params.part_pixels) >= rows;
     if (shape.layout == GroupNormLayout::kHeld && idle && busy && launch->blocks > blocks) {

@@ -6,6 +6,7 @@
 #include "kernel_file/pool.h"
 #include "pool/abi.h"
 #include "program/divisor.h"
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt::cuda {
@@ -13,8 +14,8 @@ namespace {
 
 constexpr std::uint64_t kMostThreads = std::numeric_limits<std::int32_t>::max();  // of a launch, for Divisor
 
-constexpr std::uint64_t kFewThreads = 256;  // of a multiprocessor
-constexpr std::size_t kLeastAccess = 4;     // bytes
+using costs::pool::kFewThreads;
+using costs::pool::kLeastAccess;
 
 // What the threads of one variant go through in an image.
 struct Tiles {

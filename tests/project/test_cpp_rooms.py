@@ -7,12 +7,13 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CALL = ["call", "kernel_file", "program", "support"]
+CALL = ["call", "kernel_file", "program", "program/generated", "support"]
 # Folders, and which others they may include: cpu and cuda do not see each other.
 BELOW = {
     "custom_ops": {
         "support": [],
         "program": ["support"],
+        "program/generated": ["support"],
         "kernel_file": ["program", "support"],
         "kernel_file/measured": ["support"],
         "call": ["kernel_file", "program", "support"],
