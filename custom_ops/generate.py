@@ -7,6 +7,7 @@ The files are committed, so that building needs no Python; tests/program/test_ge
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import subprocess
 import sys
@@ -19,15 +20,30 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from generator import readers, structs  # noqa: E402
 
 from onnxopt.program import schema  # noqa: E402
+from onnxopt.program.core import TransformField  # noqa: E402
 
-MODULES = ("window", "pool", "convolution", "block", "gemm", "attention", "flash_attention", "experts")
+MODULES = (
+    "window",
+    "core",
+    "pool",
+    "depthwise",
+    "image_convolution",
+    "group_norm",
+    "convolution",
+    "block",
+    "gemm",
+    "attention",
+    "flash_attention",
+    "experts",
+    "squeeze_excite",
+)
 
 
 def records_of(module: str) -> list[type[schema.Record]]:
     """The records that a module of program/ defines, in their order."""
     here = importlib.import_module(f"onnxopt.program.{module}")
     records = [value for value in vars(here).values() if isinstance(value, type) and issubclass(value, schema.Record)]
-    return [record for record in records if record.__module__ == here.__name__]
+    return [record for record in records if record.__module__ == here.__name__ and dataclasses.is_dataclass(record)]
 
 
 def enums_of(records: Iterable[type[schema.Record]]) -> dict[str, list[str]]:
@@ -51,6 +67,8 @@ def files() -> Iterator[tuple[Path, str]]:
         used = {home[enum] for enum in enums_of(records[module])}
         used |= {record.__module__.rpartition(".")[2] for record in _nested(records[module])}
         includes = [f"program/generated/{other}.h" for other in used - {module}]
+        if any(isinstance(field, TransformField) for record in records[module] for field in record.schema().values()):
+            includes.append("program/transform.h")
         if any(isinstance(field, schema.Code) for record in records[module] for field in record.schema().values()):
             includes.append("program/pointwise.h")
         yield Path(f"program/generated/{module}.h"), structs.header(module, records[module], enums, includes)

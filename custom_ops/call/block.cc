@@ -86,7 +86,8 @@ BlockMemory PlaceInside(const Block& block, const BlockCall& call) {
   for (std::size_t k = 0; k < inside; ++k) {
     const Life& life = lives[block.outputs.size() + k];
     const std::size_t bytes =
-        static_cast<std::size_t>(call.shapes[block.inputs.size() + block.outputs.size() + k].count()) * Size(block.dtype());
+        static_cast<std::size_t>(call.shapes[block.inputs.size() + block.outputs.size() + k].count()) *
+        Size(block.dtype());
     const std::size_t needed = RoundUp(bytes, kAligned);
     // The lowest place that is free, moved behind each tensor that is in the way until none is.
     std::size_t at = 0;

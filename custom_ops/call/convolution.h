@@ -2,8 +2,8 @@
 #pragma once
 
 #include "program/generated/convolution.h"
-#include "program/window.h"
 #include "program/shape.h"
+#include "program/window.h"
 
 namespace onnxopt {
 

@@ -9,12 +9,12 @@
 namespace onnxopt {
 namespace {
 
-void CheckReads(const Depthwise& depthwise, const DepthwisePart& part, const Shape* shapes, const Shape& result) {
-  for (const DepthwiseRead& read : part.reads) {
+void CheckReads(const Depthwise& depthwise, const Transform& part, const Shape* shapes, const Shape& result) {
+  for (const TransformRead& read : part.reads) {
     const Shape& shape = shapes[read.input];
     const std::uint64_t channels =
-        read.form == DepthwiseForm::kChannel ? static_cast<std::uint64_t>(depthwise.channels) : 1;
-    const bool fits = read.form == DepthwiseForm::kElement ? shape == result : shape.count() == channels;
+        read.form == TransformForm::kChannel ? static_cast<std::uint64_t>(depthwise.channels) : 1;
+    const bool fits = read.form == TransformForm::kElement ? shape == result : shape.count() == channels;
     if (fits) continue;
     throw Error("depthwise convolution: input " + std::to_string(read.input) + " of shape " + ToString(shape) +
                 " does not fit the result's shape " + ToString(result));
@@ -22,7 +22,7 @@ void CheckReads(const Depthwise& depthwise, const DepthwisePart& part, const Sha
 }
 
 void CheckExpansion(const Depthwise& depthwise, const Shape* shapes) {
-  const DepthwiseExpansion& expansion = *depthwise.expansion;
+  const Expansion& expansion = *depthwise.expansion;
   const Shape& weight = shapes[expansion.weight];
   const bool biased =
       !expansion.bias || shapes[*expansion.bias].count() == static_cast<std::uint64_t>(depthwise.channels);
@@ -35,7 +35,7 @@ void CheckExpansion(const Depthwise& depthwise, const Shape* shapes) {
 }  // namespace
 
 DepthwiseCall OpenCall(const Depthwise& depthwise, OrtKernelContext* context) {
-  Shape shapes[kDepthwiseInputs];
+  Shape shapes[Depthwise::kMaxInputs];
   DepthwiseCall call{};
   for (std::size_t k = 0; k < depthwise.inputs.size(); ++k) call.input[k] = InputTensor(context, k, &shapes[k]);
   const Shape& x = shapes[depthwise.x];
@@ -65,8 +65,8 @@ DepthwiseCall OpenCall(const Depthwise& depthwise, OrtKernelContext* context) {
   call.pad_top = down.pad_before;
   call.pad_left = across.pad_before;
   const Shape result = ShapeOf(call.batch, call.out_height, call.out_width, channels);
-  CheckReads(depthwise, depthwise.after, shapes, result);
-  if (depthwise.before) CheckReads(depthwise, *depthwise.before, shapes, result);
+  CheckReads(depthwise, depthwise.epilogue, shapes, result);
+  if (depthwise.prologue) CheckReads(depthwise, *depthwise.prologue, shapes, result);
   call.y = OutputTensor(context, 0, result);
   if (result.count() == 0) call.y = nullptr;
   return call;

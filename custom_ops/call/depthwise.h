@@ -1,14 +1,15 @@
 // One call of a depthwise kernel: its tensors.
 #pragma once
 
-#include "program/depthwise.h"
+#include "program/generated/depthwise.h"
+#include "program/window.h"
 #include "support/ort.h"
 
 namespace onnxopt {
 
 // input: as the meaning numbers them. Where the result has no elements, y is null.
 struct DepthwiseCall {
-  const void* input[kDepthwiseInputs];
+  const void* input[Depthwise::kMaxInputs];
   void* y;
   std::int64_t batch;
   std::int64_t height;

@@ -12,26 +12,26 @@ namespace {
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();  // of a dim, and of pixels
 
-bool Fits(const GroupNorm& norm, const GroupRead& read, const Shape& shape, const Shape& x) {
+bool Fits(const GroupNorm& norm, const TransformRead& read, const Shape& shape, const Shape& x) {
   const auto channels = static_cast<std::uint64_t>(norm.channels);
   switch (read.form) {
-    case GroupForm::kElement:
+    case TransformForm::kElement:
       return shape == x;
-    case GroupForm::kChannel:
+    case TransformForm::kChannel:
       return shape.count() == channels;
-    case GroupForm::kSample:
-      if (read.row != 0) return shape.rank == 2 && shape.dims[0] == x.dims[0] && shape.dims[1] == read.row;
+    case TransformForm::kSample:
+      if (read.row) return shape.rank == 2 && shape.dims[0] == x.dims[0] && shape.dims[1] == *read.row;
       return shape.count() == static_cast<std::uint64_t>(x.dims[0]) * channels;
-    case GroupForm::kGroup:
+    case TransformForm::kGroup:
       return shape.count() == static_cast<std::uint64_t>(norm.groups);
-    case GroupForm::kScalar:
+    case TransformForm::kScalar:
       return shape.count() == 1;
   }
   return false;
 }
 
-void CheckReads(const GroupNorm& norm, const GroupPart& part, const Shape* shapes, const Shape& x) {
-  for (const GroupRead& read : part.reads) {
+void CheckReads(const GroupNorm& norm, const Transform& part, const Shape* shapes, const Shape& x) {
+  for (const TransformRead& read : part.reads) {
     if (Fits(norm, read, shapes[read.input], x)) continue;
     throw Error("group norm: input " + std::to_string(read.input) + " of shape " + ToString(shapes[read.input]) +
                 " does not fit x of shape " + ToString(x));
@@ -41,7 +41,7 @@ void CheckReads(const GroupNorm& norm, const GroupPart& part, const Shape* shape
 }  // namespace
 
 GroupNormCall OpenCall(const GroupNorm& norm, OrtKernelContext* context) {
-  Shape shapes[kGroupNormInputs];
+  Shape shapes[GroupNorm::kMaxInputs];
   GroupNormCall call{};
   for (std::size_t k = 0; k < norm.inputs.size(); ++k) call.input[k] = InputTensor(context, k, &shapes[k]);
   const Shape& x = shapes[norm.x];
@@ -51,8 +51,8 @@ GroupNormCall OpenCall(const GroupNorm& norm, OrtKernelContext* context) {
   if (*std::max_element(x.dims, x.dims + x.rank) > kMost || (x.dims[2] > 0 && x.dims[1] > kMost / x.dims[2])) {
     throw Error("group norm: x " + ToString(x) + " has 2^31 pixels or more");
   }
-  CheckReads(norm, norm.after, shapes, x);
-  if (norm.before) CheckReads(norm, *norm.before, shapes, x);
+  CheckReads(norm, norm.epilogue, shapes, x);
+  if (norm.prologue) CheckReads(norm, *norm.prologue, shapes, x);
   call.samples = x.dims[0];
   call.pixels = x.dims[1] * x.dims[2];
   call.y = OutputTensor(context, 0, x);

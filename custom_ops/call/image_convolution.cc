@@ -10,10 +10,10 @@ namespace onnxopt {
 namespace {
 
 // channels: of what the part is applied to, "filter" or "channel".
-void CheckReads(const DepthwisePart& part, std::int64_t channels, const char* name, const Shape* shapes) {
-  for (const DepthwiseRead& read : part.reads) {
+void CheckReads(const Transform& part, std::int64_t channels, const char* name, const Shape* shapes) {
+  for (const TransformRead& read : part.reads) {
     const Shape& shape = shapes[read.input];
-    const std::uint64_t elements = read.form == DepthwiseForm::kChannel ? static_cast<std::uint64_t>(channels) : 1;
+    const std::uint64_t elements = read.form == TransformForm::kChannel ? static_cast<std::uint64_t>(channels) : 1;
     if (shape.count() == elements) continue;
     throw Error("image convolution: input " + std::to_string(read.input) + " of shape " + ToString(shape) +
                 " has not one element a " + name + ", or not one");
@@ -23,7 +23,7 @@ void CheckReads(const DepthwisePart& part, std::int64_t channels, const char* na
 }  // namespace
 
 ImageConvolutionCall OpenCall(const ImageConvolution& convolution, OrtKernelContext* context) {
-  Shape shapes[kImageConvolutionInputs];
+  Shape shapes[ImageConvolution::kMaxInputs];
   ImageConvolutionCall call{};
   for (std::size_t k = 0; k < convolution.inputs.size(); ++k) call.input[k] = InputTensor(context, k, &shapes[k]);
   const Shape& x = shapes[convolution.x];
@@ -36,8 +36,8 @@ ImageConvolutionCall OpenCall(const ImageConvolution& convolution, OrtKernelCont
     throw Error("image convolution of " + std::to_string(convolution.channels) + " channels: x " + ToString(x) +
                 " and weight " + ToString(weight) + " do not fit together");
   }
-  CheckReads(convolution.after, filters, "filter", shapes);
-  if (convolution.before) CheckReads(*convolution.before, convolution.channels, "channel", shapes);
+  CheckReads(convolution.epilogue, filters, "filter", shapes);
+  if (convolution.prologue) CheckReads(*convolution.prologue, convolution.channels, "channel", shapes);
   if (*std::max_element(x.dims, x.dims + x.rank) > kMostExtent) {
     throw Error("image convolution: x " + ToString(x) + " has a dim of 2^31 or more");
   }

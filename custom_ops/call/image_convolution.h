@@ -1,14 +1,15 @@
 // One call of a convolution of images: its tensors.
 #pragma once
 
-#include "program/image_convolution.h"
+#include "program/generated/image_convolution.h"
+#include "program/window.h"
 #include "support/ort.h"
 
 namespace onnxopt {
 
 // input: as the meaning numbers them. Where the result has no elements, y is null.
 struct ImageConvolutionCall {
-  const void* input[kImageConvolutionInputs];
+  const void* input[ImageConvolution::kMaxInputs];
   void* y;
   std::int64_t batch;
   std::int64_t height;

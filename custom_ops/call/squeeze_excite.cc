@@ -15,7 +15,7 @@ namespace {
 }
 
 void CheckLayer(const SqueezeExcite& meaning, int k, const Shape* shapes) {
-  const SqueezeExciteLayer& layer = meaning.layer[k];
+  const SqueezeExciteLayer& layer = k == 0 ? meaning.first : meaning.second;
   const std::int64_t operands = k == 0 ? meaning.channels : meaning.hidden;
   const std::int64_t results = k == 0 ? meaning.hidden : meaning.results;
   const Shape& weight = shapes[layer.weight];
@@ -39,13 +39,13 @@ Shape FactorsOf(const SqueezeExcite& meaning, const Shape& mean) {
 }  // namespace
 
 SqueezeExciteCall OpenCall(const SqueezeExcite& meaning, OrtKernelContext* context) {
-  Shape shapes[kSqueezeExciteInputs];
-  const void* inputs[kSqueezeExciteInputs] = {};
+  Shape shapes[SqueezeExcite::kMaxInputs];
+  const void* inputs[SqueezeExcite::kMaxInputs] = {};
   for (std::size_t k = 0; k < meaning.inputs.size(); ++k) inputs[k] = InputTensor(context, k, &shapes[k]);
   SqueezeExciteCall call{};
   for (int k = 0; k < 2; ++k) {
     CheckLayer(meaning, k, shapes);
-    const SqueezeExciteLayer& layer = meaning.layer[k];
+    const SqueezeExciteLayer& layer = k == 0 ? meaning.first : meaning.second;
     call.weight[k] = inputs[layer.weight];
     call.bias[k] = layer.bias ? inputs[*layer.bias] : nullptr;
   }

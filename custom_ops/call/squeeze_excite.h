@@ -2,7 +2,8 @@
 #pragma once
 
 #include "call/depthwise.h"
-#include "program/squeeze_excite.h"
+#include "program/generated/squeeze_excite.h"
+#include "program/window.h"
 #include "support/ort.h"
 
 namespace onnxopt {

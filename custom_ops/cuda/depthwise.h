@@ -8,7 +8,7 @@
 #include "call/fused_kernel.h"
 #include "cuda/depthwise_variant.h"
 #include "cuda/launch/launcher.h"
-#include "program/depthwise.h"
+#include "program/generated/depthwise.h"
 
 namespace onnxopt::cuda {
 

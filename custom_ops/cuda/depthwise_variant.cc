@@ -26,11 +26,11 @@ bool AllAligned(const Depthwise& depthwise, const DepthwiseCall& call, std::uint
     return IsAligned(call.input[depthwise.weight], Size(depthwise.dtype()) * kExpandedAccess) &&
            IsAligned(call.input[depthwise.expansion->weight], Size(depthwise.dtype()) * kExpandedAccess);
   }
-  bool aligned = IsAligned(call.y, Size(depthwise.output) * vector) &&
+  bool aligned = IsAligned(call.y, Size(depthwise.output()) * vector) &&
                  IsAligned(call.input[depthwise.x], Size(depthwise.dtype()) * vector) &&
                  IsAligned(call.input[depthwise.weight], Size(depthwise.dtype()) * vector);
-  for (const DepthwiseRead& read : depthwise.after.reads) {
-    if (read.form != DepthwiseForm::kElement) continue;
+  for (const TransformRead& read : depthwise.epilogue.reads) {
+    if (read.form != TransformForm::kElement) continue;
     aligned = aligned && IsAligned(call.input[read.input], Size(depthwise.inputs[read.input]) * vector);
   }
   return aligned;

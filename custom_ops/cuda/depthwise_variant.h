@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "call/depthwise.h"
+#include "depthwise/abi.h"
 #include "kernel_file/kernel.h"
 
 namespace onnxopt::cuda {

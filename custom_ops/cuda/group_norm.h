@@ -4,7 +4,7 @@
 #include "call/fused_kernel.h"
 #include "cuda/launch/launcher.h"
 #include "cuda/launch/scratch.h"
-#include "program/group_norm.h"
+#include "program/generated/group_norm.h"
 
 namespace onnxopt::cuda {
 

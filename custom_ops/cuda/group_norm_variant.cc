@@ -16,18 +16,19 @@ using costs::group_norm::kBlocksOfSplit;
 using costs::group_norm::kIdleTwentieths;
 using costs::group_norm::kVectorsOfSplit;
 
-bool PartIsAligned(const GroupNorm& norm, const GroupPart& part, const GroupNormCall& call, std::uint64_t vector) {
-  return std::all_of(part.reads.begin(), part.reads.end(), [&](const GroupRead& read) {
-    const bool single = read.form == GroupForm::kGroup || read.form == GroupForm::kScalar;
+bool PartIsAligned(const GroupNorm& norm, const Transform& part, const GroupNormCall& call, std::uint64_t vector) {
+  return std::all_of(part.reads.begin(), part.reads.end(), [&](const TransformRead& read) {
+    const bool single = read.form == TransformForm::kGroup || read.form == TransformForm::kScalar;
     return single || IsAligned(call.input[read.input], Size(norm.inputs[read.input]) * vector);
   });
 }
 
 // Whether every tensor that is read or written in vectors is aligned to them.
 bool AllAligned(const GroupNorm& norm, const GroupNormCall& call, std::uint64_t vector) {
-  return IsAligned(call.y, Size(norm.output) * vector) && IsAligned(call.input[norm.x], Size(norm.dtype()) * vector) &&
-         PartIsAligned(norm, norm.after, call, vector) &&
-         (!norm.before || PartIsAligned(norm, *norm.before, call, vector));
+  return IsAligned(call.y, Size(norm.output()) * vector) &&
+         IsAligned(call.input[norm.x], Size(norm.dtype()) * vector) &&
+         PartIsAligned(norm, norm.epilogue, call, vector) &&
+         (!norm.prologue || PartIsAligned(norm, *norm.prologue, call, vector));
 }
 
 // Blocks that share a slab.

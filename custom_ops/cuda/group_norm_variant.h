@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "call/group_norm.h"
+#include "group_norm/abi.h"
 #include "kernel_file/kernel.h"
 
 namespace onnxopt::cuda {

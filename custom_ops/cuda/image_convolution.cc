@@ -13,7 +13,7 @@ void ImageConvolutionCudaKernel::Compute(OrtKernelContext* context) const {
   const Stream stream = launcher_.Enter(context);
   const std::vector<Variant>& variants = kernel().variants;
   const DeviceTraits& device = launcher_.device();
-  const bool tf32 = convolution_.dtype == Dtype::kFloat32 && UsesTf32(context);
+  const bool tf32 = convolution_.dtype() == Dtype::kFloat32 && UsesTf32(context);
   const std::size_t rule = ChooseImageConvolution(convolution_, variants, call, device.shared, tf32);
   if (rule == variants.size()) {
     throw Error("no variant fits a convolution of " + std::to_string(call.batch) + " images of " +

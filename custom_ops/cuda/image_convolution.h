@@ -3,7 +3,7 @@
 
 #include "call/fused_kernel.h"
 #include "cuda/launch/launcher.h"
-#include "program/image_convolution.h"
+#include "program/generated/image_convolution.h"
 
 namespace onnxopt::cuda {
 

@@ -62,7 +62,7 @@ std::optional<ImageConvolutionLaunch> LaunchOf(const ImageConvolution& convoluti
 }
 
 bool Allows(const ImageConvolution& convolution, const Variant& variant, bool tf32) {
-  return convolution.dtype != Dtype::kFloat32 || variant.shape.As<ImageTileShape>().exact != tf32;
+  return convolution.dtype() != Dtype::kFloat32 || variant.shape.As<ImageTileShape>().exact != tf32;
 }
 
 std::size_t ChooseImageConvolution(const ImageConvolution& convolution, const std::vector<Variant>& variants,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "call/image_convolution.h"
+#include "image_convolution/abi.h"
 #include "kernel_file/kernel.h"
 
 namespace onnxopt::cuda {

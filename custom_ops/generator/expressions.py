@@ -12,6 +12,7 @@ import textwrap
 from typing import Any
 
 from onnxopt.program import schema
+from onnxopt.program.core import TransformField, TransformRead
 from onnxopt.program.dtypes import DTYPES
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/", ast.Mod: "%"}
@@ -63,6 +64,8 @@ def field_type(field: schema.Field) -> Typed:
             kind, record = "record", field.record
         case schema.Several():
             return Typed("", "vector record", field.record)
+        case TransformField():
+            kind, record = "transform", None
         case _:
             kind, record = "program", None
     return Typed("", f"optional {kind}" if field.optional else kind, record)
@@ -145,6 +148,9 @@ class Translator:
         outer = self._of(node.value)
         if outer.type == "program" and node.attr in ("inputs", "outputs"):
             return Typed(f"{outer.text}.{node.attr}", "vector dtype")
+        if outer.type.removeprefix("optional ") == "transform" and node.attr == "reads":
+            access = "->" if outer.type.startswith("optional ") else "."
+            return Typed(f"{outer.text}{access}reads", "vector record", TransformRead)
         if outer.record is None:
             raise self._error(f"no C++ for {ast.unparse(node)}")
         access = "->" if outer.type.startswith("optional ") else "."

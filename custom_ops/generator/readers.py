@@ -10,6 +10,8 @@ from generator.expressions import Translator, camel, dtype_name, enclosed
 from generator.structs import own_fields
 
 from onnxopt.program import schema
+from onnxopt.program.core import TransformField
+from onnxopt.program.dtypes import DTYPES
 
 _LISTS = "const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs"
 
@@ -22,8 +24,10 @@ def source(name: str, records: Sequence[type[schema.Record]]) -> str:
         "#include <cmath>",
         "#include <iterator>",
         "",
+        *(f'#include "{record.ABI_INPUTS[0]}"' for record in records if getattr(record, "ABI_INPUTS", None)),
         '#include "kernel_file/checks.h"',
         '#include "kernel_file/field_readers.h"',
+        '#include "kernel_file/fields.h"',
         '#include "kernel_file/generated/readers.h"',
         "",
         "namespace onnxopt {",
@@ -58,7 +62,10 @@ def _needs_lists(record: type[schema.Record]) -> bool:
     if issubclass(record, schema.Meaning):
         return True
     inner = (field.record for field in record.schema().values() if isinstance(field, schema.Nested | schema.Several))
-    own = any(isinstance(field, schema.Operand | schema.Code | schema.Unread) for field in record.schema().values())
+    own = any(
+        isinstance(field, schema.Operand | schema.Code | schema.Unread | TransformField)
+        for field in record.schema().values()
+    )
     return own or any(_needs_lists(one) for one in inner)
 
 
@@ -85,7 +92,8 @@ def _body(record: type[schema.Record]) -> Iterator[str]:
     if issubclass(record, schema.Meaning):
         yield "r.inputs = inputs;"
         yield "r.outputs = outputs;"
-    for name, field, default in own_fields(record):
+    fields = sorted(own_fields(record), key=lambda own: isinstance(own[1], TransformField))  # which need operands
+    for name, field, default in fields:
         yield from _field(name, field, default)
     for name, field, _ in own_fields(record):
         if isinstance(field, schema.Operand) and (field.dtypes or field.same_as):
@@ -107,7 +115,7 @@ def _lists(record: type[schema.Meaning]) -> Iterator[str]:
     ):
         yield f'CheckDtypes(json["{name}"], {name}, {low}, {high}, {_dtypes(allowed)});'
     if record.ABI_INPUTS:
-        yield f'static_assert({record.ABI_INPUTS} == {record.INPUTS[1]}, "room for inputs");'
+        yield f'static_assert({record.ABI_INPUTS[1]} == {record.INPUTS[1]}, "room for inputs");'
 
 
 def _field(name: str, field: schema.Field, default: Any) -> Iterator[str]:
@@ -139,15 +147,29 @@ def _value(json: str, field: schema.Field) -> str:
             return f"ReadPosition({json}, inputs)"
         case schema.Unread():
             return f"ReadPositions({json}, inputs)"
+        case schema.Nested() if issubclass(field.record, schema.Meaning):
+            lists = ", ".join(f'ReadDtypes({json}["{name}"])' for name in ("inputs", "outputs"))
+            return f"Read{field.record.__name__}({json}, {lists})"
         case schema.Nested():
             return f"Read{field.record.__name__}({json}{', inputs, outputs' if _needs_lists(field.record) else ''})"
         case schema.Several():
             lists = ", inputs, outputs" if _needs_lists(field.record) else ""
             body = f"return Read{field.record.__name__}(one{lists});"
             return f"ReadList({json}, {field.low}, {field.high}, [&](const JsonReader& one) {{ {body} }})"
+        case TransformField():
+            forms = ", ".join(f"TransformForm::k{camel(form)}" for form in field.forms)
+            lists = f"inputs, {_dtype_of(field.first)}, {_dtype_of(field.result)}"
+            return f"ReadTransform({json}, {lists}, {{{forms}}}, r.channels)"
         case schema.Code():
             return f"ReadCode({json}, {field.low}, {field.high}, outputs.back())"
     raise ValueError(f"no reader of {field}")
+
+
+def _dtype_of(name: str) -> str:
+    """The dtype that a transform's first operand, or its result, has."""
+    if name == "outputs":
+        return "outputs[0]"
+    return dtype_name(name) if name in DTYPES else f"inputs[r.{name}]"
 
 
 def _dtypes_of_operand(record: type[schema.Record], name: str, field: schema.Operand) -> Iterator[str]:
@@ -178,8 +200,10 @@ def _all_read(record: type[schema.Meaning]) -> Iterator[str]:
 def _marks(record: type[schema.Record], prefix: str) -> Iterator[str]:
     for name, field in record.schema().items():
         path = f"{prefix}{name}"
-        if isinstance(field, schema.Operand):
+        if isinstance(field, schema.Operand | TransformField):
             yield f"read.Add({path});"
+        elif isinstance(field, schema.Nested) and issubclass(field.record, schema.Meaning):
+            continue
         elif isinstance(field, schema.Nested) and _needs_lists(field.record):
             marks = list(_marks(field.record, f"{path}->" if field.optional else f"{path}."))
             if marks:

@@ -11,6 +11,7 @@ from typing import Any
 from generator.expressions import Translator, camel, enclosed
 
 from onnxopt.program import schema
+from onnxopt.program.core import TransformField
 
 _PROPERTY = {"int": "std::int64_t", "float": "float", "bool": "bool", "dtype": "Dtype"}
 _WIDTH = 116  # of a comment's text
@@ -119,6 +120,8 @@ def cpp_type(field: schema.Field) -> str:
             return f"std::vector<{field.record.__name__}>"
         case schema.Code():
             return "Program"
+        case TransformField():
+            return "Transform"
     raise ValueError(f"no C++ type of {field}")
 
 

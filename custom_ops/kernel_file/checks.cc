@@ -63,6 +63,20 @@ void Check(const JsonReader& json, const Block& block) {
   }
 }
 
+void Check(const JsonReader& json, const SqueezeExcite& meaning) {
+  if (!meaning.depthwise) return;
+  const DtypeList& inputs = meaning.depthwise->inputs;
+  if (inputs.size() > meaning.inputs.size() || !std::equal(inputs.begin(), inputs.end(), meaning.inputs.begin()) ||
+      meaning.depthwise->output() != meaning.outputs[0]) {
+    json["depthwise"].Fail("is not of the first inputs and the first output");
+  }
+}
+
+void AddReads(const SqueezeExcite& meaning, InputsRead* read) {
+  if (!meaning.depthwise) return;
+  for (std::size_t k = 0; k < meaning.depthwise->inputs.size(); ++k) read->Add(k);
+}
+
 void AddReads(const Block& block, InputsRead* read) {
   const auto add = [&](const Part& part) {
     if (Place(block, part) < 0) read->Add(static_cast<std::size_t>(part.tensor));

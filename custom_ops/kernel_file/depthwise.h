@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernel_file/kernel.h"
-#include "program/depthwise.h"
+#include "program/generated/depthwise.h"
 #include "support/json_reader.h"
 
 namespace onnxopt {
@@ -22,12 +22,6 @@ struct DepthwiseShape {
   std::int64_t widest = 0;  // 0: any
   std::uint64_t fewest = 0;
 };
-
-// A program in front or behind. first: dtype of what passes through.
-DepthwisePart ReadDepthwisePart(const JsonReader& json, const std::vector<Dtype>& inputs, Dtype first, Dtype result);
-
-// The fields of a depthwise kernel. Throws Error naming the place of what is not as program/depthwise.py writes it.
-Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 
 Variant ReadDepthwiseVariant(const JsonReader& json, const Depthwise& depthwise);
 

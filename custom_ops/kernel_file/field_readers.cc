@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "kernel_file/generated/readers.h"
 #include "kernel_file/pointwise.h"
 
 namespace onnxopt {
@@ -77,6 +78,28 @@ Program ReadCode(const JsonReader& json, std::size_t low, std::size_t high, Dtyp
     json.Fail("does not compute one result of its dtype from " + Count(low, high) + " float32");
   }
   return program;
+}
+
+Transform ReadTransform(const JsonReader& json, const std::vector<Dtype>& inputs, Dtype first, Dtype result,
+                        std::initializer_list<TransformForm> forms, std::int64_t channels) {
+  Transform transform;
+  transform.program = ReadProgram(json["program"]);
+  std::vector<Dtype> operands = {first};
+  json["reads"].Each([&](const JsonReader& place) {
+    const TransformRead read = ReadTransformRead(place, inputs, {});
+    if (std::find(forms.begin(), forms.end(), read.form) == forms.end()) {
+      place["form"].Fail("is none by which this program reads, such as another tensor by element");
+    }
+    if (read.row && read.first + channels > *read.row) place["first"].Fail("leaves less than all channels");
+    if (Row(inputs[read.input]).kind != DtypeKind::kFloat) place["input"].Fail("is no float");
+    operands.push_back(inputs[read.input]);
+    transform.reads.push_back(read);
+  });
+  if (transform.program.index) json["program"].Fail("has index operations");
+  if (transform.program.inputs != operands || transform.program.outputs != std::vector<Dtype>{result}) {
+    json["program"].Fail("does not compute one result of its dtype from what passes through and the reads");
+  }
+  return transform;
 }
 
 void CheckDtypes(const JsonReader& json, const std::vector<Dtype>& dtypes, std::size_t low, std::size_t high,

@@ -12,6 +12,7 @@
 
 #include "program/dtype.h"
 #include "program/pointwise.h"
+#include "program/transform.h"
 #include "support/json_reader.h"
 
 namespace onnxopt {
@@ -43,6 +44,11 @@ std::vector<std::size_t> ReadPositions(const JsonReader& json, const std::vector
 
 // A program of low to high float32 operands that stores one `result`, without index operations.
 Program ReadCode(const JsonReader& json, std::size_t low, std::size_t high, Dtype result);
+
+// A program that computes `result` from `first`, which passes through, and from what it reads by one of the forms.
+// channels: that slices of rows have.
+Transform ReadTransform(const JsonReader& json, const std::vector<Dtype>& inputs, Dtype first, Dtype result,
+                        std::initializer_list<TransformForm> forms, std::int64_t channels);
 
 // low to high dtypes, all of them among `allowed`, which is empty for any.
 void CheckDtypes(const JsonReader& json, const std::vector<Dtype>& dtypes, std::size_t low, std::size_t high,
@@ -80,9 +86,17 @@ class InputsRead {
  public:
   explicit InputsRead(std::size_t inputs) : read_(inputs, false) {}
 
-  void Add(std::size_t input) { read_[input] = true; }
+  void Add(std::size_t input) {
+    if (input < read_.size()) read_[input] = true;
+  }
   void Add(const std::optional<std::size_t>& input) {
     if (input) read_[*input] = true;
+  }
+  void Add(const Transform& transform) {
+    for (const TransformRead& read : transform.reads) Add(read.input);
+  }
+  void Add(const std::optional<Transform>& transform) {
+    if (transform) Add(*transform);
   }
   // Inputs that the kernel says it does not read.
   void AddUnread(const JsonReader& json, const std::vector<std::size_t>& inputs);

@@ -9,7 +9,7 @@ namespace onnxopt {
 namespace {
 
 constexpr std::uint64_t kMaxFewRows = 64;
-constexpr std::size_t kAccessBytes = 16;  // of one load
+constexpr std::size_t kAccessBytes = 16;          // of one load
 constexpr std::uint64_t kMostColumns = 256;       // of a block
 constexpr std::uint64_t kPanelColumns = 64;       // columns that are brought to shared memory together
 constexpr unsigned kLargeThreads = 384;           // of a block of a product of many rows

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernel_file/kernel.h"
-#include "program/group_norm.h"
+#include "program/generated/group_norm.h"
 #include "support/json_reader.h"
 
 namespace onnxopt {
@@ -18,9 +18,6 @@ struct GroupNormShape {
 };
 
 constexpr unsigned kGroupNormLaunches = 2;  // of a split variant
-
-// The fields of a kernel. Throws Error naming the place of what is not as program/group_norm.py writes it.
-GroupNorm ReadGroupNorm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 
 Variant ReadGroupNormVariant(const JsonReader& json, const GroupNorm& norm);
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernel_file/kernel.h"
-#include "program/image_convolution.h"
+#include "program/generated/image_convolution.h"
 #include "support/json_reader.h"
 
 namespace onnxopt {
@@ -16,10 +16,6 @@ struct ImageTileShape {
   unsigned filters = 8;
   bool exact = false;
 };
-
-// The fields of such a kernel. Throws Error naming the place of what is not as program/image_convolution.py writes it.
-ImageConvolution ReadImageConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
-                                      const std::vector<Dtype>& outputs);
 
 Variant ReadImageVariant(const JsonReader& json, const ImageConvolution& convolution);
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernel_file/kernel.h"
-#include "program/squeeze_excite.h"
+#include "program/generated/squeeze_excite.h"
 #include "support/json_reader.h"
 
 namespace onnxopt {
@@ -15,10 +15,6 @@ constexpr std::size_t kSqueezeExciteFew = 0;
 constexpr std::size_t kSqueezeExciteMany = 1;
 constexpr std::size_t kSqueezeExciteFold = 2;
 constexpr std::size_t kSqueezeExciteMap = 3;
-
-// The fields of a squeeze-excite. Throws Error naming the place of what is not as program/squeeze_excite.py writes it.
-SqueezeExcite ReadSqueezeExcite(const JsonReader& json, const std::vector<Dtype>& inputs,
-                                const std::vector<Dtype>& outputs);
 
 Variant ReadSqueezeExciteVariant(const JsonReader& json, const SqueezeExcite& meaning);
 

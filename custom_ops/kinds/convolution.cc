@@ -1,6 +1,5 @@
-#include "kernel_file/generated/readers.h"
-
 #include "cuda/convolution/kernel.h"
+#include "kernel_file/generated/readers.h"
 #include "kinds/cudnn_kind.h"
 
 namespace onnxopt {

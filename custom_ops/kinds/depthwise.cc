@@ -1,6 +1,7 @@
 #include "cuda/depthwise.h"
 
 #include "kernel_file/depthwise.h"
+#include "kernel_file/generated/readers.h"
 #include "kinds/kind.h"
 
 namespace onnxopt {

@@ -1,7 +1,7 @@
 #include "kernel_file/experts.h"
-#include "kernel_file/generated/readers.h"
 
 #include "cuda/experts/experts.h"
+#include "kernel_file/generated/readers.h"
 #include "kinds/kind.h"
 
 namespace onnxopt {

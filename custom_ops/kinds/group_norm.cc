@@ -1,5 +1,6 @@
 #include "cuda/group_norm.h"
 
+#include "kernel_file/generated/readers.h"
 #include "kernel_file/group_norm.h"
 #include "kinds/kind.h"
 

@@ -1,5 +1,6 @@
 #include "cuda/image_convolution.h"
 
+#include "kernel_file/generated/readers.h"
 #include "kernel_file/image_convolution.h"
 #include "kinds/kind.h"
 

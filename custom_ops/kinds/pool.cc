@@ -1,7 +1,7 @@
 #include "cuda/pool.h"
 
-#include "kernel_file/pool.h"
 #include "kernel_file/generated/readers.h"
+#include "kernel_file/pool.h"
 #include "kinds/kind.h"
 
 namespace onnxopt {

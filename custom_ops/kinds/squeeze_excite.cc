@@ -1,6 +1,7 @@
 #include "kernel_file/squeeze_excite.h"
 
 #include "cuda/squeeze_excite.h"
+#include "kernel_file/generated/readers.h"
 #include "kinds/kind.h"
 
 namespace onnxopt {

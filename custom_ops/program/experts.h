@@ -9,6 +9,7 @@ namespace onnxopt {
 constexpr std::size_t kExpertsX = 0;        // [tokens, columns]
 constexpr std::size_t kExpertsIds = 1;      // [tokens, chosen], int64
 constexpr std::size_t kExpertsFactors = 2;  // [tokens, chosen], float32 or as x
-constexpr std::size_t kExpertsWeights = 3;  // two: [experts, columns, hidden or 2 hidden] and [experts, hidden, columns]
+constexpr std::size_t kExpertsWeights =
+    3;  // two: [experts, columns, hidden or 2 hidden] and [experts, hidden, columns]
 
 }  // namespace onnxopt

@@ -11,6 +11,7 @@ A rule's text is an expression of Python over the fields of its class: integers,
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import math
@@ -60,6 +61,10 @@ class Field:
     def to_json(self, value: Any) -> Any:
         """The form of a value that is not None in kernels.json."""
         return value
+
+    def positions(self, value: Any) -> Iterator[int]:
+        """The inputs that a value that is not None reads."""
+        return iter(())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +157,9 @@ class Operand(Field):
             return f"is of {inputs[value]}, not one of {', '.join(self.dtypes)}"
         return ""
 
+    def positions(self, value: int) -> Iterator[int]:
+        return iter((value,))
+
 
 @dataclasses.dataclass(frozen=True)
 class Unread(Field):
@@ -178,6 +186,10 @@ class Nested(Field):
     def to_json(self, value: Any) -> Any:
         return value.to_json()
 
+    def positions(self, value: Record) -> Iterator[int]:
+        # The inputs of a meaning within a meaning are others than the kernel's.
+        return iter(()) if isinstance(value, Meaning) else _positions(value)
+
 
 @dataclasses.dataclass(frozen=True)
 class Several(Field):
@@ -194,6 +206,9 @@ class Several(Field):
 
     def to_json(self, value: Any) -> Any:
         return [one.to_json() for one in value]
+
+    def positions(self, value: tuple[Record, ...]) -> Iterator[int]:
+        return (at for one in value for at in _positions(one))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,57 +236,58 @@ class Code(Field):
 def integer(low: int, high: int = INT32, multiple: int = 1, **options: Any) -> Any:
     """A field with an integer from low to high. options: default, optional, key, omit, beside, as for
     all fields."""
-    return _field(Integer, (low, high, multiple), options)
+    return field_of(Integer, (low, high, multiple), options)
 
 
 def integers(low: int, high: int = INT32, count: int | None = None, max_count: int = 64, **options: Any) -> Any:
     """A field with a tuple of integers from low to high."""
-    return _field(Integers, (low, high, count, max_count), options)
+    return field_of(Integers, (low, high, count, max_count), options)
 
 
 def number(
     low: float = -FLOAT32, high: float = FLOAT32, *, above: bool = False, whole: bool = False, **options: Any
 ) -> Any:
     """A field with a finite float from low to high."""
-    return _field(Number, (low, high, above, whole), options)
+    return field_of(Number, (low, high, above, whole), options)
 
 
 def choice(enum: str, names: tuple[str, ...], **options: Any) -> Any:
     """A field with one of some names."""
-    return _field(Choice, (enum, names), options)
+    return field_of(Choice, (enum, names), options)
 
 
 def flag(**options: Any) -> Any:
     """A field that is true or false."""
-    return _field(Flag, (), options)
+    return field_of(Flag, (), options)
 
 
 def operand(allowed: tuple[str, ...] = (), same_as: str = "", **options: Any) -> Any:
     """A field with a position among the inputs; allowed: its dtypes."""
-    return _field(Operand, (allowed, same_as), options)
+    return field_of(Operand, (allowed, same_as), options)
 
 
 def unread(**options: Any) -> Any:
     """A field with the positions of inputs that the kernel does not read."""
-    return _field(Unread, (), options)
+    return field_of(Unread, (), options)
 
 
 def nested(record: type[Record], **options: Any) -> Any:
     """A field with a record."""
-    return _field(Nested, (record,), options)
+    return field_of(Nested, (record,), options)
 
 
 def several(record: type[Record], low: int, high: int, **options: Any) -> Any:
     """A field with a tuple of records."""
-    return _field(Several, (record, low, high), options)
+    return field_of(Several, (record, low, high), options)
 
 
 def code(low: int = 1, high: int = 1, **options: Any) -> Any:
     """A field with a program of low to high float32 operands."""
-    return _field(Code, (low, high), options)
+    return field_of(Code, (low, high), options)
 
 
-def _field(kind: type[Field], values: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def field_of(kind: type[Field], values: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """A dataclass field with a schema. options: as for all fields."""
     named = {name: options.pop(name) for name in ("optional", "key", "omit", "beside") if name in options}
     if named.get("optional"):
         options.setdefault("default", None)
@@ -305,7 +321,7 @@ class Record:
                 for k, one in enumerate(value):
                     if inner := one.problem(kernel):
                         return f"{name}[{k}].{inner[0]}", inner[1]
-            if isinstance(field, Nested) and (inner := value.problem(kernel)):
+            if isinstance(field, Nested) and (inner := value.problem(None if isinstance(value, Meaning) else kernel)):
                 return f"{name}.{inner[0]}", inner[1]
         for name, field in self.schema().items():
             if isinstance(field, Operand) and field.same_as and getattr(self, name) is not None:
@@ -322,6 +338,14 @@ class Record:
     def reason(self) -> str:
         """What breaks a rule, as an end of a sentence; "" where nothing does."""
         return " ".join(self.problem() or ())
+
+    @classmethod
+    def why_not(cls, **values: Any) -> str:
+        """What breaks the first of the rules about these fields alone, as `reason` says it."""
+        for rule in cls.RULES:
+            if _names(rule.holds) <= {*values, *_FUNCTIONS} and not _evaluated(rule.holds, values):
+                return f"{rule.field} {rule.problem}"
+        return ""
 
     def to_json(self) -> dict[str, Any]:
         """The form in kernels.json: what is None is left out."""
@@ -345,8 +369,8 @@ class Meaning(Record):
     """What a kernel computes; a base of frozen dataclasses with the fields inputs and outputs, storage dtype names.
 
     INPUTS, OUTPUTS: the fewest and the most of each. INPUT_DTYPES, OUTPUT_DTYPES: those that all inputs, or all
-    outputs, are of; none for any. IMPLICIT: inputs that are operands by their place alone. ABI_INPUTS: the constant of
-    cuda_kernels/ that says how many inputs a kernel has room for, which C++ compares with INPUTS.
+    outputs, are of; none for any. IMPLICIT: inputs that are operands by their place alone. ABI_INPUTS: the header and
+    the constant of cuda_kernels/ that says how many inputs a kernel has room for, which C++ compares with INPUTS.
     """
 
     KIND: ClassVar[str]
@@ -355,7 +379,7 @@ class Meaning(Record):
     INPUT_DTYPES: ClassVar[tuple[str, ...]] = ()
     OUTPUT_DTYPES: ClassVar[tuple[str, ...]] = ()
     IMPLICIT: ClassVar[tuple[int, ...]] = ()
-    ABI_INPUTS: ClassVar[str] = ""
+    ABI_INPUTS: ClassVar[tuple[str, str] | None] = None
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -399,13 +423,8 @@ def _schema(cls: type) -> Mapping[str, Field]:
 
 def _positions(record: Record) -> Iterator[int]:
     for name, field in record.schema().items():
-        value = getattr(record, name)
-        if value is not None and isinstance(field, Operand):
-            yield value
-        elif value is not None and isinstance(field, Nested):
-            yield from _positions(value)
-        elif isinstance(field, Several):
-            yield from (at for one in value for at in _positions(one))
+        if (value := getattr(record, name)) is not None:
+            yield from field.positions(value)
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -418,8 +437,21 @@ def _compiled(text: str) -> types.CodeType:
     return compile(text, "<rule>", "eval")
 
 
+@functools.cache
+def _names(text: str) -> frozenset[str]:
+    """The fields and functions that an expression reads."""
+    tree = ast.parse(text, mode="eval")
+    bound = {
+        node.target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.comprehension) and isinstance(node.target, ast.Name)
+    }
+    return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)) - bound
+
+
+def _evaluated(text: str, values: Mapping[str, Any]) -> bool:
+    return bool(eval(_compiled(text), {"__builtins__": _FUNCTIONS, **values}))
+
+
 def _holds(rule: Rule, record: Record) -> bool:
-    compiled = _compiled(rule.holds)
-    names = {*compiled.co_names, *(n for c in compiled.co_consts if isinstance(c, types.CodeType) for n in c.co_names)}
-    values = {name: getattr(record, name) for name in names if hasattr(record, name)}
-    return bool(eval(compiled, {"__builtins__": _FUNCTIONS, **values}))
+    return _evaluated(rule.holds, {name: getattr(record, name) for name in _names(rule.holds) - {*_FUNCTIONS}})

@@ -11,11 +11,16 @@ from onnxopt.program import schema
 from onnxopt.program.attention import CacheCodes, TokenAttention
 from onnxopt.program.block import Block, BlockStep, Part
 from onnxopt.program.convolution import Convolution
+from onnxopt.program.core import Transform, TransformField, TransformRead
+from onnxopt.program.depthwise import Depthwise, Expansion
 from onnxopt.program.experts import Experts
 from onnxopt.program.flash_attention import AttentionCodes, FlashAttention, Heads
 from onnxopt.program.gemm import Gemm, PackedIntegers
+from onnxopt.program.group_norm import GroupNorm
+from onnxopt.program.image_convolution import ImageConvolution
 from onnxopt.program.pointwise import Instruction, Program
 from onnxopt.program.pool import Pool
+from onnxopt.program.squeeze_excite import SqueezeExcite, SqueezeExciteLayer
 from onnxopt.program.window import Window
 
 F16, F32 = ("float16",), ("float32",)
@@ -30,7 +35,21 @@ def identity(result: str, operands: int = 1) -> Program:
     return Program(F32 * operands, (result,), code, (last,), (tuple(range(operands)),), (0,))
 
 
+def added(first: str, result: str, *reads: TransformRead, of: str = "float16") -> Transform:
+    """A transform that adds what it reads, of dtype `of`, to what passes through."""
+    program = identity(result, 1 + len(reads))
+    if first == "uint8":  # of one read
+        code = (Instruction("cast", "float32", (0,), None), Instruction("add", "float32", (2, 1)))
+        program = dataclasses.replace(
+            program, code=(*code, Instruction("narrow", "float32", (3,), None, result)), results=(4,)
+        )
+    return Transform(dataclasses.replace(program, inputs=(first, *(of for _ in reads))), reads)
+
+
 SAME = Window((3, 3), pads=(1, 1, 1, 1))
+OF_MAP = Depthwise(
+    inputs=F16 * 3, outputs=F16, channels=16, window=SAME, bias=2, epilogue=added("float32", "float16"),
+)  # fmt: skip
 MEANINGS: tuple[schema.Meaning, ...] = (
     Pool(F16, F16, "max", Window((3, 3), (2, 2), pads=(1, 1, 1, 1)), ceil_mode=True),
     Pool(F32, F32, "average", Window((2, 2), auto_pad="SAME_UPPER"), count_include_pad=True),
@@ -55,6 +74,24 @@ MEANINGS: tuple[schema.Meaning, ...] = (
                    Heads(0, 1536, 1024, 32), bias=1, sinks=2, cap=30.0, before=64, after=0),
     FlashAttention(F16 * 3, F16, 4, 2, 64, 64, 0.125, Heads(0, 256, 0, 64), Heads(1), Heads(2),
                    codes=AttentionCodes(0.05, -128.0, 127.0)),
+    OF_MAP,
+    Depthwise(inputs=F16 * 7, outputs=F16, channels=64, window=SAME, bias=2, expansion=Expansion(3, 16, 4),
+              prologue=added("float16", "float16", TransformRead(5, "channel")),
+              epilogue=added("float32", "float16", TransformRead(6, "scalar"))),
+    Depthwise(inputs=F32 * 3, outputs=F32, channels=6, window=Window((5, 5), (2, 2), auto_pad="SAME_LOWER"),
+              epilogue=added("float32", "float32", TransformRead(2, "element"), of="float32")),
+    ImageConvolution(inputs=("uint8", *F16 * 4), outputs=F16, channels=3, weight_channels=4, filters=32, planes=True,
+                     window=Window((3, 3), (2, 2)), bias=2,
+                     prologue=added("uint8", "float16", TransformRead(3, "channel")),
+                     epilogue=added("float32", "float16", TransformRead(4, "scalar"))),
+    GroupNorm(inputs=F16 * 5, outputs=F16, channels=64, groups=8, epsilon=1e-5,
+              prologue=added("float16", "float32", TransformRead(1, "sample", 128, 64)),
+              epilogue=added("float32", "float16", TransformRead(2, "group"), TransformRead(3, "channel"),
+                             TransformRead(4, "element"))),
+    SqueezeExcite(F16 * 5, F16, 16, 4, 16, SqueezeExciteLayer(1, identity("float16"), 2),
+                  SqueezeExciteLayer(3, identity("float16"), 4)),
+    SqueezeExcite(F16 * 5, F16 * 2, 16, 4, 16, SqueezeExciteLayer(3, identity("float16")),
+                  SqueezeExciteLayer(4, identity("float16")), None, OF_MAP),
     Experts((*F16, "int64", "float32", *F16 * 4), F16, 8, 2, 64, 128, identity("float16", 2), 5, 6, interleaved=True),
     Experts((*F32, "int64", *F32 * 4), F32, 4, 1, 32, 64, identity("float32"), second_bias=5),
 )  # fmt: skip
@@ -78,6 +115,9 @@ def _damaged(record: schema.Record, prefix: str, inputs: int) -> Iterator[tuple[
         yield from ((path, wrong) for wrong in _wrong(field, value, inputs))
         if isinstance(field, schema.Nested):
             yield from _damaged(value, f"{path}.", inputs)
+        if isinstance(field, TransformField):
+            for k, one in enumerate(value.reads):
+                yield from _damaged(one, f"{path}.reads.{k}.", inputs)
         if isinstance(field, schema.Several):
             for k, one in enumerate(value):
                 yield from _damaged(one, f"{path}.{k}.", inputs)
@@ -120,11 +160,17 @@ def mutants(meaning: schema.Meaning, seed: int, count: int) -> Iterator[schema.M
             yield changed
 
 
-def _is_whole(meaning: schema.Meaning) -> bool:
+def _is_whole(record: schema.Record) -> bool:
     """Whether JSON has every field that is not the default."""
-    fields = {field.name: field for field in dataclasses.fields(meaning)}
-    hidden = [n for n, field in meaning.schema().items() if field.beside and getattr(meaning, field.beside) is None]
-    return all(getattr(meaning, name) == fields[name].default for name in hidden)
+    for name, field in record.schema().items():
+        value = getattr(record, name)
+        if field.beside and getattr(record, field.beside) is None and value != getattr(type(record), name):
+            return False
+        inner = value.reads if isinstance(value, Transform) else value
+        parts = inner if isinstance(inner, tuple) else (inner,)
+        if not all(_is_whole(part) for part in parts if isinstance(part, schema.Record)):
+            return False
+    return True
 
 
 def _mutant(record: Any, meaning: schema.Meaning, rng: random.Random) -> Any:
@@ -167,6 +213,10 @@ def _other(field: schema.Field, value: Any, meaning: schema.Meaning, rng: random
             return rng.randrange(len(meaning.inputs))
         case schema.Unread():
             return tuple(rng.sample(range(len(meaning.inputs)), rng.randint(0, 1)))
+        case TransformField() if value is not None and value.reads:
+            at = rng.randrange(len(value.reads))
+            reads = (_mutant(one, meaning, rng) if k == at else one for k, one in enumerate(value.reads))
+            return dataclasses.replace(value, reads=tuple(reads))
         case schema.Nested() if value is not None:
             return _mutant(value, meaning, rng)
         case schema.Several():

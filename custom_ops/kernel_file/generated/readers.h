@@ -5,17 +5,29 @@
 #include "program/generated/attention.h"
 #include "program/generated/block.h"
 #include "program/generated/convolution.h"
+#include "program/generated/core.h"
+#include "program/generated/depthwise.h"
 #include "program/generated/experts.h"
 #include "program/generated/flash_attention.h"
 #include "program/generated/gemm.h"
+#include "program/generated/group_norm.h"
+#include "program/generated/image_convolution.h"
 #include "program/generated/pool.h"
+#include "program/generated/squeeze_excite.h"
 #include "program/generated/window.h"
 #include "support/json_reader.h"
 
 namespace onnxopt {
 
 Window ReadWindow(const JsonReader& json);
+TransformRead ReadTransformRead(const JsonReader& json, const std::vector<Dtype>& inputs,
+                                const std::vector<Dtype>& outputs);
 Pool ReadPool(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+Expansion ReadExpansion(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+ImageConvolution ReadImageConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
+                                      const std::vector<Dtype>& outputs);
+GroupNorm ReadGroupNorm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 ConvolutionOperation ReadConvolutionOperation(const JsonReader& json);
 Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
                             const std::vector<Dtype>& outputs);
@@ -33,5 +45,9 @@ AttentionCodes ReadAttentionCodes(const JsonReader& json);
 FlashAttention ReadFlashAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
                                   const std::vector<Dtype>& outputs);
 Experts ReadExperts(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+SqueezeExciteLayer ReadSqueezeExciteLayer(const JsonReader& json, const std::vector<Dtype>& inputs,
+                                          const std::vector<Dtype>& outputs);
+SqueezeExcite ReadSqueezeExcite(const JsonReader& json, const std::vector<Dtype>& inputs,
+                                const std::vector<Dtype>& outputs);
 
 }  // namespace onnxopt

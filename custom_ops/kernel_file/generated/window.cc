@@ -5,6 +5,7 @@
 
 #include "kernel_file/checks.h"
 #include "kernel_file/field_readers.h"
+#include "kernel_file/fields.h"
 #include "kernel_file/generated/readers.h"
 
 namespace onnxopt {

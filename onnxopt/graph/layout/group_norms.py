@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxopt.graph.layout.forms import CONVOLVED, Form, is_map
 from onnxopt.graph.match import is_constant, only_consumer
 from onnxopt.graph.shapes.value_dims import same
-from onnxopt.program.group_norm import MOST_OF_GROUP
+from onnxopt.program.group_norm import MAX_GROUP
 
 _GROUPED = 3  # dims of what InstanceNormalization reads in the three nodes
 _SINCE = {"GroupNormalization": 21, "InstanceNormalization": 6}  # scale and bias of one element a channel
@@ -74,7 +74,7 @@ def _is_of_groups(x: ir.Value | None, groups: int | None) -> bool:
     channels = x.shape[1] if x is not None and x.shape is not None else None
     if x is None or x.dtype not in CONVOLVED or groups is None or not isinstance(channels, int):
         return False
-    return channels > 0 and channels % groups == 0 and channels // groups <= MOST_OF_GROUP
+    return channels > 0 and channels % groups == 0 and channels // groups <= MAX_GROUP
 
 
 def _same_dims(x: ir.Value, y: ir.Value) -> bool:

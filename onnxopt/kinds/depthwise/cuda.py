@@ -11,7 +11,8 @@ import numpy as np
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.depthwise.tiles import FIRST_BANDED, DepthwiseVariant, shared_bytes
 from onnxopt.kinds.pointwise.cuda import is_exact, statements
-from onnxopt.program.depthwise import Depthwise, Expansion, Part, Read
+from onnxopt.program.core import Transform, TransformRead
+from onnxopt.program.depthwise import Depthwise, Expansion
 from onnxopt.program.dtypes import DTYPES, to_ir
 from onnxopt.program.window import Window
 
@@ -69,7 +70,7 @@ def _expansion(meaning: Depthwise) -> list[str]:
 
 
 def _before(meaning: Depthwise) -> list[str]:
-    part = meaning.before
+    part = meaning.prologue
     if part is None:
         apply = ["__device__ static float apply(float x0, const Of&) { return x0; }"]
     else:
@@ -87,7 +88,7 @@ def _before(meaning: Depthwise) -> list[str]:
     return ["struct Before {", *(f"  {line}" for line in body), "};"]
 
 
-def _selects(part: Part, meaning: Depthwise) -> bool:
+def _selects(part: Transform, meaning: Depthwise) -> bool:
     """Whether a part's results are among its operands, as of a Clip: the graph stores them without rounding."""
     operands = {meaning.dtype, *(meaning.inputs[read.input] for read in part.reads)}
     stored = to_ir(meaning.dtype).numpy()
@@ -97,7 +98,7 @@ def _selects(part: Part, meaning: Depthwise) -> bool:
 
 
 def _after(meaning: Depthwise) -> list[str]:
-    part = meaning.after
+    part = meaning.epilogue
     near = [(k, r) for k, r in enumerate(part.reads, 1) if r.form == "element"]
     fields = [f"Vector<{DTYPES[meaning.inputs[r.input]].cuda}, kVector> x{k};" for k, r in near]
     loads = [
@@ -122,7 +123,7 @@ def _after(meaning: Depthwise) -> list[str]:
 
 
 def of_channels(
-    reads: Sequence[tuple[str, Read]], first: Sequence[tuple[str, str]], dtypes: Sequence[str], params: str
+    reads: Sequence[tuple[str, TransformRead]], first: Sequence[tuple[str, str]], dtypes: Sequence[str], params: str
 ) -> list[str]:
     """What a program needs of a channel: the struct Of, and the function that reads it from the struct `params`.
 
@@ -140,7 +141,7 @@ def of_channels(
     ]
 
 
-def _channels(meaning: Depthwise, part: Part | None, first: Sequence[tuple[str, str]]) -> list[str]:
+def _channels(meaning: Depthwise, part: Transform | None, first: Sequence[tuple[str, str]]) -> list[str]:
     reads = part.reads if part is not None else ()
     return of_channels([(f"x{k}", read) for k, read in enumerate(reads, 1)], first, meaning.inputs, "DepthwiseParams")
 
@@ -154,7 +155,7 @@ def data(dtypes: Sequence[str], position: int) -> str:
     return f"static_cast<const {DTYPES[dtypes[position]].cuda}*>(p.input[{position}])"
 
 
-def of_element(part: Part, dtype: str) -> list[str]:
+def of_element(part: Transform, dtype: str) -> list[str]:
     """The body of a function that applies a part to one element x0. dtype: in which that is stored in the graph."""
     names = ["x0"]
     for k, read in enumerate(part.reads, 1):

@@ -40,7 +40,7 @@ def choose(name: str, meaning: Depthwise, regions: Sequence[Region], shapes: Sha
 
 def every(name: str, meaning: Depthwise) -> tuple[DepthwiseVariant, ...]:
     """Variants in the order in which the host tries them, for every width."""
-    in_front = meaning.before is not None
+    in_front = meaning.prologue is not None
     chosen = list(_of_table(name, meaning.window, DTYPES[meaning.dtype].size, in_front))
     if (
         DTYPES[meaning.outputs[0]].size != DTYPES[meaning.dtype].size

@@ -20,7 +20,7 @@ from onnxopt.fusion.context import Context
 from onnxopt.graph.shapes.dims import Dim
 from onnxopt.kinds.depthwise.lower import expansion
 from onnxopt.kinds.depthwise.tiles import DepthwiseVariant, expanded_bytes, slots
-from onnxopt.program.depthwise import MOST_EXPANDED_SIDE, Depthwise
+from onnxopt.program.depthwise import MAX_EXPANDED_SIDE, Depthwise
 from onnxopt.program.hardware import WARP
 
 # Outputs of a block, down and across, and rows of a thread.
@@ -58,7 +58,7 @@ def producer_of(value: ir.Value | None, found: Sandwich, front: Sequence[ir.Node
     window = found.window
     if not private or window is None or any(node not in context.order for node in wide.nodes):
         return None
-    fits = max(window.kernel) <= MOST_EXPANDED_SIDE and max(window.strides) <= 2 and max(window.dilations) == 1
+    fits = max(window.kernel) <= MAX_EXPANDED_SIDE and max(window.strides) <= 2 and max(window.dilations) == 1
     return wide if fits else None
 
 
@@ -86,7 +86,7 @@ def _work(
 ) -> ExpandedWork:
     """The work of both convolutions. x: N, H and W. result: Ho and Wo."""
     assert meaning.expansion is not None
-    instructions = meaning.before.program.cost if meaning.before is not None else 0
+    instructions = meaning.prologue.program.cost if meaning.prologue is not None else 0
     wide = x[0] * x[1] * x[2] * meaning.channels / 1e6  # millions of elements
     taps = x[0] * result[0] * result[1] * meaning.channels / 1e6 * meaning.window.kernel[0] * meaning.window.kernel[1]
     computed = x[0] * _tiles(chosen, *result) * slots(meaning.window, chosen) * meaning.channels / 1e6

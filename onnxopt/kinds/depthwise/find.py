@@ -24,7 +24,7 @@ from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.depthwise import entry_points, expanded
 from onnxopt.kinds.depthwise.lower import convolution, inputs_of, lower
-from onnxopt.program.depthwise import MOST_INPUTS
+from onnxopt.program.depthwise import MAX_INPUTS
 
 _MOST_IN_FRONT = 16  # nodes
 _NOMINAL = numbers().nominal_elements
@@ -125,7 +125,7 @@ class _Growth:
         """Whether the nodes can and should be one kernel."""
         nodes = self._in_order(nodes)
         inputs, outputs = inputs_of(self.found, nodes, self.wide), self.context.outputs_of(nodes)
-        if len(inputs) > MOST_INPUTS or len(outputs) != 1 or self.context.makes_cycle(nodes):
+        if len(inputs) > MAX_INPUTS or len(outputs) != 1 or self.context.makes_cycle(nodes):
             return False
         try:
             meaning = self.context.lowered(lower, nodes, inputs, outputs)
@@ -189,7 +189,7 @@ class _Growth:
             meaning = self.context.lowered(lower, together, inputs, [self.found.y])
         except ValueError:
             return False
-        if meaning.before is None:
+        if meaning.prologue is None:
             return False
         shapes, (down, across) = self.context.shapes, meaning.window.strides
         elements = shapes.elements(self.found.x) or _NOMINAL
@@ -197,7 +197,7 @@ class _Growth:
         dims = shapes.dims(self.found.y)
         width = dims[2] if dims is not None and isinstance(dims[2], int) else None
         outputs = shapes.elements(self.found.y) or elements // (down * across)
-        inside = entry_points.microseconds_in_front(meaning, meaning.before.program.cost, outputs, width)
+        inside = entry_points.microseconds_in_front(meaning, meaning.prologue.program.cost, outputs, width)
         return inside < entry_points.microseconds_of_pass(2 * elements * size)
 
     def _pays_expanded(self, nodes: Sequence[ir.Node]) -> bool:

@@ -12,16 +12,8 @@ from onnxopt.fusion.operands import apply_operator, constant, storage
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise.lower import immediate
-from onnxopt.program.depthwise import (
-    EXPANDED,
-    MOST_EXPANDED,
-    MOST_SIDE,
-    STORED,
-    Depthwise,
-    Expansion,
-    Part,
-    Read,
-)
+from onnxopt.program.core import FLOATS, Transform, TransformRead
+from onnxopt.program.depthwise import EXPANDED, MAX_EXPANDED, MAX_SIDE, Depthwise, Expansion
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.pointwise import Program, without_dead_code
 
@@ -37,15 +29,15 @@ def convolution(node: ir.Node, shapes: Shapes) -> Sandwich | str:
     channels, dtype = dims[3], shapes.dtype(found.x)
     if found.group != channels or dims[2] != 1 or x is None or len(x) != 4 or x[3] != channels:
         return "The convolution has no filter of its own for each channel"
-    if dtype is None or dtype.name not in STORED or any(shapes.dtype(v) != dtype for v in (found.w, found.y)):
-        return f"The dtype of `{found.x.name}` is not one of {', '.join(STORED)}"
+    if dtype is None or dtype.name not in FLOATS or any(shapes.dtype(v) != dtype for v in (found.w, found.y)):
+        return f"The dtype of `{found.x.name}` is not one of {', '.join(FLOATS)}"
     if found.bias is not None and (shapes.dims(found.bias) != (channels,) or shapes.dtype(found.bias) != dtype):
         return f"The bias `{found.bias.name}` is not one {dtype.name} a channel"
     window = found.window
     if window is None:
         return "The size of the convolution's kernel is unknown"
-    if max(*window.kernel, *window.strides, *window.dilations) > MOST_SIDE or min(window.pads) < 0:
-        return f"The convolution's kernel, stride or dilation is above {MOST_SIDE}, or a padding is negative"
+    if max(*window.kernel, *window.strides, *window.dilations) > MAX_SIDE or min(window.pads) < 0:
+        return f"The convolution's kernel, stride or dilation is above {MAX_SIDE}, or a padding is negative"
     if window.auto_pad.startswith("SAME") and max(window.dilations) > 1:
         return f"ONNX Runtime refuses dilations beside auto_pad = {window.auto_pad}"
     return found
@@ -85,8 +77,8 @@ def lower(
         outputs=(storage(outputs[0], shapes).name,),
         channels=dims[3],
         window=found.window,
-        after=after,
-        before=before,
+        epilogue=after,
+        prologue=before,
         x=inputs.index(source if wide is None else wide.x),
         weight=inputs.index(found.w),
         bias=None if found.bias is None else inputs.index(found.bias),
@@ -107,8 +99,8 @@ def expansion(node: ir.Node, shapes: Shapes) -> Sandwich | str:
     if dims is None or len(dims) != 2 or not is_pointwise or not is_constant(found.w) or found.is_transposed:
         return "The Conv is no 1x1 convolution with a constant matrix, without strides, padding and groups"
     wide, narrow = dims
-    if not isinstance(wide, int) or not isinstance(narrow, int) or wide % 8 or narrow % 8 or narrow > MOST_EXPANDED:
-        return f"{narrow} and {wide} channels are no multiples of 8 up to {MOST_EXPANDED} and any number"
+    if not isinstance(wide, int) or not isinstance(narrow, int) or wide % 8 or narrow % 8 or narrow > MAX_EXPANDED:
+        return f"{narrow} and {wide} channels are no multiples of 8 up to {MAX_EXPANDED} and any number"
     if x is None or len(x) != 4 or x[3] != narrow:
         return f"`{found.x.name}` has not {narrow} channels"
     if dtype is None or dtype.name not in EXPANDED or any(shapes.dtype(v) != dtype for v in (found.w, found.y)):
@@ -157,7 +149,7 @@ def part_of(
     opsets: Mapping[str, int],
     shapes: Shapes,
     channels: int = -1,
-) -> Part:
+) -> Transform:
     """The program of elementwise nodes that compute `result` from `source`, which has this dtype, and other values.
 
     channels: the axis of channels.
@@ -165,7 +157,7 @@ def part_of(
     inside = {v for n in nodes for v in n.outputs}
     read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in inside and v is not source)
     others = [v for v in read if constant(v) is None]
-    reads = tuple(Read(_position(v, inputs), _form(v, source, shapes, channels)) for v in others)
+    reads = tuple(TransformRead(_position(v, inputs), _form(v, source, shapes, channels)) for v in others)
     dtypes = (dtype, *(storage(v, shapes).name for v in others))
     builder = Builder(dtypes)
     known: dict[ir.Value, Expr] = dict(zip([source, *others], builder.inputs, strict=True))
@@ -184,7 +176,7 @@ def part_of(
     )
     program = without_dead_code(program)
     program.verify()
-    return Part(program, reads)
+    return Transform(program, reads)
 
 
 def _position(value: ir.Value, inputs: Sequence[ir.Value]) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from onnxopt.program.group_norm import GroupPart
+from onnxopt.program.core import Transform
 from onnxopt.program.pointwise import Instruction, without_dead_code
 
 
-def split(part: GroupPart) -> tuple[list[tuple[str, int]], GroupPart]:
+def split(part: Transform) -> tuple[list[tuple[str, int]], Transform]:
     """The leading steps ("mul", "add" or "sub", and the read that is the operand, from 1 on), and the rest of the part.
 
     A step is taken where nothing else reads its operand that passes through, and where all elements of a channel have

@@ -10,8 +10,9 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.group_norm import affine_prefix
 from onnxopt.kinds.group_norm.entry_points import GroupNormVariant
 from onnxopt.kinds.pointwise.cuda import is_exact, statements
+from onnxopt.program.core import Transform, TransformRead
 from onnxopt.program.dtypes import DTYPES
-from onnxopt.program.group_norm import GroupNorm, GroupPart, GroupRead
+from onnxopt.program.group_norm import GroupNorm
 
 HEADER = "group_norm/group_norm.cuh"
 _PASSES = {("held", 0): "kWhole", ("looped", 0): "kWhole", ("split", 0): "kMoments", ("split", 1): "kApply"}
@@ -32,13 +33,13 @@ def _struct(name: str, meaning: GroupNorm) -> list[str]:
         f"static constexpr int kChannels = {meaning.channels};",
         f"static constexpr int kGroup = {meaning.channels // meaning.groups};",
         f"static constexpr float kEpsilon = {float(meaning.epsilon)!r}f;",
-        *_program("Before", meaning, meaning.before),
-        *_program("After", meaning, meaning.after),
+        *_program("Before", meaning, meaning.prologue),
+        *_program("After", meaning, meaning.epilogue),
     ]
     return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
 
 
-def _program(struct: str, meaning: GroupNorm, part: GroupPart | None) -> list[str]:
+def _program(struct: str, meaning: GroupNorm, part: Transform | None) -> list[str]:
     reads = list(enumerate(part.reads if part is not None else (), 1))
     of = [(k, r) for k, r in reads if r.form != "element"]
     near = [(k, r) for k, r in reads if r.form == "element"]
@@ -87,11 +88,11 @@ def _leading(op: str, operand: str) -> list[str]:
     return [f"shift {'+' if op == 'add' else '-'}= {operand};"]
 
 
-def _fields(meaning: GroupNorm, reads: list[tuple[int, GroupRead]]) -> str:
+def _fields(meaning: GroupNorm, reads: list[tuple[int, TransformRead]]) -> str:
     return " ".join(f"Vector<{_type(meaning, r)}, kVector> x{k};" for k, r in reads)
 
 
-def _load(meaning: GroupNorm, k: int, read: GroupRead) -> list[str]:
+def _load(meaning: GroupNorm, k: int, read: TransformRead) -> list[str]:
     """Statements that declare x<k>, what the thread's channels from c on read."""
     data, dtype = _data(meaning, read), _type(meaning, read)
     if read.form == "scalar":
@@ -107,15 +108,15 @@ def _load(meaning: GroupNorm, k: int, read: GroupRead) -> list[str]:
     return [f"const auto x{k} = load_vector<{dtype}, kVector>({data} + {first});"]
 
 
-def _type(meaning: GroupNorm, read: GroupRead) -> str:
+def _type(meaning: GroupNorm, read: TransformRead) -> str:
     return DTYPES[meaning.inputs[read.input]].cuda
 
 
-def _data(meaning: GroupNorm, read: GroupRead) -> str:
+def _data(meaning: GroupNorm, read: TransformRead) -> str:
     return f"static_cast<const {_type(meaning, read)}*>(p.input[{read.input}])"
 
 
-def _statements(part: GroupPart | None, meaning: GroupNorm) -> list[str]:
+def _statements(part: Transform | None, meaning: GroupNorm) -> list[str]:
     """The body of a function that applies a part to one element x0."""
     if part is None:
         return ["return x0;"]

@@ -21,7 +21,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.group_norm.lower import inputs_of, lower
 from onnxopt.kinds.group_norm.match import NORMS, Norm, norm
 from onnxopt.kinds.group_norm.row_slices import cut_of
-from onnxopt.program.group_norm import MOST_INPUTS
+from onnxopt.program.group_norm import MAX_INPUTS
 
 _NEAREST = 64  # readers of a region's values that one step looks at
 _MOST_IN_FRONT = 16  # nodes
@@ -114,7 +114,7 @@ class _Growth:
         """Whether the nodes can and should be one kernel."""
         nodes = self._in_order(nodes)
         inputs, outputs = inputs_of(self.found, nodes, self.context.shapes), self.context.outputs_of(nodes)
-        if len(inputs) > MOST_INPUTS or len(outputs) != 1 or self.context.makes_cycle(nodes):
+        if len(inputs) > MAX_INPUTS or len(outputs) != 1 or self.context.makes_cycle(nodes):
             return False
         try:
             meaning = self.context.lowered(lower, nodes, inputs, outputs)

@@ -13,8 +13,9 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.group_norm.match import NORMS, Norm, norm
 from onnxopt.kinds.group_norm.row_slices import Cut, cuts_of
 from onnxopt.kinds.pointwise.lower import immediate
+from onnxopt.program.core import Transform, TransformRead
 from onnxopt.program.expressions import Builder, Expr
-from onnxopt.program.group_norm import GroupNorm, GroupPart, GroupRead
+from onnxopt.program.group_norm import GroupNorm
 from onnxopt.program.pointwise import Program, without_dead_code
 
 
@@ -47,8 +48,8 @@ def lower(
         channels=found.channels,
         groups=found.groups,
         epsilon=found.epsilon,
-        after=part.behind(behind, outputs[0]),
-        before=part.in_front(in_front, source) if in_front else None,
+        epilogue=part.behind(behind, outputs[0]),
+        prologue=part.in_front(in_front, source) if in_front else None,
         x=list(inputs).index(source),
     )
     meaning.verify()
@@ -90,13 +91,13 @@ class _Parts:
         self._found, self._inputs, self._cuts = found, list(inputs), cuts
         self._opsets, self._shapes = opsets, shapes
 
-    def in_front(self, nodes: Sequence[ir.Node], source: ir.Value) -> GroupPart:
+    def in_front(self, nodes: Sequence[ir.Node], source: ir.Value) -> Transform:
         """The program of the nodes that compute x from `source`; its result is not rounded."""
         reads, builder, known = self._begin(nodes, source, storage(source, self._shapes).name, [])
         self._apply(nodes, builder, known)
         return self._part(builder, known[self._found.x], "float32", reads)
 
-    def behind(self, nodes: Sequence[ir.Node], result: ir.Value) -> GroupPart:
+    def behind(self, nodes: Sequence[ir.Node], result: ir.Value) -> Transform:
         """The program of scale, bias and the nodes that read the norm's result."""
         found = self._found
         factors = [] if _is_everywhere(found.scale, 1.0) else [found.scale]
@@ -115,11 +116,11 @@ class _Parts:
 
     def _begin(
         self, nodes: Sequence[ir.Node], source: ir.Value, dtype: str, parameters: list[ir.Value]
-    ) -> tuple[tuple[GroupRead, ...], Builder, dict[ir.Value, Expr]]:
+    ) -> tuple[tuple[TransformRead, ...], Builder, dict[ir.Value, Expr]]:
         inside = {v for n in nodes for v in n.outputs}
         read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in inside)
         others = [v for v in read if v is not source and constant(v) is None]
-        reads = [GroupRead(self._position(v), self._form_of_parameter()) for v in parameters]
+        reads = [TransformRead(self._position(v), self._form_of_parameter()) for v in parameters]
         reads += [self._read(v) for v in others]
         dtypes = (dtype, *(storage(v, self._shapes).name for v in (*parameters, *others)))
         builder = Builder(dtypes)
@@ -134,21 +135,21 @@ class _Parts:
                     known[value] = immediate(builder, value, self._shapes)[0]
             known[node.outputs[0]] = apply_operator(node, known, self._opsets, self._shapes)
 
-    def _part(self, builder: Builder, result: Expr, dtype: str, reads: tuple[GroupRead, ...]) -> GroupPart:
+    def _part(self, builder: Builder, result: Expr, dtype: str, reads: tuple[TransformRead, ...]) -> Transform:
         inputs = tuple(e.exact_in or e.dtype for e in builder.inputs)
         depends = (tuple(range(len(inputs))),)
         program = Program(inputs, (dtype,), tuple(builder.code), (result.id,), depends, (0,))
         program = without_dead_code(program)
         program.verify()
-        return GroupPart(program, reads)
+        return Transform(program, reads)
 
-    def _read(self, value: ir.Value) -> GroupRead:
+    def _read(self, value: ir.Value) -> TransformRead:
         form, cut = self._form(value), self._cuts.get(value)
         if cut is None:
-            return GroupRead(self._position(value), form)
+            return TransformRead(self._position(value), form)
         if form != "sample":
             raise ValueError(f"`{value.name}` is cut off rows, and not read by sample")
-        return GroupRead(self._position(cut.source), form, cut.row, cut.first)
+        return TransformRead(self._position(cut.source), form, cut.row, cut.first)
 
     def _position(self, value: ir.Value) -> int:
         if value not in self._inputs:

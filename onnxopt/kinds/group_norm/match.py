@@ -15,7 +15,8 @@ from onnxopt.graph.layout import group_norms
 from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC, transposes
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.program.group_norm import MOST_OF_GROUP, STORED
+from onnxopt.program.core import FLOATS
+from onnxopt.program.group_norm import MAX_GROUP
 
 NORMS = frozenset({"GroupNormalization", "InstanceNormalization"})
 _SINCE = {"GroupNormalization": 21, "InstanceNormalization": 6}
@@ -59,10 +60,10 @@ def norm(node: ir.Node, shapes: Shapes, opset: int) -> Norm | str:
     groups = _groups(node, ends is not None, channels, shapes)
     if not isinstance(channels, int) or groups is None or channels < 1 or channels % groups:
         return f"The channels of `{x.name}` or their groups are not known"
-    if channels // groups > MOST_OF_GROUP:
-        return f"{node.op_type} has groups of {channels // groups} channels, more than {MOST_OF_GROUP}"
-    if dtype is None or dtype.name not in STORED or any(shapes.dtype(v) != dtype for v in (scale, bias, y)):
-        return f"The dtype of `{x.name}` is not one of {', '.join(STORED)}"
+    if channels // groups > MAX_GROUP:
+        return f"{node.op_type} has groups of {channels // groups} channels, more than {MAX_GROUP}"
+    if dtype is None or dtype.name not in FLOATS or any(shapes.dtype(v) != dtype for v in (scale, bias, y)):
+        return f"The dtype of `{x.name}` is not one of {', '.join(FLOATS)}"
     each = groups if ends is not None else channels
     if any(shapes.dims(v) != (each,) for v in (scale, bias)):
         return f"{node.op_type} has not {each} elements of scale and bias"

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnxopt.graph.match import is_constant, is_private
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.program.group_norm import CUT_MULTIPLE
+from onnxopt.program.core import ROW_MULTIPLE
 
 _VIEWS = frozenset({"Unsqueeze", "Reshape"})
 
@@ -50,7 +50,7 @@ def cut_of(value: ir.Value, shapes: Shapes) -> Cut | None:
     if not isinstance(width, int) or not isinstance(channels, int):
         return None
     first = start + width if start < 0 else start
-    if first % CUT_MULTIPLE or width % CUT_MULTIPLE or not 0 <= first <= width - channels:
+    if first % ROW_MULTIPLE or width % ROW_MULTIPLE or not 0 <= first <= width - channels:
         return None
     return Cut(source, width, first, (node, view))
 

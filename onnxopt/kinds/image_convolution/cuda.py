@@ -39,7 +39,7 @@ def _struct(name: str, meaning: ImageConvolution) -> list[str]:
 
 
 def _before(meaning: ImageConvolution) -> list[str]:
-    part = meaning.before
+    part = meaning.prologue
     if part is None:
         return []
     image = DTYPES[meaning.inputs[meaning.x]]
@@ -55,12 +55,12 @@ def _before(meaning: ImageConvolution) -> list[str]:
 
 
 def _after(meaning: ImageConvolution) -> list[str]:
-    reads = [(f"x{k}", read) for k, read in enumerate(meaning.after.reads, 1)]
+    reads = [(f"x{k}", read) for k, read in enumerate(meaning.epilogue.reads, 1)]
     start = "0.0f" if meaning.bias is None else f"widen({data(meaning.inputs, meaning.bias)}[c])"
     body = [
         *of_channels(reads, [("start", start)], meaning.inputs, _PARAMS),
         "__device__ static float apply(float x0, const Of& of) {",
-        *(f"  {line}" for line in of_element(meaning.after, meaning.dtype)),
+        *(f"  {line}" for line in of_element(meaning.epilogue, meaning.dtype)),
         "}",
     ]
     return ["struct After {", *(f"  {line}" for line in body), "};"]

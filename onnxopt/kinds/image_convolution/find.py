@@ -23,7 +23,7 @@ from onnxopt.graph.layout.orders import TO_NHWC, transposes
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.image_convolution.lower import Image, image, inputs_of, lower
-from onnxopt.program.image_convolution import IMAGES, MOST_INPUTS
+from onnxopt.program.image_convolution import IMAGES, MAX_INPUTS
 
 _MOST_IN_FRONT = numbers().prologue_cost
 
@@ -48,13 +48,13 @@ def _region(of: Image, context: Context, kind: Kind) -> Region:
     def fits(nodes: Sequence[ir.Node]) -> bool:
         """Whether the nodes can and should be one kernel."""
         inputs, outputs = inputs_of(of, nodes, source), context.outputs_of(nodes)
-        if len(inputs) > MOST_INPUTS or len(outputs) != 1 or context.makes_cycle(nodes):
+        if len(inputs) > MAX_INPUTS or len(outputs) != 1 or context.makes_cycle(nodes):
             return False
         try:
             meaning = context.lowered(lower, nodes, inputs, outputs)
         except ValueError:
             return False
-        in_front_cost = meaning.before.program.cost if meaning.before is not None else 0
+        in_front_cost = meaning.prologue.program.cost if meaning.prologue is not None else 0
         return meaning.cost <= cost.MAX_COST and in_front_cost <= _MOST_IN_FRONT
 
     source, in_front = _in_front(of, context)

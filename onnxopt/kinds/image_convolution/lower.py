@@ -14,15 +14,8 @@ from onnxopt.graph.layout.orders import TO_NHWC, transposes
 from onnxopt.graph.match import is_constant, is_private
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.depthwise.lower import part_of
-from onnxopt.program.depthwise import Part
-from onnxopt.program.image_convolution import (
-    FILTERS,
-    MOST_CHANNELS,
-    MOST_FILTERS,
-    STORED,
-    ImageConvolution,
-    why_not,
-)
+from onnxopt.program.core import FLOATS, Transform
+from onnxopt.program.image_convolution import FILTERS, MAX_CHANNELS, MAX_FILTERS, ImageConvolution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +42,13 @@ def image(conv: ir.Node, shapes: Shapes) -> Image | str:
     if w is None or x is None or len(w) != 4 or len(x) != 4 or found.weight_order != KRSC or not is_constant(found.w):
         return "The weight is no constant [K, R, S, C]"
     filters, rows, columns, channels = w
-    if found.group != 1 or not isinstance(channels, int) or not 1 <= channels <= MOST_CHANNELS or x[3] != channels:
-        return f"The convolution has groups, or not 1 to {MOST_CHANNELS} channels"
-    if not isinstance(filters, int) or filters < FILTERS or filters % FILTERS or filters > MOST_FILTERS:
-        return f"The number of filters, {filters}, is no multiple of {FILTERS} up to {MOST_FILTERS}"
+    if found.group != 1 or not isinstance(channels, int) or not 1 <= channels <= MAX_CHANNELS or x[3] != channels:
+        return f"The convolution has groups, or not 1 to {MAX_CHANNELS} channels"
+    if not isinstance(filters, int) or filters < FILTERS or filters % FILTERS or filters > MAX_FILTERS:
+        return f"The number of filters, {filters}, is no multiple of {FILTERS} up to {MAX_FILTERS}"
     dtype = shapes.dtype(found.x)
-    if dtype is None or dtype.name not in STORED or any(shapes.dtype(v) != dtype for v in (found.w, found.y)):
-        return f"The dtype of `{found.x.name}` is not one of {', '.join(STORED)}"
+    if dtype is None or dtype.name not in FLOATS or any(shapes.dtype(v) != dtype for v in (found.w, found.y)):
+        return f"The dtype of `{found.x.name}` is not one of {', '.join(FLOATS)}"
     if found.bias is not None and (shapes.dims(found.bias) != (filters,) or shapes.dtype(found.bias) != dtype):
         return f"The bias `{found.bias.name}` is not one {dtype.name} a filter"
     reason = _why_not_window(found, (rows, columns))
@@ -72,7 +65,8 @@ def _why_not_window(found: Sandwich, kernel: tuple[object, object]) -> str:
         window.verify()
     except ValueError as error:
         return f"The Conv is invalid: {error}"
-    return why_not(window)
+    broken = ImageConvolution.why_not(window=window)
+    return f"Of the convolution, the {broken}" if broken else ""
 
 
 def _with_front(found: Sandwich, channels: int, shapes: Shapes) -> Image:
@@ -141,8 +135,8 @@ def lower(
         filters=dims[0],
         planes=planes,
         window=found.window,
-        after=part_of(behind, found.y, "float32", outputs[0], inputs, opsets, shapes),
-        before=before,
+        epilogue=part_of(behind, found.y, "float32", outputs[0], inputs, opsets, shapes),
+        prologue=before,
         x=inputs.index(x),
         weight=inputs.index(found.w),
         bias=None if found.bias is None else inputs.index(found.bias),
@@ -153,7 +147,7 @@ def lower(
 
 def _before(
     of: Image, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], opsets: Mapping[str, int], shapes: Shapes
-) -> tuple[ir.Value, bool, Part]:
+) -> tuple[ir.Value, bool, Transform]:
     """The image that nodes in front read, whether it is NCHW, and their program. A Transpose to NHWC may be first."""
     turns = [n for n in nodes if transposes(n, TO_NHWC)]
     elementwise = [n for n in nodes if n not in turns]

@@ -19,7 +19,7 @@ from onnxopt.kinds.depthwise import entry_points as depthwise
 from onnxopt.kinds.depthwise.tiles import DepthwiseVariant
 from onnxopt.kinds.pointwise.cuda import is_exact, statements
 from onnxopt.program.dtypes import DTYPES
-from onnxopt.program.squeeze_excite import Layer, SqueezeExcite
+from onnxopt.program.squeeze_excite import SqueezeExcite, SqueezeExciteLayer
 
 HEADER = "squeeze_excite/squeeze_excite.cuh"
 HEADER_WITH_MAP = "squeeze_excite/behind_depthwise.cuh"
@@ -76,7 +76,7 @@ def _struct(name: str, meaning: SqueezeExcite) -> list[str]:
     return [f"struct {name} {{", *(f"  {line}" for line in body), "};", ""]
 
 
-def _apply(name: str, layer: Layer, dtype: str) -> list[str]:
+def _apply(name: str, layer: SqueezeExciteLayer, dtype: str) -> list[str]:
     stored = dataclasses.replace(layer.program, inputs=(dtype,))
     body, (result,) = statements(layer.program, ["x0"], is_exact(stored))
     return [

@@ -22,7 +22,7 @@ from onnxopt.kinds.gemm.steps import GrowingGemm
 from onnxopt.kinds.squeeze_excite import pairs
 from onnxopt.kinds.squeeze_excite.lower import lower
 from onnxopt.kinds.squeeze_excite.pairs import Pair
-from onnxopt.program.squeeze_excite import MOST_CHANNELS, MOST_HIDDEN
+from onnxopt.program.squeeze_excite import MAX_CHANNELS, MAX_HIDDEN
 
 _MEANS = frozenset({"ReduceMean", "GlobalAveragePool"})
 MOST_WEIGHT_BYTES = 512 << 10  # of both products, behind a depthwise convolution
@@ -96,7 +96,7 @@ def _why_not(pair: Pair, context: Context) -> str | None:
         return "The second product's operands are not the first product's results"
     size = sum(shapes.bytes(p.b) or 0 for p in (pair.first, pair.second))
     most = MOST_WEIGHT_BYTES if _is_of_depthwise(pair.mean) else MOST_ALONE_BYTES
-    if max(channels, results) > MOST_CHANNELS or hidden > MOST_HIDDEN or size > most:
+    if max(channels, results) > MAX_CHANNELS or hidden > MAX_HIDDEN or size > most:
         return (
             f"Two products with weights of {size} bytes ({channels}, {hidden} and {results} channels) are faster as"
             " kernels of their own"

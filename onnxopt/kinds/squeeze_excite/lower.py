@@ -14,7 +14,7 @@ from onnxopt.kinds.pointwise.lower import immediate
 from onnxopt.kinds.squeeze_excite import pairs
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.pointwise import Program, without_dead_code
-from onnxopt.program.squeeze_excite import Layer, SqueezeExcite
+from onnxopt.program.squeeze_excite import SqueezeExcite, SqueezeExciteLayer
 
 
 def lower(
@@ -75,7 +75,7 @@ def _layer(
     inputs: Sequence[ir.Value],
     opsets: Mapping[str, int],
     shapes: Shapes,
-) -> Layer:
+) -> SqueezeExciteLayer:
     builder = Builder(("float32",))
     known: dict[ir.Value, Expr] = {gemm.output: builder.inputs[0]}
     for node in nodes:
@@ -93,4 +93,4 @@ def _layer(
     )
     program = without_dead_code(program)
     program.verify()
-    return Layer(inputs.index(gemm.b), program, None if gemm.bias is None else inputs.index(gemm.bias))
+    return SqueezeExciteLayer(inputs.index(gemm.b), program, None if gemm.bias is None else inputs.index(gemm.bias))

@@ -15,7 +15,7 @@ from onnxopt.codegen import generate
 from onnxopt.kinds.depthwise import expanded
 from onnxopt.kinds.depthwise.kind import DEPTHWISE
 from onnxopt.kinds.depthwise.tiles import DepthwiseVariant
-from onnxopt.program.depthwise import MOST_EXPANDED, Depthwise
+from onnxopt.program.depthwise import MAX_EXPANDED, Depthwise
 from tests.support.fusing import fuse
 from tests.support.kinds.depthwise_models import fused, ops, worst
 from tests.support.kinds.expanded_models import ExpandedCase
@@ -49,7 +49,7 @@ def test_both_convolutions_are_one_kernel(changed: dict[str, Any], found: str) -
     of = meaning.expansion
     assert (names[meaning.x], names[of.weight], names[of.bias or 0]) == ("t", "w1", "b1")
     assert (of.channels, meaning.channels) == (24, 144)
-    assert (meaning.before is None) == (changed.get("in_front") == "")
+    assert (meaning.prologue is None) == (changed.get("in_front") == "")
     assert "struct Expansion" in generate.generate(made.kernels)
 
 
@@ -59,7 +59,7 @@ def test_both_convolutions_are_one_kernel(changed: dict[str, Any], found: str) -
         {"dtype": "float32"},  # tensor cores have no float32
         {"x": (4, 9, 9, 12)},  # channels of no whole vectors
         {"wide": 36},
-        {"x": (4, 9, 9, MOST_EXPANDED + 8)},
+        {"x": (4, 9, 9, MAX_EXPANDED + 8)},
         {"kernel": (9, 9), "pads": (4, 4, 4, 4)},
         {"strides": (3, 3)},
         {"dilations": (2, 2)},
@@ -149,7 +149,7 @@ def test_tiles_go_by_the_map(changed: dict[str, Any], tile: tuple[int, int, int]
 
 
 @pytest.mark.parametrize("kernel", [3, 5, 7])
-@pytest.mark.parametrize("narrow", [8, 24, 64, MOST_EXPANDED])
+@pytest.mark.parametrize("narrow", [8, 24, 64, MAX_EXPANDED])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_every_gpu_has_an_entry_point(kernel: int, narrow: int, stride: int) -> None:
     """The smallest tile fits 64 KB of shared memory, which all of them have, mostly 48 KB."""

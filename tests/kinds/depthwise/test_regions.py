@@ -14,7 +14,8 @@ from onnxopt.codegen import generate
 from onnxopt.fusion import entry_points as entry_points_of
 from onnxopt.kinds.depthwise import entry_points
 from onnxopt.kinds.depthwise.kind import DEPTHWISE
-from onnxopt.program.depthwise import MOST_INPUTS, Depthwise, Read
+from onnxopt.program.core import TransformRead
+from onnxopt.program.depthwise import MAX_INPUTS, Depthwise
 from tests.support.fusing import fuse
 from tests.support.kinds.depthwise_models import Case, fused, ops, worst
 
@@ -65,15 +66,15 @@ def test_operands() -> None:
     (region,) = fused(dataclasses.replace(CASE, in_front="scale", behind="gelu_residual_scale")).plan.regions
     names = [v.name for v in region.inputs]
     assert (names[meaning.x], names[meaning.weight], names[meaning.bias or 0]) == ("t", "w", "bias")
-    assert meaning.before is not None
-    assert [(names[r.input], r.form) for r in meaning.before.reads] == [("c", "channel")]
-    assert {(names[r.input], r.form) for r in meaning.after.reads} == {("d", "channel"), ("r", "element")}
+    assert meaning.prologue is not None
+    assert [(names[r.input], r.form) for r in meaning.prologue.reads] == [("c", "channel")]
+    assert {(names[r.input], r.form) for r in meaning.epilogue.reads} == {("d", "channel"), ("r", "element")}
     assert meaning.channels == 144 and meaning.window.pads == (1, 1, 1, 1)
 
 
 def test_a_residual_may_be_the_input_itself() -> None:
     meaning = _meaning(dataclasses.replace(CASE, behind="residual", skip=True))
-    assert meaning.after.reads == (Read(meaning.x, "element"),)
+    assert meaning.epilogue.reads == (TransformRead(meaning.x, "element"),)
 
 
 def test_one_channel() -> None:
@@ -191,7 +192,7 @@ def test_double_stays() -> None:
         ({"inputs": ("float32", "float16", "float16")}, "of one dtype"),
         ({"outputs": ("float16", "float16")}, "outputs"),
         ({"x": 1, "weight": 1}, "inputs"),
-        ({"inputs": ("float16",) * (MOST_INPUTS + 1)}, "not 1 to 16"),
+        ({"inputs": ("float16",) * (MAX_INPUTS + 1)}, "not 1 to 16"),
     ],
 )
 def test_a_meaning_that_no_kernel_runs_is_refused(fields: dict[str, Any], said: str) -> None:

@@ -12,7 +12,8 @@ from onnxopt.codegen.generate import generate
 from onnxopt.fusion.region import FusionPlan
 from onnxopt.kinds.group_norm.entry_points import GroupNormVariant
 from onnxopt.kinds.group_norm.kind import GROUP_NORM
-from onnxopt.program.group_norm import GroupNorm, GroupRead
+from onnxopt.program.core import TransformRead
+from onnxopt.program.group_norm import GroupNorm
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.fusing import fuse
 from tests.support.graphs import graph
@@ -47,8 +48,8 @@ def test_what_is_found(form: str, dtype: str) -> None:
     assert isinstance(meaning, GroupNorm)
     meaning.verify()
     assert (meaning.channels, meaning.groups, meaning.epsilon) == (24, case.groups, pytest.approx(1e-5))
-    assert meaning.before is not None and meaning.before.reads[0].form == "sample"
-    assert meaning.after.reads[0].form == ("group" if form.startswith("spelled") else "channel")
+    assert meaning.prologue is not None and meaning.prologue.reads[0].form == "sample"
+    assert meaning.epilogue.reads[0].form == ("group" if form.startswith("spelled") else "channel")
     assert region.traffic.launches_before == 6
     generate(fused(case).kernels)
 
@@ -59,17 +60,17 @@ def test_a_part_of_a_row_is_read_where_it_lies_if_it_is_aligned(part: int, read:
     region = next(r for r in found.plan.regions if r.kind is GROUP_NORM)
     assert sorted(str(v.name) for v in region.inputs) == sorted(read)
     meaning = region.meaning
-    assert isinstance(meaning, GroupNorm) and meaning.before is not None
-    (of_row,) = meaning.before.reads
+    assert isinstance(meaning, GroupNorm) and meaning.prologue is not None
+    (of_row,) = meaning.prologue.reads
     assert (of_row.row, of_row.first) == ((56, 16) if part == 16 else (0, 0))
 
 
 def test_a_scale_of_ones_and_a_bias_of_zeros_are_not_read() -> None:
     (region,) = fused(dataclasses.replace(Case((2, 5, 6, 24), 4), ones=True)).plan.regions
-    assert isinstance(region.meaning, GroupNorm) and region.meaning.after.reads == ()
+    assert isinstance(region.meaning, GroupNorm) and region.meaning.epilogue.reads == ()
     (region,) = fused(Case((2, 5, 6, 24), 4)).plan.regions
     assert isinstance(region.meaning, GroupNorm)
-    assert region.meaning.after.reads == (GroupRead(1, "group"), GroupRead(2, "group"))
+    assert region.meaning.epilogue.reads == (TransformRead(1, "group"), TransformRead(2, "group"))
 
 
 @pytest.mark.parametrize(

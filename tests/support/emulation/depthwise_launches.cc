@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "cuda/depthwise_variant.h"
+#include "kernel_file/generated/readers.h"
 #include "kernel_file/depthwise.h"
 #include "kernel_file/fields.h"
 

@@ -8,6 +8,7 @@
 
 #include "cuda/group_norm_variant.h"
 #include "kernel_file/fields.h"
+#include "kernel_file/generated/readers.h"
 #include "kernel_file/group_norm.h"
 
 namespace onnxopt {

@@ -8,6 +8,7 @@
 
 #include "cuda/image_convolution_variant.h"
 #include "kernel_file/fields.h"
+#include "kernel_file/generated/readers.h"
 #include "kernel_file/image_convolution.h"
 
 namespace onnxopt {
