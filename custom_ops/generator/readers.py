@@ -102,7 +102,8 @@ def _body(record: type[schema.Record]) -> Iterator[str]:
         condition = Translator(record, "r", f"{record.__name__}, rule {rule.holds!r}").text(rule.holds)
         yield f"if (!({enclosed(condition)})) {_place(record, rule.field)}.Fail({_quoted(rule.problem)});"
     if issubclass(record, schema.Meaning):
-        yield from _all_read(record)
+        if record.READS_ALL:
+            yield from _all_read(record)
         if record.check is not schema.Meaning.check:
             yield "Check(json, r);"
     yield "return r;"

@@ -29,6 +29,7 @@ class GroupNorm(Core):
     KIND: ClassVar = "group_norm"
     INPUTS: ClassVar = (1, MAX_INPUTS)
     ABI_INPUTS: ClassVar = ("group_norm/abi.h", "kGroupNormInputs")
+    READS_ALL: ClassVar = False  # a scale of ones, a bias of zeros
     INPUT_DTYPES: ClassVar = FLOATS
     OUTPUT_DTYPES: ClassVar = FLOATS
     RULES: ClassVar = (

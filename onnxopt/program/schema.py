@@ -369,7 +369,8 @@ class Meaning(Record):
     """What a kernel computes; a base of frozen dataclasses with the fields inputs and outputs, storage dtype names.
 
     INPUTS, OUTPUTS: the fewest and the most of each. INPUT_DTYPES, OUTPUT_DTYPES: those that all inputs, or all
-    outputs, are of; none for any. IMPLICIT: inputs that are operands by their place alone. ABI_INPUTS: the header and
+    outputs, are of; none for any. IMPLICIT: inputs that are operands by their place alone. READS_ALL:
+    whether no input is there for the function's body alone. ABI_INPUTS: the header and
     the constant of cuda_kernels/ that says how many inputs a kernel has room for, which C++ compares with INPUTS.
     """
 
@@ -379,6 +380,7 @@ class Meaning(Record):
     INPUT_DTYPES: ClassVar[tuple[str, ...]] = ()
     OUTPUT_DTYPES: ClassVar[tuple[str, ...]] = ()
     IMPLICIT: ClassVar[tuple[int, ...]] = ()
+    READS_ALL: ClassVar[bool] = True
     ABI_INPUTS: ClassVar[tuple[str, str] | None] = None
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -397,7 +399,7 @@ class Meaning(Record):
         excused = {
             at for name, field in self.schema().items() if isinstance(field, Unread) for at in getattr(self, name)
         }
-        if unread := set(range(len(self.inputs))) - self.positions() - excused:
+        if self.READS_ALL and (unread := set(range(len(self.inputs))) - self.positions() - excused):
             return "inputs", f"have an input {min(unread)} that nothing reads"
         return self.check()
 

@@ -15,7 +15,7 @@ from onnxopt.fusion import entry_points as entry_points_of
 from onnxopt.kinds.depthwise import entry_points
 from onnxopt.kinds.depthwise.kind import DEPTHWISE
 from onnxopt.program.core import TransformRead
-from onnxopt.program.depthwise import MAX_INPUTS, Depthwise
+from onnxopt.program.depthwise import Depthwise
 from tests.support.fusing import fuse
 from tests.support.kinds.depthwise_models import Case, fused, ops, worst
 
@@ -182,24 +182,6 @@ def test_dilations_beside_same_padding_stay_with_onnx_runtime_which_refuses_them
 def test_double_stays() -> None:
     plan = fuse(ir.serde.deserialize_model(CASE.model("float64")))
     assert any("is not one of float16, bfloat16, float32" in r.reason for r in plan.refusals)
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"channels": 0}, "channels"),
-        ({"bias": None}, "inputs: not all of them are read"),
-        ({"inputs": ("float32", "float16", "float16")}, "of one dtype"),
-        ({"outputs": ("float16", "float16")}, "outputs"),
-        ({"x": 1, "weight": 1}, "inputs"),
-        ({"inputs": ("float16",) * (MAX_INPUTS + 1)}, "not 1 to 16"),
-    ],
-)
-def test_a_meaning_that_no_kernel_runs_is_refused(fields: dict[str, Any], said: str) -> None:
-    good = _meaning(dataclasses.replace(CASE, behind="silu"))
-    good.verify()
-    with pytest.raises(ValueError, match=said):
-        dataclasses.replace(good, **fields).verify()
 
 
 @pytest.mark.parametrize(

@@ -144,13 +144,3 @@ def test_the_map_is_not_read_again() -> None:
     map_bytes = 4 * 14 * 14 * 48 * 2
     weights = (9 * 48 + 48 + 2 * 12 * 48 + 12 + 48) * 2
     assert region.traffic.bytes_after == 2 * map_bytes + weights + 4 * 48 * 2
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("channels", 0), ("channels", 47), ("hidden", 513), ("mean", 0), ("outputs", ("float16",)),
-     ("inputs", ("float32",) * 7)],
-)  # fmt: skip
-def test_a_meaning_that_breaks_a_rule_is_refused(field: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=field if field != "mean" else "mean: is there beside|inputs"):
-        dataclasses.replace(fused(CASE).kernel.program, **{field: value}).verify()

@@ -87,35 +87,6 @@ def test_registering_with_a_gpu(tmp_path: Path) -> None:
     assert float(done.stdout) > 0.01 and not done.stderr
 
 
-PART = "kernels.0.after"
-DAMAGE = {
-    "one input": ("kernels.0.inputs", ["float32"], "are not 2 to 16"),
-    "integers": ("kernels.0.inputs.0", "int32", "are not floats of 16 or 32 bits"),
-    "two outputs": ("kernels.0.outputs", ["float32"] * 2, "are not one float"),
-    "no channels": ("kernels.0.channels", 0, "kernels[0].channels is not an integer from 1"),
-    "x far away": ("kernels.0.x", 9, "kernels[0].x is not an integer from 0 to"),
-    "another dtype": ("kernels.0.inputs.1", "float16", "has another dtype than x"),
-    "no window": ("kernels.0.window", ..., 'has no field "window"'),
-    "a kernel of 0": ("kernels.0.window.kernel", [0, 3], "window.kernel[0] is not an integer from 1"),
-    "three strides": ("kernels.0.window.strides", [1, 1, 1], "window.strides has 3 numbers, not 2"),
-    "a huge kernel": ("kernels.0.window.kernel", [300, 3], "a kernel, stride or dilation above 255"),
-    "pads beside auto_pad": ("kernels.0.window.auto_pad", "VALID", "are not zeros beside auto_pad"),
-    "unknown auto_pad": ("kernels.0.window.auto_pad", "SAME", "not NOTSET, VALID, SAME_UPPER or SAME_LOWER"),
-    "unknown form": (f"{PART}.reads.0.form", "row", "not element, channel or scalar"),
-    "a read far away": (f"{PART}.reads.0.input", 99, "reads[0].input is not an integer from 0"),
-    "a read too few": (f"{PART}.reads", [], "does not compute one result of its dtype"),
-    "an instruction that is none": (f"{PART}.program.code.0.op", "frob", "which is no primitive"),
-    "an element in front": ("kernels.0.before.reads.0.form", "element", "reads another tensor by element"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", DAMAGE)
-def test_damaged(name: str, tmp_path: Path) -> None:
-    field, value, message = DAMAGE[name]
-    case = Case((2, 6, 6, 8), pads=(1, 1, 1, 1), in_front="scale", behind="residual")
-    idle_gpu.assert_refused(tmp_path, idle_gpu.document(fused(case).kernels, set_field(field, value)), message)
-
-
 VARIANT = "kernels.0.variants.0"
 DAMAGED_VARIANTS = {
     "unknown layout": ("layout", "tiled", 'is "tiled", which is no layout'),

@@ -35,19 +35,7 @@ def test_another_number_of_channels_is_refused(tmp_path: Path) -> None:
     assert "do not fit together" in said
 
 
-OF = "kernels.0.expansion"
 DAMAGE = {
-    "a weight far away": (f"{OF}.weight", 9, "expansion.weight is not an integer from 0 to"),
-    "a bias far away": (f"{OF}.bias", -1, "expansion.bias is not an integer from 0 to"),
-    "no weight": (f"{OF}.weight", ..., 'has no field "weight"'),
-    "no channels": (f"{OF}.channels", 0, "expansion.channels is not an integer from 1 to 96"),
-    "too many channels": (f"{OF}.channels", 104, "expansion.channels is not an integer from 1 to 96"),
-    "channels of no whole vectors": (f"{OF}.channels", 12, "are no multiple of 8"),
-    "wide channels of no whole vectors": ("kernels.0.channels", 36, "are no multiple of 8"),
-    "a large stride": ("kernels.0.window.strides", [3, 1], "a stride above 2"),
-    "a dilation": ("kernels.0.window.dilations", [1, 2], "or a dilation"),
-    "a large kernel": ("kernels.0.window.kernel", [9, 5], "a kernel above 7"),
-    "no expansion": (OF, ..., "layout does not fit the kernel's meaning"),
     "another layout": ("kernels.0.variants.0.layout", "held", "layout does not fit the kernel's meaning"),
     "a huge tile": ("kernels.0.variants.0.across", 64, "across is not an integer from 1 to 32"),
     "no rows": ("kernels.0.variants.0.down", 0, "down is not an integer from 1 to 32"),

@@ -37,22 +37,7 @@ def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert "2^31 pixels or more" in pixels
 
 
-ELEMENT = {"input": 0, "form": "element"}
 DAMAGE = {
-    "integers": ("kernels.0.inputs.0", "int32", "are not floats of 16 or 32 bits"),
-    "two outputs": ("kernels.0.outputs", ["float32"] * 2, "are not one float"),
-    "no channels": ("kernels.0.channels", 0, "kernels[0].channels is not an integer from 1"),
-    "groups that do not divide": ("kernels.0.groups", 3, "do not divide the channels"),
-    "a huge group": ("kernels.0.channels", 8192, "have more than 1024 channels"),
-    "x far away": ("kernels.0.x", 9, "kernels[0].x is not an integer from 0 to"),
-    "epsilon as text": ("kernels.0.epsilon", "1", "epsilon is not a number"),
-    "epsilon below 0": ("kernels.0.epsilon", -1.0, "epsilon is below 0"),
-    "unknown form": ("kernels.0.after.reads.0.form", "row", "not element, channel, sample, group or scalar"),
-    "a part of a row behind its end": ("kernels.0.before.reads.0.first", 32, "first leaves less than all channels"),
-    "a part of no whole vectors": ("kernels.0.before.reads.0.first", 4, "row does not keep vectors aligned"),
-    "a read far away": ("kernels.0.after.reads.0.input", 99, "reads[0].input is not an integer from 0"),
-    "a read too few": ("kernels.0.after.reads", [], "does not compute one result of its dtype"),
-    "an element in front": ("kernels.0.before.reads.0", ELEMENT, "reads another tensor by element"),
     "unknown layout": ("kernels.0.variants.0.layout", "tiled", 'is "tiled", which is no layout'),
     "half a group": ("kernels.0.variants.0.columns", 1, "are not those of whole groups"),
     "nothing held": ("kernels.0.variants.0.held", 0, "held is not an integer from 1"),
