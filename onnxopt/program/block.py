@@ -101,13 +101,14 @@ class Block(Meaning):
 
     def _wrong(self, part: Part, written: list[set[int]], writes: bool) -> str:
         """What is wrong with a part that a step reads, or writes; what it writes is added to `written`."""
-        at, of = part.tensor - len(self.inputs), set(range(part.first, part.end))
+        at = part.tensor - len(self.inputs)
         if at >= len(self.channels) or (at < 0 and writes):
             return "is no part of a tensor that steps write" if writes else "is no part of a tensor"
         if at < 0:
             return ""
         if part.of != self.channels[at]:
             return "is not of as many channels as the tensor has"
+        of = set(range(part.first, part.end))
         if writes and of & written[at]:
             return "has channels that an earlier step wrote"
         if not writes and not of <= written[at]:
