@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from onnxopt.program import schema
@@ -61,9 +62,16 @@ MEANINGS: tuple[schema.Meaning, ...] = (
         BlockStep(Part(0, 0, 64, 64), 1, Part(5, 0, 64, 96), bias=2, window=SAME, activation="relu"),
         BlockStep(Part(5, 32, 32, 96), 3, Part(5, 64, 32, 96), bias=4, residual=Part(0, 32, 32, 64), window=SAME),
     )),
+    Block(F16 * 3, F16 * 2, (32, 16, 8), (
+        BlockStep(Part(0, 0, 64, 64), 1, Part(5, 0, 8, 8), window=Window((1, 1))),
+        BlockStep(Part(5, 0, 8, 8), 2, Part(3, 0, 32, 32), window=Window((1, 1), (2, 2))),
+        BlockStep(Part(0, 8, 16, 64), 2, Part(4, 0, 16, 16), window=Window((1, 1)), activation="leaky_relu",
+                  activation_value=0.1),
+    )),
     Gemm(F16 * 4, F16, bias=2, residual=3, residual_shape=True, transpose_b=True, activation="gelu", alpha=0.5),
     Gemm(("float16", "uint8", "float16", "uint8", "float16"), F16, bias=4, transpose_b=True, gate="silu",
          packed=PackedIntegers(4, 32, 2, 3)),
+    Gemm((*F16, "uint8", *F16 * 2), F16, transpose_b=True, packed=PackedIntegers(2, 32, 2, 3)),
     Gemm(("float8e4m3fn",) * 2 + ("float32",) * 2, F32, bias=2, transpose_b=True, unread=(3,)),
     Gemm(F32 * 2, F32 * 3),
     TokenAttention(F16 * 3, F16 * 3, 8, 2, 64, 0.125),
@@ -95,6 +103,8 @@ MEANINGS: tuple[schema.Meaning, ...] = (
     Experts((*F16, "int64", "float32", *F16 * 4), F16, 8, 2, 64, 128, identity("float16", 2), 5, 6, interleaved=True),
     Experts((*F32, "int64", *F32 * 4), F32, 4, 1, 32, 64, identity("float32"), second_bias=5),
 )  # fmt: skip
+# Rules that no file breaks, as JSON leaves the field out there.
+IN_PYTHON_ALONE = {("tokens", "is above 1 without a mask")}
 KINDS = tuple(dict.fromkeys(meaning.KIND for meaning in MEANINGS))
 
 
@@ -150,14 +160,92 @@ def _wrong(field: schema.Field, value: Any, inputs: int) -> list[Any]:
             return [7, None, []]
 
 
-def mutants(meaning: schema.Meaning, seed: int, count: int) -> Iterator[schema.Meaning]:
-    """The meaning with one to three of its fields at or beside their limits, of the right types."""
-    for k in range(count):
+Path = tuple[str | int, ...]  # to a record of a meaning: names of fields, positions in tuples
+RANDOM, PER_RULE = 150, 40  # mutants of a meaning, and more of each rule
+_STORED = ("float16", "float32", "bfloat16", "uint8", "int64", "float8e4m3fn")
+
+
+def mutants(meaning: schema.Meaning, seed: int) -> Iterator[schema.Meaning]:
+    """The meaning with some of its fields at or beside their limits, of the right types: any one to three fields, and
+    those that a rule reads, for each rule."""
+    for k in range(RANDOM):
         rng, changed = random.Random(f"{seed} {meaning.KIND} {k}"), meaning
         for _ in range(rng.randint(1, 3)):
             changed = _mutant(changed, meaning, rng)
         if _is_whole(changed):
             yield changed
+    for path, record in _records(meaning):
+        for at, rule in enumerate(record.RULES):
+            rng = random.Random(f"{seed} {meaning.KIND} {path} {at}")
+            for _ in range(PER_RULE):
+                changed = _replaced(meaning, path, lambda one, text=rule.holds, r=rng: _directed(one, text, meaning, r))
+                if _is_whole(changed):
+                    yield changed
+
+
+def rules(record: type[schema.Record], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """What `problem` returns for each rule of a record and of the records in it, without positions in tuples."""
+    yield from ((prefix + rule.field, rule.problem) for rule in record.RULES)
+    for name, field in record.schema().items():
+        if isinstance(field, schema.Operand) and field.same_as:
+            yield prefix + name, f"has another dtype than {field.same_as}"
+        if isinstance(field, schema.Nested | schema.Several):
+            yield from rules(field.record, f"{prefix}{name}.")
+
+
+def _records(record: schema.Record, path: Path = ()) -> Iterator[tuple[Path, schema.Record]]:
+    yield path, record
+    for name, field in record.schema().items():
+        value = getattr(record, name)
+        if isinstance(field, schema.Nested) and value is not None:
+            yield from _records(value, (*path, name))
+        elif isinstance(field, schema.Several):
+            for k, one in enumerate(value):
+                yield from _records(one, (*path, name, k))
+
+
+def _replaced(value: Any, path: Path, change: Callable[[Any], Any]) -> Any:
+    if not path:
+        return change(value)
+    first, *rest = path
+    if isinstance(value, tuple):
+        return tuple(_replaced(one, tuple(rest), change) if k == first else one for k, one in enumerate(value))
+    return dataclasses.replace(value, **{first: _replaced(getattr(value, str(first)), tuple(rest), change)})
+
+
+def _directed(record: Any, text: str, meaning: schema.Meaning, rng: random.Random) -> Any:
+    """The record with some of the fields that a rule reads at or beside the rule's own numbers and names."""
+    nodes = [*ast.walk(ast.parse(text, mode="eval"))]
+    names = {n.id if isinstance(n, ast.Name) else n.attr for n in nodes if isinstance(n, ast.Name | ast.Attribute)}
+    constants = tuple(n.value for n in nodes if isinstance(n, ast.Constant))
+    computed = {field.name for field in dataclasses.fields(record) if not field.init}
+    for name in sorted(names & {"inputs", "outputs"}):
+        if isinstance(record, schema.Meaning) and rng.random() < 0.5:
+            record = _retyped(record, name, rng, tuple(c for c in constants if c in _STORED))
+    for name, field in record.schema().items():
+        value = getattr(record, name)
+        if name not in names or rng.random() < 0.4:
+            continue
+        if isinstance(field, schema.Nested) and value is not None and rng.random() < 0.8:
+            changed = _directed(value, text, meaning, rng)
+        else:
+            changed = _other(field, value, meaning, rng, constants)
+        record = dataclasses.replace(record, **{n: v for n, v in [(name, changed)] if n not in computed})
+        if name in computed:
+            object.__setattr__(record, name, changed)
+    return record
+
+
+def _retyped(meaning: schema.Meaning, name: str, rng: random.Random, more: tuple[str, ...] = ()) -> schema.Meaning:
+    """One of the inputs or outputs is of another dtype, or all inputs and outputs that were of its dtype."""
+    stored = list(getattr(meaning, name))
+    at, dtype = rng.randrange(len(stored)), rng.choice((*_STORED, *more, meaning.outputs[0]))
+    if rng.random() < 0.5:
+        old = stored[at]
+        both = {n: tuple(dtype if d == old else d for d in getattr(meaning, n)) for n in ("inputs", "outputs")}
+        return dataclasses.replace(meaning, **both)
+    stored[at] = dtype
+    return dataclasses.replace(meaning, **{name: tuple(stored)})
 
 
 def _is_whole(record: schema.Record) -> bool:
@@ -177,12 +265,7 @@ def _mutant(record: Any, meaning: schema.Meaning, rng: random.Random) -> Any:
     fields = record.schema()
     names = [name for name in fields if not isinstance(fields[name], schema.Code)]
     if isinstance(record, schema.Meaning) and rng.random() < 0.2:
-        name = rng.choice(("inputs", "outputs"))
-        dtypes = list(getattr(record, name))
-        dtypes[rng.randrange(len(dtypes))] = rng.choice(
-            ("float16", "float32", "bfloat16", "uint8", "int64", "float8e4m3fn")
-        )
-        return dataclasses.replace(record, **{name: tuple(dtypes)})
+        return _retyped(record, rng.choice(("inputs", "outputs")), rng)
     name = rng.choice(names)
     if name not in {f.name for f in dataclasses.fields(record) if f.init}:
         return record
@@ -190,23 +273,28 @@ def _mutant(record: Any, meaning: schema.Meaning, rng: random.Random) -> Any:
     return dataclasses.replace(record, **{name: value})
 
 
-def _other(field: schema.Field, value: Any, meaning: schema.Meaning, rng: random.Random) -> Any:
+def _other(
+    field: schema.Field, value: Any, meaning: schema.Meaning, rng: random.Random, constants: tuple[Any, ...] = ()
+) -> Any:
+    """Another value of a field. constants: of a rule that reads it."""
+    numbers = [c + d for c in constants if type(c) in (int, float) for d in (-1, 0, 1)]
     if field.optional and rng.random() < 0.3:
         return None
     match field:
         case schema.Integer():
             near = [value + d for d in (-1, 1)] if value is not None else []
-            choices = [field.low, field.low + 1, field.low + field.multiple, field.high, 8, 32, *near]
+            limits = [field.low, field.low + 1, field.low + field.multiple, field.high]
+            choices = [*limits, *numbers] if numbers and rng.random() < 0.6 else [*limits, 8, 32, *near]
             return rng.choice([n for n in choices if n >= 0])
         case schema.Integers():
-            numbers = list(value)
-            if numbers:
-                numbers[rng.randrange(len(numbers))] = rng.choice((field.low, field.low + 1, 2, 3))
-            return tuple(numbers)
+            several, near = list(value), [n for n in numbers if field.low <= n <= field.high]
+            if several:
+                several[rng.randrange(len(several))] = rng.choice((field.low, field.low + 1, 2, 3, *near))
+            return tuple(several[:-1] if field.count is None and rng.random() < 0.3 else several)
         case schema.Number():
             return float(rng.choice((0.0, 1.0, -1.0, 0.5, field.low, field.high)))
         case schema.Choice():
-            return rng.choice(field.names)
+            return rng.choice((*field.names, *(c for c in constants if c in field.names)))
         case schema.Flag():
             return not value
         case schema.Operand():

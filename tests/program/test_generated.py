@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from onnxopt.program import schema
-from tests.program.meanings import KINDS, MEANINGS, damaged, mutants
+from tests.program.meanings import IN_PYTHON_ALONE, KINDS, MEANINGS, damaged, mutants, rules
 from tests.support.custom_ops.custom_ops_damage import set_field
 from tests.support.emulation import library_programs
 
@@ -74,10 +75,16 @@ def test_the_library_refuses_what_breaks_a_limit(meaning: schema.Meaning, tmp_pa
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_library_and_verify_agree(kind: str, tmp_path: Path) -> None:
-    """Rules too: mutants at and beside the limits get the same verdict."""
-    every = [m for k, meaning in enumerate(MEANINGS) if kind == meaning.KIND for m in mutants(meaning, k, 150)]
+    """Mutants at and beside the limits get the same verdict, and each rule is the first that some of them break."""
+    every = [m for k, meaning in enumerate(MEANINGS) if kind == meaning.KIND for m in mutants(meaning, k)]
     broken = [meaning.problem() for meaning in every]
     said = verdicts([row(meaning) for meaning in every], tmp_path)
+    every_rule = {*rules(type(every[0]))}
+    unbroken = every_rule - IN_PYTHON_ALONE
     for meaning, ours, theirs in zip(every, broken, said, strict=True):
         assert (ours is None) == (theirs == ""), f"{meaning}\n{ours}\n{theirs}"
+        if ours is not None and (rule := (re.sub(r"\[\d+\]", "", ours[0]), ours[1])) in every_rule:
+            assert ours[1] in theirs, f"{meaning}\n{ours}\n{theirs}"
+            unbroken.discard(rule)
+    assert not unbroken, "no mutant breaks these rules first"
     assert 0.05 < sum(ours is None for ours in broken) / len(every) < 0.95
