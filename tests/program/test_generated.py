@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from onnxopt.program import schema
-from tests.program.meanings import IN_PYTHON_ALONE, KINDS, MEANINGS, damaged, mutants, rules
+from tests.program.meanings import BROKEN, IN_PYTHON_ALONE, KINDS, MEANINGS, damaged, mutants, rules
 from tests.support.custom_ops.custom_ops_damage import set_field
 from tests.support.emulation import library_programs
 
@@ -77,6 +77,7 @@ def test_the_library_refuses_what_breaks_a_limit(meaning: schema.Meaning, tmp_pa
 def test_the_library_and_verify_agree(kind: str, tmp_path: Path) -> None:
     """Mutants at and beside the limits get the same verdict, and each rule is the first that some of them break."""
     every = [m for k, meaning in enumerate(MEANINGS) if kind == meaning.KIND for m in mutants(meaning, k)]
+    every += [meaning for meaning in BROKEN if kind == meaning.KIND]
     broken = [meaning.problem() for meaning in every]
     said = verdicts([row(meaning) for meaning in every], tmp_path)
     every_rule = {*rules(type(every[0]))}
