@@ -10,14 +10,18 @@
 #include "cpu/blocks/stream_store.h"
 #include "cpu/blocks/tiling.h"
 #include "cpu/first_failure.h"
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt {
 namespace {
 
-constexpr double kNanosecondsPerCost = 0.1;   // of one float32 instruction, one thread
-constexpr double kNanosecondsPerByte = 0.08;  // read or written, one thread
 constexpr std::size_t kLine = 64;
+using costs::cpu::kMaxTasks;
+using costs::cpu::kNanosecondsPerByte;
+using costs::cpu::kNanosecondsPerCost;
+using costs::cpu::kSerialNanoseconds;
+using costs::cpu::kTaskNanoseconds;
 
 // Memory that a thread keeps between tasks; it grows to the largest plan that ran on it.
 class Scratch {
@@ -212,7 +216,7 @@ void CpuKernel::Run(const Domain& domain, OrtKernelContext* context) const {
   const double total = static_cast<double>(domain.count) * cost_;
   std::uint64_t task = domain.count;
   if (total > kSerialNanoseconds) {
-    const auto wanted = std::min(kMostTasks, static_cast<std::uint64_t>(total / kTaskNanoseconds));
+    const auto wanted = std::min(kMaxTasks, static_cast<std::uint64_t>(total / kTaskNanoseconds));
     task = RoundUp(CeilDiv(domain.count, wanted), plan->block);
   }
   Job job(program_, *plan, tiling, domain, task, ExceedsCache(OperandBytes(program_, domain)));

@@ -7,10 +7,6 @@
 
 namespace onnxopt {
 
-constexpr double kSerialNanoseconds = 20000;  // below, waking threads costs more than they save
-constexpr double kTaskNanoseconds = 10000;    // a task of the thread pool takes at least this long
-constexpr std::uint64_t kMostTasks = 256;
-
 // What one element takes one thread, about.
 double NanosecondsPerElement(const Program& program);
 

@@ -8,14 +8,18 @@
 #include "cpu/first_failure.h"
 #include "cpu/pointwise.h"
 #include "cpu/reduce.h"
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt {
 namespace {
 
-constexpr std::uint64_t kBlock = 8192;        // elements that are computed before they are reduced
-constexpr std::uint64_t kPart = 8 * kBlock;   // elements of a part, where several threads share rows
-constexpr std::uint64_t kFewestColumns = 16;  // of a part: its results are small beside what it reads
+constexpr std::uint64_t kBlock = costs::cpu::kRowBlock;
+constexpr std::uint64_t kPart = costs::cpu::kPartBlocks * kBlock;
+using costs::cpu::kMaxTasks;
+using costs::cpu::kMinColumnsOfPart;
+using costs::cpu::kSerialNanoseconds;
+using costs::cpu::kTaskNanoseconds;
 
 // A piece ready to run over one grid: slots become inputs of a pointwise domain.
 class Runner {
@@ -201,7 +205,7 @@ class RowJob {
   }
 
   std::uint64_t PartColumns() const {
-    return std::max(kPart / std::max<std::uint64_t>(grid_.inner, 1), kFewestColumns);
+    return std::max(kPart / std::max<std::uint64_t>(grid_.inner, 1), kMinColumnsOfPart);
   }
 
   // The first element of part t, of so many a row.
@@ -320,7 +324,7 @@ void RowCpuKernel::Run(const Grid& grid, OrtKernelContext* context) const {
   const double total = static_cast<double>(grid.domain.count) * cost_;
   std::uint64_t wanted = 1;
   if (total > kSerialNanoseconds) {
-    wanted = std::max<std::uint64_t>(std::min(kMostTasks, static_cast<std::uint64_t>(total / kTaskNanoseconds)), 1);
+    wanted = std::max<std::uint64_t>(std::min(kMaxTasks, static_cast<std::uint64_t>(total / kTaskNanoseconds)), 1);
   }
   const RowJob::Pieces pieces{element_, row_, output_.get(), row_output_.get(), positions_};
   RowJob job(rows(), pieces, grid, CeilDiv(grid.outer, wanted));

@@ -7,15 +7,19 @@
 #include "cpu/blocks/peephole.h"
 #include "cpu/first_failure.h"
 #include "cpu/pointwise.h"
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt {
 namespace {
 
-constexpr std::uint64_t kBlock = 8192;        // elements that are computed before they are summed up
-constexpr std::uint64_t kPart = 8 * kBlock;   // elements of a part, where several threads share rows
-constexpr std::uint64_t kFewestColumns = 16;  // of a part: its sums are small beside what it reads
-constexpr double kNanosecondsPerElement = 1;  // of summing up
+constexpr std::uint64_t kBlock = costs::cpu::kRowBlock;
+constexpr std::uint64_t kPart = costs::cpu::kPartBlocks * kBlock;
+using costs::cpu::kMaxTasks;
+using costs::cpu::kMinColumnsOfPart;
+using costs::cpu::kNanosecondsPerElement;
+using costs::cpu::kSerialNanoseconds;
+using costs::cpu::kTaskNanoseconds;
 
 // Running totals are kept in this: float32's are rounded once, when they are handed on. Integers wrap.
 template <typename T>
@@ -128,7 +132,7 @@ class ScanJob {
   }
 
   std::uint64_t PartColumns() const {
-    return std::max(kPart / std::max<std::uint64_t>(grid_.inner, 1), kFewestColumns);
+    return std::max(kPart / std::max<std::uint64_t>(grid_.inner, 1), kMinColumnsOfPart);
   }
 
   // The first element of part t, of so many a row.
@@ -239,7 +243,7 @@ void ScanCpuKernel::Run(const Grid& grid, OrtKernelContext* context) const {
   const double total = static_cast<double>(grid.domain.count) * cost_;
   std::uint64_t wanted = 1;
   if (total > kSerialNanoseconds) {
-    wanted = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(total / kTaskNanoseconds), 1, kMostTasks);
+    wanted = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(total / kTaskNanoseconds), 1, kMaxTasks);
   }
   const Runner element(element_, element_plans_, grid, false);
   const Runner output(output_, output_plans_, grid, true);

@@ -7,22 +7,20 @@
 #include "attention/token_attention_abi.h"
 #include "call/attention.h"
 #include "kernel_file/attention.h"
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
 
-// Blocks a multiprocessor that the tokens are cut into, all groups together. Measured (benchmarks/notes).
-constexpr std::uint64_t kOneBlock = 1;
-constexpr std::uint64_t kTwoBlocks = 2;
 constexpr std::uint64_t kLeastTokens = 32;  // that a block takes at once
 constexpr std::uint64_t kAccessBytes = 16;
-// Of a block, up to which the last one joins them in no more time than another launch: in one buffer, and behind
-// others.
-constexpr std::int64_t kFewRows = 8;
-constexpr std::int64_t kFewRowsBehind = 4;
-constexpr unsigned kUnasked = 48 << 10;         // bytes of shared memory that every kernel has
-constexpr std::uint64_t kLongBytes = 12 << 20;  // of caches from which tiles take less time for every number of rows
+constexpr unsigned kUnasked = 48 << 10;  // bytes of shared memory that every kernel has
+using costs::token_attention::kBlocksOfLanes;
+using costs::token_attention::kBlocksOfTiles;
+using costs::token_attention::kFewRows;
+using costs::token_attention::kFewRowsApart;
+using costs::token_attention::kLongBytes;
 
 // Keys are cut into `splits` of `tokens` each, so that the blocks of all `others` fill the GPU.
 struct Splits {
@@ -60,12 +58,11 @@ bool InRegisters(const Variant& variant) { return variant.shape.As<AttentionShap
 
 bool InTurn(const Variant& variant) { return InTiles(variant) && Joins(variant); }
 
-// Whether the blocks that share keys are counted, and the last one joins what they found. Measured
-// (benchmarks/notes: attention caches), but for codes.
+// Whether the blocks that share keys are counted, and the last one joins their results (costs/token_attention.json).
 bool AreCounted(const TokenAttention& attention, const Variant& attends, const AttentionCall& call, std::int64_t rows) {
   if (!InTurn(attends) || attention.codes) return false;
   if (InRegisters(attends)) return true;
-  return rows <= (call.past_k == call.present_k ? kFewRows : kFewRowsBehind);
+  return rows <= (call.past_k == call.present_k ? kFewRows : kFewRowsApart);
 }
 
 // Of what the blocks of so many rows find, where these need each other's.
@@ -105,8 +102,8 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
   const auto past = static_cast<std::uint64_t>(call.past);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
   const Variant& attends = Attending(attention, call);
-  const Splits cut(past + 1, groups, launcher_.device().multiprocessors, InTiles(attends) ? kOneBlock : kTwoBlocks,
-                   InTurn(attends));
+  const Splits cut(past + 1, groups, launcher_.device().multiprocessors,
+                   InTiles(attends) ? kBlocksOfTiles : kBlocksOfLanes, InTurn(attends));
   const auto heads = static_cast<std::uint64_t>(call.batch * attention.heads);
   CallScratch scratch(allocator_, context);
   TokenAttentionParams params{call.q,
@@ -172,7 +169,7 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
   const auto keys = static_cast<std::uint64_t>(call.keys);
   const Variant& attends = Attending(attention, call);
   const bool two = !InTiles(attends) && (attention.codes || IsLong(attention, call));
-  const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors, two ? kTwoBlocks : kOneBlock,
+  const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors, two ? kBlocksOfLanes : kBlocksOfTiles,
                    InTurn(attends));
   const std::uint64_t rows_of_all = groups * chunks * static_cast<std::uint64_t>(attention.rows);
   CallScratch scratch(allocator_, context);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernel_file/flash_attention.h"
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt::cuda {
@@ -12,7 +13,8 @@ namespace {
 
 constexpr std::uint64_t kMostBlocks = 0x7fffffff;
 constexpr float kLog2E = 1.4426950408889634F;
-constexpr unsigned kMostShort = 80;  // keys of a short tile, up to which it takes less time than those of warpgroups
+using costs::flash_attention::kLongBlocks;
+using costs::flash_attention::kMaxShort;
 
 HeadsOf ToDevice(const HeadsPlace& place) {
   return {place.data, static_cast<unsigned long long>(place.of_batch), static_cast<unsigned long long>(place.of_head),
@@ -41,11 +43,11 @@ double Expected(const FlashAttention& attention, const FlashTileShape& shape, co
   return std::ceil(blocks / of.blocks) * of.wave + blocks * shape.queries * keys * 1e-6 * of.scores;
 }
 
-// Whether blocks whose warps take several bands of queries keep the GPU busy: a multiprocessor holds two of them, and
-// there are more of them than multiprocessors. Measured on one H200 (benchmarks/notes: attention).
+// Whether blocks whose warps take several bands of queries keep the GPU busy: a multiprocessor holds some of them, and
+// there are more of them than multiprocessors.
 bool KeepsBusy(const Variant& variant, const FlashAttentionLaunch& launch, const FlashGpu& gpu) {
   if (variant.shape.As<FlashTileShape>().bands == 1) return true;
-  return 2 * variant.shared <= gpu.shared && launch.blocks > gpu.multiprocessors;
+  return kLongBlocks * variant.shared <= gpu.shared && launch.blocks > gpu.multiprocessors;
 }
 
 }  // namespace
@@ -121,7 +123,7 @@ std::size_t ChooseFlashAttention(const FlashAttention& attention, const std::vec
   }
   if (best == variants.size()) return of_warpgroups;
   const auto& chosen = variants[best].shape.As<FlashTileShape>();
-  const bool is_short = chosen.short_rows && chosen.keys <= kMostShort;
+  const bool is_short = chosen.short_rows && chosen.keys <= kMaxShort;
   return is_short || of_warpgroups == variants.size() ? best : of_warpgroups;
 }
 

@@ -6,6 +6,7 @@
 #include "cuda/pointwise_variant.h"
 #include "device/access_modes.h"
 #include "kernel_file/rowwise.h"
+#include "program/generated/costs.h"
 #include "program/rowwise_params.h"
 #include "support/math.h"
 
@@ -13,11 +14,11 @@ namespace onnxopt::cuda {
 namespace {
 
 constexpr std::uint64_t kMaxGrid = 0x7fffffff;
-constexpr std::uint64_t kShortForCluster = 16384;  // columns below which one block a row is enough
-
-constexpr unsigned kBlocksOfLoop = 8;  // of a cluster that loops over a row
-constexpr std::uint64_t kMostParts = 512;
-constexpr std::uint64_t kBlocksOfSplit = 2;  // a multiprocessor
+using costs::rowwise::kBlocksOfLoop;
+using costs::rowwise::kBlocksOfSplit;
+using costs::rowwise::kClusterRows;
+using costs::rowwise::kMaxParts;
+using costs::rowwise::kShortForCluster;
 
 // Element k of every row is element k of the input.
 bool ByColumn(const Access& access, std::uint64_t columns) {
@@ -156,7 +157,7 @@ bool StridedFits(const RowProgram& program, const Variant& variant, const Grid& 
 
 // Several blocks a row pay where there are too few rows to give every multiprocessor one.
 bool ClusterPays(const Grid& grid, const Gpu& gpu) {
-  return grid.columns > kShortForCluster && grid.rows() < std::uint64_t{gpu.multiprocessors} * 2;
+  return grid.columns > kShortForCluster && grid.rows() < kClusterRows * gpu.multiprocessors;
 }
 
 // Blocks that go on to the next launch pay where even clusters leave most of the GPU idle.
@@ -216,7 +217,7 @@ void FillRowParams(const RowProgram& program, const Variant& variant, const Grid
 Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu) {
   const std::uint64_t least = std::uint64_t{variant.threads} * variant.vector;  // columns: a vector a thread
   const std::uint64_t wanted = kBlocksOfSplit * gpu.multiprocessors / grid.rows();
-  const std::uint64_t parts = std::clamp<std::uint64_t>(wanted, 1, kMostParts);
+  const std::uint64_t parts = std::clamp<std::uint64_t>(wanted, 1, kMaxParts);
   const std::uint64_t columns = RoundUp(CeilDiv(grid.columns, parts), least);
   return {CeilDiv(grid.columns, columns), columns};
 }

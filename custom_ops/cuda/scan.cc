@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernel_file/rowwise.h"
+#include "program/generated/costs.h"
 #include "program/rowwise_params.h"
 #include "program/scan.h"
 #include "support/math.h"
@@ -11,12 +12,10 @@
 namespace onnxopt::cuda {
 namespace {
 
-// A block that goes along a row keeps up with a third of a multiprocessor's share of the memory's rate, and takes 1.1
-// us a chunk, where two launches take 5 us more than one: measured on an H200 (benchmarks/notes: scans).
-constexpr std::uint64_t kBlocksOfLoop = 3;    // a multiprocessor's share
-constexpr std::uint64_t kChunksOfSplit = 16;  // of a split variant, a row has at least
-constexpr std::uint64_t kBlocksOfSplit = 2;   // a multiprocessor
-constexpr std::uint64_t kMostParts = 512;
+using costs::scan::kBlocksOfLoop;
+using costs::scan::kBlocksOfSplit;
+using costs::scan::kChunksOfSplit;
+using costs::scan::kMaxParts;
 
 std::uint64_t Chunk(const Variant& variant) { return std::uint64_t{variant.threads} * variant.unroll * variant.vector; }
 
@@ -42,7 +41,7 @@ bool SplitPays(const Variant& variant, const Grid& grid, const Gpu& gpu) {
 Cut CutForScan(const Variant& variant, const Grid& grid, const Gpu& gpu) {
   const std::uint64_t least = Chunk(variant);
   const std::uint64_t wanted = kBlocksOfSplit * gpu.multiprocessors / grid.rows();
-  const std::uint64_t parts = std::clamp<std::uint64_t>(wanted, 1, kMostParts);
+  const std::uint64_t parts = std::clamp<std::uint64_t>(wanted, 1, kMaxParts);
   const std::uint64_t columns = RoundUp(CeilDiv(grid.columns, parts), least);
   return {CeilDiv(grid.columns, columns), columns};
 }

@@ -6,6 +6,7 @@
 
 #include "cuda/depthwise.h"
 #include "kernel_file/squeeze_excite.h"
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt::cuda {
@@ -13,8 +14,8 @@ namespace {
 
 constexpr std::uint64_t kMostInts = std::numeric_limits<std::int32_t>::max();
 constexpr std::uint64_t kAccessBytes = 16;
-constexpr std::uint64_t kMostRead = 192 << 10;  // bytes of sums that one block adds for a row
-constexpr std::uint64_t kFoldBytes = 48 << 10;  // that a block adds where there are more
+using costs::squeeze_excite::kFoldBytes;
+using costs::squeeze_excite::kMaxRead;
 
 std::vector<Variant> OfMap(const Kernel& kernel) {
   if (kernel.variants.size() <= kSqueezeExciteMap) return {};
@@ -75,7 +76,7 @@ void SqueezeExciteCudaKernel::LaunchMap(const SqueezeExciteCall& call, SqueezeEx
   };
   params->pixels = static_cast<float>(call.map.out_height * call.map.out_width);
   RunDepthwise(*meaning_.depthwise, of_map_, kSqueezeExciteMap, launcher_, call.map, stream, prepare);
-  if (static_cast<std::uint64_t>(params->tiles) * tile_bytes > kMostRead) Fold(params, stream);
+  if (static_cast<std::uint64_t>(params->tiles) * tile_bytes > kMaxRead) Fold(params, stream);
 }
 
 void SqueezeExciteCudaKernel::Fold(SqueezeExciteParams* params, Stream stream) const {

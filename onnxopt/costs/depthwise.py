@@ -21,6 +21,9 @@ class DepthwiseCosts:
     load_us: Mapping[str, Mapping[str, float]]
     prefers: tuple[Mapping[str, Any], ...]
     others: Mapping[int, tuple[Mapping[str, Any], ...]]
+    threads: int
+    walking: Mapping[int, tuple[int, int]]
+    simple_extent: int
     nominal_elements: int
     min_activated_channels: int
     expanded_margin: float

@@ -34,6 +34,14 @@ class PointwiseCosts:
     unroll: int
     tile_of_bytes: int
     tiles: tuple[Mapping[str, Any], ...]
+    tile_columns: int
+    min_tile_side: int
+    min_read_columns: int
+    max_whole_rows: int
+    min_sliding_vectors: int
+    min_vector_bytes: int
+    special_variants: int
+    general_threads: int
 
 
 @functools.cache

@@ -23,6 +23,8 @@ class Thresholds:
     threads: int
     large_threads: int
     usual_elements: int
+    waste_weight: int
+    block_weight: float
     usual_bytes: int
     max_bytes: int
     short_row_vectors: int
@@ -39,6 +41,15 @@ class Thresholds:
     max_of_two_blocks: int
     narrow_clusters: Clusters
     wide_clusters: Clusters
+    min_elements: int
+    max_repeated: int
+    special_lengths: int
+    looped_threads: int
+    blocks_of_loop: int
+    cluster_rows: int
+    short_for_cluster: int
+    max_parts: int
+    blocks_of_split: int
 
     @property
     def few_rows(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
+from onnxopt.costs.fusion import numbers
 from onnxopt.fusion import channels_last, index_ops
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.operands import constant
@@ -20,16 +21,9 @@ from onnxopt.program.extents import extent, product
 from onnxopt.program.pointwise import Program
 from onnxopt.program.rowwise import RowProgram
 
-# A value that is broadcast into its consumer's larger domain is computed once for each element there. Up to this many
-# float32 instructions hide behind the memory traffic of every GPU of the catalogue. The sigmoid that gates
-# squeeze-and-excite is below the limit; ONNX Runtime's broadcasting Mul runs at a fraction of the memory bandwidth.
-MAX_RECOMPUTED_COST = 18
-# More operands than this cost more in registers and kernel parameters than fusion saves.
-MAX_OPERANDS = 16
-MAX_NODES = 64
-# Below this size, the launch dominates a kernel's time: an H100 moves a megabyte in a third of a launch.
-TINY_BYTES = 1 << 20
-MAX_COST = 600
+_COSTS = numbers()
+MAX_RECOMPUTED_COST, MAX_OPERANDS, MAX_NODES = _COSTS.max_recomputed_cost, _COSTS.max_operands, _COSTS.max_nodes
+TINY_BYTES, MAX_COST = _COSTS.tiny_bytes, _COSTS.max_cost
 _CONVOLUTIONS = (("", "Conv"), ("", "ConvTranspose"))
 _PRODUCTS = (("", "MatMul"), ("", "Gemm"), ("com.microsoft", "MatMulNBits"))
 

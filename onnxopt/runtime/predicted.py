@@ -11,18 +11,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from onnxopt.costs.predicted import numbers
 from onnxopt.fusion.work import Work
 from onnxopt.runtime.gpus import Gpu, catalogue
 
-# Nine models of benchmarks/results/models/predicted_h200.json: predicted over measured.
-ERROR = (
-    "on one H200, nine float16 models took 0.81 to 1.30 times the predicted time after optimizing and 0.76 to 1.83 "
-    "times that before, and a tenth that chose nothing here (a decoding step) 0.72 and 0.76 times; other GPUs were not "
-    "compared"
-)
-_LAUNCH = 2.5e-6  # seconds
-_OF_BANDWIDTH, _OF_PRODUCTS = 0.5, 0.7  # shares of the catalogue's peaks
-_TILE = 128 * 64  # elements of a product's result that one multiprocessor computes
+_COSTS = numbers()
+ERROR = _COSTS.error_text()
 _HALVES = frozenset({"float16", "bfloat16"})
 _BYTES = frozenset({"float8e4m3fn", "int8", "uint8"})
 
@@ -49,10 +43,10 @@ def seconds(kernels: Iterable[Work], gpu: Gpu) -> float:
 
 
 def _of_kernel(work: Work, gpu: Gpu) -> float:
-    moving = work.bytes / (gpu.bandwidth_gb_s * 1e9 * _OF_BANDWIDTH)
-    spread = min(1.0, max(work.written / _TILE, 1.0) / gpu.sms)
-    computing = work.flops / (_peak(work.dtype, gpu) * _OF_PRODUCTS * spread)
-    return work.launches * _LAUNCH + max(moving, computing)
+    moving = work.bytes / (gpu.bandwidth_gb_s * 1e9 * _COSTS.bandwidth_share)
+    spread = min(1.0, max(work.written / _COSTS.tile, 1.0) / gpu.sms)
+    computing = work.flops / (_peak(work.dtype, gpu) * _COSTS.product_share * spread)
+    return work.launches * _COSTS.launch + max(moving, computing)
 
 
 def _peak(dtype: str, gpu: Gpu) -> float:

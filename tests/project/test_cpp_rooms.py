@@ -20,7 +20,7 @@ BELOW = {
         "cpu/evaluate": ["program", "support"],
         "cpu/blocks": ["cpu/evaluate", *CALL],
         "cpu": ["cpu/blocks", "cpu/evaluate", *CALL],
-        "cuda/launch": ["kernel_file/measured", "kernel_file", "program", "support"],
+        "cuda/launch": ["kernel_file/measured", "kernel_file", "program", "program/generated", "support"],
         "cuda": ["cuda/launch", *CALL],
         "cuda/convolution": ["cuda/launch", "kernel_file/measured", *CALL],
         "cuda/gemm": ["cuda/convolution", "cuda/launch", "kernel_file/measured", *CALL],

@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <cstring>
 
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt {
 namespace {
 
 constexpr std::uint32_t kNone = ~0U;
-constexpr std::size_t kLine = 64;               // bytes; slots begin on a cache line
-constexpr std::size_t kWorkingSet = 32 * 1024;  // bytes that a block may touch: about the first-level cache
-constexpr std::uint32_t kShortestBlock = 512;   // elements; below, calling steps costs more than running them
-constexpr std::uint32_t kLongestBlock = 4096;
+constexpr std::size_t kLine = 64;  // bytes; slots begin on a cache line
+using costs::cpu::kLongestBlock;
+using costs::cpu::kShortestBlock;
+using costs::cpu::kWorkingSet;
 
 // How often a value changes: the operands of a step that changes less often are computed less often.
 enum class Rate : std::uint8_t { kTask, kBlock, kElement };

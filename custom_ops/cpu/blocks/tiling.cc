@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "program/generated/costs.h"
+
 namespace onnxopt {
 namespace {
 
-constexpr std::uint64_t kShortestRow = 192;     // measured: shorter ones cost more than gathering
-constexpr std::uint64_t kLongestPeriod = 2048;  // its gathered copies stay in the first-level cache
+using costs::cpu::kLongestPeriod;
+using costs::cpu::kShortestRow;
 
 // The longest row in which this input is dense or a single element. Rows of two inputs divide each other, as both are
 // products of the domain's innermost dims.

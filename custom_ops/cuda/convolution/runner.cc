@@ -5,18 +5,18 @@
 #include "cuda/convolution/epilogue.h"
 #include "cuda/convolution/other_sizes.h"
 #include "cuda/launch/stopwatch.h"
+#include "program/generated/costs.h"
 
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::size_t kPlans = 32;    // of different shapes, that a node keeps
-constexpr std::size_t kTuned = 16;    // plans measured when tuning
-constexpr std::size_t kFirstRun = 6;  // and at a first run
-constexpr std::int64_t kFirstRunWorkspace = std::int64_t{32}
-                                            << 20U;  // bytes; plans that want more are not measured then
-constexpr double kAlike = 2;       // sizes of shapes that one choice is right for, the larger one over the smaller one
-constexpr double kLargest = 1e12;  // elements; no GPU holds a tensor of more
+constexpr std::size_t kPlans = 32;       // of different shapes, that a node keeps
+constexpr double kLargest = 1e12;        // elements; no GPU holds a tensor of more
 constexpr std::int64_t kAlignment = 16;  // that engines ask for at most
+using costs::convolution::kAlike;
+using costs::convolution::kFirstRunPlans;
+using costs::convolution::kFirstRunWorkspace;
+using costs::convolution::kTunedPlans;
 
 std::int64_t Alignment(const ConvolutionPointers& at) {
   std::uintptr_t bits = static_cast<std::uintptr_t>(kAlignment);
@@ -138,7 +138,7 @@ void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
   const std::size_t version = api_.cudnnGetVersion();
   const std::lock_guard<std::mutex> alone(Measuring());
   if (known.Find(gpu, version, problem)) return;
-  const std::vector<EnginePlan> plans = Offered(call, kTuned, Preference::kFastest);
+  const std::vector<EnginePlan> plans = Offered(call, kTunedPlans, Preference::kFastest);
   if (plans.empty()) return;
   const BorrowedHandle handle(api_, call.context, call.stream);
   std::int64_t bytes = 0;
@@ -180,7 +180,7 @@ void ConvolutionRunner::MeasureFirstRun(const ConvolutionCall& call, Recent* ent
 // Measures the plans that are ready beside the one that would run, and keeps the fastest.
 void ConvolutionRunner::MeasureBeside(const ConvolutionCall& call, const ReadyConvolution& first) const {
   const std::optional<EngineChoice> own = first.Choice();
-  std::vector<EnginePlan> plans = Offered(call, kFirstRun, Preference::kReady);
+  std::vector<EnginePlan> plans = Offered(call, kFirstRunPlans, Preference::kReady);
   const auto unfit = [&](const EnginePlan& plan) {
     const std::optional<EngineChoice> choice = plan.Choice();
     return !choice || choice == own || plan.workspace() > kFirstRunWorkspace;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt::cuda {
@@ -16,11 +17,10 @@ constexpr std::uint64_t kAccessBytes = 16;
 constexpr std::uint64_t kPartBytes = 256;
 constexpr std::uint64_t kIntsOfTile = 3;
 constexpr std::uint64_t kJoined = 4;  // elements of a token that a thread adds up
-// Of a product whose depth blocks share. Measured on one H200 (benchmarks/notes: experts).
-constexpr std::uint64_t kMostSplits = 16;
-constexpr std::uint64_t kLeastSteps = 4;         // of a block
-constexpr std::uint64_t kStepsOfBlock = 6;       // that beginning and ending one takes
-constexpr std::uint64_t kStepsOfActivation = 4;  // that a launch of its own takes
+using costs::experts::kLeastSteps;
+using costs::experts::kMaxSplits;
+using costs::experts::kStepsOfActivation;
+using costs::experts::kStepsOfBlock;
 
 // Bytes of a part of the scratch memory, so that the next one is aligned as well as any.
 std::uint64_t Part(std::uint64_t bytes) { return RoundUp(bytes, kPartBytes); }
@@ -85,8 +85,8 @@ ExpertsCudaKernel::Work ExpertsCudaKernel::WorkOf(std::uint64_t tokens) const {
   const std::uint64_t rows = tokens * static_cast<std::uint64_t>(meaning_.chosen);
   const std::uint64_t tiles = MostTiles(form, rows);
   const std::uint64_t usual = std::max(std::min(rows, experts), rows / TileRows(form));  // tiles that exist
-  const Cut first = CutOf(form.first, false, usual, routed ? 1 : kMostSplits);  // sums of many rows are too long
-  const Cut second = CutOf(form.first + 1, true, usual, kMostSplits);
+  const Cut first = CutOf(form.first, false, usual, routed ? 1 : kMaxSplits);  // sums of many rows are too long
+  const Cut second = CutOf(form.first + 1, true, usual, kMaxSplits);
   const std::uint64_t of_first = first.splits > 1 ? first.splits * static_cast<std::uint64_t>(meaning_.wide()) : 0;
   const std::uint64_t of_second = second.splits * static_cast<std::uint64_t>(meaning_.columns);
   const std::uint64_t between = Part(rows * static_cast<std::uint64_t>(meaning_.hidden) * Size(meaning_.dtype()));

@@ -6,14 +6,15 @@
 #include "cuda/gemm/choose.h"
 #include "cuda/gemm/handle.h"
 #include "cuda/launch/provider_options.h"
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::uint64_t kLeastStep = 64;  // of numbers of rows; cuBLASLt's tiles have 64 rows or more
-constexpr std::uint64_t kSteps = 16;      // from a power of two to the next
 constexpr std::size_t kIntsOfTile = 3;
+using costs::experts::kLeastStep;
+using costs::experts::kSteps;
 
 std::uint64_t StepOf(std::uint64_t rows) {
   std::uint64_t power = 1;

@@ -9,18 +9,19 @@
 #include "cuda/gemm/other_sizes.h"
 #include "cuda/launch/stopwatch.h"
 #include "kernel_file/measured/gemm_algorithms.h"
+#include "program/generated/costs.h"
 
 namespace onnxopt::cuda {
 namespace {
 
 using cublaslt::Candidate;
 
-constexpr int kTuned = 32;                        // algorithms measured when tuning
-constexpr int kFirstRun = 8;                      // and at a first run
-constexpr std::size_t kTunedConvolutions = 16;    // plans of cuDNN's measured when tuning
-constexpr std::size_t kFirstRunConvolutions = 6;  // and at a first run, where they may win
-constexpr std::int64_t kShallow = 32;             // channels of a, and
-constexpr std::int64_t kManyPixels = 1 << 16;     // rows: where they may
+using costs::convolution::kFirstRunPlans;
+using costs::convolution::kTunedPlans;
+using costs::gemm::kFirstRunAlgorithms;
+using costs::gemm::kManyPixels;
+using costs::gemm::kShallow;
+using costs::gemm::kTunedAlgorithms;
 
 // Whether the graph states the shapes, or a process may well run no others: those that a node meets first. Networks
 // over images (of four dims) have many products, which together would take long.
@@ -32,11 +33,11 @@ bool Measures(const ProductCall& call) {
   return Algorithms::Get().tunes() || (IsLikelyToLast(call) && MeasuresFirstRuns());
 }
 
-// How many of cuDNN's plans are worth measuring. Sums over few channels leave cuBLASLt's tiles half empty: there cuDNN
-// took up to a quarter less, and as long elsewhere but for one layer of 42 (benchmarks/notes: products).
+// How many of cuDNN's plans are worth measuring. Sums over few channels leave cuBLASLt's tiles half empty
+// (costs/gemm.json).
 std::size_t MostConvolutions(const PlanKey& key, bool tunes) {
-  if (tunes) return kTunedConvolutions;
-  return key.k <= kShallow && key.m >= kManyPixels ? kFirstRunConvolutions : 0;
+  if (tunes) return kTunedPlans;
+  return key.k <= kShallow && key.m >= kManyPixels ? kFirstRunPlans : 0;
 }
 
 std::size_t MostWorkspace(const Plan& plan) { return plan.key().workspace ? kWorkspaceBytes : 0; }
@@ -127,7 +128,7 @@ void Choose(const ProductCall& call, const Operands& operands, Plan* plan) {
   }
   if (tuned && Revive(call, *tuned, plan)) return;
   const bool measures = !tuned && alone.owns_lock();
-  const int most = known.tunes() ? kTuned : kFirstRun;
+  const int most = known.tunes() ? kTunedAlgorithms : kFirstRunAlgorithms;
   const std::vector<Candidate> candidates = plan->Candidates(call.handle, measures ? most : 1);
   if (candidates.empty()) {
     throw cublaslt::Refusal("cuBLASLt has no algorithm for " + product +

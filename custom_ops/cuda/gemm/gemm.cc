@@ -14,13 +14,14 @@
 #include "gemm/widen_codes_abi.h"
 #include "kernel_file/gemm.h"
 #include "kernel_file/measured/gemm_algorithms.h"
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
 
-constexpr unsigned kBiasAlignment = 16;     // that epilogues ask for
-constexpr std::uint64_t kBlocksAtOnce = 2;  // of a multiprocessor, of products of few rows
+constexpr unsigned kBiasAlignment = 16;  // that epilogues ask for
+using costs::gemm::kBlocksAtOnce;
 
 const cublaslt::Api& FindCublaslt() {
   const cublaslt::Api* api = cublaslt::Find();

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "gemm/large_products_abi.h"
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt::cuda {
@@ -21,27 +22,26 @@ constexpr int kMapOfBfloat16 = 9;
 constexpr int kRowsOf128Bytes = 3;  // swizzled
 constexpr int kWholeSectors = 3;    // 256 bytes of L2
 
-// Microseconds, fitted to 71 products of 256 to 32,768 rows on one H200 (benchmarks/notes). A wave is a tile for
-// every multiprocessor. Of ours, a tile and a step of its depth take longer by its columns.
-constexpr double kCall = 1.35;
-constexpr double kTile = 0.64;
-constexpr double kTileColumn = 0.0120;
-constexpr double kStep = 0.089;
-constexpr double kStepColumn = 0.00230;
-// cuBLASLt has tiles of many shapes, so that the last wave is as good as full, and the activation behind it reads and
-// writes the result. A wave is one of 128 x 256 elements.
-constexpr double kTheirCall = 4.0;
-constexpr double kTheirTile = 5.0;
-constexpr double kTheirStep = 0.757;
-constexpr double kTheirColumns = 256;
-constexpr double kClear = 0.95;  // of their time: less than what an expectation is off by is no gain
+// Microseconds, fitted to products (costs/gemm.json). A wave is a tile for every multiprocessor. Of ours, a tile and a
+// step of its depth take longer by its columns. cuBLASLt has tiles of many shapes, so that the last wave is as good as
+// full, and the activation reads and writes the result.
+using costs::gemm::kClear;
+using costs::gemm::kLargeCall;
+using costs::gemm::kLargeStep;
+using costs::gemm::kLargeStepColumn;
+using costs::gemm::kLargeTile;
+using costs::gemm::kLargeTileColumn;
+using costs::gemm::kTheirCall;
+using costs::gemm::kTheirColumns;
+using costs::gemm::kTheirStep;
+using costs::gemm::kTheirTile;
 
 double OursTakes(const Product& product, std::int64_t columns, unsigned multiprocessors) {
   const std::uint64_t tiles = CeilDiv(product.m, kTileRows) * CeilDiv(product.n, columns);
   const auto waves = static_cast<double>(CeilDiv(tiles, multiprocessors));
   const auto steps = static_cast<double>(product.k) / kTileDepth;
   const auto wide = static_cast<double>(columns);
-  return kCall + waves * (kTile + kTileColumn * wide + steps * (kStep + kStepColumn * wide));
+  return kLargeCall + waves * (kLargeTile + kLargeTileColumn * wide + steps * (kLargeStep + kLargeStepColumn * wide));
 }
 
 double TheirsTakes(const Product& product, unsigned multiprocessors) {

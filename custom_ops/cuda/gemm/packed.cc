@@ -5,17 +5,18 @@
 
 #include "kernel_file/gemm.h"
 #include "matmul_nbits/abi.h"
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
 
 constexpr std::int64_t kRowsOfBlock = 8;
-constexpr std::uint64_t kWarps = 16;          // of a multiprocessor, that keep the memory busy
 constexpr int kBfloat16Major = 8;             // compute capability from which matrix units have bfloat16
 constexpr std::uintptr_t kRowAlignment = 16;  // bytes
 constexpr std::uintptr_t kWordAlignment = 4;  // bytes
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+using costs::gemm::kPackedWarps;
 
 const void* Move(const void* data, std::int64_t bytes) {
   return data == nullptr ? nullptr : static_cast<const char*>(data) + bytes;
@@ -47,7 +48,7 @@ std::size_t PackedProducts::Choose(const PackedRowsCall& call) const {
     if (v.shared > launcher_.device().shared) continue;
     if (chosen < variants.size() && shape.rows > variants[chosen].shape.As<PackedRows>().rows) break;
     const std::uint64_t blocks = CeilDiv(call.n, shape.columns) * CeilDiv(call.m, kRowsOfBlock);
-    const std::uint64_t room = (call.m <= kRowsOfBlock ? 2 : 1) * kWarps * launcher_.device().multiprocessors;
+    const std::uint64_t room = (call.m <= kRowsOfBlock ? 2 : 1) * kPackedWarps * launcher_.device().multiprocessors;
     chosen = k;
     if (blocks * (v.threads / kWarpThreads) <= room) break;
   }

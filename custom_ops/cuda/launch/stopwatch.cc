@@ -4,14 +4,15 @@
 #include <limits>
 #include <vector>
 
+#include "program/generated/costs.h"
 #include "support/error.h"
 
 namespace onnxopt::cuda {
 namespace {
 
 constexpr std::size_t kEvictedBytes = std::size_t{96} << 20U;  // more than the largest L2 cache of a single GPU die
-constexpr double kNoise = 0.97;
-constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr int kRelaxed = 2;                                    // CU_STREAM_CAPTURE_MODE_RELAXED
+using costs::tuning::kNoise;
 
 // A graph of what is enqueued while it is made, so that the host's time for enqueueing does not count.
 class CapturedGraph {

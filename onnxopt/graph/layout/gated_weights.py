@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.costs.layout import numbers
 from onnxopt.graph.layout.mark import mark
 from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC, transposes
 from onnxopt.graph.match import is_private
@@ -23,8 +24,7 @@ from onnxopt.graph.shapes.infer import Knowledge
 _BOUNDED = frozenset({"Sigmoid", "HardSigmoid"})
 _VIEWS = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Transpose"})
 _MOST_GATE = 1.01  # of a scaled Clip; 1 / 6 is rounded
-# K / (H * W) up to which scaled weights take less time than a scaled map (benchmarks/notes).
-_MOST_COLUMNS, _OF_PIXELS = 2, 3
+_MOST_COLUMNS, _OF_PIXELS = numbers().gated_columns  # scaled weights, of a scaled map
 
 
 class _Gated(NamedTuple):

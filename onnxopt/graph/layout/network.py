@@ -12,18 +12,18 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
+from onnxopt.costs.layout import numbers
 from onnxopt.graph.layout import min_cut
 from onnxopt.graph.layout.forms import CONVOLUTIONS, Form, operand
 from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC, transposes
 from onnxopt.graph.shapes.dims import Dim, symbols_of
 from onnxopt.graph.shapes.infer import Knowledge
 
-_SYMBOLIC = 64  # the size that stands for each symbol
-_LOST_BY_NCHW = 2  # bytes that a convolution in NCHW loses, for each byte of its operand and result
+_COSTS = numbers()
 
 
 class Costs:
-    """What a Transpose of a value costs, in bytes. Symbolic dims count as if every symbol were 64."""
+    """What a Transpose of a value costs, in bytes. A number of costs/layout.json stands for every symbol."""
 
     def __init__(self, known: Knowledge) -> None:
         self._known = known
@@ -32,7 +32,7 @@ class Costs:
     def of(self, value: ir.Value) -> int:
         dims = self._known.dims(value)
         if dims is None:
-            return 1 << 24
+            return _COSTS.unknown_bytes
         if len(dims) == RANK and (dims[1] == 1 or dims[2] == dims[3] == 1):
             return 1  # the same memory in either layout
         itemsize = math.ceil(value.dtype.itemsize) if value.dtype is not None else 4
@@ -42,7 +42,7 @@ class Costs:
         if isinstance(dim, int):
             return dim
         if dim not in self._sizes:
-            self._sizes[dim] = max(1, int(dim.subs(dict.fromkeys(symbols_of(dim), _SYMBOLIC))))
+            self._sizes[dim] = max(1, int(dim.subs(dict.fromkeys(symbols_of(dim), _COSTS.symbolic))))
         return self._sizes[dim]
 
 
@@ -57,7 +57,7 @@ def choose(forms: Mapping[ir.Node, Form], known: Knowledge) -> set[ir.Node]:
             network.edge(vertices[node], min_cut.SINK, costs.of(operand(node, k)))
         if node.op_type in CONVOLUTIONS:
             moved = costs.of(operand(node, 0)) + costs.of(node.outputs[0])
-            network.edge(min_cut.SOURCE, vertices[node], _LOST_BY_NCHW * moved)
+            network.edge(min_cut.SOURCE, vertices[node], _COSTS.lost_by_nchw * moved)
         if form.begins is not None:
             network.edge(vertices[node], vertices[form.begins], min_cut.INFINITE, min_cut.INFINITE)
     for value in values:

@@ -12,9 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.costs.layout import numbers
+
 _KRSC = (0, 2, 3, 1)
 _RSK = (2, 3, 1, 0)
-_IMAGE = 3  # channels
+_IMAGE = numbers().image_channels
 
 
 class Stored(NamedTuple):
@@ -40,11 +42,7 @@ def stored(weight: ir.Value, group: int, name: str, missing: int = 0) -> Stored:
 
 
 def missing_channels(conv: ir.Node) -> int:
-    """How many channels of zeros make the convolution of an image faster.
-
-    cuDNN reads three channels of 16 bits one by one. With a fourth, 7x7 from 3 to 64 at 32x224x224 takes 61 us instead
-    of 83, 3x3 from 3 to 32 at 8x640x640 takes 43 instead of 58 (benchmarks/notes: convolution networks).
-    """
+    """How many channels of zeros make the convolution of an image take less time (costs/layout.json)."""
     weight = conv.inputs[1]
     if weight is None or weight.const_value is None or conv.attributes.get_int("group", 1) != 1:
         return 0

@@ -38,6 +38,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.codes import dtype_of, has_attributes, is_dequantize
 from onnxopt.graph.match import constant
 from onnxopt.graph.passes.code_operands import FLOAT8, SUFFIX, Codes, Operands, Product
@@ -62,9 +63,8 @@ _TAKE_SPLIT = {
 }  # for a Split costs less than products
 _MULTIPLE = 16  # of a weight's sides, which cuBLASLt asks for
 _LEAST = 2.0**-14  # normal number of float16
-_SMALLEST = 128  # side of a weight; smaller ones take as long in 16 bits
-# Rows that are known. Fewer read codes by a kernel for few rows, more by cuBLASLt; these are multiplied in 16 bits.
-ROWS_AS_FLOATS = range(9, 17)
+_SMALLEST = numbers().min_float8_side
+ROWS_AS_FLOATS = range(*numbers().rows_as_floats)
 
 
 def notes(model: ir.Model) -> tuple[str, ...]:

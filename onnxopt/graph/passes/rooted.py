@@ -11,7 +11,7 @@ from onnxscript.rewriter import RewriteRule
 class Rooted:
     """A rule that is tried only on nodes of the operator that computes its pattern's result.
 
-    onnxscript's matcher finds out the same, but takes 30 us a node for it.
+    onnxscript's matcher finds out the same, but takes long for it in large graphs.
     """
 
     def __init__(self, op_type: str, rule: RewriteRule) -> None:

@@ -1,9 +1,8 @@
 """Stores the weights of 16-bit products transposed: MatMul(x, W) becomes MatMul(x, Transpose(W^T)).
 
 A GPU's matrix units read both operands along the dim that is summed over. torch stores weights in this order, and
-exporters transpose them. Measured on an H100: GEMMs of 512 to 1024 rows take up to 10 % less time, others at most 3 %
-more (benchmarks/notes: products). All GEMMs of BERT take 1 % less, those of Llama 3 %. The GEMM's kernel takes in the
-Transpose; elsewhere ONNX Runtime folds the Transpose while it loads the model.
+exporters transpose them. From which sides on, costs/rewrite.json says. The GEMM's kernel absorbs the Transpose;
+elsewhere ONNX Runtime folds it while it loads the model.
 """
 
 from __future__ import annotations
@@ -11,8 +10,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.costs.rewrite import numbers
+
 _DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-_LEAST = 256  # rows and columns; smaller matrices stay in the cache, in either order
+_LEAST = numbers().min_transposed
 
 
 class TransposeWeightsPass(ir.passes.InPlacePass):

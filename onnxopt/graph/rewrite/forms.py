@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from onnxopt.costs.rewrite import numbers
 from onnxopt.graph import read
 from onnxopt.graph.passes.interface import Interface
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
@@ -20,9 +21,7 @@ from onnxopt.graph.rewrite.table import FAMILIES, PORTABLE, TABLE
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 
 LAST_OPSET_OF_OLD_SOFTMAX = 12  # up to it, Softmax flattens its operand to two dims
-# One product for gate and up saves 3 us a layer of Llama, and a Split kernel behind it costs 11 (benchmarks/notes).
-# Pointwise regions read the two halves by address arithmetic, so that no Split runs.
-SPLIT_IS_FUSED = True
+SPLIT_IS_FUSED = numbers().split_is_fused
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,7 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase,
 
 from onnxopt.costs import attention as costs
 from onnxopt.costs.attention import AttentionSize
+from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.match import new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite import packed_weights
@@ -31,7 +32,8 @@ from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
 from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.program import flash_attention
 
-_LARGEST_ATTENTION = {ir.DataType.FLOAT16: 8 << 20, ir.DataType.FLOAT: 16 << 20}  # bytes of q, k and v together
+_OF_ATTENTION = (ir.DataType.FLOAT16, ir.DataType.FLOAT)
+_LARGEST_ATTENTION = {dtype: numbers().max_attention_bytes[dtype.bitwidth] for dtype in _OF_ATTENTION}
 _ATTENTION_BIAS = 5  # position of the mask among the inputs of MultiHeadAttention and of Attention
 _ACTIVATIONS = ("Silu", "Gelu", "Sigmoid", "Relu", "Tanh", "HardSwish", "Mish")  # of gated MLPs
 
@@ -107,10 +109,9 @@ class SelfAttention(_Merge):
     """q, k and v of one MultiHeadAttention, as parts of one product.
 
     Attention splits its product again in the kernel that adds the bias, which moves the bytes of q, k and v twice. A
-    gemm region in 16 bit writes the parts itself, but runs a product for each of them, and these fill the GPU less. As
-    measured, Attention is faster for q, k and v of 5 MB, and the parts are for 15 MB. In 32 bit, three products are
-    faster from 16 MB on (benchmarks/notes). Where a kernel of ours runs the attention, it reads the parts where they
-    lie, in one product.
+    gemm region in 16 bit writes the parts itself, but runs a product for each of them, and these fill the GPU less. The
+    sizes are in costs/rewrite.json. Where a kernel of ours runs the attention, it reads the parts where they are, in
+    one product.
     """
 
     def __init__(self, name: str, joiner: Joiner, expected: ExpectedSizes) -> None:

@@ -20,6 +20,7 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.rewrite.attention_operands import HEAD_STEP, has_usual_heads
 from onnxopt.graph.rewrite.head_axis import Mark, across, weight_of, widen
 from onnxopt.graph.rewrite.rule_sets import Pass, Scope
@@ -28,9 +29,8 @@ from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 from onnxopt.graph.shapes.value_dims import dims_of
 
-_LARGEST = 256  # elements of a head that the faster ones take
-_USUAL_LENGTH = 512  # tokens where the length is symbolic
-_PASSES_OF_SCORES = 4  # one product writes them, Softmax reads and writes them, the other product reads them
+_LARGEST = 256  # elements of a head that ONNX Runtime's fused kernels take
+_USUAL_LENGTH, _PASSES_OF_SCORES = numbers().padded_length, numbers().passes_of_scores
 
 
 @dataclasses.dataclass(frozen=True)

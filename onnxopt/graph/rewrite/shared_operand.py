@@ -28,6 +28,7 @@ import onnx_ir as ir
 
 from onnxopt.costs import attention as costs
 from onnxopt.costs.attention import AttentionSize
+from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.new_nodes import NewNodes, initializer
 from onnxopt.graph.rewrite.attention_nodes import has_mask, is_kept_for_kernel
@@ -46,7 +47,7 @@ _MOVING = _VIEWS | {"Concat", "Expand", "Slice", "Split", "Squeeze", "Transpose"
 _MOST_PREPARING = 64  # values between a product and an attention
 _BROADCASTING = frozenset({"Add", "Mul"})
 _MULTIPLE = 8  # of the columns of a product of an embedding: parts of a row stay aligned
-_MOST_BYTES = 64 << 20  # of the joined weights: larger products fill a GPU
+_MOST_BYTES = numbers().max_joined_bytes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.match import new_integers
 from onnxopt.graph.passes.common_subexpressions import keep_apart
 from onnxopt.graph.passes.rooted import Rooted
@@ -37,7 +38,7 @@ from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.value_dims import dims_of, same
 
 SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-GROUPED_OF_FLOAT16 = False  # in float16, MultiHeadAttention copies nothing, and is faster
+GROUPED_OF_FLOAT16 = numbers().grouped_float16
 _ROTARY_MULTIPLE = 16  # of a head's size that GroupQueryAttention's rotary embedding asks for
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 import sympy
 
+from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.shapes.dims import parse_dim
 from onnxopt.graph.shapes.infer import Knowledge
 
@@ -20,7 +21,7 @@ class ExpectedSizes:
     """known: what was inferred of a model. usual: sizes of symbols of its inputs, as the user gave them."""
 
     def __init__(self, known: Knowledge, usual: Mapping[str, int]) -> None:
-        sizes = {symbol: max(most // 2, 1) for symbol, most in _limits(known).items()}
+        sizes = {symbol: max(most // numbers().expected_share, 1) for symbol, most in _limits(known).items()}
         for name, size in usual.items():
             symbol = parse_dim(name)
             if isinstance(symbol, sympy.Symbol):

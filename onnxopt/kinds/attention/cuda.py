@@ -6,32 +6,24 @@ import dataclasses
 from collections.abc import Sequence
 from typing import cast
 
+from onnxopt.costs.token_attention import numbers
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
-from onnxopt.program.attention import MAX_HEADS, MAX_TOKENS, TokenAttention, rows_of_a_block
+from onnxopt.program.attention import MAX_TOKENS, TokenAttention, rows_of_a_block
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import WARP
 
-_VECTOR, _JOINING = 8, 256  # elements of a load, threads of a block that joins
+_COSTS = numbers()
+_VECTOR = 8  # elements of a load
 # Each has the ones before it.
 _HEADER, _HEADER_OF_MASKED, _HEADER_OF_CODES = (
     f"attention/{name}.cuh" for name in ("token_attention", "masked_attention", "cache_codes")
 )
-_LANES = 256  # threads of a block without tensor cores
-_ROWS_OF_LANES = 2  # up to which these take less time for short caches (benchmarks/notes: attention caches)
-# (threads, stages) with tensor cores, the best one first (benchmarks/notes). Codes have one of more stages first.
-_SMALLER = ((128, 3), (128, 2), (64, 3), (128, 1), (64, 1))
-_TILES, _TILES_OF_CODES = ((256, 2), *_SMALLER), ((256, 3), *_SMALLER)
 _NARROWEST_CODES = 16  # elements of a head in tiles: those of 16 bytes
 # Bytes of shared memory of a block: what sm_90 has, what every GPU from sm_80 on has, what every GPU has.
 _SHARED = (227 << 10, 99 << 10, 48 << 10)
-# Of codes: the most rows of a block, keys that a lane attends to at once, and by how many times more are in flight: as
-# many as registers hold, under a mask too.
-_OF_CODES = {False: ((4, 4, 2), (MAX_HEADS, 1, 4)), True: ((4, 4, 2), (6, 1, 2), (MAX_HEADS, 1, 1))}
 _KEYS = 16  # of a tile
-# (threads, stages) that multiply keys and values from registers (benchmarks/notes), the most rows of a block, and
-# the elements of a head.
-_IN_REGISTERS, _ROWS_IN_REGISTERS, _WIDTHS_IN_REGISTERS = (256, 1), 8, (64, 128)
+_WIDTHS_IN_REGISTERS = (64, 128)  # elements of a head whose keys and values are multiplied from registers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,22 +51,22 @@ def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
     """The kernels that attend, and the one that joins their results. Few rows: for long caches, and for the rest. Keys
     of a cache with room are in registers, by one entry point for all GPUs. Others are in shared memory: few rows on
     GPUs that have much, more by how much a GPU has."""
-    few, coded = _rows(meaning) <= _ROWS_OF_LANES, meaning.codes is not None
+    few, coded = _rows(meaning) <= _COSTS.max_rows_of_lanes, meaning.codes is not None
     if _in_registers(meaning):
-        in_registers = attending(name, meaning, *_IN_REGISTERS, registers=True)
-        return (in_registers, *([attending(name, meaning, _LANES, 0)] if few else []), joining(name))
+        in_registers = attending(name, meaning, *_COSTS.in_registers, registers=True)
+        return (in_registers, *([attending(name, meaning, _COSTS.lanes, 0)] if few else []), joining(name))
     in_lanes = few or (coded and meaning.width < _NARROWEST_CODES)
     limits = _SHARED if not in_lanes else () if coded else _SHARED[:1]
-    shapes = _TILES_OF_CODES if coded else _TILES
+    shapes = _COSTS.tiles_of_codes if coded else _COSTS.tiles
     fitting = [next(shape for shape in shapes if shared_bytes(meaning, *shape) <= most) for most in limits]
     tiles = [attending(name, meaning, *shape) for shape in dict.fromkeys(fitting)]
-    lanes = [attending(name, meaning, _LANES, 0)] if in_lanes else []
+    lanes = [attending(name, meaning, _COSTS.lanes, 0)] if in_lanes else []
     return (*tiles, *lanes, joining(name))
 
 
 def _in_registers(meaning: TokenAttention) -> bool:
     of_room = meaning.slots is not None and meaning.codes is None
-    return of_room and meaning.width in _WIDTHS_IN_REGISTERS and _rows(meaning) <= _ROWS_IN_REGISTERS
+    return of_room and meaning.width in _WIDTHS_IN_REGISTERS and _rows(meaning) <= _COSTS.rows_in_registers
 
 
 def attending(
@@ -88,7 +80,7 @@ def attending(
 
 
 def joining(name: str) -> AttentionVariant:
-    return AttentionVariant(f"{name}_join", "", 32, _VECTOR, 1, _JOINING, waits=True)
+    return AttentionVariant(f"{name}_join", "", 32, _VECTOR, 1, _COSTS.joining_threads, waits=True)
 
 
 def shared_bytes(meaning: TokenAttention, threads: int, stages: int, *, registers: bool = False) -> int:
@@ -139,7 +131,8 @@ def _attending(meaning: TokenAttention, variant: AttentionVariant, form: str) ->
     if meaning.codes is None:
         return f"{call}<{dtype}, {form}, {variant.threads}, {variant.stages}{slots}>"
     names = (meaning.inputs[meaning.past_k], meaning.inputs[meaning.codes.k_scale])
-    unroll, parts = next((u, parts) for most, u, parts in _OF_CODES[masked] if _rows(meaning) <= most)
+    shapes = _COSTS.masked_codes_lanes if masked else _COSTS.codes_lanes
+    unroll, parts = next((u, parts) for most, u, parts in shapes if _rows(meaning) <= most)
     read = ", ".join((dtype, *(DTYPES[name].cuda for name in names), str(parts)))
     return f"{call}_to_codes<{read}, {form}, {unroll}, {variant.threads}, {variant.stages}{slots}>"
 

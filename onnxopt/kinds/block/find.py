@@ -6,13 +6,10 @@
 A block begins with a Concat whose operands all are results of convolutions or Splits of these, or with a Split whose
 parts convolutions alone read. It takes in every convolution that lies on a path between two of its own.
 
-cuDNN's precompiled kernels are slow on channels of a wider tensor: 8x80x80 128 -> 128 3x3 takes 32.3 us, 46.8 where it
-reads and 57.2 where it writes such channels; a copy of them 6. The kernels that it compiles at run time, for SiLU, are
-not: 31.2 and 30.3 us with both (benchmarks/notes). So convolutions with SiLU alone read and write in place.
-
-A convolution from 32 channels on has its SiLU in a block with a Concat, also where it would be slower than a kernel
-behind the convolution: 8x160x160 32 -> 32 takes 42 us with cuDNN's first plan, 23 with its best one, and 25 + 7 apart;
-two of them apart also cost a Slice of 6 us, an addition of 9, and a Concat of 19.
+cuDNN's precompiled kernels are slow on channels of a wider tensor, slower than with a copy of them. The kernels that it
+compiles at run time, for SiLU, are not. So convolutions with SiLU alone read and write in place (figures:
+benchmarks/notes: convolution layers). In a block with a Concat they have their SiLU from fewer channels on
+(costs/convolution.json).
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
+from onnxopt.costs.convolution import numbers
 from onnxopt.fusion import cost
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Traffic
@@ -33,7 +31,7 @@ from onnxopt.kinds.convolution.find import grown
 from onnxopt.kinds.convolution.steps import GrowingConvolution
 from onnxopt.program.block import MAX_INPUTS, MAX_STEPS, Block, BlockStep, Part
 
-_CHANNELS_WITHOUT_CONCAT = 64
+_CHANNELS_WITHOUT_CONCAT = numbers().channels_without_concat
 _ALIGNED = 16  # bytes, to which cuDNN's kernels want every pixel of a tensor
 
 

@@ -65,7 +65,7 @@ def grown(context: Context, refusals: list[Refusal], *, in_block: bool = False) 
             continue
         convolution, refused = _grow(dataclasses.replace(convolution, in_block=in_block), context)
         if convolution.is_product() and convolution.activation.name in ("none", "relu"):
-            continue  # cuBLASLt is faster in 38 of 42 such layers (benchmarks/notes), and the kind gemm runs it
+            continue  # cuBLASLt takes less time for most such layers (benchmarks/notes), and the kind gemm runs it
         refusals += refused
         yield convolution
 

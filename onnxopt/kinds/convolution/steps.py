@@ -1,6 +1,6 @@
 """The steps by which a convolution absorbs neighbouring nodes. Every step changes it or returns a reason against it.
 
-Which forms cuDNN takes, and which of them pay, was measured (benchmarks/notes, convolution layers).
+Which forms cuDNN takes, and which of them pay, is in benchmarks/notes: convolution layers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxopt.costs.convolution import numbers
 from onnxopt.fusion.channels_last import KRSC, Sandwich, sandwich
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Dims, Shapes
@@ -19,15 +20,12 @@ from onnxopt.kinds.convolution.activations import NONE, Activation
 from onnxopt.program.convolution import DTYPES, Convolution
 from onnxopt.program.window import Window
 
-# cuDNN compiles a kernel for every activation but a ReLU. With fewer channels of x and of y, its kernel with SiLU is
-# slower than a convolution and a kernel behind it: 3x3, 3 -> 32 at 8x640x640 takes 91 us instead of 58 + 28, 32 -> 32
-# at 8x160x160 42 instead of 25 + 7, but 32 -> 64 at 8x320x320 34 instead of 30 + 14. This is not so for 1x1
-# convolutions, which memory bounds: 16 -> 96 at 32x112x112 takes 66 us, a product and a SiLU apart 95. Activations with
-# more arithmetic are no faster there than behind the convolution: GELU takes 40.5 us where the convolution takes 32.
-# Where the shape is not known ahead, kernels for the usual one are compiled ahead. What other shapes get is slower than
-# two kernels: 3x3, 128 -> 128 at 8x80x80 57 us instead of 36 + 7 (custom_ops/cuda/convolution/plans.h).
-_COMPILED_CHANNELS = (32, 64)
-_COMPILED_CHANNELS_IN_BLOCK = (32, 32)  # where the two would also cost copies of what they share with others
+# cuDNN compiles a kernel for every activation but a ReLU. Between a convolution with few channels and a separate
+# kernel, costs/convolution.json decides. Activations with more arithmetic than SiLU gain nothing in cuDNN's kernel.
+# Where the shape is not fixed, kernels for the usual one are compiled early; other shapes get two kernels
+# (custom_ops/cuda/convolution/plans.h).
+_COMPILED_CHANNELS = numbers().compiled_channels
+_COMPILED_CHANNELS_IN_BLOCK = numbers().compiled_channels_in_block
 _COMPILED_DTYPES = ("float16", "bfloat16")
 _TITLES = {
     "relu": "Relu",

@@ -20,12 +20,9 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import WARP
 from onnxopt.program.window import Window
 
-_THREADS = 128
 MOST_HELD = 49  # weights that a thread holds for a channel
-_WALKING = {2: (2, 4), 4: (1, 4)}  # bytes of an element -> channels, columns
 _MOST_BANDED = 13  # the most inputs along an axis that an output of a banded entry point sees the first and last of
 _NO_WIDTH = 2**31 - 1
-_SIMPLE = 3  # the most inputs along an axis of windows whose programs in front are cheap
 
 
 def choose(name: str, meaning: Depthwise, regions: Sequence[Region], shapes: Shapes) -> tuple[DepthwiseVariant, ...]:
@@ -76,7 +73,7 @@ def microseconds_in_front(meaning: Depthwise, cost: int, outputs: int, width: in
         key = "banded"
     else:
         rows, columns = variant.down, variant.across
-        key = "held" if max(extent(meaning.window)) <= _SIMPLE else "held_above_3"
+        key = "held" if max(extent(meaning.window)) <= costs.numbers().simple_extent else "held_above_3"
     height, across = seen(meaning.window, rows, columns)
     return costs.numbers().microseconds_of_loads(outputs * height * across / (rows * columns), cost, key)
 
@@ -119,7 +116,7 @@ def _variants(name: str, window: Window, size: int, choice: Sequence[Mapping[str
         elif window.kernel[0] * window.kernel[1] <= MOST_HELD:
             made = held(name, *row["held"])
         else:
-            yield walking(name, *_WALKING[size])
+            yield walking(name, *costs.numbers().walking[size])
             continue
         yield dataclasses.replace(made, narrowest=narrowest, widest=widest or 0, fewest=row.get("fewest", 0))
 
@@ -133,13 +130,17 @@ def _fallback(name: str, window: Window) -> DepthwiseVariant:
 def held(name: str, vector: int, down: int, across: int) -> DepthwiseVariant:
     """One entry point that holds the weights of `vector` channels in registers."""
     symbol = f"{name}_held_v{vector}d{down}a{across}"
-    return DepthwiseVariant(symbol, "", 32, vector, 1, _THREADS, waits=True, layout="held", down=down, across=across)
+    return DepthwiseVariant(
+        symbol, "", 32, vector, 1, costs.numbers().threads, waits=True, layout="held", down=down, across=across
+    )
 
 
 def walking(name: str, vector: int, across: int) -> DepthwiseVariant:
     """One entry point that walks over the rows of the window."""
     symbol = f"{name}_walking_v{vector}a{across}"
-    return DepthwiseVariant(symbol, "", 32, vector, 1, _THREADS, waits=True, layout="walking", down=1, across=across)
+    return DepthwiseVariant(
+        symbol, "", 32, vector, 1, costs.numbers().threads, waits=True, layout="walking", down=1, across=across
+    )
 
 
 def banded(

@@ -8,9 +8,9 @@ then what stands between products of cuBLASLt: sorting the rows, the activation,
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import cast
 
+from onnxopt.costs.experts import numbers
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.cuda import is_exact, statements
@@ -19,7 +19,7 @@ from onnxopt.program.experts import FACTORS, Experts
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 HEADER = "experts/sorted.cuh"
-_ROUTE_THREADS, _THREADS = 1024, 256
+_ROUTE_THREADS, _THREADS = numbers().route_threads, numbers().threads
 _PRODUCTS = ("first", "second")
 _OF_SORTED = ("sort", "activate_sorted", "join_sorted")
 
@@ -46,14 +46,8 @@ class Tile:
         return self.stages * (weight + self.rows * (self.depth_bytes + ACCESS_BYTES))
 
 
-# The first two take all rows that up to 16 or 32 tokens can give an expert, so that its weights are read once; their
-# blocks find the rows. All fit every GPU's shared memory, of which a block can have 64 KB.
-TILES = (Tile(16, 128, 4, 128, 3), Tile(32, 128, 4, 64, 4), Tile(64, 128, 4, 64, 4), Tile(128, 128, 8, 64, 3))
-_OF_FEW = 2  # of TILES
-# From so many rows of an expert and so many FLOP of its rows on, cuBLASLt's products of one expert after the other are
-# faster: below, weights bound both, or the launches for each expert take longer. Our products of float32 do without
-# tensor cores. Measured on one H200 (benchmarks/notes: experts).
-_LEAST = {2: (64, 6e9), 4: (16, 0.4e9)}  # by bytes of an element
+TILES = tuple(Tile(*sides) for sides in numbers().tiles)
+_OF_FEW = numbers().tiles_of_few
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +88,7 @@ def entry_points(name: str, meaning: Experts) -> tuple[ExpertsVariant, ...]:
 
 def least_rows(meaning: Experts) -> int:
     """Rows of an expert on average from which cuBLASLt multiplies."""
-    rows, flops = _LEAST[DTYPES[meaning.dtype].size]
-    return max(rows, math.ceil(flops / meaning.flops_of_row))
+    return numbers().min_rows(DTYPES[meaning.dtype].size, meaning.flops_of_row)
 
 
 def lines(kernel: Kernel) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from onnxopt.costs.flash_attention import numbers
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
@@ -21,11 +22,7 @@ _ACCESS = 16
 _LEAST_ACCESS = 2
 _MOST_SHARED = 64 << 10  # bytes that a block can have on every GPU
 _MOST_SHARED_OF_ANY = 227 << 10  # on the one where it has most
-_MOST_WARPS = 8
-# Keys that one tile holds, where it is faster than several tiles; more with a bias that differs between queries.
-_MOST_SHORT, _MOST_SHORT_BIASED = 80, 128
-_NO_SHORT = (64, 128)  # elements of a head, whose tiles for Hopper are faster from the smaller of these numbers on
-_MOST_LOCAL = 512  # keys that a query of local attention sees, up to which smaller tiles visit fewer keys
+_COSTS = numbers()
 
 
 class Tile(NamedTuple):
@@ -37,42 +34,11 @@ class Tile(NamedTuple):
     bands: int = 1
 
 
-# Tiles by the elements of the wider head: of the first row that is as wide. Measured on one H200 (benchmarks/notes).
-# The last of each needs the least shared memory.
-_TILES = (
-    (32, (Tile(8, 128),)),
-    (48, (Tile(8, 64),)),
-    (64, (Tile(4, 64),)),
-    (80, (Tile(4, 128, 1), Tile(4, 64, 1))),
-    (96, (Tile(8, 64), Tile(4, 64, 1))),
-    (128, (Tile(4, 64, 1),)),
-    (160, (Tile(4, 128, 1), Tile(4, 64, 1))),
-    (192, (Tile(8, 128, 1), Tile(4, 64, 1), Tile(2, 32))),
-    (256, (Tile(4, 64, 1), Tile(2, 32))),
-)
-# With a bias, in place of those of the table's row.
-_BIASED = {
-    32: (Tile(4, 64, 1),),
-    48: (Tile(4, 128),),
-    64: (Tile(4, 64, 1),),
-    80: (Tile(8, 128, 1),),
-    96: (Tile(8, 128, 1),),
-    160: (Tile(8, 128, 1), Tile(4, 64, 1)),
-    192: (Tile(8, 64, 1), Tile(4, 64, 1), Tile(2, 32)),
-    256: (Tile(8, 64, 1), Tile(4, 64, 1), Tile(2, 32)),
-}
-_LONG = Tile(4, 64, 1, bands=2)  # of heads of 72 to 128 elements that see all keys, where there are many blocks
-_NARROWEST_LONG, _WIDEST_LONG = 72, 128
 _HELD_STEPS = 8  # of 16 elements of queries, in the bands of a warp, that registers hold
 _HOPPER_ROWS = 64  # queries of a warpgroup
 _HOPPER_PANEL = 128  # bytes of a row in shared memory, of 64 elements
 _HOPPER_GROUP = 1024  # bytes that what a warpgroup reads is aligned to
 _HOPPER_ALIGNED = 1008  # bytes at most in front of the first tile
-_OTHERS = (
-    *(Tile(warps, keys) for warps, keys in (
-        (2, 32), (4, 32), (2, 64), (4, 64), (8, 64), (4, 80), (8, 80), (4, 112), (2, 128), (4, 128), (8, 128))),
-    Tile(4, 64, 1), Tile(4, 64, 1, bands=2), Tile(4, 32, bands=2),
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,49 +58,17 @@ class Warpgroups:
     scores: float
 
 
-# Tiles of Hopper by the elements of a head, of the first row that is as wide: keys, stages and warpgroups. Measured on
-# one H100 and one H200 (benchmarks/notes: attention).
-_HOPPER_TILE = 128
-_HOPPER = (
-    (
-        64,
-        (
-            (_HOPPER_TILE, 2, Warpgroups(1, False, False, 3, 2.6, 86.0)),
-            (_HOPPER_TILE, 3, Warpgroups(2, True, True, 1, 2.8, 79.0)),
-            (_HOPPER_TILE, 3, Warpgroups(3, True, True, 1, 3.1, 64.0)),
-        ),
-    ),
-    (
-        96,
-        (
-            (64, 2, Warpgroups(1, True, False, 2, 6.2, 132.0)),
-            (_HOPPER_TILE, 3, Warpgroups(2, True, True, 1, 6.9, 99.0)),
-        ),
-    ),
-    (
-        128,
-        (
-            (64, 2, Warpgroups(1, True, False, 2, 3.9, 121.0)),
-            (_HOPPER_TILE, 2, Warpgroups(2, True, True, 1, 4.7, 94.0)),
-        ),
-    ),
-    (
-        192,
-        (
-            (48, 2, Warpgroups(1, True, False, 2, 5.9, 186.0)),
-            (112, 2, Warpgroups(2, True, True, 1, 6.7, 133.0)),
-        ),
-    ),
-    (
-        256,
-        (
-            (64, 2, Warpgroups(1, True, False, 1, 5.5, 221.0)),
-            (64, 2, Warpgroups(2, True, True, 1, 5.8, 198.0)),
-        ),
-    ),
-)
-_HOPPER_SHORT = Warpgroups(1, False, False, 3, 2.2, 79.0)  # of heads of 64, all keys in one tile
-_HOPPER_SHORT_KEYS = (160, 176, 192, 208)
+class _HopperTile(NamedTuple):
+    """Keys of a tile, places for tiles, and how warpgroups multiply."""
+
+    keys: int
+    stages: int
+    warpgroups: Warpgroups
+
+
+def _hopper_tile(row: Mapping[str, Any]) -> _HopperTile:
+    fields = {name: value for name, value in row.items() if name not in ("keys", "stages")}
+    return _HopperTile(row["keys"], row["stages"], Warpgroups(**fields))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +102,8 @@ def choose(name: str, meaning: FlashAttention, regions: Sequence[Region], shapes
     chosen = list(short)
     if len(short) < len(attentions) or any(v.shared > _MOST_SHARED for v in short):
         chosen += [variant(name, meaning, tile, access) for tile in _tiles(meaning)]
-    if len(short) < len(attentions) or any(v.keys > _MOST_SHORT and meaning.width in _NO_SHORT for v in short):
+    long = any(v.keys > _COSTS.max_short for v in short) and meaning.width in _COSTS.max_short_widths
+    if len(short) < len(attentions) or long:
         chosen += hopper(name, meaning, [a.lengths[1] for a in attentions])
     chosen.append(variant(name, meaning, _least(meaning), _LEAST_ACCESS))
     return tuple({v.symbol: v for v in chosen}.values())
@@ -180,35 +115,30 @@ def hopper(name: str, meaning: FlashAttention, counts: Sequence[object]) -> Iter
         return
     short = {_hopper_short(meaning, keys) for keys in counts}
     for keys in sorted(short - {0}):
-        yield _hopper_variant(name, meaning, keys, 1, _HOPPER_SHORT, short=True)
+        yield _hopper_variant(name, meaning, _hopper_tile({**_COSTS.hopper_short, "keys": keys}), short=True)
     if 0 in short or not all(isinstance(keys, int) for keys in counts):
-        most, tiles = next(row for row in _HOPPER if meaning.width <= row[0])
-        # Loads of a bias take registers: one warpgroup is always faster then where heads are narrow.
-        narrow = meaning.bias is not None and most == _HOPPER[0][0]
-        for keys, stages, warpgroups in tiles[:1] if narrow else tiles:
-            yield _hopper_variant(name, meaning, keys, stages, warpgroups)
+        for row in _COSTS.hopper_tiles(meaning.width, biased=meaning.bias is not None):
+            yield _hopper_variant(name, meaning, _hopper_tile(row))
 
 
 def _hopper_short(meaning: FlashAttention, keys: object) -> int:
-    """Keys of the tile that holds all of them, where that is faster than several tiles; else 0."""
+    """Keys of the tile that holds all of them, where that takes less time than several tiles; else 0."""
     if meaning.width != 64:
         return 0
     if not isinstance(keys, int):
-        return _HOPPER_SHORT_KEYS[-1]
-    holding = next((tile for tile in _HOPPER_SHORT_KEYS if keys <= tile), 0)
-    return holding if keys > _HOPPER_TILE else 0
+        return _COSTS.hopper_short_keys[-1]
+    return _COSTS.hopper_short_tile(keys)
 
 
 def on_warpgroups(meaning: FlashAttention) -> bool:
     """Whether there are entry points for Hopper: scores have no cap beside a bias, and queries see many keys."""
     seen = flash_attention.seen(meaning.before, meaning.after)
-    plain = (meaning.cap is None or meaning.bias is None) and (seen is None or seen > _MOST_LOCAL)
+    plain = (meaning.cap is None or meaning.bias is None) and (seen is None or seen > _COSTS.max_local)
     return plain and flash_attention.is_hopper(meaning.width, meaning.values) and access_of(meaning) == _ACCESS
 
 
-def _hopper_variant(
-    name: str, meaning: FlashAttention, keys: int, stages: int, warpgroups: Warpgroups, *, short: bool = False
-) -> FlashVariant:
+def _hopper_variant(name: str, meaning: FlashAttention, tile: _HopperTile, *, short: bool = False) -> FlashVariant:
+    keys, stages, warpgroups = tile
     symbol = f"{name}_h{warpgroups.count}k{keys}{'s' if short else f't{stages}'}"
     row = _HOPPER_PANEL * -(-meaning.width // (_HOPPER_PANEL // 2))
     tiles = 2 * stages * keys * row
@@ -226,14 +156,15 @@ def _hopper_variant(
 def _most_short(attention: Attention, shapes: Shapes) -> int:
     """The most keys that one tile should hold."""
     if attention.meaning.bias is None:
-        return _MOST_SHORT
+        return _COSTS.max_short
     bias = shapes.dims(attention.inputs[attention.meaning.bias])
-    return _MOST_SHORT if bias is not None and len(bias) > 2 and bias[-2] == 1 else _MOST_SHORT_BIASED
+    one_row = bias is not None and len(bias) > 2 and bias[-2] == 1
+    return _COSTS.max_short if one_row else _COSTS.max_short_biased
 
 
 def others(name: str, meaning: FlashAttention) -> Iterator[FlashVariant]:
     """Further tiles, for `tune`."""
-    for tile in _OTHERS:
+    for tile in (Tile(*sides) for sides in _COSTS.others):
         for short in (False, True):
             if short and tile != Tile(tile.warps, tile.keys):
                 continue  # it has one place and one band
@@ -252,11 +183,9 @@ def access_of(meaning: FlashAttention) -> int:
 
 def _tiles(meaning: FlashAttention) -> tuple[Tile, ...]:
     widest = max(meaning.width, meaning.values)
-    most, tiles = next(row for row in _TILES if widest <= row[0])
-    if meaning.bias is not None:
-        return _BIASED.get(most, tiles)
     whole = meaning.before is None and meaning.after is None
-    return (_LONG, *tiles) if whole and _NARROWEST_LONG <= widest <= _WIDEST_LONG else tiles
+    sides = _COSTS.tiles_of(widest, biased=meaning.bias is not None, whole=whole)
+    return tuple(Tile(*of) for of in sides)
 
 
 def _least(meaning: FlashAttention) -> Tile:
@@ -265,8 +194,9 @@ def _least(meaning: FlashAttention) -> Tile:
 
 
 def _warps(queries: object) -> int:
-    needed = -(-queries // ROWS) if isinstance(queries, int) else _MOST_WARPS
-    return next(warps for warps in (1, 2, 4, 4, 8) if warps >= min(needed, 4))
+    most = _COSTS.short_warps[-1]
+    needed = -(-queries // ROWS) if isinstance(queries, int) else most
+    return next(warps for warps in _COSTS.short_warps if warps >= min(needed, most))
 
 
 def variant(name: str, meaning: FlashAttention, tile: Tile, access: int, *, short: bool = False) -> FlashVariant:

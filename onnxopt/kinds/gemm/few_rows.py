@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
+from onnxopt.costs.gemm import numbers
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
@@ -19,16 +20,7 @@ from onnxopt.program.gemm import Gemm
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 HEADER, HEADER_OF_PRODUCTS = "gemm/few_rows.cuh", "gemm/few_rows_products.cuh"  # the second has the first
-_THREADS = 64
-_SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> (columns per warp, vectors per column in flight); benchmarks/notes
-# Of 16-bit floats, on the matrix units: rows of a; by whether columns are few, the warps of a block, its matrices of 16
-# columns, and the bytes of shared memory it asks for. A block uses 64 KB. It asks for more than compute capability 7.5
-# has, whose copies do not go on by themselves; and where columns are few for so much that a multiprocessor of an H200
-# takes two blocks: the third would be the next kernel's, and leave other multiprocessors without any.
-_ROWS_OF_PRODUCTS, ROWS_OF_CODES = 4, 8
-_FEW_COLUMNS = 16 * 264  # two blocks for each multiprocessor of a large GPU
-_SHAPES_OF_PRODUCTS = {True: (16, 1, 80 << 10), False: (8, 2, 66 << 10)}
-_BLOCKS = 2  # of a multiprocessor, that registers are limited for
+_COSTS = numbers()
 _SIXTEEN_BIT = ("float16", "bfloat16")
 _MANY = 1 << 20  # rows
 ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu": "kGelu", "gelu_tanh": "kGeluTanh"}
@@ -75,32 +67,36 @@ def entry_points(name: str, meaning: Gemm, columns: Collection[int] = (0,)) -> t
 
     columns: of the products, 0 where they are not known.
     """
-    in_threads = tuple(_variant(name, meaning, rows) for rows in sorted(_SHAPES))
+    in_threads = tuple(_variant(name, meaning, rows) for rows in sorted(_COSTS.few_rows_shapes))
     if meaning.outputs[0] not in _SIXTEEN_BIT:
         return in_threads
-    few = sorted({0 < n <= _FEW_COLUMNS for n in columns}, reverse=True)
+    few = sorted({0 < n <= _COSTS.few_columns for n in columns}, reverse=True)
     return (*(_of_products(name, is_few) for is_few in few), *in_threads)
 
 
 def _variant(name: str, meaning: Gemm, rows: int) -> FewRowsVariant:
-    columns, unroll = _SHAPES[rows]
+    columns, unroll = _COSTS.few_rows_shapes[rows]
     vector = ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
     symbol = f"{name}_rows{rows}"
-    return FewRowsVariant(symbol, "", 32, vector, unroll, _THREADS, waits=True, rows=rows, columns=columns)
+    return FewRowsVariant(
+        symbol, "", 32, vector, unroll, _COSTS.few_rows_threads, waits=True, rows=rows, columns=columns
+    )
 
 
 def of_codes(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) -> tuple[FewRowsProductsVariant, ...]:
     """Entry points for few rows of 8-bit floats, where a region may have them."""
     counts = [rows(region, meaning, shapes) for region in regions]
-    if all(r is not None and r > ROWS_OF_CODES for r in counts):
+    if all(r is not None and r > _COSTS.codes_rows for r in counts):
         return ()
-    few = {0 < _columns(region, meaning, shapes) <= _FEW_COLUMNS for region in regions}
-    return tuple(_of_products(name, is_few, ROWS_OF_CODES, 1) for is_few in sorted(few, reverse=True))
+    few = {0 < _columns(region, meaning, shapes) <= _COSTS.few_columns for region in regions}
+    return tuple(_of_products(name, is_few, _COSTS.codes_rows, 1) for is_few in sorted(few, reverse=True))
 
 
-def _of_products(name: str, few_columns: bool, rows: int = _ROWS_OF_PRODUCTS, size: int = 2) -> FewRowsProductsVariant:
+def _of_products(
+    name: str, few_columns: bool, rows: int = _COSTS.products_rows, size: int = 2
+) -> FewRowsProductsVariant:
     """size: bytes of an element of the operands."""
-    warps, tiles, shared = _SHAPES_OF_PRODUCTS[few_columns]
+    warps, tiles, shared = _COSTS.shape_of_few_columns if few_columns else _COSTS.shape_of_many_columns
     return FewRowsProductsVariant(
         f"{name}_products{warps}", "", 32, ACCESS_BYTES // size, 2, warps * WARP, waits=True, rows=rows,
         columns=16 * tiles // warps, shared=shared,
@@ -142,7 +138,7 @@ def lines(kernel: Kernel) -> list[str]:
         call = f"few_rows<{dtype}, {activation}, {v.rows}, {v.columns}, {v.unroll}, {v.threads}>"
         bounds = str(v.threads)
         if isinstance(v, FewRowsProductsVariant):
-            tiles, bounds = v.columns * v.threads // WARP // 16, f"{v.threads}, {_BLOCKS}"
+            tiles, bounds = v.columns * v.threads // WARP // 16, f"{v.threads}, {_COSTS.blocks_at_once}"
             operands = "CodeOperands" if meaning.has_float8_operands else f"FloatOperands<{dtype}>"
             call = f"few_rows_products<{dtype}, {operands}, {activation}, {v.rows}, {tiles}, {v.threads}>"
         text += [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from onnxopt.costs.gemm import numbers
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
@@ -21,11 +22,11 @@ from onnxopt.program.hardware import ACCESS_BYTES, WARP
 BEHIND = ("gelu",)  # activations
 _GROUPS, _ROWS = 2, 128  # warpgroups that multiply, and rows of a tile of the result
 _ROW = 128  # bytes of a row of operands in shared memory
-_STAGES = {256: 4, 192: 4, 128: 6}  # by the columns of a tile: tiles of operands at once; benchmarks/notes: products
+_STAGES = numbers().large_stages
 _ENDED = 16 * (64 * 2 + 16)  # bytes of shared memory through which a warp stores results
 _ALIGNED = 1024 - 16  # bytes at most in front of the first tile
-_IN_PLACE_THREADS = 256
-_LEAST_ROWS = 256  # below, none of the entry points for many rows is chosen
+_IN_PLACE_THREADS = numbers().in_place_threads
+_LEAST_ROWS = numbers().min_large_rows
 
 
 @dataclasses.dataclass(frozen=True)

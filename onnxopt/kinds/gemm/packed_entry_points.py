@@ -7,9 +7,9 @@ fewer instructions. For more rows, one turns the weight into floats in scratch m
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from onnxopt.costs.gemm import numbers
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.kinds.gemm.packed import is_packed
@@ -17,24 +17,9 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.gemm import Gemm, PackedIntegers
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
-MOST_ROWS = 40  # that read the codes, each 8 of them once; benchmarks/notes: packed products
-# By bits: warps of a block, the matrices of 16 columns that it has, and the blocks of a multiprocessor that registers
-# are limited for. All have chunks of 128 bytes, two of them a warp under way.
-_SHAPES = {
-    2: {8: (1, 1), 4: (1, 2)},  # a word has twice the codes, and a chunk twice the scales
-    4: {16: (1, 1), 8: (1, 2), 4: (2, 3)},
-    8: {16: (1, 1), 8: (1, 2), 4: (1, 6)},
-}
-# The same with a gate, whose columns and up's are matrices of their own.
-_GATED = {2: {4: (2, 1)}, 4: {8: (2, 2), 4: (2, 3)}, 8: {8: (2, 2), 4: (2, 3)}}
-# Of one row the same, and warps by columns, both sides of a gate together: up to so many columns, all blocks run at
-# once on a large GPU. With more, blocks are small, so that the last ones are done soon after the others.
-_ONE_ROW = {16: (1, 2), 8: (2, 2), 4: (4, 3)}
-_ONE_ROW_WARPS = ((16 * 264, 16), (64 * 396, 4), (math.inf, 8))
+_COSTS = numbers()
 _ONE_ROW_BITS, _MIN_GROUP_OF_ONE_ROW = 4, 32
-_COLUMNS, _BYTES, _STAGES = 16, 128, 2
-_WORKING = 16 * 132  # warps that keep the memory of a large GPU busy; where columns are few, blocks have more of them
-_THREADS = 256  # of a block that turns a column into floats
+_COLUMNS, _BYTES, _STAGES = 16, 128, 2  # chunks of 128 bytes, two of them a warp under way
 _ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu_tanh": "kGeluTanh", "silu": "kSilu"}
 
 
@@ -55,7 +40,8 @@ def entry_points(name: str, meaning: Gemm, regions: Sequence[Region]) -> tuple[P
     assert meaning.packed is not None
     columns = min((n.attributes.get_int("N", 0) or 0 for r in regions for n in r.nodes if is_packed(n)), default=0)
     shapes = _shapes(meaning)
-    most = next((w for w in shapes if -(-columns // _COLUMNS) * w <= _WORKING), min(shapes))
+    working = _COSTS.packed_warps * _COSTS.packed_multiprocessors
+    most = next((w for w in shapes if -(-columns // _COLUMNS) * w <= working), min(shapes))
     few_rows = [_few_rows(name, warps, meaning) for warps in sorted({most, min(shapes)}, reverse=True)]
     if meaning.packed.bits == _ONE_ROW_BITS and meaning.packed.group >= _MIN_GROUP_OF_ONE_ROW:
         few_rows.insert(0, _one_row(name, columns, meaning))
@@ -68,9 +54,9 @@ def header(weights: Sequence[PackedIntegers]) -> str:
     return f"matmul_nbits/{'two_bits' if any(w.bits == 2 for w in weights) else 'matmul_nbits'}.cuh"
 
 
-def _shapes(meaning: Gemm) -> dict[int, tuple[int, int]]:
+def _shapes(meaning: Gemm) -> Mapping[int, tuple[int, int]]:
     assert meaning.packed is not None
-    return (_SHAPES if meaning.gate is None else _GATED)[meaning.packed.bits]
+    return (_COSTS.packed_shapes if meaning.gate is None else _COSTS.gated_shapes)[meaning.packed.bits]
 
 
 def _few_rows(name: str, warps: int, meaning: Gemm) -> PackedVariant:
@@ -78,16 +64,16 @@ def _few_rows(name: str, warps: int, meaning: Gemm) -> PackedVariant:
     chunks = warps * _STAGES * tiles * _COLUMNS * _BYTES
     columns = tiles * _COLUMNS // (1 if meaning.gate is None else 2)
     return PackedVariant(
-        f"{name}_codes{warps}", "", 32, ACCESS_BYTES, _STAGES, warps * WARP, waits=True, rows=MOST_ROWS,
+        f"{name}_codes{warps}", "", 32, ACCESS_BYTES, _STAGES, warps * WARP, waits=True, rows=_COSTS.max_packed_rows,
         columns=columns, shared=chunks,
     )  # fmt: skip
 
 
 def _one_row(name: str, columns: int, meaning: Gemm) -> PackedVariant:
-    warps = next(warps for most, warps in _ONE_ROW_WARPS if columns <= most)
-    if meaning.gate is not None and warps == max(_ONE_ROW):
+    warps = next(warps for most, warps in _COSTS.one_row_warps if most is None or columns <= most)
+    if meaning.gate is not None and warps == max(_COSTS.one_row_shapes):
         warps = 8  # whose block has a matrix of each side
-    tiles = _ONE_ROW[warps][0]
+    tiles = _COSTS.one_row_shapes[warps][0]
     return PackedVariant(
         f"{name}_row", "", 32, ACCESS_BYTES, _STAGES, warps * WARP, waits=True, rows=1,
         columns=tiles * _COLUMNS // (1 if meaning.gate is None else 2),
@@ -96,7 +82,7 @@ def _one_row(name: str, columns: int, meaning: Gemm) -> PackedVariant:
 
 
 def _plain(name: str, role: str) -> PackedVariant:
-    return PackedVariant(f"{name}_{role}", "", 32, ACCESS_BYTES, 1, _THREADS, waits=True, role=role)
+    return PackedVariant(f"{name}_{role}", "", 32, ACCESS_BYTES, 1, _COSTS.dequantize_threads, waits=True, role=role)
 
 
 def lines(kernel: Kernel) -> list[str]:
@@ -113,7 +99,7 @@ def lines(kernel: Kernel) -> list[str]:
 
 def _of_few_rows(meaning: Gemm, codes: PackedIntegers, v: PackedVariant) -> list[str]:
     warps = v.threads // WARP
-    tiles, blocks = (_ONE_ROW if v.rows == 1 else _shapes(meaning))[warps]
+    tiles, blocks = (_COSTS.one_row_shapes if v.rows == 1 else _shapes(meaning))[warps]
     tile = f"NBitsTile<{codes.bits}, {codes.group}, {warps}, {tiles}, {_STAGES}>"
     gated = str(meaning.gate is not None).lower()
     call, rows = ("matmul_nbits_spread", "1, ") if v.rows == 1 else ("matmul_nbits", "")

@@ -6,13 +6,14 @@ library widens both operands into scratch memory and runs the product on those.
 
 from __future__ import annotations
 
+from onnxopt.costs.gemm import numbers
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
 
 HEADER, HEADER_OF_PRODUCTS = "gemm/gemm.cuh", "gemm/all_products.cuh"  # the second has few rows of 16-bit floats too
 FIRST_ARCH = 89  # whose tensor cores multiply 8-bit floats
 _CODES = 8  # kWidenedCodes of widen_codes_abi.h
-_THREADS = 256
+_THREADS = numbers().widen_threads
 
 
 def entry_points(name: str) -> tuple[Variant, ...]:

@@ -29,7 +29,7 @@ def choose(name: str, meaning: ImageConvolution) -> tuple[ImageVariant, ...]:
 
 def _of_many_filters(name: str, meaning: ImageConvolution, most: int) -> ImageVariant:
     """The first tile whose blocks compute many filters, or all, within so much shared memory; else the smallest."""
-    made = [variant(name, meaning, *tile, most) for tile in (_tile(meaning), *_COSTS.smaller)]
+    made = [variant(name, meaning, *tile, most) for tile in (_tile(meaning), _COSTS.tile, *_COSTS.smaller)]
     return next((v for v in made if v.filters >= min(_COSTS.many_filters, meaning.filters)), made[-1])
 
 

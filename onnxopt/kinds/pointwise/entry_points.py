@@ -29,10 +29,8 @@ from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.indexing import Access, Indexing, Term
 from onnxopt.program.pointwise import Program
 
-_NARROWEST_BYTES = 4  # narrower vectors are no faster than reads element by element
 _WORD_BYTES = 4  # of a bank of shared memory
-_MOST_SPECIAL = 3
-_GENERAL_THREADS = 128
+_COSTS = launch.numbers()
 # An entry point is named after its slowest access.
 _STRIDED = frozenset(
     {Mode.RUN_2, Mode.CELL_2, Mode.RUN_ANY, Mode.CELL_ANY, Mode.INTERLEAVED, Mode.SPLIT_2, Mode.SPLIT_ANY,
@@ -54,10 +52,10 @@ def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shape
     general = Mode.ANY * len(program.accesses) + Mode.PER_ELEMENT * program.conditions
     if program.index is not None:
         vector = 1  # for buffers that are not aligned; a special variant covers every aligned buffer
-    chosen = [*special, Variant(f"{name}_strided", general, 32, vector, 1, _GENERAL_THREADS, waits=True)]
+    chosen = [*special, Variant(f"{name}_strided", general, 32, vector, 1, _COSTS.general_threads, waits=True)]
     sizes = [shapes.elements(v) for r in regions for v in (*r.inputs, *r.outputs)]
     if any(size is None or size >= 2**31 for size in sizes):
-        chosen.append(Variant(f"{name}_strided64", general, 64, vector, 1, _GENERAL_THREADS, waits=True))
+        chosen.append(Variant(f"{name}_strided64", general, 64, vector, 1, _COSTS.general_threads, waits=True))
     return tuple(chosen)
 
 
@@ -85,7 +83,7 @@ def _plain(name: str, vector: int, regions: Sequence[Region], shapes: Shapes) ->
     """Variants without index operations: numpy broadcasting of known dims."""
     foreseen = [[_modes(region, shapes, Fit(vector, certain)) for certain in (False, True)] for region in regions]
     counts: collections.Counter[str] = collections.Counter(aligned for aligned, _ in foreseen if aligned is not None)
-    frequent = [modes for modes, _ in counts.most_common(_MOST_SPECIAL)]
+    frequent = [modes for modes, _ in counts.most_common(_COSTS.special_variants)]
     # Symbolic dims may be odd at run time; the variants for odd dims come last.
     odd = [any_ for aligned, any_ in foreseen if aligned in frequent and any_ is not None and any_ not in frequent]
     modes = (*frequent, *dict.fromkeys(odd))
@@ -159,7 +157,7 @@ def _indexed(name: str, program: Program, index: Indexing, full: int) -> list[Va
 def _widths(program: Program, full: int) -> Iterable[int]:
     widest = max(DTYPES[d].size for d in (*program.accesses, *program.outputs))
     width = full
-    while width > 1 and width * widest >= _NARROWEST_BYTES:
+    while width > 1 and width * widest >= _COSTS.min_vector_bytes:
         yield width
         width //= 2
     if width == full:

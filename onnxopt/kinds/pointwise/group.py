@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnxopt.costs.layout import numbers
 from onnxopt.fusion import boundary, cost, index_ops
 from onnxopt.fusion.context import Context
 from onnxopt.graph import layout
@@ -15,9 +16,7 @@ from onnxopt.graph.codes import is_quantize
 from onnxopt.graph.shapes.shapes import Shapes
 
 _SIXTEEN_BIT = ("float16", "bfloat16")
-# Transposes of the layout pass: 79 us for an image, not 8. Concats and Splits of channels: at 0.7 and 0.5 of the rate
-# of a copy in csp_detector.
-_SLOW_IN_CHANNELS_LAST = frozenset({"Transpose", "Concat", "Split", "Slice", "Pad", "DepthToSpace", "SpaceToDepth"})
+_SLOW_IN_CHANNELS_LAST = frozenset(numbers().moved_alone)
 _IN_PLACE = frozenset({"Slice", "Concat", "Expand"})  # index operations that keep neighbouring elements neighbours
 
 

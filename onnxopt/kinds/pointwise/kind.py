@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from onnxopt.costs.cpu import numbers
 from onnxopt.fusion import eligibility
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Meaning, Variant
@@ -15,11 +16,10 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise import alternatives, cuda, entry_points, find, lower
 from onnxopt.program.pointwise import Program
 
-# The CPU kernel gathers element by element, ORT copies blocks. Measured speed relative to ORT: 0.5 to 0.6 for a
-# Transpose with two operators, 0.4 for a Concat with two, 1.2 for a rotary embedding with its four.
+# The CPU kernel gathers element by element, ORT copies blocks (costs/cpu.json).
 _GATHERED = frozenset({"Transpose", "DepthToSpace", "SpaceToDepth", "Tile", "Gather", "Resize"})
 _JOINED = frozenset({"Concat", "Pad"})
-_FEWEST_BESIDE_JOINED = 4
+_FEWEST_BESIDE_JOINED = numbers().min_beside_joined
 
 
 class Pointwise(Kind):

@@ -11,14 +11,11 @@ from onnxopt.program.extents import Extent
 from onnxopt.program.hardware import STATIC_SHARED_BYTES, WARP
 from onnxopt.program.indexing import Term
 
-COLUMNS = 64  # the least columns of a wide tile
+_COSTS = launch.numbers()
+COLUMNS, _MOST_WHOLE = _COSTS.tile_columns, _COSTS.max_whole_rows
 _LINE_BYTES = 128  # a cache line; a row of a tile is no shorter
 _PADDING = 36  # the most padding elements of a row in shared memory
 _FEWEST_BY_ROWS = 16  # the least columns of a tile that shared memory holds row by row (pointwise/tile_column.cuh)
-_SHORTEST_SIDE = 8  # the shortest side of a tile that is cut from a larger domain
-_SHORTEST_READ = 16  # the least columns for which shared memory pays where rows are few
-_MOST_WHOLE = 64  # the most rows of a whole tile
-_FEWEST_VECTORS = 4  # the least vectors of the rows of a sliding tile, which stores both ends element by element
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,13 +48,13 @@ def choose(column: Term, count: Extent, sizes: Sequence[int], width: int) -> tup
         tile = _whole(rows, columns, wide, area, width)
         if tile is not None:
             return (tile,) if _fits(tile, row_bytes) else ()
-    if any(n is not None and n < _SHORTEST_SIDE for n in (rows, columns)) and not _is_strip(rows, columns):
+    if any(n is not None and n < _COSTS.min_tile_side for n in (rows, columns)) and not _is_strip(rows, columns):
         return ()
     if column.div.factor % width == 0:
         tiles = [_cut(rows, wide, area, width, row_bytes)]
     elif rows is None:  # a tile for whole vectors of rows, then one for any number of rows
         tiles = [_cut(rows, wide, area, width, row_bytes, slides=slides) for slides in (False, True)]
-    elif rows < _FEWEST_VECTORS * width or 1 < _widest(width, rows) == width // 2:
+    elif rows < _COSTS.min_sliding_vectors * width or 1 < _widest(width, rows) == width // 2:
         tiles = [_cut(rows, wide, area, _widest(width, rows), row_bytes)]
     else:
         tiles = [_cut(rows, wide, area, width, row_bytes, slides=True)]
@@ -66,20 +63,22 @@ def choose(column: Term, count: Extent, sizes: Sequence[int], width: int) -> tup
 
 def _is_strip(rows: int | None, columns: int | None) -> bool:
     """Whether there are few columns and many rows, as in SpaceToDepth."""
-    return columns is not None and rows is not None and columns < _SHORTEST_SIDE and rows >= 4 * _SHORTEST_SIDE
+    return (
+        columns is not None and rows is not None and columns < _COSTS.min_tile_side and rows >= 4 * _COSTS.min_tile_side
+    )
 
 
 def _whole(rows: int, columns: int | None, wide: int, area: launch.TileArea, width: int) -> Tile | None:
     """A tile of all rows and as many columns as the area allows; None where no vector or too few columns fit."""
-    if columns is None or columns < _SHORTEST_READ:
+    if columns is None or columns < _COSTS.min_read_columns:
         return None
-    fit = max(_SHORTEST_READ, 1 << int(math.log2(max(1, area.elements // rows))))
-    fit = min(fit, _power(columns)) if rows < _SHORTEST_SIDE else min(fit, wide)
+    fit = max(_COSTS.min_read_columns, 1 << int(math.log2(max(1, area.elements // rows))))
+    fit = min(fit, _power(columns)) if rows < _COSTS.min_tile_side else min(fit, wide)
     vector = _widest(width, rows * columns, rows * fit)
-    if rows >= _SHORTEST_SIDE and vector == _widest(width, rows):
+    if rows >= _COSTS.min_tile_side and vector == _widest(width, rows):
         return None
-    if rows >= _FEWEST_VECTORS * width and vector < width:
-        return None  # a sliding tile is faster
+    if rows >= _COSTS.min_sliding_vectors * width and vector < width:
+        return None  # a sliding tile instead
     return Tile(rows, fit, vector, _threads(rows * fit // vector, area), whole=True)
 
 
@@ -93,7 +92,7 @@ def _cut(
         reach = rows + (width - 1 if slides else 0)
         tile_rows = -(-reach // (-(-reach // most) * width)) * width
     tile = Tile(tile_rows, columns, width, area.threads, slides=slides)
-    while not _fits(tile, row_bytes) and tile.rows // 2 >= max(width, _SHORTEST_SIDE):
+    while not _fits(tile, row_bytes) and tile.rows // 2 >= max(width, _COSTS.min_tile_side):
         tile = dataclasses.replace(tile, rows=tile.rows // 2 // width * width)
     return dataclasses.replace(tile, threads=_threads(tile.rows * columns // width, area))
 

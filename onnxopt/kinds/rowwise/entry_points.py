@@ -9,6 +9,7 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from onnxopt.costs.rowwise import numbers
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Dims, Shapes
@@ -23,9 +24,8 @@ from onnxopt.program.rowwise import RowProgram
 
 _LEAST_COPIED = 4  # bytes of one copy to shared memory
 LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "strided")  # in the order in which the host tries them
-_MOST_LENGTHS = 6  # row lengths that have an entry point of their own
-_LOOPED_THREADS = 512
-_CLUSTER = 8
+_MOST_LENGTHS = numbers().special_lengths
+_LOOPED_THREADS, _CLUSTER = numbers().looped_threads, numbers().blocks_of_loop
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import heapq
 
 import onnx_ir as ir
 
+from onnxopt.costs.rowwise import numbers
 from onnxopt.fusion import boundary, cost, eligibility, integer_kernels
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.operands import constant
@@ -20,8 +21,7 @@ from onnxopt.kinds.rowwise.grid import RESHAPES, Grid, Unfit
 from onnxopt.kinds.rowwise.lower import lower
 from onnxopt.program.rowwise import RowProgram
 
-# Tensors with fewer elements do not pay for a kernel; they are mostly indices and sizes.
-_FEWEST_ELEMENTS = 32
+_FEWEST_ELEMENTS = numbers().min_elements
 _CODES = (ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT16)  # of products, which read them through a Cast
 _NEAREST = 256  # neighbours that a region looks at; more read one tensor only in graphs of thousands of like nodes
 

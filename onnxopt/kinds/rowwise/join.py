@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from onnxopt.costs.rowwise import numbers
 from onnxopt.fusion import boundary, cost, eligibility, index_ops
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
@@ -24,7 +25,7 @@ from onnxopt.program.extents import product
 from onnxopt.program.pointwise import Program
 from onnxopt.program.rowwise import RowProgram
 
-_MOST_REPEATED = 8  # times that one row is reduced
+_MOST_REPEATED = numbers().max_repeated
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
+from onnxopt.costs.cpu import numbers
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Meaning, Variant
 from onnxopt.fusion.provider_preference import is_beside_blocked_layout
@@ -17,7 +18,7 @@ from onnxopt.program.rowwise import RowProgram
 
 # ORT's CPU provider recognises a norm of single operators by the square root, and has vectorized kernels for norms.
 _SPELLS_A_NORM = frozenset({"Sqrt", "Rsqrt"})
-_FEWEST_ON_CPU = 3  # operators
+_FEWEST_ON_CPU = numbers().min_operators
 
 
 class Rowwise(Kind):

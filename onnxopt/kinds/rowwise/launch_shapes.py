@@ -81,7 +81,8 @@ def _shared_by_lanes(layout: str, length: int, vector: int, work: RowWork) -> Ro
     def cost(lanes: int) -> tuple[bool, float]:
         unroll = -(-vectors // lanes)
         waste = lanes * unroll / vectors
-        distance = abs(math.log2(unroll * vector / usual)) + 2 * (waste - 1) + (lanes > WARP) * 0.6
+        distance = abs(math.log2(unroll * vector / usual)) + limits.waste_weight * (waste - 1)
+        distance += (lanes > WARP) * limits.block_weight
         return waste > limits.max_wasted, distance
 
     most = min(limits.max_held, limits.max_bytes // work.size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from onnxopt.costs.scan import numbers
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise.access_modes import Mode
@@ -19,13 +20,7 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 from onnxopt.program.scan import ScanProgram
 
-_THREADS = 256
-# Lanes that share a held row, the most vectors of a short row, and vectors per lane of short and of long rows.
-_LANES, _SHORT, _FEW, _MOST = (8, 16, 32, 64, 128, 256), 128, 2, 5
-_HELD = ((8, 2), (32, 2), (64, 4), (256, 4))  # lanes, vectors per lane; for rows of unknown length
-_LOOPED = (512, 4)  # threads, vectors per thread and chunk
-_SPLIT = (256, 4)
-_STRIDED = ((128, 8), (512, 8))  # threads, elements per thread and chunk
+_COSTS = numbers()
 
 
 def choose(name: str, program: ScanProgram, regions: Sequence[Region], shapes: Shapes) -> tuple[RowVariant, ...]:
@@ -71,15 +66,15 @@ def _dense(name: str, program: ScanProgram, modes: str, lengths: Sequence[int | 
     of_lengths = [_shape_for(n, vector) for n in lengths if n is not None]
     shapes = {s for s in of_lengths if s is not None}
     if None in lengths:
-        shapes |= {(layout, *shape) for layout in ("held", "ragged") for shape in _HELD}
+        shapes |= {(layout, *shape) for layout in ("held", "ragged") for shape in _COSTS.held}
     chosen = [
-        variant(name, layout, modes if layout == "held" else anywhere, vector, unroll, lanes, _THREADS)
+        variant(name, layout, modes if layout == "held" else anywhere, vector, unroll, lanes, _COSTS.threads)
         for layout, lanes, unroll in sorted(shapes, key=lambda s: (s[0], s[1] * s[2]))
     ]
     if None in of_lengths or None in lengths:
-        threads, unroll = _SPLIT
+        threads, unroll = _COSTS.split
         chosen += [variant(name, "split", anywhere, vector, unroll, threads, threads, launch=k) for k in range(2)]
-    threads, unroll = _LOOPED
+    threads, unroll = _COSTS.looped
     for letters in dict.fromkeys((anywhere, Mode.ANY * len(modes))):
         chosen.append(variant(name, "looped", letters, vector, unroll, threads, threads))
     return chosen
@@ -89,8 +84,7 @@ def _shape_for(length: int, vector: int) -> tuple[str, int, int] | None:
     """Layout, lanes and vectors per lane for rows of this length; None where the rows do not fit in registers."""
     layout = "held" if length % vector == 0 else "ragged"
     vectors = launch_shapes.vectors_of(layout, length, vector)
-    each = _FEW if vectors <= _SHORT else _MOST
-    lanes = next((n for n in _LANES if vectors <= each * n), None)
+    lanes = _COSTS.lanes_of(vectors)
     return None if lanes is None else (layout, lanes, max(-(-vectors // lanes), 1))
 
 
@@ -99,7 +93,7 @@ def _strided(name: str, modes: str) -> list[RowVariant]:
     return [
         variant(name, "strided", letters, 1, unroll, threads // WARP, threads)
         for letters in dict.fromkeys((flat, Mode.ANY * len(modes)))
-        for threads, unroll in _STRIDED
+        for threads, unroll in _COSTS.strided
     ]
 
 

@@ -11,6 +11,7 @@ import heapq
 
 import onnx_ir as ir
 
+from onnxopt.costs.rowwise import numbers
 from onnxopt.fusion import boundary, cost, eligibility
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.operands import constant
@@ -20,8 +21,7 @@ from onnxopt.kinds.scan.lower import axis_of, is_scan, lower
 from onnxopt.program.scan import SUMMED
 
 _SINCE = 11
-# Tensors with fewer elements do not pay for a kernel; they are mostly indices and sizes.
-_FEWEST_ELEMENTS = 32
+_FEWEST_ELEMENTS = numbers().min_elements
 _NEAREST = 256  # neighbours that a region looks at; more read one tensor only in graphs of thousands of like nodes
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from onnxopt.costs.cpu import numbers
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Meaning, Variant
 from onnxopt.fusion.operands import constant
@@ -15,7 +16,7 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.scan import cuda, entry_points, find, lower
 from onnxopt.program.scan import ScanProgram
 
-_FEWEST_ON_CPU = 3  # operators
+_FEWEST_ON_CPU = numbers().min_operators
 
 
 class Scan(Kind):

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import cast
 
+from onnxopt.costs.squeeze_excite import numbers
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
@@ -23,8 +24,7 @@ from onnxopt.program.squeeze_excite import SqueezeExcite, SqueezeExciteLayer
 
 HEADER = "squeeze_excite/squeeze_excite.cuh"
 HEADER_WITH_MAP = "squeeze_excite/behind_depthwise.cuh"
-_ROWS = (1, 4)  # of means that a block takes
-_THREADS = 512
+_ROWS, _THREADS = numbers().rows, numbers().threads
 
 
 def choose(name: str, meaning: SqueezeExcite, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:

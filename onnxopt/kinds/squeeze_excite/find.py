@@ -5,15 +5,14 @@
 Where a depthwise convolution computes the map, both become one region once all kinds have searched
 (kinds/squeeze_excite/join.py). The Mul of the map by the factors stays with the kernel of its neighbours.
 
-A block reads all weights. So a region pays only while the weights are small. Measured on one H200 for 32 samples by
-benchmarks.kernels.squeeze_excite: two products of 298 KB and a mean of their own take 53 us in place of 45, of 48 KB
-they take the same time. Behind a depthwise convolution, whose kernel takes over the mean, 524 KB still gain.
+A block reads all weights. So a region pays only while the weights are small (costs/squeeze_excite.json).
 """
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxopt.costs.squeeze_excite import numbers
 from onnxopt.fusion import cost, eligibility, index_ops
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
@@ -25,10 +24,9 @@ from onnxopt.kinds.squeeze_excite.pairs import Pair
 from onnxopt.program.squeeze_excite import MAX_CHANNELS, MAX_HIDDEN
 
 _MEANS = frozenset({"ReduceMean", "GlobalAveragePool"})
-MOST_WEIGHT_BYTES = 512 << 10  # of both products, behind a depthwise convolution
-MOST_ALONE_BYTES = 128 << 10  # elsewhere
+MOST_WEIGHT_BYTES, MOST_ALONE_BYTES = numbers().max_weight_bytes, numbers().max_alone_bytes
 _MOST_IN_BETWEEN = 8  # nodes between a depthwise convolution and the mean
-_MOST_PRODUCTS = 1 << 26  # multiplications of all samples; tensor cores are faster at more
+_MOST_PRODUCTS = numbers().max_products
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from onnxopt.costs import gemm
 from onnxopt.fusion import work
 from onnxopt.fusion.work import Work
 from onnxopt.graph.passes.products_of_codes import ROWS_AS_FLOATS
 from onnxopt.graph.refusal import Refusal
-from onnxopt.kinds.gemm.packed_entry_points import MOST_ROWS
 from onnxopt.kinds.gemm.widened import FIRST_ARCH
 from onnxopt.runtime import predicted
 from onnxopt.runtime.gpus import Gpu
@@ -81,7 +81,7 @@ def _seconds(product: Product, rows: int, bits: int, known: Timing) -> tuple[flo
 def _of_floats(product: Product, rows: int) -> Work:
     """Kernels of few rows read their weight, and take no longer for what they multiply."""
     depth, columns = product.rows, product.columns
-    flops = 2 * rows * depth * columns if rows > MOST_ROWS else 0
+    flops = 2 * rows * depth * columns if rows > gemm.numbers().max_packed_rows else 0
     return Work(2 * (rows * depth + depth * columns + rows * columns), flops, _FLOAT, rows * columns)
 
 
@@ -96,6 +96,6 @@ def _of_codes(product: Product, rows: int, gpu: Gpu) -> list[Work]:
 def _of_packed(product: Product, rows: int, bits: int) -> list[Work]:
     whole, elements = _of_floats(product, rows), product.rows * product.columns
     codes = elements * bits // 8
-    if rows <= MOST_ROWS:
+    if rows <= gemm.numbers().max_packed_rows:
         return [dataclasses.replace(whole, bytes=whole.bytes - 2 * elements + codes)]
     return [Work(codes + 2 * elements), whole]

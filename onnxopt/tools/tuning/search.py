@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnxopt.costs.tuning import numbers
 from onnxopt.runtime import configuration as configurations
 from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.sessions import RunError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 SECTIONS = ("provider_options", "session_options", "session_config", kernels.SECTION)
 _PASSES = 3  # an option may pay only after another was changed
-_LEAST_NOISE = 0.005  # less than half a percent is not worth a setting
+_LEAST_NOISE = numbers().min_gain
 _CONFIRMING_ROUNDS = 15
 
 # progress(done, total, text): after each trial, and with a text when something else begins.

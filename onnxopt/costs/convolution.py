@@ -1,0 +1,27 @@
+"""Which activations of a convolution pay in cuDNN's kernel, and how many of its plans are measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from onnxopt.costs.measured import load
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvolutionCosts:
+    """The numbers of costs/convolution.json, which says what each is."""
+
+    compiled_channels: tuple[int, int]
+    compiled_channels_in_block: tuple[int, int]
+    channels_without_concat: int
+    tuned_plans: int
+    first_run_plans: int
+    first_run_workspace: int
+    alike: float
+
+
+@functools.cache
+def numbers() -> ConvolutionCosts:
+    """The measured numbers."""
+    return load("convolution", ConvolutionCosts)

@@ -1,0 +1,58 @@
+"""The tiles of attention of many queries."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from onnxopt.costs.measured import load
+
+
+@dataclasses.dataclass(frozen=True)
+class FlashAttentionCosts:
+    """The numbers of costs/flash_attention.json, which says what each is."""
+
+    max_short: int
+    max_short_biased: int
+    max_short_widths: tuple[int, ...]
+    max_local: int
+    short_warps: tuple[int, ...]
+    tiles: tuple[Mapping[str, Any], ...]
+    biased_tiles: Mapping[int, tuple[tuple[int, ...], ...]]
+    long_tile: tuple[int, ...]
+    long_blocks: int
+    long_widths: tuple[int, int]
+    others: tuple[tuple[int, ...], ...]
+    hopper: tuple[Mapping[str, Any], ...]
+    narrow_biased_tiles: int
+    hopper_short: Mapping[str, Any]
+    hopper_short_above: int
+    hopper_short_keys: tuple[int, ...]
+
+    def tiles_of(self, width: int, *, biased: bool, whole: bool) -> tuple[tuple[int, ...], ...]:
+        """The tiles of heads of so many elements. whole: queries see all keys."""
+        row = next(row for row in self.tiles if width <= row["width"])
+        tiles: tuple[tuple[int, ...], ...] = row["tiles"]
+        if biased:
+            return self.biased_tiles.get(row["width"], tiles)
+        narrowest, widest = self.long_widths
+        return (self.long_tile, *tiles) if whole and narrowest <= width <= widest else tiles
+
+    def hopper_tiles(self, width: int, *, biased: bool) -> tuple[Mapping[str, Any], ...]:
+        """The tiles of Hopper, of heads of so many elements."""
+        row = next(row for row in self.hopper if width <= row["width"])
+        tiles: tuple[Mapping[str, Any], ...] = row["tiles"]
+        return tiles[: self.narrow_biased_tiles] if biased and row is self.hopper[0] else tiles
+
+    def hopper_short_tile(self, keys: int) -> int:
+        """Keys of the tile that holds all keys of heads of 64; 0 where several tiles take less time."""
+        holding = next((tile for tile in self.hopper_short_keys if keys <= tile), 0)
+        return holding if keys > self.hopper_short_above else 0
+
+
+@functools.cache
+def numbers() -> FlashAttentionCosts:
+    """The measured numbers."""
+    return load("flash_attention", FlashAttentionCosts)

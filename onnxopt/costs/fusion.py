@@ -1,0 +1,25 @@
+"""Limits of one kernel, and what may be computed again."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from onnxopt.costs.measured import load
+
+
+@dataclasses.dataclass(frozen=True)
+class FusionCosts:
+    """The numbers of costs/fusion.json, which says what each is."""
+
+    max_recomputed_cost: int
+    max_operands: int
+    max_nodes: int
+    tiny_bytes: int
+    max_cost: int
+
+
+@functools.cache
+def numbers() -> FusionCosts:
+    """The measured numbers."""
+    return load("fusion", FusionCosts)

@@ -1,0 +1,26 @@
+"""What a layout costs a convolution."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from onnxopt.costs.measured import load
+
+
+@dataclasses.dataclass(frozen=True)
+class LayoutCosts:
+    """The numbers of costs/layout.json, which says what each is."""
+
+    symbolic: int
+    unknown_bytes: int
+    lost_by_nchw: int
+    gated_columns: tuple[int, int]
+    moved_alone: tuple[str, ...]
+    image_channels: int
+
+
+@functools.cache
+def numbers() -> LayoutCosts:
+    """The measured numbers."""
+    return load("layout", LayoutCosts)

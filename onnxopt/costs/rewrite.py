@@ -1,0 +1,31 @@
+"""Up to which sizes a rewritten form is faster."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+from onnxopt.costs.measured import load
+
+
+@dataclasses.dataclass(frozen=True)
+class RewriteCosts:
+    """The numbers of costs/rewrite.json, which says what each is."""
+
+    max_attention_bytes: Mapping[int, int]
+    grouped_float16: bool
+    split_is_fused: bool
+    min_transposed: int
+    max_joined_bytes: int
+    expected_share: int
+    padded_length: int
+    passes_of_scores: int
+    min_float8_side: int
+    rows_as_floats: tuple[int, int]
+
+
+@functools.cache
+def numbers() -> RewriteCosts:
+    """The measured numbers."""
+    return load("rewrite", RewriteCosts)

@@ -1,0 +1,22 @@
+"""From which difference on a faster choice counts as one."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from onnxopt.costs.measured import load
+
+
+@dataclasses.dataclass(frozen=True)
+class TuningCosts:
+    """The numbers of costs/tuning.json, which says what each is."""
+
+    noise: float
+    min_gain: float
+
+
+@functools.cache
+def numbers() -> TuningCosts:
+    """The measured numbers."""
+    return load("tuning", TuningCosts)
