@@ -1,4 +1,5 @@
-"""Writes docs/cli.md and docs/python.md from the commands and docstrings, and docs/tutorial.md from its notebook.
+"""Writes docs/cli.md and docs/python.md from the commands and docstrings, docs/tutorial.md from its notebook, and
+docs/costs.md and the table of keys in docs/rewrite-rules.md from the numbers of onnxopt/costs/.
 
     python docs/generate.py
 
@@ -8,9 +9,11 @@ A test fails where the files are not what this script writes, so they cannot go 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +22,13 @@ import pydantic
 
 import onnxopt
 from onnxopt import option_fields
+from onnxopt.costs import attention, measured
 from onnxopt.tools.cli import main
 from onnxopt.tools.commands.options import Renamed
 
 FOLDER = Path(__file__).resolve().parent
 TUTORIAL = FOLDER / "tutorial.ipynb"
+_LONGEST_VALUE = 60  # characters in a table
 _NOTICE = "<!-- Written by docs/generate.py; change the source, then run it. -->\n"
 
 
@@ -162,7 +167,74 @@ def _printed(output: dict[str, Any]) -> str:
     return "\n".join(line.rstrip() for line in "".join(lines).splitlines()) + "\n"
 
 
+def costs() -> str:
+    """Every number that decides what is faster, with its source."""
+    parts = [
+        "# Measured numbers\n",
+        _NOTICE,
+        "What is faster is decided by these numbers, which `onnxopt/costs/` has as data: a JSON file a family. Each\n"
+        "says on which GPU or CPU it was measured, when, and on which results of `benchmarks/`; a number that was\n"
+        "chosen without a measurement says so. Long tables are in the JSON file alone.\n",
+    ]
+    for name in sorted(path.stem for path in measured.FOLDER.glob("*.json")):
+        family, module = measured.family(name), importlib.import_module(f"onnxopt.costs.{name}")
+        parts += [
+            f"## {name}\n",
+            f"{inspect.cleandoc(module.__doc__ or '')}\n",
+            "| number | value | what it is | source |",
+        ]
+        parts += ["|---|---|---|---|", *(_cost(name, key, row) for key, row in family.rows.items()), ""]
+        parts += [f"- {key}: {_source(measurement)}" for key, measurement in family.measurements.items()]
+        parts += [""] if family.measurements else []
+    return "\n".join(parts)
+
+
+def _cost(name: str, key: str, row: measured.Row) -> str:
+    value = json.dumps(row.value)
+    shown = f"`{value}`" if len(value) <= _LONGEST_VALUE else f"[{name}.json](../onnxopt/costs/{name}.json)"
+    return f"| `{key}` | {shown} | {row.unit}: {row.what} | {row.measured or row.why} |"
+
+
+def _source(measurement: Mapping[str, Any]) -> str:
+    results = ", ".join(f"[{Path(path).name}](../{path})" for path in measurement["results"])
+    return f"{measurement.get('gpu') or measurement['cpu']}, {measurement['date']}: {results}"
+
+
+def attention_keys() -> str:
+    """The table of docs/rewrite-rules.md: keys up to which attention runs in our kernel, as a part of a list."""
+    numbers = attention.numbers()
+    titles = ("elements", "q, k and v are tensors", "lie in one product", "causal")
+    of_bias = "a bias for each score: tensors; one product or causal"
+    lines = [f"| {' | '.join((*titles, of_bias))} |", "|---|---|---|---|---|"]
+    narrowest = 32
+    for row in numbers.hopper:
+        apart, causal, biased = row["apart"], row["causal"], row["biased"]
+        packed = None if apart is None else max(apart, numbers.hopper_keys_if_packed)
+        of_tensors = biased if apart is None else min(apart, biased)
+        sizes = str(row["width"]) if row["width"] == narrowest else f"{narrowest} to {row['width']}"
+        of_causal = "as beside it" if causal == apart and apart is not None else _keys(causal)
+        lines.append(
+            f"| {sizes} | {_keys(apart)} | {_keys(packed)} | {of_causal} | {_keys(of_tensors)}; {_keys(biased)} |"
+        )
+        narrowest = row["width"] + 8
+    padded = f"{numbers.keys_if_apart} ({numbers.keys_if_padded} where flash attention pads them)"
+    lines.append(f"| others | {padded} | {_keys(numbers.keys_if_packed)} | as beside it | as beside it |")
+    return "".join(f"  {line}\n" for line in lines)
+
+
+def _keys(number: int | None) -> str:
+    return "any" if number is None else f"{number:,}"
+
+
+def rewrite_rules() -> str:
+    """docs/rewrite-rules.md with its table of keys."""
+    text = (FOLDER / "rewrite-rules.md").read_text("utf-8")
+    return re.sub(r"^  \| elements \|.*\n(  \|.*\n)+", lambda _: attention_keys(), text, flags=re.MULTILINE)
+
+
 if __name__ == "__main__":
     (FOLDER / "cli.md").write_text(cli(), "utf-8")
     (FOLDER / "python.md").write_text(python(), "utf-8")
     (FOLDER / "tutorial.md").write_text(tutorial(), "utf-8")
+    (FOLDER / "costs.md").write_text(costs(), "utf-8")
+    (FOLDER / "rewrite-rules.md").write_text(rewrite_rules(), "utf-8")
