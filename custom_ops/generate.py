@@ -19,6 +19,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from generator import readers, structs  # noqa: E402
 
+from onnxopt.costs import header  # noqa: E402
 from onnxopt.program import schema  # noqa: E402
 from onnxopt.program.core import TransformField  # noqa: E402
 
@@ -75,6 +76,7 @@ def files() -> Iterator[tuple[Path, str]]:
         yield Path(f"kernel_file/generated/{module}.cc"), readers.source(module, records[module])
     every = [record for module in MODULES for record in records[module]]
     yield Path("kernel_file/generated/readers.h"), readers.header(every, MODULES)
+    yield header.PATH.relative_to("custom_ops"), header.text()
 
 
 def formatted(path: Path, text: str) -> str:
