@@ -185,7 +185,7 @@ namespace onnxopt::costs::token_attention {
 constexpr std::uint64_t kBlocksOfTiles = 1;
 // blocks of a multiprocessor: the same without
 constexpr std::uint64_t kBlocksOfLanes = 2;
-// rows of a block: up to which the last block joins them in no more time than another launch: in one buffer
+// rows of a block: up to which the last block adds them up in no more time than another launch: in one buffer
 constexpr std::int64_t kFewRows = 8;
 // rows of a block: the same where the cache is copied to another buffer
 constexpr std::int64_t kFewRowsApart = 4;

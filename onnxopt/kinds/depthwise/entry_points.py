@@ -89,7 +89,7 @@ def _of_table(name: str, window: Window, size: int, in_front: bool) -> Iterator[
         strided, most = row.get("strided", False), row.get("extent")
         if row["bytes"] != size or strided != (max(window.strides) > 1) or (most is not None and reach > most):
             continue
-        if row.get("in_front", in_front) != in_front:
+        if row.get("prologue", in_front) != in_front:
             continue
         yield from _distinct(_variants(name, window, size, row["choice"]))
         return
