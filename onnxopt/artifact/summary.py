@@ -32,6 +32,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def limit_text(share: float) -> str:
+    """A difference beside the allowed one: "0.45 % of the limit", "1.25 times the limit"."""
+    return f"{100 * share:.2g} % of the limit" if share < 0.995 else f"{share:.3g} times the limit"
+
+
 def rewrites_text(rewrites: Mapping[str, int]) -> str:
     """What the families of rewrite rules did, "" where none applied."""
     rows = {name: FAMILIES.get(name, f"{{}} x {name}") for name in rewrites}

@@ -22,7 +22,7 @@ from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import views
 from onnxopt.artifact.report.facts import Facts
 from onnxopt.artifact.report.gpus import roofs
-from onnxopt.artifact.summary import size_text
+from onnxopt.artifact.summary import limit_text, size_text
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.graph.signature import Tensor, tensor_text
 
@@ -111,7 +111,14 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"size": _size, "figure": _figure, "shapes": _shapes, "words": _words, "tensors": _tensors}
+    environment.filters |= {
+        "size": _size,
+        "figure": _figure,
+        "share": limit_text,
+        "shapes": _shapes,
+        "words": _words,
+        "tensors": _tensors,
+    }
     return environment
 
 

@@ -11,6 +11,7 @@ import click
 
 from onnxopt.artifact.fleet import Fleet
 from onnxopt.artifact.measurement import BenchResult
+from onnxopt.artifact.summary import limit_text
 from onnxopt.errors import UsageError
 from onnxopt.tools import progress, text_table
 from onnxopt.tools.bench import bench
@@ -87,7 +88,7 @@ def _text(asked: sweeps.Sweep, results: Sequence[BenchResult]) -> list[str]:
     first, compared = results[0], max(result.compared for result in results)
     callers = f", {first.threads} threads" if len(asked.threads) == 1 and first.threads > 1 else ""
     case = "every size" if asked.dim else first.case
-    head = f"{first.provider}, {case}{callers}; outputs agree ({compared:.2g} of the limit)"
+    head = f"{first.provider}, {case}{callers}; outputs agree, worst error {limit_text(compared)}"
     notes = [f"note: {note}" for note in dict.fromkeys(note for result in results for note in result.notes)]
     if asked.varies:
         return [head, *sweeps.table(asked, results), *notes]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from onnxopt.artifact.summary import counted, executed_text, not_emulated_text, weak_lines
+from onnxopt.artifact.summary import counted, executed_text, limit_text, not_emulated_text, weak_lines
 from onnxopt.verification.check import Check
+from onnxopt.verification.compare import Difference
 from onnxopt.verification.exactness import FromFloat64, QuantizedExactness
 from onnxopt.verification.verify import VerificationReport
 
@@ -42,25 +43,36 @@ def verification_text(report: VerificationReport, archs: Sequence[str] = ()) -> 
 def _checks(label: str, checks: Sequence[Check], weak: Collection[str]) -> Iterator[str]:
     """weak: names of outputs that do not count."""
     cases = counted(len({c.case for c in checks}), "case")
-    worst = max((c.difference.excess or 0.0 for c in checks if c.difference), default=0.0)
     state = "passed" if all(c.ok for c in checks) else "FAILED"
     outputs = {c.output for c in checks}
     counting = outputs.difference(weak)
     if state == "passed" and not counting:
         state = "UNDECIDED"
     share = "" if counting == outputs else f", {len(counting)} of {len(outputs)} outputs count"
-    yield f"verify: {state}, {label}, {cases}{share}, worst difference {worst:.2g} of the limit"
+    yield f"verify: {state}, {label}, {cases}{share}, {_worst([c.difference for c in checks if c.difference])}"
     exact = [c.exactness for c in checks if c.exactness is not None]
     steps = [e for e in exact if isinstance(e, QuantizedExactness)]
     if steps:
         distance, original = max(e.found_rms for e in steps), max(e.original_rms for e in steps)
-        yield f"    rms from the original without steps of codes: {distance:.3g} of the limit, its own {original:.3g}"
+        without = "rms from the original without steps of codes"
+        yield f"    {without}: {limit_text(distance)}; of the original's own: {limit_text(original)}"
     elif exact:
         wider = "float64" if any(isinstance(e, FromFloat64) for e in exact) else "float32"
         distance, original = max(e.found for e in exact), max(e.original for e in exact)
-        yield f"    from {wider}: {distance:.2g} of the limit, the original {original:.2g}"
+        yield f"    error against {wider}: {limit_text(distance)}; of the original: {limit_text(original)}"
     noisy = [c for c in checks if c.ok and c.noise is not None]
     if noisy:
         spread = max(c.noise or 0.0 for c in noisy)
-        moved = f"what last places move the original by, up to {spread:.2g} of the limit"
+        moved = f"what last places move the original by, up to {limit_text(spread)}"
         yield f"    {counted(len(noisy), 'output')} within 4 times {moved}"
+
+
+def _worst(differences: Sequence[Difference]) -> str:
+    """The output closest to its limit: its largest absolute error, or of integers the share that differs."""
+    worst = max(differences, key=lambda d: d.excess or 0.0, default=None)
+    if worst is None or not worst.excess:
+        return "equal" if all(d.ok for d in differences) else "not comparable"
+    error = f"max abs error {worst.max_abs:.2g}"
+    if worst.ulp is None:
+        error = f"{1 - worst.agreement:.2%} of the elements differ"
+    return f"{error} ({limit_text(worst.excess)})"
