@@ -12,10 +12,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.support import measured_models
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "benchmarks" / "notes" / "README.md"
-BEGIN, END = "<!-- claims: written by benchmarks/support/claims.py -->\n", "<!-- end of claims -->\n"
+BEGIN, END = "<!-- written by benchmarks/support/claims.py -->\n", "<!-- end of what is written -->\n"
+_MODELS = """
+Whole models of the README's picture, ms a run with a CUDA graph, float16, one NVIDIA H200 (`models.peers`,
+`models.packed`, `models.unseen`). "Its best option or optimizer" is the fastest of `prefer_nhwc` with `fuse_conv_bias`,
+onnxscript's `ort_fusions` and transformers.optimizer, of those that were timed. `torch.compile` runs its mode
+`reduce-overhead`, over channels_last where that is faster.
+
+"""
 _COMPILED = ("torch.compile reduce-overhead", "torch.compile channels_last", "torch.compile max-autotune")
 _CALLS = ("h100", "h200", "more_h200", "forms_h200", "wide_h200", "alone_h200")
 _UNSEEN = tuple(f"models/gpu_unseen_transformers_{call}.json" for call in _CALLS)
@@ -291,7 +300,7 @@ def table() -> str:
 def page(text: str) -> str:
     """The page with the table of today between its two marks."""
     before, _, rest = text.partition(BEGIN)
-    return before + BEGIN + table() + END + rest.partition(END)[2]
+    return before + BEGIN + table() + _MODELS + measured_models.table() + END + rest.partition(END)[2]
 
 
 if __name__ == "__main__":

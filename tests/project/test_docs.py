@@ -150,13 +150,6 @@ def _figures(name: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _tables() -> list[list[list[str]]]:
-    """The README's tables of measurements: the cells of each row, without its name."""
-    text = (ROOT / "README.md").read_text("utf-8")
-    found = re.findall(rf"^{r'[|]---' * 5}[|]\n((?:[|].*\n)+)", text, re.M)
-    return [[[c.strip(" *") for c in row.strip("|").split("|")][1:] for row in table.splitlines()] for table in found]
-
-
 def _cells(figures: Sequence[float | str | None]) -> list[str]:
     return [f"{ms:.2f}" if isinstance(ms, float) else "" for ms in figures]
 
@@ -165,25 +158,6 @@ def _compiled(figures: Mapping[str, float | str]) -> float | None:
     """torch.compile's mode reduce-overhead, in the better layout."""
     found = (figures.get(f"torch.compile {mode}") for mode in ("reduce-overhead", "channels_last"))
     return min((ms for ms in found if isinstance(ms, float)), default=None)
-
-
-def test_measured_numbers_are_those_of_the_raw_figures() -> None:
-    """The README's tables against benchmarks/results, with a CUDA graph: ORT, ORT with more, torch, onnxopt."""
-    models, networks = _tables()
-    labels = ("ORT + CUDA graph", "ORT after ort_fusions", "torch.compile reduce-overhead", "onnxopt")
-    peers, packed, unseen = (_figures(name) for name in ("peers", "packed", "unseen"))
-    keys = ("bert", "vit", "whisperenc", "llama", "llama_decode")
-    expected = [_cells([peers[key].get(label) for label in labels]) for key in keys]
-    for key in ("8 bits x 1", "4 bits x 1"):
-        of = {side: packed[key]["ms"][side]["best"] for side in ("ORT", "onnxopt")}
-        expected.append(_cells([of["ORT"], None, None, of["onnxopt"]]))
-    swin = unseen["swin_tiny_patch4_window7_224"]
-    expected.append(_cells([swin["ORT"], None, swin[labels[2]], swin["onnxopt"]]))
-    assert models == expected
-    peers = _figures("convolution_peers")
-    rows = [peers[key] for key in ("resnet50", "csp_detector", "convnext", "efficientnet", "unet")]
-    ort = "ORT + CUDA graph", "ORT + CUDA graph, NHWC"
-    assert networks == [_cells([*(row[label] for label in ort), _compiled(row), row["onnxopt"]]) for row in rows]
 
 
 def test_the_comparison_shows_the_raw_figures() -> None:
