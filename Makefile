@@ -108,8 +108,8 @@ aarch64: $(READY) ## cross-compile the library for 64-bit ARM, and run it under 
 	@$(BIN)/python -m pytest -q tests/project/test_aarch64.py
 
 docs: $(READY) ## build the documentation as a site in build/docs/site; a link that leads nowhere fails
-	@$(BIN)/python docs/stage.py
-	@$(BIN)/mkdocs build --config-file docs/mkdocs.yml 2>build/docs/log || { grep -E '^(WARNING|ERROR|Aborted)' build/docs/log; exit 1; }
+	@$(BIN)/python docs/site/stage.py
+	@$(BIN)/mkdocs build --config-file docs/site/mkdocs.yml 2>build/docs/log || { grep -E '^(WARNING|ERROR|Aborted)' build/docs/log; exit 1; }
 
 bench: build ## run the benchmarks of the CPU, or the one that BENCH names
 	@$(if $(BENCH),$(BIN)/python -m benchmarks $(BENCH),\

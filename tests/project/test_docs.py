@@ -190,7 +190,7 @@ def test_the_cpp_of_the_page_compiles(tmp_path: Path) -> None:
     headers = ROOT / "build" / "deps" / "include" / "onnxruntime"
     if not headers.is_dir():
         pytest.skip("no ONNX Runtime headers; run: make build")
-    blocks = re.findall(r"```cpp\n(#include.*?)```", (DOCS / "deploy-cpp.md").read_text("utf-8"), re.S)
+    blocks = re.findall(r"```cpp\n(#include.*?)```", (DOCS / "deploy.md").read_text("utf-8"), re.S)
     assert len(blocks) == 2
     (tmp_path / "page.cc").write_text("\n".join(blocks))
     command = ["g++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-isystem", str(headers)]

@@ -24,7 +24,7 @@ from tests.support.small_models import write
 MODEL = """
 g (float[batch, length] ids) => (float[batch, length] y) { a = Tanh(ids) b = Mul(a, ids) y = Add(b, a) }
 """
-PAGES = ("bench", "convert", "doctor", "precision", "refused", "report", "verify")
+PAGES = ("bench", "convert", "debugging", "precision", "report", "verify")
 LEFT_OUT = ("--on cuda", "--emulate", "--netron", "QUANTIZED", "FLOAT32")
 FILES = ("monday.npz", "tuesday.npz", "typical.npz", "long.npz", "inputs.npz")  # of the user's inputs
 

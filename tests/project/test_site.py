@@ -34,7 +34,7 @@ def test_a_link_that_leads_nowhere_fails(tmp_path: Path, link: str, complaint: s
     (pages / "here.md").write_text(f"# Here\n\n[a link]({link})\n")
     (pages / "there.md").write_text("# There\n\n## A heading\n")
     configuration = tmp_path / "mkdocs.yml"
-    configuration.write_text(CONFIGURATION.format(inherited=ROOT / "docs" / "mkdocs.yml", folder=tmp_path))
+    configuration.write_text(CONFIGURATION.format(inherited=ROOT / "docs" / "site" / "mkdocs.yml", folder=tmp_path))
     command = [sys.executable, "-m", "mkdocs", "build", "--config-file", configuration]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == (1 if complaint else 0), done.stderr
@@ -42,7 +42,7 @@ def test_a_link_that_leads_nowhere_fails(tmp_path: Path, link: str, complaint: s
 
 
 def test_staging_takes_what_pages_link_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
     stage = __import__("stage")
     monkeypatch.setattr(stage, "ROOT", tmp_path)
     monkeypatch.setattr(stage, "PAGES", tmp_path / "build" / "pages")

@@ -1,4 +1,4 @@
-"""Copies the pages of the site, and every file that they link to, into build/docs/pages: python docs/stage.py.
+"""Copies the pages of the site, and every file that they link to, into build/docs/pages: python docs/site/stage.py.
 
 The copies keep their places in the tree, so a link works on a code host and in the site alike, and MkDocs checks it. A
 link to a file that is no page leads to the file itself, as the site serves it.
@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "build" / "docs" / "pages"
 _CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.S | re.M)
 _LINK = re.compile(r"\]\(([^)\s#]+)[^)\s]*\)")
