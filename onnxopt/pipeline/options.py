@@ -42,7 +42,7 @@ class Options:
         batch=bool,
     )
     timeout: float | None = option(
-        None, "How long one run of the original, or of what is made of it, may take. Default: 30, and 1 for each 10 "
+        None, "How long one run of the original or of its optimized form may take. Default: 30, and 1 for each 10 "
         "MB.",
         value="SECONDS", of=float, batch=float | None,
     )  # fmt: skip

@@ -214,7 +214,7 @@ def _spread(
     ]
     for form, dim in zip(forms[1:], dims[1:], strict=True):
         if not _stays_inside(current, form, dim):
-            raise NotAffine("A Reshape merges dims of which only a part is read")
+            raise NotAffine("A Reshape merges dims, and only a part of them is read")
     return forms
 
 

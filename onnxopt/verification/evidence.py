@@ -174,7 +174,7 @@ class Evidence:
         raise NotWidened(f"too many of its operators take no float64: {', '.join(sorted(single))}")
 
     def _note(self, how: str, error: Exception) -> None:
-        note = f"{self._original.provider}: compared with the original as it is, {how}: {error}"
+        note = f"{self._original.provider}: compared with the unchanged original, {how}: {error}"
         if note not in self._original.notes:
             self._original.notes.append(note)
 

@@ -108,7 +108,7 @@ class _Floats:
             return
         elif node.op_type in _MOVES and not node.domain and operands[0] in self.made:
             if node.op_type == "Concat" and not self.made.issuperset(operands):
-                raise NotUnrounded(f"{node.name or 'a Concat'} joins codes of the graph with others")
+                raise NotUnrounded(f"{node.name or 'a Concat'} concatenates codes of the graph with others")
             for value in node.outputs[:1] if node.op_type == "MaxPool" else node.outputs:
                 self._mark(value)
         else:

@@ -103,7 +103,7 @@ def _run(
                 feeds = {name: each(fed, value) for name, value in original.feeds(case).items()}
                 outputs[case] = sessions.run(session, feeds)
     except (RunError, widening.NotWidened, unrounded.NotUnrounded) as error:
-        original.notes.append(f"{original.provider}: compared with the original as it is, {otherwise}: {error}")
+        original.notes.append(f"{original.provider}: compared with the unchanged original, {otherwise}: {error}")
         return {}
     return outputs
 

@@ -184,6 +184,6 @@ def test_what_cannot_be_had_in_float32_is_said(tmp_path: Path, monkeypatch: pyte
     other = HALF.replace("{15360}", "{15362}")
     first, second = write(tmp_path / "a.onnx", HALF), write(tmp_path / "b.onnx", other)
     report = onnxopt.verify(first, second, providers=[sessions.CPU])
-    assert report.notes == (f"{sessions.CPU}: compared with the original as it is, not in float32: no room",)
+    assert report.notes == (f"{sessions.CPU}: compared with the unchanged original, not in float32: no room",)
     assert report.status == "passed"
     assert traits.of(read.load(first).model).precision == "float16"

@@ -171,7 +171,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         if sunk or is_cut:
             sinks = _sinks(q, match.get("sinks"), match.get("cut"))
             if sinks is None:
-                return Obstacle("the score behind those of the keys is not one constant of each head, or is kept")
+                return Obstacle("the score after those of the keys is not one constant of each head, or is kept")
         by_condition = {"shown": shown, "both": shown, "hidden": hidden, "under": hidden}
         mask_value = {**by_condition, "none": None}.get(masking, mask)
         if masking in by_condition:

@@ -40,7 +40,7 @@ class CachedGroupQuery(RewriteRuleClassBase):
         if any(x.shape is None or len(x.shape) != 4 for x in (q, past_k, k, past_v, v)):
             return result.fail("the shapes of q, the caches, k and v are not all known")
         if any(x.producer().attributes.get_int("axis") not in (2, -2) for x in (keys, values)):
-            return result.fail("Concat joins keys or values along another axis than their sequence")
+            return result.fail("Concat concatenates keys or values along another axis than their sequence")
         if any(x.shape[2] != 1 for x in (q, k, v)):
             return result.fail("there is more than one token, and the attention is not known to be causal")
         if not same(past_k.shape[2], past_v.shape[2]):

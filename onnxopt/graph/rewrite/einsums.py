@@ -161,7 +161,7 @@ class _MatMul:
         a, b, y = self._groups()
         wanted = (*((groups, True) for groups in (a, b)), (y, False))
         if any(_target(groups, self.equation.sizes, joins) is None for groups, joins in wanted):
-            return "Einsum joins several dims, more than one of which is symbolic"
+            return "Einsum merges several dims, and more than one is symbolic"
         return ""
 
     def build(self, op, a: ir.Value, b: ir.Value):

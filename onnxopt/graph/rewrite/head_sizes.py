@@ -59,7 +59,7 @@ class DotProductOfOwnKernel(ScaledDotProduct):
         if reason := flash_attention.why_not(heads, heads, width, values, form.scale):
             return reason
         if form.guards_rows or not _joins_heads(context.root.outputs[0]):
-            return f"{odd_size(form)}, and onnxopt's kernel writes heads joined, which this result is not"
+            return f"{odd_size(form)}, and onnxopt's kernel writes concatenated heads, which this result is not"
         asked, seen = (n if isinstance(n, int) else self._expected.of(n) for n in (queries, keys))
         paid = costs.pays(AttentionSize(seen, width, queries=asked, alone=True))
         return "" if paid else f"{odd_size(form)}, and {asked} queries are too few for onnxopt's kernel"

@@ -66,7 +66,7 @@ class _Apart:
         """How a value of three dims, the first of which is to be taken apart, is made in four; or why it is not."""
         node = value.producer()
         if value.shape is None or len(value.shape) != 3 or not same(value.shape[0], self._joined):
-            return f"`{value.name}` is not known to have three dims, the first of which is batch and heads"
+            return f"`{value.name}` is not known to have three dims with batch and heads first"
         if node is None or node.domain != "" or depth > _DEEPEST:
             return f"`{value.name}` comes from no Reshape"
         if node.op_type == "Reshape":
@@ -97,19 +97,19 @@ class _Apart:
         """What a Reshape joined: (B, N, S, T), (B, N, T) where S is 1, or (B, M, N / M, S, T) of repeated heads."""
         source = node.inputs[0]
         if source is None or source.shape is None or len(source.shape) not in (3, 4, 5):
-            return f"Reshape `{node.name}` joins something else than batch and heads"
+            return f"Reshape `{node.name}` merges something else than batch and heads"
         dims, joined = source.shape, dims_of(value)
         if len(dims) == 5:
-            return self._of_groups(source, joined) or f"Reshape `{node.name}` joins more than batch, groups and heads"
+            return self._of_groups(source, joined) or f"Reshape `{node.name}` merges more than batch, groups and heads"
         apart = same(dims[0], self._batch) and same(dims[1], self._heads)
         if not apart or not all(
             same(a, b) for a, b in zip(dims[2:], joined[len(joined) - len(dims) + 2 :], strict=True)
         ):
-            return f"Reshape `{node.name}` joins something else than batch and heads"
+            return f"Reshape `{node.name}` merges something else than batch and heads"
         if len(dims) == 4:
             return lambda op: source
         if joined[1] != 1:
-            return f"Reshape `{node.name}` joins something else than batch and heads"
+            return f"Reshape `{node.name}` merges something else than batch and heads"
         return lambda op: op.Unsqueeze(source, op.Constant(value=ir.tensor([2], dtype=ir.DataType.INT64)))
 
     def _of_groups(self, source: ir.Value, joined: tuple[int | ir.SymbolicDim, ...]) -> _Build | None:

@@ -130,7 +130,7 @@ class SelfAttention(_Merge):
             return result.fail(reason)
         node, widths = y.producer(), _widths((wq, wk, wv))
         if any(v is not None for k, v in enumerate(node.inputs) if k > 2 and k != _ATTENTION_BIAS):
-            return result.fail("MultiHeadAttention has inputs besides a mask, which Attention takes in another form")
+            return result.fail("MultiHeadAttention has inputs besides a mask, which Attention reads in another form")
         if widths[0] != widths[1]:
             return result.fail("q and k have different widths")
         if x.shape is None or len(x.shape) != 3:

@@ -132,7 +132,7 @@ class Arithmetic(RewriteRuleClassBase):
         neighbours = [*normalized.consumers(), *([x.producer()] if len(x.uses()) == 1 else [])]
         beside = any(n is not None and (n.domain, n.op_type) in OPERATORS for n in neighbours)
         if len(x.shape) != _OF_MATRICES and not beside:
-            return result.fail("no neighbour is elementwise: one kernel runs the normalization as it is")
+            return result.fail("no neighbour is elementwise: one kernel runs the normalization alone")
         constants = _factor_and_term(node, len(x.shape), x.dtype)
         if not all(np.isfinite(t.numpy().astype(np.float64)).all() for t in constants):
             return result.fail(f"a factor or a term overflows in {x.dtype}")

@@ -36,7 +36,7 @@ class FrontRows(RewriteRuleClassBase):
     def check(self, context: MatchContext, row, shape, x, positions, expanded, joined) -> MatchResult:
         result = MatchResult()
         if not is_constant(row) or not is_constant(positions):
-            return result.fail("the rows in front, or what is added, is no constant")
+            return result.fail("the prepended rows, or what is added, is no constant")
         if positions.dtype not in _PADDED or any(v.shape is None for v in (x, expanded, joined)):
             return result.fail(f"ONNX Runtime pads no {positions.dtype} on CUDA, or a shape is not known")
         axis, sums, rows = _axis(joined), positions.const_value.shape.numpy(), row.const_value.shape.numpy()

@@ -62,7 +62,7 @@ class SplitHalves(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, first: ir.Value, second: ir.Value) -> MatchResult:
         if any(value.producer() is None or value.producer().op_type != "Split" for value in (first, second)):  # type: ignore[union-attr]
-            return MatchResult().fail("what is joined does not come from a Split")
+            return MatchResult().fail("what is concatenated does not come from a Split")
         return MatchResult() if halves_of(first, second) else MatchResult().fail("Concat does not swap two halves")
 
     def rewrite(self, op, first: ir.Value, second: ir.Value):

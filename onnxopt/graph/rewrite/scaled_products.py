@@ -51,7 +51,7 @@ class ScaledProduct(RewriteRuleClassBase):
             if not is_constant(value) or not _is_of_columns(value.const_value.shape.numpy(), columns, rank):
                 return result.fail(f"the {name} `{value.name}` is not a constant with one value a column")
         if b is None and c.const_value.size == 1:
-            return result.fail(f"the factor `{c.name}` is one number behind a product alone: kernels take it as it is")
+            return result.fail(f"the factor `{c.name}` is one number after a product alone: kernels apply it directly")
         folded = _folded(w, c, b)
         return result.fail(folded) if isinstance(folded, str) else result
 

@@ -105,7 +105,7 @@ class HeadsJoinedByToken(RewriteRuleClassBase):
         if not isinstance(size, int) or not isinstance(width, int) or width % size or width == size:
             return result.fail("Reshape does not join the heads of each token")
         if not _divides(width // size, dims_of(x)[0]):
-            return result.fail("the heads are not known to be a multiple of those that Reshape joins")
+            return result.fail("the heads are not known to be a multiple of those that Reshape merges")
         if shape.const_value is not None and 0 in shape.const_value.numpy():
             return result.fail("Reshape copies a dim")
         return result

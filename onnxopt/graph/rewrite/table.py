@@ -76,7 +76,7 @@ FAMILIES: Mapping[str, str] = {
     "fold": "{} x bias, factor, normalization or row into the convolution, product or constant beside it",
     "splits": "{} x Split into unequal parts into Slices",
     "channels_last": "{} x convolution in channels last",
-    GATED_WEIGHTS: "{} x gate of a map onto the weights of the 1x1 convolution behind it",
+    GATED_WEIGHTS: "{} x gate of a map onto the weights of the 1x1 convolution that follows",
 }
 
 _DECOMPOSED = ("decomposed",)

@@ -67,7 +67,7 @@ class GroupQueryNodes(RewriteRuleClassBase):
     def check(self, context: MatchContext, q, y, present_key, present_value):
         node = y.producer()
         if node.inputs[3] is not None and node.attributes.get_int("do_rotary", 0):
-            return MatchResult().fail("the positions of tokens behind a cache are not known")
+            return MatchResult().fail("the positions of tokens with a cache are not known")
         return MatchResult() if q.shape is not None else MatchResult().fail("the width of q is not known")
 
     def rewrite(self, op, q, y, present_key, present_value):

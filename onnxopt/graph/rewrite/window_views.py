@@ -40,7 +40,7 @@ class PartOfJoined(RewriteRuleClassBase):
             return result.fail("the part is not taken of a Reshape's result")
         five, four = dims_of(p), dims_of(joined)
         if (len(five), len(four), len(dims_of(y))) != (5, 4, 3) or not isinstance(five[0], int) or five[0] != four[0]:
-            return result.fail("Reshape does not join two of five dims behind the first one")
+            return result.fail("Reshape does not merge two of five dims after the first one")
         if sum(not isinstance(d, int) for d in dims_of(y)) > 1:
             return result.fail("more than one dim of the part is symbolic")
         if self._gathered and (place.const_value is None or place.const_value.numpy().ndim):

@@ -100,7 +100,7 @@ def lower(region: Region, shapes: Shapes) -> TokenAttention:
     """The meaning of a region of `find`."""
     found = _attention(region.nodes[-1], shapes)
     if isinstance(found, str):
-        raise ValueError(f"`{region.nodes[-1].name}` is no attention behind a cache: {found}")
+        raise ValueError(f"`{region.nodes[-1].name}` is no attention with a cache: {found}")
     return found.meaning
 
 
@@ -147,7 +147,7 @@ def _attention(node: ir.Node, shapes: Shapes) -> _Found | str:
     if reader := _read_elsewhere(inside, set(nodes)):
         return f"`{reader}` inside the attention is read elsewhere too"
     if not all(v.is_graph_output() or any(u.node not in nodes for u in v.uses()) for v in outputs):
-        return "The keys and values behind the cache are not read again"
+        return "The keys and values after the cache are not read again"
     return _Found(meaning, nodes, inputs, outputs)
 
 

@@ -79,7 +79,7 @@ def lower(region: Region, shapes: Shapes) -> Convolution:
         nodes = candidates(convolution.output)
         reason = take(convolution, nodes, shapes) if nodes else "its result has several readers"
         if reason is not None:
-            raise ValueError(f"a convolution does not take in what follows `{convolution.output.name}`: {reason}")
+            raise ValueError(f"a convolution does not fuse the consumer of `{convolution.output.name}`: {reason}")
     return convolution.meaning(region.inputs, shapes)
 
 

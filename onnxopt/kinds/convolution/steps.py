@@ -204,7 +204,7 @@ def _take_activation(convolution: GrowingConvolution, nodes: Sequence[ir.Node], 
 def _why_not_compiled(convolution: GrowingConvolution, title: str) -> str | None:
     """Why a kernel behind the convolution computes an activation for which cuDNN would compile a kernel."""
     if convolution.residual is not None:
-        return f"The {title} follows a residual; a kernel behind the convolution computes it"
+        return f"The {title} follows a residual; a kernel after the convolution computes it"
     if _dtype_of(convolution) not in _COMPILED_DTYPES:
         return f"cuDNN has a kernel with {title} for 16-bit floats alone"
     if convolution.is_transposed and convolution.group > 1:

@@ -31,7 +31,7 @@ def refusals(context: Context) -> list[Refusal]:
     launches = sum(not index_ops.is_view(n) for n in nodes)
     first = next(iter(products))
     reason = (
-        f"{len(found)} experts run one after the other behind NonZero, {len(products)} products in {launches} launches:"
+        f"{len(found)} experts run one after the other from NonZero, {len(products)} products in {launches} launches:"
         " how many tokens each has is read back to the CPU; an export with grouped products of the experts becomes one"
         " kernel"
     )

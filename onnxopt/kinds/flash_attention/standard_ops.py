@@ -66,7 +66,7 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str | None:
         return None
     dims, joined = shapes.dims(found.q), shapes.dims(node.outputs[0])
     if dims is None or joined is None or len(dims) != 4 or len(joined) != 3 or not isinstance(dims[1], int):
-        return "The number of heads is unknown, or they are not joined behind the attention"
+        return "The number of heads is unknown, or they are not concatenated after the attention"
     mask = None if found.added is None else found.added.inputs[1]
     window = None
     if mask is not None and found.added is not None:

@@ -29,7 +29,7 @@ def cpu(facts: Facts) -> dict[str, Any]:
         why[_WITHOUT_INTEGER_KERNELS] = "1.31 makes integer kernels of products of float8 codes, and then refuses them"
     if facts.trapping_optimizers:
         config[WITHOUT_OPTIMIZERS] = ";".join(facts.trapping_optimizers)
-        why[WITHOUT_OPTIMIZERS] = "1.24 to 1.31 can end the process at a product of float16 behind a Transpose"
+        why[WITHOUT_OPTIMIZERS] = "1.24 to 1.31 can end the process at a product of float16 after a Transpose"
     return {
         "provider": CPU,
         "provider_options": {},

@@ -62,7 +62,7 @@ def test_rows_in_front_go_into_the_positions(
     ("source", "why"),
     [
         (model(BODY.replace("Expand (row,", "Expand (sum,").replace("b =", "sum = ReduceMax (x) b =")),
-         "the rows in front, or what is added, is no constant"),
+         "the prepended rows, or what is added, is no constant"),
         (model(of_positions=f"{TOKENS + 1},{WIDTH}"), "the constants have fewer dims than the result"),
         (model(of_positions=f"1,1,{WIDTH}"), "the number of rows is not known, or they repeat"),
         (model(rows=2, of_row=f"1,1,{WIDTH}"), "the number of rows is not known, or they repeat"),

@@ -77,7 +77,7 @@ def test_it_is_attention(form: str, parts: str, batch: str, tmp_path: Path) -> N
         ("t = Transpose<perm = [1, 0, 2]>(x) y = Gather<axis = 0>(t, at0)", "gathered",
          "the part is not taken of a Reshape's result"),
         ("x4 = Reshape(x, heads) y = Gather<axis = 0>(x4, at0)", "gathered",
-         "Reshape does not join two of five dims behind the first one"),
+         "Reshape does not merge two of five dims after the first one"),
         (f"{HEADS} p1 = Slice(joined, first, one, one) y = Squeeze(p1, one)", "sliced",
          "the part is not taken of a Reshape's result"),
         ("x4 = Reshape(x, heads) o5 = Reshape(x4, apart) ot = Transpose<perm = [0, 2, 3, 1, 4]>(o5) "

@@ -50,7 +50,7 @@ def test_it_becomes_a_kernel_that_keeps_its_cache(batch: int | str, past: int | 
         ({"mask": ("other", 1, 3)}, "The mask `mask` is not known to broadcast to the scores"),
         ({"read": "ku"}, "`ku` inside the attention is read elsewhere too"),
         ({"unidirectional": 1}, "MultiHeadAttention has attributes or outputs that the kernel does not support"),
-        ({"outputs": False}, "The keys and values behind the cache are not read again"),
+        ({"outputs": False}, "The keys and values after the cache are not read again"),
         ({"each": 32}, "64 query heads share 2 key heads; the kernel supports up to 16 query heads per key head"),
     ],
 )

@@ -190,6 +190,6 @@ def _loop(experts: int) -> onnx.ModelProto:
 def test_a_loop_over_experts_is_said_once() -> None:
     said = [r.reason for r in fuse(ir.serde.deserialize_model(_loop(3))).refusals if "NonZero" in r.reason]
     assert len(said) == 1 and said[0].startswith(
-        "3 experts run one after the other behind NonZero, 6 products in 12 launches: how many tokens each has is read"
+        "3 experts run one after the other from NonZero, 6 products in 12 launches: how many tokens each has is read"
     )
     assert not [r for r in fuse(ir.serde.deserialize_model(_loop(1))).refusals if "behind NonZero" in r.reason]

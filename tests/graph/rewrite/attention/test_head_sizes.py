@@ -59,4 +59,4 @@ def test_a_result_that_is_not_joined_keeps_its_products(tmp_path: Path) -> None:
     assert done.applied["attention"] == 0
     assert done.refusals
     assert [op for op in ops(found) if op in ("MatMul", "Softmax")] == [*["MatMul"] * 3, "Softmax", *["MatMul"] * 2]
-    assert "writes heads joined" in _reason(model)
+    assert "writes concatenated heads" in _reason(model)

@@ -85,7 +85,7 @@ def test_it_is_attention(form: str, dims: str, tmp_path: Path) -> None:
     ("body", "why"),
     [
         ("qt = Transpose<perm = [1, 0, 2, 3]>(q) qr = Reshape(qt, three) s = MatMul(qr, kt) y = Reshape(s, scores4)",
-         "Reshape `qr` joins something else than batch and heads"),
+         "Reshape `qr` merges something else than batch and heads"),
         ("s = MatMul(q3, kt) z = Neg(s) y = Reshape(s, scores4)",
          "`s` has other readers, for which it would be computed twice"),
         ("s = MatMul(q3, kt) p = Softmax<axis = 1>(s) y = Reshape(p, scores4)",
@@ -97,7 +97,7 @@ def test_it_is_attention(form: str, dims: str, tmp_path: Path) -> None:
         ("y = Reshape(q3, four)", "neither MatMul nor Softmax computes three dims"),
         ("y = Reshape(q, three)", "Reshape does not make four dims of three"),
         ("s = MatMul(q3, kt) swapped = Concat<axis = 0>(two, b, n, n) y = Reshape(s, swapped)",
-         "Reshape `q3` joins something else than batch and heads"),
+         "Reshape `q3` merges something else than batch and heads"),
         ("t = Transpose<perm = [0, 2, 1]>(q3) y = Reshape(t, four)",
          "Reshape does more than to take batch and heads apart"),
     ],

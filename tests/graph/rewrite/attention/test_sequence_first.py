@@ -143,7 +143,7 @@ def test_a_projection_that_others_read_is_computed_once(tmp_path: Path) -> None:
         ("m = MatMul(own, x) t = Transpose<perm = [1, 0, 2]>(m) y = Reshape(t, rows)", HeadsJoinedByToken,
          "Reshape does not join the heads of each token"),
         ("m = MatMul(x, right) t = Transpose<perm = [1, 0, 2]>(m) y = Reshape(t, flat)", HeadsJoinedByToken,
-         "the heads are not known to be a multiple of those that Reshape joins"),
+         "the heads are not known to be a multiple of those that Reshape merges"),
         ("m = Mul(x, scale) t = Transpose<perm = [1, 0, 2]>(m) y = Reshape(t, rows)", HeadsJoinedByToken,
          "the heads are no product in three dims"),
         ("r = Mul(x, scale) y = Transpose<perm = [1, 0, 2]>(r)", SwappedTokens,
