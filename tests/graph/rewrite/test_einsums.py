@@ -72,7 +72,7 @@ def test_products(equation: str, operands: tuple[str, ...], operators: str, dtyp
         ("ij,jk->k", ("S, 4", "4, 6"), "sums i of one operand"),
         ("ij,jk->ik", ("S, T", "B, 6"), "the sizes of j"),
         ("ij,jk->ik", ("S, 4", "1, 6"), "the sizes of j"),
-        ("bswc,bkc->bswk", ("2, S, T, 4", "2, 6, 4"), "more than one of which is symbolic"),
+        ("bswc,bkc->bswk", ("2, S, T, 4", "2, 6, 4"), "and more than one is symbolic"),
         ("ij->i", ("S, 4"), "Einsum sums ij to i"),
     ],
 )
