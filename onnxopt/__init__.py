@@ -3,8 +3,8 @@
     artifact = onnxopt.optimize("model.onnx", "model.optimized")
     session = onnxopt.load("model.optimized")        # an ordinary onnxruntime.InferenceSession
 
-Everything in `__all__` is imported on first use, so that `import onnxopt` is fast. Modules behind these names may move.
-In signatures, StrPath is str | os.PathLike[str]: a path, or an Artifact, which stands for its folder.
+Everything in `__all__` is imported on first use, so that `import onnxopt` is fast. The modules of these names may move.
+In signatures, StrPath is str | os.PathLike[str]: a path, or an Artifact, which means its folder.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def load(
 
     providers: as ONNX Runtime takes them, names or pairs of name and options. Default: those of the artifact's file for
     this machine (`configuration_for` says which and why); where CUDA does not start, the CPU's with a warning.
-    session_options: used as they are, and the library is registered on them; default: those of the file. library=False:
+    session_options: the library is registered on them; default: those of the file. library=False:
     without the library, ONNX Runtime runs the original nodes.
 
     cuda_graph: the session captures and replays CUDA graphs. A run with an IO binding whose inputs and outputs all have

@@ -75,7 +75,7 @@ def optimize(
     optimize("m.onnx", "m.optimized", archs=("sm_90",), precision="float16"). progress: is called as work is done, with
     the phase, a detail, and how much of it is done.
 
-    Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError, and its
+    On any failure no partial file remains. Raises ModelError, UsageError, CompileError, VerificationError, and its
     subclasses NotVerifiedError, where ONNX Runtime does not run the original here, or not in time, so that nothing can
     be compared, and DisagreementError, where an output misses what was asked for.
     """

@@ -42,7 +42,7 @@ def verify(
 ) -> VerificationReport:
     """Compare two models, each a model file or an artifact, which runs with its library and again without it.
 
-    optimized: default the artifact `original`, compared with the model that it was made from, where that still lies.
+    optimized: default the artifact `original`, compared with the model it was made from, if that still exists.
     shapes: sizes of inputs by name, or of dynamic dims by symbol. providers: ONNX Runtime's names, default the CPU's,
     and CUDA's where a device is usable. seconds: how long the original may run on a provider before no more cases are
     added. data: your own inputs, instead of generated ones: .npz files, or mappings from input name to array.

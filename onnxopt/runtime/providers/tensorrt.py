@@ -43,7 +43,7 @@ def refusal(facts: Facts) -> str:
 
 
 def tensorrt(facts: Facts, gpu: Gpu, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """The TensorRT EP on one GPU, with the CUDA EP behind it. shapes: the usual sizes, as optimize takes them."""
+    """The TensorRT EP on one GPU, with the CUDA EP as its fallback. shapes: the usual sizes, as optimize takes them."""
     release = linked_release() or _USUAL_RELEASE
     cache = f"tensorrt_cache/{gpu.arch}-trt{release}"
     built_for = f"an engine serves one architecture and one TensorRT: these are for {gpu.arch} and TensorRT {release}"

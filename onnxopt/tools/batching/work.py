@@ -49,7 +49,7 @@ class MeasuredTimes:
 class ModelOutcome:
     """What became of a job. error: "" where it succeeded. exit_code: of the error. seconds: of wall clock.
 
-    summary: also of a folder of which some models were kept as they were, which is an error. measured: where that was
+    summary: also of a folder with models that stayed unchanged, which is an error. measured: where that was
     asked for. resumed: done by an earlier run.
     """
 

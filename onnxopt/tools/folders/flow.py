@@ -42,7 +42,7 @@ def optimize_folder(
 
     Names stay, in subfolders too, and all other files are copied. One library serves all models:
     output/onnxopt/lib/libonnxopt_ops.so, to be registered with the session options that all their sessions share. A
-    model that cannot be optimized or verified is copied as it is, and listed with the reason.
+    model that cannot be optimized or verified is copied unchanged, and listed with the reason.
 
     options, changes: as for `optimize`, but data, calibrate, portable and reference, which are for one model. Each
     model takes the shapes of its own inputs and dims.

@@ -57,7 +57,7 @@ def quantize(
     "q.onnx", format="int4"). calibrate, needed for activations: .npz files or mappings of arrays by name. measured:
     files that `tune` wrote.
 
-    Calibration, scales and packing are ONNX Runtime's. Nothing is left behind where something fails. Raises ModelError,
+    Calibration, scales and packing are ONNX Runtime's. A failure leaves no partial file. Raises ModelError,
     UsageError, NotVerifiedError where ONNX Runtime does not run the model here, or not in time, and DisagreementError
     where an output misses what was asked for.
     """
