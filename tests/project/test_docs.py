@@ -138,6 +138,14 @@ def test_python_on_the_pages_parses(page: Path) -> None:
         ast.parse(block)
 
 
+@pytest.mark.parametrize("page", [*PAGES, *NOTES], ids=lambda p: str(p.relative_to(ROOT)))
+def test_pages_use_the_fields_words_for_data_flow(page: Path) -> None:
+    """Upstream and downstream, prologue and epilogue, before and after; code spans and links are left out."""
+    text = re.sub(r"```.*?```|`[^`\n]*`|\]\([^)]*\)", "", page.read_text("utf-8"), flags=re.S)
+    words = re.findall(r"\bbehind\b|\bin front\b|\bahead\b(?! of time)|\bspelled out\b|\btakes? in\b", text, re.I)
+    assert words == []
+
+
 def test_the_readme_names_every_command() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert not [name for name in COMMANDS if f"`onnxopt {name}" not in text]
