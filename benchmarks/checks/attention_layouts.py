@@ -27,8 +27,8 @@ _ENTRIES = "entries.json"  # case -> names of its models -> the entry point of e
 
 def _cases(width: int) -> dict[str, Any]:
     """The cases by name. Lengths leave part of a tile over; queries of several blocks see whole and partial tiles."""
-    from tests.support.attention.extended_attention import Extended
-    from tests.support.kinds.flash_attention_models import Case
+    from cases.extended_attention import Extended
+    from cases.flash_attention import Case
 
     masked = {"bias": (True, False), "by_query": False}
     found: dict[str, Any] = {
@@ -62,7 +62,7 @@ def _prepare_one(folder: pathlib.Path, arch: str, width: int) -> str:
     import onnx
 
     from benchmarks.support.collection import Collection
-    from tests.support.kinds import flash_attention_models
+    from cases import flash_attention as flash_attention_models
 
     own = folder / str(width)
     own.mkdir()

@@ -25,7 +25,10 @@ _MODELS = "models.json"
 
 def _cases(count: int) -> dict[str, Any]:
     """The cases by name."""
-    from tests.support.kinds import depthwise_models, expanded_models, group_norm_models, image_convolution_models
+    from cases import depthwise as depthwise_models
+    from cases import expanded_depthwise as expanded_models
+    from cases import group_norm as group_norm_models
+    from cases import image_convolution as image_convolution_models
 
     norm = group_norm_models.Case
     found: dict[str, Any] = {
@@ -54,7 +57,9 @@ def prepare(folder: pathlib.Path, arch: str, count: int) -> None:
     import onnx
 
     from benchmarks.support.collection import Collection
-    from tests.support.kinds import depthwise_models, group_norm_models, image_convolution_models
+    from cases import depthwise as depthwise_models
+    from cases import group_norm as group_norm_models
+    from cases import image_convolution as image_convolution_models
 
     folder.mkdir(parents=True)
     collection, rows = Collection(), {}

@@ -37,10 +37,10 @@ def prepare(folder: pathlib.Path, arch: str, only: str) -> None:
 
     import onnx
 
+    from cases.flash_attention import fused
     from onnxopt.artifact.folder import write_library
     from onnxopt.codegen import generate, kernels_json, nvrtc
     from onnxopt.fusion.region import Kernel
-    from tests.support.kinds.flash_attention_models import fused
 
     folder.mkdir(parents=True)
     kernels: dict[str, Kernel] = {}
@@ -69,7 +69,7 @@ def prepare(folder: pathlib.Path, arch: str, only: str) -> None:
 
 
 def _extended(case: Attention) -> Any:
-    from tests.support.attention.extended_attention import Extended
+    from cases.extended_attention import Extended
 
     bias = None if case.bias is None else case.bias[:2]
     return Extended(

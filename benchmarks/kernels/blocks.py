@@ -83,11 +83,11 @@ def _optimized(source: onnx.ModelProto, way: str, kernels: dict[str, Any]) -> tu
 
     import onnx_ir as ir
 
+    from cases.models import outline
     from onnxopt.fusion import fuse as fusing
     from onnxopt.fusion.lower import lower
     from onnxopt.graph.layout.mark import mark
     from onnxopt.kinds import KINDS
-    from tests.support.fusing import outline
     from tests.support.laid_out import laid_out
 
     model = laid_out(source)

@@ -74,9 +74,9 @@ _THREADS = 256  # of the activation and the join
 
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
+    from cases.experts import Case, fused
     from onnxopt.codegen import nvrtc
     from onnxopt.kinds.experts import cuda
-    from tests.support.kinds.experts_models import Case, fused
 
     folder.mkdir(parents=True)
     (kernel,) = fused(Case(1, dtype="float16")).kernels

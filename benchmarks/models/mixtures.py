@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 
 from benchmarks.support.gpu_timing import bound, session
-from tests.support.kinds.experts_models import Case
+from cases.experts import Case
 
 CASES = {
     "32 experts of 2048 x 768, 4 chosen": Case(1, 32, 4, 2048, 768, "float16"),

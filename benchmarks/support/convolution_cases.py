@@ -25,10 +25,10 @@ def pack(archive: pathlib.Path, layers: Sequence[Layer], *, casts: bool) -> int:
     """
     import onnx_ir as ir
 
+    from cases.models import fuse, outline
     from onnxopt.artifact.folder import write_library
     from onnxopt.codegen import kernels_json
     from onnxopt.fusion.region import Kernel
-    from tests.support.fusing import fuse, outline
 
     kernels: dict[str, Kernel] = {}
     with tempfile.TemporaryDirectory() as name:

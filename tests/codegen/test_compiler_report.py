@@ -8,10 +8,10 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt import pipeline
 from onnxopt.codegen import compiler_report, generate, nvrtc
 from onnxopt.fusion.region import Kernel
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 _LIVE = 14  # tensors that are loaded before anything is computed, in vectors of four elements

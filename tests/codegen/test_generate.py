@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.codegen.generate import generate
 from onnxopt.codegen.nvrtc import compile_cuda
 from onnxopt.fusion.kernel import Variant
@@ -24,7 +25,6 @@ from onnxopt.kinds.pointwise.kind import POINTWISE
 from onnxopt.program.dtypes import COMPUTE_DTYPES, DTYPES
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.pointwise import PRIMITIVES, Instruction, Program
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -6,9 +6,9 @@ import dataclasses
 import hashlib
 import json
 
+from cases.models import fuse, outline
 from onnxopt.codegen import kernels_json
 from onnxopt.fusion.region import Kernel
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 

@@ -19,12 +19,12 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
+from cases.models import fuse, outline
 from onnxopt.fusion.channels_last import CONVOLUTIONS
 from onnxopt.graph import normalize, rewrite
 from onnxopt.kinds.convolution import steps
 from tests.compat import CannotInstall, install
 from tests.support import sampling
-from tests.support.fusing import fuse, outline
 from tests.support.kinds.random_convolution_graphs import Building
 from tests.support.outlined import outlined
 

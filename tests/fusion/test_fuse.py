@@ -8,10 +8,10 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 
+from cases.models import fuse
 from onnxopt.fusion import cost, eligibility
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import FusionPlan
-from tests.support.fusing import fuse
 from tests.support.graphs import graph, random_bodies, random_model
 
 X, Y = "float[N, 8] x", "float[N, 8] y"

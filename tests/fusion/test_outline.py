@@ -8,11 +8,11 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 
+from cases.models import fuse, outline
 from onnxopt.fusion import outline as outlining
 from onnxopt.fusion.outline import inline, move
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph.fused_domain import BARE
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, random_bodies, random_model, run
 
 X, Y = "float[N, 8] x", "float[N, 8] y"

@@ -12,6 +12,7 @@ import pytest
 
 import models
 import onnxopt
+from cases.models import fuse
 from onnxopt.errors import NotVerifiedError
 from onnxopt.graph import normalize, read, write
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
@@ -20,7 +21,6 @@ from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.runtime import releases
 from tests.support import graphs
 from tests.support.attention.attention_graphs import WIDTH, Attention, ops
-from tests.support.fusing import fuse
 
 
 def in_bfloat16(model: ir.Model) -> ir.Model:

@@ -114,7 +114,7 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 def test_imports_of_our_own_modules_name_what_is_there() -> None:
     """Those inside of functions too, which run on a machine with a GPU alone."""
-    folders = ("benchmarks", "models", "onnxopt", "tests")
+    folders = ("benchmarks", "cases", "models", "onnxopt", "tests")
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if "cache" not in path.parts]
     trees = {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p for p in paths}
     names, imports = dict[str, set[str]](), list[tuple[str, ast.Import | ast.ImportFrom]]()

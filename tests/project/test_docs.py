@@ -22,7 +22,18 @@ from onnxopt.tools.cli import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-FOLDERS = ("benchmarks", "cuda_kernels", "custom_ops", "docker", "docs", "examples", "models", "onnxopt", "tests")
+FOLDERS = (
+    "benchmarks",
+    "cases",
+    "cuda_kernels",
+    "custom_ops",
+    "docker",
+    "docs",
+    "examples",
+    "models",
+    "onnxopt",
+    "tests",
+)
 PAGES = sorted(
     [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.glob("*.md")]
     + [page for name in set(FOLDERS) - {"docs"} for page in (ROOT / name).rglob("README.md")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -69,6 +69,19 @@ def test_a_module_imports_no_room_to_its_right() -> None:
         if name in FACE or rank(name) > rank(module)
     ]
     assert not wrong, "\n".join([*wrong, f"the order is {' <- '.join(ROOMS)}"])
+
+
+def _tops(paths: Iterable[Path]) -> set[str]:
+    """The first names of all modules that files import."""
+    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names}
+
+
+def test_cases_import_the_package_and_nothing_imports_them_but_tests_and_benchmarks() -> None:
+    assert not _tops(FILES.values()) & {"benchmarks", "cases", "tests"}
+    assert not _tops((PACKAGE.parent / "cases").glob("*.py")) & {"benchmarks", "tests"}
 
 
 def test_no_two_modules_import_each_other_directly_or_through_others() -> None:

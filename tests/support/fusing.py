@@ -1,38 +1,19 @@
-"""The steps from a normalized model to kernels, as the pipeline takes them, for tests that look at one of them."""
+"""What tests change of the steps from a normalized model to an artifact: kernels of the CPU, and compiling."""
 
 from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from unittest import mock
 
-import onnx_ir as ir
 import pytest
 
 from onnxopt.fusion import entry_points
-from onnxopt.fusion import fuse as fusing
-from onnxopt.fusion import outline as outlining
-from onnxopt.fusion.lower import lower
-from onnxopt.fusion.region import FusionPlan, Kernel, Kind
+from onnxopt.fusion.region import Kind
 from onnxopt.kinds import KINDS
 from onnxopt.pipeline import fused
 from tests.support.fakes.custom_ops_fake_driver import fatbin
-
-
-def fuse(
-    model: ir.Model, spilled: Collection[frozenset[str]] = (), usual: Mapping[str, int] = types.MappingProxyType({})
-) -> FusionPlan:
-    """The regions of a model, lowered, and the refusals."""
-    return lower(fusing.fuse(model, KINDS, spilled, usual=usual), model.opset_imports)
-
-
-def outline(model: ir.Model, plan: FusionPlan) -> tuple[Kernel, ...]:
-    """Replace the regions by calls of their functions, in place; returns the kernels of the functions."""
-    functions = outlining.functions(plan, model.opset_imports)
-    kernels = entry_points.choose(functions, model.opset_imports, plan.shapes)
-    outlining.replace(model, functions)
-    return kernels
 
 
 def has_cpu_kernels(kind: Kind) -> bool:

@@ -13,22 +13,17 @@ from typing import Any
 
 import onnx_ir as ir
 
+from cases import depthwise as depthwise_models
+from cases import expanded_depthwise as expanded_models
+from cases import experts as experts_models
+from cases import flash_attention as flash_attention_models
+from cases import group_norm as group_norm_models
+from cases import image_convolution as image_convolution_models
+from cases import squeeze_excite as squeeze_excite_models
 from onnxopt.codegen import sealed_json
 from tests.fuzz.library import kernel_files
 from tests.support import graphs
-from tests.support.kinds import (
-    block_graphs,
-    convolution_graphs,
-    depthwise_models,
-    expanded_models,
-    experts_models,
-    flash_attention_models,
-    group_norm_models,
-    image_convolution_models,
-    packed_weights,
-    pool_models,
-    squeeze_excite_models,
-)
+from tests.support.kinds import block_graphs, convolution_graphs, packed_weights, pool_models
 from tests.support.laid_out import laid_out
 
 FOLDER = Path(__file__).with_name("corpus")

@@ -15,21 +15,18 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from cases import depthwise as depthwise_models
+from cases import experts as experts_models
+from cases import flash_attention as flash_attention_models
+from cases import group_norm as group_norm_models
+from cases import image_convolution as image_convolution_models
+from cases import squeeze_excite as squeeze_excite_models
+from cases.models import fuse, outline
 from onnxopt.codegen import kernels_json
 from onnxopt.fusion.region import Kernel
 from tests.support.attention import cached_attention
 from tests.support.fakes import custom_ops_fake_driver
-from tests.support.fusing import fuse, outline
-from tests.support.kinds import (
-    convolution_graphs,
-    depthwise_models,
-    experts_models,
-    flash_attention_models,
-    group_norm_models,
-    image_convolution_models,
-    packed_weights,
-    squeeze_excite_models,
-)
+from tests.support.kinds import convolution_graphs, packed_weights
 
 FATBIN = custom_ops_fake_driver.fatbin((90, False), (90, True))
 _ENTRY_POINTS = 6  # kept of a kernel: the first ones, and the most general ones at the end

@@ -15,9 +15,9 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
+from cases.models import fuse, outline
 from onnxopt.graph import normalize, rewrite
 from tests.graph.layout.test_random_graphs import LEVELS, compare, outcome
-from tests.support.fusing import fuse, outline
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds.gemm.kind import GEMM
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 
 INPUTS, OUTPUT = "float16[S, 256] x, float16[512] b", "float16[] y"

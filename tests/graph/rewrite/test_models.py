@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 
 import models
+from cases.models import fuse
 from onnxopt.graph import normalize, read, write
 from onnxopt.graph.rewrite import rewrite, rotary, to_portable
 from onnxopt.graph.rewrite.schedule import Phase, Rewriting, Step
@@ -18,7 +19,6 @@ from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.kinds.gemm.kind import GEMM
 from tests.support import graphs
 from tests.support.attention.attention_graphs import Attention, ops, rewritten
-from tests.support.fusing import fuse
 
 _TOKENS = [(2, 16), (1, 1), (3, 33)]
 GOLDEN = {

@@ -9,10 +9,10 @@ import onnx_ir as ir
 import pytest
 from onnxscript.rewriter import MatchContext
 
+from cases.models import fuse
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.graph.rewrite.outer_products import OuterProduct
 from onnxopt.graph.shapes.infer import infer
-from tests.support.fusing import fuse
 from tests.support.graphs import graph, run
 
 DTYPES = {"float": np.float32, "double": np.float64, "int32": np.int32}

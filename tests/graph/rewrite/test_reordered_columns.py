@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse
 from onnxopt.graph.rewrite.reordered_columns import ReorderedColumns
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from tests.support.attention.attention_graphs import ops, rewritten
-from tests.support.fusing import fuse
 from tests.support.graphs import graph, hold, run
 from tests.support.refused import reason
 

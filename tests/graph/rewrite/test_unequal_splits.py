@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.graph.rewrite.unequal_splits import slice_parts
 from onnxopt.graph.shapes.infer import infer
-from tests.support.fusing import fuse
 from tests.support.graphs import graph, hold, run
 
 SIZES = "int64[2] sizes = {1, 5}, int64[1] first = {1}, int64[2] equal = {3, 3}, int64[2] flat = {-1, 8}"

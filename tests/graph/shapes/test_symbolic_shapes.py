@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
+from cases.models import fuse
 from onnxopt.fusion import eligibility
 from onnxopt.graph import input_uses, normalize, read, rewrite, signature
 from onnxopt.graph.shapes import infer
@@ -20,7 +21,6 @@ from onnxopt.graph.shapes import shapes as shape_inference
 from onnxopt.graph.shapes.dims import broadcasts_exactly, least, parse_dim
 from onnxopt.verification import samples
 from tests.support import checked_dims, real_models
-from tests.support.fusing import fuse
 from tests.support.graphs import graph, run, value
 
 DYNAMIC = [n for n in models.names("exported") if "tiny" in n and n.endswith("dyn") and "fp16" not in n]

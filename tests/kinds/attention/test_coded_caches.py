@@ -13,6 +13,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto
 
+from cases.models import fuse, outline
 from onnxopt import pipeline
 from onnxopt.fusion.region import FusionPlan
 from onnxopt.graph.normalize import normalize
@@ -24,7 +25,7 @@ from tests.support.attention.coded_caches import GROUPS, HEADS, STORED, WIDTH, C
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.emulation import emulated_library
 from tests.support.fakes import idle_gpu
-from tests.support.fusing import compile_nothing, fuse, outline
+from tests.support.fusing import compile_nothing
 from tests.support.wrong_bodies import with_wrong_bodies
 
 STEPS = 6

@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from cases.models import fuse, outline
 from onnxopt import pipeline
 from onnxopt.codegen import generate
 from onnxopt.kinds.attention.kind import ATTENTION
@@ -18,7 +19,6 @@ from onnxopt.verification.executed import EMULATED
 from tests.support.attention.cached_attention import GROUPS, HALF, WIDTH, feeds, graph
 from tests.support.emulation import emulated_library
 from tests.support.fakes import idle_gpu
-from tests.support.fusing import fuse, outline
 from tests.support.wrong_bodies import with_wrong_bodies
 
 

@@ -10,13 +10,13 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from cases.models import fuse, outline
 from onnxopt.codegen import generate
 from onnxopt.kinds.attention.kind import ATTENTION
 from onnxopt.program.attention import TokenAttention
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.emulation import emulated_library
 from tests.support.fakes import idle_gpu
-from tests.support.fusing import fuse, outline
 from tests.support.wrong_bodies import with_wrong_bodies
 
 HEADS, GROUPS, WIDTH = 4, 2, 16

@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from cases.models import fuse, outline
 from onnxopt.fusion.region import FusionPlan, Region
 from onnxopt.kinds.block.kind import BLOCK
 from onnxopt.program.block import Block, BlockStep, Part
 from onnxopt.program.convolution import Convolution
-from tests.support.fusing import fuse, outline
 from tests.support.kinds.block_graphs import Halves
 from tests.support.laid_out import laid_out
 

@@ -12,12 +12,12 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from cases.models import fuse, outline
 from onnxopt.codegen import kernels_json
 from onnxopt.fusion.region import FusionPlan, Region
 from onnxopt.kinds.convolution.kind import CONVOLUTION
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import run
 from tests.support.kinds.convolution_graphs import ACTIVATIONS, SLOPE, Layer
 

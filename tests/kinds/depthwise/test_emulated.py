@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases.depthwise import Case, fused, worst
 from tests.support.emulation import emulated_depthwise
-from tests.support.kinds.depthwise_models import Case, fused, worst
 
 _SAME = {1: (0, 0, 0, 0), 3: (1, 1, 1, 1), 5: (2, 2, 2, 2), 7: (3, 3, 3, 3)}
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases.depthwise import fused, worst
+from cases.expanded_depthwise import ExpandedCase, random_expanded
 from tests.support.emulation import emulated_depthwise
-from tests.support.kinds.depthwise_models import fused, worst
-from tests.support.kinds.expanded_models import ExpandedCase, random_expanded
 
 _SAME = {1: (0, 0, 0, 0), 3: (1, 1, 1, 1), 5: (2, 2, 2, 2), 7: (3, 3, 3, 3)}
 

@@ -11,14 +11,14 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
+from cases.depthwise import fused, ops, worst
+from cases.expanded_depthwise import ExpandedCase
+from cases.models import fuse
 from onnxopt.codegen import generate
 from onnxopt.kinds.depthwise import expanded
 from onnxopt.kinds.depthwise.kind import DEPTHWISE
 from onnxopt.kinds.depthwise.tiles import DepthwiseVariant
 from onnxopt.program.depthwise import MAX_EXPANDED, Depthwise
-from tests.support.fusing import fuse
-from tests.support.kinds.depthwise_models import fused, ops, worst
-from tests.support.kinds.expanded_models import ExpandedCase
 
 CASE = ExpandedCase((32, 56, 56, 24), pads=(1, 1, 1, 1), wide=144, behind="silu")
 _FRONT = "Reshape Transpose Conv Transpose"

@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 import pytest
 
+from cases.depthwise import Case, fused, random_case, worst
+from cases.expanded_depthwise import ExpandedCase, random_expanded
 from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.region import Kernel
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.kinds.depthwise_models import Case, fused, random_case, worst
-from tests.support.kinds.expanded_models import ExpandedCase, random_expanded
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]

@@ -10,14 +10,14 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
+from cases.depthwise import Case, fused, ops, worst
+from cases.models import fuse
 from onnxopt.codegen import generate
 from onnxopt.fusion import entry_points as entry_points_of
 from onnxopt.kinds.depthwise import entry_points
 from onnxopt.kinds.depthwise.kind import DEPTHWISE
 from onnxopt.program.core import TransformRead
 from onnxopt.program.depthwise import Depthwise
-from tests.support.fusing import fuse
-from tests.support.kinds.depthwise_models import Case, fused, ops, worst
 
 CASE = Case((8, 56, 56, 144), pads=(1, 1, 1, 1), dtype="float16")
 

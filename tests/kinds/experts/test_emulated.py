@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases.experts import Case, fused
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.emulation import emulated_library
-from tests.support.kinds.experts_models import Case, fused
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = pytest.mark.usefixtures("library")

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases.experts import Case, fused, multiplied_by_cublaslt
 from onnxopt.kinds.experts import cuda
 from onnxopt.program.experts import Experts
 from tests.support.emulation import emulated_library
 from tests.support.fakes import idle_gpu
-from tests.support.kinds.experts_models import Case, fused, multiplied_by_cublaslt
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = pytest.mark.usefixtures("library")

@@ -12,12 +12,12 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
+from cases.experts import Case, fused
+from cases.models import fuse
 from onnxopt.graph import normalize
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.program.experts import Experts
 from onnxopt.runtime import sessions
-from tests.support.fusing import fuse
-from tests.support.kinds.experts_models import Case, fused
 
 CASE = Case(3, 4, 2, 64, 32, "float16")
 

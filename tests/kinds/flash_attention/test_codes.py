@@ -11,10 +11,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from cases.flash_attention import Case, fused
 from onnxopt.codegen import generate
 from onnxopt.program.flash_attention import AttentionCodes
 from tests.support.emulation import emulated_flash_attention
-from tests.support.kinds.flash_attention_models import Case, fused
 
 _ZEROS = {"uint8": 117, "int8": -5, "float8e4m3fn": 0}
 _STEPS = {"uint8": 0.0043, "int8": 0.011, "float8e4m3fn": 0.0021}

@@ -14,10 +14,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from cases.extended_attention import Extended, random_extended
+from cases.flash_attention import Case, fused, random_case
 from onnxopt.kinds.flash_attention.entry_points import FlashVariant
-from tests.support.attention.extended_attention import Extended, random_extended
 from tests.support.emulation import emulated_flash_attention
-from tests.support.kinds.flash_attention_models import Case, fused, random_case
 
 WINDOWS = Case(5, 49, 49, 3, 32, layout="split", bias=(False, True))
 

@@ -10,14 +10,14 @@ import numpy as np
 import onnx
 import pytest
 
+from cases.extended_attention import Extended, random_extended
+from cases.flash_attention import Case, fused, random_case
 from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.flash_attention.entry_points import FlashVariant
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.attention.extended_attention import Extended, random_extended
-from tests.support.kinds.flash_attention_models import Case, fused, random_case
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]

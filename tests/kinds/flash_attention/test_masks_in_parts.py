@@ -9,10 +9,10 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from cases.models import fuse
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.program.flash_attention import FlashAttention
-from tests.support.fusing import fuse
 from tests.support.graphs import graph
 
 _INDICES = """

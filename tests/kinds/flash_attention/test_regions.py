@@ -9,15 +9,15 @@ from typing import cast
 import onnx_ir as ir
 import pytest
 
+from cases.extended_attention import Extended
+from cases.flash_attention import Case, fused
+from cases.models import fuse
 from onnxopt.codegen import generate, nvrtc
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.kinds.flash_attention.entry_points import FlashVariant
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.program.flash_attention import FlashAttention, Heads
-from tests.support.attention.extended_attention import Extended
-from tests.support.fusing import fuse
 from tests.support.graphs import graph
-from tests.support.kinds.flash_attention_models import Case, fused
 
 _MASKED = """
     t{n} = Reshape ({of}, apart)

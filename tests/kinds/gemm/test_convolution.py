@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import Gemm
 from tests.support.fakes import idle_gpu
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 
 _TO_NCHW, _TO_NHWC = "Transpose<perm = [0, 3, 1, 2]>", "Transpose<perm = [0, 2, 3, 1]>"

@@ -7,13 +7,13 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from cases.models import fuse, outline
 from onnxopt.codegen import generate, kernels_json
 from onnxopt.fusion import entry_points
 from onnxopt.kinds.gemm import few_rows
 from onnxopt.kinds.gemm.few_rows import FewRowsProductsVariant, FewRowsVariant
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import Gemm
-from tests.support.fusing import fuse, outline
 
 
 def kernel_of(dims, *, turned=True, uses=1):

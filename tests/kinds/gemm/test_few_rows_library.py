@@ -15,11 +15,11 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from cases.models import fuse, outline
 from onnxopt.fusion.region import Kernel
 from tests.kinds.gemm.test_products_of_float8 import Layer, fused
 from tests.kinds.gemm.test_products_of_float8 import model as float8_model
 from tests.support.emulation import emulated_library
-from tests.support.fusing import fuse, outline
 
 pytestmark = pytest.mark.usefixtures("library")
 _STAND_IN = Path(__file__).parents[2] / "fuzz" / "library" / "stand_in_cublaslt.cc"

@@ -10,11 +10,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.fusing import fuse, outline
 from tests.support.kinds.packed_weights import STORED, Products, Weight
 from tests.support.wrong_bodies import with_wrong_bodies
 

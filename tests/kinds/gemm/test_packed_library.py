@@ -11,9 +11,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse, outline
 from tests.support.emulation import emulated_library
 from tests.support.fakes import idle_gpu
-from tests.support.fusing import fuse, outline
 from tests.support.kinds.packed_weights import STORED, Products, Weight
 
 pytestmark = pytest.mark.usefixtures("library")

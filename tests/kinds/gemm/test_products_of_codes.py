@@ -12,13 +12,13 @@ import onnxruntime as ort
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from cases.models import fuse, outline
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import Gemm
 from onnxopt.runtime.sessions import WITHOUT_INTEGER_KERNELS
 from tests.support.fakes import idle_gpu
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 from tests.support.kinds import products_of_codes
 from tests.support.kinds.products_of_codes import Layer

@@ -12,13 +12,13 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from cases.models import fuse, outline
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import FLOAT8, Gemm
 from onnxopt.runtime import sessions
 from tests.support.fakes import idle_gpu
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 _DEPTH = 128

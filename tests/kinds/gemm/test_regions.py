@@ -6,11 +6,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.fusion.region import FusionPlan, Kernel, Region
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import Gemm
 from tests.support.fakes import idle_gpu
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 
 INPUTS = "float[B, S, 4] x, float[B, S, 6] r, float[5, 4] p, float[4, 5] q, float[5, 6] t, float[B, 4, 4] batched"

@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 import pytest
 
+from cases.group_norm import Case, fused, random_case, worst
 from onnxopt import optimize
 from tests.support.emulation import emulated_group_norm
 from tests.support.emulation.emulated_group_norm import AMPERE, HOPPER
-from tests.support.kinds.group_norm_models import Case, fused, random_case, worst
 
 
 def _agree(tmp_path: Path, cases: list[Case]) -> set[str]:

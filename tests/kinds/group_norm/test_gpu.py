@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 import pytest
 
+from cases.group_norm import Case, fused, random_case, worst
 from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.region import Kernel
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.kinds.group_norm_models import Case, fused, random_case, worst
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases.group_norm import FORMS, Case, fused
+from cases.models import fuse
 from onnxopt.codegen.generate import generate
 from onnxopt.fusion.region import FusionPlan
 from onnxopt.kinds.group_norm.entry_points import GroupNormVariant
@@ -15,9 +17,7 @@ from onnxopt.kinds.group_norm.kind import GROUP_NORM
 from onnxopt.program.core import TransformRead
 from onnxopt.program.group_norm import GroupNorm
 from tests.support.custom_ops import custom_ops_artifact as artifact
-from tests.support.fusing import fuse
 from tests.support.graphs import graph
-from tests.support.kinds.group_norm_models import FORMS, Case, fused
 
 _TO_NCHW, _TO_NHWC = "Transpose<perm = [0, 3, 1, 2]>", "Transpose<perm = [0, 2, 3, 1]>"
 _NORM = "n = GroupNormalization<num_groups = 4>(t, s, b)"

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases.depthwise import worst
+from cases.image_convolution import IN_FRONT, Case, fused
 from tests.support.emulation import emulated_image_convolution
-from tests.support.kinds.depthwise_models import worst
-from tests.support.kinds.image_convolution_models import IN_FRONT, Case, fused
 
 _TF32 = 500.0  # times the limit of float32: two operands with 11 bits
 _BYTES = 32.0  # times the limit of float32, whose results are of about 1: elements are up to 255 here

@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 import pytest
 
+from cases.depthwise import worst
+from cases.image_convolution import IN_FRONT, Case, fused, random_case
 from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.region import Kernel
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.kinds.depthwise_models import worst
-from tests.support.kinds.image_convolution_models import IN_FRONT, Case, fused, random_case
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]

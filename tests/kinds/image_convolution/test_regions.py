@@ -10,9 +10,9 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
+from cases.image_convolution import Case, fused
+from cases.models import fuse, outline
 from onnxopt.graph import normalize, rewrite
-from tests.support.fusing import fuse, outline
-from tests.support.kinds.image_convolution_models import Case, fused
 
 STEM = Case((2, 3, 16, 18), 16, (3, 3), (2, 2), (1, 1, 1, 1), behind="silu", appended=1)
 

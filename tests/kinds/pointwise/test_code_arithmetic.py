@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cases.models import fuse, outline
 from tests.support.emulation import emulated
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 _MAIN = """

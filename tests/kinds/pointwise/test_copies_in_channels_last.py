@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import pytest
 
+from cases.models import fuse
 from onnxopt.fusion.region import FusionPlan
-from tests.support.fusing import fuse
 from tests.support.graphs import graph
 from tests.support.kinds.block_graphs import Halves
 from tests.support.laid_out import laid_out

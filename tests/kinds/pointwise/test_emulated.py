@@ -18,6 +18,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.codegen import generate
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
@@ -25,7 +26,6 @@ from onnxopt.kinds.pointwise.access_modes import ALONG, columns
 from onnxopt.program.indexing import Condition, Indexing, Term
 from onnxopt.program.pointwise import Program
 from tests.support.emulation import emulated
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 _ROLL = (

@@ -12,10 +12,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse, outline
 from tests.kinds.pointwise.test_index_forms import SYMBOLIC
 from tests.kinds.pointwise.test_index_regions import ONE_KERNEL
 from tests.support.emulation import emulated_library
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 
 pytestmark = pytest.mark.usefixtures("library")

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt import paths
 from onnxopt.fusion import cost
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.access_modes import Mode
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from cases.models import fuse, outline
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise import index_forms
@@ -19,7 +20,6 @@ from onnxopt.program.pointwise import Program
 from tests.fuzz.graphs import Graph
 from tests.kinds.pointwise.test_index_regions import ONE_KERNEL
 from tests.support.emulation import emulated
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 SYMBOLIC = {

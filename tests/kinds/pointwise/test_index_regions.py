@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.codegen import kernels_json
 from onnxopt.fusion.region import Kernel
 from tests.support.custom_ops import custom_ops_artifact as artifact
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 
 pytestmark = pytest.mark.usefixtures("library")

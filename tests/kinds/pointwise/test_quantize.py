@@ -8,10 +8,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt import pipeline
 from onnxopt.artifact import layout
 from onnxopt.runtime import sessions
-from tests.support.fusing import cpu_kernels_forced, fuse, outline
+from tests.support.fusing import cpu_kernels_forced
 from tests.support.graphs import graph, run
 
 _CODES = ("int8", "uint8", "int16", "uint16")

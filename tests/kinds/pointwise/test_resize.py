@@ -10,9 +10,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.codegen import kernels_json
 from tests.support.custom_ops import custom_ops_artifact as artifact
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 
 _TWICE = "float[4] s = {1, 1, 2, 2}"

@@ -17,6 +17,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt import paths
 from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import kernels_json
@@ -25,7 +26,6 @@ from onnxopt.codegen.nvrtc import compile_cuda
 from onnxopt.program.pool import Pool
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.fusing import fuse, outline
 from tests.support.kinds import pool_models, random_pools
 
 

@@ -14,12 +14,12 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.rowwise.kind import ROWWISE
 from tests.support import sampling
 from tests.support.emulation import emulated
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 # name: inputs, body, constants

@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from onnxopt.program.rowwise import RowProgram
 from tests.support.emulation import emulated
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 from tests.support.kinds.rowwise_models import session
 

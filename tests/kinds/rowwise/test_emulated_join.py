@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.rowwise import access_order
@@ -17,7 +18,6 @@ from onnxopt.program.indexing import Condition, Term
 from onnxopt.program.rowwise import RowProgram
 from tests.kinds.rowwise.test_join import CASES as JOINED
 from tests.support.emulation import emulated
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 from tests.support.kinds.rowwise_models import session
 

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.kinds.rowwise.kind import ROWWISE
 from tests.support.emulation import emulated_library
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 
 pytestmark = pytest.mark.usefixtures("library")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.codegen import generate
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 X, G, Y = "float[8, 40] x", "float[40] g", "float[8, 40] y"

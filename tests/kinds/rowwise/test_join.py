@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cases.models import fuse, outline
 from onnxopt.kinds.rowwise import access_order
 from tests.fuzz import index_rows as fuzz_index_rows
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 from tests.support.kinds.rowwise_models import Fused, difference, fused, session, with_library
 

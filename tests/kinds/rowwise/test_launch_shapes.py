@@ -10,11 +10,11 @@ from typing import cast
 
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.costs import measured, rowwise
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.kinds.rowwise.launch_shapes import RowShape, RowWork, for_length, for_strided, shared_bytes, vectors_of
 from onnxopt.runtime import gpus
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 _LENGTHS = (*range(2, 600), *range(600, 9000, 37), *range(9000, 600_000, 1013), 16384, 40960, 65536, 262_144, 1_048_576)

@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
+from cases.models import fuse, outline
 from tests.fuzz import rows as fuzz_rows
-from tests.support.fusing import fuse, outline
 from tests.support.kinds.rowwise_models import Fused, difference, fused, session, with_library
 
 pytestmark = pytest.mark.usefixtures("library")

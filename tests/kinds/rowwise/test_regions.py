@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.fusing import fuse
+from cases.models import fuse
 from tests.support.graphs import graph, spelled
 from tests.support.kinds.rowwise_models import difference, fused, session, with_library
 

@@ -13,12 +13,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.region import Kernel
 from onnxopt.runtime import sessions
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.emulation import emulated_library
-from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 pytestmark = pytest.mark.usefixtures("library")

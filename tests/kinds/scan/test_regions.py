@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.codegen import generate, kernels_json, nvrtc, sealed_json
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.program.scan import SUMMED, ScanProgram
 from tests.support import graphs
 from tests.support.custom_ops.custom_ops_artifact import copy_library
 from tests.support.custom_ops.custom_ops_damage import set_field
-from tests.support.fusing import fuse, outline
 from tests.support.kinds import rowwise_models, scan_models
 
 _AXIS = "int64 axis = {1}, int64 one = {1}, float most = {0.9}, float none = {0}"

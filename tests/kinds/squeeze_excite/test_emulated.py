@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases.squeeze_excite import Case, fused, worst
 from onnxopt.fusion.region import Kernel
 from tests.support.emulation import emulated_library
-from tests.support.kinds.squeeze_excite_models import Case, fused, worst
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = pytest.mark.usefixtures("library")

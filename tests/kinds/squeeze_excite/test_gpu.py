@@ -10,11 +10,11 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from cases.squeeze_excite import Case, fused, worst
 from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.kinds.squeeze_excite_models import Case, fused, worst
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]

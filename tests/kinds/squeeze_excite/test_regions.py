@@ -12,12 +12,12 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
+from cases.squeeze_excite import Case, Fused, fused, fused_model, worst
 from onnxopt.codegen import generate
 from onnxopt.kinds.depthwise.tiles import DepthwiseVariant
 from onnxopt.kinds.squeeze_excite.find import MOST_ALONE_BYTES, MOST_WEIGHT_BYTES
 from onnxopt.kinds.squeeze_excite.kind import SQUEEZE_EXCITE
 from onnxopt.program.squeeze_excite import SqueezeExcite
-from tests.support.kinds.squeeze_excite_models import Case, Fused, fused, fused_model, worst
 
 CASE = Case((4, 14, 14, 48), 12, "float16")
 

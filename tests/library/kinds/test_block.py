@@ -13,10 +13,10 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.fusion.region import Kernel
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.fakes import idle_gpu
-from tests.support.fusing import fuse, outline
 from tests.support.kinds.block_graphs import Halves, draw
 from tests.support.laid_out import laid_out
 from tests.support.wrong_bodies import with_wrong_bodies

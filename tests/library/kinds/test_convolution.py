@@ -17,11 +17,11 @@ import onnxruntime as ort
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
+from cases.models import fuse, outline
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.fakes import idle_gpu
-from tests.support.fusing import fuse, outline
 from tests.support.kinds.convolution_graphs import SLOPE, Layer
 from tests.support.wrong_bodies import with_wrong_bodies
 

@@ -14,12 +14,12 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from cases.depthwise import Case, fused
 from onnxopt.codegen import kernels_json
 from tests.support.custom_ops.custom_ops_artifact import copy_library
 from tests.support.custom_ops.custom_ops_damage import set_field
 from tests.support.fakes import custom_ops_fake_driver as fake_driver
 from tests.support.fakes import idle_gpu
-from tests.support.kinds.depthwise_models import Case, fused
 
 pytestmark = pytest.mark.usefixtures("library")
 

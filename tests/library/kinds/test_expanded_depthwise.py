@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases.depthwise import fused
+from cases.expanded_depthwise import ExpandedCase
 from tests.support.custom_ops.custom_ops_damage import set_field
 from tests.support.fakes import idle_gpu
-from tests.support.kinds.depthwise_models import fused
-from tests.support.kinds.expanded_models import ExpandedCase
 
 pytestmark = pytest.mark.usefixtures("library")
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases.experts import Case, fused
 from tests.support.custom_ops.custom_ops_damage import set_field
 from tests.support.fakes import idle_gpu
-from tests.support.kinds.experts_models import Case, fused
 
 pytestmark = pytest.mark.usefixtures("library")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases.group_norm import Case, fused
 from tests.support.custom_ops.custom_ops_damage import set_field
 from tests.support.fakes import idle_gpu
-from tests.support.kinds.group_norm_models import Case, fused
 
 pytestmark = pytest.mark.usefixtures("library")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases.image_convolution import Case, fused
 from tests.support.custom_ops.custom_ops_damage import set_field
 from tests.support.fakes import idle_gpu
-from tests.support.kinds.image_convolution_models import Case, fused
 
 pytestmark = pytest.mark.usefixtures("library")
 CASE = Case((2, 3, 16, 18), 16, (3, 3), (2, 2), (1, 1, 1, 1), behind="prelu", appended=1)

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse, outline
 from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.fusion.region import Kernel
 from onnxopt.program.pool import Pool
@@ -24,7 +25,6 @@ from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.custom_ops.custom_ops_damage import set_field
 from tests.support.fakes import custom_ops_fake_driver as fake_driver
 from tests.support.fakes import idle_gpu
-from tests.support.fusing import fuse, outline
 from tests.support.kinds import pool_models, random_pools
 
 pytestmark = pytest.mark.usefixtures("library")

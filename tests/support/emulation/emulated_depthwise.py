@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from cases.depthwise import Case, fused
+from cases.models import numpy_dtype
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from tests.support.emulation import emulated
 from tests.support.emulation.library_programs import launch_program
-from tests.support.kinds.depthwise_models import Case, fused, numpy_dtype
 
 HOPPER = (9, 227 << 10)  # compute capability's major number, bytes of shared memory of a block
 _ALIGNED = 256

@@ -11,13 +11,13 @@ from typing import cast
 
 import numpy as np
 
+from cases.flash_attention import Case, fused
+from cases.models import numpy_dtype
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.flash_attention.entry_points import FlashVariant
 from tests.support.emulation import emulated
 from tests.support.emulation.library_programs import launch_program
-from tests.support.kinds.depthwise_models import numpy_dtype
-from tests.support.kinds.flash_attention_models import Case, fused
 
 _HOPPER = 227 << 10  # bytes of shared memory of a block
 _RESIDENT = 7  # blocks, so that each has several sequences

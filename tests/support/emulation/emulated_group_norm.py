@@ -11,13 +11,13 @@ from typing import cast
 
 import numpy as np
 
+from cases.group_norm import Case, fused
+from cases.models import numpy_dtype
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.group_norm.entry_points import GroupNormVariant
 from tests.support.emulation import emulated
 from tests.support.emulation.library_programs import launch_program
-from tests.support.kinds.depthwise_models import numpy_dtype
-from tests.support.kinds.group_norm_models import Case, fused
 
 HOPPER, AMPERE = (9, 132), (8, 108)  # compute capability's major number, multiprocessors
 _ALIGNED = 256

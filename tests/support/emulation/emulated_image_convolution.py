@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from cases.image_convolution import Case, fused
+from cases.models import numpy_dtype
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from tests.support.emulation import emulated
 from tests.support.emulation.library_programs import launch_program
-from tests.support.kinds.depthwise_models import numpy_dtype
-from tests.support.kinds.image_convolution_models import Case, fused
 
 _HOPPER = 227 << 10  # bytes of shared memory of a block
 _UNITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned"}

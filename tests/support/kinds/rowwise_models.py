@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
+from cases.models import fuse, outline
 from onnxopt.codegen import kernels_json
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.kinds.rowwise.kind import ROWWISE
 from tests.support import graphs
 from tests.support.custom_ops.custom_ops_artifact import copy_library
-from tests.support.fusing import fuse, outline
 
 
 @dataclasses.dataclass

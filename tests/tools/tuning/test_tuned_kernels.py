@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import onnxopt
+from cases.models import fuse, outline
 from onnxopt.artifact import layout
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.folder import hash_file, write_manifest
@@ -25,7 +26,6 @@ from onnxopt.runtime import providers
 from onnxopt.tools.commands.tune import describe_kernel
 from onnxopt.tools.tuning import first_run
 from onnxopt.tools.tuning.kernels import RULES, SECTION, MeasuredKernels
-from tests.support.fusing import fuse, outline
 from tests.support.small_models import CHAIN, write
 from tests.tools.tuning.test_tuning import ARENA, assert_whole, pretend_times, tune
 

@@ -10,8 +10,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from cases.extended_attention import Extended
 from onnxopt.graph.rewrite import rewrite, to_portable
-from tests.support.attention.extended_attention import Extended
 from tests.support.graphs import graph
 
 BASE = Extended(2, 40, 40, 4, 16, groups=2, known=False)

@@ -8,12 +8,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse
 from onnxopt.graph.rewrite import head_norms, near_misses, schedule
 from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.kinds.rowwise.kind import ROWWISE
 from tests.support.attention.attention_graphs import HEADS, SIZE, WIDTH, ops, rewritten
-from tests.support.fusing import fuse
 from tests.support.graphs import graph, hold, run
 
 L2 = "{n}2 = ReduceL2 <keepdims = 1> ({n}, last) {n}c = Clip ({n}2, least) {n}n = Div ({n}, {n}c)"

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 from onnxscript.rewriter import MatchingTracer
 
+from cases.models import fuse
 from onnxopt.graph.rewrite import FAMILIES, grouped_heads, to_portable
 from onnxopt.graph.rewrite.cached import CachedGroupQuery
 from onnxopt.graph.rewrite.schedule import Phase, Rewriting, Step
@@ -18,7 +19,6 @@ from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.kinds.pointwise.kind import POINTWISE
 from tests.support import graphs
 from tests.support.attention.attention_graphs import ops, rewritten
-from tests.support.fusing import fuse
 
 HEADS, GROUPS, SIZE, WIDTH = 4, 2, 8, 16
 _HALF = SIZE // 2

@@ -16,12 +16,12 @@ import onnxruntime as ort
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from cases.models import fuse, outline
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from tests.support.attention.attention_building import Case
 from tests.support.attention.random_attention_layouts import FORMS, drawn
-from tests.support.fusing import fuse, outline
 
 SEEDS = 5 * len(FORMS)  # that every run tries
 MANY, STEP = 700, 50

@@ -8,12 +8,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse
 from onnxopt.graph.rewrite.rotary_pairs import RotatePairs
 from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.kinds.pointwise.kind import POINTWISE
 from tests.support.attention.attention_graphs import HEADS, SIZE, WIDTH, ops, rewritten
-from tests.support.fusing import fuse
 from tests.support.graphs import graph, hold, run
 from tests.support.refused import reason
 

@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.models import fuse
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.graph.rewrite.window_masks import WindowMask
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
-from tests.support.fusing import fuse
 from tests.support.graphs import graph, hold, run
 from tests.support.refused import reason
 

@@ -8,15 +8,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from cases.models import OPSET, Fused, fused_model, numpy_dtype, parse_nodes
 from onnxopt.program.dtypes import to_ir
-from tests.support.fusing import fuse, outline
-from tests.support.kinds.depthwise_models import Fused, _nodes, numpy_dtype
 
-OPSET = 22
 # What stands in front, as onnx text over names: `t` is the image, `m` and `d` have one element a channel.
 FRONT = {
     "cast": "x = Cast<to = 10>(t)",
@@ -91,7 +88,7 @@ class Case:
         shape: list[Any] = list(self.given_dims())
         if not self.known:
             shape = ["N", self.channels, "H", "W"] if self.planes else ["N", "H", "W", self.channels]
-        nodes = [*self._convolution("v" if self.behind else "y"), *_nodes(BEHIND[self.behind])]
+        nodes = [*self._convolution("v" if self.behind else "y"), *parse_nodes(BEHIND[self.behind])]
         used = {name for node in nodes for name in node.input}
         kept = {k: a.astype(stored) for k, a in self.constants().items()} | self.of_front()
         constants = [numpy_helper.from_array(a, k) for k, a in kept.items() if k in used]
@@ -212,8 +209,4 @@ def random_case(seed: int, dtype: str) -> Case:
 
 def fused(case: Case) -> Fused:
     """The case's model, fused."""
-    original = case.model()
-    model = ir.serde.deserialize_model(original)
-    plan = fuse(model)
-    kernels = outline(model, plan)
-    return Fused(plan, kernels, original, ir.to_proto(model))
+    return fused_model(case.model())

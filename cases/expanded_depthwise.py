@@ -11,8 +11,9 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from cases.depthwise import BEHIND, IN_FRONT, Case
+from cases.models import OPSET, numpy_dtype, parse_nodes
 from onnxopt.program.dtypes import to_ir
-from tests.support.kinds.depthwise_models import BEHIND, IN_FRONT, OPSET, Case, _nodes, numpy_dtype
 
 BETWEEN = {
     **IN_FRONT,
@@ -50,7 +51,7 @@ class ExpandedCase(Case):
     def _every_node(self) -> list[onnx.NodeProto]:
         between, back = BETWEEN[self.in_front], BEHIND[self.behind]
         last = self._convolution("x" if between else "e", "v" if back else "y")
-        return [*self._expansion(), *_of_e(between), *last, *_nodes(back)]
+        return [*self._expansion(), *_of_e(between), *last, *parse_nodes(back)]
 
     def _expansion(self) -> list[onnx.NodeProto]:
         operands = ["t_nchw", "w1_4", *(["b1"] if self.wide_bias else [])]
@@ -81,7 +82,7 @@ class ExpandedCase(Case):
         wide = self._rounded(self._model("float64", self._expansion(), "t", "e"), feeds["t"], "t")
         if between:
             wide = self._rounded(self._model("float64", _of_e(between), "e", "x"), wide, "e")
-        nodes = [*self._convolution("x", "v" if back else "y"), *_nodes(back)]
+        nodes = [*self._convolution("x", "v" if back else "y"), *parse_nodes(back)]
         others = {k: v.astype(np.float64) for k, v in feeds.items() if k == "r"}
         (y,) = ReferenceEvaluator(self._model("float64", nodes, "x")).run(None, {"x": wide, **others})
         return np.asarray(y)
@@ -117,7 +118,7 @@ def random_expanded(seed: int, dtype: str) -> ExpandedCase:
 
 def _of_e(between: str) -> list[onnx.NodeProto]:
     """The nodes between the convolutions, of the tensor `e`."""
-    nodes = _nodes(between)
+    nodes = parse_nodes(between)
     for node in nodes:
         node.input[:] = ["e" if name == "t" else name for name in node.input]
     return nodes

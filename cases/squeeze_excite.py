@@ -13,13 +13,11 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from cases.models import OPSET, fuse, numpy_dtype, outline, parse_nodes
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.kinds.depthwise import expanded
 from onnxopt.program.dtypes import to_ir
-from tests.support.fusing import fuse, outline
-from tests.support.kinds.depthwise_models import numpy_dtype
 
-OPSET = 22
 # What follows a product, as onnx text over names: `p` is its result.
 BEHIND = {
     "": "{0} = Identity({1})",
@@ -93,8 +91,8 @@ class Case:
         if self.form != "conv":
             nodes.append(helper.make_node("Flatten", ["mean"], ["flat"], name="flat", axis=1))
             squeezed = "flat"
-        nodes += [*self._product(squeezed, "1", "p"), *_nodes(BEHIND[self.activation].format("q", "p"))]
-        nodes += [*self._product("q", "2", "r"), *_nodes(BEHIND[self.gate].format("f", "r"))]
+        nodes += [*self._product(squeezed, "1", "p"), *parse_nodes(BEHIND[self.activation].format("q", "p"))]
+        nodes += [*self._product("q", "2", "r"), *parse_nodes(BEHIND[self.gate].format("f", "r"))]
         used = {name for node in nodes for name in node.input}
         constants = [numpy_helper.from_array(a.astype(stored), k) for k, a in self.constants().items() if k in used]
         constants.append(numpy_helper.from_array(np.array([1, 2]), "axes"))
@@ -124,7 +122,7 @@ class Case:
                 strides=strides, kernel_shape=[self.kernel] * 2,
             ),
             helper.make_node("Transpose", ["y_nchw"], ["c"], name="back", perm=[0, 2, 3, 1]),
-            *_nodes(BEHIND["silu"].format("v", "c")),
+            *parse_nodes(BEHIND["silu"].format("v", "c")),
         ]  # fmt: skip
 
     def _product(self, x: str, k: str, y: str) -> list[onnx.NodeProto]:
@@ -152,15 +150,6 @@ class Case:
         model = self.model("float64")
         found = ReferenceEvaluator(model).run(None, {k: v.astype(np.float64) for k, v in feeds.items()})
         return dict(zip((o.name for o in model.graph.output), map(np.asarray, found), strict=True))
-
-
-def _nodes(text: str) -> list[onnx.NodeProto]:
-    made = []
-    for line in text.split("  "):
-        result, call = line.split(" = ")
-        op, operands = call.rstrip(")").split("(")
-        made.append(helper.make_node(op, operands.split(", "), [result], name=result))
-    return [n for n in made if n.op_type != "Identity"] or made
 
 
 def worst(case: Case, found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:

@@ -11,11 +11,9 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
+from cases.models import OPSET, Fused, fuse, numpy_dtype, outline
 from onnxopt.program.dtypes import to_ir
-from tests.support.fusing import fuse, outline
-from tests.support.kinds.depthwise_models import Fused, numpy_dtype
 
-OPSET = 22
 LAYOUTS = ("split", "slices", "interleaved", "apart", "heads")
 
 

@@ -12,10 +12,10 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from cases.flash_attention import Case
+from cases.models import OPSET, numpy_dtype
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.program.dtypes import to_ir
-from tests.support.kinds.depthwise_models import numpy_dtype
-from tests.support.kinds.flash_attention_models import OPSET, Case
 
 LOW = {"float16": -65504.0, "bfloat16": -3.38e38, "float32": -3.4e38}
 

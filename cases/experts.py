@@ -8,14 +8,12 @@ import math
 import ml_dtypes
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from cases.models import Fused, fused_model, numpy_dtype
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.experts.cuda import ExpertsVariant
 from onnxopt.program.dtypes import to_ir
-from tests.support.fusing import fuse, outline
-from tests.support.kinds.depthwise_models import Fused, numpy_dtype
 
 OPSET = 20
 # From g, and u where there is a gate, to h.
@@ -241,11 +239,7 @@ def _activated(name: str, sums: np.ndarray) -> np.ndarray:
 
 def fused(case: Case) -> Fused:
     """The case's model, normalized by hand and fused."""
-    original = case.model()
-    model = ir.serde.deserialize_model(original)
-    plan = fuse(model)
-    kernels = outline(model, plan)
-    return Fused(plan, kernels, original, ir.to_proto(model))
+    return fused_model(case.model())
 
 
 def multiplied_by_cublaslt(kernel: Kernel, least_rows: int) -> Kernel:

@@ -8,15 +8,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from onnxopt.fusion.region import FusionPlan, Kernel
+from cases.models import OPSET, Fused, fused_model, numpy_dtype, parse_nodes
 from onnxopt.program.dtypes import to_ir
-from tests.support.fusing import fuse, outline
-from tests.support.kinds.depthwise_models import numpy_dtype
 
-OPSET = 22
 # What stands in front and behind, as onnx text. `t` passes through in front, `v` behind; `c` and `d` have one element a
 # channel, `e` one a channel of each sample, `r` the result's shape.
 IN_FRONT = {
@@ -91,9 +87,9 @@ class Case:
 
     def model(self) -> onnx.ModelProto:
         element = to_ir(self.dtype).value
-        nodes = self._cut() + _nodes(IN_FRONT[self.in_front])
+        nodes = self._cut() + parse_nodes(IN_FRONT[self.in_front])
         nodes += self._norm("x" if self.in_front else "t", "v" if self.behind else "y")
-        nodes += _nodes(BEHIND[self.behind])
+        nodes += parse_nodes(BEHIND[self.behind])
         made = {name for node in nodes for name in node.output}
         used = {name for node in nodes for name in node.input} - set(self.inputs()) - made
         stored = {k: v.astype(numpy_dtype(self.dtype)) for k, v in self.arrays(images=False).items()}
@@ -174,33 +170,9 @@ def _silu(x: np.ndarray) -> np.ndarray:
     return x / (1 + np.exp(-x))
 
 
-def _nodes(text: str) -> list[onnx.NodeProto]:
-    """The nodes of `y = Op(a, b)  z = ...`."""
-    made = []
-    for line in (part for part in text.split("  ") if part):
-        result, call = line.split(" = ")
-        op, operands = call.rstrip(")").split("(")
-        made.append(helper.make_node(op, operands.split(", "), [result], name=result))
-    return made
-
-
-@dataclasses.dataclass(frozen=True)
-class Fused:
-    """A model after fusing and outlining. original: before."""
-
-    plan: FusionPlan
-    kernels: tuple[Kernel, ...]
-    original: onnx.ModelProto
-    optimized: onnx.ModelProto
-
-
 def fused(case: Case) -> Fused:
     """The case's model, fused."""
-    original = case.model()
-    model = ir.serde.deserialize_model(original)
-    plan = fuse(model)
-    kernels = outline(model, plan)
-    return Fused(plan, kernels, original, ir.to_proto(model))
+    return fused_model(case.model())
 
 
 def worst(case: Case, found: np.ndarray, expected: np.ndarray) -> float:

@@ -15,12 +15,11 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxopt.fusion.region import FusionPlan, Kernel
+from cases.models import OPSET, Fused, fuse, numpy_dtype, outline, parse_nodes
+from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.depthwise import find
 from onnxopt.program.dtypes import to_ir
-from tests.support.fusing import fuse, outline
 
-OPSET = 22
 # What stands in front and behind, as onnx text over names: `t` is what passes through, `c` has one element a channel,
 # `r` has the result's shape.
 IN_FRONT = {
@@ -37,11 +36,6 @@ BEHIND = {
     "gelu_residual_scale": "h = Gelu(v)  m = Mul(h, d)  y = Add(m, r)",
     "hardswish": "a1 = Add(v, three)  a2 = Clip(a1, zero, six)  a3 = Mul(v, a2)  y = Div(a3, six)",
 }
-
-
-def numpy_dtype(dtype: str) -> np.dtype:
-    others = {"bfloat16": ml_dtypes.bfloat16, "float8e4m3fn": ml_dtypes.float8_e4m3fn}
-    return np.dtype(others.get(dtype, dtype))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +85,8 @@ class Case:
         inputs = [helper.make_tensor_value_info("t", element, shape)]
         if "r)" in back and not self.skip:
             inputs.append(helper.make_tensor_value_info("r", element, result))
-        nodes = [*_nodes(front), *self._convolution("x" if front else "t", "v" if back else "y")]
-        nodes += _nodes(back.replace("r)", "t)") if self.skip else back)
+        nodes = [*parse_nodes(front), *self._convolution("x" if front else "t", "v" if back else "y")]
+        nodes += parse_nodes(back.replace("r)", "t)") if self.skip else back)
         used = {name for node in nodes for name in node.input}
         constants = [numpy_helper.from_array(a.astype(stored), k) for k, a in self.constants().items() if k in used]
         infos = [helper.make_tensor_value_info("y", element, None)]
@@ -143,7 +137,7 @@ class Case:
         return np.asarray(y)
 
     def _front_model(self) -> onnx.ModelProto:
-        nodes = _nodes(IN_FRONT[self.in_front])
+        nodes = parse_nodes(IN_FRONT[self.in_front])
         used = {name for node in nodes for name in node.input}
         constants = [numpy_helper.from_array(a, k) for k, a in self.constants().items() if k in used]
         double = to_ir("float64").value
@@ -188,26 +182,6 @@ def random_case(seed: int, dtype: str) -> Case:
     case = dataclasses.replace(case, skip=keeps and bool(rng.random() < 0.7))
     # A residual of another tensor is fused only where its shape is known to be the result's.
     return dataclasses.replace(case, known=case.known or ("r)" in BEHIND[behind] and not keeps))
-
-
-def _nodes(text: str) -> list[onnx.NodeProto]:
-    """The nodes of `y = Op(a, b)  z = ...`."""
-    made = []
-    for line in (part for part in text.split("  ") if part):
-        result, call = line.split(" = ")
-        op, operands = call.rstrip(")").split("(")
-        made.append(helper.make_node(op, operands.split(", "), [result], name=result))
-    return made
-
-
-@dataclasses.dataclass(frozen=True)
-class Fused:
-    """A model after fusing and outlining. original: before."""
-
-    plan: FusionPlan
-    kernels: tuple[Kernel, ...]
-    original: onnx.ModelProto
-    optimized: onnx.ModelProto
 
 
 def fused(case: Case, by_rule: bool = False) -> Fused:

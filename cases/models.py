@@ -1,0 +1,71 @@
+"""What the cases of all kinds share: dtypes, nodes as text, and models after fusing."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Collection, Mapping
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from onnxopt.fusion import entry_points
+from onnxopt.fusion import fuse as fusing
+from onnxopt.fusion import outline as outlining
+from onnxopt.fusion.lower import lower
+from onnxopt.fusion.region import FusionPlan, Kernel
+from onnxopt.kinds import KINDS
+
+OPSET = 22
+
+
+def numpy_dtype(dtype: str) -> np.dtype:
+    """NumPy's dtype of a name, with those of ml_dtypes."""
+    others = {"bfloat16": ml_dtypes.bfloat16, "float8e4m3fn": ml_dtypes.float8_e4m3fn}
+    return np.dtype(others.get(dtype, dtype))
+
+
+def parse_nodes(text: str) -> list[onnx.NodeProto]:
+    """The nodes of `y = Op(a, b)  z = ...`, each named as its result."""
+    parsed = []
+    for line in (part for part in text.split("  ") if part):
+        result, call = line.split(" = ")
+        op, operands = call.rstrip(")").split("(")
+        parsed.append(helper.make_node(op, operands.split(", "), [result], name=result))
+    return parsed
+
+
+def fuse(
+    model: ir.Model, spilled: Collection[frozenset[str]] = (), usual: Mapping[str, int] = types.MappingProxyType({})
+) -> FusionPlan:
+    """The regions of a model, lowered, and the refusals."""
+    return lower(fusing.fuse(model, KINDS, spilled, usual=usual), model.opset_imports)
+
+
+def outline(model: ir.Model, plan: FusionPlan) -> tuple[Kernel, ...]:
+    """Replace the regions by calls of their functions, in place; returns the kernels of the functions."""
+    functions = outlining.functions(plan, model.opset_imports)
+    kernels = entry_points.choose(functions, model.opset_imports, plan.shapes)
+    outlining.replace(model, functions)
+    return kernels
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused:
+    """A model after fusing and outlining. original: before."""
+
+    plan: FusionPlan
+    kernels: tuple[Kernel, ...]
+    original: onnx.ModelProto
+    optimized: onnx.ModelProto
+
+
+def fused_model(original: onnx.ModelProto) -> Fused:
+    """A model, fused."""
+    model = ir.serde.deserialize_model(original)
+    plan = fuse(model)
+    kernels = outline(model, plan)
+    return Fused(plan, kernels, original, ir.to_proto(model))
