@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from cases.models import OPSET, Fused, fuse, numpy_dtype, outline, parse_nodes
+from cases.table import INF, NAN, Row, Table
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.depthwise import find
 from onnxopt.program.dtypes import to_ir
@@ -59,6 +60,15 @@ class Case:
     @property
     def channels(self) -> int:
         return self.x[3]
+
+    @property
+    def stored(self) -> str:
+        """The dtype of the result."""
+        return self.dtype
+
+    def sizes(self) -> tuple[int, ...]:
+        """What a call states: batch, height and width."""
+        return self.x[:3]
 
     def window(self) -> dict[str, object]:
         found: dict[str, object] = {"strides": self.strides, "dilations": self.dilations, "kernel_shape": self.kernel}
@@ -214,3 +224,80 @@ def worst(case: Case, found: np.ndarray, expected: np.ndarray) -> float:
 def ops(regions: Sequence[Kernel]) -> list[str]:
     """The operators of every kernel."""
     return [" ".join(k.ops) for k in regions]
+
+
+_SAME = {3: (1, 1, 1, 1), 5: (2, 2, 2, 2), 7: (3, 3, 3, 3)}
+
+
+def _of_16_bits(dtype: str) -> Row:
+    """Every other case of bfloat16, whose conversions alone are others."""
+    cases = (
+        Case((1, 9, 11, 37), (3, 3), pads=_SAME[3], dtype=dtype, behind="silu"),
+        Case((1, 9, 11, 10), (3, 3), (2, 2), pads=(1, 0, 1, 1), dtype=dtype, behind="relu", in_front="scale"),
+        Case((1, 6, 9, 8), (5, 5), (2, 1), pads=_SAME[5], dtype=dtype, behind="residual"),
+        Case((2, 1, 1, 24), (3, 5), pads=(1, 2, 1, 2), dtype=dtype, behind="silu", known=False),
+        Case((1, 3, 5, 6), (11, 11), pads=(5, 5, 5, 5), dtype=dtype, behind="hardswish"),
+        Case((2, 9, 3, 8), (3, 3), pads=_SAME[3], dtype=dtype, behind="silu", known=False),  # narrower than tiles
+        Case((1, 8, 13, 6), (3, 3), pads=_SAME[3], dtype=dtype, skip=True, behind="residual", known=False),
+        Case((1, 5, 6, 4), (3, 3), pads=(3, 4, 5, 3), dtype=dtype, behind="relu", known=False),  # more than the reach
+    )
+    return Row(dtype, cases if dtype == "float16" else cases[::2])
+
+
+def _banded(dtype: str) -> Row:
+    first = Case((1, 18, 19, 40), (5, 5), pads=_SAME[5], dtype=dtype, behind="silu")
+    cases = (
+        first,
+        dataclasses.replace(first, x=(3, 5, 7, 24), in_front="bias_silu"),  # two images a tile, of three
+        dataclasses.replace(first, x=(1, 9, 17, 8), in_front="relu6", behind="gelu_residual_scale"),
+        Case((2, 7, 6, 16), (7, 7), pads=_SAME[7], dtype=dtype, bias=False),
+        Case((1, 12, 14, 8), (3, 5), (1, 1), (2, 1), pads=(2, 1, 1, 3), dtype=dtype, behind="residual"),
+        Case((1, 8, 35, 8), (7, 7), pads=(3, 2, 4, 3), dtype=dtype, behind="relu"),
+        Case((1, 4, 12, 8), (9, 11), pads=(4, 5, 4, 5), dtype=dtype),
+    )
+    tiles = ("a1d1c2w8i2p6", "a2d2c4w8i1p9", "a8d7c2w8i1p9", "a2d2c2w8i1p6")
+    return Row(f"banded {dtype}", cases, tuple(f"banded_{tile}" for tile in tiles))
+
+
+_FINITE = Case((1, 18, 35, 8), (5, 5), pads=_SAME[5], dtype="float16", behind="relu")
+ROWS = (
+    Row(
+        "windows",
+        (
+            Case((2, 7, 9, 6), (3, 3), pads=_SAME[3]),
+            Case((1, 5, 6, 3), (1, 1), behind="silu"),
+            Case((1, 9, 8, 4), (5, 5), (2, 2), pads=(1, 2, 2, 1), in_front="bias_silu", behind="relu"),
+            Case((1, 10, 12, 1), (7, 7), pads=_SAME[7], in_front="relu6"),
+            Case((2, 6, 13, 5), (3, 5), (1, 2), pads=(0, 1, 2, 3), behind="hardswish"),
+            Case((1, 12, 9, 2), (3, 3), (3, 1), (2, 4), pads=(2, 4, 1, 4), bias=False),
+            Case((1, 2, 3, 16), (5, 5), pads=(2, 3, 3, 2), behind="residual"),  # a map smaller than the kernel
+            Case((1, 6, 5, 4), (3, 3), (2, 2), auto_pad="SAME_UPPER", behind="gelu_residual_scale"),
+            Case((1, 6, 5, 4), (2, 4), (2, 3), auto_pad="SAME_LOWER"),
+            Case((1, 6, 7, 4), (3, 3), auto_pad="VALID", in_front="scale", behind="residual"),
+            Case((1, 0, 0, 3), (3, 3), pads=(2, 2, 2, 2), behind="relu"),  # nothing but padding
+        ),
+        ("held",),
+    ),
+    Row(
+        "large windows",
+        (
+            Case((1, 11, 12, 4), (9, 9), pads=(4, 4, 4, 4), behind="silu"),
+            Case((1, 6, 9, 2), (11, 11), (2, 1), pads=(5, 6, 5, 4), in_front="bias_silu"),
+            Case((1, 9, 12, 2), (8, 19), (1, 2), (1, 2), pads=(4, 18, 4, 18), behind="residual"),  # parts of 16 taps
+            Case((1, 4, 40, 1), (2, 33), pads=(1, 16, 0, 16)),
+        ),
+        ("walking",),
+        alone=True,
+    ),
+    _of_16_bits("float16"),
+    _of_16_bits("bfloat16"),
+    _banded("float16"),
+    _banded("bfloat16"),
+    Row(  # 0 * infinity is NaN: a tile of products with one is computed again, others stay
+        "infinities",
+        (_FINITE, dataclasses.replace(_FINITE, in_front="bias_silu"), dataclasses.replace(_FINITE, behind="residual")),
+        ("banded",),
+        changed=(("t", (0, 3, 7, 5), INF), ("t", (0, 17, 34, 0), -INF), ("t", (0, 0, 17, 2), NAN)),
+    ),
+)
+TABLE = Table("depthwise", ROWS, fused, lambda case, _, found, expected: worst(case, found, expected))

@@ -11,8 +11,9 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from cases.depthwise import BEHIND, IN_FRONT, Case
+from cases.depthwise import BEHIND, IN_FRONT, Case, fused, worst
 from cases.models import OPSET, numpy_dtype, parse_nodes
+from cases.table import INF, NAN, Row, Table
 from onnxopt.program.dtypes import to_ir
 
 BETWEEN = {
@@ -122,3 +123,51 @@ def _of_e(between: str) -> list[onnx.NodeProto]:
     for node in nodes:
         node.input[:] = ["e" if name == "t" else name for name in node.input]
     return nodes
+
+
+_SAME = {3: (1, 1, 1, 1), 5: (2, 2, 2, 2)}
+
+
+def _of_dtype(dtype: str) -> Row:
+    first = ExpandedCase((2, 19, 17, 16), (3, 3), (2, 2), pads=_SAME[3], dtype=dtype, wide=96, behind="silu")
+    cases = (
+        first,
+        dataclasses.replace(first, x=(1, 14, 14, 24), strides=(1, 1), wide=144, in_front="relu6", behind="relu"),
+        dataclasses.replace(first, x=(1, 12, 9, 40), kernel=(5, 5), pads=_SAME[5], wide=240, strides=(1, 1)),
+        dataclasses.replace(first, x=(1, 13, 16, 24), kernel=(5, 5), pads=_SAME[5], wide=72, in_front="hardswish"),
+        dataclasses.replace(first, x=(3, 5, 7, 8), in_front="", wide=8, wide_bias=False, bias=False),
+        dataclasses.replace(first, x=(1, 9, 10, 48), in_front="bias_silu", wide=56, behind="hardswish", known=False),
+        dataclasses.replace(first, x=(1, 9, 10, 80), in_front="scale", wide=40, behind="", strides=(1, 2)),
+        dataclasses.replace(first, x=(1, 8, 9, 64), kernel=(7, 7), pads=(3, 2, 4, 3), wide=24, strides=(2, 1)),
+        dataclasses.replace(first, x=(2, 8, 9, 16), kernel=(2, 3), pads=(0, 0, 1, 2), wide=16),
+        dataclasses.replace(first, x=(1, 1, 1, 96), wide=32, behind=""),
+        dataclasses.replace(first, x=(1, 6, 7, 8), pads=(0, 0, 0, 0), auto_pad="SAME_LOWER", wide=48),
+    )
+    return Row(f"expanded {dtype}", cases, ("expanded",), alone=True)
+
+
+def _random(dtype: str) -> Row:
+    cases = tuple(dict.fromkeys(random_expanded(seed, dtype) for seed in range(12)))
+    return Row(f"random expanded {dtype}", cases, ("expanded",), alone=True)
+
+
+_ANYWHERE = ExpandedCase((2, 9, 7, 24), pads=_SAME[3], wide=40, behind="relu")
+ROWS = (
+    _of_dtype("float16"),
+    _of_dtype("bfloat16"),
+    Row(  # a caller's tensors may begin at any element
+        "any address",
+        (_ANYWHERE, dataclasses.replace(_ANYWHERE, kernel=(5, 5), pads=_SAME[5], strides=(2, 2))),
+        ("expanded",),
+        aligned=2,
+    ),
+    Row(  # a product's rows are pixels, and none of its columns is padded
+        "infinities of x",
+        (ExpandedCase((1, 18, 19, 8), pads=_SAME[3], wide=24, in_front="relu", behind="relu"),),
+        ("expanded",),
+        changed=(("t", (0, 3, 7, 5), INF), ("t", (0, 17, 18, 0), -INF), ("t", (0, 0, 17, 2), NAN)),
+    ),
+    _random("float16"),
+    _random("bfloat16"),
+)
+TABLE = Table("depthwise", ROWS, fused, lambda case, _, found, expected: worst(case, found, expected))

@@ -12,8 +12,9 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from cases.flash_attention import Case
+from cases.flash_attention import Case, fused
 from cases.models import OPSET, numpy_dtype
+from cases.table import Row, Table
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.program.dtypes import to_ir
 
@@ -219,3 +220,54 @@ def random_extended(seed: int, dtype: str) -> Extended:
         known=bool(rng.random() < 0.5), scale=pick(0.0, 0.3), groups=groups, before=before, after=after, cap=cap,
         sunk=sunk, by_query=bool(rng.random() < 0.5),
     )  # fmt: skip
+
+
+def _random(dtype: str) -> Row:
+    return Row(f"random extended {dtype}", tuple(random_extended(seed, dtype) for seed in range(4)))
+
+
+# The mask that bias and window come from gives all keys the same weight in rows whose every key it hides.
+_HIDDEN = (
+    Extended(2, 100, 100, 2, 16, bias=(True, False), by_query=False, before=8, after=8, padded=40),
+    Extended(2, 40, 40, 2, 24, bias=(True, False), by_query=False, before=8, after=8, padded=20),
+    Extended(1, 70, 70, 2, 32, bias=(True, True), before=3, after=0, padded=30),
+    Extended(1, 90, 90, 2, 8, 16, bias=(True, False), by_query=False, before=3, after=3, padded=30),
+    Extended(2, 80, 80, 2, 16, bias=(True, False), by_query=False, before=8, after=0, padded=30, sunk=True),
+)
+_PADDED = Extended(2, 40, 40, 2, 16, dtype="bfloat16", bias=(True, False), by_query=False, padded=40)
+ROWS = (
+    _random("float16"),
+    _random("bfloat16"),
+    Row(  # lanes load runs of keys, pairs or single ones, as their number allows
+        "biases that are the same for all queries",
+        (
+            Extended(2, 100, 100, 2, 16, bias=(True, False), cap=5.0, by_query=False),
+            Extended(2, 20, 20, 2, 24, bias=(True, True), cap=5.0, by_query=False),
+            Extended(1, 33, 33, 2, 40, bias=(False, True), cap=5.0, by_query=False),
+            Extended(2, 100, 100, 2, 16, bias=(True, False), by_query=False, before=20, after=20),
+            Extended(1, 70, 70, 4, 24, groups=2, bias=(False, True), by_query=False, after=0),
+            Extended(1, 80, 80, 2, 24, bias=(True, True), before=20, after=0),
+        ),
+        ("w4k64t1a16",),  # 100 keys: several tiles are faster, if no bias is by query
+    ),
+    Row(  # all keys weigh alike, though bfloat16's least number over the scale is none of float32
+        "sequences of padding alone",
+        (_PADDED, dataclasses.replace(_PADDED, bias=(True, True), by_query=True)),
+    ),
+    Row("hidden rows", _HIDDEN),
+    Row(
+        "hidden rows without products",
+        tuple(dataclasses.replace(case, dtype="bfloat16") for case in _HIDDEN),
+        without_products=True,
+    ),
+    Row(
+        "extended without products",
+        (
+            Extended(1, 40, 40, 4, 16, dtype="bfloat16", groups=2, before=9, after=0, sunk=True),
+            Extended(1, 20, 20, 2, 16, 24, dtype="bfloat16", before=3, after=3, cap=2.0, bias=None),
+            Extended(2, 17, 17, 2, 8, dtype="bfloat16", cap=2.0, bias=(True, False), by_query=False),
+        ),
+        without_products=True,
+    ),
+)
+TABLE = Table("flash_attention", ROWS, fused, lambda case, _, found, expected: case.worst(found, expected))

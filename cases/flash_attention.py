@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from cases.models import OPSET, Fused, fuse, numpy_dtype, outline
+from cases.table import Row, Table
 from onnxopt.program.dtypes import to_ir
 
 LAYOUTS = ("split", "slices", "interleaved", "apart", "heads")
@@ -45,6 +46,19 @@ class Case:
     def stored(self) -> str:
         """The dtype of the result."""
         return self.dtype
+
+    def sizes(self) -> tuple[int, ...]:
+        """What a call states: batch, queries, keys, period of the bias, whether it has a part a head and a query."""
+        by_batch, by_head = self.bias or (False, False)
+        by_query = int(self.shapes()["bias"][2] != 1) if self.bias else 1
+        return (
+            self.batch,
+            self.queries,
+            self.keys,
+            self.period or (self.batch if by_batch else 1),
+            int(by_head),
+            by_query,
+        )
 
     @property
     def of_values(self) -> int:
@@ -180,3 +194,62 @@ def fused(case: Case) -> Fused:
     plan = fuse(model)
     kernels = outline(model, plan)
     return Fused(plan, kernels, original, ir.to_proto(model))
+
+
+WINDOWS = Case(5, 49, 49, 3, 32, layout="split", bias=(False, True))
+
+
+def _forms(dtype: str) -> Row:
+    """Every other case of bfloat16, whose products and conversions alone are others."""
+    cases = (
+        WINDOWS,
+        Case(3, 20, 20, 2, 20, layout="slices", bias=(True, True)),
+        Case(2, 70, 77, 2, 40),
+        Case(1, 140, 140, 1, 64, layout="interleaved", causal=True),
+        Case(2, 33, 100, 2, 16, 24, layout="heads", bias=(True, False)),
+        Case(1, 17, 128, 1, 48, layout="apart", causal=True, known=False, scale=0.3, values=8),
+        Case(1, 3, 5, 2, 7, 11),
+        Case(1, 20, 90, 1, 256, layout="heads"),
+        Case(6, 20, 20, 2, 16, layout="split", bias=(True, True), period=3),
+        Case(8, 9, 9, 1, 16, layout="split", bias=(True, False), period=4),
+        Case(1, 140, 100, 1, 128, layout="heads"),
+    )
+    chosen = cases if dtype == "float16" else cases[::2]
+    return Row(f"forms {dtype}", tuple(dataclasses.replace(case, dtype=dtype) for case in chosen))
+
+
+def _sees_no_key(dtype: str, without_products: bool) -> Row:
+    """A causal query that sees no key is not a number."""
+    case = Case(1, 9, 6, 1, 8, dtype=dtype, causal=True, known=False)
+    return Row(f"no key {dtype}", (case,), without_products=without_products)
+
+
+_TILES = (
+    "w2k128s", "w2k128t", "w2k32t", "w2k64s", "w2k64t", "w4b2k32t", "w4b2k64t", "w4k112s", "w4k112t", "w4k128s",
+    "w4k128t", "w4k32t", "w4k64s", "w4k64t1a2", "w4k64t1a16", "w4k64t2", "w4k80s", "w4k80t", "w8k128s", "w8k128t",
+    "w8k64s", "w8k64t", "w8k80s", "w8k80t",
+)  # fmt: skip
+ROWS = (
+    _forms("float16"),
+    _forms("bfloat16"),
+    _sees_no_key("float16", False),
+    _sees_no_key("bfloat16", True),
+    Row(
+        "every tile",
+        (dataclasses.replace(WINDOWS, batch=2, queries=49), Case(1, 90, 90, 1, 24, layout="split", causal=True)),
+        _TILES,
+        every=True,
+    ),
+    Row(  # as bfloat16 is computed on GPUs that have no products of it
+        "without products",
+        (
+            dataclasses.replace(WINDOWS, batch=3, dtype="bfloat16"),
+            Case(1, 40, 70, 2, 40, 48, "bfloat16", "heads", causal=True),
+            Case(2, 3, 5, 2, 7, 11, "bfloat16", bias=(True, False)),
+        ),
+        without_products=True,
+    ),
+    Row("random", tuple(random_case(seed, "float16") for seed in range(6))),
+    Row("more random", tuple(random_case(seed, "float16") for seed in range(6, 30)), exhaustive=True),
+)
+TABLE = Table("flash_attention", ROWS, fused, lambda case, _, found, expected: case.worst(found, expected))

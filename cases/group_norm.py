@@ -11,6 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from cases.models import OPSET, Fused, fused_model, numpy_dtype, parse_nodes
+from cases.table import INF, NAN, Row, Table
 from onnxopt.program.dtypes import to_ir
 
 # What stands in front and behind, as onnx text. `t` passes through in front, `v` behind; `c` and `d` have one element a
@@ -52,6 +53,15 @@ class Case:
     def channels(self) -> int:
         return self.x[3]
 
+    @property
+    def stored(self) -> str:
+        """The dtype of the result."""
+        return self.dtype
+
+    def sizes(self) -> tuple[int, ...]:
+        """What a call states: samples and pixels."""
+        return (self.x[0], self.x[1] * self.x[2])
+
     def arrays(self, *, images: bool = True) -> dict[str, np.ndarray]:
         """Constants and inputs, of values that the dtype has, in float64. images: with those of the size of x."""
         rng = np.random.default_rng([self.channels, self.groups])
@@ -70,6 +80,10 @@ class Case:
     def feeds(self) -> dict[str, np.ndarray]:
         arrays = self.arrays()
         return {k: arrays[k].astype(numpy_dtype(self.dtype)) for k in self.inputs()}
+
+    def computed(self) -> dict[str, np.ndarray]:
+        """What the graph computes of its inputs, and the region may read."""
+        return {"e": self.arrays()["e"].astype(numpy_dtype(self.dtype))}
 
     def inputs(self) -> dict[str, list[Any]]:
         """The inputs of the model and their shapes."""
@@ -200,3 +214,58 @@ def random_case(seed: int, dtype: str) -> Case:
     known = form == "spelled" or pick(True, False)
     return Case(x, groups, dtype, form, pick(*IN_FRONT), pick(*BEHIND), pick(True, False), known, pick(0.0, 0.0, 3.0),
                 pick(1e-5, 1e-3), pick(-1, -1, 0, 8, 24, 5))  # fmt: skip
+
+
+_LAYOUTS = ("held", "split0", "looped")
+
+
+def _of_16_bits(dtype: str) -> Row:
+    cases = (
+        Case((1, 9, 11, 40), 8, dtype, in_front="time", behind="affine_silu", ones=True),
+        Case((1, 6, 5, 80), 8, dtype, "group", behind="residual"),
+        Case((1, 4, 4, 240), 16, dtype, "spelled_open", "bias_time_silu", "scale_shift", known=False),
+        Case((1, 20, 20, 64), 64, dtype, "instance", behind="affine", known=False),
+        Case((1, 3, 5, 10), 2, dtype, "group", "time"),
+        Case((2, 8, 8, 160), 4, dtype, behind="affine_silu"),
+        Case((3, 4, 5, 80), 8, dtype, "group", "time", "scale_shift", part=24),
+    )
+    return Row(dtype, cases, _LAYOUTS, alone=True)
+
+
+def _random(dtype: str) -> Row:
+    return Row(f"random {dtype}", tuple({random_case(seed, dtype): None for seed in range(12)}))
+
+
+ROWS = (
+    Row(
+        "float32",
+        (
+            Case((2, 7, 9, 12), 4, in_front="time", behind="affine_silu"),
+            Case((1, 5, 6, 6), 2, form="group", behind="residual"),
+            Case((3, 1, 1, 8), 8, form="instance", behind="scale_shift"),  # a variance of nothing
+            Case((1, 30, 40, 3), 1, form="spelled_open", known=False),
+            Case((1, 3, 3, 33), 3, form="group", in_front="bias_time_silu", behind="affine"),
+            Case((2, 4, 5, 40), 8, ones=True, behind="affine"),
+            Case((1, 2, 2, 1023), 1, form="group", known=False),
+            Case((1, 70, 70, 8), 2, form="group", known=False),
+        ),
+        _LAYOUTS,
+        alone=True,
+    ),
+    _of_16_bits("float16"),
+    _of_16_bits("bfloat16"),
+    Row(  # costs no digits
+        "a mean far from 0",
+        (Case((1, 12, 20, 16), 4, form="group", known=False, mean=3000.0),),
+        _LAYOUTS,
+        alone=True,
+    ),
+    Row(  # spoil their groups alone
+        "not a number",
+        (Case((2, 6, 7, 16), 4, "float16", "group", behind="affine", known=False),),
+        changed=(("t", (0, 3, 4, 5), NAN), ("t", (1, 0, 0, 0), INF)),
+    ),
+    _random("float32"),
+    _random("float16"),
+)
+TABLE = Table("group_norm", ROWS, fused, lambda case, _, found, expected: worst(case, found, expected))

@@ -11,7 +11,9 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from cases.depthwise import worst
 from cases.models import OPSET, Fused, fused_model, numpy_dtype, parse_nodes
+from cases.table import INF, NAN, Row, Table
 from onnxopt.program.dtypes import to_ir
 
 # What stands in front, as onnx text over names: `t` is the image, `m` and `d` have one element a channel.
@@ -57,6 +59,15 @@ class Case:
     @property
     def channels(self) -> int:
         return self.x[1]
+
+    @property
+    def stored(self) -> str:
+        """The dtype of the result."""
+        return self.dtype
+
+    def sizes(self) -> tuple[int, ...]:
+        """What a call states: batch, height and width."""
+        return (self.x[0], *self.x[2:])
 
     def constants(self) -> dict[str, np.ndarray]:
         """The initializers in float64, rounded to the case's dtype. w: [K, R, S, C]."""
@@ -210,3 +221,78 @@ def random_case(seed: int, dtype: str) -> Case:
 def fused(case: Case) -> Fused:
     """The case's model, fused."""
     return fused_model(case.model())
+
+
+STEM = Case((1, 3, 30, 37), 64, (7, 7), (2, 2), (3, 3, 3, 3), behind="relu", appended=1)
+_TF32 = 500.0  # times the limit of float32: two operands with 11 bits
+_BYTES = 32.0  # times the limit of float32, whose results are of about 1: elements are up to 255 here
+
+
+def error(case: Case, symbol: str, found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest error as a multiple of the entry point's limit."""
+    allowed = _TF32 if case.dtype == "float32" and not symbol.endswith("x") else 1.0
+    allowed *= _BYTES if case.dtype == "float32" and case.image == "uint8" else 1.0
+    return worst(case, found, expected) / allowed
+
+
+def _windows(dtype: str) -> Row:
+    """Every other case of bfloat16, whose products and conversions alone are others."""
+    cases = (
+        STEM,
+        Case((2, 3, 18, 21), 32, (3, 3), (2, 2), (1, 1, 1, 1), behind="silu", appended=1),
+        Case((1, 3, 16, 36), 96, (4, 4), (4, 4), appended=1),
+        Case((2, 4, 9, 17), 40, (3, 3), (1, 1), (1, 1, 1, 1), bias=False, planes=False),  # pixels of 8 bytes
+        Case((1, 1, 12, 40), 8, (3, 3), (2, 2), (1, 1, 1, 1), behind="gelu_scale"),
+        Case((1, 2, 15, 20), 24, (5, 5), (3, 3), (2, 1, 0, 2), behind="hardswish", planes=False),
+        Case((1, 4, 23, 25), 72, (11, 11), (4, 4), (2, 2, 2, 2), behind="prelu"),
+        Case((1, 3, 7, 9), 16, (1, 2), (1, 2), auto_pad="SAME_UPPER", known=False),
+        Case((1, 1, 8, 11), 48, (2, 9), (2, 1), auto_pad="SAME_LOWER", appended=2),
+        Case((1, 2, 2, 2), 8, (5, 5), (1, 1), (2, 3, 3, 2)),  # an image smaller than the kernel
+        Case((1, 3, 0, 0), 8, (3, 3), (1, 1), (2, 2, 2, 2), behind="relu"),  # nothing but padding
+    )
+    chosen = cases[::2] if dtype == "bfloat16" else cases
+    return Row(f"windows {dtype}", tuple(dataclasses.replace(case, dtype=dtype) for case in chosen))
+
+
+def _infinities(dtype: str) -> Row:
+    """0 * infinity is NaN: a tile of products with one is computed without them, others stay."""
+    case = Case((2, 3, 34, 70), 16, (3, 3), (2, 2), (1, 1, 1, 1), behind="relu", appended=1, dtype=dtype)
+    changed = (("t", (0, 1, 7, 5), INF), ("t", (0, 2, 33, 69), -INF), ("t", (1, 0, 0, 32), NAN))
+    return Row(f"infinities {dtype}", (case,), changed=changed)
+
+
+_TILES = (
+    "p2w4a16f64", "p4w4a16f64", "p2w8a16f64", "p1w8a16f64", "p1w4a16f64", "p2w4a32f64", "p2w8a32f64", "p2w4a8f64",
+)  # fmt: skip
+ROWS = (
+    _windows("float16"),
+    _windows("bfloat16"),
+    _windows("float32"),
+    Row(  # what pads the image is zero after the prologue, which would compute something else of it
+        "images of other dtypes",
+        (*IN_FRONT, *(dataclasses.replace(case, dtype="bfloat16") for case in IN_FRONT[:3])),
+    ),
+    Row(
+        "images of bytes in float32",
+        tuple(dataclasses.replace(c, dtype="float32", appended=0) for c in IN_FRONT if c.image == "uint8"),
+    ),
+    Row(
+        "every tile",
+        (
+            STEM,
+            Case((2, 4, 20, 37), 40, (3, 3), (1, 1), (1, 1, 1, 1), behind="silu", planes=False),
+            Case((1, 3, 41, 30), 24, (5, 4), (1, 3), (1, 1, 1, 1)),
+        ),
+        _TILES,
+        every=True,
+    ),
+    Row(
+        "any address",
+        tuple(Case((1, 4, 9, 18), 16, (3, 3), (2, 2), behind="silu", planes=planes) for planes in (True, False)),
+        aligned=2,
+    ),
+    _infinities("float16"),
+    _infinities("bfloat16"),
+    _infinities("float32"),
+)
+TABLE = Table("image_convolution", ROWS, fused, error)

@@ -12,9 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from cases.flash_attention import Case, fused
+from cases.table import Row
 from onnxopt.codegen import generate
 from onnxopt.program.flash_attention import AttentionCodes
-from tests.support.emulation import emulated_flash_attention
+from tests.support.emulation import flash_entry, kernel_launches
 
 _ZEROS = {"uint8": 117, "int8": -5, "float8e4m3fn": 0}
 _STEPS = {"uint8": 0.0043, "int8": 0.011, "float8e4m3fn": 0.0021}
@@ -83,14 +84,14 @@ _CASES = (
 
 
 def test_emulated_kernels_against_float64(tmp_path: Path) -> None:
-    found = emulated_flash_attention.results(tmp_path, list(_CASES))
+    found = kernel_launches.results(tmp_path, Row("codes", _CASES), fused)
     assert {case for case, _ in found} == set(_CASES)
     wrong = [(case, symbol, e) for (case, symbol), (y, x) in found.items() if not (e := case.worst(y, x)) <= 1]
     assert not wrong
 
 
 def test_emulated_without_products(tmp_path: Path) -> None:
-    found = emulated_flash_attention.results(tmp_path, [_CASES[-1]], plain=True)
+    found = kernel_launches.results(tmp_path, Row("codes", _CASES[-1:]), fused, flash_entry.without_products)
     assert all(case.worst(y, x) <= 1 for (case, _), (y, x) in found.items())
 
 

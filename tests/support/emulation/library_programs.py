@@ -24,25 +24,15 @@ def compiled(main: Path, made: Path, options: Sequence[str | Path] = ()) -> Path
     return made
 
 
-def launch_program(name: str) -> Path:
-    """The program of emulation/`name`_launches.cc, which prints how the library would launch a kernel."""
-    return emulation_program(f"{name}_launches")
+def launch_program() -> Path:
+    """The program of kernel_launches.cc, which prints how the library would launch a kernel."""
+    return emulation_program("kernel_launches")
 
 
 @functools.cache
 def emulation_program(name: str) -> Path:
     """The program of emulation/`name`.cc."""
-    source = Path(__file__).with_name(f"{name}.cc")
-    return compiled(source, Path(_folder().name) / name, ["-include", _precompiled()])
-
-
-@functools.cache
-def _precompiled() -> Path:
-    """The headers of all launch programs, which are most of what g++ reads."""
-    header = Path(_folder().name) / "headers.h"
-    header.write_text('#include <cstdio>\n#include <cstdlib>\n#include <fstream>\n#include "kernel_file/fields.h"\n')
-    subprocess.run([*_command(), "-x", "c++-header", header, "-o", f"{header}.gch"], check=True)
-    return header
+    return compiled(Path(__file__).with_name(f"{name}.cc"), Path(_folder().name) / name)
 
 
 def _command() -> list[str]:

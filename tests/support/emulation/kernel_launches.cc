@@ -1,0 +1,193 @@
+// What the library would hand to the entry points of a kernel, driven by kernel_launches.py:
+//   kernel_launches <kind> <file> <bytes> <constants> <major> <multiprocessors> <shared> <resident> <tf32> <sizes>...
+// file: the kernel's row of kernels.json. bytes: what addresses are multiples of, and of no more, but for those of the
+// constants (a bit an input), which are multiples of 256. The GPU: its
+// compute capability's major number, multiprocessors, bytes of shared memory that a block can have, blocks that run at
+// once, and whether float32 products may round their operands. sizes: of the call, as the kind's CallOf reads them.
+// Prints the number of the entry point that is chosen, then for each its blocks, 0 where it does not fit, its bytes of
+// scratch and, in hexadecimal, the bytes of its parameters, whose addresses are those that AddressOf gives.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "cuda/depthwise_variant.h"
+#include "cuda/flash_attention_variant.h"
+#include "cuda/group_norm_variant.h"
+#include "cuda/image_convolution_variant.h"
+#include "kernel_file/depthwise.h"
+#include "kernel_file/fields.h"
+#include "kernel_file/flash_attention.h"
+#include "kernel_file/generated/readers.h"
+#include "kernel_file/group_norm.h"
+#include "kernel_file/image_convolution.h"
+
+namespace onnxopt {
+namespace {
+
+constexpr std::uint64_t kTag = 0x5A5A00, kTensorBits = 40;  // as kernel_launches.h has them
+constexpr std::uint64_t kAligned = 256;
+constexpr std::size_t kResult = 16, kScratch = 17;  // numbers of tensors; inputs have those of the meaning
+
+struct Gpu {
+  int major;
+  unsigned multiprocessors, shared, resident;
+  bool tf32;
+};
+
+struct Arguments {
+  std::uint64_t bytes, constants;
+  Gpu gpu;
+  char** sizes;
+  std::int64_t Size(int k) const { return std::atoll(sizes[k]); }
+  char* AddressOf(std::size_t tensor) const {
+    const bool is_constant = (constants >> tensor & 1) != 0;
+    return reinterpret_cast<char*>(((kTag + tensor) << kTensorBits) + (is_constant ? kAligned : bytes));
+  }
+};
+
+template <typename Params>
+void Print(unsigned blocks, std::size_t scratch, const Params& params) {
+  std::printf("%u %zu ", blocks, scratch);
+  unsigned char bytes[sizeof(Params)];
+  std::memcpy(bytes, &params, sizeof(Params));
+  for (const unsigned char byte : bytes) std::printf("%02x", byte);
+  std::printf("\n");
+}
+
+template <typename Meaning>
+std::vector<Variant> Variants(const JsonReader& json, const Meaning& meaning,
+                              Variant (*read)(const JsonReader&, const Meaning&)) {
+  std::vector<Variant> variants;
+  json["variants"].Each([&](const JsonReader& v) { variants.push_back(read(v, meaning)); });
+  return variants;
+}
+
+// Of depthwise and image convolutions, from batch, height and width.
+template <typename Call>
+Call ConvolutionCall(const Window& window, const Arguments& given) {
+  Call call{};
+  for (std::size_t k = 0; k < std::size(call.input); ++k) call.input[k] = given.AddressOf(k);
+  call.y = given.AddressOf(kResult);
+  call.batch = given.Size(0);
+  call.height = given.Size(1);
+  call.width = given.Size(2);
+  const Slide down = SlideAlong(window, 0, call.height), across = SlideAlong(window, 1, call.width);
+  call.out_height = down.output;
+  call.out_width = across.output;
+  call.pad_top = down.pad_before;
+  call.pad_left = across.pad_before;
+  return call;
+}
+
+void OfDepthwise(const JsonReader& json, const Arguments& given) {
+  const Depthwise depthwise = ReadDepthwise(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
+  const std::vector<Variant> variants = Variants(json, depthwise, ReadDepthwiseVariant);
+  const auto call = ConvolutionCall<DepthwiseCall>(depthwise.window, given);
+  const cuda::DepthwiseGpu gpu{given.gpu.major, given.gpu.shared, given.gpu.multiprocessors};
+  std::printf("%zu\n", cuda::ChooseDepthwise(depthwise, variants, call, gpu));
+  for (const Variant& variant : variants) {
+    const auto launch = cuda::LaunchOf(depthwise, variant, call, gpu).value_or(cuda::DepthwiseLaunch{});
+    Print(launch.blocks, 0, launch.params);
+  }
+}
+
+void OfImageConvolution(const JsonReader& json, const Arguments& given) {
+  const ImageConvolution convolution =
+      ReadImageConvolution(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
+  const std::vector<Variant> variants = Variants(json, convolution, ReadImageVariant);
+  const auto call = ConvolutionCall<ImageConvolutionCall>(convolution.window, given);
+  const Gpu& gpu = given.gpu;
+  std::printf("%zu\n", cuda::ChooseImageConvolution(convolution, variants, call, gpu.shared, gpu.tf32));
+  for (const Variant& variant : variants) {
+    const auto launch =
+        cuda::LaunchOf(convolution, variant, call, gpu.resident).value_or(cuda::ImageConvolutionLaunch{});
+    Print(launch.blocks, 0, launch.params);
+  }
+}
+
+// Sizes: samples, pixels.
+void OfGroupNorm(const JsonReader& json, const Arguments& given) {
+  const GroupNorm norm = ReadGroupNorm(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
+  const std::vector<Variant> variants = Variants(json, norm, ReadGroupNormVariant);
+  CheckLaunches(variants, json["variants"]);
+  GroupNormCall call{};
+  for (std::size_t k = 0; k < std::size(call.input); ++k) call.input[k] = given.AddressOf(k);
+  call.y = given.AddressOf(kResult);
+  call.samples = given.Size(0);
+  call.pixels = given.Size(1);
+  const cuda::GroupNormGpu gpu{given.gpu.major, given.gpu.multiprocessors};
+  std::printf("%zu\n", cuda::ChooseGroupNorm(norm, variants, call, gpu));
+  for (const Variant& variant : variants) {
+    auto launch = cuda::LaunchOf(norm, variant, call, gpu).value_or(cuda::GroupNormLaunch{});
+    launch.params.scratch = reinterpret_cast<float*>(given.AddressOf(kScratch));
+    Print(launch.blocks, launch.scratch, launch.params);
+  }
+}
+
+HeadsPlace PlaceOf(const FlashAttention& attention, const Heads& heads, std::int64_t tokens, std::int64_t count,
+                   std::int64_t width, const Arguments& given) {
+  const void* data = given.AddressOf(heads.input) + static_cast<std::size_t>(heads.first) * Size(attention.dtype);
+  if (heads.row == 0) return {data, count * tokens * width, tokens * width, width};
+  return {data, tokens * heads.row, heads.step, heads.row};
+}
+
+// Sizes: batch, queries, keys, period of the bias, whether it has a part a head, whether it has one a query.
+void OfFlashAttention(const JsonReader& json, const Arguments& given) {
+  const FlashAttention attention = ReadFlashAttention(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
+  const std::vector<Variant> variants = Variants(json, attention, ReadFlashVariant);
+  FlashAttentionCall call{};
+  call.batch = given.Size(0);
+  call.queries = given.Size(1);
+  call.keys = given.Size(2);
+  call.q = PlaceOf(attention, attention.q, call.queries, attention.heads, attention.width, given);
+  call.k = PlaceOf(attention, attention.k, call.keys, attention.groups, attention.width, given);
+  call.v = PlaceOf(attention, attention.v, call.keys, attention.groups, attention.values, given);
+  if (attention.bias) call.bias = given.AddressOf(*attention.bias);
+  if (attention.sinks) call.sinks = given.AddressOf(*attention.sinks);
+  call.bias_query = given.Size(5) != 0 ? call.keys : 0;
+  const std::int64_t of_head = call.bias_query != 0 ? call.queries * call.keys : call.keys;
+  call.bias_head = given.Size(4) != 0 ? of_head : 0;
+  call.bias_batch = of_head * (call.bias_head != 0 ? attention.heads : 1);
+  call.bias_period = given.Size(3);
+  call.y = given.AddressOf(kResult);
+  const cuda::FlashGpu gpu{given.gpu.major == 9, given.gpu.multiprocessors, given.gpu.shared};
+  std::printf("%zu\n", cuda::ChooseFlashAttention(attention, variants, call, gpu));
+  for (const Variant& variant : variants) {
+    const auto launch =
+        cuda::LaunchOf(attention, variant, call, given.gpu.resident).value_or(cuda::FlashAttentionLaunch{});
+    Print(launch.blocks, 0, launch.params);
+  }
+}
+
+void PrintLaunches(char** arguments) {
+  std::ifstream file(arguments[1]);
+  const nlohmann::json document = nlohmann::json::parse(file);
+  const auto number = [&](int k) { return static_cast<unsigned>(std::atoi(arguments[k])); };
+  const Gpu gpu{std::atoi(arguments[4]), number(5), number(6), number(7), number(8) != 0};
+  const Arguments given{number(2), number(3), gpu, arguments + 9};
+  static const std::map<std::string, void (*)(const JsonReader&, const Arguments&)> kKinds = {
+      {"depthwise", OfDepthwise},
+      {"flash_attention", OfFlashAttention},
+      {"group_norm", OfGroupNorm},
+      {"image_convolution", OfImageConvolution},
+  };
+  kKinds.at(arguments[0])(JsonReader(document, ""), given);
+}
+
+}  // namespace
+}  // namespace onnxopt
+
+int main(int, char** arguments) {
+  try {
+    onnxopt::PrintLaunches(arguments + 1);
+  } catch (const std::exception& e) {
+    std::printf("error: %s\n", e.what());
+    return 1;
+  }
+  return 0;
+}
