@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import onnx
@@ -14,6 +17,7 @@ import pytest
 
 from onnxopt.runtime import footprint
 from onnxopt.runtime.sessions import RunError
+from tests.support import builds
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "onnxopt" / "lib" / "libonnxopt_ops.so"
@@ -81,6 +85,14 @@ def pytest_collection_finish() -> None:
     """What was imported and collected stays: looking for garbage in it, and so often, takes a tenth of the time."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that starts first makes a folder for what all processes of the run compile, and removes it."""
+    if builds.FOLDER_VARIABLE not in os.environ:
+        folder = tempfile.mkdtemp(prefix="onnxopt-builds-")
+        os.environ[builds.FOLDER_VARIABLE] = folder
+        config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,6 @@ from tests.support.fakes import fake_cudnn
 
 
 @pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program() -> Path:
     """The program that drives the library's code with a stand-in for cuDNN."""
-    return fake_cudnn.build(tmp_path_factory.mktemp("cudnn"))
+    return fake_cudnn.program()

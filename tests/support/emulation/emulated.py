@@ -11,6 +11,7 @@ from pathlib import Path
 
 from onnxopt import paths
 from onnxopt.verification.emulation import gcc
+from tests.support import builds
 
 # Links in a quarter of the time where it is installed (Debian: binutils, or binutils-gold).
 LINKER = ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
@@ -44,20 +45,27 @@ def made(optimization: str) -> Path:
 @functools.cache
 def _tensors() -> Path:
     """The object file of what files.h declares."""
-    compiled = made("-O0") / "files.o"
-    subprocess.run(["g++", *gcc.FLAGS, "-O0", "-c", _FILES / "files.cc", "-o", compiled], check=True)
-    return compiled
+
+    def build(folder: Path) -> None:
+        command = ["g++", *gcc.FLAGS, "-O0", "-c", _FILES / "files.cc", "-o", folder / "files.o"]
+        subprocess.run(command, check=True)
+
+    return builds.once("files", build) / "files.o"
 
 
 @functools.cache
 def _precompiled(optimization: str) -> Path:
-    header, kernels = made(optimization) / "headers.h", paths.cuda_kernels()
+    kernels = paths.cuda_kernels()
     names = ["cuda.h", "matrix_words.h", "files.h"]
     names += sorted(str(path.relative_to(kernels)) for path in kernels.glob("*/*.cuh") if _is_emulated(path))
-    header.write_text("".join(f'#include "{name}"\n' for name in names))
-    command = ["g++", *gcc.FLAGS, optimization, f"-I{_FILES}", "-x", "c++-header", header, "-o", f"{header}.gch"]
-    subprocess.run(command, check=True)
-    return header
+
+    def build(folder: Path) -> None:
+        header = folder / "headers.h"
+        header.write_text("".join(f'#include "{name}"\n' for name in names))
+        command = ["g++", *gcc.FLAGS, optimization, f"-I{_FILES}", "-x", "c++-header", header, "-o", f"{header}.gch"]
+        subprocess.run(command, check=True)
+
+    return builds.once(f"headers{optimization}", build) / "headers.h"
 
 
 def _is_emulated(header: Path) -> bool:

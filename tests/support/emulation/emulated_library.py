@@ -19,7 +19,7 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.runtime import sessions
 from onnxopt.verification.emulation import gcc
 from onnxopt.verification.emulation import run as emulated_run
-from tests.support import forks
+from tests.support import builds, forks
 from tests.support.emulation import emulated
 from tests.support.fakes.custom_ops_fake_driver import fatbin
 
@@ -118,11 +118,13 @@ def _runs_in_place(
 @functools.cache
 def stand_in(source: Path, soname: str, *options: str) -> Path:
     """The library that a file of C++ is compiled to, which stands in for one of NVIDIA. options: for g++."""
-    path = emulated.made("-O0") / f"{source.stem}.so"
-    command = ["g++", "-shared", "-fPIC", "-O1", f"-Wl,-soname,{soname}", *emulated.LINKER, *options]
-    command += ["-o", str(path), str(source), "-ldl"]
-    subprocess.run(command, check=True)
-    return path
+
+    def build(folder: Path) -> None:
+        command = ["g++", "-shared", "-fPIC", "-O1", f"-Wl,-soname,{soname}", *emulated.LINKER, *options]
+        subprocess.run([*command, "-o", folder / "library.so", source, "-ldl"], check=True)
+
+    digest = hashlib.sha256(" ".join((str(source), soname, *options)).encode()).hexdigest()[:16]
+    return builds.once(f"{source.stem}_{digest}", build) / "library.so"
 
 
 def _in_a_process(

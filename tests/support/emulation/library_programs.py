@@ -6,20 +6,21 @@ import functools
 import json
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from onnxopt import paths
+from tests.support import builds
 from tests.support.emulation import emulated
 
 ROOT = Path(__file__).resolve().parents[3]
 _BUILD = ROOT / "build" / "custom_ops"
 
 
-def compiled(main: Path, made: Path, options: Sequence[str | Path] = ()) -> Path:
+def compiled(main: Path, made: Path) -> Path:
     """Compile a source file into the program `made`; what it defines itself is not taken from the library."""
+    headers = ("-include", _precompiled())
     subprocess.run(
-        [*_command(), *options, *emulated.LINKER, "-o", made, main, _archive(), "-ldl", "-lpthread"], check=True
+        [*_command(), *headers, *emulated.LINKER, "-o", made, main, _archive(), "-ldl", "-lpthread"], check=True
     )
     return made
 
@@ -32,7 +33,22 @@ def launch_program() -> Path:
 @functools.cache
 def emulation_program(name: str) -> Path:
     """The program of emulation/`name`.cc."""
-    return compiled(Path(__file__).with_name(f"{name}.cc"), Path(_folder().name) / name)
+    source = Path(__file__).with_name(f"{name}.cc")
+    return builds.once(name, lambda folder: compiled(source, folder / name)) / name
+
+
+@functools.cache
+def _precompiled() -> Path:
+    """The headers of nearly all programs, which are most of what g++ reads."""
+
+    def build(folder: Path) -> None:
+        header = folder / "headers.h"
+        header.write_text(
+            '#include <cstdio>\n#include <cstdlib>\n#include <fstream>\n#include "kernel_file/fields.h"\n'
+        )
+        subprocess.run([*_command(), "-x", "c++-header", header, "-o", f"{header}.gch"], check=True)
+
+    return builds.once("library_headers", build) / "headers.h"
 
 
 def _command() -> list[str]:

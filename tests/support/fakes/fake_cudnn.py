@@ -20,6 +20,7 @@ from typing import Any
 
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
+from tests.support import builds
 from tests.support.emulation import library_programs
 from tests.support.fakes import fake_products
 
@@ -303,15 +304,19 @@ def tensors(log: Log) -> dict[int, list[int]]:
     return {t.numbers(906)[0]: t.numbers(902) + t.numbers(903) for t in log.of_kind(_TENSOR)}
 
 
-def build(folder: Path) -> Path:
+def program() -> Path:
     """The program, beside its stand-in for libcudnn.so.9, which is that of fake_products.NAMES as well."""
+    return builds.once("fake_cudnn", _build) / "drive"
+
+
+def _build(folder: Path) -> None:
     (folder / "cudnn.c").write_text(_LIBRARY + fake_products.LIBRARY)
     stand_in = ["g++", "-x", "c", "-shared", "-fPIC", "-w", "-o", str(folder / "libcudnn.so.9")]
     subprocess.run([*stand_in, str(folder / "cudnn.c")], check=True)
     for name in fake_products.NAMES:
         (folder / name).symlink_to("libcudnn.so.9")
     (folder / "main.cc").write_text(_MAIN + fake_products.MAIN)
-    return library_programs.compiled(folder / "main.cc", folder / "drive")
+    library_programs.compiled(folder / "main.cc", folder / "drive")
 
 
 def run(program: Path, *arguments: str | Path, **variables: str) -> Log:
