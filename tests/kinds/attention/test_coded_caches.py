@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,10 +20,8 @@ from onnxopt.graph.rewrite import rewrite
 from onnxopt.kinds.attention.kind import ATTENTION
 from onnxopt.program.attention import CacheCodes, TokenAttention
 from onnxopt.tools.explain import describe
-from tests.support.attention.coded_caches import GROUPS, HEADS, STORED, WIDTH, Cache, drawn, operator, run, spelled_out
-from tests.support.custom_ops import custom_ops_artifact as artifact
+from tests.support.attention.coded_caches import GROUPS, STORED, WIDTH, Cache, drawn, operator, run, spelled_out
 from tests.support.emulation import emulated_library
-from tests.support.fakes import idle_gpu
 from tests.support.fusing import compile_nothing
 from tests.support.wrong_bodies import with_wrong_bodies
 
@@ -184,38 +181,3 @@ def test_explain_says_how_the_cache_is_read(tmp_path: Path, monkeypatch: pytest.
     onnx.save(spelled_out(Cache("float8e4m3fn", wide=True, numbers=True, per="head")), tmp_path / "model.onnx")
     made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), verify=False)
     assert "reads the cache as float8e4m3fn codes" in describe(made.manifest, kernels=True)
-
-
-GOOD = TokenAttention(
-    ("float16", "int8", "int8", "float32"), ("float16", "int8", "int8"), HEADS, GROUPS, WIDTH, 0.25,
-    codes=CacheCodes(3, 3),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"inputs": ("float16", "int8", "int8", "int8")}, {"inputs": ("float16", "uint8", "uint8", "float32")},
-        {"outputs": ("float16",) * 3}, {"codes": CacheCodes(3, 3, "row")}, {"codes": None},
-    ],
-)  # fmt: skip
-def test_a_meaning_that_no_kernel_runs_is_refused(fields: dict[str, object]) -> None:
-    GOOD.verify()
-    with pytest.raises(ValueError, match=r"inputs|outputs|codes"):
-        dataclasses.replace(GOOD, **fields).verify()
-
-
-@pytest.mark.usefixtures("library")
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"k_per": "row"}, "is not tensor, head, element or channel"),
-        ({"k_scale": 1}, "inputs"),
-        ({"by_reciprocal": 1}, "is not true or false"),
-    ],
-)
-def test_damaged_files_are_refused(tmp_path: Path, changed: dict[str, object], said: str) -> None:
-    meaning = GOOD.to_json()
-    meaning["codes"] |= changed
-    row = {"name": artifact.NAME, "kind": "attention", **meaning, "cpu": False, "variants": []}
-    idle_gpu.assert_refused(tmp_path, idle_gpu.document_of(row), said)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
@@ -13,8 +11,6 @@ from onnx import TensorProto, helper
 from cases.models import fuse, outline
 from onnxopt.codegen import generate
 from onnxopt.kinds.attention.kind import ATTENTION
-from onnxopt.program.attention import TokenAttention
-from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.emulation import emulated_library
 from tests.support.fakes import idle_gpu
 from tests.support.wrong_bodies import with_wrong_bodies
@@ -95,22 +91,6 @@ def test_others_stay(changed, reason) -> None:
     assert any(reason in r.reason for r in plan.refusals)
 
 
-@pytest.mark.parametrize(
-    "fields", [{"heads": 3}, {"heads": 64}, {"width": 24}, {"width": 512}, {"scale": float("inf")}]
-)
-def test_a_meaning_that_no_kernel_runs_is_refused(fields) -> None:
-    good = TokenAttention(F16 * 3, F16 * 3, HEADS, GROUPS, WIDTH, 0.25)
-    good.verify()
-    with pytest.raises(ValueError, match=r"heads|scale"):
-        dataclasses.replace(good, **fields).verify()
-
-
-def _row(meaning: TokenAttention, **fields) -> dict:
-    return {
-        "name": artifact.NAME, "kind": "attention", **meaning.to_json(), "cpu": False, "variants": [], **fields,
-    }  # fmt: skip
-
-
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("packed", [True, False])
 def test_the_kernel_is_the_operator(tmp_path, packed) -> None:
@@ -144,19 +124,3 @@ def test_an_empty_batch_gives_empty_outputs(tmp_path) -> None:
         tmp_path / "run", ir.serde.serialize_model(model), idle_gpu.document(kernels), [given]
     )  # fmt: skip
     assert found == {"y": (0, 1, HEADS * WIDTH), **dict.fromkeys(("nk", "nv"), (0, GROUPS, 6, WIDTH))}
-
-
-@pytest.mark.usefixtures("library")
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"groups": 3}, "no multiple of groups"),
-        ({"k": 1}, "one of k and v"),
-        ({"scale": "x"}, "is not a number"),
-        ({"mask": 1}, "one of mask and tokens"),
-        ({"slots": 1}, "has slots, but no mask"),
-    ],
-)
-def test_damaged_files_are_refused(tmp_path, changed, said) -> None:
-    meaning = TokenAttention(F16 * 3, F16 * 3, HEADS, GROUPS, WIDTH, 0.25)
-    idle_gpu.assert_refused(tmp_path, idle_gpu.document_of(_row(meaning, **changed)), said)

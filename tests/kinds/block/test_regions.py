@@ -271,14 +271,12 @@ def test_slopes_and_transposed_convolutions_are_in_no_block(change: Change, oper
 def test_a_block_verifies_itself() -> None:
     block = the_block(fused(Halves(depth=1)))
     first, *others = block.steps
+    narrow = dataclasses.replace(others[1], y=Part(7, 128, 32, 192), residual=None, residual_last=False)
     wrong: list[tuple[tuple[BlockStep, ...], str]] = [
         ((dataclasses.replace(first, y=Part(7, 0, 64, 192)), *others), "has channels that no earlier step wrote"),
         ((first, first, *others), "has channels that an earlier step wrote"),
         ((first, others[0]), "that nothing reads"),
-        (
-            (first, others[0], dataclasses.replace(others[1], y=Part(7, 128, 32, 192), residual=None)),
-            "that no step writes to the end",
-        ),
+        ((first, others[0], narrow), "that no step writes to the end"),
         ((dataclasses.replace(first, y=Part(7, 100, 128, 192)), *others), "reach beyond the tensor"),
         ((dataclasses.replace(first, w=99), *others), "is 99, and there are"),
         ((dataclasses.replace(first, transposed=True), *others), "is set in a block"),

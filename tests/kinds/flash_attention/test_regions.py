@@ -16,7 +16,7 @@ from onnxopt.codegen import generate, nvrtc
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.kinds.flash_attention.entry_points import FlashVariant
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
-from onnxopt.program.flash_attention import FlashAttention, Heads
+from onnxopt.program.flash_attention import FlashAttention
 from tests.support.graphs import graph
 
 _MASKED = """
@@ -258,21 +258,3 @@ def test_an_unknown_number_of_keys(form: str, width: int) -> None:
     )
     found = [region for region in fuse(model).regions if region.kind is FLASH_ATTENTION]
     assert len(found) == (form != "plain" or width != 100)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("heads", 0, "heads: 0 heads of queries"),
-        ("outputs", ("float32",), "inputs: they and the one output"),
-        ("bias", 3, "inputs: "),
-        ("q", Heads(0, 288, 280, 32), "q: its heads are no parts of a token of 288 elements"),
-        ("k", Heads(0, 288, 96, 0), "k: its heads lie 0 elements apart"),
-    ],
-)
-def test_a_bad_meaning(field: str, value: object, message: str) -> None:
-    (region,) = fused(WINDOWS).plan.regions
-    meaning = region.meaning
-    assert isinstance(meaning, FlashAttention)
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(meaning, **{field: value}).verify()

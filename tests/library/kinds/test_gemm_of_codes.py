@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 from typing import Any
 
@@ -133,36 +132,3 @@ def test_large_products_on_the_gpu(tmp_path: pathlib.Path, sizes: tuple[int, int
     m, n, k = sizes
     gemm = _of_codes(5, bias=2, residual=3, transpose_b=True, alpha=0.0003)
     _check_on_the_gpu(tmp_path, gemm, [(m, k), (n, k), (n,), (m, n), (m, k)], 5e-6)  # tensor cores truncate
-
-
-_DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
-    "an operand": ({"unread": [0]}, "is an input that the product reads"),
-    "an input that is not there": ({"unread": [5]}, "unread[0] is not an integer from 0 to 3"),
-    "a number": ({"unread": 3}, "unread"),
-    "operands of two dtypes": ({"inputs": [H, F, F, "uint8"]}, "inputs differ from the output's dtype"),
-    "a bias of another dtype": ({"inputs": [H, H, H, "uint8"]}, "inputs differ from the output's dtype"),
-    "integers": ({"inputs": ["uint8", "uint8", F, "uint8"]}, "inputs differ from the output's dtype"),
-    "wide operands": ({"inputs": [F, F, H, "uint8"], "outputs": [H]}, "inputs differ from the output's dtype"),
-    "outputs of bfloat16": ({"inputs": [H, H, "bfloat16", "uint8"], "outputs": ["bfloat16"]}, "inputs differ"),
-}
-
-
-@pytest.mark.parametrize("name", _DAMAGE)
-def test_damaged_files(tmp_path: pathlib.Path, name: str) -> None:
-    fields, message = _DAMAGE[name]
-    idle_gpu.assert_refused(tmp_path, idle_gpu.document_of(_row(_of_codes(4, bias=2)) | fields), message)
-
-
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"unread": ()}, "are not all of 3 inputs"),
-        ({"unread": (1, 2)}, "unread: an operand"),
-        ({"inputs": (H, F, "uint8")}, "operands of float16 and float32 with outputs of float32"),
-        ({"inputs": (F, F, "uint8"), "outputs": (H,)}, "operands of float32 and float32 with outputs of float16"),
-        ({"inputs": (H, H, "uint8"), "outputs": ("bfloat16",)}, "with outputs of bfloat16"),
-    ],
-)
-def test_a_meaning_that_breaks_a_rule(fields: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        dataclasses.replace(_of_codes(), **fields).verify()

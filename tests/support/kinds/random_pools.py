@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from onnxopt.program.pool import DTYPES, Pool, why_not
+from onnxopt.program.pool import DTYPES, Pool
 from onnxopt.runtime import sessions
 from tests.support.graphs import graph
 from tests.support.kinds import pool_models
@@ -36,7 +36,7 @@ def pools() -> list[Pool]:
             auto_pad=auto_pad, ceil_mode=bool(rng.integers(2)),
             count_include_pad=operation == "average" and bool(rng.integers(2)),
         )  # fmt: skip
-        if not why_not(operation, pool.window, pool.ceil_mode, pool.count_include_pad):
+        if not pool.reason():
             drawn[pool] = None
     return list(drawn)
 
