@@ -131,7 +131,7 @@ void OfGroupNorm(const JsonReader& json, const Arguments& given) {
 
 HeadsPlace PlaceOf(const FlashAttention& attention, const Heads& heads, std::int64_t tokens, std::int64_t count,
                    std::int64_t width, const Arguments& given) {
-  const void* data = given.AddressOf(heads.input) + static_cast<std::size_t>(heads.first) * Size(attention.dtype);
+  const void* data = given.AddressOf(heads.input) + static_cast<std::size_t>(heads.first) * Size(attention.dtype());
   if (heads.row == 0) return {data, count * tokens * width, tokens * width, width};
   return {data, tokens * heads.row, heads.step, heads.row};
 }
