@@ -18,7 +18,8 @@ from onnx.reference import ReferenceEvaluator
 from cases.models import OPSET, Fused, fuse, numpy_dtype, outline, parse_nodes
 from cases.table import INF, NAN, Row, Table
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.depthwise import find
+from onnxopt.kinds.depthwise import expanded
+from onnxopt.kinds.depthwise.kind import DepthwiseKind
 from onnxopt.program.dtypes import to_ir
 
 # What stands in front and behind, as onnx text over names: `t` is what passes through, `c` has one element a channel,
@@ -199,8 +200,8 @@ def fused(case: Case, by_rule: bool = False) -> Fused:
     original = case.model()
     model = ir.serde.deserialize_model(original)
     with contextlib.ExitStack() as always:
-        for rule in () if by_rule else ("_pays", "_pays_expanded"):
-            always.enter_context(mock.patch.object(find._Growth, rule, return_value=True))
+        for rule in () if by_rule else ((DepthwiseKind, "prologue_pays"), (expanded, "pays")):
+            always.enter_context(mock.patch.object(*rule, return_value=True))
         plan = fuse(model)
     kernels = outline(model, plan)
     return Fused(plan, kernels, original, ir.to_proto(model))

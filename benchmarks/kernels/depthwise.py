@@ -42,13 +42,13 @@ def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
 
     from benchmarks.support.collection import Collection
     from benchmarks.support.fusing import fuse, outlined
-    from onnxopt.kinds.depthwise import find
+    from onnxopt.kinds.depthwise.kind import DepthwiseKind
 
     folder.mkdir(parents=True)
     collection = Collection()
     for case in named(CASES, only):
         model = ir.serde.deserialize_model(case.model())
-        with mock.patch.object(find._Growth, "_pays", return_value=True):
+        with mock.patch.object(DepthwiseKind, "prologue_pays", return_value=True):
             plan = fuse(model)
         (kernel,) = outlined(model, plan)
         collection.kernels.setdefault(kernel.name, kernel)

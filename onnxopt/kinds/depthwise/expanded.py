@@ -17,11 +17,13 @@ import onnx_ir as ir
 from onnxopt.costs.depthwise import ExpandedWork, numbers
 from onnxopt.fusion.channels_last import Sandwich
 from onnxopt.fusion.context import Context
+from onnxopt.fusion.core_lowering import CoreMatch
 from onnxopt.graph.shapes.dims import Dim
-from onnxopt.kinds.depthwise.lower import expansion
+from onnxopt.kinds.depthwise.match import expansion
 from onnxopt.kinds.depthwise.tiles import DepthwiseVariant, expanded_bytes, slots
 from onnxopt.program.depthwise import MAX_EXPANDED_SIDE, Depthwise
 from onnxopt.program.hardware import WARP
+from onnxopt.program.window import Window
 
 # Outputs of a block, down and across, and rows of a thread.
 _TILES = numbers().expanded_tiles
@@ -43,8 +45,10 @@ _FEW_TAPS = 9  # up to here a thread holds the taps of four channels, else of tw
 _NOMINAL = numbers().expanded_nominal
 
 
-def producer_of(value: ir.Value | None, found: Sandwich, front: Sequence[ir.Node], context: Context) -> Sandwich | None:
-    """The 1x1 convolution that computes a value for a depthwise one and nodes in front of that alone, else None."""
+def producer_of(
+    value: ir.Value | None, match: CoreMatch, prologue: Sequence[ir.Node], context: Context
+) -> Sandwich | None:
+    """The 1x1 convolution that computes a value for a depthwise one and its prologue alone, else None."""
     turned = value.producer() if value is not None else None
     before = turned.inputs[0] if turned is not None and turned.op_type == "Transpose" else None
     conv = before.producer() if before is not None else None
@@ -53,10 +57,10 @@ def producer_of(value: ir.Value | None, found: Sandwich, front: Sequence[ir.Node
     wide = expansion(conv, context.shapes)
     if isinstance(wide, str) or wide.y is not value or any(map(context.is_taken, wide.nodes)):
         return None
-    inside = {*found.nodes, *front}
+    inside = {*match.nodes, *prologue}
     private = not value.is_graph_output() and set(context.readers(value)) <= inside
-    window = found.window
-    if not private or window is None or any(node not in context.order for node in wide.nodes):
+    window: Window = match.fields["window"]
+    if not private or any(node not in context.order for node in wide.nodes):
         return None
     fits = max(window.kernel) <= MAX_EXPANDED_SIDE and max(window.strides) <= 2 and max(window.dilations) == 1
     return wide if fits else None

@@ -14,17 +14,16 @@ import onnx_ir as ir
 from onnxopt.fusion import cost, index_ops
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Traffic
-from onnxopt.fusion.operands import apply_operator, storage
+from onnxopt.fusion.operands import storage
+from onnxopt.fusion.programs import program_of
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.experts import loops, mixture, products
 from onnxopt.kinds.experts.mixture import Activation, Mixture
 from onnxopt.kinds.experts.products import GroupedProducts
-from onnxopt.kinds.pointwise.lower import immediate
 from onnxopt.program.experts import FIRST, MAX_CHOSEN, MAX_EXPERTS, STORED, Experts, why_sizes_do_not_fit
-from onnxopt.program.expressions import Builder, Expr
-from onnxopt.program.pointwise import Program, without_dead_code
+from onnxopt.program.pointwise import Program
 
 _LAUNCHES = 4  # finding the rows, two products, adding up
 _MOVING = frozenset({"Split", "Squeeze", "Gather", "Range", "Slice", "GatherND", "Unsqueeze"})
@@ -189,21 +188,6 @@ def _program(
     activation: Activation, nodes: Sequence[ir.Node], dtype: str, opsets: Mapping[str, int], shapes: Shapes
 ) -> Program:
     """The function of one sum, or of two, that the activation is. nodes: of the region, in topological order."""
-    operands = ("float32",) * len(activation.operands)
-    builder = Builder(operands)
-    known: dict[ir.Value, Expr] = dict(zip(activation.operands, builder.inputs, strict=True))
     part = {n for n in activation.nodes if not set(n.outputs) & set(activation.operands)}
-    for node in (n for n in nodes if n in part):
-        for value in node.inputs:
-            if value is not None and value not in known:
-                known[value] = immediate(builder, value, shapes)[0]
-        known[node.outputs[0]] = apply_operator(node, known, opsets, shapes)
-    program = Program(
-        inputs=operands,
-        outputs=(dtype,),
-        code=tuple(builder.code),
-        results=(known[activation.result].id,),
-        depends=(tuple(range(len(operands))),),
-        ranks=(0,),
-    )
-    return without_dead_code(program)
+    operands = [(value, "float32") for value in activation.operands]
+    return program_of([n for n in nodes if n in part], operands, (activation.result, dtype), opsets, shapes)

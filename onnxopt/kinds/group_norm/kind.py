@@ -1,4 +1,10 @@
-"""The kind of kernels that norm groups of channels of NHWC tensors."""
+"""The kind of kernels that norm groups of channels in NHWC, with a prologue and an epilogue.
+
+    y = f(GroupNorm(g(x)), residual, one element a channel, one a channel of each sample, ...)
+
+The kernel reads x once: the elements of a sample's groups stay in registers between their sums and their use, so that g
+is computed twice for each element. Time embeddings are such a g: one sum a channel of each sample.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +13,39 @@ from typing import cast
 
 import onnx_ir as ir
 
-from onnxopt.fusion.context import Context
+from onnxopt.fusion.core_growth import CoreKind
+from onnxopt.fusion.core_lowering import CoreMatch, RowSlice
 from onnxopt.fusion.kernel import Meaning, Variant
-from onnxopt.fusion.region import Kernel, Kind, Region
-from onnxopt.graph.refusal import Refusal
+from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.group_norm import cuda, entry_points, find, lower
-from onnxopt.program.group_norm import GroupNorm
+from onnxopt.kinds.group_norm import cuda, entry_points
+from onnxopt.kinds.group_norm.match import NORMS, norm
+from onnxopt.kinds.group_norm.row_slices import row_slice
+from onnxopt.program.group_norm import MAX_INPUTS, GroupNorm
 
-_VIEWS = frozenset({"Transpose", "Reshape", "Shape"})
 
-
-class GroupNormKind(Kind):
-    """A norm over groups of channels in NHWC with the elementwise work in front of it and behind it."""
+class GroupNormKind(CoreKind):
+    """A norm over groups of channels in NHWC. Other norms are for kernels of rows, so none is refused."""
 
     name = "group_norm"
+    meaning = GroupNorm
+    operators = NORMS
+    max_inputs = MAX_INPUTS
+    rounds_prologue = False
 
-    def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
-        return find.find(context, self)
+    def match(self, node: ir.Node, opsets: Mapping[str, int], shapes: Shapes) -> CoreMatch | str:
+        return norm(node, shapes, opsets.get("", 0))
 
-    def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
-        return lower.lower(region.nodes, region.inputs, region.outputs, opsets, shapes)
-
-    def named_nodes(self, region: Region) -> Sequence[ir.Node]:
-        return [n for n in region.nodes if n.op_type not in _VIEWS]
+    def row_slice(self, value: ir.Value, shapes: Shapes) -> RowSlice | None:
+        return row_slice(value, shapes)
 
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
     ) -> tuple[Variant, ...]:
         return entry_points.choose(name, cast(GroupNorm, meaning), regions, shapes)
 
-    def alternatives(self, kernel: Kernel) -> Iterable[Variant]:
-        known = {variant.symbol for variant in kernel.variants}
-        return [variant for variant in entry_points.alternatives(kernel) if variant.symbol not in known]
+    def others(self, kernel: Kernel) -> Iterable[Variant]:
+        return entry_points.alternatives(kernel)
 
     def headers(self, kernels: Sequence[Kernel]) -> list[str]:
         return [cuda.HEADER]

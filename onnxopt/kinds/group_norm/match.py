@@ -6,11 +6,11 @@ x -> Transpose -> Reshape [N, groups, -1] -> InstanceNormalization -> Reshape ->
 
 from __future__ import annotations
 
-import dataclasses
-
+import numpy as np
 import onnx_ir as ir
 
 from onnxopt.fusion import channels_last
+from onnxopt.fusion.core_lowering import CoreMatch, Step
 from onnxopt.graph.layout import group_norms
 from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC, transposes
 from onnxopt.graph.match import is_constant
@@ -22,29 +22,7 @@ NORMS = frozenset({"GroupNormalization", "InstanceNormalization"})
 _SINCE = {"GroupNormalization": 21, "InstanceNormalization": 6}
 
 
-@dataclasses.dataclass(frozen=True)
-class Norm:
-    """A norm and the nodes that belong to it. nodes: from Transpose to Transpose, in topological order.
-
-    scale, bias: one element a group or a channel, as `by_group` tells.
-    """
-
-    node: ir.Node
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    scale: ir.Value
-    bias: ir.Value
-    y: ir.Value
-    channels: int
-    groups: int
-    by_group: bool
-
-    @property
-    def epsilon(self) -> float:
-        return self.node.attributes.get_float("epsilon", 1e-5)
-
-
-def norm(node: ir.Node, shapes: Shapes, opset: int) -> Norm | str:
+def norm(node: ir.Node, shapes: Shapes, opset: int) -> CoreMatch | str:
     """The norm of a GroupNormalization or InstanceNormalization, or the reason why no kernel can run it in NHWC."""
     if opset < _SINCE[node.op_type] or None in node.inputs[:3] or len(node.inputs) != 3:
         return f"{node.op_type} has one scale and bias a channel from opset {_SINCE[node.op_type]} on"
@@ -67,7 +45,26 @@ def norm(node: ir.Node, shapes: Shapes, opset: int) -> Norm | str:
     each = groups if ends is not None else channels
     if any(shapes.dims(v) != (each,) for v in (scale, bias)):
         return f"{node.op_type} has not {each} elements of scale and bias"
-    return Norm(node, nodes, x, scale, bias, y, channels, groups, ends is not None)
+    form = "group" if ends is not None and groups != channels else "channel"
+    factors = [] if _is_everywhere(scale, 1.0) else [Step("mul", scale, form)]
+    terms = [] if _is_everywhere(bias, 0.0) else [Step("add", bias, form)]
+    return CoreMatch(
+        nodes=nodes,
+        x=x,
+        y=y,
+        operands={},
+        first=(x, *(step.operand for step in (*factors, *terms))),
+        fields={"channels": channels, "groups": groups, "epsilon": node.attributes.get_float("epsilon", 1e-5)},
+        layout=tuple(n for n in nodes if n.op_type in ("Transpose", "Shape")),
+        steps=(*factors, *terms),
+    )
+
+
+def _is_everywhere(value: ir.Value, number: float) -> bool:
+    """Whether a value is a constant of this number alone."""
+    if value.const_value is None or value.is_graph_input():
+        return False
+    return bool((value.const_value.numpy().astype(np.float64) == number).all())
 
 
 def _groups(node: ir.Node, spelled: bool, channels: object, shapes: Shapes) -> int | None:

@@ -2,16 +2,14 @@
 
     w [N, W] -> Slice -> Unsqueeze | Reshape -> v [N, 1, 1, C]
 
-The kernel reads them where they lie, so that neither a copy nor a product of its own is needed for each.
+The kernel reads them there, so that neither a copy nor a product of its own is needed for each.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Iterable
-
 import onnx_ir as ir
 
+from onnxopt.fusion.core_lowering import RowSlice
 from onnxopt.graph.match import is_constant, is_private
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.core import ROW_MULTIPLE
@@ -19,18 +17,8 @@ from onnxopt.program.core import ROW_MULTIPLE
 _VIEWS = frozenset({"Unsqueeze", "Reshape"})
 
 
-@dataclasses.dataclass(frozen=True)
-class Cut:
-    """C elements from `first` on of every row of `row` elements of source. nodes: the Slice and the view behind it."""
-
-    source: ir.Value
-    row: int
-    first: int
-    nodes: tuple[ir.Node, ...]
-
-
-def cut_of(value: ir.Value, shapes: Shapes) -> Cut | None:
-    """How a value [N, 1, 1, C] is cut off a row that nodes before it read alone; None where it is not."""
+def row_slice(value: ir.Value, shapes: Shapes) -> RowSlice | None:
+    """How a value [N, 1, 1, C] is a slice of a row that nodes upstream read alone; None where it is not."""
     view = value.producer()
     part = view.inputs[0] if view is not None and view.op_type in _VIEWS and view.domain == "" else None
     node = part.producer() if part is not None and is_private(part) else None
@@ -52,13 +40,7 @@ def cut_of(value: ir.Value, shapes: Shapes) -> Cut | None:
     first = start + width if start < 0 else start
     if first % ROW_MULTIPLE or width % ROW_MULTIPLE or not 0 <= first <= width - channels:
         return None
-    return Cut(source, width, first, (node, view))
-
-
-def cuts_of(values: Iterable[ir.Value], nodes: Collection[ir.Node], shapes: Shapes) -> dict[ir.Value, Cut]:
-    """The cuts among `nodes`, by what they cut off."""
-    found = {value: cut_of(value, shapes) for value in values}
-    return {value: cut for value, cut in found.items() if cut is not None and set(cut.nodes) <= set(nodes)}
+    return RowSlice(source, width, first, (node, view))
 
 
 def _number(value: ir.Value | None) -> int | None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from onnxopt.fusion.index_ops import is_index
-from onnxopt.fusion.operands import apply_operator, constant, storage
+from onnxopt.fusion.operands import apply_operator, storage
+from onnxopt.fusion.programs import immediate
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise.index_lowering import lower_indexed
 from onnxopt.program.expressions import Builder, Expr
@@ -54,11 +55,3 @@ def lower(
     program = without_dead_code(program)
     program.verify()
     return program
-
-
-def immediate(builder: Builder, value: ir.Value, shapes: Shapes) -> tuple[Expr, int]:
-    """A scalar constant as an expression, and its rank. ValueError for other values."""
-    tensor = constant(value)
-    if tensor is None:
-        raise ValueError(f"`{value.name}` is neither an input of the region nor a scalar constant")
-    return builder.const(tensor.numpy().reshape(()).item(), storage(value, shapes).compute), len(tensor.shape)

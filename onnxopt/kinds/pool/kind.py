@@ -1,4 +1,8 @@
-"""The kind of kernels that are pools of NHWC tensors."""
+"""The kind of kernels that are pools of NHWC tensors, a core without a prologue and an epilogue.
+
+cuDNN's pools of NHWC tensors take up to twenty times as long as a copy of the tensor (benchmarks/notes). On the CPU,
+ONNX Runtime runs the inlined function and cancels its Transposes against its neighbours'.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +11,30 @@ from typing import cast
 
 import onnx_ir as ir
 
-from onnxopt.fusion.context import Context
+from onnxopt.fusion.core_growth import CoreKind
+from onnxopt.fusion.core_lowering import CoreMatch
 from onnxopt.fusion.kernel import Meaning, Variant
-from onnxopt.fusion.region import Kernel, Kind, Region
-from onnxopt.graph.refusal import Refusal
+from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.pool import entry_points, find
-from onnxopt.program.pool import Pool
+from onnxopt.kinds.pool import entry_points
+from onnxopt.kinds.pool.match import pool
+from onnxopt.program.pool import OPERATIONS, Pool
 
 
-class PoolKind(Kind):
-    """MaxPool and AveragePool between the Transposes of the layout pass."""
+class PoolKind(CoreKind):
+    """MaxPool and AveragePool of two dims between the Transposes of the layout pass."""
 
     name = "pool"
+    meaning = Pool
+    operators = frozenset(OPERATIONS)
+    max_inputs = 1
+    has_transforms = False
 
-    def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
-        return find.find(context, self)
+    def match(self, node: ir.Node, opsets: Mapping[str, int], shapes: Shapes) -> CoreMatch | str:
+        return pool(node, shapes, opsets.get("", 0))
 
-    def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
-        return find.lower(region, shapes)
-
-    def named_nodes(self, region: Region) -> Sequence[ir.Node]:
-        return [n for n in region.nodes if n.op_type != "Transpose"]
+    def refuses(self, node: ir.Node, shapes: Shapes) -> bool:
+        return True
 
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes

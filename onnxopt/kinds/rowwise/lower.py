@@ -10,8 +10,8 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxopt.fusion.operands import apply_operator, storage
+from onnxopt.fusion.programs import immediate
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.pointwise.lower import immediate
 from onnxopt.kinds.rowwise import grid as row_domain
 from onnxopt.kinds.rowwise.grid import RESHAPES, Grid
 from onnxopt.kinds.rowwise.index_lowering import lower_indexed_rows

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from onnxopt.fusion.operands import apply_operator, constant, storage
+from onnxopt.fusion.programs import immediate
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.pointwise.lower import immediate
 from onnxopt.kinds.rowwise.grid import Grid
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.pointwise import Program, without_dead_code

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import onnx_ir as ir
 
-from onnxopt.fusion.operands import apply_operator, storage
+from onnxopt.fusion.operands import storage
+from onnxopt.fusion.programs import program_of
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.depthwise.lower import lower as lower_depthwise
+from onnxopt.kinds.depthwise.kind import DEPTHWISE
 from onnxopt.kinds.gemm.steps import GrowingGemm
-from onnxopt.kinds.pointwise.lower import immediate
 from onnxopt.kinds.squeeze_excite import pairs
-from onnxopt.program.expressions import Builder, Expr
-from onnxopt.program.pointwise import Program, without_dead_code
+from onnxopt.program.depthwise import Depthwise
 from onnxopt.program.squeeze_excite import SqueezeExcite, SqueezeExciteLayer
 
 
@@ -36,7 +36,7 @@ def lower(
         of_map = [n for n in nodes if n not in of_pair and n is not pair.mean.producer()]
         read = {v for n in of_map for v in n.inputs}
         operands = [v for v in inputs if v in read]
-        depthwise = lower_depthwise(of_map, operands, outputs[:1], opsets, shapes)
+        depthwise = cast(Depthwise, DEPTHWISE.lower_nodes(of_map, operands, outputs[:1], opsets, shapes))
         if list(inputs[: len(operands)]) != operands:
             raise ValueError("The first inputs are not those of the depthwise convolution")
     (hidden, channels), (results, _) = (shapes.dims(p.b) or () for p in (pair.first, pair.second))
@@ -76,21 +76,6 @@ def _layer(
     opsets: Mapping[str, int],
     shapes: Shapes,
 ) -> SqueezeExciteLayer:
-    builder = Builder(("float32",))
-    known: dict[ir.Value, Expr] = {gemm.output: builder.inputs[0]}
-    for node in nodes:
-        for value in node.inputs:
-            if value is not None and value not in known:
-                known[value] = immediate(builder, value, shapes)[0]
-        known[node.outputs[0]] = apply_operator(node, known, opsets, shapes)
-    program = Program(
-        inputs=("float32",),
-        outputs=(storage(result, shapes).name,),
-        code=tuple(builder.code),
-        results=(known[result].id,),
-        depends=((0,),),
-        ranks=(0,),
-    )
-    program = without_dead_code(program)
-    program.verify()
+    stored = storage(result, shapes).name
+    program = program_of(nodes, [(gemm.output, "float32")], (result, stored), opsets, shapes)
     return SqueezeExciteLayer(inputs.index(gemm.b), program, None if gemm.bias is None else inputs.index(gemm.bias))

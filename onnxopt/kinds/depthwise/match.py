@@ -1,0 +1,106 @@
+"""Depthwise convolutions in the graph, and the 1x1 convolutions that widen what they read."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from onnxopt.fusion.channels_last import RSK, Sandwich, sandwich
+from onnxopt.fusion.core_lowering import CoreMatch
+from onnxopt.graph.match import is_constant
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.core import FLOATS
+from onnxopt.program.depthwise import EXPANDED, MAX_EXPANDED, MAX_SIDE, Expansion
+
+
+def core(node: ir.Node, shapes: Shapes) -> CoreMatch | str:
+    """The depthwise convolution around a Conv, or the reason why no kernel of this kind can run it."""
+    conv = convolution(node, shapes)
+    if isinstance(conv, str):
+        return conv
+    dims = shapes.dims(conv.w)
+    assert dims is not None and conv.window is not None
+    return CoreMatch(
+        nodes=conv.nodes,
+        x=conv.x,
+        y=conv.y,
+        operands={"weight": conv.w, "bias": conv.bias},
+        first=(conv.x, conv.w, conv.bias),
+        fields={"channels": dims[3], "window": conv.window},
+    )
+
+
+def expanded_core(match: CoreMatch, wide: Sandwich, shapes: Shapes) -> CoreMatch:
+    """The depthwise convolution with the 1x1 convolution whose result it, or its prologue, reads."""
+    _, weight, bias = match.first
+    return dataclasses.replace(
+        match,
+        nodes=(*match.nodes, *wide.nodes),
+        first=(wide.x, weight, bias, wide.w, wide.bias),
+        fields={**match.fields, "expansion": functools.partial(_expansion, wide, shapes)},
+        entry=(wide.y, wide.x),
+    )
+
+
+def _expansion(wide: Sandwich, shapes: Shapes, inputs: Sequence[ir.Value]) -> Expansion:
+    dims = shapes.dims(wide.w)
+    assert dims is not None and isinstance(dims[1], int)
+    return Expansion(inputs.index(wide.w), dims[1], None if wide.bias is None else inputs.index(wide.bias))
+
+
+def has_groups_of_one(node: ir.Node, shapes: Shapes) -> bool:
+    """Whether a Conv has a filter of its own for each channel, in whatever layout."""
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    dims = (shapes.dims(weight) if weight is not None else None) or ()
+    group = node.attributes.get_int("group", 1)
+    return len(dims) > 1 and group > 1 and dims[0] == group and dims[1] == 1
+
+
+def convolution(node: ir.Node, shapes: Shapes) -> Sandwich | str:
+    """The depthwise convolution around a Conv, or the reason why no kernel of this kind can run it."""
+    found = sandwich(node, shapes)
+    if isinstance(found, str):
+        return found
+    dims, x = shapes.dims(found.w), shapes.dims(found.x)
+    if found.weight_order != RSK or not is_constant(found.w) or dims is None or len(dims) != 4:
+        return "The weight is no constant that lies in the order of its kernel's rows"
+    channels, dtype = dims[3], shapes.dtype(found.x)
+    if found.group != channels or dims[2] != 1 or x is None or len(x) != 4 or x[3] != channels:
+        return "The convolution has no filter of its own for each channel"
+    if dtype is None or dtype.name not in FLOATS or any(shapes.dtype(v) != dtype for v in (found.w, found.y)):
+        return f"The dtype of `{found.x.name}` is not one of {', '.join(FLOATS)}"
+    if found.bias is not None and (shapes.dims(found.bias) != (channels,) or shapes.dtype(found.bias) != dtype):
+        return f"The bias `{found.bias.name}` is not one {dtype.name} a channel"
+    window = found.window
+    if window is None:
+        return "The size of the convolution's kernel is unknown"
+    if max(*window.kernel, *window.strides, *window.dilations) > MAX_SIDE or min(window.pads) < 0:
+        return f"The convolution's kernel, stride or dilation is above {MAX_SIDE}, or a padding is negative"
+    if window.auto_pad.startswith("SAME") and max(window.dilations) > 1:
+        return f"ONNX Runtime refuses dilations beside auto_pad = {window.auto_pad}"
+    return found
+
+
+def expansion(node: ir.Node, shapes: Shapes) -> Sandwich | str:
+    """The 1x1 convolution around a Conv that widens what a depthwise one reads, or the reason why no kernel of this
+    kind can run it."""
+    found = sandwich(node, shapes)
+    if isinstance(found, str):
+        return found
+    dims, dtype, x = shapes.dims(found.w), shapes.dtype(found.x), shapes.dims(found.x)
+    is_pointwise = found.window is not None and found.window.is_pointwise and found.group == 1
+    if dims is None or len(dims) != 2 or not is_pointwise or not is_constant(found.w) or found.is_transposed:
+        return "The Conv is no 1x1 convolution with a constant matrix, without strides, padding and groups"
+    wide, narrow = dims
+    if not isinstance(wide, int) or not isinstance(narrow, int) or wide % 8 or narrow % 8 or narrow > MAX_EXPANDED:
+        return f"{narrow} and {wide} channels are no multiples of 8 up to {MAX_EXPANDED} and any number"
+    if x is None or len(x) != 4 or x[3] != narrow:
+        return f"`{found.x.name}` has not {narrow} channels"
+    if dtype is None or dtype.name not in EXPANDED or any(shapes.dtype(v) != dtype for v in (found.w, found.y)):
+        return f"The dtype of `{found.x.name}` is not one of {', '.join(EXPANDED)}"
+    if found.bias is not None and (shapes.dims(found.bias) != (wide,) or shapes.dtype(found.bias) != dtype):
+        return f"The bias `{found.bias.name}` is not one {dtype.name} a channel"
+    return found

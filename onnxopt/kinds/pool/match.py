@@ -1,0 +1,52 @@
+"""Pools between the Transposes of the layout pass.
+
+x [N, H, W, C] -> Transpose -> MaxPool | AveragePool -> Transpose -> y [N, Ho, Wo, C]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxopt.fusion import channels_last
+from onnxopt.fusion.core_lowering import CoreMatch
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.pool import DTYPES, OPERATIONS, Pool
+
+_SINCE = 11  # the versions whose attributes mean what Pool says
+
+
+def pool(node: ir.Node, shapes: Shapes, opset: int) -> CoreMatch | str:
+    """The pool around a node, or the reason why no kernel can run it."""
+    around = channels_last.between_transposes(node, shapes)
+    if isinstance(around, str):
+        return around
+    if opset < _SINCE:
+        return f"{node.op_type} can be fused from opset {_SINCE} on"
+    operation, x = OPERATIONS[node.op_type], node.inputs[0]
+    if len(node.outputs) > 1:
+        return "The kernel does not compute the Indices of MaxPool"
+    dtype = shapes.dtype(x) if x is not None else None
+    if dtype is None or dtype.name not in DTYPES[operation]:
+        return f"No kernel runs {node.op_type} of {dtype.name if dtype else 'an unknown dtype'}"
+    window = channels_last.window_of(node)
+    if window is None:
+        return f"{node.op_type} has no kernel_shape of two numbers"
+    # The dilation of one row or column changes nothing.
+    down, across = (1 if side == 1 else d for side, d in zip(window.kernel, window.dilations, strict=True))
+    window = dataclasses.replace(window, dilations=(down, across))
+    ceil_mode, count_include_pad = (bool(node.attributes.get_int(n, 0)) for n in ("ceil_mode", "count_include_pad"))
+    fields: dict[str, Any] = {
+        "operation": operation,
+        "window": window,
+        "ceil_mode": ceil_mode,
+        "count_include_pad": operation == "average" and count_include_pad,
+    }
+    if broken := Pool((dtype.name,), (dtype.name,), **fields).reason():
+        return f"No kernel runs {node.op_type}: its {broken}"
+    turn, back = around
+    x, y = turn.inputs[0], back.outputs[0]
+    assert x is not None
+    return CoreMatch((turn, node, back), x, y, operands={}, first=(x,), fields=fields, layout=around)
