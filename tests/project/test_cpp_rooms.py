@@ -12,11 +12,13 @@ CALL = ["call", "kernel_file", "program", "program/generated", "support"]
 BELOW = {
     "custom_ops": {
         "support": [],
-        "program": ["support"],
-        "program/generated": ["support"],
-        "kernel_file": ["program", "support"],
+        # What is generated, and what is written by hand beside it, are one room each; files are in no circle.
+        "program": ["program/generated", "support"],
+        "program/generated": ["program", "support"],
+        "kernel_file": ["kernel_file/generated", "program", "program/generated", "support"],
+        "kernel_file/generated": ["kernel_file", "program", "program/generated", "support"],
         "kernel_file/measured": ["support"],
-        "call": ["kernel_file", "program", "support"],
+        "call": ["kernel_file", "program", "program/generated", "support"],
         "cpu/evaluate": ["program", "support"],
         "cpu/blocks": ["cpu/evaluate", *CALL],
         "cpu": ["cpu/blocks", "cpu/evaluate", *CALL],
@@ -25,7 +27,7 @@ BELOW = {
         "cuda/convolution": ["cuda/launch", "kernel_file/measured", *CALL],
         "cuda/gemm": ["cuda/convolution", "cuda/launch", "kernel_file/measured", *CALL],
         "cuda/experts": ["cuda/gemm", "cuda/launch", *CALL],
-        "kinds": ["cuda/experts", "cuda/gemm", "cuda/convolution", "cuda/launch", "cuda", "cpu", *CALL],
+        "kinds": ["kernel_file/generated", "cuda/experts", "cuda/gemm", "cuda/convolution", "cuda/launch", "cuda", "cpu", *CALL],
         "registry": ["kinds", "cuda/launch", *CALL],
         ".": ["registry", "support"],
     },
