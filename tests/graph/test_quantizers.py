@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from onnxopt.graph import normalize, read
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.shapes import shapes
 from onnxopt.tools import explain
-from tests.support import fusing
+from tests.support import fusing, sampling
 from tests.support.decoders import genai_graphs
 from tests.support.graphs import graph
 from tests.support.precision import quantized_models
@@ -150,9 +151,10 @@ def test_names_of_the_interface_are_kept_all_the_same() -> None:
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("zero_points", [False, True])
-@pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.FLOAT16])
+@pytest.mark.parametrize(
+    ("bits", "zero_points", "dtype"),
+    sampling.pairs(itertools.product([4, 8], [False, True], [TensorProto.FLOAT, TensorProto.FLOAT16])),
+)
 def test_all_around_the_products_of_a_genai_graph_is_fused(
     bits: int, zero_points: bool, dtype: int, tmp_path: Path
 ) -> None:
