@@ -1,9 +1,10 @@
 // Float functions: float32 on SIMD batches, float64 from the C library.
 //
 // float32 is within 4 ulp over the whole range, subnormal results included; erf and tanh within 4.5 ulp (5.5 where
-// there is no fused multiply-add). tests/support/custom_ops/custom_ops_oracle.py has the bound of each function, and tests measure
-// it. What xsimd offers is used where it is that accurate and fast. exp has the polynomial of N. Juffa's expf. erf and
-// tanh are ratios of polynomials with the least relative error on (0, saturates), below 0.4 ulp before rounding.
+// there is no fused multiply-add). tests/support/custom_ops/custom_ops_oracle.py has the bound of each function, and
+// tests measure it. What xsimd offers is used where it is that accurate and fast. exp has the polynomial of N. Juffa's
+// expf. erf and tanh are ratios of polynomials with the least relative error on (0, saturates), below 0.4 ulp before
+// rounding.
 #pragma once
 
 #include "cpu/evaluate/loops.h"
