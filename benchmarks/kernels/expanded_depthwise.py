@@ -50,7 +50,7 @@ def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
             (kernel,) = outlined(model, fuse(model))
         name = collection.add(kernel)
         onnx.save(calling(with_wrong_bodies(ir.to_proto(model)), name), folder / f"{case.name}.together.onnx")
-        with mock.patch.object(DepthwiseKind, "find_ahead", return_value=[]):
+        with mock.patch.object(DepthwiseKind, "find_early", return_value=[]):
             model = ir.serde.deserialize_model(case.model())
             names = {other.name: collection.add(other) for other in outlined(model, fuse(model))}
             onnx.save(renamed(ir.to_proto(model), names), folder / f"{case.name}.apart.onnx")

@@ -40,7 +40,7 @@ def fuse(
         context = Context(graph, model.opset_imports, shapes, host, spilled, cuda=cuda)
         of_graph: list[Region] = []
         for kind in kinds:
-            of_graph += kind.find_ahead(context)
+            of_graph += kind.find_early(context)
         for kind in kinds:
             new, refused = kind.find(context)
             context.take([region.nodes for region in new])

@@ -98,7 +98,7 @@ class Kind(abc.ABC):
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
         """Regions of this kind among the nodes that no other kind has taken, and refusals of other nodes."""
 
-    def find_ahead(self, context: Context) -> list[Region]:
+    def find_early(self, context: Context) -> list[Region]:
         """Regions of this kind that take nodes of other kinds with them, found before any kind searches.
 
         A kind may also take nodes that its later search needs, so that no other kind does.

@@ -151,7 +151,7 @@ def test_kernels_that_round_less_than_the_original_says_are_kept(
     for kind in KINDS:
         if kind.name != "pointwise":
             monkeypatch.setattr(type(kind), "find", lambda *_: ([], []))
-            monkeypatch.setattr(type(kind), "find_ahead", lambda *_: [])
+            monkeypatch.setattr(type(kind), "find_early", lambda *_: [])
     with cpu_kernels_forced():
         manifest = onnxopt.optimize(models.path("efficientnet_tiny_fp16"), artifact, archs=()).manifest
     assert manifest.verify.status == "passed"

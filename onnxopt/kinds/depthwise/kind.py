@@ -58,7 +58,7 @@ class DepthwiseKind(CoreKind):
     def refuses(self, node: ir.Node, shapes: Shapes) -> bool:
         return has_groups_of_one(node, shapes)
 
-    def find_ahead(self, context: Context) -> list[Region]:
+    def find_early(self, context: Context) -> list[Region]:
         """A region for every depthwise convolution of what a 1x1 convolution widens, where one kernel pays."""
         regions: list[Region] = []
         for node in list(context.order):

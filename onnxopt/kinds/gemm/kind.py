@@ -29,7 +29,7 @@ class GemmKind(Kind):
     name = "gemm"
     library = "cuBLASLt"
 
-    def find_ahead(self, context: Context) -> list[Region]:
+    def find_early(self, context: Context) -> list[Region]:
         find.reserve(context)
         return []
 
