@@ -53,7 +53,7 @@ def norm(node: ir.Node, shapes: Shapes, opset: int) -> CoreMatch | str:
         x=x,
         y=y,
         operands={},
-        first=(x, *(step.operand for step in (*factors, *terms))),
+        first=(x, scale, bias),
         fields={"channels": channels, "groups": groups, "epsilon": node.attributes.get_float("epsilon", 1e-5)},
         layout=tuple(n for n in nodes if n.op_type in ("Transpose", "Shape")),
         steps=(*factors, *terms),
