@@ -20,7 +20,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from generator import readers, structs  # noqa: E402
 
 from onnxopt.costs import header  # noqa: E402
-from onnxopt.program import schema  # noqa: E402
+from onnxopt.program import fields, schema  # noqa: E402
 from onnxopt.program.core import TransformField  # noqa: E402
 
 MODULES = (
@@ -52,7 +52,7 @@ def enums_of(records: Iterable[type[schema.Record]]) -> dict[str, list[str]]:
     enums: dict[str, list[str]] = {}
     for record in records:
         for field in record.schema().values():
-            if isinstance(field, schema.Choice):
+            if isinstance(field, fields.Choice):
                 names = enums.setdefault(field.enum, [])
                 names += [name for name in field.names if name not in names]
     return enums
@@ -70,7 +70,7 @@ def files() -> Iterator[tuple[Path, str]]:
         includes = [f"program/generated/{other}.h" for other in used - {module}]
         if any(isinstance(field, TransformField) for record in records[module] for field in record.schema().values()):
             includes.append("program/transform.h")
-        if any(isinstance(field, schema.Code) for record in records[module] for field in record.schema().values()):
+        if any(isinstance(field, fields.Code) for record in records[module] for field in record.schema().values()):
             includes.append("program/pointwise.h")
         yield Path(f"program/generated/{module}.h"), structs.header(module, records[module], enums, includes)
         yield Path(f"kernel_file/generated/{module}.cc"), readers.source(module, records[module])
@@ -88,7 +88,7 @@ def formatted(path: Path, text: str) -> str:
 def _nested(records: Iterable[type[schema.Record]]) -> Iterator[type[schema.Record]]:
     for record in records:
         for field in record.schema().values():
-            if isinstance(field, schema.Nested | schema.Several):
+            if isinstance(field, fields.Nested | fields.Several):
                 yield field.record
 
 

@@ -11,7 +11,7 @@ import inspect
 import textwrap
 from typing import Any
 
-from onnxopt.program import schema
+from onnxopt.program import fields, schema
 from onnxopt.program.core import TransformField, TransformRead
 from onnxopt.program.dtypes import DTYPES
 
@@ -41,28 +41,28 @@ def dtype_name(name: str) -> str:
     return "Dtype::kFloat8E4M3" if name == "float8e4m3fn" else f"Dtype::k{camel(name)}"
 
 
-def field_type(field: schema.Field) -> Typed:
+def field_type(field: fields.Field) -> Typed:
     """The type of a field, without a text."""
     match field:
-        case schema.Integer():
+        case fields.Integer():
             kind, record = "int", None
-        case schema.Operand():
+        case fields.Operand():
             kind, record = "position", None
-        case schema.Unread():
+        case fields.Unread():
             kind, record = "vector position", None
-        case schema.Integers(count=None):
+        case fields.Integers(count=None):
             kind, record = "vector int", None
-        case schema.Integers():
+        case fields.Integers():
             return Typed("", "array int", count=field.count or 0)
-        case schema.Number():
+        case fields.Number():
             kind, record = "float", None
-        case schema.Choice():
+        case fields.Choice():
             kind, record = f"enum {field.enum}", None
-        case schema.Flag():
+        case fields.Flag():
             kind, record = "bool", None
-        case schema.Nested():
+        case fields.Nested():
             kind, record = "record", field.record
-        case schema.Several():
+        case fields.Several():
             return Typed("", "vector record", field.record)
         case TransformField():
             kind, record = "transform", None

@@ -9,7 +9,7 @@ from typing import Any
 from generator.expressions import Translator, camel, dtype_name, enclosed
 from generator.structs import own_fields
 
-from onnxopt.program import schema
+from onnxopt.program import fields, schema
 from onnxopt.program.core import TransformField
 from onnxopt.program.dtypes import DTYPES
 
@@ -61,9 +61,9 @@ def _needs_lists(record: type[schema.Record]) -> bool:
     """Whether the reader takes the dtypes of the kernel's inputs and outputs."""
     if issubclass(record, schema.Meaning):
         return True
-    inner = (field.record for field in record.schema().values() if isinstance(field, schema.Nested | schema.Several))
+    inner = (field.record for field in record.schema().values() if isinstance(field, fields.Nested | fields.Several))
     own = any(
-        isinstance(field, schema.Operand | schema.Code | schema.Unread | TransformField)
+        isinstance(field, fields.Operand | fields.Code | fields.Unread | TransformField)
         for field in record.schema().values()
     )
     return own or any(_needs_lists(one) for one in inner)
@@ -92,11 +92,11 @@ def _body(record: type[schema.Record]) -> Iterator[str]:
     if issubclass(record, schema.Meaning):
         yield "r.inputs = inputs;"
         yield "r.outputs = outputs;"
-    fields = sorted(own_fields(record), key=lambda own: isinstance(own[1], TransformField))  # which need operands
-    for name, field, default in fields:
+    ordered = sorted(own_fields(record), key=lambda own: isinstance(own[1], TransformField))  # which need operands
+    for name, field, default in ordered:
         yield from _field(name, field, default)
     for name, field, _ in own_fields(record):
-        if isinstance(field, schema.Operand) and (field.dtypes or field.same_as):
+        if isinstance(field, fields.Operand) and (field.dtypes or field.same_as):
             yield from _dtypes_of_operand(record, name, field)
     for rule in record.RULES:
         condition = Translator(record, "r", f"{record.__name__}, rule {rule.holds!r}").text(rule.holds)
@@ -119,41 +119,41 @@ def _lists(record: type[schema.Meaning]) -> Iterator[str]:
         yield f'static_assert({record.ABI_INPUTS[1]} == {record.INPUTS[1]}, "room for inputs");'
 
 
-def _field(name: str, field: schema.Field, default: Any) -> Iterator[str]:
+def _field(name: str, field: fields.Field, default: Any) -> Iterator[str]:
     key = f'"{field.key or name}"'
     if field.omit or field.beside:
         yield f"if (json.Has({key})) r.{name} = {_value(f'json[{key}]', field)};"
-    elif isinstance(field, schema.Integers) and field.count is not None:
+    elif isinstance(field, fields.Integers) and field.count is not None:
         yield f"ReadIntegers(json[{key}], {field.low}, {field.high}, {field.count}, r.{name});"
     else:
         unless = f"if (json.Has({key})) " if field.optional else ""
         yield f"{unless}r.{name} = {_value(f'json[{key}]', field)};"
 
 
-def _value(json: str, field: schema.Field) -> str:
+def _value(json: str, field: fields.Field) -> str:
     match field:
-        case schema.Integer():
+        case fields.Integer():
             return f"ReadInteger({json}, {field.low}, {field.high}, {field.multiple})"
-        case schema.Integers():
+        case fields.Integers():
             return f"ReadIntegerList({json}, {field.low}, {field.high}, {field.max_count})"
-        case schema.Number():
+        case fields.Number():
             low, high = (_number(n) for n in (field.low, field.high))
             return f"ReadNumber({json}, {{{low}, {high}, {str(field.above).lower()}, {str(field.whole).lower()}}})"
-        case schema.Choice():
+        case fields.Choice():
             pairs = ", ".join(f'{{"{name}", {field.enum}::k{camel(name)}}}' for name in field.names)
             return f"ReadChoice<{field.enum}>({json}, {{{pairs}}})"
-        case schema.Flag():
+        case fields.Flag():
             return f"{json}.Flag()"
-        case schema.Operand():
+        case fields.Operand():
             return f"ReadPosition({json}, inputs)"
-        case schema.Unread():
+        case fields.Unread():
             return f"ReadPositions({json}, inputs)"
-        case schema.Nested() if issubclass(field.record, schema.Meaning):
+        case fields.Nested() if issubclass(field.record, schema.Meaning):
             lists = ", ".join(f'ReadDtypes({json}["{name}"])' for name in ("inputs", "outputs"))
             return f"Read{field.record.__name__}({json}, {lists})"
-        case schema.Nested():
+        case fields.Nested():
             return f"Read{field.record.__name__}({json}{', inputs, outputs' if _needs_lists(field.record) else ''})"
-        case schema.Several():
+        case fields.Several():
             lists = ", inputs, outputs" if _needs_lists(field.record) else ""
             body = f"return Read{field.record.__name__}(one{lists});"
             return f"ReadList({json}, {field.low}, {field.high}, [&](const JsonReader& one) {{ {body} }})"
@@ -161,7 +161,7 @@ def _value(json: str, field: schema.Field) -> str:
             forms = ", ".join(f"TransformForm::k{camel(form)}" for form in field.forms)
             lists = f"inputs, {_dtype_of(field.first)}, {_dtype_of(field.result)}"
             return f"ReadTransform({json}, {lists}, {{{forms}}}, r.channels)"
-        case schema.Code():
+        case fields.Code():
             return f"ReadCode({json}, {field.low}, {field.high}, outputs.back())"
     raise ValueError(f"no reader of {field}")
 
@@ -173,7 +173,7 @@ def _dtype_of(name: str) -> str:
     return dtype_name(name) if name in DTYPES else f"inputs[r.{name}]"
 
 
-def _dtypes_of_operand(record: type[schema.Record], name: str, field: schema.Operand) -> Iterator[str]:
+def _dtypes_of_operand(record: type[schema.Record], name: str, field: fields.Operand) -> Iterator[str]:
     at, key = (f"*r.{name}" if field.optional else f"r.{name}"), field.key or name
     unless = f"if (r.{name}) " if field.optional else ""
     if field.dtypes:
@@ -193,7 +193,7 @@ def _all_read(record: type[schema.Meaning]) -> Iterator[str]:
     if record.positions is not schema.Meaning.positions:
         yield "AddReads(r, &read);"
     for name, field, _ in own_fields(record):
-        if isinstance(field, schema.Unread):
+        if isinstance(field, fields.Unread):
             yield f"read.AddUnread({_place(record, name)}, r.{name});"
     yield 'read.Check(json["inputs"]);'
 
@@ -201,15 +201,15 @@ def _all_read(record: type[schema.Meaning]) -> Iterator[str]:
 def _marks(record: type[schema.Record], prefix: str) -> Iterator[str]:
     for name, field in record.schema().items():
         path = f"{prefix}{name}"
-        if isinstance(field, schema.Operand | TransformField):
+        if isinstance(field, fields.Operand | TransformField):
             yield f"read.Add({path});"
-        elif isinstance(field, schema.Nested) and issubclass(field.record, schema.Meaning):
+        elif isinstance(field, fields.Nested) and issubclass(field.record, schema.Meaning):
             continue
-        elif isinstance(field, schema.Nested) and _needs_lists(field.record):
+        elif isinstance(field, fields.Nested) and _needs_lists(field.record):
             marks = list(_marks(field.record, f"{path}->" if field.optional else f"{path}."))
             if marks:
                 yield from (f"if ({path}) {{", *marks, "}") if field.optional else marks
-        elif isinstance(field, schema.Several):
+        elif isinstance(field, fields.Several):
             yield from (f"for (const auto& one : {path}) {{", *_marks(field.record, "one."), "}")
 
 
@@ -222,7 +222,7 @@ def _place(record: type[schema.Record], path: str) -> str:
         if field is not None and (field.optional or field.omit or field.beside):
             return f"({place}.Has({key}) ? {place}[{key}] : {place})"
         place = f"{place}[{key}]"
-        if isinstance(field, schema.Nested):
+        if isinstance(field, fields.Nested):
             cls = field.record
     return place
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from generator.expressions import Translator, camel, enclosed
 
-from onnxopt.program import schema
+from onnxopt.program import fields, schema
 from onnxopt.program.core import TransformField
 
 _PROPERTY = {"int": "std::int64_t", "float": "float", "bool": "bool", "dtype": "Dtype"}
@@ -44,11 +44,11 @@ def header(
 _OF = {"optional": "optional<", "vector": "vector<", "algorithm": "max({"}
 
 
-def own_fields(record: type[schema.Record]) -> Iterator[tuple[str, schema.Field, Any]]:
+def own_fields(record: type[schema.Record]) -> Iterator[tuple[str, fields.Field, Any]]:
     """The fields that have a schema: their names, schemas and defaults."""
     for field in dataclasses.fields(record):  # type: ignore[arg-type]
-        if schema.SCHEMA in field.metadata:
-            yield field.name, field.metadata[schema.SCHEMA], field.default
+        if fields.SCHEMA in field.metadata:
+            yield field.name, field.metadata[fields.SCHEMA], field.default
 
 
 def _enumerators(names: Sequence[str]) -> str:
@@ -75,8 +75,8 @@ def _struct(record: type[schema.Record]) -> Iterator[str]:
     yield "};"
 
 
-def _declaration(name: str, field: schema.Field, default: Any) -> str:
-    if isinstance(field, schema.Integers) and field.count is not None:
+def _declaration(name: str, field: fields.Field, default: Any) -> str:
+    if isinstance(field, fields.Integers) and field.count is not None:
         first = field.low if default is dataclasses.MISSING else default
         values = first if isinstance(first, tuple) else (first,) * field.count
         return f"std::int64_t {name}[{field.count}] = {{{', '.join(map(str, values))}}};"
@@ -84,41 +84,41 @@ def _declaration(name: str, field: schema.Field, default: Any) -> str:
     if field.optional:
         return f"std::optional<{kind}> {name};"
     match field:
-        case schema.Integer():
+        case fields.Integer():
             value = str(field.low if default is dataclasses.MISSING else default)
-        case schema.Number():
+        case fields.Number():
             value = f"{0.0 if default is dataclasses.MISSING else default:g}"
-        case schema.Choice():
+        case fields.Choice():
             value = f"{field.enum}::k{camel(field.names[0] if default is dataclasses.MISSING else default)}"
-        case schema.Flag():
+        case fields.Flag():
             value = str(default is True).lower()
-        case schema.Operand():
+        case fields.Operand():
             value = str(0 if default is dataclasses.MISSING else default)
     return f"{kind} {name}{f' = {value}' if value else ''};"
 
 
-def cpp_type(field: schema.Field) -> str:
+def cpp_type(field: fields.Field) -> str:
     """The type of a field's value, without std::optional."""
     match field:
-        case schema.Integer():
+        case fields.Integer():
             return "std::int64_t"
-        case schema.Integers():
+        case fields.Integers():
             return "std::vector<std::int64_t>"
-        case schema.Number():
+        case fields.Number():
             return "float"
-        case schema.Choice():
+        case fields.Choice():
             return field.enum
-        case schema.Flag():
+        case fields.Flag():
             return "bool"
-        case schema.Operand():
+        case fields.Operand():
             return "std::size_t"
-        case schema.Unread():
+        case fields.Unread():
             return "std::vector<std::size_t>"
-        case schema.Nested():
+        case fields.Nested():
             return field.record.__name__
-        case schema.Several():
+        case fields.Several():
             return f"std::vector<{field.record.__name__}>"
-        case schema.Code():
+        case fields.Code():
             return "Program"
         case TransformField():
             return "Transform"

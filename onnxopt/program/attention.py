@@ -11,8 +11,9 @@ import dataclasses
 from typing import ClassVar
 
 from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.fields import choice, flag, integer, nested, number, operand
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
-from onnxopt.program.schema import Meaning, Record, Rule, choice, flag, integer, nested, number, operand, shared
+from onnxopt.program.schema import Meaning, Record, Rule, shared
 
 STORED = ("float16", "bfloat16")
 MAX_HEADS = 16  # query heads that share one key head, and rows of a block: those of one product on tensor cores

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from onnxopt.program.convolution import DTYPES, ConvolutionOperation
-from onnxopt.program.schema import Meaning, Record, Rule, integer, integers, nested, operand, several, shared
+from onnxopt.program.fields import integer, integers, nested, operand, several
+from onnxopt.program.schema import Meaning, Record, Rule, shared
 
 MAX_INPUTS = 64
 MAX_STEPS = 24

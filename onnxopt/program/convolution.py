@@ -16,19 +16,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from onnxopt.program.schema import (
-    Meaning,
-    Record,
-    Rule,
-    choice,
-    flag,
-    integer,
-    integers,
-    nested,
-    number,
-    operand,
-    shared,
-)
+from onnxopt.program.fields import choice, flag, integer, integers, nested, number, operand
+from onnxopt.program.schema import Meaning, Record, Rule, shared
 from onnxopt.program.window import Window
 
 DTYPES = ("float16", "bfloat16", "float32")

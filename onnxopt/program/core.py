@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.fields import Field, choice, field_of, integer, operand
 from onnxopt.program.pointwise import Program
-from onnxopt.program.schema import Field, Meaning, Record, Rule, choice, field_of, integer, operand
+from onnxopt.program.schema import Meaning, Record, Rule
 
 FLOATS = ("float16", "bfloat16", "float32")
 FORMS = ("element", "channel", "sample", "group", "scalar")

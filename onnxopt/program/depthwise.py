@@ -10,7 +10,8 @@ import dataclasses
 from typing import ClassVar
 
 from onnxopt.program.core import FLOATS, Core, Transform, transform
-from onnxopt.program.schema import Record, Rule, integer, nested, operand, shared
+from onnxopt.program.fields import integer, nested, operand
+from onnxopt.program.schema import Record, Rule, shared
 from onnxopt.program.window import Window
 
 MAX_INPUTS = 16

@@ -11,9 +11,10 @@ import dataclasses
 from typing import ClassVar
 
 from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.fields import code, flag, integer, operand
 from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.pointwise import Program
-from onnxopt.program.schema import Meaning, Rule, code, flag, integer, operand, shared
+from onnxopt.program.schema import Meaning, Rule, shared
 
 STORED = ("float16", "bfloat16", "float32")
 IDS = "int64"

@@ -10,7 +10,8 @@ import dataclasses
 import math
 from typing import ClassVar
 
-from onnxopt.program.schema import Meaning, Record, Rule, integer, nested, number, operand, shared
+from onnxopt.program.fields import integer, nested, number, operand
+from onnxopt.program.schema import Meaning, Record, Rule, shared
 
 STORED = ("float16", "bfloat16")
 FLOAT8 = "float8e4m3fn"  # of codes; those of integers are stored as float16

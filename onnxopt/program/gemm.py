@@ -13,19 +13,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from onnxopt.program.schema import (
-    Meaning,
-    Record,
-    Rule,
-    choice,
-    flag,
-    integer,
-    nested,
-    number,
-    operand,
-    shared,
-    unread,
-)
+from onnxopt.program.fields import choice, flag, integer, nested, number, operand, unread
+from onnxopt.program.schema import Meaning, Record, Rule, shared
 
 DTYPES = ("float16", "bfloat16", "float32")
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh")

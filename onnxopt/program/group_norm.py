@@ -9,7 +9,8 @@ import dataclasses
 from typing import ClassVar
 
 from onnxopt.program.core import FLOATS, FORMS, Core, Transform, transform
-from onnxopt.program.schema import Rule, integer, number, operand, shared
+from onnxopt.program.fields import integer, number, operand
+from onnxopt.program.schema import Rule, shared
 
 MAX_INPUTS = 16
 MAX_GROUP = 1024  # channels: a block has a thread for each

@@ -9,7 +9,8 @@ import dataclasses
 from typing import ClassVar
 
 from onnxopt.program.core import FLOATS, Core, Transform, transform
-from onnxopt.program.schema import Rule, flag, integer, nested, operand, shared
+from onnxopt.program.fields import flag, integer, nested, operand
+from onnxopt.program.schema import Rule, shared
 from onnxopt.program.window import Window
 
 IMAGES = (*FLOATS, "uint8")  # what a prologue reads as x

@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from onnxopt.program.schema import Meaning, Rule, choice, flag, nested, shared
+from onnxopt.program.fields import choice, flag, nested
+from onnxopt.program.schema import Meaning, Rule, shared
 from onnxopt.program.window import Window
 
 OPERATIONS = {"MaxPool": "max", "AveragePool": "average"}

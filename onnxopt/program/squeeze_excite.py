@@ -13,8 +13,9 @@ from typing import ClassVar
 
 from onnxopt.program.core import FLOATS
 from onnxopt.program.depthwise import Depthwise
+from onnxopt.program.fields import code, integer, nested, operand
 from onnxopt.program.pointwise import Program
-from onnxopt.program.schema import Meaning, Record, Rule, code, integer, nested, operand, shared
+from onnxopt.program.schema import Meaning, Record, Rule, shared
 
 MAX_INPUTS = 24
 # Channels and hidden channels, so that four rows of both, and what adds the sums of tiles, fit STATIC_SHARED_BYTES.

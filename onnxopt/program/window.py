@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from onnxopt.program.schema import Record, Rule, choice, integers
+from onnxopt.program.fields import choice, integers
+from onnxopt.program.schema import Record, Rule
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 

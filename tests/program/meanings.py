@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from onnxopt.program import schema
+from onnxopt.program import fields, schema
 from onnxopt.program.attention import CacheCodes, TokenAttention
 from onnxopt.program.block import Block, BlockStep, Part
 from onnxopt.program.convolution import Convolution
@@ -140,38 +140,38 @@ def _damaged(record: schema.Record, prefix: str, inputs: int) -> Iterator[tuple[
         if not (field.optional or field.omit or field.beside):
             yield path, ...
         yield from ((path, wrong) for wrong in _wrong(field, value, inputs))
-        if isinstance(field, schema.Nested):
+        if isinstance(field, fields.Nested):
             yield from _damaged(value, f"{path}.", inputs)
         if isinstance(field, TransformField):
             for k, one in enumerate(value.reads):
                 yield from _damaged(one, f"{path}.reads.{k}.", inputs)
-        if isinstance(field, schema.Several):
+        if isinstance(field, fields.Several):
             for k, one in enumerate(value):
                 yield from _damaged(one, f"{path}.{k}.", inputs)
 
 
-def _wrong(field: schema.Field, value: Any, inputs: int) -> list[Any]:
+def _wrong(field: fields.Field, value: Any, inputs: int) -> list[Any]:
     match field:
-        case schema.Integer():
+        case fields.Integer():
             multiples = [field.low + 1] if field.multiple > 1 else []
             return [field.low - 1, field.high + 1, 2**64, 0.5, "1", None, [1], *multiples]
-        case schema.Integers(count=None):
+        case fields.Integers(count=None):
             return [[field.high + 1], [field.low - 1], [field.low] * (field.max_count + 1), 1, ["1"]]
-        case schema.Integers():
+        case fields.Integers():
             return [list(value)[1:], [*value, 1], [field.low - 1, *value[1:]], [field.high + 1, *value[1:]], 1]
-        case schema.Number():
+        case fields.Number():
             halves = [0.5] if field.whole else []
             low = field.low if field.above else -abs(field.low) * 2 - 1
             return ["1", None, float(field.high) * 2, low, *halves]
-        case schema.Choice():
+        case fields.Choice():
             return ["nonsense", "", 7, None]
-        case schema.Flag():
+        case fields.Flag():
             return [1, "true", None]
-        case schema.Operand():
+        case fields.Operand():
             return [inputs, -1, 0.5, "0", None]
-        case schema.Unread():
+        case fields.Unread():
             return [[inputs], [-1], 3]
-        case schema.Several():
+        case fields.Several():
             return [[], [7], 7, {}]
         case _:
             return [7, None, []]
@@ -204,9 +204,9 @@ def rules(record: type[schema.Record], prefix: str = "") -> Iterator[tuple[str, 
     """What `problem` returns for each rule of a record and of the records in it, without positions in tuples."""
     yield from ((prefix + rule.field, rule.problem) for rule in record.RULES)
     for name, field in record.schema().items():
-        if isinstance(field, schema.Operand) and field.same_as:
+        if isinstance(field, fields.Operand) and field.same_as:
             yield prefix + name, f"has another dtype than {field.same_as}"
-        if isinstance(field, schema.Nested | schema.Several) and not issubclass(field.record, schema.Meaning):
+        if isinstance(field, fields.Nested | fields.Several) and not issubclass(field.record, schema.Meaning):
             yield from rules(field.record, f"{prefix}{name}.")
 
 
@@ -214,9 +214,9 @@ def _records(record: schema.Record, path: Path = ()) -> Iterator[tuple[Path, sch
     yield path, record
     for name, field in record.schema().items():
         value = getattr(record, name)
-        if isinstance(field, schema.Nested) and value is not None:
+        if isinstance(field, fields.Nested) and value is not None:
             yield from _records(value, (*path, name))
-        elif isinstance(field, schema.Several):
+        elif isinstance(field, fields.Several):
             for k, one in enumerate(value):
                 yield from _records(one, (*path, name, k))
 
@@ -243,7 +243,7 @@ def _directed(record: Any, text: str, meaning: schema.Meaning, rng: random.Rando
         value = getattr(record, name)
         if name not in names or rng.random() < 0.4:
             continue
-        if isinstance(field, schema.Nested) and value is not None and rng.random() < 0.8:
+        if isinstance(field, fields.Nested) and value is not None and rng.random() < 0.8:
             changed = _directed(value, text, meaning, rng)
         else:
             changed = _other(field, value, meaning, rng, constants)
@@ -279,52 +279,52 @@ def _is_whole(record: schema.Record) -> bool:
 
 
 def _mutant(record: Any, meaning: schema.Meaning, rng: random.Random) -> Any:
-    fields = record.schema()
-    names = [name for name in fields if not isinstance(fields[name], schema.Code)]
+    own = record.schema()
+    names = [name for name in own if not isinstance(own[name], fields.Code)]
     if isinstance(record, schema.Meaning) and rng.random() < 0.2:
         return _retyped(record, rng.choice(("inputs", "outputs")), rng)
     name = rng.choice(names)
     if name not in {f.name for f in dataclasses.fields(record) if f.init}:
         return record
-    value = _other(fields[name], getattr(record, name), meaning, rng)
+    value = _other(own[name], getattr(record, name), meaning, rng)
     return dataclasses.replace(record, **{name: value})
 
 
 def _other(
-    field: schema.Field, value: Any, meaning: schema.Meaning, rng: random.Random, constants: tuple[Any, ...] = ()
+    field: fields.Field, value: Any, meaning: schema.Meaning, rng: random.Random, constants: tuple[Any, ...] = ()
 ) -> Any:
     """Another value of a field. constants: of a rule that reads it."""
     numbers = [c + d for c in constants if type(c) in (int, float) for d in (-1, 0, 1)]
     if field.optional and rng.random() < 0.3:
         return None
     match field:
-        case schema.Integer():
+        case fields.Integer():
             near = [value + d for d in (-1, 1)] if value is not None else []
             limits = [field.low, field.low + 1, field.low + field.multiple, field.high]
             choices = [*limits, *numbers] if numbers and rng.random() < 0.6 else [*limits, 8, 32, *near]
             return rng.choice([n for n in choices if n >= 0])
-        case schema.Integers():
+        case fields.Integers():
             several, near = list(value), [n for n in numbers if field.low <= n <= field.high]
             if several:
                 several[rng.randrange(len(several))] = rng.choice((field.low, field.low + 1, 2, 3, *near))
             return tuple(several[:-1] if field.count is None and rng.random() < 0.3 else several)
-        case schema.Number():
+        case fields.Number():
             return float(rng.choice((0.0, 1.0, -1.0, 0.5, field.low, field.high)))
-        case schema.Choice():
+        case fields.Choice():
             return rng.choice((*field.names, *(c for c in constants if c in field.names)))
-        case schema.Flag():
+        case fields.Flag():
             return not value
-        case schema.Operand():
+        case fields.Operand():
             return rng.randrange(len(meaning.inputs))
-        case schema.Unread():
+        case fields.Unread():
             return tuple(rng.sample(range(len(meaning.inputs)), rng.randint(0, 1)))
         case TransformField() if value is not None and value.reads:
             at = rng.randrange(len(value.reads))
             reads = (_mutant(one, meaning, rng) if k == at else one for k, one in enumerate(value.reads))
             return dataclasses.replace(value, reads=tuple(reads))
-        case schema.Nested() if value is not None:
+        case fields.Nested() if value is not None:
             return _mutant(value, meaning, rng)
-        case schema.Several():
+        case fields.Several():
             at = rng.randrange(len(value))
             return tuple(_mutant(one, meaning, rng) if k == at else one for k, one in enumerate(value))
     return value
