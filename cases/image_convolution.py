@@ -21,6 +21,7 @@ FRONT = {
     "cast": "x = Cast<to = 10>(t)",
     "normalize": "c32 = Cast<to = 1>(t)  s = Mul(c32, quarter)  n = Sub(s, m)  q = Div(n, d)  x = Cast<to = 10>(q)",
     "scaled": "x = Mul(t, c_of_x)",
+    "twice": "f1 = Abs(t)  f2 = Add(f1, t)  f3 = Add(f2, quarter)  x = Cast<to = 10>(f3)",
 }
 # What stands behind, as onnx text over names: `v` is the convolution's result, `c` has one element a filter.
 BEHIND = {
@@ -165,6 +166,8 @@ class Case:
             x = (x * of["quarter"] - of["m"]) / of["d"]
         elif self.front == "scaled":
             x = x * of["c_of_x"]
+        elif self.front == "twice":
+            x = np.abs(x) + x + of["quarter"]
         with np.errstate(over="ignore"):
             return x.astype(numpy_dtype(self.dtype)).astype(np.float64)
 
@@ -194,6 +197,7 @@ IN_FRONT = (
     Case((1, 4, 9, 17), 40, (3, 3), (1, 1), (1, 1, 1, 1), planes=False, front="normalize", image="float32"),
     Case((1, 1, 12, 40), 8, (3, 3), (2, 2), (1, 1, 1, 1), front="cast", image="uint8"),
     Case((1, 2, 9, 11), 8, (3, 3), (1, 1), auto_pad="SAME_UPPER", known=False, front="scaled"),
+    Case((2, 3, 9, 17), 8, (3, 3), (2, 2), (1, 1, 1, 1), front="twice", image="float32"),
 )  # fmt: skip
 
 
