@@ -15,6 +15,7 @@ from tests.fuzz.library import build, campaign, corpus
 from tests.support.custom_ops.custom_ops_damage import set_field
 
 INDEX = "kernels.0.index"
+EXCHANGED = {"weight": 4, "channels": 24, "bias": 3}
 # name: model, path, value, what the message must say
 CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "offset of an access": ("rotary", f"{INDEX}.accesses.1.offset", [4096], "access 1 would read outside of input 0"),
@@ -42,7 +43,7 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "a scan without a chunk": ("scan", "kernels.0.variants.0.unroll", 0, "scans go along their rows chunk by chunk"),
     "channels of 2^31": ("depthwise", "kernels.0.channels", 2**31 - 1, "do not fit together"),
     "a larger kernel": ("depthwise", "kernels.0.window.kernel.0", 4, "do not fit together"),
-    "another weight": ("depthwise", "kernels.0.weight", 2, "do not fit together"),
+    "another weight": ("depthwise", "kernels.0.weight", 2, "that nothing reads"),
     "one number for all": ("depthwise", "kernels.0.after.reads.1.form", "scalar", "does not fit the result's shape"),
     "padding of another tensor": ("depthwise", "kernels.0.before.reads.0.form", "element", "another tensor by element"),
     "a band of 3 tiles": ("depthwise", "kernels.0.variants.0.across", 3, "does not divide a product's rows"),
@@ -64,8 +65,7 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "a block of 3 columns": ("image_of_pixels", "kernels.0.variants.0.across", 24, "does not divide a block's outputs"),
     "a wide access": ("depthwise_strided", "kernels.0.variants.0.vector", 8, "is wider than one access"),
     "an expansion of fewer channels": ("depthwise_expanded", "kernels.0.expansion.channels", 16, "do not fit together"),
-    "another 1x1 weight": ("depthwise_expanded", "kernels.0.expansion.weight", 1, "or its bias does not fit"),
-    "another 1x1 bias": ("depthwise_expanded", "kernels.0.expansion.bias", 3, "or its bias does not fit"),
+    "a 1x1 weight and its bias exchanged": ("depthwise_expanded", "kernels.0.expansion", EXCHANGED, "does not fit"),
     "walking down": ("depthwise_walking", "kernels.0.variants.0.down", 2, "down is not 1"),
     "an operand that is not read": ("codes", "kernels.1.unread.0", 0, "has an input that the kernel reads"),
     "products of codes themselves": ("codes", "kernels.1.inputs.0", "uint8", "have other dtypes for a than for b"),
@@ -74,9 +74,9 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "more groups than bias": ("group_norm", "kernels.0.after.reads.0.form", "channel", "does not fit x of shape"),
     "a slab of half a group": ("group_norm", "kernels.0.variants.0.vector", 1, "are not those of whole groups"),
     "more hidden channels": ("squeeze_excite", "kernels.0.hidden", 512, "a weight of shape [4, 16] does not fit"),
-    "a map of fewer channels": ("squeeze_excite", "kernels.0.depthwise.channels", 8, "or other channels than"),
+    "a map of fewer channels": ("squeeze_excite", "kernels.0.depthwise.channels", 8, "has other channels than"),
     "more results": ("squeeze_excite", "kernels.0.results", 2048, "a weight of shape [16, 4] does not fit"),
-    "a mean of another shape": ("squeeze_excite", "kernels.0.depthwise.x", 1, "do not fit together"),
+    "a mean of another shape": ("squeeze_excite", "kernels.0.depthwise.x", 1, "that nothing reads"),
     "more experts": ("experts", "kernels.0.experts", 8, "the first weight of shape [4, 64, 64], expected [8, 64, 64]"),
     "experts of more columns": ("experts", "kernels.0.columns", 72, "tokens of shape [3, 64], expected [3, 72]"),
     "a tile of 40 columns": ("experts", "kernels.0.variants.0.columns", 40, "sides of tiles that do not fit"),
