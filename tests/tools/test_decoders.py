@@ -18,6 +18,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto
 
+from cases.models import fuse, outline
 from onnxopt import Artifact, pipeline
 from onnxopt.fusion.region import FusionPlan
 from onnxopt.graph import normalize, read
@@ -95,7 +96,7 @@ def assert_the_same_with_kernels(
     onnx.save(proto, folder / "model.onnx")
     normalized = normalize.normalize(read.load(folder / "model.onnx").model).model
     assert not rewrite(normalized, folder, usual=usual).refusals
-    kernels = [k for k in fusing.outline(normalized, fusing.fuse(normalized, usual=usual)) if k.kind.name in kinds]
+    kernels = [k for k in outline(normalized, fuse(normalized, usual=usual)) if k.kind.name in kinds]
     assert sorted(k.kind.name for k in kernels) == sorted(kinds) and all(len(k.sites) == 2 for k in kernels)
     optimized = with_wrong_bodies(ir.to_proto(ir.external_data.load_to_model(normalized)), [k.name for k in kernels])
     found, launched = emulated_library.used(folder / "run", optimized, kernels, function, tokens)
@@ -151,7 +152,7 @@ def fused(model: onnx.ModelProto, folder: Path) -> tuple[ir.Model, FusionPlan, d
     normalized = normalize.normalize(ir.from_proto(model)).model
     done = rewrite(normalized, folder)
     assert not done.refusals
-    return normalized, fusing.fuse(normalized), done.applied
+    return normalized, fuse(normalized), done.applied
 
 
 @pytest.mark.parametrize(
