@@ -21,8 +21,8 @@
 #include "device/vector.cuh"
 #include "image_convolution/abi.h"
 #include "image_convolution/float32_tile.cuh"
-#include "image_convolution/prologue.cuh"
 #include "image_convolution/place.cuh"
+#include "image_convolution/prologue.cuh"
 
 namespace onnxopt {
 

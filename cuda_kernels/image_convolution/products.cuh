@@ -22,8 +22,8 @@
 #include "device/scalar.cuh"
 #include "device/vector.cuh"
 #include "image_convolution/abi.h"
-#include "image_convolution/prologue.cuh"
 #include "image_convolution/place.cuh"
+#include "image_convolution/prologue.cuh"
 #include "image_convolution/tile.cuh"
 
 namespace onnxopt {
