@@ -30,13 +30,12 @@ _VIEWS = frozenset({"Transpose", "Reshape", "Shape", "Pad"})  # of the layout pa
 class CoreKind(CoreLowering, Kind):
     """A kind whose kernels are one operator with a prologue and an epilogue.
 
-    max_inputs: of a kernel. epilogue_first: which of the two grows first, and so takes the inputs that there are.
+    epilogue_first: which of the two grows first, and so takes the inputs that there are.
     whole_prologue: a prologue that is not all nodes upstream leaves a kernel for the others, and saves none.
     constant_prologue: its operands are constants. prologue_inputs: dtypes that it may read; none for x's own.
     max_prologue_cost: of its program, in float32 instructions.
     """
 
-    max_inputs: ClassVar[int]
     epilogue_first: ClassVar[bool] = True
     whole_prologue: ClassVar[bool] = False
     constant_prologue: ClassVar[bool] = False
@@ -122,7 +121,7 @@ class Growth:
     def fits(self, nodes: Sequence[ir.Node]) -> bool:
         """Whether the nodes can and should be one kernel."""
         nodes, inputs, outputs = self._edges(nodes)
-        if len(inputs) > self.kind.max_inputs or len(outputs) != 1 or self.context.makes_cycle(nodes):
+        if len(inputs) > self.kind.meaning.INPUTS[1] or len(outputs) != 1 or self.context.makes_cycle(nodes):
             return False
         try:
             meaning = self.context.lowered(self.kind.lower_nodes, nodes, inputs, outputs)

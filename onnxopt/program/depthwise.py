@@ -14,7 +14,6 @@ from onnxopt.program.fields import integer, nested, operand
 from onnxopt.program.schema import Record, Rule, shared
 from onnxopt.program.window import Window
 
-MAX_INPUTS = 16
 MAX_SIDE = 255  # rows and columns of a kernel, and the largest stride and dilation
 FORMS = ("element", "channel", "scalar")
 EXPANDED = ("float16", "bfloat16")  # dtypes of an expansion
@@ -50,7 +49,7 @@ class Depthwise(Core):
     """
 
     KIND: ClassVar = "depthwise"
-    INPUTS: ClassVar = (2, MAX_INPUTS)
+    INPUTS: ClassVar = (2, 16)
     ABI_INPUTS: ClassVar = ("depthwise/abi.h", "kDepthwiseInputs")
     INPUT_DTYPES: ClassVar = FLOATS
     OUTPUT_DTYPES: ClassVar = FLOATS

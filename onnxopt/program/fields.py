@@ -211,8 +211,8 @@ class Code(Field):
 
 
 def integer(low: int, high: int = INT32, multiple: int = 1, **options: Any) -> Any:
-    """A field with an integer from low to high. options: default, optional, key, omit, beside, as for
-    all fields."""
+    """A field with an integer from low to high. options: default, optional, key, omit and
+    beside, as for all fields."""
     return field_of(Integer, (low, high, multiple), options)
 
 

@@ -12,7 +12,6 @@ from onnxopt.program.core import FLOATS, FORMS, Core, Transform, transform
 from onnxopt.program.fields import integer, number, operand
 from onnxopt.program.schema import Rule, shared
 
-MAX_INPUTS = 16
 MAX_GROUP = 1024  # channels: a block has a thread for each
 
 
@@ -28,7 +27,7 @@ class GroupNorm(Core):
     """
 
     KIND: ClassVar = "group_norm"
-    INPUTS: ClassVar = (1, MAX_INPUTS)
+    INPUTS: ClassVar = (1, 16)
     ABI_INPUTS: ClassVar = ("group_norm/abi.h", "kGroupNormInputs")
     READS_ALL: ClassVar = False  # a scale of ones, a bias of zeros
     INPUT_DTYPES: ClassVar = FLOATS

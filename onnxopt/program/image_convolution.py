@@ -14,7 +14,6 @@ from onnxopt.program.schema import Rule, shared
 from onnxopt.program.window import Window
 
 IMAGES = (*FLOATS, "uint8")  # what a prologue reads as x
-MAX_INPUTS = 16
 MAX_CHANNELS = 4
 MAX_SIDE = 11  # rows and columns of a kernel
 MAX_STRIDE = 4
@@ -39,7 +38,7 @@ class ImageConvolution(Core):
     """
 
     KIND: ClassVar = "image_convolution"
-    INPUTS: ClassVar = (2, MAX_INPUTS)
+    INPUTS: ClassVar = (2, 16)
     ABI_INPUTS: ClassVar = ("image_convolution/abi.h", "kImageConvolutionInputs")
     RULES: ClassVar = (
         Rule("outputs", "outputs[0] == inputs[weight]", "are not of the weight's dtype"),

@@ -121,9 +121,9 @@ class Meaning(Record):
     """What a kernel computes; a base of frozen dataclasses with the fields inputs and outputs, storage dtype names.
 
     INPUTS, OUTPUTS: the fewest and the most of each. INPUT_DTYPES, OUTPUT_DTYPES: those that all inputs, or all
-    outputs, are of; none for any. IMPLICIT: inputs that are operands by their place alone. READS_ALL:
-    whether no input is there for the function's body alone. ABI_INPUTS: the header and
-    the constant of cuda_kernels/ that says how many inputs a kernel has room for, which C++ compares with INPUTS.
+    outputs, are of; none for any. IMPLICIT: inputs that are operands by their place alone. READS_ALL: whether no input
+    is there for the function's body alone. ABI_INPUTS: the header and the constant of cuda_kernels/ that says how many
+    inputs a kernel has room for, which C++ compares with INPUTS.
     """
 
     KIND: ClassVar[str]
@@ -163,7 +163,7 @@ class Meaning(Record):
         return {*self.IMPLICIT, *super().nested_positions()}
 
     def check(self) -> tuple[str, str] | None:
-        """What no rule can say: the field and what is wrong with it. Its twin is in custom_ops/program/checks.cc."""
+        """What no rule says: the field and what is wrong with it. Its twin is in custom_ops/kernel_file/checks.cc."""
         return None
 
 

@@ -17,7 +17,6 @@ from onnxopt.program.fields import code, integer, nested, operand
 from onnxopt.program.pointwise import Program
 from onnxopt.program.schema import Meaning, Record, Rule, shared
 
-MAX_INPUTS = 24
 # Channels and hidden channels, so that four rows of both, and what adds the sums of tiles, fit STATIC_SHARED_BYTES.
 MAX_CHANNELS = 2048
 MAX_HIDDEN = 512
@@ -47,7 +46,7 @@ class SqueezeExcite(Meaning):
     """
 
     KIND: ClassVar = "squeeze_excite"
-    INPUTS: ClassVar = (2, MAX_INPUTS)
+    INPUTS: ClassVar = (2, 24)
     OUTPUTS: ClassVar = (1, 2)
     OUTPUT_DTYPES: ClassVar = FLOATS
     RULES: ClassVar = (

@@ -23,7 +23,7 @@ from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.depthwise import cuda, entry_points, expanded
 from onnxopt.kinds.depthwise.match import core, expanded_core, expansion, has_groups_of_one
-from onnxopt.program.depthwise import MAX_INPUTS, Depthwise
+from onnxopt.program.depthwise import Depthwise
 
 _NOMINAL = numbers().nominal_elements
 _ENDS_WITH_RELU = frozenset({"Transpose", "MatMul", "Gemm"})  # operators whose kernels can end with bias and Relu
@@ -36,7 +36,6 @@ class DepthwiseKind(CoreKind):
     name = "depthwise"
     meaning = Depthwise
     operators = frozenset({"Conv"})
-    max_inputs = MAX_INPUTS
     whole_prologue = True
     constant_prologue = True
 

@@ -21,7 +21,7 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.group_norm import cuda, entry_points
 from onnxopt.kinds.group_norm.match import NORMS, norm
 from onnxopt.kinds.group_norm.row_slices import row_slice
-from onnxopt.program.group_norm import MAX_INPUTS, GroupNorm
+from onnxopt.program.group_norm import GroupNorm
 
 
 class GroupNormKind(CoreKind):
@@ -30,7 +30,6 @@ class GroupNormKind(CoreKind):
     name = "group_norm"
     meaning = GroupNorm
     operators = NORMS
-    max_inputs = MAX_INPUTS
     rounds_prologue = False
 
     def match(self, node: ir.Node, opsets: Mapping[str, int], shapes: Shapes) -> CoreMatch | str:

@@ -26,7 +26,7 @@ from onnxopt.graph.layout.orders import TO_NHWC, transposes
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.image_convolution import cuda, entry_points
 from onnxopt.kinds.image_convolution.match import image, with_transpose
-from onnxopt.program.image_convolution import IMAGES, MAX_INPUTS, ImageConvolution
+from onnxopt.program.image_convolution import IMAGES, ImageConvolution
 
 
 class ImageConvolutionKind(CoreKind):
@@ -36,7 +36,6 @@ class ImageConvolutionKind(CoreKind):
     name = "image_convolution"
     meaning = ImageConvolution
     operators = frozenset({"Conv"})
-    max_inputs = MAX_INPUTS
     epilogue_first = False
     whole_prologue = True
     constant_prologue = True

@@ -27,7 +27,6 @@ class PoolKind(CoreKind):
     name = "pool"
     meaning = Pool
     operators = frozenset(OPERATIONS)
-    max_inputs = 1
     has_transforms = False
 
     def match(self, node: ir.Node, opsets: Mapping[str, int], shapes: Shapes) -> CoreMatch | str:
