@@ -191,7 +191,7 @@ def costs() -> str:
 
 def _cost(name: str, key: str, row: measured.Row) -> str:
     value = json.dumps(row.value)
-    shown = f"`{value}`" if len(value) <= _LONGEST_VALUE else f"[{name}.json](../onnxopt/costs/{name}.json)"
+    shown = f"`{value}`" if len(value) <= _LONGEST_VALUE else f"[{name}.json](../onnxopt/costs/data/{name}.json)"
     return f"| `{key}` | {shown} | {row.unit}: {row.what} | {row.measured or row.why} |"
 
 

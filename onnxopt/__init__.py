@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.tools.report import report
     from onnxopt.tools.tuning import OptionChange, TuneResult, tune
     from onnxopt.tools.verify import verify
-    from onnxopt.verification.quality import Quality
+    from onnxopt.verification.lowering.quality import Quality
     from onnxopt.verification.verify import VerificationReport
 
 # The module of each name. No module directly in onnxopt/ is named like one of them: importing onnxopt.x sets the
@@ -72,7 +72,7 @@ _MODULES = {
     "OptimizedFolder": "tools.folders",
     "OptionChange": "tools.tuning",
     "PublicKey": "artifact.minisign",
-    "Quality": "verification.quality",
+    "Quality": "verification.lowering.quality",
     "Quantization": "tools.quantization",
     "Quantized": "tools.quantization",
     "SecretKey": "artifact.minisign",

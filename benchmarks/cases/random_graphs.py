@@ -166,7 +166,7 @@ def _runs_at_all_sizes(drawn: Drawn) -> bool:
 
 
 def _widened(model: onnx.ModelProto) -> onnx.ModelProto:
-    from onnxopt.verification import widening
+    from onnxopt.verification.rounding import widening
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -5,7 +5,7 @@
 
 The kernels run as they do in a session, through the library. torch's convolution is bare, without what stands in front
 and behind. A program in front is measured although a kernel of its own may be predicted to be faster. `--sweep` also
-compiles and times other tiles; costs/depthwise.json rests on such results.
+compiles and times other tiles; costs/data/depthwise.json rests on such results.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m benchmarks.kernels.launch prepare DIR --arch sm_90     on any machine, without a GPU
     python -m benchmarks.kernels.launch run DIR                      on the GPU machine: onnxruntime, numpy, torch, onnx
 
-onnxopt/costs/pointwise.json was made from these results. For every launch shape, the outputs are compared with
+onnxopt/costs/data/pointwise.json was made from these results. For every launch shape, the outputs are compared with
 float64 first.
 """
 

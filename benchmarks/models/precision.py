@@ -58,8 +58,9 @@ def lower(source: onnx.ModelProto, name: str, scratch: pathlib.Path) -> tuple[on
     """The float32 form of a float16 export, lowered to float16 again, and the quality of its outputs."""
     from onnxopt.artifact.summary import quality_text
     from onnxopt.graph import normalize, read, rewrite, traits
-    from onnxopt.verification import narrowing, widening
-    from onnxopt.verification.user_data import read_data
+    from onnxopt.verification.lowering import narrowing
+    from onnxopt.verification.rounding import widening
+    from onnxopt.verification.sampling.user_data import read_data
     from onnxopt.verification.verify import references
 
     onnx.save(source, scratch / "source.onnx")

@@ -145,7 +145,7 @@ def loaded(artifact: pathlib.Path) -> dict[str, Any]:
     from onnxopt.runtime import sessions
     from onnxopt.runtime.bound_run import BoundRun
     from onnxopt.runtime.configuration import configuration_for
-    from onnxopt.verification import samples
+    from onnxopt.verification.sampling import samples
 
     chosen = configuration_for(artifact)
     inputs = manifests.load(artifact).inputs

@@ -24,7 +24,7 @@ from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.graph import normalize, read, rewrite, write
 from onnxopt.graph.fused_domain import BARE
-from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
+from onnxopt.graph.passes.codes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds.rowwise.entry_points import LAYOUTS, RowVariant
 
@@ -71,7 +71,7 @@ class Collection:
     def add(self, kernel: Kernel) -> str:
         """Variants are chosen by the shapes of one model: two models with one kernel need the variants of both.
 
-        Where one entry point is to be launched in two ways (costs/pointwise.json goes by size), the later model's
+        Where one entry point is to be launched in two ways (costs/data/pointwise.json goes by size), the later model's
         kernel gets a name of its own, which is returned.
         """
         known = self.kernels.get(kernel.name, kernel)

@@ -20,7 +20,7 @@ _CODES = "_16_bits"  # suffix that the optimizer gives 8-bit codes that it store
 _QUANTIZED = "_quantized"  # suffix that ONNX Runtime's quantizer gives codes; their scale has _scale
 _CODES_TURNED = "_8_bits"  # suffix that the optimizer gives 8-bit floats that it joins or transposes
 _NHWC = "_nhwc"  # suffix that the layout pass gives the weight of a convolution
-_HEADS = re.compile(r"(.+)/heads(\d)_(\d+)_(\d+)")  # name of a weight whose heads graph/rewrite/head_axis.py pads
+_HEADS = re.compile(r"(.+)/heads(\d)_(\d+)_(\d+)")  # name of a weight whose heads attention/head_axis.py pads
 _ORDERS = ((0, 2, 3, 1), (2, 3, 1, 0))  # of such a weight: graph/layout/weights.py
 
 Weights = Mapping[str, onnx.TensorProto]
@@ -187,7 +187,7 @@ def _weight(weights: Weights, name: str) -> np.ndarray | None:
 
 
 def _in_steps_of_one(codes: Sequence[np.ndarray], scales: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Codes of one scale each times that over the largest, as graph/passes/code_operands.py computes them."""
+    """Codes of one scale each times that over the largest, as graph/passes/codes/code_operands.py computes them."""
     wide = [scale.astype(np.float32) for scale in scales]
     step = max(scale.max() for scale in wide)
     return [array * (scale / step) for array, scale in zip(codes, wide, strict=True)]

@@ -58,7 +58,7 @@ bool InRegisters(const Variant& variant) { return variant.shape.As<AttentionShap
 
 bool InTurn(const Variant& variant) { return InTiles(variant) && Joins(variant); }
 
-// Whether the blocks that share keys are counted, and the last one joins their results (costs/token_attention.json).
+// Whether the blocks that share keys are counted, and the last one joins their results (costs/data/token_attention.json).
 bool AreCounted(const TokenAttention& attention, const Variant& attends, const AttentionCall& call, std::int64_t rows) {
   if (!InTurn(attends) || attention.codes) return false;
   if (InRegisters(attends)) return true;

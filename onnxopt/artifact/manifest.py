@@ -26,7 +26,7 @@ from onnxopt.graph.signature import Tensor
 from onnxopt.kinds import KINDS
 from onnxopt.runtime.predicted import Times
 from onnxopt.runtime.releases import Requirements
-from onnxopt.verification.quality import Quality
+from onnxopt.verification.lowering.quality import Quality
 from onnxopt.verification.verify import VerificationReport
 
 SCHEMA_VERSION: Final = 3
@@ -128,7 +128,7 @@ class LeftOut(_Record):
 
 
 class _Goals(_Record):
-    """What every output had to keep against float32, see verification/quality.py; None where nothing was asked for."""
+    """What every output had to keep against float32, see lowering/quality.py; None where nothing was asked for."""
 
     min_sqnr: float | None
     min_cosine: float | None = None

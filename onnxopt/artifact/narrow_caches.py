@@ -15,7 +15,7 @@ from onnxopt.graph.precision import caches
 from onnxopt.graph.precision.caches import Cache
 from onnxopt.graph.traits import Traits
 from onnxopt.program.dtypes import to_ir
-from onnxopt.verification.user_data import UserData
+from onnxopt.verification.sampling.user_data import UserData
 
 NONE = (
     "has no caches: no float32 input of three dims or more comes back as an output of its dims, with new elements that "

@@ -12,7 +12,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import FAMILIES
 from onnxopt.runtime.gpus import catalogue
 from onnxopt.runtime.sessions import CUDA
-from onnxopt.verification.quality import Goals, Quality
+from onnxopt.verification.lowering.quality import Goals, Quality
 from onnxopt.verification.verify import VerificationReport
 
 _LISTED_NODES = 20

@@ -16,7 +16,7 @@ _UNPADDED = (32, 64, 96, 128, 192, 256)
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCosts:
-    """The numbers of costs/attention.json, which says what each is."""
+    """The numbers of costs/data/attention.json, which says what each is."""
 
     keys_if_packed: int
     keys_if_apart: int
@@ -59,7 +59,7 @@ class AttentionSize:
 
 
 def pays(size: AttentionSize) -> bool:
-    """Whether the kernel is faster than ONNX Runtime's, by the keys of costs/attention.json."""
+    """Whether the kernel is faster than ONNX Runtime's, by the keys of costs/data/attention.json."""
     limits = numbers()
     few = size.queries is not None and size.queries < limits.min_queries
     if few and (size.keys is None or size.keys > limits.keys_if_few_queries) and (size.alone or size.seen is not None):

@@ -10,7 +10,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class ConvolutionCosts:
-    """The numbers of costs/convolution.json, which says what each is."""
+    """The numbers of costs/data/convolution.json, which says what each is."""
 
     compiled_channels: tuple[int, int]
     compiled_channels_in_block: tuple[int, int]

@@ -10,7 +10,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class CpuCosts:
-    """The numbers of costs/cpu.json, which says what each is."""
+    """The numbers of costs/data/cpu.json, which says what each is."""
 
     min_operators: int
     min_beside_joined: int

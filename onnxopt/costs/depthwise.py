@@ -1,4 +1,4 @@
-"""What depthwise kernels take, and which of their entry points is the fastest: the numbers of costs/depthwise.json."""
+"""What depthwise kernels take, and which of their entry points is the fastest: the numbers of data/depthwise.json."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DepthwiseTile = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class DepthwiseCosts:
-    """The numbers of costs/depthwise.json, which says what each is."""
+    """The numbers of costs/data/depthwise.json, which says what each is."""
 
     pass_us: Mapping[str, float]
     load_us: Mapping[str, Mapping[str, float]]

@@ -12,7 +12,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class ExpertsCosts:
-    """The numbers of costs/experts.json, which says what each is."""
+    """The numbers of costs/data/experts.json, which says what each is."""
 
     tiles: tuple[tuple[int, int, int, int, int], ...]
     tiles_of_few: int

@@ -12,7 +12,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class FlashAttentionCosts:
-    """The numbers of costs/flash_attention.json, which says what each is."""
+    """The numbers of costs/data/flash_attention.json, which says what each is."""
 
     max_short: int
     max_short_biased: int

@@ -10,7 +10,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class FusionCosts:
-    """The numbers of costs/fusion.json, which says what each is."""
+    """The numbers of costs/data/fusion.json, which says what each is."""
 
     max_recomputed_cost: int
     max_operands: int

@@ -11,7 +11,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class GemmCosts:
-    """The numbers of costs/gemm.json, which says what each is."""
+    """The numbers of costs/data/gemm.json, which says what each is."""
 
     few_rows_threads: int
     few_rows_shapes: Mapping[int, tuple[int, int]]

@@ -10,7 +10,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class GroupNormCosts:
-    """The numbers of costs/group_norm.json, which says what each is."""
+    """The numbers of costs/data/group_norm.json, which says what each is."""
 
     threads: int
     held: tuple[tuple[int, int, int], ...]

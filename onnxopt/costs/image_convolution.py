@@ -12,7 +12,7 @@ ImageTile = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class ImageConvolutionCosts:
-    """The numbers of costs/image_convolution.json, which says what each is."""
+    """The numbers of costs/data/image_convolution.json, which says what each is."""
 
     tile: ImageTile
     tile_of_large: ImageTile

@@ -10,7 +10,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class LayoutCosts:
-    """The numbers of costs/layout.json, which says what each is."""
+    """The numbers of costs/data/layout.json, which says what each is."""
 
     symbolic: int
     unknown_bytes: int

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "data"
 Numbers = TypeVar("Numbers")
 _TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float)}
 _CHOSEN = "chosen, not measured: "

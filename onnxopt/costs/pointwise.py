@@ -28,7 +28,7 @@ class TileArea:
 
 @dataclasses.dataclass(frozen=True)
 class PointwiseCosts:
-    """The numbers of costs/pointwise.json, which says what each is."""
+    """The numbers of costs/data/pointwise.json, which says what each is."""
 
     threads: int
     unroll: int

@@ -10,7 +10,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class PoolCosts:
-    """The numbers of costs/pool.json, which says what each is."""
+    """The numbers of costs/data/pool.json, which says what each is."""
 
     threads: int
     wide: int

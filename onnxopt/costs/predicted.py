@@ -10,7 +10,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class PredictedCosts:
-    """The numbers of costs/predicted.json, which says what each is."""
+    """The numbers of costs/data/predicted.json, which says what each is."""
 
     launch: float
     bandwidth_share: float

@@ -11,7 +11,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class RewriteCosts:
-    """The numbers of costs/rewrite.json, which says what each is."""
+    """The numbers of costs/data/rewrite.json, which says what each is."""
 
     max_attention_bytes: Mapping[int, int]
     grouped_float16: bool

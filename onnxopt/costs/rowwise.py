@@ -14,7 +14,7 @@ Clusters = tuple[tuple[int, int], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Thresholds:
-    """The numbers of costs/rowwise.json, which says what each is; kinds/rowwise/launch_shapes.py has the rules."""
+    """The numbers of costs/data/rowwise.json, which says what each is; kinds/rowwise/launch_shapes.py has the rules."""
 
     multiprocessors: int
     shared_bytes: int
@@ -90,7 +90,7 @@ def numbers() -> Thresholds:
 
 
 def parse(values: Mapping[str, Any]) -> Thresholds:
-    """The thresholds of the numbers of costs/rowwise.json. ValueError names what is wrong."""
+    """The thresholds of the numbers of costs/data/rowwise.json. ValueError names what is wrong."""
     thresholds = fill("rowwise", values, Thresholds)
     try:
         thresholds.verify()

@@ -10,7 +10,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class ScanCosts:
-    """The numbers of costs/scan.json, which says what each is."""
+    """The numbers of costs/data/scan.json, which says what each is."""
 
     threads: int
     lanes: tuple[int, ...]

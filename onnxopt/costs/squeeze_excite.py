@@ -10,7 +10,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class SqueezeExciteCosts:
-    """The numbers of costs/squeeze_excite.json, which says what each is."""
+    """The numbers of costs/data/squeeze_excite.json, which says what each is."""
 
     max_weight_bytes: int
     max_alone_bytes: int

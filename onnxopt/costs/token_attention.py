@@ -10,7 +10,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class TokenAttentionCosts:
-    """The numbers of costs/token_attention.json, which says what each is."""
+    """The numbers of costs/data/token_attention.json, which says what each is."""
 
     lanes: int
     max_rows_of_lanes: int

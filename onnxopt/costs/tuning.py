@@ -10,7 +10,7 @@ from onnxopt.costs.measured import load
 
 @dataclasses.dataclass(frozen=True)
 class TuningCosts:
-    """The numbers of costs/tuning.json, which says what each is."""
+    """The numbers of costs/data/tuning.json, which says what each is."""
 
     noise: float
     min_gain: float

@@ -13,8 +13,8 @@ from onnxopt.fusion import channels_last, index_ops, integer_kernels
 from onnxopt.fusion.operands import constant
 from onnxopt.graph.placement.place import HOST_INPUTS, place
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.program import operators
-from onnxopt.program.elementwise import Operator
+from onnxopt.program.operators import table as operators
+from onnxopt.program.operators.elementwise import Operator
 
 _HOST_ELEMENTS = 64  # the most elements of a shape or an index; a larger tensor read on the host is data
 
@@ -142,7 +142,7 @@ def left_to_provider(node: ir.Node) -> str | None:
     """The reason to leave a node to the CPU provider's own kernels, None where it should not keep the node.
 
     Between codes, fused kernels of the library take longer than ONNX Runtime's kernels one by one: figures are with
-    costs/cpu.json's min_operators.
+    costs/data/cpu.json's min_operators.
     """
     if node.op_type == "MatMulNBits":
         return "ONNX Runtime's CPU provider multiplies by the codes of MatMulNBits itself"

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.program import operators
 from onnxopt.program.dtypes import Dtype
-from onnxopt.program.elementwise import Call
 from onnxopt.program.expressions import Expr
+from onnxopt.program.operators import table as operators
+from onnxopt.program.operators.elementwise import Call
 
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:

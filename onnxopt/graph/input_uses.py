@@ -1,7 +1,7 @@
 """What consumers take the elements of a model's inputs for: indices, axes, sizes, divisors and the like.
 
 Each input is followed to its consumers, through operators that keep its elements and into functions. A row of `_USES`
-says what an operator takes an operand for. `verification/contents.py` draws elements that fit.
+says what an operator takes an operand for. `verification/sampling/contents.py` draws elements that fit.
 """
 
 from __future__ import annotations

@@ -18,19 +18,19 @@ from onnx_ir.passes import common
 
 from onnxopt.errors import ModelError, step
 from onnxopt.graph import code_limits, fused_domain, read
+from onnxopt.graph.passes.codes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
-from onnxopt.graph.passes.constant_padding import ConstantPaddingPass
 from onnxopt.graph.passes.device_positions import CountOnDevicePass
 from onnxopt.graph.passes.fold import Fold
 from onnxopt.graph.passes.inline import inline_functions
 from onnxopt.graph.passes.interface import ORT_CONSTANT_IR_VERSION, Interface
 from onnxopt.graph.passes.joined_splits import JoinedSplitsPass
 from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
-from onnxopt.graph.passes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.no_op_rules import no_op_rules
 from onnxopt.graph.passes.operand_order import OperandOrderPass
 from onnxopt.graph.passes.opset import TARGET, convert_opset
-from onnxopt.graph.passes.same_padding import SamePaddingPass
+from onnxopt.graph.passes.padding.constant_padding import ConstantPaddingPass
+from onnxopt.graph.passes.padding.same_padding import SamePaddingPass
 from onnxopt.graph.passes.shape_subgraphs import SimplifyShapesPass
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
 from onnxopt.graph.passes.simplified_norms import SimplifiedNormsPass

@@ -32,7 +32,7 @@ from onnxopt.verification.early_reference import Ahead
 from onnxopt.verification.emulation.emulate import EmulatedKernel, Emulation, emulate
 from onnxopt.verification.reference import NotRunnable, Reference, Refused
 from onnxopt.verification.refusals import original_runs
-from onnxopt.verification.user_data import UserData
+from onnxopt.verification.sampling.user_data import UserData
 from onnxopt.verification.verify import VerificationReport, describe_failure, references, verify_model, with_emulation
 
 _ADVICE = "Give inputs that the model takes with --shape or --data; --no-verify keeps the result unchecked"

@@ -36,7 +36,7 @@ from onnxopt.runtime import providers, releases, time_limit
 from onnxopt.runtime.sessions import Session
 from onnxopt.verification.early_reference import Ahead
 from onnxopt.verification.emulation import gcc
-from onnxopt.verification.user_data import UserData, check_alone, read_data
+from onnxopt.verification.sampling.user_data import UserData, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, open_ahead
 
 

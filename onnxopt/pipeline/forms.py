@@ -13,8 +13,8 @@ from onnxopt import versions
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.errors import OnnxoptError, describe
 from onnxopt.graph import normalize, rewrite
-from onnxopt.graph.passes import products_of_codes
-from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
+from onnxopt.graph.passes.codes import products_of_codes
+from onnxopt.graph.passes.codes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.graph.rewrite.table import GATED_WEIGHTS
 from onnxopt.graph.signature import Sizes

@@ -23,15 +23,15 @@ from onnxopt.pipeline.build import Build
 from onnxopt.pipeline.options import DTYPES, Dtype, Options
 from onnxopt.program.dtypes import to_ir
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification import narrowing
 from onnxopt.verification.early_reference import Ahead
-from onnxopt.verification.narrowing import Narrowed
-from onnxopt.verification.quality import Goals, check_inputs, qualities_of, refuse_missed
+from onnxopt.verification.lowering import narrowing
+from onnxopt.verification.lowering.narrowing import Narrowed
+from onnxopt.verification.lowering.quality import Goals, check_inputs, qualities_of, refuse_missed
 from onnxopt.verification.reference import Reference
 from onnxopt.verification.refusals import original_runs
-from onnxopt.verification.user_data import UserData
+from onnxopt.verification.rounding.widening import NotWidened
+from onnxopt.verification.sampling.user_data import UserData
 from onnxopt.verification.verify import references
-from onnxopt.verification.widening import NotWidened
 
 _UNMEASURED = "ranges cannot be measured"
 

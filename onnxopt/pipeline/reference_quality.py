@@ -15,9 +15,9 @@ from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.pipeline.build import Build
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification.quality import Goals, Quality, check_inputs, qualities_of, refuse_missed
+from onnxopt.verification.lowering.quality import Goals, Quality, check_inputs, qualities_of, refuse_missed
 from onnxopt.verification.refusals import original_runs
-from onnxopt.verification.user_data import UserData
+from onnxopt.verification.sampling.user_data import UserData
 from onnxopt.verification.verify import references
 
 _ADVICE = "quantize less of the model, or ask for less"

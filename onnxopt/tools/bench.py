@@ -23,9 +23,9 @@ from onnxopt.runtime.configuration import Configuration, configuration_for
 from onnxopt.runtime.footprint import Footprint
 from onnxopt.runtime.sessions import CPU, CUDA, RunError, RunTimeout
 from onnxopt.tools import timing
-from onnxopt.verification import samples
 from onnxopt.verification.reference import NotRunnable, Reference, TooSlow
-from onnxopt.verification.user_data import DataSource, check_alone, read_data
+from onnxopt.verification.sampling import samples
+from onnxopt.verification.sampling.user_data import DataSource, check_alone, read_data
 from onnxopt.verification.verify import describe_failure
 
 _SIDES = ("before", "artifact")

@@ -14,8 +14,8 @@ from onnxopt.graph import traits as model_traits
 from onnxopt.paths import StrPath
 from onnxopt.pipeline import reference_quality
 from onnxopt.runtime import time_limit
-from onnxopt.verification.quality import Goals, Quality
-from onnxopt.verification.user_data import DataSource, check_alone, read_data
+from onnxopt.verification.lowering.quality import Goals, Quality
+from onnxopt.verification.sampling.user_data import DataSource, check_alone, read_data
 
 
 def quality(

@@ -23,7 +23,7 @@ from onnxopt.verification.emulation.emulate import EmulatedKernel
 from onnxopt.verification.emulation.emulate import emulate as run_emulated
 from onnxopt.verification.reference import NotRunnable, Refused
 from onnxopt.verification.refusals import original_runs
-from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
+from onnxopt.verification.sampling.user_data import DataSource, UserData, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, references, verify_model, with_emulation
 
 

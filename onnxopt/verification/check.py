@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from onnxopt.verification.compare import Difference
-from onnxopt.verification.exactness import Exactness, FromFloat64, QuantizedExactness
+from onnxopt.verification.rounding.exactness import Exactness, FromFloat64, QuantizedExactness
 
 TIMES_SPREAD = 4.0  # a few runs are a few draws from a distribution
 

@@ -14,8 +14,8 @@ from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import Array, RunError, RunTimeout
-from onnxopt.verification import cases, samples
-from onnxopt.verification.cases import SEEDS, Case
+from onnxopt.verification.sampling import cases, samples
+from onnxopt.verification.sampling.cases import SEEDS, Case
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

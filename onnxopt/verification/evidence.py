@@ -20,17 +20,17 @@ import numpy as np
 from onnxopt.graph import read
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification import in_float64
-from onnxopt.verification.cases import Case
-from onnxopt.verification.changing import Changing
 from onnxopt.verification.check import TIMES_SPREAD
 from onnxopt.verification.compare import Array, Difference, compare, relative_to_limit
-from onnxopt.verification.drift import drift, spread_of_drift
 from onnxopt.verification.early_reference import config_of
-from onnxopt.verification.exactness import TIMES_OWN, FromFloat64
-from onnxopt.verification.movement import Movement, share_of
-from onnxopt.verification.widening import NotWidened
-from onnxopt.verification.without_rounding import Original
+from onnxopt.verification.rounding import in_float64
+from onnxopt.verification.rounding.changing import Changing
+from onnxopt.verification.rounding.drift import drift, spread_of_drift
+from onnxopt.verification.rounding.exactness import TIMES_OWN, FromFloat64
+from onnxopt.verification.rounding.movement import Movement, share_of
+from onnxopt.verification.rounding.widening import NotWidened
+from onnxopt.verification.rounding.without_rounding import Original
+from onnxopt.verification.sampling.cases import Case
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

@@ -10,14 +10,15 @@ import numpy as np
 
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification import cases, edges, without_rounding
 from onnxopt.verification.budget import QUICK, Budget
-from onnxopt.verification.cases import Case
 from onnxopt.verification.check import Check
 from onnxopt.verification.compare import Array, Difference, compare, flushed, is_float
 from onnxopt.verification.evidence import Evidence, questions
-from onnxopt.verification.exactness import Exactness, Float32
 from onnxopt.verification.overflow import Overflow
+from onnxopt.verification.rounding import without_rounding
+from onnxopt.verification.rounding.exactness import Exactness, Float32
+from onnxopt.verification.sampling import cases, edges
+from onnxopt.verification.sampling.cases import Case
 
 
 class Original(without_rounding.Original, Protocol):

@@ -14,10 +14,11 @@ import numpy as np
 
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification import edges, widening
-from onnxopt.verification.cases import Case
 from onnxopt.verification.compare import Array, compare, is_float
-from onnxopt.verification.without_rounding import Original, each
+from onnxopt.verification.rounding import widening
+from onnxopt.verification.rounding.without_rounding import Original, each
+from onnxopt.verification.sampling import edges
+from onnxopt.verification.sampling.cases import Case
 
 _HEADROOM = 1.25
 _APART = 25.0  # times the limit: half of the output's magnitude for float16, more than roundings make of it

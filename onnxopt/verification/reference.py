@@ -16,19 +16,19 @@ from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import isolated, sessions
 from onnxopt.runtime.sessions import RunError, RunTimeout
-from onnxopt.verification import cases, edges, samples
 from onnxopt.verification.budget import QUICK, Budget
-from onnxopt.verification.cases import SEEDS, Case
 from onnxopt.verification.check import Check, Skipped
 from onnxopt.verification.compare import Array, Limit
 from onnxopt.verification.early_reference import Ahead, Begun, Ran, config_of
-from onnxopt.verification.edge_cases import EdgeCases
 from onnxopt.verification.executed import Profile
-from onnxopt.verification.inputs import Inputs
 from onnxopt.verification.judging import Judge
-from onnxopt.verification.seeding import seeded
+from onnxopt.verification.sampling import cases, edges, samples
+from onnxopt.verification.sampling.cases import SEEDS, Case
+from onnxopt.verification.sampling.edge_cases import EdgeCases
+from onnxopt.verification.sampling.inputs import Inputs
+from onnxopt.verification.sampling.seeding import seeded
+from onnxopt.verification.sampling.user_data import UserData
 from onnxopt.verification.sharpness import Weak, weak_outputs
-from onnxopt.verification.user_data import UserData
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -57,7 +57,7 @@ class Reference:
     with seeds fixed). library: the original's own, if it has one. search: try other shapes where the usual ones fail.
     ahead: a session of the same model on the same provider that was begun earlier, with its first case. data: the
     user's inputs; where there are any, no others are drawn, and the original must accept them all. edge_cases: also
-    draw edges of what inputs may hold, and great and empty sizes (verification/edges.py).
+    draw edges of what inputs may hold, and great and empty sizes (verification/sampling/edges.py).
     """
 
     def __init__(

@@ -11,7 +11,7 @@ Anything else above the limit fails. Outputs that say nothing are named and do n
 
 A model of float16 or bfloat16 is only near what it means, because it rounds. So where an output differs from the
 original's at all, both are compared with the original in float32, run once more: the optimized model may be at most
-twice as far from it as the original at its worst, plus a tenth of the limit (verification/exactness.py). A quantized
+twice as far from it as the original at its worst, plus a tenth of the limit (rounding/exactness.py). A quantized
 model is held against itself without steps of codes in the same way, where it differs by more than float32 rounds.
 """
 
@@ -32,11 +32,11 @@ from onnxopt.verification.check import Check, Skipped
 from onnxopt.verification.compare import Limit
 from onnxopt.verification.early_reference import Ahead, run_ahead
 from onnxopt.verification.emulation.emulate import Emulation
-from onnxopt.verification.exactness import FromFloat64
 from onnxopt.verification.executed import EMULATED, Execution, Profile, combined, executions
 from onnxopt.verification.reference import NotRunnable, Reference
+from onnxopt.verification.rounding.exactness import FromFloat64
+from onnxopt.verification.sampling.user_data import UserData
 from onnxopt.verification.sharpness import Weak
-from onnxopt.verification.user_data import UserData
 
 _AHEAD_BELOW = 1 << 30  # bytes of a model whose session lies in memory beside other work
 

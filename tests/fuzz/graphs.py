@@ -30,9 +30,9 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxopt import pipeline
 from onnxopt.graph import traits
-from onnxopt.program import operators
-from onnxopt.verification import cases, samples
+from onnxopt.program.operators import table as operators
 from onnxopt.verification.compare import Limit, compare
+from onnxopt.verification.sampling import cases, samples
 from tests.fuzz import index as fuzz_index
 from tests.support.fusing import cpu_kernels_forced
 

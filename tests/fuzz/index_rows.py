@@ -13,7 +13,7 @@ import onnx
 import onnx.numpy_helper
 from onnx import TensorProto, helper
 
-from onnxopt.program.row_operators import ROW_OPERATORS
+from onnxopt.program.operators.row_operators import ROW_OPERATORS
 from tests.fuzz import index as fuzz_index
 from tests.fuzz.index import Dims, Value, fits
 

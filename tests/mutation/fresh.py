@@ -19,10 +19,11 @@ from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes, Tensor
 from onnxopt.runtime import isolated, sessions
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification import last_places, samples, widening
 from onnxopt.verification.check import TIMES_SPREAD
 from onnxopt.verification.compare import Limit, compare, is_float
 from onnxopt.verification.reference import Reference
+from onnxopt.verification.rounding import last_places, widening
+from onnxopt.verification.sampling import samples
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

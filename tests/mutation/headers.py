@@ -14,8 +14,8 @@ from unittest import mock
 
 from onnxopt import paths
 from onnxopt.graph.signature import Sizes, Tensor, symbols
-from onnxopt.verification import samples
 from onnxopt.verification.emulation import gcc, one_kernel
+from onnxopt.verification.sampling import samples
 
 _EDITS = {
     "an edge moved by one": (re.compile(r"(?<=[\w)\]]) < (?=[\w(])"), " <= "),

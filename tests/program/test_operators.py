@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from onnxopt.program import operators
 from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.operators import table as operators
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 from tests.support.custom_ops import operator_models

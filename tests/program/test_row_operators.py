@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from cases.models import fuse, outline
 from onnxopt.codegen import generate, nvrtc
 from onnxopt.program.dtypes import DTYPES, to_ir
-from onnxopt.program.row_operators import ROW_OPERATORS, RowOperator
+from onnxopt.program.operators.row_operators import ROW_OPERATORS, RowOperator
 from onnxopt.runtime import sessions
 from tests.support.kinds import rowwise_models
 

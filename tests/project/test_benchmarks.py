@@ -69,7 +69,7 @@ def test_every_result_file_is_cited_once_by_its_path() -> None:
         path.read_text("utf-8")
         for folder in ("benchmarks", "docs", "onnxopt/costs", "tests/project")
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".md", ".py") or (path.parent.name == "costs" and path.suffix == ".json")
+        if path.suffix in (".md", ".py") or (path.parent.name == "data" and path.suffix == ".json")
     ]
     cited = {cited for text in texts for cited in re.findall(r"results/([\w./*-]+)", text)}
     assert {str(path.relative_to(results)) for path in files if "tune" not in path.parts} <= cited

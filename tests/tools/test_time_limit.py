@@ -20,7 +20,7 @@ from onnxopt.runtime import footprint, sessions, time_limit
 from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.configuration import configuration_for
 from onnxopt.runtime.time_limit import Limit, TimeIsUp, limit_of, limited, runs_end_within
-from onnxopt.verification import edges
+from onnxopt.verification.sampling import edges
 from tests.support.command import assert_refused, run
 from tests.support.hostile.endless_models import long_operator, loop
 from tests.support.small_models import CHAIN, write

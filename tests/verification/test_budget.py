@@ -9,9 +9,10 @@ import pytest
 
 from onnxopt.graph import traits
 from onnxopt.runtime import sessions
-from onnxopt.verification import edges, verify
+from onnxopt.verification import verify
 from onnxopt.verification.budget import SECONDS, Budget
 from onnxopt.verification.reference import Reference
+from onnxopt.verification.sampling import edges
 from tests.support.small_models import write
 
 POINTWISE = "g (float[batch, n] x) => (float[batch, n] y) { y = Tanh(x) }"

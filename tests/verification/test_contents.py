@@ -12,7 +12,7 @@ import onnxopt
 from onnxopt.graph import input_uses, signature
 from onnxopt.graph.input_uses import Use
 from onnxopt.runtime import sessions
-from onnxopt.verification import contents, samples
+from onnxopt.verification.sampling import contents, samples
 from tests.support.small_models import write
 
 HEADER = '<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>\n'

@@ -13,7 +13,8 @@ import onnxopt
 from onnxopt.graph import traits
 from onnxopt.graph.signature import Tensor
 from onnxopt.runtime import sessions
-from onnxopt.verification import edges, samples, verify
+from onnxopt.verification import verify
+from onnxopt.verification.sampling import edges, samples
 from tests.support.small_models import write
 
 X = Tensor("x", "float32", ("batch", 64))

@@ -10,8 +10,8 @@ import pytest
 from onnxopt.graph import read, signature, traits
 from onnxopt.runtime import isolated, sessions
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification import samples
 from onnxopt.verification.empty_operators import ENDS, TAKE_EMPTY, why_not_empty
+from onnxopt.verification.sampling import samples
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]> '
 IMAGE = "g (float[n, 3, h, v] x0) => (float[n, c, p, q] y) <float[3] s = {1, 1, 1}, %s> { x = Relu(x0) %s }"

@@ -12,13 +12,15 @@ import pytest
 
 import onnxopt
 from onnxopt.graph import input_uses, traits
-from onnxopt.program import operators
+from onnxopt.program.operators import table as operators
 from onnxopt.runtime import sessions
-from onnxopt.verification import in_float64, inputs, last_places, samples, verify
+from onnxopt.verification import verify
 from onnxopt.verification.check import Check
 from onnxopt.verification.compare import Difference
-from onnxopt.verification.exactness import FromFloat64
 from onnxopt.verification.reference import Reference
+from onnxopt.verification.rounding import in_float64, last_places
+from onnxopt.verification.rounding.exactness import FromFloat64
+from onnxopt.verification.sampling import inputs, samples
 from tests.support.small_models import write
 
 # The dims of the Gather's result are not declared: the normalized model shows them, so that another draw would follow.

@@ -18,11 +18,12 @@ from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.graph import read, traits
 from onnxopt.kinds import KINDS
 from onnxopt.runtime import sessions
-from onnxopt.verification import edges, widening
-from onnxopt.verification.cases import Case
 from onnxopt.verification.check import Check
 from onnxopt.verification.compare import Difference, Limit
-from onnxopt.verification.exactness import Exactness, Float32
+from onnxopt.verification.rounding import widening
+from onnxopt.verification.rounding.exactness import Exactness, Float32
+from onnxopt.verification.sampling import edges
+from onnxopt.verification.sampling.cases import Case
 from tests.support.fusing import cpu_kernels_forced
 from tests.support.small_models import write
 

@@ -9,10 +9,10 @@ import onnx
 import onnx_ir as ir
 
 from onnxopt.graph import normalize, traits
-from onnxopt.verification import ranges
-from onnxopt.verification.extremes import extremes
+from onnxopt.verification.lowering import ranges
 from onnxopt.verification.reference import Reference
-from onnxopt.verification.user_data import UserData
+from onnxopt.verification.sampling.extremes import extremes
+from onnxopt.verification.sampling.user_data import UserData
 from tests.support.graphs import graph
 
 _ROWS = 300  # of the table of positions: no longer inputs are accepted

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from onnxopt.graph import traits
 from onnxopt.runtime.sessions import CPU
-from onnxopt.verification import edges
 from onnxopt.verification.reference import Reference
+from onnxopt.verification.sampling import edges
 from tests.support.graphs import graph, hold
 
 _LARGEST = 256 << 20

@@ -12,8 +12,8 @@ from onnx import numpy_helper
 
 import onnxopt
 from onnxopt.artifact.manifest import Manifest
-from onnxopt.program import operators
-from onnxopt.verification import edges
+from onnxopt.program.operators import table as operators
+from onnxopt.verification.sampling import edges
 
 TEXT = """
     <ir_version: 10, opset_import: ["" : 17]>

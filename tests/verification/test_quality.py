@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onnxopt.errors import UsageError
-from onnxopt.verification.quality import Goals, Quality, qualities
+from onnxopt.verification.lowering.quality import Goals, Quality, qualities
 
 
 def test_figures_of_logits() -> None:

@@ -18,7 +18,7 @@ from onnxopt import pipeline
 from onnxopt.artifact import layout
 from onnxopt.graph import read, traits
 from onnxopt.runtime import sessions
-from onnxopt.verification import samples
+from onnxopt.verification.sampling import samples
 from tests.support import real_models
 from tests.support.fusing import cpu_kernels_forced
 

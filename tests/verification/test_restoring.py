@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from onnxopt.verification import restoring
-from onnxopt.verification.quality import Goals, Quality
+from onnxopt.verification.lowering import restoring
+from onnxopt.verification.lowering.quality import Goals, Quality
 
 
 @dataclasses.dataclass(frozen=True)

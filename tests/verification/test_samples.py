@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxopt.graph import input_uses, signature, traits
 from onnxopt.graph.signature import Tensor
-from onnxopt.verification import samples
+from onnxopt.verification.sampling import samples
 from tests.support.small_models import TOKENS, write
 
 IDS = Tensor("ids", "int64", ("batch", "new"))

@@ -12,12 +12,12 @@ from onnx import numpy_helper
 
 import onnxopt
 from onnxopt.artifact.manifest import Manifest
-from onnxopt.program import operators
+from onnxopt.program.operators import table as operators
 from onnxopt.runtime import sessions
 from onnxopt.verification.check import Check
 from onnxopt.verification.compare import Difference, Limit, compare
-from onnxopt.verification.exactness import FromFloat64
-from onnxopt.verification.movement import Movement
+from onnxopt.verification.rounding.exactness import FromFloat64
+from onnxopt.verification.rounding.movement import Movement
 from tests.support.fusing import cpu_kernels_forced
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]> '

@@ -16,8 +16,8 @@ import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.runtime import sessions
-from onnxopt.verification import unrounded
-from onnxopt.verification.exactness import QuantizedExactness
+from onnxopt.verification.rounding import unrounded
+from onnxopt.verification.rounding.exactness import QuantizedExactness
 from tests.support import real_models
 from tests.support.command import run
 from tests.support.fusing import cpu_kernels_forced

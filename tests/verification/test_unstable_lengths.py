@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 import onnxopt
 from onnxopt.artifact.manifest import Manifest
-from onnxopt.program import operators
+from onnxopt.program.operators import table as operators
 from onnxopt.verification.evidence import _is_between
 from tests.support.fusing import cpu_kernels_forced
 

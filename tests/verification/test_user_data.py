@@ -13,7 +13,7 @@ import pytest
 import onnxopt
 from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.graph.signature import Tensor
-from onnxopt.verification.user_data import read_data
+from onnxopt.verification.sampling.user_data import read_data
 from tests.support.command import run
 from tests.support.small_models import CHAIN, TOKENS, write
 

@@ -34,7 +34,7 @@ bool Measures(const ProductCall& call) {
 }
 
 // How many of cuDNN's plans are worth measuring. Sums over few channels leave cuBLASLt's tiles half empty
-// (costs/gemm.json).
+// (costs/data/gemm.json).
 std::size_t MostConvolutions(const PlanKey& key, bool tunes) {
   if (tunes) return kTunedPlans;
   return key.k <= kShallow && key.m >= kManyPixels ? kFirstRunPlans : 0;

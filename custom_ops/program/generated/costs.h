@@ -1,6 +1,6 @@
 #pragma once
 
-// Written by custom_ops/generate.py from onnxopt/costs/*.json, which say where each number comes from.
+// Written by custom_ops/generate.py from onnxopt/costs/data/*.json, which say where each number comes from.
 
 #include <cstddef>
 #include <cstdint>

@@ -31,7 +31,7 @@ from onnxopt.graph.signature import Tensor
 from onnxopt.paths import StrPath
 from onnxopt.runtime import providers, sessions
 from onnxopt.runtime.sessions import CPU, CUDA, NodeArg
-from onnxopt.verification import samples
+from onnxopt.verification.sampling import samples
 
 CONFIG = "config.pbtxt"
 VERSION = "1"

@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC
 from onnxopt.graph.match import constant, is_constant
-from onnxopt.program import operators, row_operators
+from onnxopt.program.operators import row_operators
+from onnxopt.program.operators import table as operators
 
 CONVOLVED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 _AXIS = {0: 0, 1: 3, 2: 1, 3: 2}  # an axis of [N, C, H, W] in [N, H, W, C]

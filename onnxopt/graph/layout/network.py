@@ -23,7 +23,7 @@ _COSTS = numbers()
 
 
 class Costs:
-    """What a Transpose of a value costs, in bytes. A number of costs/layout.json stands for every symbol."""
+    """What a Transpose of a value costs, in bytes. A number of costs/data/layout.json stands for every symbol."""
 
     def __init__(self, known: Knowledge) -> None:
         self._known = known

@@ -42,7 +42,7 @@ def stored(weight: ir.Value, group: int, name: str, missing: int = 0) -> Stored:
 
 
 def missing_channels(conv: ir.Node) -> int:
-    """How many channels of zeros make the convolution of an image take less time (costs/layout.json)."""
+    """How many channels of zeros make the convolution of an image take less time (costs/data/layout.json)."""
     weight = conv.inputs[1]
     if weight is None or weight.const_value is None or conv.attributes.get_int("group", 1) != 1:
         return 0

@@ -1,7 +1,7 @@
 """Stores the weights of 16-bit products transposed: MatMul(x, W) becomes MatMul(x, Transpose(W^T)).
 
 A GPU's matrix units read both operands along the dim that is summed over. torch stores weights in this order, and
-exporters transpose them. From which sides on, costs/rewrite.json says. The GEMM's kernel absorbs the Transpose;
+exporters transpose them. From which sides on, costs/data/rewrite.json says. The GEMM's kernel absorbs the Transpose;
 elsewhere ONNX Runtime folds it while it loads the model.
 """
 

@@ -9,7 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from onnxopt.graph.precision.values import FLOATS
-from onnxopt.program import operators, row_operators
+from onnxopt.program.operators import row_operators
+from onnxopt.program.operators import table as operators
 
 CONTRIB = "com.microsoft"
 FLOAT = ir.DataType.FLOAT

@@ -14,7 +14,8 @@ from onnxopt.graph import read
 from onnxopt.graph.passes.interface import Interface
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.refusal import Refusal
-from onnxopt.graph.rewrite import conv_constants, decomposed_activations, decomposed_layer_norms, decomposed_reductions
+from onnxopt.graph.rewrite import conv_constants
+from onnxopt.graph.rewrite.decomposed import decomposed_activations, decomposed_layer_norms, decomposed_reductions
 from onnxopt.graph.rewrite.rule_sets import Row
 from onnxopt.graph.rewrite.schedule import Cleanup, Phase, Rewriting, Step
 from onnxopt.graph.rewrite.table import FAMILIES, PORTABLE, TABLE

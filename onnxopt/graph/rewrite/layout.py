@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 from onnxscript.rewriter.rules import common
 
-from onnxopt.graph.passes.moved_codes import MoveCodesPass
+from onnxopt.graph.passes.codes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.no_op_rules import MergedReshapes, SameShape
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import Pass, RuleSet

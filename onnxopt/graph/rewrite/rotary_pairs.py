@@ -20,7 +20,7 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
 from onnxopt.graph.match import is_constant, new_integers
 from onnxopt.graph.passes.rooted import Rooted
-from onnxopt.graph.rewrite.attention_operands import scalar
+from onnxopt.graph.rewrite.attention.attention_operands import scalar
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.value_dims import dims_of, same
 

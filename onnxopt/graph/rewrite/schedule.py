@@ -22,7 +22,8 @@ from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.refusal import Refusal
-from onnxopt.graph.rewrite import layout, packed_weights
+from onnxopt.graph.rewrite import layout
+from onnxopt.graph.rewrite.products import packed_weights
 from onnxopt.graph.rewrite.rule_sets import Pass, Row, RuleSet, Scope
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.infer import Knowledge, infer

@@ -21,7 +21,7 @@ from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.match import new_integers
 from onnxopt.graph.passes.common_subexpressions import keep_apart
 from onnxopt.graph.passes.rooted import Rooted
-from onnxopt.graph.rewrite.attention_nodes import (
+from onnxopt.graph.rewrite.attention.attention_nodes import (
     AttentionNodes,
     count_of_own,
     is_extended,

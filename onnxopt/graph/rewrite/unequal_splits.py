@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.rewrite.rule_sets import Pass
-from onnxopt.program.operators import OPERATORS
-from onnxopt.program.row_operators import ROW_OPERATORS
+from onnxopt.program.operators.row_operators import ROW_OPERATORS
+from onnxopt.program.operators.table import OPERATORS
 
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 _MOVING = frozenset({"Concat", "Expand", "Pad", "Slice", "Transpose"})

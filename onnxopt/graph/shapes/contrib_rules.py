@@ -15,7 +15,7 @@ import sympy
 
 from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, broadcast, product, simplest
 from onnxopt.program.dtypes import to_ir
-from onnxopt.program.result_dtypes import Attributes, ResultDtype, of_operand, same
+from onnxopt.program.operators.result_dtypes import Attributes, ResultDtype, of_operand, same
 
 CONTRIB, BLOCKED = "com.microsoft", "com.microsoft.nchwc"
 

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxopt.graph.shapes.dims import Dims, broadcast
 from onnxopt.graph.shapes.infer import Knowledge
-from onnxopt.program import operators
+from onnxopt.program.operators import table as operators
 
 _FOLLOWED = 64  # values whose dims may change
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt.graph.shapes import contrib_rules
-from onnxopt.program.operators import OPERATORS
-from onnxopt.program.result_dtypes import ResultDtype, of_operand, of_tensor, same
-from onnxopt.program.row_operators import ROW_OPERATORS
+from onnxopt.program.operators.result_dtypes import ResultDtype, of_operand, of_tensor, same
+from onnxopt.program.operators.row_operators import ROW_OPERATORS
+from onnxopt.program.operators.table import OPERATORS
 
 _CONTRIB = "com.microsoft"
 OTHERS: dict[tuple[str, str], ResultDtype] = {

@@ -29,7 +29,7 @@ from onnxopt.graph.shapes.dims import (
     slice_length,
     step_count,
 )
-from onnxopt.program import operators
+from onnxopt.program.operators import table as operators
 
 
 class Known(Protocol):

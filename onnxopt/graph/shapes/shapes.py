@@ -16,9 +16,10 @@ from onnxopt.graph.shapes import infer as inference
 from onnxopt.graph.shapes.checked_sizes import checked_sizes
 from onnxopt.graph.shapes.dims import quotient
 from onnxopt.graph.shapes.expected import ExpectedSizes
-from onnxopt.program import operators, row_operators
 from onnxopt.program.dtypes import Dtype, from_ir
 from onnxopt.program.extents import Extent, extent
+from onnxopt.program.operators import row_operators
+from onnxopt.program.operators import table as operators
 
 Dims = tuple[int | str | None, ...]
 

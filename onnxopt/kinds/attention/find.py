@@ -7,7 +7,7 @@ Attention of several new tokens under a mask is found in masked.py.
 ONNX Runtime's operator copies the cache, runs separate kernels for lengths, masks and results, and then reads the copy.
 Here one kernel reads the cache, attends to it, and writes it with the new token; another kernel joins the results of
 the first kernel's blocks (cuda_kernels/attention/). Only lengths that prove that every sequence fills its cache are
-accepted: a constant, or the nodes that graph/rewrite/cached.py writes. A cache of int8 or e4m3 codes with scales is
+accepted: a constant, or the nodes that rewrite/attention/cached.py writes. A cache of int8 or e4m3 codes with scales is
 read and extended as it is.
 """
 

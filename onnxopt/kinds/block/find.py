@@ -9,7 +9,7 @@ parts convolutions alone read. It takes in every convolution that lies on a path
 cuDNN's precompiled kernels are slow on channels of a wider tensor, slower than with a copy of them. The kernels that it
 compiles at run time, for SiLU, are not. So convolutions with SiLU alone read and write in place (figures:
 benchmarks/notes: convolution layers). In a block with a Concat they have their SiLU from fewer channels on
-(costs/convolution.json).
+(costs/data/convolution.json).
 """
 
 from __future__ import annotations

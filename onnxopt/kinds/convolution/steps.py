@@ -21,7 +21,7 @@ from onnxopt.program.convolution import DTYPES, Convolution
 from onnxopt.program.window import Window
 
 # cuDNN compiles a kernel for every activation but a ReLU. Between a convolution with few channels and a separate
-# kernel, costs/convolution.json decides. Activations with more arithmetic than SiLU gain nothing in cuDNN's kernel.
+# kernel, data/convolution.json decides. Activations with more arithmetic than SiLU gain nothing in cuDNN's kernel.
 # Where the shape is not fixed, kernels for the usual one are compiled early; other shapes get two kernels
 # (custom_ops/cuda/convolution/plans.h).
 _COMPILED_CHANNELS = numbers().compiled_channels

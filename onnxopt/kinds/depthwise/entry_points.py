@@ -1,4 +1,4 @@
-"""The entry points of a depthwise kernel, by costs/depthwise.json.
+"""The entry points of a depthwise kernel, by costs/data/depthwise.json.
 
 The library runs the first entry point that fits a call and is preferred for the result's width and the threads that it
 has on a multiprocessor, else the first that fits (custom_ops/cuda/depthwise_variant.cc). The last one fits every call.
@@ -93,7 +93,7 @@ def _of_table(name: str, window: Window, size: int, in_front: bool) -> Iterator[
             continue
         yield from _distinct(_variants(name, window, size, row["choice"]))
         return
-    raise ValueError(f"costs/depthwise.json has no row for {size} bytes and {window}")
+    raise ValueError(f"costs/data/depthwise.json has no row for {size} bytes and {window}")
 
 
 def _distinct(variants: Iterator[DepthwiseVariant]) -> Iterator[DepthwiseVariant]:

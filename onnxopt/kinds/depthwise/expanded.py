@@ -4,7 +4,7 @@
 
 A block computes the wide tensor for its tile of outputs and its halo, so that the tensor is never stored. What that
 saves is the tensor's bytes, written once and read once, and a launch; what it costs is the work of the halo. Times of
-both are predicted from measured ones (costs/depthwise.json).
+both are predicted from measured ones (costs/data/depthwise.json).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 The kernel applies g to every input that it loads, and loads an input for each tile of outputs that sees it. So nodes
 upstream become part of the region only where that is predicted to take less time than a kernel of their own
-(costs/depthwise.json).
+(costs/data/depthwise.json).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Masks of local attention as graph/rewrite/attention_nodes.py writes them, which the kernel computes from positions.
+"""Masks of local attention as attention/attention_nodes.py writes them, which the kernel computes from positions.
 
 Unsqueeze(Where(shown, 0, low), [0, 1])    Where(Unsqueeze(shown, [0, 1]), left, low)
 shown = apart <= before and apart >= -after

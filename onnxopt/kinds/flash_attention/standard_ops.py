@@ -1,4 +1,4 @@
-"""Attention that standard operators compute, as one kernel: graph/rewrite/attention_nodes.py writes it so.
+"""Attention that standard operators compute, as one kernel: graph/rewrite/attention/attention_nodes.py writes it so.
 
 Reshape(Transpose(MatMul(P, v), [0, 2, 1, 3]), [B, S, N V])     P = Softmax(scores)
 scores = MatMul(q, k^T) scale, capped or not, with a mask added or none

@@ -1,4 +1,4 @@
-"""Operands of products of codes, in the form that graph/passes/products_of_codes.py gives them.
+"""Operands of products of codes, in the form that graph/passes/codes/products_of_codes.py gives them.
 
 The product reads the codes as float16, minus their zero point, or as 8-bit floats: of a weight they are a constant, of
 an activation the result of another kernel. What the graph does to them around the product is undone or goes into alpha.

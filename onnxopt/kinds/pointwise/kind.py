@@ -16,7 +16,7 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise import alternatives, cuda, entry_points, find, lower
 from onnxopt.program.pointwise import Program
 
-# The CPU kernel gathers element by element, ORT copies blocks (costs/cpu.json).
+# The CPU kernel gathers element by element, ORT copies blocks (costs/data/cpu.json).
 _GATHERED = frozenset({"Transpose", "DepthToSpace", "SpaceToDepth", "Tile", "Gather", "Resize"})
 _JOINED = frozenset({"Concat", "Pad"})
 _FEWEST_BESIDE_JOINED = numbers().min_beside_joined

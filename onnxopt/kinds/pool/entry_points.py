@@ -69,7 +69,7 @@ def _width(meaning: Pool, channels: int | str | None) -> int:
 def _tile(window: Window, outputs: Sequence[Sequence[int | str | None] | None]) -> tuple[int, int]:
     """Two outputs along each axis along which windows overlap by half or more, where some region has more than one.
 
-    Four across where windows are wide (costs/pool.json).
+    Four across where windows are wide (costs/data/pool.json).
     """
     wanted = [1, 1]
     for axis in (0, 1):

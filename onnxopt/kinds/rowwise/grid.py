@@ -12,8 +12,8 @@ import onnx_ir as ir
 from onnxopt.fusion import index_ops
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Dims, Shapes
-from onnxopt.program import row_operators
-from onnxopt.program.row_operators import RowOperator
+from onnxopt.program.operators import row_operators
+from onnxopt.program.operators.row_operators import RowOperator
 from onnxopt.program.rowwise import RowProgram
 
 # Operators that change the shape and keep the elements and their order.

@@ -22,7 +22,7 @@ from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.extents import ONE, Extent, product
 from onnxopt.program.index_maps import Guard, Linear, Map, NotAffine, identity, reshape
 from onnxopt.program.indexing import Term
-from onnxopt.program.row_operators import RowCall, RowOperator, reduce
+from onnxopt.program.operators.row_operators import RowCall, RowOperator, reduce
 from onnxopt.program.rowwise import Operand, Result, RowProgram, View
 
 Domain = tuple[Extent, Extent, Extent]  # outer, row, inner

@@ -13,7 +13,7 @@ from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.rowwise import alternatives, cuda, entry_points, find, join, lower
-from onnxopt.program import row_operators
+from onnxopt.program.operators import row_operators
 from onnxopt.program.rowwise import RowProgram
 
 # ORT's CPU provider recognises a norm of single operators by the square root, and has vectorized kernels for norms.

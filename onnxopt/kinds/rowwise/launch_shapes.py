@@ -1,6 +1,6 @@
 """Launch shapes of rowwise kernels: the rules that decide how threads share rows.
 
-The numbers in the rules are those of costs/rowwise.json, which says what each means and where it was measured.
+The numbers in the rules are those of costs/data/rowwise.json, which says what each means and where it was measured.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from onnxopt.kinds.rowwise.grid import RESHAPES, Grid
 from onnxopt.kinds.rowwise.index_lowering import lower_indexed_rows
 from onnxopt.kinds.rowwise.stages import split
 from onnxopt.program.expressions import Builder, Expr
-from onnxopt.program.row_operators import RowCall, RowOperator
+from onnxopt.program.operators.row_operators import RowCall, RowOperator
 from onnxopt.program.rowwise import Operand, Result, RowProgram, View
 
 _MOST_PROGRAMS = 512  # that are kept for regions of equal parts

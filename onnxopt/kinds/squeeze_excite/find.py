@@ -5,7 +5,7 @@
 Where a depthwise convolution computes the map, both become one region once all kinds have searched
 (kinds/squeeze_excite/join.py). The Mul of the map by the factors stays with the kernel of its neighbours.
 
-A block reads all weights. So a region pays only while the weights are small (costs/squeeze_excite.json).
+A block reads all weights. So a region pays only while the weights are small (costs/data/squeeze_excite.json).
 """
 
 from __future__ import annotations

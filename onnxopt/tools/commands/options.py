@@ -14,7 +14,7 @@ import click
 from onnxopt import option_fields
 from onnxopt.errors import UsageError
 from onnxopt.pipeline import Options
-from onnxopt.verification.quality import Goals
+from onnxopt.verification.lowering.quality import Goals
 
 
 class Renamed(click.Option):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from onnxopt.artifact.summary import counted, executed_text, limit_text, not_emulated_text, weak_lines
 from onnxopt.verification.check import Check
 from onnxopt.verification.compare import Difference
-from onnxopt.verification.exactness import FromFloat64, QuantizedExactness
+from onnxopt.verification.rounding.exactness import FromFloat64, QuantizedExactness
 from onnxopt.verification.verify import VerificationReport
 
 

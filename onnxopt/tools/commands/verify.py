@@ -19,7 +19,7 @@ from onnxopt.tools.commands.verification_text import verification_text
 from onnxopt.tools.printable import printable
 from onnxopt.tools.quality import compare_with
 from onnxopt.tools.verify import verify
-from onnxopt.verification.quality import Goals
+from onnxopt.verification.lowering.quality import Goals
 
 _ON = {"cpu": CPU, "cuda": CUDA}
 

@@ -33,11 +33,11 @@ from onnxopt.tools.quantization.result import Quantized
 from onnxopt.tools.quantization.sensitivity import Sensitivity
 from onnxopt.tools.quantization.spelling import spell_out_gemms
 from onnxopt.tools.quantization.times import Times
-from onnxopt.verification import restoring
-from onnxopt.verification.quality import Quality, check_inputs, quality_of, refuse_missed, worst
+from onnxopt.verification.lowering import restoring
+from onnxopt.verification.lowering.quality import Quality, check_inputs, quality_of, refuse_missed, worst
 from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.refusals import original_runs
-from onnxopt.verification.user_data import UserData, check_alone, read_data
+from onnxopt.verification.sampling.user_data import UserData, check_alone, read_data
 from onnxopt.verification.verify import references
 
 MARK = "onnxopt.quantized"

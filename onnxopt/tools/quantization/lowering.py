@@ -9,9 +9,9 @@ import onnx_ir as ir
 from onnxopt.errors import NotVerifiedError
 from onnxopt.graph import normalize, read, rewrite, write
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification import narrowing
+from onnxopt.verification.lowering import narrowing
 from onnxopt.verification.reference import Reference
-from onnxopt.verification.widening import NotWidened
+from onnxopt.verification.rounding.widening import NotWidened
 
 
 def lowered(normalized: ir.Model, original: Reference, dtype: ir.DataType, folder: Path) -> Path:

@@ -12,8 +12,8 @@ from onnxopt.option_fields import option
 from onnxopt.paths import StrPath
 from onnxopt.pipeline import Options
 from onnxopt.tools.quantization.formats import FORMATS
-from onnxopt.verification.quality import Goals
-from onnxopt.verification.user_data import DataSource
+from onnxopt.verification.lowering.quality import Goals
+from onnxopt.verification.sampling.user_data import DataSource
 
 _ALGORITHMS = tuple(sorted({name for row in FORMATS.values() for name in row.algorithms}))
 _SHARED = {row.name: row for row in option_fields.options_of(Options)}

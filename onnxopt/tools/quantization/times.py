@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnxopt.costs import gemm
 from onnxopt.fusion import work
 from onnxopt.fusion.work import Work
-from onnxopt.graph.passes.products_of_codes import ROWS_AS_FLOATS
+from onnxopt.graph.passes.codes.products_of_codes import ROWS_AS_FLOATS
 from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.gemm.widened import FIRST_ARCH
 from onnxopt.runtime import predicted

@@ -13,8 +13,8 @@ from onnxopt.runtime import sessions
 from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.sessions import Array, RunError
 from onnxopt.tools import bench
-from onnxopt.verification import samples
 from onnxopt.verification.compare import Limit, compare
+from onnxopt.verification.sampling import samples
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

@@ -23,11 +23,11 @@ from onnxopt import children
 from onnxopt.graph import read
 from onnxopt.kinds import KINDS
 from onnxopt.runtime import devices
-from onnxopt.verification.cases import Case
 from onnxopt.verification.check import Check
 from onnxopt.verification.emulation import gcc, one_kernel, shape_text
 from onnxopt.verification.executed import EMULATED, Execution
 from onnxopt.verification.reference import NotRunnable, Reference
+from onnxopt.verification.sampling.cases import Case
 
 _COMPILE_SECONDS = 120.0
 _RUN_SECONDS = 60.0

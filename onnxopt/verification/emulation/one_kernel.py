@@ -16,10 +16,10 @@ from onnxopt.graph.signature import Sizes, Tensor
 from onnxopt.graph.traits import Traits
 from onnxopt.program.dtypes import to_ir
 from onnxopt.runtime.sessions import CPU
-from onnxopt.verification import samples
 from onnxopt.verification.emulation.shape_text import ShapeText
 from onnxopt.verification.reference import NotRunnable, Reference
-from onnxopt.verification.user_data import UserData
+from onnxopt.verification.sampling import samples
+from onnxopt.verification.sampling.user_data import UserData
 
 _MOST_ELEMENTS = 1 << 21  # of a tensor
 _CASES = 4

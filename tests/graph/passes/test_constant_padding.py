@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.graph import normalize
-from onnxopt.graph.passes.constant_padding import ConstantPaddingPass
+from onnxopt.graph.passes.padding.constant_padding import ConstantPaddingPass
 from tests.support.graphs import graph, run
 
 _IMAGE = "float[N, 3, H, W] x, float[4, 3, 3, 3] w"

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.graph import normalize
-from onnxopt.graph.passes.same_padding import SamePaddingPass
+from onnxopt.graph.passes.padding.same_padding import SamePaddingPass
 from tests.support.graphs import graph, run
 
 # As torch exports it: out = ceil(size / stride), in floats; total = max((out - 1) * stride + 2 + 1 - size, 0).

@@ -11,7 +11,7 @@ import pytest
 from onnxopt.graph import normalize, precision
 from onnxopt.graph.precision import Choice, Range, range_of
 from onnxopt.graph.precision.masks import LOWEST
-from onnxopt.verification import ranges
+from onnxopt.verification.lowering import ranges
 from tests.support.graphs import graph, node, run, value
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT

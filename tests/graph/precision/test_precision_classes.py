@@ -14,7 +14,8 @@ import onnxruntime as ort
 import pytest
 
 from onnxopt.graph import normalize, precision, rewrite, write
-from onnxopt.verification import in_float64, ranges, widening
+from onnxopt.verification.lowering import ranges
+from onnxopt.verification.rounding import in_float64, widening
 from tests.support.precision.precision_graphs import GROUPS, Feeds
 
 _GOAL = {ir.DataType.FLOAT16: 40.0, ir.DataType.BFLOAT16: 24.0}  # dB

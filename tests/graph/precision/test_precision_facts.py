@@ -10,7 +10,7 @@ import pytest
 
 from onnxopt.graph import normalize, precision
 from onnxopt.graph.precision import operators
-from onnxopt.verification import ranges
+from onnxopt.verification.lowering import ranges
 from tests.graph.precision.test_precision import FLOAT, HALF, Feeds, dtypes, lowered, sqnr, x
 from tests.support.graphs import graph, run, value
 

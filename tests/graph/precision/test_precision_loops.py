@@ -12,7 +12,8 @@ import onnxruntime as ort
 import pytest
 
 from onnxopt.graph import normalize, precision, rewrite, write
-from onnxopt.verification import in_float64, ranges, widening
+from onnxopt.verification.lowering import ranges
+from onnxopt.verification.rounding import in_float64, widening
 from tests.graph.precision.test_precision import FLOAT, HALF, dtypes
 from tests.support.graphs import run
 from tests.support.precision.loop_graphs import LOOPS, Feeds, feeds, model, scan, scanned

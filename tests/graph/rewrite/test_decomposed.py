@@ -12,8 +12,8 @@ import pytest
 
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.graph.rewrite.decomposed_activations import DecomposedGelu, FlatLeakyRelu, OneSided
-from onnxopt.graph.rewrite.decomposed_reductions import DecomposedSoftmax, MeanBySum
+from onnxopt.graph.rewrite.decomposed.decomposed_activations import DecomposedGelu, FlatLeakyRelu, OneSided
+from onnxopt.graph.rewrite.decomposed.decomposed_reductions import DecomposedSoftmax, MeanBySum
 from onnxopt.graph.shapes.infer import infer
 from tests.support.graphs import graph, hold, run, value
 

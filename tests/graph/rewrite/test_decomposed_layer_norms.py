@@ -10,7 +10,7 @@ import pytest
 from onnxscript.rewriter import MatchContext
 
 from onnxopt.graph import normalize, rewrite
-from onnxopt.graph.rewrite import decomposed_layer_norms
+from onnxopt.graph.rewrite.decomposed import decomposed_layer_norms
 from tests.support.graphs import graph, node, run, value
 
 _CONSTANTS = (

@@ -12,7 +12,7 @@ from onnxscript.rewriter import MatchContext
 
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.graph.rewrite.einsums import EinsumProduct, EinsumTranspose
+from onnxopt.graph.rewrite.products.einsums import EinsumProduct, EinsumTranspose
 from onnxopt.graph.shapes.infer import infer
 from tests.support.graphs import graph, hold, run
 

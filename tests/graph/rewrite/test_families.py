@@ -14,7 +14,7 @@ import pytest
 import onnxopt
 from onnxopt.errors import StepError
 from onnxopt.graph import rewrite
-from onnxopt.graph.passes import products_of_codes
+from onnxopt.graph.passes.codes import products_of_codes
 from onnxopt.graph.rewrite import FAMILIES, schedule
 from onnxopt.graph.rewrite.rule_sets import Pass, Row, RuleSet, Scope
 from onnxopt.graph.rewrite.schedule import CANCEL

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.graph.rewrite.normalized_products import Arithmetic, NormalizedProduct
+from onnxopt.graph.rewrite.products.normalized_products import Arithmetic, NormalizedProduct
 from onnxopt.graph.rewrite.weights import Joiner
 from tests.support.graphs import graph, hold, run, value
 from tests.support.refused import reason

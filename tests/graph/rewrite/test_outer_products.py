@@ -11,7 +11,7 @@ from onnxscript.rewriter import MatchContext
 
 from cases.models import fuse
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.graph.rewrite.outer_products import OuterProduct
+from onnxopt.graph.rewrite.products.outer_products import OuterProduct
 from onnxopt.graph.shapes.infer import infer
 from tests.support.graphs import graph, run
 

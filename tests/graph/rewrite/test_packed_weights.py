@@ -10,7 +10,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from onnxopt.graph.rewrite import packed_weights, rewrite
+from onnxopt.graph.rewrite import rewrite
+from onnxopt.graph.rewrite.products import packed_weights
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support.decoders import genai_graphs

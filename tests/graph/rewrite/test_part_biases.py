@@ -10,7 +10,7 @@ import pytest
 
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.graph.rewrite.part_biases import RULES
+from onnxopt.graph.rewrite.products.part_biases import RULES
 from onnxopt.graph.rewrite.rule_sets import Scope
 from onnxopt.graph.shapes.infer import infer
 from tests.support.graphs import graph, hold, run

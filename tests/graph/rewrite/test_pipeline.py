@@ -10,7 +10,8 @@ import pytest
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
-from onnxopt.graph.rewrite import FAMILIES, attention
+from onnxopt.graph.rewrite import FAMILIES
+from onnxopt.graph.rewrite.attention import sdpa
 from onnxopt.graph.rewrite.table import GATED_WEIGHTS
 from onnxopt.runtime import releases
 from tests.support import graphs
@@ -44,7 +45,7 @@ def test_the_manifest_says_what_was_rewritten(source: Path, artifact: Path) -> N
 
 @pytest.mark.usefixtures("library")
 def test_a_family_that_is_wrong_is_left_out(source: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "scale_of", lambda q, found: 5.0)
+    monkeypatch.setattr(sdpa, "scale_of", lambda q, found: 5.0)
     manifest = onnxopt.optimize(source, artifact, archs=()).manifest
     assert manifest.verify.status == "passed"
     assert [row.name for row in manifest.left_out] == ["rewrite:attention"]

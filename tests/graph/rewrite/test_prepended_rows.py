@@ -10,7 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.graph.rewrite.prepended_rows import FrontRows
+from onnxopt.graph.rewrite.products.prepended_rows import FrontRows
 from tests.support.graphs import graph, hold, run
 from tests.support.refused import reason
 

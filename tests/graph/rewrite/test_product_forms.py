@@ -11,7 +11,7 @@ import pytest
 
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.graph.rewrite.product_forms import GemmBetweenViews, TransposedProduct
+from onnxopt.graph.rewrite.products.product_forms import GemmBetweenViews, TransposedProduct
 from onnxopt.graph.shapes.infer import infer
 from tests.support.graphs import graph, hold, run, value
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from cases.models import fuse
-from onnxopt.graph.rewrite.reordered_columns import ReorderedColumns
+from onnxopt.graph.rewrite.products.reordered_columns import ReorderedColumns
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from tests.support.attention.attention_graphs import ops, rewritten

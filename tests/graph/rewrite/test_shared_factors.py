@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnxopt.graph.rewrite import query_scale
+from onnxopt.graph.rewrite.attention import query_scale
 from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support.attention.attention_graphs import Attention, agree, ops, rewritten, tokens
 

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
-from onnxopt.graph.rewrite import shared_operand
+from onnxopt.graph.rewrite.products import shared_operand
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.infer import infer

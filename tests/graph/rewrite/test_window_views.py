@@ -10,7 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.graph.normalize import normalize
-from onnxopt.graph.rewrite import rewrite, window_views
+from onnxopt.graph.rewrite import rewrite
+from onnxopt.graph.rewrite.attention import window_views
 from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support.graphs import graph, run
 from tests.support.refused import reason

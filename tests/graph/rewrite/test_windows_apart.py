@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxopt.graph.rewrite.windows_apart import join_windows
+from onnxopt.graph.rewrite.attention.windows_apart import join_windows
 from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support.attention.attention_graphs import ops, rewritten
 from tests.support.graphs import graph, run

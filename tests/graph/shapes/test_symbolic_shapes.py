@@ -19,7 +19,7 @@ from onnxopt.graph import input_uses, normalize, read, rewrite, signature
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes import shapes as shape_inference
 from onnxopt.graph.shapes.dims import broadcasts_exactly, least, parse_dim
-from onnxopt.verification import samples
+from onnxopt.verification.sampling import samples
 from tests.support import checked_dims, real_models
 from tests.support.graphs import graph, run, value
 
@@ -86,7 +86,7 @@ def test_dynamic_models_fuse_as_static_ones_do(name: str, tmp_path: Path) -> Non
     """All but joining along a symbolic dim, as a cache of keys grows: the length of the result is a sum, no extent.
 
     Whether a depthwise convolution takes in what is in front of it goes by the size of its input too. Class tokens of a
-    dynamic batch go into the positions, so that a Pad is left of the Concat (rewrite/prepended_rows.py).
+    dynamic batch go into the positions, so that a Pad is left of the Concat (rewrite/products/prepended_rows.py).
     """
     with_depthwise = ("depthwise", "squeeze_excite")
     dynamic, static = (_regions(n, tmp_path) for n in (name, name.removesuffix("_dyn")))

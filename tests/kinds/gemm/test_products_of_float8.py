@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from cases.models import fuse, outline
 from onnxopt.fusion.region import Kernel
-from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
+from onnxopt.graph.passes.codes.products_of_codes import ProductsOfCodesPass
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import FLOAT8, Gemm
 from onnxopt.runtime import sessions

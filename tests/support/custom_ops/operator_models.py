@@ -19,9 +19,9 @@ from onnx.reference import ReferenceEvaluator
 from cases.models import fuse, outline
 from onnxopt.fusion import cost
 from onnxopt.fusion.region import Kernel
-from onnxopt.program import operators
 from onnxopt.program.dtypes import DTYPES, to_ir
-from onnxopt.program.elementwise import Operator
+from onnxopt.program.operators import table as operators
+from onnxopt.program.operators.elementwise import Operator
 from onnxopt.runtime import sessions
 from tests.support.fusing import cpu_kernels_forced
 from tests.support.wrong_bodies import failing_nodes, read_by_casts

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph import normalize, precision, rewrite
-from onnxopt.verification import ranges
+from onnxopt.verification.lowering import ranges
 from tests.support.graphs import graph
 
 _DRAWN = np.random.default_rng(0).standard_normal

@@ -9,7 +9,8 @@ import onnx_ir as ir
 import pytest
 
 from cases.models import fuse
-from onnxopt.graph.rewrite import head_norms, near_misses, schedule
+from onnxopt.graph.rewrite import schedule
+from onnxopt.graph.rewrite.attention import head_norms, near_misses
 from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.kinds.rowwise.kind import ROWWISE

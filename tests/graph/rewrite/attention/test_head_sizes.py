@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxopt.graph.rewrite import head_sizes
+from onnxopt.graph.rewrite.attention import head_sizes
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.infer import infer

@@ -10,8 +10,9 @@ import pytest
 from onnxscript.rewriter import MatchingTracer
 
 from cases.models import fuse
-from onnxopt.graph.rewrite import FAMILIES, grouped_heads, to_portable
-from onnxopt.graph.rewrite.cached import CachedGroupQuery
+from onnxopt.graph.rewrite import FAMILIES, to_portable
+from onnxopt.graph.rewrite.attention import grouped_heads
+from onnxopt.graph.rewrite.attention.cached import CachedGroupQuery
 from onnxopt.graph.rewrite.schedule import Phase, Rewriting, Step
 from onnxopt.graph.rewrite.table import TABLE
 from onnxopt.graph.shapes.infer import InferShapesPass

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxopt.graph.rewrite.joined_heads import JoinedHeads
+from onnxopt.graph.rewrite.attention.joined_heads import JoinedHeads
 from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support.attention.attention_graphs import ops, rewritten
 from tests.support.graphs import graph, hold, run

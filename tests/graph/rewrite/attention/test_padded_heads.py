@@ -11,8 +11,9 @@ import onnx_ir as ir
 import pytest
 from onnxscript.rewriter import MatchResult
 
-from onnxopt.graph.rewrite import head_sizes, to_portable, weights
-from onnxopt.graph.rewrite.head_axis import Mark, across, widen
+from onnxopt.graph.rewrite import to_portable, weights
+from onnxopt.graph.rewrite.attention import head_sizes
+from onnxopt.graph.rewrite.attention.head_axis import Mark, across, widen
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support import graphs

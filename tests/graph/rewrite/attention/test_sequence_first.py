@@ -11,7 +11,7 @@ import pytest
 
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.graph.rewrite.sequence_first import HeadsJoinedByToken, SwappedHeads, SwappedTokens
+from onnxopt.graph.rewrite.attention.sequence_first import HeadsJoinedByToken, SwappedHeads, SwappedTokens
 from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support.graphs import graph, hold, run
 from tests.support.refused import reason

@@ -10,7 +10,7 @@ import pytest
 
 from cases.models import fuse
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.graph.rewrite.window_masks import WindowMask
+from onnxopt.graph.rewrite.attention.window_masks import WindowMask
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from tests.support.graphs import graph, hold, run
 from tests.support.refused import reason

@@ -1,0 +1,1 @@
+"""Passes on 8-bit codes and the products of them."""

@@ -1,0 +1,1 @@
+"""Rules that recognise attention in its many spellings, and what surrounds it."""

@@ -1,0 +1,248 @@
+"""Attention that no operator of ONNX Runtime computes, and masks of local attention, as nodes that one kernel runs.
+
+    Sdpa(q, k, v, mask?, sinks?; scale, cap?) -> MatMul(Softmax(scores), v)
+        scores = cap tanh(scale q k^T / cap) + mask, with the sinks behind them, whose weights are cut off
+
+    local mask = Where(in the window(query - key), 0 or what is left of the mask, low)
+
+The numbers of queries and keys of such a mask are read off the operands of its own attention, so that the kernel takes
+the mask's nodes in and computes none of it. Where no kernel would, attention keeps the mask that the model has, which
+its layers share. Operands of a MultiHeadAttention may become parts of one product: `count_of_own` reads an input of the
+graph at first, and `read_off_operands` the operands when products are merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
+
+from onnxopt.costs import attention as costs
+from onnxopt.costs.attention import AttentionSize
+from onnxopt.graph.match import new_integers
+from onnxopt.graph.rewrite.attention.attention_operands import has_usual_heads
+from onnxopt.graph.rewrite.rule_sets import Pass
+from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
+from onnxopt.graph.shapes.expected import ExpectedSizes
+from onnxopt.graph.shapes.value_dims import dims_of, same
+from onnxopt.program import flash_attention
+
+_LOW = {ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.3895313892515355e38}
+_MASK, _SINKS, _LEFT = 3, 4, 5  # positions among the inputs of Sdpa
+_COUNTED = "onnxopt.counted"  # in a value's meta: which operand of a MultiHeadAttention it counts the tokens of
+_BIAS, _DEEPEST = 5, 10  # position of a MultiHeadAttention's bias, nodes between it and what counts tokens
+_OURS = "onnxopt.ours"  # in the meta of an attention's result: a kernel of onnxopt's will run it
+
+
+class AttentionNodes(RewriteRuleClassBase):
+    """Attention with a cap or sinks as standard operators. expected: sizes of symbolic dims to choose by."""
+
+    def __init__(self, expected: ExpectedSizes) -> None:
+        super().__init__("attention_nodes")
+        self._expected = expected
+
+    def pattern(self, op, q, k, v):
+        return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, q, k, v, y):
+        if not is_extended(y.producer()):
+            return MatchResult().fail("operators of ONNX Runtime compute it")
+        return MatchResult()
+
+    def rewrite(self, op, q, k, v, y):
+        node, dtype, window = y.producer(), q.dtype, window_of(y.producer())
+        taken = bool(window) and kernel_takes(node, self._expected)
+        mask, sinks = (node.inputs[at] if len(node.inputs) > at else None for at in (_MASK, _SINKS))
+        cap = node.attributes.get_float("cap", 0.0)
+        k, v = (_repeated(op, x, q) for x in (k, v))
+        keys = op.Transpose(k, perm=[0, 1, 3, 2])
+        scores = op.MatMul(q, keys)
+        scores = op.Mul(scores, _scalar(op, node.attributes.get_float("scale"), dtype))
+        if cap:
+            limit = _scalar(op, cap, dtype)
+            scores = op.Mul(op.Tanh(op.Div(scores, limit)), limit)
+        if taken:
+            of_queries, of_keys = op.Shape(q, start=2, end=3), op.Shape(keys, start=3, end=4)
+            mask = local_mask(op, of_queries, of_keys, window, dtype, left_of(node))
+        if mask is not None:
+            rank = len(mask.shape) if mask.shape is not None else 4
+            scores = op.Add(scores, mask if rank == 4 else op.Unsqueeze(mask, new_integers(op, range(4 - rank))))
+        if sinks is None:
+            return op.MatMul(op.Softmax(scores, axis=-1), v)
+        shape = op.Concat(op.Shape(q, start=0, end=3), new_integers(op, [1]), axis=0)
+        columns = op.Expand(op.Reshape(sinks, new_integers(op, [1, -1, 1, 1])), shape)
+        weights = op.Softmax(op.Concat(scores, columns, axis=-1), axis=-1)
+        return op.MatMul(op.Slice(weights, new_integers(op, [0]), new_integers(op, [-1]), new_integers(op, [3])), v)
+
+
+def _repeated(op, x, q):
+    """Keys or values (B, M, T, H) for every head of q, as exporters repeat them."""
+    heads, groups = dims_of(q)[1], dims_of(x)[1]
+    if heads == groups or not isinstance(heads, int) or not isinstance(groups, int):
+        return x
+    expanded = op.Expand(op.Unsqueeze(x, new_integers(op, [2])), new_integers(op, [1, 1, heads // groups, 1, 1]))
+    return op.Reshape(expanded, new_integers(op, [0, heads, -1, dims_of(x)[3]]))
+
+
+def is_extended(sdpa: ir.Node) -> bool:
+    """Whether an Sdpa has a cap or sinks, which operators of ONNX Runtime's releases do not all have.
+
+    So are heads of a size that its faster kernels do not take.
+    """
+    has_sinks = len(sdpa.inputs) > _SINKS and sdpa.inputs[_SINKS] is not None
+    q, v = sdpa.inputs[0], sdpa.inputs[2]
+    unusual = q is not None and v is not None and not has_usual_heads(q, v)
+    return bool(sdpa.attributes.get_float("cap", 0.0)) or has_sinks or unusual
+
+
+def window_of(sdpa: ir.Node) -> Mapping[str, int]:
+    """How many keys in front of its own each query sees, and behind it, as far as that is limited."""
+    if sdpa.attributes.get_int("causal", 0):
+        return {"after": 0}
+    return {name: sdpa.attributes[name].as_int() for name in ("before", "after") if name in sdpa.attributes}
+
+
+def left_of(sdpa: ir.Node) -> ir.Value | None:
+    """What is added to the scores beside what the window shows."""
+    return sdpa.inputs[_LEFT] if len(sdpa.inputs) > _LEFT else None
+
+
+def has_mask(attention: ir.Node) -> bool:
+    """Whether a MultiHeadAttention has a mask of keys, or a bias of scores."""
+    return any(attention.inputs[4:6])
+
+
+def keep_for_kernel(attended: ir.Value) -> None:
+    """Note that a kernel of onnxopt's will run the MultiHeadAttention with this result, whatever its mask."""
+    attended.meta[_OURS] = True
+
+
+def is_kept_for_kernel(attention: ir.Node) -> bool:
+    """Whether `keep_for_kernel` noted that."""
+    return _OURS in attention.outputs[0].meta
+
+
+def kernel_takes(sdpa: ir.Node, expected: ExpectedSizes) -> bool:
+    """Whether the kernel of attention of many queries will run an Sdpa that has a window, a cap or sinks."""
+    q, k, v = sdpa.inputs[:3]
+    assert q is not None and k is not None and v is not None
+    if q.dtype is None or q.dtype.name.lower() not in flash_attention.STORED:
+        return False
+    heads, groups, width, values = dims_of(q)[1], dims_of(k)[1], dims_of(q)[3], dims_of(v)[3]
+    scale = sdpa.attributes.get_float("scale", 0.0) or 0.0
+    sizes = [n for n in (heads, groups, width, values) if isinstance(n, int)]
+    if len(sizes) != 4 or flash_attention.why_not(sizes[0], sizes[1], sizes[2], sizes[3], scale):
+        return False
+    queries, keys = (
+        d if isinstance(d, int) else None if expected is None else expected.of(d)
+        for d in (dims_of(q)[2], dims_of(k)[2])
+    )
+    window = window_of(sdpa)
+    hopper = flash_attention.is_hopper(sizes[2], sizes[3])
+    size = AttentionSize(
+        keys, sizes[2], hopper=hopper, causal=window.get("after") == 0, bias=_bias(sdpa), queries=queries,
+        seen=flash_attention.seen(**window), alone=is_extended(sdpa),
+    )  # fmt: skip
+    return costs.pays(size)
+
+
+def _bias(sdpa: ir.Node) -> Literal["", "keys", "scores"]:
+    """Whether something is added to the scores of an Sdpa that no window stands for, and the same for all queries."""
+    mask, q = (sdpa.inputs[at] if len(sdpa.inputs) > at else None for at in (_MASK, 0))
+    if window_of(sdpa):
+        mask = left_of(sdpa)
+    if mask is None or q is None:
+        return ""
+    dims = dims_of(unrepeated(mask))
+    return "keys" if len(dims) == 1 or dims[-2] == 1 else "scores"
+
+
+def unrepeated(mask: ir.Value) -> ir.Value:
+    """What an Expand repeats to make the mask, where it does not repeat keys; else the mask."""
+    node = mask.producer()
+    if node is None or (node.domain, node.op_type) != ("", "Expand"):
+        return mask
+    source = node.inputs[0]
+    if source is None or source.shape is None or len(source.shape) == 0:
+        return mask
+    return source if same(dims_of(source)[-1], dims_of(mask)[-1]) else mask
+
+
+def local_mask(op, queries, keys, window: Mapping[str, int], dtype: ir.DataType, left: ir.Value | None = None):
+    """(1 or B, 1 or N, S, T): 0, or what is left, where query s sees key t, and a low number elsewhere.
+
+    The last query stands at the last key. queries, keys: S and T, of shape [1]. left: broadcasts to the scores.
+    """
+    queries, keys = (op.Squeeze(count, new_integers(op, [0])) for count in (queries, keys))
+    none, one = (op.Constant(value=ir.tensor(np.array(n, np.int64))) for n in (0, 1))
+    rows = op.Unsqueeze(op.Range(op.Sub(keys, queries), keys, one), new_integers(op, [1]))
+    apart = op.Sub(rows, op.Range(none, keys, one))
+    limits = []
+    if "before" in window:
+        limits.append(op.LessOrEqual(apart, op.Constant(value=ir.tensor(np.array(window["before"], np.int64)))))
+    if "after" in window:
+        limits.append(op.GreaterOrEqual(apart, op.Constant(value=ir.tensor(np.array(-window["after"], np.int64)))))
+    shown = limits[0] if len(limits) == 1 else op.And(*limits)
+    low = _scalar(op, _LOW[dtype], dtype)
+    if left is None:
+        return op.Unsqueeze(op.Where(shown, _scalar(op, 0.0, dtype), low), new_integers(op, [0, 1]))
+    rank = len(dims_of(left))
+    left = left if rank == 4 else op.Unsqueeze(left, new_integers(op, range(4 - rank)))
+    return op.Where(op.Unsqueeze(shown, new_integers(op, [0, 1])), left, low)
+
+
+def count_of_own(op, graph: ir.Graph, operand: ir.Value, position: int, dim: object, axis: int = 1):
+    """The number of tokens [1] of an operand of MultiHeadAttention, which is the input `position` of it.
+
+    dim: that number, which lies along `axis`. It is read off an input of the graph where one has it, up to
+    `read_off_operands`.
+    """
+    places = ((x, k) for x in graph.inputs for k, d in enumerate(x.shape or ()) if same(d, dim))
+    source, at = next(places, (operand, axis))
+    count = op.Shape(source, start=at, end=at + 1)
+    count.meta[_COUNTED] = (position, axis)
+    return count
+
+
+def read_off_operands(model: ir.Model) -> int:
+    """Let the masks of every MultiHeadAttention count the tokens of its own operands, in place. Returns how often."""
+    changed = 0
+    for node in model.graph:
+        if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or len(node.inputs) <= _BIAS:
+            continue
+        for count in _counts(node.inputs[_BIAS]):
+            position, axis = count.meta[_COUNTED]
+            operand, shape = node.inputs[position], count.producer()
+            if operand is None or shape is None:
+                continue
+            shape.replace_input_with(0, operand)
+            for name, at in (("start", axis), ("end", axis + 1)):
+                shape.attributes[name] = ir.AttrInt64(name, at)
+            changed += 1
+    return changed
+
+
+def _counts(mask: ir.Value | None) -> list[ir.Value]:
+    """Values of `count_of_own` that a mask is made of."""
+    found: dict[ir.Value, None] = {}
+    waiting = [(mask, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        node = None if value is None else value.producer()
+        if value is None or node is None or depth > _DEEPEST:
+            continue
+        if _COUNTED in value.meta:
+            found[value] = None
+        else:
+            waiting += [(v, depth + 1) for v in node.inputs]
+    return list(found)
+
+
+def _scalar(op, value: float, dtype: ir.DataType):
+    return op.Constant(value=ir.tensor(np.array(value).astype(dtype.numpy()), dtype=dtype))
+
+
+OF_OPERANDS = (Pass(lambda model, _: read_off_operands(model), counted=False),)

@@ -1,0 +1,1 @@
+"""Rules that recompose operators which exporters decompose."""

@@ -1,0 +1,1 @@
+"""Rules on products: their forms, and what is folded into them or merged with them."""

@@ -1,0 +1,292 @@
+"""Small products of one tensor, as Slices of one product.
+
+    MultiHeadAttention(q1, z Wk1, z Wv1), MultiHeadAttention(q2, z Wk2, z Wv2)
+        -> the same with Slices of z [Wk1 Wv1 Wk2 Wv2]
+    Add(x1, Unsqueeze(t W1)), Add(x2, Unsqueeze(t W2))
+        -> the same with Slices of t [W1 W2]
+    Reshape(x Wq), Reshape(x Wk), Concat(cache, Transpose(Reshape(x Wv)))
+        -> the same with Slices of x [Wq Wk Wv]
+    MultiHeadAttention(f(x Wq), g(x Wk), x Wv)
+        -> the same with Slices of x [Wq Wk Wv]
+
+Every layer of a decoder, and of a diffusion network, attends to the same few tokens, and every block of the latter adds
+a product of the same embedding to its map. Each of these products is smaller than a GPU. Our kernels read the Slices
+where they lie. ONNX Runtime copies them, so that only those are merged that such a kernel reads. Behind a cache, a step
+of a decoder has few tokens: kernels of ours rotate queries and keys, and copy the new values to the cache anyway. f and
+g are what such kernels compute: norms, and rotary embedding of a part of each head or of some tokens.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.costs import attention as costs
+from onnxopt.costs.attention import AttentionSize
+from onnxopt.costs.rewrite import numbers
+from onnxopt.graph.match import is_constant
+from onnxopt.graph.passes.new_nodes import NewNodes, initializer
+from onnxopt.graph.rewrite.attention.attention_nodes import has_mask, is_kept_for_kernel
+from onnxopt.graph.rewrite.rule_sets import Pass, Scope
+from onnxopt.graph.rewrite.weights import Joiner
+from onnxopt.graph.shapes.contrib_schemas import CONTRIB
+from onnxopt.graph.shapes.expected import ExpectedSizes
+from onnxopt.program import flash_attention
+from onnxopt.program.operators.row_operators import ROW_OPERATORS
+from onnxopt.program.operators.table import OPERATORS
+
+_KEYS, _VALUES = 1, 2  # positions among the inputs of MultiHeadAttention
+_STORED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_VIEWS = frozenset({"Unsqueeze", "Reshape"})
+_MOVING = _VIEWS | {"Concat", "Expand", "Slice", "Split", "Squeeze", "Transpose"}
+_MOST_PREPARING = 64  # values between a product and an attention
+_BROADCASTING = frozenset({"Add", "Mul"})
+_MULTIPLE = 8  # of the columns of a product of an embedding: parts of a row stay aligned
+_MOST_BYTES = numbers().max_joined_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class _Product:
+    """x op(weight) + bias. result: what is read of it. node: the MatMul or Gemm. by_rows: the weight is [N, K]."""
+
+    x: ir.Value
+    weight: ir.Value
+    bias: ir.Value | None
+    result: ir.Value
+    node: ir.Node
+    by_rows: bool = False
+
+    @property
+    def tensor(self) -> ir.TensorProtocol:
+        assert self.weight.const_value is not None
+        return self.weight.const_value
+
+    @property
+    def width(self) -> int:
+        return self.tensor.shape.numpy()[0 if self.by_rows else 1]
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """What products have in common that one product takes the place of."""
+        return self.x, self.tensor.dtype, self.by_rows, self.tensor.shape[1 if self.by_rows else 0]
+
+
+def merge(model: ir.Model, joiner: Joiner, expected: ExpectedSizes) -> int:
+    """Merge products of one tensor, in place. Returns how many products there are now in place of others.
+
+    expected: sizes of symbolic dims to choose by.
+    """
+    graph = model.graph
+    groups: dict[tuple[object, ...], dict[ir.Value, _Product]] = collections.defaultdict(dict)
+    found = (*_of_keys_and_values(graph, expected), *_of_embeddings(graph), *_of_caches(graph))
+    for product in (*found, *_of_prepared_heads(graph, expected)):
+        groups[product.group][product.result] = product
+    merged = [list(group.values()) for group in groups.values() if len(group) > 1]
+    merged = [products for products in merged if sum(p.tensor.nbytes for p in products) <= _MOST_BYTES]
+    for products in merged:
+        _merge(graph, products, joiner)
+    return len(merged)
+
+
+def _of_keys_and_values(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
+    """Products that are keys or values of an attention that our kernel runs."""
+    for node in graph:
+        if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node, expected):
+            continue
+        for value in node.inputs[_KEYS : _VALUES + 1]:
+            product = None if value is None else _matrix_product(value, node)
+            if product is not None and product.x.shape is not None and len(product.x.shape) == 3:
+                yield product
+
+
+def _is_ours(node: ir.Node, expected: ExpectedSizes) -> bool:
+    q, k = node.inputs[0], node.inputs[_KEYS] if len(node.inputs) > _KEYS else None
+    heads = node.attributes.get_int("num_heads", 0) or 0
+    if q is None or k is None or q.dtype not in _STORED or q.shape is None or k.shape is None or len(k.shape) != 3:
+        return False
+    row = q.shape[2] if len(q.shape) == 3 else None
+    if not isinstance(row, int) or not heads or row % heads:
+        return False
+    width = row // heads
+    size = AttentionSize(
+        expected.of(k.shape[1]), width, packed=True, hopper=flash_attention.is_hopper(width, width),
+        bias="scores" if has_mask(node) else "",
+    )  # fmt: skip
+    return is_kept_for_kernel(node) or costs.pays(size)
+
+
+def _of_embeddings(graph: ir.Graph) -> Iterator[_Product]:
+    """Products [M, C] that a view makes [M, C, 1, 1], which is broadcast against a map."""
+    for node in graph:
+        if node.op_type not in _VIEWS or node.domain != "" or len(node.inputs) != 2:
+            continue
+        value, view = node.inputs[0], node.outputs[0]
+        if value is None or value.dtype not in _STORED or value.shape is None or view.shape is None:
+            continue
+        channels = value.shape[-1]
+        if len(value.shape) != 2 or len(view.shape) != 4 or list(view.shape)[1:] != [channels, 1, 1]:
+            continue
+        readers = list(view.consumers())
+        if view.is_graph_output() or not readers or any(r.op_type not in _BROADCASTING or r.domain for r in readers):
+            continue
+        product = _gemm(value, node) or _matrix_product(value, node)
+        if product is not None and isinstance(channels, int) and channels % _MULTIPLE == 0:
+            yield product
+
+
+def _of_caches(graph: ir.Graph) -> Iterator[_Product]:
+    """Queries, keys and values of an attention behind a cache, which is where the values go."""
+    heads: dict[tuple[object, ...], list[tuple[_Product, ir.Value]]] = collections.defaultdict(list)
+    for node in graph:
+        if (node.op_type, node.domain) != ("Reshape", "") or node.inputs[0] is None:
+            continue
+        value, view = node.inputs[0], node.outputs[0]
+        if value.dtype not in _STORED or view.shape is None or len(view.shape) != 4:
+            continue
+        product = _matrix_product(value, node)
+        if product is not None and product.x.shape is not None and len(product.x.shape) == 3:
+            heads[(*product.group, view.shape[3])].append((product, view))
+    for found in heads.values():
+        if len(found) == len("qkv") and any(_goes_to_a_cache(view) for _, view in found):
+            yield from (product for product, _ in found)
+
+
+def _of_prepared_heads(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
+    """Queries, keys and values of one tensor, the former prepared by kernels of ours for an attention of ours."""
+    for node in graph:
+        if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node, expected):
+            continue
+        found = [_product_behind(value, node) for value in node.inputs[: _VALUES + 1]]
+        products = {product.node: product for product in found if product is not None}
+        if len(products) == len("qkv") and len({product.group for product in products.values()}) == 1:
+            yield from products.values()
+
+
+def _product_behind(value: ir.Value | None, reader: ir.Node) -> _Product | None:
+    """The one product that a value is prepared from by operators that kernels of ours take in, besides other values."""
+    seen, ring, found = {value}, [(value, reader)], dict[ir.Value, _Product]()
+    while ring and len(seen) <= _MOST_PREPARING:
+        operand, reader = ring.pop()
+        node = None if operand is None else operand.producer()
+        if operand is None or node is None:
+            continue
+        product = _matrix_product(operand, reader)
+        if product is not None and product.x.shape is not None and len(product.x.shape) == 3:
+            found[product.result] = product
+            continue
+        key = (node.domain, node.op_type)
+        if key not in OPERATORS and key not in ROW_OPERATORS and (node.domain or node.op_type not in _MOVING):
+            continue
+        new = [v for v in node.inputs if v not in seen]
+        seen.update(new)
+        ring += [(v, node) for v in new]
+    return next(iter(found.values())) if len(found) == 1 and not ring else None
+
+
+def _goes_to_a_cache(view: ir.Value) -> bool:
+    """Whether heads are turned and written behind what an input of the graph has, or into it, and nothing else."""
+    readers = view.consumers()
+    if len(readers) != 1 or readers[0].op_type != "Transpose" or view.is_graph_output():
+        return False
+    readers = readers[0].outputs[0].consumers()
+    if len(readers) != 1 or readers[0].domain != "":
+        return False
+    writer = readers[0]
+    if writer.op_type == "ScatterND":
+        return writer.inputs[2] is not None and writer.inputs[2].producer() in view.consumers()
+    past = writer.inputs[0]
+    along_tokens = writer.attributes.get_int("axis", 0) in (2, -2) and len(writer.inputs) == 2
+    return writer.op_type == "Concat" and along_tokens and past is not None and past.is_graph_input()
+
+
+def _matrix_product(value: ir.Value, reader: ir.Node) -> _Product | None:
+    """MatMul with a constant, and the Add of a constant vector behind it, that only `reader` reads."""
+    node, bias, result = value.producer(), None, value
+    if node is not None and node.op_type == "Add" and node.domain == "" and _is_read_by(value, reader):
+        terms = [v for v in node.inputs if v is not None]
+        constants = [v for v in terms if is_constant(v)]
+        rest = [v for v in terms if not is_constant(v)]
+        if len(constants) != 1 or len(rest) != 1:
+            return None
+        (bias,), (value,), reader = constants, rest, node
+        node = value.producer()
+    if node is None or node.op_type != "MatMul" or node.domain != "" or not _is_read_by(value, reader):
+        return None
+    return _product(node, bias, result, by_rows=False)
+
+
+def _gemm(value: ir.Value, reader: ir.Node) -> _Product | None:
+    """Gemm of a matrix and a constant that only `reader` reads."""
+    node = value.producer()
+    if node is None or node.op_type != "Gemm" or node.domain != "" or not _is_read_by(value, reader):
+        return None
+    plain = {"transA": 0, "alpha": 1.0, "beta": 1.0}
+    if any(name in node.attributes and node.attributes[name].value != number for name, number in plain.items()):
+        return None
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    return _product(node, bias, value, by_rows=bool(node.attributes.get_int("transB", 0)))
+
+
+def _product(node: ir.Node, bias: ir.Value | None, result: ir.Value, by_rows: bool) -> _Product | None:
+    x, weight = node.inputs[:2]
+    if x is None or weight is None or not is_constant(weight) or weight.is_graph_output() or x.dtype != weight.dtype:
+        return None
+    assert weight.const_value is not None
+    if len(weight.uses()) != 1 or len(weight.const_value.shape) != 2:
+        return None
+    found = _Product(x, weight, bias, result, node, by_rows)
+    if bias is None:
+        return found
+    tensor = bias.const_value if is_constant(bias) else None
+    fits = tensor is not None and tensor.shape.numpy() == (found.width,) and tensor.dtype == weight.const_value.dtype
+    return found if fits else None
+
+
+def _is_read_by(value: ir.Value, reader: ir.Node) -> bool:
+    return not value.is_graph_output() and [use.node for use in value.uses()] == [reader]
+
+
+def _merge(graph: ir.Graph, products: Sequence[_Product], joiner: Joiner) -> None:
+    position = {node: k for k, node in enumerate(graph)}
+    new = NewNodes(graph, min((p.node for p in products), key=position.__getitem__))
+    x, dtype, by_rows = products[0].x, products[0].tensor.dtype, products[0].by_rows
+    name = "+".join(str(p.weight.name) for p in products)
+    if by_rows:
+        weight = joiner.kept(np.concatenate([p.tensor.numpy() for p in products]), dtype, name)
+        operands = [x, initializer(graph, weight, name)]
+        if any(p.bias is not None for p in products):
+            operands.append(new.constant(_joined_bias(products)))
+        value = new.add("Gemm", operands, dtype, [ir.AttrInt64("transB", 1)])
+    else:
+        weight = joiner.columns([p.tensor for p in products], name)
+        value = new.add("MatMul", [x, initializer(graph, weight, name)], dtype)
+        if any(p.bias is not None for p in products):
+            value = new.add("Add", [value, new.constant(_joined_bias(products))], dtype)
+    ends = [0, *itertools.accumulate(p.width for p in products)]
+    for product, begin, end in zip(products, ends, ends[1:], strict=False):
+        bounds = [new.constant(np.array([n], np.int64)) for n in (begin, end, -1)]
+        part = new.add("Slice", [value, *bounds], dtype)
+        part.shape = ir.Shape([*list(x.shape)[:-1], end - begin]) if x.shape is not None else None
+        product.result.replace_all_uses_with(part)
+
+
+def _joined_bias(products: Sequence[_Product]) -> np.ndarray:
+    """The biases side by side, zeros where there is none."""
+    rows = []
+    for product in products:
+        tensor = None if product.bias is None else product.bias.const_value
+        rows.append(np.zeros(product.width, product.tensor.dtype.numpy()) if tensor is None else tensor.numpy())
+    return np.concatenate(rows)
+
+
+def _pass(model: ir.Model, scope: Scope) -> int:
+    assert scope.joiner is not None
+    return merge(model, scope.joiner, scope.expected)
+
+
+RULES = (Pass(_pass),)

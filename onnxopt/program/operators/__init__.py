@@ -1,0 +1,1 @@
+"""The operator tables: what each operator means, in a row."""

@@ -1,0 +1,1 @@
+"""Lower precision by measurement: ranges, conversion, quality, and the nodes that stay float32."""
