@@ -31,6 +31,7 @@ PoolCall OpenCall(const Pool& pool, OrtKernelContext* context) {
   if (call.y == nullptr && call.output_elements() != 0) {
     throw Error("a pool's output is left out, which its function declares");
   }
+  if (call.output_elements() == 0) call.y = nullptr;
   return call;
 }
 

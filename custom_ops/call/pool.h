@@ -6,7 +6,7 @@
 
 namespace onnxopt {
 
-// x: [n, h, w, c]. y: [n, output_h, output_w, c].
+// x: [n, h, w, c]. y: [n, output_h, output_w, c], null where it has no elements.
 struct PoolCall {
   std::int64_t n;
   std::int64_t h;

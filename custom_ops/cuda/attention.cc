@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::uint64_t kLeastTokens = 32;  // that a block takes at once
 constexpr std::uint64_t kAccessBytes = 16;
-constexpr unsigned kUnasked = 48 << 10;  // bytes of shared memory that every kernel has
 using costs::token_attention::kBlocksOfLanes;
 using costs::token_attention::kBlocksOfTiles;
 using costs::token_attention::kFewRows;
@@ -154,7 +153,6 @@ void TokenAttentionCudaKernel::Launch(const Variant& attends, const Blocks& bloc
   const auto k = static_cast<std::size_t>(&attends - kernel().variants.data());
   const bool splits = blocks.splits > 1;
   if (blocks.counted && splits) params->ended = counters_.Of(stream, blocks.shared);
-  if (attends.shared > kUnasked) launcher_.Resident(k);
   auto* const block = reinterpret_cast<unsigned char*>(params);
   launcher_.Launch(k, static_cast<unsigned>(blocks.shared * blocks.splits), block, stream);
   if (Joins(attends) && (!splits || params->ended != nullptr)) return;

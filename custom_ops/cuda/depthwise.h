@@ -1,34 +1,31 @@
-// Runs depthwise convolutions on the GPU.
+// Depthwise convolutions on the GPU: which entry point runs a call, and what it is handed.
 #pragma once
 
-#include <functional>
-#include <vector>
-
 #include "call/depthwise.h"
-#include "call/fused_kernel.h"
-#include "cuda/depthwise_variant.h"
-#include "cuda/launch/launcher.h"
-#include "program/generated/depthwise.h"
+#include "cuda/core_kernel.h"
+#include "depthwise/abi.h"
 
 namespace onnxopt::cuda {
 
-// Launches the entry point for a call that is not empty. variants: the convolution's, which are those of the launcher's
-// kernel from `first` on. prepare: changes what is handed to a launch. Throws Error where no entry point fits.
-void RunDepthwise(const Depthwise& depthwise, const std::vector<Variant>& variants, std::size_t first,
-                  const Launcher& launcher, const DepthwiseCall& call, Stream stream,
-                  const std::function<void(DepthwiseLaunch*)>& prepare);
-
-// Launching neither synchronizes nor allocates: it is safe under CUDA graph capture. Thread-safe.
-class DepthwiseCudaKernel final : public FusedKernel {
- public:
-  DepthwiseCudaKernel(const Kernel& kernel, const Library& library)
-      : FusedKernel(kernel), depthwise_(kernel.meaning.As<Depthwise>()), launcher_(kernel, library) {}
-
-  void Compute(OrtKernelContext* context) const override;
-
- private:
-  const Depthwise& depthwise_;
-  const Launcher launcher_;
+// tiles: of an image, each of which has sums of its own where the entry point sums its results.
+struct DepthwiseLaunch : CoreLaunch<DepthwiseParams> {
+  std::uint64_t tiles = 0;
 };
+
+struct DepthwiseCore : Core<DepthwiseCore, Depthwise, DepthwiseCall, DepthwiseLaunch> {
+  // Nothing for sizes and addresses that an entry point's indices or vectors cannot have, and on a GPU that does not
+  // run it.
+  static std::optional<DepthwiseLaunch> LaunchOf(const Depthwise& depthwise, const Variant& variant,
+                                                 const DepthwiseCall& call, const CoreGpu& gpu, std::uint64_t pass);
+
+  // The first that fits and is preferred for the result's width and the number of threads, else the first that fits.
+  static std::size_t Choose(const Depthwise& depthwise, const std::vector<Variant>& variants, const DepthwiseCall& call,
+                            const CoreGpu& gpu);
+
+  static CallSize SizeOf(const Depthwise& depthwise, const DepthwiseCall& call);
+  static std::string Describe(const Depthwise& depthwise, const DepthwiseCall& call);
+};
+
+using DepthwiseCudaKernel = CoreKernel<DepthwiseCore>;
 
 }  // namespace onnxopt::cuda

@@ -1,28 +1,33 @@
-// Runs attention of many queries on the GPU.
+// Attention of many queries on the GPU: which entry point runs a call, and what it is handed.
 #pragma once
 
-#include "call/fused_kernel.h"
-#include "cuda/flash_attention_variant.h"
-#include "cuda/launch/launcher.h"
-#include "program/generated/flash_attention.h"
+#include "call/flash_attention.h"
+#include "cuda/core_kernel.h"
+#include "flash_attention/abi.h"
 
 namespace onnxopt::cuda {
 
-// Launching neither synchronizes nor allocates: it is safe under CUDA graph capture. Thread-safe.
-class FlashAttentionCudaKernel final : public FusedKernel {
- public:
-  FlashAttentionCudaKernel(const Kernel& kernel, const Library& library)
-      : FusedKernel(kernel),
-        attention_(kernel.meaning.As<FlashAttention>()),
-        launcher_(kernel, library),
-        for_hopper_(library.HasCodeForAlone(kHopper)) {}
+struct FlashAttentionCore
+    : Core<FlashAttentionCore, FlashAttention, FlashAttentionCall, CoreLaunch<FlashAttentionParams>> {
+  static constexpr bool kAsksResident = true;
+  static constexpr bool kHasWarpgroups = true;
 
-  void Compute(OrtKernelContext* context) const override;
+  static std::optional<Launch> LaunchOf(const FlashAttention& attention, const Variant& variant,
+                                        const FlashAttentionCall& call, const CoreGpu& gpu, std::uint64_t pass);
 
- private:
-  const FlashAttention& attention_;
-  const Launcher launcher_;
-  const bool for_hopper_;  // whether products of warpgroups were compiled
+  // Whether it has a launch, and the GPU runs it.
+  static bool Fits(const FlashAttention& attention, const Variant& variant, const FlashAttentionCall& call,
+                   const CoreGpu& gpu);
+
+  // Of those that fit: the shortest tile that holds all keys, else on Hopper the one that is expected to be fastest,
+  // else the first that takes any number and keeps the GPU busy.
+  static std::size_t Choose(const FlashAttention& attention, const std::vector<Variant>& variants,
+                            const FlashAttentionCall& call, const CoreGpu& gpu);
+
+  static CallSize SizeOf(const FlashAttention& attention, const FlashAttentionCall& call);
+  static std::string Describe(const FlashAttention& attention, const FlashAttentionCall& call);
 };
+
+using FlashAttentionCudaKernel = CoreKernel<FlashAttentionCore>;
 
 }  // namespace onnxopt::cuda

@@ -1,26 +1,29 @@
-// Runs group norms on the GPU.
+// Group norms on the GPU: which entry point runs a call, and what it is handed.
 #pragma once
 
-#include "call/fused_kernel.h"
-#include "cuda/launch/launcher.h"
-#include "cuda/launch/scratch.h"
-#include "program/generated/group_norm.h"
+#include "call/group_norm.h"
+#include "cuda/core_kernel.h"
+#include "group_norm/abi.h"
 
 namespace onnxopt::cuda {
 
-// Launching does not synchronize, and allocates nothing but the partial results of split slabs, the first time on a
-// stream: it is safe under CUDA graph capture. Thread-safe.
-class GroupNormCudaKernel final : public FusedKernel {
- public:
-  GroupNormCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
-      : FusedKernel(kernel), norm_(kernel.meaning.As<GroupNorm>()), launcher_(kernel, library), allocator_(info) {}
+struct GroupNormCore : Core<GroupNormCore, GroupNorm, GroupNormCall, CoreLaunch<GroupNormParams>> {
+  // Nothing for sizes, addresses that an entry point's vectors cannot have, and a GPU that does not run it. Both passes
+  // of a split entry point have the same parameters.
+  static std::optional<Launch> LaunchOf(const GroupNorm& norm, const Variant& variant, const GroupNormCall& call,
+                                        const CoreGpu& gpu, std::uint64_t pass);
 
-  void Compute(OrtKernelContext* context) const override;
+  // Whether an entry point is the first that a call launches, and fits.
+  static bool Fits(const GroupNorm& norm, const Variant& variant, const GroupNormCall& call, const CoreGpu& gpu);
 
- private:
-  const GroupNorm& norm_;
-  const Launcher launcher_;
-  const Allocator allocator_;
+  static std::size_t Choose(const GroupNorm& norm, const std::vector<Variant>& variants, const GroupNormCall& call,
+                            const CoreGpu& gpu);
+
+  static CallSize SizeOf(const GroupNorm& norm, const GroupNormCall& call);
+  static std::string Describe(const GroupNorm& norm, const GroupNormCall& call);
+  static void SetScratch(void* memory, GroupNormParams* params) { params->scratch = static_cast<float*>(memory); }
 };
+
+using GroupNormCudaKernel = CoreKernel<GroupNormCore>;
 
 }  // namespace onnxopt::cuda

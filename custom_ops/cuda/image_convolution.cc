@@ -1,37 +1,88 @@
 #include "cuda/image_convolution.h"
 
-#include <string>
+#include <algorithm>
 
-#include "cuda/image_convolution_variant.h"
-#include "cuda/launch/provider_options.h"
+#include "kernel_file/image_convolution.h"
+#include "program/divisor.h"
+#include "support/math.h"
 
 namespace onnxopt::cuda {
+namespace {
 
-void ImageConvolutionCudaKernel::Compute(OrtKernelContext* context) const {
-  const ImageConvolutionCall call = OpenCall(convolution_, context);
-  if (call.y == nullptr) return;
-  const Stream stream = launcher_.Enter(context);
-  const std::vector<Variant>& variants = kernel().variants;
-  const DeviceTraits& device = launcher_.device();
-  const bool tf32 = convolution_.dtype() == Dtype::kFloat32 && UsesTf32(context);
-  const std::size_t rule = ChooseImageConvolution(convolution_, variants, call, device.shared, tf32);
-  if (rule == variants.size()) {
-    throw Error("no variant fits a convolution of " + std::to_string(call.batch) + " images of " +
-                std::to_string(call.height) + " x " + std::to_string(call.width));
-  }
-  const auto fits = [&](std::size_t k) {
-    return variants[k].shared <= device.shared && Allows(convolution_, variants[k], tf32) &&
-           LaunchOf(convolution_, variants[k], call, 1).has_value();
+constexpr std::uint64_t kMost = 0x7fffffff;
+constexpr std::uint64_t kMost32 = 0xffffffff;
+constexpr std::uint64_t kReach = 4096;    // rows and columns that tiles and kernels overhang at most
+constexpr std::uint64_t kAccess = 16;     // bytes of an access to the result
+constexpr std::uint64_t kPixelBytes = 8;  // of an access to four channels
+constexpr std::uint64_t kWeightBytes = 4;
+
+// Whether sizes, padding and tiles that overhang included, fit signed 32 bits, and the number of an image's pixels
+// unsigned ones.
+bool HasSizes(const ImageConvolution& convolution, const ImageConvolutionCall& call) {
+  const auto of = [](std::int64_t in, std::int64_t out, std::int64_t stride) {
+    return static_cast<std::uint64_t>(std::max(in, out * stride)) + kReach;
   };
-  const auto launch = [&](std::size_t k) {
-    std::optional<ImageConvolutionLaunch> made = LaunchOf(convolution_, variants[k], call, launcher_.Resident(k));
-    if (!made) throw Error("variant " + variants[k].symbol + " does not fit the call that it was chosen for");
-    launcher_.Launch(k, made->blocks, reinterpret_cast<unsigned char*>(&made->params), stream);
-  };
+  const std::uint64_t rows = of(call.height, call.out_height, convolution.window.strides[0]);
+  const std::uint64_t columns = of(call.width, call.out_width, convolution.window.strides[1]);
+  return rows <= kMost && columns <= kMost &&
+         static_cast<std::uint64_t>(call.height) * static_cast<std::uint64_t>(call.width) <= kMost32;
+}
+
+}  // namespace
+
+std::optional<ImageConvolutionCore::Launch> ImageConvolutionCore::LaunchOf(const ImageConvolution& convolution,
+                                                                           const Variant& variant,
+                                                                           const ImageConvolutionCall& call,
+                                                                           const CoreGpu& gpu, std::uint64_t /*pass*/) {
+  const auto& shape = variant.shape.As<ImageTileShape>();
+  if (!HasSizes(convolution, call)) return std::nullopt;
+  const std::uint64_t of_row = CeilDiv(call.out_width, shape.across);
+  const std::uint64_t of_image = of_row * CeilDiv(call.out_height, shape.down);
+  if (static_cast<std::uint64_t>(call.batch) > kMost / 2 / of_image) return std::nullopt;
+  const std::uint64_t tiles = of_image * static_cast<std::uint64_t>(call.batch);
+  const std::uint64_t pieces = static_cast<std::uint64_t>(convolution.filters) / shape.filters;
+  const std::uint64_t step = std::min(tiles, std::max<std::uint64_t>(1, gpu.resident / pieces));
+  Launch launch{};
+  ImageConvolutionParams& params = launch.params;
+  std::copy_n(call.input, convolution.inputs.size(), params.input);
+  params.y = call.y;
+  params.height = static_cast<int>(call.height);
+  params.width = static_cast<int>(call.width);
+  params.out_height = static_cast<int>(call.out_height);
+  params.out_width = static_cast<int>(call.out_width);
+  params.pad_top = static_cast<int>(call.pad_top);
+  params.pad_left = static_cast<int>(call.pad_left);
+  params.tiles = static_cast<unsigned>(tiles);
+  params.step = static_cast<unsigned>(step);
+  const bool aligned = IsAligned(call.y, kAccess) && IsAligned(call.input[convolution.weight], kWeightBytes) &&
+                       (convolution.planes || IsAligned(call.input[convolution.x], kPixelBytes));
+  params.plain = aligned ? 0 : 1;
+  params.of_row = MakeDivisor32(of_row);
+  params.of_image = MakeDivisor32(of_image);
+  launch.blocks = static_cast<unsigned>(step * pieces);
+  return launch;
+}
+
+bool ImageConvolutionCore::Fits(const ImageConvolution& convolution, const Variant& variant,
+                                const ImageConvolutionCall& call, const CoreGpu& gpu) {
+  const bool rounds = !HasFloat32Products(convolution) || variant.shape.As<ImageTileShape>().exact != gpu.tf32;
+  return rounds && variant.shared <= gpu.shared && LaunchOf(convolution, variant, call, gpu, 0).has_value();
+}
+
+std::size_t ImageConvolutionCore::Choose(const ImageConvolution& convolution, const std::vector<Variant>& variants,
+                                         const ImageConvolutionCall& call, const CoreGpu& gpu) {
+  const auto fits = [&](const Variant& variant) { return Fits(convolution, variant, call, gpu); };
+  return static_cast<std::size_t>(std::find_if(variants.begin(), variants.end(), fits) - variants.begin());
+}
+
+CallSize ImageConvolutionCore::SizeOf(const ImageConvolution& convolution, const ImageConvolutionCall& call) {
   const std::int64_t pixels = call.batch * call.out_height * call.out_width;
-  const CallSize size{static_cast<std::uint64_t>(pixels * convolution_.filters),
-                      static_cast<std::uint64_t>(call.out_width)};
-  launch(launcher_.Choose(size, rule, stream, fits, launch));
+  return {static_cast<std::uint64_t>(pixels * convolution.filters), static_cast<std::uint64_t>(call.out_width)};
+}
+
+std::string ImageConvolutionCore::Describe(const ImageConvolution& /*convolution*/, const ImageConvolutionCall& call) {
+  return "a convolution of " + std::to_string(call.batch) + " images of " + std::to_string(call.height) + " x " +
+         std::to_string(call.width);
 }
 
 }  // namespace onnxopt::cuda

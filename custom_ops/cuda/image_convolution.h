@@ -1,23 +1,34 @@
-// Runs convolutions of images on the GPU.
+// Convolutions of images on the GPU: which entry point runs a call, and what it is handed.
 #pragma once
 
-#include "call/fused_kernel.h"
-#include "cuda/launch/launcher.h"
-#include "program/generated/image_convolution.h"
+#include "call/image_convolution.h"
+#include "cuda/core_kernel.h"
+#include "image_convolution/abi.h"
 
 namespace onnxopt::cuda {
 
-// Launching neither synchronizes nor allocates: it is safe under CUDA graph capture. Thread-safe.
-class ImageConvolutionCudaKernel final : public FusedKernel {
- public:
-  ImageConvolutionCudaKernel(const Kernel& kernel, const Library& library)
-      : FusedKernel(kernel), convolution_(kernel.meaning.As<ImageConvolution>()), launcher_(kernel, library) {}
+struct ImageConvolutionCore
+    : Core<ImageConvolutionCore, ImageConvolution, ImageConvolutionCall, CoreLaunch<ImageConvolutionParams>> {
+  static constexpr bool kAsksResident = true;
 
-  void Compute(OrtKernelContext* context) const override;
+  static bool HasFloat32Products(const ImageConvolution& convolution) { return convolution.dtype() == Dtype::kFloat32; }
 
- private:
-  const ImageConvolution& convolution_;
-  const Launcher launcher_;
+  // Nothing where an entry point's indices cannot have the sizes.
+  static std::optional<Launch> LaunchOf(const ImageConvolution& convolution, const Variant& variant,
+                                        const ImageConvolutionCall& call, const CoreGpu& gpu, std::uint64_t pass);
+
+  // Whether it has a launch, its block the shared memory, and its products round as the call may.
+  static bool Fits(const ImageConvolution& convolution, const Variant& variant, const ImageConvolutionCall& call,
+                   const CoreGpu& gpu);
+
+  // The first that fits.
+  static std::size_t Choose(const ImageConvolution& convolution, const std::vector<Variant>& variants,
+                            const ImageConvolutionCall& call, const CoreGpu& gpu);
+
+  static CallSize SizeOf(const ImageConvolution& convolution, const ImageConvolutionCall& call);
+  static std::string Describe(const ImageConvolution& convolution, const ImageConvolutionCall& call);
 };
+
+using ImageConvolutionCudaKernel = CoreKernel<ImageConvolutionCore>;
 
 }  // namespace onnxopt::cuda

@@ -1,23 +1,26 @@
-// Runs a pool on the GPU.
+// Pools on the GPU: which entry point runs a call, and what it is handed.
 #pragma once
 
-#include "call/fused_kernel.h"
 #include "call/pool.h"
-#include "cuda/launch/launcher.h"
+#include "cuda/core_kernel.h"
+#include "pool/abi.h"
 
 namespace onnxopt::cuda {
 
-// Launching does not synchronize and allocates nothing: it is safe under CUDA graph capture. Thread-safe.
-class PoolCudaKernel final : public FusedKernel {
- public:
-  PoolCudaKernel(const Kernel& kernel, const Library& library) : FusedKernel(kernel), launcher_(kernel, library) {}
+struct PoolCore : Core<PoolCore, Pool, PoolCall, CoreLaunch<PoolParams>> {
+  // A pass takes as many images as a launch can have.
+  static std::optional<Launch> LaunchOf(const Pool& pool, const Variant& variant, const PoolCall& call,
+                                        const CoreGpu& gpu, std::uint64_t pass);
 
-  void Compute(OrtKernelContext* context) const override;
+  // The first that fits, or of those with single outputs the next narrower one as long as there are few threads and
+  // their loads are not too small.
+  static std::size_t Choose(const Pool& pool, const std::vector<Variant>& variants, const PoolCall& call,
+                            const CoreGpu& gpu);
 
- private:
-  void Launch(std::size_t variant, const PoolCall& call, Stream stream) const;
-
-  const Launcher launcher_;
+  static CallSize SizeOf(const Pool& pool, const PoolCall& call);
+  static std::string Describe(const Pool& pool, const PoolCall& call);
 };
+
+using PoolCudaKernel = CoreKernel<PoolCore>;
 
 }  // namespace onnxopt::cuda

@@ -75,7 +75,8 @@ void SqueezeExciteCudaKernel::LaunchMap(const SqueezeExciteCall& call, SqueezeEx
     params->folds = static_cast<int>(CeilDiv(launch->tiles, static_cast<std::uint64_t>(params->tiles_of_fold)));
   };
   params->pixels = static_cast<float>(call.map.out_height * call.map.out_width);
-  RunDepthwise(*meaning_.depthwise, of_map_, kSqueezeExciteMap, launcher_, call.map, stream, prepare);
+  RunCore<DepthwiseCore>(*meaning_.depthwise, {of_map_, kSqueezeExciteMap, launcher_}, call.map, GpuOf(launcher_),
+                         stream, prepare);
   if (static_cast<std::uint64_t>(params->tiles) * tile_bytes > kMaxRead) Fold(params, stream);
 }
 

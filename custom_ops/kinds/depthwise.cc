@@ -20,8 +20,8 @@ class DepthwiseKind final : public Kind {
   }
 
   std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,
-                                        const OrtKernelInfo* /*info*/) const override {
-    return std::make_unique<cuda::DepthwiseCudaKernel>(kernel, library);
+                                        const OrtKernelInfo* info) const override {
+    return std::make_unique<cuda::DepthwiseCudaKernel>(kernel, library, info);
   }
 };
 

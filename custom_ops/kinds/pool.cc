@@ -20,8 +20,8 @@ class PoolKind final : public Kind {
   }
 
   std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,
-                                        const OrtKernelInfo* /*info*/) const override {
-    return std::make_unique<cuda::PoolCudaKernel>(kernel, library);
+                                        const OrtKernelInfo* info) const override {
+    return std::make_unique<cuda::PoolCudaKernel>(kernel, library, info);
   }
 };
 

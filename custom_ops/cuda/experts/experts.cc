@@ -102,7 +102,6 @@ bool ExpertsCudaKernel::IsForProducts(std::uint64_t rows) const {
 
 void ExpertsCudaKernel::Launch(std::size_t variant, std::uint64_t blocks, ExpertsParams* params, Stream stream) const {
   if (blocks > kMostInts) throw Error("a mixture of experts of more blocks than a launch can have");
-  if (kernel().variants[variant].shared > 0) launcher_.Resident(variant);  // gives it its shared memory
   launcher_.Launch(variant, static_cast<unsigned>(blocks), reinterpret_cast<unsigned char*>(params), stream);
 }
 

@@ -268,7 +268,6 @@ bool GemmCudaKernel::RunFewRows(const Call& call) const {
                        b_is_constant_ ? 1U : 0U,
                        gemm_.alpha,
                        gemm_.beta};
-  if (variant.shared > 0) launcher_.Resident(chosen);  // it may want much shared memory
   launcher_.Launch(chosen, static_cast<unsigned>(BlocksOfFewRows(variant, product.n)),
                    reinterpret_cast<unsigned char*>(&params), call.stream);
   return true;

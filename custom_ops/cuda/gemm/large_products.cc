@@ -110,7 +110,6 @@ bool LargeProducts::Run(const Product& product, const Operands& at, Stream strea
   params.depth = static_cast<unsigned>(product.k);
   params.alpha = gemm_.alpha;
   const std::uint64_t tiles = CeilDiv(product.m, kTileRows) * CeilDiv(product.n, columns);
-  launcher_.Resident(chosen);  // it wants much shared memory
   const auto blocks = std::min<std::uint64_t>(tiles, launcher_.device().multiprocessors);
   launcher_.Launch(chosen, static_cast<unsigned>(blocks), reinterpret_cast<unsigned char*>(&params), stream);
   return true;

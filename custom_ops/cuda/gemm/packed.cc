@@ -68,7 +68,6 @@ bool PackedProducts::Run(const PackedRowsCall& call, const Operands& at, const P
   if (!IsAligned(at.a, kRowAlignment) || !IsAligned(weight.codes, kRowAlignment)) return false;
   const std::size_t chosen = Choose(call);
   if (chosen == kernel_.variants.size()) return false;
-  launcher_.Resident(chosen);  // it may want much shared memory
   MatMulNBitsParams params{at.a,
                            weight.codes,
                            weight.scales,

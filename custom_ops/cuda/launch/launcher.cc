@@ -8,7 +8,8 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr unsigned kMostPortableCluster = 8;  // blocks; some GPUs have larger ones
+constexpr unsigned kUnaskedShared = 48 << 10;  // bytes that every kernel has
+constexpr unsigned kMostPortableCluster = 8;   // blocks; some GPUs have larger ones
 constexpr int kFirstEarlyMajor = 9;  // compute capability from which kernels can wait for the one ahead of them
 constexpr int kNameBytes = 256;
 
@@ -138,6 +139,7 @@ void Launcher::Launch(std::size_t variant, unsigned blocks, unsigned char* param
   // The driver takes a CUkernel here and runs it in the stream's context (CUDA 12).
   const auto function = reinterpret_cast<DriverFunction>(variants_[variant]);
   const Variant& entry = kernel_.variants[variant];
+  if (entry.shared > kUnaskedShared) Resident(variant);
   LaunchAttribute early{kProgrammaticStreamSerialization, {}, {1}};
   const bool may_be_early = entry.waits && driver_.early_launches && device().major >= kFirstEarlyMajor;
   const LaunchConfig config{blocks, 1, 1, entry.threads, 1, 1, entry.shared, stream, &early, may_be_early ? 1U : 0U};

@@ -53,7 +53,7 @@ class Launcher {
   }
 
   // Clusters (of one block: blocks) of a variant that the GPU runs at once, at least 1. Asks the driver once per GPU,
-  // and has it give the variant the shared memory that it needs: to be called before such a variant is launched.
+  // and has it give the variant the shared memory and the cluster that it needs: before a large cluster's launch.
   unsigned Resident(std::size_t variant) const;
 
   // params: the variant's parameter block.

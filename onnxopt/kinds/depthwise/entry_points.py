@@ -1,7 +1,7 @@
 """The entry points of a depthwise kernel, by costs/data/depthwise.json.
 
 The library runs the first entry point that fits a call and is preferred for the result's width and the threads that it
-has on a multiprocessor, else the first that fits (custom_ops/cuda/depthwise_variant.cc). The last one fits every call.
+has on a multiprocessor, else the first that fits (custom_ops/cuda/depthwise.cc). The last one fits every call.
 """
 
 from __future__ import annotations

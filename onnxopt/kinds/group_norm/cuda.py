@@ -157,6 +157,6 @@ def _entry(name: str, variant: GroupNormVariant) -> list[str]:
 
 def _resident(variant: GroupNormVariant) -> int:
     """Blocks of a multiprocessor that registers suffice for."""
-    if variant.layout == "split":  # as many as are launched (custom_ops/cuda/group_norm_variant.cc)
+    if variant.layout == "split":  # as many as are launched (custom_ops/cuda/group_norm.cc)
         return max(1, numbers().split_threads // variant.threads)
     return 1 if variant.cluster == 1 else numbers().resident_blocks(variant.threads)

@@ -2,7 +2,7 @@
 
 The library runs the first held entry point that has blocks for most of the GPU, else the one with the most blocks that
 all have work; where no cluster's registers hold a slab, the split one; where addresses do not fit, the looped one
-(custom_ops/cuda/group_norm_variant.cc).
+(custom_ops/cuda/group_norm.cc).
 """
 
 from __future__ import annotations

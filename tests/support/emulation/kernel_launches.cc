@@ -15,16 +15,18 @@
 #include <optional>
 #include <string>
 
-#include "cuda/depthwise_variant.h"
-#include "cuda/flash_attention_variant.h"
-#include "cuda/group_norm_variant.h"
-#include "cuda/image_convolution_variant.h"
+#include "cuda/depthwise.h"
+#include "cuda/flash_attention.h"
+#include "cuda/group_norm.h"
+#include "cuda/image_convolution.h"
+#include "cuda/pool.h"
 #include "kernel_file/depthwise.h"
 #include "kernel_file/fields.h"
 #include "kernel_file/flash_attention.h"
 #include "kernel_file/generated/readers.h"
 #include "kernel_file/group_norm.h"
 #include "kernel_file/image_convolution.h"
+#include "kernel_file/pool.h"
 
 namespace onnxopt {
 namespace {
@@ -33,15 +35,9 @@ constexpr std::uint64_t kTag = 0x5A5A00, kTensorBits = 40;  // as kernel_launche
 constexpr std::uint64_t kAligned = 256;
 constexpr std::size_t kResult = 16, kScratch = 17;  // numbers of tensors; inputs have those of the meaning
 
-struct Gpu {
-  int major;
-  unsigned multiprocessors, shared, resident;
-  bool tf32;
-};
-
 struct Arguments {
   std::uint64_t bytes, constants;
-  Gpu gpu;
+  cuda::CoreGpu gpu;
   char** sizes;
   std::int64_t Size(int k) const { return std::atoll(sizes[k]); }
   char* AddressOf(std::size_t tensor) const {
@@ -50,21 +46,30 @@ struct Arguments {
   }
 };
 
-template <typename Params>
-void Print(unsigned blocks, std::size_t scratch, const Params& params) {
-  std::printf("%u %zu ", blocks, scratch);
-  unsigned char bytes[sizeof(Params)];
-  std::memcpy(bytes, &params, sizeof(Params));
-  for (const unsigned char byte : bytes) std::printf("%02x", byte);
-  std::printf("\n");
-}
-
 template <typename Meaning>
 std::vector<Variant> Variants(const JsonReader& json, const Meaning& meaning,
                               Variant (*read)(const JsonReader&, const Meaning&)) {
   std::vector<Variant> variants;
   json["variants"].Each([&](const JsonReader& v) { variants.push_back(read(v, meaning)); });
   return variants;
+}
+
+// The entry point that a kind chooses, and the first launch of each.
+template <typename Kind>
+void Print(const typename Kind::Meaning& meaning, const std::vector<Variant>& variants, const typename Kind::Call& call,
+           const Arguments& given) {
+  cuda::CoreGpu alone = given.gpu;
+  alone.resident = 1;
+  std::printf("%zu\n", Kind::Choose(meaning, variants, call, alone));
+  for (const Variant& variant : variants) {
+    auto launch = Kind::LaunchOf(meaning, variant, call, given.gpu, 0).value_or(typename Kind::Launch{});
+    Kind::SetScratch(given.AddressOf(kScratch), &launch.params);
+    std::printf("%u %zu ", launch.blocks, launch.scratch);
+    unsigned char bytes[sizeof(launch.params)];
+    std::memcpy(bytes, &launch.params, sizeof(bytes));
+    for (const unsigned char byte : bytes) std::printf("%02x", byte);
+    std::printf("\n");
+  }
 }
 
 // Of depthwise and image convolutions, from batch, height and width.
@@ -88,12 +93,7 @@ void OfDepthwise(const JsonReader& json, const Arguments& given) {
   const Depthwise depthwise = ReadDepthwise(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
   const std::vector<Variant> variants = Variants(json, depthwise, ReadDepthwiseVariant);
   const auto call = ConvolutionCall<DepthwiseCall>(depthwise.window, given);
-  const cuda::DepthwiseGpu gpu{given.gpu.major, given.gpu.shared, given.gpu.multiprocessors};
-  std::printf("%zu\n", cuda::ChooseDepthwise(depthwise, variants, call, gpu));
-  for (const Variant& variant : variants) {
-    const auto launch = cuda::LaunchOf(depthwise, variant, call, gpu).value_or(cuda::DepthwiseLaunch{});
-    Print(launch.blocks, 0, launch.params);
-  }
+  Print<cuda::DepthwiseCore>(depthwise, variants, call, given);
 }
 
 void OfImageConvolution(const JsonReader& json, const Arguments& given) {
@@ -101,13 +101,7 @@ void OfImageConvolution(const JsonReader& json, const Arguments& given) {
       ReadImageConvolution(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
   const std::vector<Variant> variants = Variants(json, convolution, ReadImageVariant);
   const auto call = ConvolutionCall<ImageConvolutionCall>(convolution.window, given);
-  const Gpu& gpu = given.gpu;
-  std::printf("%zu\n", cuda::ChooseImageConvolution(convolution, variants, call, gpu.shared, gpu.tf32));
-  for (const Variant& variant : variants) {
-    const auto launch =
-        cuda::LaunchOf(convolution, variant, call, gpu.resident).value_or(cuda::ImageConvolutionLaunch{});
-    Print(launch.blocks, 0, launch.params);
-  }
+  Print<cuda::ImageConvolutionCore>(convolution, variants, call, given);
 }
 
 // Sizes: samples, pixels.
@@ -120,13 +114,7 @@ void OfGroupNorm(const JsonReader& json, const Arguments& given) {
   call.y = given.AddressOf(kResult);
   call.samples = given.Size(0);
   call.pixels = given.Size(1);
-  const cuda::GroupNormGpu gpu{given.gpu.major, given.gpu.multiprocessors};
-  std::printf("%zu\n", cuda::ChooseGroupNorm(norm, variants, call, gpu));
-  for (const Variant& variant : variants) {
-    auto launch = cuda::LaunchOf(norm, variant, call, gpu).value_or(cuda::GroupNormLaunch{});
-    launch.params.scratch = reinterpret_cast<float*>(given.AddressOf(kScratch));
-    Print(launch.blocks, launch.scratch, launch.params);
-  }
+  Print<cuda::GroupNormCore>(norm, variants, call, given);
 }
 
 HeadsPlace PlaceOf(const FlashAttention& attention, const Heads& heads, std::int64_t tokens, std::int64_t count,
@@ -155,26 +143,37 @@ void OfFlashAttention(const JsonReader& json, const Arguments& given) {
   call.bias_batch = of_head * (call.bias_head != 0 ? attention.heads : 1);
   call.bias_period = given.Size(3);
   call.y = given.AddressOf(kResult);
-  const cuda::FlashGpu gpu{given.gpu.major == 9, given.gpu.multiprocessors, given.gpu.shared};
-  std::printf("%zu\n", cuda::ChooseFlashAttention(attention, variants, call, gpu));
-  for (const Variant& variant : variants) {
-    const auto launch =
-        cuda::LaunchOf(attention, variant, call, given.gpu.resident).value_or(cuda::FlashAttentionLaunch{});
-    Print(launch.blocks, 0, launch.params);
-  }
+  Print<cuda::FlashAttentionCore>(attention, variants, call, given);
+}
+
+// Sizes: N, H, W, C.
+void OfPool(const JsonReader& json, const Arguments& given) {
+  const Pool pool = ReadPool(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
+  const std::vector<Variant> variants = Variants(json, pool, ReadPoolVariant);
+  PoolCall call{given.Size(0), given.Size(1), given.Size(2), given.Size(3)};
+  const Slide down = SlideAlong(pool, 0, call.h), across = SlideAlong(pool, 1, call.w);
+  call.output_h = down.output;
+  call.output_w = across.output;
+  call.pad_top = down.pad_before;
+  call.pad_left = across.pad_before;
+  call.x = given.AddressOf(0);
+  call.y = given.AddressOf(kResult);
+  Print<cuda::PoolCore>(pool, variants, call, given);
 }
 
 void PrintLaunches(char** arguments) {
   std::ifstream file(arguments[1]);
   const nlohmann::json document = nlohmann::json::parse(file);
   const auto number = [&](int k) { return static_cast<unsigned>(std::atoi(arguments[k])); };
-  const Gpu gpu{std::atoi(arguments[4]), number(5), number(6), number(7), number(8) != 0};
+  const int major = std::atoi(arguments[4]);
+  const cuda::CoreGpu gpu{major, number(5), number(6), number(7), number(8) != 0, major == 9};
   const Arguments given{number(2), number(3), gpu, arguments + 9};
   static const std::map<std::string, void (*)(const JsonReader&, const Arguments&)> kKinds = {
       {"depthwise", OfDepthwise},
       {"flash_attention", OfFlashAttention},
       {"group_norm", OfGroupNorm},
       {"image_convolution", OfImageConvolution},
+      {"pool", OfPool},
   };
   kKinds.at(arguments[0])(JsonReader(document, ""), given);
 }
