@@ -1,4 +1,4 @@
-"""Writes program/generated/ and kernel_file/generated/: the C++ structs and readers of onnxopt/program/'s schemas.
+"""Writes the generated folders of program/, kernel_file/, call/ and registry/: what C++ has of onnxopt/program/.
 
     python custom_ops/generate.py
 
@@ -17,7 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from generator import readers, structs  # noqa: E402
+from generator import kinds, readers, structs  # noqa: E402
 
 from onnxopt.costs import header  # noqa: E402
 from onnxopt.program import fields, schema  # noqa: E402
@@ -77,6 +77,7 @@ def files() -> Iterator[tuple[Path, str]]:
     every = [record for module in MODULES for record in records[module]]
     yield Path("kernel_file/generated/readers.h"), readers.header(every, MODULES)
     yield header.PATH.relative_to("custom_ops"), header.text()
+    yield Path("registry/generated/kinds.cc"), kinds.source(HERE, every)
 
 
 def formatted(path: Path, text: str) -> str:

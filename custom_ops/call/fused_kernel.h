@@ -1,6 +1,9 @@
 // What ONNX Runtime calls for a fused node, whatever its kind.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "kernel_file/kernel.h"
 #include "support/ort.h"
 
@@ -18,6 +21,11 @@ class FusedKernel {
   virtual void Compute(OrtKernelContext* context) const = 0;
 
   const Kernel& kernel() const { return kernel_; }
+
+  // What registry/kind.h asks a kind's kernels for; those that answer otherwise have members of their own.
+  static std::optional<std::string> Obstacle() { return std::nullopt; }
+  static bool RunsWithoutFatbin(const Kernel& /*kernel*/) { return false; }
+  static bool MayRunInPlace(const Kernel& /*kernel*/) { return false; }
 
  private:
   const Kernel& kernel_;

@@ -41,6 +41,17 @@ Shape OutputShape(const Program& program, std::size_t k, const Shape* inputs) {
   return shape;
 }
 
+// One launch, in which every thread loads what it needs at an index before it stores there.
+bool PointwiseKernel::MayRunInPlace(const Kernel& kernel) {
+  const auto& program = kernel.meaning.As<Program>();
+  if (program.index) return false;
+  for (std::size_t k = 1; k < program.depends.size(); ++k) {
+    // Another shape means another launch.
+    if (program.depends[k] != program.depends[0] || program.ranks[k] != program.ranks[0]) return false;
+  }
+  return true;
+}
+
 void PointwiseKernel::Compute(OrtKernelContext* context) const {
   const Program& program = program_;
   const std::size_t inputs = program.inputs.size();

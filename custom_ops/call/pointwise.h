@@ -36,6 +36,8 @@ class PointwiseKernel : public FusedKernel {
   // Runs once for each distinct output shape that is not empty. Throws Error where the input shapes do not broadcast.
   void Compute(OrtKernelContext* context) const final;
 
+  static bool MayRunInPlace(const Kernel& kernel);
+
  protected:
   const Program& program() const { return program_; }
 

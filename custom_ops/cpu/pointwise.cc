@@ -199,7 +199,7 @@ double NanosecondsPerElement(const Program& program) {
   return cost * kNanosecondsPerCost + bytes * kNanosecondsPerByte;
 }
 
-CpuKernel::CpuKernel(const Kernel& kernel)
+PointwiseCpuKernel::PointwiseCpuKernel(const Kernel& kernel)
     : PointwiseKernel(kernel),
       program_(Peephole(program())),
       cost_(NanosecondsPerElement(program_)),
@@ -210,7 +210,7 @@ void RunBlocks(const Program& program, const Plan& plan, const Tiling& tiling, c
   Job(program, plan, tiling, domain, domain.count, false).RunRange(first, last);
 }
 
-void CpuKernel::Run(const Domain& domain, OrtKernelContext* context) const {
+void PointwiseCpuKernel::Run(const Domain& domain, OrtKernelContext* context) const {
   const Tiling tiling = Tile(program_, domain);
   const std::shared_ptr<const Plan> plan = plans_.For(tiling.key);
   const double total = static_cast<double>(domain.count) * cost_;

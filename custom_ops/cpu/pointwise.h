@@ -14,9 +14,9 @@ double NanosecondsPerElement(const Program& program);
 void RunBlocks(const Program& program, const Plan& plan, const Tiling& tiling, const Domain& domain,
                std::uint64_t first, std::uint64_t last);
 
-class CpuKernel final : public PointwiseKernel {
+class PointwiseCpuKernel final : public PointwiseKernel {
  public:
-  explicit CpuKernel(const Kernel& kernel);
+  explicit PointwiseCpuKernel(const Kernel& kernel);
 
  private:
   void Run(const Domain& domain, OrtKernelContext* context) const override;

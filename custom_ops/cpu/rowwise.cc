@@ -302,7 +302,8 @@ std::unique_ptr<const CpuPiece> Make(const Piece& piece) { return std::make_uniq
 
 }  // namespace
 
-RowCpuKernel::RowCpuKernel(const Kernel& kernel) : RowKernel(kernel, kernel.meaning.As<RowProgram>()), cost_(0) {
+RowwiseCpuKernel::RowwiseCpuKernel(const Kernel& kernel)
+    : RowKernel(kernel, kernel.meaning.As<RowProgram>()), cost_(0) {
   for (const Stage& stage : rows().stages) {
     element_.push_back(Make(stage.element));
     row_.push_back(stage.row ? Make(*stage.row) : nullptr);
@@ -320,7 +321,7 @@ RowCpuKernel::RowCpuKernel(const Kernel& kernel) : RowKernel(kernel, kernel.mean
   positions_ = reads(output_) || std::any_of(element_.begin(), element_.end(), reads);
 }
 
-void RowCpuKernel::Run(const Grid& grid, OrtKernelContext* context) const {
+void RowwiseCpuKernel::Run(const Grid& grid, OrtKernelContext* context) const {
   const double total = static_cast<double>(grid.domain.count) * cost_;
   std::uint64_t wanted = 1;
   if (total > kSerialNanoseconds) {

@@ -19,9 +19,9 @@ struct CpuPiece {
   PlanCache plans;
 };
 
-class RowCpuKernel final : public RowKernel {
+class RowwiseCpuKernel final : public RowKernel {
  public:
-  explicit RowCpuKernel(const Kernel& kernel);
+  explicit RowwiseCpuKernel(const Kernel& kernel);
 
  private:
   void Run(const Grid& grid, OrtKernelContext* context) const override;

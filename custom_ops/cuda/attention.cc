@@ -57,7 +57,8 @@ bool InRegisters(const Variant& variant) { return variant.shape.As<AttentionShap
 
 bool InTurn(const Variant& variant) { return InTiles(variant) && Joins(variant); }
 
-// Whether the blocks that share keys are counted, and the last one joins their results (costs/data/token_attention.json).
+// Whether the blocks that share keys are counted, and the last one joins their results
+// (costs/data/token_attention.json).
 bool AreCounted(const TokenAttention& attention, const Variant& attends, const AttentionCall& call, std::int64_t rows) {
   if (!InTurn(attends) || attention.codes) return false;
   if (InRegisters(attends)) return true;
@@ -82,7 +83,7 @@ CacheScales ScalesOf(const TokenAttention& attention, const AttentionCall& call)
 
 }  // namespace
 
-void TokenAttentionCudaKernel::Compute(OrtKernelContext* context) const {
+void AttentionCudaKernel::Compute(OrtKernelContext* context) const {
   const AttentionCall call = OpenCall(kernel().meaning.As<TokenAttention>(), context);
   if (call.batch == 0 || call.keys == 0) return;
   const TokenAttention attention = Of(call, kernel().meaning.As<TokenAttention>());
@@ -96,8 +97,8 @@ void TokenAttentionCudaKernel::Compute(OrtKernelContext* context) const {
   }
 }
 
-void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, const AttentionCall& call,
-                                              OrtKernelContext* context, Stream stream) const {
+void AttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, const AttentionCall& call,
+                                         OrtKernelContext* context, Stream stream) const {
   const auto past = static_cast<std::uint64_t>(call.past);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
   const Variant& attends = Attending(attention, call);
@@ -129,7 +130,7 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
 }
 
 // The first entry point that attends, in tiles or without, whose shared memory the GPU has; null for none.
-const Variant* TokenAttentionCudaKernel::Fitting(bool in_tiles) const {
+const Variant* AttentionCudaKernel::Fitting(bool in_tiles) const {
   const std::vector<Variant>& variants = kernel().variants;
   for (std::size_t k = 0; k + 1 < variants.size(); ++k) {
     if (variants[k].shared <= launcher_.device().shared && InTiles(variants[k]) == in_tiles) return &variants[k];
@@ -137,7 +138,7 @@ const Variant* TokenAttentionCudaKernel::Fitting(bool in_tiles) const {
   return nullptr;
 }
 
-const Variant& TokenAttentionCudaKernel::Attending(const TokenAttention& attention, const AttentionCall& call) const {
+const Variant& AttentionCudaKernel::Attending(const TokenAttention& attention, const AttentionCall& call) const {
   const Variant* const tiles = Fitting(true);
   const Variant* const lanes = Fitting(false);
   const bool long_one = lanes == nullptr || IsLong(attention, call);
@@ -148,8 +149,7 @@ const Variant& TokenAttentionCudaKernel::Attending(const TokenAttention& attenti
 
 // Entry points of older files take the first part of the parameters.
 template <typename Params>
-void TokenAttentionCudaKernel::Launch(const Variant& attends, const Blocks& blocks, Params* params,
-                                      Stream stream) const {
+void AttentionCudaKernel::Launch(const Variant& attends, const Blocks& blocks, Params* params, Stream stream) const {
   const auto k = static_cast<std::size_t>(&attends - kernel().variants.data());
   const bool splits = blocks.splits > 1;
   if (blocks.counted && splits) params->ended = counters_.Of(stream, blocks.shared);
@@ -159,8 +159,8 @@ void TokenAttentionCudaKernel::Launch(const Variant& attends, const Blocks& bloc
   launcher_.Launch(kernel().variants.size() - 1, static_cast<unsigned>(blocks.rows), block, stream);
 }
 
-void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, const AttentionCall& call,
-                                            OrtKernelContext* context, Stream stream) const {
+void AttentionCudaKernel::LaunchMasked(const TokenAttention& attention, const AttentionCall& call,
+                                       OrtKernelContext* context, Stream stream) const {
   const std::int64_t heads = attention.heads / attention.groups;
   const std::uint64_t chunks = CeilDiv(attention.tokens * heads, attention.rows);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);

@@ -12,9 +12,9 @@ namespace onnxopt::cuda {
 
 // Launching does not synchronize, and allocates nothing but the blocks' results and their counters, the first time on a
 // stream: it is safe under CUDA graph capture. Thread-safe.
-class TokenAttentionCudaKernel final : public FusedKernel {
+class AttentionCudaKernel final : public FusedKernel {
  public:
-  TokenAttentionCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
+  AttentionCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
       : FusedKernel(kernel), launcher_(kernel, library), allocator_(info), counters_(library.driver()) {}
 
   void Compute(OrtKernelContext* context) const override;

@@ -16,7 +16,7 @@ std::string Describe(const Program& program, const Domain& domain) {
 
 }  // namespace
 
-void CudaKernel::Run(const Domain& domain, OrtKernelContext* context) const {
+void PointwiseCudaKernel::Run(const Domain& domain, OrtKernelContext* context) const {
   const std::size_t rule = ChooseVariant(program(), kernel().variants, domain);
   if (rule == kernel().variants.size()) throw Error("no variant fits: " + Describe(program(), domain));
   const Stream stream = launcher_.Enter(context);

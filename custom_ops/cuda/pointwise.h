@@ -7,10 +7,11 @@
 namespace onnxopt::cuda {
 
 // Launching neither synchronizes nor allocates and is safe under CUDA graph capture. Thread-safe.
-class CudaKernel final : public PointwiseKernel {
+class PointwiseCudaKernel final : public PointwiseKernel {
  public:
   // Loads every variant into the current context, if there is one. Throws Error if one does not load.
-  CudaKernel(const Kernel& kernel, const Library& library) : PointwiseKernel(kernel), launcher_(kernel, library) {}
+  PointwiseCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* /*info*/)
+      : PointwiseKernel(kernel), launcher_(kernel, library) {}
 
  private:
   void Run(const Domain& domain, OrtKernelContext* context) const override;

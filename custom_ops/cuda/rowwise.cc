@@ -16,7 +16,7 @@ bool Stays(Layout layout) { return layout == Layout::kPiped || layout == Layout:
 
 }  // namespace
 
-void RowCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
+void RowwiseCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
   const Stream stream = launcher_.Enter(context);
   const DeviceTraits& device = launcher_.device();
   const Gpu gpu{device.multiprocessors, device.shared, LargestCluster(device.major)};
@@ -40,8 +40,8 @@ void RowCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
 }
 
 // One launch after the other: each reads what the blocks of those before it left.
-void RowCudaKernel::RunSplit(std::size_t chosen, const Grid& grid, const Gpu& gpu, Stream stream,
-                             CallScratch* scratch) const {
+void RowwiseCudaKernel::RunSplit(std::size_t chosen, const Grid& grid, const Gpu& gpu, Stream stream,
+                                 CallScratch* scratch) const {
   const Variant& first = kernel().variants[chosen];
   const Cut cut = CutRows(first, grid, gpu);
   const Parts parts{scratch->Of(ScratchBytes(rows(), grid, cut)), cut.parts, cut.columns};

@@ -10,10 +10,10 @@ namespace onnxopt::cuda {
 
 // Launching does not synchronize, and allocates nothing but the partial results of split rows, the first time on a
 // stream: it is safe under CUDA graph capture. Thread-safe.
-class RowCudaKernel final : public RowKernel {
+class RowwiseCudaKernel final : public RowKernel {
  public:
   // Loads every variant into the current context, if there is one. Throws Error if one does not load.
-  RowCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
+  RowwiseCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
       : RowKernel(kernel, kernel.meaning.As<RowProgram>()), launcher_(kernel, library), allocator_(info) {}
 
  private:

@@ -51,4 +51,9 @@ Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& atten
   return variant;
 }
 
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const TokenAttention& /*attention*/,
+                      std::vector<Variant>* variants) {
+  if (has_fatbin && variants->size() < kAttentionLaunches) json.Fail("are not the two launches");
+}
+
 }  // namespace onnxopt

@@ -19,4 +19,7 @@ struct AttentionShape {
 
 Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& attention);
 
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const TokenAttention& attention,
+                      std::vector<Variant>* variants);
+
 }  // namespace onnxopt

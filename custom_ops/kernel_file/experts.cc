@@ -14,7 +14,7 @@ constexpr std::uint64_t kMostShared = 64 << 10;  // bytes of shared memory that 
 
 }  // namespace
 
-Variant ReadExpertsVariant(const JsonReader& json) {
+Variant ReadExpertsVariant(const JsonReader& json, const Experts& /*experts*/) {
   Variant variant = ReadVariant(json);
   variant.waits = json["waits"].Flag();
   if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
@@ -25,10 +25,12 @@ Variant ReadExpertsVariant(const JsonReader& json) {
   return variant;
 }
 
-void CheckExpertsVariants(const JsonReader& json, const std::vector<Variant>& variants) {
-  if (variants.size() != kExpertsLaunches) json.Fail("are not the " + std::to_string(kExpertsLaunches) + " launches");
-  for (std::size_t k = 0; k < variants.size(); ++k) {
-    const auto& tile = variants[k].shape.As<ExpertsTileShape>();
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Experts& /*experts*/,
+                      std::vector<Variant>* variants) {
+  if (!has_fatbin) return;
+  if (variants->size() != kExpertsLaunches) json.Fail("are not the " + std::to_string(kExpertsLaunches) + " launches");
+  for (std::size_t k = 0; k < variants->size(); ++k) {
+    const auto& tile = (*variants)[k].shape.As<ExpertsTileShape>();
     bool multiplies = k < kExpertsActivate;
     for (const ExpertsForm& form : kExpertsForms) multiplies = multiplies && k != form.route;
     // A half of the columns is 16 for each warp.

@@ -37,9 +37,9 @@ struct ExpertsTileShape {
   std::uint64_t least_rows;
 };
 
-Variant ReadExpertsVariant(const JsonReader& json);
+Variant ReadExpertsVariant(const JsonReader& json, const Experts& experts);
 
 // Throws Error where the entry points, which lie at `json`, are not those above.
-void CheckExpertsVariants(const JsonReader& json, const std::vector<Variant>& variants);
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Experts& experts, std::vector<Variant>* variants);
 
 }  // namespace onnxopt

@@ -74,7 +74,7 @@ FlashWarpgroups ReadWarpgroups(const JsonReader& json, const FlashAttention& att
 
 }  // namespace
 
-Variant ReadFlashVariant(const JsonReader& json, const FlashAttention& attention) {
+Variant ReadFlashAttentionVariant(const JsonReader& json, const FlashAttention& attention) {
   Variant variant = ReadVariant(json);
   variant.waits = json["waits"].Flag();
   if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");

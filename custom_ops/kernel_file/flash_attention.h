@@ -30,6 +30,6 @@ struct FlashTileShape {
 constexpr unsigned kFlashRows = 16;      // queries of a warp's band
 constexpr unsigned kWarpgroupRows = 64;  // of a warpgroup
 
-Variant ReadFlashVariant(const JsonReader& json, const FlashAttention& attention);
+Variant ReadFlashAttentionVariant(const JsonReader& json, const FlashAttention& attention);
 
 }  // namespace onnxopt

@@ -1,5 +1,6 @@
 #include "kernel_file/gemm.h"
 
+#include <algorithm>
 #include <string>
 
 #include "gemm/widen_codes_abi.h"
@@ -23,8 +24,7 @@ PackedRole ReadRole(const JsonReader& json) {
   json.Fail("is \"" + text + "\", not codes, floats or gate");
 }
 
-}  // namespace
-
+// The entry point that widens codes.
 Variant ReadWidenVariant(const JsonReader& json) {
   Variant variant = ReadVariant(json);
   variant.waits = json["waits"].Flag();
@@ -62,6 +62,7 @@ Variant ReadPackedVariant(const JsonReader& json) {
   return variant;
 }
 
+// One that has a role, of a product with an activation that cuBLASLt does not have.
 Variant ReadActivatingVariant(const JsonReader& json, const Gemm& gemm) {
   Variant variant = ReadVariant(json);
   variant.waits = json["waits"].Flag();
@@ -80,6 +81,37 @@ Variant ReadActivatingVariant(const JsonReader& json, const Gemm& gemm) {
   if (gemm.transpose_a) json.Fail("does not go with a product of these transposes");
   variant.shape.Set(tile);
   return variant;
+}
+
+}  // namespace
+
+Variant ReadGemmVariant(const JsonReader& json, const Gemm& gemm) {
+  if (gemm.packed) return ReadPackedVariant(json);
+  if (json.Has("role")) return ReadActivatingVariant(json, gemm);
+  const bool widens = gemm.has_float8_operands() && !json.Has("rows");
+  return widens ? ReadWidenVariant(json) : ReadFewRowsVariant(json, gemm);
+}
+
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Gemm& gemm, std::vector<Variant>* variants) {
+  if (!has_fatbin) return variants->clear();
+  const auto count = [&](const auto& is) { return std::count_if(variants->begin(), variants->end(), is); };
+  const auto packed = [&](PackedRole role) {
+    return count([&](const Variant& v) { return v.shape.As<PackedRows>().role == role; });
+  };
+  if (gemm.packed && packed(PackedRole::kFloats) != 1)
+    json.Fail("has not one entry point that turns codes into floats");
+  if (gemm.packed && packed(PackedRole::kGate) != (gemm.gate ? 1 : 0)) {
+    json.Fail("has not the entry points for a gate that it needs");
+  }
+  const auto activates = [](const Variant& v) { return v.shape.Is<ActivationInPlace>(); };
+  if (gemm.activates_apart() && count(activates) != 1) json.Fail("has not one entry point for its activation");
+  if (!gemm.has_float8_operands()) return;
+  const auto is_for_few_rows = [](const Variant& v) { return v.shape.Is<FewRows>(); };
+  const auto first = std::find_if(variants->begin(), variants->end(), is_for_few_rows);
+  if (first - variants->begin() != 1 || !std::all_of(first, variants->end(), is_for_few_rows)) {
+    json.Fail("has " + std::to_string(variants->size()) +
+              " entries, not the one that widens codes and those for few rows behind it");
+  }
 }
 
 }  // namespace onnxopt

@@ -33,14 +33,10 @@ struct LargeTile {
 // Of the entry point that computes an activation alone, in place.
 struct ActivationInPlace {};
 
-// The entry point that widens codes.
-Variant ReadWidenVariant(const JsonReader& json);
+Variant ReadGemmVariant(const JsonReader& json, const Gemm& gemm);
 
-Variant ReadFewRowsVariant(const JsonReader& json, const Gemm& gemm);
-
-Variant ReadPackedVariant(const JsonReader& json);
-
-// One that has a role, of a product with an activation that cuBLASLt does not have.
-Variant ReadActivatingVariant(const JsonReader& json, const Gemm& gemm);
+// Those for few rows are optional: cuBLASLt runs every product of floats. Of codes, the one that widens is the first.
+// Without a fatbin there are none afterwards.
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Gemm& gemm, std::vector<Variant>* variants);
 
 }  // namespace onnxopt

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "kernel_file/fields.h"
+#include "kernel_file/kind_reader.h"
 
 namespace onnxopt {
 namespace {
@@ -39,9 +40,10 @@ Variant ReadGroupNormVariant(const JsonReader& json, const GroupNorm& norm) {
   return variant;
 }
 
-void CheckLaunches(const std::vector<Variant>& variants, const JsonReader& json) {
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const GroupNorm& /*norm*/,
+                      std::vector<Variant>* variants) {
   unsigned next = 0;
-  for (const Variant& variant : variants) {
+  for (const Variant& variant : *variants) {
     const auto& shape = variant.shape.As<GroupNormShape>();
     const bool split = shape.layout == GroupNormLayout::kSplit;
     if (shape.launch != next || (next > 0 && !split))
@@ -49,6 +51,7 @@ void CheckLaunches(const std::vector<Variant>& variants, const JsonReader& json)
     next = split ? (next + 1) % kGroupNormLaunches : 0;
   }
   if (next != 0) json.Fail("have a split variant whose launches are not all there");
+  CheckNotEmpty(json, has_fatbin, *variants);
 }
 
 }  // namespace onnxopt

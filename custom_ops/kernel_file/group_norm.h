@@ -22,6 +22,6 @@ constexpr unsigned kGroupNormLaunches = 2;  // of a split variant
 Variant ReadGroupNormVariant(const JsonReader& json, const GroupNorm& norm);
 
 // Throws Error where the two launches of a split variant are not side by side.
-void CheckLaunches(const std::vector<Variant>& variants, const JsonReader& json);
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const GroupNorm& norm, std::vector<Variant>* variants);
 
 }  // namespace onnxopt

@@ -14,7 +14,7 @@ constexpr std::uint64_t kMaxShared = std::uint64_t{1} << 20U;
 
 }  // namespace
 
-Variant ReadImageVariant(const JsonReader& json, const ImageConvolution& convolution) {
+Variant ReadImageConvolutionVariant(const JsonReader& json, const ImageConvolution& convolution) {
   Variant variant = ReadVariant(json);
   variant.waits = json["waits"].Flag();
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMaxShared));

@@ -17,6 +17,6 @@ struct ImageTileShape {
   bool exact = false;
 };
 
-Variant ReadImageVariant(const JsonReader& json, const ImageConvolution& convolution);
+Variant ReadImageConvolutionVariant(const JsonReader& json, const ImageConvolution& convolution);
 
 }  // namespace onnxopt

@@ -1,6 +1,8 @@
 // How the kernels of one kind are read.
 #pragma once
 
+#include <vector>
+
 #include "kernel_file/kernel.h"
 #include "support/json_reader.h"
 
@@ -18,7 +20,7 @@ class KindReader {
   virtual const char* name() const = 0;
 
   // Whether this library has CPU kernels of the kind.
-  virtual bool HasCpuKernels() const { return false; }
+  virtual bool HasCpuKernels() const = 0;
 
   // Sets kernel->meaning. The kernel's dtypes are already there.
   virtual void ReadMeaning(const JsonReader& json, Kernel* kernel) const = 0;
@@ -27,7 +29,18 @@ class KindReader {
   virtual Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const = 0;
 
   // Checks the entry points together, which lie at `json`. has_fatbin: there is CUDA code.
-  virtual void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const;
+  virtual void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const = 0;
 };
+
+inline void CheckNotEmpty(const JsonReader& json, bool has_fatbin, const std::vector<Variant>& variants) {
+  if (has_fatbin && variants.empty()) json.Fail("is empty although there is a fatbin");
+}
+
+// What CheckVariants checks; kinds that demand more have an overload for their meaning.
+template <typename Meaning>
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Meaning& /*meaning*/,
+                      std::vector<Variant>* variants) {
+  CheckNotEmpty(json, has_fatbin, *variants);
+}
 
 }  // namespace onnxopt

@@ -5,6 +5,7 @@
 
 #include "kernel_file/fields.h"
 #include "kernel_file/indexing.h"
+#include "kernel_file/kind_reader.h"
 #include "kernel_file/pointwise.h"
 #include "program/rowwise_params.h"
 
@@ -143,6 +144,16 @@ void CheckPasses(const std::vector<Variant>& variants, std::size_t passes, const
     pass = split ? (pass + 1) % passes : 0;
   }
   if (pass != 0) json.Fail("have a split variant whose passes are not all there");
+}
+
+Variant ReadRowwiseVariant(const JsonReader& json, const RowProgram& program) {
+  return ReadRowVariant(json, program, program.launches());
+}
+
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const RowProgram& program,
+                      std::vector<Variant>* variants) {
+  CheckPasses(*variants, program.launches(), json);
+  CheckNotEmpty(json, has_fatbin, *variants);
 }
 
 }  // namespace onnxopt

@@ -23,10 +23,15 @@ struct RowShape {
 // The fields of a rowwise program, which lie in `json` itself; verified.
 RowProgram ReadRowProgram(const JsonReader& json);
 
+Variant ReadRowwiseVariant(const JsonReader& json, const RowProgram& program);
+
 // launches: of a split variant.
 Variant ReadRowVariant(const JsonReader& json, const RowProgram& program, std::size_t launches);
 
 // Throws Error where a split variant is not followed by all of its later passes.
 void CheckPasses(const std::vector<Variant>& variants, std::size_t passes, const JsonReader& json);
+
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const RowProgram& program,
+                      std::vector<Variant>* variants);
 
 }  // namespace onnxopt

@@ -1,6 +1,7 @@
 #include "kernel_file/scan.h"
 
 #include "kernel_file/fields.h"
+#include "kernel_file/kind_reader.h"
 #include "kernel_file/pointwise.h"
 #include "kernel_file/rowwise.h"
 
@@ -52,6 +53,11 @@ Variant ReadScanVariant(const JsonReader& json, const Scan& scan) {
   Variant variant = ReadRowVariant(json, scan.rows, kScanLaunches);
   if (variant.unroll == 0) json["unroll"].Fail("is 0, and scans go along their rows chunk by chunk");
   return variant;
+}
+
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Scan& /*scan*/, std::vector<Variant>* variants) {
+  CheckPasses(*variants, kScanLaunches, json);
+  CheckNotEmpty(json, has_fatbin, *variants);
 }
 
 }  // namespace onnxopt

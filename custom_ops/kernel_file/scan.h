@@ -12,4 +12,6 @@ Scan ReadScan(const JsonReader& json);
 
 Variant ReadScanVariant(const JsonReader& json, const Scan& scan);
 
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Scan& scan, std::vector<Variant>* variants);
+
 }  // namespace onnxopt

@@ -24,12 +24,13 @@ Variant ReadSqueezeExciteVariant(const JsonReader& json, const SqueezeExcite& me
   return variant;
 }
 
-void CheckSqueezeExciteVariants(const JsonReader& json, const SqueezeExcite& meaning,
-                                const std::vector<Variant>& variants) {
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const SqueezeExcite& meaning,
+                      std::vector<Variant>* variants) {
+  if (!has_fatbin) return;
   const std::size_t products = meaning.depthwise ? kSqueezeExciteMap : kSqueezeExciteFold;
-  bool ordered = meaning.depthwise ? variants.size() > products : variants.size() == products;
-  for (std::size_t k = 0; k < variants.size(); ++k) {
-    ordered = ordered && variants[k].shape.Is<DepthwiseShape>() == (k >= products);
+  bool ordered = meaning.depthwise ? variants->size() > products : variants->size() == products;
+  for (std::size_t k = 0; k < variants->size(); ++k) {
+    ordered = ordered && (*variants)[k].shape.Is<DepthwiseShape>() == (k >= products);
   }
   if (!ordered) json.Fail("are not the products, and behind them those of the map");
 }

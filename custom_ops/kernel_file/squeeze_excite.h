@@ -19,7 +19,7 @@ constexpr std::size_t kSqueezeExciteMap = 3;
 Variant ReadSqueezeExciteVariant(const JsonReader& json, const SqueezeExcite& meaning);
 
 // Throws Error where the entry points, which lie at `json`, are not those above.
-void CheckSqueezeExciteVariants(const JsonReader& json, const SqueezeExcite& meaning,
-                                const std::vector<Variant>& variants);
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const SqueezeExcite& meaning,
+                      std::vector<Variant>* variants);
 
 }  // namespace onnxopt

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "cuda/launch/library.h"
-#include "kinds/kinds.h"
+#include "registry/kinds.h"
 #include "support/library_path.h"
 #include "support/session_entry.h"
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "kinds/kinds.h"
+#include "registry/kinds.h"
 
 namespace onnxopt {
 

@@ -27,17 +27,17 @@ BELOW = {
         "cuda/convolution": ["cuda/launch", "kernel_file/measured", *CALL],
         "cuda/gemm": ["cuda/convolution", "cuda/launch", "kernel_file/measured", *CALL],
         "cuda/experts": ["cuda/gemm", "cuda/launch", *CALL],
-        "kinds": [
+        "registry": ["cuda/launch", *CALL],
+        "registry/generated": [
+            "registry",
             "kernel_file/generated",
             "cuda/experts",
             "cuda/gemm",
             "cuda/convolution",
-            "cuda/launch",
             "cuda",
             "cpu",
             *CALL,
         ],
-        "registry": ["kinds", "cuda/launch", *CALL],
         ".": ["registry", "support"],
     },
     "cuda_kernels": {

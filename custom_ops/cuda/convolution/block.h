@@ -7,6 +7,7 @@
 
 #include "call/block.h"
 #include "call/fused_kernel.h"
+#include "cuda/convolution/cudnn.h"
 #include "cuda/convolution/runner.h"
 #include "cuda/launch/library.h"
 
@@ -19,6 +20,9 @@ class BlockCudaKernel final : public FusedKernel {
   BlockCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info);
 
   void Compute(OrtKernelContext* context) const override;
+
+  static std::optional<std::string> Obstacle() { return cudnn::Obstacle(); }
+  static bool RunsWithoutFatbin(const Kernel& /*kernel*/) { return true; }
 
  private:
   void Prepare(const OrtKernelInfo* info);

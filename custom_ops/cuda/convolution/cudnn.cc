@@ -68,10 +68,11 @@ const Api* Find() {
   return found ? &api : nullptr;
 }
 
-std::string Missing() {
-  if (Find() == nullptr) return std::string("no ") + kLibrary + " is found";
-  if (!cublaslt::Expected()) return std::string(kLibrary) + " needs a libcublasLt, and none is found";
-  return "";
+std::optional<std::string> Obstacle() {
+  const std::string follows = "; convolutions run as ONNX Runtime runs them";
+  if (Find() == nullptr) return std::string("no ") + kLibrary + " is found" + follows;
+  if (!cublaslt::Expected()) return std::string(kLibrary) + " needs a libcublasLt, and none is found" + follows;
+  return std::nullopt;
 }
 
 void RequireCublaslt(const Api& api) {

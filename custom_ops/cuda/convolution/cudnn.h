@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "cuda/launch/driver.h"
@@ -192,8 +193,8 @@ class Refused : public Error {
 // already, by the name that ONNX Runtime's CUDA provider gives it, comes first: one process, one cuDNN.
 const Api* Find();
 
-// Why convolutions cannot count on cuDNN, and nothing where they can.
-std::string Missing();
+// Why no convolution runs on cuDNN, and what follows; nothing where they do.
+std::optional<std::string> Obstacle();
 
 // Opens the cuBLASLt that cuDNN's precompiled engines call: they end the process where it is not there. Throws Error
 // where it cannot be found.

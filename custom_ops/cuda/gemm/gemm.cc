@@ -87,6 +87,17 @@ GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, con
   Algorithms::Get();  // a damaged file shows now
 }
 
+std::optional<std::string> GemmCudaKernel::Obstacle() {
+  if (cublaslt::Expected()) return std::nullopt;
+  return "no libcublasLt.so.12 or .13 is found, which ONNX Runtime's CUDA provider needs as well; "
+         "products run as ONNX Runtime runs them";
+}
+
+bool GemmCudaKernel::RunsWithoutFatbin(const Kernel& kernel) {
+  const Gemm& gemm = kernel.meaning.As<Gemm>();
+  return !gemm.packed && !gemm.activates_apart();
+}
+
 void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   Shape shapes[Gemm::kMaxInputs];
   const void* inputs[Gemm::kMaxInputs] = {};

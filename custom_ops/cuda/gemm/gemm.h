@@ -28,6 +28,9 @@ class GemmCudaKernel final : public FusedKernel {
 
   void Compute(OrtKernelContext* context) const override;
 
+  static std::optional<std::string> Obstacle();
+  static bool RunsWithoutFatbin(const Kernel& kernel);
+
  private:
   struct Call;
 

@@ -22,9 +22,9 @@ constexpr int kMapOfBfloat16 = 9;
 constexpr int kRowsOf128Bytes = 3;  // swizzled
 constexpr int kWholeSectors = 3;    // 256 bytes of L2
 
-// Microseconds, fitted to products (costs/data/gemm.json). A wave is a tile for every multiprocessor. Of ours, a tile and a
-// step of its depth take longer by its columns. cuBLASLt has tiles of many shapes, so that the last wave is as good as
-// full, and the activation reads and writes the result.
+// Microseconds, fitted to products (costs/data/gemm.json). A wave is a tile for every multiprocessor. Of ours, a tile
+// and a step of its depth take longer by its columns. cuBLASLt has tiles of many shapes, so that the last wave is as
+// good as full, and the activation reads and writes the result.
 using costs::gemm::kClear;
 using costs::gemm::kLargeCall;
 using costs::gemm::kLargeStep;

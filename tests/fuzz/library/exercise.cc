@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "cuda/launch/library.h"
-#include "kinds/kinds.h"
+#include "registry/kinds.h"
 #include "registry/custom_op.h"
 #include "stand_in_gpu.h"
 #include "support/ort.h"

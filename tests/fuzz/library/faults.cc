@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "exercise.h"
-#include "kinds/kinds.h"
+#include "registry/kinds.h"
 #include "stand_in_gpu.h"
 
 namespace onnxopt::exercise {

@@ -12,7 +12,7 @@
 #include "kernel_file/measured/convolution_plans.h"
 #include "kernel_file/measured/gemm_algorithms.h"
 #include "kernel_file/measured/launch_choices.h"
-#include "kinds/kinds.h"
+#include "registry/kinds.h"
 #include "support/sealed_json.h"
 
 namespace onnxopt::exercise {

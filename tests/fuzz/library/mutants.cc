@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "exercise.h"
-#include "kinds/kinds.h"
+#include "registry/kinds.h"
 
 namespace onnxopt::exercise {
 namespace {

@@ -99,7 +99,7 @@ void OfDepthwise(const JsonReader& json, const Arguments& given) {
 void OfImageConvolution(const JsonReader& json, const Arguments& given) {
   const ImageConvolution convolution =
       ReadImageConvolution(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
-  const std::vector<Variant> variants = Variants(json, convolution, ReadImageVariant);
+  const std::vector<Variant> variants = Variants(json, convolution, ReadImageConvolutionVariant);
   const auto call = ConvolutionCall<ImageConvolutionCall>(convolution.window, given);
   Print<cuda::ImageConvolutionCore>(convolution, variants, call, given);
 }
@@ -107,8 +107,8 @@ void OfImageConvolution(const JsonReader& json, const Arguments& given) {
 // Sizes: samples, pixels.
 void OfGroupNorm(const JsonReader& json, const Arguments& given) {
   const GroupNorm norm = ReadGroupNorm(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
-  const std::vector<Variant> variants = Variants(json, norm, ReadGroupNormVariant);
-  CheckLaunches(variants, json["variants"]);
+  std::vector<Variant> variants = Variants(json, norm, ReadGroupNormVariant);
+  CheckEntryPoints(json["variants"], true, norm, &variants);
   GroupNormCall call{};
   for (std::size_t k = 0; k < std::size(call.input); ++k) call.input[k] = given.AddressOf(k);
   call.y = given.AddressOf(kResult);
@@ -127,7 +127,7 @@ HeadsPlace PlaceOf(const FlashAttention& attention, const Heads& heads, std::int
 // Sizes: batch, queries, keys, period of the bias, whether it has a part a head, whether it has one a query.
 void OfFlashAttention(const JsonReader& json, const Arguments& given) {
   const FlashAttention attention = ReadFlashAttention(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
-  const std::vector<Variant> variants = Variants(json, attention, ReadFlashVariant);
+  const std::vector<Variant> variants = Variants(json, attention, ReadFlashAttentionVariant);
   FlashAttentionCall call{};
   call.batch = given.Size(0);
   call.queries = given.Size(1);

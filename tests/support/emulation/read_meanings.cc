@@ -4,8 +4,7 @@
 #include <fstream>
 
 #include "kernel_file/fields.h"
-#include "kinds/kind.h"
-#include "kinds/kinds.h"
+#include "registry/kinds.h"
 
 int main(int, char** arguments) {
   std::ifstream file(arguments[1]);

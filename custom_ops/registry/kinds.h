@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "kinds/kind.h"
+#include "registry/kind.h"
 
 namespace onnxopt {
 

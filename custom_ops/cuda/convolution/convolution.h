@@ -2,6 +2,7 @@
 #pragma once
 
 #include "call/fused_kernel.h"
+#include "cuda/convolution/cudnn.h"
 #include "cuda/convolution/runner.h"
 #include "cuda/launch/library.h"
 
@@ -14,6 +15,9 @@ class ConvolutionCudaKernel final : public FusedKernel {
   ConvolutionCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info);
 
   void Compute(OrtKernelContext* context) const override;
+
+  static std::optional<std::string> Obstacle() { return cudnn::Obstacle(); }
+  static bool RunsWithoutFatbin(const Kernel& /*kernel*/) { return true; }
 
  private:
   void Prepare(const OrtKernelInfo* info);

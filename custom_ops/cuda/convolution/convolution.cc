@@ -1,4 +1,4 @@
-#include "cuda/convolution/kernel.h"
+#include "cuda/convolution/convolution.h"
 
 #include "call/convolution.h"
 #include "call/tensors.h"

@@ -1,0 +1,17 @@
+// Blocks of convolutions in kernels.json: calls of cuDNN, without entry points.
+#pragma once
+
+#include "kernel_file/kernel.h"
+#include "program/generated/block.h"
+#include "support/json_reader.h"
+
+namespace onnxopt {
+
+inline Variant ReadBlockVariant(const JsonReader& json, const Block& /*meaning*/) {
+  json.Fail("is an entry point of a convolution, which has none");
+}
+
+inline void CheckEntryPoints(const JsonReader& /*json*/, bool /*has_fatbin*/, const Block& /*meaning*/,
+                             std::vector<Variant>* /*variants*/) {}
+
+}  // namespace onnxopt
