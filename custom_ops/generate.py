@@ -17,7 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from generator import kinds, readers, structs  # noqa: E402
+from generator import kinds, readers, shapes, structs  # noqa: E402
 
 from onnxopt.costs import header  # noqa: E402
 from onnxopt.program import fields, schema  # noqa: E402
@@ -77,6 +77,8 @@ def files() -> Iterator[tuple[Path, str]]:
     every = [record for module in MODULES for record in records[module]]
     yield Path("kernel_file/generated/readers.h"), readers.header(every, MODULES)
     yield header.PATH.relative_to("custom_ops"), header.text()
+    for name, text in shapes.files(every):
+        yield Path("call/generated") / name, text
     yield Path("registry/generated/kinds.cc"), kinds.source(HERE, every)
 
 

@@ -1,7 +1,7 @@
 // One call of a squeeze-excite kernel: its tensors.
 #pragma once
 
-#include "call/depthwise.h"
+#include "call/core.h"
 #include "program/generated/squeeze_excite.h"
 #include "program/window.h"
 #include "support/ort.h"
@@ -16,7 +16,7 @@ struct SqueezeExciteCall {
   const void* bias[2];
   void* y;
   std::int64_t rows;
-  DepthwiseCall map;
+  CoreCall map;
 };
 
 // Reads the inputs' shapes and allocates the outputs. Throws Error with the shapes where they do not fit together.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "call/fused_kernel.h"
+#include "call/generated/calls.h"
 #include "cuda/launch/launcher.h"
 #include "cuda/launch/provider_options.h"
 #include "cuda/launch/scratch.h"

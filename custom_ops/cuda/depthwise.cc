@@ -21,7 +21,7 @@ constexpr std::uint64_t kExpandedAccess = 8;  // elements of an access to weight
 using costs::depthwise::kExpandedBlocks;
 
 // Whether every tensor that is read or written in vectors is aligned to them.
-bool AllAligned(const Depthwise& depthwise, const DepthwiseCall& call, std::uint64_t vector) {
+bool AllAligned(const Depthwise& depthwise, const CoreCall& call, std::uint64_t vector) {
   if (depthwise.expansion) {  // x and the result may lie anywhere
     return IsAligned(call.input[depthwise.weight], Size(depthwise.dtype()) * kExpandedAccess) &&
            IsAligned(call.input[depthwise.expansion->weight], Size(depthwise.dtype()) * kExpandedAccess);
@@ -37,7 +37,7 @@ bool AllAligned(const Depthwise& depthwise, const DepthwiseCall& call, std::uint
 }
 
 // What is the same for every entry point; nothing where a number does not fit.
-std::optional<DepthwiseParams> CommonParams(const Depthwise& depthwise, const DepthwiseCall& call) {
+std::optional<DepthwiseParams> CommonParams(const Depthwise& depthwise, const CoreCall& call) {
   const Window& window = depthwise.window;
   const auto channels = static_cast<std::uint64_t>(depthwise.channels);
   const auto reach = [&](int axis) {
@@ -73,8 +73,7 @@ bool Fill(std::uint64_t inner, std::uint64_t middle, std::uint64_t outer, std::u
   return true;
 }
 
-bool FillDirect(const Variant& variant, const DepthwiseShape& shape, const DepthwiseCall& call,
-                DepthwiseLaunch* launch) {
+bool FillDirect(const Variant& variant, const DepthwiseShape& shape, const CoreCall& call, DepthwiseLaunch* launch) {
   const std::uint64_t groups = static_cast<std::uint64_t>(launch->params.channels) / variant.vector;
   const std::uint64_t across = CeilDiv(static_cast<std::uint64_t>(call.out_width), shape.across);
   const std::uint64_t inner = CeilDiv(groups * across, variant.threads);
@@ -86,7 +85,7 @@ bool FillDirect(const Variant& variant, const DepthwiseShape& shape, const Depth
 }
 
 // Offsets within the images of a tile have 32 bits there.
-bool FillBanded(const DepthwiseShape& shape, const DepthwiseCall& call, std::uint64_t channels, std::size_t size,
+bool FillBanded(const DepthwiseShape& shape, const CoreCall& call, std::uint64_t channels, std::size_t size,
                 DepthwiseLaunch* launch) {
   const std::uint64_t inputs = static_cast<std::uint64_t>(call.height) * static_cast<std::uint64_t>(call.width);
   const std::uint64_t outputs =
@@ -104,7 +103,7 @@ bool FillBanded(const DepthwiseShape& shape, const DepthwiseCall& call, std::uin
 }
 
 // Blocks that share a tile take channels in turn, as many as there are idle places for.
-bool FillExpanded(const DepthwiseShape& shape, const DepthwiseCall& call, std::uint64_t channels, const CoreGpu& gpu,
+bool FillExpanded(const DepthwiseShape& shape, const CoreCall& call, std::uint64_t channels, const CoreGpu& gpu,
                   DepthwiseLaunch* launch) {
   const std::uint64_t across = CeilDiv(static_cast<std::uint64_t>(call.out_width), shape.across);
   const std::uint64_t of_image = across * CeilDiv(static_cast<std::uint64_t>(call.out_height), shape.down);
@@ -129,7 +128,7 @@ bool Prefers(const Variant& variant, const DepthwiseLaunch& launch, const CoreGp
 }  // namespace
 
 std::optional<DepthwiseLaunch> DepthwiseCore::LaunchOf(const Depthwise& depthwise, const Variant& variant,
-                                                       const DepthwiseCall& call, const CoreGpu& gpu,
+                                                       const CoreCall& call, const CoreGpu& gpu,
                                                        std::uint64_t /*pass*/) {
   const auto& shape = variant.shape.As<DepthwiseShape>();
   const auto channels = static_cast<std::uint64_t>(depthwise.channels);
@@ -149,7 +148,7 @@ std::optional<DepthwiseLaunch> DepthwiseCore::LaunchOf(const Depthwise& depthwis
 }
 
 std::size_t DepthwiseCore::Choose(const Depthwise& depthwise, const std::vector<Variant>& variants,
-                                  const DepthwiseCall& call, const CoreGpu& gpu) {
+                                  const CoreCall& call, const CoreGpu& gpu) {
   std::size_t chosen = variants.size();
   for (std::size_t k = 0; k < variants.size(); ++k) {
     const std::optional<DepthwiseLaunch> launch = LaunchOf(depthwise, variants[k], call, gpu, 0);
@@ -160,12 +159,11 @@ std::size_t DepthwiseCore::Choose(const Depthwise& depthwise, const std::vector<
   return chosen;
 }
 
-CallSize DepthwiseCore::SizeOf(const Depthwise& depthwise, const DepthwiseCall& call) {
-  const std::int64_t pixels = call.batch * call.out_height * call.out_width;
-  return {static_cast<std::uint64_t>(pixels * depthwise.channels), static_cast<std::uint64_t>(call.out_width)};
+CallSize DepthwiseCore::SizeOf(const Depthwise& /*depthwise*/, const CoreCall& call) {
+  return {static_cast<std::uint64_t>(call.elements()), static_cast<std::uint64_t>(call.out_width)};
 }
 
-std::string DepthwiseCore::Describe(const Depthwise& depthwise, const DepthwiseCall& call) {
+std::string DepthwiseCore::Describe(const Depthwise& depthwise, const CoreCall& call) {
   return "a depthwise convolution of " + std::to_string(call.batch) + " images of " + std::to_string(call.height) +
          " x " + std::to_string(call.width) + " x " + std::to_string(depthwise.channels);
 }

@@ -1,9 +1,9 @@
 // Depthwise convolutions on the GPU: which entry point runs a call, and what it is handed.
 #pragma once
 
-#include "call/depthwise.h"
 #include "cuda/core_kernel.h"
 #include "depthwise/abi.h"
+#include "program/generated/depthwise.h"
 
 namespace onnxopt::cuda {
 
@@ -12,18 +12,18 @@ struct DepthwiseLaunch : CoreLaunch<DepthwiseParams> {
   std::uint64_t tiles = 0;
 };
 
-struct DepthwiseCore : Core<DepthwiseCore, Depthwise, DepthwiseCall, DepthwiseLaunch> {
+struct DepthwiseCore : Core<DepthwiseCore, Depthwise, CoreCall, DepthwiseLaunch> {
   // Nothing for sizes and addresses that an entry point's indices or vectors cannot have, and on a GPU that does not
   // run it.
   static std::optional<DepthwiseLaunch> LaunchOf(const Depthwise& depthwise, const Variant& variant,
-                                                 const DepthwiseCall& call, const CoreGpu& gpu, std::uint64_t pass);
+                                                 const CoreCall& call, const CoreGpu& gpu, std::uint64_t pass);
 
   // The first that fits and is preferred for the result's width and the number of threads, else the first that fits.
-  static std::size_t Choose(const Depthwise& depthwise, const std::vector<Variant>& variants, const DepthwiseCall& call,
+  static std::size_t Choose(const Depthwise& depthwise, const std::vector<Variant>& variants, const CoreCall& call,
                             const CoreGpu& gpu);
 
-  static CallSize SizeOf(const Depthwise& depthwise, const DepthwiseCall& call);
-  static std::string Describe(const Depthwise& depthwise, const DepthwiseCall& call);
+  static CallSize SizeOf(const Depthwise& depthwise, const CoreCall& call);
+  static std::string Describe(const Depthwise& depthwise, const CoreCall& call);
 };
 
 using DepthwiseCudaKernel = CoreKernel<DepthwiseCore>;

@@ -16,7 +16,7 @@ using costs::group_norm::kBlocksOfSplit;
 using costs::group_norm::kIdleTwentieths;
 using costs::group_norm::kVectorsOfSplit;
 
-bool PartIsAligned(const GroupNorm& norm, const Transform& part, const GroupNormCall& call, std::uint64_t vector) {
+bool PartIsAligned(const GroupNorm& norm, const Transform& part, const CoreCall& call, std::uint64_t vector) {
   return std::all_of(part.reads.begin(), part.reads.end(), [&](const TransformRead& read) {
     const bool single = read.form == TransformForm::kGroup || read.form == TransformForm::kScalar;
     return single || IsAligned(call.input[read.input], Size(norm.inputs[read.input]) * vector);
@@ -24,7 +24,7 @@ bool PartIsAligned(const GroupNorm& norm, const Transform& part, const GroupNorm
 }
 
 // Whether every tensor that is read or written in vectors is aligned to them.
-bool AllAligned(const GroupNorm& norm, const GroupNormCall& call, std::uint64_t vector) {
+bool AllAligned(const GroupNorm& norm, const CoreCall& call, std::uint64_t vector) {
   return IsAligned(call.y, Size(norm.output()) * vector) &&
          IsAligned(call.input[norm.x], Size(norm.dtype()) * vector) &&
          PartIsAligned(norm, norm.epilogue, call, vector) &&
@@ -44,15 +44,15 @@ std::uint64_t PartsOf(const Variant& variant, const GroupNormShape& shape, std::
 }  // namespace
 
 std::optional<GroupNormCore::Launch> GroupNormCore::LaunchOf(const GroupNorm& norm, const Variant& variant,
-                                                             const GroupNormCall& call, const CoreGpu& gpu,
+                                                             const CoreCall& call, const CoreGpu& gpu,
                                                              std::uint64_t pass) {
   const auto& shape = variant.shape.As<GroupNormShape>();
   if (variant.cluster > 1 && gpu.major < kFirstClusterMajor) return std::nullopt;
   if (!AllAligned(norm, call, variant.vector)) return std::nullopt;
   const std::uint64_t slab = std::uint64_t{variant.vector} * shape.columns;
   const std::uint64_t slabs = static_cast<std::uint64_t>(norm.channels) / slab;
-  const auto samples = static_cast<std::uint64_t>(call.samples);
-  const auto pixels = static_cast<std::uint64_t>(call.pixels);
+  const auto samples = static_cast<std::uint64_t>(call.batch);
+  const auto pixels = static_cast<std::uint64_t>(call.height * call.width);
   if (samples > kMostBlocks / slabs) return std::nullopt;
   const std::uint64_t wanted = PartsOf(variant, shape, pixels, samples * slabs, gpu);
   const std::uint64_t part = CeilDiv(pixels, wanted);
@@ -77,12 +77,12 @@ std::optional<GroupNormCore::Launch> GroupNormCore::LaunchOf(const GroupNorm& no
   return launch;
 }
 
-bool GroupNormCore::Fits(const GroupNorm& norm, const Variant& variant, const GroupNormCall& call, const CoreGpu& gpu) {
+bool GroupNormCore::Fits(const GroupNorm& norm, const Variant& variant, const CoreCall& call, const CoreGpu& gpu) {
   return variant.shape.As<GroupNormShape>().launch == 0 && LaunchOf(norm, variant, call, gpu, 0).has_value();
 }
 
-std::size_t GroupNormCore::Choose(const GroupNorm& norm, const std::vector<Variant>& variants,
-                                  const GroupNormCall& call, const CoreGpu& gpu) {
+std::size_t GroupNormCore::Choose(const GroupNorm& norm, const std::vector<Variant>& variants, const CoreCall& call,
+                                  const CoreGpu& gpu) {
   std::size_t chosen = variants.size();
   std::uint64_t blocks = 0;
   for (std::size_t k = 0; k < variants.size(); ++k) {
@@ -107,13 +107,13 @@ std::size_t GroupNormCore::Choose(const GroupNorm& norm, const std::vector<Varia
   return chosen;
 }
 
-CallSize GroupNormCore::SizeOf(const GroupNorm& norm, const GroupNormCall& call) {
-  return {static_cast<std::uint64_t>(call.samples * call.pixels * norm.channels),
-          static_cast<std::uint64_t>(call.pixels)};
+CallSize GroupNormCore::SizeOf(const GroupNorm& /*norm*/, const CoreCall& call) {
+  return {static_cast<std::uint64_t>(call.elements()), static_cast<std::uint64_t>(call.height * call.width)};
 }
 
-std::string GroupNormCore::Describe(const GroupNorm& /*norm*/, const GroupNormCall& call) {
-  return "a group norm of " + std::to_string(call.samples) + " samples of " + std::to_string(call.pixels) + " pixels";
+std::string GroupNormCore::Describe(const GroupNorm& /*norm*/, const CoreCall& call) {
+  return "a group norm of " + std::to_string(call.batch) + " samples of " + std::to_string(call.height * call.width) +
+         " pixels";
 }
 
 }  // namespace onnxopt::cuda

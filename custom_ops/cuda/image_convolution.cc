@@ -18,7 +18,7 @@ constexpr std::uint64_t kWeightBytes = 4;
 
 // Whether sizes, padding and tiles that overhang included, fit signed 32 bits, and the number of an image's pixels
 // unsigned ones.
-bool HasSizes(const ImageConvolution& convolution, const ImageConvolutionCall& call) {
+bool HasSizes(const ImageConvolution& convolution, const CoreCall& call) {
   const auto of = [](std::int64_t in, std::int64_t out, std::int64_t stride) {
     return static_cast<std::uint64_t>(std::max(in, out * stride)) + kReach;
   };
@@ -31,8 +31,7 @@ bool HasSizes(const ImageConvolution& convolution, const ImageConvolutionCall& c
 }  // namespace
 
 std::optional<ImageConvolutionCore::Launch> ImageConvolutionCore::LaunchOf(const ImageConvolution& convolution,
-                                                                           const Variant& variant,
-                                                                           const ImageConvolutionCall& call,
+                                                                           const Variant& variant, const CoreCall& call,
                                                                            const CoreGpu& gpu, std::uint64_t /*pass*/) {
   const auto& shape = variant.shape.As<ImageTileShape>();
   if (!HasSizes(convolution, call)) return std::nullopt;
@@ -63,24 +62,23 @@ std::optional<ImageConvolutionCore::Launch> ImageConvolutionCore::LaunchOf(const
   return launch;
 }
 
-bool ImageConvolutionCore::Fits(const ImageConvolution& convolution, const Variant& variant,
-                                const ImageConvolutionCall& call, const CoreGpu& gpu) {
+bool ImageConvolutionCore::Fits(const ImageConvolution& convolution, const Variant& variant, const CoreCall& call,
+                                const CoreGpu& gpu) {
   const bool rounds = !HasFloat32Products(convolution) || variant.shape.As<ImageTileShape>().exact != gpu.tf32;
   return rounds && variant.shared <= gpu.shared && LaunchOf(convolution, variant, call, gpu, 0).has_value();
 }
 
 std::size_t ImageConvolutionCore::Choose(const ImageConvolution& convolution, const std::vector<Variant>& variants,
-                                         const ImageConvolutionCall& call, const CoreGpu& gpu) {
+                                         const CoreCall& call, const CoreGpu& gpu) {
   const auto fits = [&](const Variant& variant) { return Fits(convolution, variant, call, gpu); };
   return static_cast<std::size_t>(std::find_if(variants.begin(), variants.end(), fits) - variants.begin());
 }
 
-CallSize ImageConvolutionCore::SizeOf(const ImageConvolution& convolution, const ImageConvolutionCall& call) {
-  const std::int64_t pixels = call.batch * call.out_height * call.out_width;
-  return {static_cast<std::uint64_t>(pixels * convolution.filters), static_cast<std::uint64_t>(call.out_width)};
+CallSize ImageConvolutionCore::SizeOf(const ImageConvolution& /*convolution*/, const CoreCall& call) {
+  return {static_cast<std::uint64_t>(call.elements()), static_cast<std::uint64_t>(call.out_width)};
 }
 
-std::string ImageConvolutionCore::Describe(const ImageConvolution& /*convolution*/, const ImageConvolutionCall& call) {
+std::string ImageConvolutionCore::Describe(const ImageConvolution& /*convolution*/, const CoreCall& call) {
   return "a convolution of " + std::to_string(call.batch) + " images of " + std::to_string(call.height) + " x " +
          std::to_string(call.width);
 }

@@ -23,10 +23,10 @@ struct Tiles {
   std::uint64_t across;
   std::uint64_t down;
 
-  Tiles(const Variant& variant, const PoolCall& call)
-      : groups(static_cast<std::uint64_t>(call.c) / variant.vector),
-        across(CeilDiv(call.output_w, variant.shape.As<PoolTile>().across)),
-        down(CeilDiv(call.output_h, variant.shape.As<PoolTile>().down)) {}
+  Tiles(const Variant& variant, const CoreCall& call)
+      : groups(static_cast<std::uint64_t>(call.channels) / variant.vector),
+        across(CeilDiv(call.out_width, variant.shape.As<PoolTile>().across)),
+        down(CeilDiv(call.out_height, variant.shape.As<PoolTile>().down)) {}
 
   // At most kMostThreads + 1: such an image is too large.
   std::uint64_t of_image() const {
@@ -43,36 +43,38 @@ bool HasSingleOutputs(const Variant& variant) {
 
 }  // namespace
 
-std::optional<PoolCore::Launch> PoolCore::LaunchOf(const Pool& pool, const Variant& variant, const PoolCall& call,
+std::optional<PoolCore::Launch> PoolCore::LaunchOf(const Pool& pool, const Variant& variant, const CoreCall& call,
                                                    const CoreGpu& /*gpu*/, std::uint64_t pass) {
   const std::size_t size = Size(pool.dtype());
-  if (call.c % variant.vector != 0 || !AreAligned({call.x, call.y}, variant.vector * size)) return std::nullopt;
+  if (call.channels % variant.vector != 0 || !AreAligned({call.input[0], call.y}, variant.vector * size))
+    return std::nullopt;
   const Tiles tiles(variant, call);
   if (tiles.of_image() > kMostThreads) return std::nullopt;
   const std::uint64_t images_at_once = kMostThreads / tiles.of_image();
-  const auto all = static_cast<std::uint64_t>(call.n);
+  const auto all = static_cast<std::uint64_t>(call.batch);
   const std::uint64_t first = pass * images_at_once;
   const auto count = static_cast<unsigned>(std::min(images_at_once, all - first) * tiles.of_image());
   const auto bytes = [&](std::int64_t h, std::int64_t w) {
-    return first * static_cast<std::uint64_t>(h * w * call.c) * size;
+    return first * static_cast<std::uint64_t>(h * w * call.channels) * size;
   };
-  Launch launch{{static_cast<const char*>(call.x) + bytes(call.h, call.w),
-                 static_cast<char*>(call.y) + bytes(call.output_h, call.output_w), count, static_cast<int>(call.h),
-                 static_cast<int>(call.w), static_cast<int>(call.c), static_cast<int>(call.output_h),
-                 static_cast<int>(call.output_w), static_cast<int>(call.pad_top), static_cast<int>(call.pad_left),
-                 MakeDivisor32(tiles.groups), MakeDivisor32(tiles.across), MakeDivisor32(tiles.down)},
-                static_cast<unsigned>(CeilDiv(count, variant.threads))};
+  Launch launch{
+      {static_cast<const char*>(call.input[0]) + bytes(call.height, call.width),
+       static_cast<char*>(call.y) + bytes(call.out_height, call.out_width), count, static_cast<int>(call.height),
+       static_cast<int>(call.width), static_cast<int>(call.channels), static_cast<int>(call.out_height),
+       static_cast<int>(call.out_width), static_cast<int>(call.pad_top), static_cast<int>(call.pad_left),
+       MakeDivisor32(tiles.groups), MakeDivisor32(tiles.across), MakeDivisor32(tiles.down)},
+      static_cast<unsigned>(CeilDiv(count, variant.threads))};
   launch.passes = CeilDiv(all, images_at_once);
   return launch;
 }
 
-std::size_t PoolCore::Choose(const Pool& pool, const std::vector<Variant>& variants, const PoolCall& call,
+std::size_t PoolCore::Choose(const Pool& pool, const std::vector<Variant>& variants, const CoreCall& call,
                              const CoreGpu& gpu) {
   const auto fits = [&](std::size_t k) { return Fits(pool, variants[k], call, gpu); };
   std::size_t chosen = 0;
   while (chosen < variants.size() && !fits(chosen)) ++chosen;
   for (std::size_t next = chosen + 1; next < variants.size(); ++next) {
-    const std::uint64_t threads = Tiles(variants[chosen], call).of_image() * static_cast<std::uint64_t>(call.n);
+    const std::uint64_t threads = Tiles(variants[chosen], call).of_image() * static_cast<std::uint64_t>(call.batch);
     if (threads >= kFewThreads * gpu.multiprocessors || !HasSingleOutputs(variants[chosen])) break;
     if (variants[next].vector * Size(pool.dtype()) < kLeastAccess) break;
     if (fits(next)) chosen = next;
@@ -80,12 +82,13 @@ std::size_t PoolCore::Choose(const Pool& pool, const std::vector<Variant>& varia
   return chosen;
 }
 
-CallSize PoolCore::SizeOf(const Pool& /*pool*/, const PoolCall& call) {
-  return {static_cast<std::uint64_t>(call.output_elements()), static_cast<std::uint64_t>(call.c)};
+CallSize PoolCore::SizeOf(const Pool& /*pool*/, const CoreCall& call) {
+  return {static_cast<std::uint64_t>(call.elements()), static_cast<std::uint64_t>(call.channels)};
 }
 
-std::string PoolCore::Describe(const Pool& /*pool*/, const PoolCall& call) {
-  return "a pool of " + std::to_string(call.h) + " x " + std::to_string(call.w) + " x " + std::to_string(call.c);
+std::string PoolCore::Describe(const Pool& /*pool*/, const CoreCall& call) {
+  return "a pool of " + std::to_string(call.height) + " x " + std::to_string(call.width) + " x " +
+         std::to_string(call.channels);
 }
 
 }  // namespace onnxopt::cuda

@@ -82,6 +82,15 @@ class Translator:
         """The expression, which is a condition, in C++."""
         return self._of(ast.parse(expression, mode="eval").body).text
 
+    def position(self, path: str) -> tuple[str, list[str]]:
+        """An operand's position in C++, and the conditions under which there is one."""
+        names, conditions, last = path.split("."), list[str](), Typed("", "")
+        for count in range(1, len(names) + 1):
+            last = self._of(ast.parse(".".join(names[:count]), mode="eval").body)
+            if last.type.startswith("optional "):
+                conditions.append(f"{last.text}.has_value()")
+        return f"*{last.text}" if last.type.startswith("optional ") else last.text, conditions
+
     def property(self, name: str, value: Any) -> tuple[str, str]:
         """The C++ type of a shared property, and its expression."""
         function = ast.parse(textwrap.dedent(inspect.getsource(value.fget))).body[0]

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from onnxopt.program.core import FLOATS, Core, Transform, transform
 from onnxopt.program.fields import integer, nested, operand
-from onnxopt.program.schema import Record, Rule, shared
+from onnxopt.program.schema import Dims, Record, Rule, shared
 from onnxopt.program.window import Window
 
 MAX_SIDE = 255  # rows and columns of a kernel, and the largest stride and dilation
@@ -78,6 +78,14 @@ class Depthwise(Core):
         ),
         Rule("expansion", "expansion is None or not reads_elements", "goes with no epilogue that reads by element"),
     )
+    SHAPES: ClassVar = (
+        Dims("x", "N H W x_channels"),
+        Dims("weight", "window.kernel[0] window.kernel[1] 1 channels"),
+        Dims("bias", "#channels"),
+        Dims("expansion.weight", "channels expansion.channels"),
+        Dims("expansion.bias", "#channels"),
+    )
+    RESULT: ClassVar = "N Ho Wo channels"
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     channels: int = integer(1)

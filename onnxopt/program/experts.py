@@ -14,7 +14,7 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.fields import code, flag, integer, operand
 from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.pointwise import Program
-from onnxopt.program.schema import Meaning, Rule, shared
+from onnxopt.program.schema import Dims, Meaning, Rule, shared
 
 STORED = ("float16", "bfloat16", "float32")
 IDS = "int64"
@@ -61,6 +61,15 @@ class Experts(Meaning):
         Rule("columns", f"columns * size(outputs[0]) % {ACCESS_BYTES} == 0", "are no multiple of an access"),
         Rule("hidden", f"hidden * size(outputs[0]) % {ACCESS_BYTES} == 0", "is no multiple of an access"),
         Rule("interleaved", "not interleaved or gated", "is set for a program of one float32"),
+    )
+    SHAPES: ClassVar = (
+        Dims("x", "N columns", at=X),
+        Dims("ids", "N chosen", at=CHOSEN_IDS),
+        Dims("factors", "N chosen", at=FACTORS),
+        Dims("first", "experts columns wide", at=FIRST),
+        Dims("second", "experts hidden columns", at=SECOND),
+        Dims("first_bias", "experts wide"),
+        Dims("second_bias", "experts columns"),
     )
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

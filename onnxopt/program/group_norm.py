@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from onnxopt.program.core import FLOATS, FORMS, Core, Transform, transform
 from onnxopt.program.fields import integer, number, operand
-from onnxopt.program.schema import Rule, shared
+from onnxopt.program.schema import Dims, Rule, shared
 
 MAX_GROUP = 1024  # channels: a block has a thread for each
 
@@ -36,6 +36,8 @@ class GroupNorm(Core):
         Rule("groups", "channels % groups == 0", "do not divide the channels"),
         Rule("groups", f"channels <= {MAX_GROUP} * groups", f"have more than {MAX_GROUP} channels"),
     )
+    SHAPES: ClassVar = (Dims("x", "N H W channels"),)
+    RESULT: ClassVar = "N H W channels"
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     channels: int = integer(1)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from onnxopt.program.core import FLOATS, Core, Transform, transform
 from onnxopt.program.fields import flag, integer, nested, operand
-from onnxopt.program.schema import Rule, shared
+from onnxopt.program.schema import Dims, Rule, shared
 from onnxopt.program.window import Window
 
 IMAGES = (*FLOATS, "uint8")  # what a prologue reads as x
@@ -54,6 +54,13 @@ class ImageConvolution(Core):
         Rule("window", "max(window.kernel) > 1", "is 1x1, of which a convolution is a product"),
         Rule("window", "max(window.dilations) == 1", "has dilations"),
     )
+    SHAPES: ClassVar = (
+        Dims("x", "N channels H W", when="planes"),
+        Dims("x", "N H W channels", when="not planes"),
+        Dims("weight", "filters window.kernel[0] window.kernel[1] weight_channels"),
+        Dims("bias", "#filters"),
+    )
+    RESULT: ClassVar = "N Ho Wo filters"
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     channels: int = integer(1, MAX_CHANNELS)

@@ -9,7 +9,7 @@ import dataclasses
 from typing import ClassVar
 
 from onnxopt.program.fields import choice, flag, nested
-from onnxopt.program.schema import Meaning, Rule, shared
+from onnxopt.program.schema import Dims, Meaning, Rule, shared
 from onnxopt.program.window import Window
 
 OPERATIONS = {"MaxPool": "max", "AveragePool": "average"}
@@ -50,6 +50,8 @@ class Pool(Meaning):
     )
     INPUT_DTYPES: ClassVar = DTYPES["max"]
     IMPLICIT: ClassVar = (0,)
+    SHAPES: ClassVar = (Dims("x", "N H W C", at=0),)
+    RESULT: ClassVar = "N Ho Wo C"
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     operation: str = choice("PoolOperation", tuple(DTYPES))

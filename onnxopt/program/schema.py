@@ -40,6 +40,18 @@ class Rule:
     problem: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Dims:
+    """The shape of an operand, which calls are checked against. operand: its field, with dots for fields of fields; or
+    a name, beside `at`, its position in inputs. dims: of each N, H, W or C, which the first operand that has it binds,
+    or an expression without spaces; "#" and an expression for any shape of so many elements. when: a condition."""
+
+    operand: str
+    dims: str
+    at: int | None = None
+    when: str = ""
+
+
 class Record:
     """Fields with a schema; a base of frozen dataclasses. RULES: what fields demand of each other. JSON: the order of
     fields in kernels.json, where it is not that of the class."""
@@ -123,7 +135,8 @@ class Meaning(Record):
     INPUTS, OUTPUTS: the fewest and the most of each. INPUT_DTYPES, OUTPUT_DTYPES: those that all inputs, or all
     outputs, are of; none for any. IMPLICIT: inputs that are operands by their place alone. READS_ALL: whether no input
     is there for the function's body alone. ABI_INPUTS: the header and the constant of cuda_kernels/ that says how many
-    inputs a kernel has room for, which C++ compares with INPUTS.
+    inputs a kernel has room for, which C++ compares with INPUTS. SHAPES: of operands, in the order in which they are
+    checked. RESULT: dims of the output of an operator on images x, of which the last is as those of SHAPES.
     """
 
     KIND: ClassVar[str]
@@ -134,6 +147,8 @@ class Meaning(Record):
     IMPLICIT: ClassVar[tuple[int, ...]] = ()
     READS_ALL: ClassVar[bool] = True
     ABI_INPUTS: ClassVar[tuple[str, str] | None] = None
+    SHAPES: ClassVar[Sequence[Dims]] = ()
+    RESULT: ClassVar[str] = ""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 

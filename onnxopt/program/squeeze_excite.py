@@ -15,7 +15,7 @@ from onnxopt.program.core import FLOATS
 from onnxopt.program.depthwise import Depthwise
 from onnxopt.program.fields import code, integer, nested, operand
 from onnxopt.program.pointwise import Program
-from onnxopt.program.schema import Meaning, Record, Rule, shared
+from onnxopt.program.schema import Dims, Meaning, Record, Rule, shared
 
 # Channels and hidden channels, so that four rows of both, and what adds the sums of tiles, fit STATIC_SHARED_BYTES.
 MAX_CHANNELS = 2048
@@ -60,6 +60,12 @@ class SqueezeExcite(Meaning):
         Rule(
             "depthwise", "depthwise is None or depthwise.channels == channels", "has other channels than the products"
         ),
+    )
+    SHAPES: ClassVar = (
+        Dims("first.weight", "hidden channels"),
+        Dims("first.bias", "#hidden"),
+        Dims("second.weight", "results hidden"),
+        Dims("second.bias", "#results"),
     )
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

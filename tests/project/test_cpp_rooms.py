@@ -7,7 +7,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CALL = ["call", "kernel_file", "program", "program/generated", "support"]
+CALL = ["call", "call/generated", "kernel_file", "program", "program/generated", "support"]
 # Folders, and which others they may include: cpu and cuda do not see each other.
 BELOW = {
     "custom_ops": {
@@ -18,7 +18,8 @@ BELOW = {
         "kernel_file": ["kernel_file/generated", "program", "program/generated", "support"],
         "kernel_file/generated": ["kernel_file", "program", "program/generated", "support"],
         "kernel_file/measured": ["support"],
-        "call": ["kernel_file", "program", "program/generated", "support"],
+        "call": ["call/generated", "kernel_file", "program", "program/generated", "support"],
+        "call/generated": ["call", "program", "program/generated", "support"],
         "cpu/evaluate": ["program", "support"],
         "cpu/blocks": ["cpu/evaluate", *CALL],
         "cpu": ["cpu/blocks", "cpu/evaluate", *CALL],

@@ -32,7 +32,7 @@ def test_another_number_of_channels_is_refused(tmp_path: Path) -> None:
     described = idle_gpu.document(found.kernels, set_field("kernels.0.expansion.channels", 8))
     given = {"t": np.zeros((1, 4, 4, 16), np.float16)}
     (said,) = idle_gpu.calls(tmp_path / "run", found.optimized, described, [given])
-    assert "do not fit together" in said
+    assert "x [1, 4, 4, 16] is not [N, H, W, x_channels], here [1, 4, 4, 8]" in said
 
 
 DAMAGE = {

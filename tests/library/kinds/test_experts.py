@@ -35,9 +35,9 @@ def test_a_model_of_any_number_of_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("experts", 5, "the first weight of shape [4, 16, 16], expected [5, 16, 16]"),
-        ("hidden", 12, "the first weight of shape [4, 16, 16], expected [4, 16, 24]"),
-        ("chosen", 3, "ids of shape [3, 2], expected [3, 3]"),
+        ("experts", 5, "first [4, 16, 16] is not [experts, columns, wide], here [5, 16, 16]"),
+        ("hidden", 12, "first [4, 16, 16] is not [experts, columns, wide], here [4, 16, 24]"),
+        ("chosen", 3, "ids [3, 2] is not [N, chosen], here [3, 3]"),
     ],
 )
 def test_a_call_that_does_not_fit_is_refused(field: str, value: Any, said: str, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_model_of_any_shape(tmp_path: Path) -> None:
 def test_a_kernel_larger_than_its_input_is_refused(tmp_path: Path) -> None:
     case = Case((1, 3, 3, 3), 8, (5, 5), known=False)
     (said,) = _calls(tmp_path, case, [case.feeds()])
-    assert "the kernel is larger than its padded input [" in said
+    assert "a window of 5 x 5 is larger than its padded image of 3 x 3" in said
 
 
 VARIANT = "kernels.0.variants.0"

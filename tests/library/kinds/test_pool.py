@@ -89,9 +89,9 @@ def _drawn(rng: np.random.Generator, pool: Pool, dims: tuple[int, ...]) -> np.nd
 
 
 REFUSED = [
-    ((1, 0, 4, 3), "a pool's input [1, 0, 4, 3] is empty; only N may be 0"),
-    ((1, 4, 4, 0), "a pool's input [1, 4, 4, 0] is empty; only N may be 0"),
-    ((1, 1, 9, 3), "a pool's window of 5 x 5 is larger than its padded input [1, 1, 9, 3]"),
+    ((1, 0, 4, 3), "an image of 0 x 4 x 3 is empty; only N may be 0"),
+    ((1, 4, 4, 0), "an image of 4 x 4 x 0 is empty; only N may be 0"),
+    ((1, 1, 9, 3), "a window of 5 x 5 is larger than its padded image of 1 x 9"),
 ]
 
 

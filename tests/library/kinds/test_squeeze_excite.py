@@ -38,7 +38,7 @@ def test_a_model_of_any_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("hidden", 3, "a weight of shape [4, 16] does not fit"),
+        ("hidden", 3, "first.weight [4, 16] is not [hidden, channels], here [3, 16]"),
     ],
 )
 def test_a_call_that_does_not_fit_is_refused(field: str, value: Any, said: str, tmp_path: Path) -> None:

@@ -72,27 +72,24 @@ void Print(const typename Kind::Meaning& meaning, const std::vector<Variant>& va
   }
 }
 
-// Of depthwise and image convolutions, from batch, height and width.
-template <typename Call>
-Call ConvolutionCall(const Window& window, const Arguments& given) {
-  Call call{};
+// Sizes: batch, height and width.
+template <typename Meaning>
+CoreCall CallOf(const Meaning& meaning, std::int64_t channels, const Arguments& given) {
+  CoreCall call{};
   for (std::size_t k = 0; k < std::size(call.input); ++k) call.input[k] = given.AddressOf(k);
   call.y = given.AddressOf(kResult);
   call.batch = given.Size(0);
   call.height = given.Size(1);
   call.width = given.Size(2);
-  const Slide down = SlideAlong(window, 0, call.height), across = SlideAlong(window, 1, call.width);
-  call.out_height = down.output;
-  call.out_width = across.output;
-  call.pad_top = down.pad_before;
-  call.pad_left = across.pad_before;
+  call.channels = channels;
+  SlideOver(meaning, &call);
   return call;
 }
 
 void OfDepthwise(const JsonReader& json, const Arguments& given) {
   const Depthwise depthwise = ReadDepthwise(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
   const std::vector<Variant> variants = Variants(json, depthwise, ReadDepthwiseVariant);
-  const auto call = ConvolutionCall<DepthwiseCall>(depthwise.window, given);
+  const CoreCall call = CallOf(depthwise, depthwise.channels, given);
   Print<cuda::DepthwiseCore>(depthwise, variants, call, given);
 }
 
@@ -100,7 +97,7 @@ void OfImageConvolution(const JsonReader& json, const Arguments& given) {
   const ImageConvolution convolution =
       ReadImageConvolution(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
   const std::vector<Variant> variants = Variants(json, convolution, ReadImageConvolutionVariant);
-  const auto call = ConvolutionCall<ImageConvolutionCall>(convolution.window, given);
+  const CoreCall call = CallOf(convolution, convolution.filters, given);
   Print<cuda::ImageConvolutionCore>(convolution, variants, call, given);
 }
 
@@ -109,11 +106,13 @@ void OfGroupNorm(const JsonReader& json, const Arguments& given) {
   const GroupNorm norm = ReadGroupNorm(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
   std::vector<Variant> variants = Variants(json, norm, ReadGroupNormVariant);
   CheckEntryPoints(json["variants"], true, norm, &variants);
-  GroupNormCall call{};
+  CoreCall call{};
   for (std::size_t k = 0; k < std::size(call.input); ++k) call.input[k] = given.AddressOf(k);
   call.y = given.AddressOf(kResult);
-  call.samples = given.Size(0);
-  call.pixels = given.Size(1);
+  call.batch = given.Size(0);
+  call.height = call.out_height = given.Size(1);
+  call.width = call.out_width = 1;
+  call.channels = norm.channels;
   Print<cuda::GroupNormCore>(norm, variants, call, given);
 }
 
@@ -150,14 +149,7 @@ void OfFlashAttention(const JsonReader& json, const Arguments& given) {
 void OfPool(const JsonReader& json, const Arguments& given) {
   const Pool pool = ReadPool(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
   const std::vector<Variant> variants = Variants(json, pool, ReadPoolVariant);
-  PoolCall call{given.Size(0), given.Size(1), given.Size(2), given.Size(3)};
-  const Slide down = SlideAlong(pool, 0, call.h), across = SlideAlong(pool, 1, call.w);
-  call.output_h = down.output;
-  call.output_w = across.output;
-  call.pad_top = down.pad_before;
-  call.pad_left = across.pad_before;
-  call.x = given.AddressOf(0);
-  call.y = given.AddressOf(kResult);
+  const CoreCall call = CallOf(pool, given.Size(3), given);
   Print<cuda::PoolCore>(pool, variants, call, given);
 }
 
