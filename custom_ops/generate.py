@@ -71,7 +71,7 @@ def files() -> Iterator[tuple[Path, str]]:
         if any(isinstance(field, TransformField) for record in records[module] for field in record.schema().values()):
             includes.append("program/transform.h")
         if any(isinstance(field, fields.Code) for record in records[module] for field in record.schema().values()):
-            includes.append("program/pointwise.h")
+            includes.append("program/programs/pointwise.h")
         yield Path(f"program/generated/{module}.h"), structs.header(module, records[module], enums, includes)
         yield Path(f"kernel_file/generated/{module}.cc"), readers.source(module, records[module])
     every = [record for module in MODULES for record in records[module]]

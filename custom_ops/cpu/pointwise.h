@@ -1,7 +1,7 @@
 // Runs a fused node on the CPU: block by block in cache, over ONNX Runtime's threads.
 #pragma once
 
-#include "call/pointwise.h"
+#include "call/programs/pointwise.h"
 #include "cpu/blocks/plan_cache.h"
 #include "cpu/blocks/tiling.h"
 

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "program/rowwise.h"
+#include "program/programs/rowwise.h"
 
 namespace onnxopt {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "call/rowwise.h"
+#include "call/programs/rowwise.h"
 #include "cpu/blocks/plan_cache.h"
 
 namespace onnxopt {

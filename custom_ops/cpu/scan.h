@@ -1,9 +1,9 @@
 // Runs a scan on the CPU: block by block in cache, over ONNX Runtime's threads.
 #pragma once
 
-#include "call/rowwise.h"
+#include "call/programs/rowwise.h"
 #include "cpu/blocks/plan_cache.h"
-#include "program/scan.h"
+#include "program/programs/scan.h"
 
 namespace onnxopt {
 

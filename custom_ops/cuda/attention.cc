@@ -6,7 +6,7 @@
 #include "attention/masked_attention_abi.h"
 #include "attention/token_attention_abi.h"
 #include "call/attention.h"
-#include "kernel_file/attention.h"
+#include "kernel_file/entry_points/attention.h"
 #include "program/generated/costs.h"
 #include "support/math.h"
 

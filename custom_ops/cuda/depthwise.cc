@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernel_file/depthwise.h"
+#include "kernel_file/entry_points/depthwise.h"
 #include "program/divisor.h"
 #include "program/generated/costs.h"
 #include "support/math.h"

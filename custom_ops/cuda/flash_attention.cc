@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernel_file/flash_attention.h"
+#include "kernel_file/entry_points/flash_attention.h"
 #include "program/generated/costs.h"
 #include "support/math.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernel_file/group_norm.h"
+#include "kernel_file/entry_points/group_norm.h"
 #include "program/generated/costs.h"
 #include "support/math.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernel_file/image_convolution.h"
+#include "kernel_file/entry_points/image_convolution.h"
 #include "program/divisor.h"
 #include "support/math.h"
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <string>
 
-#include "kernel_file/pool.h"
+#include "kernel_file/entry_points/pool.h"
 #include "program/divisor.h"
 #include "program/generated/costs.h"
 #include "support/math.h"

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "kernel_file/generated/readers.h"
-#include "kernel_file/pointwise.h"
+#include "kernel_file/programs/pointwise.h"
 
 namespace onnxopt {
 namespace {

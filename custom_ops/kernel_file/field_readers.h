@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "program/dtype.h"
-#include "program/pointwise.h"
+#include "program/programs/pointwise.h"
 #include "program/transform.h"
 #include "support/json_reader.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "program/generated/core.h"
-#include "program/pointwise.h"
+#include "program/programs/pointwise.h"
 
 namespace onnxopt {
 

@@ -7,24 +7,31 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CALL = ["call", "call/generated", "kernel_file", "program", "program/generated", "support"]
-# Folders, and which others they may include: cpu and cuda do not see each other.
+PROGRAM = ["program", "program/generated", "program/programs", "support"]
+READ = ["kernel_file", "kernel_file/entry_points", "kernel_file/programs", *PROGRAM]
+CALL = ["call", "call/generated", "call/programs", *READ]
+# Folders, and which others they may include: cpu and cuda do not see each other. What is generated or has a folder of
+# its own within a room is one room with it; files are in no circle.
 BELOW = {
     "custom_ops": {
         "support": [],
-        # What is generated, and what is written by hand beside it, are one room each; files are in no circle.
-        "program": ["program/generated", "support"],
-        "program/generated": ["program", "support"],
-        "kernel_file": ["kernel_file/generated", "program", "program/generated", "support"],
-        "kernel_file/generated": ["kernel_file", "program", "program/generated", "support"],
+        "program": PROGRAM,
+        "program/generated": PROGRAM,
+        "program/programs": PROGRAM,
+        "kernel_file": ["kernel_file/generated", "kernel_file/programs", *PROGRAM],
+        "kernel_file/generated": ["kernel_file", *PROGRAM],
+        "kernel_file/programs": ["kernel_file", *PROGRAM],
+        "kernel_file/entry_points": ["kernel_file", *PROGRAM],
         "kernel_file/measured": ["support"],
-        "call": ["call/generated", "kernel_file", "program", "program/generated", "support"],
-        "call/generated": ["call", "program", "program/generated", "support"],
-        "cpu/evaluate": ["program", "support"],
+        "call": ["call/generated", *READ],
+        "call/generated": ["call", *PROGRAM],
+        "call/programs": ["call", *READ],
+        "cpu/evaluate": PROGRAM,
         "cpu/blocks": ["cpu/evaluate", *CALL],
         "cpu": ["cpu/blocks", "cpu/evaluate", *CALL],
-        "cuda/launch": ["kernel_file/measured", "kernel_file", "program", "program/generated", "support"],
+        "cuda/launch": ["kernel_file/measured", *READ],
         "cuda": ["cuda/launch", *CALL],
+        "cuda/programs": ["cuda/launch", *CALL],
         "cuda/convolution": ["cuda/launch", "kernel_file/measured", *CALL],
         "cuda/gemm": ["cuda/convolution", "cuda/launch", "kernel_file/measured", *CALL],
         "cuda/experts": ["cuda/gemm", "cuda/launch", *CALL],
@@ -32,30 +39,27 @@ BELOW = {
         "registry/generated": [
             "registry",
             "kernel_file/generated",
-            "cuda/experts",
-            "cuda/gemm",
-            "cuda/convolution",
-            "cuda",
-            "cpu",
+            *("cuda", "cuda/convolution", "cuda/experts", "cuda/gemm", "cuda/programs", "cpu"),
             *CALL,
         ],
         ".": ["registry", "support"],
     },
     "cuda_kernels": {
         "device": [],
+        "products": ["device"],
         "pointwise": ["device"],
         "rowwise": ["device"],
         "scan": ["rowwise", "device"],
-        "gemm": ["device"],
-        "matmul_nbits": ["gemm", "device"],
-        "attention": ["flash_attention", "device"],
+        "gemm": ["products", "device"],
+        "matmul_nbits": ["gemm", "products", "device"],
+        "attention": ["flash_attention", "products", "device"],
         "pool": ["device"],
-        "depthwise": ["device"],
+        "depthwise": ["products", "device"],
         "group_norm": ["device"],
         "squeeze_excite": ["depthwise", "device"],
-        "image_convolution": ["device"],
-        "flash_attention": ["device"],
-        "experts": ["device"],
+        "image_convolution": ["products", "device"],
+        "flash_attention": ["products", "device"],
+        "experts": ["products", "device"],
     },
 }
 SOURCES = [

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "program/indexing.h"
+#include "program/programs/indexing.h"
 
 namespace onnxopt {
 

@@ -1,7 +1,7 @@
 // Rewrites a program so that the CPU evaluator passes over each block less often.
 #pragma once
 
-#include "program/pointwise.h"
+#include "program/programs/pointwise.h"
 
 namespace onnxopt {
 

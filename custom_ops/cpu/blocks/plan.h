@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cpu/evaluate/evaluator.h"
-#include "program/pointwise.h"
+#include "program/programs/pointwise.h"
 
 namespace onnxopt {
 

@@ -1,7 +1,7 @@
 // How a domain is cut into rows and blocks.
 #pragma once
 
-#include "call/pointwise.h"
+#include "call/programs/pointwise.h"
 #include "cpu/blocks/plan.h"
 
 namespace onnxopt {

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "program/dtype.h"
-#include "program/primitives.h"
+#include "program/programs/primitives.h"
 
 namespace onnxopt {
 

@@ -8,7 +8,7 @@
 #include "cuda/launch/launcher.h"
 #include "cuda/launch/scratch.h"
 #include "experts/abi.h"
-#include "kernel_file/experts.h"
+#include "kernel_file/entry_points/experts.h"
 
 namespace onnxopt::cuda {
 

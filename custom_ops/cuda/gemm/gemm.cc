@@ -12,7 +12,7 @@
 #include "cuda/launch/stream.h"
 #include "gemm/few_rows_abi.h"
 #include "gemm/widen_codes_abi.h"
-#include "kernel_file/gemm.h"
+#include "kernel_file/entry_points/gemm.h"
 #include "kernel_file/measured/gemm_algorithms.h"
 #include "program/generated/costs.h"
 #include "support/math.h"

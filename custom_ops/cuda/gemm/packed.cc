@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernel_file/gemm.h"
+#include "kernel_file/entry_points/gemm.h"
 #include "matmul_nbits/abi.h"
 #include "program/generated/costs.h"
 #include "support/math.h"

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "program/dtype.h"
-#include "program/pointwise.h"
+#include "program/programs/pointwise.h"
 
 namespace onnxopt {
 

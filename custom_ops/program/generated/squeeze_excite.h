@@ -6,7 +6,7 @@
 
 #include "program/dtype.h"
 #include "program/generated/depthwise.h"
-#include "program/pointwise.h"
+#include "program/programs/pointwise.h"
 
 namespace onnxopt {
 

@@ -1,6 +1,6 @@
 """The entry points of a rowwise kernel, chosen by the known lengths of its rows.
 
-The library runs the first entry point that fits the shapes of a call (custom_ops/cuda/rowwise_variant.cc).
+The library runs the first entry point that fits the shapes of a call (custom_ops/cuda/programs/rowwise_variant.cc).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The entry points of a scan kernel, and how threads share its rows.
 
-The library runs the first entry point that fits the shapes of a call (custom_ops/cuda/scan.cc).
+The library runs the first entry point that fits the shapes of a call (custom_ops/cuda/programs/scan.cc).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "cuda/launch/library.h"
-#include "registry/kinds.h"
 #include "registry/custom_op.h"
+#include "registry/kinds.h"
 #include "stand_in_gpu.h"
 #include "support/ort.h"
 

@@ -1,0 +1,133 @@
+#include "program/programs/indexing.h"
+
+#include <string>
+
+#include "device/abi.h"
+#include "support/error.h"
+
+namespace onnxopt {
+namespace {
+
+void Require(bool holds, const std::string& problem) {
+  if (!holds) throw Error("index: " + problem);
+}
+
+void VerifyExtent(const Extent& extent, std::size_t symbols, const std::string& where) {
+  for (const std::uint32_t s : extent.symbols) Require(s < symbols, where + " has a symbol that is not there");
+}
+
+void VerifyTerms(const std::vector<IndexTerm>& terms, std::size_t symbols, const std::string& where) {
+  Require(terms.size() <= static_cast<std::size_t>(kMaxTerms), where + " has too many terms");
+  for (const IndexTerm& term : terms) {
+    for (const Extent* e : {&term.div, &term.mod, &term.stride}) VerifyExtent(*e, symbols, where);
+    Require(term.div.factor > 0 && term.mod.factor > 0, where + " divides by less than 1");
+  }
+}
+
+std::string Spell(const std::vector<Extent>& dims) {
+  std::string text = "[";
+  for (std::size_t k = 0; k < dims.size(); ++k) {
+    if (k > 0) text += ", ";
+    text += dims[k].symbols.empty() ? std::to_string(dims[k].factor) : "?";
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+std::int64_t Extent::Value(const std::vector<std::int64_t>& sizes) const {
+  std::int64_t product = factor;
+  for (const std::uint32_t s : symbols) {
+    if (__builtin_mul_overflow(product, sizes[s], &product)) throw Error("a tensor has more than 2^63 elements");
+  }
+  return product;
+}
+
+void Indexing::Verify(std::size_t inputs, std::size_t outputs) const {
+  Require(dims.size() == inputs && shapes.size() == outputs, "dims or shapes do not match the inputs or outputs");
+  for (const auto* rows : {&dims, &shapes}) {
+    for (const std::vector<Extent>& row : *rows) {
+      Require(row.size() <= kMaxRank, "a rank is too high");
+      VerifyExtents(row, "a dim");
+    }
+  }
+  for (const Symbol& s : symbols) {
+    Require(s.input < inputs && s.axis < dims[s.input].size(), "a symbol is found in no input");
+    const Extent& dim = dims[s.input][s.axis];
+    Require(dim.factor == 1 && dim.symbols.size() == 1 && &symbols[dim.symbols[0]] == &s,
+            "a symbol is not the dim that it is found in");
+  }
+  Require(!accesses.empty() && accesses.size() <= kMaxInputs, "has no accesses, or too many");
+  Require(conditions.size() <= kMaxConditions, "has too many conditions");
+  for (const InputAccess& a : accesses) {
+    Require(a.input < inputs, "an access reads no input");
+    for (const Extent& e : a.offset) VerifyExtent(e, symbols.size(), "an access");
+    VerifyTerms(a.terms, symbols.size(), "an access");
+    for (const std::uint32_t g : a.guards) Require(g < conditions.size(), "an access has a guard that is not there");
+  }
+  for (const IndexCondition& c : conditions) VerifyTerms(c.terms, symbols.size(), "a condition");
+}
+
+void Indexing::VerifyExtents(const std::vector<Extent>& extents, const std::string& where) const {
+  for (const Extent& e : extents) {
+    VerifyExtent(e, symbols.size(), where);
+    Require(e.factor > 0, where + " is less than 1");
+  }
+}
+
+Sizes::Sizes(const Indexing& indexing, const Shape* inputs, std::size_t count) : indexing_(indexing) {
+  const auto fits = [&](std::size_t k) { return inputs[k].rank == indexing.dims[k].size(); };
+  for (const Symbol& s : indexing.symbols) sizes_.push_back(fits(s.input) ? inputs[s.input].dims[s.axis] : 0);
+  for (std::size_t k = 0; k < count; ++k) {
+    bool same = fits(k);
+    for (std::size_t d = 0; same && d < inputs[k].rank; ++d) {
+      same = inputs[k].dims[d] == indexing.dims[k][d].Value(sizes_);
+    }
+    if (!same) {
+      throw Error("input " + std::to_string(k) + " is " + ToString(inputs[k]) + " where the model declares " +
+                  Spell(indexing.dims[k]) + "; optimize the model again with the shapes that it is fed");
+    }
+  }
+}
+
+Shape Sizes::OutputShape(std::size_t k) const {
+  Shape shape{};
+  for (const Extent& e : indexing_.shapes[k]) shape.dims[shape.rank++] = e.Value(sizes_);
+  return shape;
+}
+
+Access Sizes::Resolve(std::size_t k, std::int64_t* offset) const {
+  const InputAccess& access = indexing_.accesses[k];
+  *offset = 0;
+  for (const Extent& e : access.offset) {
+    if (__builtin_add_overflow(*offset, e.Value(sizes_), offset)) throw Error("index: an offset exceeds 2^63");
+  }
+  Access resolved;
+  Fill(access.terms, &resolved);
+  resolved.guards = 0;
+  for (const std::uint32_t g : access.guards) resolved.guards |= 1U << g;
+  return resolved;
+}
+
+Condition Sizes::ResolveCondition(std::size_t k) const {
+  const IndexCondition& condition = indexing_.conditions[k];
+  Condition resolved{};
+  Fill(condition.terms, &resolved.form);
+  resolved.offset = condition.offset;
+  resolved.low = condition.low;
+  resolved.high = condition.high;
+  return resolved;
+}
+
+void Sizes::Fill(const std::vector<IndexTerm>& terms, Access* access) const {
+  access->runs = access->terms = 0;
+  for (const IndexTerm& term : terms) {
+    const Run run = {static_cast<std::uint64_t>(term.div.Value(sizes_)),
+                     static_cast<std::uint64_t>(term.mod.Value(sizes_)), term.stride.Value(sizes_)};
+    if (access->terms == 0) access->stretch = term.div.IsOne() ? run.mod : run.div;
+    access->term[access->terms++] = run;
+    if (run.mod != 1) access->run[access->runs++] = run;
+  }
+}
+
+}  // namespace onnxopt
