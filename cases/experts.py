@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from cases.models import Fused, fused_model, numpy_dtype
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.experts.cuda import ExpertsVariant
 from onnxopt.program.dtypes import to_ir
+from onnxopt.program.experts import ExpertsVariant
 
 OPSET = 20
 # From g, and u where there is a gate, to h.

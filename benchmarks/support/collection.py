@@ -20,13 +20,13 @@ import onnx
 from benchmarks.support.fusing import fuse, outlined
 from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json, nvrtc
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.graph import normalize, read, rewrite, write
 from onnxopt.graph.fused_domain import BARE
 from onnxopt.graph.passes.codes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds.rowwise.entry_points import LAYOUTS, RowVariant
+from onnxopt.program.schema import Variant
 
 
 @dataclasses.dataclass

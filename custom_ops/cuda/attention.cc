@@ -6,7 +6,7 @@
 #include "attention/masked_attention_abi.h"
 #include "attention/token_attention_abi.h"
 #include "call/attention.h"
-#include "kernel_file/entry_points/attention.h"
+#include "kernel_file/variants.h"
 #include "program/generated/costs.h"
 #include "support/math.h"
 
@@ -49,11 +49,11 @@ bool IsLong(const TokenAttention& attention, const AttentionCall& call) {
   return elements * Size(attention.cached()) >= kLongBytes;
 }
 
-bool Joins(const Variant& variant) { return variant.shape.As<AttentionShape>().joins; }
+bool Joins(const Variant& variant) { return variant.shape.As<AttentionVariant>().joins; }
 
-bool InTiles(const Variant& variant) { return variant.shape.As<AttentionShape>().stages > 0; }
+bool InTiles(const Variant& variant) { return variant.shape.As<AttentionVariant>().stages > 0; }
 
-bool InRegisters(const Variant& variant) { return variant.shape.As<AttentionShape>().registers; }
+bool InRegisters(const Variant& variant) { return variant.shape.As<AttentionVariant>().registers; }
 
 bool InTurn(const Variant& variant) { return InTiles(variant) && Joins(variant); }
 

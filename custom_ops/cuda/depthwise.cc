@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernel_file/entry_points/depthwise.h"
+#include "kernel_file/variants.h"
 #include "program/divisor.h"
 #include "program/generated/costs.h"
 #include "support/math.h"
@@ -73,7 +73,7 @@ bool Fill(std::uint64_t inner, std::uint64_t middle, std::uint64_t outer, std::u
   return true;
 }
 
-bool FillDirect(const Variant& variant, const DepthwiseShape& shape, const CoreCall& call, DepthwiseLaunch* launch) {
+bool FillDirect(const Variant& variant, const DepthwiseVariant& shape, const CoreCall& call, DepthwiseLaunch* launch) {
   const std::uint64_t groups = static_cast<std::uint64_t>(launch->params.channels) / variant.vector;
   const std::uint64_t across = CeilDiv(static_cast<std::uint64_t>(call.out_width), shape.across);
   const std::uint64_t inner = CeilDiv(groups * across, variant.threads);
@@ -85,7 +85,7 @@ bool FillDirect(const Variant& variant, const DepthwiseShape& shape, const CoreC
 }
 
 // Offsets within the images of a tile have 32 bits there.
-bool FillBanded(const DepthwiseShape& shape, const CoreCall& call, std::uint64_t channels, std::size_t size,
+bool FillBanded(const DepthwiseVariant& shape, const CoreCall& call, std::uint64_t channels, std::size_t size,
                 DepthwiseLaunch* launch) {
   const std::uint64_t inputs = static_cast<std::uint64_t>(call.height) * static_cast<std::uint64_t>(call.width);
   const std::uint64_t outputs =
@@ -103,7 +103,7 @@ bool FillBanded(const DepthwiseShape& shape, const CoreCall& call, std::uint64_t
 }
 
 // Blocks that share a tile take channels in turn, as many as there are idle places for.
-bool FillExpanded(const DepthwiseShape& shape, const CoreCall& call, std::uint64_t channels, const CoreGpu& gpu,
+bool FillExpanded(const DepthwiseVariant& shape, const CoreCall& call, std::uint64_t channels, const CoreGpu& gpu,
                   DepthwiseLaunch* launch) {
   const std::uint64_t across = CeilDiv(static_cast<std::uint64_t>(call.out_width), shape.across);
   const std::uint64_t of_image = across * CeilDiv(static_cast<std::uint64_t>(call.out_height), shape.down);
@@ -118,7 +118,7 @@ bool FillExpanded(const DepthwiseShape& shape, const CoreCall& call, std::uint64
 }
 
 bool Prefers(const Variant& variant, const DepthwiseLaunch& launch, const CoreGpu& gpu) {
-  const auto& shape = variant.shape.As<DepthwiseShape>();
+  const auto& shape = variant.shape.As<DepthwiseVariant>();
   const std::int64_t width = launch.params.out_width;
   const std::uint64_t threads = std::uint64_t{launch.blocks} * variant.threads;
   return shape.narrowest <= width && (shape.widest == 0 || width <= shape.widest) &&
@@ -130,7 +130,7 @@ bool Prefers(const Variant& variant, const DepthwiseLaunch& launch, const CoreGp
 std::optional<DepthwiseLaunch> DepthwiseCore::LaunchOf(const Depthwise& depthwise, const Variant& variant,
                                                        const CoreCall& call, const CoreGpu& gpu,
                                                        std::uint64_t /*pass*/) {
-  const auto& shape = variant.shape.As<DepthwiseShape>();
+  const auto& shape = variant.shape.As<DepthwiseVariant>();
   const auto channels = static_cast<std::uint64_t>(depthwise.channels);
   const bool banded = shape.layout == DepthwiseLayout::kBanded;
   if (channels % variant.vector != 0 || !AllAligned(depthwise, call, variant.vector)) return std::nullopt;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernel_file/entry_points/flash_attention.h"
+#include "kernel_file/variants.h"
 #include "program/generated/costs.h"
 #include "support/math.h"
 
@@ -33,20 +33,23 @@ std::uint64_t Step(std::uint64_t most, std::uint64_t batch, std::uint64_t period
 }
 
 // Microseconds that a call takes: multiprocessors run their blocks some at a time, in waves.
-double Expected(const FlashAttention& attention, const FlashTileShape& shape, const FlashAttentionCall& call,
+double Expected(const FlashAttention& attention, const Variant& variant, const FlashAttentionCall& call,
                 unsigned multiprocessors) {
-  const FlashWarpgroups& of = *shape.warpgroups;
-  const double tiles = std::ceil(static_cast<double>(call.queries) / shape.queries);
+  const auto& shape = variant.shape.As<FlashAttentionVariant>();
+  const unsigned queries = FlashQueries(variant);
+  const FlashWarpgroups& warpgroups = *shape.warpgroups;
+  const double tiles = std::ceil(static_cast<double>(call.queries) / queries);
   const double all = tiles * static_cast<double>(attention.heads) * static_cast<double>(call.batch);
   const double blocks = std::ceil(all / multiprocessors);  // of a multiprocessor
   const double keys = std::ceil(static_cast<double>(call.keys) / shape.keys) * shape.keys;
-  return std::ceil(blocks / of.blocks) * of.wave + blocks * shape.queries * keys * 1e-6 * of.scores;
+  return std::ceil(blocks / static_cast<double>(warpgroups.blocks)) * double{warpgroups.wave} +
+         blocks * queries * keys * 1e-6 * double{warpgroups.scores};
 }
 
 // Whether blocks whose warps take several bands of queries keep the GPU busy: a multiprocessor holds some of them, and
 // there are more of them than multiprocessors.
 bool KeepsBusy(const Variant& variant, const FlashAttentionCore::Launch& launch, const CoreGpu& gpu) {
-  if (variant.shape.As<FlashTileShape>().bands == 1) return true;
+  if (variant.shape.As<FlashAttentionVariant>().bands == 1) return true;
   return kLongBlocks * variant.shared <= gpu.shared && launch.blocks > gpu.multiprocessors;
 }
 
@@ -56,10 +59,10 @@ std::optional<FlashAttentionCore::Launch> FlashAttentionCore::LaunchOf(const Fla
                                                                        const Variant& variant,
                                                                        const FlashAttentionCall& call,
                                                                        const CoreGpu& gpu, std::uint64_t /*pass*/) {
-  const auto& shape = variant.shape.As<FlashTileShape>();
+  const auto& shape = variant.shape.As<FlashAttentionVariant>();
   if (!Aligned(call, shape.access)) return std::nullopt;
   if (shape.short_rows && (call.keys < 1 || call.keys > shape.keys)) return std::nullopt;
-  const std::uint64_t rows = shape.queries;
+  const std::uint64_t rows = FlashQueries(variant);
   const std::uint64_t tiles = CeilDiv(call.queries, rows);
   const auto heads = static_cast<std::uint64_t>(attention.heads);
   const auto batch = static_cast<std::uint64_t>(call.batch);
@@ -97,7 +100,7 @@ std::optional<FlashAttentionCore::Launch> FlashAttentionCore::LaunchOf(const Fla
 
 bool FlashAttentionCore::Fits(const FlashAttention& attention, const Variant& variant, const FlashAttentionCall& call,
                               const CoreGpu& gpu) {
-  const bool runs = !variant.shape.As<FlashTileShape>().warpgroups || gpu.warpgroups;
+  const bool runs = !variant.shape.As<FlashAttentionVariant>().warpgroups || gpu.warpgroups;
   return runs && variant.shared <= gpu.shared && LaunchOf(attention, variant, call, gpu, 0).has_value();
 }
 
@@ -108,9 +111,9 @@ std::size_t FlashAttentionCore::Choose(const FlashAttention& attention, const st
   double least = std::numeric_limits<double>::infinity();
   for (std::size_t k = 0; k < variants.size(); ++k) {
     if (!Fits(attention, variants[k], call, gpu)) continue;
-    const auto& shape = variants[k].shape.As<FlashTileShape>();
+    const auto& shape = variants[k].shape.As<FlashAttentionVariant>();
     if (shape.warpgroups) {
-      const double microseconds = Expected(attention, shape, call, gpu.multiprocessors);
+      const double microseconds = Expected(attention, variants[k], call, gpu.multiprocessors);
       if (microseconds < least) of_warpgroups = k;
       least = std::min(least, microseconds);
       continue;
@@ -120,11 +123,11 @@ std::size_t FlashAttentionCore::Choose(const FlashAttention& attention, const st
       best = k;
       continue;
     }
-    const auto& chosen = variants[best].shape.As<FlashTileShape>();
+    const auto& chosen = variants[best].shape.As<FlashAttentionVariant>();
     if (shape.short_rows && (!chosen.short_rows || shape.keys < chosen.keys)) best = k;
   }
   if (best == variants.size()) return of_warpgroups;
-  const auto& chosen = variants[best].shape.As<FlashTileShape>();
+  const auto& chosen = variants[best].shape.As<FlashAttentionVariant>();
   const bool is_short = chosen.short_rows && chosen.keys <= kMaxShort;
   return is_short || of_warpgroups == variants.size() ? best : of_warpgroups;
 }

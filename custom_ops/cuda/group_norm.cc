@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernel_file/entry_points/group_norm.h"
+#include "kernel_file/variants.h"
 #include "program/generated/costs.h"
 #include "support/math.h"
 
@@ -32,7 +32,7 @@ bool AllAligned(const GroupNorm& norm, const CoreCall& call, std::uint64_t vecto
 }
 
 // Blocks that share a slab.
-std::uint64_t PartsOf(const Variant& variant, const GroupNormShape& shape, std::uint64_t pixels, std::uint64_t slabs,
+std::uint64_t PartsOf(const Variant& variant, const GroupNormVariant& shape, std::uint64_t pixels, std::uint64_t slabs,
                       const CoreGpu& gpu) {
   if (shape.layout == GroupNormLayout::kHeld) return variant.cluster;
   if (shape.layout == GroupNormLayout::kLooped) return 1;
@@ -46,7 +46,7 @@ std::uint64_t PartsOf(const Variant& variant, const GroupNormShape& shape, std::
 std::optional<GroupNormCore::Launch> GroupNormCore::LaunchOf(const GroupNorm& norm, const Variant& variant,
                                                              const CoreCall& call, const CoreGpu& gpu,
                                                              std::uint64_t pass) {
-  const auto& shape = variant.shape.As<GroupNormShape>();
+  const auto& shape = variant.shape.As<GroupNormVariant>();
   if (variant.cluster > 1 && gpu.major < kFirstClusterMajor) return std::nullopt;
   if (!AllAligned(norm, call, variant.vector)) return std::nullopt;
   const std::uint64_t slab = std::uint64_t{variant.vector} * shape.columns;
@@ -78,7 +78,7 @@ std::optional<GroupNormCore::Launch> GroupNormCore::LaunchOf(const GroupNorm& no
 }
 
 bool GroupNormCore::Fits(const GroupNorm& norm, const Variant& variant, const CoreCall& call, const CoreGpu& gpu) {
-  return variant.shape.As<GroupNormShape>().launch == 0 && LaunchOf(norm, variant, call, gpu, 0).has_value();
+  return variant.shape.As<GroupNormVariant>().launch == 0 && LaunchOf(norm, variant, call, gpu, 0).has_value();
 }
 
 std::size_t GroupNormCore::Choose(const GroupNorm& norm, const std::vector<Variant>& variants, const CoreCall& call,
@@ -86,7 +86,7 @@ std::size_t GroupNormCore::Choose(const GroupNorm& norm, const std::vector<Varia
   std::size_t chosen = variants.size();
   std::uint64_t blocks = 0;
   for (std::size_t k = 0; k < variants.size(); ++k) {
-    const auto& shape = variants[k].shape.As<GroupNormShape>();
+    const auto& shape = variants[k].shape.As<GroupNormVariant>();
     if (shape.launch != 0) continue;
     const std::optional<Launch> launch = LaunchOf(norm, variants[k], call, gpu, 0);
     if (!launch) continue;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernel_file/entry_points/image_convolution.h"
+#include "kernel_file/variants.h"
 #include "program/divisor.h"
 #include "support/math.h"
 
@@ -11,9 +11,10 @@ namespace {
 
 constexpr std::uint64_t kMost = 0x7fffffff;
 constexpr std::uint64_t kMost32 = 0xffffffff;
-constexpr std::uint64_t kReach = 4096;    // rows and columns that tiles and kernels overhang at most
-constexpr std::uint64_t kAccess = 16;     // bytes of an access to the result
-constexpr std::uint64_t kPixelBytes = 8;  // of an access to four channels
+constexpr std::uint64_t kProductRows = 16;  // outputs of a product of a warp
+constexpr std::uint64_t kReach = 4096;      // rows and columns that tiles and kernels overhang at most
+constexpr std::uint64_t kAccess = 16;       // bytes of an access to the result
+constexpr std::uint64_t kPixelBytes = 8;    // of an access to four channels
 constexpr std::uint64_t kWeightBytes = 4;
 
 // Whether sizes, padding and tiles that overhang included, fit signed 32 bits, and the number of an image's pixels
@@ -33,10 +34,11 @@ bool HasSizes(const ImageConvolution& convolution, const CoreCall& call) {
 std::optional<ImageConvolutionCore::Launch> ImageConvolutionCore::LaunchOf(const ImageConvolution& convolution,
                                                                            const Variant& variant, const CoreCall& call,
                                                                            const CoreGpu& gpu, std::uint64_t /*pass*/) {
-  const auto& shape = variant.shape.As<ImageTileShape>();
+  const auto& shape = variant.shape.As<ImageConvolutionVariant>();
   if (!HasSizes(convolution, call)) return std::nullopt;
+  const std::uint64_t down = kProductRows * shape.products * (variant.threads / kWarpThreads) / shape.across;
   const std::uint64_t of_row = CeilDiv(call.out_width, shape.across);
-  const std::uint64_t of_image = of_row * CeilDiv(call.out_height, shape.down);
+  const std::uint64_t of_image = of_row * CeilDiv(call.out_height, down);
   if (static_cast<std::uint64_t>(call.batch) > kMost / 2 / of_image) return std::nullopt;
   const std::uint64_t tiles = of_image * static_cast<std::uint64_t>(call.batch);
   const std::uint64_t pieces = static_cast<std::uint64_t>(convolution.filters) / shape.filters;
@@ -64,7 +66,7 @@ std::optional<ImageConvolutionCore::Launch> ImageConvolutionCore::LaunchOf(const
 
 bool ImageConvolutionCore::Fits(const ImageConvolution& convolution, const Variant& variant, const CoreCall& call,
                                 const CoreGpu& gpu) {
-  const bool rounds = !HasFloat32Products(convolution) || variant.shape.As<ImageTileShape>().exact != gpu.tf32;
+  const bool rounds = !HasFloat32Products(convolution) || variant.shape.As<ImageConvolutionVariant>().exact != gpu.tf32;
   return rounds && variant.shared <= gpu.shared && LaunchOf(convolution, variant, call, gpu, 0).has_value();
 }
 

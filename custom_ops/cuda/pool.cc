@@ -4,7 +4,7 @@
 #include <limits>
 #include <string>
 
-#include "kernel_file/entry_points/pool.h"
+#include "kernel_file/variants.h"
 #include "program/divisor.h"
 #include "program/generated/costs.h"
 #include "support/math.h"
@@ -25,8 +25,8 @@ struct Tiles {
 
   Tiles(const Variant& variant, const CoreCall& call)
       : groups(static_cast<std::uint64_t>(call.channels) / variant.vector),
-        across(CeilDiv(call.out_width, variant.shape.As<PoolTile>().across)),
-        down(CeilDiv(call.out_height, variant.shape.As<PoolTile>().down)) {}
+        across(CeilDiv(call.out_width, variant.shape.As<PoolVariant>().across)),
+        down(CeilDiv(call.out_height, variant.shape.As<PoolVariant>().down)) {}
 
   // At most kMostThreads + 1: such an image is too large.
   std::uint64_t of_image() const {
@@ -37,7 +37,7 @@ struct Tiles {
 
 // Whether its threads share nothing of what they load.
 bool HasSingleOutputs(const Variant& variant) {
-  const PoolTile& tile = variant.shape.As<PoolTile>();
+  const PoolVariant& tile = variant.shape.As<PoolVariant>();
   return tile.down == 1 && tile.across == 1;
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cuda/depthwise.h"
-#include "kernel_file/entry_points/squeeze_excite.h"
+#include "kernel_file/variants.h"
 #include "program/generated/costs.h"
 #include "support/math.h"
 

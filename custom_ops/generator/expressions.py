@@ -17,6 +17,8 @@ from onnxopt.program.dtypes import DTYPES
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/", ast.Mod: "%"}
 _COMPARE = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+BASE = {"index", "vector", "unroll", "threads"}  # fields that C++ has in the struct Variant
+VARIANT = {"shared", "cluster"}  # and those of them that only some kinds have
 _TYPES = {"int": "int", "bool": "bool", "str": "dtype", "float": "float"}  # of shared properties' annotations
 
 
@@ -110,6 +112,8 @@ class Translator:
                 return Typed(str(value), "int")
             case ast.Constant(value=float() as value):
                 return Typed(repr(value), "float")
+            case ast.Name(id="kernel") if issubclass(self._record, schema.Variant):
+                return Typed("kernel", "record", self._record.KERNEL)
             case ast.Name(id=name):
                 return self._bound[name] if name in self._bound else self._field(self._record, self._prefix, name)
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
@@ -149,8 +153,12 @@ class Translator:
         if schema.is_shared(value := getattr(record, name, None)):
             kind = _TYPES[value.fget.__annotations__["return"]]
             return Typed(f"{prefix}{name}()", kind)
+        if issubclass(record, schema.Variant) and name in BASE | VARIANT:
+            return Typed(f"std::int64_t{{v.{name}}}", "int")
         if name not in record.schema():
             raise self._error(f"{record.__name__} has no field {name}")
+        if issubclass(record, schema.Variant) and isinstance(record.schema()[name], fields.Integer):
+            return Typed(f"std::int64_t{{{prefix}{name}}}", "int")
         return dataclasses.replace(field_type(record.schema()[name]), text=prefix + name)
 
     def _member(self, node: ast.Attribute) -> Typed:

@@ -1,7 +1,7 @@
 """The table of kinds: a row each, by naming convention.
 
-A kind K has kernel_file/**/K.h with ReadKVariant, and cuda/**/K.h with KCudaKernel. What has CPU kernels as well has
-cpu/K.h with KCpuKernel, and a reader of its meaning that is written by hand.
+A kind K has ReadKVariant, generated or in kernel_file/variants.h, and cuda/**/K.h with KCudaKernel. What has CPU
+kernels as well has cpu/K.h with KCpuKernel, and readers that are written by hand in kernel_file/programs/K.h.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ def source(root: Path, records: Iterable[type[schema.Record]]) -> str:
     """The definition of FindKind. root: custom_ops/."""
     meanings = {record.KIND: record for record in records if issubclass(record, schema.Meaning)}
     readers = {**_BY_HAND, **{kind: f"Read{record.__name__}" for kind, record in meanings.items()}}
-    headers, rows = ["kernel_file/generated/readers.h", "registry/kinds.h"], []
+    headers = ["kernel_file/generated/readers.h", "kernel_file/variants.h", "registry/kinds.h"]
+    rows = []
     for kind, reader in readers.items():
-        headers += [_header(root, room, kind) for room in ("kernel_file", "cuda")]
+        headers.append(_header(root, "cuda", kind))
         name = camel(kind)
         kernels = f"cuda::{name}CudaKernel"
         if kind in _BY_HAND:
-            headers.append(_header(root, "cpu", kind))
+            headers += [_header(root, room, kind) for room in ("kernel_file", "cpu")]
             kernels += f", {name}CpuKernel"
         rows.append(f'static const KindRow<{reader}, Read{name}Variant, {kernels}> {kind}("{kind}");')
     lines = [

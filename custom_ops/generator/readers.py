@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from generator.expressions import Translator, camel, dtype_name, enclosed
+from generator.expressions import VARIANT, Translator, camel, dtype_name, enclosed
 from generator.structs import own_fields
 
 from onnxopt.program import fields, schema
@@ -46,6 +46,7 @@ def header(records: Sequence[type[schema.Record]], modules: Sequence[str]) -> st
         "#pragma once",
         "",
         *(f'#include "program/generated/{module}.h"' for module in modules),
+        '#include "kernel_file/kernel.h"',
         '#include "support/json_reader.h"',
         "",
         "namespace onnxopt {",
@@ -70,6 +71,8 @@ def _needs_lists(record: type[schema.Record]) -> bool:
 
 
 def _signature(record: type[schema.Record]) -> str:
+    if issubclass(record, schema.Variant):
+        return f"Variant Read{record.__name__}(const JsonReader& json, const {record.KERNEL.__name__}& kernel)"
     lists = f", {_LISTS}" if _needs_lists(record) else ""
     return f"{record.__name__} Read{record.__name__}(const JsonReader& json{lists})"
 
@@ -80,6 +83,8 @@ def _reader(record: type[schema.Record]) -> Iterator[str]:
     for name in ("inputs", "outputs"):
         if _needs_lists(record) and not any(name in line for line in body):
             signature = signature.replace(f"& {name}", f"& /*{name}*/")
+    if issubclass(record, schema.Variant) and not any("kernel" in line for line in body):
+        signature = signature.replace("& kernel", "& /*kernel*/")
     yield f"{signature} {{"
     yield from body
     yield "}"
@@ -88,13 +93,21 @@ def _reader(record: type[schema.Record]) -> Iterator[str]:
 def _body(record: type[schema.Record]) -> Iterator[str]:
     if issubclass(record, schema.Meaning):
         yield from _lists(record)
+    if issubclass(record, schema.Variant):
+        yield "Variant v = ReadVariant(json);"
+        yield 'v.waits = json["waits"].Flag();'
     yield f"{record.__name__} r;"
     if issubclass(record, schema.Meaning):
         yield "r.inputs = inputs;"
         yield "r.outputs = outputs;"
     ordered = sorted(own_fields(record), key=lambda own: isinstance(own[1], TransformField))  # which need operands
+    is_variant = issubclass(record, schema.Variant)
     for name, field, default in ordered:
-        yield from _field(name, field, default)
+        if is_variant and isinstance(field, fields.Integer):
+            place, value = ("v" if name in VARIANT else "r"), _value(f'json["{name}"]', field)
+            yield f"{place}.{name} = static_cast<unsigned>({value});"
+        else:
+            yield from _field(name, field, default)
     for name, field, _ in own_fields(record):
         if isinstance(field, fields.Operand) and (field.dtypes or field.same_as):
             yield from _dtypes_of_operand(record, name, field)
@@ -106,7 +119,9 @@ def _body(record: type[schema.Record]) -> Iterator[str]:
             yield from _all_read(record)
         if record.check is not schema.Meaning.check:
             yield "Check(json, r);"
-    yield "return r;"
+    if is_variant:
+        yield "v.shape.Set(r);"
+    yield "return v;" if is_variant else "return r;"
 
 
 def _lists(record: type[schema.Meaning]) -> Iterator[str]:

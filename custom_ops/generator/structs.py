@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from generator.expressions import Translator, camel, enclosed
+from generator.expressions import VARIANT, Translator, camel, enclosed
 
 from onnxopt.program import fields, schema
 from onnxopt.program.core import TransformField
@@ -45,7 +45,7 @@ _OF = {"optional": "optional<", "vector": "vector<", "algorithm": "max({"}
 
 
 def own_fields(record: type[schema.Record]) -> Iterator[tuple[str, fields.Field, Any]]:
-    """The fields that have a schema: their names, schemas and defaults."""
+    """The fields that have a schema: their names, schemas and defaults; those of the struct Variant come in others."""
     for field in dataclasses.fields(record):  # type: ignore[arg-type]
         if fields.SCHEMA in field.metadata:
             yield field.name, field.metadata[fields.SCHEMA], field.default
@@ -63,8 +63,12 @@ def _struct(record: type[schema.Record]) -> Iterator[str]:
         yield f"  static constexpr std::size_t kMaxOutputs = {record.OUTPUTS[1]};\n"
         yield "  DtypeList inputs;"
         yield "  DtypeList outputs;"
+    is_variant = issubclass(record, schema.Variant)
     for name, field, default in own_fields(record):
-        yield f"  {_declaration(name, field, default)}"
+        if is_variant and isinstance(field, fields.Integer) and name not in VARIANT:
+            yield f"  unsigned {name} = {default};"
+        elif name not in VARIANT:
+            yield f"  {_declaration(name, field, default)}"
     translator = Translator(record, "", record.__name__)
     for name, value in vars(record).items():
         if schema.is_shared(value):

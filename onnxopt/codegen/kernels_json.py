@@ -7,7 +7,6 @@ The file carries a digest of itself and one of the fatbin: the library refuses a
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
@@ -59,5 +58,5 @@ def _kernel(kernel: Kernel) -> dict[str, object]:
         **kernel.program.to_json(),
         "cpu": kernel.cpu,
         **({"usual": [[list(dims) for dims in shapes] for shapes in kernel.usual]} if kernel.usual else {}),
-        "variants": [dataclasses.asdict(variant) for variant in kernel.variants],
+        "variants": [variant.to_json() for variant in kernel.variants],
     }

@@ -16,11 +16,12 @@ import onnx_ir as ir
 from onnxopt.fusion import cost, eligibility
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.core_lowering import CoreLowering, CoreMatch, read_outside
-from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.schema import Variant
 
 _NEAREST = 64  # readers of a region's values that one step looks at
 _MAX_PROLOGUE = 16  # nodes

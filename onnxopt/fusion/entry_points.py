@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.outline import Function
 from onnxopt.fusion.provider_preference import is_quantized
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.schema import Variant
 
 
 def choose(functions: Sequence[Function], opsets: Mapping[str, int], shapes: Shapes) -> tuple[Kernel, ...]:
@@ -23,7 +25,7 @@ def with_alternatives(kernel: Kernel) -> Kernel:
     to be faster on this GPU.
     """
     variants = {variant.symbol: variant for variant in kernel.kind.alternatives(kernel)}
-    return dataclasses.replace(kernel, variants=(*kernel.variants, *variants.values()))
+    return dataclasses.replace(kernel, variants=(*kernel.variants, *_verified(variants.values(), kernel.program)))
 
 
 def _kernel(function: Function, opsets: Mapping[str, int], shapes: Shapes) -> Kernel:
@@ -33,11 +35,22 @@ def _kernel(function: Function, opsets: Mapping[str, int], shapes: Shapes) -> Ke
         kind=kind,
         ops=tuple(node.op_type for node in first.nodes),
         program=function.meaning,
-        variants=kind.entry_points(function.name, function.meaning, function.regions, opsets, shapes),
+        variants=_verified(
+            kind.entry_points(function.name, function.meaning, function.regions, opsets, shapes), function.meaning
+        ),
         sites=function.sites,
         usual=_usual(function.regions, shapes) if kind.plans_shapes else (),
         cpu=all(kind.pays_on_cpu(region) and not is_quantized(region) for region in function.regions),
     )
+
+
+def _verified(variants: Iterable[Variant], meaning: Meaning) -> tuple[Variant, ...]:
+    """Entry points that the library will take. Raises ValueError naming the field that it would refuse."""
+    verified = tuple(variants)
+    for variant in verified:
+        if broken := variant.problem(meaning):
+            raise ValueError(f"entry point {variant.symbol}: {broken[0]}: {broken[1]}")
+    return verified
 
 
 def _usual(regions: Sequence[Region], shapes: Shapes) -> tuple[tuple[tuple[int, ...], ...], ...]:

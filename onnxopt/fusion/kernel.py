@@ -1,4 +1,4 @@
-"""The parts of a kernel: its meaning, its entry points, its places in the model, and its predicted traffic."""
+"""The parts of a kernel: its meaning, its places in the model, and its predicted traffic."""
 
 from __future__ import annotations
 
@@ -30,31 +30,6 @@ class Traffic:
     launches_before: int
     launches_after: int = 1
     flops: int | None = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Variant:
-    """One entry point of a kernel.
-
-    modes: one letter per access, then one per condition (kinds/pointwise/access_modes.py). The library runs the first
-    variant whose modes fit the actual shapes. index: bits of an index, 32 or 64. vector: elements per load. unroll:
-    vectors per thread. threads: of a block. tile, tile_columns: sides of a tile where inputs go through shared memory,
-    else 0. whole: a tile has all rows of the domain. slides: in each column, a tile begins with the vector that holds
-    its first row. waits: the kernel waits for the preceding kernel of the stream itself (programmatic dependent
-    launch), on GPUs that support it.
-    """
-
-    symbol: str
-    modes: str
-    index: int
-    vector: int
-    unroll: int
-    threads: int
-    tile: int = dataclasses.field(default=0, kw_only=True)
-    tile_columns: int = dataclasses.field(default=0, kw_only=True)
-    whole: bool = dataclasses.field(default=False, kw_only=True)
-    slides: bool = dataclasses.field(default=False, kw_only=True)
-    waits: bool = dataclasses.field(default=False, kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True)

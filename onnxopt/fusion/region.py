@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 import onnx_ir as ir
 
 from onnxopt.fusion.context import Context
-from onnxopt.fusion.kernel import Meaning, Site, Traffic, Variant
+from onnxopt.fusion.kernel import Meaning, Site, Traffic
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.schema import Variant
 
 
 @dataclasses.dataclass(frozen=True)

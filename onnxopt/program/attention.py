@@ -13,7 +13,7 @@ from typing import ClassVar
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.fields import choice, flag, integer, nested, number, operand
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
-from onnxopt.program.schema import Meaning, Record, Rule, shared
+from onnxopt.program.schema import WHOLE_WARPS, Meaning, Record, Rule, Variant, shared
 
 STORED = ("float16", "bfloat16")
 MAX_HEADS = 16  # query heads that share one key head, and rows of a block: those of one product on tensor cores
@@ -142,3 +142,24 @@ def why_heads_do_not_fit(heads: int, groups: int, width: int, dtype: str) -> str
     if rest or not 1 <= lanes <= WARP or lanes.bit_count() != 1:
         return f"A head of {width} elements is not {ACCESS_BYTES} bytes times a power of 2 up to {WARP}"
     return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionVariant(Variant):
+    """stages: tiles of keys that a warp has places for in shared memory, all but one of which are being copied; 0
+    without tensor cores. registers: the one place is in registers instead. shared: bytes of dynamic shared memory of a
+    block. joins: the last block of those that share keys joins their results, where the launch counts them."""
+
+    KERNEL = TokenAttention
+    RULES = (
+        WHOLE_WARPS,
+        Rule(
+            "registers",
+            "not registers or (stages == 1 and kernel.mask is not None and kernel.codes is None)",
+            "holds one tile, of masked attention to a cache without codes",
+        ),
+    )
+    stages: int = integer(0, 8, default=0)
+    registers: bool = flag(default=False)
+    shared: int = integer(0, 227 << 10, default=0)
+    joins: bool = flag(default=False)

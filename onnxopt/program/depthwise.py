@@ -10,8 +10,8 @@ import dataclasses
 from typing import ClassVar
 
 from onnxopt.program.core import FLOATS, Core, Transform, transform
-from onnxopt.program.fields import integer, nested, operand
-from onnxopt.program.schema import Dims, Record, Rule, shared
+from onnxopt.program.fields import choice, integer, nested, operand
+from onnxopt.program.schema import WHOLE_WARPS, Dims, Record, Rule, Variant, shared
 from onnxopt.program.window import Window
 
 MAX_SIDE = 255  # rows and columns of a kernel, and the largest stride and dilation
@@ -118,3 +118,54 @@ class Depthwise(Core):
     def reads_elements(self) -> bool:
         """Whether the epilogue reads a tensor of the result's shape."""
         return any(r.form == "element" for r in self.epilogue.reads)
+
+
+@dataclasses.dataclass(frozen=True)
+class DepthwiseVariant(Variant):
+    """layout: held (weights in registers), walking (over the window's rows), banded (tensor cores) or expanded (after a
+    1x1 convolution).
+    down, across: outputs of a thread, of `vector` neighbouring channels; of a banded one, rows of a segment and octets
+    along a row; of an expanded one, those of a block. chunks, warps, images, pieces: of a banded one, see
+    banded_tile.cuh. chunks, warps, strip: of an expanded one, see expanded_tile.cuh; chunks of 8 channels at a time.
+    Elsewhere 0. blocks: of a multiprocessor, that registers are to suffice for; 0 for any.
+    narrowest, widest: widths of the result for which the entry point is preferred; widest 0 for any. fewest: threads of
+    a multiprocessor below which it is not.
+    shared: bytes of shared memory per block.
+    """
+
+    KERNEL = Depthwise
+    RULES = (
+        WHOLE_WARPS,
+        Rule("layout", "(layout == 'expanded') == (kernel.expansion is not None)", "does not fit the kernel's meaning"),
+        Rule("down", "down <= 16 or layout == 'expanded'", "is above 16"),
+        Rule("across", "across <= 16 or layout == 'expanded'", "is above 16"),
+        Rule("down", "down == 1 or layout != 'walking'", "is not 1"),
+        Rule("chunks", "chunks > 0 or layout not in ('banded', 'expanded')", "is 0"),
+        Rule("chunks", "chunks <= 4 or layout != 'banded'", "is above 4"),
+        Rule("images", "images > 0 or layout != 'banded'", "is 0"),
+        Rule(
+            "layout",
+            "layout != 'banded' or (vector == 8 and size(kernel.dtype) == 2 and kernel.output == kernel.dtype)",
+            'is "banded", which is for 16-bit floats in vectors of 8',
+        ),
+        Rule("across", "layout != 'banded' or 16 % (across * images) == 0", "does not divide a product's rows"),
+        Rule("vector", "layout == 'banded' or vector * size(kernel.dtype) <= 16", "is wider than one access"),
+        Rule(
+            "threads",
+            "layout != 'expanded' or threads >= chunks * 8 // vector",
+            "are fewer than a round's vectors of channels",
+        ),
+    )
+    layout: str = choice("DepthwiseLayout", ("held", "walking", "banded", "expanded"), default="held")
+    down: int = integer(1, 32, default=1)
+    across: int = integer(1, 32, default=1)
+    chunks: int = integer(0, 8, default=0)
+    warps: int = 0
+    images: int = integer(0, 4, default=0)
+    pieces: int = 0
+    strip: int = 0
+    blocks: int = 0
+    narrowest: int = integer(1, default=1)
+    widest: int = integer(0, default=0)
+    fewest: int = integer(0, default=0)
+    shared: int = integer(0, 2**20, default=0)

@@ -14,7 +14,7 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.fields import code, flag, integer, operand
 from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.pointwise import Program
-from onnxopt.program.schema import Dims, Meaning, Rule, shared
+from onnxopt.program.schema import WHOLE_WARPS, Dims, Meaning, Rule, Variant, shared
 
 STORED = ("float16", "bfloat16", "float32")
 IDS = "int64"
@@ -120,3 +120,18 @@ def why_sizes_do_not_fit(columns: int, hidden: int, dtype: str) -> str:
     if columns < 1 or hidden < 1 or columns % vector or hidden % vector:
         return f"Rows of {columns} and {hidden} {dtype} are not whole accesses of {ACCESS_BYTES} bytes"
     return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpertsVariant(Variant):
+    """One launch. rows, columns: of a block's tile, 0 where there is none. depth: elements of each row that a block
+    brings to shared memory together. shared: its bytes of shared memory. least_rows: of an expert on average, from
+    which cuBLASLt multiplies where it can; of the launch that sorts alone."""
+
+    KERNEL = Experts
+    RULES = (WHOLE_WARPS,)
+    rows: int = integer(0, 1024, default=0)
+    columns: int = integer(0, 1024, default=0)
+    depth: int = integer(0, 1024, default=0)
+    shared: int = integer(0, 64 << 10, default=0)
+    least_rows: int = integer(0, default=0)

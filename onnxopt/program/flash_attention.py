@@ -10,8 +10,8 @@ import dataclasses
 import math
 from typing import ClassVar
 
-from onnxopt.program.fields import integer, nested, number, operand
-from onnxopt.program.schema import Meaning, Record, Rule, shared
+from onnxopt.program.fields import flag, integer, nested, number, operand
+from onnxopt.program.schema import WHOLE_WARPS, Meaning, Record, Rule, Variant, shared
 
 STORED = ("float16", "bfloat16")
 FLOAT8 = "float8e4m3fn"  # of codes; those of integers are stored as float16
@@ -156,3 +156,68 @@ def seen(before: int | None = None, after: int | None = None) -> int | None:
 def is_hopper(width: int, values: int) -> bool:
     """Whether Hopper has kernels for heads of these sizes."""
     return width % _HOPPER_STEP == 0 and width >= _MIN_HOPPER_WIDTH and values == width
+
+
+@dataclasses.dataclass(frozen=True)
+class FlashWarpgroups(Record):
+    """How an entry point for Hopper multiplies: by warpgroups of 64 queries each.
+
+    count: of the warpgroups. copier: one more brings keys and values. in_turn: they ask for products one after the
+    other. blocks: that a multiprocessor holds. wave, scores: microseconds that the blocks of a multiprocessor take
+    whatever there is to do, and for a million scores; by them the library chooses between entry points.
+    """
+
+    count: int = integer(1, 4)
+    copier: bool = flag()
+    in_turn: bool = flag()
+    blocks: int = integer(1, 16)
+    wave: float = number(0, above=True)
+    scores: float = number(0, above=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class FlashAttentionVariant(Variant):
+    """threads / 32 warps of `bands` times 16 queries each, `keys` keys at a time in `stages` places.
+
+    short_rows: takes at most `keys` keys, and one sequence after the other. access: bytes that rows of all tensors are
+    aligned to. shared: bytes of shared memory of a block. warpgroups: of an entry point that runs on Hopper alone.
+    """
+
+    KERNEL = FlashAttention
+    RULES = (
+        WHOLE_WARPS,
+        Rule("access", "access in (2, 4, 8, 16)", "is no power of 2"),
+        Rule("stages", "stages <= 2 or warpgroups is not None", "is above 2"),
+        Rule("access", "access == 16 or warpgroups is None", "is not 16"),
+        Rule(
+            "warpgroups",
+            "warpgroups is None or threads == 128 * (warpgroups.count + (1 if warpgroups.copier else 0))",
+            "are not those of the block's threads",
+        ),
+        Rule(
+            "warpgroups",
+            "warpgroups is None or (kernel.width == kernel.values and kernel.width % 8 == 0)",
+            "go with values as wide as keys, a multiple of 8 elements",
+        ),
+        Rule(
+            "warpgroups",
+            "warpgroups is None or kernel.cap is None or kernel.bias is None",
+            "go with no cap of biased scores",
+        ),
+        Rule("access", "kernel.width * 2 % access == 0 and kernel.values * 2 % access == 0", "does not divide a head"),
+        *(
+            Rule(
+                "access",
+                " and ".join(f"kernel.{heads}.{field} * 2 % access == 0" for field in ("row", "first", "step")),
+                "does not divide a row",
+            )
+            for heads in "qkv"
+        ),
+    )
+    keys: int = integer(16, 1024, 16, default=64)
+    stages: int = integer(1, 4, default=1)
+    bands: int = integer(1, 2, default=1)
+    short_rows: bool = flag(key="short", default=False)
+    access: int = integer(2, 16, default=16)
+    shared: int = integer(0, 256 << 10, default=0)
+    warpgroups: FlashWarpgroups | None = nested(FlashWarpgroups, optional=True)

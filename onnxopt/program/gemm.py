@@ -14,7 +14,7 @@ import dataclasses
 from typing import ClassVar
 
 from onnxopt.program.fields import choice, flag, integer, nested, number, operand, unread
-from onnxopt.program.schema import Meaning, Record, Rule, shared
+from onnxopt.program.schema import WHOLE_WARPS, Meaning, Record, Rule, Variant, shared
 
 DTYPES = ("float16", "bfloat16", "float32")
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh")
@@ -157,3 +157,77 @@ class Gemm(Meaning):
     def activates_apart(self) -> bool:
         """Whether kernels of ours compute the activation, as cuBLASLt has no exact GELU."""
         return self.activation == "gelu"
+
+
+@dataclasses.dataclass(frozen=True)
+class WidenVariant(Variant):
+    """Codes of 8 bits become 16-bit floats, 8 by a thread."""
+
+    KERNEL = Gemm
+    RULES = (Rule("vector", "vector == 8", "is not 8"),)
+
+
+@dataclasses.dataclass(frozen=True)
+class FewRowsVariant(Variant):
+    """For up to `rows` rows of a. A warp computes `columns` columns, `unroll` vectors of each at a time. shared: bytes
+    of a block on the matrix units."""
+
+    KERNEL = Gemm
+    RULES = (
+        WHOLE_WARPS,
+        Rule("vector", "vector * size(kernel.operands) == 16", "is not 16 bytes"),
+        Rule(
+            "rows",
+            "kernel.transpose_b and not kernel.transpose_a",
+            "are of a product with its second operand transposed alone",
+        ),
+        Rule(
+            "rows",
+            "kernel.operands == kernel.dtype or kernel.has_float8_operands",
+            "are of a product whose operands have the result's dtype",
+        ),
+    )
+    rows: int = integer(1, 64, default=1)
+    columns: int = integer(1, 32, default=1)
+    shared: int = integer(0, 227 << 10, default=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedVariant(Variant):
+    """role: "codes" for up to `rows` rows of a, "floats" turns the weight into floats, "gate" multiplies the halves of
+    a product of these. columns: of the result, by a block. shared: bytes of a block.
+    """
+
+    KERNEL = Gemm
+    RULES = (WHOLE_WARPS,)
+    role: str = choice("PackedRole", ("codes", "floats", "gate"), default="codes")
+    rows: int = integer(0, 64, default=0)
+    columns: int = integer(1, 256, default=1)
+    shared: int = integer(0, 227 << 10, default=0)
+
+
+_ACTIVATES_APART = Rule("role", "kernel.activates_apart", "does not go with this product's activation")
+
+
+@dataclasses.dataclass(frozen=True)
+class ActivationVariant(Variant):
+    """The activation alone, in place."""
+
+    KERNEL = Gemm
+    RULES = (_ACTIVATES_APART,)
+    role: str = choice("ActivationRole", ("activation",), default="activation")
+
+
+@dataclasses.dataclass(frozen=True)
+class TilesVariant(Variant):
+    """The product of many rows, by tiles of 128 rows and `columns` columns, on Hopper. shared: bytes of a block."""
+
+    KERNEL = Gemm
+    RULES = (
+        _ACTIVATES_APART,
+        Rule("threads", "threads == 384", "is not 384"),
+        Rule("columns", "not kernel.transpose_a", "are of a product whose first operand is not transposed"),
+    )
+    role: str = choice("TilesRole", ("tiles",), default="tiles")
+    columns: int = integer(64, 256, 64, default=256)
+    shared: int = integer(0, 227 << 10, default=0)

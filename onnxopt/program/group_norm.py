@@ -9,8 +9,8 @@ import dataclasses
 from typing import ClassVar
 
 from onnxopt.program.core import FLOATS, FORMS, Core, Transform, transform
-from onnxopt.program.fields import integer, number, operand
-from onnxopt.program.schema import Dims, Rule, shared
+from onnxopt.program.fields import choice, integer, number, operand
+from onnxopt.program.schema import WHOLE_WARPS, Dims, Rule, Variant, shared
 
 MAX_GROUP = 1024  # channels: a block has a thread for each
 
@@ -68,3 +68,30 @@ class GroupNorm(Core):
     def cost(self) -> int:
         """Work for one element in float32 instructions; the prologue is computed twice."""
         return super().cost + (0 if self.prologue is None else 2 * self.prologue.program.cost)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupNormVariant(Variant):
+    """layout: "held" (x stays in registers; `cluster` blocks share a slab), "split" (two launches: 0 writes means and
+    variances to scratch memory, 1 reads them) or "looped" (one block a slab, x is read twice).
+    vector: channels of a thread. columns: vectors of a slab. held: vectors of a thread.
+    """
+
+    KERNEL = GroupNorm
+    RULES = (
+        WHOLE_WARPS,
+        Rule("columns", "columns <= threads", "are more than the threads"),
+        Rule("held", "(layout == 'held') == (held > 0)", "is of blocks that hold their elements"),
+        Rule("launch", "launch == 0 or layout == 'split'", "is not 0"),
+        Rule("cluster", "layout == 'held' or cluster == 1", "is of blocks that hold their elements"),
+        Rule(
+            "columns",
+            "kernel.channels % (vector * columns) == 0 and vector * columns % kernel.group == 0",
+            "are not those of whole groups",
+        ),
+    )
+    layout: str = choice("GroupNormLayout", ("held", "split", "looped"), default="held")
+    columns: int = integer(1, 1024, default=1)
+    held: int = integer(0, 64, default=0)
+    cluster: int = integer(1, 16, default=1)
+    launch: int = integer(0, 1, default=0)

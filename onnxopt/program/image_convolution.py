@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from onnxopt.program.core import FLOATS, Core, Transform, transform
 from onnxopt.program.fields import flag, integer, nested, operand
-from onnxopt.program.schema import Dims, Rule, shared
+from onnxopt.program.schema import WHOLE_WARPS, Dims, Rule, Variant, shared
 from onnxopt.program.window import Window
 
 IMAGES = (*FLOATS, "uint8")  # what a prologue reads as x
@@ -79,3 +79,27 @@ class ImageConvolution(Core):
     def dtype(self) -> str:
         """Of the weight, the bias and the result, and of x where there is no prologue."""
         return self.inputs[self.weight]
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageConvolutionVariant(Variant):
+    """A block has threads / 32 warps, each of `products` products of 16 outputs; the outputs are `across` neighbours in
+    each of some rows, and `filters` filters. shared: bytes of shared memory per block. exact: of float32, whether
+    products keep what TF32 rounds off."""
+
+    KERNEL = ImageConvolution
+    RULES = (
+        WHOLE_WARPS,
+        Rule("across", "threads // 32 * products * 16 % across == 0", "does not divide a block's outputs"),
+        Rule("filters", "kernel.filters % filters == 0", "does not divide the kernel's filters"),
+    )
+    products: int = integer(1, 16, default=1)
+    across: int = integer(FILTERS, 256, default=16)
+    filters: int = integer(FILTERS, 4096, default=FILTERS)
+    shared: int = integer(0, 2**20, default=0)
+    exact: bool = flag(default=False)
+
+    @property
+    def down(self) -> int:
+        """Rows of a block's outputs."""
+        return self.threads // 32 * self.products * 16 // self.across

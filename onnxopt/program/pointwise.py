@@ -16,6 +16,7 @@ from typing import Any
 
 from onnxopt.program.dtypes import COMPUTE_DTYPES, DTYPES
 from onnxopt.program.indexing import Indexing
+from onnxopt.program.schema import Variant
 
 _FLOAT = frozenset({"float32", "float64"})
 _INTEGER = frozenset(d for d in COMPUTE_DTYPES if d not in _FLOAT and d != "bool")
@@ -243,3 +244,14 @@ def without_dead_code(program: Program) -> Program:
             ids[first + k] = first + len(code)
             code.append(dataclasses.replace(instruction, args=tuple(ids[a] for a in instruction.args)))
     return dataclasses.replace(program, code=tuple(code), results=tuple(ids[r] for r in program.results))
+
+
+@dataclasses.dataclass(frozen=True)
+class PointwiseVariant(Variant):
+    """tile, tile_columns: sides of a tile where inputs go through shared memory, else 0. whole: a tile has all rows of
+    the domain. slides: in each column, a tile begins with the vector that holds its first row."""
+
+    tile: int = 0
+    tile_columns: int = 0
+    whole: bool = False
+    slides: bool = False

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from onnxopt.program.fields import choice, flag, nested
-from onnxopt.program.schema import Dims, Meaning, Rule, shared
+from onnxopt.program.fields import choice, flag, integer, nested
+from onnxopt.program.schema import WHOLE_WARPS, Dims, Meaning, Rule, Variant, shared
 from onnxopt.program.window import Window
 
 OPERATIONS = {"MaxPool": "max", "AveragePool": "average"}
@@ -63,3 +63,17 @@ class Pool(Meaning):
     @shared
     def dtype(self) -> str:
         return self.inputs[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolVariant(Variant):
+    """A thread computes `down` x `across` outputs of `vector` channels."""
+
+    KERNEL = Pool
+    RULES = (
+        WHOLE_WARPS,
+        Rule("index", "index == 32", "is not 32"),
+        Rule("vector", "vector * size(kernel.dtype) <= 16", "is wider than one access"),
+    )
+    down: int = integer(1, 16, default=1)
+    across: int = integer(1, 16, default=1)

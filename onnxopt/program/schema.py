@@ -86,7 +86,7 @@ class Record:
                 same = kernel.outputs[0] if field.same_as == "outputs" else kernel.inputs[getattr(self, field.same_as)]
                 if kernel.inputs[getattr(self, name)] != same:
                     return name, f"has another dtype than {field.same_as}"
-        return next(((rule.field, rule.problem) for rule in self.RULES if not _holds(rule, self)), None)
+        return next(((rule.field, rule.problem) for rule in self.RULES if not _holds(rule, self, kernel)), None)
 
     def verify(self) -> None:
         """Raise ValueError naming the first field that breaks a rule of this class."""
@@ -112,7 +112,7 @@ class Record:
         for name in self.JSON or own:
             field, value = own[name].metadata.get(SCHEMA), getattr(self, name)
             if field is None:
-                row[name] = list(value)
+                row[name] = list(value) if isinstance(value, tuple) else value
             elif not self._is_left_out(field, value, own[name].default):
                 row[field.key or name] = field.to_json(value)
         return row
@@ -182,6 +182,37 @@ class Meaning(Record):
         return None
 
 
+@dataclasses.dataclass(frozen=True)
+class Variant(Record):
+    """One entry point of a kernel; a kind adds the fields that only its entry points have.
+
+    modes: one letter per access, then one per condition (kinds/pointwise/access_modes.py). The library runs the first
+    variant whose modes fit the actual shapes. index: bits of an index, 32 or 64. vector: elements per load. unroll:
+    vectors per thread. threads: of a block. waits: the kernel waits for the preceding kernel of the stream itself
+    (programmatic dependent launch), on GPUs that support it.
+
+    KERNEL: the kernel's meaning, which rules call `kernel`. Fields without a schema are not in C++.
+    """
+
+    KERNEL: ClassVar[type[Meaning]]
+    symbol: str
+    modes: str
+    index: int
+    vector: int
+    unroll: int
+    threads: int
+    waits: bool = dataclasses.field(default=False, kw_only=True)
+
+    def problem(self, kernel: Any = None) -> tuple[str, str] | None:
+        """As of every record. kernel: the meaning of the kernel, or one that has it as a part."""
+        if self.RULES and not isinstance(kernel, self.KERNEL):
+            kernel = next(part for part in vars(kernel).values() if isinstance(part, self.KERNEL))
+        return super().problem(kernel)
+
+
+WHOLE_WARPS = Rule("threads", "threads % 32 == 0", "is no multiple of a warp")
+
+
 def is_shared(value: Any) -> bool:
     """Whether a member of a class is a property that C++ has too."""
     return isinstance(value, property) and "shared" in vars(value.fget)
@@ -219,5 +250,6 @@ def _evaluated(text: str, values: Mapping[str, Any]) -> bool:
     return bool(eval(_compiled(text), {"__builtins__": _FUNCTIONS, **values}))
 
 
-def _holds(rule: Rule, record: Record) -> bool:
-    return _evaluated(rule.holds, {name: getattr(record, name) for name in _names(rule.holds) - {*_FUNCTIONS}})
+def _holds(rule: Rule, record: Record, kernel: Any) -> bool:
+    names = _names(rule.holds) - {*_FUNCTIONS}
+    return _evaluated(rule.holds, {name: kernel if name == "kernel" else getattr(record, name) for name in names})

@@ -15,7 +15,7 @@ from onnxopt.program.core import FLOATS
 from onnxopt.program.depthwise import Depthwise
 from onnxopt.program.fields import code, integer, nested, operand
 from onnxopt.program.pointwise import Program
-from onnxopt.program.schema import Dims, Meaning, Record, Rule, shared
+from onnxopt.program.schema import WHOLE_WARPS, Dims, Meaning, Record, Rule, Variant, shared
 
 # Channels and hidden channels, so that four rows of both, and what adds the sums of tiles, fit STATIC_SHARED_BYTES.
 MAX_CHANNELS = 2048
@@ -90,3 +90,11 @@ class SqueezeExcite(Meaning):
         if of is not None and (of.inputs != self.inputs[: len(of.inputs)] or of.outputs != self.outputs[:1]):
             return "depthwise", "is not of the first inputs and the first output"
         return None
+
+
+@dataclasses.dataclass(frozen=True)
+class FactorsVariant(Variant):
+    """A product of `unroll` rows a block, or the sum of tiles of a map."""
+
+    KERNEL = SqueezeExcite
+    RULES = (WHOLE_WARPS, Rule("unroll", "unroll <= 4", "is above 4"))

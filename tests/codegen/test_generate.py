@@ -18,13 +18,13 @@ import pytest
 from cases.models import fuse, outline
 from onnxopt.codegen.generate import generate
 from onnxopt.codegen.nvrtc import compile_cuda
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.cuda import literal
 from onnxopt.kinds.pointwise.kind import POINTWISE
 from onnxopt.program.dtypes import COMPUTE_DTYPES, DTYPES
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.pointwise import PRIMITIVES, Instruction, Program
+from onnxopt.program.schema import Variant
 from tests.support.graphs import graph
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -5,23 +5,37 @@ from __future__ import annotations
 import ast
 import dataclasses
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from onnxopt.program import fields, schema
-from onnxopt.program.attention import CacheCodes, TokenAttention
+from onnxopt.program.attention import AttentionVariant, CacheCodes, TokenAttention
 from onnxopt.program.block import Block, BlockStep, Part
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.core import Transform, TransformField, TransformRead
-from onnxopt.program.depthwise import Depthwise, Expansion
-from onnxopt.program.experts import Experts
-from onnxopt.program.flash_attention import AttentionCodes, FlashAttention, Heads
-from onnxopt.program.gemm import Gemm, PackedIntegers
-from onnxopt.program.group_norm import GroupNorm
-from onnxopt.program.image_convolution import ImageConvolution
+from onnxopt.program.depthwise import Depthwise, DepthwiseVariant, Expansion
+from onnxopt.program.experts import Experts, ExpertsVariant
+from onnxopt.program.flash_attention import (
+    AttentionCodes,
+    FlashAttention,
+    FlashAttentionVariant,
+    FlashWarpgroups,
+    Heads,
+)
+from onnxopt.program.gemm import (
+    ActivationVariant,
+    FewRowsVariant,
+    Gemm,
+    PackedIntegers,
+    PackedVariant,
+    TilesVariant,
+    WidenVariant,
+)
+from onnxopt.program.group_norm import GroupNorm, GroupNormVariant
+from onnxopt.program.image_convolution import ImageConvolution, ImageConvolutionVariant
 from onnxopt.program.pointwise import Instruction, Program
-from onnxopt.program.pool import Pool
-from onnxopt.program.squeeze_excite import SqueezeExcite, SqueezeExciteLayer
+from onnxopt.program.pool import Pool, PoolVariant
+from onnxopt.program.squeeze_excite import FactorsVariant, SqueezeExcite, SqueezeExciteLayer
 from onnxopt.program.window import Window
 
 F16, F32 = ("float16",), ("float32",)
@@ -45,6 +59,15 @@ def added(first: str, result: str, *reads: TransformRead, of: str = "float16") -
             program, code=(*code, Instruction("narrow", "float32", (3,), None, result)), results=(4,)
         )
     return Transform(dataclasses.replace(program, inputs=(first, *(of for _ in reads))), reads)
+
+
+def read_as(variant: schema.Variant, meaning: Gemm) -> bool:
+    """Whether the library reads an entry point of this product as one of the variant's class."""
+    if meaning.packed is not None:
+        return isinstance(variant, PackedVariant)
+    if isinstance(variant, ActivationVariant | TilesVariant):
+        return meaning.activates_apart
+    return isinstance(variant, FewRowsVariant) or (isinstance(variant, WidenVariant) and meaning.has_float8_operands)
 
 
 SAME = Window((3, 3), pads=(1, 1, 1, 1))
@@ -122,11 +145,38 @@ BROKEN: tuple[schema.Meaning, ...] = (
 )  # fmt: skip
 # Rules that no file breaks, as JSON leaves the field out there.
 IN_PYTHON_ALONE = {("tokens", "is above 1 without a mask")}
+# Entry points, and the meanings of their kernels.
+VARIANTS: tuple[tuple[schema.Variant, schema.Meaning], ...] = (
+    (PoolVariant("f", "", 32, 8, 1, 128, waits=True, down=2, across=2), MEANINGS[0]),
+    (GroupNormVariant("f", "", 32, 8, 1, 128, columns=2, held=4, cluster=2), NORM),
+    (GroupNormVariant("f", "", 32, 8, 1, 128, layout="split", columns=8, launch=1), NORM),
+    (ImageConvolutionVariant("f", "", 32, 1, 1, 128, products=2, across=32, filters=16), IMAGE),
+    (DepthwiseVariant("f", "", 32, 8, 1, 128, down=2, across=2), OF_MAP),
+    (DepthwiseVariant("f", "", 32, 8, 1, 128, layout="banded", chunks=2, across=2, images=2), OF_MAP),
+    (DepthwiseVariant("f", "", 32, 8, 1, 32, layout="walking", across=4), OF_MAP),
+    (DepthwiseVariant("f", "", 32, 2, 1, 32, layout="expanded", down=8, across=8, chunks=4), EXPANDED),
+    (ExpertsVariant("f", "", 32, 1, 1, 128, rows=16, columns=32, depth=64), MEANINGS[-1]),
+    (FactorsVariant("f", "", 32, 1, 2, 128), MEANINGS[-4]),
+    (AttentionVariant("f", "", 32, 1, 1, 128, stages=1, registers=True), next(
+        m for m in MEANINGS if isinstance(m, TokenAttention) and m.mask is not None and m.codes is None)),
+    *((variant, meaning) for meaning in MEANINGS if isinstance(meaning, Gemm) for variant in (
+        FewRowsVariant("f", "", 32, 8 if meaning.inputs[0] == "float16" else 16, 1, 128, rows=4, columns=2),
+        WidenVariant("f", "", 32, 8, 1, 128), PackedVariant("f", "", 32, 16, 1, 128, rows=4, columns=8),
+        ActivationVariant("f", "", 32, 8, 1, 128), TilesVariant("f", "", 32, 1, 1, 384),
+    ) if read_as(variant, meaning)),
+    (FlashAttentionVariant("f", "", 32, 8, 1, 128, access=16), next(
+        m for m in MEANINGS if isinstance(m, FlashAttention) and m.width == m.values)),
+    (FlashAttentionVariant("f", "", 32, 8, 1, 384, warpgroups=FlashWarpgroups(2, True, False, 2, 1.5, 0.5)), next(
+        m for m in MEANINGS if isinstance(m, FlashAttention) and m.width == m.values)),
+)  # fmt: skip
 KINDS = tuple(dict.fromkeys(meaning.KIND for meaning in MEANINGS))
 
 
-def damaged(meaning: schema.Meaning) -> Iterator[tuple[str, Any]]:
+def damaged(meaning: schema.Record) -> Iterator[tuple[str, Any]]:
     """Paths in a meaning's JSON, and values there that break the limits of the field alone; `...` for no such key."""
+    if not isinstance(meaning, schema.Meaning):
+        yield from _damaged(meaning, "", 0)
+        return
     for dtypes in ("inputs", "outputs"):
         yield from ((dtypes, value) for value in (..., "float16", [], ["half"], [7], ["float16"] * 99))
     yield from _damaged(meaning, "", len(meaning.inputs))
@@ -200,6 +250,18 @@ def mutants(meaning: schema.Meaning, seed: int) -> Iterator[schema.Meaning]:
                     yield changed
 
 
+def variant_mutants(variant: schema.Variant, meaning: schema.Meaning, seed: int) -> Iterator[schema.Variant]:
+    """The entry point with one to three fields at or beside their limits, and with those that a rule reads."""
+    for k in range(RANDOM):
+        rng, changed = random.Random(f"{seed} {type(variant)} {k}"), variant
+        for _ in range(rng.randint(1, 3)):
+            changed = _mutant(changed, meaning, rng)
+        yield changed
+    for at, rule in enumerate(variant.RULES):
+        rng = random.Random(f"{seed} {type(variant)} {at}")
+        yield from (_directed(variant, rule.holds, meaning, rng) for _ in range(PER_RULE))
+
+
 def rules(record: type[schema.Record], prefix: str = "") -> Iterator[tuple[str, str]]:
     """What `problem` returns for each rule of a record and of the records in it, without positions in tuples."""
     yield from ((prefix + rule.field, rule.problem) for rule in record.RULES)
@@ -239,7 +301,7 @@ def _directed(record: Any, text: str, meaning: schema.Meaning, rng: random.Rando
     for name in sorted(names & {"inputs", "outputs"}):
         if isinstance(record, schema.Meaning) and rng.random() < 0.5:
             record = _retyped(record, name, rng, tuple(c for c in constants if c in _STORED))
-    for name, field in record.schema().items():
+    for name, field in _fields_of(record).items():
         value = getattr(record, name)
         if name not in names or rng.random() < 0.4:
             continue
@@ -278,8 +340,20 @@ def _is_whole(record: schema.Record) -> bool:
     return True
 
 
+class PowerOfTwo(fields.Field):
+    """The vector of an entry point."""
+
+
+def _fields_of(record: schema.Record) -> Mapping[str, fields.Field]:
+    """The schema, and of an entry point also what all kinds' entry points have."""
+    if not isinstance(record, schema.Variant):
+        return record.schema()
+    base = {"threads": fields.Integer(1, 1024), "unroll": fields.Integer(1, 64), "index": fields.Integer(32, 64, 32)}
+    return {**record.schema(), **base, "vector": PowerOfTwo()}
+
+
 def _mutant(record: Any, meaning: schema.Meaning, rng: random.Random) -> Any:
-    own = record.schema()
+    own = _fields_of(record)
     names = [name for name in own if not isinstance(own[name], fields.Code)]
     if isinstance(record, schema.Meaning) and rng.random() < 0.2:
         return _retyped(record, rng.choice(("inputs", "outputs")), rng)
@@ -303,6 +377,8 @@ def _other(
             limits = [field.low, field.low + 1, field.low + field.multiple, field.high]
             choices = [*limits, *numbers] if numbers and rng.random() < 0.6 else [*limits, 8, 32, *near]
             return rng.choice([n for n in choices if n >= 0])
+        case PowerOfTwo():
+            return rng.choice((1, 2, 4, 8, 16, 32))
         case fields.Integers():
             several, near = list(value), [n for n in numbers if field.low <= n <= field.high]
             if several:

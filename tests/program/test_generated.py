@@ -15,7 +15,18 @@ from typing import Any
 import pytest
 
 from onnxopt.program import schema
-from tests.program.meanings import BROKEN, IN_PYTHON_ALONE, KINDS, MEANINGS, damaged, mutants, rules
+from onnxopt.program.gemm import FewRowsVariant
+from tests.program.meanings import (
+    BROKEN,
+    IN_PYTHON_ALONE,
+    KINDS,
+    MEANINGS,
+    VARIANTS,
+    damaged,
+    mutants,
+    rules,
+    variant_mutants,
+)
 from tests.support.custom_ops.custom_ops_damage import set_field
 from tests.support.emulation import library_programs
 
@@ -31,6 +42,12 @@ def generate() -> ModuleType:
     spec.loader.exec_module(module)
     sys.path[:] = path
     return module
+
+
+# Rules that no field of an entry point breaks, as they are about the meaning alone.
+OF_ONE_MEANING = {
+    (FewRowsVariant, "rows", "are of a product with its second operand transposed alone"),
+}
 
 
 def verdicts(rows: list[dict[str, Any]], folder: Path) -> list[str]:
@@ -87,5 +104,41 @@ def test_the_library_and_verify_agree(kind: str, tmp_path: Path) -> None:
         if ours is not None and (rule := (re.sub(r"\[\d+\]", "", ours[0]), ours[1])) in every_rule:
             assert ours[1] in theirs, f"{meaning}\n{ours}\n{theirs}"
             unbroken.discard(rule)
+    assert not unbroken, "no mutant breaks these rules first"
+    assert 0.05 < sum(ours is None for ours in broken) / len(every) < 0.95
+
+
+def test_every_class_of_entry_points_has_an_example(generate: ModuleType) -> None:
+    records = [record for module in generate.MODULES for record in generate.records_of(module)]
+    assert {r for r in records if issubclass(r, schema.Variant)} == {type(variant) for variant, _ in VARIANTS}
+
+
+def test_the_library_refuses_entry_points_that_break_a_limit(tmp_path: Path) -> None:
+    """Every field at each of its limits, of another type and missing; the error names the field."""
+    expected, rows = [], []
+    for variant, meaning in VARIANTS:
+        assert variant.problem(meaning) is None
+        changes = [(path, value) for path, value in damaged(variant) if (path, value) != ("role", ...)]
+        for path, value in (("", None), *changes):
+            rows.append({**row(meaning), "variants": [copy.deepcopy(variant.to_json())]})
+            if path:
+                set_field(path, value)(rows[-1]["variants"][0])
+            expected.append((type(variant), path, value))
+    for (cls, path, value), error in zip(expected, verdicts(rows, tmp_path), strict=True):
+        assert bool(error) == bool(path), f"{cls.__name__}: {path} = {value}: {error}"
+        assert path.split(".")[-1] in error, f"{cls.__name__}: {path} = {value}: {error}"
+
+
+def test_the_library_and_python_agree_on_entry_points(tmp_path: Path) -> None:
+    """As on meanings."""
+    every = [(m, meaning) for k, (one, meaning) in enumerate(VARIANTS) for m in variant_mutants(one, meaning, k)]
+    said = verdicts([{**row(meaning), "variants": [variant.to_json()]} for variant, meaning in every], tmp_path)
+    broken = [variant.problem(meaning) for variant, meaning in every]
+    unbroken = {(type(variant), *rule) for variant, _ in VARIANTS for rule in rules(type(variant))} - OF_ONE_MEANING
+    for (variant, meaning), ours, theirs in zip(every, broken, said, strict=True):
+        assert (ours is None) == (theirs == ""), f"{variant}\n{meaning}\n{ours}\n{theirs}"
+        if ours is not None and (type(variant), *ours) in unbroken:
+            assert ours[1] in theirs, f"{variant}\n{meaning}\n{ours}\n{theirs}"
+            unbroken.discard((type(variant), *ours))
     assert not unbroken, "no mutant breaks these rules first"
     assert 0.05 < sum(ours is None for ours in broken) / len(every) < 0.95

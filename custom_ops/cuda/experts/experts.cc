@@ -47,7 +47,7 @@ const ExpertsForm& ExpertsCudaKernel::FormOf(std::uint64_t tokens) const {
 }
 
 std::uint64_t ExpertsCudaKernel::TileRows(const ExpertsForm& form) const {
-  return kernel().variants[form.first].shape.As<ExpertsTileShape>().rows;
+  return kernel().variants[form.first].shape.As<ExpertsVariant>().rows;
 }
 
 // Tiles of rows that there may be: the last one of each expert may have few rows.
@@ -60,7 +60,7 @@ std::uint64_t ExpertsCudaKernel::MostTiles(const ExpertsForm& form, std::uint64_
 // begins and ends with.
 ExpertsCudaKernel::Cut ExpertsCudaKernel::CutOf(std::size_t variant, bool second, std::uint64_t tiles,
                                                 std::uint64_t most_splits) const {
-  const auto& tile = kernel().variants[variant].shape.As<ExpertsTileShape>();
+  const auto& tile = kernel().variants[variant].shape.As<ExpertsVariant>();
   const bool halves = !second && meaning_.gated();
   const auto width = static_cast<std::uint64_t>(second ? meaning_.columns : meaning_.hidden);
   const auto depth = static_cast<std::uint64_t>(second ? meaning_.hidden : meaning_.columns);
@@ -96,7 +96,7 @@ ExpertsCudaKernel::Work ExpertsCudaKernel::WorkOf(std::uint64_t tokens) const {
 }
 
 bool ExpertsCudaKernel::IsForProducts(std::uint64_t rows) const {
-  const auto& sort = kernel().variants[kExpertsSort].shape.As<ExpertsTileShape>();
+  const auto& sort = kernel().variants[kExpertsSort].shape.As<ExpertsVariant>();
   return rows >= sort.least_rows * static_cast<std::uint64_t>(meaning_.experts);
 }
 

@@ -8,7 +8,7 @@
 #include "cuda/launch/launcher.h"
 #include "cuda/launch/scratch.h"
 #include "experts/abi.h"
-#include "kernel_file/entry_points/experts.h"
+#include "kernel_file/variants.h"
 
 namespace onnxopt::cuda {
 

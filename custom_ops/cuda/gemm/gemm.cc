@@ -12,8 +12,8 @@
 #include "cuda/launch/stream.h"
 #include "gemm/few_rows_abi.h"
 #include "gemm/widen_codes_abi.h"
-#include "kernel_file/entry_points/gemm.h"
 #include "kernel_file/measured/gemm_algorithms.h"
+#include "kernel_file/variants.h"
 #include "program/generated/costs.h"
 #include "support/math.h"
 
@@ -43,7 +43,7 @@ bool IsConstant(const OrtKernelInfo* info, std::size_t input) {
 }
 
 std::uint64_t BlocksOfFewRows(const Variant& variant, std::int64_t n) {
-  const std::uint64_t columns = variant.threads / kWarpThreads * variant.shape.As<FewRows>().columns;
+  const std::uint64_t columns = variant.threads / kWarpThreads * variant.shape.As<FewRowsVariant>().columns;
   return CeilDiv(n, columns);
 }
 
@@ -247,7 +247,8 @@ std::size_t GemmCudaKernel::ChooseFewRows(const Product& product) const {
   std::size_t chosen = variants.size();
   for (std::size_t k = gemm_.has_float8_operands() ? 1 : 0; k < variants.size(); ++k) {  // the first one widens codes
     const Variant& v = variants[k];
-    if (!v.shape.Is<FewRows>() || v.shape.As<FewRows>().rows < product.m || v.shared > launcher_.device().shared)
+    if (!v.shape.Is<FewRowsVariant>() || v.shape.As<FewRowsVariant>().rows < product.m ||
+        v.shared > launcher_.device().shared)
       continue;
     if (chosen < variants.size() && v.shared == 0) break;
     chosen = k;

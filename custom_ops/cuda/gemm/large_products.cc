@@ -62,8 +62,8 @@ std::size_t LargeProducts::Choose(const Product& product) const {
   std::size_t chosen = variants.size();
   double least = kClear * TheirsTakes(product, device.multiprocessors);
   for (std::size_t k = 0; k < variants.size(); ++k) {
-    if (!variants[k].shape.Is<LargeTile>() || variants[k].shared > device.shared) continue;
-    const double takes = OursTakes(product, variants[k].shape.As<LargeTile>().columns, device.multiprocessors);
+    if (!variants[k].shape.Is<TilesVariant>() || variants[k].shared > device.shared) continue;
+    const double takes = OursTakes(product, variants[k].shape.As<TilesVariant>().columns, device.multiprocessors);
     if (takes >= least) continue;
     least = takes;
     chosen = k;
@@ -84,7 +84,7 @@ bool LargeProducts::Run(const Product& product, const Operands& at, Stream strea
   if (!Fits(product, at)) return false;
   const std::size_t chosen = Choose(product);
   if (chosen == kernel_.variants.size()) return false;
-  const std::int64_t columns = kernel_.variants[chosen].shape.As<LargeTile>().columns;
+  const std::int64_t columns = kernel_.variants[chosen].shape.As<TilesVariant>().columns;
   LargeProductParams params{};
   const auto map = [&](const void* data, std::int64_t in_row, std::int64_t rows, std::int64_t pitch, std::int64_t wide,
                        std::int64_t high, MatrixMap* to) {
@@ -117,7 +117,7 @@ bool LargeProducts::Run(const Product& product, const Operands& at, Stream strea
 
 void LargeProducts::Activate(void* output, std::uint64_t count, Stream stream) const {
   const auto& variants = kernel_.variants;
-  const auto is = [](const Variant& v) { return v.shape.Is<ActivationInPlace>(); };
+  const auto is = [](const Variant& v) { return v.shape.Is<ActivationVariant>(); };
   const auto variant = std::find_if(variants.begin(), variants.end(), is);
   if (variant == variants.end()) throw Error("nothing in the artifact computes a product's activation on this GPU");
   ActivateParams params{output, count};

@@ -8,7 +8,7 @@
 #include "call/gemm.h"
 #include "cuda/gemm/product_key.h"
 #include "cuda/launch/launcher.h"
-#include "kernel_file/entry_points/gemm.h"
+#include "kernel_file/variants.h"
 #include "program/gemm.h"
 
 namespace onnxopt::cuda {

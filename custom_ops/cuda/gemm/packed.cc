@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernel_file/entry_points/gemm.h"
+#include "kernel_file/variants.h"
 #include "matmul_nbits/abi.h"
 #include "program/generated/costs.h"
 #include "support/math.h"
@@ -43,10 +43,10 @@ std::size_t PackedProducts::Choose(const PackedRowsCall& call) const {
   std::size_t chosen = variants.size();
   for (std::size_t k = 0; k < variants.size(); ++k) {
     const Variant& v = variants[k];
-    const PackedRows& shape = v.shape.As<PackedRows>();
+    const PackedVariant& shape = v.shape.As<PackedVariant>();
     if (shape.role != PackedRole::kCodes || static_cast<std::int64_t>(shape.rows) < call.m) continue;
     if (v.shared > launcher_.device().shared) continue;
-    if (chosen < variants.size() && shape.rows > variants[chosen].shape.As<PackedRows>().rows) break;
+    if (chosen < variants.size() && shape.rows > variants[chosen].shape.As<PackedVariant>().rows) break;
     const std::uint64_t blocks = CeilDiv(call.n, shape.columns) * CeilDiv(call.m, kRowsOfBlock);
     const std::uint64_t room = (call.m <= kRowsOfBlock ? 2 : 1) * kPackedWarps * launcher_.device().multiprocessors;
     chosen = k;
@@ -82,7 +82,7 @@ bool PackedProducts::Run(const PackedRowsCall& call, const Operands& at, const P
                            call.constant ? 1U : 0U,
                            gemm_.alpha,
                            gemm_.beta};
-  const auto columns = kernel_.variants[chosen].shape.As<PackedRows>().columns;
+  const auto columns = kernel_.variants[chosen].shape.As<PackedVariant>().columns;
   const std::uint64_t blocks = CeilDiv(call.n, columns) * CeilDiv(call.m, kRowsOfBlock);
   launcher_.Launch(chosen, static_cast<unsigned>(blocks), reinterpret_cast<unsigned char*>(&params), stream);
   return true;
@@ -90,7 +90,7 @@ bool PackedProducts::Run(const PackedRowsCall& call, const Operands& at, const P
 
 std::size_t PackedProducts::Only(PackedRole role) const {
   const auto& variants = kernel_.variants;
-  const auto is = [&](const Variant& v) { return v.shape.As<PackedRows>().role == role; };
+  const auto is = [&](const Variant& v) { return v.shape.As<PackedVariant>().role == role; };
   const auto found = std::find_if(variants.begin(), variants.end(), is);
   if (found == variants.end()) throw Error("a product with codes lacks an entry point");
   return static_cast<std::size_t>(found - variants.begin());

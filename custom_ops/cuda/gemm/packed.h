@@ -4,7 +4,7 @@
 
 #include "cuda/gemm/product_plan.h"
 #include "cuda/launch/launcher.h"
-#include "kernel_file/entry_points/gemm.h"
+#include "kernel_file/variants.h"
 #include "program/gemm.h"
 
 namespace onnxopt::cuda {

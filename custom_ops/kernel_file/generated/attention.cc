@@ -101,4 +101,19 @@ TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtyp
   return r;
 }
 
+Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& kernel) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  AttentionVariant r;
+  r.stages = static_cast<unsigned>(ReadInteger(json["stages"], 0, 8, 1));
+  r.registers = json["registers"].Flag();
+  v.shared = static_cast<unsigned>(ReadInteger(json["shared"], 0, 232448, 1));
+  r.joins = json["joins"].Flag();
+  if (!((std::int64_t{v.threads} % 32) == 0)) json["threads"].Fail("is no multiple of a warp");
+  if (!(!r.registers || (std::int64_t{r.stages} == 1 && kernel.mask.has_value() && !kernel.codes.has_value())))
+    json["registers"].Fail("holds one tile, of masked attention to a cache without codes");
+  v.shape.Set(r);
+  return v;
+}
+
 }  // namespace onnxopt

@@ -73,4 +73,46 @@ Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs
   return r;
 }
 
+Variant ReadDepthwiseVariant(const JsonReader& json, const Depthwise& kernel) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  DepthwiseVariant r;
+  r.layout = ReadChoice<DepthwiseLayout>(json["layout"], {{"held", DepthwiseLayout::kHeld},
+                                                          {"walking", DepthwiseLayout::kWalking},
+                                                          {"banded", DepthwiseLayout::kBanded},
+                                                          {"expanded", DepthwiseLayout::kExpanded}});
+  r.down = static_cast<unsigned>(ReadInteger(json["down"], 1, 32, 1));
+  r.across = static_cast<unsigned>(ReadInteger(json["across"], 1, 32, 1));
+  r.chunks = static_cast<unsigned>(ReadInteger(json["chunks"], 0, 8, 1));
+  r.images = static_cast<unsigned>(ReadInteger(json["images"], 0, 4, 1));
+  r.narrowest = static_cast<unsigned>(ReadInteger(json["narrowest"], 1, 2147483647, 1));
+  r.widest = static_cast<unsigned>(ReadInteger(json["widest"], 0, 2147483647, 1));
+  r.fewest = static_cast<unsigned>(ReadInteger(json["fewest"], 0, 2147483647, 1));
+  v.shared = static_cast<unsigned>(ReadInteger(json["shared"], 0, 1048576, 1));
+  if (!((std::int64_t{v.threads} % 32) == 0)) json["threads"].Fail("is no multiple of a warp");
+  if (!((r.layout == DepthwiseLayout::kExpanded) == (kernel.expansion.has_value())))
+    json["layout"].Fail("does not fit the kernel's meaning");
+  if (!(std::int64_t{r.down} <= 16 || r.layout == DepthwiseLayout::kExpanded)) json["down"].Fail("is above 16");
+  if (!(std::int64_t{r.across} <= 16 || r.layout == DepthwiseLayout::kExpanded)) json["across"].Fail("is above 16");
+  if (!(std::int64_t{r.down} == 1 || r.layout != DepthwiseLayout::kWalking)) json["down"].Fail("is not 1");
+  if (!(std::int64_t{r.chunks} > 0 || (r.layout != DepthwiseLayout::kBanded && r.layout != DepthwiseLayout::kExpanded)))
+    json["chunks"].Fail("is 0");
+  if (!(std::int64_t{r.chunks} <= 4 || r.layout != DepthwiseLayout::kBanded)) json["chunks"].Fail("is above 4");
+  if (!(std::int64_t{r.images} > 0 || r.layout != DepthwiseLayout::kBanded)) json["images"].Fail("is 0");
+  if (!(r.layout != DepthwiseLayout::kBanded ||
+        (std::int64_t{v.vector} == 8 && static_cast<std::int64_t>(Size(kernel.dtype())) == 2 &&
+         kernel.output() == kernel.dtype())))
+    json["layout"].Fail("is \"banded\", which is for 16-bit floats in vectors of 8");
+  if (!(r.layout != DepthwiseLayout::kBanded || (16 % (std::int64_t{r.across} * std::int64_t{r.images})) == 0))
+    json["across"].Fail("does not divide a product's rows");
+  if (!(r.layout == DepthwiseLayout::kBanded ||
+        (std::int64_t{v.vector} * static_cast<std::int64_t>(Size(kernel.dtype()))) <= 16))
+    json["vector"].Fail("is wider than one access");
+  if (!(r.layout != DepthwiseLayout::kExpanded ||
+        std::int64_t{v.threads} >= ((std::int64_t{r.chunks} * 8) / std::int64_t{v.vector})))
+    json["threads"].Fail("are fewer than a round's vectors of channels");
+  v.shape.Set(r);
+  return v;
+}
+
 }  // namespace onnxopt

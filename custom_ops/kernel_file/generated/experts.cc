@@ -53,4 +53,18 @@ Experts ReadExperts(const JsonReader& json, const std::vector<Dtype>& inputs, co
   return r;
 }
 
+Variant ReadExpertsVariant(const JsonReader& json, const Experts& /*kernel*/) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  ExpertsVariant r;
+  r.rows = static_cast<unsigned>(ReadInteger(json["rows"], 0, 1024, 1));
+  r.columns = static_cast<unsigned>(ReadInteger(json["columns"], 0, 1024, 1));
+  r.depth = static_cast<unsigned>(ReadInteger(json["depth"], 0, 1024, 1));
+  v.shared = static_cast<unsigned>(ReadInteger(json["shared"], 0, 65536, 1));
+  r.least_rows = static_cast<unsigned>(ReadInteger(json["least_rows"], 0, 2147483647, 1));
+  if (!((std::int64_t{v.threads} % 32) == 0)) json["threads"].Fail("is no multiple of a warp");
+  v.shape.Set(r);
+  return v;
+}
+
 }  // namespace onnxopt

@@ -82,4 +82,55 @@ FlashAttention ReadFlashAttention(const JsonReader& json, const std::vector<Dtyp
   return r;
 }
 
+FlashWarpgroups ReadFlashWarpgroups(const JsonReader& json) {
+  FlashWarpgroups r;
+  r.count = ReadInteger(json["count"], 1, 4, 1);
+  r.copier = json["copier"].Flag();
+  r.in_turn = json["in_turn"].Flag();
+  r.blocks = ReadInteger(json["blocks"], 1, 16, 1);
+  r.wave = ReadNumber(json["wave"], {0.0, 3.4028234663852886e+38, true, false});
+  r.scores = ReadNumber(json["scores"], {0.0, 3.4028234663852886e+38, true, false});
+  return r;
+}
+
+Variant ReadFlashAttentionVariant(const JsonReader& json, const FlashAttention& kernel) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  FlashAttentionVariant r;
+  r.keys = static_cast<unsigned>(ReadInteger(json["keys"], 16, 1024, 16));
+  r.stages = static_cast<unsigned>(ReadInteger(json["stages"], 1, 4, 1));
+  r.bands = static_cast<unsigned>(ReadInteger(json["bands"], 1, 2, 1));
+  r.short_rows = json["short"].Flag();
+  r.access = static_cast<unsigned>(ReadInteger(json["access"], 2, 16, 1));
+  v.shared = static_cast<unsigned>(ReadInteger(json["shared"], 0, 262144, 1));
+  if (json.Has("warpgroups")) r.warpgroups = ReadFlashWarpgroups(json["warpgroups"]);
+  if (!((std::int64_t{v.threads} % 32) == 0)) json["threads"].Fail("is no multiple of a warp");
+  if (!(std::int64_t{r.access} == 2 || std::int64_t{r.access} == 4 || std::int64_t{r.access} == 8 ||
+        std::int64_t{r.access} == 16))
+    json["access"].Fail("is no power of 2");
+  if (!(std::int64_t{r.stages} <= 2 || r.warpgroups.has_value())) json["stages"].Fail("is above 2");
+  if (!(std::int64_t{r.access} == 16 || !r.warpgroups.has_value())) json["access"].Fail("is not 16");
+  if (!(!r.warpgroups.has_value() ||
+        std::int64_t{v.threads} == (128 * (r.warpgroups->count + (r.warpgroups->copier ? 1 : 0)))))
+    (json.Has("warpgroups") ? json["warpgroups"] : json).Fail("are not those of the block's threads");
+  if (!(!r.warpgroups.has_value() || (kernel.width == kernel.values && (kernel.width % 8) == 0)))
+    (json.Has("warpgroups") ? json["warpgroups"] : json)
+        .Fail("go with values as wide as keys, a multiple of 8 elements");
+  if (!(!r.warpgroups.has_value() || !kernel.cap.has_value() || !kernel.bias.has_value()))
+    (json.Has("warpgroups") ? json["warpgroups"] : json).Fail("go with no cap of biased scores");
+  if (!(((kernel.width * 2) % std::int64_t{r.access}) == 0 && ((kernel.values * 2) % std::int64_t{r.access}) == 0))
+    json["access"].Fail("does not divide a head");
+  if (!(((kernel.q.row * 2) % std::int64_t{r.access}) == 0 && ((kernel.q.first * 2) % std::int64_t{r.access}) == 0 &&
+        ((kernel.q.step * 2) % std::int64_t{r.access}) == 0))
+    json["access"].Fail("does not divide a row");
+  if (!(((kernel.k.row * 2) % std::int64_t{r.access}) == 0 && ((kernel.k.first * 2) % std::int64_t{r.access}) == 0 &&
+        ((kernel.k.step * 2) % std::int64_t{r.access}) == 0))
+    json["access"].Fail("does not divide a row");
+  if (!(((kernel.v.row * 2) % std::int64_t{r.access}) == 0 && ((kernel.v.first * 2) % std::int64_t{r.access}) == 0 &&
+        ((kernel.v.step * 2) % std::int64_t{r.access}) == 0))
+    json["access"].Fail("does not divide a row");
+  v.shape.Set(r);
+  return v;
+}
+
 }  // namespace onnxopt

@@ -93,4 +93,69 @@ Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const st
   return r;
 }
 
+Variant ReadWidenVariant(const JsonReader& json, const Gemm& /*kernel*/) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  WidenVariant r;
+  if (!(std::int64_t{v.vector} == 8)) json["vector"].Fail("is not 8");
+  v.shape.Set(r);
+  return v;
+}
+
+Variant ReadFewRowsVariant(const JsonReader& json, const Gemm& kernel) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  FewRowsVariant r;
+  r.rows = static_cast<unsigned>(ReadInteger(json["rows"], 1, 64, 1));
+  r.columns = static_cast<unsigned>(ReadInteger(json["columns"], 1, 32, 1));
+  v.shared = static_cast<unsigned>(ReadInteger(json["shared"], 0, 232448, 1));
+  if (!((std::int64_t{v.threads} % 32) == 0)) json["threads"].Fail("is no multiple of a warp");
+  if (!((std::int64_t{v.vector} * static_cast<std::int64_t>(Size(kernel.operands()))) == 16))
+    json["vector"].Fail("is not 16 bytes");
+  if (!(kernel.transpose_b && !kernel.transpose_a))
+    json["rows"].Fail("are of a product with its second operand transposed alone");
+  if (!(kernel.operands() == kernel.dtype() || kernel.has_float8_operands()))
+    json["rows"].Fail("are of a product whose operands have the result's dtype");
+  v.shape.Set(r);
+  return v;
+}
+
+Variant ReadPackedVariant(const JsonReader& json, const Gemm& /*kernel*/) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  PackedVariant r;
+  r.role = ReadChoice<PackedRole>(
+      json["role"], {{"codes", PackedRole::kCodes}, {"floats", PackedRole::kFloats}, {"gate", PackedRole::kGate}});
+  r.rows = static_cast<unsigned>(ReadInteger(json["rows"], 0, 64, 1));
+  r.columns = static_cast<unsigned>(ReadInteger(json["columns"], 1, 256, 1));
+  v.shared = static_cast<unsigned>(ReadInteger(json["shared"], 0, 232448, 1));
+  if (!((std::int64_t{v.threads} % 32) == 0)) json["threads"].Fail("is no multiple of a warp");
+  v.shape.Set(r);
+  return v;
+}
+
+Variant ReadActivationVariant(const JsonReader& json, const Gemm& kernel) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  ActivationVariant r;
+  r.role = ReadChoice<ActivationRole>(json["role"], {{"activation", ActivationRole::kActivation}});
+  if (!(kernel.activates_apart())) json["role"].Fail("does not go with this product's activation");
+  v.shape.Set(r);
+  return v;
+}
+
+Variant ReadTilesVariant(const JsonReader& json, const Gemm& kernel) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  TilesVariant r;
+  r.role = ReadChoice<TilesRole>(json["role"], {{"tiles", TilesRole::kTiles}});
+  r.columns = static_cast<unsigned>(ReadInteger(json["columns"], 64, 256, 64));
+  v.shared = static_cast<unsigned>(ReadInteger(json["shared"], 0, 232448, 1));
+  if (!(kernel.activates_apart())) json["role"].Fail("does not go with this product's activation");
+  if (!(std::int64_t{v.threads} == 384)) json["threads"].Fail("is not 384");
+  if (!(!kernel.transpose_a)) json["columns"].Fail("are of a product whose first operand is not transposed");
+  v.shape.Set(r);
+  return v;
+}
+
 }  // namespace onnxopt

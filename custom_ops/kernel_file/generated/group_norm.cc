@@ -35,4 +35,29 @@ GroupNorm ReadGroupNorm(const JsonReader& json, const std::vector<Dtype>& inputs
   return r;
 }
 
+Variant ReadGroupNormVariant(const JsonReader& json, const GroupNorm& kernel) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  GroupNormVariant r;
+  r.layout = ReadChoice<GroupNormLayout>(
+      json["layout"],
+      {{"held", GroupNormLayout::kHeld}, {"split", GroupNormLayout::kSplit}, {"looped", GroupNormLayout::kLooped}});
+  r.columns = static_cast<unsigned>(ReadInteger(json["columns"], 1, 1024, 1));
+  r.held = static_cast<unsigned>(ReadInteger(json["held"], 0, 64, 1));
+  v.cluster = static_cast<unsigned>(ReadInteger(json["cluster"], 1, 16, 1));
+  r.launch = static_cast<unsigned>(ReadInteger(json["launch"], 0, 1, 1));
+  if (!((std::int64_t{v.threads} % 32) == 0)) json["threads"].Fail("is no multiple of a warp");
+  if (!(std::int64_t{r.columns} <= std::int64_t{v.threads})) json["columns"].Fail("are more than the threads");
+  if (!((r.layout == GroupNormLayout::kHeld) == (std::int64_t{r.held} > 0)))
+    json["held"].Fail("is of blocks that hold their elements");
+  if (!(std::int64_t{r.launch} == 0 || r.layout == GroupNormLayout::kSplit)) json["launch"].Fail("is not 0");
+  if (!(r.layout == GroupNormLayout::kHeld || std::int64_t{v.cluster} == 1))
+    json["cluster"].Fail("is of blocks that hold their elements");
+  if (!((kernel.channels % (std::int64_t{v.vector} * std::int64_t{r.columns})) == 0 &&
+        ((std::int64_t{v.vector} * std::int64_t{r.columns}) % kernel.group()) == 0))
+    json["columns"].Fail("are not those of whole groups");
+  v.shape.Set(r);
+  return v;
+}
+
 }  // namespace onnxopt

@@ -56,4 +56,21 @@ ImageConvolution ReadImageConvolution(const JsonReader& json, const std::vector<
   return r;
 }
 
+Variant ReadImageConvolutionVariant(const JsonReader& json, const ImageConvolution& kernel) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  ImageConvolutionVariant r;
+  r.products = static_cast<unsigned>(ReadInteger(json["products"], 1, 16, 1));
+  r.across = static_cast<unsigned>(ReadInteger(json["across"], 8, 256, 1));
+  r.filters = static_cast<unsigned>(ReadInteger(json["filters"], 8, 4096, 1));
+  v.shared = static_cast<unsigned>(ReadInteger(json["shared"], 0, 1048576, 1));
+  r.exact = json["exact"].Flag();
+  if (!((std::int64_t{v.threads} % 32) == 0)) json["threads"].Fail("is no multiple of a warp");
+  if (!(((((std::int64_t{v.threads} / 32) * std::int64_t{r.products}) * 16) % std::int64_t{r.across}) == 0))
+    json["across"].Fail("does not divide a block's outputs");
+  if (!((kernel.filters % std::int64_t{r.filters}) == 0)) json["filters"].Fail("does not divide the kernel's filters");
+  v.shape.Set(r);
+  return v;
+}
+
 }  // namespace onnxopt

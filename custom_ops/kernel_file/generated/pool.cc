@@ -48,4 +48,18 @@ Pool ReadPool(const JsonReader& json, const std::vector<Dtype>& inputs, const st
   return r;
 }
 
+Variant ReadPoolVariant(const JsonReader& json, const Pool& kernel) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  PoolVariant r;
+  r.down = static_cast<unsigned>(ReadInteger(json["down"], 1, 16, 1));
+  r.across = static_cast<unsigned>(ReadInteger(json["across"], 1, 16, 1));
+  if (!((std::int64_t{v.threads} % 32) == 0)) json["threads"].Fail("is no multiple of a warp");
+  if (!(std::int64_t{v.index} == 32)) json["index"].Fail("is not 32");
+  if (!((std::int64_t{v.vector} * static_cast<std::int64_t>(Size(kernel.dtype()))) <= 16))
+    json["vector"].Fail("is wider than one access");
+  v.shape.Set(r);
+  return v;
+}
+
 }  // namespace onnxopt

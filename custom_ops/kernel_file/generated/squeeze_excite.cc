@@ -60,4 +60,14 @@ SqueezeExcite ReadSqueezeExcite(const JsonReader& json, const std::vector<Dtype>
   return r;
 }
 
+Variant ReadFactorsVariant(const JsonReader& json, const SqueezeExcite& /*kernel*/) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  FactorsVariant r;
+  if (!((std::int64_t{v.threads} % 32) == 0)) json["threads"].Fail("is no multiple of a warp");
+  if (!(std::int64_t{v.unroll} <= 4)) json["unroll"].Fail("is above 4");
+  v.shape.Set(r);
+  return v;
+}
+
 }  // namespace onnxopt

@@ -68,4 +68,13 @@ struct TokenAttention {
   Dtype cached() const { return inputs[past_k]; }
 };
 
+// stages: tiles of keys that a warp has places for in shared memory, all but one of which are being copied; 0
+// without tensor cores. registers: the one place is in registers instead. shared: bytes of dynamic shared memory of a
+// block. joins: the last block of those that share keys joins their results, where the launch counts them.
+struct AttentionVariant {
+  unsigned stages = 0;
+  bool registers = false;
+  bool joins = false;
+};
+
 }  // namespace onnxopt

@@ -10,6 +10,8 @@
 
 namespace onnxopt {
 
+enum class DepthwiseLayout : std::uint8_t { kHeld, kWalking, kBanded, kExpanded };
+
 // A 1x1 convolution of x, whose result is rounded to x's dtype. weight, bias: positions in inputs, bias None where
 // there is none; channels: of x. weight [wide channels, channels], bias [wide channels].
 struct Expansion {
@@ -55,6 +57,26 @@ struct Depthwise {
     return std::any_of(std::begin(epilogue.reads), std::end(epilogue.reads),
                        [&](const auto& v) { return v.form == TransformForm::kElement; });
   }
+};
+
+// layout: held (weights in registers), walking (over the window's rows), banded (tensor cores) or expanded (after a
+// 1x1 convolution).
+// down, across: outputs of a thread, of `vector` neighbouring channels; of a banded one, rows of a segment and octets
+// along a row; of an expanded one, those of a block. chunks, warps, images, pieces: of a banded one, see
+// banded_tile.cuh. chunks, warps, strip: of an expanded one, see expanded_tile.cuh; chunks of 8 channels at a time.
+// Elsewhere 0. blocks: of a multiprocessor, that registers are to suffice for; 0 for any.
+// narrowest, widest: widths of the result for which the entry point is preferred; widest 0 for any. fewest: threads of
+// a multiprocessor below which it is not.
+// shared: bytes of shared memory per block.
+struct DepthwiseVariant {
+  DepthwiseLayout layout = DepthwiseLayout::kHeld;
+  unsigned down = 1;
+  unsigned across = 1;
+  unsigned chunks = 0;
+  unsigned images = 0;
+  unsigned narrowest = 1;
+  unsigned widest = 0;
+  unsigned fewest = 0;
 };
 
 }  // namespace onnxopt

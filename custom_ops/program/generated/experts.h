@@ -44,4 +44,14 @@ struct Experts {
   std::int64_t wide() const { return gated() ? (2 * hidden) : hidden; }
 };
 
+// One launch. rows, columns: of a block's tile, 0 where there is none. depth: elements of each row that a block
+// brings to shared memory together. shared: its bytes of shared memory. least_rows: of an expert on average, from
+// which cuBLASLt multiplies where it can; of the launch that sorts alone.
+struct ExpertsVariant {
+  unsigned rows = 0;
+  unsigned columns = 0;
+  unsigned depth = 0;
+  unsigned least_rows = 0;
+};
+
 }  // namespace onnxopt

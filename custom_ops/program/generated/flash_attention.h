@@ -67,4 +67,31 @@ struct FlashAttention {
   Dtype output() const { return outputs[0]; }
 };
 
+// How an entry point for Hopper multiplies: by warpgroups of 64 queries each.
+//
+// count: of the warpgroups. copier: one more brings keys and values. in_turn: they ask for products one after the
+// other. blocks: that a multiprocessor holds. wave, scores: microseconds that the blocks of a multiprocessor take
+// whatever there is to do, and for a million scores; by them the library chooses between entry points.
+struct FlashWarpgroups {
+  std::int64_t count = 1;
+  bool copier = false;
+  bool in_turn = false;
+  std::int64_t blocks = 1;
+  float wave = 0;
+  float scores = 0;
+};
+
+// threads / 32 warps of `bands` times 16 queries each, `keys` keys at a time in `stages` places.
+//
+// short_rows: takes at most `keys` keys, and one sequence after the other. access: bytes that rows of all tensors are
+// aligned to. shared: bytes of shared memory of a block. warpgroups: of an entry point that runs on Hopper alone.
+struct FlashAttentionVariant {
+  unsigned keys = 64;
+  unsigned stages = 1;
+  unsigned bands = 1;
+  bool short_rows = false;
+  unsigned access = 16;
+  std::optional<FlashWarpgroups> warpgroups;
+};
+
 }  // namespace onnxopt

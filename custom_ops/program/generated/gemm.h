@@ -11,6 +11,12 @@ namespace onnxopt {
 
 enum class Activation : std::uint8_t { kNone, kRelu, kGelu, kGeluTanh, kSilu };
 
+enum class PackedRole : std::uint8_t { kCodes, kFloats, kGate };
+
+enum class ActivationRole : std::uint8_t { kActivation };
+
+enum class TilesRole : std::uint8_t { kTiles };
+
 // Weights as com.microsoft.MatMulNBits stores them: b is uint8 [N, ceil(K / group), group * bits / 8].
 //
 // scales, zeros: positions in inputs. Scales [N, ceil(K / group)] have the dtype of a. Zero points are floats of that
@@ -73,6 +79,35 @@ struct Gemm {
 
   // Whether kernels of ours compute the activation, as cuBLASLt has no exact GELU.
   bool activates_apart() const { return activation == Activation::kGelu; }
+};
+
+// Codes of 8 bits become 16-bit floats, 8 by a thread.
+struct WidenVariant {};
+
+// For up to `rows` rows of a. A warp computes `columns` columns, `unroll` vectors of each at a time. shared: bytes
+// of a block on the matrix units.
+struct FewRowsVariant {
+  unsigned rows = 1;
+  unsigned columns = 1;
+};
+
+// role: "codes" for up to `rows` rows of a, "floats" turns the weight into floats, "gate" multiplies the halves of
+// a product of these. columns: of the result, by a block. shared: bytes of a block.
+struct PackedVariant {
+  PackedRole role = PackedRole::kCodes;
+  unsigned rows = 0;
+  unsigned columns = 1;
+};
+
+// The activation alone, in place.
+struct ActivationVariant {
+  ActivationRole role = ActivationRole::kActivation;
+};
+
+// The product of many rows, by tiles of 128 rows and `columns` columns, on Hopper. shared: bytes of a block.
+struct TilesVariant {
+  TilesRole role = TilesRole::kTiles;
+  unsigned columns = 256;
 };
 
 }  // namespace onnxopt

@@ -9,6 +9,8 @@
 
 namespace onnxopt {
 
+enum class GroupNormLayout : std::uint8_t { kHeld, kSplit, kLooped };
+
 // The meaning of a kernel. inputs, outputs: storage dtype names. x: position in inputs.
 //
 //     x [N, H, W, channels], result [N, H, W, channels]
@@ -36,6 +38,16 @@ struct GroupNorm {
 
   // Channels of a group.
   std::int64_t group() const { return channels / groups; }
+};
+
+// layout: "held" (x stays in registers; `cluster` blocks share a slab), "split" (two launches: 0 writes means and
+// variances to scratch memory, 1 reads them) or "looped" (one block a slab, x is read twice).
+// vector: channels of a thread. columns: vectors of a slab. held: vectors of a thread.
+struct GroupNormVariant {
+  GroupNormLayout layout = GroupNormLayout::kHeld;
+  unsigned columns = 1;
+  unsigned held = 0;
+  unsigned launch = 0;
 };
 
 }  // namespace onnxopt

@@ -42,4 +42,14 @@ struct ImageConvolution {
   Dtype dtype() const { return inputs[weight]; }
 };
 
+// A block has threads / 32 warps, each of `products` products of 16 outputs; the outputs are `across` neighbours in
+// each of some rows, and `filters` filters. shared: bytes of shared memory per block. exact: of float32, whether
+// products keep what TF32 rounds off.
+struct ImageConvolutionVariant {
+  unsigned products = 1;
+  unsigned across = 16;
+  unsigned filters = 8;
+  bool exact = false;
+};
+
 }  // namespace onnxopt

@@ -32,4 +32,10 @@ struct Pool {
   Dtype dtype() const { return inputs[0]; }
 };
 
+// A thread computes `down` x `across` outputs of `vector` channels.
+struct PoolVariant {
+  unsigned down = 1;
+  unsigned across = 1;
+};
+
 }  // namespace onnxopt

@@ -43,4 +43,7 @@ struct SqueezeExcite {
   Dtype dtype() const { return outputs[0]; }
 };
 
+// A product of `unroll` rows a block, or the sum of tiles of a map.
+struct FactorsVariant {};
+
 }  // namespace onnxopt

@@ -18,21 +18,11 @@
 #include "cuda/programs/rowwise.h"
 #include "cuda/programs/scan.h"
 #include "cuda/squeeze_excite.h"
-#include "kernel_file/entry_points/attention.h"
-#include "kernel_file/entry_points/block.h"
-#include "kernel_file/entry_points/convolution.h"
-#include "kernel_file/entry_points/depthwise.h"
-#include "kernel_file/entry_points/experts.h"
-#include "kernel_file/entry_points/flash_attention.h"
-#include "kernel_file/entry_points/gemm.h"
-#include "kernel_file/entry_points/group_norm.h"
-#include "kernel_file/entry_points/image_convolution.h"
-#include "kernel_file/entry_points/pool.h"
-#include "kernel_file/entry_points/squeeze_excite.h"
 #include "kernel_file/generated/readers.h"
 #include "kernel_file/programs/pointwise.h"
 #include "kernel_file/programs/rowwise.h"
 #include "kernel_file/programs/scan.h"
+#include "kernel_file/variants.h"
 
 namespace onnxopt {
 

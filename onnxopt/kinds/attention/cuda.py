@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import cast
 
 from onnxopt.costs.token_attention import numbers
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
-from onnxopt.program.attention import MAX_TOKENS, TokenAttention, rows_of_a_block
+from onnxopt.program.attention import MAX_TOKENS, AttentionVariant, TokenAttention, rows_of_a_block
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import WARP
+from onnxopt.program.schema import Variant
 
 _COSTS = numbers()
 _VECTOR = 8  # elements of a load
@@ -24,19 +23,6 @@ _NARROWEST_CODES = 16  # elements of a head in tiles: those of 16 bytes
 _SHARED = (227 << 10, 99 << 10, 48 << 10)
 _KEYS = 16  # of a tile
 _WIDTHS_IN_REGISTERS = (64, 128)  # elements of a head whose keys and values are multiplied from registers
-
-
-@dataclasses.dataclass(frozen=True)
-class AttentionVariant(Variant):
-    """One entry point. stages: tiles of keys that a warp has places for in shared memory, all but one of which are on
-    their way; 0 without tensor cores. registers: the one place is in registers instead. shared: bytes of dynamic shared
-    memory of a block. joins: the last block of those that share keys joins what they found, where it is given a counter
-    of them."""
-
-    stages: int = 0
-    registers: bool = False
-    shared: int = 0
-    joins: bool = False
 
 
 def header(kernels: Sequence[Kernel]) -> str:

@@ -8,12 +8,13 @@ from typing import cast
 import onnx_ir as ir
 
 from onnxopt.fusion.context import Context
-from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.attention import cuda, find
 from onnxopt.program.attention import TokenAttention
+from onnxopt.program.schema import Variant
 
 
 class AttentionKind(Kind):

@@ -9,10 +9,10 @@ from typing import cast
 import numpy as np
 
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.depthwise.tiles import FIRST_BANDED, DepthwiseVariant, shared_bytes
+from onnxopt.kinds.depthwise.tiles import FIRST_BANDED, shared_bytes
 from onnxopt.kinds.pointwise.cuda import is_exact, statements
 from onnxopt.program.core import Transform, TransformRead
-from onnxopt.program.depthwise import Depthwise, Expansion
+from onnxopt.program.depthwise import Depthwise, DepthwiseVariant, Expansion
 from onnxopt.program.dtypes import DTYPES, to_ir
 from onnxopt.program.window import Window
 

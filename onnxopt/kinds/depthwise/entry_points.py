@@ -14,8 +14,8 @@ from onnxopt.costs import depthwise as costs
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.depthwise import expanded
-from onnxopt.kinds.depthwise.tiles import BANDED_CHANNELS, DepthwiseVariant, extent, seen, shared_bytes
-from onnxopt.program.depthwise import Depthwise
+from onnxopt.kinds.depthwise.tiles import BANDED_CHANNELS, extent, seen, shared_bytes
+from onnxopt.program.depthwise import Depthwise, DepthwiseVariant
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import WARP
 from onnxopt.program.window import Window

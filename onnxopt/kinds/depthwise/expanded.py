@@ -20,8 +20,8 @@ from onnxopt.fusion.context import Context
 from onnxopt.fusion.core_lowering import CoreMatch
 from onnxopt.graph.shapes.dims import Dim
 from onnxopt.kinds.depthwise.match import expansion
-from onnxopt.kinds.depthwise.tiles import DepthwiseVariant, expanded_bytes, slots
-from onnxopt.program.depthwise import MAX_EXPANDED_SIDE, Depthwise
+from onnxopt.kinds.depthwise.tiles import expanded_bytes, slots
+from onnxopt.program.depthwise import MAX_EXPANDED_SIDE, Depthwise, DepthwiseVariant
 from onnxopt.program.hardware import WARP
 from onnxopt.program.window import Window
 

@@ -18,12 +18,13 @@ from onnxopt.costs.depthwise import numbers
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.core_growth import CoreKind, Growth
 from onnxopt.fusion.core_lowering import CoreMatch
-from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.depthwise import cuda, entry_points, expanded
 from onnxopt.kinds.depthwise.match import core, expanded_core, expansion, has_groups_of_one
 from onnxopt.program.depthwise import Depthwise
+from onnxopt.program.schema import Variant
 
 _NOMINAL = numbers().nominal_elements
 _ENDS_WITH_RELU = frozenset({"Transpose", "MatMul", "Gemm"})  # operators whose kernels can end with bias and Relu

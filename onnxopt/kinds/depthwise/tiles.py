@@ -7,41 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from onnxopt.fusion.kernel import Variant
+from onnxopt.program.depthwise import DepthwiseVariant
 from onnxopt.program.window import Window
 
 FIRST_BANDED = 90  # compute capability, times 10, from which matrices can be transposed on their way to shared memory
 BANDED_CHANNELS = 8  # of one access
-
-
-@dataclasses.dataclass(frozen=True)
-class DepthwiseVariant(Variant):
-    """One entry point of a depthwise kernel.
-
-    layout: held (weights in registers), walking (over the window's rows), banded (tensor cores) or expanded (behind a
-    1x1 convolution).
-    down, across: outputs of a thread, of `vector` neighbouring channels; of a banded one, rows of a segment and octets
-    along a row; of an expanded one, those of a block. chunks, warps, images, pieces: of a banded one, see
-    banded_tile.cuh. chunks, warps, strip: of an expanded one, see expanded_tile.cuh; chunks of 8 channels at a time.
-    Elsewhere 0. blocks: of a multiprocessor, that registers are to suffice for; 0 for any.
-    narrowest, widest: widths of the result for which the entry point is preferred; widest 0 for any. fewest: threads of
-    a multiprocessor below which it is not.
-    shared: bytes of shared memory per block.
-    """
-
-    layout: str = "held"
-    down: int = 1
-    across: int = 1
-    chunks: int = 0
-    warps: int = 0
-    images: int = 0
-    pieces: int = 0
-    strip: int = 0
-    blocks: int = 0
-    narrowest: int = 1
-    widest: int = 0
-    fewest: int = 0
-    shared: int = 0
 
 
 def extent(window: Window) -> tuple[int, int]:

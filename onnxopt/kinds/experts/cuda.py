@@ -11,11 +11,10 @@ import dataclasses
 from typing import cast
 
 from onnxopt.costs.experts import numbers
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.cuda import is_exact, statements
 from onnxopt.program.dtypes import DTYPES
-from onnxopt.program.experts import FACTORS, Experts
+from onnxopt.program.experts import FACTORS, Experts, ExpertsVariant
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 HEADER = "experts/sorted.cuh"
@@ -48,19 +47,6 @@ class Tile:
 
 TILES = tuple(Tile(*sides) for sides in numbers().tiles)
 _OF_FEW = numbers().tiles_of_few
-
-
-@dataclasses.dataclass(frozen=True)
-class ExpertsVariant(Variant):
-    """One launch. rows, columns: of a block's tile, 0 where there is none. depth: elements of each row that a block
-    brings to shared memory together. shared: its bytes of shared memory. least_rows: of an expert on average, from
-    which cuBLASLt multiplies where it can; of the launch that sorts alone."""
-
-    rows: int = 0
-    columns: int = 0
-    depth: int = 0
-    shared: int = 0
-    least_rows: int = 0
 
 
 def entry_points(name: str, meaning: Experts) -> tuple[ExpertsVariant, ...]:

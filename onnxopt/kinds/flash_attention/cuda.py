@@ -7,10 +7,9 @@ from typing import cast
 import numpy as np
 
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.flash_attention.entry_points import FlashVariant, Warpgroups
 from onnxopt.kinds.pointwise.cuda import literal
 from onnxopt.program.dtypes import DTYPES
-from onnxopt.program.flash_attention import FlashAttention
+from onnxopt.program.flash_attention import FlashAttention, FlashAttentionVariant, FlashWarpgroups
 from onnxopt.program.hardware import WARP
 from onnxopt.program.pointwise import Instruction
 
@@ -37,7 +36,7 @@ def lines(kernel: Kernel) -> list[str]:
         "};",
         "",
     ]
-    entries = [line for v in kernel.variants for line in _entry(kernel.name, meaning, cast(FlashVariant, v))]
+    entries = [line for v in kernel.variants for line in _entry(kernel.name, meaning, cast(FlashAttentionVariant, v))]
     return [*struct, *entries]
 
 
@@ -57,13 +56,13 @@ def _finish(meaning: FlashAttention) -> list[str]:
     return ["  __device__ static float finish(float y) {", *lines, "  }"]
 
 
-def _entry(name: str, meaning: FlashAttention, variant: FlashVariant) -> list[str]:
+def _entry(name: str, meaning: FlashAttention, variant: FlashAttentionVariant) -> list[str]:
     if variant.warpgroups is not None:
         return _hopper_entry(name, meaning, variant, variant.warpgroups)
     sides = (meaning.width, meaning.values, variant.threads // WARP, variant.keys, variant.stages, variant.access)
     neighbours = 2 if meaning.bias is None else 8 if variant.keys % 32 == 0 else 4
     tile = ", ".join(map(str, (*sides, variant.bands, neighbours)))
-    shared, run = ("kShortBytes", "run_short") if variant.short else ("kSharedBytes", "run")
+    shared, run = ("kShortBytes", "run_short") if variant.short_rows else ("kSharedBytes", "run")
     return [
         f'extern "C" __global__ void __launch_bounds__({variant.threads})',
         f"{variant.symbol}(const __grid_constant__ FlashAttentionParams p) {{",
@@ -75,7 +74,9 @@ def _entry(name: str, meaning: FlashAttention, variant: FlashVariant) -> list[st
     ]
 
 
-def _hopper_entry(name: str, meaning: FlashAttention, variant: FlashVariant, groups: Warpgroups) -> list[str]:
+def _hopper_entry(
+    name: str, meaning: FlashAttention, variant: FlashAttentionVariant, groups: FlashWarpgroups
+) -> list[str]:
     flags = f"{str(groups.copier).lower()}, {str(groups.in_turn).lower()}"
     tile = f"{meaning.width}, {groups.count}, {variant.keys}, {variant.stages}, {flags}, {groups.blocks}"
     return [
@@ -83,7 +84,7 @@ def _hopper_entry(name: str, meaning: FlashAttention, variant: FlashVariant, gro
         f"{variant.symbol}(const __grid_constant__ FlashAttentionParams p) {{",
         f"  using Attention = FlashHopperAttention<{name}, FlashHopperTile<{tile}>>;",
         f'  static_assert(Attention::kSharedBytes == {variant.shared}, "as the host was told");',
-        f"  Attention::{'run_short' if variant.short else 'run'}(p);",
+        f"  Attention::{'run_short' if variant.short_rows else 'run'}(p);",
         "}",
         "",
     ]

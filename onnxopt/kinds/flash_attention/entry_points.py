@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onnxopt.costs.flash_attention import numbers
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention.attention import Attention
 from onnxopt.kinds.flash_attention.lower import known
 from onnxopt.program import flash_attention
-from onnxopt.program.flash_attention import FlashAttention
+from onnxopt.program.flash_attention import FlashAttention, FlashAttentionVariant, FlashWarpgroups
 from onnxopt.program.hardware import WARP
 
 ROWS = 16  # queries of a warp
@@ -41,54 +39,22 @@ _HOPPER_GROUP = 1024  # bytes that what a warpgroup reads is aligned to
 _HOPPER_ALIGNED = 1008  # bytes at most in front of the first tile
 
 
-@dataclasses.dataclass(frozen=True)
-class Warpgroups:
-    """How an entry point for Hopper multiplies: by warpgroups of 64 queries each.
-
-    count: of the warpgroups. copier: one more brings keys and values. in_turn: they ask for products one after the
-    other. blocks: that a multiprocessor holds. wave, scores: microseconds that the blocks of a multiprocessor take
-    whatever there is to do, and for a million scores; by them the library chooses between entry points.
-    """
-
-    count: int
-    copier: bool
-    in_turn: bool
-    blocks: int
-    wave: float
-    scores: float
-
-
 class _HopperTile(NamedTuple):
     """Keys of a tile, places for tiles, and how warpgroups multiply."""
 
     keys: int
     stages: int
-    warpgroups: Warpgroups
+    warpgroups: FlashWarpgroups
 
 
 def _hopper_tile(row: Mapping[str, Any]) -> _HopperTile:
     fields = {name: value for name, value in row.items() if name not in ("keys", "stages")}
-    return _HopperTile(row["keys"], row["stages"], Warpgroups(**fields))
+    return _HopperTile(row["keys"], row["stages"], FlashWarpgroups(**fields))
 
 
-@dataclasses.dataclass(frozen=True)
-class FlashVariant(Variant):
-    """One entry point: threads / 32 warps of `bands` times 16 queries each, `keys` keys at a time in `stages` places.
-
-    short: takes at most `keys` keys, and one sequence after the other. access: bytes that rows of all tensors are
-    aligned to. shared: bytes of shared memory of a block. warpgroups: of an entry point that runs on Hopper alone.
-    """
-
-    keys: int = 64
-    stages: int = 1
-    bands: int = 1
-    short: bool = False
-    access: int = _ACCESS
-    shared: int = 0
-    warpgroups: Warpgroups | None = None
-
-
-def choose(name: str, meaning: FlashAttention, regions: Sequence[Region], shapes: Shapes) -> tuple[FlashVariant, ...]:
+def choose(
+    name: str, meaning: FlashAttention, regions: Sequence[Region], shapes: Shapes
+) -> tuple[FlashAttentionVariant, ...]:
     """Short ones for the regions that they fit, those for any number of keys, and one that runs every call anywhere."""
     access = access_of(meaning)
     attentions = [known(region.nodes[-1], shapes) for region in regions]
@@ -109,7 +75,7 @@ def choose(name: str, meaning: FlashAttention, regions: Sequence[Region], shapes
     return tuple({v.symbol: v for v in chosen}.values())
 
 
-def hopper(name: str, meaning: FlashAttention, counts: Sequence[object]) -> Iterator[FlashVariant]:
+def hopper(name: str, meaning: FlashAttention, counts: Sequence[object]) -> Iterator[FlashAttentionVariant]:
     """Entry points for Hopper, where it has some. counts: of keys; those that are no integers may be any number."""
     if not on_warpgroups(meaning):
         return
@@ -137,7 +103,9 @@ def on_warpgroups(meaning: FlashAttention) -> bool:
     return plain and flash_attention.is_hopper(meaning.width, meaning.values) and access_of(meaning) == _ACCESS
 
 
-def _hopper_variant(name: str, meaning: FlashAttention, tile: _HopperTile, *, short: bool = False) -> FlashVariant:
+def _hopper_variant(
+    name: str, meaning: FlashAttention, tile: _HopperTile, *, short: bool = False
+) -> FlashAttentionVariant:
     keys, stages, warpgroups = tile
     symbol = f"{name}_h{warpgroups.count}k{keys}{'s' if short else f't{stages}'}"
     row = _HOPPER_PANEL * -(-meaning.width // (_HOPPER_PANEL // 2))
@@ -147,8 +115,8 @@ def _hopper_variant(name: str, meaning: FlashAttention, tile: _HopperTile, *, sh
     bias = 2 * stages * keys if meaning.bias is not None else 0
     shared = _HOPPER_ALIGNED + tiles + queries + 16 * stages * warpgroups.copier + bias
     threads = 4 * WARP * (warpgroups.count + warpgroups.copier)
-    return FlashVariant(
-        symbol, "", 32, _ACCESS // 2, 1, threads, waits=True, keys=keys, stages=stages, short=short, shared=shared,
+    return FlashAttentionVariant(
+        symbol, "", 32, _ACCESS // 2, 1, threads, waits=True, keys=keys, stages=stages, short_rows=short, shared=shared,
         warpgroups=warpgroups,
     )  # fmt: skip
 
@@ -162,7 +130,7 @@ def _most_short(attention: Attention, shapes: Shapes) -> int:
     return _COSTS.max_short if one_row else _COSTS.max_short_biased
 
 
-def others(name: str, meaning: FlashAttention) -> Iterator[FlashVariant]:
+def others(name: str, meaning: FlashAttention) -> Iterator[FlashAttentionVariant]:
     """Further tiles, for `tune`."""
     for tile in (Tile(*sides) for sides in _COSTS.others):
         for short in (False, True):
@@ -199,15 +167,17 @@ def _warps(queries: object) -> int:
     return next(warps for warps in _COSTS.short_warps if warps >= min(needed, most))
 
 
-def variant(name: str, meaning: FlashAttention, tile: Tile, access: int, *, short: bool = False) -> FlashVariant:
-    """An entry point of a tile. short: see FlashVariant."""
+def variant(
+    name: str, meaning: FlashAttention, tile: Tile, access: int, *, short: bool = False
+) -> FlashAttentionVariant:
+    """An entry point of a tile. short: see FlashAttentionVariant."""
     stages = 1 if short else tile.stages
     symbol = f"{name}_w{tile.warps}{f'b{tile.bands}' if tile.bands > 1 else ''}k{tile.keys}"
     symbol += f"{'s' if short else f't{stages}'}a{access}"
     shared = shared_bytes(meaning, tile, short=short)
-    return FlashVariant(
+    return FlashAttentionVariant(
         symbol, "", 32, access // 2, 1, WARP * tile.warps, waits=True, keys=tile.keys, stages=stages, bands=tile.bands,
-        short=short, access=access, shared=shared,
+        short_rows=short, access=access, shared=shared,
     )  # fmt: skip
 
 

@@ -8,15 +8,15 @@ from typing import cast
 import onnx_ir as ir
 
 from onnxopt.fusion.context import Context
-from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.codes import is_quantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention import cuda, entry_points, find
 from onnxopt.kinds.flash_attention.codes import attending
-from onnxopt.kinds.flash_attention.entry_points import FlashVariant
-from onnxopt.program.flash_attention import FlashAttention
+from onnxopt.program.flash_attention import FlashAttention, FlashAttentionVariant
+from onnxopt.program.schema import Variant
 
 _NAMING = frozenset({"MatMul", "Tanh", "Softmax"})
 
@@ -50,7 +50,7 @@ class FlashAttentionKind(Kind):
         return [variant for variant in others if variant.symbol not in known]
 
     def headers(self, kernels: Sequence[Kernel]) -> list[str]:
-        variants = [cast(FlashVariant, v) for kernel in kernels for v in kernel.variants]
+        variants = [cast(FlashAttentionVariant, v) for kernel in kernels for v in kernel.variants]
         return [cuda.HOPPER_HEADER if any(v.warpgroups is not None for v in variants) else cuda.HEADER]
 
     def cuda(self, kernel: Kernel) -> list[str]:

@@ -12,11 +12,10 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 from onnxopt.costs.gemm import numbers
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.dtypes import DTYPES
-from onnxopt.program.gemm import Gemm
+from onnxopt.program.gemm import FewRowsVariant, Gemm
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 HEADER, HEADER_OF_PRODUCTS = "gemm/few_rows.cuh", "gemm/few_rows_products.cuh"  # the second has the first
@@ -27,18 +26,8 @@ ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu": "kGelu", "gelu_tanh": "
 
 
 @dataclasses.dataclass(frozen=True)
-class FewRowsVariant(Variant):
-    """For up to `rows` rows of a. A warp computes `columns` columns, `unroll` vectors of each at a time."""
-
-    rows: int = 1
-    columns: int = 1
-
-
-@dataclasses.dataclass(frozen=True)
 class FewRowsProductsVariant(FewRowsVariant):
-    """On the matrix units. shared: bytes of a block."""
-
-    shared: int = 0
+    """On the matrix units."""
 
 
 def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) -> tuple[FewRowsVariant, ...]:

@@ -8,13 +8,14 @@ from typing import cast
 import onnx_ir as ir
 
 from onnxopt.fusion.context import Context
-from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.codes import is_dequantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm import few_rows, find, large_products, packed_entry_points, widened
 from onnxopt.program.gemm import Gemm
+from onnxopt.program.schema import Variant
 
 _OF_CODES = frozenset({"Shape", "Reshape", "Transpose", "Cast"})  # around the codes that a product reads
 

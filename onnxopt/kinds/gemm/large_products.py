@@ -7,17 +7,16 @@ behind all other products. The library chooses by the sizes of a call (custom_op
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from onnxopt.costs.gemm import numbers
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm import few_rows
 from onnxopt.program.dtypes import DTYPES
-from onnxopt.program.gemm import Gemm
+from onnxopt.program.gemm import ActivationVariant, Gemm, TilesVariant
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
+from onnxopt.program.schema import Variant
 
 BEHIND = ("gelu",)  # activations
 _GROUPS, _ROWS = 2, 128  # warpgroups that multiply, and rows of a tile of the result
@@ -27,22 +26,6 @@ _ENDED = 16 * (64 * 2 + 16)  # bytes of shared memory through which a warp store
 _ALIGNED = 1024 - 16  # bytes at most in front of the first tile
 _IN_PLACE_THREADS = numbers().in_place_threads
 _LEAST_ROWS = numbers().min_large_rows
-
-
-@dataclasses.dataclass(frozen=True)
-class ActivationVariant(Variant):
-    """The activation alone, in place."""
-
-    role: str = "activation"
-
-
-@dataclasses.dataclass(frozen=True)
-class TilesVariant(Variant):
-    """The product of many rows, by tiles of 128 rows and `columns` columns, on Hopper. shared: bytes of a block."""
-
-    role: str = "tiles"
-    columns: int = 256
-    shared: int = 0
 
 
 def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:

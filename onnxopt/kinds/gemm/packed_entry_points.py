@@ -6,33 +6,19 @@ fewer instructions. For more rows, one turns the weight into floats in scratch m
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from onnxopt.costs.gemm import numbers
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.kinds.gemm.packed import is_packed
 from onnxopt.program.dtypes import DTYPES
-from onnxopt.program.gemm import Gemm, PackedIntegers
+from onnxopt.program.gemm import Gemm, PackedIntegers, PackedVariant
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 _COSTS = numbers()
 _ONE_ROW_BITS, _MIN_GROUP_OF_ONE_ROW = 4, 32
 _COLUMNS, _BYTES, _STAGES = 16, 128, 2  # chunks of 128 bytes, two of them a warp under way
 _ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu_tanh": "kGeluTanh", "silu": "kSilu"}
-
-
-@dataclasses.dataclass(frozen=True)
-class PackedVariant(Variant):
-    """role: "codes" for up to `rows` rows of a, "floats" turns the weight into floats, "gate" multiplies the halves of
-    a product of these. columns: of the result, by a block. shared: bytes of a block.
-    """
-
-    role: str = "codes"
-    rows: int = 0
-    columns: int = 1
-    shared: int = 0
 
 
 def entry_points(name: str, meaning: Gemm, regions: Sequence[Region]) -> tuple[PackedVariant, ...]:

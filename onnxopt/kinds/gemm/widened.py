@@ -7,8 +7,9 @@ library widens both operands into scratch memory and runs the product on those.
 from __future__ import annotations
 
 from onnxopt.costs.gemm import numbers
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
+from onnxopt.program.gemm import WidenVariant
+from onnxopt.program.schema import Variant
 
 HEADER, HEADER_OF_PRODUCTS = "gemm/gemm.cuh", "gemm/all_products.cuh"  # the second has few rows of 16-bit floats too
 FIRST_ARCH = 89  # whose tensor cores multiply 8-bit floats
@@ -18,7 +19,7 @@ _THREADS = numbers().widen_threads
 
 def entry_points(name: str) -> tuple[Variant, ...]:
     """The one entry point."""
-    return (Variant(f"{name}_widen", "", 64, _CODES, 1, _THREADS, waits=True),)
+    return (WidenVariant(f"{name}_widen", "", 64, _CODES, 1, _THREADS, waits=True),)
 
 
 def lines(kernel: Kernel) -> list[str]:

@@ -8,11 +8,10 @@ from typing import cast
 from onnxopt.costs.group_norm import numbers
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.group_norm import affine_prefix
-from onnxopt.kinds.group_norm.entry_points import GroupNormVariant
 from onnxopt.kinds.pointwise.cuda import is_exact, statements
 from onnxopt.program.core import Transform, TransformRead
 from onnxopt.program.dtypes import DTYPES
-from onnxopt.program.group_norm import GroupNorm
+from onnxopt.program.group_norm import GroupNorm, GroupNormVariant
 
 HEADER = "group_norm/group_norm.cuh"
 _PASSES = {("held", 0): "kWhole", ("looped", 0): "kWhole", ("split", 0): "kMoments", ("split", 1): "kApply"}

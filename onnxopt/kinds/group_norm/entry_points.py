@@ -7,36 +7,18 @@ all have work; where no cluster's registers hold a slab, the split one; where ad
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from onnxopt.costs.group_norm import numbers
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.dtypes import DTYPES
-from onnxopt.program.group_norm import GroupNorm
+from onnxopt.program.group_norm import GroupNorm, GroupNormVariant
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 _COSTS = numbers()
-
-
-@dataclasses.dataclass(frozen=True)
-class GroupNormVariant(Variant):
-    """One entry point of a group norm.
-
-    layout: "held" (x stays in registers; a cluster of `cluster` blocks shares a slab), "split" (two launches: number 0
-    leaves means and variances in scratch memory, 1 reads them) or "looped" (one block a slab, x is read twice).
-    vector: channels of a thread. columns: vectors of a slab. held: vectors of a thread.
-    """
-
-    layout: str = "held"
-    columns: int = 1
-    held: int = 0
-    cluster: int = 1
-    launch: int = 0
 
 
 def choose(name: str, meaning: GroupNorm, regions: Sequence[Region], shapes: Shapes) -> tuple[GroupNormVariant, ...]:

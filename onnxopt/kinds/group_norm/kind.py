@@ -15,13 +15,14 @@ import onnx_ir as ir
 
 from onnxopt.fusion.core_growth import CoreKind
 from onnxopt.fusion.core_lowering import CoreMatch, RowSlice
-from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.group_norm import cuda, entry_points
 from onnxopt.kinds.group_norm.match import NORMS, norm
 from onnxopt.kinds.group_norm.row_slices import row_slice
 from onnxopt.program.group_norm import GroupNorm
+from onnxopt.program.schema import Variant
 
 
 class GroupNormKind(CoreKind):

@@ -6,10 +6,9 @@ from typing import cast
 
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.depthwise.cuda import data, of_channels, of_element, static_window
-from onnxopt.kinds.image_convolution.tiles import ImageVariant
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import WARP
-from onnxopt.program.image_convolution import ImageConvolution
+from onnxopt.program.image_convolution import ImageConvolution, ImageConvolutionVariant
 
 HEADER = "image_convolution/image_convolution.cuh"
 _PARAMS = "ImageConvolutionParams"
@@ -18,7 +17,9 @@ _PARAMS = "ImageConvolutionParams"
 def lines(kernel: Kernel) -> list[str]:
     """The kernel's program as a struct, and one entry point per variant."""
     meaning = cast(ImageConvolution, kernel.program)
-    entries = [line for v in kernel.variants for line in _entry(kernel.name, cast(ImageVariant, v), meaning.dtype)]
+    entries = [
+        line for v in kernel.variants for line in _entry(kernel.name, cast(ImageConvolutionVariant, v), meaning.dtype)
+    ]
     return [*_struct(kernel.name, meaning), "", *entries]
 
 
@@ -66,7 +67,7 @@ def _after(meaning: ImageConvolution) -> list[str]:
     return ["struct After {", *(f"  {line}" for line in body), "};"]
 
 
-def _entry(name: str, variant: ImageVariant, dtype: str) -> list[str]:
+def _entry(name: str, variant: ImageConvolutionVariant, dtype: str) -> list[str]:
     tile, run = ("ImageTile", f"ImageProducts<{name}, Tile>")
     if dtype == "float32":
         tile, run = "Float32ImageTile", f"ImageProductsOfFloat32<{name}, Tile, {str(variant.exact).lower()}>"

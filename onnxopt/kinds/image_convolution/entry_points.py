@@ -10,16 +10,16 @@ import dataclasses
 from collections.abc import Iterator
 
 from onnxopt.costs.image_convolution import numbers
-from onnxopt.kinds.image_convolution.tiles import ImageVariant, shared_bytes
+from onnxopt.kinds.image_convolution.tiles import shared_bytes
 from onnxopt.program.hardware import WARP
-from onnxopt.program.image_convolution import FILTERS, ImageConvolution
+from onnxopt.program.image_convolution import FILTERS, ImageConvolution, ImageConvolutionVariant
 
 _MOST_SHARED = 64 << 10  # bytes that a block can have on every GPU
 _MOST_SHARED_OF_FLOAT32 = 96 << 10  # on every GPU that has TF32
 _COSTS = numbers()
 
 
-def choose(name: str, meaning: ImageConvolution) -> tuple[ImageVariant, ...]:
+def choose(name: str, meaning: ImageConvolution) -> tuple[ImageConvolutionVariant, ...]:
     """One tile, which every GPU's shared memory holds; of float32 with TF32 and exact."""
     if meaning.dtype != "float32":
         return (variant(name, meaning, *_tile(meaning)),)
@@ -27,13 +27,13 @@ def choose(name: str, meaning: ImageConvolution) -> tuple[ImageVariant, ...]:
     return tuple(dict.fromkeys(made for tile in tiles for made in _both(tile)))
 
 
-def _of_many_filters(name: str, meaning: ImageConvolution, most: int) -> ImageVariant:
+def _of_many_filters(name: str, meaning: ImageConvolution, most: int) -> ImageConvolutionVariant:
     """The first tile whose blocks compute many filters, or all, within so much shared memory; else the smallest."""
     made = [variant(name, meaning, *tile, most) for tile in (_tile(meaning), _COSTS.tile, *_COSTS.smaller)]
     return next((v for v in made if v.filters >= min(_COSTS.many_filters, meaning.filters)), made[-1])
 
 
-def others(name: str, meaning: ImageConvolution) -> Iterator[ImageVariant]:
+def others(name: str, meaning: ImageConvolution) -> Iterator[ImageConvolutionVariant]:
     """Further tiles, for `tune`."""
     most = _MOST_SHARED_OF_FLOAT32 if meaning.dtype == "float32" else _MOST_SHARED
     for tile in _COSTS.others:
@@ -42,7 +42,7 @@ def others(name: str, meaning: ImageConvolution) -> Iterator[ImageVariant]:
             yield from _both(made) if meaning.dtype == "float32" else (made,)
 
 
-def _both(variant: ImageVariant) -> tuple[ImageVariant, ImageVariant]:
+def _both(variant: ImageConvolutionVariant) -> tuple[ImageConvolutionVariant, ImageConvolutionVariant]:
     """An entry point with TF32, and the same without its rounding."""
     return variant, dataclasses.replace(variant, symbol=f"{variant.symbol}x", exact=True)
 
@@ -54,12 +54,12 @@ def _tile(meaning: ImageConvolution) -> tuple[int, int, int]:
 
 def variant(
     name: str, meaning: ImageConvolution, products: int, warps: int, across: int, most: int = _MOST_SHARED
-) -> ImageVariant:
+) -> ImageConvolutionVariant:
     """The entry point with the most filters a block that shared memory holds, 8 if it holds none."""
 
-    def of(filters: int) -> ImageVariant:
+    def of(filters: int) -> ImageConvolutionVariant:
         symbol = f"{name}_p{products}w{warps}a{across}f{filters}"
-        made = ImageVariant(
+        made = ImageConvolutionVariant(
             symbol, "", 32, FILTERS, 1, WARP * warps, waits=True, products=products, across=across, filters=filters
         )
         return dataclasses.replace(made, shared=shared_bytes(meaning.window, made, meaning.dtype))

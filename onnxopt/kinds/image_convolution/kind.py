@@ -20,13 +20,14 @@ from onnxopt.fusion.channels_last import around_window
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.core_growth import CoreKind
 from onnxopt.fusion.core_lowering import CoreMatch
-from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.layout.orders import TO_NHWC, transposes
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.image_convolution import cuda, entry_points
 from onnxopt.kinds.image_convolution.match import image, with_transpose
 from onnxopt.program.image_convolution import IMAGES, ImageConvolution
+from onnxopt.program.schema import Variant
 
 
 class ImageConvolutionKind(CoreKind):

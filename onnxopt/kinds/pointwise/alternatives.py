@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.access_modes import Mode
+from onnxopt.program.schema import Variant
 
 _MOST_SPECIAL = 2  # entry points that have alternatives, the most frequent ones
 _UNROLLS, _THREADS = (1, 2, 4), (128, 256)

@@ -9,12 +9,11 @@ from typing import cast
 
 import numpy as np
 
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise import code_arithmetic, decomposed, index_forms
 from onnxopt.kinds.pointwise.access_modes import MOST_NEIGHBOURS, runs
 from onnxopt.program.dtypes import DTYPES, FLOAT8
-from onnxopt.program.pointwise import Instruction, Program
+from onnxopt.program.pointwise import Instruction, PointwiseVariant, Program
 
 C_TYPES = {d.compute: ("float" if d.compute == "float32" else DTYPES[d.compute].cuda) for d in DTYPES.values()}
 _RENAMED = {"not": "logic_not", "and": "logic_and", "or": "logic_or", "xor": "logic_xor"}
@@ -32,7 +31,7 @@ INDEX = {32: "uint32_t", 64: "uint64_t"}
 def lines(kernel: Kernel) -> list[str]:
     """The kernel's program as a struct, and one entry point per variant."""
     program = cast(Program, kernel.program)
-    entries = [line for variant in kernel.variants for line in _entry(kernel, program, variant)]
+    entries = [line for variant in kernel.variants for line in _entry(kernel, program, cast(PointwiseVariant, variant))]
     return [*_struct(kernel.name, program), "", *entries]
 
 
@@ -294,7 +293,7 @@ def literal(instruction: Instruction) -> str:
     return f"{text}f" if dtype == "float32" else text
 
 
-def _entry(kernel: Kernel, program: Program, variant: Variant) -> list[str]:
+def _entry(kernel: Kernel, program: Program, variant: PointwiseVariant) -> list[str]:
     index = INDEX[variant.index]
     modes = "".join(f", '{mode}'" for mode in variant.modes)
     counts = f"{len(program.accesses)}, {len(program.outputs)}" + (f", {program.conditions}" * bool(program.conditions))

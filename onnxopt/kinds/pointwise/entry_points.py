@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from onnxopt.costs import pointwise as launch
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.pointwise import tiles
@@ -27,7 +26,7 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.extents import ONE, Extent, extent, product
 from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.indexing import Access, Indexing, Term
-from onnxopt.program.pointwise import Program
+from onnxopt.program.pointwise import PointwiseVariant, Program
 
 _WORD_BYTES = 4  # of a bank of shared memory
 _COSTS = launch.numbers()
@@ -39,7 +38,7 @@ _STRIDED = frozenset(
 _CELLS, _RUNS = frozenset({Mode.CELL, Mode.SPLIT_CELL}), frozenset({Mode.RUN, Mode.SPLIT_RUN})
 
 
-def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:
+def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shapes) -> tuple[PointwiseVariant, ...]:
     """Variants in the order that the host tries: those for known shapes, most frequent first, then general ones.
 
     There is no 64-bit variant where every shape is known and none needs 64-bit indices.
@@ -52,10 +51,10 @@ def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shape
     general = Mode.ANY * len(program.accesses) + Mode.PER_ELEMENT * program.conditions
     if program.index is not None:
         vector = 1  # for buffers that are not aligned; a special variant covers every aligned buffer
-    chosen = [*special, Variant(f"{name}_strided", general, 32, vector, 1, _COSTS.general_threads, waits=True)]
+    chosen = [*special, PointwiseVariant(f"{name}_strided", general, 32, vector, 1, _COSTS.general_threads, waits=True)]
     sizes = [shapes.elements(v) for r in regions for v in (*r.inputs, *r.outputs)]
     if any(size is None or size >= 2**31 for size in sizes):
-        chosen.append(Variant(f"{name}_strided64", general, 64, vector, 1, _COSTS.general_threads, waits=True))
+        chosen.append(PointwiseVariant(f"{name}_strided64", general, 64, vector, 1, _COSTS.general_threads, waits=True))
     return tuple(chosen)
 
 
@@ -65,10 +64,10 @@ def vector_width(program: Program) -> int:
     return ACCESS_BYTES // widest
 
 
-def _variant(name: str, modes: str, vector: int, full: int, block: launch.Block) -> Variant:
+def _variant(name: str, modes: str, vector: int, full: int, block: launch.Block) -> PointwiseVariant:
     suffix = modes.replace(Mode.ANY, "A") + ("" if vector == full else f"_{vector}")
     symbol = f"{name}_{_kind(modes)}_{suffix}"
-    return Variant(symbol, modes, 32, vector, block.unroll, block.threads, waits=True)
+    return PointwiseVariant(symbol, modes, 32, vector, block.unroll, block.threads, waits=True)
 
 
 def _kind(modes: str) -> str:
@@ -79,7 +78,7 @@ def _kind(modes: str) -> str:
     return "column" if _CELLS & set(modes) else "row" if _RUNS & set(modes) else "contiguous"
 
 
-def _plain(name: str, vector: int, regions: Sequence[Region], shapes: Shapes) -> list[Variant]:
+def _plain(name: str, vector: int, regions: Sequence[Region], shapes: Shapes) -> list[PointwiseVariant]:
     """Variants without index operations: numpy broadcasting of known dims."""
     foreseen = [[_modes(region, shapes, Fit(vector, certain)) for certain in (False, True)] for region in regions]
     counts: collections.Counter[str] = collections.Counter(aligned for aligned, _ in foreseen if aligned is not None)
@@ -140,7 +139,7 @@ def _broadcast_terms(value: ir.Value, domain: Dims | None, shapes: Shapes) -> tu
     return tuple(terms)
 
 
-def _indexed(name: str, program: Program, index: Indexing, full: int) -> list[Variant]:
+def _indexed(name: str, program: Program, index: Indexing, full: int) -> list[PointwiseVariant]:
     """Variants with index operations: tiled ones where an input is transposed, and one or two that are not tiled."""
     chosen = _tiled(name, program, index, full)
     seen = set()
@@ -184,7 +183,7 @@ def _index_modes(index: Indexing, fit: Fit) -> str:
     return "".join((*letters, *conditions))
 
 
-def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[Variant]:
+def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[PointwiseVariant]:
     """Variants whose transposed inputs go through shared memory; none where tiles do not pay."""
     along = {k: t for k, a in enumerate(index.accesses) if (t := columns(a.terms)) is not None}
     if not along:
@@ -233,7 +232,7 @@ def _along(access: Access, column: Term, dtype: str, tile: tiles.Tile, certain: 
     return Mode.COLUMN_SHIFTED if in_turns and tile.columns % full == 0 else Mode.COLUMN
 
 
-def _tiled_variant(name: str, modes: str, tile: tiles.Tile, full: int) -> Variant:
+def _tiled_variant(name: str, modes: str, tile: tiles.Tile, full: int) -> PointwiseVariant:
     variant = _variant(name, modes, tile.width, full, launch.Block(tile.threads, 1))
     symbol = variant.symbol + "_slides" * tile.slides
     return dataclasses.replace(

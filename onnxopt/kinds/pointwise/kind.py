@@ -8,13 +8,14 @@ from typing import Any, cast
 from onnxopt.costs.cpu import numbers
 from onnxopt.fusion import eligibility
 from onnxopt.fusion.context import Context
-from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.provider_preference import is_beside_blocked_layout
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise import alternatives, cuda, entry_points, find, lower
-from onnxopt.program.pointwise import Program
+from onnxopt.program.pointwise import PointwiseVariant, Program
+from onnxopt.program.schema import Variant
 
 # The CPU kernel gathers element by element, ORT copies blocks (costs/data/cpu.json).
 _GATHERED = frozenset({"Transpose", "DepthToSpace", "SpaceToDepth", "Tile", "Gather", "Resize"})
@@ -53,7 +54,7 @@ class Pointwise(Kind):
         return alternatives.alternatives(kernel)
 
     def headers(self, kernels: Sequence[Kernel]) -> list[str]:
-        tiled = any(v.tile for k in kernels for v in k.variants)
+        tiled = any(cast(PointwiseVariant, v).tile for k in kernels for v in k.variants)
         return ["pointwise/tiled.cuh" if tiled else "pointwise/pointwise.cuh"]
 
     def cuda(self, kernel: Kernel) -> list[str]:

@@ -6,30 +6,20 @@ they read. The library runs the first entry point whose vector divides the chann
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import cast
 
 from onnxopt.costs.pool import numbers
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import ACCESS_BYTES
-from onnxopt.program.pool import Pool
+from onnxopt.program.pool import Pool, PoolVariant
 from onnxopt.program.window import Window
 
 HEADER = "pool/pool.cuh"
 _MOST_UNROLLED = 25  # places of a window; of a larger one, the rows are a loop (kUnrolledTaps of pool.cuh)
 _WIDEST = 16  # columns of a window whose columns are unrolled (kUnrolledColumns of pool.cuh)
-
-
-@dataclasses.dataclass(frozen=True)
-class PoolVariant(Variant):
-    """A thread computes `down` x `across` outputs of `vector` channels."""
-
-    down: int = 1
-    across: int = 1
 
 
 def choose(name: str, meaning: Pool, regions: Sequence[Region], shapes: Shapes) -> tuple[PoolVariant, ...]:

@@ -13,12 +13,13 @@ import onnx_ir as ir
 
 from onnxopt.fusion.core_growth import CoreKind
 from onnxopt.fusion.core_lowering import CoreMatch
-from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pool import entry_points
 from onnxopt.kinds.pool.match import pool
 from onnxopt.program.pool import OPERATIONS, Pool
+from onnxopt.program.schema import Variant
 
 
 class PoolKind(CoreKind):

@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from onnxopt.costs.rowwise import numbers
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.pointwise.access_modes import Mode
@@ -21,6 +20,7 @@ from onnxopt.kinds.rowwise.launch_shapes import RowShape, RowWork
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.rowwise import RowProgram
+from onnxopt.program.schema import Variant
 
 _LEAST_COPIED = 4  # bytes of one copy to shared memory
 LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "strided")  # in the order in which the host tries them

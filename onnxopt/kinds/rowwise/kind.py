@@ -7,7 +7,7 @@ from typing import cast
 
 from onnxopt.costs.cpu import numbers
 from onnxopt.fusion.context import Context
-from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.provider_preference import is_beside_blocked_layout
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
@@ -15,6 +15,7 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.rowwise import alternatives, cuda, entry_points, find, join, lower
 from onnxopt.program.operators import row_operators
 from onnxopt.program.rowwise import RowProgram
+from onnxopt.program.schema import Variant
 
 # ORT's CPU provider recognises a norm of single operators by the square root, and has vectorized kernels for norms.
 _SPELLS_A_NORM = frozenset({"Sqrt", "Rsqrt"})

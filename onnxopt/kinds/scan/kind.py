@@ -7,7 +7,7 @@ from typing import cast
 
 from onnxopt.costs.cpu import numbers
 from onnxopt.fusion.context import Context
-from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.operands import constant
 from onnxopt.fusion.provider_preference import is_beside_blocked_layout
 from onnxopt.fusion.region import Kernel, Kind, Region
@@ -15,6 +15,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.scan import cuda, entry_points, find, lower
 from onnxopt.program.scan import ScanProgram
+from onnxopt.program.schema import Variant
 
 _FEWEST_ON_CPU = numbers().min_operators
 

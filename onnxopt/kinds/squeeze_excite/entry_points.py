@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from typing import cast
 
 from onnxopt.costs.squeeze_excite import numbers
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.depthwise import cuda as depthwise_cuda
 from onnxopt.kinds.depthwise import entry_points as depthwise
-from onnxopt.kinds.depthwise.tiles import DepthwiseVariant
 from onnxopt.kinds.pointwise.cuda import is_exact, statements
+from onnxopt.program.depthwise import DepthwiseVariant
 from onnxopt.program.dtypes import DTYPES
-from onnxopt.program.squeeze_excite import SqueezeExcite, SqueezeExciteLayer
+from onnxopt.program.schema import Variant
+from onnxopt.program.squeeze_excite import FactorsVariant, SqueezeExcite, SqueezeExciteLayer
 
 HEADER = "squeeze_excite/squeeze_excite.cuh"
 HEADER_WITH_MAP = "squeeze_excite/behind_depthwise.cuh"
@@ -29,10 +29,10 @@ _ROWS, _THREADS = numbers().rows, numbers().threads
 
 def choose(name: str, meaning: SqueezeExcite, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:
     """Those of the products, then those of the depthwise convolution."""
-    products = [Variant(f"{name}_rows{rows}", "", 32, 1, rows, _THREADS, waits=True) for rows in _ROWS]
+    products = [FactorsVariant(f"{name}_rows{rows}", "", 32, 1, rows, _THREADS, waits=True) for rows in _ROWS]
     if meaning.depthwise is None:
         return tuple(products)
-    fold = Variant(f"{name}_fold", "", 32, 1, 1, _THREADS, waits=True)
+    fold = FactorsVariant(f"{name}_fold", "", 32, 1, 1, _THREADS, waits=True)
     return (*products, fold, *depthwise.choose(f"{name}_map", meaning.depthwise, regions, shapes))
 
 

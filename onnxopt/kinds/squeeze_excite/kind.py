@@ -8,11 +8,12 @@ from typing import cast
 import onnx_ir as ir
 
 from onnxopt.fusion.context import Context
-from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.squeeze_excite import entry_points, find, join, lower
+from onnxopt.program.schema import Variant
 from onnxopt.program.squeeze_excite import SqueezeExcite
 
 

@@ -17,8 +17,7 @@ from cases.models import fuse
 from onnxopt.codegen import generate
 from onnxopt.kinds.depthwise import expanded
 from onnxopt.kinds.depthwise.kind import DEPTHWISE
-from onnxopt.kinds.depthwise.tiles import DepthwiseVariant
-from onnxopt.program.depthwise import MAX_EXPANDED, Depthwise
+from onnxopt.program.depthwise import MAX_EXPANDED, Depthwise, DepthwiseVariant
 
 CASE = ExpandedCase((32, 56, 56, 24), pads=(1, 1, 1, 1), wide=144, behind="silu")
 _FRONT = "Reshape Transpose Conv Transpose"

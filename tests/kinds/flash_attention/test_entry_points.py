@@ -10,7 +10,7 @@ import pytest
 
 from cases.extended_attention import Extended
 from cases.flash_attention import WINDOWS, Case, fused
-from onnxopt.kinds.flash_attention.entry_points import FlashVariant
+from onnxopt.program.flash_attention import FlashAttentionVariant
 from tests.support.emulation.kernel_launches import Gpu, launches
 from tests.support.emulation.kernel_launches import chosen as chosen_entry_point
 
@@ -98,7 +98,7 @@ def test_hopper_runs_heads_of_any_size_by_the_tile_that_was_fastest(
 )
 def test_attention_without_entry_points_for_hopper(case: Case) -> None:
     (kernel,) = fused(case).kernels
-    assert all(cast(FlashVariant, v).warpgroups is None for v in kernel.variants)
+    assert all(cast(FlashAttentionVariant, v).warpgroups is None for v in kernel.variants)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_attention_without_entry_points_for_hopper(case: Case) -> None:
 def test_what_is_no_entry_point_for_hopper(change: dict[str, Any], message: str) -> None:
     case = Case(2, 512, 512, 12, 64, layout="split")
     (kernel,) = fused(case).kernels
-    (variant,) = [v for v in cast(tuple[FlashVariant, ...], kernel.variants) if v.symbol.endswith("h1k128t2")]
+    (variant,) = [v for v in cast(tuple[FlashAttentionVariant, ...], kernel.variants) if v.symbol.endswith("h1k128t2")]
     assert variant.warpgroups is not None
     if "wave" in change:
         changed = dataclasses.replace(variant, warpgroups=dataclasses.replace(variant.warpgroups, **change))

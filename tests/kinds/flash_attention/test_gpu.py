@@ -15,7 +15,7 @@ from cases.flash_attention import Case, fused, random_case
 from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.flash_attention.entry_points import FlashVariant
+from onnxopt.program.flash_attention import FlashAttentionVariant
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 from tests.support.wrong_bodies import with_wrong_bodies
@@ -39,7 +39,7 @@ def _prepared(folder: Path, cases: list[Case], for_hopper: bool = False) -> tupl
             known = kernels.get(kernel.name, kernel).variants
             merged = {v.symbol: v for v in (*known, *kernel.variants)}
             if for_hopper:
-                merged = {s: v for s, v in merged.items() if cast(FlashVariant, v).warpgroups is not None}
+                merged = {s: v for s, v in merged.items() if cast(FlashAttentionVariant, v).warpgroups is not None}
             kernels[kernel.name] = dataclasses.replace(kernel, variants=tuple(merged.values()))
         models.append(folder / f"model{number}.onnx")
         onnx.save(with_wrong_bodies(found.optimized), models[-1])

@@ -14,9 +14,8 @@ from cases.flash_attention import Case, fused
 from cases.models import fuse
 from onnxopt.codegen import generate, nvrtc
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.kinds.flash_attention.entry_points import FlashVariant
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
-from onnxopt.program.flash_attention import FlashAttention
+from onnxopt.program.flash_attention import FlashAttention, FlashAttentionVariant
 from tests.support.graphs import graph
 
 _MASKED = """
@@ -191,12 +190,12 @@ def test_one_head_of_keys_is_read_as_any(groups: int) -> None:
     """No step lies between it and a next one, which would leave 2 bytes to read at once."""
     case = Extended(2, 300, 300, 4, 80, groups=groups, after=0)
     kernel = fused(case).kernels[-1]
-    assert cast(FlashVariant, kernel.variants[0]).access == 16
+    assert cast(FlashAttentionVariant, kernel.variants[0]).access == 16
 
 
 def test_short_tiles_that_no_gpu_holds_are_left_out() -> None:
     (kernel,) = fused(Case(2, 128, 128, 2, 256, bias=(True, True))).kernels
-    variants = cast(tuple[FlashVariant, ...], kernel.variants)
+    variants = cast(tuple[FlashAttentionVariant, ...], kernel.variants)
     assert max(v.shared for v in variants) <= 227 << 10 and any(not v.short for v in variants)
 
 

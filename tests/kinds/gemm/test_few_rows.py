@@ -11,9 +11,9 @@ from cases.models import fuse, outline
 from onnxopt.codegen import generate, kernels_json
 from onnxopt.fusion import entry_points
 from onnxopt.kinds.gemm import few_rows
-from onnxopt.kinds.gemm.few_rows import FewRowsProductsVariant, FewRowsVariant
+from onnxopt.kinds.gemm.few_rows import FewRowsProductsVariant
 from onnxopt.kinds.gemm.kind import GEMM
-from onnxopt.program.gemm import Gemm
+from onnxopt.program.gemm import FewRowsVariant, Gemm
 
 
 def kernel_of(dims, *, turned=True, uses=1):

@@ -12,10 +12,9 @@ from cases.group_norm import FORMS, Case, fused
 from cases.models import fuse
 from onnxopt.codegen.generate import generate
 from onnxopt.fusion.region import FusionPlan
-from onnxopt.kinds.group_norm.entry_points import GroupNormVariant
 from onnxopt.kinds.group_norm.kind import GROUP_NORM
 from onnxopt.program.core import TransformRead
-from onnxopt.program.group_norm import GroupNorm
+from onnxopt.program.group_norm import GroupNorm, GroupNormVariant
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.graphs import graph
 

@@ -20,11 +20,11 @@ import pytest
 
 from cases.models import fuse, outline
 from onnxopt.codegen import generate
-from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.access_modes import ALONG, columns
 from onnxopt.program.indexing import Condition, Indexing, Term
 from onnxopt.program.pointwise import Program
+from onnxopt.program.schema import Variant
 from tests.support.emulation import emulated
 from tests.support.graphs import graph
 

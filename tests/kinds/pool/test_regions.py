@@ -11,9 +11,8 @@ import pytest
 from cases.models import fuse, outline
 from onnxopt.codegen.generate import generate
 from onnxopt.fusion.region import FusionPlan
-from onnxopt.kinds.pool.entry_points import PoolVariant
 from onnxopt.kinds.pool.kind import POOL
-from onnxopt.program.pool import Pool
+from onnxopt.program.pool import Pool, PoolVariant
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.graphs import graph, run
 from tests.support.kinds import pool_models

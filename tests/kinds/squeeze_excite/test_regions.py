@@ -14,9 +14,9 @@ from onnx import helper
 
 from cases.squeeze_excite import Case, Fused, fused, fused_model, worst
 from onnxopt.codegen import generate
-from onnxopt.kinds.depthwise.tiles import DepthwiseVariant
 from onnxopt.kinds.squeeze_excite.find import MOST_ALONE_BYTES, MOST_WEIGHT_BYTES
 from onnxopt.kinds.squeeze_excite.kind import SQUEEZE_EXCITE
+from onnxopt.program.depthwise import DepthwiseVariant
 from onnxopt.program.squeeze_excite import SqueezeExcite
 
 CASE = Case((4, 14, 14, 48), 12, "float16")

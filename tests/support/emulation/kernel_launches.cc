@@ -20,13 +20,9 @@
 #include "cuda/group_norm.h"
 #include "cuda/image_convolution.h"
 #include "cuda/pool.h"
-#include "kernel_file/entry_points/depthwise.h"
-#include "kernel_file/entry_points/flash_attention.h"
-#include "kernel_file/entry_points/group_norm.h"
-#include "kernel_file/entry_points/image_convolution.h"
-#include "kernel_file/entry_points/pool.h"
 #include "kernel_file/fields.h"
 #include "kernel_file/generated/readers.h"
+#include "kernel_file/variants.h"
 
 namespace onnxopt {
 namespace {

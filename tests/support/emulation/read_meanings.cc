@@ -1,5 +1,6 @@
 // What the library's readers say of meanings, driven by tests/program/test_generated.py: read_meanings <file with a
-// list of kernels' rows of kernels.json> prints a line for each, empty where it is accepted, else the error.
+// list of kernels' rows, with entry points or without of kernels.json> prints a line for each, empty where it is
+// accepted, else the error.
 #include <cstdio>
 #include <fstream>
 
@@ -15,7 +16,9 @@ int main(int, char** arguments) {
       onnxopt::Kernel kernel;
       kernel.inputs = onnxopt::ReadDtypes(json["inputs"]);
       kernel.outputs = onnxopt::ReadDtypes(json["outputs"]);
-      onnxopt::FindKind(json["kind"].Text())->ReadMeaning(json, &kernel);
+      const onnxopt::Kind* const kind = onnxopt::FindKind(json["kind"].Text());
+      kind->ReadMeaning(json, &kernel);
+      if (json.Has("variants")) json["variants"].Each([&](const auto& v) { kind->ReadVariant(v, kernel); });
       std::puts("");
     } catch (const onnxopt::Error& e) {
       std::puts(e.what());
