@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import onnx_ir as ir
 
@@ -42,23 +42,29 @@ class Attention:
         return len({heads.input for heads, *_ in self.meaning.operands}) < len(self.meaning.operands)
 
 
-def made(
+class Scores(NamedTuple):
+    """How scores are computed and which of them count; see FlashAttention."""
+
+    scale: float
+    bias: ir.Value | None = None
+    sinks: ir.Value | None = None
+    cap: float | None = None
+    before: int | None = None
+    after: int | None = None
+
+
+def attention_of(
     node: ir.Node,
-    output: ir.Value,
     nodes: tuple[ir.Node, ...],
     read: Operands,
+    heads: int,
+    scores: Scores,
     shapes: Shapes,
     *,
-    heads: int,
-    scale: float,
-    bias: ir.Value | None = None,
-    sinks: ir.Value | None = None,
-    cap: float | None = None,
-    before: int | None = None,
-    after: int | None = None,
-    alone: bool = False,
+    alone: bool,
 ) -> Attention | str:
-    """The attention, or why no kernel runs it. See Attention and FlashAttention."""
+    """The attention whose result `node` writes, or why no kernel runs it. See Attention."""
+    bias, sinks = scores.bias, scores.sinks
     dtype = shapes.dtype(read.inputs[0])
     if dtype is None or dtype.name not in STORED:
         of = dtype.name if dtype else "unknown"
@@ -66,16 +72,16 @@ def made(
     inputs = tuple(dict.fromkeys((*read.inputs, *(v for v in (bias, sinks) if v is not None))))
     if any(shapes.dtype(v) != dtype for v in inputs):
         return f"The inputs of {node.op_type} do not all have dtype {dtype.name}"
-    if reason := why_not(heads, read.groups, read.width, read.values, scale):
+    if reason := why_not(heads, read.groups, read.width, read.values, scores.scale):
         return reason
     q, k, v = read.heads
     meaning = FlashAttention(
-        (dtype.name,) * len(inputs), (dtype.name,), heads, read.groups, read.width, read.values, scale, q, k, v,
+        (dtype.name,) * len(inputs), (dtype.name,), heads, read.groups, read.width, read.values, scores.scale, q, k, v,
         bias=None if bias is None else inputs.index(bias), sinks=None if sinks is None else inputs.index(sinks),
-        cap=cap, before=before, after=after,
+        cap=scores.cap, before=scores.before, after=scores.after,
     )  # fmt: skip
     try:
         meaning.verify()
     except ValueError as error:
         return f"{node.op_type} cannot be one kernel: {error}"
-    return Attention(node, nodes, inputs, output, meaning, read.tokens, alone)
+    return Attention(node, nodes, inputs, node.outputs[0], meaning, read.tokens, alone)

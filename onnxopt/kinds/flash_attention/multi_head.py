@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention import local_mask, operands
-from onnxopt.kinds.flash_attention.attention import Attention, made
+from onnxopt.kinds.flash_attention.attention import Attention, Scores, attention_of
 from onnxopt.kinds.flash_attention.operands import Operand
 from onnxopt.kinds.flash_attention.views import BY_HEAD, integers
 
@@ -57,8 +57,8 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str:
     if isinstance(read, str):
         return read
     scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(max(read.width, 1))
-    return made(node, node.outputs[0], (*read.nodes, *added, node), read, shapes, heads=heads, scale=scale, bias=bias,
-                before=before, after=after)  # fmt: skip
+    scores = Scores(scale, bias, before=before, after=after)
+    return attention_of(node, (*read.nodes, *added, node), read, heads, scores, shapes, alone=False)
 
 
 def _tile(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...]:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention import local_mask, operands
-from onnxopt.kinds.flash_attention.attention import Attention, made
+from onnxopt.kinds.flash_attention.attention import Attention, Scores, attention_of
 from onnxopt.kinds.flash_attention.operands import Operand
 from onnxopt.kinds.flash_attention.views import BY_HEAD, TURNED, integers
 
@@ -79,11 +79,10 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str | None:
     if isinstance(read, str):
         return read
     nodes = tuple(dict.fromkeys((*read.nodes, *of_mask, *walk.nodes)))
-    return made(
-        node, node.outputs[0], nodes, read, shapes, heads=dims[1], scale=found.scale, cap=found.cap, sinks=found.sinks,
-        bias=mask if window is None else window.left, before=window.before if window is not None else None,
-        after=window.after if window is not None else None, alone=True,
-    )  # fmt: skip
+    scores = Scores(found.scale, mask, found.sinks, found.cap)
+    if window is not None:
+        scores = scores._replace(bias=window.left, before=window.before, after=window.after)
+    return attention_of(node, nodes, read, dims[1], scores, shapes, alone=True)
 
 
 def _nodes(last: ir.Node, walk: _Walk) -> _Nodes | None:
