@@ -132,7 +132,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, **match):
         result = MatchResult()
-        form = self._form(**match)
+        form = self._form(match)
         if isinstance(form, Obstacle):
             return result.fail(form.reason, form.value)
         if form.guards_rows and context.model.opset_imports.get("", 0) < _REDUCE_MAX_WITH_AXES_INPUT:
@@ -147,12 +147,11 @@ class ScaledDotProduct(RewriteRuleClassBase):
         """Why heads of this size are not taken, or "". Those of other sizes: head_sizes.py."""
         return "" if has_usual_heads(form.q, form.v) else odd_size(form)
 
-    def _form(
-        self, q, k_transposed, v, mask, more, shown, hidden, low, zero, masking, guarded, capped, sunk, is_cut, **match
-    ) -> Form | Obstacle:
+    def _form(self, matched: Mapping[str, Any]) -> Form | Obstacle:
         """The attention that was matched, or why it is none. `check` and `rewrite` both ask: a match holds no more."""
-        q, match["q_factor"] = operand_and_factor(q, match["q_factor"])
-        k_transposed, match["k_factor"] = operand_and_factor(k_transposed, match["k_factor"])
+        match, v = dict(matched), matched["v"]
+        q, match["q_factor"] = operand_and_factor(match["q"], match["q_factor"])
+        k_transposed, match["k_factor"] = operand_and_factor(match["k_transposed"], match["k_factor"])
         for name, value in (("q", q), ("k", k_transposed), ("v", v)):
             if value.shape is None or len(value.shape) != 4:
                 return Obstacle(f"{name}, `{value.name}`, is not known to have four dims", value)
@@ -165,14 +164,35 @@ class ScaledDotProduct(RewriteRuleClassBase):
         scale = scale_of(q, match)
         if isinstance(scale, Obstacle):
             return scale
-        cap, sinks = (_cap(match) if capped else 0.0), None
+        cap, sinks = (_cap(match) if match["capped"] else 0.0), None
         if cap is None:
             return Obstacle("the cap of the scores is not a constant number above 0")
-        if sunk or is_cut:
+        if match["sunk"] or match["is_cut"]:
             sinks = _sinks(q, match.get("sinks"), match.get("cut"))
             if sinks is None:
                 return Obstacle("the score after those of the keys is not one constant of each head, or is kept")
-        by_condition = {"shown": shown, "both": shown, "hidden": hidden, "under": hidden}
+        masking = self._masking(match, q, k_transposed)
+        if isinstance(masking, Obstacle):
+            return masking
+        mask_value, shows = masking
+        if match["guarded"] and scalar(match["zero"]) != 0:
+            return Obstacle("the guard against NaN sets NaNs to a value other than 0", match["zero"])
+        if match["raised"] and not (shows.finite and parts.is_least(match["floor"])):
+            return Obstacle(f"Max raises scores to `{match['floor'].name}`, which may be more than the mask hides by")
+        guards_rows = match["guarded"] and not shows.finite and not _shows_some_key(shows)
+        if guards_rows and sinks is not None:
+            return Obstacle("rows that see a sink alone are guarded against NaN")
+        scale *= cap or 1.0
+        return Form(q, k_transposed, v, scale, shows, mask_value, guards_rows, cap, sinks, keys, scaled)
+
+    def _masking(
+        self, match: Mapping[str, Any], q: ir.Value, k_transposed: ir.Value
+    ) -> tuple[ir.Value | None, Mask] | Obstacle:
+        """The mask and what it is known to show, or why it is none."""
+        masking, mask, low = match["masking"], match["mask"], match["low"]
+        by_condition = {
+            "shown": match["shown"], "both": match["shown"], "hidden": match["hidden"], "under": match["hidden"]
+        }  # fmt: skip
         mask_value = {**by_condition, "none": None}.get(masking, mask)
         if masking in by_condition:
             number = scalar(low)
@@ -180,7 +200,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
                 return Obstacle(f"Where sets hidden scores to `{low.name}`, which is no constant of one element", low)
             if number > _HIDING:
                 return Obstacle(f"Where sets hidden scores to {number:g}, which does not hide them", low)
-        more = mask if masking in ("both", "under") else more
+        more = mask if masking in ("both", "under") else match["more"]
         masked_by = (mask_value, more if masking in ("twice", "both", "under") else None)
         for value in (v for v in masked_by if v is not None):
             if not self._broadcasts(value, q, k_transposed):
@@ -190,15 +210,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         shows = self._what_shows(masking, mask_value, low)
         if masking in ("twice", "both", "under"):
             shows = Mask("any", finite=shows.finite and masks.additive(more, self._index_values).finite)
-        if guarded and scalar(zero) != 0:
-            return Obstacle("the guard against NaN sets NaNs to a value other than 0", zero)
-        if match["raised"] and not (shows.finite and parts.is_least(match["floor"])):
-            return Obstacle(f"Max raises scores to `{match['floor'].name}`, which may be more than the mask hides by")
-        guards_rows = guarded and not shows.finite and not _shows_some_key(shows)
-        if guards_rows and sinks is not None:
-            return Obstacle("rows that see a sink alone are guarded against NaN")
-        scale *= cap or 1.0
-        return Form(q, k_transposed, v, scale, shows, mask_value, guards_rows, cap, sinks, keys, scaled)
+        return mask_value, shows
 
     def _keeps_shape(self, factor: ir.Value, q: ir.Value) -> bool:
         """Whether queries keep their shape and dtype with a factor of more than one element."""
@@ -227,7 +239,9 @@ class ScaledDotProduct(RewriteRuleClassBase):
         return dataclasses.replace(mask, finite=number is not None and math.isfinite(number))
 
     def rewrite(self, op, mask, more, shown, hidden, low, masking, **match):
-        form = self._form(mask=mask, more=more, shown=shown, hidden=hidden, low=low, masking=masking, **match)
+        form = self._form(
+            {**match, "mask": mask, "more": more, "shown": shown, "hidden": hidden, "low": low, "masking": masking}
+        )
         assert isinstance(form, Form)  # as check found
         q, v = form.q, form.v
         if form.scaled is not None:
