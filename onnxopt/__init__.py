@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.artifact.archive import pack, unpack
     from onnxopt.artifact.export.ort_package import export_ort_package
     from onnxopt.artifact.export.triton import export_triton
+    from onnxopt.artifact.export.triton_options import TritonOptions
     from onnxopt.artifact.manifest import Manifest
     from onnxopt.artifact.measurement import BenchResult, Timing
     from onnxopt.artifact.minisign import PublicKey, SecretKey, generate_key, read_secret_key
@@ -43,6 +44,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.runtime.sessions import Session
     from onnxopt.tools.batching import BatchResult, FusionCounts, MeasuredTimes, ModelOutcome, batch
     from onnxopt.tools.bench import bench
+    from onnxopt.tools.bench_options import BenchOptions
     from onnxopt.tools.doctor import Finding, examine
     from onnxopt.tools.explain import explain
     from onnxopt.tools.folders import FolderModel, OptimizedFolder, optimize_folder
@@ -52,6 +54,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.tools.report import report
     from onnxopt.tools.tuning import OptionChange, TuneResult, tune
     from onnxopt.tools.verify import verify
+    from onnxopt.tools.verify_options import VerifyOptions
     from onnxopt.verification.lowering.quality import Quality
     from onnxopt.verification.verify import VerificationReport
 
@@ -60,6 +63,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
 _MODULES = {
     "Artifact": "pipeline",
     "BatchResult": "tools.batching",
+    "BenchOptions": "tools.bench_options",
     "BenchResult": "artifact.measurement",
     "Configuration": "runtime.configuration",
     "Finding": "tools.doctor",
@@ -79,8 +83,10 @@ _MODULES = {
     "Session": "runtime.sessions",
     "Signature": "artifact.open",
     "Timing": "artifact.measurement",
+    "TritonOptions": "artifact.export.triton_options",
     "TuneResult": "tools.tuning",
     "VerificationReport": "verification.verify",
+    "VerifyOptions": "tools.verify_options",
     "batch": "tools.batching",
     "bench": "tools.bench",
     "configuration_for": "runtime.configuration",
@@ -111,6 +117,7 @@ __all__ = [
     "Artifact",
     "ArtifactError",
     "BatchResult",
+    "BenchOptions",
     "BenchResult",
     "CompileError",
     "Configuration",
@@ -136,10 +143,12 @@ __all__ = [
     "Session",
     "Signature",
     "Timing",
+    "TritonOptions",
     "TuneResult",
     "UsageError",
     "VerificationError",
     "VerificationReport",
+    "VerifyOptions",
     "__version__",
     "batch",
     "bench",

@@ -23,13 +23,13 @@ class Option(NamedTuple):
     name: str
     default: Any
     text: str
-    spelled: str
-    negative: str
-    value: str | None
-    of: Any
-    many: bool
-    required: bool
-    batch: Any
+    spelled: str = ""
+    negative: str = ""
+    value: str | None = None
+    of: Any = bool
+    many: bool = False
+    required: bool = False
+    batch: Any = None
 
     def help(self) -> str:
         """The text of the command line."""
@@ -40,13 +40,15 @@ class Option(NamedTuple):
         return re.sub(r"\{(\w+)\}", r"`\1`", self.text)
 
 
-def option(
-    default: Any, text: str, *, spelled: str = "", negative: str = "", value: str | None = None, of: Any = bool,
-    many: bool = False, required: bool = False, batch: Any = None,
-) -> Any:  # fmt: skip
-    """A field that is an option; see `Option`."""
-    metadata = {_METADATA: Option("", default, text, spelled, negative, value, of, many, required, batch)}
-    return dataclasses.field(default=default, metadata=metadata)
+def option(default: Any, text: str, **row: Any) -> Any:
+    """A field that is an option. row: the other fields of `Option`."""
+    return dataclasses.field(default=default, metadata={_METADATA: Option("", default, text, **row)})
+
+
+def same_option(holder: type, name: str) -> Any:
+    """A field that is the same option as the one of another dataclass."""
+    row = next(row for row in options_of(holder) if row.name == name)
+    return dataclasses.field(default=row.default, metadata={_METADATA: row})
 
 
 def options_of(holder: type) -> Iterator[Option]:

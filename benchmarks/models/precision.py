@@ -58,6 +58,7 @@ def lower(source: onnx.ModelProto, name: str, scratch: pathlib.Path) -> tuple[on
     """The float32 form of a float16 export, lowered to float16 again, and the quality of its outputs."""
     from onnxopt.artifact.summary import quality_text
     from onnxopt.graph import normalize, read, rewrite, traits
+    from onnxopt.verification.coverage import Coverage, ModelFile
     from onnxopt.verification.lowering import narrowing
     from onnxopt.verification.rounding import widening
     from onnxopt.verification.sampling.user_data import read_data
@@ -68,7 +69,8 @@ def lower(source: onnx.ModelProto, name: str, scratch: pathlib.Path) -> tuple[on
     loaded = read.load(widening.widen(scratch / "source.onnx", scratch / "wide"))
     known = traits.of(loaded.model)
     data = read_data([_wide(models.feeds(source, name))], known.inputs)
-    reference = references(loaded.path, known, folder=scratch, model_bytes=loaded.bytes, data=data)[0]
+    file = ModelFile(loaded.path, known, loaded.bytes)
+    reference = references(file, Coverage(data=data), folder=scratch)[0]
     normalized = normalize.normalize(loaded.model).model
     rewrite.prepare_float32(normalized)
     found = narrowing.narrow(normalized, reference, ir.DataType.FLOAT16, scratch)

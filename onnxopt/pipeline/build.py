@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -28,6 +29,7 @@ from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
 from onnxopt.verification.bisect import bisect, bisect_in_order
 from onnxopt.verification.check import Check
+from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.early_reference import Ahead
 from onnxopt.verification.emulation.emulate import EmulatedKernel, Emulation, emulate
 from onnxopt.verification.reference import NotRunnable, Reference, Refused
@@ -128,35 +130,47 @@ class Build:
         self.write()
 
 
+class Baseline(NamedTuple):
+    """The model that an artifact is verified against, and what it runs on.
+
+    shapes, data: the user's. ahead: the session of `source` that `open_ahead` began.
+    """
+
+    source: read.Source
+    traits: Traits
+    shapes: Mapping[str, tuple[int, ...]]
+    data: Sequence[UserData]
+    ahead: Ahead | None
+
+    def references(self, traits: Traits, folder: Path, *, edge_cases: bool = False) -> list[Reference]:
+        """Its outputs on each provider; see `references`. traits: its own, with what an equivalent model shows."""
+        file = ModelFile(self.source.path, traits, self.source.bytes)
+        coverage = Coverage(file.pinned(self.shapes), self.data, edge_cases=edge_cases)
+        return references(file, coverage, folder=folder, ahead=self.ahead)
+
+
 def verify_and_leave_out(
     build: Build,
-    source: read.Source,
-    original: Traits,
-    shapes: Mapping[str, tuple[int, ...]],
+    baseline: Baseline,
     scratch: Path,
-    ahead: Ahead | None,
-    data: Sequence[UserData] = (),
+    *,
     emulated: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> VerificationReport:
     """Verify the build against the source, leaving out the functions that break the limit.
 
-    ahead: the source's session that `open_ahead` began. data: the user's inputs, see `references`. emulated: run the
-    CUDA kernels on the CPU too. progress: see `verify_model`. Returns a report that passed. ModelError where ONNX
-    Runtime refuses the original itself. NotVerifiedError where it does not run the original here. RewriteFails
-    where rewrite rules are at fault. VerificationError where the interface changed, or outputs differ and neither
-    fusions nor rewrite rules are at fault.
+    emulated: run the CUDA kernels on the CPU too. progress: see `verify_model`. Returns a report that passed.
+    ModelError where ONNX Runtime refuses the original itself. NotVerifiedError where it does not run the original here.
+    RewriteFails where rewrite rules are at fault. VerificationError where the interface changed, or outputs differ and
+    neither fusions nor rewrite rules are at fault.
     """
-    optimized = model_traits.of(build.model)
-    if changed := model_traits.interface_difference(original, optimized):
+    source, optimized = baseline.source, model_traits.of(build.model)
+    if changed := model_traits.interface_difference(baseline.traits, optimized):
         raise VerificationError(f"{source}: optimizing changed the model's interface: {changed}")
-    traits = model_traits.completed(original, optimized)
+    traits = model_traits.completed(baseline.traits, optimized)
     with original_runs(source, "cannot be verified", _ADVICE, "--no-verify optimizes it unchecked"), temporary_files():
         try:
-            originals = references(
-                source.path, traits, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data,
-                edge_cases=True,
-            )  # fmt: skip
+            originals = baseline.references(traits, scratch, edge_cases=True)
         except Refused as error:
             if not source.converted:
                 raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from onnxopt import versions
 from onnxopt.artifact import manifest as manifests
@@ -59,29 +60,43 @@ def of_source(source: read.Source, in_memory: str | None = None) -> Original:
     return Original(model_traits.of(model), report_facts.count(model), lambda: header(sha256=sha256.result()))
 
 
+class Optimization(NamedTuple):
+    """What rewriting and fusing did. refusals: of fusing. left_out: before verification. notes: of all other steps.
+
+    predicted: times of all fusions, also of those that were left out later.
+    """
+
+    rewritten: Rewritten
+    refusals: Sequence[Refusal]
+    left_out: Sequence[LeftOut]
+    notes: Sequence[str]
+    predicted: Predicted | None
+
+
+class Comparison(NamedTuple):
+    """How the artifact compares with the original, and with float32.
+
+    precision: how the original was lowered, if it was. reference: how near the artifact is to the float32 model, if
+    there is one.
+    """
+
+    verify: VerificationReport
+    precision: Precision | None
+    reference: ReferenceQuality | None
+
+
 def manifest_of(
     original: Original,
     build: Build,
+    optimization: Optimization,
+    comparison: Comparison,
     *,
     archs: Sequence[str],
-    rewritten: Rewritten,
-    refusals: Sequence[Refusal],
-    files: dict[str, File],
     ort_min: str,
-    left_out: Sequence[LeftOut],
-    verify: VerificationReport,
-    notes: Sequence[str],
+    files: dict[str, File],
     seconds: dict[str, float],
-    precision: Precision | None,
-    reference: ReferenceQuality | None,
-    predicted: Predicted | None = None,
 ) -> Manifest:
-    """The manifest of an artifact. refusals: of fusing. left_out: families of rewrite rules. notes: of other steps.
-
-    precision: how the original was lowered, if it was. reference: how near the artifact is to the float32 model, if
-    one was given. predicted: times of all fusions, also of those that were left out later; the manifest has none then,
-    nor where nothing is fused.
-    """
+    """The manifest of an artifact. It has no predicted times where fusions were left out, or there are none."""
     archs = tuple(archs) if build.fatbin is not None else ()
     nothing = () if build.kernels else ("nothing was fused: the artifact is the normalized model, without a library",)
     return Manifest(
@@ -94,17 +109,15 @@ def manifest_of(
         inputs=original.traits.inputs,
         outputs=original.traits.outputs,
         archs=archs,
-        rewrites=rewritten.applied,
+        rewrites=optimization.rewritten.applied,
         kernels=manifests.kernels(build.kernels),
-        refusals=(*rewritten.refusals, *refusals),
+        refusals=(*optimization.rewritten.refusals, *optimization.refusals),
         traffic=manifests.totals(build.kernels),
         files=files,
         ort_min=ort_min,
-        left_out=(*left_out, *build.left_out),
-        verify=verify,
-        notes=(*notes, *nothing),
+        left_out=(*optimization.left_out, *build.left_out),
+        **comparison._asdict(),
+        notes=(*optimization.notes, *nothing),
         seconds=seconds,
-        precision=precision,
-        reference=reference,
-        predicted=predicted if build.kernels and not build.left_out else None,
+        predicted=optimization.predicted if build.kernels and not build.left_out else None,
     )

@@ -25,7 +25,7 @@ from onnxopt.graph.traits import Traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Phases, Progress
 from onnxopt.pipeline import description, precision, reference_quality
-from onnxopt.pipeline.build import Build, RewriteFails, verify_and_leave_out
+from onnxopt.pipeline.build import Baseline, Build, RewriteFails, verify_and_leave_out
 from onnxopt.pipeline.forms import Forms, Rewriter
 from onnxopt.pipeline.fused import Fused, Fuser
 from onnxopt.pipeline.options import OptionChanges, Options
@@ -192,10 +192,8 @@ def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: 
     """The job for the model of lower precision, which is written into `folder`."""
     # Normalization finds sizes that inputs must have, such as the channels that a weight states.
     traits = model_traits.completed(job.traits, model_traits.of(job.normalized.model))
-    low = precision.lower(
-        job.source, job.normalized.model, traits, want, folder=folder, shapes=options.shapes or {}, ahead=job.ahead,
-        data=opened.calibration or job.data, verify=options.verify, caches=opened.caches,
-    )  # fmt: skip
+    original = Baseline(job.source, traits, options.shapes or {}, opened.calibration or job.data, job.ahead)
+    low = precision.lower(original, job.normalized.model, want, folder, opened.caches)
     data = job.data or opened.calibration
     if low.source is None:
         kept = dataclasses.replace(job.normalized, notes=(*job.normalized.notes, *low.notes))
@@ -222,10 +220,9 @@ def _make(job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut
             with phases("verify"):
                 report = VerificationReport("skipped", reason="not asked for")
                 if options.verify:
-                    report = verify_and_leave_out(
-                        build, job.source, job.traits, shapes, scratch, job.ahead, job.data, options.emulate,
-                        phases.counting("verify"),
-                    )  # fmt: skip
+                    baseline = Baseline(job.source, job.traits, shapes, job.data, job.ahead)
+                    progress = phases.counting("verify")
+                    report = verify_and_leave_out(build, baseline, scratch, emulated=options.emulate, progress=progress)
                 record = job.lowered.precision(build, scratch) if job.lowered is not None else None
                 near = job.near and reference_quality.of_build(
                     job.near, build, scratch, data=job.data, shapes=shapes, goals=options.goals
@@ -234,12 +231,16 @@ def _make(job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut
                 # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
                 unwritten = providers.write(folder, build.model, archs, options.shapes or None)
                 files = hash_files(folder)
+            optimization = description.Optimization(
+                forms.rewritten,
+                fused.plan.refusals,
+                [*wrong.values(), *fused.left_out],
+                (*job.normalized.notes, *forms.notes, *unwritten),
+                description.predicted(job.before, fused.after, job.typical, archs),
+            )
             manifest = description.manifest_of(
-                job.original, build, archs=archs, rewritten=forms.rewritten, refusals=fused.plan.refusals,
-                files=files, ort_min=releases.release(options.ort_min), verify=report,
-                left_out=[*wrong.values(), *fused.left_out],
-                notes=(*job.normalized.notes, *forms.notes, *unwritten), seconds=phases.seconds, precision=record,
-                reference=near, predicted=description.predicted(job.before, fused.after, job.typical, archs),
+                job.original, build, optimization, description.Comparison(report, record, near), archs=archs,
+                ort_min=releases.release(options.ort_min), files=files, seconds=phases.seconds,
             )  # fmt: skip
             facts = report_facts.gather(job.original.counts, build.model, build.kernels, job.pinned)
             manifest = page.write(folder, manifest, facts)

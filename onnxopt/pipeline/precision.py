@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +18,10 @@ from onnxopt.graph.passes.opset import READABLE, TARGET
 from onnxopt.graph.precision import bodies, ranges
 from onnxopt.graph.precision.caches import Cache
 from onnxopt.graph.precision.fit import HEADROOM
-from onnxopt.graph.traits import Traits
-from onnxopt.pipeline.build import Build
+from onnxopt.pipeline.build import Baseline, Build
 from onnxopt.pipeline.options import DTYPES, Dtype, Options
 from onnxopt.program.dtypes import to_ir
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification.early_reference import Ahead
 from onnxopt.verification.lowering import narrowing
 from onnxopt.verification.lowering.narrowing import Narrowed
 from onnxopt.verification.lowering.quality import Goals, check_inputs, qualities_of, refuse_missed
@@ -31,7 +29,6 @@ from onnxopt.verification.reference import Reference
 from onnxopt.verification.refusals import original_runs
 from onnxopt.verification.rounding.widening import NotWidened
 from onnxopt.verification.sampling.user_data import UserData
-from onnxopt.verification.verify import references
 
 _UNMEASURED = "ranges cannot be measured"
 
@@ -40,13 +37,14 @@ _UNMEASURED = "ranges cannot be measured"
 class Asked:
     """dtype: of DTYPES. goals: that every output has to reach. keep_float: a regular expression of node names.
 
-    caches: whether inputs and outputs that are caches get the dtype too.
+    caches: whether inputs and outputs that are caches get the dtype too. verify: whether the result is verified.
     """
 
     dtype: Dtype
     goals: Goals
     keep_float: str | None = None
     caches: bool = False
+    verify: bool = True
 
 
 def asked(options: Options) -> Asked | None:
@@ -65,7 +63,7 @@ def asked(options: Options) -> Asked | None:
         except re.error as error:
             raise UsageError(f"keep_float {options.keep_float!r} is no regular expression: {error}") from None
     goals = options.goals if options.reference is None else Goals()
-    return Asked(chosen, goals, options.keep_float, options.caches)
+    return Asked(chosen, goals, options.keep_float, options.caches, options.verify)
 
 
 def lowest_opset(want: Asked | None) -> int:
@@ -73,94 +71,74 @@ def lowest_opset(want: Asked | None) -> int:
     return READABLE if want is not None and want.dtype == "bfloat16" else TARGET
 
 
+@dataclasses.dataclass(frozen=True)
 class Lowered:
     """A converted model, and the float32 original's outputs to hold the artifact against.
 
     source: the converted model; None where no value can be stored in 16 bits. notes: what stays float32 unasked.
     """
 
-    def __init__(
-        self,
-        want: Asked,
-        narrowed: Narrowed,
-        originals: Sequence[Reference],
-        data: Sequence[UserData],
-        verify: bool,
-        title: str,
-        notes: tuple[str, ...],
-        caches: Sequence[Cache],
-    ) -> None:
-        self._caches = caches
-        self.source: read.Source | None = None
-        self.notes = notes
-        if narrowed.narrow:
-            converted = read.load(narrowed.folder / write.MODEL_FILE)
-            self.source = dataclasses.replace(converted, title=f"{title} in {want.dtype}", converted=True)
-        self._asked, self._narrowed, self._originals = want, narrowed, originals
-        self._data, self._verify = data, verify
+    source: read.Source | None
+    notes: tuple[str, ...]
+    want: Asked
+    narrowed: Narrowed
+    originals: Sequence[Reference]
+    data: Sequence[UserData]
+    caches: Sequence[Cache]
 
     def precision(self, build: Build, scratch: Path) -> Precision:
         """The manifest's record. DisagreementError where an output is farther from float32 than was asked for."""
-        quality = self._narrowed.quality
-        if self._verify and quality:
+        quality, goals = self.narrowed.quality, self.want.goals
+        if self.want.verify and quality:
             with build.loadable_library(scratch) as library:
-                quality = (*quality, *qualities_of(self._originals, build.model_file, library))
-        if self._asked.goals.given:
-            refuse_missed(quality, self._asked.goals, "keep nodes in float32 with --keep-float, or ask for less")
+                quality = (*quality, *qualities_of(self.originals, build.model_file, library))
+        if goals.given:
+            refuse_missed(quality, goals, "keep nodes in float32 with --keep-float, or ask for less")
         return Precision(
-            dtype=self._asked.dtype,
-            data=tuple(item.name for item in self._data),
-            keep_float=self._asked.keep_float,
-            **dataclasses.asdict(self._asked.goals),
-            nodes=self._narrowed.narrow,
-            kept=self._narrowed.kept,
-            restored=self._narrowed.restored,
+            dtype=self.want.dtype,
+            data=tuple(item.name for item in self.data),
+            keep_float=self.want.keep_float,
+            **dataclasses.asdict(goals),
+            nodes=self.narrowed.narrow,
+            kept=self.narrowed.kept,
+            restored=self.narrowed.restored,
             quality=quality,
-            caches=tuple(name for row in self._caches for name in (row.past, row.present)),
+            caches=tuple(name for row in self.caches for name in (row.past, row.present)),
         )
 
 
-def lower(
-    source: read.Source,
-    normalized: ir.Model,
-    traits: Traits,
-    want: Asked,
-    *,
-    folder: Path,
-    shapes: Mapping[str, tuple[int, ...]],
-    ahead: Ahead | None,
-    data: Sequence[UserData],
-    verify: bool,
-    caches: Sequence[Cache] = (),
-) -> Lowered:
+def lower(original: Baseline, normalized: ir.Model, want: Asked, folder: Path, caches: Sequence[Cache] = ()) -> Lowered:
     """Convert a model into a file in `folder`, which has to outlive the result.
 
-    source, traits: of the original. normalized: its normalized form, which stays as it is. data: inputs to measure
-    ranges with, else drawn ones. caches: that have the dtype in `source` already. UsageError where the model is not of
-    float32, or a cache does not fit. ModelError where ONNX Runtime does not open it, NotVerifiedError where it does not
-    run it here, so that no range can be measured.
+    original: with inputs to measure ranges with, else they are drawn. normalized: its normalized form, which stays as
+    it is. caches: that have the dtype in the original's source already. UsageError where the model is not of float32,
+    or a cache does not fit. ModelError where ONNX Runtime does not open it, NotVerifiedError where it does not run it
+    here, so that no range can be measured.
     """
+    source, traits = original.source, original.traits
     if traits.precision != "float32":
         raise UsageError(f"{source.path}: is a {traits.precision} model; lower precision is for float32 models")
     advice = "Give inputs that the model takes with --calibrate"
     unchecked = "without a lower precision, --no-verify optimizes it unchecked"
     try:
         with original_runs(source.path, _UNMEASURED, advice, unchecked), temporary_files():
-            originals = references(
-                source.path, traits, folder=folder, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data
-            )
+            originals = original.references(traits, folder)
             check_inputs(originals[0])
             _check_caches(originals[0], caches, to_ir(want.dtype))
             folded = normalized.clone()
             rewrite.prepare_float32(folded)
-            goals = want.goals if verify else None
-            pinned = signature.pin(traits.inputs, shapes, traits.checked)
+            goals = want.goals if want.verify else None
+            pinned = signature.pin(traits.inputs, original.shapes, traits.checked)
             narrowed = narrowing.narrow(
                 folded, originals[0], to_ir(want.dtype), folder, keep_float=want.keep_float, goals=goals, pinned=pinned
             )
     except (RunError, NotWidened) as error:
         raise NotVerifiedError(f"{source.path}: {_UNMEASURED}: {error}. {advice}") from error
-    return Lowered(want, narrowed, originals, data, verify, str(source), _notes_of_bodies(folded), caches)
+    converted = None
+    if narrowed.narrow:
+        read_back = read.load(narrowed.folder / write.MODEL_FILE)
+        converted = dataclasses.replace(read_back, title=f"{source} in {want.dtype}", converted=True)
+    return Lowered(converted, _notes_of_bodies(folded), want, narrowed, originals, original.data, caches)
 
 
 def _check_caches(original: Reference, caches: Sequence[Cache], dtype: ir.DataType) -> None:

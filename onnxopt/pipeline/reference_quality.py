@@ -15,6 +15,7 @@ from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.pipeline.build import Build
 from onnxopt.runtime.sessions import RunError
+from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.lowering.quality import Goals, Quality, check_inputs, qualities_of, refuse_missed
 from onnxopt.verification.refusals import original_runs
 from onnxopt.verification.sampling.user_data import UserData
@@ -59,10 +60,8 @@ def measured(
     source = float_model.source
     with temporary_folder() as folder, temporary_files():
         with original_runs(source.path):
-            originals = references(
-                source.path, float_model.traits, folder=folder, model_bytes=source.bytes, shapes=shapes,
-                providers=providers, data=data,
-            )  # fmt: skip
+            file = ModelFile(source.path, float_model.traits, source.bytes)
+            originals = references(file, Coverage(file.pinned(shapes), data), folder=folder, providers=providers)
         for original in originals:
             check_inputs(original)
         try:

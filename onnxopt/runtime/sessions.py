@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -86,37 +87,46 @@ def is_for_others(message: str) -> bool:
     return any(text in message for text in _NOT_HERE)
 
 
+class SessionSetup(NamedTuple):
+    """How ONNX Runtime sets a session up, beside its defaults.
+
+    config: entries of the session's configuration. reuse_memory: whether it plans which results share memory, which
+    takes time quadratic in the nodes where shapes are unknown: 30 s for 7,900 nodes. profile: prefix of the file that
+    it writes its profile to, None for none. data_folder: of the external data, default beside the model.
+    """
+
+    config: Mapping[str, str] = types.MappingProxyType({})
+    reuse_memory: bool = True
+    profile: Path | None = None
+    data_folder: Path | None = None
+
+
 def open_session(
     model: Path,
     *,
     provider: str = CPU,
     library: Path | None = None,
     optimize: bool = True,
-    config: Mapping[str, str] | None = None,
-    data_folder: Path | None = None,
     provider_options: Mapping[str, str] | None = None,
-    profile: Path | None = None,
-    reuse_memory: bool = True,
+    setup: SessionSetup = SessionSetup(),  # noqa: B008
 ) -> ort.InferenceSession:
     """A session of the model file on one provider, with the CPU as fallback.
 
-    library: the custom-op library, None for none. optimize: ONNX Runtime's default optimizations, or none. data_folder:
-    of the external data, default beside the model. provider_options: for CUDA, by default TF32 off and convolutions
-    chosen by heuristic. profile: prefix of the file that ONNX Runtime writes its profile to, None for none.
-    reuse_memory: whether it plans which results share memory, which takes time quadratic in the nodes where shapes are
-    unknown: 30 s for 7,900 nodes. RunError where ONNX Runtime refuses. Where its optimizer makes integer kernels of
-    float8 codes, and then refuses them, the session is without such kernels.
+    library: the custom-op library, None for none. optimize: ONNX Runtime's default optimizations, or none.
+    provider_options: for CUDA, by default TF32 off and convolutions chosen by heuristic. RunError where ONNX Runtime
+    refuses. Where its optimizer makes integer kernels of float8 codes, and then refuses them, the session is without
+    such kernels.
     """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 4  # what goes wrong comes back as an exception; warnings are about the user's model
-    options.enable_mem_reuse = reuse_memory
+    options.enable_mem_reuse = setup.reuse_memory
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if profile is not None:
-        options.enable_profiling, options.profile_file_prefix = True, str(profile)
-    for key, value in (config or {}).items():
+    if setup.profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(setup.profile)
+    for key, value in setup.config.items():
         options.add_session_config_entry(key, value)
     providers: list[Any] = [CPU] if provider == CPU else [(CUDA, dict(provider_options or _EXACT)), CPU]
     if provider == CUDA:
@@ -125,8 +135,9 @@ def open_session(
         if library is not None:
             options.register_custom_ops_library(str(library))
         source: str | bytes = str(model)
-        if data_folder is not None:  # ORT takes the folder only together with a model in memory
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(data_folder))
+        if setup.data_folder is not None:  # ORT takes the folder only together with a model in memory
+            folder = str(setup.data_folder)
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
             source = model.read_bytes()
         try:
             session = ort.InferenceSession(source, options, providers=providers, enable_fallback=0)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from onnxopt.artifact import archive
 from onnxopt.artifact.folder import hash_file, temporary_folder
 from onnxopt.artifact.measurement import BenchResult, Timing
 from onnxopt.artifact.open import Opened, open_artifact
-from onnxopt.errors import ModelError, NotVerifiedError, UsageError, VerificationError
+from onnxopt.errors import ModelError, NotVerifiedError, VerificationError
 from onnxopt.graph import read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.paths import StrPath
@@ -23,9 +22,11 @@ from onnxopt.runtime.configuration import Configuration, configuration_for
 from onnxopt.runtime.footprint import Footprint
 from onnxopt.runtime.sessions import CPU, CUDA, RunError, RunTimeout
 from onnxopt.tools import timing
+from onnxopt.tools.bench_options import BenchChanges, BenchOptions
+from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.reference import NotRunnable, Reference, TooSlow
 from onnxopt.verification.sampling import samples
-from onnxopt.verification.sampling.user_data import DataSource, check_alone, read_data
+from onnxopt.verification.sampling.user_data import check_alone, read_data
 from onnxopt.verification.verify import describe_failure
 
 _SIDES = ("before", "artifact")
@@ -33,55 +34,33 @@ _SIDES = ("before", "artifact")
 
 def bench(
     artifact: StrPath,
+    options: BenchOptions | None = None,
     *,
-    against: StrPath | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    provider: str | None = None,
-    iterations: int | None = None,
-    seconds: float = 5.0,
-    data: Sequence[DataSource] = (),
-    threads: int = 1,
-    footprints: bool = True,
-    timeout: float | None = None,
     progress: Progress | None = None,
+    **changes: Unpack[BenchChanges],
 ) -> BenchResult:
     """Time an artifact with its library against a model.
 
-    against: a model file or artifact; default the original, if it is still unchanged at the path that it was optimized
-    from, else the artifact's own model without the library; the result says which. shapes: sizes of inputs or dims;
-    other dynamic dims are 1 (batch), 128 or 224 (images), if the model accepts that. provider: ONNX Runtime's name,
-    default CUDA where a device is usable. iterations: runs of each, default as many as `seconds` allow (7 to 2000).
-    data: your own inputs (.npz files, or mappings from input name to array); all are compared, the first is timed.
-    threads: callers that run one session at the same time, each with buffers of its own; single runs are timed.
-    footprints: whether launches, memory and opening are measured too, which takes each side a process of its own.
-
-    timeout: seconds that one run may take, as for `optimize`.
-
-    progress: called as by `optimize`, with the phases "load", "original", "verify", "open" and "time".
+    options: how. changes: fields of `BenchOptions` by name, in place of those of `options`: bench("m.optimized",
+    iterations=100). progress: called as by `optimize`, with the phases "load", "original", "verify", "open" and "time".
 
     Inputs and outputs are bound to the device. Raises VerificationError where outputs differ; then nothing is timed.
     NotVerifiedError where a model does not run in time.
     """
-    say = progress or silent
+    say, options = progress or silent, dataclasses.replace(options or BenchOptions(), **changes)
     say("load", "", 0, 0)
     opened = open_artifact(artifact)
-    if iterations is not None and iterations < 1:
-        raise UsageError(f"iterations must be 1 or more, not {iterations}")
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise UsageError(f"seconds must be a number above 0, not {seconds:g}")
-    if threads < 1:
-        raise UsageError(f"threads must be 1 or more, not {threads}")
-    time_limit.check(timeout)
-    model, library, baseline_name = _baseline(opened, None if against is None else Path(against))
-    sessions.check_providers([provider] if provider else [])
-    provider = provider or (CUDA if sessions.cuda_is_usable() else CPU)
-    limit = time_limit.limit_of(timeout, opened.manifest.source.bytes)
+    options.check()
+    model, library, baseline_name = _baseline(opened, None if options.against is None else Path(options.against))
+    sessions.check_providers([options.provider] if options.provider else [])
+    provider = options.provider or (CUDA if sessions.cuda_is_usable() else CPU)
+    limit = time_limit.limit_of(options.timeout, opened.manifest.source.bytes)
     with temporary_folder() as scratch, time_limit.runs_end_within(limit):
         lowered = opened.manifest.precision.dtype if opened.manifest.precision else ""
         say("original", "", 0, 0)
-        reference = reference_of(model, library, provider, shapes or {}, scratch, data, lowered, like=opened.model)
+        reference = reference_of(model, library, provider, options, scratch, lowered, like=opened.model)
         say("verify", "", 0, 0)
-        checks = reference.check(opened.model, opened.library, None if data else list(reference.outputs)[:1])
+        checks = reference.check(opened.model, opened.library, None if options.data else list(reference.outputs)[:1])
         if failed := next((c for c in checks if not c.ok), None):
             raise VerificationError(f"{opened.folder}: not timed, its outputs differ: {describe_failure(failed)}")
         case = next(iter(reference.outputs))
@@ -89,14 +68,14 @@ def bench(
         chosen, keep = configuration_for(opened.folder, provider), not reference.traits.random
         files = ((model, library), (opened.model, opened.library))
         sides = [_Side(*of, opened.folder, chosen, feeds, keep) for of in files]
-        if footprints:
+        if options.footprints:
             say("open", "", 0, 0)
-        found = [side.footprint() if footprints else Footprint() for side in sides]
-        timed = _timed(sides, threads, iterations, seconds, lambda done, total: say("time", "", done, total))
-    baseline, improved = map(_with_footprint, timed, found)
+        footprints = [side.footprint() if options.footprints else Footprint() for side in sides]
+        timed = _timed(sides, options, lambda done, total: say("time", "", done, total))
+    baseline, improved = map(_with_footprint, timed, footprints)
     gpu = None if provider == CPU else devices.first()
-    notes = [(name, of.note) for name, of in zip(_SIDES, found, strict=True)]
-    if threads == 1:  # concurrent callers keep the machine busy themselves
+    notes = [(name, of.note) for name, of in zip(_SIDES, footprints, strict=True)]
+    if options.threads == 1:  # concurrent callers keep the machine busy themselves
         notes += [(name, timing.unsteady(of) or "") for name, of in zip(_SIDES, timed, strict=True)]
     return BenchResult(
         provider=provider,
@@ -107,7 +86,7 @@ def bench(
         ratio=round(baseline.p50 / improved.p50, 4),
         compared=max((c.difference.excess or 0.0 for c in checks if c.difference), default=0.0),
         requests=_requests(reference.traits.inputs, dict(case.sizes), feeds),
-        threads=threads,
+        threads=options.threads,
         device=gpu.name if gpu else devices.processor(),
         notes=tuple(f"{name}: {note}" for name, note in notes if note),
     )
@@ -143,23 +122,23 @@ class _Side(NamedTuple):
 
 
 def _timed(
-    sides: Sequence[_Side], threads: int, iterations: int | None, seconds: float, progress: Callable[[int, int], None]
+    sides: Sequence[_Side], options: BenchOptions, progress: Callable[[int, int], None]
 ) -> tuple[Timing, Timing]:
     """As timing.in_turn. ModelError where a run fails that ran before, as where concurrent ones take all memory.
 
     NotVerifiedError where one takes longer than it may.
     """
-    before, after = (side.runs(threads) for side in sides)
+    before, after = (side.runs(options.threads) for side in sides)
     try:
-        return timing.in_turn(before, after, iterations, seconds, progress)
+        return timing.in_turn(before, after, options.iterations, options.seconds, progress)
     except RunTimeout as error:
         raise NotVerifiedError(f"{sides[1].folder}: cannot be timed: {error}") from error
     except RunError as error:
         raise ModelError(f"{sides[1].folder}: cannot be timed: {error}") from error
 
 
-def _with_footprint(timed: Timing, found: Footprint) -> Timing:
-    figures = {field.name: getattr(found, field.name) for field in dataclasses.fields(found) if field.name != "note"}
+def _with_footprint(timed: Timing, taken: Footprint) -> Timing:
+    figures = {field.name: getattr(taken, field.name) for field in dataclasses.fields(taken) if field.name != "note"}
     return dataclasses.replace(timed, **figures)
 
 
@@ -205,40 +184,30 @@ def reference_of(
     model: Path,
     library: Path | None,
     provider: str,
-    shapes: Mapping[str, tuple[int, ...]],
+    options: BenchOptions,
     scratch: Path,
-    data: Sequence[DataSource] = (),
     lowered: str = "",
     like: Path | None = None,
 ) -> Reference:
     """A model's outputs for the user's data, else at typical sizes, or at any that it accepts.
 
-    lowered: the dtype of what is compared with a float32 model, where that is of lower precision. like: an equivalent
-    model, whose graph may show sizes that inputs must have. ModelError where the
-    model runs at none, NotVerifiedError where not in time.
+    options: of which shapes and data count. lowered: the dtype of what is compared with a float32 model, where that is
+    of lower precision. like: an equivalent model, whose graph may show sizes that inputs must have. ModelError where
+    the model runs at none, NotVerifiedError where not in time.
     """
     traits = model_traits.of(read.load(model).model)
     if like is not None:
         traits = model_traits.completed(traits, model_traits.of(read.load(like).model))
     if lowered and traits.precision == "float32":
         traits = model_traits.as_lowered(traits, lowered)
-    check_alone(data, shapes)
-    own = read_data(data, traits.inputs)
-    pinned = signature.pin(traits.inputs, shapes, traits.checked)
+    check_alone(options.data, options.shapes)
+    own, file = read_data(options.data, traits.inputs), ModelFile(model, traits, library=library)
+    pinned = file.pinned(options.shapes)
     fitted = samples.fitted(traits.inputs, signature.typical(traits.inputs, pinned), pinned)
     for sizes in (fitted, pinned):
         try:
-            return Reference(
-                model,
-                traits,
-                provider,
-                pinned=sizes,
-                seconds=0.0,
-                folder=scratch,
-                library=library,
-                search=sizes is pinned,
-                data=own,
-            )
+            coverage = Coverage(sizes, own, seconds=0.0, search=sizes is pinned)
+            return Reference(file, provider, coverage, folder=scratch)
         except TooSlow as error:
             raise NotVerifiedError(f"{model}: cannot be timed: {error}") from error
         except NotRunnable as error:

@@ -14,6 +14,7 @@ from onnxopt.graph import traits as model_traits
 from onnxopt.paths import StrPath
 from onnxopt.pipeline import reference_quality
 from onnxopt.runtime import time_limit
+from onnxopt.tools.verify_options import VerifyOptions
 from onnxopt.verification.lowering.quality import Goals, Quality
 from onnxopt.verification.sampling.user_data import DataSource, check_alone, read_data
 
@@ -38,41 +39,32 @@ def quality(
     Raises ModelError, ArtifactError, UsageError where the interfaces differ, and NotVerifiedError where one of the
     models does not run here, or not in time.
     """
-    return compare_with(
-        reference, model, Goals(), shapes=shapes, providers=providers, data=data, timeout=timeout
-    ).quality
+    options = VerifyOptions(shapes, data, providers, timeout=timeout)
+    return compare_with(reference, model, Goals(), options).quality
 
 
-def compare_with(
-    reference: StrPath,
-    model: StrPath,
-    goals: Goals,
-    *,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    providers: Sequence[str] | None = None,
-    data: Sequence[DataSource] = (),
-    timeout: float | None = None,
-    record: bool = False,
-) -> ReferenceQuality:
+def compare_with(reference: StrPath, model: StrPath, goals: Goals, options: VerifyOptions) -> ReferenceQuality:
     """As `quality`, with what was asked for, as an artifact keeps it. Missing a goal is no error.
 
-    record: keep it in the manifest and the report of the artifact `model`, an unsigned folder. UsageError also where a
-    goal is about a figure that no output has.
+    options: where it says to record, the result is kept in the manifest and the report of the artifact `model`, an
+    unsigned folder. UsageError also where a goal is about a figure that no output has.
     """
-    check_alone(data, shapes)
-    time_limit.check(timeout)
+    check_alone(options.data, options.shapes)
+    time_limit.check(options.timeout)
     path, library = _files(Path(model))
     original = reference_quality.opened(Path(reference), model_traits.of(read.load(path).model), Path(model))
-    own = read_data(data, original.traits.inputs)
-    if record:
+    own = read_data(options.data, original.traits.inputs)
+    if options.record:
         recording.check_recordable(Path(model))
-    with time_limit.runs_end_within(time_limit.limit_of(timeout, original.source.bytes)):
-        rows = reference_quality.measured(original, path, library, data=own, shapes=shapes, providers=providers)
+    with time_limit.runs_end_within(time_limit.limit_of(options.timeout, original.source.bytes)):
+        rows = reference_quality.measured(
+            original, path, library, data=own, shapes=options.shapes, providers=options.providers
+        )
     goals.check_rows(rows)
-    found = reference_quality.record(original, rows, own, goals)
-    if record:
-        recording.record_reference(Path(model), found)
-    return found
+    result = reference_quality.record(original, rows, own, goals)
+    if options.record:
+        recording.record_reference(Path(model), result)
+    return result
 
 
 def _files(model: Path) -> tuple[Path, Path | None]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from onnxopt.artifact import archive, narrow_caches
 from onnxopt.artifact import record as recording
@@ -18,55 +19,45 @@ from onnxopt.graph import traits as model_traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Progress, silent
 from onnxopt.runtime import time_limit
+from onnxopt.tools.verify_options import VerifyChanges, VerifyOptions
+from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.emulation import gcc
 from onnxopt.verification.emulation.emulate import EmulatedKernel
 from onnxopt.verification.emulation.emulate import emulate as run_emulated
 from onnxopt.verification.reference import NotRunnable, Refused
 from onnxopt.verification.refusals import original_runs
-from onnxopt.verification.sampling.user_data import DataSource, UserData, check_alone, read_data
+from onnxopt.verification.sampling.user_data import UserData, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, references, verify_model, with_emulation
 
 
 def verify(
     original: StrPath,
     optimized: StrPath | None = None,
+    options: VerifyOptions | None = None,
     *,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    providers: Sequence[str] | None = None,
-    seconds: float = 1.0,
-    data: Sequence[DataSource] = (),
-    record: bool = False,
-    emulate: bool = False,
-    timeout: float | None = None,
     progress: Progress | None = None,
+    **changes: Unpack[VerifyChanges],
 ) -> VerificationReport:
     """Compare two models, each a model file or an artifact, which runs with its library and again without it.
 
     optimized: default the artifact `original`, compared with the model it was made from, if that still exists.
-    shapes: sizes of inputs by name, or of dynamic dims by symbol. providers: ONNX Runtime's names, default the CPU's,
-    and CUDA's where a device is usable. seconds: how long the original may run on a provider before no more cases are
-    added. data: your own inputs, instead of generated ones: .npz files, or mappings from input name to array.
-    emulate: also run the CUDA kernels of an artifact, each alone, compiled by g++, on the CPU at small sizes.
-    timeout: seconds that one run may take, as for `optimize`. progress: called as by `optimize`, with the phases
-    "load", "original" and "verify".
-
-    record: complete the verification in the manifest and the report of the artifact, an unsigned folder, which must
-    have been made from `original`.
+    options: on what. changes: fields of `VerifyOptions` by name, in place of those of `options`: verify("m.optimized",
+    data=["inputs.npz"]). progress: called as by `optimize`, with the phases "load", "original" and "verify".
 
     A difference is a report with status "failed", not an error; where the original opens and does not run here, or not
     in time, the status is "not_run". Raises ModelError, ArtifactError, UsageError, and NotVerifiedError where the
     original runs in time and the other model does not.
     """
-    say = progress or silent
-    check_alone(data, shapes)
-    time_limit.check(timeout)
+    say, options = progress or silent, dataclasses.replace(options or VerifyOptions(), **changes)
+    check_alone(options.data, options.shapes)
+    time_limit.check(options.timeout)
     say("load", "", 0, 0)
     first, second = _sides(Path(original), None if optimized is None else Path(optimized))
-    if record:
+    if options.record:
         _check_recordable(first, second)
-    kernels = _emulated_kernels(second) if emulate else None
-    report = _compare(first, second, shapes, providers, seconds, data, kernels, timeout, say)
-    if record and (report.agrees or report.status == "failed"):
+    kernels = _emulated_kernels(second) if options.emulate else None
+    report = _compare(first, second, options, kernels, say)
+    if options.record and (report.agrees or report.status == "failed"):
         recording.record_verification(second.given, report)
     return report
 
@@ -127,22 +118,14 @@ def _check_source(first: _Side, second: _Side) -> None:
 
 
 def _compare(
-    first: _Side,
-    second: _Side,
-    shapes: Mapping[str, tuple[int, ...]] | None,
-    providers: Sequence[str] | None,
-    seconds: float,
-    data: Sequence[DataSource],
-    emulated: Sequence[EmulatedKernel] | None,
-    timeout: float | None,
-    say: Progress,
+    first: _Side, second: _Side, options: VerifyOptions, emulated: Sequence[EmulatedKernel] | None, say: Progress
 ) -> VerificationReport:
     source, other = read.load(first.model), read.load(second.model)
     traits, other_traits = model_traits.of(source.model), model_traits.of(other.model)
-    own: Sequence[UserData] = read_data(data, traits.inputs)
+    own: Sequence[UserData] = read_data(options.data, traits.inputs)
     lowered = second.manifest.precision if second.manifest and traits.precision == "float32" else None
     kernels = {kernel.name: kernel.cpu for kernel in second.manifest.kernels} if second.manifest else {}
-    limit = time_limit.limit_of(timeout, source.bytes)
+    limit = time_limit.limit_of(options.timeout, source.bytes)
     with original_runs(first.given), temporary_folder() as folder, time_limit.runs_end_within(limit):
         if lowered is not None and lowered.caches:
             rows = narrow_caches.of_names(lowered.caches)
@@ -155,18 +138,9 @@ def _compare(
             traits = model_traits.as_lowered(traits, lowered.dtype)
         say("original", "", 0, 0)
         try:
-            originals = references(
-                source.path,
-                traits,
-                folder=folder,
-                model_bytes=source.bytes,
-                shapes=shapes,
-                providers=providers,
-                seconds=seconds,
-                library=first.library,
-                data=own,
-                edge_cases=not traits.lowered,
-            )
+            file = ModelFile(source.path, traits, source.bytes, first.library)
+            coverage = Coverage(file.pinned(options.shapes), own, options.seconds, edge_cases=not traits.lowered)
+            originals = references(file, coverage, folder=folder, providers=options.providers)
         except Refused:
             raise
         except NotRunnable as error:

@@ -74,7 +74,7 @@ class Ahead:
     def _begin(
         self, model: Path, config: Mapping[str, str], case: Case, feeds: Callable[[], Mapping[str, Any]] | None
     ) -> Begun:
-        session, ran = sessions.open_session(model, config=config), dict[Case, Ran]()
+        session, ran = sessions.open_session(model, setup=sessions.SessionSetup(config)), dict[Case, Ran]()
         started = time.monotonic()
         if feeds is not None:
             try:

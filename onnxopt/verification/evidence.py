@@ -164,7 +164,8 @@ class Evidence:
             with tempfile.TemporaryDirectory(dir=original.folder) as folder:
                 path, _ = in_float64.double(original.model, Path(folder), single)
                 try:
-                    return sessions.open_session(path, optimize=False, config=config_of(original.traits))
+                    setup = sessions.SessionSetup(config_of(original.traits))
+                    return sessions.open_session(path, optimize=False, setup=setup)
                 except RunError as error:
                     operator = _OPERATOR.search(str(error))
                     name = "" if operator is None else operator[1] or operator[2]

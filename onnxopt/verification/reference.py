@@ -15,10 +15,11 @@ from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import isolated, sessions
-from onnxopt.runtime.sessions import RunError, RunTimeout
+from onnxopt.runtime.sessions import RunError, RunTimeout, SessionSetup
 from onnxopt.verification.budget import QUICK, Budget
 from onnxopt.verification.check import Check, Skipped
 from onnxopt.verification.compare import Array, Limit
+from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.early_reference import Ahead, Begun, Ran, config_of
 from onnxopt.verification.executed import Profile
 from onnxopt.verification.judging import Judge
@@ -54,51 +55,44 @@ class Reference:
     """The original's outputs on one provider, at the cases it accepts.
 
     Raises NotRunnable where it accepts none. folder: for temporary copies (of models that draw random numbers,
-    with seeds fixed). library: the original's own, if it has one. search: try other shapes where the usual ones fail.
-    ahead: a session of the same model on the same provider that was begun earlier, with its first case. data: the
-    user's inputs; where there are any, no others are drawn, and the original must accept them all. edge_cases: also
-    draw edges of what inputs may hold, and great and empty sizes (verification/sampling/edges.py).
+    with seeds fixed). ahead: a session of the same model on the same provider that was begun earlier, with its first
+    case.
     """
 
     def __init__(
         self,
-        model: Path,
-        traits: Traits,
+        original: ModelFile,
         provider: str,
+        coverage: Coverage,
         *,
-        pinned: Sizes,
-        seconds: float,
         folder: Path,
-        library: Path | None = None,
-        search: bool = True,
         ahead: Ahead | None = None,
-        data: Sequence[UserData] = (),
-        edge_cases: bool = False,
     ):
-        self.model, self.library, self.traits, self.provider, self.folder = model, library, traits, provider, folder
+        self.model, self.library, self.traits = original.path, original.library, original.traits
+        self.provider, self.folder = provider, folder
         self.skipped: list[Skipped] = []
         self.notes = [
             f"{provider}: without ONNX Runtime's optimizer {name}, which can end the process that opens this model"
-            for name in traits.trapping_optimizers
+            for name in self.traits.trapping_optimizers
         ]
         self.outputs: dict[Case, dict[str, Array]] = {}
         self._known: dict[Case, Ran] = {}  # by a run that came ahead
-        self._inputs = Inputs(traits, data)
-        self._edge_cases = edge_cases
+        self._inputs = Inputs(self.traits, coverage.data)
+        self._edge_cases = coverage.edge_cases
         self._seconds: dict[Case, tuple[float, float]] = {}  # of drawing a case and of its run
         self.budget = Budget(0.0, 0.0)  # until a plain run is measured
         self.judge = Judge(self)
-        self._trial = isolated.Trial(model, provider=provider, library=library) if traits.traps else None
+        self._trial = isolated.Trial(self.model, provider=provider, library=self.library) if self.traits.traps else None
         try:
             if self._trial is not None:
                 self._trial.open()
             begun = None if ahead is None else ahead.take()
-            begun = begun or Begun(self.open(model, library=library), {}, 0.0)
-            _unsupported_kinds(traits)
-            if data:
-                self._collect_data(begun.session, data)
+            begun = begun or Begun(self.open(self.model, library=self.library), {}, 0.0)
+            _unsupported_kinds(self.traits)
+            if coverage.data:
+                self._collect_data(begun.session, coverage.data)
             else:
-                self._collect(begun, pinned, seconds, search)
+                self._collect(begun, coverage)
         except RunTimeout as error:
             raise TooSlow(f"{provider}: {error}") from error
         except RunError as error:
@@ -237,24 +231,25 @@ class Reference:
             if not self._try(session, case, self.outputs) and case not in self.outputs:
                 raise NotRunnable(f"{self.provider} refuses the inputs of {item.name}: {self.skipped[-1].reason}")
 
-    def _collect(self, begun: Begun, pinned: Sizes, seconds: float, search: bool) -> None:
-        shapes, session = cases.usual(self.traits, pinned), begun.session
+    def _collect(self, begun: Begun, coverage: Coverage) -> None:
+        pinned, session = coverage.pinned, begun.session
         started = time.monotonic()  # a run ahead took longer beside other work than it takes
         empty: dict[Case, dict[str, Array]] = {}
         self._known = dict(begun.ran)
-        for seed, sizes in itertools.product(SEEDS, shapes):
+        for seed, sizes in itertools.product(SEEDS, cases.usual(self.traits, pinned)):
             if seed != SEEDS[0] and self._edge_cases and self.outputs:
                 self._collect_edges(session, pinned)
             kept = sum(a.nbytes for case in self.outputs.values() for a in case.values())
-            if self.outputs and (kept > _KEPT_BYTES or (not self._is_quick() and time.monotonic() - started > seconds)):
+            spent = time.monotonic() - started
+            if self.outputs and (kept > _KEPT_BYTES or (not self._is_quick() and spent > coverage.seconds)):
                 break
-            if not self.outputs and time.monotonic() - started > _SEARCH_SECONDS:
+            if not self.outputs and spent > _SEARCH_SECONDS:
                 break
             case = Case(tuple(sizes.items()), seed)
             if seed != SEEDS[0] and Case(case.sizes, SEEDS[0]) not in self.outputs:
                 continue
             self._try(session, case, empty)
-        if not self.outputs and search:
+        if not self.outputs and coverage.search:
             self._search(session, pinned, empty)
         if self.outputs and self._edge_cases:
             self._collect_edges(session, pinned)
@@ -359,19 +354,14 @@ class Reference:
 
         The rest as for `sessions.open_session`.
         """
-        options: dict[str, Any] = {
-            "provider": self.provider,
-            "library": library,
-            "optimize": optimize,
-            "config": config_of(self.traits) | ({} if integer_kernels else dict([sessions.WITHOUT_INTEGER_KERNELS])),
-            "profile": None if profile is None else profile.prefix,
-            "reuse_memory": reuse_memory,
-        }
+        config = config_of(self.traits) | ({} if integer_kernels else dict([sessions.WITHOUT_INTEGER_KERNELS]))
+        setup = SessionSetup(config, reuse_memory, None if profile is None else profile.prefix)
+        opened = functools.partial(sessions.open_session, provider=self.provider, library=library, optimize=optimize)
         if not self.traits.random:
-            return sessions.open_session(model, **options)
+            return opened(model, setup=setup)
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             copy = seeded(model, Path(folder) / "seeded.onnx")
-            return sessions.open_session(copy, data_folder=model.parent, **options)
+            return opened(copy, setup=setup._replace(data_folder=model.parent))
 
 
 def _unsupported_kinds(traits: Traits) -> None:

@@ -24,18 +24,17 @@ import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
 from onnxopt.verification.check import Check, Skipped
 from onnxopt.verification.compare import Limit
+from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.early_reference import Ahead, run_ahead
 from onnxopt.verification.emulation.emulate import Emulation
 from onnxopt.verification.executed import EMULATED, Execution, Profile, combined, executions
 from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.rounding.exactness import FromFloat64
-from onnxopt.verification.sampling.user_data import UserData
 from onnxopt.verification.sharpness import Weak
 
 _AHEAD_BELOW = 1 << 30  # bytes of a model whose session lies in memory beside other work
@@ -214,31 +213,22 @@ def open_ahead(model: Path, traits: Traits, model_bytes: int, pinned: Sizes | No
 
 
 def references(
-    model: Path,
-    traits: Traits,
+    original: ModelFile,
+    coverage: Coverage,
     *,
     folder: Path,
-    model_bytes: int,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
     providers: Sequence[str] | None = None,
-    seconds: float = 1.0,
-    library: Path | None = None,
     ahead: Ahead | None = None,
-    data: Sequence[UserData] = (),
-    edge_cases: bool = False,
 ) -> list[Reference]:
     """The original on each provider (default: the CPU, and CUDA where a device is usable, without those that fail).
 
-    library: the original's own, if it is an artifact. folder: for temporary files. model_bytes: its size with external
-    data. seconds: how long the original may run on a provider before no more cases are added. ahead: the session that
-    `open_ahead` began. data: the user's inputs, taken instead of drawn ones. edge_cases: see Reference. NotRunnable
-    where a provider that was asked for cannot run it, by default where none can, or where memory does not suffice.
+    folder: for temporary files. ahead: the session that `open_ahead` began. NotRunnable where a provider that was asked
+    for cannot run it, by default where none can, or where memory does not suffice.
     """
-    pinned = signature.pin(traits.inputs, shapes or {}, traits.checked)
     sessions.check_providers(providers or ())
     if sessions.CUDA in (providers or ()) and not sessions.cuda_is_usable():
         raise NotRunnable("there is no CUDA device on this machine, or no driver for it")
-    _check_memory(model_bytes)
+    _check_memory(original.bytes)
     asked = providers is not None
     if providers is None:
         providers = [sessions.CPU, sessions.CUDA] if sessions.cuda_is_usable() else [sessions.CPU]
@@ -248,16 +238,7 @@ def references(
         try:
             runnable.append(
                 Reference(
-                    model,
-                    traits,
-                    provider,
-                    pinned=pinned,
-                    seconds=seconds,
-                    folder=folder,
-                    library=library,
-                    ahead=ahead if provider == sessions.CPU else None,
-                    data=data,
-                    edge_cases=edge_cases,
+                    original, provider, coverage, folder=folder, ahead=ahead if provider == sessions.CPU else None
                 )
             )
         except NotRunnable as error:

@@ -326,7 +326,7 @@ def test_a_signal_leaves_nothing(chain: Path, artifact: Path) -> None:
         # a shell starts background jobs with SIGINT ignored, and Python leaves it so
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys; from onnxopt.__main__ import run\n"
-        "def wait(*a): print('verifying', flush=True); time.sleep(60)\n"
+        "def wait(*a, **k): print('verifying', flush=True); time.sleep(60)\n"
         "import onnxopt.pipeline.flow as p; p.verify_and_leave_out = wait\n"
         f"sys.argv = ['onnxopt', 'optimize', {str(chain)!r}, '-o', {str(artifact)!r}, '--arch', 'none']\n"
         "run()"

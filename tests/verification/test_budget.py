@@ -11,6 +11,7 @@ from onnxopt.graph import traits
 from onnxopt.runtime import sessions
 from onnxopt.verification import verify
 from onnxopt.verification.budget import SECONDS, Budget
+from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.reference import Reference
 from onnxopt.verification.sampling import edges
 from tests.support.small_models import write
@@ -21,10 +22,8 @@ EVERY_VALUE = {edges.ZEROS, edges.LARGE, edges.NAN, edges.INFINITE, edges.NOTHIN
 
 def _reference(tmp_path: Path, text: str = POINTWISE, seconds: float = 1.0) -> Reference:
     model = write(tmp_path / "m.onnx", text)
-    known = traits.of(ir.load(model))
-    (reference,) = verify.references(
-        model, known, folder=tmp_path, model_bytes=1, providers=[sessions.CPU], edge_cases=True, seconds=seconds
-    )
+    file, coverage = ModelFile(model, traits.of(ir.load(model))), Coverage(seconds=seconds, edge_cases=True)
+    (reference,) = verify.references(file, coverage, folder=tmp_path, providers=[sessions.CPU])
     return reference
 
 

@@ -14,6 +14,7 @@ from onnxopt.graph import traits
 from onnxopt.graph.signature import Tensor
 from onnxopt.runtime import sessions
 from onnxopt.verification import verify
+from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.sampling import edges, samples
 from tests.support.small_models import write
 
@@ -171,10 +172,8 @@ def test_a_pool_that_reads_nan_as_a_number_is_found(tmp_path: Path) -> None:
 def test_what_the_original_itself_does_not_fix_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime's optimizations change where NaN is: those elements say nothing, all others do."""
     model = write(tmp_path / "m.onnx", POINTWISE % "y = Tanh(x)")
-    known = traits.of(ir.load(model))
-    (reference,) = verify.references(
-        model, known, folder=tmp_path, model_bytes=1, providers=[sessions.CPU], edge_cases=True
-    )
+    file, coverage = ModelFile(model, traits.of(ir.load(model))), Coverage(edge_cases=True)
+    (reference,) = verify.references(file, coverage, folder=tmp_path, providers=[sessions.CPU])
     case = next(case for case in reference.outputs if case.kind == edges.NAN)
     at = tuple(np.argwhere(np.isnan(reference.outputs[case]["y"]))[0])
     plain = {"y": reference.outputs[case]["y"].copy()}

@@ -17,6 +17,8 @@ from onnxopt.runtime import sessions
 from onnxopt.verification import verify
 from onnxopt.verification.check import Check
 from onnxopt.verification.compare import Difference
+from onnxopt.verification.coverage import Coverage, ModelFile
+from onnxopt.verification.early_reference import Ahead
 from onnxopt.verification.reference import Reference
 from onnxopt.verification.rounding import in_float64, last_places
 from onnxopt.verification.rounding.exactness import FromFloat64
@@ -42,11 +44,9 @@ g (float[n, 4, h, w] x) => (float[n, 6, h2, w2] y, float[n, 6, 1, 1] m, float[n,
 """
 
 
-def _reference(model: Path, **options: Any) -> Reference:
-    known = traits.of(ir.load(model))
-    (reference,) = verify.references(
-        model, known, folder=model.parent, model_bytes=1, providers=[sessions.CPU], **options
-    )
+def _reference(model: Path, ahead: Ahead | None = None) -> Reference:
+    file = ModelFile(model, traits.of(ir.load(model)))
+    (reference,) = verify.references(file, Coverage(), folder=model.parent, providers=[sessions.CPU], ahead=ahead)
     return reference
 
 

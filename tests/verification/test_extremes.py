@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxopt.graph import normalize, traits
+from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.lowering import ranges
 from onnxopt.verification.reference import Reference
 from onnxopt.verification.sampling.extremes import extremes
@@ -26,10 +27,8 @@ _BODY = (
 def _reference(tmp_path: Path, data: list[UserData], body: str = _BODY) -> tuple[ir.Model, Reference]:
     model = graph("float[B, N, 4] x", "float[B, N, 4] y", body, constants=_TABLE)
     onnx.save(ir.to_proto(model), tmp_path / "model.onnx")
-    found = traits.of(model)
-    reference = Reference(
-        tmp_path / "model.onnx", found, "CPUExecutionProvider", pinned={}, seconds=0.2, folder=tmp_path, data=data
-    )
+    file, coverage = ModelFile(tmp_path / "model.onnx", traits.of(model)), Coverage(data=data, seconds=0.2)
+    reference = Reference(file, "CPUExecutionProvider", coverage, folder=tmp_path)
     return normalize.normalize(model).model, reference
 
 

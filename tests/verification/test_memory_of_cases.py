@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxopt.graph import traits
 from onnxopt.runtime.sessions import CPU
+from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.reference import Reference
 from onnxopt.verification.sampling import edges
 from tests.support.graphs import graph, hold
@@ -23,9 +24,8 @@ def test_many_elements_fit_the_memory(tmp_path: Path) -> None:
     )
     hold(model, {"w": np.full((4, 50000), 0.1)}, "f4")
     ir.save(model, tmp_path / "m.onnx")
-    reference = Reference(
-        tmp_path / "m.onnx", traits.of(model), CPU, pinned={}, seconds=0.5, folder=tmp_path, edge_cases=True
-    )
+    file, coverage = ModelFile(tmp_path / "m.onnx", traits.of(model)), Coverage(seconds=0.5, edge_cases=True)
+    reference = Reference(file, CPU, coverage, folder=tmp_path)
     written = [sum(a.nbytes for a in outputs.values()) for outputs in reference.outputs.values()]
     assert max(written) <= _LARGEST
     assert edges.MANY in reference.budget.left_out

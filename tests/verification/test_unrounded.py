@@ -23,6 +23,7 @@ from tests.support.command import run
 from tests.support.fusing import cpu_kernels_forced
 from tests.support.precision import quantized_models
 
+_SETUP = sessions.SessionSetup(dict([sessions.WITHOUT_INTEGER_KERNELS]))
 DRAW = np.random.default_rng(0).standard_normal
 
 
@@ -34,7 +35,7 @@ def _save(path: Path, text: str, opset: int = 21, **constants: np.ndarray) -> Pa
 
 
 def _run(path: Path, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return sessions.run(sessions.open_session(path, config=dict([sessions.WITHOUT_INTEGER_KERNELS])), feeds)
+    return sessions.run(sessions.open_session(path, setup=_SETUP), feeds)
 
 
 WEIGHT = DRAW((6, 5)).astype(np.float32)

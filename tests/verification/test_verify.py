@@ -22,6 +22,7 @@ from onnxopt.runtime import sessions
 from onnxopt.verification import verify as verification
 from onnxopt.verification.bisect import bisect, bisect_in_order
 from onnxopt.verification.check import Check
+from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.reference import NotRunnable
 from tests.support.small_models import CHAIN, HEADER, NO_KERNEL, NOTHING_TO_FUSE, RANDOM, TOKENS, write
 
@@ -130,7 +131,7 @@ def test_too_large_for_memory_is_said_not_tried(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", CHAIN)
     source = ir.load(model)
     with pytest.raises(onnxopt.OnnxoptError, match="GB of memory"):
-        verification.references(model, traits.of(source), folder=tmp_path, model_bytes=10**15)
+        verification.references(ModelFile(model, traits.of(source), 10**15), Coverage(), folder=tmp_path)
 
 
 @pytest.mark.parametrize("guilty", [set(), {0}, {4}, {1, 6}, set(range(7))])
@@ -266,9 +267,8 @@ def test_the_originals_session_is_made_ahead_of_small_models_once(
     ahead = verification.open_ahead(model, traits.of(source), model.stat().st_size, {})
     assert (ahead is not None) == (limit > 0)
     for times in (1, 2):  # the second time, as when a family of rules is left out, there is none left
-        (reference,) = verification.references(
-            model, traits.of(source), folder=tmp_path, model_bytes=1, providers=[sessions.CPU], ahead=ahead
-        )
+        file = ModelFile(model, traits.of(source))
+        (reference,) = verification.references(file, Coverage(), folder=tmp_path, providers=[sessions.CPU], ahead=ahead)
         assert opened == [model] * times
         assert all(check.ok for check in reference.check(model, None))
         opened.pop()
@@ -286,7 +286,9 @@ def test_what_the_runtime_says_of_the_original_comes_from_the_session_made_ahead
     model.write_bytes(b"no model")
     ahead = verification.open_ahead(model, known, 8, {})
     with pytest.raises(NotRunnable):
-        verification.references(model, known, folder=tmp_path, model_bytes=8, providers=[sessions.CPU], ahead=ahead)
+        verification.references(
+            ModelFile(model, known), Coverage(), folder=tmp_path, providers=[sessions.CPU], ahead=ahead
+        )
 
 
 def watch_runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, tuple[int, ...]]]:
@@ -308,12 +310,11 @@ def test_the_first_case_that_was_run_ahead_is_not_run_again(
 ) -> None:
     model = write(tmp_path / "m.onnx", CHAIN)
     known = traits.of(ir.load(model))
-    shapes = {name: (size,) for name, size in pinned.items()}
-    arguments: Any = {"folder": tmp_path, "model_bytes": 1, "providers": [sessions.CPU], "shapes": shapes}
-    (alone,) = verification.references(model, known, **arguments)
+    file, coverage = ModelFile(model, known), Coverage(pinned)
+    (alone,) = verification.references(file, coverage, folder=tmp_path, providers=[sessions.CPU])
     ran = watch_runs(monkeypatch)
     ahead = verification.open_ahead(model, known, 1, pinned)
-    (reference,) = verification.references(model, known, ahead=ahead, **arguments)
+    (reference,) = verification.references(file, coverage, folder=tmp_path, providers=[sessions.CPU], ahead=ahead)
     first = next(iter(alone.outputs))
     assert next(iter(reference.outputs)) == first
     shape = alone.feeds(first)["x"].shape

@@ -15,12 +15,12 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from onnxopt.artifact import layout
-from onnxopt.artifact.export.triton_options import Options
+from onnxopt.artifact.export.triton_options import BackendSettings, TritonChanges, TritonOptions
 from onnxopt.artifact.folder import copy_checked, data_files, staging
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.open import Opened, open_artifact
@@ -35,7 +35,6 @@ from onnxopt.verification.sampling import samples
 
 CONFIG = "config.pbtxt"
 VERSION = "1"
-DEVICES = ("auto", "gpu", "cpu")
 _WARM_UP = "warmup"
 _TYPES = {
     "bool": "TYPE_BOOL",
@@ -55,59 +54,42 @@ _TENSORRT_DEFAULTS = {
 def export_triton(
     artifact: StrPath,
     repository: StrPath,
-    *,
-    name: str | None = None,
-    tensorrt: bool = False,
-    max_batch: int = 8,
-    instances: int = 1,
-    device: str = "auto",
-    settings: str | None = None,
-    mount: str | None = None,
+    options: TritonOptions | None = None,
+    **changes: Unpack[TritonChanges],
 ) -> Path:
     """Write the model folder of an artifact into a Triton model repository (made if missing); returns its path.
 
-    name: of the model, default that of the original's file. tensorrt: run on the TensorRT provider, without the
-    library, on model.portable.onnx where the artifact has it. max_batch: the most requests that Triton puts into one
-    run, where dim 0 of every input and output is the batch. instances: sessions a device. device: "auto" (GPU where
-    there is one), "gpu" or "cpu". settings: which file of providers/ to take ("h200"), default cuda or cpu.
-    mount: the repository's path as Triton sees it, e.g. /models in a container; default its absolute path here.
+    options: how. changes: fields of `TritonOptions` by name, in place of those of `options`:
+    export_triton("m.optimized", "repository", max_batch=4).
 
     ArtifactError where the artifact is damaged; UsageError where Triton cannot serve the model, or the folder exists.
     """
-    opened, repository = open_artifact(artifact), Path(repository)
-    name = name or re.sub(r"[^A-Za-z0-9_.-]", "_", Path(opened.manifest.source.name).stem)
-    _check_options(name, max_batch, instances, device, tensorrt)
+    options = dataclasses.replace(options or TritonOptions(), **changes)
+    opened, repository, tensorrt, device = open_artifact(artifact), Path(repository), options.tensorrt, options.device
+    name = options.name or re.sub(r"[^A-Za-z0-9_.-]", "_", Path(opened.manifest.source.name).stem)
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        raise UsageError(f"{name!r}: not a model name for Triton; use letters, digits, '_', '-' and '.'")
+    options.check()
     _check_interface(opened)
-    where = PurePosixPath(mount or repository.absolute().as_posix()) / name
+    where = PurePosixPath(options.mount or repository.absolute().as_posix()) / name
     model = layout.PORTABLE_MODEL if tensorrt and layout.PORTABLE_MODEL in opened.manifest.files else layout.MODEL
     library = None if tensorrt else opened.library
     if library is not None and f"{layout.LIBRARY_FOLDER}/{layout.FATBIN}" not in opened.manifest.files:
         device = _device_without_cuda_kernels(opened, device)
-    options = _options(opened, tensorrt, device, settings, where)
+    settings = _options(opened, tensorrt, device, options.settings, where)
     inputs, outputs = _as_onnxruntime_sees_them(opened, model, library)
-    batch = max_batch if _is_batched(inputs, outputs) else 0
+    batch = options.max_batch if _is_batched(inputs, outputs) else 0
 
-    config = _config(name, inputs, outputs, batch, options)
-    config.instance_group.add(count=instances, kind=f"KIND_{device.upper()}")
+    config = _config(name, inputs, outputs, batch, settings)
+    config.instance_group.add(count=options.instances, kind=f"KIND_{device.upper()}")
     if library is not None:
         config.model_operations.op_library_filename.append(str(where / VERSION / layout.LIBRARY_PATH))
     with staging(repository / name) as folder:
         _copy(opened, folder / VERSION, model, library is not None)
         _add_warm_up(config, opened, folder / _WARM_UP, batch)
         (folder / CONFIG).write_text(_to_text(config), "utf-8")
-        (folder / "README.md").write_text(_readme(config, opened.manifest, options, where, model), "utf-8")
+        (folder / "README.md").write_text(_readme(config, opened.manifest, settings, where, model), "utf-8")
     return repository / name
-
-
-def _check_options(name: str, max_batch: int, instances: int, device: str, tensorrt: bool) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-        raise UsageError(f"{name!r}: not a model name for Triton; use letters, digits, '_', '-' and '.'")
-    if max_batch < 1 or instances < 1:
-        raise UsageError("the largest batch and the number of instances must be 1 or more")
-    if device not in DEVICES:
-        raise UsageError(f"no device {device!r}: choose {', '.join(DEVICES)}")
-    if tensorrt and device == "cpu":
-        raise UsageError("TensorRT needs a GPU: leave out the device, or TensorRT")
 
 
 def _check_interface(opened: Opened) -> None:
@@ -181,7 +163,9 @@ def _schema() -> Any:
     return model_config_pb2
 
 
-def _config(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], batch: int, options: Options) -> Any:
+def _config(
+    name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], batch: int, options: BackendSettings
+) -> Any:
     schema = _schema()
     config = schema.ModelConfig(
         name=name, backend="onnxruntime", default_model_filename=layout.MODEL, max_batch_size=batch
@@ -206,9 +190,11 @@ def _config(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], batc
     return config
 
 
-def _options(opened: Opened, tensorrt: bool, device: str, settings: str | None, where: PurePosixPath) -> Options:
+def _options(
+    opened: Opened, tensorrt: bool, device: str, settings: str | None, where: PurePosixPath
+) -> BackendSettings:
     """The artifact's settings that the backend has an option for."""
-    options = Options()
+    options = BackendSettings()
     chosen = _settings(opened, tensorrt, device, settings)
     configuration: dict[str, Any] = {"provider": "", "provider_options": {}}
     if chosen:
@@ -312,7 +298,7 @@ def _sizes(manifest: Manifest) -> signature.Sizes:
     return {name: 1 if name in batch else size for name, size in chosen.items()}
 
 
-def _readme(config: Any, manifest: Manifest, options: Options, where: PurePosixPath, model: str) -> str:
+def _readme(config: Any, manifest: Manifest, options: BackendSettings, where: PurePosixPath, model: str) -> str:
     repository = where.parent
     lines = [
         f"# {config.name}",

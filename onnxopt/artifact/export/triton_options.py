@@ -11,7 +11,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypedDict
+
+from onnxopt.errors import UsageError
+from onnxopt.option_fields import option
+
+DEVICES = ("auto", "gpu", "cpu")
 
 _ALGO_SEARCH = {"EXHAUSTIVE": "0", "HEURISTIC": "1", "DEFAULT": "2"}
 _ARENA = {"kNextPowerOfTwo": "0", "kSameAsRequested": "1"}
@@ -62,8 +67,48 @@ _SESSION_CONFIG = ("session.use_device_allocator_for_initializers",)
 GRAPH_LEVELS = {"all": 0, "basic": -1, "extended": 1, "disable_all": 2}
 
 
+@dataclasses.dataclass(frozen=True)
+class TritonOptions:
+    """How Triton serves an artifact.
+
+    settings: which file of providers/ to take. mount: e.g. /models in a container. tensorrt: on model.portable.onnx
+    where the artifact has it, without the library. max_batch: where dim 0 of every input and output is the batch.
+    """
+
+    name: str | None = option(None, "Name of the model. Default: that of the original's file.", of=str)
+    tensorrt: bool = option(False, "Run on the TensorRT provider, on the graph without fused functions.")
+    max_batch: int = option(8, "Most requests that Triton runs together. Default: 8.", of=int)
+    instances: int = option(1, "Sessions on each device. Default: 1.", of=int)
+    device: str = option("auto", "Device to run on: auto, gpu or cpu. Default: auto.", of=str)
+    settings: str | None = option(None, "File of providers/ to take, as h200. Default: cuda or cpu.", of=str)
+    mount: str | None = option(
+        None, "The repository's path as Triton sees it, as /models. Default: its path here.", of=str
+    )
+
+    def check(self) -> None:
+        """UsageError for values that mean nothing, or do not fit together."""
+        if self.max_batch < 1 or self.instances < 1:
+            raise UsageError("the largest batch and the number of instances must be 1 or more")
+        if self.device not in DEVICES:
+            raise UsageError(f"no device {self.device!r}: choose {', '.join(DEVICES)}")
+        if self.tensorrt and self.device == "cpu":
+            raise UsageError("TensorRT needs a GPU: leave out the device, or TensorRT")
+
+
+class TritonChanges(TypedDict, total=False):
+    """The fields of `TritonOptions` as keywords, for type checkers; a test compares them."""
+
+    name: str | None
+    tensorrt: bool
+    max_batch: int
+    instances: int
+    device: str
+    settings: str | None
+    mount: str | None
+
+
 @dataclasses.dataclass
-class Options:
+class BackendSettings:
     """parameters: of the model. accelerators: name to parameters, in the order of preference. graph_level: 0 is all of
     ORT's optimizations. left_out: settings that do not reach the backend, with the reason.
     """

@@ -29,9 +29,7 @@ from onnxopt.tools.printable import one_line
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing as models end.")
 @options.json_option
-@click.pass_context
 def command(
-    ctx: click.Context,
     models: Sequence[str],
     out_dir: Path,
     archs: tuple[str, ...],
@@ -55,7 +53,7 @@ def command(
     with _progress(quiet) as advance:
         result = flow.batch(models, out_dir, archs=archs or None, jobs=jobs, ray=ray, progress=advance)
     print_result(result.to_json(), table.text(result.models), as_json)
-    ctx.exit(result.exit_code)
+    click.get_current_context().exit(result.exit_code)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from onnxopt.artifact.summary import limit_text
 from onnxopt.errors import UsageError
 from onnxopt.tools import progress, text_table
 from onnxopt.tools.bench import bench
+from onnxopt.tools.bench_options import BenchOptions
 from onnxopt.tools.commands import options, sweeps
 from onnxopt.tools.commands.fleets import FleetQuestion, fleet_options
 from onnxopt.tools.commands.printing import print_json
@@ -22,57 +23,35 @@ from onnxopt.tools.commands.printing import print_json
 
 @click.command("bench")
 @click.argument("artifact", type=Path)
-@click.option("--against", type=Path, help="Model or artifact to compare with. Default: the original.")
-@options.shape
-@options.data
-@options.provider
-@click.option("--iterations", type=int, help="Runs of each. Default: what fits in --seconds.")
-@click.option("--seconds", type=float, default=5.0, show_default=True, help="Time to spend on runs, at each size.")
+@options.of_fields(BenchOptions)
 @click.option("--sweep", metavar="DIM=SIZE,...", help="Time at each of these sizes of a dynamic dim (batch=1,2,4).")
 @click.option(
     "--threads", metavar="N,...", default="1", help="Callers that run one session at the same time; several: each."
 )
-@options.timeout
 @fleet_options
 @options.quiet
 @options.json_option
 def command(
     artifact: Path,
-    shapes: tuple[str, ...],
-    provider: str | None,
     sweep: str | None,
     threads: str,
     quiet: bool,
     as_json: bool,
-    against: Path | None,
-    data: tuple[Path, ...],
-    iterations: int | None,
-    seconds: float,
-    timeout: float | None,
-    **fleet_question: Any,
+    **fields: Any,
 ) -> None:
     """Time ARTIFACT against the original, in turn in one process, after comparing their outputs."""
-    question, sizes = FleetQuestion(**fleet_question), options.parse_shapes(shapes)
-    question.check(artifact, provider)
+    question = FleetQuestion(**{field.name: fields.pop(field.name) for field in dataclasses.fields(FleetQuestion)})
+    sizes = options.parse_shapes(fields["shapes"])
     asked = sweeps.parse(sweep, threads, tuple(sizes))
-    if asked.dim and data:
+    chosen = BenchOptions(**fields, footprints=not asked.varies)
+    question.check(artifact, chosen.provider)
+    if asked.dim and chosen.data:
         raise UsageError("--sweep draws inputs of each size, and --data gives inputs; leave out one of the two")
     results, fleets = [], []
     with progress.shown(quiet, still=True) as advance:
         for point in asked.points():
-            result = bench(
-                artifact,
-                against=against,
-                shapes={**sizes, **point.shapes},
-                provider=provider,
-                iterations=iterations,
-                seconds=seconds,
-                data=data,
-                threads=point.threads,
-                footprints=not asked.varies,
-                timeout=timeout,
-                progress=advance,
-            )
+            shapes = {**sizes, **point.shapes}
+            result = bench(artifact, chosen, shapes=shapes, threads=point.threads, progress=advance)
             results.append(result)
             fleets.append(question.answer(artifact, result))
     if as_json:

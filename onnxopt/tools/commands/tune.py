@@ -35,9 +35,7 @@ _INTERRUPTED = 130
 @options.timeout
 @click.option("--sign", "key", type=Path, help="Secret key to sign the changed artifact with.")
 @options.json_option
-@click.pass_context
 def command(
-    ctx: click.Context,
     artifact: Path,
     budget: str,
     shapes: tuple[str, ...],
@@ -70,7 +68,7 @@ def command(
         print_json(dataclasses.asdict(result))
     else:
         click.echo(describe(result))
-    ctx.exit(_INTERRUPTED if result.status == "interrupted" else 0)
+    click.get_current_context().exit(_INTERRUPTED if result.status == "interrupted" else 0)
 
 
 def parse_seconds(text: str) -> float:

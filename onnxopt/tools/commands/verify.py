@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,6 +20,7 @@ from onnxopt.tools.commands.verification_text import verification_text
 from onnxopt.tools.printable import printable
 from onnxopt.tools.quality import compare_with
 from onnxopt.tools.verify import verify
+from onnxopt.tools.verify_options import VerifyOptions
 from onnxopt.verification.lowering.quality import Goals
 
 _ON = {"cpu": CPU, "cuda": CUDA}
@@ -27,22 +29,13 @@ _ON = {"cpu": CPU, "cuda": CUDA}
 @click.command("verify")
 @click.argument("original", type=Path)
 @click.argument("optimized", type=Path, required=False)
-@options.shape
-@options.data
-@click.option(
-    "--provider",
-    "providers",
-    multiple=True,
-    help="Execution provider by ONNX Runtime's name; repeat for more. Default: CPU, and CUDA where usable.",
-)
+@options.of_fields(VerifyOptions)
 @click.option(
     "--on",
     type=click.Choice([*_ON]),
     multiple=True,
     help="Verify on this machine's CPU or GPU, and record the result in the artifact; repeat for both.",
 )
-@options.emulate
-@options.timeout
 @click.option(
     "--reference",
     type=Path,
@@ -51,51 +44,34 @@ _ON = {"cpu": CPU, "cuda": CUDA}
 @options.goals
 @options.quiet
 @options.json_option
-@click.pass_context
 def command(
-    ctx: click.Context,
     original: Path,
     optimized: Path | None,
-    shapes: tuple[str, ...],
-    data: tuple[Path, ...],
-    providers: tuple[str, ...],
     on: tuple[str, ...],
-    emulate: bool,
-    timeout: float | None,
     reference: Path | None,
     quiet: bool,
     as_json: bool,
-    **asked: float | None,
+    **fields: Any,
 ) -> None:
     """Compare two models, each a model file or an artifact.
 
     With one argument, an artifact, that is compared with the model that it was made from. Exit code 1 if the models do
     not agree, or an output misses what --min-sqnr and its like ask for, 3 if nothing could be compared.
     """
-    goals = Goals(**asked)
+    goals = Goals(**{field.name: fields.pop(field.name) for field in dataclasses.fields(Goals)})
     if reference is None and goals.given:
         raise UsageError(f"{next(iter(goals.given))} is against a --reference, which was not given")
-    if on and providers:
+    if on and fields["providers"]:
         raise UsageError("--on and --provider cannot be given together")
-    sizes, chosen = options.parse_shapes(shapes), [_ON[name] for name in on] or providers or None
+    fields["shapes"] = options.parse_shapes(fields["shapes"])
+    fields["providers"] = [_ON[name] for name in on] or fields["providers"] or None
+    chosen = VerifyOptions(**fields, record=bool(on) or fields["emulate"])
     with progress.shown(quiet) as advance:
-        report = verify(
-            original,
-            optimized,
-            shapes=sizes,
-            providers=chosen,
-            data=data,
-            record=bool(on) or emulate,
-            emulate=emulate,
-            timeout=timeout,
-            progress=advance,
-        )
+        report = verify(original, optimized, chosen, progress=advance)
     near = None
     if reference is not None:
-        model, record = optimized or original, bool(on)
-        near = compare_with(
-            reference, model, goals, shapes=sizes, providers=chosen, data=data, timeout=timeout, record=record
-        )
+        chosen = dataclasses.replace(chosen, record=bool(on))
+        near = compare_with(reference, optimized or original, goals, chosen)
     missed = [row for row in near.quality if goals.missed(row)] if near is not None else []
     if as_json:
         document = {**dataclasses.asdict(report), "failures": len(report.failures)}
@@ -107,7 +83,7 @@ def command(
         text = verification_text(report, _archs(optimized or original))
         click.echo(printable("\n".join([text, *(reference_lines(near) if near is not None else [])])))
     status = {"passed": 0, "undecided": 0, "not_run": NotVerifiedError.exit_code}.get(report.status, 1)
-    ctx.exit(status or (1 if missed else 0))
+    click.get_current_context().exit(status or (1 if missed else 0))
 
 
 def _archs(path: Path) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.configuration import configuration_for
 from onnxopt.runtime.sessions import CUDA, RunError
 from onnxopt.tools import bench
+from onnxopt.tools.bench_options import BenchOptions
 from onnxopt.tools.doctor.finding import Finding, Subject
 
 _SHOWN = 5
@@ -50,7 +51,7 @@ def _replay(subject: Subject, library: Path | None, data: dict[str, Any]) -> Non
     """Capture and replay once at usual sizes. RunError where ORT refuses."""
     model = subject.folder / layout.MODEL
     with temporary_folder() as scratch:
-        reference = bench.reference_of(model, None, CUDA, {}, scratch)
+        reference = bench.reference_of(model, None, CUDA, BenchOptions(), scratch)
     case = next(iter(reference.outputs))
     feeds = reference.feeds(case)
     session = configurations.open_session(model, library, data, subject.folder, cuda_graph=True)

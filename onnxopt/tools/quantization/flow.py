@@ -33,6 +33,7 @@ from onnxopt.tools.quantization.result import Quantized
 from onnxopt.tools.quantization.sensitivity import Sensitivity
 from onnxopt.tools.quantization.spelling import spell_out_gemms
 from onnxopt.tools.quantization.times import Times
+from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.lowering import restoring
 from onnxopt.verification.lowering.quality import Quality, check_inputs, quality_of, refuse_missed, worst
 from onnxopt.verification.reference import NotRunnable, Reference
@@ -142,11 +143,15 @@ def _run(opened: _Opened, data: Sequence[UserData], shapes: Mapping[str, tuple[i
     """The float32 model's outputs. Errors as `original_runs` says, UsageError where they say nothing."""
     file = opened.file
     with original_runs(file.path, "does not run here, so that it cannot be calibrated"):
-        original = references(
-            file.path, opened.traits, folder=scratch, model_bytes=file.bytes, shapes=shapes, providers=(CPU,), data=data
-        )[0]
+        original = _reference(ModelFile(file.path, opened.traits, file.bytes), data, shapes, scratch)
     check_inputs(original)
     return original
+
+
+def _reference(
+    file: ModelFile, data: Sequence[UserData], shapes: Mapping[str, tuple[int, ...]], scratch: Path
+) -> Reference:
+    return references(file, Coverage(file.pinned(shapes), data), folder=scratch, providers=(CPU,))[0]
 
 
 def _placed(opened: _Opened, want: Asked, original: Reference, scratch: Path, say: Progress) -> _Source:
@@ -204,10 +209,7 @@ def _with_lower_precision(
     say("precision", "", 0, 0)
     file = read.load(chosen.path)
     try:
-        quantized = references(
-            file.path, model_traits.of(file.model), folder=scratch, model_bytes=file.bytes, shapes=shapes,
-            providers=(CPU,), data=data,
-        )[0]  # fmt: skip
+        quantized = _reference(ModelFile(file.path, model_traits.of(file.model), file.bytes), data, shapes, scratch)
     except NotRunnable as error:
         raise NotVerifiedError(f"the quantized model does not run in ONNX Runtime: {error}") from error
     path = lowering.lowered(lowering.normalized_file(chosen.path), quantized, dtype, scratch)

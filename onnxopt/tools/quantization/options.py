@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
-from onnxopt import option_fields
-from onnxopt.option_fields import option
+from onnxopt.option_fields import option, same_option
 from onnxopt.paths import StrPath
 from onnxopt.pipeline import Options
 from onnxopt.tools.quantization.formats import FORMATS
@@ -16,13 +15,6 @@ from onnxopt.verification.lowering.quality import Goals
 from onnxopt.verification.sampling.user_data import DataSource
 
 _ALGORITHMS = tuple(sorted({name for row in FORMATS.values() for name in row.algorithms}))
-_SHARED = {row.name: row for row in option_fields.options_of(Options)}
-
-
-def _as_of_optimize(name: str) -> Any:
-    """The option of this name that `optimize` has too."""
-    row = _SHARED[name]
-    return option(row.default, row.text, spelled=row.spelled, value=row.value, of=row.of, many=row.many)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,13 +57,13 @@ class Quantization:
         (), "Products that tune measured (*.gemm_algos.json), whose times count, not predicted ones; repeat for more.",
         value="FILE", of=Path, many=True,
     )  # fmt: skip
-    min_sqnr: float | None = _as_of_optimize("min_sqnr")
-    min_cosine: float | None = _as_of_optimize("min_cosine")
-    min_top1: float | None = _as_of_optimize("min_top1")
-    min_top5: float | None = _as_of_optimize("min_top5")
-    max_kl: float | None = _as_of_optimize("max_kl")
-    shapes: Mapping[str, tuple[int, ...]] | None = _as_of_optimize("shapes")
-    timeout: float | None = _as_of_optimize("timeout")
+    min_sqnr: float | None = same_option(Options, "min_sqnr")
+    min_cosine: float | None = same_option(Options, "min_cosine")
+    min_top1: float | None = same_option(Options, "min_top1")
+    min_top5: float | None = same_option(Options, "min_top5")
+    max_kl: float | None = same_option(Options, "max_kl")
+    shapes: Mapping[str, tuple[int, ...]] | None = same_option(Options, "shapes")
+    timeout: float | None = same_option(Options, "timeout")
 
     @property
     def goals(self) -> Goals:

@@ -13,6 +13,7 @@ from onnxopt.runtime import sessions
 from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.sessions import Array, RunError
 from onnxopt.tools import bench
+from onnxopt.tools.bench_options import BenchOptions
 from onnxopt.verification.compare import Limit, compare
 from onnxopt.verification.sampling import samples
 
@@ -40,7 +41,7 @@ class Oracle:
     """
 
     def __init__(self, model: Path, provider: str, shapes: Mapping[str, tuple[int, ...]], scratch: Path):
-        reference = bench.reference_of(model, None, provider, shapes, scratch)
+        reference = bench.reference_of(model, None, provider, BenchOptions(shapes=shapes), scratch)
         self.model, self.traits = model, reference.traits
         if self.traits.random:
             raise UsageError(f"{model}: draws random numbers, so two configurations cannot be compared")

@@ -16,6 +16,7 @@ from onnxopt.graph.signature import Sizes, Tensor
 from onnxopt.graph.traits import Traits
 from onnxopt.program.dtypes import to_ir
 from onnxopt.runtime.sessions import CPU
+from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.emulation.shape_text import ShapeText
 from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.sampling import samples
@@ -84,7 +85,7 @@ def reference(path: Path, shapes: Sequence[ShapeText], folder: Path) -> Referenc
 
 
 def _reference(path: Path, traits: Traits, folder: Path, data: Sequence[UserData]) -> Reference:
-    return Reference(path, traits, CPU, pinned={}, seconds=0.0, folder=folder, data=data)
+    return Reference(ModelFile(path, traits), CPU, Coverage(data=data), folder=folder)
 
 
 def _sizes(by_input: dict[str, ShapeText], outputs: Sequence[ShapeText]) -> Iterator[tuple[Sizes, list[Tensor]]]:

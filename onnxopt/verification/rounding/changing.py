@@ -131,10 +131,8 @@ class _InOrder:
             copy = seeded(original.model, Path(folder) / "seeded.onnx")
             (Path(folder) / "changed").mkdir()
             path = last_places.change(copy, Path(folder) / "changed", self._draw)
-            return sessions.open_session(
-                path, provider=original.provider, library=original.library, config=config_of(original.traits),
-                reuse_memory=False,
-            )  # fmt: skip
+            setup = sessions.SessionSetup(config_of(original.traits), reuse_memory=False)
+            return sessions.open_session(path, provider=original.provider, library=original.library, setup=setup)
 
 
 def _changed(value: Any, number: int, name: str) -> Any:

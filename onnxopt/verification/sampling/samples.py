@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -109,15 +109,13 @@ def draw(
 
     kind: of sampling/edges.py, "" for noise. finite: inputs without NaN and infinity. A sequence is 3 arrays.
     """
-    random = np.random.default_rng([seed, len(inputs)])
     shapes = {t.name: resolve(t, sizes) for t in inputs}
     longest = max((s[1] for s in shapes.values() if len(s) > 1), default=1)
+    case = _Drawing(np.random.default_rng([seed, len(inputs)]), seed, sizes, longest)
 
     def one(number: int, tensor: Tensor) -> Array:
-        of_kind = "" if kind in edges.NONFINITE and tensor.name in finite else kind
-        return _fill(
-            random, tensor, shapes[tensor.name], uses.get(tensor.name, ()), sizes, longest, of_kind, number, seed
-        )
+        of_tensor = "" if kind in edges.NONFINITE and tensor.name in finite else kind
+        return _fill(case, tensor, shapes[tensor.name], uses.get(tensor.name, ()), of_tensor, number)
 
     return {
         t.name: [one(k, t) for _ in range(_SEQUENCE)] if t.kind == "sequence" else one(k, t)
@@ -125,18 +123,20 @@ def draw(
     }
 
 
+class _Drawing(NamedTuple):
+    """What the inputs of one case share. longest: of the second dims."""
+
+    random: np.random.Generator
+    seed: int
+    sizes: Sizes
+    longest: int
+
+
 def _fill(
-    random: np.random.Generator,
-    tensor: Tensor,
-    shape: tuple[int, ...],
-    uses: tuple[Use, ...],
-    sizes: Sizes,
-    longest: int,
-    kind: str,
-    number: int,
-    seed: int,
+    case: _Drawing, tensor: Tensor, shape: tuple[int, ...], uses: tuple[Use, ...], kind: str, number: int
 ) -> Array:
     """number: of the input, among all."""
+    random, sizes = case.random, case.sizes
     name, dtype = tensor.name.lower(), tensor.dtype or "float32"
     is_float = dtype != "bool" and not dtype.startswith(("int", "uint"))
     added = any(use.role == "additive_mask" for use in uses)
@@ -147,7 +147,7 @@ def _fill(
         return np.array(words if fitting is None else fitting, dtype=object).reshape(shape)
     numpy_dtype = to_ir(dtype).numpy()
     if added and is_float:
-        visible = _added(random, shape, kind, seed, numpy_dtype, number)
+        visible = _added(random, shape, kind, case.seed, numpy_dtype, number)
         return np.where(_mask(shape, kind) == 1, visible, _hidden(kind, numpy_dtype)).astype(numpy_dtype)
     if "mask" in name or (added and dtype == "bool"):
         return _mask(shape, kind).astype(numpy_dtype)
@@ -168,7 +168,7 @@ def _fill(
     if name in ("sr", "sample_rate", "sampling_rate"):
         return np.full(shape, 16000, numpy_dtype)
     if "length" in name or name.endswith("_len"):
-        return np.full(shape, longest, numpy_dtype)
+        return np.full(shape, case.longest, numpy_dtype)
     if "position" in name and shape:
         return np.broadcast_to(np.arange(shape[-1]), shape).astype(numpy_dtype)
     return np.asarray(random.integers(0, 256 if dtype == "uint8" else 8, shape)).astype(numpy_dtype)

@@ -11,7 +11,7 @@ import pytest
 
 from onnxopt.artifact import layout
 from onnxopt.artifact.export import triton
-from onnxopt.artifact.export.triton_options import Options
+from onnxopt.artifact.export.triton_options import BackendSettings
 from onnxopt.artifact.folder import hash_files
 from onnxopt.errors import UsageError
 from tests.support.artifacts import BATCHED, edit_manifest, make
@@ -36,8 +36,8 @@ def test_cuda_options_are_where_the_backend_looks(tmp_path: Path) -> None:
     assert dict(accelerator.parameters) == rest
 
 
-def _options(**configuration: dict[str, Any]) -> Options:
-    options = Options()
+def _options(**configuration: dict[str, Any]) -> BackendSettings:
+    options = BackendSettings()
     options.add_session(configuration)
     return options
 
@@ -61,7 +61,7 @@ def test_session_options() -> None:
 
 
 def test_cuda_options_that_triton_decides() -> None:
-    options = Options()
+    options = BackendSettings()
     options.add_cuda(
         {
             "device_id": 3,
@@ -78,7 +78,7 @@ def test_cuda_options_that_triton_decides() -> None:
 
 
 def test_tensorrt_options_are_those_that_the_backend_knows() -> None:
-    options = Options()
+    options = BackendSettings()
     options.add_tensorrt(
         {
             "trt_fp16_enable": "1",
