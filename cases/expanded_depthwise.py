@@ -22,7 +22,7 @@ BETWEEN = {
     "relu": "x = Relu(t)",
     "hardswish": "q = Add(t, three)  r6 = Clip(q, zero, six)  m6 = Mul(t, r6)  x = Div(m6, six)",
 }
-_MOST_FLIPPED = 3  # multiples of eps by which a wide element that rounds the other way may move a sum
+_MAX_FLIPPED = 3  # multiples of eps by which a wide element that rounds the other way may move a sum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ class ExpandedCase(Case):
 
     def limit(self) -> tuple[float, float]:
         eps = float(ml_dtypes.finfo(numpy_dtype(self.dtype)).eps)
-        return 1.25 * eps, _MOST_FLIPPED * eps
+        return 1.25 * eps, _MAX_FLIPPED * eps
 
 
 def random_expanded(seed: int, dtype: str) -> ExpandedCase:

@@ -96,24 +96,24 @@ def size_limit() -> int:
 
 def entries(path: Path) -> list[Entry]:
     """What a cache holds, files of the user aside. Entries that other processes remove meanwhile are left out."""
-    found = []
+    listed = []
     with contextlib.suppress(OSError), os.scandir(path) as rows:
         for row in (row for row in rows if _OURS.fullmatch(row.name)):
             with contextlib.suppress(OSError):
                 status = row.stat(follow_symlinks=False)
                 size = _folder_size(Path(row)) if row.is_dir(follow_symlinks=False) else status.st_size
-                found.append(Entry(Path(row), status.st_mtime, size))
-    return found
+                listed.append(Entry(Path(row), status.st_mtime, size))
+    return listed
 
 
-def evict(found: Iterable[Entry], limit: int, keep: Path | None = None) -> None:
+def evict(entries: Iterable[Entry], limit: int, keep: Path | None = None) -> None:
     """Remove entries, least recently used first, until the rest fits `limit` bytes; and what killed processes left.
 
     keep: an entry that stays. Several processes may evict at once: an entry that is gone already is no error, and a
     reader that has a file open keeps it.
     """
     now, rest = time.time(), []
-    for entry in found:
+    for entry in entries:
         if entry.path.name.endswith(PARTIAL):
             if now - entry.used > _PARTIAL_SECONDS:
                 remove(entry.path)

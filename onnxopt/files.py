@@ -89,10 +89,10 @@ def folder_descriptor(path: str | os.PathLike[str]) -> Iterator[int]:
         os.close(descriptor)
 
 
-def read_bytes(path: str | os.PathLike[str], most: int = -1, *, follow: bool = True) -> bytes:
-    """The content of a regular file, at most `most` bytes of it. Raises as `open_regular`."""
+def read_bytes(path: str | os.PathLike[str], limit: int = -1, *, follow: bool = True) -> bytes:
+    """The content of a regular file, at most `limit` bytes of it. Raises as `open_regular`."""
     with open_regular(path, follow=follow) as file:
-        return file.read(most)
+        return file.read(limit)
 
 
 def read_text(path: str | os.PathLike[str]) -> str:

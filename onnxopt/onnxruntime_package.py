@@ -48,9 +48,9 @@ def missing() -> Fault | None:
         return Fault("ONNX Runtime is not installed", remedy)
     if spec.origin is None:  # a folder without __init__.py
         folders = list(spec.submodule_search_locations or ())
-        left = _installed(folders) or ("onnxruntime-gpu",)
+        installed = _installed(folders) or ("onnxruntime-gpu",)
         what = f"ONNX Runtime in {folders[0]} is incomplete, as after removing one of two builds"
-        return Fault(what, f"pip install --force-reinstall --no-deps {left[0]}")
+        return Fault(what, f"pip install --force-reinstall --no-deps {installed[0]}")
     return None
 
 
@@ -73,5 +73,5 @@ def _is_the_command() -> bool:
 def _installed(folders: Sequence[str]) -> tuple[str, ...]:
     """The builds that pip knows beside the folders of the module. Reading names is faster than importlib.metadata."""
     beside = {path.name for folder in folders for path in Path(folder).parent.glob("onnxruntime*.dist-info")}
-    found = {match[1].replace("_", "-") for name in beside if (match := re.match(r"(\w+)-\d", name))}
-    return tuple(name for name in BUILDS if name in found)
+    names = {match[1].replace("_", "-") for name in beside if (match := re.match(r"(\w+)-\d", name))}
+    return tuple(name for name in BUILDS if name in names)

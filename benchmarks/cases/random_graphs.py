@@ -16,7 +16,7 @@ from tests.support.wrong_bodies import with_wrong_bodies
 
 SIZES = (3, 1, 8, 0, 13)  # of every symbolic dim, in turn
 _FLOATS = ("float32", "float16", "bfloat16")
-_MOST = 12  # operators of a graph
+_MAX = 12  # operators of a graph
 _PACKED = 40  # graphs of one model
 _SPECIAL = 0.04  # of the elements of an input
 _ON_CUDA_IN_BFLOAT16 = frozenset({"Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
@@ -64,7 +64,7 @@ def draw(seed: int, collection: Any) -> Drawn | None:
     from tests.fuzz.graphs import Graph
 
     dtype = _FLOATS[seed % len(_FLOATS)]
-    return optimized(Graph(seed, floats=(dtype,), most=_MOST).model(), dtype, collection)
+    return optimized(Graph(seed, floats=(dtype,), most=_MAX).model(), dtype, collection)
 
 
 def of_every_kind() -> Iterator[tuple[onnx.ModelProto, str]]:

@@ -16,11 +16,11 @@ from onnxopt.kinds.rowwise.launch_shapes import RowShape, vectors_of
 
 _SMALL = 10_000_000  # bytes moved, below which blocks of other sizes are tried too
 _WASTE = 1.5  # lanes over those that have work
-_MOST_OF_FEW_LANES = 32  # elements a thread, of rows that less than 128 threads share
-_MOST_HELD = 80  # and of any others
-_LEAST_STAYING = 1024  # columns of rows that blocks which stay for row after row are tried for
-_MOST_STAYING = 32  # vectors a thread
-_LEAST_AHEAD = 24 << 10  # bytes that a multiprocessor has room for in the shared memory of its blocks
+_MAX_OF_FEW_LANES = 32  # elements a thread, of rows that less than 128 threads share
+_MAX_HELD = 80  # and of any others
+_MIN_STAYING = 1024  # columns of rows that blocks which stay for row after row are tried for
+_MAX_STAYING = 32  # vectors a thread
+_MIN_AHEAD = 24 << 10  # bytes that a multiprocessor has room for in the shared memory of its blocks
 _THREADS = (512, 1024)  # of a multiprocessor, least and most
 _REGISTERS = 65536  # of a multiprocessor
 _FLAT = {"residual_layernorm": 2, "residual_rmsnorm": 2}  # inputs as large as the domain, where not 1
@@ -38,7 +38,7 @@ def shapes(case: RowCase, widest: int, size: int) -> Iterator[tuple[str, RowShap
         found += _held("held", case.length, narrower[0], sizes)
         if case.length % widest:
             found += _held("ragged", case.length, widest, sizes)
-        elif case.length >= _LEAST_STAYING:
+        elif case.length >= _MIN_STAYING:
             inputs = _FLAT.get(case.kind, 1), _SAME.get(case.kind, 0) if case.mask is None else 0
             found += _staying(case.length, widest, size, inputs)
     if case.length > 400_000:
@@ -62,7 +62,7 @@ def _held(layout: str, length: int, vector: int, sizes: tuple[int, ...]) -> Iter
     vectors = vectors_of(layout, length, vector)
     for lanes in (1 << k for k in range(11)):
         unroll = -(-vectors // lanes)
-        most = _MOST_OF_FEW_LANES if lanes < 128 else _MOST_HELD
+        most = _MAX_OF_FEW_LANES if lanes < 128 else _MAX_HELD
         if unroll * vector > most or lanes * unroll > max(_WASTE * vectors, vectors + 5) or lanes * vector < 8:
             continue
         for threads in sorted({max(n, lanes) for n in sizes}):
@@ -79,12 +79,12 @@ def _staying(length: int, vector: int, size: int, inputs: tuple[int, int]) -> It
     for cluster, threads, resident, depth in itertools.product(clusters, (256, 512, 1024), (1, 2, 3, 4), (0, 1, 2)):
         lanes = threads * cluster
         unroll = -(-vectors // lanes)
-        if lanes * unroll > _WASTE * vectors or unroll > _MOST_STAYING or not _fits(threads * resident, _THREADS):
+        if lanes * unroll > _WASTE * vectors or unroll > _MAX_STAYING or not _fits(threads * resident, _THREADS):
             continue
         one = unroll * vector * threads * size  # bytes of one input's row in a block
         room = launch_shapes.shared_bytes(resident) - one * max(depth, 1) * inputs[0]
         held = depth > 0 or unroll * vector * size // 4 + 28 <= _REGISTERS // (threads * resident)
-        if room >= 0 and held and one * max(depth, 1) * resident * inputs[0] >= _LEAST_AHEAD:
+        if room >= 0 and held and one * max(depth, 1) * resident * inputs[0] >= _MIN_AHEAD:
             keeps = one * inputs[1] <= room
             layout = "ring" if depth else "piped"
             yield RowShape(layout, vector, unroll, lanes, threads, cluster, resident, keeps, depth)

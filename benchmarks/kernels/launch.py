@@ -138,7 +138,7 @@ def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
             with (
                 mock.patch.object(launch, "numbers", lambda way=way: way.numbers(normal)),
                 mock.patch.object(tiles, "COLUMNS", way.columns),
-                mock.patch.object(tiles, "_MOST_WHOLE", way.most_whole),
+                mock.patch.object(tiles, "_MAX_WHOLE", way.most_whole),
             ):
                 for case in (c for g in way.groups for c in groups[g]):
                     optimized, _ = collection.optimize(case.model)

@@ -70,7 +70,7 @@ SHAPES = {
     for rows in (1, 2, 4, 8)
 }
 _ROTATED = 150e6  # bytes of weights and results, more than the L2 cache holds
-_MOST_SETS = 32
+_MAX_SETS = 32
 _SECONDS = 3.0  # for all algorithms of one product
 _WORKSPACE = 32 << 20
 _FINALISTS = 3
@@ -192,7 +192,7 @@ class _Params(ctypes.Structure):  # FewRowsParams of few_rows_abi.h
     )  # fmt: skip
 
 
-_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class Launches:
@@ -217,7 +217,7 @@ class Launches:
         if symbol not in self._functions:
             function = self._functions[symbol] = ctypes.c_void_p()
             self._call("cuModuleGetFunction", ctypes.byref(function), self._module, symbol.encode())
-            self._call("cuFuncSetAttribute", function, _MOST_DYNAMIC_SHARED, shared)
+            self._call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, shared)
         config = _Launch(
             (ctypes.c_uint * 3)(blocks, 1, 1), (ctypes.c_uint * 3)(threads, 1, 1), shared, stream,
             ctypes.addressof(self._early), 1,
@@ -247,7 +247,7 @@ def measure(p: Product, blas: Cublaslt, ours: Launches) -> dict[str, Any]:
 
     half: dict[str, Any] = {"device": "cuda", "dtype": torch.float16}
     rotated = 2 * (p.depth * p.columns + p.rows * p.columns)
-    sets = min(_MOST_SETS, max(2, int(_ROTATED / rotated) + 1))
+    sets = min(_MAX_SETS, max(2, int(_ROTATED / rotated) + 1))
     shape = (p.columns, p.depth) if p.turned else (p.depth, p.columns)
     weights = [torch.randn(shape, **half) / p.depth**0.5 for _ in range(sets)]
     x, bias = torch.randn(p.rows, p.depth, **half), torch.randn(p.columns, **half) * p.bias

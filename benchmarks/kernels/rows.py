@@ -34,7 +34,7 @@ from benchmarks.support.gpu_timing import (
 )
 from benchmarks.support.inductor import compiled, inductor_microseconds, warm_in_processes
 
-_MOST_BYTES = 3 << 30  # of all buffers of one case
+_MAX_BYTES = 3 << 30  # of all buffers of one case
 _FLAT = ((8192, 1024), (4096, 4096), (1024, 16384), (64, 262144), (100000, 64))
 _KINDS = ("layernorm", "rmsnorm", "softmax", "masked_softmax", "residual_layernorm", "residual_rmsnorm")
 
@@ -112,7 +112,7 @@ class Measured:
     def __init__(self, case: RowCase, folder: pathlib.Path, device: str):
         self.case, self.folder, self.device = case, folder, device
         self.bytes = case.bytes()
-        most = max(2, min(24, _MOST_BYTES // (2 * self.bytes)))
+        most = max(2, min(24, _MAX_BYTES // (2 * self.bytes)))
         sets = rotation(self.bytes, device, most)
         self.inputs = [case.inputs(seed, device) for seed in range(sets)]
         self.outputs = [self.empty_outputs() for _ in range(sets)]

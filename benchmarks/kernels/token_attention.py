@@ -33,8 +33,8 @@ FEW, CHOSEN = (256, 0, 2), (256, 2, 1)
 _LONG, _FEW_ROWS = 12 << 20, 2
 BLOCKS = (1, 2, 4)  # a multiprocessor, over which the tokens are spread
 _ROTATED = 150e6
-_MOST_SPLITS = 256  # kMaxSplits of token_attention_abi.h
-_LEAST_KEYS = 32  # of a block
+_MAX_SPLITS = 256  # kMaxSplits of token_attention_abi.h
+_MIN_KEYS = 32  # of a block
 
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
@@ -77,12 +77,12 @@ def cut(keys: int, others: int, blocks: int, stages: int) -> tuple[int, int]:
     import torch
 
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
-    wanted = min(max(blocks * multiprocessors // others, 1), _MOST_SPLITS)
+    wanted = min(max(blocks * multiprocessors // others, 1), _MAX_SPLITS)
     if stages > 0:  # tiles are taken in turn
-        splits = max(min(-(-keys // _LEAST_KEYS), wanted), 1)
+        splits = max(min(-(-keys // _MIN_KEYS), wanted), 1)
         return splits, -(-keys // splits)
     least = -(-keys // wanted)
-    tokens = max(-(-least // _LEAST_KEYS), 1) * _LEAST_KEYS
+    tokens = max(-(-least // _MIN_KEYS), 1) * _MIN_KEYS
     return max(-(-keys // tokens), 1), tokens
 
 

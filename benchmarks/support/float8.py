@@ -14,7 +14,7 @@ from benchmarks.support import skeletons
 from benchmarks.support.torch_peers import graph_of
 
 _LARGEST = 448.0
-_LEAST, _MULTIPLE = 256, 16  # sides of a weight
+_MIN, _MULTIPLE = 256, 16  # sides of a weight
 _E4M3 = ml_dtypes.float8_e4m3fn
 _VIEWS = ("Reshape", "Transpose")
 _LARGE = 2048  # sides of a weight
@@ -41,7 +41,7 @@ def products(model: onnx.ModelProto, projections: bool) -> list[onnx.NodeProto]:
 
 
 def _fits(side: int) -> bool:
-    return side >= _LEAST and side % _MULTIPLE == 0
+    return side >= _MIN and side % _MULTIPLE == 0
 
 
 def ranges(name: str) -> dict[str, float]:

@@ -118,18 +118,18 @@ def unpacked(head: Head, *, again: bool = False) -> Path:
 
 
 def _cached(head: Head, cache: Path, again: bool) -> Path:
-    kept = cache / head.sha256
-    if again or not _is_unpacked(head, kept):
-        caches.remove(kept)
+    folder = cache / head.sha256
+    if again or not _is_unpacked(head, folder):
+        caches.remove(folder)
         try:
-            _extract_again(head, kept)
+            _extract_again(head, folder)
         except UsageError as error:
-            if not _is_unpacked(head, kept):  # else another process was faster
+            if not _is_unpacked(head, folder):  # else another process was faster
                 raise caches.Unusable(f"{error}: set XDG_CACHE_HOME to a folder that can be written") from error
-        caches.evict(caches.entries(cache), caches.size_limit(), keep=kept)
+        caches.evict(caches.entries(cache), caches.size_limit(), keep=folder)
     with contextlib.suppress(OSError):
-        os.utime(kept)  # eviction removes what was not used for the longest time
-    return kept
+        os.utime(folder)  # eviction removes what was not used for the longest time
+    return folder
 
 
 def _is_unpacked(head: Head, folder: Path) -> bool:
@@ -137,10 +137,10 @@ def _is_unpacked(head: Head, folder: Path) -> bool:
     try:
         if files.distrust(folder.lstat(), folder) is not None:
             return False
-        found = signing.head_of_folder(folder)
+        signed = signing.head_of_folder(folder)
     except (OSError, ArtifactError):
         return False
-    return (found.manifest, found.signature) == (head.manifest, head.signature)
+    return (signed.manifest, signed.signature) == (head.manifest, head.signature)
 
 
 def _extract_again(head: Head, output: Path) -> None:

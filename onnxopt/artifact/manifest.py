@@ -332,15 +332,15 @@ def kernels(fused: Iterable[FusedKernel]) -> tuple[Kernel, ...]:
 
 def totals(fused: Sequence[FusedKernel]) -> Totals:
     traffic = [s.traffic for k in fused for s in k.sites]
-    known = [
+    pairs = [
         (t.bytes_before, t.bytes_after) for t in traffic if t.bytes_before is not None and t.bytes_after is not None
     ]
     return Totals(
-        bytes_before=sum(before for before, _ in known),
-        bytes_after=sum(after for _, after in known),
+        bytes_before=sum(before for before, _ in pairs),
+        bytes_after=sum(after for _, after in pairs),
         launches_before=sum(t.launches_before for t in traffic),
         launches_after=sum(t.launches_after for t in traffic),
-        unknown=len(traffic) - len(known),
+        unknown=len(traffic) - len(pairs),
     )
 
 

@@ -49,7 +49,7 @@ def record_verification(folder: Path, report: VerificationReport) -> Verificatio
     return verification
 
 
-def record_reference(folder: Path, found: ReferenceQuality) -> None:
+def record_reference(folder: Path, quality: ReferenceQuality) -> None:
     """Say in an artifact's manifest and report how near it is to a float32 model. Errors as `record`.
 
     It replaces what was known for the same model and inputs of the same providers, and everything of other ones.
@@ -57,8 +57,8 @@ def record_reference(folder: Path, found: ReferenceQuality) -> None:
     check_recordable(folder)
     manifest = manifests.load(folder)
     earlier = manifest.reference
-    if earlier is not None and (earlier.sha256, earlier.data) == (found.sha256, found.data):
-        again = {row.provider for row in found.quality}
-        kept = tuple(row for row in earlier.quality if row.provider not in again)
-        found = found.model_copy(update={"quality": (*kept, *found.quality)})
-    page.update(folder, manifest.model_copy(update={"reference": found}), page.read_facts(folder, manifest))
+    if earlier is not None and (earlier.sha256, earlier.data) == (quality.sha256, quality.data):
+        again = {row.provider for row in quality.quality}
+        earlier_rows = tuple(row for row in earlier.quality if row.provider not in again)
+        quality = quality.model_copy(update={"quality": (*earlier_rows, *quality.quality)})
+    page.update(folder, manifest.model_copy(update={"reference": quality}), page.read_facts(folder, manifest))

@@ -46,8 +46,8 @@ def rewrites_text(rewrites: Mapping[str, int]) -> str:
 def precision_lines(precision: Precision) -> list[str]:
     """What lower precision means for the model, and how near each output is to float32."""
     nodes = f"{precision.nodes} nodes store {precision.dtype}, {len(precision.kept)} stay float32"
-    kept = f", {len(precision.restored)} of them because outputs were too far from it" if precision.restored else ""
-    lines = [f"precision: {nodes}{kept}; ranges of {data_text(precision.data)}"]
+    restored = f", {len(precision.restored)} of them because outputs were too far from it" if precision.restored else ""
+    lines = [f"precision: {nodes}{restored}; ranges of {data_text(precision.data)}"]
     if precision.caches:
         lines.append(f"caches: {len(precision.caches) // 2} inputs and as many outputs are {precision.dtype}")
     return lines + [f"    {quality_text(row)}" for row in precision.quality]
@@ -59,11 +59,11 @@ def not_lowered(manifest: Manifest) -> list[Refusal]:
     return [Refusal(row.node, row.op_type, "", row.reason) for row in rows]
 
 
-def reference_lines(found: ReferenceQuality) -> list[str]:
+def reference_lines(reference: ReferenceQuality) -> list[str]:
     """How near each output of a quantized model is to the float32 model's, and what it misses."""
-    goals = Goals(found.min_sqnr, found.min_cosine, found.min_top1, found.min_top5, found.max_kl)
-    lines = [f"quality against {found.name}, with {data_text(found.data)}:"]
-    return lines + [f"    {'MISSED: ' if goals.missed(row) else ''}{quality_text(row)}" for row in found.quality]
+    goals = Goals(reference.min_sqnr, reference.min_cosine, reference.min_top1, reference.min_top5, reference.max_kl)
+    lines = [f"quality against {reference.name}, with {data_text(reference.data)}:"]
+    return lines + [f"    {'MISSED: ' if goals.missed(row) else ''}{quality_text(row)}" for row in reference.quality]
 
 
 def data_text(data: Sequence[str]) -> str:

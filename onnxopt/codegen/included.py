@@ -14,11 +14,11 @@ def headers(source: str) -> dict[str, str]:
 
     A name that is no file of cuda_kernels/ is left out: the compiler's error says where it is included.
     """
-    root, found = paths.cuda_kernels(), dict[str, str]()
+    root, texts = paths.cuda_kernels(), dict[str, str]()
     names = _INCLUDE.findall(source)
     while names:
         name = names.pop()
-        if name not in found and (root / name).is_file():
-            found[name] = (root / name).read_text("utf-8")
-            names += _INCLUDE.findall(found[name])
-    return dict(sorted(found.items()))
+        if name not in texts and (root / name).is_file():
+            texts[name] = (root / name).read_text("utf-8")
+            names += _INCLUDE.findall(texts[name])
+    return dict(sorted(texts.items()))

@@ -71,8 +71,8 @@ def compiled(
     if not ordered:
         raise UsageError("no architecture to compile for: name at least one")
     release, newest = _release(), ordered[-1]
-    with image_cache.opened(cache or caches.folder("kernels")) as kept, threads() as pool, Children() as children:
-        unit = _Unit(source, included.headers(source), release, kept, children)
+    with image_cache.opened(cache or caches.folder("kernels")) as cached, threads() as pool, Children() as children:
+        unit = _Unit(source, included.headers(source), release, cached, children)
         targets = {arch: families.target(arch, unit.texts) for arch in ordered}
         images = _images(unit, tuple(targets.values()), newest, pool, progress or (lambda done, total: None))
     usage = {arch: compiler_report.parse(images[target].log) for arch, target in targets.items()}
@@ -162,13 +162,13 @@ def _images(unit: _Unit, targets: Sequence[str], newest: str, pool: Executor, pr
     progress(done, total)
     while pending:
         for job in concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED).done:
-            image, made = job.result(), pending.pop(job)
+            image, key = job.result(), pending.pop(job)
             done += 1
             progress(done, total)
-            if isinstance(made, str):
-                images[made] = image
+            if isinstance(key, str):
+                images[key] = image
                 continue
-            for arch in made.archs:
+            for arch in key.archs:
                 ptx = families.retargeted(image.content, arch)
                 if arch == newest:
                     images[_virtual(newest)] = _Image(ptx, image.log)

@@ -37,15 +37,15 @@ def assemble(program: Path, children: Children, ptx: bytes, arch: str) -> tuple[
 
     Input and output are files in memory, so that nothing is left behind where this process is killed.
     """
-    with _memory_file("ptx", ptx.rstrip(b"\0")) as given, _memory_file("cubin", b"") as made:
-        paths = [f"/proc/self/fd/{file.fileno()}" for file in (given, made)]
+    with _memory_file("ptx", ptx.rstrip(b"\0")) as source, _memory_file("cubin", b"") as binary:
+        paths = [f"/proc/self/fd/{file.fileno()}" for file in (source, binary)]
         command = [str(program), f"-arch={arch}", *OPTIONS, paths[0], "-o", paths[1]]
         try:
-            log = children.run(command, (given.fileno(), made.fileno()))
+            log = children.run(command, (source.fileno(), binary.fileno()))
         except ChildEnded as error:
             raise CompileError(f"ptxas does not assemble for {arch} ({error})") from error
-        made.seek(0)
-        return made.read(), log
+        binary.seek(0)
+        return binary.read(), log
 
 
 def _memory_file(name: str, content: bytes) -> BinaryIO:

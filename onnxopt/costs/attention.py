@@ -67,14 +67,14 @@ def pays(size: AttentionSize) -> bool:
     if size.alone or _is_local(size):
         return True
     apart = limits.keys_if_apart if few or size.width in _UNPADDED else limits.keys_if_padded
-    most: float = limits.keys_if_packed if size.packed else apart
+    limit: float = limits.keys_if_packed if size.packed else apart
     if size.hopper and not few:
         if size.bias == "keys":
             return True
-        most = _hopper_keys(size)
+        limit = _hopper_keys(size)
     if size.keys is None:  # few take less time than by ONNX Runtime's kernels, many no longer with what these need
-        return not few and (size.causal or size.bias == "keys" or (size.hopper and (size.packed or most == math.inf)))
-    return size.keys <= max(most, limits.keys_if_narrow if size.width <= limits.narrow else 0)
+        return not few and (size.causal or size.bias == "keys" or (size.hopper and (size.packed or limit == math.inf)))
+    return size.keys <= max(limit, limits.keys_if_narrow if size.width <= limits.narrow else 0)
 
 
 def _is_local(size: AttentionSize) -> bool:
@@ -93,5 +93,5 @@ def _hopper_keys(size: AttentionSize) -> float:
     apart, causal, biased = (math.inf if row[name] is None else row[name] for name in ("apart", "causal", "biased"))
     if size.bias:
         return biased if size.packed or size.causal else min(apart, biased)
-    most = causal if size.causal else apart
-    return max(values.hopper_keys_if_packed, most) if size.packed else most
+    limit = causal if size.causal else apart
+    return max(values.hopper_keys_if_packed, limit) if size.packed else limit

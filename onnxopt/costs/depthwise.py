@@ -71,7 +71,7 @@ class DepthwiseCosts:
         rounds: of all blocks. resident: blocks of a multiprocessor. slots: pixels that a block computes, of `channels`
         in a round.
         """
-        filled = next(cost for most, cost in self.expanded_filled if resident >= most)
+        filled = next(cost for limit, cost in self.expanded_filled if resident >= limit)
         waves = rounds / (self.expanded_multiprocessors * resident)
         waves += self.expanded_last_wave * (math.ceil(waves) - waves)
         return waves * resident * slots * (channels + self.expanded_round_channels) * filled

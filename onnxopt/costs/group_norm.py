@@ -32,7 +32,7 @@ class GroupNormCosts:
 
     def resident_blocks(self, threads: int) -> int:
         """Blocks of a cluster, of so many threads, that a multiprocessor has registers for at a time."""
-        return next(blocks for most, blocks in self.resident if threads <= most)
+        return next(blocks for limit, blocks in self.resident if threads <= limit)
 
     def at_once(self, blocks: int, threads: int) -> bool:
         """Whether all blocks of clusters run at a time on the GPU that was measured, or so many that it takes several

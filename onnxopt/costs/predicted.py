@@ -22,12 +22,12 @@ class PredictedCosts:
 
     def error_text(self) -> str:
         """How near predictions are."""
-        (least, most), (least_before, most_before) = self.error_after, self.error_before
+        (low, high), (low_original, high_original) = self.error_after, self.error_before
         after, before = self.error_of_step
         return (
-            f"on one H200, nine float16 models took {least:.2f} to {most:.2f} times the predicted time after "
-            f"optimizing and {least_before:.2f} to {most_before:.2f} times that before, and a tenth that chose nothing "
-            f"here (a decoding step) {after:.2f} and {before:.2f} times; other GPUs were not compared"
+            f"on one H200, nine float16 models took {low:.2f} to {high:.2f} times the predicted time after "
+            f"optimizing and {low_original:.2f} to {high_original:.2f} times that before, and a tenth that chose "
+            f"nothing here (a decoding step) {after:.2f} and {before:.2f} times; other GPUs were not compared"
         )
 
 

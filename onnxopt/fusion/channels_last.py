@@ -82,14 +82,14 @@ def sandwich(conv: ir.Node, shapes: Shapes) -> Sandwich | str:
 
 def between_transposes(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ir.Node] | str:
     """The Transposes around a Conv or a pool in NHWC, or the reason why the node is in no such form."""
-    before, after, op = node.inputs[0], node.outputs[0], node.op_type
-    if len(shapes.dims(after) or ()) != 4:
+    source, result, op = node.inputs[0], node.outputs[0], node.op_type
+    if len(shapes.dims(result) or ()) != 4:
         return f"The {op} is not two-dimensional"
-    turn = before.producer() if before is not None else None
-    if before is None or turn is None or not _transposes(turn, TO_NCHW) or not is_private(before):
+    turn = source.producer() if source is not None else None
+    if source is None or turn is None or not _transposes(turn, TO_NCHW) or not is_private(source):
         return f"The {op}'s input is NCHW, or other nodes read it too"
-    readers = list(after.uses())
-    if len(readers) != 1 or after.is_graph_output() or not _transposes(readers[0].node, TO_NHWC):
+    readers = list(result.uses())
+    if len(readers) != 1 or result.is_graph_output() or not _transposes(readers[0].node, TO_NHWC):
         return f"The {op}'s result is NCHW, or other nodes read it too"
     return turn, readers[0].node
 
@@ -118,11 +118,11 @@ def around_window(node: ir.Node) -> ir.Node | None:
 
     Such a Transpose is free: it becomes part of the operator's kernel, or the execution provider cancels it.
     """
-    before, after = node.inputs[0], node.outputs[0]
-    if _transposes(node, TO_NCHW) and layout.is_channels_last(before) and is_private(after):
-        inner: ir.Node | None = next(iter(after.consumers()))
-    elif _transposes(node, TO_NHWC) and layout.is_channels_last(after) and before is not None and is_private(before):
-        inner = before.producer()
+    source, result = node.inputs[0], node.outputs[0]
+    if _transposes(node, TO_NCHW) and layout.is_channels_last(source) and is_private(result):
+        inner: ir.Node | None = next(iter(result.consumers()))
+    elif _transposes(node, TO_NHWC) and layout.is_channels_last(result) and source is not None and is_private(source):
+        inner = source.producer()
     else:
         return None
     return inner if inner is not None and inner.op_type in _WINDOWS and inner.domain == "" else None

@@ -18,7 +18,7 @@ Lowering = Callable[
 ]  # nodes, inputs, outputs, opsets, shapes -> the program of a kernel for the nodes; ValueError if there is none
 
 
-_MOST_LOWERED = 4096  # results of lowering that are kept; a search comes back to recent ones only
+_MAX_LOWERED = 4096  # results of lowering that are kept; a search comes back to recent ones only
 
 
 class Context:
@@ -69,7 +69,7 @@ class Context:
                 self._lowered[key] = lower(nodes, inputs, outputs, self.opsets, self.shapes)
             except ValueError as error:
                 self._lowered[key] = error
-            if len(self._lowered) > _MOST_LOWERED:
+            if len(self._lowered) > _MAX_LOWERED:
                 self._lowered.popitem(last=False)
         self._lowered.move_to_end(key)
         result = self._lowered[key]

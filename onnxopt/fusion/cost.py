@@ -70,8 +70,8 @@ def flops(node: ir.Node, shapes: Shapes) -> int | None:
         return None
     transposed = node.op_type == "Gemm" and bool(node.attributes.get_int("transA", 0))
     depth = dims[1:] if "Conv" in node.op_type else dims[-2:-1] if transposed else dims[-1:]
-    known = [d for d in depth if isinstance(d, int)]
-    return 2 * written * math.prod(known) if len(known) == len(depth) else None
+    static = [d for d in depth if isinstance(d, int)]
+    return 2 * written * math.prod(static) if len(static) == len(depth) else None
 
 
 def moved(
@@ -102,9 +102,9 @@ def moved(
 
 def grows(producer: ir.Value, consumer: ir.Value, shapes: Shapes) -> bool:
     """Whether the consumer's domain may have more elements than the producer's."""
-    before, after = shapes.elements(producer), shapes.elements(consumer)
-    if before is not None and after is not None:
-        return after > before
+    elements_read, elements_written = shapes.elements(producer), shapes.elements(consumer)
+    if elements_read is not None and elements_written is not None:
+        return elements_written > elements_read
     dims = [shapes.dims(v) for v in (producer, consumer)]
     if any(d is None or None in d for d in dims):
         return True

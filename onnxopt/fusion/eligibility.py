@@ -134,8 +134,8 @@ def _is_part_of_matmuls(node: ir.Node, shapes: Shapes) -> bool:
 
 
 def _arity_fits(row: Operator, count: int) -> bool:
-    least, most = row.arity
-    return least <= count and (most is None or count <= most)
+    low, high = row.arity
+    return low <= count and (high is None or count <= high)
 
 
 def left_to_provider(node: ir.Node) -> str | None:

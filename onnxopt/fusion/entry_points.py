@@ -55,10 +55,10 @@ def _verified(variants: Iterable[Variant], meaning: Meaning) -> tuple[Variant, .
 
 def _usual(regions: Sequence[Region], shapes: Shapes) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """The inputs' shapes that most runs have at each place with symbolic dims, as far as they are known."""
-    found: dict[tuple[tuple[int, ...], ...], None] = {}
+    usual: dict[tuple[tuple[int, ...], ...], None] = {}
     for region in regions:
         dims = [shapes.dims(v) for v in region.inputs]
         sizes = [None if d is None else tuple(shapes.expected.of(size) for size in d) for d in dims]
         if dims != sizes and all(s is not None and None not in s and 0 not in s for s in sizes):
-            found[tuple(tuple(n for n in s if n is not None) for s in sizes if s is not None)] = None
-    return tuple(found)
+            usual[tuple(tuple(n for n in s if n is not None) for s in sizes if s is not None)] = None
+    return tuple(usual)

@@ -160,9 +160,9 @@ def _slice(use: Use) -> list[Piece]:
 
 def _split(use: Use) -> list[Piece]:
     axis = use.axis(0)
-    before = sum(number(dims_of(v, use.shapes)[axis], "Split") for v in use.node.outputs[: use.output])
+    offset = sum(number(dims_of(v, use.shapes)[axis], "Split") for v in use.node.outputs[: use.output])
     rows = list(use.map.coordinates)
-    rows[axis] = rows[axis].shifted(before)
+    rows[axis] = rows[axis].shifted(offset)
     return use.moved(rows)
 
 
@@ -195,20 +195,20 @@ def _tile(use: Use) -> list[Piece]:
 
 
 def _concat(use: Use) -> list[Piece]:
-    axis, before = use.axis(0), 0
+    axis, offset = use.axis(0), 0
     form = use.map.coordinates[axis]
     pieces = []
     for k, value in enumerate(use.node.inputs):
         if value is None:
             raise NotAffine("Concat leaves out an input")
         size = number(use.dims(k)[axis], "Concat")
-        guarded = use.map.guarded(form, before, before + size)
+        guarded = use.map.guarded(form, offset, offset + size)
         if guarded is not None:
             rows = list(guarded.coordinates)
-            rows[axis] = rows[axis].shifted(-before)
-            inside = () if guarded is use.map else (Guard(form, before, before + size),)
+            rows[axis] = rows[axis].shifted(-offset)
+            inside = () if guarded is use.map else (Guard(form, offset, offset + size),)
             pieces.append(Piece(value, guarded.with_coordinates(rows), inside))
-        before += size
+        offset += size
     return pieces
 
 

@@ -20,7 +20,9 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
     return value.const_value
 
 
-def apply_operator(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mapping[str, int], shapes: Shapes) -> Expr:
+def apply_operator(
+    node: ir.Node, expressions: Mapping[ir.Value, Expr], opsets: Mapping[str, int], shapes: Shapes
+) -> Expr:
     """The node's result from its operands, through the operator table."""
     row = operators.find(node.domain, node.op_type, opsets.get(node.domain))
     if row is None:
@@ -28,7 +30,7 @@ def apply_operator(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mappin
     first = next(v for v in node.inputs if v is not None)
     args = []
     for value in node.inputs:
-        arg = None if value is None else known[value]
+        arg = None if value is None else expressions[value]
         if value is not None and arg is not None and row.exact and arg.is_float:
             arg = arg.narrow(storage(value, shapes).name)
         args.append(arg)

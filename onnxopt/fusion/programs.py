@@ -34,19 +34,19 @@ def program_of(
     the nodes see of the first one.
     """
     builder = Builder(tuple(dtype for _, dtype in operands))
-    known: dict[ir.Value, Expr] = dict(zip((v for v, _ in operands), builder.inputs, strict=True))
+    expressions: dict[ir.Value, Expr] = dict(zip((v for v, _ in operands), builder.inputs, strict=True))
     if begin is not None:
-        known[operands[0][0]] = begin(builder.inputs)
+        expressions[operands[0][0]] = begin(builder.inputs)
     for node in nodes:
         for value in node.inputs:
-            if value is not None and value not in known:
-                known[value] = immediate(builder, value, shapes)[0]
-        known[node.outputs[0]] = apply_operator(node, known, opsets, shapes)
+            if value is not None and value not in expressions:
+                expressions[value] = immediate(builder, value, shapes)[0]
+        expressions[node.outputs[0]] = apply_operator(node, expressions, opsets, shapes)
     program = Program(
         inputs=tuple(dtype for _, dtype in operands),
         outputs=(result[1],),
         code=tuple(builder.code),
-        results=(known[result[0]].id,),
+        results=(expressions[result[0]].id,),
         depends=(tuple(range(len(operands))),),
         ranks=(0,),
     )

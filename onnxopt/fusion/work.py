@@ -51,8 +51,8 @@ def of_model(model: ir.Model, sizes: Mapping[str, int], regions: Sequence[Region
             return None
         if node not in inside and not _is_free(node, host):
             kernels.append(_of_node(node, shapes))
-    known = tuple(work for work in kernels if work is not None)
-    return known if len(known) == len(kernels) else None
+    works = tuple(work for work in kernels if work is not None)
+    return works if len(works) == len(kernels) else None
 
 
 def shapes_at(model: ir.Model, sizes: Mapping[str, int]) -> Shapes:

@@ -20,7 +20,7 @@ _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _CODING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _READ = 1 << 16  # elements; larger scales are not read
 _BITS = (2, 4, 8)  # of MatMulNBits
-_LEAST_BLOCK = 16
+_MIN_BLOCK = 16
 _FLOAT8 = frozenset({ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2})
 
 
@@ -30,14 +30,14 @@ def check(model: ir.Model) -> None:
     nodes = [n for n in nodes if n.op_type in _CODING or n.op_type == "MatMulNBits"]
     if not nodes:
         return
-    known = infer(model)
+    inferred = infer(model)
     for node in nodes:
-        problems = _of_product(node, known) if node.op_type == "MatMulNBits" else _of_coding(node, known)
+        problems = _of_product(node, inferred) if node.op_type == "MatMulNBits" else _of_coding(node, inferred)
         for problem in problems:
             raise ModelError(f"{node.op_type} `{node.name}`: {problem}")
 
 
-def _of_coding(node: ir.Node, known: Knowledge) -> Iterator[str]:
+def _of_coding(node: ir.Node, inferred: Knowledge) -> Iterator[str]:
     """What is wrong with a QuantizeLinear or DequantizeLinear."""
     x, scale = node.inputs[0], node.inputs[1]
     zero = node.inputs[2] if len(node.inputs) > 2 else None
@@ -47,7 +47,7 @@ def _of_coding(node: ir.Node, known: Knowledge) -> Iterator[str]:
     number = codes.scalar(zero) if codes.dtype_of(zero) in _FLOAT8 else None
     if number is not None and number.any():
         yield f"the zero point is {number.astype(np.float32).item():g}; codes that are 8-bit floats have none but 0"
-    dims, of_scale, of_zero = known.dims(x), known.dims(scale), known.dims(zero)
+    dims, of_scale, of_zero = inferred.dims(x), inferred.dims(scale), inferred.dims(zero)
     if of_zero is not None and of_scale is not None and _differ(_of_one(of_zero), _of_one(of_scale)):
         yield f"the zero point has shape {_text(of_zero)}, the scale {_text(of_scale)}"
     if dims is None or of_scale is None or (all(d == 1 for d in of_scale) and len(of_scale) < 2):
@@ -70,19 +70,19 @@ def _of_coding(node: ir.Node, known: Knowledge) -> Iterator[str]:
         yield f"the scale has shape {_text(of_scale)}; it takes {count}"
 
 
-def _of_product(node: ir.Node, known: Knowledge) -> Iterator[str]:
+def _of_product(node: ir.Node, inferred: Knowledge) -> Iterator[str]:
     """What is wrong with a MatMulNBits."""
     rows, columns, size = (node.attributes.get_int(name, 0) for name in ("K", "N", "block_size"))
     bits = node.attributes.get_int("bits", 4)
     if bits not in _BITS:
         yield f"weights of {bits} bits; there are {', '.join(map(str, _BITS))}"
         return
-    if size < _LEAST_BLOCK or size & (size - 1):
-        yield f"blocks of {size}; they are a power of two from {_LEAST_BLOCK} on"
+    if size < _MIN_BLOCK or size & (size - 1):
+        yield f"blocks of {size}; they are a power of two from {_MIN_BLOCK} on"
         return
     blocks = -(-rows // size)
     wanted = (columns, blocks, size * bits // 8)
-    weight, scales = (_elements(known.dims(node.inputs[k])) for k in (1, 2))
+    weight, scales = (_elements(inferred.dims(node.inputs[k])) for k in (1, 2))
     stated = f"K {rows} and N {columns} of {bits} bits in blocks of {size}"
     if weight not in (None, math.prod(wanted)) and not node.attributes.get_int("weight_prepacked", 0):
         yield f"the weight has {weight} bytes; {stated} take {math.prod(wanted)}"
@@ -90,7 +90,7 @@ def _of_product(node: ir.Node, known: Knowledge) -> Iterator[str]:
         yield f"{scales} scales; {stated} take {columns * blocks}"
     if len(node.inputs) > 3 and (zero := node.inputs[3]) is not None:
         packed = codes.dtype_of(zero) == ir.DataType.UINT8
-        count, expected = _elements(known.dims(zero)), columns * (-(-blocks * bits // 8) if packed else blocks)
+        count, expected = _elements(inferred.dims(zero)), columns * (-(-blocks * bits // 8) if packed else blocks)
         if count not in (None, expected):
             yield f"{count} {'bytes of ' * packed}zero points; {stated} take {expected}"
     if node.inputs[2] is not None:

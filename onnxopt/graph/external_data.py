@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from onnxopt.errors import ModelError
 from onnxopt.graph import wire
 
-_MOST_DENSE = 1 << 28  # elements of a sparse tensor, all of which are stored once it is dense
+_MAX_DENSE = 1 << 28  # elements of a sparse tensor, all of which are stored once it is dense
 
 
 def graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
@@ -160,10 +160,10 @@ def densify(path: Path, proto: onnx.ModelProto) -> None:
 def _dense(path: Path, sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     """The dense tensor of a sparse one, whose indices are linear or one row each (https://onnx.ai/onnx/repo-docs/IR.html)."""
     elements = math.prod(sparse.dims)
-    if elements > _MOST_DENSE:
+    if elements > _MAX_DENSE:
         raise ModelError(
             f"{path}: sparse tensor '{sparse.values.name}' of shape {list(sparse.dims)} has {elements:,} elements when "
-            f"dense; at most {_MOST_DENSE:,} are accepted"
+            f"dense; at most {_MAX_DENSE:,} are accepted"
         )
     try:
         values = numpy_helper.to_array(sparse.values)

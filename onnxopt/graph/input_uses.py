@@ -126,7 +126,7 @@ _USES: Mapping[str, Mapping[int, _Row]] = {
 def uses_of_inputs(model: ir.Model) -> dict[str, tuple[Use, ...]]:
     """The uses of each graph input whose elements some consumer restricts, by the input's name."""
     uses = {value.name: tuple(dict.fromkeys(_uses(value, model))) for value in model.graph.inputs if value.name}
-    return {name: found for name, found in uses.items() if found}
+    return {name: of_input for name, of_input in uses.items() if of_input}
 
 
 def merged(first: Mapping[str, tuple[Use, ...]], second: Mapping[str, tuple[Use, ...]]) -> dict[str, tuple[Use, ...]]:
@@ -140,9 +140,11 @@ def merged(first: Mapping[str, tuple[Use, ...]], second: Mapping[str, tuple[Use,
 
 
 def _most_known(uses: tuple[Use, ...]) -> tuple[Use, ...]:
-    known = {(use.role, use.axis) for use in uses if use.is_known}
+    uses_known = {(use.role, use.axis) for use in uses if use.is_known}
     with_result = {dataclasses.replace(use, result=None) for use in uses if use.result is not None}
-    return tuple(use for use in uses if (use.is_known or (use.role, use.axis) not in known) and use not in with_result)
+    return tuple(
+        use for use in uses if (use.is_known or (use.role, use.axis) not in uses_known) and use not in with_result
+    )
 
 
 _OF_INTEGERS = frozenset({"divisor"})  # a float may be divided by 0
@@ -168,7 +170,7 @@ def _uses(start: ir.Value, model: ir.Model) -> Iterator[Use]:
                 yield from _rows(node, position, actual)
                 if _keeps(node, position):
                     following = [(v, actual) for v in node.outputs]
-            pending += [(v, known) for v, known in following if v not in seen]
+            pending += [(v, is_known) for v, is_known in following if v not in seen]
             seen.update(v for v, _ in following)
 
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxopt.errors import ModelError
 from onnxopt.graph import external_data
 
-MOST_NODES = 250_000  # of a model whose functions are inlined, or as many times those that the file has:
+MAX_NODES = 250_000  # of a model whose functions are inlined, or as many times those that the file has:
 _GROWTH = 16
 DEEPEST_CALLS = 64  # functions that call functions
 _Key = tuple[str, str, str]  # domain, name and overload of a function
@@ -60,9 +60,9 @@ def check_functions(path: Path, proto: onnx.ModelProto) -> None:
     total = max(total, count(proto.graph.node, ()))
     bodies = [proto.graph.node, *(function.node for function in functions.values())]
     stored = sum(1 for nodes in bodies for _ in external_data.nested_nodes(nodes))
-    most = max(MOST_NODES, _GROWTH * stored)
-    if total > most:
-        raise ModelError(f"{path}: its functions inline to {total:,} nodes; at most {most:,} are accepted")
+    limit = max(MAX_NODES, _GROWTH * stored)
+    if total > limit:
+        raise ModelError(f"{path}: its functions inline to {total:,} nodes; at most {limit:,} are accepted")
 
 
 def check_tensors(path: Path, proto: onnx.ModelProto) -> None:

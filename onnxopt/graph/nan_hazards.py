@@ -61,7 +61,7 @@ def inputs_of_hazards(model: ir.Model) -> dict[str, str]:
 
     An operator in a body or a function counts as one that every input reaches.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     inner = [node for function in model.functions.values() for node in function.all_nodes()]
     for node in (*model.graph.all_nodes(), *inner):
         positions, reason = ((), "") if node.op_identifier() in model.functions else _of(node)
@@ -71,8 +71,8 @@ def inputs_of_hazards(model: ir.Model) -> dict[str, str]:
             return {value.name or "": reason for value in model.graph.inputs}
         operands = [node.inputs[k] for k in positions if k < len(node.inputs)]
         for value in _inputs(model.graph, [value for value in operands if value is not None]):
-            found.setdefault(value.name or "", reason)
-    return found
+            reasons.setdefault(value.name or "", reason)
+    return reasons
 
 
 def _of(node: ir.Node) -> tuple[tuple[int, ...], str]:

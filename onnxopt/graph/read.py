@@ -94,8 +94,8 @@ def external_files(path: Path) -> tuple[str, ...]:
             for entry in tensor.external_data
             if entry.key == "location"
         ]
-        found = dict.fromkeys(os.path.realpath(path.parent / name) for name in dict.fromkeys(located))
-    return tuple(name for name in found if name != os.path.realpath(path))
+        paths = dict.fromkeys(os.path.realpath(path.parent / name) for name in dict.fromkeys(located))
+    return tuple(name for name in paths if name != os.path.realpath(path))
 
 
 def _load(path: Path) -> Source:
@@ -219,10 +219,10 @@ def _set_apart(lean: onnx.ModelProto, opset: int) -> None:
 def _take_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     """Remove types that onnx_ir cannot represent (maps, opaque types). Returns those of inputs and outputs, by name."""
     for graph in external_data.graphs_of(proto):
-        kept = [value for value in graph.value_info if not _has_unknown_type(value.type)]
-        if len(kept) < len(graph.value_info):
+        typed = [value for value in graph.value_info if not _has_unknown_type(value.type)]
+        if len(typed) < len(graph.value_info):
             del graph.value_info[:]
-            graph.value_info.extend(kept)
+            graph.value_info.extend(typed)
     types = {}
     for value in (*proto.graph.input, *proto.graph.output):
         if _has_unknown_type(value.type):

@@ -199,8 +199,8 @@ def pin(
             raise UsageError(f"shape of {where}: dim '{symbol}' is {size} here and {pinned[symbol]} elsewhere")
 
     for name, shape in shapes.items():
-        given: object = shape  # from a caller whose types nobody checked
-        if not isinstance(given, (tuple, list)) or not all(type(d) is int for d in given):
+        unchecked: object = shape  # from a caller whose types nobody checked
+        if not isinstance(unchecked, (tuple, list)) or not all(type(d) is int for d in unchecked):
             raise UsageError(f"shape of {name}: {shape!r} is no tuple of sizes, as (8, 128) is, or (8,) for one dim")
         if any(d < 0 for d in shape):
             raise UsageError(f"shape of {name}: {list(shape)} has a negative dim")

@@ -61,12 +61,12 @@ class SingleSizesPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         checked: set[tuple[ir.Value, int]] = set()
-        while (found := _found(model)) is not None and (found.value, found.axis) not in checked:
-            checked.add((found.value, found.axis))
-            name = _check(model.graph, found)
-            says = f"the graph only accepts {found.size} for `{name}`: {found.node.op_type} `{found.node.name}` "
+        while (single := _found(model)) is not None and (single.value, single.axis) not in checked:
+            checked.add((single.value, single.axis))
+            name = _check(model.graph, single)
+            says = f"the graph only accepts {single.size} for `{name}`: {single.node.op_type} `{single.node.name}` "
             says += "fails at every other size"
-            advice = f". Export with an example of 2 or more for a dynamic `{name}`" if found.size == 1 else ""
+            advice = f". Export with an example of 2 or more for a dynamic `{name}`" if single.size == 1 else ""
             self.notes.append(says + advice)
         return ir.passes.PassResult(model, bool(self.notes))
 
@@ -85,18 +85,18 @@ def _found(model: ir.Model) -> _Single | None:
     graph = model.graph
     if not any(isinstance(dim, ir.SymbolicDim) for value in graph.inputs for dim in value.shape or ()):
         return None
-    known = infer(model)
+    inferred = infer(model)
     sources: dict[Dim, tuple[ir.Value, int]] = {}
     for value in sorted(graph.inputs, key=_reads_elements, reverse=True):
-        for axis, dim in enumerate(known.dims(value) or ()):
+        for axis, dim in enumerate(inferred.dims(value) or ()):
             if isinstance(dim, sympy.Symbol) and axis not in checked_axes(value):
                 sources.setdefault(dim, (value, axis))
-    for node, zero in _zeros(graph, known):
+    for node, zero in _zeros(graph, inferred):
         for symbol in ones_of(zero):
             if symbol in sources:
                 return _Single(*sources[symbol], node)
     for node in graph:  # behind the others: a Squeeze is a check of an input only where it reads it
-        dim, size = _channels(node, known)
+        dim, size = _channels(node, inferred)
         if dim in sources and size > 1:
             return _Single(*sources[dim], node, size)
     return None
@@ -154,11 +154,15 @@ def _check_of_ones(value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
     if len(readers) != 1 or readers[0].op_type != "Squeeze" or readers[0].outputs[0].is_graph_output():
         return None
     squeeze = readers[0]
-    behind = tuple(squeeze.outputs[0].consumers())
-    if len(behind) != 1 or behind[0].op_type != "Unsqueeze" or {squeeze.graph, behind[0].graph} != {value.graph}:
+    consumers = tuple(squeeze.outputs[0].consumers())
+    if (
+        len(consumers) != 1
+        or consumers[0].op_type != "Unsqueeze"
+        or {squeeze.graph, consumers[0].graph} != {value.graph}
+    ):
         return None
-    there, back = _axes_of(squeeze), _axes_of(behind[0], value)
-    return (squeeze, behind[0]) if there and there == back else None
+    there, back = _axes_of(squeeze), _axes_of(consumers[0], value)
+    return (squeeze, consumers[0]) if there and there == back else None
 
 
 def _axes_of(node: ir.Node, value: ir.Value | None = None) -> frozenset[int] | None:
@@ -206,26 +210,26 @@ def _reads_elements(value: ir.Value) -> bool:
 # --- what has to be zero --------------------------------------------------------------------------------------------
 
 
-def _zeros(graph: ir.Graph, known: Knowledge) -> Iterator[tuple[ir.Node, sympy.Expr]]:
+def _zeros(graph: ir.Graph, inferred: Knowledge) -> Iterator[tuple[ir.Node, sympy.Expr]]:
     """Each node that fails wherever an expression of dims is not 0, with the expression."""
     index_values = None
     for node in graph:
         if node.domain not in ("", "ai.onnx"):
             continue
-        for a, b in _equal_dims(node, known):
+        for a, b in _equal_dims(node, inferred):
             if a != b and not (isinstance(a, int) and isinstance(b, int)):
                 yield node, sympy.sympify(a) - b
         if node.op_type in ("GatherND", "Gather"):
-            index_values = index_values or IndexValues(graph, known)
+            index_values = index_values or IndexValues(graph, inferred)
             for past_the_end in _past_the_end(node, index_values):
                 yield node, past_the_end
 
 
-def _channels(node: ir.Node, known: Knowledge) -> tuple[Dim | None, int]:
+def _channels(node: ir.Node, inferred: Knowledge) -> tuple[Dim | None, int]:
     """The dim of an operand that has to be as many channels as a constant states, with that number; None and 0."""
     if node.domain not in ("", "ai.onnx") or node.op_type not in _CHANNELS or len(node.inputs) < 2:
         return None, 0
-    dims, weight = known.dims(node.inputs[0]), known.dims(node.inputs[1])
+    dims, weight = inferred.dims(node.inputs[0]), inferred.dims(node.inputs[1])
     axis = _CHANNELS[node.op_type]
     if not dims or len(dims) < 3 or not weight or len(weight) <= axis or not isinstance(weight[axis], int):
         return None, 0
@@ -233,11 +237,11 @@ def _channels(node: ir.Node, known: Knowledge) -> tuple[Dim | None, int]:
     return dims[1], weight[axis] * groups
 
 
-def _equal_dims(node: ir.Node, known: Knowledge) -> Iterator[tuple[Dim, Dim]]:
+def _equal_dims(node: ir.Node, inferred: Knowledge) -> Iterator[tuple[Dim, Dim]]:
     """Pairs of sizes that a node takes to be equal."""
-    shapes = [known.dims(value) for value in node.inputs]
+    shapes = [inferred.dims(value) for value in node.inputs]
     if node.op_type == "Reshape" and shapes[0] is not None:
-        wanted = _wanted(node, shapes[0], known)
+        wanted = _wanted(node, shapes[0], inferred)
         if wanted is not None:
             yield product(shapes[0]), product(wanted)
     elif node.op_type == "MatMul" and shapes[0] and shapes[1]:
@@ -251,13 +255,13 @@ def _equal_dims(node: ir.Node, known: Knowledge) -> Iterator[tuple[Dim, Dim]]:
         for shape in present[1:]:
             yield from (pair for k, pair in enumerate(zip(present[0], shape, strict=False)) if k != axis)
     elif node.op_type == "Squeeze" and shapes[0] is not None and len(node.inputs) > 1:
-        axes = known.contents(node.inputs[1])
+        axes = inferred.contents(node.inputs[1])
         yield from ((shapes[0][a], 1) for a in (() if axes is None else axes.flat) if isinstance(a, int))
 
 
-def _wanted(node: ir.Node, before: Dims, known: Knowledge) -> list[Dim] | None:
+def _wanted(node: ir.Node, before: Dims, inferred: Knowledge) -> list[Dim] | None:
     """The dims that a Reshape asks for; None where one of them is not known, or is what is left over."""
-    held = known.contents(node.inputs[1])
+    held = inferred.contents(node.inputs[1])
     if held is None or held.ndim != 1:
         return None
     copies = not node.attributes.get_int("allowzero", 0)

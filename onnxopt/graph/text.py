@@ -30,7 +30,7 @@ def make_utf8(path: Path, proto: onnx.ModelProto) -> bool:
             if isinstance(name, bytes):
                 name = _escaped(name)
                 raise ModelError(f"{path}: the name of {kind} {position} is not UTF-8: '{name}'; rename it")
-    taken = {text for text in _texts(proto) if isinstance(text, str)}
+    texts = {text for text in _texts(proto) if isinstance(text, str)}
     replaced: dict[bytes, str] = {}
 
     def readable(text: Any) -> str:
@@ -38,9 +38,9 @@ def make_utf8(path: Path, proto: onnx.ModelProto) -> bool:
             return text
         if text not in replaced:
             name = _escaped(text)
-            while name in taken:
+            while name in texts:
                 name += "_"
-            taken.add(name)
+            texts.add(name)
             replaced[text] = name
         return replaced[text]
 

@@ -137,7 +137,7 @@ def _cut_message(buffer: memoryview, kind: str, path: str, threshold: int, base:
         raise WireError(f"nests more than {_DEEPEST} messages in each other")
     children = _CHILDREN[kind]
     out = bytearray()
-    kept = 0  # everything before this offset is in `out`
+    copied = 0  # everything before this offset is in `out`
     for number, wire_type, start, payload, end in _fields(buffer):
         child = children.get(number)
         if child is None or wire_type != _BYTES or end - payload <= threshold:
@@ -146,10 +146,10 @@ def _cut_message(buffer: memoryview, kind: str, path: str, threshold: int, base:
             body = _cut_tensor(buffer[payload:end], path, threshold, base + payload)
         else:
             body = _cut_message(buffer[payload:end], child, path, threshold, base + payload, depth + 1)
-        out += buffer[kept:start]
+        out += buffer[copied:start]
         out += _encoded(_length_tag(number)) + _encoded(len(body)) + body
-        kept = end
-    out += buffer[kept:]
+        copied = end
+    out += buffer[copied:]
     return bytes(out)
 
 
@@ -199,7 +199,7 @@ def _splice_message(
     """The parts of a message and their total length."""
     children = _CHILDREN[kind]
     parts: list[bytes | FileRange] = []
-    kept = total = 0
+    copied = total = 0
     for number, wire_type, start, payload, end in _fields(buffer):
         child = children.get(number)
         if child is None or wire_type != _BYTES:
@@ -210,11 +210,11 @@ def _splice_message(
         spliced = _splice_tensor(body, embed) if child == _TENSOR else _splice_message(body, child, embed)
         if not any(isinstance(part, FileRange) for part in spliced[0]):
             continue
-        head = bytes(buffer[kept:start]) + _encoded(_length_tag(number)) + _encoded(spliced[1])
+        head = bytes(buffer[copied:start]) + _encoded(_length_tag(number)) + _encoded(spliced[1])
         parts += [head, *spliced[0]]
         total += len(head) + spliced[1]
-        kept = end
-    rest = bytes(buffer[kept:])
+        copied = end
+    rest = bytes(buffer[copied:])
     return [*parts, rest], total + len(rest)
 
 

@@ -90,9 +90,9 @@ def _drop_inferable_types(proto: onnx.ModelProto) -> None:
     for graph in external_data.graphs_of(proto):
         inferable = {tensor.name for tensor in graph.initializer}
         inferable |= {name for node in graph.node if node.domain in ("", "ai.onnx") for name in node.output}
-        kept = [value for value in graph.value_info if value.name not in inferable]
+        retained = [value for value in graph.value_info if value.name not in inferable]
         del graph.value_info[:]
-        graph.value_info.extend(kept)
+        graph.value_info.extend(retained)
 
 
 def _is_external(tensor: onnx.TensorProto) -> bool:

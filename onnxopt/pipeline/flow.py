@@ -196,8 +196,8 @@ def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: 
     low = precision.lower(original, job.normalized.model, want, folder, opened.caches)
     data = job.data or opened.calibration
     if low.source is None:
-        kept = dataclasses.replace(job.normalized, notes=(*job.normalized.notes, *low.notes))
-        return job._replace(normalized=kept, data=data, lowered=low)
+        normalized = dataclasses.replace(job.normalized, notes=(*job.normalized.notes, *low.notes))
+        return job._replace(normalized=normalized, data=data, lowered=low)
     traits = model_traits.of(low.source.model)
     again = normalize.normalize(low.source.model)
     notes = tuple(dict.fromkeys((*job.normalized.notes, *again.notes, *low.notes)))

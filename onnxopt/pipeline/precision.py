@@ -145,8 +145,8 @@ def _check_caches(original: Reference, caches: Sequence[Cache], dtype: ir.DataTy
     """UsageError where a cache reaches numbers that the dtype does not hold with the headroom of other values."""
     for outputs in original.outputs.values():
         for cache in caches:
-            found = outputs[cache.present].astype(np.float64)
-            greatest = float(np.abs(found).max(initial=0.0))
+            values = outputs[cache.present].astype(np.float64)
+            greatest = float(np.abs(values).max(initial=0.0))
             if not greatest * HEADROOM <= ranges.largest(dtype):
                 name = dtype.name.lower()
                 reached = f"reaches {greatest:.3g}, {HEADROOM:g} times of which {name} does not hold"

@@ -31,12 +31,12 @@ class Extent:
         """self / other where the division is exact for all sizes of the symbols, else None."""
         if other.factor == 0 or self.factor % other.factor:
             return None
-        left = list(self.symbols)
+        rest = list(self.symbols)
         for symbol in other.symbols:
-            if symbol not in left:
+            if symbol not in rest:
                 return None
-            left.remove(symbol)
-        return Extent(self.factor // other.factor, tuple(left))
+            rest.remove(symbol)
+        return Extent(self.factor // other.factor, tuple(rest))
 
     def at_most(self, other: Extent) -> bool:
         """Whether self <= other holds for all sizes of the symbols."""

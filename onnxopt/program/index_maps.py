@@ -65,25 +65,25 @@ class Map:
         bounds = self.bounds(form)
         if bounds is None:
             raise NotAffine("A part of a Concat or Pad begins or ends inside a dim of unknown size")
-        known = [g for g in self.guards if g.form == form]  # inside a part, the form stays in the part's range
-        least = max((bounds[0], *(g.low for g in known)))
-        most = min((bounds[1], *(g.high - 1 for g in known)))
-        if most < low or least >= high:
+        same_form = [g for g in self.guards if g.form == form]  # inside a part, the form stays in the part's range
+        first = max((bounds[0], *(g.low for g in same_form)))
+        last = min((bounds[1], *(g.high - 1 for g in same_form)))
+        if last < low or first >= high:
             return None
-        if low <= least and most < high:
+        if low <= first and last < high:
             return self
         return dataclasses.replace(self, guards=(*self.guards, Guard(form, low, high)))
 
     def bounds(self, form: Linear) -> tuple[int, int] | None:
         """The least and the greatest value of a form; None where they depend on a symbol."""
-        least = most = form.offset
+        low = high = form.offset
         for digit, coefficient in form.terms:
             step, size = coefficient.number, self.digits[digit].number
             if step is None or size is None:
                 return None
-            least += min(0, step * (size - 1))
-            most += max(0, step * (size - 1))
-        return least, most
+            low += min(0, step * (size - 1))
+            high += max(0, step * (size - 1))
+        return low, high
 
     def split(self, digit: int, inner: Extent) -> Map:
         """The same map with one digit written as two. inner: extent of the inner digit; it must divide the digit's."""
@@ -156,13 +156,13 @@ def _groups(
 
 def _regroup(
     result: Map, result_group: Sequence[int], result_dims: Sequence[Extent], group: Sequence[int],
-    dims: Sequence[Extent], known: dict[int, Linear],
+    dims: Sequence[Extent], regrouped: dict[int, Linear],
 ) -> tuple[Map, dict[int, Linear]]:  # fmt: skip
     """The result's map and the known coordinates of the operand, by dim, after those of the dims `group` were added.
 
     The dims `group` of the operand and `result_group` of the result have the same product of sizes.
     """
-    current = Map(result.digits, (*result.coordinates, *known.values()), result.guards)
+    current = Map(result.digits, (*result.coordinates, *regrouped.values()), result.guards)
     while True:
         flat_offset, flat = _flatten(current, result_group, result_dims)
         spread = _spread(current, flat_offset, flat, [dims[k] for k in group])
@@ -170,7 +170,7 @@ def _regroup(
             current = current.split(*spread)
             continue
         rank = len(result.coordinates)
-        renumbered = dict(zip(known, current.coordinates[rank:], strict=True))
+        renumbered = dict(zip(regrouped, current.coordinates[rank:], strict=True))
         renumbered.update(zip(group, spread, strict=True))
         return Map(current.digits, current.coordinates[:rank], current.guards), renumbered
 

@@ -105,7 +105,7 @@ class Indexing:
         """Raise ValueError naming the part that breaks a rule of this module. inputs, outputs: their numbers."""
         if len(self.dims) != inputs or len(self.shapes) != outputs:
             raise ValueError("index: dims or shapes do not match the inputs or outputs")
-        known = {name for name, _, _ in self.symbols}
+        names = {name for name, _, _ in self.symbols}
         if any(not 0 <= k < inputs or not 0 <= axis < len(self.dims[k]) for _, k, axis in self.symbols):
             raise ValueError("index: a symbol is found in no input")
         used = [e for dims in (*self.dims, *self.shapes) for e in dims]
@@ -118,7 +118,7 @@ class Indexing:
         used += [e for terms in self.forms for t in terms for e in (t.div, t.mod, t.stride)]
         if len(self.conditions) > MAX_CONDITIONS or any(len(c.terms) > MAX_TERMS for c in self.conditions):
             raise ValueError("index: too many conditions, or too many terms")
-        if unknown := {s for e in used for s in e.symbols} - known:
+        if unknown := {s for e in used for s in e.symbols} - names:
             raise ValueError(f"index: no input has a dim of size {', '.join(f'`{s}`' for s in sorted(unknown))}")
 
     def number(self, e: Extent) -> int | list[int]:

@@ -178,15 +178,15 @@ class RowProgram:
         self._verify_pieces()
 
     def _verify_pieces(self) -> None:
-        known = len(self.leaves) + len(GIVEN)
+        values = len(self.leaves) + len(GIVEN)
         for k, stage in enumerate(self.stages):
             if set(stage.reductions) - set(REDUCTIONS) or len(stage.reductions) != len(stage.element.program.outputs):
                 raise ValueError(f"stage {k}: a reduction is unknown, or has no value")
-            self._verify_piece(stage.element, known, rows_only=False)
-            known += len(stage.reductions)
+            self._verify_piece(stage.element, values, rows_only=False)
+            values += len(stage.reductions)
             if stage.row:
-                self._verify_piece(stage.row, known, rows_only=True)
-                known += len(stage.row.program.outputs)
+                self._verify_piece(stage.row, values, rows_only=True)
+                values += len(stage.row.program.outputs)
             for dtype in (*stage.element.program.outputs, *(stage.row.program.outputs if stage.row else ())):
                 if dtype not in COMPUTE_DTYPES:
                     raise ValueError(f"stage {k}: {dtype} is no compute dtype")
@@ -195,11 +195,11 @@ class RowProgram:
             if stored != (piece.program.outputs if piece else ()):
                 raise ValueError(f"the {form} outputs are not what is computed for them")
             if piece:
-                self._verify_piece(piece, known, rows_only=form == "row")
+                self._verify_piece(piece, values, rows_only=form == "row")
 
-    def _verify_piece(self, piece: Piece, known: int, rows_only: bool) -> None:
+    def _verify_piece(self, piece: Piece, values: int, rows_only: bool) -> None:
         piece.program.verify()
-        if tuple(self.slots[r] for r in piece.reads if r < known) != piece.program.inputs:
+        if tuple(self.slots[r] for r in piece.reads if r < values) != piece.program.inputs:
             raise ValueError(f"a piece reads {piece.reads} as {piece.program.inputs}, which those slots do not hold")
         if rows_only and any(r < len(self.leaves) and not self.operands[r].row for r in piece.reads):
             raise ValueError("a row piece reads an input that has more than one element a row")

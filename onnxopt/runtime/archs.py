@@ -24,8 +24,8 @@ def named(names: Sequence[str] | None) -> tuple[str, ...]:
         return ARCHS
     if isinstance(names, str):
         raise UsageError(f"archs is a sequence of architectures: give ({names!r},)")
-    given: object = names  # from a caller whose types nobody checked
-    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
+    unchecked: object = names  # from a caller whose types nobody checked
+    if not isinstance(unchecked, Sequence) or not all(isinstance(name, str) for name in unchecked):
         raise UsageError(f"archs is a sequence of names, as ('sm_90', 'h200'), not {names!r}")
     parts = [part.strip() for name in names for part in name.split(",")]
     if NONE in parts:
@@ -44,10 +44,10 @@ def named_gpus(names: Sequence[str]) -> tuple[str, ...]:
     keys: list[str] = []
     for name in (part.strip() for text in names for part in text.split(",")):
         if name == NATIVE:
-            found = [gpu for device in devices.devices() if (gpu := find_gpu(device.name)) is not None]
+            gpus = [gpu for device in devices.devices() if (gpu := find_gpu(device.name)) is not None]
         else:
-            found = [] if name in (ALL, NONE, *ARCHS) else _gpus(name)
-        keys += [gpu.key for gpu in found]
+            gpus = [] if name in (ALL, NONE, *ARCHS) else _gpus(name)
+        keys += [gpu.key for gpu in gpus]
     return tuple(dict.fromkeys(keys))
 
 
@@ -83,12 +83,12 @@ def _compiled_for(gpu: Gpu) -> str:
 
 def _native() -> Iterator[str]:
     try:
-        found = devices.devices()
+        present = devices.devices()
     except devices.DriverError as error:
         raise UsageError(f"architecture {NATIVE!r}: the driver does not start ({error}); name the GPU") from None
-    if not found:
+    if not present:
         raise UsageError(f"architecture {NATIVE!r}: this machine has no CUDA GPU; name the GPU that serves, as h200")
-    for device in found:
+    for device in present:
         if device.arch not in ARCHS:
             raise UsageError(
                 f"architecture {NATIVE!r}: {device.name} has {device.arch}, onnxopt compiles for {', '.join(ARCHS)}"

@@ -143,11 +143,11 @@ def _cuda_file(folder: Path, device: devices.Device | None) -> tuple[str, str]:
     """Name of the file for a device, and the reason."""
     if device is None:
         return providers.GENERIC, "the driver names no device"
-    known, key = gpus.find_gpu(device.name), gpus.key_of(device.name)
-    if known and known.refused:
-        return providers.GENERIC, f"{device.name}: {known.refused}"
+    gpu, key = gpus.find_gpu(device.name), gpus.key_of(device.name)
+    if gpu and gpu.refused:
+        return providers.GENERIC, f"{device.name}: {gpu.refused}"
     if not providers.path(folder, key).is_file():
-        missing = f"no code for {device.arch}" if known else "no entry in the GPU catalogue"
+        missing = f"no code for {device.arch}" if gpu else "no entry in the GPU catalogue"
         return providers.GENERIC, f"{device.name}: {missing} when the artifact was made"
     stated = providers.read(folder, key).get("gpu", {}).get("compute_capability")
     if stated != device.compute_capability:

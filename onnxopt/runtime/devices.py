@@ -124,5 +124,5 @@ def _check(driver: Any, status: int, call: str) -> None:
     if status == 0:
         return
     text = ctypes.c_char_p()
-    known = driver.cuGetErrorString(status, ctypes.byref(text)) == 0 and text.value
-    raise DriverError(f"{call}: {text.value.decode() if known and text.value else 'unknown error'} ({status})")
+    has_text = driver.cuGetErrorString(status, ctypes.byref(text)) == 0 and text.value
+    raise DriverError(f"{call}: {text.value.decode() if has_text and text.value else 'unknown error'} ({status})")

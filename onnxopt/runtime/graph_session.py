@@ -19,7 +19,7 @@ else:
 
 _ENTRY = "gpu_graph_id"
 _NONE = -1  # ORT: run without a graph
-_MOST = 32  # graphs of one session; each holds device memory
+_MAX = 32  # graphs of one session; each holds device memory
 
 Place = tuple[str, int, tuple[int, ...], str]  # device, address, shape, type of one bound buffer
 
@@ -67,7 +67,7 @@ class GraphSession(InferenceSession):  # type: ignore[misc]
 
     def graph_id(self, places: tuple[Place, ...] | None) -> int:
         """The id of the graph over these buffers; -1 for None, and where there are too many graphs already."""
-        if places is None or (places not in self._graph_ids and len(self._graph_ids) >= _MOST):
+        if places is None or (places not in self._graph_ids and len(self._graph_ids) >= _MAX):
             return _NONE
         return self._graph_ids.setdefault(places, len(self._graph_ids) + 1)
 

@@ -38,11 +38,11 @@ class Limit(NamedTuple):
     seconds: float
     asked: bool
 
-    def is_over(self, taken: float, cpu: float) -> bool:
+    def is_over(self, spent: float, cpu: float) -> bool:
         """taken, cpu: seconds since the run began, and those that this process computed in meanwhile."""
-        if taken < self.seconds:
+        if spent < self.seconds:
             return False
-        return self.asked or cpu >= _BUSY_SHARE * self.seconds or taken >= _BUSY_FACTOR * self.seconds
+        return self.asked or cpu >= _BUSY_SHARE * self.seconds or spent >= _BUSY_FACTOR * self.seconds
 
 
 class TimeIsUp(Exception):
@@ -121,10 +121,10 @@ class Clock:
 
     def seconds_left(self) -> float:
         """Until the next look; 0 where the time is up."""
-        taken, cpu = time.monotonic() - self._began, time.process_time() - self._cpu
-        if self._limit.is_over(taken, cpu):
+        spent, cpu = time.monotonic() - self._began, time.process_time() - self._cpu
+        if self._limit.is_over(spent, cpu):
             return 0.0
-        return self._limit.seconds - taken if taken < self._limit.seconds else _LOOK
+        return self._limit.seconds - spent if spent < self._limit.seconds else _LOOK
 
 
 def _watched(run: Callable[[], Result], options: ort.RunOptions, limit: Limit) -> Result:
@@ -142,8 +142,8 @@ def _watched(run: Callable[[], Result], options: ort.RunOptions, limit: Limit) -
     clock, thread = Clock(limit), threading.Thread(target=work, name="run of a model", daemon=True)
     thread.start()
     try:
-        while not ended.wait(left := clock.seconds_left()):
-            if not left:
+        while not ended.wait(remaining := clock.seconds_left()):
+            if not remaining:
                 options.terminate = True
                 if not ended.wait(GRACE):
                     leftovers.left_running.set()
@@ -161,8 +161,8 @@ def _in_this_thread(run: Callable[[], Result], options: ort.RunOptions, limit: L
     clock, ended, is_up = Clock(limit), threading.Event(), threading.Event()
 
     def watch() -> None:
-        while not ended.wait(left := clock.seconds_left()):
-            if not left:
+        while not ended.wait(remaining := clock.seconds_left()):
+            if not remaining:
                 is_up.set()
                 options.terminate = True
                 if not ended.wait(GRACE):

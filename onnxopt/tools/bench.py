@@ -137,8 +137,10 @@ def _timed(
         raise ModelError(f"{sides[1].folder}: cannot be timed: {error}") from error
 
 
-def _with_footprint(timed: Timing, taken: Footprint) -> Timing:
-    figures = {field.name: getattr(taken, field.name) for field in dataclasses.fields(taken) if field.name != "note"}
+def _with_footprint(timed: Timing, measured: Footprint) -> Timing:
+    figures = {
+        field.name: getattr(measured, field.name) for field in dataclasses.fields(measured) if field.name != "note"
+    }
     return dataclasses.replace(timed, **figures)
 
 

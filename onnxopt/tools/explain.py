@@ -138,8 +138,8 @@ def _predicted(manifest: Manifest) -> Iterator[str]:
 def _saved(kernel: Kernel) -> tuple[int, int]:
     """Predicted bytes and launches that all calls of a kernel save; 0 bytes for those of unknown size."""
     traffic = [site.traffic for site in kernel.sites]
-    known = [t for t in traffic if t.bytes_before is not None and t.bytes_after is not None]
-    saved = sum((t.bytes_before or 0) - (t.bytes_after or 0) for t in known)
+    with_bytes = [t for t in traffic if t.bytes_before is not None and t.bytes_after is not None]
+    saved = sum((t.bytes_before or 0) - (t.bytes_after or 0) for t in with_bytes)
     return saved, sum(t.launches_before - t.launches_after for t in traffic)
 
 
@@ -147,9 +147,9 @@ def _saving_texts(kernel: Kernel) -> tuple[str, str, str]:
     """Calls, launches and bytes of a kernel."""
     traffic = [site.traffic for site in kernel.sites]
     launches = f"{sum(t.launches_before for t in traffic)} -> {sum(t.launches_after for t in traffic)}"
-    known = [t for t in traffic if t.bytes_before is not None and t.bytes_after is not None]
-    before, after = sum(t.bytes_before or 0 for t in known), sum(t.bytes_after or 0 for t in known)
-    sizes = f"{size_text(before)} -> {size_text(after)}" if len(known) == len(traffic) else "dynamic"
+    with_bytes = [t for t in traffic if t.bytes_before is not None and t.bytes_after is not None]
+    before, after = sum(t.bytes_before or 0 for t in with_bytes), sum(t.bytes_after or 0 for t in with_bytes)
+    sizes = f"{size_text(before)} -> {size_text(after)}" if len(with_bytes) == len(traffic) else "dynamic"
     return str(len(traffic)), launches, sizes
 
 

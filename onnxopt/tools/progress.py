@@ -50,10 +50,10 @@ class Steps:
             self._phase, self._began = (phase, detail), now
         parts = [_TITLES.get(phase, phase), *([one_line(detail)] if detail else [])]
         if total:
-            passed, left = now - self._began, ""
+            passed, remaining = now - self._began, ""
             if done and done < total and passed >= _ESTIMATE_SECONDS:
-                left = f", about {_duration(passed / done * (total - done))} left"
-            parts.append(f"{done} of {total}{left}")
+                remaining = f", about {_duration(passed / done * (total - done))} left"
+            parts.append(f"{done} of {total}{remaining}")
         return ": ".join(parts)
 
     def in_log(self, phase: str, detail: str, done: int, total: int) -> str:

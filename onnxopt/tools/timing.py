@@ -20,7 +20,7 @@ Run = Callable[[], float]  # runs once and returns the seconds that took
 _WARM_UP_SECONDS = 0.3
 _BLOCK_SECONDS = 0.05
 _BLOCK_OF_CALLERS = 0.25  # longer, because callers begin and end a block one after the other
-_FEWEST, _MOST = 7, 2000
+_MIN, _MAX = 7, 2000
 _QUANTILES = 20  # steps of the distribution
 # Times are not to be relied on where the middle half of at least so many runs differs by such a factor; runs that are
 # shorter differ on an idle machine too.
@@ -50,16 +50,16 @@ def in_turn(
     progress(0, 0)
     sides = [_Side(runs, [], []) for runs in (first, second)]
     estimate = max(warm_up(side.runs[0]) for side in sides)
-    wanted = iterations or min(_MOST, max(_FEWEST, int(seconds / 2 / estimate)))
+    wanted = iterations or min(_MAX, max(_MIN, int(seconds / 2 / estimate)))
     callers = len(first)
     with ThreadPoolExecutor(callers) as pool:
         while len(sides[0].taken) < wanted or len(sides[1].taken) < wanted:
             for side in sides:
-                left = wanted - len(side.taken)
+                missing = wanted - len(side.taken)
                 if callers == 1:
-                    _block(side, min(left, max(3, int(_BLOCK_SECONDS / estimate))))
-                elif left > 0:
-                    _block_of_callers(side, pool, left)
+                    _block(side, min(missing, max(3, int(_BLOCK_SECONDS / estimate))))
+                elif missing > 0:
+                    _block_of_callers(side, pool, missing)
             progress(min(wanted, len(sides[0].taken)), wanted)
     return _timing(sides[0]), _timing(sides[1])
 
@@ -86,25 +86,25 @@ def unsteady(timed: Timing) -> str | None:
 def _block(side: _Side, count: int) -> None:
     (run,) = side.runs
     run()
-    taken = [run() for _ in range(count)]
-    side.taken.extend(taken)
-    side.busy.append(sum(taken))
+    times = [run() for _ in range(count)]
+    side.taken.extend(times)
+    side.busy.append(sum(times))
 
 
-def _block_of_callers(side: _Side, pool: ThreadPoolExecutor, left: int) -> None:
-    """All callers run again and again for a quarter of a second, or until `left` runs have begun."""
+def _block_of_callers(side: _Side, pool: ThreadPoolExecutor, count: int) -> None:
+    """All callers run again and again for a quarter of a second, or until `count` runs have begun."""
     list(pool.map(lambda run: run(), side.runs))
     number, deadline = itertools.count(), time.perf_counter() + _BLOCK_OF_CALLERS
 
     def call(run: Run) -> tuple[list[float], float]:
-        taken = []
-        while next(number) < left and time.perf_counter() < deadline:
-            taken.append(run())
-        return taken, time.perf_counter()
+        times = []
+        while next(number) < count and time.perf_counter() < deadline:
+            times.append(run())
+        return times, time.perf_counter()
 
     began = time.perf_counter()
     callers = list(pool.map(call, side.runs))
-    side.taken.extend(t for taken, _ in callers for t in taken)
+    side.taken.extend(t for times, _ in callers for t in times)
     side.busy.append(max(ended for _, ended in callers) - began)
 
 

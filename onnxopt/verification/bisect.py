@@ -37,12 +37,12 @@ def bisect_in_order(items: Sequence[str], failure_of: Callable[[Sequence[str]], 
     with only these items enabled, or None; without any item there is none, and without the items that are found too.
     Takes about log2(n) runs for each of these.
     """
-    left, found = list(items), dict[str, Failure]()
-    while left and (failure := failure_of(left)) is not None:
-        passing, failing = 0, len(left)  # numbers of items
+    rest, failures = list(items), dict[str, Failure]()
+    while rest and (failure := failure_of(rest)) is not None:
+        passing, failing = 0, len(rest)  # numbers of items
         while failing - passing > 1:
             middle = (passing + failing) // 2
-            check = failure_of(left[:middle])
+            check = failure_of(rest[:middle])
             passing, failing, failure = (middle, failing, failure) if check is None else (passing, middle, check)
-        found[left.pop(failing - 1)] = failure
-    return found
+        failures[rest.pop(failing - 1)] = failure
+    return failures

@@ -81,15 +81,15 @@ class Evidence:
         if exact is None:
             return None
         limit = original.limit(name)
-        found, own = (compare(exact, a.astype(np.float64), limit).excess for a in (actual, expected))
-        if found is None or own is None:
+        excess, own = (compare(exact, a.astype(np.float64), limit).excess for a in (actual, expected))
+        if excess is None or own is None:
             return None
-        result = FromFloat64(found, own, "float64")
-        if found > 1.0 and result.ok:
+        result = FromFloat64(excess, own, "float64")
+        if excess > 1.0 and result.ok:
             of_actual, of_original = (relative_to_limit(exact, a, limit) for a in (actual, expected))
             if share_of(of_actual, of_original, TIMES_OWN) > 1.0:
                 return None
-        if found > 1.0 and not result.is_telling(limit.relative):
+        if excess > 1.0 and not result.is_telling(limit.relative):
             allowed = 2 * abs(drift(exact, expected)) + spread_of_drift(exact, expected) + limit.relative
             if abs(drift(exact, actual)) > allowed:
                 return None
@@ -116,14 +116,14 @@ class Evidence:
         for run in itertools.chain(runs, self._changing.strong(case)) if excess is None else runs:
             if name not in run:
                 continue
-            found = compare(expected, run[name], limit).excess
-            if found is None:
+            distance = compare(expected, run[name], limit).excess
+            if distance is None:
                 if _is_between(actual.shape, expected.shape, run[name].shape):
                     self._note_unstable(case, name, expected, run[name])
                     return Spread(None)
                 is_known = True
                 continue
-            moved.add(found, run[name])
+            moved.add(distance, run[name])
             is_known = True
             if excess is not None and excess <= TIMES_SPREAD * moved.worst and moved.accounts(excess) >= excess:
                 return Spread(moved.worst)
@@ -136,7 +136,7 @@ class Evidence:
         if changed.shape != expected.shape:
             what = f"the shape {list(changed.shape)} instead of {list(expected.shape)}"
         note = f"{self._original.provider}: the original is unstable at {case}: last places give {name} {what}"
-        if not any(name in known and "unstable" in known for known in self._original.notes):
+        if not any(name in text and "unstable" in text for text in self._original.notes):
             self._original.notes.append(note)
 
     def _run_double(self, case: Case) -> Mapping[str, Array]:

@@ -50,7 +50,7 @@ class Overflow:
         exact = self._run(larger, rounded=False)
         # On the CPU, ONNX Runtime computes in float32 what has no kernel of float16, and rounds where it must.
         plain = sessions.run(original.open(original.model, library=original.library), larger)
-        return any(self._differ(exact, found) for found in (plain, self._run(larger, rounded=True)))
+        return any(self._differ(exact, actual) for actual in (plain, self._run(larger, rounded=True)))
 
     def _run(self, feeds: dict[str, Any], *, rounded: bool) -> dict[str, Array]:
         """The original in float32. rounded: each result rounded to 16 bits."""
@@ -60,8 +60,8 @@ class Overflow:
             session = original.open(path, library=original.library, optimize=not rounded, integer_kernels=False)
             return sessions.run(session, {name: each(widening.widened, value) for name, value in feeds.items()})
 
-    def _differ(self, exact: dict[str, Array], found: dict[str, Array]) -> bool:
-        for name, array in found.items():
+    def _differ(self, exact: dict[str, Array], actual: dict[str, Array]) -> bool:
+        for name, array in actual.items():
             if is_float(array):
                 limit = self._original.limit(name)
                 excess = compare(widening.widened(exact[name]), widening.widened(array), limit).excess

@@ -239,9 +239,9 @@ class Reference:
         for seed, sizes in itertools.product(SEEDS, cases.usual(self.traits, pinned)):
             if seed != SEEDS[0] and self._edge_cases and self.outputs:
                 self._collect_edges(session, pinned)
-            kept = sum(a.nbytes for case in self.outputs.values() for a in case.values())
+            held = sum(a.nbytes for case in self.outputs.values() for a in case.values())
             spent = time.monotonic() - started
-            if self.outputs and (kept > _KEPT_BYTES or (not self._is_quick() and spent > coverage.seconds)):
+            if self.outputs and (held > _KEPT_BYTES or (not self._is_quick() and spent > coverage.seconds)):
                 break
             if not self.outputs and spent > _SEARCH_SECONDS:
                 break
@@ -318,16 +318,16 @@ class Reference:
             feeds, drawn = self.feeds(case), time.monotonic() - before
             if self._trial is not None:
                 self._trial.run(feeds)
-            known = self._known.pop(case, None)
-            is_same = known is not None and known.inputs == self._inputs.digest(case)
+            early = self._known.pop(case, None)
+            is_same = early is not None and early.inputs == self._inputs.digest(case)
             before = time.monotonic()
-            outputs = known.outputs if known is not None and is_same else sessions.run(session, feeds)
+            outputs = early.outputs if early is not None and is_same else sessions.run(session, feeds)
         except RunError as error:
             self.skipped.append(Skipped(self.provider, str(case), str(error)))
             if isinstance(error, RunTimeout) and not self.outputs:  # each other case might take as long
                 raise TooSlow(f"{self.provider}, {case}: {error}") from error
             return False
-        self._seconds[case] = drawn, known.seconds if known is not None and is_same else time.monotonic() - before
+        self._seconds[case] = drawn, early.seconds if early is not None and is_same else time.monotonic() - before
         nothing = not any(a.size for a in outputs.values())
         (empty if nothing else self.outputs)[case] = outputs
         return not nothing

@@ -50,10 +50,10 @@ def _of_values(arrays: Sequence[Array], limit: Limit) -> str:
     """Why the values of an output, in all cases, decide nothing; "" where they do."""
     if not any(array.size for array in arrays):
         return "it is empty in every case"
-    found = [array.astype(np.float64).ravel() for array in arrays if array.dtype.kind in "fiub" or is_float(array)]
-    if not found:
+    values = [array.astype(np.float64).ravel() for array in arrays if array.dtype.kind in "fiub" or is_float(array)]
+    if not values:
         return ""
-    finite = [array[np.isfinite(array)] for array in found]
+    finite = [array[np.isfinite(array)] for array in values]
     if not any(array.size for array in finite):
         return "it is NaN or infinite throughout, in every case"
     low, high = min(a.min() for a in finite if a.size), max(a.max() for a in finite if a.size)

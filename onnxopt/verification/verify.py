@@ -129,18 +129,20 @@ def verify_model(
     )
 
 
-def _without_library(reference: Reference, model: Path, known: Sequence[Check], ran: Callable[[], None]) -> list[Check]:
-    """Check a model without the library. known: its checks with it, where that has no kernel for this provider.
+def _without_library(
+    reference: Reference, model: Path, checked: Sequence[Check], ran: Callable[[], None]
+) -> list[Check]:
+    """Check a model without the library. checked: its checks with it, where that has no kernel for this provider.
 
     ONNX Runtime runs the same nodes then. So where one case gives the same again, the others are left out, and a note
     says so.
     """
-    ran_with_it = {check.case for check in known}
+    ran_with_it = {check.case for check in checked}
     usual = [case for case in reference.outputs if not case.kind and str(case) in ran_with_it]
-    if not known or not usual or reference.traits.random or not all(check.ok for check in known):
+    if not checked or not usual or reference.traits.random or not all(check.ok for check in checked):
         return reference.check(model, None, ran=ran)
     checks = reference.check(model, None, usual[-1:], ran=ran)
-    if not all(dataclasses.replace(check, library=True) in known for check in checks):
+    if not all(dataclasses.replace(check, library=True) in checked for check in checks):
         rest = set(reference.outputs) - {usual[-1]}
         return checks + reference.check(model, None, rest, ran=ran)
     reference.notes.append(

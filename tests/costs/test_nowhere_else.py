@@ -111,7 +111,7 @@ def test_every_exception_is_there() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "_MOST = 80  # keys up to which one tile is faster",
+        "_MAX = 80  # keys up to which one tile is faster",
         "# Measured on one H200.\n_TILE = (2, 4, 16)",
         "# See benchmarks/notes: attention.\n_TILES = {\n    2: 4}",
         '"""Tiles.\n\nThe first takes 36 us, the second 41."""',
@@ -138,7 +138,7 @@ def test_such_numbers_are_recognised_in_cpp(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "_MOST = 80  # keys of a tile",
+        "_MAX = 80  # keys of a tile",
         "# ONNX Runtime's kernels are faster.\n_A = 1",
         "# Faster forms for 16 bits.\nx = f(y)",
     ],

@@ -16,7 +16,7 @@ def _context() -> Context:
 
 
 def test_recent_results_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts, "_MOST_LOWERED", 2)
+    monkeypatch.setattr(contexts, "_MAX_LOWERED", 2)
     context, lowered = _context(), []
 
     def lower(nodes, *_):

@@ -40,7 +40,7 @@ SHAPES = 40  # of each artifact
 RUNS = 6  # of a session in one round, half of them on each of two threads
 ALLOWED = 8 << 20  # bytes that a third of the soak may add, for allocators that keep fragments
 MEAN = 3e-3  # mean absolute difference from the session without the library, of the mean absolute value
-FEWEST = 200  # rounds that growth is told from: before, allocators still grow with the shapes
+MIN = 200  # rounds that growth is told from: before, allocators still grow with the shapes
 REPORT_SECONDS = 30
 SPREAD = 1.25  # growth of a session, of that in the control, up to which both count as the same
 HOST, GPU = "host", "GPU"
@@ -202,7 +202,7 @@ class Device:
 def growth(values: Sequence[int]) -> int:
     """How far the least of the last third lies above the least of the third before it; 0 for too few to tell."""
     third = len(values) // 3
-    return max(0, min(values[2 * third :]) - min(values[third : 2 * third])) if len(values) >= FEWEST else 0
+    return max(0, min(values[2 * third :]) - min(values[third : 2 * third])) if len(values) >= MIN else 0
 
 
 def soak(
@@ -235,8 +235,8 @@ def soak(
         grown, third = growth(values), max(1, len(host) // 3 * len(subjects))
         print(f"{what} memory: {grown / third / 1e3:.2f} KB more a session, {third} sessions in the last third")
         found[what] = Grown(grown, third)
-    if len(host) < FEWEST:
-        print(f"growth is not told from less than {FEWEST} rounds; there were {len(host)}")
+    if len(host) < MIN:
+        print(f"growth is not told from less than {MIN} rounds; there were {len(host)}")
     return found, problems
 
 

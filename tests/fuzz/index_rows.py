@@ -20,7 +20,7 @@ from tests.fuzz.index import Dims, Value, fits
 OPSET = 21
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "int64": TensorProto.INT64}
 _EXTENTS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 49, 64, 96)
-_MOST = 12_000  # elements of a value
+_MAX = 12_000  # elements of a value
 _UNARY = ("Tanh", "Sigmoid", "Abs", "Neg", "Relu", "Erf")
 _BINARY = ("Add", "Sub", "Mul", "Max", "Min")
 _OPERATORS = sorted({name for domain, name in ROW_OPERATORS if not domain} - {"RMSNormalization"})  # of later opsets
@@ -39,7 +39,7 @@ class Graph:
         self.initializers: list[onnx.TensorProto] = []
         rank = self.rng.choice([2, 3, 3, 3, 4, 4])
         dims: list[str | int] = []
-        left = _MOST
+        left = _MAX
         for _ in range(rank):
             dims.append(self.rng.choice([d for d in _EXTENTS if d <= left]))
             left //= dims[-1]  # type: ignore[operator]

@@ -17,7 +17,7 @@ TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 _LENGTHS = (2, 3, 5, 8, 16, 31, 40, 49, 64, 77, 100, 128, 196, 197, 256, 333, 512, 768, 1000, 1021, 1024, 1500)
 _LONG = (2048, 4096, 4099, 8192, 16384, 20000, 32768, 33001, 40960, 65536, 100003)
 _COUNTS = (1, 2, 3, 5, 7, 16, 33)
-_MOST = 120_000  # elements of the domain
+_MAX = 120_000  # elements of the domain
 _UNARY = ("Tanh", "Sigmoid", "Abs", "Neg", "Relu", "Erf", "Sin")
 _BINARY = ("Add", "Sub", "Mul", "Max", "Min")
 _REDUCE = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceLogSumExp")
@@ -67,7 +67,7 @@ class Graph:
             dims[k] = next(d for d in (7, 5, 4, 3, 2, 1) if length % d == 0)
             length //= int(dims[k])
         dims[last - 1] = length
-        left = max(_MOST // math.prod(int(d) for d in dims[first:last]), 1)
+        left = max(_MAX // math.prod(int(d) for d in dims[first:last]), 1)
         for k in [*range(first), *range(last, rank)]:
             dims[k] = rng.choice([c for c in _COUNTS if c <= left])
             left //= int(dims[k])

@@ -49,7 +49,7 @@ def test_a_function_bomb_of_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """What is accepted is optimized in minutes: at most 250,000 nodes, or 16 times those of the file."""
     calls = {f"f{k}": [f"f{k + 1}"] * 2 for k in range(18)} | {"f18": [""]}
     assert f"inline to {2**18:,} nodes; at most 250,000" in _refused(_calls(calls), tmp_path)
-    monkeypatch.setattr(limits, "MOST_NODES", 250)
+    monkeypatch.setattr(limits, "MAX_NODES", 250)
     large = _calls({"f0": [*["f1"] * 8, *[""] * 40], "f1": [""] * 40})
     bomb = _calls({"f0": ["f1"] * 41, "f1": [""] * 40})
     assert "to 1,640 nodes; at most 1,312 are accepted" in _refused(bomb, tmp_path)

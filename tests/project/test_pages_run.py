@@ -41,7 +41,7 @@ def commands(page: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(timing, "_MOST", 7)
+    monkeypatch.setattr(timing, "_MAX", 7)
     monkeypatch.setattr(timing, "_WARM_UP_SECONDS", 0.01)
     write(tmp_path / "model.onnx", MODEL)
     write(tmp_path / "other.onnx", MODEL)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tests.project.test_rooms import FILES, tree_of
 
-_LONGEST, _LONG, _MOST_LONG = 8, 6, 25
+_LONGEST, _LONG, _MAX_LONG = 8, 6, 25
 _OF_RULES = {"pattern", "check", "rewrite"}
 
 
@@ -28,4 +28,4 @@ def test_parameter_lists_are_short() -> None:
     counts = sorted(_counts(), reverse=True)
     assert not [row for row in counts if row[0] > _LONGEST]
     long = [row for row in counts if row[0] > _LONG]
-    assert len(long) <= _MOST_LONG, long
+    assert len(long) <= _MAX_LONG, long

@@ -209,8 +209,8 @@ def _options(
         own = provider_options if for_tensorrt else {}
         options.add_tensorrt(own if settings and own else own | _TENSORRT_DEFAULTS, where)
     if for_tensorrt:
-        behind = {row["provider"]: row["provider_options"] for row in configuration.get("fallback_providers", ())}
-        provider_options = behind.get(CUDA, {})
+        fallbacks = {row["provider"]: row["provider_options"] for row in configuration.get("fallback_providers", ())}
+        provider_options = fallbacks.get(CUDA, {})
     if device != "cpu":
         options.add_cuda(provider_options)
     return options

@@ -18,7 +18,7 @@ from onnxopt.fusion.kernel import Site
 from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.graph.signature import dtype_name
 
-MOST_NODES = 3000  # of a graph that is drawn; more rows than that nobody reads, and a phone takes seconds for them
+MAX_NODES = 3000  # of a graph that is drawn; more rows than that nobody reads, and a phone takes seconds for them
 _FEED = "input"
 
 
@@ -40,9 +40,9 @@ class Row:
 
 
 def of_model(model: ir.Model, sites: Mapping[str, Site] | None = None) -> tuple[Row, ...]:
-    """The main graph; () where it has more than MOST_NODES nodes. sites: of fused calls, by the call's name."""
+    """The main graph; () where it has more than MAX_NODES nodes. sites: of fused calls, by the call's name."""
     graph = model.graph
-    if graph.num_nodes() > MOST_NODES:
+    if graph.num_nodes() > MAX_NODES:
         return ()
     return _drawn("the model", lambda: _rows(list(graph), graph.inputs, graph.outputs, sites or {}))
 
@@ -54,7 +54,7 @@ def of_functions(model: ir.Model) -> dict[str, tuple[Row, ...]]:
             function.name, functools.partial(_rows, list(function), function.inputs, function.outputs, {})
         )
         for function in model.functions.values()
-        if holds_fused(function.domain) and len(list(function)) <= MOST_NODES
+        if holds_fused(function.domain) and len(list(function)) <= MAX_NODES
     }
 
 

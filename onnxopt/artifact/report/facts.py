@@ -145,10 +145,10 @@ def read_measurements(path: Path, manifest: Manifest) -> tuple[BenchResult, ...]
     return tuple(dataclasses.replace(r, kernels=_by_function(r.kernels, manifest, path)) for r in results)
 
 
-def merged(known: Sequence[BenchResult], new: Sequence[BenchResult]) -> tuple[BenchResult, ...]:
+def merged(results: Sequence[BenchResult], new: Sequence[BenchResult]) -> tuple[BenchResult, ...]:
     """Known and new results; a new one replaces a known one of the same device, provider, case and threads, in its
     place."""
-    return tuple({(m.device, m.provider, m.case, m.threads): m for m in (*known, *new)}.values())
+    return tuple({(m.device, m.provider, m.case, m.threads): m for m in (*results, *new)}.values())
 
 
 def _by_function(times: dict[str, KernelTime], manifest: Manifest, path: Path) -> dict[str, KernelTime]:
@@ -158,10 +158,10 @@ def _by_function(times: dict[str, KernelTime], manifest: Manifest, path: Path) -
     for name, time in times.items():
         if name not in owner:
             raise UsageError(f"{path}: kernel {name} is not one of this artifact's; `onnxopt explain` lists them")
-        known = added.get(owner[name])
-        if known is not None:
-            calls = known.calls + time.calls
-            total = known.microseconds * known.calls + time.microseconds * time.calls
+        earlier = added.get(owner[name])
+        if earlier is not None:
+            calls = earlier.calls + time.calls
+            total = earlier.microseconds * earlier.calls + time.microseconds * time.calls
             time = KernelTime(total / max(calls, 1), calls)
         added[owner[name]] = time
     return added

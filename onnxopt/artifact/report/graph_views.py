@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from onnxopt.artifact.manifest import Kernel
-from onnxopt.artifact.report.drawing import MOST_NODES, Row
+from onnxopt.artifact.report.drawing import MAX_NODES, Row
 from onnxopt.artifact.report.facts import Facts, Graph
 from onnxopt.artifact.report.rails import Rail, rails
 from onnxopt.graph import signature
@@ -57,8 +57,8 @@ def drawings(facts: Facts, kernels: Sequence[Kernel], sizes: Mapping[str, int]) 
     def of(graph: Graph | None) -> DrawnGraph | None:
         return _drawn(graph.rows, titles, bodies, sizes) if graph is not None and graph.rows else None
 
-    most = max((graph.nodes for graph in (facts.before, facts.after) if graph is not None), default=0)
-    why_not = f"graphs of more than {MOST_NODES:,} nodes are not drawn" if most > MOST_NODES else ""
+    count = max((graph.nodes for graph in (facts.before, facts.after) if graph is not None), default=0)
+    why_not = f"graphs of more than {MAX_NODES:,} nodes are not drawn" if count > MAX_NODES else ""
     return Drawings(of(facts.after), of(facts.before), why_not)
 
 

@@ -27,7 +27,7 @@ from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.graph.signature import Tensor, tensor_text
 
 _FACTS = re.compile(r'<script type="application/zlib\+base64" id="facts">([A-Za-z0-9+/=]*)</script>')
-_MOST_FACTS = 1 << 28  # bytes; a damaged page must not fill the memory
+_MAX_FACTS = 1 << 28  # bytes; a damaged page must not fill the memory
 
 
 def render(folder: Path, manifest: Manifest, facts: Facts) -> str:
@@ -69,7 +69,7 @@ def read_facts(folder: Path, manifest: Manifest) -> Facts:
         if encoded is None:
             raise ValueError("it carries no facts")
         inflate = zlib.decompressobj()
-        text = inflate.decompress(base64.b64decode(encoded[1], validate=True), _MOST_FACTS)
+        text = inflate.decompress(base64.b64decode(encoded[1], validate=True), _MAX_FACTS)
         return report_facts.from_json(text)
     except (ValueError, zlib.error) as error:
         raise ArtifactError(f"{path}: is not a report of this onnxopt: {str(error).splitlines()[0]}") from None

@@ -95,9 +95,9 @@ def _circle(point: Point, roof: Roof, x: Scale, y: Scale) -> str:
 
 def distribution(curves: Sequence[Curve], unit: str) -> Markup:
     """Share of runs that took at most so long, a curve each."""
-    cut = _LONGEST_TAIL * max(c.quantiles[int(0.95 * (len(c.quantiles) - 1))] for c in curves)
+    limit = _LONGEST_TAIL * max(c.quantiles[int(0.95 * (len(c.quantiles) - 1))] for c in curves)
     low = min(c.quantiles[0] for c in curves)
-    high = min(cut, max(c.quantiles[-1] for c in curves))
+    high = min(limit, max(c.quantiles[-1] for c in curves))
     ticks = _nice_ticks(low, high)
     low, high = ticks[0], ticks[-1]
     x, y = _linear_scale(low, high, _LEFT, _RIGHT), _linear_scale(0.0, 1.0, _BOTTOM, _TOP)
@@ -133,17 +133,17 @@ def over_sizes(lines: Sequence[Line], name: str, unit: str) -> Markup:
 
 def _apart(sizes: Sequence[int], x: Scale) -> list[float]:
     """Those sizes whose numbers do not overlap on the axis: from the greatest down."""
-    kept: list[float] = []
+    positions: list[float] = []
     for size in reversed(sizes):
-        if not kept or x(kept[-1]) - x(size) >= _LETTER * len(f"{kept[-1]:,.0f}") + _GAP:
-            kept.append(size)
-    return kept[::-1]
+        if not positions or x(positions[-1]) - x(size) >= _LETTER * len(f"{positions[-1]:,.0f}") + _GAP:
+            positions.append(size)
+    return positions[::-1]
 
 
 def _short(value: float) -> str:
     """A number in at most five letters: 12,000 as 12k."""
-    for least, factor, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if value >= least:
+    for limit, factor, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if value >= limit:
             return f"{value / factor:g}{suffix}"
     return f"{value:g}"
 

@@ -210,8 +210,8 @@ def _sizes(manifest: Manifest, facts: Facts) -> dict[str, int]:
     """
     cases = [m.case for m in facts.measurements] or [c.case for c in manifest.verify.of_models]
     sizes = [latency_views.sizes_of(case) for case in cases]
-    found = max(sizes, key=lambda by_name: math.prod(by_name.values()), default={})
-    return found if facts.measurements else found | facts.sizes
+    largest = max(sizes, key=lambda by_name: math.prod(by_name.values()), default={})
+    return largest if facts.measurements else largest | facts.sizes
 
 
 def _bytes(shape: str, sizes: Mapping[str, int]) -> tuple[int, int] | None:
@@ -271,8 +271,8 @@ def _measured(kernel: Kernel, moved: int | None, measurements: Sequence[BenchRes
 
 
 def _sum(values: Sequence[int | None], counts: Sequence[int]) -> int | None:
-    known = [v * c for v, c in zip(values, counts, strict=True) if v is not None]
-    return sum(known) if len(known) == len(values) else None
+    products = [v * c for v, c in zip(values, counts, strict=True) if v is not None]
+    return sum(products) if len(products) == len(values) else None
 
 
 def _moved_by(shapes: Sequence[str], traffic: Traffic, sizes: Mapping[str, int]) -> int | None:
@@ -300,8 +300,8 @@ def _work(kernel: Kernel, cost: int | None, sizes: Mapping[str, int]) -> int | N
 
 
 def _saving(kernel: KernelView) -> tuple[int, int]:
-    known = kernel.bytes_before is not None and kernel.bytes_after is not None
-    saved = (kernel.bytes_before or 0) - (kernel.bytes_after or 0) if known else 0
+    has_bytes = kernel.bytes_before is not None and kernel.bytes_after is not None
+    saved = (kernel.bytes_before or 0) - (kernel.bytes_after or 0) if has_bytes else 0
     return saved, kernel.launches_before - kernel.calls
 
 

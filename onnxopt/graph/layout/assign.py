@@ -17,18 +17,18 @@ from onnxopt.graph.layout.write import Writer
 from onnxopt.graph.shapes.infer import Knowledge
 
 
-def assign(model: ir.Model, known: Knowledge) -> int:
+def assign(model: ir.Model, inferred: Knowledge) -> int:
     """Change the main graph in place; the number of convolutions that are in channels last now.
 
-    known: the shapes of this model, which are also written on its values. Nodes without use remain.
+    inferred: the shapes of this model, which are also written on its values. Nodes without use remain.
     """
     if not any(node.op_type in CONVOLUTIONS and node.domain == "" for node in model.graph):
         return 0
     opset = model.opset_imports.get("", 0)
-    found = {node: f for node in model.graph if (f := form(node, opset)) is not None}
-    found |= group_norms.forms(model.graph, opset)
-    forms = reachable({node: found[node] for node in model.graph if node in found})
-    chosen = choose(forms, known)
+    by_node = {node: f for node in model.graph if (f := form(node, opset)) is not None}
+    by_node |= group_norms.forms(model.graph, opset)
+    forms = reachable({node: by_node[node] for node in model.graph if node in by_node})
+    chosen = choose(forms, inferred)
     if not chosen:
         return 0
     writer = Writer(model.graph)

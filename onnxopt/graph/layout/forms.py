@@ -211,8 +211,8 @@ def _along_axes(node: ir.Node, axes: str, default: int) -> Form | None:
         reduced = set(range(RANK))
     if rank(node.outputs[0]) == RANK:
         return Form((0,), attributes=attributes, constants=constants)
-    left = [axis for axis in range(RANK) if axis not in reduced]
-    if [_AXIS[axis] for axis in left] != sorted(_AXIS[axis] for axis in left):
+    rest = [axis for axis in range(RANK) if axis not in reduced]
+    if [_AXIS[axis] for axis in rest] != sorted(_AXIS[axis] for axis in rest):
         return None  # the result's dims would come in another order
     return Form((0,), (), attributes, constants)
 
@@ -255,14 +255,14 @@ def _pad(node: ir.Node) -> Form | None:
     pads = constant(node.inputs[1]) if len(node.inputs) > 1 else None
     if not is_map(node.inputs[0]) or rank(node.outputs[0]) != RANK or pads is None:
         return None
-    given = node.inputs[3] if len(node.inputs) > 3 else None
-    axes = constant(given) if given is not None else np.arange(RANK)
+    fill = node.inputs[3] if len(node.inputs) > 3 else None
+    axes = constant(fill) if fill is not None else np.arange(RANK)
     if axes is None or pads.size != 2 * axes.size:
         return None
     whole = np.zeros(2 * RANK, np.int64)
     for k, axis in enumerate(axes):
         whole[[_axis_of(int(axis)), RANK + _axis_of(int(axis))]] = pads[k], pads[axes.size + k]
-    stated = {} if given is None else {3: np.arange(RANK, dtype=np.int64)}
+    stated = {} if fill is None else {3: np.arange(RANK, dtype=np.int64)}
     return Form((0,), constants={1: whole} | stated)
 
 

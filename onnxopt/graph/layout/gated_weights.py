@@ -23,8 +23,8 @@ from onnxopt.graph.shapes.infer import Knowledge
 
 _BOUNDED = frozenset({"Sigmoid", "HardSigmoid"})
 _VIEWS = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Transpose"})
-_MOST_GATE = 1.01  # of a scaled Clip; 1 / 6 is rounded
-_MOST_COLUMNS, _OF_PIXELS = numbers().gated_columns  # scaled weights, of a scaled map
+_MAX_GATE = 1.01  # of a scaled Clip; 1 / 6 is rounded
+_MAX_COLUMNS, _OF_PIXELS = numbers().gated_columns  # scaled weights, of a scaled map
 
 
 class _Gated(NamedTuple):
@@ -46,12 +46,12 @@ def candidates(graph: ir.Graph) -> list[ir.Node]:
     return [node for node in graph if _multiplied(node) is not None]
 
 
-def scale(graph: ir.Graph, convs: list[ir.Node], known: Knowledge) -> int:
+def scale(graph: ir.Graph, convs: list[ir.Node], inferred: Knowledge) -> int:
     """Change those of `convs` where it saves time, in place; how many. Nodes without use remain."""
-    found = [gated for conv in convs if (gated := _gated(conv, known)) is not None]
-    for gated in found:
+    rows = [gated for conv in convs if (gated := _gated(conv, inferred)) is not None]
+    for gated in rows:
         _replace(graph, gated)
-    return len(found)
+    return len(rows)
 
 
 def _multiplied(conv: ir.Node) -> tuple[ir.Node, ir.Node, ir.Node] | None:
@@ -74,14 +74,14 @@ def _is_plain(conv: ir.Node) -> bool:
     return all(tuple(v) == (1, 1) for v in window) and not any(of.get_ints("pads", ())) and of.get_int("group", 1) == 1
 
 
-def _gated(conv: ir.Node, known: Knowledge) -> _Gated | None:
+def _gated(conv: ir.Node, inferred: Knowledge) -> _Gated | None:
     around = _multiplied(conv)
     weight = _matrix(conv.inputs[1])
     if around is None or weight is None:
         return None
     turn, back, mul = around
-    columns, channels = known.dims(weight) or (None, None)
-    dims = known.dims(turn.inputs[0])
+    columns, channels = inferred.dims(weight) or (None, None)
+    dims = inferred.dims(turn.inputs[0])
     if not isinstance(columns, int) or not isinstance(channels, int) or dims is None or len(dims) != RANK:
         return None
     _, height, width, last = dims
@@ -89,15 +89,15 @@ def _gated(conv: ir.Node, known: Knowledge) -> _Gated | None:
         return None
     operands = [v for v in mul.inputs if v is not None]
     for x, gate in (operands, operands[::-1]):
-        if known.dims(x) == dims and known.dims(gate) == (dims[0], 1, 1, channels) and _is_bounded(gate):
-            made = _Gated(conv, turn, back, x, gate, weight, columns, channels, (height, width))
-            return made if _pays(columns, height * width) else None
+        if inferred.dims(x) == dims and inferred.dims(gate) == (dims[0], 1, 1, channels) and _is_bounded(gate):
+            gated = _Gated(conv, turn, back, x, gate, weight, columns, channels, (height, width))
+            return gated if _pays(columns, height * width) else None
     return None
 
 
 def _pays(columns: int, pixels: int) -> bool:
     """Whether scaling [columns, C] weights of each sample takes less time than scaling its [pixels, C] map."""
-    return _OF_PIXELS * columns <= _MOST_COLUMNS * pixels
+    return _OF_PIXELS * columns <= _MAX_COLUMNS * pixels
 
 
 def _matrix(weight: ir.Value | None) -> ir.Value | None:
@@ -124,7 +124,7 @@ def _is_bounded(gate: ir.Value) -> bool:
             return False
         ends = [_scalar(value) for value in clip.inputs[1:]]
         scaled = abs(factor) if node.op_type == "Mul" else 1 / abs(factor)
-        return all(end is not None and abs(end) * scaled <= _MOST_GATE for end in ends)
+        return all(end is not None and abs(end) * scaled <= _MAX_GATE for end in ends)
     return node.op_type in _BOUNDED
 
 
@@ -155,14 +155,14 @@ def _add(graph: ir.Graph, back: ir.Node, bias: ir.Value) -> None:
     """A bias behind the Transpose, in channels last."""
     y = back.outputs[0]
     node = ir.Node("", "Add", [y, bias], num_outputs=1)
-    made = node.outputs[0]
-    made.type, made.shape, name = y.type, y.shape, y.name
-    mark(made)
+    result = node.outputs[0]
+    result.type, result.shape, name = y.type, y.shape, y.name
+    mark(result)
     graph.insert_after(back, node)
     for use in list(y.uses()):
         if use.node is not node:
-            use.node.replace_input_with(use.idx, made)
+            use.node.replace_input_with(use.idx, result)
     for k, output in enumerate(graph.outputs):
         if output is y:
-            graph.outputs[k] = made
-            y.name, made.name = None, name
+            graph.outputs[k] = result
+            y.name, result.name = None, name

@@ -22,16 +22,16 @@ _SINCE = {"GroupNormalization": 21, "InstanceNormalization": 6}  # scale and bia
 
 def forms(graph: ir.Graph, opset: int) -> dict[ir.Node, Form]:
     """The forms of the nodes of norms over groups whose shapes are known well enough. Shapes have been inferred."""
-    found: dict[ir.Node, Form] = {}
+    by_node: dict[ir.Node, Form] = {}
     for node in graph:
         if node.domain != "" or opset < _SINCE.get(node.op_type, opset + 1) or len(node.outputs) != 1:
             continue
         if is_map(node.inputs[0]) and _is_of_groups(node.inputs[0], groups_of(node)):
-            found[node] = Form((0,), between=True)
+            by_node[node] = Form((0,), between=True)
         elif (ends := _spelled(node)) is not None:
-            found[ends[0]] = Form((0,), (), between=True)
-            found[ends[1]] = Form((), (0,), between=True, begins=ends[0])
-    return found
+            by_node[ends[0]] = Form((0,), (), between=True)
+            by_node[ends[1]] = Form((), (0,), between=True, begins=ends[0])
+    return by_node
 
 
 def groups_of(node: ir.Node) -> int | None:
@@ -46,13 +46,13 @@ def groups_of(node: ir.Node) -> int | None:
 def reshapes(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
     """The Reshapes before and after an InstanceNormalization, where only these nodes read each other's results."""
     grouped, normed = node.inputs[0], node.outputs[0]
-    before, after = grouped.producer() if grouped is not None else None, only_consumer(normed)
-    if node.op_type != "InstanceNormalization" or grouped is None or before is None or after is None:
+    first, last = grouped.producer() if grouped is not None else None, only_consumer(normed)
+    if node.op_type != "InstanceNormalization" or grouped is None or first is None or last is None:
         return None
-    if not (_is_reshape(before) and _is_reshape(after)) or after.inputs[0] is not normed:
+    if not (_is_reshape(first) and _is_reshape(last)) or last.inputs[0] is not normed:
         return None
-    private = only_consumer(grouped) is node and before.inputs[0] is not None and after.inputs[1] is not None
-    return (before, after) if private and is_constant(before.inputs[1]) else None
+    private = only_consumer(grouped) is node and first.inputs[0] is not None and last.inputs[1] is not None
+    return (first, last) if private and is_constant(first.inputs[1]) else None
 
 
 def _spelled(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:

@@ -37,6 +37,8 @@ class Network:
         from networkx.algorithms.flow import dinitz
 
         residual = dinitz(self._graph, SOURCE, SINK)
-        left: nx.DiGraph[int] = nx.DiGraph((a, b) for a, b, e in residual.edges(data=True) if e["capacity"] > e["flow"])
-        left.add_node(SOURCE)
-        return {SOURCE, *nx.descendants(left, SOURCE)}
+        residual_graph: nx.DiGraph[int] = nx.DiGraph(
+            (a, b) for a, b, e in residual.edges(data=True) if e["capacity"] > e["flow"]
+        )
+        residual_graph.add_node(SOURCE)
+        return {SOURCE, *nx.descendants(residual_graph, SOURCE)}

@@ -25,8 +25,8 @@ _COSTS = numbers()
 class Costs:
     """What a Transpose of a value costs, in bytes. A number of costs/data/layout.json stands for every symbol."""
 
-    def __init__(self, known: Knowledge) -> None:
-        self._known = known
+    def __init__(self, inferred: Knowledge) -> None:
+        self._known = inferred
         self._sizes: dict[Dim, int] = {}
 
     def of(self, value: ir.Value) -> int:
@@ -46,9 +46,9 @@ class Costs:
         return self._sizes[dim]
 
 
-def choose(forms: Mapping[ir.Node, Form], known: Knowledge) -> set[ir.Node]:
+def choose(forms: Mapping[ir.Node, Form], inferred: Knowledge) -> set[ir.Node]:
     """The nodes that compute in channels last. forms: of the nodes that could."""
-    costs, network = Costs(known), min_cut.Network()
+    costs, network = Costs(inferred), min_cut.Network()
     vertices = {node: network.vertex() for node in forms}
     values: dict[ir.Value, None] = {}
     for node, form in forms.items():
@@ -62,8 +62,8 @@ def choose(forms: Mapping[ir.Node, Form], known: Knowledge) -> set[ir.Node]:
             network.edge(vertices[node], vertices[form.begins], min_cut.INFINITE, min_cut.INFINITE)
     for value in values:
         _connect(network, value, forms, vertices, costs.of(value))
-    kept = network.source_side()
-    return {node for node, vertex in vertices.items() if vertex in kept}
+    source_side = network.source_side()
+    return {node for node, vertex in vertices.items() if vertex in source_side}
 
 
 def _connect(
@@ -71,18 +71,18 @@ def _connect(
 ) -> None:
     """Edges that cut off `cost` where a reader lies on another side than the producer of a value."""
     producer = value.producer()
-    made = min_cut.SINK
+    vertex = min_cut.SINK
     if producer is not None and transposes(producer, TO_NCHW):
-        made = min_cut.SOURCE  # what it transposes lies in channels last
+        vertex = min_cut.SOURCE  # what it transposes lies in channels last
     elif producer in forms and producer is not None:
-        made = vertices[producer]
+        vertex = vertices[producer]
     readers = _readers(value, forms, vertices)
     if len(readers) == 1:
-        network.edge(made, next(iter(readers)), cost, cost)
+        network.edge(vertex, next(iter(readers)), cost, cost)
         return
     first, last = network.vertex(), network.vertex()
-    network.edge(made, first, cost)
-    network.edge(last, made, cost)
+    network.edge(vertex, first, cost)
+    network.edge(last, vertex, cost)
     for reader in readers:
         network.edge(first, reader, min_cut.INFINITE)
         network.edge(reader, last, min_cut.INFINITE)
@@ -102,16 +102,16 @@ def _readers(value: ir.Value, forms: Mapping[ir.Node, Form], vertices: Mapping[i
 
 def reachable(forms: Mapping[ir.Node, Form]) -> dict[ir.Node, Form]:
     """The nodes that values in channels last connect with a convolution; no other node can gain."""
-    found: dict[ir.Node, Form] = {}
+    reached: dict[ir.Node, Form] = {}
     ends = {form.begins: node for node, form in forms.items() if form.begins is not None}
     stack = [node for node in forms if node.op_type in CONVOLUTIONS]
     while stack:
         node = stack.pop()
-        if node in found or node not in forms:
+        if node in reached or node not in forms:
             continue
-        found[node] = forms[node]
+        reached[node] = forms[node]
         stack += [other for other in (ends.get(node), forms[node].begins) if other is not None]
         for value in forms[node].maps(node):
             producer = value.producer()
             stack += [*([producer] if producer is not None else []), *value.consumers()]
-    return {node: forms[node] for node in forms if node in found}
+    return {node: forms[node] for node in forms if node in reached}

@@ -171,15 +171,15 @@ class Writer:
             missing = missing_channels(node) if group else 0
             self._weights[key] = stored(weight, group, self._free_name(f"{weight.name}_nhwc"), missing)
             self._graph.register_initializer(self._weights[key].value)
-        kept, back = self._weights[key]
+        in_layout, back = self._weights[key]
         name = f"{weight.name}_nchw"
-        assert weight.const_value is not None and kept.shape is not None
+        assert weight.const_value is not None and in_layout.shape is not None
         if back:
-            result = self._add(node, "Transpose", [kept], {"perm": back}, name)
-            result.shape = _moved(kept.shape, back)
+            result = self._add(node, "Transpose", [in_layout], {"perm": back}, name)
+            result.shape = _moved(in_layout.shape, back)
             return result
         dims = self._constant(np.array(weight.const_value.shape.numpy(), np.int64))
-        result = self._add(node, "Reshape", [kept, dims], {}, name)
+        result = self._add(node, "Reshape", [in_layout, dims], {}, name)
         result.shape = weight.shape
         return result
 

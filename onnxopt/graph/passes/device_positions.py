@@ -26,15 +26,19 @@ class CountOnDevicePass(ir.passes.InPlacePass):
         readers = _readers(placed)
         if not readers:
             return ir.passes.PassResult(model, False)
-        known = infer.infer(model)
+        inferred = infer.infer(model)
         moved: dict[ir.Value, ir.Value] = {}
         for node in readers:
-            if any(known.contents(v) is not None for v in node.outputs):
+            if any(inferred.contents(v) is not None for v in node.outputs):
                 continue  # a reader of this node's output is among `readers`, and its operand is replaced
             for k, value in enumerate(node.inputs):
-                if value is not None and k not in HOST_INPUTS.get(node.op_type, ()) and _is_count(value, placed, known):
+                if (
+                    value is not None
+                    and k not in HOST_INPUTS.get(node.op_type, ())
+                    and _is_count(value, placed, inferred)
+                ):
                     if value not in moved:
-                        moved[value] = _counted(model.graph, value, known)
+                        moved[value] = _counted(model.graph, value, inferred)
                     node.replace_input_with(k, moved[value])
         return ir.passes.PassResult(model, bool(moved))
 
@@ -61,20 +65,20 @@ def _read_on_host(value: ir.Value) -> bool:
     return any(k in HOST_INPUTS.get(node.op_type, ()) for node, k in value.uses())
 
 
-def _is_count(value: ir.Value, placed: Placement, known: Knowledge) -> bool:
+def _is_count(value: ir.Value, placed: Placement, inferred: Knowledge) -> bool:
     """Whether a value is one integer on the host, computed from symbolic dims."""
-    held = known.contents(value)
+    held = inferred.contents(value)
     if held is None or held.size != 1 or value not in placed.host_values or value.dtype != ir.DataType.INT64:
         return False
     return not isinstance(held.flat[0], int)
 
 
-def _counted(graph: ir.Graph, value: ir.Value, known: Knowledge) -> ir.Value:
+def _counted(graph: ir.Graph, value: ir.Value, inferred: Knowledge) -> ir.Value:
     """A new value on the device that equals `value` in number and shape."""
-    producer, rank = value.producer(), len(known.dims(value) or ())
+    producer, rank = value.producer(), len(inferred.dims(value) or ())
     assert producer is not None  # contents of an input are not known
     one = _constant(graph, f"{value.name}_one", np.array(1, np.int64))
-    start, nodes = _scalar(graph, _computed(value), known, value.name)
+    start, nodes = _scalar(graph, _computed(value), inferred, value.name)
     nodes.append(ir.node("Add", inputs=[start, one]))
     nodes.append(ir.node("Range", inputs=[start, nodes[-1].outputs[0], one]))
     if rank == 0:
@@ -96,14 +100,14 @@ def _computed(value: ir.Value) -> ir.Value:
     return value
 
 
-def _scalar(graph: ir.Graph, value: ir.Value, known: Knowledge, name: str | None) -> tuple[ir.Value, list[ir.Node]]:
+def _scalar(graph: ir.Graph, value: ir.Value, inferred: Knowledge, name: str | None) -> tuple[ir.Value, list[ir.Node]]:
     """The one integer of a value as a scalar, and the nodes that compute it. name: the constants' names begin with it.
 
     Gather copies it. What Squeeze or Reshape returns shares the memory of its operand in ONNX Runtime, which then let
     the Add behind it write there, before Range had read it from the device: Range counted from s + 1 to s + 1 (1.31.1,
     CUDA).
     """
-    rank, nodes = len(known.dims(value) or ()), list[ir.Node]()
+    rank, nodes = len(inferred.dims(value) or ()), list[ir.Node]()
     if rank == 0:
         return value, nodes
     if rank > 1:

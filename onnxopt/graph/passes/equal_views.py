@@ -18,7 +18,7 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRule, RewriteR
 from onnxopt.graph.shapes.checked_sizes import is_check
 from onnxopt.graph.shapes.value_dims import reshape_to, same
 
-_MOST_POSITIONS = 1 << 16  # of a Gather that are compared
+_MAX_POSITIONS = 1 << 16  # of a Gather that are compared
 _REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceSumSquare", "ReduceL2")
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
@@ -35,19 +35,19 @@ class NeighbouringPositions(RewriteRuleClassBase):
         return op.Gather(x, positions, _allow_other_attributes=True, _outputs=["y"])
 
     def check(self, context: MatchContext, x: ir.Value, positions: ir.Value, y: ir.Value) -> MatchResult:
-        found = _counted(x, positions, y)
-        return MatchResult().fail(found) if isinstance(found, str) else MatchResult()
+        count = _counted(x, positions, y)
+        return MatchResult().fail(count) if isinstance(count, str) else MatchResult()
 
     def rewrite(self, op, x: ir.Value, positions: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
-        found = _counted(x, positions, y)
-        assert not isinstance(found, str)
-        return op.Slice(x, *(op.Constant(value=ir.tensor([bound], dtype=ir.DataType.INT64)) for bound in found))
+        count = _counted(x, positions, y)
+        assert not isinstance(count, str)
+        return op.Slice(x, *(op.Constant(value=ir.tensor([bound], dtype=ir.DataType.INT64)) for bound in count))
 
 
 def _counted(x: ir.Value, positions: ir.Value, y: ir.Value) -> tuple[int, int, int] | str:
     """First position, the one behind the last, and the axis; or why positions are no range of x."""
     node, tensor = y.producer(), constant_of(positions)
-    if node is None or tensor is None or len(tensor.shape) != 1 or not 0 < tensor.size <= _MOST_POSITIONS:
+    if node is None or tensor is None or len(tensor.shape) != 1 or not 0 < tensor.size <= _MAX_POSITIONS:
         return f"the positions `{positions.name}` are no constant vector"
     axis = node.attributes.get_int("axis", 0)
     size = None if x.shape is None or not -len(x.shape) <= axis < len(x.shape) else x.shape[axis]
@@ -69,13 +69,13 @@ class NegativeBounds(RewriteRuleClassBase):
     def check(  # type: ignore[override]
         self, context: MatchContext, x: ir.Value, y: ir.Value, **_: ir.Value
     ) -> MatchResult:
-        found = _from_the_front(x, y)
-        return MatchResult().fail(found) if isinstance(found, str) else MatchResult()
+        bounds = _from_the_front(x, y)
+        return MatchResult().fail(bounds) if isinstance(bounds, str) else MatchResult()
 
     def rewrite(self, op, x: ir.Value, axes: ir.Value, y: ir.Value, **_: ir.Value):  # type: ignore[no-untyped-def]
-        found = _from_the_front(x, y)
-        assert not isinstance(found, str)
-        return op.Slice(x, *(op.Constant(value=ir.tensor(b, dtype=ir.DataType.INT64)) for b in found), axes)
+        bounds = _from_the_front(x, y)
+        assert not isinstance(bounds, str)
+        return op.Slice(x, *(op.Constant(value=ir.tensor(b, dtype=ir.DataType.INT64)) for b in bounds), axes)
 
 
 def _from_the_front(x: ir.Value, y: ir.Value) -> tuple[list[int], list[int]] | str:

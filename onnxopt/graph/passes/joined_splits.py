@@ -43,10 +43,10 @@ def _join(concat: ir.Node) -> bool:
         result.replace_all_uses_with(operands[0])
         graph.remove(concat, safe=True)
         return True
-    joined = ir.Node("", "Concat", operands, [ir.AttrInt64("axis", _axis(concat))], name=concat.name)
-    joined.outputs[0].name, joined.outputs[0].type, joined.outputs[0].shape = result.name, result.type, result.shape
-    graph.insert_before(concat, joined)
-    result.replace_all_uses_with(joined.outputs[0], replace_graph_outputs=True)
+    merged = ir.Node("", "Concat", operands, [ir.AttrInt64("axis", _axis(concat))], name=concat.name)
+    merged.outputs[0].name, merged.outputs[0].type, merged.outputs[0].shape = result.name, result.type, result.shape
+    graph.insert_before(concat, merged)
+    result.replace_all_uses_with(merged.outputs[0], replace_graph_outputs=True)
     graph.remove(concat, safe=True)
     return True
 
@@ -77,10 +77,10 @@ def _slice(split: ir.Node) -> bool:
         return False
     axis, value = _axis(split), split.outputs[used[0]]
     sizes = [None if v.shape is None else v.shape[axis] for v in split.outputs[: used[0] + 1]]
-    known = [s for s in sizes if isinstance(s, int)]
-    if len(known) != len(sizes) or len(split.outputs) < 2:
+    static = [s for s in sizes if isinstance(s, int)]
+    if len(static) != len(sizes) or len(split.outputs) < 2:
         return False
-    start, end = sum(known[:-1]), sum(known)
+    start, end = sum(static[:-1]), sum(static)
     bounds = []
     for number in (start, end, axis):
         constant = ir.node("Constant", [], {"value": ir.tensor([number], dtype=ir.DataType.INT64)})

@@ -25,8 +25,8 @@ class NewNodes:
     Values get a dtype and no shape; nodes and values get names from UniqueNamesPass.
     """
 
-    def __init__(self, graph: ir.Graph, place: ir.Node, behind: ir.Node | None = None) -> None:
-        self._graph, self._place, self._behind = graph, place, behind
+    def __init__(self, graph: ir.Graph, place: ir.Node, after: ir.Node | None = None) -> None:
+        self._graph, self._place, self._behind = graph, place, after
 
     def add(
         self,

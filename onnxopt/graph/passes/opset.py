@@ -68,9 +68,9 @@ def _convert(model: ir.Model, version: int, target: int) -> str | None:
             _convert_with_onnx(model, min(target, _ONNXSCRIPT_FIRST))
         if target > model.opset_imports[""]:
             convert_version(model, target, fallback=False)
-        found = _interface_types(model)
+        types = _interface_types(model)
         converted = lean_proto(model)
-        contradictions = [(a, b) for a, b in zip(wanted, found, strict=True) if _differ(a, b)]
+        contradictions = [(a, b) for a, b in zip(wanted, types, strict=True) if _differ(a, b)]
         for value in (*converted.graph.input, *converted.graph.output):  # the checker insists, runtimes do not
             if value.type.HasField("tensor_type"):
                 value.type.tensor_type.shape.SetInParent()
@@ -132,7 +132,7 @@ def _interface_types(model: ir.Model) -> list[_OutputType]:
 
 def _differ(a: _OutputType, b: _OutputType) -> bool:
     """Whether two outputs differ in something that is known of both."""
-    return any(known != other and None not in (known, other) for known, other in zip(a, b, strict=True))
+    return any(dtype != other and None not in (dtype, other) for dtype, other in zip(a, b, strict=True))
 
 
 def _lower(model: ir.Model, version: int, lowest: int) -> str | None:

@@ -50,12 +50,12 @@ def missing_dtypes(node: ir.Node, older: int, newer: int, dtype: Dtypes) -> list
     missing = set()
     for formals, values in ((first.inputs, node.inputs), (first.outputs, node.outputs)):
         for k, value in enumerate(values):
-            known = None if value is None else dtype(value)
+            of_value = None if value is None else dtype(value)
             if value is None or (
-                known is not None and f"tensor({known.name.lower()})" in formals[min(k, len(formals) - 1)].types
+                of_value is not None and f"tensor({of_value.name.lower()})" in formals[min(k, len(formals) - 1)].types
             ):
                 continue
-            missing.add("a dtype that is not known" if known is None else known.name.lower())
+            missing.add("a dtype that is not known" if of_value is None else of_value.name.lower())
     return sorted(missing)
 
 

@@ -24,22 +24,22 @@ class SimplifyShapesPass(ir.passes.InPlacePass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        known = infer.infer(model)
-        modified = known.write()
+        inferred = infer.infer(model)
+        modified = inferred.write()
         for graph in model.graphs():
             first: dict[Hashable, ir.Value] = {}
             for node in graph:
-                modified |= _replace_contents(node, graph, known, first)
-                modified |= _drop_expand(node, known)
+                modified |= _replace_contents(node, graph, inferred, first)
+                modified |= _drop_expand(node, inferred)
         return ir.passes.PassResult(model, modified)
 
 
-def _replace_contents(node: ir.Node, graph: ir.Graph, known: Knowledge, first: dict[Hashable, ir.Value]) -> bool:
+def _replace_contents(node: ir.Node, graph: ir.Graph, inferred: Knowledge, first: dict[Hashable, ir.Value]) -> bool:
     """Replace a small integer tensor by a constant, or by an earlier value with the same contents."""
     if len(node.outputs) != 1 or node.op_type == "Constant":
         return False
     value = node.outputs[0]
-    held, dtype = known.contents(value), value.dtype
+    held, dtype = inferred.contents(value), value.dtype
     if held is None or dtype is None or value.is_graph_output() or not value.uses():
         return False
     if all(isinstance(element, int) for element in held.flat):
@@ -56,17 +56,17 @@ def _replace_contents(node: ir.Node, graph: ir.Graph, known: Knowledge, first: d
     return True
 
 
-def _drop_expand(node: ir.Node, known: Knowledge) -> bool:
+def _drop_expand(node: ir.Node, inferred: Knowledge) -> bool:
     """Let the readers of an Expand broadcast its operand themselves, where their results stay the same."""
     if node.op_type != "Expand" or node.domain != "" or node.inputs[0] is None:
         return False
     source, expanded = node.inputs[0], node.outputs[0]
-    dims = known.dims(source)
-    changed = None if dims is None or not expanded.uses() else narrowed(expanded, dims, known)
+    dims = inferred.dims(source)
+    changed = None if dims is None or not expanded.uses() else narrowed(expanded, dims, inferred)
     if changed is None:
         return False
     expanded.replace_all_uses_with(source)
     for value, smaller in changed.items():
         if value is not expanded:
-            known.correct(value, smaller)
+            inferred.correct(value, smaller)
     return True

@@ -23,9 +23,9 @@ class ShareInitializersPass(ir.passes.InPlacePass):
                 key = _identity(value)
                 if key is None:
                     continue
-                kept = first.setdefault(key, value)
-                if kept is not value and value.name is not None:
-                    value.replace_all_uses_with(kept)
+                shared = first.setdefault(key, value)
+                if shared is not value and value.name is not None:
+                    value.replace_all_uses_with(shared)
                     del graph.initializers[value.name]
                     modified = True
         return ir.passes.PassResult(model, modified)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxopt.costs.rewrite import numbers
 
 _DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-_LEAST = numbers().min_transposed
+_MIN = numbers().min_transposed
 
 
 class TransposeWeightsPass(ir.passes.InPlacePass):
@@ -43,7 +43,7 @@ def _fits(weight: ir.Value) -> bool:
     uses = list(weight.uses())
     return (
         len(tensor.shape) == 2
-        and min(tensor.shape.numpy()) >= _LEAST
+        and min(tensor.shape.numpy()) >= _MIN
         and len(uses) == 1  # a Transpose with other readers would not be folded into the GEMM
         and all(u.node.op_type == "MatMul" and u.node.domain == "" and u.idx == 1 for u in uses)
         and all(u.node.graph is weight.graph for u in uses)

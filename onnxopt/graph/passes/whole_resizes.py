@@ -20,12 +20,12 @@ class WholeResizesPass(ir.passes.InPlacePass):
     """States whole factors as constants. No result changes."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        found = [n for graph in model.graphs() for n in graph if _has_computed_sizes(n)]
-        known = infer(model) if found else None
+        resizes = [n for graph in model.graphs() for n in graph if _has_computed_sizes(n)]
+        inferred = infer(model) if resizes else None
         modified = False
-        for node in found:
-            assert known is not None
-            factors = _factors(node, known)
+        for node in resizes:
+            assert inferred is not None
+            factors = _factors(node, inferred)
             if factors is not None:
                 _scale(node, factors)
                 modified = True
@@ -41,9 +41,9 @@ def _has_computed_sizes(node: ir.Node) -> bool:
     return sizes is not None and sizes.const_value is None and stretches and way != "tf_crop_and_resize"
 
 
-def _factors(node: ir.Node, known: Knowledge) -> list[int] | None:
+def _factors(node: ir.Node, inferred: Knowledge) -> list[int] | None:
     """How many times each axis becomes as long; None where one is not known to become a whole number of times so."""
-    dims, sizes = known.dims(node.inputs[0]), known.contents(node.inputs[_SIZES])
+    dims, sizes = inferred.dims(node.inputs[0]), inferred.contents(node.inputs[_SIZES])
     if dims is None or sizes is None:
         return None
     axes = node.attributes.get_ints("axes", tuple(range(len(dims))))

@@ -33,21 +33,23 @@ class WideConstants:
         return sum(self._fold(node, model) for node in list(model.graph)) > 0
 
     def _fold(self, node: ir.Node, model: ir.Model) -> bool:
-        given = [value for value in node.inputs if value is not None]
+        operands = [value for value in node.inputs if value is not None]
         output = node.outputs[0]
-        is_wide = output.dtype in _STORED and any(value.dtype in _STORED for value in given)
+        is_wide = output.dtype in _STORED and any(value.dtype in _STORED for value in operands)
         nested = any(attribute.type in _GRAPHS for attribute in node.attributes.values())
         if not is_wide or nested or node.op_type in _ROUND or output.is_graph_output():
             return False
-        if any(value.const_value is None or value.is_graph_input() for value in given) or not self._should_fold(node):
+        if any(value.const_value is None or value.is_graph_input() for value in operands) or not self._should_fold(
+            node
+        ):
             return False
-        found = _evaluate(node, {value: self._operand(value) for value in given}, model.opset_imports.get("", 1))
-        if found is None:
+        array = _evaluate(node, {value: self._operand(value) for value in operands}, model.opset_imports.get("", 1))
+        if array is None:
             return False
         assert output.dtype is not None
-        tensor = ir.tensor(found.astype(output.dtype.numpy()), dtype=output.dtype, name=output.name)
-        constant = ir.Value(name=output.name, shape=ir.Shape(found.shape), type=output.type, const_value=tensor)
-        self._exact[constant] = found
+        tensor = ir.tensor(array.astype(output.dtype.numpy()), dtype=output.dtype, name=output.name)
+        constant = ir.Value(name=output.name, shape=ir.Shape(array.shape), type=output.type, const_value=tensor)
+        self._exact[constant] = array
         output.replace_all_uses_with(constant)
         output.name = None
         model.graph.remove(node, safe=True)
@@ -76,7 +78,7 @@ def _evaluate(node: ir.Node, operands: dict[ir.Value, np.ndarray], opset: int) -
     graph = onnx.helper.make_graph([proto], "constant", infos, [result])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     try:
-        (found,) = ReferenceEvaluator(model).run(None, {names[value]: array for value, array in operands.items()})
+        (value_array,) = ReferenceEvaluator(model).run(None, {names[value]: array for value, array in operands.items()})
     except Exception:  # noqa: BLE001 - whatever the evaluator raises, the node stays for the runtime
         return None
-    return found if isinstance(found, np.ndarray) and found.dtype == np.float32 else None
+    return value_array if isinstance(value_array, np.ndarray) and value_array.dtype == np.float32 else None

@@ -51,9 +51,11 @@ def _dtype(node: ir.Node, dtype: Dtypes) -> str | None:
     without = versions.get(str(schema.since_version), {})
     for formals, values in ((schema.inputs, node.inputs), (schema.outputs, node.outputs)):
         for k, value in enumerate(values):
-            known = None if value is None else dtype(value)
-            if known is not None and known.name.lower() in without.get(formals[min(k, len(formals) - 1)].type_str, ()):
-                return f"of {dtype_name(known)} (version {schema.since_version})"
+            of_value = None if value is None else dtype(value)
+            if of_value is not None and of_value.name.lower() in without.get(
+                formals[min(k, len(formals) - 1)].type_str, ()
+            ):
+                return f"of {dtype_name(of_value)} (version {schema.since_version})"
     return None
 
 
@@ -71,5 +73,5 @@ def _table() -> dict[str, dict[str, dict[str, list[str]]]]:
 @functools.cache
 def _file() -> dict[str, Any]:
     text = resources.files("onnxopt.graph.placement").joinpath("provider_kernels.json").read_text()
-    found: dict[str, Any] = json.loads(text)
-    return found
+    document: dict[str, Any] = json.loads(text)
+    return document

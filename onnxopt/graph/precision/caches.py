@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 FLOAT = ir.DataType.FLOAT
-_LEAST_RANK = 3  # batch, length and elements
+_MIN_RANK = 3  # batch, length and elements
 _CONTRIB = "com.microsoft"
 # Operators that move elements of these operands, by position; None for all.
 _MOVES: dict[str, tuple[int, ...] | None] = {
@@ -46,14 +46,14 @@ class Cache:
 
 def find(model: ir.Model) -> tuple[Cache, ...]:
     """The float32 caches of a normalized model, in the order of its inputs. The model stays as it is."""
-    taken: dict[ir.Value, ir.Value] = {}
+    pairs: dict[ir.Value, ir.Value] = {}
     for output in model.graph.outputs:
         for past in _sources(output):
-            if past not in taken and _is_same(past, output):
-                taken[past] = output
+            if past not in pairs and _is_same(past, output):
+                pairs[past] = output
                 break
-    inputs = [value for value in model.graph.inputs if value in taken]
-    return tuple(Cache(str(past.name), str(taken[past].name)) for past in inputs)
+    inputs = [value for value in model.graph.inputs if value in pairs]
+    return tuple(Cache(str(past.name), str(pairs[past].name)) for past in inputs)
 
 
 def narrow(model: ir.Model, caches: Collection[Cache], dtype: ir.DataType) -> None:
@@ -110,8 +110,8 @@ def _moved(node: ir.Node, value: ir.Value) -> list[tuple[ir.Value, bool]]:
         return [(v, True) for v in _at(node, (position,))]
     if node.domain != "":
         return []
-    found = [(v, True) for v in _at(node, _ADDING[node.op_type])] if node.op_type in _ADDING else []
-    return found + ([(v, False) for v in _at(node, _MOVES[node.op_type])] if node.op_type in _MOVES else [])
+    values = [(v, True) for v in _at(node, _ADDING[node.op_type])] if node.op_type in _ADDING else []
+    return values + ([(v, False) for v in _at(node, _MOVES[node.op_type])] if node.op_type in _MOVES else [])
 
 
 def _at(node: ir.Node, positions: Sequence[int] | None) -> list[ir.Value]:
@@ -123,7 +123,7 @@ def _is_same(past: ir.Value, present: ir.Value) -> bool:
     """Whether the sizes are equal, but for one dim. Exporters name the dims of inputs and outputs as they like."""
     if past.dtype != FLOAT or present.dtype != FLOAT or past.shape is None or present.shape is None:
         return False
-    if len(past.shape) != len(present.shape) or len(past.shape) < _LEAST_RANK:
+    if len(past.shape) != len(present.shape) or len(past.shape) < _MIN_RANK:
         return False
     pairs = [(_size(a), _size(b)) for a, b in zip(past.shape, present.shape, strict=True)]
     if any(a is not None and b is None for a, b in pairs):

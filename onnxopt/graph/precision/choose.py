@@ -78,15 +78,15 @@ def choose(
     dtype: ir.DataType,
     *,
     keep_float: str | None = None,
-    kept: Collection[str] = (),
+    restored: Collection[str] = (),
 ) -> Choice:
     """Choose for a normalized model, which stays as it is.
 
     measured: the ranges of inputs and of what nodes compute, by name; those of branches that no run took are missing.
-    keep_float: a regular expression; nodes stay float32 in whose name it is found. kept: names of nodes that stay
+    keep_float: a regular expression; nodes stay float32 in whose name it is found. restored: names of nodes that stay
     float32.
     """
-    choosing, names = _Choosing(model, measured, dtype), frozenset(kept)
+    choosing, names = _Choosing(model, measured, dtype), frozenset(restored)
     pattern = None if keep_float is None else re.compile(keep_float)
     for node in choosing.nodes:
         if pattern is not None and pattern.search(node.name or ""):
@@ -135,8 +135,8 @@ class _Choosing:
     def always_float(self, node: ir.Node) -> str:
         """Why the operator stays float32 whatever its ranges are, or ""."""
         if bodies.runs_graphs(node):
-            known = bodies.graphs_of(node)
-            return f"{node.op_type} hands on float32" if known else f"{node.op_type} runs graphs of its own"
+            graphs = bodies.graphs_of(node)
+            return f"{node.op_type} hands on float32" if graphs else f"{node.op_type} runs graphs of its own"
         unknown = next((v for v in (*node.inputs, *node.outputs) if v is not None and is_unknown(v)), None)
         if unknown is not None:
             return f"The dtype of `{unknown.name}` is not known"

@@ -39,12 +39,12 @@ class Fit:
         name = self._dtype.name.lower()
         if value.name not in self._measured:
             return f"`{value.name}` was not measured"
-        found = self.range_of(value)
-        greatest = found.shown if self._hiding.ends_in_softmax(value) else found.greatest
+        measured = self.range_of(value)
+        greatest = measured.shown if self._hiding.ends_in_softmax(value) else measured.greatest
         if greatest * HEADROOM > ranges.largest(self._dtype):
             return f"`{value.name}` reaches {greatest:.3g}, {HEADROOM:g} times of which {name} does not hold"
-        if self._loses(found.loss, value):
-            return f"`{value.name}` loses {found.loss:.1g} of itself in {name}"
+        if self._loses(measured.loss, value):
+            return f"`{value.name}` loses {measured.loss:.1g} of itself in {name}"
         return ""
 
     def unfit_constant(self, node: ir.Node, position: int, value: ir.Value) -> str:
@@ -53,15 +53,15 @@ class Fit:
         if operators.is_bound(node, position):
             return ""
         name = self._dtype.name.lower()
-        found = self.range_of(value)
-        hidden = found.lowest <= ranges.HIDING and self._hiding.ends_in_softmax(value)
-        if (found.shown if hidden else found.greatest) > ranges.largest(self._dtype):
-            return f"The constant `{value.name}` is {found.greatest:.3g}, which {name} does not hold"
+        measured = self.range_of(value)
+        hidden = measured.lowest <= ranges.HIDING and self._hiding.ends_in_softmax(value)
+        if (measured.shown if hidden else measured.greatest) > ranges.largest(self._dtype):
+            return f"The constant `{value.name}` is {measured.greatest:.3g}, which {name} does not hold"
         if operators.is_comparison(node):
-            return "" if found.loss == 0 else f"The constant `{value.name}` is compared, and {name} rounds it"
+            return "" if measured.loss == 0 else f"The constant `{value.name}` is compared, and {name} rounds it"
         is_term = operators.is_term(node, position) and value.const_value.size > 1
-        if not is_term and self._loses(found.loss, node.outputs[0]):
-            return f"The constant `{value.name}` loses {found.loss:.1g} of itself in {name}"
+        if not is_term and self._loses(measured.loss, node.outputs[0]):
+            return f"The constant `{value.name}` loses {measured.loss:.1g} of itself in {name}"
         return ""
 
     def cancelled(self, node: ir.Node) -> list[ir.Value]:
@@ -72,8 +72,8 @@ class Fit:
             return [v for v in inexact[:1] if v is node.inputs[0] and self.range_of(v).offset > _CANCELLED]
         if not operators.is_sum(node):
             return []
-        left = self.range_of(node.outputs[0]).usual
-        return [v for v in inexact if left and self.range_of(v).usual > _CANCELLED * left]
+        remaining = self.range_of(node.outputs[0]).usual
+        return [v for v in inexact if remaining and self.range_of(v).usual > _CANCELLED * remaining]
 
     def _loses(self, loss: float, value: ir.Value) -> bool:
         """Whether an error in a value counts. loss: as a share of the value.

@@ -116,8 +116,8 @@ def blended(node: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value] | None:
         return None
     if node.op_type == "Add":
         for b, product in ((left, right), (right, left)):
-            if found := _toward(b, product, 1):
-                return found
+            if toward := _toward(b, product, 1):
+                return toward
         for first, second in ((left, right), (right, left)):
             for z, a in _factors(first):
                 for rest, b in _factors(second):

@@ -12,7 +12,7 @@ import onnx_ir as ir
 HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
 _LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895313892515355e38}
 _UNIT = {ir.DataType.FLOAT16: 2.0**-11, ir.DataType.BFLOAT16: 2.0**-8}  # greatest rounding of a normal number
-_LEAST_NORMAL = {ir.DataType.FLOAT16: 2.0**-14, ir.DataType.BFLOAT16: 2.0**-126}
+_MIN_NORMAL = {ir.DataType.FLOAT16: 2.0**-14, ir.DataType.BFLOAT16: 2.0**-126}
 
 _SAMPLE = 1 << 16  # elements that losses and means are computed from
 
@@ -29,7 +29,7 @@ def unit(dtype: ir.DataType) -> float:
 
 def least_normal(dtype: ir.DataType) -> float:
     """The least number that a 16-bit dtype holds with all its digits."""
-    return _LEAST_NORMAL[dtype]
+    return _MIN_NORMAL[dtype]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,13 +90,13 @@ def range_of(array: np.ndarray[Any, Any], dtype: ir.DataType) -> Range:
     shown = x if lowest > HIDING else x[x > HIDING]
     magnitude = np.abs(x)
     sample = shown[:: 1 + shown.size // _SAMPLE]
-    least = float(magnitude.min()) or float(magnitude.min(initial=np.inf, where=magnitude > 0))
+    smallest = float(magnitude.min()) or float(magnitude.min(initial=np.inf, where=magnitude > 0))
     typical = float(np.abs(sample).mean(dtype=np.float64)) if sample.size else math.inf
     return Range(
         greatest=max(-lowest, highest),
         shown=float(np.abs(shown).max(initial=0.0)) if shown is not x else max(-lowest, highest),
         lowest=lowest,
-        least=least,
+        least=smallest,
         loss=_loss(sample, dtype),
         typical=typical,
         usual=typical if sample.size else 0.0,
@@ -106,11 +106,11 @@ def range_of(array: np.ndarray[Any, Any], dtype: ir.DataType) -> Range:
 
 def rounded(array: np.ndarray[Any, Any], dtype: ir.DataType, *, lowest: float | None = None) -> np.ndarray[Any, Any]:
     """The array in a 16-bit dtype; finite elements stay finite. lowest: finite elements below it become this number."""
-    most = _LARGEST[dtype]
-    least = -most if lowest is None else max(lowest, -most)
+    largest = _LARGEST[dtype]
+    lower = -largest if lowest is None else max(lowest, -largest)
     with np.errstate(over="ignore"):
-        kept = np.where(np.isfinite(array), np.clip(array, least, most), array)
-        result: np.ndarray[Any, Any] = kept.astype(dtype.numpy())
+        clipped = np.where(np.isfinite(array), np.clip(array, lower, largest), array)
+        result: np.ndarray[Any, Any] = clipped.astype(dtype.numpy())
     return result
 
 
@@ -123,8 +123,8 @@ def _offset(array: np.ndarray[Any, Any]) -> float:
     rows = rows[:: 1 + array.size // _SAMPLE].astype(np.float64)
     if rows.shape[-1] < 2 or not np.isfinite(rows).all():
         return math.inf
-    left = _norm(rows - rows.mean(axis=-1, keepdims=True))
-    return _norm(rows) / left if left else math.inf
+    deviation = _norm(rows - rows.mean(axis=-1, keepdims=True))
+    return _norm(rows) / deviation if deviation else math.inf
 
 
 def _loss(x: np.ndarray[Any, Any], dtype: ir.DataType) -> float:

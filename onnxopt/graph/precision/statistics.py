@@ -15,7 +15,7 @@ from onnxopt.graph.precision.values import VIEWS, feeds_statistics, is_float, re
 Keep = Callable[[ir.Node, str], None]
 
 
-def keep_statistics(nodes: Sequence[ir.Node], kept: Container[ir.Node], keep: Keep, graph: ir.Graph) -> None:
+def keep_statistics(nodes: Sequence[ir.Node], float_nodes: Container[ir.Node], keep: Keep, graph: ir.Graph) -> None:
     """Keep reductions whose results meet their rows again, and the nodes that compute with them. graph: the main one.
 
     A factor behind a norm is not kept: ONNX Runtime's optimizer knows norms with the Casts around them as PyTorch
@@ -36,7 +36,7 @@ def keep_statistics(nodes: Sequence[ir.Node], kept: Container[ir.Node], keep: Ke
             keep(node, reason)
     for node in reversed(nodes):
         readers = readers_of(node)
-        all_kept = bool(readers) and all(r in kept for r in readers)
+        all_kept = bool(readers) and all(r in float_nodes for r in readers)
         if all_kept and feeds_statistics(node) and any(r.op_type.startswith("Reduce") for r in readers):
             keep(node, "Its result is reduced to a statistic")
 
@@ -60,18 +60,18 @@ def _meets_its_row(node: ir.Node, graph: ir.Graph) -> bool:
     return False
 
 
-def keep_factors_of_norms(nodes: Sequence[ir.Node], kept: Container[ir.Node], keep: Keep) -> None:
+def keep_factors_of_norms(nodes: Sequence[ir.Node], float_nodes: Container[ir.Node], keep: Keep) -> None:
     """Keep the factor and the bias of a spelled-out norm whose rows are stored in float32.
 
     ONNX Runtime's LayerNormFusion makes one node of it all, without the Cast between, and that node would have
     rows of float32 and a factor of 16 bits, which its own checks refuse.
     """
     for node in nodes:
-        if node not in kept or node.op_type not in ("Div", "Mul"):
+        if node not in float_nodes or node.op_type not in ("Div", "Mul"):
             continue
-        if not any(has_float_rows(v, kept) for v in node.inputs):
+        if not any(has_float_rows(v, float_nodes) for v in node.inputs):
             continue
-        for factor in (r for r in readers_of(node) if r.op_type == "Mul" and r not in kept):
+        for factor in (r for r in readers_of(node) if r.op_type == "Mul" and r not in float_nodes):
             keep(factor, "It is the factor of a norm of float32 rows")
             for bias in (r for r in readers_of(factor) if r.op_type == "Add"):
                 keep(bias, "It is the bias of a norm of float32 rows")

@@ -51,10 +51,10 @@ def _sums_dynamic(node: ir.Node) -> bool:
 def _sum(low: float = -INF) -> Rule:
     def rule(node: ir.Node, x: Sequence[Fact]) -> Fact:
         dynamic = _sums_dynamic(node)
-        least = 0.0 if x[0].low >= 0 else low
+        lower = 0.0 if x[0].low >= 0 else low
         return _replace(
             x[0],
-            low=least,
+            low=lower,
             high=0.0 if x[0].high <= 0 and low else INF,
             grows=x[0].grows or (dynamic and not x[0].shrinks),
             shrinks=x[0].shrinks and not dynamic,

@@ -52,11 +52,11 @@ class Upstream:
         facts: Facts,
         fit: Fit,
         dtype: ir.DataType,
-        kept: Mapping[ir.Node, str],
+        reasons: Mapping[ir.Node, str],
         keep: Keep,
         copies: Mapping[ir.Value, Sequence[ir.Value]],
     ) -> None:
-        self._facts, self._fit, self._dtype, self._kept, self._keep = facts, fit, dtype, kept, keep
+        self._facts, self._fit, self._dtype, self._kept, self._keep = facts, fit, dtype, reasons, keep
         self._copies = copies
 
     def keep(self, nodes: Sequence[ir.Node]) -> None:

@@ -101,10 +101,10 @@ class Taps(_Product):
         conv = convolved.producer()
         count = w.const_value.shape.numpy()[2]
         step = conv.attributes.get_ints("strides", (1,))[0]
-        before, after = conv.attributes.get_ints("pads", (0, 0))
+        begin, after = conv.attributes.get_ints("pads", (0, 0))
         sequence = op.Transpose(x, perm=[0, 2, 1])
-        if before or after:
-            sequence = op.Pad(sequence, new_integers(op, [0, before, 0, 0, after, 0]))
+        if begin or after:
+            sequence = op.Pad(sequence, new_integers(op, [0, begin, 0, 0, after, 0]))
         ends = [k + 1 - count if k + 1 < count else _END for k in range(count)]
         taps = [op.Slice(sequence, *(new_integers(op, [n]) for n in (k, end, 1, step))) for k, end in enumerate(ends)]
         return self._product(op, conv, op.Concat(*taps, axis=2) if count > 1 else taps[0], w, (2, 1))

@@ -14,34 +14,34 @@ from onnxopt.graph.shapes.dims import Dim
 from onnxopt.graph.shapes.infer import Knowledge
 
 
-def read_from_inputs(model: ir.Model, known: Knowledge) -> int:
+def read_from_inputs(model: ir.Model, inferred: Knowledge) -> int:
     """Replace each Shape of an intermediate value whose dims are numbers or dims of inputs. Returns how many.
 
-    known: what is known of the model's values, which is changed in place.
+    inferred: what is known of the model's values, which is changed in place.
     """
     graph, count = model.graph, 0
-    sources = sources_of(graph, known)
+    sources = sources_of(graph, inferred)
     for node in list(graph):
         if node.op_type != "Shape" or node.domain != "" or node.inputs[0] in graph.inputs or not node.outputs[0].uses():
             continue
-        contents = known.contents(node.outputs[0])
+        contents = inferred.contents(node.outputs[0])
         parts = [] if contents is None else [_part(dim, sources) for dim in contents.flat]
         nodes = [part for part in parts if part is not None]
         if not parts or len(nodes) < len(parts):
             continue
-        joined = [ir.node("Concat", [n.outputs[0] for n in nodes], {"axis": 0})] if len(nodes) > 1 else []
-        added = [*nodes, *joined]
+        concat = [ir.node("Concat", [n.outputs[0] for n in nodes], {"axis": 0})] if len(nodes) > 1 else []
+        added = [*nodes, *concat]
         ir.convenience.replace_nodes_and_values(graph, node, [node], added, node.outputs, added[-1].outputs)
         count += 1
     return count
 
 
-def sources_of(graph: ir.Graph, known: Knowledge) -> dict[Dim, tuple[ir.Value, int]]:
+def sources_of(graph: ir.Graph, inferred: Knowledge) -> dict[Dim, tuple[ir.Value, int]]:
     """The first input with each named dim, and the axis that the dim is of."""
     sources: dict[Dim, tuple[ir.Value, int]] = {}
     for value in graph.inputs:
         names = value.shape.dims if value.shape is not None else ()
-        for axis, (name, dim) in enumerate(zip(names, known.dims(value) or (), strict=True)):
+        for axis, (name, dim) in enumerate(zip(names, inferred.dims(value) or (), strict=True)):
             if isinstance(name, ir.SymbolicDim) and name.value is not None:
                 sources.setdefault(dim, (value, axis))
     return sources

@@ -102,8 +102,8 @@ class KnownPart(_OfGatherND):
     """GatherND of positions that follow each other along the first axis, as of some heads among those of q, k and v."""
 
     def check(self, context: MatchContext, x: ir.Value, indices: ir.Value, y: ir.Value) -> MatchResult:
-        found = self._part(x, indices, y)
-        return MatchResult().fail(found) if isinstance(found, str) else MatchResult()
+        part = self._part(x, indices, y)
+        return MatchResult().fail(part) if isinstance(part, str) else MatchResult()
 
     def _part(self, x: ir.Value, indices: ir.Value, y: ir.Value) -> tuple[int, int] | str:
         """Begin and end of the part, or why there is none."""

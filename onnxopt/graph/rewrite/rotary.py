@@ -103,9 +103,9 @@ def halves_of(first: ir.Value, second: ir.Value) -> ir.Value | None:
     one, other = nodes
     assert one is not None and other is not None
     if one.op_type == "Split" and one is other:
-        cut = one.attributes.get_int("axis", 0) in (-1, last) and list(one.outputs) == [first, second]
+        is_split = one.attributes.get_int("axis", 0) in (-1, last) and list(one.outputs) == [first, second]
         sizes = [None if v.shape is None else dims_of(v)[-1] for v in (first, second)]
-        return whole if cut and sizes == [size // 2] * 2 else None
+        return whole if is_split and sizes == [size // 2] * 2 else None
     if any(node.op_type != "Slice" or len(node.inputs) < 4 or _step(node) != 1 for node in (one, other)):
         return None
     (start1, end1, axis1), (start2, end2, axis2) = ([_number(v) for v in n.inputs[1:4]] for n in (one, other))

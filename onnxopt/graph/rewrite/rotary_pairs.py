@@ -109,10 +109,10 @@ class _Tables:
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         if node.op_type == "Unsqueeze":
             axes = _numbers(node.inputs[1])
-            known = axes is not None and all(0 <= axis < len(table.shape) - 1 for axis in axes)
+            computable = axes is not None and all(0 <= axis < len(table.shape) - 1 for axis in axes)
         else:
-            known = node.op_type in _UNARY or (node.op_type in _FACTORS and scalar(node.inputs[1]) is not None)
-        inner = self.of(source) if known else None
+            computable = node.op_type in _UNARY or (node.op_type in _FACTORS and scalar(node.inputs[1]) is not None)
+        inner = self.of(source) if computable else None
         return inner and (lambda op: getattr(op, node.op_type)(inner(op), *node.inputs[1:], **attributes))
 
     def _of_constant(self, table: ir.Value) -> _Table | None:
@@ -122,10 +122,10 @@ class _Tables:
             return None
         return self._held(table, lambda: array[..., ::2, None])
 
-    def _held(self, key: ir.Value, made: Callable[[], np.ndarray]) -> _Table:
+    def _held(self, key: ir.Value, compute: Callable[[], np.ndarray]) -> _Table:
         def build(op) -> ir.Value:
             if key not in self._constants:
-                tensor = ir.Tensor(np.ascontiguousarray(made()), dtype=key.dtype, name=f"{key.name}/once")
+                tensor = ir.Tensor(np.ascontiguousarray(compute()), dtype=key.dtype, name=f"{key.name}/once")
                 self._constants[key] = op.initializer(tensor)
             return self._constants[key]
 
@@ -157,9 +157,9 @@ class _Tables:
             inner = self._cut(source)
             return lambda op: op.Unsqueeze(inner(op), node.inputs[1])
         axis = node.attributes.get_int("axis", 0) or 0
-        before = node.outputs[: node.outputs.index(value) + 1]
-        sizes = [size for part in before if part.shape is not None and isinstance(size := part.shape[axis], int)]
-        if node.op_type != "Split" or len(sizes) != len(before):
+        preceding = node.outputs[: node.outputs.index(value) + 1]
+        sizes = [size for part in preceding if part.shape is not None and isinstance(size := part.shape[axis], int)]
+        if node.op_type != "Split" or len(sizes) != len(preceding):
             return lambda op: value
         begin, end = sum(sizes[:-1]), sum(sizes)
         tensor = source.const_value

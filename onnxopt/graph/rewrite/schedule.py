@@ -180,9 +180,9 @@ def infer_shapes(model: ir.Model) -> Knowledge:
     """Infer the shapes of all values, and write them to the model."""
     UniqueNamesPass()(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    known = infer(model)
-    known.write()
-    return known
+    inferred = infer(model)
+    inferred.write()
+    return inferred
 
 
 def clean_up(model: ir.Model) -> None:

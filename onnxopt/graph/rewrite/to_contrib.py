@@ -116,14 +116,14 @@ class MultiHead(RewriteRuleClassBase):
         queries, keys, values = flat(op, q), *(flat(op, x) if flattens else x for x in (k, v))
         attributes = {"unidirectional": 1} if node.attributes.get_int("causal") else {}
         window = {} if attributes else window_of(node)
-        left = left_of(node)
-        read = left if window else mask
-        taken = kernel_takes(node, self._expected) and (read is None or same(dims_of(read)[-1], k.shape[2]))
-        if window and taken:
+        window_left = left_of(node)
+        read = window_left if window else mask
+        has_kernel = kernel_takes(node, self._expected) and (read is None or same(dims_of(read)[-1], k.shape[2]))
+        if window and has_kernel:
             of_queries = count_of_own(op, self._graph, queries, 0, q.shape[2])
             of_keys = count_of_own(op, self._graph, keys, 1, k.shape[2], 1 if flattens else 2)
-            extra = [None, None, local_mask(op, of_queries, of_keys, window, q.dtype, left)]
-        elif mask is not None and taken:
+            extra = [None, None, local_mask(op, of_queries, of_keys, window, q.dtype, window_left)]
+        elif mask is not None and has_kernel:
             extra = [None, None, _mask_of_kernel(op, self._graph, mask, queries, q.shape[2])]
         else:
             extra = [] if mask is None else [None, None, _full_mask(op, self._graph, mask, q, k)]
@@ -131,7 +131,7 @@ class MultiHead(RewriteRuleClassBase):
             queries, keys, values, *extra,
             num_heads=q.shape[1], scale=node.attributes.get_float("scale"), **attributes, _domain=CONTRIB,
         )  # fmt: skip
-        if taken:
+        if has_kernel:
             keep_for_kernel(out)
         return heads(op, out, y)
 
@@ -280,8 +280,8 @@ def _full_mask(op, graph: ir.Graph, mask: ir.Value, q: ir.Value, k: ir.Value):
         else:
             lengths.append(_dim_of(op, graph, dims_of(source)[2], source, 2))
     if all(length.producer().op_type == "Constant" for length in lengths):
-        known = [int(length.producer().attributes["value"].value.numpy()[0]) for length in lengths]
-        return result if known == [1, 1, 1, 1] else op.Expand(result, new_integers(op, known))
+        lengths_known = [int(length.producer().attributes["value"].value.numpy()[0]) for length in lengths]
+        return result if lengths_known == [1, 1, 1, 1] else op.Expand(result, new_integers(op, lengths_known))
     return op.Expand(result, op.Concat(*lengths, axis=0))
 
 

@@ -95,8 +95,8 @@ class RotaryOperatorNodes(RewriteRuleClassBase):
         return op.RotaryEmbedding(x, start, cos, sin, _domain=CONTRIB, _allow_other_attributes=True, _outputs=["y"])
 
     def check(self, context: MatchContext, x, start, cos, sin, y):
-        known = start.const_value is not None and not start.const_value.numpy().any()
-        return MatchResult() if known else MatchResult().fail("the positions do not begin at 0")
+        begins_at_zero = start.const_value is not None and not start.const_value.numpy().any()
+        return MatchResult() if begins_at_zero else MatchResult().fail("the positions do not begin at 0")
 
     def rewrite(self, op, x, start, cos, sin, y):
         heads = _split_heads(op, x, y.producer().attributes.get_int("num_heads"))

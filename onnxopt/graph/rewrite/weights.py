@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 _IN_MEMORY = 1 << 20  # bytes
 # Of a channel of weights, in the 2-norm: about twice what rounding costs where no weight is subnormal.
-_MOST_LOST = 2.0**-10
+_MAX_LOST = 2.0**-10
 _CHUNK = 1 << 20  # bytes joined at a time: in cache, and never a second copy of the weight in memory
 
 
@@ -80,11 +80,11 @@ def rounded(array: np.ndarray, dtype: ir.DataType, name: str) -> ir.Tensor:
         return ir.Tensor(np.asarray(array.astype(dtype.numpy()), order="C"), dtype=dtype, name=name)
 
 
-def loses_precision(exact: np.ndarray, kept: ir.Tensor, channels: int) -> bool:
+def loses_precision(exact: np.ndarray, stored: ir.Tensor, channels: int) -> bool:
     """Whether rounding to float16 makes weights subnormal to an effect. channels: the axis that counts channels."""
-    if kept.dtype != ir.DataType.FLOAT16:
+    if stored.dtype != ir.DataType.FLOAT16:
         return False
     rows = np.moveaxis(exact, channels, 0).reshape(exact.shape[channels], -1)
     with np.errstate(invalid="ignore", over="ignore"):
-        errors = np.moveaxis(kept.numpy().astype(np.float64), channels, 0).reshape(rows.shape) - rows
-        return bool((np.linalg.norm(errors, axis=1) > _MOST_LOST * np.linalg.norm(rows, axis=1)).any())
+        errors = np.moveaxis(stored.numpy().astype(np.float64), channels, 0).reshape(rows.shape) - rows
+        return bool((np.linalg.norm(errors, axis=1) > _MAX_LOST * np.linalg.norm(rows, axis=1)).any())

@@ -22,7 +22,7 @@ Contents = np.ndarray[Any, Any]  # of dtype object: ints and expressions; bools 
 LARGEST = 64  # elements; a tensor of more is no shape
 _INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL})
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
-_MOST_DIVIDED_BY = 1024
+_MAX_DIVIDED_BY = 1024
 _SIGN = {
     "Equal": lambda s: s == 0, "Greater": lambda s: s > 0, "GreaterOrEqual": lambda s: s >= 0,
     "Less": lambda s: s < 0, "LessOrEqual": lambda s: s <= 0,
@@ -97,7 +97,7 @@ def _divided(a: Dim, b: Dim) -> Dim:
 
 def _exact_quotient(a: Dim, b: Dim) -> Dim:
     """Floats by a small whole number."""
-    if not isinstance(b, int) or not 1 <= b <= _MOST_DIVIDED_BY:
+    if not isinstance(b, int) or not 1 <= b <= _MAX_DIVIDED_BY:
         raise Undecided
     return simplest(sympy.sympify(a) / b)
 

@@ -20,7 +20,7 @@ from onnxopt.program.operators.result_dtypes import Attributes, ResultDtype, of_
 CONTRIB, BLOCKED = "com.microsoft", "com.microsoft.nchwc"
 
 
-class Known(Protocol):
+class InferredShapes(Protocol):
     """What a rule may ask about the values inferred so far."""
 
     unknowns: Unknowns
@@ -30,7 +30,7 @@ class Known(Protocol):
     def dtype(self, value: ir.Value) -> ir.DataType | None: ...
 
 
-Rule = Callable[[ir.Node, Known], Dims | None]
+Rule = Callable[[ir.Node, InferredShapes], Dims | None]
 
 
 def of_operand_or(position: int, default: str) -> ResultDtype:
@@ -42,26 +42,26 @@ def of_operand_or(position: int, default: str) -> ResultDtype:
     return rule  # type: ignore[return-value]
 
 
-def _same(node: ir.Node, known: Known) -> Dims | None:
-    return known.dims(node.inputs[0])
+def _same(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    return inferred.dims(node.inputs[0])
 
 
 def _broadcast_of(*positions: int) -> Rule:
-    def rule(node: ir.Node, known: Known) -> Dims | None:
-        shapes = [known.dims(node.inputs[k]) for k in positions]
+    def rule(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+        shapes = [inferred.dims(node.inputs[k]) for k in positions]
         return None if any(s is None for s in shapes) else broadcast([s for s in shapes if s is not None])
 
     return rule
 
 
-def _times_columns(node: ir.Node, known: Known) -> Dims | None:
+def _times_columns(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     """(..., K) times a packed weight of N columns."""
-    rows, columns = known.dims(node.inputs[0]), node.attributes.get_int("N")
+    rows, columns = inferred.dims(node.inputs[0]), node.attributes.get_int("N")
     return None if not rows or columns is None else (*rows[:-1], columns)
 
 
-def _matmul(node: ir.Node, known: Known) -> Dims | None:
-    return _product(known.dims(node.inputs[0]), known.dims(node.inputs[1]))
+def _matmul(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    return _product(inferred.dims(node.inputs[0]), inferred.dims(node.inputs[1]))
 
 
 def _product(a: Dims | None, b: Dims | None) -> Dims | None:
@@ -70,53 +70,53 @@ def _product(a: Dims | None, b: Dims | None) -> Dims | None:
     return (*broadcast([a[:-2], b[:-2]]), a[-2], b[-1])
 
 
-def _gemm(node: ir.Node, known: Known) -> Dims | None:
-    a, b = known.dims(node.inputs[0]), known.dims(node.inputs[3 if node.op_type == "QGemm" else 1])
+def _gemm(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    a, b = inferred.dims(node.inputs[0]), inferred.dims(node.inputs[3 if node.op_type == "QGemm" else 1])
     if a is None or b is None or len(a) != 2 or len(b) != 2:
         return None
     return (a[1 if node.attributes.get_int("transA", 0) else 0], b[0 if node.attributes.get_int("transB", 0) else 1])
 
 
-def _fused_matmul(node: ir.Node, known: Known) -> Dims | None:
+def _fused_matmul(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     """FusedMatMul, whose operands may have their last two dims swapped. transBatch moves the batch: not known here."""
     if any(node.attributes.get_int(f"transBatch{name}", 0) for name in "AB"):
         return None
     shapes = []
     for k, name in enumerate("AB"):
-        dims = known.dims(node.inputs[k])
+        dims = inferred.dims(node.inputs[k])
         if dims is None or len(dims) < 2:
             return None
         shapes.append((*dims[:-2], dims[-1], dims[-2]) if node.attributes.get_int(f"trans{name}", 0) else dims)
     return _product(*shapes)
 
 
-def _gathered_blocks(node: ir.Node, known: Known) -> Dims | None:
+def _gathered_blocks(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     """Rows of a table in blocks; uint8 holds 8 / bits elements along the last axis."""
-    data, indices = known.dims(node.inputs[0]), known.dims(node.inputs[1])
+    data, indices = inferred.dims(node.inputs[0]), inferred.dims(node.inputs[1])
     if not data or indices is None or node.inputs[0] is None:
         return None
     axis = node.attributes.get_int("gather_axis", 0) % len(data)
-    packed = 8 // node.attributes.get_int("bits", 4) if known.dtype(node.inputs[0]) == ir.DataType.UINT8 else 1
+    packed = 8 // node.attributes.get_int("bits", 4) if inferred.dtype(node.inputs[0]) == ir.DataType.UINT8 else 1
     data = (*data[:-1], product((data[-1], packed)))
     return (*data[:axis], *indices, *data[axis + 1 :])
 
 
-def _attention(node: ir.Node, known: Known) -> Dims | None:
+def _attention(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     """QAttention: (B, S, K) times packed weights of three equal parts."""
-    x, weight = known.dims(node.inputs[0]), known.dims(node.inputs[1])
+    x, weight = inferred.dims(node.inputs[0]), inferred.dims(node.inputs[1])
     if x is None or len(x) != 3 or weight is None or not isinstance(weight[-1], int):
         return None
     return (*x[:2], weight[-1] // 3)
 
 
-def _embedded(node: ir.Node, known: Known) -> Dims | None:
-    ids, table = known.dims(node.inputs[0]), known.dims(node.inputs[2])
+def _embedded(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    ids, table = inferred.dims(node.inputs[0]), inferred.dims(node.inputs[2])
     return None if ids is None or not table else (*ids, table[-1])
 
 
-def _concat(node: ir.Node, known: Known) -> Dims | None:
+def _concat(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     """QLinearConcat: scale and zero point of the result, then (x, scale, zero point) of every part."""
-    shapes = [known.dims(value) for value in node.inputs[2::3]]
+    shapes = [inferred.dims(value) for value in node.inputs[2::3]]
     present = [s for s in shapes if s is not None]
     if len(present) != len(shapes) or not present:
         return None
@@ -131,49 +131,49 @@ def _concat(node: ir.Node, known: Known) -> Dims | None:
 def _windows(x: int, weight: int, *, last: bool | None = None) -> Rule:
     """A convolution with explicit padding. last: whether channels are the last dim, None: as the attribute says."""
 
-    def rule(node: ir.Node, known: Known) -> Dims | None:
-        before, kernel = known.dims(node.inputs[x]), known.dims(node.inputs[weight])
-        if before is None or kernel is None or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
+    def rule(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+        dims_of_x, kernel = inferred.dims(node.inputs[x]), inferred.dims(node.inputs[weight])
+        if dims_of_x is None or kernel is None or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
             return None
         is_last = bool(node.attributes.get_int("channels_last", 0)) if last is None else last
-        count = len(before) - 2
+        count = len(dims_of_x) - 2
         pads = node.attributes.get_ints("pads", (0,) * 2 * count)
         strides, dilations = (node.attributes.get_ints(name, (1,) * count) for name in ("strides", "dilations"))
         spatial: list[Dim] = []
         for k in range(count):
-            size = before[k + 1 if is_last else k + 2]
+            size = dims_of_x[k + 1 if is_last else k + 2]
             room = simplest(size + pads[k] + pads[count + k] - dilations[k] * (kernel[2 + k] - 1) - 1)
             spatial.append(simplest(sympy.floor(sympy.sympify(room) / strides[k]) + 1))
-        return (before[0], *spatial, kernel[0]) if is_last else (before[0], kernel[0], *spatial)
+        return (dims_of_x[0], *spatial, kernel[0]) if is_last else (dims_of_x[0], kernel[0], *spatial)
 
     return rule
 
 
-def _global_pool(node: ir.Node, known: Known) -> Dims | None:
-    dims = known.dims(node.inputs[0])
+def _global_pool(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    dims = inferred.dims(node.inputs[0])
     if dims is None:
         return None
     ones = (1,) * (len(dims) - 2)
     return (dims[0], *ones, dims[-1]) if node.attributes.get_int("channels_last", 0) else (*dims[:2], *ones)
 
 
-def _to_blocks(node: ir.Node, known: Known) -> Dims | None:
-    dims = known.dims(node.inputs[0])
+def _to_blocks(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    dims = inferred.dims(node.inputs[0])
     if dims is None or len(dims) != 4:
         return None
     height, width = dims[1:3] if node.attributes.get_int("channels_last", 0) else dims[2:]
-    return (dims[0], known.unknowns.dim(), height, width)
+    return (dims[0], inferred.unknowns.dim(), height, width)
 
 
-def _from_blocks(node: ir.Node, known: Known) -> Dims | None:
-    dims, channels = known.dims(node.inputs[0]), node.attributes.get_int("channels")
+def _from_blocks(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    dims, channels = inferred.dims(node.inputs[0]), node.attributes.get_int("channels")
     if dims is None or channels is None:
         return None
     last = node.attributes.get_int("channels_last", 0)
     return (dims[0], *dims[2:], channels) if last else (dims[0], channels, *dims[2:])
 
 
-def _unknown(node: ir.Node, known: Known) -> Dims | None:
+def _unknown(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     return None
 
 

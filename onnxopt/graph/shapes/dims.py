@@ -50,8 +50,8 @@ def _symbol(name: str) -> sympy.Symbol:
 class Unknowns:
     """Makes symbols for unknown dims and elements, each with a name of its own. taken: names the model uses."""
 
-    def __init__(self, taken: Iterable[str]) -> None:
-        numbers = [int(m.group(1)) for name in taken if (m := re.search(rf"{_UNKNOWN}(\d+)", name))]
+    def __init__(self, used: Iterable[str]) -> None:
+        numbers = [int(m.group(1)) for name in used if (m := re.search(rf"{_UNKNOWN}(\d+)", name))]
         self._next = max(numbers, default=-1) + 1
 
     def dim(self) -> sympy.Symbol:

@@ -20,13 +20,13 @@ from onnxopt.graph.shapes.infer import Knowledge
 class ExpectedSizes:
     """known: what was inferred of a model. usual: sizes of symbols of its inputs, as the user gave them."""
 
-    def __init__(self, known: Knowledge, usual: Mapping[str, int]) -> None:
-        sizes = {symbol: max(most // numbers().expected_share, 1) for symbol, most in _limits(known).items()}
+    def __init__(self, inferred: Knowledge, usual: Mapping[str, int]) -> None:
+        sizes = {symbol: max(limit // numbers().expected_share, 1) for symbol, limit in _limits(inferred).items()}
         for name, size in usual.items():
             symbol = parse_dim(name)
             if isinstance(symbol, sympy.Symbol):
                 sizes[symbol] = size
-        self._sizes, self._known = sizes, known
+        self._sizes, self._known = sizes, inferred
 
     def of(self, dim: int | str | ir.SymbolicDim | None) -> int | None:
         """The size to expect of a dim, in elements; None where nothing is known of it."""
@@ -37,10 +37,10 @@ class ExpectedSizes:
         return int(size) if size.is_Integer and size >= 0 else None
 
 
-def _limits(known: Knowledge) -> dict[sympy.Symbol, int]:
+def _limits(inferred: Knowledge) -> dict[sympy.Symbol, int]:
     """The size that each symbol may have at most, where it is a number."""
     limits: dict[sympy.Symbol, int] = {}
-    for dim in known.all_dims():
+    for dim in inferred.all_dims():
         if not isinstance(dim, sympy.Min) or len(dim.args) != 2:
             continue
         numbers = [int(a) for a in dim.args if a.is_Integer]

@@ -298,10 +298,12 @@ class Knowledge:
                 self._note(value, dims, value.type)
             self.take(body)
             after = [self.dims(v) for v in body.outputs[skipped : skipped + states]]
-            found = [self._in_every_step(*pair) for pair in zip(assumed[first : first + states], after, strict=False)]
-            if found == assumed[first : first + len(found)]:
+            in_every_step = [
+                self._in_every_step(*pair) for pair in zip(assumed[first : first + states], after, strict=False)
+            ]
+            if in_every_step == assumed[first : first + len(in_every_step)]:
                 return
-            assumed[first : first + len(found)] = found
+            assumed[first : first + len(in_every_step)] = in_every_step
             for value in self._contents.keys() - held:
                 del self._contents[value]  # they follow from what was assumed
         for value in body.inputs[first:]:

@@ -32,7 +32,7 @@ from onnxopt.graph.shapes.dims import (
 from onnxopt.program.operators import table as operators
 
 
-class Known(Protocol):
+class InferredShapes(Protocol):
     """What a rule may ask about the values inferred so far."""
 
     unknowns: Unknowns
@@ -44,7 +44,7 @@ class Known(Protocol):
     def dtype(self, value: ir.Value) -> ir.DataType | None: ...
 
 
-Rule = Callable[[ir.Node, Known], Dims | None]
+Rule = Callable[[ir.Node, InferredShapes], Dims | None]
 
 
 def rule_of(node: ir.Node) -> Rule | None:
@@ -60,98 +60,98 @@ def rule_of(node: ir.Node) -> Rule | None:
     return {"": _RULES, "com.microsoft": _MICROSOFT}.get(domain, {}).get(node.op_type)
 
 
-def _elementwise(node: ir.Node, known: Known) -> Dims | None:
-    shapes = [known.dims(v) for v in node.inputs if v is not None]
+def _elementwise(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    shapes = [inferred.dims(v) for v in node.inputs if v is not None]
     if not shapes or any(s is None for s in shapes):
         return None
     return broadcast([s for s in shapes if s is not None])
 
 
-def _same(node: ir.Node, known: Known) -> Dims | None:
-    return known.dims(node.inputs[0])
+def _same(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    return inferred.dims(node.inputs[0])
 
 
-def _matmul(node: ir.Node, known: Known) -> Dims | None:
-    a, b = known.dims(node.inputs[0]), known.dims(node.inputs[1])
+def _matmul(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    a, b = inferred.dims(node.inputs[0]), inferred.dims(node.inputs[1])
     if a is None or b is None or len(a) < 2 or len(b) < 2:
         return None
     return (*broadcast([a[:-2], b[:-2]]), a[-2], b[-1])
 
 
-def _vector(value: ir.Value | None, known: Known) -> list[Dim] | None:
-    held = known.contents(value)
+def _vector(value: ir.Value | None, inferred: InferredShapes) -> list[Dim] | None:
+    held = inferred.contents(value)
     return list(held) if held is not None and held.ndim == 1 else None
 
 
-def _wanted(value: ir.Value | None, known: Known) -> list[Dim] | None:
+def _wanted(value: ir.Value | None, inferred: InferredShapes) -> list[Dim] | None:
     """The elements of a shape tensor; unknown ones where only its length is known."""
-    held = _vector(value, known)
-    length = known.dims(value)
+    held = _vector(value, inferred)
+    length = inferred.dims(value)
     if held is None and length is not None and len(length) == 1 and isinstance(length[0], int):
-        return [known.unknowns.integer() for _ in range(length[0])]
+        return [inferred.unknowns.integer() for _ in range(length[0])]
     return held
 
 
-def _reshape(node: ir.Node, known: Known) -> Dims | None:
-    before, wanted = known.dims(node.inputs[0]), _wanted(node.inputs[1], known)
+def _reshape(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    source, wanted = inferred.dims(node.inputs[0]), _wanted(node.inputs[1], inferred)
     if wanted is None:
         return None
     copies = not node.attributes.get_int("allowzero", 0)
     dims: list[Dim | None] = []
     for k, dim in enumerate(wanted):
         if dim == 0 and copies:
-            dims.append(before[k] if before is not None and k < len(before) else None)
+            dims.append(source[k] if source is not None and k < len(source) else None)
         elif dim == -1:
             dims.append(None)
         else:  # a computed dim that may be 0 or -1 would mean something else then
             dims.append(dim if sign(dim) == 1 or (isinstance(dim, int) and dim == 0) else None)
     missing = [k for k, dim in enumerate(dims) if dim is None]
-    if len(missing) == 1 and before is not None:
+    if len(missing) == 1 and source is not None:
         rest = product(dim for dim in dims if dim is not None)
         if rest != 0:
-            dims[missing[0]] = quotient(product(before), rest)
-    return tuple(known.unknowns.dim() if dim is None else dim for dim in dims)
+            dims[missing[0]] = quotient(product(source), rest)
+    return tuple(inferred.unknowns.dim() if dim is None else dim for dim in dims)
 
 
-def _expand(node: ir.Node, known: Known) -> Dims | None:
-    before, wanted = known.dims(node.inputs[0]), _wanted(node.inputs[1], known)
-    if before is None or wanted is None:
+def _expand(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    source, wanted = inferred.dims(node.inputs[0]), _wanted(node.inputs[1], inferred)
+    if source is None or wanted is None:
         return None
-    rank = max(len(before), len(wanted))
-    a: list[Dim] = [1] * (rank - len(before)) + list(before)
+    rank = max(len(source), len(wanted))
+    a: list[Dim] = [1] * (rank - len(source)) + list(source)
     b: list[Dim] = [1] * (rank - len(wanted)) + wanted
     return tuple(
-        broadcast_dim(x, y) if sign(y) == 1 else x if isinstance(x, int) and x > 1 else known.unknowns.dim()
+        broadcast_dim(x, y) if sign(y) == 1 else x if isinstance(x, int) and x > 1 else inferred.unknowns.dim()
         for x, y in zip(a, b, strict=True)
     )
 
 
-def _slice(node: ir.Node, known: Known) -> Dims | None:
-    before = known.dims(node.inputs[0])
-    starts, ends = (_vector(v, known) for v in node.inputs[1:3])
-    axes, steps = (_optional(node, k, known) for k in (3, 4))
-    if before is None or axes is None or not all(isinstance(axis, int) for axis in axes or ()):
+def _slice(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    source = inferred.dims(node.inputs[0])
+    starts, ends = (_vector(v, inferred) for v in node.inputs[1:3])
+    axes, steps = (_optional(node, k, inferred) for k in (3, 4))
+    if source is None or axes is None or not all(isinstance(axis, int) for axis in axes or ()):
         return None
     axes = axes or list(range(len(starts or ends or ())))
-    dims = list(before)
-    for k, axis in enumerate(int(axis) % len(before) for axis in axes):
+    dims = list(source)
+    for k, axis in enumerate(int(axis) % len(source) for axis in axes):
         step = None if steps is None else (steps or [1] * len(axes))[k]
         window = None
         if starts is not None and ends is not None and isinstance(step, int):
-            window = slice_length(before[axis], starts[k], ends[k], step)
-        dims[axis] = known.unknowns.dim() if window is None else window[1]
+            window = slice_length(source[axis], starts[k], ends[k], step)
+        dims[axis] = inferred.unknowns.dim() if window is None else window[1]
     return tuple(dims) if axes else None
 
 
-def _optional(node: ir.Node, position: int, known: Known) -> list[Dim] | None:
+def _optional(node: ir.Node, position: int, inferred: InferredShapes) -> list[Dim] | None:
     """The elements of an optional input: [] where it is left out, None where they are not known."""
     if len(node.inputs) <= position or node.inputs[position] is None:
         return []
-    return _vector(node.inputs[position], known)
+    return _vector(node.inputs[position], inferred)
 
 
-def _range(node: ir.Node, known: Known) -> Dims | None:
-    held = [known.contents(v) for v in node.inputs]
+def _range(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    held = [inferred.contents(v) for v in node.inputs]
     if any(h is None or h.size != 1 for h in held):
         return None
     start, limit, delta = (h.item() for h in held if h is not None)
@@ -161,20 +161,20 @@ def _range(node: ir.Node, known: Known) -> Dims | None:
     return (count if not_negative(count) else greatest(0, count),)
 
 
-def _constant_of_shape(node: ir.Node, known: Known) -> Dims | None:
-    wanted = _wanted(node.inputs[0], known)
-    return None if wanted is None else tuple(dim if not_negative(dim) else known.unknowns.dim() for dim in wanted)
+def _constant_of_shape(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    wanted = _wanted(node.inputs[0], inferred)
+    return None if wanted is None else tuple(dim if not_negative(dim) else inferred.unknowns.dim() for dim in wanted)
 
 
-def _tile(node: ir.Node, known: Known) -> Dims | None:
-    before, repeats = known.dims(node.inputs[0]), _vector(node.inputs[1], known)
-    if before is None or repeats is None:
+def _tile(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    source, repeats = inferred.dims(node.inputs[0]), _vector(node.inputs[1], inferred)
+    if source is None or repeats is None:
         return None
-    return tuple(product(pair) for pair in zip(before, repeats, strict=True))
+    return tuple(product(pair) for pair in zip(source, repeats, strict=True))
 
 
-def _concat(node: ir.Node, known: Known) -> Dims | None:
-    shapes = [known.dims(v) for v in node.inputs]
+def _concat(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    shapes = [inferred.dims(v) for v in node.inputs]
     if any(s is None for s in shapes):
         return None
     present = [s for s in shapes if s is not None]
@@ -189,36 +189,36 @@ def _simplest_of(equal: list[Dim]) -> Dim:
     return min(equal, key=lambda dim: (not isinstance(dim, int), len(str(dim))))
 
 
-def _gather(node: ir.Node, known: Known) -> Dims | None:
-    data, indices = known.dims(node.inputs[0]), known.dims(node.inputs[1])
+def _gather(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    data, indices = inferred.dims(node.inputs[0]), inferred.dims(node.inputs[1])
     if not data or indices is None:
         return None
     axis = node.attributes.get_int("axis", 0) % len(data)
     return (*data[:axis], *indices, *data[axis + 1 :])
 
 
-def _transpose(node: ir.Node, known: Known) -> Dims | None:
-    before = known.dims(node.inputs[0])
-    if before is None:
+def _transpose(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    source = inferred.dims(node.inputs[0])
+    if source is None:
         return None
-    order = node.attributes.get_ints("perm", tuple(range(len(before)))[::-1])
-    return tuple(before[axis] for axis in order)
+    order = node.attributes.get_ints("perm", tuple(range(len(source)))[::-1])
+    return tuple(source[axis] for axis in order)
 
 
-def _unsqueeze(node: ir.Node, known: Known) -> Dims | None:
-    before, axes = known.dims(node.inputs[0]), _vector(node.inputs[1], known)
-    if before is None or axes is None or not all(isinstance(axis, int) for axis in axes):
+def _unsqueeze(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    source, axes = inferred.dims(node.inputs[0]), _vector(node.inputs[1], inferred)
+    if source is None or axes is None or not all(isinstance(axis, int) for axis in axes):
         return None
-    new = {int(axis) % (len(before) + len(axes)) for axis in axes}
+    new = {int(axis) % (len(source) + len(axes)) for axis in axes}
     if len(new) != len(axes):
         raise ValueError(f"axes {list(axes)} name one dim twice")
-    rest = iter(before)
-    return tuple(1 if k in new else next(rest) for k in range(len(before) + len(axes)))
+    rest = iter(source)
+    return tuple(1 if k in new else next(rest) for k in range(len(source) + len(axes)))
 
 
-def _attention(node: ir.Node, known: Known) -> Dims | None:
+def _attention(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     """MultiHeadAttention of (B, S, D) operands: the shape of the queries, where the values are as wide."""
-    query, value = known.dims(node.inputs[0]), known.dims(node.inputs[2]) if len(node.inputs) > 2 else None
+    query, value = inferred.dims(node.inputs[0]), inferred.dims(node.inputs[2]) if len(node.inputs) > 2 else None
     if query is None or value is None or len(query) != 3 or len(value) != 3 or query[2] != value[2]:
         return None
     return query

@@ -35,11 +35,11 @@ class Shapes:
         dtypes: dict[ir.Value, ir.DataType | None],
         dims: dict[ir.Value, Dims | None],
         expected: ExpectedSizes,
-        known: inference.Knowledge,
+        inferred: inference.Knowledge,
     ) -> None:
         self._dtypes = dtypes
         self._dims = dims
-        self._known = known
+        self._known = inferred
         self._multiples: Mapping[str, Extent] = {}
         self.expected = expected
         self._roots: dict[ir.Value, ir.Value] = {}
@@ -139,8 +139,8 @@ def infer(model: ir.Model, usual: Mapping[str, int] = types.MappingProxyType({})
     for value in produced:
         value.shape = None
     try:
-        known = inference.infer(model)
-        known.write()
+        inferred = inference.infer(model)
+        inferred.write()
         values = [*produced]
         for graph in model.graphs():
             values += [*graph.inputs, *graph.initializers.values()]
@@ -150,7 +150,7 @@ def infer(model: ir.Model, usual: Mapping[str, int] = types.MappingProxyType({})
     finally:
         for value, value_type, shape in declared:
             value.type, value.shape = value_type, shape
-    return Shapes(dtypes, dims, ExpectedSizes(known, usual), known)
+    return Shapes(dtypes, dims, ExpectedSizes(inferred, usual), inferred)
 
 
 def _dims(value: ir.Value, checked: Mapping[str, int]) -> Dims | None:

@@ -17,7 +17,7 @@ from onnxopt.graph.shapes.contents import Contents
 from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, not_negative, product, sign, simplest, step_count
 
 
-class Known(Protocol):
+class InferredShapes(Protocol):
     """What a rule may ask about the values inferred so far."""
 
     unknowns: Unknowns
@@ -27,27 +27,27 @@ class Known(Protocol):
     def contents(self, value: ir.Value | None) -> Contents | None: ...
 
 
-Rule = Callable[[ir.Node, Known], Dims | None]
+Rule = Callable[[ir.Node, InferredShapes], Dims | None]
 
 
-def _convolution(node: ir.Node, known: Known) -> Dims | None:
-    before, weight = known.dims(node.inputs[0]), known.dims(node.inputs[1])
-    if before is None or weight is None:
+def _convolution(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    source, weight = inferred.dims(node.inputs[0]), inferred.dims(node.inputs[1])
+    if source is None or weight is None:
         return None
-    sizes = _slid(node, before[2:], weight[2:])
-    return None if sizes is None else (before[0], weight[0], *sizes)
+    sizes = _slid(node, source[2:], weight[2:])
+    return None if sizes is None else (source[0], weight[0], *sizes)
 
 
-def _pool(node: ir.Node, known: Known) -> Dims | None:
+def _pool(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     """Pools with ceil_mode leave out a last window that begins behind the input, so onnx's rule counts them."""
-    before, kernel = known.dims(node.inputs[0]), node.attributes.get_ints("kernel_shape", ())
-    if before is None or len(kernel) != len(before) - 2 or all(isinstance(dim, int) for dim in before[2:]):
+    source, kernel = inferred.dims(node.inputs[0]), node.attributes.get_ints("kernel_shape", ())
+    if source is None or len(kernel) != len(source) - 2 or all(isinstance(dim, int) for dim in source[2:]):
         return None
     strides = node.attributes.get_ints("strides", (1,) * len(kernel))
     if node.attributes.get_int("ceil_mode", 0) and any(stride != 1 for stride in strides):
         return None
-    sizes = _slid(node, before[2:], kernel)
-    return None if sizes is None else (*before[:2], *sizes)
+    sizes = _slid(node, source[2:], kernel)
+    return None if sizes is None else (*source[:2], *sizes)
 
 
 def _slid(node: ir.Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Dim] | None:
@@ -68,13 +68,13 @@ def _slid(node: ir.Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Di
     return windows
 
 
-def _transposed(node: ir.Node, known: Known) -> Dims | None:
+def _transposed(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     """ConvTranspose with explicit padding."""
-    before, weight = known.dims(node.inputs[0]), known.dims(node.inputs[1])
+    source, weight = inferred.dims(node.inputs[0]), inferred.dims(node.inputs[1])
     of = node.attributes
-    if before is None or weight is None or "output_shape" in of or of.get_string("auto_pad", "NOTSET") != "NOTSET":
+    if source is None or weight is None or "output_shape" in of or of.get_string("auto_pad", "NOTSET") != "NOTSET":
         return None
-    count, channels = len(before) - 2, product((weight[1], of.get_int("group", 1)))
+    count, channels = len(source) - 2, product((weight[1], of.get_int("group", 1)))
     pads, padding = of.get_ints("pads", (0,) * 2 * count), of.get_ints("output_padding", (0,) * count)
     strides, dilations = (of.get_ints(name, (1,) * count) for name in ("strides", "dilations"))
     if min(*strides, *dilations) < 1:
@@ -82,36 +82,36 @@ def _transposed(node: ir.Node, known: Known) -> Dims | None:
     sizes: list[Dim] = []
     for k in range(count):
         reach = dilations[k] * (weight[2 + k] - 1) + 1 + padding[k] - pads[k] - pads[count + k]
-        sizes.append(simplest(strides[k] * (before[2 + k] - 1) + reach))
-    return (before[0], channels, *sizes) if all(map(not_negative, sizes)) else None
+        sizes.append(simplest(strides[k] * (source[2 + k] - 1) + reach))
+    return (source[0], channels, *sizes) if all(map(not_negative, sizes)) else None
 
 
-def _pad(node: ir.Node, known: Known) -> Dims | None:
-    before, pads = known.dims(node.inputs[0]), known.contents(node.inputs[1])
-    axes = known.contents(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
-    given = len(node.inputs) > 3 and node.inputs[3] is not None
-    if before is None or pads is None or (given and axes is None):
+def _pad(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    source, pads = inferred.dims(node.inputs[0]), inferred.contents(node.inputs[1])
+    axes = inferred.contents(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
+    has_value = len(node.inputs) > 3 and node.inputs[3] is not None
+    if source is None or pads is None or (has_value and axes is None):
         return None
-    which = [int(axis) % len(before) for axis in axes.flat] if axes is not None else list(range(len(before)))
-    dims = list(before)
+    which = [int(axis) % len(source) for axis in axes.flat] if axes is not None else list(range(len(source)))
+    dims = list(source)
     for k, axis in enumerate(which):
         size = simplest(dims[axis] + pads.flat[k] + pads.flat[len(which) + k])
-        dims[axis] = size if not_negative(size) else known.unknowns.dim()
+        dims[axis] = size if not_negative(size) else inferred.unknowns.dim()
     return tuple(dims)
 
 
-def _resize(node: ir.Node, known: Known) -> Dims | None:
+def _resize(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     """Resize by constant scales, or to known sizes. A symbolic dim times a factor that is not whole is unknown."""
-    before = known.dims(node.inputs[0])
+    source = inferred.dims(node.inputs[0])
     scales, sizes = (node.inputs[k] if k < len(node.inputs) else None for k in (2, 3))
-    if before is None:
+    if source is None:
         return None
-    axes = node.attributes.get_ints("axes", tuple(range(len(before))))
-    dims = list(before)
-    wanted = known.contents(sizes)
+    axes = node.attributes.get_ints("axes", tuple(range(len(source))))
+    dims = list(source)
+    wanted = inferred.contents(sizes)
     if wanted is not None and node.attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch":
         for axis, size in zip(axes, wanted.flat, strict=True):
-            dims[axis % len(before)] = size if sign(size) == 1 else known.unknowns.dim()
+            dims[axis % len(source)] = size if sign(size) == 1 else inferred.unknowns.dim()
         return tuple(dims)
     if sizes is not None or scales is None or scales.const_value is None or scales.is_graph_input():
         return None
@@ -119,21 +119,21 @@ def _resize(node: ir.Node, known: Known) -> Dims | None:
     if factors.size != len(axes) or not np.all(np.isfinite(factors) & (factors > 0)):
         return None
     for axis, factor in zip(axes, factors, strict=True):
-        dim = before[axis % len(before)]
+        dim = source[axis % len(source)]
         if isinstance(dim, int):
-            dims[axis % len(before)] = int(np.floor(np.float32(dim) * factor))
+            dims[axis % len(source)] = int(np.floor(np.float32(dim) * factor))
         elif float(factor).is_integer():
-            dims[axis % len(before)] = product((dim, int(factor)))
+            dims[axis % len(source)] = product((dim, int(factor)))
         else:
-            dims[axis % len(before)] = known.unknowns.dim()
+            dims[axis % len(source)] = inferred.unknowns.dim()
     return tuple(dims)
 
 
-def _depth_to_space(node: ir.Node, known: Known) -> Dims | None:
-    before, block = known.dims(node.inputs[0]), node.attributes.get_int("blocksize", 0)
-    if before is None or len(before) != 4 or not isinstance(before[1], int) or block is None or block < 1:
+def _depth_to_space(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    source, block = inferred.dims(node.inputs[0]), node.attributes.get_int("blocksize", 0)
+    if source is None or len(source) != 4 or not isinstance(source[1], int) or block is None or block < 1:
         return None
-    return (before[0], before[1] // (block * block), product((before[2], block)), product((before[3], block)))
+    return (source[0], source[1] // (block * block), product((source[2], block)), product((source[3], block)))
 
 
 RULES: dict[str, Rule] = {

@@ -55,18 +55,18 @@ def cached(value: ir.Value | None) -> Cached | None:
         return None
     match form["written"].split():
         case ["Concat"]:
-            found, rest = _appended(nodes[0]), nodes[1:]
+            match, rest = _appended(nodes[0]), nodes[1:]
         case ["Concat", _]:
-            found, rest = _requantized(nodes[0], nodes[1]), nodes[2:]
+            match, rest = _requantized(nodes[0], nodes[1]), nodes[2:]
         case _:
-            found, rest = _scattered(nodes[0], nodes[1]), nodes[2:]
-    if found is None or not all(map(_is_usual, rest)):
+            match, rest = _scattered(nodes[0], nodes[1]), nodes[2:]
+    if match is None or not all(map(_is_usual, rest)):
         return None
-    if (found.coding is not None) != any(node.op_type == "DequantizeLinear" for node in rest):
+    if (match.coding is not None) != any(node.op_type == "DequantizeLinear" for node in rest):
         return None
-    if found.coding is not None and coding(rest[0], found.coding) is None:
+    if match.coding is not None and coding(rest[0], match.coding) is None:
         return None
-    return found._replace(nodes=(*found.nodes, *rest))
+    return match._replace(nodes=(*match.nodes, *rest))
 
 
 def _appended(concat: ir.Node) -> Cached | None:

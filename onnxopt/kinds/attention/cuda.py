@@ -44,7 +44,7 @@ def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
     in_lanes = few or (coded and meaning.width < _NARROWEST_CODES)
     limits = _SHARED if not in_lanes else () if coded else _SHARED[:1]
     shapes = _COSTS.tiles_of_codes if coded else _COSTS.tiles
-    fitting = [next(shape for shape in shapes if shared_bytes(meaning, *shape) <= most) for most in limits]
+    fitting = [next(shape for shape in shapes if shared_bytes(meaning, *shape) <= limit) for limit in limits]
     tiles = [attending(name, meaning, *shape) for shape in dict.fromkeys(fitting)]
     lanes = [attending(name, meaning, _COSTS.lanes, 0)] if in_lanes else []
     return (*tiles, *lanes, joining(name))
@@ -74,14 +74,14 @@ def shared_bytes(meaning: TokenAttention, threads: int, stages: int, *, register
     if registers:
         new = 2 * MAX_TOKENS * meaning.width * DTYPES[meaning.outputs[0]].size
         return new + threads // WARP * _rows(meaning) * (meaning.width + 4) * DTYPES["float32"].size
-    found = (meaning.width + 2) * DTYPES["float32"].size  # of a row
+    sums = (meaning.width + 2) * DTYPES["float32"].size  # of a row
     if stages == 0:
-        return threads // WARP * _rows(meaning) * found
+        return threads // WARP * _rows(meaning) * sums
     pitch = 8 * (meaning.width // 8 | 1) * 2  # of a row of a tile
     key = pitch if meaning.codes is None else meaning.width  # bytes in a stage
     numbers = 0 if meaning.codes is None else _KEYS * 2 * pitch  # of a tile
     masks = 0 if meaning.mask is None else -(-_rows(meaning) * (_KEYS // 2 + 1) * 4 // 16) * 16  # of a tile
-    return _KEYS * pitch + threads // WARP * max(stages * (_KEYS * 2 * key + masks) + numbers, _KEYS * found)
+    return _KEYS * pitch + threads // WARP * max(stages * (_KEYS * 2 * key + masks) + numbers, _KEYS * sums)
 
 
 def lines(kernel: Kernel) -> list[str]:
@@ -91,9 +91,9 @@ def lines(kernel: Kernel) -> list[str]:
     form = f"{meaning.width}, {_rows(meaning)}"
     *attending, join = cast(tuple[AttentionVariant, ...], kernel.variants)
     params = "MaskedAttentionParams" if masked else "TokenAttentionParams"
-    joined = f"{'join_masked' if masked else 'join_attended'}<{dtype}, {form}, {join.threads}>"
+    reducer = f"{'join_masked' if masked else 'join_attended'}<{dtype}, {form}, {join.threads}>"
     text: list[str] = []
-    for v, body in (*((v, _attending(meaning, v, form)) for v in attending), (join, joined)):
+    for v, body in (*((v, _attending(meaning, v, form)) for v in attending), (join, reducer)):
         text += _entry(v, params, body)
     return text
 
@@ -118,7 +118,7 @@ def _attending(meaning: TokenAttention, variant: AttentionVariant, form: str) ->
         return f"{call}<{dtype}, {form}, {variant.threads}, {variant.stages}{slots}>"
     names = (meaning.inputs[meaning.past_k], meaning.inputs[meaning.codes.k_scale])
     shapes = _COSTS.masked_codes_lanes if masked else _COSTS.codes_lanes
-    unroll, parts = next((u, parts) for most, u, parts in shapes if _rows(meaning) <= most)
+    unroll, parts = next((u, parts) for limit, u, parts in shapes if _rows(meaning) <= limit)
     read = ", ".join((dtype, *(DTYPES[name].cuda for name in names), str(parts)))
     return f"{call}_to_codes<{read}, {form}, {unroll}, {variant.threads}, {variant.stages}{slots}>"
 

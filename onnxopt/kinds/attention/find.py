@@ -142,10 +142,10 @@ def _lengths(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...] | str:
     if past is None or lengths is None or total is None:
         return _NO_CACHE
     dims = shapes.dims(past)
-    known = dims[2] if dims is not None and len(dims) == 4 else None
+    tokens = dims[2] if dims is not None and len(dims) == 4 else None
     fixed, whole = _fixed(lengths), _fixed(total)
     if fixed is not None and whole is not None:
-        fills = isinstance(known, int) and np.all(fixed == known) and np.all(whole == known + 1)
+        fills = isinstance(tokens, int) and np.all(fixed == tokens) and np.all(whole == tokens + 1)
         return () if fills else _may_not_fill(lengths)
     matched: set[ir.Node] = set()
     if not _is_count_behind(total, past, 1, matched) or not _is_filled(lengths, past, matched):

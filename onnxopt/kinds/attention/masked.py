@@ -71,14 +71,14 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
             continue
         if not _is_stored(node, context.shapes) or not _is_behind_a_cache(node):
             continue  # flash_attention says what it thinks of these
-        found = _attention(node, context.shapes)
-        reason = found if isinstance(found, str) else _why_not_here(found.nodes, context)
-        if isinstance(found, str) or reason:
+        match = _attention(node, context.shapes)
+        reason = match if isinstance(match, str) else _why_not_here(match.nodes, context)
+        if isinstance(match, str) or reason:
             refusals.append(Refusal(node.name or "", node.op_type, "", reason))
             continue
-        nodes = tuple(sorted(found.nodes, key=context.order.__getitem__))
-        moved = _traffic(found, context.shapes)
-        region = Region(nodes, found.inputs, found.outputs, moved, kind, found.meaning)
+        nodes = tuple(sorted(match.nodes, key=context.order.__getitem__))
+        moved = _traffic(match, context.shapes)
+        region = Region(nodes, match.inputs, match.outputs, moved, kind, match.meaning)
         region.verify()
         regions.append(region)
         context.take([nodes])
@@ -98,10 +98,10 @@ def _why_not_here(nodes: tuple[ir.Node, ...], context: Context) -> str:
 
 def lower(region: Region, shapes: Shapes) -> TokenAttention:
     """The meaning of a region of `find`."""
-    found = _attention(region.nodes[-1], shapes)
-    if isinstance(found, str):
-        raise ValueError(f"`{region.nodes[-1].name}` is no attention with a cache: {found}")
-    return found.meaning
+    match = _attention(region.nodes[-1], shapes)
+    if isinstance(match, str):
+        raise ValueError(f"`{region.nodes[-1].name}` is no attention with a cache: {match}")
+    return match.meaning
 
 
 def _is_stored(node: ir.Node, shapes: Shapes) -> bool:
@@ -160,12 +160,12 @@ def _meaning(
         return codes
     mask, dtype = _mask(node), shapes.dtype(inputs[0])
     same = [*inputs[: 3 if codes is not None else _CACHES], *([] if mask is None else [mask])]
-    known = [shapes.dims(v) for v in (*inputs[:_CACHES], *([] if mask is None else [mask]))]
+    all_dims = [shapes.dims(v) for v in (*inputs[:_CACHES], *([] if mask is None else [mask]))]
     if dtype is None or any(shapes.dtype(v) != dtype for v in same):
         return "The operands of the attention are not known to have one dtype"
-    if any(dims is None for dims in known):
+    if any(dims is None for dims in all_dims):
         return "The shapes of the attention's operands are not known"
-    q, k, v, past_k, past_v, *masks = (dims for dims in known if dims is not None)
+    q, k, v, past_k, past_v, *masks = (dims for dims in all_dims if dims is not None)
     expected = shapes.expected.of(q[1]) if len(q) == 3 and isinstance(q[1], str) else None
     if len(q) != 3 or not 1 <= (q[1] if isinstance(q[1], int) else expected or 0) <= MAX_TOKENS:
         return (
@@ -217,9 +217,9 @@ def _codes(inputs: tuple[ir.Value, ...], keys: Cached, values: Cached, shapes: S
 
 def _why_not_repeated(node: ir.Node, meaning: TokenAttention, present: Dims | None, shapes: Shapes) -> str:
     """Why the operator may not read each head of the cache for all heads of its group, or "". present: (B, M, T, H)."""
-    given = _mask(node)
-    mask = shapes.dims(given) if given is not None else None
-    if present is None or (given is not None and (mask is None or mask[3] != present[2])):
+    mask_node = _mask(node)
+    mask = shapes.dims(mask_node) if mask_node is not None else None
+    if present is None or (mask_node is not None and (mask is None or mask[3] != present[2])):
         return "The mask and the keys are not known to have the same number"
     whole = (present[0], present[2], meaning.heads * meaning.width)
     for value in node.inputs[1:3]:
@@ -245,12 +245,12 @@ def _read_elsewhere(inside: set[ir.Value], nodes: set[ir.Node]) -> str:
     return next((v.name or "" for v in read), "")
 
 
-def _traffic(found: _Found, shapes: Shapes) -> Traffic:
+def _traffic(match: _Found, shapes: Shapes) -> Traffic:
     """Every node reads and writes what the kernel reads and writes once."""
-    launches = sum(node.op_type not in ("Reshape", "Unsqueeze") for node in found.nodes)
-    given = [shapes.bytes(v) for v in (*found.inputs, *found.outputs)]
-    inside = [shapes.bytes(v) for n in found.nodes[:-1] for v in n.outputs if n.op_type not in ("Reshape", "Unsqueeze")]
-    if any(n is None for n in (*given, *inside)):
+    launches = sum(node.op_type not in ("Reshape", "Unsqueeze") for node in match.nodes)
+    sizes = [shapes.bytes(v) for v in (*match.inputs, *match.outputs)]
+    inside = [shapes.bytes(v) for n in match.nodes[:-1] for v in n.outputs if n.op_type not in ("Reshape", "Unsqueeze")]
+    if any(n is None for n in (*sizes, *inside)):
         return Traffic(None, None, launches, 2)
-    whole = sum(n for n in given if n is not None)
+    whole = sum(n for n in sizes if n is not None)
     return Traffic(whole + 2 * sum(n for n in inside if n is not None), whole, launches, 2)

@@ -81,18 +81,18 @@ class _Search:
     def begin_with_split(self, node: ir.Node) -> None:
         """Make a block of the convolutions that read the parts of a Split."""
         readers = dict.fromkeys(n for v in node.outputs for n in self._context.readers(v))
-        found = [self._owner.get(n) for n in readers]
-        convolutions = list({id(c): c for c in found if c is not None}.values())
+        owners = [self._owner.get(n) for n in readers]
+        convolutions = list({id(c): c for c in owners if c is not None}.values())
         wide = all(c.channels[1] >= _CHANNELS_WITHOUT_CONCAT or c.is_product() for c in convolutions)
         of_channels = all(self._taken(v).node is node for v in node.outputs)
-        outside = None in found or any(v.is_graph_output() for v in node.outputs)
+        outside = None in owners or any(v.is_graph_output() for v in node.outputs)
         if convolutions and wide and of_channels and not outside:
             self._take(convolutions, {}, node)
 
     def _taken(self, value: ir.Value) -> Channels:
         """The channels that a value is of another one."""
-        taken = taken_from(value, self._shapes, self._opset)
-        return taken if taken is not None else Channels(value, 0, 0)
+        source = taken_from(value, self._shapes, self._opset)
+        return source if source is not None else Channels(value, 0, 0)
 
     def _placed(self, node: ir.Node, parts: Sequence[Channels]) -> dict[ir.Value, _Placed] | str:
         """Where in a Concat's result each convolution's result lies, or the reason why one lies in no single place."""
@@ -123,7 +123,7 @@ class _Search:
         nodes = {n for c in members for n in c.nodes}
         if around.op_type == "Concat":
             nodes.add(around)
-        nodes |= {cut for cut in self._cuts(members, around) if self._is_read_in(cut, nodes)}
+        nodes |= {slice_node for slice_node in self._cuts(members, around) if self._is_read_in(slice_node, nodes)}
         if any(self._context.is_taken(n) for n in nodes):
             return "Another kernel takes a part of it"
         if reason := self._why_not(members, nodes, placed):
@@ -162,15 +162,15 @@ class _Search:
                     waiting.append(self._of[whole])
         return sorted(members.values(), key=lambda c: self._context.order[c.conv])
 
-    def _is_read_in(self, cut: ir.Node, nodes: set[ir.Node]) -> bool:
+    def _is_read_in(self, slice_node: ir.Node, nodes: set[ir.Node]) -> bool:
         """Whether these nodes alone read the results of a Split or Slice."""
-        return all(not v.is_graph_output() and nodes.issuperset(self._context.readers(v)) for v in cut.outputs)
+        return all(not v.is_graph_output() and nodes.issuperset(self._context.readers(v)) for v in slice_node.outputs)
 
     def _cuts(self, members: Sequence[GrowingConvolution], around: ir.Node) -> set[ir.Node]:
         """The Splits and Slices that these convolutions or the Concat read."""
         values = [v for c in members for v in c.operands()]
         values += [v for v in around.inputs if v is not None] if around.op_type == "Concat" else []
-        return {taken.node for taken in map(self._taken, values) if taken.node is not None}
+        return {source.node for source in map(self._taken, values) if source.node is not None}
 
     def _why_not(
         self, members: Sequence[GrowingConvolution], nodes: set[ir.Node], placed: dict[ir.Value, _Placed]
@@ -210,10 +210,10 @@ class _Search:
         numbers = {v: k for k, v in enumerate([*inputs, *written])}
 
         def part(value: ir.Value) -> Part:
-            taken = self._operand(value, inside)
-            place = self._place(taken.whole, placed)
+            operand = self._operand(value, inside)
+            place = self._place(operand.whole, placed)
             of = channels(place.whole, self._shapes) or 0
-            return Part(numbers[place.whole], place.first + taken.first, taken.count, of)
+            return Part(numbers[place.whole], place.first + operand.first, operand.count, of)
 
         dtypes = [tuple(_dtype(v, self._shapes) for v in values) for values in (inputs, outputs)]
         steps = [
@@ -235,10 +235,10 @@ class _Search:
 
     def _operand(self, value: ir.Value, inside: Iterable[ir.Value]) -> Channels:
         """The channels that a value is, of another one where the node that takes them is in the block."""
-        taken = self._taken(value)
-        if taken.node is not None and value not in inside:
-            return Channels(value, 0, taken.count)
-        return taken
+        source = self._taken(value)
+        if source.node is not None and value not in inside:
+            return Channels(value, 0, source.count)
+        return source
 
     def _place(self, value: ir.Value, placed: dict[ir.Value, _Placed]) -> _Placed:
         return placed.get(value, _Placed(value, 0))

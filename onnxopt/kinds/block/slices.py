@@ -53,8 +53,8 @@ def is_concat(node: ir.Node, shapes: Shapes) -> bool:
     """Whether a node joins the channels of at least two values."""
     if node.op_type != "Concat" or node.domain != "" or len(node.inputs) < 2:
         return False
-    known = all(v is not None and channels(v, shapes) is not None for v in (*node.inputs, *node.outputs))
-    return known and node.attributes.get_int("axis", 0) % _RANK == _RANK - 1
+    have_channels = all(v is not None and channels(v, shapes) is not None for v in (*node.inputs, *node.outputs))
+    return have_channels and node.attributes.get_int("axis", 0) % _RANK == _RANK - 1
 
 
 def _of_split(node: ir.Node, value: ir.Value, shapes: Shapes) -> int | None:

@@ -119,9 +119,9 @@ def _gate(first: ir.Node, value: ir.Value, product: ir.Node) -> list[ir.Node]:
     if set(product.inputs) != {value, nodes[-1].outputs[0]}:
         return []
     nodes.append(product)
-    behind = only_consumer(product.outputs[0])
-    if first.op_type == "Add" and len(nodes) == 3 and behind is not None and _factor(behind, product.outputs[0]):
-        nodes.append(behind)
+    consumer = only_consumer(product.outputs[0])
+    if first.op_type == "Add" and len(nodes) == 3 and consumer is not None and _factor(consumer, product.outputs[0]):
+        nodes.append(consumer)
     return nodes
 
 

@@ -99,8 +99,8 @@ def _grow(convolution: GrowingConvolution, context: Context) -> tuple[GrowingCon
         readers = [n for n in dict.fromkeys(convolution.output.consumers()) if is_step(n)]
         if not nodes:
             reason = f"`{convolution.output.name}` is read elsewhere too, so the Conv must write it first"
-            left = [r for r in readers if not context.is_taken(r) and convolution.can_take_more()]
-            return convolution, [Refusal(n.name or "", n.op_type, conv.name or "", reason) for n in left]
+            open_readers = [r for r in readers if not context.is_taken(r) and convolution.can_take_more()]
+            return convolution, [Refusal(n.name or "", n.op_type, conv.name or "", reason) for n in open_readers]
         if any(map(context.is_taken, nodes)):
             return convolution, []
         grown = dataclasses.replace(convolution, nodes=list(convolution.nodes))

@@ -105,37 +105,37 @@ class GrowingConvolution:
 
 def start(conv: ir.Node, shapes: Shapes) -> GrowingConvolution | str:
     """The convolution of a Conv node alone, or the reason why cuDNN cannot run it in NHWC."""
-    found = sandwich(conv, shapes)
-    if isinstance(found, str):
-        return found
-    values = [v for v in (found.x, found.w, found.bias, found.y) if v is not None]
+    match = sandwich(conv, shapes)
+    if isinstance(match, str):
+        return match
+    values = [v for v in (match.x, match.w, match.bias, match.y) if v is not None]
     dtypes = {_dtype(v, shapes) for v in values}
     if len(dtypes) != 1 or not dtypes <= set(DTYPES):
         return f"A Conv of {' and '.join(sorted(dtypes))} runs as ONNX Runtime's own kernel"
-    if not is_constant(found.w):
+    if not is_constant(match.w):
         return "The weight is computed at run time, in NCHW"
-    assert found.w.const_value is not None
-    dims, channels = found.w.const_value.shape.numpy(), (shapes.dims(found.x) or (None,))[-1]
+    assert match.w.const_value is not None
+    dims, channels = match.w.const_value.shape.numpy(), (shapes.dims(match.x) or (None,))[-1]
     matrix = len(dims) == 2
-    if not (matrix or (len(dims) == 4 and found.weight_order == KRSC)):
+    if not (matrix or (len(dims) == 4 and match.weight_order == KRSC)):
         return "The weight does not lie as [K, R, S, C / group]"
     k, r, s, of_group = (dims[0], 1, 1, dims[1]) if matrix else dims
-    read = of_group * found.group
-    if found.is_transposed:
+    read = of_group * match.group
+    if match.is_transposed:
         k, read = read, k
-    if min(k, r, s, of_group) < 1 or channels != read or k % found.group or read % found.group:
+    if min(k, r, s, of_group) < 1 or channels != read or k % match.group or read % match.group:
         return "The channels of the input are not those of the weight"
-    if found.bias is not None and shapes.dims(found.bias) != (k,):
+    if match.bias is not None and shapes.dims(match.bias) != (k,):
         return "The bias has not one number a channel"
-    window = _window(found, (r, s))
+    window = _window(match, (r, s))
     if isinstance(window, str):
         return window
-    sizes = shapes.dims(found.x) or (None,)
+    sizes = shapes.dims(match.x) or (None,)
     fixed = all(isinstance(d, int) for d in sizes)
     usual = all(shapes.expected.of(d) is not None for d in sizes)
     return GrowingConvolution(
-        conv, list(found.nodes), found.x, found.w, found.bias, found.y, window, found.group, (read, k), fixed, usual,
-        output_padding=found.output_padding,
+        conv, list(match.nodes), match.x, match.w, match.bias, match.y, window, match.group, (read, k), fixed, usual,
+        output_padding=match.output_padding,
     )  # fmt: skip
 
 
@@ -190,14 +190,14 @@ def _take_residual(convolution: GrowingConvolution, node: ir.Node, shapes: Shape
 
 
 def _take_activation(convolution: GrowingConvolution, nodes: Sequence[ir.Node], shapes: Shapes) -> str | None:
-    found = activations.of(convolution.output, nodes, shapes)
-    if isinstance(found, str):
-        return found
+    activation = activations.of(convolution.output, nodes, shapes)
+    if isinstance(activation, str):
+        return activation
     if convolution.activation.name != "none":
         return "The convolution already has an activation"
-    if found.name != "relu" and (reason := _why_not_compiled(convolution, _TITLES[found.name])) is not None:
+    if activation.name != "relu" and (reason := _why_not_compiled(convolution, _TITLES[activation.name])) is not None:
         return reason
-    convolution.activation = found
+    convolution.activation = activation
     return None
 
 
@@ -209,10 +209,10 @@ def _why_not_compiled(convolution: GrowingConvolution, title: str) -> str | None
         return f"cuDNN has a kernel with {title} for 16-bit floats alone"
     if convolution.is_transposed and convolution.group > 1:
         return f"cuDNN has no kernel with {title} for a ConvTranspose with groups"
-    least = _COMPILED_CHANNELS_IN_BLOCK if convolution.in_block else _COMPILED_CHANNELS
-    few = any(count < of for count, of in zip(convolution.channels, least, strict=True))
+    minimum = _COMPILED_CHANNELS_IN_BLOCK if convolution.in_block else _COMPILED_CHANNELS
+    few = any(count < of for count, of in zip(convolution.channels, minimum, strict=True))
     if few and not convolution.is_product():
-        return f"cuDNN's kernel with {title} is slow for fewer than {least[0]} channels to {least[1]}"
+        return f"cuDNN's kernel with {title} is slow for fewer than {minimum[0]} channels to {minimum[1]}"
     if not convolution.usual or (convolution.is_transposed and not convolution.fixed):
         return (
             f"cuDNN compiles its kernel with {title} for every shape, which takes half a second; the shape is not known"
@@ -221,8 +221,8 @@ def _why_not_compiled(convolution: GrowingConvolution, title: str) -> str | None
     return None
 
 
-def _window(found: Sandwich, kernel: tuple[int, int]) -> Window | str:
-    window, conv = found.window, found.conv
+def _window(match: Sandwich, kernel: tuple[int, int]) -> Window | str:
+    window, conv = match.window, match.conv
     if window is None or window.kernel != kernel:
         return "kernel_shape is not that of the weight"
     if window.auto_pad.startswith("SAME") and window.dilations != (1, 1):

@@ -93,8 +93,8 @@ def _selects(part: Transform, meaning: Depthwise) -> bool:
     operands = {meaning.dtype, *(meaning.inputs[read.input] for read in part.reads)}
     stored = to_ir(meaning.dtype).numpy()
     constants = [i.value for i in part.program.code if i.op == "const"]
-    known = all(isinstance(c, float) and float(np.asarray(c, stored)) == c for c in constants)
-    return operands == {meaning.dtype} and known and all(i.op in _SELECTIONS for i in part.program.code)
+    are_exact = all(isinstance(c, float) and float(np.asarray(c, stored)) == c for c in constants)
+    return operands == {meaning.dtype} and are_exact and all(i.op in _SELECTIONS for i in part.program.code)
 
 
 def _after(meaning: Depthwise) -> list[str]:

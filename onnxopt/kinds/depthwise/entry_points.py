@@ -20,8 +20,8 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import WARP
 from onnxopt.program.window import Window
 
-MOST_HELD = 49  # weights that a thread holds for a channel
-_MOST_BANDED = 13  # the most inputs along an axis that an output of a banded entry point sees the first and last of
+MAX_HELD = 49  # weights that a thread holds for a channel
+_MAX_BANDED = 13  # the most inputs along an axis that an output of a banded entry point sees the first and last of
 _NO_WIDTH = 2**31 - 1
 
 
@@ -37,8 +37,8 @@ def choose(name: str, meaning: Depthwise, regions: Sequence[Region], shapes: Sha
 
 def every(name: str, meaning: Depthwise) -> tuple[DepthwiseVariant, ...]:
     """Variants in the order in which the host tries them, for every width."""
-    in_front = meaning.prologue is not None
-    chosen = list(_of_table(name, meaning.window, DTYPES[meaning.dtype].size, in_front))
+    prologue = meaning.prologue is not None
+    chosen = list(_of_table(name, meaning.window, DTYPES[meaning.dtype].size, prologue))
     if (
         DTYPES[meaning.outputs[0]].size != DTYPES[meaning.dtype].size
     ):  # a plane of shared memory holds inputs and results
@@ -53,19 +53,19 @@ def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
         yield from (dataclasses.replace(v, narrowest=_NO_WIDTH) for v in expanded.others(name, meaning))
         return
     size, taps = DTYPES[meaning.dtype].size, meaning.window.kernel[0] * meaning.window.kernel[1]
-    if taps > MOST_HELD and max(extent(meaning.window)) > _MOST_BANDED:
+    if taps > MAX_HELD and max(extent(meaning.window)) > _MAX_BANDED:
         return
     rule = {v.symbol for v in every(name, meaning)}
     for variant in _distinct(_variants(name, meaning.window, size, costs.numbers().others[size])):
-        banded_fits = meaning.outputs == (meaning.dtype,) and max(extent(meaning.window)) <= _MOST_BANDED
-        fits = banded_fits if variant.layout == "banded" else variant.vector * taps <= 2 * MOST_HELD
+        banded_fits = meaning.outputs == (meaning.dtype,) and max(extent(meaning.window)) <= _MAX_BANDED
+        fits = banded_fits if variant.layout == "banded" else variant.vector * taps <= 2 * MAX_HELD
         if meaning.channels % variant.vector == 0 and fits and variant.symbol not in rule:
             yield dataclasses.replace(variant, narrowest=_NO_WIDTH)
 
 
 def microseconds_in_front(meaning: Depthwise, cost: int, outputs: int, width: int | None) -> float:
     """Predicted time of a program of `cost` float32 instructions in front of a convolution with `outputs` elements."""
-    variants = _of_table("", meaning.window, DTYPES[meaning.dtype].size, in_front=True)
+    variants = _of_table("", meaning.window, DTYPES[meaning.dtype].size, prologue=True)
     usual = [v for v in variants if meaning.channels % v.vector == 0 and (width is None or _prefers(v, width))]
     variant = usual[0] if usual else _fallback("", meaning.window)
     if variant.layout == "banded":
@@ -83,13 +83,13 @@ def microseconds_of_pass(moved: int) -> float:
     return costs.numbers().microseconds_of_pass(moved)
 
 
-def _of_table(name: str, window: Window, size: int, in_front: bool) -> Iterator[DepthwiseVariant]:
+def _of_table(name: str, window: Window, size: int, prologue: bool) -> Iterator[DepthwiseVariant]:
     reach = max(extent(window))
     for row in costs.numbers().prefers:
-        strided, most = row.get("strided", False), row.get("extent")
-        if row["bytes"] != size or strided != (max(window.strides) > 1) or (most is not None and reach > most):
+        strided, limit = row.get("strided", False), row.get("extent")
+        if row["bytes"] != size or strided != (max(window.strides) > 1) or (limit is not None and reach > limit):
             continue
-        if row.get("prologue", in_front) != in_front:
+        if row.get("prologue", prologue) != prologue:
             continue
         yield from _distinct(_variants(name, window, size, row["choice"]))
         return
@@ -98,31 +98,31 @@ def _of_table(name: str, window: Window, size: int, in_front: bool) -> Iterator[
 
 def _distinct(variants: Iterator[DepthwiseVariant]) -> Iterator[DepthwiseVariant]:
     """The variants with distinct symbols: a tile may be preferred for some widths and be a later choice for others."""
-    found: dict[str, DepthwiseVariant] = {}
+    by_symbol: dict[str, DepthwiseVariant] = {}
     for variant in variants:
-        before = found.get(variant.symbol)
+        before = by_symbol.get(variant.symbol)
         if before is not None and (before.narrowest, before.widest) == (variant.narrowest, variant.widest):
             continue
         symbol = variant.symbol if before is None else f"{variant.symbol}_from{variant.narrowest}"
-        found[symbol] = dataclasses.replace(variant, symbol=symbol)
-        yield found[symbol]
+        by_symbol[symbol] = dataclasses.replace(variant, symbol=symbol)
+        yield by_symbol[symbol]
 
 
 def _variants(name: str, window: Window, size: int, choice: Sequence[Mapping[str, Any]]) -> Iterator[DepthwiseVariant]:
     for row in choice:
         narrowest, widest = row.get("between", (1, None))
         if "banded" in row:
-            made = banded(name, window, *row["banded"])
-        elif window.kernel[0] * window.kernel[1] <= MOST_HELD:
-            made = held(name, *row["held"])
+            variant = banded(name, window, *row["banded"])
+        elif window.kernel[0] * window.kernel[1] <= MAX_HELD:
+            variant = held(name, *row["held"])
         else:
             yield walking(name, *costs.numbers().walking[size])
             continue
-        yield dataclasses.replace(made, narrowest=narrowest, widest=widest or 0, fewest=row.get("fewest", 0))
+        yield dataclasses.replace(variant, narrowest=narrowest, widest=widest or 0, fewest=row.get("fewest", 0))
 
 
 def _fallback(name: str, window: Window) -> DepthwiseVariant:
-    if window.kernel[0] * window.kernel[1] <= MOST_HELD:
+    if window.kernel[0] * window.kernel[1] <= MAX_HELD:
         return held(name, 1, 2, 4)
     return walking(name, 1, 4)
 
@@ -157,8 +157,8 @@ def banded(
 
 def _sizes(dims: Sequence[int | str | None] | None) -> tuple[int | None, int | None, int | None]:
     """N, height and width of a result, as far as they are numbers."""
-    known = [d if isinstance(d, int) else None for d in dims or ()]
-    return (known[0], known[1], known[2]) if len(known) == 4 else (None, None, None)
+    static = [d if isinstance(d, int) else None for d in dims or ()]
+    return (static[0], static[1], static[2]) if len(static) == 4 else (None, None, None)
 
 
 def _width(region: Region, shapes: Shapes) -> int | None:

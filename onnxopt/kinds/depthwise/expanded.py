@@ -30,7 +30,7 @@ _TILES = numbers().expanded_tiles
 _STRIDED_TILES = _TILES[numbers().expanded_first_strided :]
 _OTHERS = numbers().expanded_others
 _UNKNOWN = numbers().expanded_unknown
-_MOST_SHARED = numbers().expanded_max_shared
+_MAX_SHARED = numbers().expanded_max_shared
 _EVERY_GPU = 48 << 10  # bytes that a block can have on every GPU
 _ROUNDS = numbers().expanded_rounds  # wide channels
 _SMALL_ROUND = numbers().expanded_small_round
@@ -40,7 +40,7 @@ _WARPS = numbers().expanded_warps
 _RESIDENT, _RESIDENT_OF_MORE = numbers().expanded_resident_warps, numbers().expanded_resident_warps_of_more
 _FEW_WEIGHTS = numbers().expanded_few_weights
 _MULTIPROCESSOR = 227 << 10  # bytes of shared memory, of which each block takes another 1024
-_MOST_WEIGHTS = 48  # registers of a thread for the weights of a round
+_MAX_WEIGHTS = 48  # registers of a thread for the weights of a round
 _FEW_TAPS = 9  # up to here a thread holds the taps of four channels, else of two
 _NOMINAL = numbers().expanded_nominal
 
@@ -50,8 +50,8 @@ def producer_of(
 ) -> Sandwich | None:
     """The 1x1 convolution that computes a value for a depthwise one and its prologue alone, else None."""
     turned = value.producer() if value is not None else None
-    before = turned.inputs[0] if turned is not None and turned.op_type == "Transpose" else None
-    conv = before.producer() if before is not None else None
+    source = turned.inputs[0] if turned is not None and turned.op_type == "Transpose" else None
+    conv = source.producer() if source is not None else None
     if value is None or conv is None or conv.op_type != "Conv":
         return None
     wide = expansion(conv, context.shapes)
@@ -69,8 +69,8 @@ def producer_of(
 def pays(meaning: Depthwise, x: Sequence[Dim]) -> bool:
     """Whether two kernels, of which one stores the wide tensor, are predicted to take longer. x: N, H and W, as far as
     they are known."""
-    known = [d if isinstance(d, int) else None for d in x]
-    batch, height, width = known if len(known) == 3 else (None, None, None)
+    static = [d if isinstance(d, int) else None for d in x]
+    batch, height, width = static if len(static) == 3 else (None, None, None)
     down, across = meaning.window.strides
     result = (height // down if height is not None else None, width // across if width is not None else None)
     if 0 in (batch, height, width, *result):
@@ -117,18 +117,20 @@ def choose(
 
 def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
     """Further tiles, and further numbers of wide channels at a time."""
-    rounds = [c for c in _ROUNDS if _weights(meaning, c) <= _MOST_WEIGHTS]
+    rounds = [c for c in _ROUNDS if _weights(meaning, c) <= _MAX_WEIGHTS]
     rounds.sort(key=lambda c: -(-meaning.channels // c) * (c + _OF_ROUND))
-    made = (variant(name, meaning, t, c) for k, c in enumerate(rounds[:2]) for t in (_OTHERS if k == 0 else _TILES[:4]))
-    return (v for v in made if v.shared <= _MOST_SHARED)
+    variants = (
+        variant(name, meaning, t, c) for k, c in enumerate(rounds[:2]) for t in (_OTHERS if k == 0 else _TILES[:4])
+    )
+    return (v for v in variants if v.shared <= _MAX_SHARED)
 
 
 def _best(name: str, meaning: Depthwise, batch: int | None, height: int | None, width: int | None) -> DepthwiseVariant:
     """The entry point with the least work for a result of these sizes, None where they are unknown."""
     usual = _STRIDED_TILES if max(meaning.window.strides) > 1 else _TILES
     tiles = usual if height and width else (_UNKNOWN,)
-    rounds = [c for c in _ROUNDS if _weights(meaning, c) <= _MOST_WEIGHTS]
-    fitting = [v for t in tiles for c in rounds if (v := variant(name, meaning, t, c)).shared <= _MOST_SHARED]
+    rounds = [c for c in _ROUNDS if _weights(meaning, c) <= _MAX_WEIGHTS]
+    fitting = [v for t in tiles for c in rounds if (v := variant(name, meaning, t, c)).shared <= _MAX_SHARED]
     if not fitting:
         return _small(name, meaning)
     sizes = (batch or _BATCH, height or _BATCH * _UNKNOWN[0], width or _UNKNOWN[1])
@@ -137,8 +139,8 @@ def _best(name: str, meaning: Depthwise, batch: int | None, height: int | None, 
 
 def _small(name: str, meaning: Depthwise) -> DepthwiseVariant:
     """The largest tile with the usual number of wide channels that every GPU can have, else the smallest tile."""
-    made = [variant(name, meaning, tile, _SMALL_ROUND) for tile in _TILES]
-    return next((v for v in made if v.shared <= _EVERY_GPU), made[-1])
+    variants = [variant(name, meaning, tile, _SMALL_ROUND) for tile in _TILES]
+    return next((v for v in variants if v.shared <= _EVERY_GPU), variants[-1])
 
 
 def _cost(meaning: Depthwise, chosen: DepthwiseVariant, sizes: tuple[int, int, int]) -> float:
@@ -167,11 +169,11 @@ def variant(name: str, meaning: Depthwise, tile: tuple[int, int, int], channels:
     few = meaning.window.kernel[0] * meaning.window.kernel[1] <= _FEW_TAPS
     vector = 4 if few else 2
     symbol = f"{name}_expanded_d{down}a{across}s{strip}c{channels}w{_WARPS}"
-    made = DepthwiseVariant(
+    result = DepthwiseVariant(
         symbol, "", 32, vector, 1, WARP * _WARPS, waits=True, layout="expanded", down=down, across=across,
         chunks=channels // 8, warps=_WARPS, strip=strip,
     )  # fmt: skip
-    shared = expanded_bytes(meaning.window, made, meaning.expansion.channels)
+    shared = expanded_bytes(meaning.window, result, meaning.expansion.channels)
     light = few and _weights(meaning, channels) <= _FEW_WEIGHTS
     resident = (_RESIDENT if light else _RESIDENT_OF_MORE) // _WARPS
-    return dataclasses.replace(made, shared=shared, blocks=max(1, min(resident, _MULTIPROCESSOR // (shared + 1024))))
+    return dataclasses.replace(result, shared=shared, blocks=max(1, min(resident, _MULTIPROCESSOR // (shared + 1024))))

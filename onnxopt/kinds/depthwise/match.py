@@ -61,46 +61,46 @@ def has_groups_of_one(node: ir.Node, shapes: Shapes) -> bool:
 
 def convolution(node: ir.Node, shapes: Shapes) -> Sandwich | str:
     """The depthwise convolution around a Conv, or the reason why no kernel of this kind can run it."""
-    found = sandwich(node, shapes)
-    if isinstance(found, str):
-        return found
-    dims, x = shapes.dims(found.w), shapes.dims(found.x)
-    if found.weight_order != RSK or not is_constant(found.w) or dims is None or len(dims) != 4:
+    match = sandwich(node, shapes)
+    if isinstance(match, str):
+        return match
+    dims, x = shapes.dims(match.w), shapes.dims(match.x)
+    if match.weight_order != RSK or not is_constant(match.w) or dims is None or len(dims) != 4:
         return "The weight is no constant that lies in the order of its kernel's rows"
-    channels, dtype = dims[3], shapes.dtype(found.x)
-    if found.group != channels or dims[2] != 1 or x is None or len(x) != 4 or x[3] != channels:
+    channels, dtype = dims[3], shapes.dtype(match.x)
+    if match.group != channels or dims[2] != 1 or x is None or len(x) != 4 or x[3] != channels:
         return "The convolution has no filter of its own for each channel"
-    if dtype is None or dtype.name not in FLOATS or any(shapes.dtype(v) != dtype for v in (found.w, found.y)):
-        return f"The dtype of `{found.x.name}` is not one of {', '.join(FLOATS)}"
-    if found.bias is not None and (shapes.dims(found.bias) != (channels,) or shapes.dtype(found.bias) != dtype):
-        return f"The bias `{found.bias.name}` is not one {dtype.name} a channel"
-    window = found.window
+    if dtype is None or dtype.name not in FLOATS or any(shapes.dtype(v) != dtype for v in (match.w, match.y)):
+        return f"The dtype of `{match.x.name}` is not one of {', '.join(FLOATS)}"
+    if match.bias is not None and (shapes.dims(match.bias) != (channels,) or shapes.dtype(match.bias) != dtype):
+        return f"The bias `{match.bias.name}` is not one {dtype.name} a channel"
+    window = match.window
     if window is None:
         return "The size of the convolution's kernel is unknown"
     if max(*window.kernel, *window.strides, *window.dilations) > MAX_SIDE or min(window.pads) < 0:
         return f"The convolution's kernel, stride or dilation is above {MAX_SIDE}, or a padding is negative"
     if window.auto_pad.startswith("SAME") and max(window.dilations) > 1:
         return f"ONNX Runtime refuses dilations beside auto_pad = {window.auto_pad}"
-    return found
+    return match
 
 
 def expansion(node: ir.Node, shapes: Shapes) -> Sandwich | str:
     """The 1x1 convolution around a Conv that widens what a depthwise one reads, or the reason why no kernel of this
     kind can run it."""
-    found = sandwich(node, shapes)
-    if isinstance(found, str):
-        return found
-    dims, dtype, x = shapes.dims(found.w), shapes.dtype(found.x), shapes.dims(found.x)
-    is_pointwise = found.window is not None and found.window.is_pointwise and found.group == 1
-    if dims is None or len(dims) != 2 or not is_pointwise or not is_constant(found.w) or found.is_transposed:
+    match = sandwich(node, shapes)
+    if isinstance(match, str):
+        return match
+    dims, dtype, x = shapes.dims(match.w), shapes.dtype(match.x), shapes.dims(match.x)
+    is_pointwise = match.window is not None and match.window.is_pointwise and match.group == 1
+    if dims is None or len(dims) != 2 or not is_pointwise or not is_constant(match.w) or match.is_transposed:
         return "The Conv is no 1x1 convolution with a constant matrix, without strides, padding and groups"
     wide, narrow = dims
     if not isinstance(wide, int) or not isinstance(narrow, int) or wide % 8 or narrow % 8 or narrow > MAX_EXPANDED:
         return f"{narrow} and {wide} channels are no multiples of 8 up to {MAX_EXPANDED} and any number"
     if x is None or len(x) != 4 or x[3] != narrow:
-        return f"`{found.x.name}` has not {narrow} channels"
-    if dtype is None or dtype.name not in EXPANDED or any(shapes.dtype(v) != dtype for v in (found.w, found.y)):
-        return f"The dtype of `{found.x.name}` is not one of {', '.join(EXPANDED)}"
-    if found.bias is not None and (shapes.dims(found.bias) != (wide,) or shapes.dtype(found.bias) != dtype):
-        return f"The bias `{found.bias.name}` is not one {dtype.name} a channel"
-    return found
+        return f"`{match.x.name}` has not {narrow} channels"
+    if dtype is None or dtype.name not in EXPANDED or any(shapes.dtype(v) != dtype for v in (match.w, match.y)):
+        return f"The dtype of `{match.x.name}` is not one of {', '.join(EXPANDED)}"
+    if match.bias is not None and (shapes.dims(match.bias) != (wide,) or shapes.dtype(match.bias) != dtype):
+        return f"The bias `{match.bias.name}` is not one {dtype.name} a channel"
+    return match

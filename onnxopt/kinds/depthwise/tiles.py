@@ -78,8 +78,8 @@ class _Planes:
             hits[(down * row + octet * (self.window.strides[1] if of_inputs else 1)) % 8] += 1
         return 2 * max(hits) + (4 // self.chunks > 1 and row % 2 == 0)
 
-    def _best_row(self, least: int, of_inputs: bool) -> int:
-        return min(range(least, least + 3), key=lambda row: self._conflicts(row, of_inputs))
+    def _best_row(self, minimum: int, of_inputs: bool) -> int:
+        return min(range(minimum, minimum + 3), key=lambda row: self._conflicts(row, of_inputs))
 
     def octets(self) -> int:
         """Of the plane of one channel."""

@@ -55,21 +55,21 @@ def entry_points(name: str, meaning: Experts) -> tuple[ExpertsVariant, ...]:
     vector = ACCESS_BYTES // DTYPES[dtype].size
 
     def launch(step: str, threads: int, tile: Tile | None = None) -> ExpertsVariant:
-        made = ExpertsVariant(f"{name}_{step}", "", 32, vector, 1, threads, waits=True)
+        variants = ExpertsVariant(f"{name}_{step}", "", 32, vector, 1, threads, waits=True)
         if tile is None:
-            return made
+            return variants
         depth, shared = tile.depth_bytes // DTYPES[dtype].size, tile.shared_bytes(dtype)
-        return dataclasses.replace(made, rows=tile.rows, columns=tile.columns, depth=depth, shared=shared)
+        return dataclasses.replace(variants, rows=tile.rows, columns=tile.columns, depth=depth, shared=shared)
 
-    made: list[ExpertsVariant] = []
+    variants: list[ExpertsVariant] = []
     for k, tile in enumerate(TILES):
         if k >= _OF_FEW:
-            made.append(launch(f"route{tile.rows}", _ROUTE_THREADS))
-        made += [launch(f"{step}{tile.rows}", tile.warps * WARP, tile) for step in _PRODUCTS]
-    made += [launch(step, _THREADS) for step in ("activate", "join", *_OF_SORTED)]
-    (sort,) = (k for k, variant in enumerate(made) if variant.symbol == f"{name}_sort")
-    made[sort] = dataclasses.replace(made[sort], least_rows=least_rows(meaning))
-    return tuple(made)
+            variants.append(launch(f"route{tile.rows}", _ROUTE_THREADS))
+        variants += [launch(f"{step}{tile.rows}", tile.warps * WARP, tile) for step in _PRODUCTS]
+    variants += [launch(step, _THREADS) for step in ("activate", "join", *_OF_SORTED)]
+    (sort,) = (k for k, variant in enumerate(variants) if variant.symbol == f"{name}_sort")
+    variants[sort] = dataclasses.replace(variants[sort], least_rows=least_rows(meaning))
+    return tuple(variants)
 
 
 def least_rows(meaning: Experts) -> int:

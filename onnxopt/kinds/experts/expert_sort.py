@@ -58,7 +58,7 @@ def are_of(ids: ir.Value, experts: int, shapes: Shapes) -> bool:
     return dims is not None and dims[-1] == experts and top.attributes.get_int("axis", -1) in (-1, len(dims) - 1)
 
 
-def are_tokens(value: ir.Value | None, found: Order, nodes: Nodes) -> bool:
+def are_tokens(value: ir.Value | None, order: Order, nodes: Nodes) -> bool:
     """Whether a value is order / chosen, rounded down as exporters spell it: what they subtract is 0 for an order."""
     quotient = value
     less = producer(value, "Sub")
@@ -66,13 +66,13 @@ def are_tokens(value: ir.Value | None, found: Order, nodes: Nodes) -> bool:
         quotient, rounding = less.inputs
         cast = producer(rounding, "Cast")
         both = producer(cast.inputs[0], "And") if cast is not None else None
-        if cast is None or both is None or not any(_is_below_zero(v, found.order, nodes) for v in both.inputs):
+        if cast is None or both is None or not any(_is_below_zero(v, order.order, nodes) for v in both.inputs):
             return False
-        if not all(_is_of(v, found.order, nodes) for v in both.inputs):
+        if not all(_is_of(v, order.order, nodes) for v in both.inputs):
             return False
         nodes |= dict.fromkeys((less, cast, both))
     divided = producer(quotient, "Div")
-    if divided is None or divided.inputs[0] is not found.order or not is_number(divided.inputs[1], found.chosen):
+    if divided is None or divided.inputs[0] is not order.order or not is_number(divided.inputs[1], order.chosen):
         return False
     nodes[divided] = None
     return True
@@ -100,7 +100,7 @@ def _is_of(value: ir.Value | None, order: ir.Value, nodes: Nodes) -> bool:
     return True
 
 
-def are_ends(value: ir.Value, found: Order, experts: int, nodes: Nodes) -> bool:
+def are_ends(value: ir.Value, order: Order, experts: int, nodes: Nodes) -> bool:
     """Whether a value says where the rows of each expert end in the order."""
     total = producer(_before_casts(value, nodes), "CumSum")
     if total is None or not is_number(total.inputs[1], 0):
@@ -114,7 +114,7 @@ def are_ends(value: ir.Value, found: Order, experts: int, nodes: Nodes) -> bool:
     start = zeros.const_value if zeros is not None and not zeros.is_graph_input() else None
     if start is None or start.shape != (experts,) or np.any(start.numpy()):
         return False
-    if scatter.attributes.get_int("axis", 0) not in (0, -1) or not _are_bins(bins, found, experts, nodes):
+    if scatter.attributes.get_int("axis", 0) not in (0, -1) or not _are_bins(bins, order, experts, nodes):
         return False
     if not _are_all(ones, 1, bins, nodes):
         return False
@@ -129,15 +129,15 @@ def _before_casts(value: ir.Value | None, nodes: Nodes) -> ir.Value | None:
     return value
 
 
-def _are_bins(value: ir.Value | None, found: Order, experts: int, nodes: Nodes) -> bool:
+def _are_bins(value: ir.Value | None, order: Order, experts: int, nodes: Nodes) -> bool:
     """Whether a value is the sorted ids: as they are, or as Clip(int(float(ids) / width), 0, experts - 1)."""
-    if value is found.sorted:
+    if value is order.sorted:
         return True
     clip = producer(value, "Clip")
     whole = producer(clip.inputs[0], "Cast") if clip is not None else None
     divided = producer(whole.inputs[0], "Div") if whole is not None else None
     wide = producer(divided.inputs[0], "Cast") if divided is not None else None
-    if clip is None or whole is None or divided is None or wide is None or wide.inputs[0] is not found.sorted:
+    if clip is None or whole is None or divided is None or wide is None or wide.inputs[0] is not order.sorted:
         return False
     width = constant(divided.inputs[1])
     if width is None or width.dtype != ir.DataType.FLOAT:
@@ -154,17 +154,17 @@ def _are_bins(value: ir.Value | None, found: Order, experts: int, nodes: Nodes) 
     return True
 
 
-def are_back(value: ir.Value | None, found: Order, shapes: Shapes, nodes: Nodes) -> bool:
+def are_back(value: ir.Value | None, order: Order, shapes: Shapes, nodes: Nodes) -> bool:
     """Whether a value is the inverse of the order."""
     scatter = producer(value, "ScatterND")
     if scatter is None or scatter.attributes.get_string("reduction", "none") != "none":
         return False
     into, indices, updates = scatter.inputs
-    if not is_column(indices, found.order, nodes) or not _are_all(into, None, found.order, nodes):
+    if not is_column(indices, order.order, nodes) or not _are_all(into, None, order.order, nodes):
         return False
-    if shapes.dims(scatter.outputs[0]) != shapes.dims(found.order):
+    if shapes.dims(scatter.outputs[0]) != shapes.dims(order.order):
         return False
-    if not _is_count(updates, found.order, shapes, nodes):
+    if not _is_count(updates, order.order, shapes, nodes):
         return False
     nodes[scatter] = None
     return True

@@ -39,103 +39,103 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
         if (n.domain, n.op_type) in _CONTRIB
     ]
     concats = [n for n in context.order if (n.domain, n.op_type) == ("", "Concat")]
-    by_result = {found.y: found for n in concats if (found := products.find(n)) is not None}
-    left = dict.fromkeys(by_result.values(), "No other experts' products are a function of them")
+    by_result = {product.y: product for n in concats if (product := products.find(n)) is not None}
+    reasons = dict.fromkeys(by_result.values(), "No other experts' products are a function of them")
     for second in by_result.values():
         region = _region(second, by_result, context, kind)
         if isinstance(region, str):
-            left[second] = region
+            reasons[second] = region
             continue
         context.take([region.nodes])
         regions.append(region)
-    taken = {node for region in regions for node in region.nodes}
-    refusals += [_refusal(found, reason) for found, reason in left.items() if found.nodes[-1] not in taken]
+    covered = {node for region in regions for node in region.nodes}
+    refusals += [_refusal(product, reason) for product, reason in reasons.items() if product.nodes[-1] not in covered]
     refusals += loops.refusals(context)
     return regions, refusals
 
 
-def _in_order(found: Mixture) -> tuple[ir.Node, ...]:
+def _in_order(match: Mixture) -> tuple[ir.Node, ...]:
     """The nodes in an order that follows from what they compute, so that equal mixtures become equal functions."""
-    left, made, pending = set(found.nodes), list[ir.Node](), [found.y.producer()]
+    rest, ordered, pending = set(match.nodes), list[ir.Node](), [match.y.producer()]
     while pending:
         node = pending[-1]
-        read = [] if node is None or node not in left else [v.producer() for v in node.inputs if v is not None]
-        ahead = next((producer for producer in read if producer in left), None)
-        if ahead is not None:
-            pending.append(ahead)
-        elif (done := pending.pop()) in left and done is not None:
-            left.remove(done)
-            made.append(done)
-    return tuple(made)
+        read = [] if node is None or node not in rest else [v.producer() for v in node.inputs if v is not None]
+        earlier = next((producer for producer in read if producer in rest), None)
+        if earlier is not None:
+            pending.append(earlier)
+        elif (done := pending.pop()) in rest and done is not None:
+            rest.remove(done)
+            ordered.append(done)
+    return tuple(ordered)
 
 
-def _refusal(found: GroupedProducts, reason: str) -> Refusal:
+def _refusal(product: GroupedProducts, reason: str) -> Refusal:
     """What is left of experts' products, and why."""
-    launches = sum(not index_ops.is_view(n) and n.op_type != "Split" for n in found.nodes)
+    launches = sum(not index_ops.is_view(n) and n.op_type != "Split" for n in product.nodes)
     text = (
-        f"{found.experts} experts' products run one after the other, {found.experts} products in {launches} launches:"
-        f" {reason[0].lower()}{reason[1:]}"
+        f"{product.experts} experts' products run one after the other, {product.experts} products in {launches} "
+        f"launches: {reason[0].lower()}{reason[1:]}"
     )
-    node = found.nodes[-1]
+    node = product.nodes[-1]
     return Refusal(node.name or "", node.op_type, "", text)
 
 
 def _region(
     second: GroupedProducts, by_result: dict[ir.Value, GroupedProducts], context: Context, kind: Kind
 ) -> Region | str:
-    found = mixture.find(second, by_result, context.shapes)
-    if isinstance(found, str):
-        return found
-    if any(node not in context.order for node in found.nodes):
+    match = mixture.find(second, by_result, context.shapes)
+    if isinstance(match, str):
+        return match
+    if any(node not in context.order for node in match.nodes):
         return "A part of them lies outside of the branch or loop"
-    nodes = _in_order(found)
+    nodes = _in_order(match)
     if any(map(context.is_taken, nodes)):
         return "Another kernel has a part of them"
-    if (read := context.outputs_of(nodes)) != [found.y]:
-        name = next((v.name for v in read if v is not found.y), "")
+    if (read := context.outputs_of(nodes)) != [match.y]:
+        name = next((v.name for v in read if v is not match.y), "")
         return f"`{name}` inside is read elsewhere too"
     if context.makes_cycle(nodes):
         return "What they read depends on what they compute"
     try:
-        meaning = _meaning(found, nodes, context.opsets, context.shapes)
+        meaning = _meaning(match, nodes, context.opsets, context.shapes)
     except ValueError as error:
         return str(error)
-    region = Region(nodes, found.inputs, (found.y,), _traffic(found, meaning, nodes, context.shapes), kind, meaning)
+    region = Region(nodes, match.inputs, (match.y,), _traffic(match, meaning, nodes, context.shapes), kind, meaning)
     region.verify()
     return region
 
 
 def named(region: Region) -> list[ir.Node]:
     """The first expert's products and the activation."""
-    made = [found for n in region.nodes if n.op_type == "Concat" and (found := products.find(n)) is not None]
-    matmuls = [next(n for n in found.nodes if n.op_type == "MatMul") for found in made]
-    between = region.nodes[region.nodes.index(made[0].nodes[-1]) : region.nodes.index(matmuls[-1])]
+    grouped = [product for n in region.nodes if n.op_type == "Concat" and (product := products.find(n)) is not None]
+    matmuls = [next(n for n in product.nodes if n.op_type == "MatMul") for product in grouped]
+    between = region.nodes[region.nodes.index(grouped[0].nodes[-1]) : region.nodes.index(matmuls[-1])]
     activation = [n for n in between if n.op_type not in ("Concat", *_MOVING)]
     return [matmuls[0], *activation, matmuls[-1]]
 
 
 def lower(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Experts:
     """The meaning of a region of `find`. Raises ValueError, with the reason, where the nodes are no mixture."""
-    made = [p for n in region.nodes if n.op_type == "Concat" and (p := products.find(n)) is not None]
-    by_result = {p.y: p for p in made}
-    for second in made:
-        found = mixture.find(second, by_result, shapes)
-        if not isinstance(found, str):
-            return _meaning(found, region.nodes, opsets, shapes)
+    grouped = [p for n in region.nodes if n.op_type == "Concat" and (p := products.find(n)) is not None]
+    by_result = {p.y: p for p in grouped}
+    for second in grouped:
+        match = mixture.find(second, by_result, shapes)
+        if not isinstance(match, str):
+            return _meaning(match, region.nodes, opsets, shapes)
     raise ValueError("The region holds no mixture of experts")
 
 
-def _traffic(found: Mixture, meaning: Experts, nodes: Sequence[ir.Node], shapes: Shapes) -> Traffic:
+def _traffic(match: Mixture, meaning: Experts, nodes: Sequence[ir.Node], shapes: Shapes) -> Traffic:
     """Where the number of tokens is known: the weights of as many experts as there may be are read once.
 
     ONNX Runtime also gathers the rows of each expert, and joins the results.
     """
     launches = sum(not index_ops.is_view(n) for n in nodes)
-    tokens, weights = shapes.elements(found.ids), cost.total(found.inputs[FIRST:], shapes)
-    ends = cost.total((*found.inputs[:FIRST], found.y), shapes)
+    tokens, weights = shapes.elements(match.ids), cost.total(match.inputs[FIRST:], shapes)
+    ends = cost.total((*match.inputs[:FIRST], match.y), shapes)
     if tokens is None or weights is None or ends is None:
         return Traffic(None, None, launches, _LAUNCHES, None)
-    size, halves = storage(found.y, shapes).size, 2 if meaning.gated else 1
+    size, halves = storage(match.y, shapes).size, 2 if meaning.gated else 1
     read = weights * min(tokens, meaning.experts) // meaning.experts
     after = ends + read + 2 * tokens * (meaning.hidden + meaning.columns) * size
     copied = 2 * tokens * (3 * meaning.columns + (halves + 2) * meaning.hidden) * size
@@ -143,8 +143,8 @@ def _traffic(found: Mixture, meaning: Experts, nodes: Sequence[ir.Node], shapes:
     return Traffic(after + copied, after, launches, _LAUNCHES, flops)
 
 
-def _meaning(found: Mixture, nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shapes) -> Experts:
-    first, second, x = (shapes.dims(v) for v in (found.first.weight, found.second.weight, found.x))
+def _meaning(match: Mixture, nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shapes) -> Experts:
+    first, second, x = (shapes.dims(v) for v in (match.first.weight, match.second.weight, match.x))
     if first is None or second is None or x is None or not len(first) == len(second) == 3 or len(x) != 2:
         raise ValueError("The shapes of the experts' weights are not known")
     experts, columns, wide = first
@@ -152,33 +152,33 @@ def _meaning(found: Mixture, nodes: Sequence[ir.Node], opsets: Mapping[str, int]
     if not all(isinstance(n, int) for n in (experts, columns, wide, *second)):
         raise ValueError("The sizes of the experts' weights are not known")
     assert isinstance(columns, int) and isinstance(hidden, int)
-    halves = len(found.activation.operands)
-    if first != (found.first.experts, columns, halves * hidden) or second != (experts, hidden, columns):
+    halves = len(match.activation.operands)
+    if first != (match.first.experts, columns, halves * hidden) or second != (experts, hidden, columns):
         raise ValueError("The experts' two weights do not fit together")
     if x[1] != columns:
-        raise ValueError(f"`{found.x.name}` is not known to have {columns} columns")
-    if found.first.experts > MAX_EXPERTS or found.chosen > MAX_CHOSEN:
+        raise ValueError(f"`{match.x.name}` is not known to have {columns} columns")
+    if match.first.experts > MAX_EXPERTS or match.chosen > MAX_CHOSEN:
         raise ValueError(f"The kernel takes up to {MAX_EXPERTS} experts and {MAX_CHOSEN} for each token")
-    dtype = storage(found.y, shapes).name
-    if dtype not in STORED or storage(found.x, shapes).name != dtype:
+    dtype = storage(match.y, shapes).name
+    if dtype not in STORED or storage(match.x, shapes).name != dtype:
         raise ValueError(f"The kernel takes {', '.join(STORED)}, the same for tokens, weights and results")
     if reason := why_sizes_do_not_fit(columns, hidden, dtype):
         raise ValueError(reason)
-    for bias, width in ((found.first.bias, wide), (found.second.bias, columns)):
+    for bias, width in ((match.first.bias, wide), (match.second.bias, columns)):
         if bias is not None and (shapes.dims(bias) != (experts, width) or storage(bias, shapes).name != dtype):
             raise ValueError(f"`{bias.name}` is no bias of each expert in {dtype}")
-    biases = [found.inputs.index(bias) if bias is not None else None for bias in (found.first.bias, found.second.bias)]
+    biases = [match.inputs.index(bias) if bias is not None else None for bias in (match.first.bias, match.second.bias)]
     meaning = Experts(
-        inputs=tuple(storage(v, shapes).name for v in found.inputs),
+        inputs=tuple(storage(v, shapes).name for v in match.inputs),
         outputs=(dtype,),
-        experts=found.first.experts,
-        chosen=found.chosen,
+        experts=match.first.experts,
+        chosen=match.chosen,
         columns=columns,
         hidden=hidden,
-        program=_program(found.activation, nodes, dtype, opsets, shapes),
+        program=_program(match.activation, nodes, dtype, opsets, shapes),
         first_bias=biases[0],
         second_bias=biases[1],
-        interleaved=found.activation.interleaved,
+        interleaved=match.activation.interleaved,
     )
     meaning.verify()
     return meaning

@@ -14,24 +14,24 @@ from onnxopt.fusion.context import Context
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.refusal import Refusal
 
-_LEAST = 2  # experts
-_MOST_NODES = 256  # of one
+_MIN = 2  # experts
+_MAX_NODES = 256  # of one
 _ENDS = frozenset({"ScatterND", "ScatterElements", "Shape", "Size", "If", "Loop", "Scan", "NonZero"})
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 def refusals(context: Context) -> list[Refusal]:
     """One refusal that says how many experts there are, with their products and launches; none where there are none."""
-    found = [of for n in context.order if n.op_type == "NonZero" and any(map(_is_product, of := _behind(n)))]
-    products = dict.fromkeys(n for of in found for n in of if _is_product(n))
-    weights = {tuple(sorted(str(context.shapes.dims(_weight(n))) for n in of if _is_product(n))) for of in found}
-    if len(found) < _LEAST or len(weights) != 1 or len(products) < len(found):
+    loops = [of for n in context.order if n.op_type == "NonZero" and any(map(_is_product, of := _behind(n)))]
+    products = dict.fromkeys(n for of in loops for n in of if _is_product(n))
+    weights = {tuple(sorted(str(context.shapes.dims(_weight(n))) for n in of if _is_product(n))) for of in loops}
+    if len(loops) < _MIN or len(weights) != 1 or len(products) < len(loops):
         return []  # experts have weights of the same sizes
-    nodes = dict.fromkeys(n for of in found for n in of)
+    nodes = dict.fromkeys(n for of in loops for n in of)
     launches = sum(not index_ops.is_view(n) for n in nodes)
     first = next(iter(products))
     reason = (
-        f"{len(found)} experts run one after the other from NonZero, {len(products)} products in {launches} launches:"
+        f"{len(loops)} experts run one after the other from NonZero, {len(products)} products in {launches} launches:"
         " how many tokens each has is read back to the CPU; an export with grouped products of the experts becomes one"
         " kernel"
     )
@@ -50,12 +50,12 @@ def _weight(node: ir.Node) -> ir.Value:
 
 def _behind(node: ir.Node) -> list[ir.Node]:
     """What is computed of the tokens that a NonZero finds, up to where it is added to those of other experts."""
-    made: dict[ir.Node, None] = {}
+    nodes: dict[ir.Node, None] = {}
     pending = [node]
-    while pending and len(made) < _MOST_NODES:
+    while pending and len(nodes) < _MAX_NODES:
         for value in pending.pop().outputs:
             for reader in value.consumers():
-                if reader not in made and reader.op_type not in _ENDS:
-                    made[reader] = None
+                if reader not in nodes and reader.op_type not in _ENDS:
+                    nodes[reader] = None
                     pending.append(reader)
-    return list(made)
+    return list(nodes)

@@ -18,7 +18,7 @@ from onnxopt.kinds.experts import expert_sort
 from onnxopt.kinds.experts.expert_sort import Nodes, Order
 from onnxopt.kinds.experts.products import GroupedProducts, is_number, producer, splits_evenly
 
-_MOST_NODES = 16  # of the activation
+_MAX_NODES = 16  # of the activation
 _BEHIND_ALL = 1 << 31  # the end of a Slice that keeps everything behind its start
 
 
@@ -69,10 +69,10 @@ def find(second: GroupedProducts, by_result: dict[ir.Value, GroupedProducts], sh
     if scaled is None:
         return "What they compute is not multiplied by a factor for each row alone"
     results, sorted_factors = scaled
-    found = _order(sorted_factors, shapes, nodes)
-    if isinstance(found, str):
-        return found
-    factors, ordered = found
+    order = _order(sorted_factors, shapes, nodes)
+    if isinstance(order, str):
+        return order
+    factors, ordered = order
     for product in (first, second):
         if product.bias is not None and not expert_sort.is_column(product.at, ordered.sorted, nodes):
             return f"`{product.bias.name}` is not gathered for each row's expert"
@@ -99,7 +99,7 @@ def _activation(result: ir.Value, by_result: dict[ir.Value, GroupedProducts]) ->
         node = value.producer()
         if value in by_result or (node is not None and (_halves(node, by_result) or _every_second(node, by_result))):
             operands[value] = None
-        elif node is None or len(nodes) == _MOST_NODES or not eligibility.is_elementwise(node):
+        elif node is None or len(nodes) == _MAX_NODES or not eligibility.is_elementwise(node):
             return None
         elif node not in nodes:
             nodes[node] = None
@@ -178,13 +178,13 @@ def _order(sorted_factors: ir.Value, shapes: Shapes, nodes: Nodes) -> tuple[ir.V
     flat = producer(gathered[0], "Reshape") if gathered is not None else None
     if gathered is None or flat is None or not is_number(flat.inputs[1], -1) or flat.inputs[0] is None:
         return "The factors are not gathered in the experts' order"
-    found = expert_sort.find(gathered[1], shapes, nodes)
-    if isinstance(found, str):
-        return found
-    if shapes.dims(flat.inputs[0]) != shapes.dims(found.ids):
+    order = expert_sort.find(gathered[1], shapes, nodes)
+    if isinstance(order, str):
+        return order
+    if shapes.dims(flat.inputs[0]) != shapes.dims(order.ids):
         return "There is not one factor for each chosen expert"
     nodes[flat] = None
-    return flat.inputs[0], found
+    return flat.inputs[0], order
 
 
 def _gathered(value: ir.Value | None, nodes: Nodes) -> tuple[ir.Value, ir.Value] | None:

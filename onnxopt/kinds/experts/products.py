@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxopt.fusion.operands import constant
 from onnxopt.graph.match import is_constant
 
-_LEAST = 2  # experts
+_MIN = 2  # experts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,36 +50,36 @@ def is_number(value: ir.Value | None, number: float) -> bool:
 
 def find(concat: ir.Node) -> GroupedProducts | None:
     """The products that a Concat joins, None where it joins something else."""
-    if len(concat.inputs) < _LEAST or concat.attributes.get_int("axis") != 0:
+    if len(concat.inputs) < _MIN or concat.attributes.get_int("axis") != 0:
         return None
     nodes: dict[ir.Node, None] = {}
     sources: list[tuple[ir.Value | None, ...]] = []  # of x, of the weights and of the ends
     last: ir.Value | None = None
     for k, value in enumerate(concat.inputs):
-        found = _product(value, k, last)
-        if found is None:
+        product = _product(value, k, last)
+        if product is None:
             return None
-        nodes |= dict.fromkeys(found.nodes)
-        last = found.limit
-        sources.append((found.x, found.weights, found.ends))
+        nodes |= dict.fromkeys(product.nodes)
+        last = product.limit
+        sources.append((product.x, product.weights, product.ends))
     x, weights, ends = (producers[0] for producers in zip(*sources, strict=True))
     if any(source != sources[0] for source in sources) or x is None or weights is None or ends is None:
         return None
     return _with_bias(GroupedProducts((*nodes, concat), x, weights, ends, len(concat.inputs)))
 
 
-def _with_bias(found: GroupedProducts) -> GroupedProducts:
+def _with_bias(product: GroupedProducts) -> GroupedProducts:
     """The same with the Add of a bias of each expert, where only that reads the products."""
-    readers = found.y.consumers()
-    add = readers[0] if len(readers) == 1 and not found.y.is_graph_output() else None
+    readers = product.y.consumers()
+    add = readers[0] if len(readers) == 1 and not product.y.is_graph_output() else None
     if add is None or (add.domain, add.op_type) != ("", "Add"):
-        return found
-    gather = producer(add.inputs[1] if add.inputs[0] is found.y else add.inputs[0], "GatherND")
+        return product
+    gather = producer(add.inputs[1] if add.inputs[0] is product.y else add.inputs[0], "GatherND")
     if gather is None or gather.attributes.get_int("batch_dims", 0) != 0 or gather.inputs[0] is None:
-        return found
+        return product
     if not is_constant(gather.inputs[0]):
-        return found
-    return dataclasses.replace(found, nodes=(*found.nodes, gather, add), bias=gather.inputs[0], at=gather.inputs[1])
+        return product
+    return dataclasses.replace(product, nodes=(*product.nodes, gather, add), bias=gather.inputs[0], at=gather.inputs[1])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,34 +20,34 @@ from onnxopt.program.flash_attention import FLOAT8, AttentionCodes
 _INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
-def with_codes(found: Attention, shapes: Shapes) -> Attention:
+def with_codes(match: Attention, shapes: Shapes) -> Attention:
     """An attention with what makes codes of its results, itself where that is nothing or more."""
-    quantize = only_consumer(found.output)
-    if quantize is None or not is_quantize(quantize) or quantize.inputs[0] is not found.output:
-        return found
+    quantize = only_consumer(match.output)
+    if quantize is None or not is_quantize(quantize) or quantize.inputs[0] is not match.output:
+        return match
     step = constant(quantize.inputs[1]) if is_plain(quantize) else None
     if step is None:
-        return found
+        return match
     codes = quantize.outputs[0]
     dtype = shapes.ir_dtype(codes)
     tail: tuple[ir.Node, ...] = (quantize,)
-    made, stored = AttentionCodes(float(step.reshape(()))), FLOAT8
+    rule, stored = AttentionCodes(float(step.reshape(()))), FLOAT8
     if dtype in _INTEGERS:
         widened = _widened(codes)
         if widened is None:
-            return found
+            return match
         tail, info = (quantize, *widened), np.iinfo(dtype.numpy())
         zero = _zero(quantize)
-        made, stored = AttentionCodes(made.step, float(info.min - zero), float(info.max - zero)), "float16"
+        rule, stored = AttentionCodes(rule.step, float(info.min - zero), float(info.max - zero)), "float16"
     elif dtype != ir.DataType.FLOAT8E4M3FN:
-        return found
-    meaning = dataclasses.replace(found.meaning, outputs=(stored,), codes=made)
+        return match
+    meaning = dataclasses.replace(match.meaning, outputs=(stored,), codes=rule)
     try:
         meaning.verify()
     except ValueError:
-        return found
-    nodes = (*found.nodes, *tail)
-    return dataclasses.replace(found, nodes=nodes, output=tail[-1].outputs[0], meaning=meaning)
+        return match
+    nodes = (*match.nodes, *tail)
+    return dataclasses.replace(match, nodes=nodes, output=tail[-1].outputs[0], meaning=meaning)
 
 
 def attending(node: ir.Node) -> ir.Node:

@@ -17,9 +17,9 @@ from onnxopt.program.hardware import WARP
 
 ROWS = 16  # queries of a warp
 _ACCESS = 16
-_LEAST_ACCESS = 2
-_MOST_SHARED = 64 << 10  # bytes that a block can have on every GPU
-_MOST_SHARED_OF_ANY = 227 << 10  # on the one where it has most
+_MIN_ACCESS = 2
+_MAX_SHARED = 64 << 10  # bytes that a block can have on every GPU
+_MAX_SHARED_OF_ANY = 227 << 10  # on the one where it has most
 _COSTS = numbers()
 
 
@@ -64,14 +64,14 @@ def choose(
         if isinstance(keys, int) and 1 <= keys <= _most_short(attention, shapes):
             fit.append((queries, keys))
     short = [variant(name, meaning, Tile(_warps(q), -(-k // ROWS) * ROWS), access, short=True) for q, k in fit]
-    short = [v for v in short if v.shared <= _MOST_SHARED_OF_ANY]
+    short = [v for v in short if v.shared <= _MAX_SHARED_OF_ANY]
     chosen = list(short)
-    if len(short) < len(attentions) or any(v.shared > _MOST_SHARED for v in short):
+    if len(short) < len(attentions) or any(v.shared > _MAX_SHARED for v in short):
         chosen += [variant(name, meaning, tile, access) for tile in _tiles(meaning)]
     long = any(v.keys > _COSTS.max_short for v in short) and meaning.width in _COSTS.max_short_widths
     if len(short) < len(attentions) or long:
         chosen += hopper(name, meaning, [a.lengths[1] for a in attentions])
-    chosen.append(variant(name, meaning, _least(meaning), _LEAST_ACCESS))
+    chosen.append(variant(name, meaning, _least(meaning), _MIN_ACCESS))
     return tuple({v.symbol: v for v in chosen}.values())
 
 
@@ -136,9 +136,9 @@ def others(name: str, meaning: FlashAttention) -> Iterator[FlashAttentionVariant
         for short in (False, True):
             if short and tile != Tile(tile.warps, tile.keys):
                 continue  # it has one place and one band
-            made = variant(name, meaning, tile, access_of(meaning), short=short)
-            if made.shared <= _MOST_SHARED:
-                yield made
+            other = variant(name, meaning, tile, access_of(meaning), short=short)
+            if other.shared <= _MAX_SHARED:
+                yield other
 
 
 def access_of(meaning: FlashAttention) -> int:
@@ -162,9 +162,9 @@ def _least(meaning: FlashAttention) -> Tile:
 
 
 def _warps(queries: object) -> int:
-    most = _COSTS.short_warps[-1]
-    needed = -(-queries // ROWS) if isinstance(queries, int) else most
-    return next(warps for warps in _COSTS.short_warps if warps >= min(needed, most))
+    limit = _COSTS.short_warps[-1]
+    needed = -(-queries // ROWS) if isinstance(queries, int) else limit
+    return next(warps for warps in _COSTS.short_warps if warps >= min(needed, limit))
 
 
 def variant(

@@ -32,15 +32,15 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     for node in list(context.order):
         if context.is_taken(node):
             continue
-        found = attention(node, context.shapes)
-        if found is None:
+        match = attention(node, context.shapes)
+        if match is None:
             continue
-        reason = found if isinstance(found, str) else _why_not(found, context)
-        if isinstance(found, str) or reason:
+        reason = match if isinstance(match, str) else _why_not(match, context)
+        if isinstance(match, str) or reason:
             refusals.append(Refusal(node.name or "", node.op_type, "", reason))
             continue
-        found = _with_codes(found, context)
-        region = _region(found, context, kind)
+        match = _with_codes(match, context)
+        region = _region(match, context, kind)
         region.verify()
         context.take([region.nodes])
         regions.append(region)
@@ -52,17 +52,17 @@ def lower(region: Region, shapes: Shapes) -> FlashAttention:
     return known(region.nodes[-1], shapes).meaning
 
 
-def _why_not(found: Attention, context: Context) -> str:
+def _why_not(match: Attention, context: Context) -> str:
     """Why ONNX Runtime's kernels may be faster, or why these nodes are no region of this graph; or ""."""
-    if any(node not in context.order or context.is_taken(node) for node in found.nodes):
+    if any(node not in context.order or context.is_taken(node) for node in match.nodes):
         return "Queries, keys or the mask are computed outside of the branch or loop that attends to them"
-    meaning = found.meaning
-    queries, keys = (context.shapes.expected.of(n) for n in found.lengths)
+    meaning = match.meaning
+    queries, keys = (context.shapes.expected.of(n) for n in match.lengths)
     visited = flash_attention.seen(meaning.before, meaning.after)
     hopper = entry_points.on_warpgroups(meaning)
     size = AttentionSize(
-        keys, meaning.width, found.shares_tensors, hopper=hopper, causal=meaning.after == 0,
-        bias=found.bias(context.shapes), queries=queries, seen=visited, alone=found.alone,
+        keys, meaning.width, match.shares_tensors, hopper=hopper, causal=meaning.after == 0,
+        bias=match.bias(context.shapes), queries=queries, seen=visited, alone=match.alone,
     )  # fmt: skip
     if costs.pays(size):
         return ""
@@ -70,33 +70,33 @@ def _why_not(found: Attention, context: Context) -> str:
     return f"ONNX Runtime's kernel is faster for {count} keys, or may be"
 
 
-def _with_codes(found: Attention, context: Context) -> Attention:
+def _with_codes(match: Attention, context: Context) -> Attention:
     """The attention with what makes codes of its results, where this graph has it and no region does."""
-    coded = with_codes(found, context.shapes)
-    added = [node for node in coded.nodes if node not in found.nodes]
-    return coded if all(node in context.order and not context.is_taken(node) for node in added) else found
+    coded = with_codes(match, context.shapes)
+    added = [node for node in coded.nodes if node not in match.nodes]
+    return coded if all(node in context.order and not context.is_taken(node) for node in added) else match
 
 
-def _region(found: Attention, context: Context, kind: Kind) -> Region:
-    nodes = tuple(sorted(found.nodes, key=context.order.__getitem__))
-    moved = _traffic(found, context.shapes)
-    return Region(nodes, found.inputs, (found.output,), moved, kind, found.meaning)
+def _region(match: Attention, context: Context, kind: Kind) -> Region:
+    nodes = tuple(sorted(match.nodes, key=context.order.__getitem__))
+    moved = _traffic(match, context.shapes)
+    return Region(nodes, match.inputs, (match.output,), moved, kind, match.meaning)
 
 
-def _traffic(found: Attention, shapes: Shapes) -> Traffic:
+def _traffic(match: Attention, shapes: Shapes) -> Traffic:
     """Parts that are cut off are written and read again, and scores where no operator computes the whole."""
-    node, meaning = found.node, found.meaning
-    given = [shapes.bytes(v) for v in (*found.inputs, found.output)]
-    inside = [n for n in found.nodes if n is not node] if found.alone else []
-    parts = [shapes.bytes(v) for v in (() if found.alone else node.inputs[:3]) if v is not None]
+    node, meaning = match.node, match.meaning
+    read_and_written = [shapes.bytes(v) for v in (*match.inputs, match.output)]
+    inside = [n for n in match.nodes if n is not node] if match.alone else []
+    parts = [shapes.bytes(v) for v in (() if match.alone else node.inputs[:3]) if v is not None]
     parts += [shapes.bytes(v) for n in inside if n.op_type not in _FREE for v in n.outputs]
-    launches = sum(n.op_type not in _FREE for n in found.nodes) if found.alone else len(found.nodes)
-    batch = shapes.dims(found.output)
-    sizes = (None if batch is None else batch[0], *found.lengths)
-    known = [n for n in sizes if isinstance(n, int)]
-    flops = 2 * math.prod(known) * meaning.heads * (meaning.width + meaning.values) if len(known) == 3 else None
-    if any(n is None for n in (*given, *parts)):
+    launches = sum(n.op_type not in _FREE for n in match.nodes) if match.alone else len(match.nodes)
+    batch = shapes.dims(match.output)
+    sizes = (None if batch is None else batch[0], *match.lengths)
+    static = [n for n in sizes if isinstance(n, int)]
+    flops = 2 * math.prod(static) * meaning.heads * (meaning.width + meaning.values) if len(static) == 3 else None
+    if any(n is None for n in (*read_and_written, *parts)):
         return Traffic(None, None, launches, flops=flops)
-    after = sum(n for n in given if n is not None)
+    after = sum(n for n in read_and_written if n is not None)
     copied = 2 * sum(n for n in parts if n is not None) if launches > 1 else 0
     return Traffic(after + copied, after, launches, flops=flops)

@@ -45,9 +45,9 @@ class FlashAttentionKind(Kind):
         return entry_points.choose(name, cast(FlashAttention, meaning), regions, shapes)
 
     def alternatives(self, kernel: Kernel) -> Iterable[Variant]:
-        known = {variant.symbol for variant in kernel.variants}
+        symbols = {variant.symbol for variant in kernel.variants}
         others = entry_points.others(kernel.name, cast(FlashAttention, kernel.program))
-        return [variant for variant in others if variant.symbol not in known]
+        return [variant for variant in others if variant.symbol not in symbols]
 
     def headers(self, kernels: Sequence[Kernel]) -> list[str]:
         variants = [cast(FlashAttentionVariant, v) for kernel in kernels for v in kernel.variants]

@@ -38,9 +38,9 @@ def window_of(mask: ir.Value, reader: ir.Node, q: tuple[ir.Value, int], k: tuple
     where = _made(mask if outer is None else outer.inputs[0], "Where", matched)
     if where is None or not (number(where.inputs[2]) or 0.0) <= _HIDING:
         return None
-    left, inner = None, outer
+    rest, inner = None, outer
     if outer is None:
-        left, inner = where.inputs[1], _made(where.inputs[0], "Unsqueeze", matched)
+        rest, inner = where.inputs[1], _made(where.inputs[0], "Unsqueeze", matched)
     elif number(where.inputs[1]) != 0:
         return None
     if inner is None or not _is(inner.inputs[1], [0, 1]):
@@ -51,7 +51,7 @@ def window_of(mask: ir.Value, reader: ir.Node, q: tuple[ir.Value, int], k: tuple
     inside = {*matched, reader}
     if any(v.is_graph_output() or any(use.node not in inside for use in v.uses()) for n in matched for v in n.outputs):
         return None
-    return Window(tuple(dict.fromkeys(matched)), limits.get("before"), limits.get("after"), left)
+    return Window(tuple(dict.fromkeys(matched)), limits.get("before"), limits.get("after"), rest)
 
 
 def _limits(
@@ -59,18 +59,18 @@ def _limits(
 ) -> dict[str, int] | None:
     """How far the keys that are shown lie in front of and behind a query's own; None where that is not known."""
     both = _made(shown, "And", matched)
-    found: dict[str, int] = {}
+    limits: dict[str, int] = {}
     apart: set[ir.Value | None] = set()
     for limit in [shown] if both is None else both.inputs:
         producer = None if limit is None else limit.producer()
         node = _made(limit, producer.op_type, matched) if producer is not None and producer.op_type in _LIMITS else None
         bound = None if node is None else integers(node.inputs[1])
-        if node is None or bound is None or len(bound) != 1 or _LIMITS[node.op_type] in found:
+        if node is None or bound is None or len(bound) != 1 or _LIMITS[node.op_type] in limits:
             return None
-        found[_LIMITS[node.op_type]] = bound[0] if node.op_type == "LessOrEqual" else -bound[0]
+        limits[_LIMITS[node.op_type]] = bound[0] if node.op_type == "LessOrEqual" else -bound[0]
         apart.add(node.inputs[0])
-    distant = len(apart) == 1 and min(found.values()) >= 0 and _is_distance(apart.pop(), q, k, matched)
-    return found if distant else None
+    distant = len(apart) == 1 and min(limits.values()) >= 0 and _is_distance(apart.pop(), q, k, matched)
+    return limits if distant else None
 
 
 def _is_distance(

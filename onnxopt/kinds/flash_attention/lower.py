@@ -20,7 +20,7 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str | None:
 def known(node: ir.Node, shapes: Shapes) -> Attention:
     """The attention of the last node of a region that was found. ValueError where there is none."""
     last = attending(node)
-    found = attention(last, shapes)
-    if found is None or isinstance(found, str):
-        raise ValueError(f"`{node.name}` is no attention of this kind: {found or node.op_type}")
-    return found if last is node else with_codes(found, shapes)
+    match = attention(last, shapes)
+    if match is None or isinstance(match, str):
+        raise ValueError(f"`{node.name}` is no attention of this kind: {match or node.op_type}")
+    return match if last is node else with_codes(match, shapes)

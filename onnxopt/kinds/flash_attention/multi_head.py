@@ -49,9 +49,9 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str:
     elif k is None or v is None:
         read = None
     else:
-        given = [Operand(name, x, BY_HEAD) for name, x in zip("qkv", (q, k, v), strict=True)]
+        separate = [Operand(name, x, BY_HEAD) for name, x in zip("qkv", (q, k, v), strict=True)]
         read = "q has four dims" if len(shapes.dims(q) or ()) == 4 else None
-        read = read or operands.apart(given, heads, (*added, node), shapes)
+        read = read or operands.apart(separate, heads, (*added, node), shapes)
     if read is None:
         return "q holds keys and values too, in an order that the kernel does not support"
     if isinstance(read, str):
@@ -69,9 +69,9 @@ def _tile(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...
     source, repeats = node.inputs
     if any(user is not reader for user in bias.consumers()) or source is None or len(shapes.dims(source) or ()) != 4:
         return ()
-    known = integers(repeats)
-    if known is not None:
-        return (node,) if known[1:] == [1, 1, 1] else ()
+    counts = integers(repeats)
+    if counts is not None:
+        return (node,) if counts[1:] == [1, 1, 1] else ()
     count = _count(repeats, reader)
     return (*count, node) if count else ()
 
@@ -100,28 +100,28 @@ def _read_once(node: ir.Node) -> bool:
 
 def _count_of_queries(sizes: ir.Value | None, reader: ir.Node) -> tuple[ir.Node, ...]:
     """The nodes of Concat([1, 1], Shape(q) of the queries, [1]) with q of `reader`, and no others."""
-    joined = None if sizes is None else sizes.producer()
-    if joined is None or joined.op_type != "Concat" or len(joined.inputs) != 3:
+    concat = None if sizes is None else sizes.producer()
+    if concat is None or concat.op_type != "Concat" or len(concat.inputs) != 3:
         return ()
-    count = None if joined.inputs[1] is None else joined.inputs[1].producer()
-    if [integers(v) for v in joined.inputs[::2]] != [[1, 1], [1]] or count is None or count.op_type != "Shape":
+    count = None if concat.inputs[1] is None else concat.inputs[1].producer()
+    if [integers(v) for v in concat.inputs[::2]] != [[1, 1], [1]] or count is None or count.op_type != "Shape":
         return ()
     of_queries = (count.attributes.get_int("start", 0), count.attributes.get_int("end", 0)) == (1, 2)
-    alone = _read_once(joined) and _read_once(count)
-    return (count, joined) if of_queries and alone and count.inputs[0] is reader.inputs[0] else ()
+    alone = _read_once(concat) and _read_once(count)
+    return (count, concat) if of_queries and alone and count.inputs[0] is reader.inputs[0] else ()
 
 
 def _count(repeats: ir.Value | None, reader: ir.Node) -> tuple[ir.Node, ...]:
     """The nodes of Concat(Div(Shape(q) of the batch, windows), [1, 1, 1]) with q of `reader`, and no others."""
-    joined = None if repeats is None else repeats.producer()
-    if joined is None or joined.op_type != "Concat" or len(joined.inputs) != 2:
+    concat = None if repeats is None else repeats.producer()
+    if concat is None or concat.op_type != "Concat" or len(concat.inputs) != 2:
         return ()
-    images = None if joined.inputs[0] is None else joined.inputs[0].producer()
-    if integers(joined.inputs[1]) != [1, 1, 1] or images is None or images.op_type != "Div":
+    images = None if concat.inputs[0] is None else concat.inputs[0].producer()
+    if integers(concat.inputs[1]) != [1, 1, 1] or images is None or images.op_type != "Div":
         return ()
     count = None if images.inputs[0] is None else images.inputs[0].producer()
     if count is None or count.op_type != "Shape" or count.inputs[0] is not reader.inputs[0]:
         return ()
     of_batch = (count.attributes.get_int("start", 0), count.attributes.get_int("end", 0)) == (0, 1)
-    alone = all(map(_read_once, (joined, images, count)))
-    return (count, images, joined) if of_batch and alone and len(integers(images.inputs[1]) or ()) == 1 else ()
+    alone = all(map(_read_once, (concat, images, count)))
+    return (count, images, concat) if of_batch and alone and len(integers(images.inputs[1]) or ()) == 1 else ()

@@ -60,24 +60,24 @@ def apart(operands: Sequence[Operand], heads: int, readers: Sequence[ir.Node], s
         width = _size(dims[order[3]] if by_head else dims[2], 1 if by_head else heads)
         if width is None or (by_head and dims[order[2]] != heads):
             return f"The size of a head of {name} is unknown"
-        found = parts.get(value)
-        if found is not None:
-            places.append(Heads(0, found.row, found.first, found.step))
+        part = parts.get(value)
+        if part is not None:
+            places.append(Heads(0, part.row, part.first, part.step))
         elif by_head and order == TURNED:
             return f"The heads of {name} lie turned in `{value.name}`"
         else:
             places.append(Heads(0) if by_head else Heads(0, heads * width, 0, width))
-        sources.append(value if found is None else found.source)
-        repeats.append(1 if found is None else found.repeats)
+        sources.append(value if part is None else part.source)
+        repeats.append(1 if part is None else part.repeats)
         widths.append(width)
         tokens.append(dims[order[1]] if by_head else dims[1])
     if widths[0] != widths[1]:
         return "The heads of q and k differ in size"
     inputs = tuple(dict.fromkeys(sources))
     indexed = (dataclasses.replace(p, input=inputs.index(s)) for p, s in zip(places, sources, strict=True))
-    before = tuple(dict.fromkeys(n for found in parts.values() for n in found.nodes))
+    upstream = tuple(dict.fromkeys(n for part in parts.values() for n in part.nodes))
     return Operands(
-        tuple(indexed), inputs, before, heads // repeats[1], widths[0], widths[2], (tokens[0], tokens[1])
+        tuple(indexed), inputs, upstream, heads // repeats[1], widths[0], widths[2], (tokens[0], tokens[1])
     )  # fmt: skip
 
 
@@ -95,13 +95,13 @@ def _parts(
     """
     stop: frozenset[ir.Node] = frozenset()
     while True:
-        found = {
+        by_value = {
             x.value: parts for x in operands if (parts := parts_of(x.value, heads, stop, shapes, x.order)) is not None
         }
-        further = read_by_others([n for parts in found.values() for n in parts.nodes], readers)
-        repeats = [found[x.value].repeats if x.value in found else 1 for x in operands]
+        further = read_by_others([n for parts in by_value.values() for n in parts.nodes], readers)
+        repeats = [by_value[x.value].repeats if x.value in by_value else 1 for x in operands]
         if repeats[0] != 1 or repeats[1] != repeats[2]:
-            further |= {n for parts in found.values() for n in parts.nodes if n.op_type == "Expand"}
+            further |= {n for parts in by_value.values() for n in parts.nodes if n.op_type == "Expand"}
         if not further:
-            return found
+            return by_value
         stop |= further

@@ -61,25 +61,25 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str | None:
     if (node.domain, node.op_type) != ("", "Reshape"):
         return None
     walk = _Walk([node])
-    found = _nodes(node, walk)
-    if found is None:
+    match = _nodes(node, walk)
+    if match is None:
         return None
-    dims, joined = shapes.dims(found.q), shapes.dims(node.outputs[0])
-    if dims is None or joined is None or len(dims) != 4 or len(joined) != 3 or not isinstance(dims[1], int):
+    dims, result_dims = shapes.dims(match.q), shapes.dims(node.outputs[0])
+    if dims is None or result_dims is None or len(dims) != 4 or len(result_dims) != 3 or not isinstance(dims[1], int):
         return "The number of heads is unknown, or they are not concatenated after the attention"
-    mask = None if found.added is None else found.added.inputs[1]
+    mask = None if match.added is None else match.added.inputs[1]
     window = None
-    if mask is not None and found.added is not None:
-        window = local_mask.window_of(mask, found.added, (found.q, 2), (found.keys, 3))
+    if mask is not None and match.added is not None:
+        window = local_mask.window_of(mask, match.added, (match.q, 2), (match.keys, 3))
         if window is None and len(shapes.dims(mask) or ()) != 4:
             return f"The rank of the mask `{mask.name}` is not 4"
     of_mask = window.nodes if window is not None else ()
-    given = (Operand("q", found.q, BY_HEAD), Operand("k", found.keys, TURNED), Operand("v", found.v, BY_HEAD))
-    read = operands.apart(given, dims[1], (*walk.nodes, *of_mask), shapes)
+    separate = (Operand("q", match.q, BY_HEAD), Operand("k", match.keys, TURNED), Operand("v", match.v, BY_HEAD))
+    read = operands.apart(separate, dims[1], (*walk.nodes, *of_mask), shapes)
     if isinstance(read, str):
         return read
     nodes = tuple(dict.fromkeys((*read.nodes, *of_mask, *walk.nodes)))
-    scores = Scores(found.scale, mask, found.sinks, found.cap)
+    scores = Scores(match.scale, mask, match.sinks, match.cap)
     if window is not None:
         scores = scores._replace(bias=window.left, before=window.before, after=window.after)
     return attention_of(node, nodes, read, dims[1], scores, shapes, alone=True)
@@ -91,21 +91,21 @@ def _nodes(last: ir.Node, walk: _Walk) -> _Nodes | None:
     product = None if turned is None else walk.to(turned.inputs[0], "MatMul")
     if turned is None or product is None or turned.attributes.get_ints("perm") != _SWAPPED:
         return None
-    cut = walk.to(product.inputs[0], "Slice")
-    softmax = walk.to(product.inputs[0] if cut is None else cut.inputs[0], "Softmax")
+    sliced = walk.to(product.inputs[0], "Slice")
+    softmax = walk.to(product.inputs[0] if sliced is None else sliced.inputs[0], "Softmax")
     if softmax is None or softmax.attributes.get_int("axis", -1) not in (-1, 3):
         return None
     scores, columns = softmax.inputs[0], None
-    if cut is not None:
-        joined = walk.to(scores, "Concat")
-        if joined is None or len(joined.inputs) != 2 or [integers(v) for v in cut.inputs[1:]] != [[0], [-1], [3]]:
+    if sliced is not None:
+        concat = walk.to(scores, "Concat")
+        if concat is None or len(concat.inputs) != 2 or [integers(v) for v in sliced.inputs[1:]] != [[0], [-1], [3]]:
             return None
-        scores, columns = joined.inputs
+        scores, columns = concat.inputs
     added = walk.to(scores, "Add")
-    found = _scores(scores if added is None else added.inputs[0], walk)
-    if found is None or product.inputs[1] is None:
+    scaled = _scores(scores if added is None else added.inputs[0], walk)
+    if scaled is None or product.inputs[1] is None:
         return None
-    product_of_scores, scale, cap = found
+    product_of_scores, scale, cap = scaled
     q, keys = product_of_scores.inputs
     sinks = None if columns is None or q is None else _sinks(columns, q, walk)
     if q is None or keys is None or (columns is not None and sinks is None):

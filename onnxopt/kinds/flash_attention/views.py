@@ -19,7 +19,7 @@ from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Shapes
 
 _BATCH, _TOKEN = -1, -2  # steps of the two axes in front, which are none of a token's
-_MOST_NODES = 12  # on the way
+_MAX_NODES = 12  # on the way
 BY_TOKEN, BY_HEAD, TURNED = (0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 1, 2)  # where batch, token, head and element lie
 
 
@@ -57,13 +57,13 @@ def parts_of(
     """
     best = None
     chain: list[ir.Node] = []
-    while len(chain) < _MOST_NODES:
+    while len(chain) < _MAX_NODES:
         producer = value.producer() if not chain else chain[-1].inputs[0].producer()  # type: ignore[union-attr]
         if producer is None or producer in stop or producer.domain != "" or producer.op_type not in _STEPS:
             return best
         chain.append(producer)
-        found = _follow(value, chain, heads, order, shapes)
-        best = found or best
+        parts = _follow(value, chain, heads, order, shapes)
+        best = parts or best
     return best
 
 
@@ -112,8 +112,8 @@ def _heads(parts: Parts, axes: Sequence[Axis], heads: int, order: tuple[int, ...
         size = axes[2].size
         return None if size is None or size % heads else dataclasses.replace(parts, step=size // heads)
     if rank == 3 and len(axes) == 5:
-        joined = _joined(axes[2:4])
-        axes = [*axes[:2], joined, axes[4]] if joined is not None else axes
+        merged = _joined(axes[2:4])
+        axes = [*axes[:2], merged, axes[4]] if merged is not None else axes
     if len(axes) != 4:
         return None
     batch, token, head, element = (axes[k] for k in (order if rank == 4 else BY_TOKEN))
@@ -130,22 +130,22 @@ _Moved = tuple[list[Axis], int]
 
 def _reshape(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shapes) -> _Moved | None:
     """Splits axes, and joins those whose elements lie behind each other."""
-    dims, before = shapes.dims(result), shapes.dims(node.inputs[0]) if node.inputs[0] is not None else None
-    if dims is None or before is None:
+    dims, source = shapes.dims(result), shapes.dims(node.inputs[0]) if node.inputs[0] is not None else None
+    if dims is None or source is None:
         return None
-    kept = _equal(dims, before)
-    tail = _equal(dims[kept:][::-1], before[kept:][::-1])
-    rest, of = axes[kept : len(axes) - tail], dims[kept : len(dims) - tail]
+    same = _equal(dims, source)
+    tail = _equal(dims[same:][::-1], source[same:][::-1])
+    rest, of = axes[same : len(axes) - tail], dims[same : len(dims) - tail]
     if any(axis.size is None or axis.step < 0 for axis in rest) or not all(isinstance(d, int) for d in of):
         return None
-    made: list[Axis] = []
+    grouped: list[Axis] = []
     pending = list(rest)
     for dim in (d for d in of if isinstance(d, int)):
         axis = _taken(dim, pending)
         if axis is None:
             return None
-        made.append(axis)
-    return None if any(axis.size != 1 for axis in pending) else ([*axes[:kept], *made, *axes[len(axes) - tail :]], 0)
+        grouped.append(axis)
+    return None if any(axis.size != 1 for axis in pending) else ([*axes[:same], *grouped, *axes[len(axes) - tail :]], 0)
 
 
 def _equal(dims: Sequence[object], others: Sequence[object]) -> int:
@@ -156,22 +156,22 @@ def _equal(dims: Sequence[object], others: Sequence[object]) -> int:
 
 def _taken(dim: int, pending: list[Axis]) -> Axis | None:
     """An axis of `dim` elements from the first of the pending ones, which it takes off them."""
-    made = Axis(1, 0)
-    while (made.size or 1) < dim and pending:
-        inner, wanted = pending.pop(0), dim // (made.size or 1)
+    result = Axis(1, 0)
+    while (result.size or 1) < dim and pending:
+        inner, wanted = pending.pop(0), dim // (result.size or 1)
         size = inner.size or 1
-        if dim % (made.size or 1) or (wanted % size and size % wanted):
+        if dim % (result.size or 1) or (wanted % size and size % wanted):
             return None
         if size > wanted:
             if inner.repeats > 1:
                 return None
             pending.insert(0, Axis(size // wanted, inner.step))
             inner = Axis(wanted, inner.step * (size // wanted))
-        joined = _joined((made, inner))
-        if joined is None:
+        merged = _joined((result, inner))
+        if merged is None:
             return None
-        made = joined
-    return made if made.size == dim else None
+        result = merged
+    return result if result.size == dim else None
 
 
 def _joined(axes: Sequence[Axis]) -> Axis | None:
@@ -225,11 +225,11 @@ def _split(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shapes
 
 
 def _cut(axes: Sequence[Axis], axis: int, start: int, length: int) -> _Moved | None:
-    cut = list(axes)
+    sliced = list(axes)
     if axes[axis].repeats > 1:
         return None
-    cut[axis] = Axis(length, axes[axis].step)
-    return cut, start * axes[axis].step
+    sliced[axis] = Axis(length, axes[axis].step)
+    return sliced, start * axes[axis].step
 
 
 def _gather(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shapes) -> _Moved | None:
@@ -265,18 +265,18 @@ def _unsqueeze(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Sh
 
 def _expand(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shapes) -> _Moved | None:
     """Repeats axes of one element."""
-    dims, before = shapes.dims(result), shapes.dims(node.inputs[0]) if node.inputs[0] is not None else None
-    if dims is None or before is None or len(dims) != len(before):
+    dims, source = shapes.dims(result), shapes.dims(node.inputs[0]) if node.inputs[0] is not None else None
+    if dims is None or source is None or len(dims) != len(source):
         return None
-    made = []
-    for axis, of, to in zip(axes, before, dims, strict=True):
+    expanded = []
+    for axis, of, to in zip(axes, source, dims, strict=True):
         if to is not None and of == to:
-            made.append(axis)
+            expanded.append(axis)
         elif axis.size == 1 and isinstance(to, int):
-            made.append(Axis(to, 0, to))
+            expanded.append(Axis(to, 0, to))
         else:
             return None
-    return made, 0
+    return expanded, 0
 
 
 _STEPS = {

@@ -44,11 +44,11 @@ def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) 
 
 def _serving(rows: int, every: Sequence[FewRowsVariant]) -> list[FewRowsVariant]:
     """Those for so many rows and the fewest others, on the matrix units and in threads."""
-    found: list[FewRowsVariant] = []
+    serving: list[FewRowsVariant] = []
     for kind in (FewRowsProductsVariant, FewRowsVariant):
         fits = [v for v in every if type(v) is kind and v.rows >= rows]
-        found += [v for v in fits if v.rows == min(n.rows for n in fits)]
-    return found
+        serving += [v for v in fits if v.rows == min(n.rows for n in fits)]
+    return serving
 
 
 def entry_points(name: str, meaning: Gemm, columns: Collection[int] = (0,)) -> tuple[FewRowsVariant, ...]:
@@ -103,15 +103,15 @@ def rows(region: Region, meaning: Gemm, shapes: Shapes) -> int | None:
     dims = shapes.dims(region.inputs[meaning.a])
     if dims is None:
         return _MANY
-    known, open_dims = 1, 0
+    product, open_dims = 1, 0
     for dim in dims[:-1]:
         if isinstance(dim, int):
-            known *= dim
+            product *= dim
         else:
             open_dims += 1
     if open_dims == 0:
-        return known
-    return None if open_dims == 1 and known == 1 else _MANY
+        return product
+    return None if open_dims == 1 and product == 1 else _MANY
 
 
 def lines(kernel: Kernel) -> list[str]:

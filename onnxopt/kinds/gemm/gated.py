@@ -21,10 +21,10 @@ def take(gemm: GrowingGemm, shapes: Shapes) -> bool:
     if split is None or halves is None:
         return False
     gate, up = halves
-    found = _silu(gate) or _gelu(gate)
-    if found is None:
+    activation = _silu(gate) or _gelu(gate)
+    if activation is None:
         return False
-    name, nodes = found
+    name, nodes = activation
     product = _reader(nodes[-1].outputs[0], "Mul")
     if product is None or set(product.inputs) != {nodes[-1].outputs[0], up} or _reader(up, "Mul") is not product:
         return False

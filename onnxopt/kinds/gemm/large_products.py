@@ -25,7 +25,7 @@ _STAGES = numbers().large_stages
 _ENDED = 16 * (64 * 2 + 16)  # bytes of shared memory through which a warp stores results
 _ALIGNED = 1024 - 16  # bytes at most in front of the first tile
 _IN_PLACE_THREADS = numbers().in_place_threads
-_LEAST_ROWS = numbers().min_large_rows
+_MIN_ROWS = numbers().min_large_rows
 
 
 def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:
@@ -33,7 +33,7 @@ def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) 
     if meaning.activation not in BEHIND:
         return ()
     rows = [few_rows.rows(region, meaning, shapes) for region in regions]
-    many = not meaning.transpose_a and any(r is None or r >= _LEAST_ROWS for r in rows)
+    many = not meaning.transpose_a and any(r is None or r >= _MIN_ROWS for r in rows)
     tiles = [_tiles(name, columns, stages) for columns, stages in _STAGES.items() if many]
     width = ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
     in_place = ActivationVariant(f"{name}_activation", "", 32, width, 1, _IN_PLACE_THREADS, waits=True)

@@ -21,8 +21,8 @@ def is_packed(node: ir.Node) -> bool:
 
 def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
     """The GEMM of a MatMulNBits, or the reason why the library cannot run the node."""
-    given: list[ir.Value | None] = [*node.inputs, *[None] * (_INPUTS - len(node.inputs))]
-    a, b, scales, zeros, order, bias = given
+    inputs: list[ir.Value | None] = [*node.inputs, *[None] * (_INPUTS - len(node.inputs))]
+    a, b, scales, zeros, order, bias = inputs
     if a is None or b is None or scales is None:
         return f"{OPERATOR} leaves out an input"
     if order is not None or _attribute(node, "weight_prepacked"):
@@ -40,10 +40,10 @@ def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
 def _why_not_sizes(node: ir.Node) -> str:
     depth, bits, group = _attribute(node, "K"), _attribute(node, "bits", 4), _attribute(node, "block_size")
     if bits not in PACKED_BITS or group not in GROUPS or group < MIN_GROUP[bits]:
-        least = MIN_GROUP.get(bits, GROUPS[0])
+        minimum = MIN_GROUP.get(bits, GROUPS[0])
         return (
             f"{OPERATOR} of {bits} bits in blocks of {group} runs as ONNX Runtime's own kernel; the library has kernels"
-            f" for {', '.join(map(str, PACKED_BITS))} bits in blocks of {least} to {GROUPS[-1]}"
+            f" for {', '.join(map(str, PACKED_BITS))} bits in blocks of {minimum} to {GROUPS[-1]}"
         )
     row, of_word = -(-depth // group) * group * bits // 8, 32 // bits
     if depth % max(ACCESS_BYTES // 2, of_word) or row % ACCESS_BYTES:

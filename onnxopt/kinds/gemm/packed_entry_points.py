@@ -27,8 +27,8 @@ def entry_points(name: str, meaning: Gemm, regions: Sequence[Region]) -> tuple[P
     columns = min((n.attributes.get_int("N", 0) or 0 for r in regions for n in r.nodes if is_packed(n)), default=0)
     shapes = _shapes(meaning)
     working = _COSTS.packed_warps * _COSTS.packed_multiprocessors
-    most = next((w for w in shapes if -(-columns // _COLUMNS) * w <= working), min(shapes))
-    few_rows = [_few_rows(name, warps, meaning) for warps in sorted({most, min(shapes)}, reverse=True)]
+    chosen = next((w for w in shapes if -(-columns // _COLUMNS) * w <= working), min(shapes))
+    few_rows = [_few_rows(name, warps, meaning) for warps in sorted({chosen, min(shapes)}, reverse=True)]
     if meaning.packed.bits == _ONE_ROW_BITS and meaning.packed.group >= _MIN_GROUP_OF_ONE_ROW:
         few_rows.insert(0, _one_row(name, columns, meaning))
     gate = () if meaning.gate is None else (_plain(name, "gate"),)
@@ -56,7 +56,7 @@ def _few_rows(name: str, warps: int, meaning: Gemm) -> PackedVariant:
 
 
 def _one_row(name: str, columns: int, meaning: Gemm) -> PackedVariant:
-    warps = next(warps for most, warps in _COSTS.one_row_warps if most is None or columns <= most)
+    warps = next(warps for limit, warps in _COSTS.one_row_warps if limit is None or columns <= limit)
     if meaning.gate is not None and warps == max(_COSTS.one_row_shapes):
         warps = 8  # whose block has a matrix of each side
     tiles = _COSTS.one_row_shapes[warps][0]

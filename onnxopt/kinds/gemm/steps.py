@@ -132,11 +132,11 @@ def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
 
 def take_codes(gemm: GrowingGemm, node: ir.Node) -> None:
     """Let a product of codes read them, in 16 or in 8 bits, with their scales in alpha."""
-    found = codes.operands(node)
-    alpha = gemm.alpha * found[0].scale * found[1].scale if found is not None else 0.0
-    if found is None or not math.isfinite(alpha) or not 0 < abs(alpha) < 3e38:
+    operands = codes.operands(node)
+    alpha = gemm.alpha * operands[0].scale * operands[1].scale if operands is not None else 0.0
+    if operands is None or not math.isfinite(alpha) or not 0 < abs(alpha) < 3e38:
         return
-    a, b = found
+    a, b = operands
     gemm.alpha, gemm.a, gemm.b = alpha, a.value, b.value
     gemm.transpose_a ^= a.turned
     gemm.transpose_b ^= b.turned

@@ -18,8 +18,8 @@ def split(part: Transform) -> tuple[list[tuple[str, int]], Transform]:
     first = len(program.inputs)
     steps: list[tuple[str, int]] = []
     value = 0
-    while (found := _only_user(program.code, value, program.results)) is not None:
-        instruction = program.code[found]
+    while (user := _only_user(program.code, value, program.results)) is not None:
+        instruction = program.code[user]
         other = instruction.args[1 - instruction.args.index(value)] if len(instruction.args) == 2 else 0
         turned = instruction.op == "sub" and instruction.args[0] != value
         if instruction.op not in ("mul", "add", "sub") or turned or not 1 <= other < first:
@@ -27,7 +27,7 @@ def split(part: Transform) -> tuple[list[tuple[str, int]], Transform]:
         if part.reads[other - 1].form == "element":
             break
         steps.append((instruction.op, other))
-        value = first + found
+        value = first + user
     code = [dataclasses.replace(i, args=tuple(0 if a == value else a for a in i.args)) for i in program.code]
     results = tuple(0 if r == value else r for r in program.results)
     rest = without_dead_code(dataclasses.replace(program, code=tuple(code), results=results))

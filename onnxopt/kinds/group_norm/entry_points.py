@@ -102,15 +102,15 @@ def _widest(meaning: GroupNorm) -> int:
 
 def _slab(meaning: GroupNorm, vector: int, run: int = _COSTS.min_run) -> tuple[int, int]:
     """Channels of a vector and vectors of a slab: the least whole groups and vectors with `run` bytes of a pixel."""
-    least = math.lcm(meaning.channels // meaning.groups, vector)
+    unit = math.lcm(meaning.channels // meaning.groups, vector)
     size = DTYPES[meaning.dtype].size
-    slabs = meaning.channels // least
+    slabs = meaning.channels // unit
     times = next(
-        (k for k in range(1, slabs + 1) if slabs % k == 0 and k * least * size >= run), slabs
+        (k for k in range(1, slabs + 1) if slabs % k == 0 and k * unit * size >= run), slabs
     )  # fmt: skip
-    while times > 1 and times * least // vector > _COSTS.max_columns:
+    while times > 1 and times * unit // vector > _COSTS.max_columns:
         times = next(k for k in range(times - 1, 0, -1) if slabs % k == 0)
-    return vector, times * least // vector
+    return vector, times * unit // vector
 
 
 def _size(region: Region, shapes: Shapes) -> tuple[int, int] | None:
@@ -134,20 +134,20 @@ def _of_size(name: str, meaning: GroupNorm, size: tuple[int, int] | None) -> lis
         return list(every(name, meaning))
     samples, pixels = size
     slab = math.prod(_slab(meaning, _widest(meaning)))
-    found: list[GroupNormVariant] = []
+    chosen: list[GroupNormVariant] = []
     for cluster in _COSTS.clusters:
         blocks = cluster * samples * meaning.channels // slab
         variants = list(fitting(name, meaning, pixels, cluster))
         variant = next((v for v in variants if _at_once(v, blocks)), None)
-        if variant is None and cluster == _COSTS.clusters[-1] and not found and variants:
+        if variant is None and cluster == _COSTS.clusters[-1] and not chosen and variants:
             variant = variants[0]
         if variant is None:
             continue
-        enough = bool(found) and found[-1].cluster * blocks // cluster >= _COSTS.enough_blocks
-        if found and (enough or variant.threads < _COSTS.min_threads):
+        enough = bool(chosen) and chosen[-1].cluster * blocks // cluster >= _COSTS.enough_blocks
+        if chosen and (enough or variant.threads < _COSTS.min_threads):
             break
-        found.append(variant)
-    return found
+        chosen.append(variant)
+    return chosen
 
 
 def _at_once(variant: GroupNormVariant, blocks: int) -> bool:

@@ -80,16 +80,16 @@ def _between(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...] | str:
     return around if isinstance(around, str) else (around[0], node, around[1])
 
 
-def _around(node: ir.Node, before: ir.Node, after: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...] | str:
+def _around(node: ir.Node, first: ir.Node, last: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...] | str:
     """The nodes of a norm that is spelled as three."""
-    whole, result, dims = before.inputs[0], after.outputs[0], after.inputs[1]
+    whole, result, dims = first.inputs[0], last.outputs[0], last.inputs[1]
     assert whole is not None and dims is not None
     turn, readers = whole.producer(), list(result.uses())
     if turn is None or not transposes(turn, TO_NCHW) or whole.is_graph_output():
         return f"The operand of {node.op_type} is NCHW"
     if len(readers) != 1 or result.is_graph_output() or not transposes(readers[0].node, TO_NHWC):
         return f"The result of {node.op_type} is NCHW, or other nodes read it too"
-    of, grouped = shapes.dims(whole), shapes.dims(before.outputs[0])
+    of, grouped = shapes.dims(whole), shapes.dims(first.outputs[0])
     if of is None or grouped is None or len(of) != 4 or len(grouped) != 3 or of[0] is None or of[0] != grouped[0]:
         return f"The Reshape in front of {node.op_type} leaves no samples and groups"
     if not shapes.same(whole, result):
@@ -100,6 +100,6 @@ def _around(node: ir.Node, before: ir.Node, after: ir.Node, shapes: Shapes) -> t
         if shape is None or shape.op_type != "Shape" or shape.inputs[0] is not whole or len(dims.uses()) != 1:
             return f"The Reshape behind {node.op_type} takes its shape from elsewhere"
         inside.append(shape)
-    if {u.node for u in whole.uses()} - {before, *inside}:
+    if {u.node for u in whole.uses()} - {first, *inside}:
         return f"Other nodes read the operand of {node.op_type} too"
-    return (*inside, before, node, after, readers[0].node)
+    return (*inside, first, node, last, readers[0].node)

@@ -14,8 +14,8 @@ from onnxopt.kinds.image_convolution.tiles import shared_bytes
 from onnxopt.program.hardware import WARP
 from onnxopt.program.image_convolution import FILTERS, ImageConvolution, ImageConvolutionVariant
 
-_MOST_SHARED = 64 << 10  # bytes that a block can have on every GPU
-_MOST_SHARED_OF_FLOAT32 = 96 << 10  # on every GPU that has TF32
+_MAX_SHARED = 64 << 10  # bytes that a block can have on every GPU
+_MAX_SHARED_OF_FLOAT32 = 96 << 10  # on every GPU that has TF32
 _COSTS = numbers()
 
 
@@ -23,23 +23,23 @@ def choose(name: str, meaning: ImageConvolution) -> tuple[ImageConvolutionVarian
     """One tile, which every GPU's shared memory holds; of float32 with TF32 and exact."""
     if meaning.dtype != "float32":
         return (variant(name, meaning, *_tile(meaning)),)
-    tiles = [_of_many_filters(name, meaning, most) for most in (_MOST_SHARED_OF_FLOAT32, _MOST_SHARED)]
-    return tuple(dict.fromkeys(made for tile in tiles for made in _both(tile)))
+    tiles = [_of_many_filters(name, meaning, limit) for limit in (_MAX_SHARED_OF_FLOAT32, _MAX_SHARED)]
+    return tuple(dict.fromkeys(variant for tile in tiles for variant in _both(tile)))
 
 
-def _of_many_filters(name: str, meaning: ImageConvolution, most: int) -> ImageConvolutionVariant:
+def _of_many_filters(name: str, meaning: ImageConvolution, limit: int) -> ImageConvolutionVariant:
     """The first tile whose blocks compute many filters, or all, within so much shared memory; else the smallest."""
-    made = [variant(name, meaning, *tile, most) for tile in (_tile(meaning), _COSTS.tile, *_COSTS.smaller)]
-    return next((v for v in made if v.filters >= min(_COSTS.many_filters, meaning.filters)), made[-1])
+    variants = [variant(name, meaning, *tile, limit) for tile in (_tile(meaning), _COSTS.tile, *_COSTS.smaller)]
+    return next((v for v in variants if v.filters >= min(_COSTS.many_filters, meaning.filters)), variants[-1])
 
 
 def others(name: str, meaning: ImageConvolution) -> Iterator[ImageConvolutionVariant]:
     """Further tiles, for `tune`."""
-    most = _MOST_SHARED_OF_FLOAT32 if meaning.dtype == "float32" else _MOST_SHARED
+    limit = _MAX_SHARED_OF_FLOAT32 if meaning.dtype == "float32" else _MAX_SHARED
     for tile in _COSTS.others:
-        made = variant(name, meaning, *tile, most)
-        if tile != _tile(meaning) and made.shared <= most:
-            yield from _both(made) if meaning.dtype == "float32" else (made,)
+        other = variant(name, meaning, *tile, limit)
+        if tile != _tile(meaning) and other.shared <= limit:
+            yield from _both(other) if meaning.dtype == "float32" else (other,)
 
 
 def _both(variant: ImageConvolutionVariant) -> tuple[ImageConvolutionVariant, ImageConvolutionVariant]:
@@ -53,16 +53,16 @@ def _tile(meaning: ImageConvolution) -> tuple[int, int, int]:
 
 
 def variant(
-    name: str, meaning: ImageConvolution, products: int, warps: int, across: int, most: int = _MOST_SHARED
+    name: str, meaning: ImageConvolution, products: int, warps: int, across: int, limit: int = _MAX_SHARED
 ) -> ImageConvolutionVariant:
     """The entry point with the most filters a block that shared memory holds, 8 if it holds none."""
 
     def of(filters: int) -> ImageConvolutionVariant:
         symbol = f"{name}_p{products}w{warps}a{across}f{filters}"
-        made = ImageConvolutionVariant(
+        result = ImageConvolutionVariant(
             symbol, "", 32, FILTERS, 1, WARP * warps, waits=True, products=products, across=across, filters=filters
         )
-        return dataclasses.replace(made, shared=shared_bytes(meaning.window, made, meaning.dtype))
+        return dataclasses.replace(result, shared=shared_bytes(meaning.window, result, meaning.dtype))
 
     counts = (f for f in range(_COSTS.max_filters, 0, -FILTERS) if meaning.filters % f == 0)
-    return next((made for f in counts if (made := of(f)).shared <= most), of(FILTERS))
+    return next((result for f in counts if (result := of(f)).shared <= limit), of(FILTERS))

@@ -17,31 +17,31 @@ from onnxopt.program.image_convolution import FILTERS, MAX_CHANNELS, MAX_FILTERS
 
 def image(conv: ir.Node, shapes: Shapes) -> CoreMatch | str:
     """The convolution around a Conv, or the reason why no kernel of this kind can run it."""
-    found = sandwich(conv, shapes)
-    if isinstance(found, str):
-        return found
-    w, x = shapes.dims(found.w), shapes.dims(found.x)
-    if w is None or x is None or len(w) != 4 or len(x) != 4 or found.weight_order != KRSC or not is_constant(found.w):
+    match = sandwich(conv, shapes)
+    if isinstance(match, str):
+        return match
+    w, x = shapes.dims(match.w), shapes.dims(match.x)
+    if w is None or x is None or len(w) != 4 or len(x) != 4 or match.weight_order != KRSC or not is_constant(match.w):
         return "The weight is no constant [K, R, S, C]"
     filters, rows, columns, channels = w
-    if found.group != 1 or not isinstance(channels, int) or not 1 <= channels <= MAX_CHANNELS or x[3] != channels:
+    if match.group != 1 or not isinstance(channels, int) or not 1 <= channels <= MAX_CHANNELS or x[3] != channels:
         return f"The convolution has groups, or not 1 to {MAX_CHANNELS} channels"
     if not isinstance(filters, int) or filters < FILTERS or filters % FILTERS or filters > MAX_FILTERS:
         return f"The number of filters, {filters}, is no multiple of {FILTERS} up to {MAX_FILTERS}"
-    dtype = shapes.dtype(found.x)
-    if dtype is None or dtype.name not in FLOATS or any(shapes.dtype(v) != dtype for v in (found.w, found.y)):
-        return f"The dtype of `{found.x.name}` is not one of {', '.join(FLOATS)}"
-    if found.bias is not None and (shapes.dims(found.bias) != (filters,) or shapes.dtype(found.bias) != dtype):
-        return f"The bias `{found.bias.name}` is not one {dtype.name} a filter"
-    reason = _why_not_window(found, (rows, columns))
-    return reason or _with_layout(found, channels, shapes)
+    dtype = shapes.dtype(match.x)
+    if dtype is None or dtype.name not in FLOATS or any(shapes.dtype(v) != dtype for v in (match.w, match.y)):
+        return f"The dtype of `{match.x.name}` is not one of {', '.join(FLOATS)}"
+    if match.bias is not None and (shapes.dims(match.bias) != (filters,) or shapes.dtype(match.bias) != dtype):
+        return f"The bias `{match.bias.name}` is not one {dtype.name} a filter"
+    reason = _why_not_window(match, (rows, columns))
+    return reason or _with_layout(match, channels, shapes)
 
 
-def _why_not_window(found: Sandwich, kernel: tuple[object, object]) -> str:
-    window = found.window
+def _why_not_window(match: Sandwich, kernel: tuple[object, object]) -> str:
+    window = match.window
     if window is None or window.kernel != kernel:
         return "kernel_shape is not that of the weight"
-    if window.auto_pad != "NOTSET" and any(found.conv.attributes.get_ints("pads", ())):
+    if window.auto_pad != "NOTSET" and any(match.conv.attributes.get_ints("pads", ())):
         return "ONNX Runtime refuses pads beside auto_pad"
     try:
         window.verify()
@@ -51,10 +51,10 @@ def _why_not_window(found: Sandwich, kernel: tuple[object, object]) -> str:
     return f"Of the convolution, the {broken}" if broken else ""
 
 
-def _with_layout(found: Sandwich, channels: int, shapes: Shapes) -> CoreMatch:
+def _with_layout(match: Sandwich, channels: int, shapes: Shapes) -> CoreMatch:
     """The convolution with the Transpose to NHWC and the Pad that appends channels of zeros, where nothing else reads
     their results."""
-    x, nodes = found.x, found.nodes
+    x, nodes = match.x, match.nodes
     source = _padded(x, shapes)
     if source is not None:
         producer, dims = x.producer(), shapes.dims(source)
@@ -63,28 +63,28 @@ def _with_layout(found: Sandwich, channels: int, shapes: Shapes) -> CoreMatch:
     turn = x.producer()
     turned = turn is not None and transposes(turn, TO_NHWC) and around_window(turn) is None  # not another operator's
     if turn is not None and turned and is_private(x) and turn.inputs[0] is not None:
-        return _core(found, (turn, *nodes), turn.inputs[0], channels, planes=True, shapes=shapes)
-    return _core(found, nodes, x, channels, planes=False, shapes=shapes)
+        return _core(match, (turn, *nodes), turn.inputs[0], channels, planes=True, shapes=shapes)
+    return _core(match, nodes, x, channels, planes=False, shapes=shapes)
 
 
 def _core(
-    found: Sandwich, nodes: tuple[ir.Node, ...], x: ir.Value, channels: int, *, planes: bool, shapes: Shapes
+    match: Sandwich, nodes: tuple[ir.Node, ...], x: ir.Value, channels: int, *, planes: bool, shapes: Shapes
 ) -> CoreMatch:
     """x: [N, H, W, C], or [N, C, H, W] with `planes`."""
-    dims = shapes.dims(found.w)
+    dims = shapes.dims(match.w)
     assert dims is not None
     return CoreMatch(
         nodes=nodes,
         x=x,
-        y=found.y,
-        operands={"weight": found.w, "bias": found.bias},
-        first=(x, found.w, found.bias),
+        y=match.y,
+        operands={"weight": match.w, "bias": match.bias},
+        first=(x, match.w, match.bias),
         fields={
             "channels": channels,
             "weight_channels": dims[3],
             "filters": dims[0],
             "planes": planes,
-            "window": found.window,
+            "window": match.window,
         },
         channels=1 if planes else -1,
     )

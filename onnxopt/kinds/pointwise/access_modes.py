@@ -45,7 +45,7 @@ class Mode(enum.StrEnum):
     DENSE = "D"  # rowwise: the elements of a row are contiguous
 
 
-MOST_NEIGHBOURS = 16  # elements of the widest vector
+MAX_NEIGHBOURS = 16  # elements of the widest vector
 GATHERED = frozenset(
     {Mode.SPLIT_RUN, Mode.SPLIT_CELL, Mode.SPLIT_2, Mode.SPLIT_ANY, Mode.GUARDED, Mode.PER_ELEMENT, Mode.ANY}
 )

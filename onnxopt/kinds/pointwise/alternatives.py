@@ -9,7 +9,7 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.access_modes import Mode
 from onnxopt.program.schema import Variant
 
-_MOST_SPECIAL = 2  # entry points that have alternatives, the most frequent ones
+_MAX_SPECIAL = 2  # entry points that have alternatives, the most frequent ones
 _UNROLLS, _THREADS = (1, 2, 4), (128, 256)
 _UNFORESEEN = frozenset({Mode.ANY, Mode.COLUMN})  # modes of entry points for shapes that are not foreseen
 
@@ -17,7 +17,7 @@ _UNFORESEEN = frozenset({Mode.ANY, Mode.COLUMN})  # modes of entry points for sh
 def alternatives(kernel: Kernel) -> Iterator[Variant]:
     """The first entry points for foreseen shapes, with other numbers of vectors per thread and threads per block."""
     foreseen = [v for v in kernel.variants if not _UNFORESEEN & set(v.modes)]
-    for variant in foreseen[:_MOST_SPECIAL]:
+    for variant in foreseen[:_MAX_SPECIAL]:
         for unroll in _UNROLLS:
             for threads in _THREADS:
                 if (unroll, threads) != (variant.unroll, variant.threads):

@@ -41,10 +41,10 @@ def _is_limited(k: int, program: Program) -> bool:
 
 def _limits(k: int, value: int, program: Program) -> bool:
     """Whether instruction k is the comparison or the minimum of a select between limits, and for that alone."""
-    made = len(program.leaves) + k
-    selects = _users(made, program)
+    number = len(program.leaves) + k
+    selects = _users(number, program)
     return (
-        made not in program.results
+        number not in program.results
         and bool(selects)
         and all(
             (limits := _operands(len(program.leaves) + s, program)) is not None and limits == value for s in selects
@@ -61,11 +61,11 @@ def _operands(value: int, program: Program) -> int | None:
     chosen = _instruction(value, program)
     if chosen is None or chosen.op != "select":
         return None
-    above, least = (_instruction(a, program) for a in chosen.args[:2])
-    if above is None or least is None or above.op != "lt" or least.op != "min":
+    above, floor = (_instruction(a, program) for a in chosen.args[:2])
+    if above is None or floor is None or above.op != "lt" or floor.op != "min":
         return None
     low, x = above.args
-    fits = low == chosen.args[2] and _is_near(low, program) and _other_is_near(least, x, program)
+    fits = low == chosen.args[2] and _is_near(low, program) and _other_is_near(floor, x, program)
     return x if fits else None
 
 
@@ -76,10 +76,10 @@ def _other_is_near(instruction: Instruction, value: int, program: Program) -> bo
 
 
 def _is_near(value: int, program: Program) -> bool:
-    made = _instruction(value, program)
-    if made is None or made.op != "const" or not isinstance(made.value, float):
+    instruction = _instruction(value, program)
+    if instruction is None or instruction.op != "const" or not isinstance(instruction.value, float):
         return False
-    return made.value.is_integer() and abs(made.value) <= _FARTHEST
+    return instruction.value.is_integer() and abs(instruction.value) <= _FARTHEST
 
 
 def _instruction(value: int, program: Program) -> Instruction | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise import code_arithmetic, decomposed, index_forms
-from onnxopt.kinds.pointwise.access_modes import MOST_NEIGHBOURS, runs
+from onnxopt.kinds.pointwise.access_modes import MAX_NEIGHBOURS, runs
 from onnxopt.program.dtypes import DTYPES, FLOAT8
 from onnxopt.program.pointwise import Instruction, PointwiseVariant, Program
 
@@ -24,7 +24,7 @@ PACKED = frozenset(
 _APPROXIMATE = frozenset(
     {"exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "erf", "div"}
 )  # cuda_kernels/device/approximate.cuh
-_LEAST_ADDED = 2.0**-100  # an ulp of this number is a normal float32
+_MIN_ADDED = 2.0**-100  # an ulp of this number is a normal float32
 INDEX = {32: "uint32_t", 64: "uint64_t"}
 
 
@@ -99,7 +99,7 @@ def _runs(program: Program) -> list[int]:
     """For every access, the number of runs that neighbours alternate among, 0 where they do not alternate."""
     if program.index is None:
         return [0] * len(program.inputs)
-    return [runs(a.terms, MOST_NEIGHBOURS) for a in program.index.accesses]
+    return [runs(a.terms, MAX_NEIGHBOURS) for a in program.index.accesses]
 
 
 def _where(program: Program) -> list[str]:
@@ -159,7 +159,7 @@ def statements(
     body = []
     first, seen = len(program.leaves), seen_by_casts(program)
     candidates = [] if exact else [k for k in range(len(program.code)) if first + k not in seen]
-    gelus = {k: found for k in candidates if (found := decomposed.gelu(program, k))}
+    gelus = {k: gelu for k in candidates if (gelu := decomposed.gelu(program, k))}
     results = [decomposed.stored_value(program, k) for k in range(len(program.results))]
     results = [new if new is not None else old for old, new in itertools.zip_longest(results, stored)]
     needed = _needed(program, results, gelus)
@@ -262,7 +262,7 @@ def _is_reciprocal_of_normal(instruction: Instruction, program: Program) -> bool
     if one is None or one.op != "const" or one.value != 1.0 or sum_ is None or sum_.op != "add":
         return False
     added = [program.code[a - first].value for a in sum_.args if _constant_id(a, program)]
-    return any(c is not None and abs(c) >= _LEAST_ADDED for c in added)
+    return any(c is not None and abs(c) >= _MIN_ADDED for c in added)
 
 
 def _is_only_added_to_one(instruction: Instruction, program: Program) -> bool:

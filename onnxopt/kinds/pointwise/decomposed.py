@@ -25,9 +25,9 @@ def gelu(program: Program, k: int) -> tuple[int, int] | None:
 def _scale_in_erf(x: int, sum_: int, program: Program) -> int | None:
     """c of 1 + erf(c x)."""
     for one, erf in _orders("add", sum_, program):
-        made = _made(erf, program)
-        if _constant(one, program) == 1.0 and made is not None and made.op == "erf":
-            for factor, c in _orders("mul", made.args[0], program):
+        instruction = _made(erf, program)
+        if _constant(one, program) == 1.0 and instruction is not None and instruction.op == "erf":
+            for factor, c in _orders("mul", instruction.args[0], program):
                 if factor == x:
                     return c
     return None
@@ -35,17 +35,21 @@ def _scale_in_erf(x: int, sum_: int, program: Program) -> int | None:
 
 def _orders(op: str, value: int, program: Program) -> tuple[tuple[int, int], ...]:
     """The two operands of the instruction that makes a value, in both orders; none where that is another one."""
-    made = _made(value, program)
-    if made is None or made.op != op:
+    instruction = _made(value, program)
+    if instruction is None or instruction.op != op:
         return ()
-    one, other = made.args
+    one, other = instruction.args
     return (one, other), (other, one)
 
 
 def _constant(value: int, program: Program) -> float | None:
     """The number of a constant float, None for other values."""
-    made = _made(value, program)
-    return made.value if made is not None and made.op == "const" and isinstance(made.value, float) else None
+    instruction = _made(value, program)
+    return (
+        instruction.value
+        if instruction is not None and instruction.op == "const" and isinstance(instruction.value, float)
+        else None
+    )
 
 
 def of_half(program: Program, output: int) -> tuple[int, int] | None:
@@ -58,8 +62,8 @@ def of_half(program: Program, output: int) -> tuple[int, int] | None:
         if significand == 0.5 and -14 <= power - 1 <= 15:
             value, exponent = other, power - 1
             break
-    made = _made(value, program)
-    return (made.args[0], exponent) if made is not None and made.storage == "float16" else None
+    instruction = _made(value, program)
+    return (instruction.args[0], exponent) if instruction is not None and instruction.storage == "float16" else None
 
 
 def _made(value: int, program: Program) -> Instruction | None:
@@ -73,5 +77,5 @@ def stored_value(program: Program, output: int) -> int:
     value, first = program.results[output], len(program.leaves)
     if program.outputs[output] not in FLOAT8 or value < first:
         return value
-    made = program.code[value - first]
-    return made.args[0] if made.storage == program.outputs[output] else value
+    instruction = program.code[value - first]
+    return instruction.args[0] if instruction.storage == program.outputs[output] else value

@@ -29,7 +29,7 @@ _ROUNDS = 3  # of further merges; on real models the second round changes nothin
 # Limits that keep the search linear in graphs of thousands of like nodes; no model comes near them.
 _COMPARED = 64  # groups behind a group, among those that read one tensor, that the group is compared with
 _REFUSED = 16  # merges of one group that are refused in turn before it is left alone
-_MOST_VIEWS = cost.MAX_NODES  # between two groups
+_MAX_VIEWS = cost.MAX_NODES  # between two groups
 _TOO_MANY_INPUTS = 8 * cost.MAX_OPERANDS  # of one group, to look into merging it
 
 
@@ -129,8 +129,8 @@ class _Growth:
                 if self._shapes.same(value, group.domain) or takes_part(group, value):
                     readers.setdefault(value, []).append(group.nodes[-1])
         for value, nodes in readers.items():
-            joined = [n for n in nodes if not self._groups[n].is_left_to_runtime]
-            self._join_pairs(joined, value, functools.partial(self._are_siblings, value))
+            siblings = [n for n in nodes if not self._groups[n].is_left_to_runtime]
+            self._join_pairs(siblings, value, functools.partial(self._are_siblings, value))
 
     def _are_siblings(self, value: ir.Value, first: Group, second: Group) -> bool:
         """Whether two groups that read a value have domains that one kernel can have."""
@@ -200,7 +200,7 @@ class _Growth:
             views: list[ir.Node] = []
             producer = value.producer()
             while producer is not None and producer not in self._groups and self._is_open_view(producer):
-                if len(views) == _MOST_VIEWS:
+                if len(views) == _MAX_VIEWS:
                     producer = None
                     break
                 views.append(producer)

@@ -121,10 +121,10 @@ class _Forms:
         """One term, with its sign."""
         quotient = self._quotient(term.div)
         digit = quotient if term.div * term.mod == count else self._digit(quotient, term)
-        known = term.stride.number
-        if known is None:
+        number = term.stride.number
+        if number is None:
             return f" + {digit} * {self._number(term.stride)}"
-        return f" {'-' if known < 0 else '+'} {digit}" + (f" * {abs(known)}" if abs(known) != 1 else "")
+        return f" {'-' if number < 0 else '+'} {digit}" + (f" * {abs(number)}" if abs(number) != 1 else "")
 
     def _quotient(self, div: Extent) -> str:
         """The index divided by `div`: by another quotient of the kernel, where that is known to be equal."""

@@ -97,12 +97,12 @@ class Evaluation:
 
     def value(self, value: ir.Value, at: Map) -> Expr:
         """A value under a map, evaluated once."""
-        known = self._known.get((value, at))
-        if known is None:
+        result = self._known.get((value, at))
+        if result is None:
             if len(self._known) >= _MAX_EVALUATIONS:
                 raise NotAffine(f"Index operations would make the kernel evaluate more than {_MAX_EVALUATIONS} values")
-            known = self._known[value, at] = self._compute(value, at)
-        return known
+            result = self._known[value, at] = self._compute(value, at)
+        return result
 
     def _compute(self, value: ir.Value, at: Map) -> Expr:
         tensor = constant(value)
@@ -209,13 +209,13 @@ def _summed(offset: list[Extent]) -> tuple[Extent, ...]:
 
 def _joined(flat: list[tuple[int, Extent]]) -> Linear:
     """One coefficient per digit. NotAffine where two coefficients of one digit have different symbols."""
-    joined: dict[int, Extent] = {}
+    merged: dict[int, Extent] = {}
     for digit, coefficient in flat:
-        before = joined.get(digit)
+        before = merged.get(digit)
         if before is not None and before.symbols != coefficient.symbols:
             raise NotAffine("The index of an element depends on a sum of different symbolic dims")
-        joined[digit] = coefficient if before is None else Extent(before.factor + coefficient.factor, before.symbols)
-    return Linear(0, tuple(sorted(joined.items())))
+        merged[digit] = coefficient if before is None else Extent(before.factor + coefficient.factor, before.symbols)
+    return Linear(0, tuple(sorted(merged.items())))
 
 
 def _terms(form: Linear, digits: tuple[Extent, ...]) -> tuple[Term, ...]:

@@ -20,7 +20,7 @@ from onnxopt.program.schema import Variant
 # The CPU kernel gathers element by element, ORT copies blocks (costs/data/cpu.json).
 _GATHERED = frozenset({"Transpose", "DepthToSpace", "SpaceToDepth", "Tile", "Gather", "Resize"})
 _JOINED = frozenset({"Concat", "Pad"})
-_FEWEST_BESIDE_JOINED = numbers().min_beside_joined
+_MIN_BESIDE_JOINED = numbers().min_beside_joined
 
 
 class Pointwise(Kind):
@@ -39,7 +39,7 @@ class Pointwise(Kind):
         ops = {n.op_type for n in region.nodes}
         if is_beside_blocked_layout(region) or _GATHERED & ops:
             return False
-        return not _JOINED & ops or sum(map(eligibility.is_elementwise, region.nodes)) >= _FEWEST_BESIDE_JOINED
+        return not _JOINED & ops or sum(map(eligibility.is_elementwise, region.nodes)) >= _MIN_BESIDE_JOINED
 
     def identity(self, meaning: Meaning) -> list[Any]:
         index = meaning.to_json().get("index")  # the rest of the program follows from the nodes

@@ -31,16 +31,16 @@ def lower(
     if any(is_index(node) for node in nodes):
         return lower_indexed(nodes, inputs, outputs, opsets, shapes)
     builder = Builder(tuple(storage(v, shapes).name for v in inputs))
-    known: dict[ir.Value, Expr] = dict(zip(inputs, builder.inputs, strict=True))
+    expressions: dict[ir.Value, Expr] = dict(zip(inputs, builder.inputs, strict=True))
     depends: dict[ir.Value, frozenset[int]] = {v: frozenset([k]) for k, v in enumerate(inputs)}
     ranks: dict[ir.Value, int] = dict.fromkeys(inputs, 0)
     for node in nodes:
         for value in node.inputs:
-            if value is not None and value not in known:
-                known[value], ranks[value] = immediate(builder, value, shapes)
+            if value is not None and value not in expressions:
+                expressions[value], ranks[value] = immediate(builder, value, shapes)
                 depends[value] = frozenset()
         result = node.outputs[0]
-        known[result] = apply_operator(node, known, opsets, shapes)
+        expressions[result] = apply_operator(node, expressions, opsets, shapes)
         operands = [v for v in node.inputs if v is not None]
         depends[result] = frozenset().union(*(depends[v] for v in operands))
         ranks[result] = max(ranks[v] for v in operands)
@@ -48,7 +48,7 @@ def lower(
         inputs=tuple(storage(v, shapes).name for v in inputs),
         outputs=tuple(storage(v, shapes).name for v in outputs),
         code=tuple(builder.code),
-        results=tuple(known[v].id for v in outputs),
+        results=tuple(expressions[v].id for v in outputs),
         depends=tuple(tuple(sorted(depends[v])) for v in outputs),
         ranks=tuple(ranks[v] for v in outputs),
     )

@@ -12,10 +12,10 @@ from onnxopt.program.hardware import STATIC_SHARED_BYTES, WARP
 from onnxopt.program.indexing import Term
 
 _COSTS = launch.numbers()
-COLUMNS, _MOST_WHOLE = _COSTS.tile_columns, _COSTS.max_whole_rows
+COLUMNS, _MAX_WHOLE = _COSTS.tile_columns, _COSTS.max_whole_rows
 _LINE_BYTES = 128  # a cache line; a row of a tile is no shorter
 _PADDING = 36  # the most padding elements of a row in shared memory
-_FEWEST_BY_ROWS = 16  # the least columns of a tile that shared memory holds row by row (pointwise/tile_column.cuh)
+_MIN_BY_ROWS = 16  # the least columns of a tile that shared memory holds row by row (pointwise/tile_column.cuh)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +42,9 @@ def choose(column: Term, count: Extent, sizes: Sequence[int], width: int) -> tup
     rows, columns = column.div.number, column.mod.number
     row_bytes = sum(sizes)
     area = launch.tile_area(count.number, max(sizes))
-    most = max(COLUMNS, _LINE_BYTES // max(sizes))
-    wide = most if columns is None else min(most, _power(columns))
-    if rows is not None and rows <= _MOST_WHOLE:
+    limit = max(COLUMNS, _LINE_BYTES // max(sizes))
+    wide = limit if columns is None else min(limit, _power(columns))
+    if rows is not None and rows <= _MAX_WHOLE:
         tile = _whole(rows, columns, wide, area, width)
         if tile is not None:
             return (tile,) if _fits(tile, row_bytes) else ()
@@ -86,11 +86,11 @@ def _cut(
     rows: int | None, columns: int, area: launch.TileArea, width: int, row_bytes: int, *, slides: bool = False
 ) -> Tile:
     """A tile of some of the rows."""
-    most = max(area.elements // columns // width * width, width)
-    tile_rows = most
+    limit = max(area.elements // columns // width * width, width)
+    tile_rows = limit
     if rows is not None:  # make the last tile along the rows about as full as the others
         reach = rows + (width - 1 if slides else 0)
-        tile_rows = -(-reach // (-(-reach // most) * width)) * width
+        tile_rows = -(-reach // (-(-reach // limit) * width)) * width
     tile = Tile(tile_rows, columns, width, area.threads, slides=slides)
     while not _fits(tile, row_bytes) and tile.rows // 2 >= max(width, _COSTS.min_tile_side):
         tile = dataclasses.replace(tile, rows=tile.rows // 2 // width * width)
@@ -110,7 +110,7 @@ def _widest(width: int, *numbers: int) -> int:
 
 def _fits(tile: Tile, row_bytes: int) -> bool:
     held = tile.rows + (tile.width if tile.slides else 0)
-    by_columns = tile.columns < _FEWEST_BY_ROWS
+    by_columns = tile.columns < _MIN_BY_ROWS
     elements = (held + _PADDING) * tile.columns if by_columns else held * (tile.columns + _PADDING)
     return elements * row_bytes <= STATIC_SHARED_BYTES
 

@@ -18,7 +18,7 @@ from onnxopt.program.pool import Pool, PoolVariant
 from onnxopt.program.window import Window
 
 HEADER = "pool/pool.cuh"
-_MOST_UNROLLED = 25  # places of a window; of a larger one, the rows are a loop (kUnrolledTaps of pool.cuh)
+_MAX_UNROLLED = 25  # places of a window; of a larger one, the rows are a loop (kUnrolledTaps of pool.cuh)
 _WIDEST = 16  # columns of a window whose columns are unrolled (kUnrolledColumns of pool.cuh)
 
 
@@ -31,7 +31,7 @@ def choose(name: str, meaning: Pool, regions: Sequence[Region], shapes: Shapes) 
     widths = {1, *(_width(meaning, c) for c in channels)}
     window = meaning.window
     shares = any(stride < side for stride, side in zip(window.strides, window.kernel, strict=True))
-    if not shares and window.kernel[0] * window.kernel[1] > _MOST_UNROLLED:
+    if not shares and window.kernel[0] * window.kernel[1] > _MAX_UNROLLED:
         widths |= {min(max(numbers().least_access // DTYPES[meaning.dtype].size, 1), width) for width in widths}
     tile = _tile(window, [shapes.dims(r.outputs[0]) for r in regions])
     return tuple(variant(name, width, tile) for width in sorted(widths, reverse=True))
@@ -74,7 +74,7 @@ def _runs(window: Window, tile: tuple[int, int]) -> bool:
     """Whether pool.cuh has code for this tile."""
     if window.dilations != (1, 1) or window.kernel[1] > _WIDEST:
         return tile == (1, 1)
-    return tile[0] == 1 or window.kernel[0] * window.kernel[1] <= _MOST_UNROLLED
+    return tile[0] == 1 or window.kernel[0] * window.kernel[1] <= _MAX_UNROLLED
 
 
 def lines(kernel: Kernel) -> list[str]:

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 
-_MOST_SPECIAL = 2  # entry points that have alternatives, the most frequent ones
-_MOST_ELEMENTS = 32  # of a row that a thread holds in registers
+_MAX_SPECIAL = 2  # entry points that have alternatives, the most frequent ones
+_MAX_ELEMENTS = 32  # of a row that a thread holds in registers
 
 
 def alternatives(kernel: Kernel) -> Iterator[RowVariant]:
     """The first entry points for known row lengths, with twice and half as many threads per row and per block."""
     rows = [v for v in kernel.variants if isinstance(v, RowVariant)]
     held = [v for v in rows if v.layout == "held" and v.columns and v.cluster == 1]
-    for variant in held[:_MOST_SPECIAL]:
+    for variant in held[:_MAX_SPECIAL]:
         yield from _of(variant)
 
 
@@ -24,7 +24,7 @@ def _of(variant: RowVariant) -> Iterator[RowVariant]:
     vectors = -(-variant.columns // variant.vector)
     for lanes in (variant.lanes // 2, variant.lanes, variant.lanes * 2):
         unroll = -(-vectors // max(lanes, 1))
-        fits = 1 <= lanes <= 512 and unroll * variant.vector <= _MOST_ELEMENTS and lanes * (unroll - 1) < vectors
+        fits = 1 <= lanes <= 512 and unroll * variant.vector <= _MAX_ELEMENTS and lanes * (unroll - 1) < vectors
         for threads in (variant.threads // 2, variant.threads, variant.threads * 2):
             whole = threads % 32 == 0 and 64 <= threads <= 512 and threads % max(lanes, 1) == 0
             if fits and whole and (lanes, threads) != (variant.lanes, variant.threads):

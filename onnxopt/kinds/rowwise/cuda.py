@@ -173,9 +173,9 @@ def _early_outputs(program: RowProgram) -> int:
     if program.output is None:
         return 0
     piece = program.output
-    known = {k for k in program.stages[0].element.reads if k < len(program.leaves)}
+    leaves_read = {k for k in program.stages[0].element.reads if k < len(program.leaves)}
     first = len(piece.reads)
-    fits = [k in known for k in piece.reads]
+    fits = [k in leaves_read for k in piece.reads]
     for step in piece.program.code:
         fits.append(all(fits[a] for a in step.args))
     stored = zip(program.stored("element"), piece.program.results, strict=True)

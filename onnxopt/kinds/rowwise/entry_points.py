@@ -22,9 +22,9 @@ from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.rowwise import RowProgram
 from onnxopt.program.schema import Variant
 
-_LEAST_COPIED = 4  # bytes of one copy to shared memory
+_MIN_COPIED = 4  # bytes of one copy to shared memory
 LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "strided")  # in the order in which the host tries them
-_MOST_LENGTHS = numbers().special_lengths
+_MAX_LENGTHS = numbers().special_lengths
 _LOOPED_THREADS, _CLUSTER = numbers().looped_threads, numbers().blocks_of_loop
 
 
@@ -64,7 +64,7 @@ def choose(
     if trailing or not all(_is_strided(g) for g in grids):
         modes = modes_of(regions, program, opsets, shapes)
         work = _work(program, grids, modes)
-        for length, _ in lengths.most_common(_MOST_LENGTHS):
+        for length, _ in lengths.most_common(_MAX_LENGTHS):
             shape = None if length is None else launch_shapes.for_length(length, vector, work)
             if length is not None and shape is not None:
                 chosen.append(variant_of(name, program, modes, shape, length))
@@ -73,7 +73,7 @@ def choose(
                     chosen.append(variant_of(name, program, modes, held, length))
         on_every_gpu = len(chosen) == len(lengths) and all(v.cluster == 1 and not v.shared for v in chosen)
         if not on_every_gpu:
-            others = None in lengths or len(lengths) > _MOST_LENGTHS
+            others = None in lengths or len(lengths) > _MAX_LENGTHS
             chosen += _general(name, program, vector, anywhere(modes), others)
         chosen.append(_fallback(name, program, vector))
     if not trailing:
@@ -93,10 +93,10 @@ def _work(program: RowProgram, grids: Sequence[Grid], modes: str) -> RowWork:
     elements = {k for k, o in enumerate(program.operands) if not o.row}
     reduced = {k for stage in program.stages for k in stage.element.reads}
     rows = [g.count for g in grids]
-    most = max((n for n in rows if n is not None), default=None) if None not in rows else None
+    largest = max((n for n in rows if n is not None), default=None) if None not in rows else None
     size = min(DTYPES[d].size for d in (*program.leaves, *program.outputs))
     return RowWork(
-        size, len(elements), len(elements & reduced), most, modes.count(Mode.FLAT), modes.count(Mode.BY_COLUMN)
+        size, len(elements), len(elements & reduced), largest, modes.count(Mode.FLAT), modes.count(Mode.BY_COLUMN)
     )
 
 
@@ -120,14 +120,14 @@ def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int
         return DTYPES[program.leaves[k]].size * shape.vector * shape.unroll * shape.threads
 
     whole = [k for k, guards in enumerate(program.guards) if not guards]
-    wide = [k for k in whole if DTYPES[program.leaves[k]].size * shape.vector >= _LEAST_COPIED]
-    mask, left = 0, launch_shapes.shared_bytes(shape.resident)
+    wide = [k for k in whole if DTYPES[program.leaves[k]].size * shape.vector >= _MIN_COPIED]
+    mask, room = 0, launch_shapes.shared_bytes(shape.resident)
     copied = [(k, block_bytes(k) * max(shape.depth, 1)) for k in wide if modes[k] == Mode.FLAT]
     copied += [(k, block_bytes(k)) for k in wide if modes[k] == Mode.BY_COLUMN and shape.keeps]
     for k, bytes_ in copied:
-        if bytes_ <= left:
-            mask, left = mask | 1 << k, left - bytes_
-    return mask, launch_shapes.shared_bytes(shape.resident) - left
+        if bytes_ <= room:
+            mask, room = mask | 1 << k, room - bytes_
+    return mask, launch_shapes.shared_bytes(shape.resident) - room
 
 
 def _is_strided(grid: Grid) -> bool:
@@ -177,8 +177,8 @@ def modes_of(regions: Sequence[Region], program: RowProgram, opsets: Mapping[str
     letters: list[str] = []
     for value, operand in zip(regions[0].inputs, program.operands, strict=True):
         dims = shapes.dims(value)
-        known = None if dims is None else (*dims, *(1,) * operand.trailing)
-        letters.append(Mode.ANY if known is None or operand.row else mode_of(known, operand.view, grid))
+        padded = None if dims is None else (*dims, *(1,) * operand.trailing)
+        letters.append(Mode.ANY if padded is None or operand.row else mode_of(padded, operand.view, grid))
     return "".join(letters)
 
 
@@ -194,9 +194,9 @@ def mode_of(dims: Dims, view: int, grid: Grid) -> Mode:
         if padded[grid.first :] != grid.dims[grid.first :] or None in padded[grid.first :]:
             return Mode.ANY
         return Mode.BY_COLUMN if all(d == 1 for d in padded[: grid.first]) else Mode.DENSE
-    kept = [d == whole for d, whole in zip(padded, domain, strict=True) if whole != 1]
-    runs = [kept[k] for k in range(len(kept)) if k == 0 or kept[k] != kept[k - 1]]
-    return Mode.CELL if runs.count(True) == 1 and not kept[-1] else Mode.ANY
+    whole_dims = [d == whole for d, whole in zip(padded, domain, strict=True) if whole != 1]
+    runs = [whole_dims[k] for k in range(len(whole_dims)) if k == 0 or whole_dims[k] != whole_dims[k - 1]]
+    return Mode.CELL if runs.count(True) == 1 and not whole_dims[-1] else Mode.ANY
 
 
 def anywhere(modes: str) -> str:
@@ -238,7 +238,7 @@ def split_variants(name: str, program: RowProgram, shape: RowShape, modes: str) 
 
 def _strided(name: str, program: RowProgram, grids: Sequence[Grid], modes: str) -> list[RowVariant]:
     """Variants for rows of elements that are not contiguous: for the most common lengths, and for any length."""
-    common = [length for length, _ in collections.Counter(g.length for g in grids).most_common(_MOST_LENGTHS)]
+    common = [length for length, _ in collections.Counter(g.length for g in grids).most_common(_MAX_LENGTHS)]
     values = sum(len(stage.reductions) for stage in program.stages)
     works = {n: _work(program, [g for g in grids if g.length == n], modes) for n in common}
     *shapes, fallback = launch_shapes.for_strided(works, widest(program), values)

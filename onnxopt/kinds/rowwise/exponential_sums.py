@@ -29,9 +29,9 @@ def exponential_sums(program: RowProgram) -> frozenset[int]:
 
 def _meaning(piece: Piece, result: int) -> Hashable:
     """A result as an expression over slots. Equal expressions are equal functions of the slots."""
-    known: list[Hashable] = list(piece.reads)
+    meanings: list[Hashable] = list(piece.reads)
     for i in piece.program.code:
-        args = tuple(known[a] for a in i.args)
+        args = tuple(meanings[a] for a in i.args)
         plain = i.value is None and i.storage is None and i.dtype == "float32"
-        known.append((i.op, *args) if plain else (dataclasses.replace(i, args=()), *args))
-    return known[piece.program.results[result]]
+        meanings.append((i.op, *args) if plain else (dataclasses.replace(i, args=()), *args))
+    return meanings[piece.program.results[result]]

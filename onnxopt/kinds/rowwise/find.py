@@ -21,7 +21,7 @@ from onnxopt.kinds.rowwise.grid import RESHAPES, Grid, Unfit
 from onnxopt.kinds.rowwise.lower import lower
 from onnxopt.program.rowwise import RowProgram
 
-_FEWEST_ELEMENTS = numbers().min_elements
+_MIN_ELEMENTS = numbers().min_elements
 _CODES = (ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT16)  # of products, which read them through a Cast
 _NEAREST = 256  # neighbours that a region looks at; more read one tensor only in graphs of thousands of like nodes
 
@@ -30,18 +30,18 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     """A region for every reduction that no other kind has taken, and refusals of reductions without a region."""
     regions: list[Region] = []
     refusals: list[Refusal] = []
-    taken: set[ir.Node] = set()
+    owned: set[ir.Node] = set()
     for node in context.order:
-        if node in taken or context.is_taken(node) or row_domain.operator(node, context.opsets) is None:
+        if node in owned or context.is_taken(node) or row_domain.operator(node, context.opsets) is None:
             continue
         try:
-            growth = _Growth(context, kind, node, taken)
+            growth = _Growth(context, kind, node, owned)
             growth.grow()
             region = growth.region()
         except ValueError as error:  # Unfit, NotAffine, or an error of lowering
             refusals.append(Refusal(node.name or "", node.op_type, "", str(error)))
             continue
-        taken.update(region.nodes)
+        owned.update(region.nodes)
         context.contract(region.nodes)
         regions.append(region)
     return regions, refusals
@@ -50,8 +50,8 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
 class _Growth:
     """One region while it grows from the reduction `seed`."""
 
-    def __init__(self, context: Context, kind: Kind, seed: ir.Node, taken: set[ir.Node]):
-        self._context, self._kind, self._taken = context, kind, taken
+    def __init__(self, context: Context, kind: Kind, seed: ir.Node, owned: set[ir.Node]):
+        self._context, self._kind, self._taken = context, kind, owned
         self._opsets, self._shapes = context.opsets, context.shapes
         self._check_row_operator(seed)
         row = row_domain.operator(seed, self._opsets)
@@ -64,7 +64,7 @@ class _Growth:
         value = self.grid.value or self.grid.other_value
         assert value is not None
         elements = self._shapes.elements(value)
-        if elements is not None and elements < _FEWEST_ELEMENTS:
+        if elements is not None and elements < _MIN_ELEMENTS:
             raise Unfit(f"`{value.name}` has {elements} elements, too few for a kernel of its own")
         self._program(self.inputs(), self.outputs())
 
@@ -75,11 +75,11 @@ class _Growth:
 
     def _neighbours(self) -> list[ir.Node]:
         """Readers of the region's values, then producers of its inputs, each in topological order."""
-        after = {u for n in self.nodes for v in n.outputs for u in self._context.readers(v)}
-        before = {p for n in self.nodes for v in n.inputs if v is not None and (p := v.producer()) is not None}
+        consumers = {u for n in self.nodes for v in n.outputs for u in self._context.readers(v)}
+        producers = {p for n in self.nodes for v in n.inputs if v is not None and (p := v.producer()) is not None}
         order = self._context.order
-        free = (n for n in after | before if n in order and self._is_free(n))
-        return heapq.nsmallest(_NEAREST, free, key=lambda n: (n not in after, order[n]))
+        free = (n for n in consumers | producers if n in order and self._is_free(n))
+        return heapq.nsmallest(_NEAREST, free, key=lambda n: (n not in consumers, order[n]))
 
     def _is_free(self, node: ir.Node) -> bool:
         """Whether no region holds the node, this one included, and this one has not refused it."""

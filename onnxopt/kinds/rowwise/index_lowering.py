@@ -171,15 +171,15 @@ class _RowEvaluation(Evaluation):
 
         results = row.meaning(self._call(node, row, over_row, recorded))
         if not is_row:
-            known = iter(reductions)
-            results = row.meaning(self._call(node, row, at, lambda kind, x: next(known)))
+            remaining = iter(reductions)
+            results = row.meaning(self._call(node, row, at, lambda kind, x: next(remaining)))
         return results[output]
 
     def _over_row(self, at: Map, dims: Sequence[Extent], reduced: Sequence[int]) -> Map:
         """The map of a reduced operand of `dims` from a row of the domain to the row of the operand that `at` reads."""
-        kept = [a for a in range(len(dims)) if a not in reduced]
-        squeezed = len(at.coordinates) == len(kept)
-        outer = at.coordinates if squeezed else tuple(at.coordinates[a] for a in kept)
+        others = [a for a in range(len(dims)) if a not in reduced]
+        squeezed = len(at.coordinates) == len(others)
+        outer = at.coordinates if squeezed else tuple(at.coordinates[a] for a in others)
         row = self._row_digits(at.digits)
         if any(k in row for c in outer for k, _ in c.terms):
             raise NotAffine("An element of one row would need the reduction of another row")
@@ -190,9 +190,9 @@ class _RowEvaluation(Evaluation):
         if weight != product(dims[a] for a in reduced):
             raise NotAffine("The kernel would reduce rows of different lengths")
         over_row = Map(at.digits, (*outer, Linear(0, tuple(reversed(flat)))), _outside(at.guards, row))
-        outer_dims = [dims[a] for a in kept]
+        outer_dims = [dims[a] for a in others]
         over_row = reshape(over_row, [*outer_dims, weight], [*outer_dims, *(dims[a] for a in reduced)])
-        place = {a: k for k, a in enumerate((*kept, *reduced))}
+        place = {a: k for k, a in enumerate((*others, *reduced))}
         return over_row.with_coordinates([over_row.coordinates[place[a]] for a in range(len(dims))])
 
     def _call(self, node: ir.Node, row: RowOperator, at: Map, reduces: Callable[[str, Expr], Expr]) -> RowCall:
@@ -221,11 +221,11 @@ def _first(node: ir.Node) -> ir.Value:
 
 def _outside(guards: Sequence[Guard], row: Sequence[int]) -> tuple[Guard, ...]:
     """The guards that hold for whole rows; guards within a row are dropped, because a reduction reads the whole row."""
-    kept = []
+    conditions = []
     for guard in guards:
         inside = [k in row for k, _ in guard.form.terms]
         if not any(inside):
-            kept.append(guard)
+            conditions.append(guard)
         elif not all(inside):
             raise NotAffine("A part of a Concat or Pad begins or ends in the middle of several rows")
-    return tuple(kept)
+    return tuple(conditions)

@@ -25,7 +25,7 @@ from onnxopt.program.extents import product
 from onnxopt.program.pointwise import Program
 from onnxopt.program.rowwise import RowProgram
 
-_MOST_REPEATED = numbers().max_repeated
+_MAX_REPEATED = numbers().max_repeated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +166,7 @@ class _Joiner:
         return union
 
     def _repetition(self, program: RowProgram, region: Region) -> str | None:
-        """The reason to refuse a kernel that would reduce every row more than _MOST_REPEATED times, else None.
+        """The reason to refuse a kernel that would reduce every row more than _MAX_REPEATED times, else None.
 
         Up to that limit, as where the heads of a group share a key, the repeated reads hit the cache.
         """
@@ -175,11 +175,11 @@ class _Joiner:
         rows = product(index_ops.dims_of(grid.values_read(node, self._context.opsets)[0], self._context.shapes))
         times = whole.over(rows)
         number = None if times is None else times.number
-        if whole.at_most(rows) or (number is not None and number <= _MOST_REPEATED):
+        if whole.at_most(rows) or (number is not None and number <= _MAX_REPEATED):
             return None
         return (
             "Each row would be reduced again for every place it is broadcast to"
-            f" ({'an unknown number of' if number is None else number} times; the limit is {_MOST_REPEATED})"
+            f" ({'an unknown number of' if number is None else number} times; the limit is {_MAX_REPEATED})"
         )
 
     def _inputs(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:

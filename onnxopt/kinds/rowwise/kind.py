@@ -19,7 +19,7 @@ from onnxopt.program.schema import Variant
 
 # ORT's CPU provider recognises a norm of single operators by the square root, and has vectorized kernels for norms.
 _SPELLS_A_NORM = frozenset({"Sqrt", "Rsqrt"})
-_FEWEST_ON_CPU = numbers().min_operators
+_MIN_ON_CPU = numbers().min_operators
 
 
 class Rowwise(Kind):
@@ -39,7 +39,7 @@ class Rowwise(Kind):
     def pays_on_cpu(self, region: Region) -> bool:
         ops = [n.op_type for n in region.nodes]
         fused_by_ort = any(row_operators.keeps_shape("", op) or op in _SPELLS_A_NORM for op in ops)
-        return len(ops) >= _FEWEST_ON_CPU and not fused_by_ort and not is_beside_blocked_layout(region)
+        return len(ops) >= _MIN_ON_CPU and not fused_by_ort and not is_beside_blocked_layout(region)
 
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes

@@ -85,10 +85,10 @@ def _shared_by_lanes(layout: str, length: int, vector: int, work: RowWork) -> Ro
         distance += (lanes > WARP) * limits.block_weight
         return waste > limits.max_wasted, distance
 
-    most = min(limits.max_held, limits.max_bytes // work.size)
+    limit = min(limits.max_held, limits.max_bytes // work.size)
 
     def fits(lanes: int) -> bool:
-        return -(-vectors // lanes) * vector <= most and lanes * vector * work.size >= SECTOR_BYTES
+        return -(-vectors // lanes) * vector <= limit and lanes * vector * work.size >= SECTOR_BYTES
 
     sharing = [n for n in (1, 2, 4, 8, 16, 32, 64) if fits(n)]
     if not sharing:
@@ -115,9 +115,9 @@ def _shared_by_blocks(length: int, vector: int, work: RowWork) -> RowShape | Non
     """The shape of rows that a block or a cluster of blocks shares."""
     limits = numbers()
     vectors = length // vector
-    for most in (min(limits.max_bytes // work.size, limits.max_held), limits.max_held):
+    for limit in (min(limits.max_bytes // work.size, limits.max_held), limits.max_held):
         for threads in (64, 128, 256):
-            if -(-vectors // threads) * vector <= most:
+            if -(-vectors // threads) * vector <= limit:
                 return _by_blocks("held", vectors, vector, threads)
     if -(-vectors // limits.large_threads) * vector <= limits.max_held:
         return _shared_by_large_block(vectors, vector, work)
@@ -126,9 +126,9 @@ def _shared_by_blocks(length: int, vector: int, work: RowWork) -> RowShape | Non
     narrow = work.size <= 2
     twice = not narrow and work.reduced > 1  # half as many elements per thread, because several inputs take registers
     threads = 2 * limits.large_threads if twice else limits.large_threads
-    for cluster, most in limits.narrow_clusters if narrow else limits.wide_clusters:
+    for cluster, limit in limits.narrow_clusters if narrow else limits.wide_clusters:
         unroll = -(-vectors // (threads * cluster))
-        if unroll * vector <= (most // 2 if twice else most) and unroll <= limits.max_vectors:
+        if unroll * vector <= (limit // 2 if twice else limit) and unroll <= limits.max_vectors:
             fits_twice = work.flat <= 1 and unroll * vector <= limits.max_of_two_blocks
             two = narrow and cluster == limits.max_blocks and fits_twice
             if cluster == 1 and not work.same:  # no input is the same for every row, so blocks have nothing to keep
@@ -162,8 +162,8 @@ def _shared_by_large_block(vectors: int, vector: int, work: RowWork) -> RowShape
 def _has_room(ring: RowShape, work: RowWork) -> bool:
     """Whether a block's shared memory holds its part of all rows of the ring."""
     limits = numbers()
-    taken = ring.unroll * ring.vector * ring.threads * work.size * ring.depth * max(work.flat, 1)
-    return ring.unroll <= limits.max_vectors and taken <= shared_bytes(ring.resident)
+    used = ring.unroll * ring.vector * ring.threads * work.size * ring.depth * max(work.flat, 1)
+    return ring.unroll <= limits.max_vectors and used <= shared_bytes(ring.resident)
 
 
 def shared_bytes(resident: int) -> int:
@@ -220,13 +220,13 @@ def _strided_looped(vector: int, values: int, work: RowWork) -> RowShape:
 def _strided_held(length: int, vector: int, values: int, work: RowWork) -> RowShape | None:
     limits = numbers()
     side = _threads_side_by_side(vector, work)
-    least = 512 if side == WARP else 256
+    threads_needed = 512 if side == WARP else 256
     for threads in (128, 256, 512, 1024):
         lanes = threads // side
         unroll = -(-length // lanes)
-        enough = threads >= least or length < 2 * lanes  # larger blocks, as long as each thread has an element
-        most = limits.max_strided if threads < 1024 else limits.max_held
-        fits = unroll * vector <= most and threads * vector * 8 * values <= STATIC_SHARED_BYTES
+        enough = threads >= threads_needed or length < 2 * lanes  # larger blocks, as long as each thread has an element
+        limit = limits.max_strided if threads < 1024 else limits.max_held
+        fits = unroll * vector <= limit and threads * vector * 8 * values <= STATIC_SHARED_BYTES
         if enough and fits:
             return RowShape("strided", vector, unroll, lanes, threads)
     return None

@@ -20,7 +20,7 @@ from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.operators.row_operators import RowCall, RowOperator
 from onnxopt.program.rowwise import Operand, Result, RowProgram, View
 
-_MOST_PROGRAMS = 512  # that are kept for regions of equal parts
+_MAX_PROGRAMS = 512  # that are kept for regions of equal parts
 
 
 def lower(
@@ -41,18 +41,18 @@ def lower(
     if not _span(operands, inputs, grid, shapes):
         raise ValueError("No input has the full shape of the rows")
     builder = Builder(tuple(storage(v, shapes).name for v in inputs))
-    known: dict[ir.Value, Expr] = dict(zip(inputs, builder.inputs, strict=True))
+    expressions: dict[ir.Value, Expr] = dict(zip(inputs, builder.inputs, strict=True))
     for node in nodes:
         for value in row_domain.values_read(node, opsets):
-            if value not in known:
-                known[value] = immediate(builder, value, shapes)[0]
+            if value not in expressions:
+                expressions[value] = immediate(builder, value, shapes)[0]
         row = row_domain.operator(node, opsets)
         if row is not None:
-            known.update(zip(node.outputs, _meaning(node, row, known, shapes), strict=False))
+            expressions.update(zip(node.outputs, _meaning(node, row, expressions, shapes), strict=False))
         elif node.op_type in RESHAPES:
-            known[node.outputs[0]] = known[node.inputs[0]]  # type: ignore[index]
+            expressions[node.outputs[0]] = expressions[node.inputs[0]]  # type: ignore[index]
         else:
-            known[node.outputs[0]] = apply_operator(node, known, opsets, shapes)
+            expressions[node.outputs[0]] = apply_operator(node, expressions, opsets, shapes)
     return _program(
         _Parts(
             builder.key,
@@ -63,7 +63,7 @@ def lower(
             views=_views(grid),
             operands=operands,
             results=tuple(_result(v, grid, shapes) for v in outputs),
-            stored=tuple(known[v].id for v in outputs),
+            stored=tuple(expressions[v].id for v in outputs),
             builder=builder,
         )
     )
@@ -88,7 +88,7 @@ class _Parts:
     builder: Builder = dataclasses.field(compare=False, repr=False)
 
 
-@functools.lru_cache(maxsize=_MOST_PROGRAMS)
+@functools.lru_cache(maxsize=_MAX_PROGRAMS)
 def _program(parts: _Parts) -> RowProgram:
     """The program of these parts, one object for equal parts: the layers of a model differ in their weights alone."""
     stages, output, row_output = split(parts.builder, parts.operands, parts.stored, parts.results, parts.outputs)
@@ -108,8 +108,8 @@ def _program(parts: _Parts) -> RowProgram:
     return program
 
 
-def _meaning(node: ir.Node, row: RowOperator, known: Mapping[ir.Value, Expr], shapes: Shapes) -> tuple[Expr, ...]:
-    args = tuple(None if v is None else known[v] for v in node.inputs[: row.operands])
+def _meaning(node: ir.Node, row: RowOperator, expressions: Mapping[ir.Value, Expr], shapes: Shapes) -> tuple[Expr, ...]:
+    args = tuple(None if v is None else expressions[v] for v in node.inputs[: row.operands])
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     first = node.inputs[0]
     if first is None:
@@ -160,9 +160,10 @@ def _span(operands: Sequence[Operand], inputs: Sequence[ir.Value], grid: Grid, s
     read = [(o, shapes.dims(v)) for o, v in zip(operands, inputs, strict=True) if o.view == grid.base]
     if not read or base is None or any(dims is None for _, dims in read):
         return bool(read)
-    given = [(*(dims or ()), *(1,) * operand.trailing) for operand, dims in read]
+    shapes_read = [(*(dims or ()), *(1,) * operand.trailing) for operand, dims in read]
     return all(
-        dim == 1 or any(len(dims) >= k and dims[-k] != 1 for dims in given) for k, dim in enumerate(reversed(base), 1)
+        dim == 1 or any(len(dims) >= k and dims[-k] != 1 for dims in shapes_read)
+        for k, dim in enumerate(reversed(base), 1)
     )
 
 

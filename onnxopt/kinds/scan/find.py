@@ -21,7 +21,7 @@ from onnxopt.kinds.scan.lower import axis_of, is_scan, lower
 from onnxopt.program.scan import SUMMED
 
 _SINCE = 11
-_FEWEST_ELEMENTS = numbers().min_elements
+_MIN_ELEMENTS = numbers().min_elements
 _NEAREST = 256  # neighbours that a region looks at; more read one tensor only in graphs of thousands of like nodes
 
 
@@ -29,7 +29,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     """A region for every CumSum that a kernel can run, and refusals of the others."""
     regions: list[Region] = []
     refusals: list[Refusal] = []
-    taken: set[ir.Node] = set()
+    owned: set[ir.Node] = set()
     for node in context.order:
         if not is_scan(node) or context.is_taken(node):
             continue
@@ -37,8 +37,8 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
         if reason is not None:
             refusals.append(Refusal(node.name or "", node.op_type, "", reason))
             continue
-        region = _Growth(context, kind, node, taken).region()
-        taken.update(region.nodes)
+        region = _Growth(context, kind, node, owned).region()
+        owned.update(region.nodes)
         context.contract(region.nodes)
         regions.append(region)
     return regions, refusals
@@ -64,7 +64,7 @@ def why_not(node: ir.Node, context: Context) -> str | None:
     if x.const_value is not None:
         return "All inputs of CumSum are constants"
     elements = shapes.elements(x)
-    if elements is not None and elements < _FEWEST_ELEMENTS:
+    if elements is not None and elements < _MIN_ELEMENTS:
         return f"`{x.name}` has {elements} elements, too few for a kernel of its own"
     if dims[axis_of(node, len(dims))] == 1:
         return "CumSum works along a dim of size 1"
@@ -74,8 +74,8 @@ def why_not(node: ir.Node, context: Context) -> str | None:
 class _Growth:
     """One region while it grows from a CumSum to its elementwise neighbours."""
 
-    def __init__(self, context: Context, kind: Kind, scan: ir.Node, taken: set[ir.Node]):
-        self._context, self._kind, self._taken = context, kind, taken
+    def __init__(self, context: Context, kind: Kind, scan: ir.Node, owned: set[ir.Node]):
+        self._context, self._kind, self._taken = context, kind, owned
         self._domain = scan.outputs[0]
         self.nodes = [scan]
 
@@ -95,12 +95,12 @@ class _Growth:
     def _neighbours(self, refused: set[ir.Node]) -> list[ir.Node]:
         """Readers of the region's values, then producers of its inputs, each in topological order."""
         order = self._context.order
-        after = {u for n in self.nodes for v in n.outputs for u in self._context.readers(v)}
-        before = {p for n in self.nodes for v in n.inputs if v is not None and (p := v.producer()) is not None}
+        consumers = {u for n in self.nodes for v in n.outputs for u in self._context.readers(v)}
+        producers = {p for n in self.nodes for v in n.inputs if v is not None and (p := v.producer()) is not None}
         inside = set(self.nodes)
-        fresh = (n for n in after | before if n in order and n not in inside and n not in refused)
+        fresh = (n for n in consumers | producers if n in order and n not in inside and n not in refused)
         free = (n for n in fresh if n not in self._taken and not self._context.is_taken(n))
-        return heapq.nsmallest(_NEAREST, free, key=lambda n: (n not in after, order[n]))
+        return heapq.nsmallest(_NEAREST, free, key=lambda n: (n not in consumers, order[n]))
 
     def _take(self, node: ir.Node, refused: set[ir.Node]) -> bool:
         context, before = self._context, self.nodes

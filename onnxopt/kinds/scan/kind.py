@@ -17,7 +17,7 @@ from onnxopt.kinds.scan import cuda, entry_points, find, lower
 from onnxopt.program.scan import ScanProgram
 from onnxopt.program.schema import Variant
 
-_FEWEST_ON_CPU = numbers().min_operators
+_MIN_ON_CPU = numbers().min_operators
 
 
 class Scan(Kind):
@@ -33,7 +33,7 @@ class Scan(Kind):
 
     def pays_on_cpu(self, region: Region) -> bool:
         """Whether the CumSum is along the last axis: ORT's CumSum is half as fast there and faster on other axes."""
-        if len(region.nodes) < _FEWEST_ON_CPU or is_beside_blocked_layout(region):
+        if len(region.nodes) < _MIN_ON_CPU or is_beside_blocked_layout(region):
             return False
         axis = next(constant(n.inputs[1]) for n in region.nodes if lower.is_scan(n))
         rank = max((len(v.shape) for v in (*region.inputs, *region.outputs) if v.shape is not None), default=0)

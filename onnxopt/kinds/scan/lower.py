@@ -40,9 +40,9 @@ def lower(
         raise ValueError(f"The rank of the input of `{scan.name}` is unknown or 0")
     elementwise = [n for n in nodes if n is not scan]
     dtype = storage(summed, shapes).compute
-    before = _program(elementwise, inputs, [(summed, dtype)], None, opsets, shapes)
+    prologue = _program(elementwise, inputs, [(summed, dtype)], None, opsets, shapes)
     stored = [(v, storage(v, shapes).name) for v in outputs]
-    after = _program(elementwise, inputs, stored, total, opsets, shapes)
+    epilogue = _program(elementwise, inputs, stored, total, opsets, shapes)
     grid = grid_of(scan, shapes)
     program = ScanProgram(
         inputs=tuple(storage(v, shapes).name for v in inputs),
@@ -51,8 +51,8 @@ def lower(
         axis=grid.first,
         exclusive=bool(scan.attributes.get_int("exclusive", 0)),
         reverse=bool(scan.attributes.get_int("reverse", 0)),
-        element=before,
-        output=after,
+        element=prologue,
+        output=epilogue,
         rows=tuple(grid.varies_by_row_at_most(shapes.dims(v)) for v in inputs),
     )
     program.verify()
@@ -94,23 +94,23 @@ def _program(
         dtypes.append(storage(total, shapes).compute)
     builder = Builder(tuple(dtypes))
     read = [*inputs, *([total] if total is not None else ())]
-    known: dict[ir.Value, Expr] = dict(zip(read, builder.inputs, strict=True))
+    expressions: dict[ir.Value, Expr] = dict(zip(read, builder.inputs, strict=True))
     depends: dict[ir.Value, frozenset[int]] = {v: frozenset([k]) for k, v in enumerate(read)}
     for node in nodes:
         operands = [v for v in node.inputs if v is not None]
         for value in operands:
-            if value not in known and constant(value) is not None:
-                known[value], depends[value] = immediate(builder, value, shapes)[0], frozenset()
-        if all(v in known for v in operands):  # else the node depends on the total
-            known[node.outputs[0]] = apply_operator(node, known, opsets, shapes)
+            if value not in expressions and constant(value) is not None:
+                expressions[value], depends[value] = immediate(builder, value, shapes)[0], frozenset()
+        if all(v in expressions for v in operands):  # else the node depends on the total
+            expressions[node.outputs[0]] = apply_operator(node, expressions, opsets, shapes)
             depends[node.outputs[0]] = frozenset().union(*(depends[v] for v in operands))
-    if any(v not in known for v, _ in results):
+    if any(v not in expressions for v, _ in results):
         raise ValueError("The summed value depends on the running total")
     program = Program(
         inputs=tuple(dtypes),
         outputs=tuple(dtype for _, dtype in results),
         code=tuple(builder.code),
-        results=tuple(known[v].id for v, _ in results),
+        results=tuple(expressions[v].id for v, _ in results),
         depends=tuple(tuple(sorted(depends[v])) for v, _ in results),
         ranks=(0,) * len(results),
     )

@@ -24,9 +24,9 @@ from onnxopt.kinds.squeeze_excite.pairs import Pair
 from onnxopt.program.squeeze_excite import MAX_CHANNELS, MAX_HIDDEN
 
 _MEANS = frozenset({"ReduceMean", "GlobalAveragePool"})
-MOST_WEIGHT_BYTES, MOST_ALONE_BYTES = numbers().max_weight_bytes, numbers().max_alone_bytes
-_MOST_IN_BETWEEN = 8  # nodes between a depthwise convolution and the mean
-_MOST_PRODUCTS = numbers().max_products
+MAX_WEIGHT_BYTES, MAX_ALONE_BYTES = numbers().max_weight_bytes, numbers().max_alone_bytes
+_MAX_IN_BETWEEN = 8  # nodes between a depthwise convolution and the mean
+_MAX_PRODUCTS = numbers().max_products
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
@@ -74,7 +74,7 @@ def _is_mean(value: ir.Value) -> bool:
 def _is_of_depthwise(mean: ir.Value) -> bool:
     """Whether a mean is that of a convolution of many groups, with a few nodes in between."""
     pending = [mean.producer()]
-    for _ in range(_MOST_IN_BETWEEN):
+    for _ in range(_MAX_IN_BETWEEN):
         node = pending.pop(0) if pending else None
         if node is None:
             return False
@@ -93,14 +93,14 @@ def _why_not(pair: Pair, context: Context) -> str | None:
     if operands != hidden:
         return "The second product's operands are not the first product's results"
     size = sum(shapes.bytes(p.b) or 0 for p in (pair.first, pair.second))
-    most = MOST_WEIGHT_BYTES if _is_of_depthwise(pair.mean) else MOST_ALONE_BYTES
-    if max(channels, results) > MAX_CHANNELS or hidden > MAX_HIDDEN or size > most:
+    limit = MAX_WEIGHT_BYTES if _is_of_depthwise(pair.mean) else MAX_ALONE_BYTES
+    if max(channels, results) > MAX_CHANNELS or hidden > MAX_HIDDEN or size > limit:
         return (
             f"Two products with weights of {size} bytes ({channels}, {hidden} and {results} channels) are faster as"
             " kernels of their own"
         )
     rows = (shapes.dims(pair.mean) or (None,))[0]
-    if isinstance(rows, int) and rows * hidden * (channels + results) > _MOST_PRODUCTS:
+    if isinstance(rows, int) and rows * hidden * (channels + results) > _MAX_PRODUCTS:
         return f"Two products of {rows} rows are faster on tensor cores"
     return None
 

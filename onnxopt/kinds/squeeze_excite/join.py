@@ -23,7 +23,7 @@ from onnxopt.program.squeeze_excite import SqueezeExcite
 def join(context: Context, kind: Kind, regions: list[Region]) -> tuple[list[Region], list[Refusal]]:
     """The regions of all kinds after joining. kind: that of squeeze-excites."""
     of = {n: r for r in regions for n in r.nodes}
-    kept = {id(region): region for region in regions}
+    retained = {id(region): region for region in regions}
     for region in [r for r in regions if r.kind is kind]:
         parts = _parts(region, of)
         union = None if parts is None else _union(region, *parts, context, kind)
@@ -31,10 +31,10 @@ def join(context: Context, kind: Kind, regions: list[Region]) -> tuple[list[Regi
             continue
         _, of_mean, of_map = parts
         for part in (region, of_map, *([of_mean] if of_mean is not None else [])):
-            del kept[id(part)]
-        kept[id(union)] = union
+            del retained[id(part)]
+        retained[id(union)] = union
         context.take([union.nodes])
-    return list(kept.values()), []
+    return list(retained.values()), []
 
 
 def _parts(region: Region, of: dict[ir.Node, Region]) -> tuple[ir.Node, Region | None, Region] | None:
@@ -55,12 +55,12 @@ def _parts(region: Region, of: dict[ir.Node, Region]) -> tuple[ir.Node, Region |
 def _is_over_height_and_width(node: ir.Node) -> bool:
     axes = node.inputs[1] if len(node.inputs) > 1 else None
     if axes is None:
-        found = node.attributes.get_ints("axes", ())
+        dims = node.attributes.get_ints("axes", ())
     elif is_constant(axes) and axes.const_value is not None:
-        found = tuple(axes.const_value.numpy().ravel().tolist())
+        dims = tuple(axes.const_value.numpy().ravel().tolist())
     else:
         return False
-    return sorted(a % 4 for a in found) == [1, 2] and node.attributes.get_int("keepdims", 1) == 1
+    return sorted(a % 4 for a in dims) == [1, 2] and node.attributes.get_int("keepdims", 1) == 1
 
 
 def _union(

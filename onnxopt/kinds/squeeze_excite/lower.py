@@ -58,11 +58,11 @@ def lower(
 
 def _pair(nodes: Sequence[ir.Node], shapes: Shapes) -> pairs.Pair:
     """The pair among the nodes of a region."""
-    known, place = set(nodes), {n: k for k, n in enumerate(nodes)}
-    made = [p for n in nodes if pairs.is_product(n) and (p := pairs.product(n, shapes)) is not None]
-    by_result = {p.output: p for p in made}
-    for second in reversed(made):
-        pair = pairs.find(second, by_result, known.__contains__, place.__getitem__, shapes)
+    inside, place = set(nodes), {n: k for k, n in enumerate(nodes)}
+    products = [p for n in nodes if pairs.is_product(n) and (p := pairs.product(n, shapes)) is not None]
+    by_result = {p.output: p for p in products}
+    for second in reversed(products):
+        pair = pairs.find(second, by_result, inside.__contains__, place.__getitem__, shapes)
         if pair is not None:
             return pair
     raise ValueError("The region holds no two products, one of the other's results")

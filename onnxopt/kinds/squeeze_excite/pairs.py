@@ -15,7 +15,7 @@ from onnxopt.kinds.gemm import convolution, steps
 from onnxopt.kinds.gemm.steps import GrowingGemm
 
 _PRODUCTS = frozenset({"Conv", "MatMul", "Gemm"})
-_MOST_NODES = 16  # elementwise, behind one product
+_MAX_NODES = 16  # elementwise, behind one product
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _between(
             if source is not None and source is not at:
                 return None
             source = at
-        elif producer is None or len(nodes) == _MOST_NODES or not is_free(producer):
+        elif producer is None or len(nodes) == _MAX_NODES or not is_free(producer):
             return None
         elif producer not in nodes:
             nodes[producer] = None
@@ -133,7 +133,7 @@ def _behind(value: ir.Value, is_free: Callable[[ir.Node], bool], shapes: Shapes)
     nodes: list[ir.Node] = []
     inside = {value}
     ends = [0]
-    while len(nodes) < _MOST_NODES:
+    while len(nodes) < _MAX_NODES:
         node = next((n for v in inside for n in v.consumers() if n not in nodes and _reads_only(n, inside)), None)
         if node is None or not is_free(node) or not shapes.same(node.outputs[0], value):
             break
@@ -160,9 +160,9 @@ def _reads_only(node: ir.Node, inside: set[ir.Value]) -> bool:
 
 def _leaves_one(value: ir.Value, nodes: Sequence[ir.Node]) -> bool:
     """Whether nothing outside reads what the nodes compute, except for the last one's result."""
-    known = set(nodes)
+    inside = set(nodes)
     hidden = [value, *(n.outputs[0] for n in nodes[:-1])]
-    return all(not v.is_graph_output() and set(v.consumers()) <= known for v in hidden)
+    return all(not v.is_graph_output() and set(v.consumers()) <= inside for v in hidden)
 
 
 def _operands(node: ir.Node) -> list[ir.Value]:

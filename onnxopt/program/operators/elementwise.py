@@ -100,8 +100,8 @@ class Operator:
 
     def sample_dtypes(self, dtype: str) -> tuple[str, ...]:
         """Storage dtypes of the operands of one use whose usual operands have `dtype`."""
-        most = self.arity[1] or _OF_VARIADIC
-        own = [self.operand(position).dtypes for position in range(most)]
+        high = self.arity[1] or _OF_VARIADIC
+        own = [self.operand(position).dtypes for position in range(high)]
         return tuple(dtype if dtypes is None or dtype in dtypes else min(dtypes) for dtypes in own)
 
     def verify(self) -> None:

@@ -39,16 +39,16 @@ def write(
     """
     facts = model_facts.of(model)
     configurations = {"cpu": rules.cpu(facts), GENERIC: rules.cuda(facts)}
-    known = [gpu for gpu in gpus.catalogue().values() if gpu.arch in archs]
+    chosen = [gpu for gpu in gpus.catalogue().values() if gpu.arch in archs]
     refused = tensorrt.refusal(facts)
-    for gpu in known:
+    for gpu in chosen:
         configurations[gpu.key] = rules.cuda(facts, gpu)
         if not refused:
             configurations[f"{gpu.key}.tensorrt"] = tensorrt.tensorrt(facts, gpu, shapes or {})
     (folder / FOLDER).mkdir(exist_ok=True)
     for name, configuration in configurations.items():
         path(folder, name).write_text(to_json(configuration), "utf-8")
-    return (f"no configuration for TensorRT: {refused}",) if refused and known else ()
+    return (f"no configuration for TensorRT: {refused}",) if refused and chosen else ()
 
 
 def path(folder: Path, name: str) -> Path:

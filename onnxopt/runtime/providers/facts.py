@@ -17,7 +17,7 @@ _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM",
 _MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _CODING = frozenset({"QuantizeLinear", "DequantizeLinear"})
-_LEAST_BITS = 8  # of constants that may become floats in memory
+_MIN_BITS = 8  # of constants that may become floats in memory
 _ATTENTION = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention"})
 
 
@@ -88,7 +88,7 @@ def of(model: ir.Model) -> Facts:
 def _dequantizes_constants(nodes: list[ir.Node]) -> bool:
     """Whether ONNX Runtime should dequantize the model's constants at load."""
     constants = [n for n in nodes if n.op_type == "DequantizeLinear" and is_constant(n.inputs[0])]
-    packed = any(n.attributes.get_int("block_size", 0) or _bits(n.inputs[0]) < _LEAST_BITS for n in constants)
+    packed = any(n.attributes.get_int("block_size", 0) or _bits(n.inputs[0]) < _MIN_BITS for n in constants)
     return bool(constants) and not packed
 
 

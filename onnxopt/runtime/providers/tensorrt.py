@@ -61,7 +61,7 @@ def tensorrt(facts: Facts, gpu: Gpu, shapes: Mapping[str, tuple[int, ...]]) -> d
             if dtype in facts.dtypes
         }
     rows |= _profiles(facts, shapes)
-    behind = rules.cuda(facts, gpu)
+    fallback = rules.cuda(facts, gpu)
     newer = [SINCE[option] for option in rows if option in SINCE]
     return {
         "provider": TENSORRT,
@@ -71,8 +71,8 @@ def tensorrt(facts: Facts, gpu: Gpu, shapes: Mapping[str, tuple[int, ...]]) -> d
         "model": list(MODELS),
         "library": False,
         "path_options": ["trt_engine_cache_path", "trt_timing_cache_path"],
-        "fallback_providers": [{"provider": CUDA, "provider_options": behind["provider_options"]}],
-        "gpu": behind["gpu"],
+        "fallback_providers": [{"provider": CUDA, "provider_options": fallback["provider_options"]}],
+        "gpu": fallback["gpu"],
         **({"onnxruntime": max(newer, key=releases.parts)} if newer else {}),
         "why": {
             "graph_optimization_level": "what TensorRT leaves to the CUDA EP is optimized by ORT",
@@ -103,14 +103,14 @@ def _sizes(facts: Facts, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Sizes, 
     except UsageError:  # shapes of another stage's inputs
         pinned = {}
     batch, space = signature.roles(facts.inputs)
-    least, usual, most = {}, {}, {}
+    smallest, usual, largest = {}, {}, {}
     for name in signature.symbols(facts.inputs):
         low, middle, high = _BATCH if name in batch else _SPACE if name in space else _OTHER
         if name in space:
             low, middle, high = (max(size // space[name], 1) for size in (low, middle, high))
         usual[name] = pinned.get(name, middle)
-        least[name], most[name] = min(low, usual[name]), max(high, usual[name])
-    return least, usual, most
+        smallest[name], largest[name] = min(low, usual[name]), max(high, usual[name])
+    return smallest, usual, largest
 
 
 @functools.cache

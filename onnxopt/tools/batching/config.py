@@ -88,10 +88,10 @@ def jobs_of(models: Sequence[StrPath], out_dir: Path, archs: Sequence[str] | Non
     UsageError where the file is wrong, a path does not exist, or two outputs would have one name.
     """
     if not any(str(path).endswith(SUFFIX) for path in models):
-        found = sources(models, out_dir)
+        paths = sources(models, out_dir)
         of_all = _Defaults.model_validate({} if archs is None else {"archs": list(archs)})
         _check("--arch", of_all)
-        return [_job(name, path, out_dir, of_all) for name, path in zip(names(found), found, strict=True)]
+        return [_job(name, path, out_dir, of_all) for name, path in zip(names(paths), paths, strict=True)]
     if len(models) != 1:
         raise UsageError(f"give one configuration file ({SUFFIX}), or models and patterns, not both")
     file = Path(models[0])
@@ -101,12 +101,12 @@ def jobs_of(models: Sequence[StrPath], out_dir: Path, archs: Sequence[str] | Non
         defaults["archs"] = list(archs)
     options: dict[Path, dict[str, Any]] = {}
     for entry in config.models:
-        found = [path.absolute() for path in sources([entry.path], out_dir, file.parent)]
-        if entry.name is not None and len(found) != 1:
-            raise UsageError(f"{file}: name = {entry.name!r} is for one model, {entry.path} names {len(found)}")
-        given = _resolved(entry.model_dump(exclude_unset=True, exclude={"path"}), file.parent)
-        for path in found:
-            options.setdefault(path, dict(defaults)).update(given)
+        paths = [path.absolute() for path in sources([entry.path], out_dir, file.parent)]
+        if entry.name is not None and len(paths) != 1:
+            raise UsageError(f"{file}: name = {entry.name!r} is for one model, {entry.path} names {len(paths)}")
+        stated = _resolved(entry.model_dump(exclude_unset=True, exclude={"path"}), file.parent)
+        for path in paths:
+            options.setdefault(path, dict(defaults)).update(stated)
     return _named(file, options, out_dir)
 
 
@@ -126,23 +126,23 @@ def read(file: Path) -> Config:
 
 def _unknown(place: tuple[int | str, ...]) -> str:
     """What to say of a name that the file may not have there."""
-    known: dict[int | str, type[pydantic.BaseModel]] = {"defaults": _Defaults, "models": _Entry}
-    fields = (known[place[0]] if len(place) > 1 else Config).model_fields
+    models: dict[int | str, type[pydantic.BaseModel]] = {"defaults": _Defaults, "models": _Entry}
+    fields = (models[place[0]] if len(place) > 1 else Config).model_fields
     return f"is no option; there are {', '.join(fields)}"
 
 
 def _named(file: Path, options: dict[Path, dict[str, Any]], out_dir: Path) -> list[Job]:
-    given = {path: fields.pop("name") for path, fields in options.items() if fields.get("name") is not None}
-    others = [path for path in options if path not in given]
-    by_path = {**given, **dict(zip(others, names(others), strict=True))}
-    taken: dict[str, Path] = {}
+    stated = {path: fields.pop("name") for path, fields in options.items() if fields.get("name") is not None}
+    others = [path for path in options if path not in stated]
+    by_path = {**stated, **dict(zip(others, names(others), strict=True))}
+    by_name: dict[str, Path] = {}
     for path, name in by_path.items():
-        if (other := taken.setdefault(name, path)) != path:
+        if (other := by_name.setdefault(name, path)) != path:
             raise UsageError(f"{file}: {path} and {other} would both be named {name}; give one of them a name")
-    made = {path: _Defaults.model_validate(fields) for path, fields in options.items()}
-    for path, of_model in made.items():
+    validated = {path: _Defaults.model_validate(fields) for path, fields in options.items()}
+    for path, of_model in validated.items():
         _check(f"{file}: {path.name}", of_model)
-    return [_job(by_path[path], path, out_dir, of_model) for path, of_model in made.items()]
+    return [_job(by_path[path], path, out_dir, of_model) for path, of_model in validated.items()]
 
 
 def _check(where: str, work: Work) -> None:
@@ -165,10 +165,10 @@ def _options(work: Work) -> Options:
 
 def _resolved(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Options whose files are found from the configuration's folder."""
-    found = {**fields, **{key: [str(folder / name) for name in fields[key]] for key in _PATHS if key in fields}}
-    if found.get(_PATH) is not None:
-        found[_PATH] = str(folder / found[_PATH])
-    return found
+    resolved = {**fields, **{key: [str(folder / name) for name in fields[key]] for key in _PATHS if key in fields}}
+    if resolved.get(_PATH) is not None:
+        resolved[_PATH] = str(folder / resolved[_PATH])
+    return resolved
 
 
 def _job(name: str, source: Path, out_dir: Path, work: Work) -> Job:

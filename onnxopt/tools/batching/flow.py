@@ -46,11 +46,11 @@ def plan(
     models: StrPath | Sequence[StrPath], out_dir: StrPath, archs: Sequence[str] | None = None
 ) -> list[tuple[Job, Action]]:
     """What a batch would do, without doing it. "again": it changed or failed. "refused": its output is in the way."""
-    given = [models] if isinstance(models, (str, os.PathLike)) else list(models)
-    if not given:
+    patterns = [models] if isinstance(models, (str, os.PathLike)) else list(models)
+    if not patterns:
         raise UsageError("no model: give a configuration file, models or patterns")
     state = read_state(Path(out_dir))
-    return [(job, state.action(job)) for job in config.jobs_of(given, Path(out_dir), archs)]
+    return [(job, state.action(job)) for job in config.jobs_of(patterns, Path(out_dir), archs)]
 
 
 def batch(
@@ -109,11 +109,11 @@ class _Running:
         """Record the outcome of a job, and put what it made in the place of what may be there."""
         job, key = self._jobs[staged.name]
         outcome = dataclasses.replace(outcome, output=str(job.output))
-        made = outcome.summary is not None and staged.output.is_dir()
-        if made and job.output.exists():
+        succeeded = outcome.summary is not None and staged.output.is_dir()
+        if succeeded and job.output.exists():
             shutil.rmtree(job.output)
         self._state.record(job, key, outcome)
-        if made:
+        if succeeded:
             staged.output.rename(job.output)
         self._end(job, outcome)
 

@@ -54,20 +54,20 @@ def sources(paths: Sequence[StrPath], out_dir: Path, folder: Path = Path()) -> l
     folder: where relative ones begin. A pattern takes files, and one that ends with / folders; it takes none of
     the artifacts that an earlier run left in out_dir. UsageError where a path does not exist or a pattern has no match.
     """
-    found: dict[str, Path] = {}
+    by_path: dict[str, Path] = {}
     for text in map(str, paths):
         matches = [text] if os.path.lexists(folder / text) else _matches(text, folder, out_dir)
         for path in (folder / match for match in matches):
-            found.setdefault(os.path.abspath(path), path)
-    return list(found.values())
+            by_path.setdefault(os.path.abspath(path), path)
+    return list(by_path.values())
 
 
 def _matches(pattern: str, folder: Path, out_dir: Path) -> list[str]:
     if not glob.has_magic(pattern):
         raise UsageError(f"{folder / pattern}: no such file or folder")
     wanted = os.path.isdir if pattern.endswith("/") else os.path.isfile
-    found = sorted(path for path in glob.glob(pattern, root_dir=folder, recursive=True) if wanted(folder / path))
-    matches = [path for path in found if not _is_a_result(folder / path, out_dir)]
+    paths = sorted(path for path in glob.glob(pattern, root_dir=folder, recursive=True) if wanted(folder / path))
+    matches = [path for path in paths if not _is_a_result(folder / path, out_dir)]
     if not matches:
         raise UsageError(f"{folder / pattern}: matches no {'folder' if pattern.endswith('/') else 'file'}")
     return matches
@@ -76,8 +76,8 @@ def _matches(pattern: str, folder: Path, out_dir: Path) -> list[str]:
 def _is_a_result(path: Path, out_dir: Path) -> bool:
     """Whether a path lies in an artifact or an optimized folder of out_dir, or is one."""
     below = Path(os.path.relpath(os.path.abspath(path), os.path.abspath(out_dir))).parts[:1]
-    made = [out_dir.joinpath(*below, name) for name in (layout.MANIFEST, layout.FOLDER_RECORD)]
-    return below not in ((), (os.pardir,)) and any(file.is_file() for file in made)
+    records = [out_dir.joinpath(*below, name) for name in (layout.MANIFEST, layout.FOLDER_RECORD)]
+    return below not in ((), (os.pardir,)) and any(file.is_file() for file in records)
 
 
 def names(paths: Sequence[Path]) -> list[str]:

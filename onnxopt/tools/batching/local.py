@@ -26,11 +26,11 @@ def run(jobs: Sequence[Job], width: int | None, finish: Callable[[Job, ModelOutc
     def outcome_of(job: Job) -> ModelOutcome:
         worker = idle.get()
         try:
-            made = worker.ask(job)
-            if not made.ok or not job.measures:
-                return made
+            outcome = worker.ask(job)
+            if not outcome.ok or not job.measures:
+                return outcome
             with measuring:
-                return worker.ask(job, made)
+                return worker.ask(job, outcome)
         finally:
             idle.put(worker)
 

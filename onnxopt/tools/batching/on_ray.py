@@ -59,19 +59,19 @@ def _imported() -> Any:
     return ray
 
 
-def _submit(step: Any, job: Job, made: ModelOutcome | None) -> Any:
+def _submit(step: Any, job: Job, outcome: ModelOutcome | None) -> Any:
     """Begin a step of a job on the cluster."""
     needs = {"num_cpus": job.needs.cpus, "memory": job.needs.memory}
-    if made is not None:
+    if outcome is not None:
         needs["num_gpus"] = job.needs.gpus
-    return step.options(**needs, max_retries=_RETRIES, name=job.name).remote(job, made)
+    return step.options(**needs, max_retries=_RETRIES, name=job.name).remote(job, outcome)
 
 
-def _step(job: Job, made: ModelOutcome | None) -> ModelOutcome:
+def _step(job: Job, outcome: ModelOutcome | None) -> ModelOutcome:
     """On a machine of the cluster. An output that is there already was made by a worker that was lost."""
-    if made is None and job.output.exists():
+    if outcome is None and job.output.exists():
         shutil.rmtree(job.output)
-    return _worker(os.environ.get(_GPUS)).ask(job, made)
+    return _worker(os.environ.get(_GPUS)).ask(job, outcome)
 
 
 @functools.cache

@@ -76,10 +76,10 @@ def read_state(folder: Path) -> State:
 
 def key_of(job: Job) -> str:
     """A digest of what the output depends on: the options, this onnxopt, and sizes and times of the files."""
-    given = [Path(p) for p in (*job.options.data, *job.options.calibrate) if isinstance(p, str | Path)]
+    paths = [Path(p) for p in (*job.options.data, *job.options.calibrate) if isinstance(p, str | Path)]
     reference = job.options.reference
     near = [Path(reference)] if reference is not None else []
-    files = [(str(path), *_stamp(path)) for path in (*_files(job.source), *given, *near)]
+    files = [(str(path), *_stamp(path)) for path in (*_files(job.source), *paths, *near)]
     asked = [dataclasses.asdict(job.options), job.tune, job.bench]
     text = json.dumps([str(job.source), files, asked, versions.onnxopt()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

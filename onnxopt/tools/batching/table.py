@@ -23,8 +23,8 @@ def text(outcomes: Sequence[ModelOutcome]) -> str:
     titles = (*_TITLES, *(_MEASURED if measured else ()), "seconds", "")
     rows = []
     for outcome in outcomes:
-        made, times = _made(outcome), _measured(outcome) if measured else ()
-        rows.append((outcome.name, *made, *times, f"{outcome.seconds:.1f}", _status(outcome)))
+        fused, times = _made(outcome), _measured(outcome) if measured else ()
+        rows.append((outcome.name, *fused, *times, f"{outcome.seconds:.1f}", _status(outcome)))
     lines = text_table.lines(titles, rows, left=("model", "verify", ""))
     failed = [outcome for outcome in outcomes if not outcome.ok]
     lines += [one_line(f"{outcome.name}: {outcome.error}") for outcome in failed]
@@ -41,32 +41,32 @@ def plan_text(planned: Sequence[tuple[Job, Action]]) -> str:
 
 def _options(job: Job) -> str:
     usual, chosen = (dataclasses.asdict(options) for options in (Options(), job.options))
-    given = {name: value for name, value in chosen.items() if value != usual[name] and value not in ([], {})}
-    given |= {"tune": job.tune} if job.tune is not None else {}
-    given |= {"bench": True} if job.bench else {}
-    return ", ".join(f"{name}={value}" for name, value in given.items())
+    changed = {name: value for name, value in chosen.items() if value != usual[name] and value not in ([], {})}
+    changed |= {"tune": job.tune} if job.tune is not None else {}
+    changed |= {"bench": True} if job.bench else {}
+    return ", ".join(f"{name}={value}" for name, value in changed.items())
 
 
 def _made(outcome: ModelOutcome) -> tuple[str, ...]:
-    made = outcome.summary
-    if made is None:
+    counts = outcome.summary
+    if counts is None:
         return ("",) * (len(_TITLES) - 1)
-    launches = f"{made.launches_before} -> {made.launches_after}"
-    return str(made.nodes_fused), str(made.calls), str(made.kernels), launches, made.verify
+    launches = f"{counts.launches_before} -> {counts.launches_after}"
+    return str(counts.nodes_fused), str(counts.calls), str(counts.kernels), launches, counts.verify
 
 
 def _measured(outcome: ModelOutcome) -> tuple[str, str]:
-    found = outcome.measured
-    if found is None:
+    measured = outcome.measured
+    if measured is None:
         return "", ""
-    times = "" if found.before_ms is None else f"{found.before_ms:.3f} -> {found.after_ms:.3f}"
-    return times, "" if found.options is None else str(found.options)
+    times = "" if measured.before_ms is None else f"{measured.before_ms:.3f} -> {measured.after_ms:.3f}"
+    return times, "" if measured.options is None else str(measured.options)
 
 
 def _status(outcome: ModelOutcome) -> str:
-    made = outcome.summary
-    if made is not None and made.kept:
-        return f"{made.kept} of {made.models + made.kept} models kept as they were"
+    counts = outcome.summary
+    if counts is not None and counts.kept:
+        return f"{counts.kept} of {counts.models + counts.kept} models kept as they were"
     if not outcome.ok:
         return "failed"
     return "done before" if outcome.resumed else "done"

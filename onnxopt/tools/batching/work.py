@@ -81,17 +81,19 @@ def optimize(job: Job, progress: Progress | None = None) -> ModelOutcome:
 
     try:
         if not job.source.is_dir():
-            made = pipeline.optimize(job.source, job.output, job.options, progress=progress)
-            return outcome(summary=_summary([made.manifest]))
+            artifact = pipeline.optimize(job.source, job.output, job.options, progress=progress)
+            return outcome(summary=_summary([artifact.manifest]))
         folder = optimize_folder(job.source, job.output, job.options, progress=progress)
     except OnnxoptError as error:
         return outcome(error=str(error), exit_code=error.exit_code)
-    kept = [f"{model.path}: kept as it was: {model.error}" for model in folder.models if model.error is not None]
+    unoptimized = [f"{model.path}: kept as it was: {model.error}" for model in folder.models if model.error is not None]
     manifests = [model.manifest for model in folder.models if model.manifest is not None]
-    return outcome(summary=_summary(manifests, len(kept)), error="; ".join(kept), exit_code=folder.exit_code)
+    return outcome(
+        summary=_summary(manifests, len(unoptimized)), error="; ".join(unoptimized), exit_code=folder.exit_code
+    )
 
 
-def measure(job: Job, made: ModelOutcome) -> ModelOutcome:
+def measure(job: Job, outcome: ModelOutcome) -> ModelOutcome:
     """Tune and time the artifact that `optimize` made. Errors of onnxopt are in the outcome; others are raised."""
     started = time.perf_counter()
     shapes, timeout = job.options.shapes, job.options.timeout
@@ -109,8 +111,8 @@ def measure(job: Job, made: ModelOutcome) -> ModelOutcome:
     except OnnxoptError as problem:
         error = problem
     return dataclasses.replace(
-        made,
-        seconds=round(made.seconds + time.perf_counter() - started, 3),
+        outcome,
+        seconds=round(outcome.seconds + time.perf_counter() - started, 3),
         measured=measured,
         error=str(error or ""),
         exit_code=error.exit_code if error else 0,
@@ -122,11 +124,11 @@ def failed(job: Job, reason: str) -> ModelOutcome:
     return ModelOutcome(job.name, str(job.source), str(job.output), 0.0, error=reason, exit_code=OnnxoptError.exit_code)
 
 
-def _summary(manifests: list[Manifest], kept: int = 0) -> FusionCounts:
+def _summary(manifests: list[Manifest], unoptimized: int = 0) -> FusionCounts:
     kernels = [kernel for manifest in manifests for kernel in manifest.kernels]
     return FusionCounts(
         models=len(manifests),
-        kept=kept,
+        kept=unoptimized,
         nodes_fused=sum(len(k.operators) * len(k.sites) for k in kernels),
         calls=sum(len(k.sites) for k in kernels),
         kernels=len(kernels),

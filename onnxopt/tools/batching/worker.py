@@ -46,12 +46,12 @@ class Worker:
             child.kill()
             child.communicate()
 
-    def ask(self, job: Job, made: ModelOutcome | None = None) -> ModelOutcome:
-        """Optimize a job, or measure what was `made` of it."""
+    def ask(self, job: Job, earlier: ModelOutcome | None = None) -> ModelOutcome:
+        """Optimize a job, or measure what was `earlier` of it."""
         child = self._child = self._child or children.start(__name__, self._temporary)
         assert child.stdin is not None and child.stdout is not None
         try:
-            pickle.dump((job, made), child.stdin)
+            pickle.dump((job, earlier), child.stdin)
             child.stdin.flush()
             outcome: ModelOutcome = pickle.load(child.stdout)
             if outcome.exit_code == NotVerifiedError.exit_code:  # a run that did not end may go on there
@@ -89,8 +89,8 @@ def _end_hanging(answers: IO[bytes], job: Job, reason: TimeIsUp) -> NoReturn:
     os._exit(NotVerifiedError.exit_code)
 
 
-def _outcome(job: Job, made: ModelOutcome | None) -> ModelOutcome:
+def _outcome(job: Job, outcome: ModelOutcome | None) -> ModelOutcome:
     try:
-        return work.optimize(job) if made is None else work.measure(job, made)
+        return work.optimize(job) if outcome is None else work.measure(job, outcome)
     except Exception as error:  # noqa: BLE001 - a traceback tells a user nothing
         return work.failed(job, f"onnxopt failed: {describe(error)}; please report it")

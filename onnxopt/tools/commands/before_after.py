@@ -43,9 +43,9 @@ def _times(manifest: Manifest, named: Sequence[str]) -> list[tuple[str, str, str
     """Predicted times on the named GPUs, else on those that most people have; `explain` lists all."""
     if manifest.predicted is None:
         return []
-    known = {row.gpu for row in manifest.predicted.times}
-    keys = [key for key in named if key in known][:_NAMED]
-    keys = keys or [key for key in (*FIRST, *sorted(known)) if key in known][:_GPUS]
+    predicted = {row.gpu for row in manifest.predicted.times}
+    keys = [key for key in named if key in predicted][:_NAMED]
+    keys = keys or [key for key in (*FIRST, *sorted(predicted)) if key in predicted][:_GPUS]
     at = f" at {signature.describe(manifest.predicted.sizes)}" if manifest.predicted.sizes else ""
     rows = predicted_rows(manifest.predicted, keys)
     return [(f"predicted ms, {name}{at}", f"{before:.3g}", f"{after:.3g}") for name, before, after in rows]

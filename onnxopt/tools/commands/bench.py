@@ -95,8 +95,8 @@ def table(result: BenchResult) -> list[str]:
         ("open ms", _cells("{:.1f}", [t.open_ms for t in sides])),
         ("first result ms", _cells("{:.1f}", [t.first_ms for t in sides])),
     ]
-    known = [(name, *cells) for name, cells in rows if any(cells)]
-    return text_table.lines(("", "before", "artifact"), known, left=("",))
+    filled = [(name, *cells) for name, cells in rows if any(cells)]
+    return text_table.lines(("", "before", "artifact"), filled, left=("",))
 
 
 def _cells(form: str, figures: Sequence[float | None]) -> tuple[str, ...]:

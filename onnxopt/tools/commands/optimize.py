@@ -76,12 +76,12 @@ def command(
 
 def _optimize_folder(folder: Path, output: Path, chosen: Options, quiet: bool, as_json: bool) -> None:
     with progress.shown(quiet) as advance:
-        made = optimize_folder(folder, output, chosen, progress=advance)
+        optimized = optimize_folder(folder, output, chosen, progress=advance)
     if as_json:
-        print_json({"folder": str(made.path), **made.to_json()})
+        print_json({"folder": str(optimized.path), **optimized.to_json()})
     else:
-        click.echo(printable(_folder_text(made)))
-    click.get_current_context().exit(made.exit_code)
+        click.echo(printable(_folder_text(optimized)))
+    click.get_current_context().exit(optimized.exit_code)
 
 
 def _optimize_many(patterns: Sequence[str], out_dir: Path, chosen: Options, quiet: bool, as_json: bool) -> None:
@@ -103,17 +103,18 @@ def _named(advance: Progress, name: str, phase: str, detail: str, done: int, tot
     advance(phase, f"{name} {detail}".strip(), done, total)
 
 
-def _folder_text(made: OptimizedFolder) -> str:
-    lines = [_model_text(model) for model in made.models]
-    done = sum(model.manifest is not None for model in made.models)
+def _folder_text(optimized: OptimizedFolder) -> str:
+    lines = [_model_text(model) for model in optimized.models]
+    done = sum(model.manifest is not None for model in optimized.models)
     lines.append(
-        f"wrote {made.path}: {done} of {len(made.models)} models optimized, {len(made.others)} other files kept"
+        f"wrote {optimized.path}: {done} of {len(optimized.models)} models optimized, "
+        f"{len(optimized.others)} other files kept"
     )
-    if made.library is None:
+    if optimized.library is None:
         return "\n".join([*lines, "nothing was fused, so there is no library"])
-    record = next(made.path / model.record for model in made.models if model.record is not None)
+    record = next(optimized.path / model.record for model in optimized.models if model.record is not None)
     lines += [
-        f"one library for all of them: {made.library}",
+        f"one library for all of them: {optimized.library}",
         "next: register it with your session options, by register_custom_ops_library; without it no kernel runs",
         f"      onnxopt explain {shlex.quote(str(record))} (what was fused, and what would gain more)",
     ]

@@ -80,7 +80,7 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
 
 def one_output(argument: Path | None, option: Path | None, name: str) -> Path:
     """Where to write, which was given as the argument `name` or as --output. UsageError unless it was given once."""
-    given = [path for path in (argument, option) if path is not None]
-    if len(given) != 1:
+    paths = [path for path in (argument, option) if path is not None]
+    if len(paths) != 1:
         raise UsageError(f"give either {name} or --output")
-    return given[0]
+    return paths[0]

@@ -42,32 +42,35 @@ def command(
     """
     with progress.shown(quiet) as advance:
         chosen = Quantization(**{**fields, "shapes": options.parse_shapes(fields["shapes"])})
-        found = quantize(model, output, chosen, progress=advance)
+        quantized = quantize(model, output, chosen, progress=advance)
     if as_json:
-        print_json({**dataclasses.asdict(found), "path": str(found.path)})
+        print_json({**dataclasses.asdict(quantized), "path": str(quantized.path)})
     else:
-        click.echo(printable(_text(model, found)))
+        click.echo(printable(_text(model, quantized)))
 
 
-def _text(model: Path, found: Quantized) -> str:
-    how = f"{found.format}, {found.algorithm}" + (f", blocks of {found.block_size}" if found.block_size else "")
-    places = len(found.products) + len(found.left)
-    lines = [f"{model.name}: {len(found.products)} of {places} products and convolutions quantized ({how})"]
-    for reason, count in collections.Counter(row.reason for row in found.left).most_common():
+def _text(model: Path, result: Quantized) -> str:
+    how = f"{result.format}, {result.algorithm}" + (f", blocks of {result.block_size}" if result.block_size else "")
+    places = len(result.products) + len(result.left)
+    lines = [f"{model.name}: {len(result.products)} of {places} products and convolutions quantized ({how})"]
+    for reason, count in collections.Counter(row.reason for row in result.left).most_common():
         lines.append(f"stays float32: {count} x {reason}")
-    if found.times is not None:
-        t = found.times
+    if result.times is not None:
+        t = result.times
         how = f"{t.measured} of them measured" if t.measured else "predicted"
         lines.append(
             f"time of the quantized products alone on {t.gpu}, {how}: {t.sixteen_bits_ms:.4f} ms in 16 bits ->"
             f" {t.quantized_ms:.4f} ms"
         )
-    lines.append(f"size: {found.bytes_before / 1e6:.1f} MB -> {found.bytes_after / 1e6:.1f} MB")
-    lines.append(f"quality against float32, measured with {data_text(found.data)}:")
-    lines += [f"    {quality_text(row)}" for row in found.quality]
-    worst = sorted(found.alone, key=found.alone.__getitem__)[:_EXAMPLES]
+    lines.append(f"size: {result.bytes_before / 1e6:.1f} MB -> {result.bytes_after / 1e6:.1f} MB")
+    lines.append(f"quality against float32, measured with {data_text(result.data)}:")
+    lines += [f"    {quality_text(row)}" for row in result.quality]
+    worst = sorted(result.alone, key=result.alone.__getitem__)[:_EXAMPLES]
     if worst:
-        lines.append("quantized alone, these cost most: " + ", ".join(f"{n} {found.alone[n]:.1f} dB" for n in worst))
-    lines += [_FP8] if found.format == "fp8" else []
-    lines += [f"wrote {found.path}", f"next: onnxopt optimize {found.path} -o {found.path.with_suffix('')}.optimized"]
+        lines.append("quantized alone, these cost most: " + ", ".join(f"{n} {result.alone[n]:.1f} dB" for n in worst))
+    lines += [_FP8] if result.format == "fp8" else []
+    lines += [
+        f"wrote {result.path}",
+        f"next: onnxopt optimize {result.path} -o {result.path.with_suffix('')}.optimized",
+    ]
     return "\n".join(lines)

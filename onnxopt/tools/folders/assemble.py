@@ -35,13 +35,13 @@ def assemble(contents: Contents, models: Sequence[FolderModel], artifacts: Path,
         worst = max(errors, key=lambda error: error.exit_code)
         raise type(worst)(f"{contents.folder}: none of its {len(models)} models could be optimized; {worst}")
     others = _others(contents, done)
-    kept = [model.path for model in models if model.manifest is None]
-    for name in (*others, *kept):
+    unoptimized = [model.path for model in models if model.manifest is None]
+    for name in (*others, *unoptimized):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(contents.folder / name, target / name)
-    taken = {*others, *contents.models}
+    used = {*others, *contents.models}
     for model in done:
-        taken.add(_place_model(contents, model.path, artifacts / model.path, target, taken))
+        used.add(_place_model(contents, model.path, artifacts / model.path, target, used))
     _write_library([artifacts / model.path for model in done], target / OURS / layout.LIBRARY_FOLDER)
     for model in done:
         _write_model_record(artifacts / model.path, model, target)
@@ -63,14 +63,14 @@ def _others(contents: Contents, done: Sequence[FolderModel]) -> tuple[str, ...]:
     return tuple(name for name in contents.others if name not in old)
 
 
-def _place_model(contents: Contents, name: str, artifact: Path, target: Path, taken: Collection[str]) -> str:
+def _place_model(contents: Contents, name: str, artifact: Path, target: Path, used: Collection[str]) -> str:
     """Move a model to its name, and its weights to a name that is not taken. Returns the path of the last file."""
     model, data = artifact / layout.MODEL, artifact / write.DATA_FILE
     (target / name).parent.mkdir(parents=True, exist_ok=True)
     if not data.is_file():
         model.rename(target / name)
         return name
-    data_name = next(path for path in _data_names(contents, name) if path not in taken)
+    data_name = next(path for path in _data_names(contents, name) if path not in used)
     proto = onnx.load(model, load_external_data=False)
     location = Path(data_name).relative_to(Path(name).parent).as_posix()
     for tensor in external_data.tensors_of(proto):

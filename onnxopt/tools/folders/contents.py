@@ -36,13 +36,13 @@ def contents_of(folder: Path) -> Contents:
         raise UsageError(
             f"{folder}: has an entry `{OURS}`, which an optimized folder has; give the original folder, or rename it"
         )
-    found = sorted(_files(folder))
-    models = tuple(name for name in found if name.endswith(MODEL))
+    paths = sorted(_files(folder))
+    models = tuple(name for name in paths if name.endswith(MODEL))
     if not models:
-        exported = not any(name.endswith(read.WEIGHTS) for name in found)
+        exported = not any(name.endswith(read.WEIGHTS) for name in paths)
         export = "" if exported else f"; export its weights first: optimum-cli export onnx --model {folder} EXPORTED"
         raise UsageError(f"{folder}: is a folder without any {MODEL} file{export}")
-    others = tuple(name for name in found if not name.endswith(MODEL))
+    others = tuple(name for name in paths if not name.endswith(MODEL))
     real = {os.path.realpath(folder / name): name for name in others}
     weights = {name: tuple(real[path] for path in _external(folder / name) if path in real) for name in models}
     return Contents(folder, models, others, weights)
@@ -50,7 +50,7 @@ def contents_of(folder: Path) -> Contents:
 
 def _files(folder: Path) -> list[str]:
     """The paths of all files, links to files among them, as a cache of Hugging Face has them."""
-    found = []
+    paths = []
     for root, folders, names in os.walk(folder, onerror=_refuse):
         for name in folders:
             if (path := Path(root, name)).is_symlink():
@@ -61,8 +61,8 @@ def _files(folder: Path) -> list[str]:
                 files.open_regular(path).close()
             except OSError as error:
                 raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
-            found.append(path.relative_to(folder).as_posix())
-    return found
+            paths.append(path.relative_to(folder).as_posix())
+    return paths
 
 
 def _refuse(error: OSError) -> None:

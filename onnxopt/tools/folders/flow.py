@@ -77,19 +77,19 @@ def _shapes_of(contents: Contents, shapes: _Shapes) -> dict[str, _Shapes]:
     """The shapes of each model: those of its own inputs and dims. UsageError where a name is of no model."""
     if not shapes:
         return {name: {} for name in contents.models}
-    found: dict[str, _Shapes] = {}
+    by_model: dict[str, _Shapes] = {}
     for name in contents.models:
         try:
             inputs = signature.inputs_of(read.load(contents.folder / name).model)
         except OnnxoptError:  # optimizing it says what is wrong
-            found[name] = {}
+            by_model[name] = {}
             continue
         names = {*(tensor.name for tensor in inputs), *signature.symbols(inputs)}
-        found[name] = {key: shape for key, shape in shapes.items() if key in names}
+        by_model[name] = {key: shape for key, shape in shapes.items() if key in names}
     for key in shapes:
-        if not any(key in of_model for of_model in found.values()):
+        if not any(key in of_model for of_model in by_model.values()):
             raise UsageError(f"shape of {key}: no model of {contents.folder} has an input or a dim of this name")
-    return found
+    return by_model
 
 
 def _optimized(
@@ -109,11 +109,11 @@ def _optimized(
 
     outside = True if contents.weights[name] and options.external_data is None else options.external_data
     try:
-        made = pipeline.optimize(
+        artifact = pipeline.optimize(
             contents.folder / name, artifacts / name, options, progress=advance, shapes=shapes, external_data=outside
         )
     except OnnxoptError as error:
         if len(contents.models) == 1:
             raise
         return FolderModel(name, None, error)
-    return FolderModel(name, made.manifest, None)
+    return FolderModel(name, artifact.manifest, None)

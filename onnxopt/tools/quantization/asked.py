@@ -48,8 +48,8 @@ def asked(options: Quantization) -> Asked:
     if chosen is None:
         raise UsageError(f"format {name!r} is not one of {', '.join(FORMATS)}")
     if options.algorithm is not None and options.algorithm not in chosen.algorithms:
-        known = ", ".join(chosen.algorithms)
-        raise UsageError(f"algorithm {options.algorithm!r} is not one of those for {name}: {known}")
+        names = ", ".join(chosen.algorithms)
+        raise UsageError(f"algorithm {options.algorithm!r} is not one of those for {name}: {names}")
     if chosen.activations and not options.calibrate:
         raise UsageError(f"{name} quantizes activations by their ranges: give inputs of the model with --calibrate")
     if chosen.activations and (block_size is not None or options.zero_points):

@@ -129,8 +129,8 @@ class Quantizer:
         for x, w in used:
             largest[w] = max(largest.get(w, 0.0), by_activation[x])
         zero = np.array(0, ml_dtypes.float8_e4m3fn)
-        least = float(np.finfo(numbers).tiny)
-        scales = {name: np.array(_power_of_two(y / _LARGEST_E4M3, least), numbers) for name, y in largest.items()}
+        smallest = float(np.finfo(numbers).tiny)
+        scales = {name: np.array(_power_of_two(y / _LARGEST_E4M3, smallest), numbers) for name, y in largest.items()}
         return {name: [{"quant_type": dtype, "scale": y, "zero_point": zero}] for name, y in scales.items()}
 
     def _measured(self) -> dict[str, float]:
@@ -144,17 +144,17 @@ class Quantizer:
         )  # fmt: skip
         calibrator.collect_data(_Reader(self._feeds))
         return {
-            name: float(max(np.abs(np.asarray(bound)).max(initial=0.0) for bound in found.range_value))
-            for name, found in calibrator.compute_data().data.items()
+            name: float(max(np.abs(np.asarray(bound)).max(initial=0.0) for bound in measured.range_value))
+            for name, measured in calibrator.compute_data().data.items()
         }
 
     def _is_large(self) -> bool:
         return (self._model.with_name(self._model.name + ".data")).exists()
 
 
-def _power_of_two(scale: float, least: float) -> float:
-    """The least power of two that is no smaller than both, `least` being one too; 1 for 0."""
-    return max(2.0 ** math.ceil(math.log2(scale)), least) if scale > 0 else 1.0
+def _power_of_two(scale: float, smallest: float) -> float:
+    """The least power of two that is no smaller than both, `smallest` being one too; 1 for 0."""
+    return max(2.0 ** math.ceil(math.log2(scale)), smallest) if scale > 0 else 1.0
 
 
 class _Reader:

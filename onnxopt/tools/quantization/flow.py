@@ -85,14 +85,14 @@ def quantize(
         say("package", "", 0, 0)
         names = tuple(row.name for row in data)
         after = _publish(chosen.path, output, _record(want, chosen, names))
-    left = [Refusal(p.node, p.op_type, "", _RESTORED) for p in source.taken if p.node in chosen.restored]
+    restored = [Refusal(p.node, p.op_type, "", _RESTORED) for p in source.taken if p.node in chosen.restored]
     return Quantized(
         path=output,
         format=want.name,
         algorithm=want.algorithm,
         block_size=want.block,
         products=tuple(p for p in source.taken if p.node not in chosen.restored),
-        left=(*source.left, *left),
+        left=(*source.left, *restored),
         restored=chosen.restored,
         bytes_before=opened.file.bytes,
         bytes_after=after,
@@ -163,17 +163,17 @@ def _placed(opened: _Opened, want: Asked, original: Reference, scratch: Path, sa
     if want.precision is not None and want.format.activations:
         say("precision", "", 0, 0)
         model = lowering.normalized_file(lowering.lowered(model, original, want.precision, scratch))
-    taken, left = products.place(model, want)
-    found = None
+    chosen, unchosen = products.place(model, want)
+    predicted = None
     if want.timing is not None:
         cases = [dict(case.sizes) for case in original.outputs]
         bits = 0 if want.format.activations else want.format.bits
-        taken, slow, found = times.place(model, taken, cases, bits, want.timing)
-        left = [*left, *slow]
-    if not taken:
-        reasons = sorted({row.reason for row in left}) or ["it has no product or convolution with constant weights"]
+        chosen, slow, predicted = times.place(model, chosen, cases, bits, want.timing)
+        unchosen = [*unchosen, *slow]
+    if not chosen:
+        reasons = sorted({row.reason for row in unchosen}) or ["it has no product or convolution with constant weights"]
         raise UsageError(f"{opened.file.path}: nothing to quantize: {'; '.join(reasons)}")
-    return _Source(opened.file, model, taken, left, found)
+    return _Source(opened.file, model, chosen, unchosen, predicted)
 
 
 def _chosen(
@@ -249,24 +249,24 @@ class _Trials:
 
     def run(self, restored: Collection[str]) -> _Trial:
         """Quantize all but some products, run, compare."""
-        left = set(restored)
-        taken = [name for name in self.names if name not in left]
-        self._say("quantize", f"{len(taken)} of {len(self.names)} nodes" if left else "", 0, 0)
+        excluded = set(restored)
+        quantized = [name for name in self.names if name not in excluded]
+        self._say("quantize", f"{len(quantized)} of {len(self.names)} nodes" if excluded else "", 0, 0)
         path = Path(tempfile.mkdtemp(dir=self._folder)) / write.MODEL_FILE
         with step("ONNX Runtime's quantizer"):
-            self._quantizer.write(taken, path)
+            self._quantizer.write(quantized, path)
         self._say("verify", "", 0, 0)
-        return _Trial(path, len(taken), tuple(restored), _quality(self._original, path))
+        return _Trial(path, len(quantized), tuple(restored), _quality(self._original, path))
 
     def alone(self, name: str) -> tuple[Quality, ...]:
         """The quality of the model with this product quantized and no other one."""
-        found = self.run([other for other in self.names if other != name])
-        self.discard(found)
-        return found.quality
+        trial = self.run([other for other in self.names if other != name])
+        self.discard(trial)
+        return trial.quality
 
-    def discard(self, found: _Trial) -> None:
+    def discard(self, trial: _Trial) -> None:
         """Remove the files of a model, which may be large."""
-        shutil.rmtree(found.path.parent, ignore_errors=True)
+        shutil.rmtree(trial.path.parent, ignore_errors=True)
 
 
 def _record(want: Asked, trial: _Trial, data: Sequence[str]) -> str:
@@ -291,17 +291,17 @@ def _weights_of(output: Path) -> Path:
     return output.with_name(output.name + ".data")
 
 
-def _publish(made: Path, output: Path, record: str) -> int:
+def _publish(source: Path, output: Path, record: str) -> int:
     """Move a model, and weights beside it, to where they are wanted. Bytes of both."""
     with step("writing the quantized model"):
-        model = ir.load(made)
+        model = ir.load(source)
         model.metadata_props[MARK] = record
         proto = ir.to_proto(model)
     with staging(output, file=True) as staged:
         if not any(onnx.external_data_helper.uses_external_data(t) for t in proto.graph.initializer):
             onnx.save(proto, staged)
             return staged.stat().st_size
-        onnx.external_data_helper.load_external_data_for_model(proto, str(made.parent))
+        onnx.external_data_helper.load_external_data_for_model(proto, str(source.parent))
         beside = _weights_of(output)
         with staging(beside, file=True) as weights:
             onnx.save(proto, weights.with_name(output.name), save_as_external_data=True, location=beside.name)

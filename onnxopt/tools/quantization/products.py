@@ -45,8 +45,8 @@ def place(model: ir.Model, asked: Asked) -> tuple[list[Product], list[Refusal]]:
     model: normalized; all nodes have names.
     """
     last = _last_layers(model) if asked.format.activations else set()
-    taken: list[Product] = []
-    left: list[Refusal] = []
+    chosen: list[Product] = []
+    refusals: list[Refusal] = []
     for node in model.graph:
         if node.domain or node.op_type not in ("Conv", "Gemm", "MatMul"):
             continue
@@ -56,30 +56,30 @@ def place(model: ir.Model, asked: Asked) -> tuple[list[Product], list[Refusal]]:
             continue  # a product of two activations
         rows, columns = _as_matrix(node, weight.shape)
         if reason := _refusal(node, weight, rows, columns, asked, node in last):
-            left.append(Refusal(name, node.op_type, "", reason))
+            refusals.append(Refusal(name, node.op_type, "", reason))
         else:
-            taken.append(Product(name, node.op_type, rows, columns, _noise(node, weight.numpy(), asked)))
-    return taken, left
+            chosen.append(Product(name, node.op_type, rows, columns, _noise(node, weight.numpy(), asked)))
+    return chosen, refusals
 
 
 def _refusal(node: ir.Node, weight: ir.TensorProtocol, rows: int, columns: int, asked: Asked, last: bool) -> str:
     """Why a node stays float32; "" where it does not."""
-    given = asked.format
+    form = asked.format
     if asked.exclude is not None and asked.exclude.search(node.name or ""):
         return "its name matches --exclude"
-    if node.op_type not in given.operators:
-        return f"{asked.name} is for {' and '.join(given.operators)}"
+    if node.op_type not in form.operators:
+        return f"{asked.name} is for {' and '.join(form.operators)}"
     if weight.dtype not in ((ir.DataType.FLOAT, ir.DataType.FLOAT16) if asked.name == "fp8" else (ir.DataType.FLOAT,)):
         return f"its weight is {weight.dtype.name.lower()}, not float32{' or float16' * (asked.name == 'fp8')}"
     if last:
         return "its result is an output of the model, which rounding of activations would coarsen"
-    if min(rows, columns) < given.least:
-        return f"its weight of {rows} x {columns} is too small to pay: {given.least} rows and columns"
-    if min(rows, columns) < given.least_behind_attention and _reads_attention(node):
+    if min(rows, columns) < form.least:
+        return f"its weight of {rows} x {columns} is too small to pay: {form.least} rows and columns"
+    if min(rows, columns) < form.least_behind_attention and _reads_attention(node):
         return f"storing codes of attention's result takes longer than a product of {rows} x {columns} saves"
-    if rows % given.multiple or columns % given.multiple:
-        return f"its weight of {rows} x {columns} is not a multiple of {given.multiple}"
-    if not given.activations and node.op_type == "Gemm" and not is_plain(node):
+    if rows % form.multiple or columns % form.multiple:
+        return f"its weight of {rows} x {columns} is not a multiple of {form.multiple}"
+    if not form.activations and node.op_type == "Gemm" and not is_plain(node):
         return "its alpha, beta or transA is not that of a product with a bias"
     return ""
 
@@ -133,10 +133,10 @@ def _noise(node: ir.Node, weight: np.ndarray, asked: Asked) -> float:
 
 def _last_layers(model: ir.Model) -> set[ir.Node]:
     """The nodes with a weight whose result reaches an output of the model without another one in between."""
-    found: set[ir.Node] = set()
+    nodes: set[ir.Node] = set()
     for output in model.graph.outputs:
-        found |= set(_behind(output.producer()))
-    return found
+        nodes |= set(_behind(output.producer()))
+    return nodes
 
 
 def _behind(node: ir.Node | None) -> Iterator[ir.Node]:

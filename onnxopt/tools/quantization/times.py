@@ -42,40 +42,40 @@ class Times:
 
 
 def place(
-    model: ir.Model, taken: Sequence[Product], cases: Iterable[Mapping[str, int]], bits: int, known: Timing
+    model: ir.Model, products: Sequence[Product], cases: Iterable[Mapping[str, int]], bits: int, timing: Timing
 ) -> tuple[list[Product], list[Refusal], Times]:
     """The products that gain time, those that do not, and the times of the former.
 
     cases: sizes of the model's symbols, in each of the runs whose times are added. bits: of weights alone, 0 where
     activations are quantized too.
     """
-    both = {p.node: (0.0, 0.0) for p in taken}
+    both = {p.node: (0.0, 0.0) for p in products}
     measured = set(both)
     for sizes in cases:
         shapes = work.shapes_at(model, sizes)
         nodes = {node.name: node for node in model.graph}
-        for product in taken:
+        for product in products:
             elements = shapes.elements(nodes[product.node].outputs[0])
             if elements is None:
                 continue  # where sizes depend on values, nothing is known
-            before, after, known_both = _seconds(product, elements // product.columns, bits, known)
+            before, after, known_both = _seconds(product, elements // product.columns, bits, timing)
             both[product.node] = (both[product.node][0] + before, both[product.node][1] + after)
             measured -= set() if known_both else {product.node}
-    gain = [p for p in taken if both[p.node] == (0.0, 0.0) or both[p.node][1] < both[p.node][0]]
-    reason = f"quantizing it gains no time on {known.gpu.key}"
-    left = [Refusal(p.node, p.op_type, "", reason) for p in taken if p not in gain]
+    gain = [p for p in products if both[p.node] == (0.0, 0.0) or both[p.node][1] < both[p.node][0]]
+    reason = f"quantizing it gains no time on {timing.gpu.key}"
+    refusals = [Refusal(p.node, p.op_type, "", reason) for p in products if p not in gain]
     totals = [round(1e3 * sum(both[p.node][k] for p in gain), 6) for k in range(2)]
-    return gain, left, Times(known.gpu.key, totals[0], totals[1], sum(p.node in measured for p in gain))
+    return gain, refusals, Times(timing.gpu.key, totals[0], totals[1], sum(p.node in measured for p in gain))
 
 
-def _seconds(product: Product, rows: int, bits: int, known: Timing) -> tuple[float, float, bool]:
+def _seconds(product: Product, rows: int, bits: int, timing: Timing) -> tuple[float, float, bool]:
     """Of a product in 16 bits and quantized, and whether both were measured."""
-    times = [known.measured.get((dtype, rows, product.columns, product.rows)) for dtype in (_FLOAT, _CODE)]
+    times = [timing.measured.get((dtype, rows, product.columns, product.rows)) for dtype in (_FLOAT, _CODE)]
     if bits == 0 and times[0] is not None and times[1] is not None:
         return 1e-6 * times[0], 1e-6 * times[1], True
     before = [_of_floats(product, rows)]
-    after = _of_codes(product, rows, known.gpu) if bits == 0 else _of_packed(product, rows, bits)
-    return predicted.seconds(before, known.gpu), predicted.seconds(after, known.gpu), False
+    after = _of_codes(product, rows, timing.gpu) if bits == 0 else _of_packed(product, rows, bits)
+    return predicted.seconds(before, timing.gpu), predicted.seconds(after, timing.gpu), False
 
 
 def _of_floats(product: Product, rows: int) -> Work:

@@ -36,10 +36,10 @@ def timing(gpu: str | None, measured: Sequence[StrPath]) -> Timing | None:
     chosen = None if gpu is None else catalogue()[gpu]
     names = sorted({name for name, _, _ in entries})
     if chosen is None and names:
-        known = [find_gpu(name) for name in names]
-        if len(names) > 1 or known[0] is None:
+        gpus = [find_gpu(name) for name in names]
+        if len(names) > 1 or gpus[0] is None:
             raise UsageError(f"measured on {', '.join(names)}: say with gpu for which GPU of the catalogue to place")
-        chosen = known[0]
+        chosen = gpus[0]
     if chosen is None:
         return None
     times: dict[_Key, float] = {}
@@ -53,15 +53,15 @@ def timing(gpu: str | None, measured: Sequence[StrPath]) -> Timing | None:
 
 def _entries(path: Path) -> list[tuple[str, _Key, float]]:
     """The GPU, the product and the microseconds of every entry of a file of measured products."""
-    found = []
+    entries = []
     try:
         for entry in json.loads(path.read_text("utf-8"))["entries"]:
             product = _PRODUCT.match(entry["product"])
             if product is not None:
                 m, n, k = (int(product[name]) for name in "mnk")
-                found.append((str(entry["gpu"]), (product["dtype"], m, n, k), float(entry["microseconds"])))
+                entries.append((str(entry["gpu"]), (product["dtype"], m, n, k), float(entry["microseconds"])))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f"{path}: is no file of measured products (*.gemm_algos.json, which `onnxopt tune` writes): {error}"
         ) from None
-    return found
+    return entries

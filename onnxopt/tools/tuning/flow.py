@@ -31,7 +31,7 @@ from onnxopt.tools.tuning.kernels import MeasuredKernels
 from onnxopt.tools.tuning.knobs import knobs
 from onnxopt.tools.tuning.oracle import Oracle
 from onnxopt.tools.tuning.result import OptionChange, TuneResult
-from onnxopt.tools.tuning.rounds import MOST_SECONDS, Comparison
+from onnxopt.tools.tuning.rounds import MAX_SECONDS, Comparison
 from onnxopt.tools.tuning.search import SECTIONS, Progress, Search, Target
 from onnxopt.tools.tuning.state import State
 
@@ -84,10 +84,10 @@ def tune(
         kernels = _kernels(opened, chosen, state, scratch)
         target = _target(opened, kernels, chosen, base, oracle, notes)
         tuning = _Tuning(opened, chosen, base, oracle, state, kernels, target, budget, started, advance, notes)
-        status, complete, comparisons, kept, searching = tuning.run()
-        changes = _changes(base, kept, searching)
-        measured, beside = (kernels.record(), kernels.texts(kept)) if kernels else ({}, {})
-        document = recording.document(base, kept, changes, comparisons, measured, state, str(oracle.case), chosen)
+        status, complete, comparisons, best, searching = tuning.run()
+        changes = _changes(base, best, searching)
+        measured, beside = (kernels.record(), kernels.texts(best)) if kernels else ({}, {})
+        document = recording.document(base, best, changes, comparisons, measured, state, str(oracle.case), chosen)
         notes += recording.record(opened.folder, name, document, beside, sign)
     if complete and status != "interrupted":
         state.remove()
@@ -141,7 +141,7 @@ class _Tuning:
         deadline = self.started + (1 - _CONFIRM_SHARE) * self.budget
         facts = model_facts.of(read.load(self.opened.folder / layout.MODEL).model)
         tried = knobs(facts, self.chosen.provider, library=self.opened.library is not None)
-        seconds = min(MOST_SECONDS, _COMPARISON_SHARE * self.budget)
+        seconds = min(MAX_SECONDS, _COMPARISON_SHARE * self.budget)
         searching = Search(self.target, self.oracle, self.state, self.base, tried, deadline, self.advance, seconds)
         status, complete, comparisons = "interrupted", False, dict[str, Comparison]()
         with contextlib.suppress(KeyboardInterrupt):
@@ -265,15 +265,15 @@ def _is_confirmed(
     return tuned_for.faster(0.0) and not any(c.slower(noise) for c in comparisons.values())
 
 
-def _changes(base: dict[str, Any], kept: dict[str, Any], searching: Search) -> tuple[OptionChange, ...]:
+def _changes(base: dict[str, Any], best: dict[str, Any], searching: Search) -> tuple[OptionChange, ...]:
     gains: dict[str, float] = {}
     for knob, trial in searching.taken:  # one option may have been changed in several steps
         gains[knob.option] = round(gains.get(knob.option, 1.0) * (trial.ratio or 1.0), 4)
     return tuple(
-        OptionChange(option, base[section].get(option), kept[section].get(option), gains.get(option))
+        OptionChange(option, base[section].get(option), best[section].get(option), gains.get(option))
         for section in SECTIONS
-        for option in sorted({*base[section], *kept[section]})
-        if base[section].get(option) != kept[section].get(option)
+        for option in sorted({*base[section], *best[section]})
+        if base[section].get(option) != best[section].get(option)
     )
 
 

@@ -125,10 +125,10 @@ class MeasuredKernels:
 
     def _text(self, option: str, measured: bool) -> str | None:
         """The artifact's entries of other GPUs, and this one's: of what was measured, where that is wanted."""
-        kept = [e for e in _entries(self._library.with_name(_KINDS[option][0])) if e["gpu"] != self._gpu]
+        entries = [e for e in _entries(self._library.with_name(_KINDS[option][0])) if e["gpu"] != self._gpu]
         own = [e for e in _entries(self._measured[option]) if e["gpu"] == self._gpu]
-        kept += [e for e in own if measured or _ABOUT in e]
-        return sealed_json.seal({"schema": _SCHEMA, "entries": kept}) if kept else None
+        entries += [e for e in own if measured or _ABOUT in e]
+        return sealed_json.seal({"schema": _SCHEMA, "entries": entries}) if entries else None
 
     def _without_entries(self) -> Path:
         return self.library({SECTION: RULES})

@@ -27,7 +27,7 @@ from onnxopt.tools.tuning.state import State
 
 def document(
     base: dict[str, Any],
-    kept: dict[str, Any],
+    best: dict[str, Any],
     changes: tuple[OptionChange, ...],
     comparisons: Mapping[str, Comparison],
     kernels: Mapping[str, Any],
@@ -38,7 +38,7 @@ def document(
     """The provider file to write: the options kept, their reasons, and the figures."""
     import onnxruntime as ort
 
-    written = copy.deepcopy(kept)
+    written = copy.deepcopy(best)
     device = chosen.device.name if chosen.device else devices.cores()
     for change in changes:
         before = "ONNX Runtime's default" if change.before is None else change.before

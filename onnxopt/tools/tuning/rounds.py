@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 from onnxopt.tools.timing import warm_up
 
-_LEAST, _FEWEST, _MOST = 3, 7, 15
+_MIN, _MIN, _MAX = 3, 7, 15
 _BLOCK_SECONDS = 0.04
-_FEWEST_RUNS = 3
-MOST_SECONDS = 8.0  # for one comparison; a model that runs for seconds gets fewer rounds, and a wider interval
+_MIN_RUNS = 3
+MAX_SECONDS = 8.0  # for one comparison; a model that runs for seconds gets fewer rounds, and a wider interval
 _TAIL = 0.01
 _HOPELESS = 2.0  # times slower when warming up: a few rounds will do
 
@@ -60,8 +60,8 @@ def compare(
     second: Callable[[], float],
     *,
     noise: float | None = None,
-    most: int = _MOST,
-    seconds: float = MOST_SECONDS,
+    limit: int = _MAX,
+    seconds: float = MAX_SECONDS,
 ) -> Comparison:
     """Time two functions that run once and return their seconds.
 
@@ -71,16 +71,16 @@ def compare(
     started = time.monotonic()
     own, other = warm_up(first), warm_up(second)
     if noise is not None and other > _HOPELESS * own:
-        most = _LEAST
+        limit = _MIN
     estimate = min(own, other)
-    runs = max(_FEWEST_RUNS if estimate < _BLOCK_SECONDS else 1, int(_BLOCK_SECONDS / estimate))
+    runs = max(_MIN_RUNS if estimate < _BLOCK_SECONDS else 1, int(_BLOCK_SECONDS / estimate))
     times: tuple[list[float], list[float]] = ([], [])
-    while len(times[0]) < most and (len(times[0]) < _LEAST or time.monotonic() - started < seconds):
+    while len(times[0]) < limit and (len(times[0]) < _MIN or time.monotonic() - started < seconds):
         order = ((first, times[0]), (second, times[1]))
-        for run, taken in order if len(times[0]) % 2 == 0 else order[::-1]:
+        for run, of_run in order if len(times[0]) % 2 == 0 else order[::-1]:
             run()  # the other session's threads still spin, and its data fills the cache
-            taken.append(statistics.median(run() for _ in range(runs)))
-        if noise is not None and len(times[0]) >= _FEWEST and summarize(*times).decided(noise):
+            of_run.append(statistics.median(run() for _ in range(runs)))
+        if noise is not None and len(times[0]) >= _MIN and summarize(*times).decided(noise):
             break
     return summarize(*times)
 

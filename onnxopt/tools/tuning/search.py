@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SECTIONS = ("provider_options", "session_options", "session_config", kernels.SECTION)
 _PASSES = 3  # an option may pay only after another was changed
-_LEAST_NOISE = numbers().min_gain
+_MIN_NOISE = numbers().min_gain
 _CONFIRMING_ROUNDS = 15
 
 # progress(done, total, text): after each trial, and with a text when something else begins.
@@ -74,7 +74,7 @@ class Search:
         knobs: Sequence[AnyKnob],
         deadline: float,
         progress: Progress,
-        seconds: float = rounds.MOST_SECONDS,
+        seconds: float = rounds.MAX_SECONDS,
     ):
         self.target, self.oracle, self.state, self.start, self.knobs = target, oracle, state, start, list(knobs)
         self.best, self.taken = start, list[tuple[AnyKnob, Trial]]()
@@ -174,7 +174,7 @@ class Search:
             self._progress(0, self._total, "measuring how much this machine's timings scatter")
             twin = BoundRun(self.target.open(self.best), self.oracle.feeds, self.target.provider)
             same = rounds.compare(incumbent, twin, seconds=self._seconds)
-            self.state.noise = round(max(_LEAST_NOISE, abs(same.ratio - 1.0) + same.error), 4)
+            self.state.noise = round(max(_MIN_NOISE, abs(same.ratio - 1.0) + same.error), 4)
             self.state.write()
         return self.state.noise
 
@@ -193,7 +193,7 @@ def confirm(
         BoundRun(target.open(configuration, graph=graph), oracle.feeds, target.provider)
         for configuration in (before, after)
     ]
-    return rounds.compare(runs[0], runs[1], most=_CONFIRMING_ROUNDS, seconds=seconds)
+    return rounds.compare(runs[0], runs[1], limit=_CONFIRMING_ROUNDS, seconds=seconds)
 
 
 def digest(configuration: dict[str, Any]) -> str:

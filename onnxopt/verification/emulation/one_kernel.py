@@ -22,7 +22,7 @@ from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.sampling import samples
 from onnxopt.verification.sampling.user_data import UserData
 
-_MOST_ELEMENTS = 1 << 21  # of a tensor
+_MAX_ELEMENTS = 1 << 21  # of a tensor
 _CASES = 4
 _INSISTED = (8, 64, 512, 1)  # sizes of all dims, for where the usual ones fail
 
@@ -69,7 +69,7 @@ def reference(path: Path, shapes: Sequence[ShapeText], folder: Path) -> Referenc
     traits = model_traits.of(read.load(path).model)
     by_input = {tensor.name: shapes[int(tensor.name[1:])] for tensor in traits.inputs}
     outputs = shapes[-len(traits.outputs) :]
-    accepted, problem = list[UserData](), f"a tensor of it has more than {_MOST_ELEMENTS} elements"
+    accepted, problem = list[UserData](), f"a tensor of it has more than {_MAX_ELEMENTS} elements"
     for number, (sizes, tensors) in enumerate(_sizes(by_input, outputs)):
         if len(accepted) == _CASES or (accepted and number >= _CASES):
             break
@@ -99,7 +99,7 @@ def _sizes(by_input: dict[str, ShapeText], outputs: Sequence[ShapeText]) -> Iter
         except ValueError:
             continue
         largest = max(_elements(tensor) for tensor in (*tensors, *_known(outputs, sizes)))
-        if largest <= _MOST_ELEMENTS and all(map(_elements, tensors)):
+        if largest <= _MAX_ELEMENTS and all(map(_elements, tensors)):
             yield sizes, tensors
 
 

@@ -70,8 +70,8 @@ def _parsed(dim: str) -> ast.expr | None:
         tree = ast.parse(dim if len(dim) <= _LONGEST else "", mode="eval").body
     except (SyntaxError, ValueError):  # the second: it has a null character
         return None
-    known = (ast.BinOp, ast.UnaryOp, ast.USub, ast.Call, ast.Name, ast.Constant, ast.Load, ast.Pow, *_OPERATORS)
-    return tree if all(isinstance(node, known) for node in ast.walk(tree)) else None
+    allowed = (ast.BinOp, ast.UnaryOp, ast.USub, ast.Call, ast.Name, ast.Constant, ast.Load, ast.Pow, *_OPERATORS)
+    return tree if all(isinstance(node, allowed) for node in ast.walk(tree)) else None
 
 
 def _names(dim: str) -> list[str]:

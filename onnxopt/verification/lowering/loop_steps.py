@@ -21,7 +21,7 @@ from onnxopt.graph.precision.bodies import Body
 from onnxopt.runtime import sessions
 
 _ALL = 32  # steps of which all values are noted; later, those of steps 64, 128, 256 and so on
-_MOST = 4096  # steps; later ones are not run
+_MAX = 4096  # steps; later ones are not run
 _OUTPUTS = 256  # values of one session
 Values = Mapping[str, Any]
 Note = Callable[[str, Any, bool], None]  # is told a value's name and elements, and whether inputs are typical
@@ -57,16 +57,16 @@ class Steps:
         values: by name, of all graphs around it too.
         """
         level = self._level(graph, values)
-        found = level.run(values, all_of_them=notes)
+        values_inside = level.run(values, all_of_them=notes)
         for name in level.shown if notes else ():
-            if name in found:
-                self._note(name, found[name], self._is_typical)
-        seen = {**values, **found}
+            if name in values_inside:
+                self._note(name, values_inside[name], self._is_typical)
+        seen = {**values, **values_inside}
         for node in level.nested if notes or graph is self._model.graph else ():
             body = bodies.body_of(node)
             if body is None:
-                taken = bool(_value(node.inputs[0], seen))
-                name = "then_branch" if taken else "else_branch"
+                branch = bool(_value(node.inputs[0], seen))
+                name = "then_branch" if branch else "else_branch"
                 self._inside(node.attributes[name].as_graph(), seen, notes=True)
             elif body.node.op_type == "Loop":
                 self._loop(body, seen)
@@ -76,15 +76,15 @@ class Steps:
 
     def _loop(self, body: Body, values: Values) -> None:
         limit, goes_on = (_value(v, values) for v in body.node.inputs[:2])
-        steps = _MOST if limit is None else min(int(np.asarray(limit).item()), _MOST)
+        steps = _MAX if limit is None else min(int(np.asarray(limit).item()), _MAX)
         going = True if goes_on is None else bool(np.asarray(goes_on).item())
         states = [_value(state.start, values) for state in body.states]
         step = 0
         while going and step < steps:
             counters = (np.array(step, np.int64), np.array(True))
-            found = self._step(body, values, (*counters, *states), step)
-            going = bool(np.asarray(_value(body.condition, found)).item())
-            states = [_value(state.after, found) for state in body.states]
+            results = self._step(body, values, (*counters, *states), step)
+            going = bool(np.asarray(_value(body.condition, results)).item())
+            states = [_value(state.after, results) for state in body.states]
             step += 1
 
     def _scan(self, body: Body, values: Values) -> None:
@@ -93,13 +93,13 @@ class Steps:
         operands = [np.asarray(_value(v, values)) for v, _ in body.scanned]
         states = [_value(state.start, values) for state in body.states]
         length = operands[0].shape[axes[0]]
-        for step in range(min(length, _MOST)):
+        for step in range(min(length, _MAX)):
             elements = [
                 np.take(array, length - 1 - step if back else step, axis)
                 for array, axis, back in zip(operands, axes, backward, strict=True)
             ]
-            found = self._step(body, values, (*states, *elements), step)
-            states = [_value(state.after, found) for state in body.states]
+            results = self._step(body, values, (*states, *elements), step)
+            states = [_value(state.after, results) for state in body.states]
 
     def _step(self, body: Body, values: Values, inputs: tuple[Any, ...], step: int) -> Values:
         own = {str(v.name): array for v, array in zip(body.graph.inputs, inputs, strict=True)}
@@ -129,14 +129,14 @@ class _Level:
         """The needed values by name, and those that are shown too where all of them are asked for."""
         rest = [name for name in self.shown if name not in self._needed] if all_of_them else []
         parts = [self._needed, *(rest[k : k + _OUTPUTS] for k in range(0, len(rest), _OUTPUTS))]
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for names in (tuple(part) for part in parts if part):
             if names not in self._sessions:
                 self._sessions[names] = self._session(names)
             session = self._sessions[names]
             feeds = {value.name: values[value.name] for value in session.get_inputs()}
-            found |= sessions.run(session, feeds)
-        return found
+            results |= sessions.run(session, feeds)
+        return results
 
     def _session(self, names: tuple[str, ...]) -> Any:
         graph = self._graph.clone(allow_outer_scope_values=True)

@@ -70,10 +70,10 @@ def narrow(
     feeds = [reference.feeds(case) for case in reference.outputs]
     measured = ranges.measure(model, feeds, dtype, folder, extremes(model, reference, pinned or {}))
     asked = goals or Goals()
-    least = _GOAL[dtype] if asked.min_sqnr is None else asked.min_sqnr + _MARGIN
+    min_sqnr = _GOAL[dtype] if asked.min_sqnr is None else asked.min_sqnr + _MARGIN
     trials = _Trials(model, reference, measured, dtype, folder, keep_float)
     first = trials.run(())
-    goals = dataclasses.replace(asked, min_sqnr=least)
+    goals = dataclasses.replace(asked, min_sqnr=min_sqnr)
     return restoring.restored(trials, first, trials.narrow_nodes(), trials.loss, goals)
 
 
@@ -96,7 +96,7 @@ class _Trials:
     def run(self, restored: Collection[str]) -> Narrowed:
         """Convert with these nodes kept in float32, and compare."""
         model = self._model.clone()
-        choice = precision.choose(model, self._measured, self._dtype, keep_float=self._keep_float, kept=restored)
+        choice = precision.choose(model, self._measured, self._dtype, keep_float=self._keep_float, restored=restored)
         if not self._losses:
             self._losses = {n.name or "": self._loss(n) for n in bodies.nodes_of(model.graph) if n in choice.narrow}
         folder = Path(tempfile.mkdtemp(dir=self._folder))
@@ -107,9 +107,9 @@ class _Trials:
         quality = self._quality(folder / write.MODEL_FILE) if choice.narrow else ()
         return Narrowed(folder, len(choice.narrow), choice.kept, tuple(restored), quality)
 
-    def discard(self, found: Narrowed) -> None:
+    def discard(self, narrowed: Narrowed) -> None:
         """Remove the files of a conversion, which are as large as the model."""
-        shutil.rmtree(found.folder, ignore_errors=True)
+        shutil.rmtree(narrowed.folder, ignore_errors=True)
 
     def narrow_nodes(self) -> list[str]:
         """The names of the nodes that the first conversion makes 16 bit."""

@@ -68,9 +68,9 @@ class Goals:
     max_kl: float | None = None
 
     def __post_init__(self) -> None:
-        for name, (least, most, unit) in _GOALS.items():
+        for name, (low, high, unit) in _GOALS.items():
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and least <= value <= most):
+            if value is not None and not (math.isfinite(value) and low <= value <= high):
                 raise UsageError(f"{name} {value} is not {unit}")
 
     @property
@@ -86,8 +86,8 @@ class Goals:
         if self.min_sqnr is not None and row.sqnr_db is not None and row.sqnr_db < self.min_sqnr:
             return f"{row.sqnr_db} dB from float32, at least {self.min_sqnr:g} dB were asked for"
         if self.min_cosine is not None and differs and (row.cosine is None or row.cosine < self.min_cosine):
-            found = "none, as one of the two is 0" if row.cosine is None else f"{row.cosine:.7f}"
-            return f"cosine {found}, at least {self.min_cosine:g} was asked for"
+            cosine = "none, as one of the two is 0" if row.cosine is None else f"{row.cosine:.7f}"
+            return f"cosine {cosine}, at least {self.min_cosine:g} was asked for"
         if self.min_top1 is not None and row.argmax is not None and row.argmax < self.min_top1:
             return f"top-1 agrees in {row.argmax:.2%} of the rows, {self.min_top1:.2%} were asked for"
         if self.min_top5 is not None and row.top5 is not None and row.top5 < self.min_top5:
@@ -126,8 +126,8 @@ def qualities(provider: str, library: bool, pairs: Iterable[tuple[Outputs, Outpu
     rows: dict[str, Quality] = {}
     for expected, actual in pairs:
         for name, reference in expected.items():
-            found = _quality(provider, library, name, reference, actual.get(name))
-            rows[name] = _worse(rows[name], found) if name in rows else found
+            quality = _quality(provider, library, name, reference, actual.get(name))
+            rows[name] = _worse(rows[name], quality) if name in rows else quality
     return tuple(rows.values())
 
 
@@ -162,8 +162,8 @@ def check_inputs(original: Reference) -> None:
         for name, array in outputs.items():
             wrong = int(np.count_nonzero(np.isnan(array))) if is_float(array) else 0
             if wrong:
-                found = f"output {name} of the float32 model is NaN in {wrong} of {array.size} elements"
-                raise UsageError(f"{case.data}: {found}; look for NaN and infinities in the inputs")
+                problem = f"output {name} of the float32 model is NaN in {wrong} of {array.size} elements"
+                raise UsageError(f"{case.data}: {problem}; look for NaN and infinities in the inputs")
 
 
 def worst(rows: Iterable[Quality]) -> Quality | None:

@@ -44,10 +44,10 @@ def measure(
 
     def note(name: str, array: Any, is_typical: bool) -> None:
         if getattr(array, "dtype", None) == "float32":
-            found, before = range_of(array, dtype), ranges.get(name)
+            measured, before = range_of(array, dtype), ranges.get(name)
             if before is not None:
-                found = before.merged(found) if is_typical else before.widened(found)
-            ranges[name] = found
+                measured = before.merged(measured) if is_typical else before.widened(measured)
+            ranges[name] = measured
 
     exposed = model.clone()
     hidden = expose(exposed.graph)

@@ -16,10 +16,10 @@ from onnxopt.verification.check import Check
 from onnxopt.verification.lowering.quality import Goals, Quality, worst
 
 _SECONDS = 30.0  # of looking for nodes at fault, and again of leaving out those that lose most
-_FEWEST_TRIALS = 8  # of bisection, which takes twice the logarithm of all nodes for a single one at fault
-_MOST_RESTORED = 0.5  # share of the nodes; a model that needs more is no model of this precision
+_MIN_TRIALS = 8  # of bisection, which takes twice the logarithm of all nodes for a single one at fault
+_MAX_RESTORED = 0.5  # share of the nodes; a model that needs more is no model of this precision
 _FEW = 4  # nodes that may be at fault in any model
-_MOST_AT_FAULT = 0.25  # share of the nodes; more are no culprits, but a sum of roundings
+_MAX_AT_FAULT = 0.25  # share of the nodes; more are no culprits, but a sum of roundings
 
 
 class Trial(Protocol):
@@ -38,7 +38,7 @@ class Trials(Protocol[Found]):
     """run: makes the model with these nodes in float32. discard: removes the files of one that is not needed."""
 
     def run(self, restored: Collection[str], /) -> Found: ...
-    def discard(self, found: Found, /) -> None: ...
+    def discard(self, trial: Found, /) -> None: ...
 
 
 def restored(
@@ -56,14 +56,14 @@ def restored(
     culprits = _culprits(trials, names, goals, deadline)
     worst_first = sorted(names, key=lambda name: -loss(name))
     deadline, count = time.monotonic() + _SECONDS, 0
-    while count <= _MOST_RESTORED * len(names) and time.monotonic() < deadline:
+    while count <= _MAX_RESTORED * len(names) and time.monotonic() < deadline:
         if wanted := tuple(dict.fromkeys((*culprits, *worst_first[:count]))):
-            found = trials.run(wanted)
-            too_few = found.narrow < (1.0 - _MOST_RESTORED) * first.narrow
-            better = not too_few and (goals.reached_by(found.quality) or (culprits and not count))
-            trials.discard(best if better else found)
-            best = found if better else best
-            if too_few or goals.reached_by(found.quality):
+            trial = trials.run(wanted)
+            too_few = trial.narrow < (1.0 - _MAX_RESTORED) * first.narrow
+            better = not too_few and (goals.reached_by(trial.quality) or (culprits and not count))
+            trials.discard(best if better else trial)
+            best = trial if better else best
+            if too_few or goals.reached_by(trial.quality):
                 break
         count = 2 * count or 1
     return best
@@ -72,24 +72,24 @@ def restored(
 def _culprits(trials: Trials[Found], names: Sequence[str], goals: Goals, deadline: float) -> tuple[str, ...]:
     """The nodes that must not have lower precision, () where there is no time to find them, or too many."""
     count = itertools.count(1)
-    most = _FEWEST_TRIALS + 3 * len(names).bit_length()
+    limit = _MIN_TRIALS + 3 * len(names).bit_length()
 
     def failure_of(enabled: Sequence[str]) -> Check | None:
-        if time.monotonic() > deadline or next(count) > most:
+        if time.monotonic() > deadline or next(count) > limit:
             raise _OutOfTime
         taken = set(enabled)
-        found = trials.run([name for name in names if name not in taken])
-        trials.discard(found)
-        row = worst(found.quality)
-        if row is None or goals.reached_by(found.quality):
+        culprits = trials.run([name for name in names if name not in taken])
+        trials.discard(culprits)
+        row = worst(culprits.quality)
+        if row is None or goals.reached_by(culprits.quality):
             return None
         return Check(row.provider, False, "", row.output, None, error="too far from float32")
 
     try:
-        found = tuple(bisect(names, failure_of, str))
+        culprits = tuple(bisect(names, failure_of, str))
     except _OutOfTime:
         return ()
-    return found if len(found) <= max(_FEW, _MOST_AT_FAULT * len(names)) else ()
+    return culprits if len(culprits) <= max(_FEW, _MAX_AT_FAULT * len(names)) else ()
 
 
 class _OutOfTime(Exception):

@@ -46,16 +46,16 @@ class Changing:
 
     def runs(self, case: Case) -> Iterator[Outputs]:
         """The runs of a case; each is made once. Fewer where ONNX Runtime refuses some."""
-        made = self._made.setdefault(case, [])
-        left = self._left.setdefault(case, self._make(case))
+        runs = self._made.setdefault(case, [])
+        rest = self._left.setdefault(case, self._make(case))
         number = 0
         while True:
-            if number == len(made):
-                run = next(left, None)
+            if number == len(runs):
+                run = next(rest, None)
                 if run is None:
                     return
-                made.append(run)
-            yield made[number]
+                runs.append(run)
+            yield runs[number]
             number += 1
 
     def strong(self, case: Case) -> Iterator[Outputs]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from onnxopt.verification.compare import Array
 
-_FEWEST = 16  # elements
+_MIN = 16  # elements
 _SIGMAS = 6.0
 
 
@@ -18,7 +18,7 @@ def drift(reference: Array, other: Array) -> float:
     """The factor from a reference to an output, less 1; 0 where that says nothing."""
     a, b = _both(reference, other)
     square = float(np.sum(a * a))
-    return 0.0 if a.size < _FEWEST or not square else float(np.sum(a * (b - a))) / square
+    return 0.0 if a.size < _MIN or not square else float(np.sum(a * (b - a))) / square
 
 
 def spread_of_drift(reference: Array, other: Array) -> float:

@@ -146,8 +146,8 @@ class Float32:
             runs = self._all_rounded() if rounded else self._runs
             compared = [case for case, outputs in self._alike(runs, like) if name in self._exact.get(case, {})]
             distances = [self._distance(case, name, runs[case][name]) for case in compared if name in runs[case]]
-            known = [distance for distance in distances if distance is not None]
-            self._worst[key] = max(known, default=None) if len(known) == len(distances) else None
+            numbers = [distance for distance in distances if distance is not None]
+            self._worst[key] = max(numbers, default=None) if len(numbers) == len(distances) else None
         return self._worst[key]
 
     @staticmethod
@@ -155,10 +155,10 @@ class Float32:
         return [(case, outputs) for case, outputs in runs.items() if _values_of(case) == _values_of(like)]
 
     def _rms(self, case: Case, name: str, array: Array) -> float:
-        exact, found = (a.astype(np.float64).ravel() for a in (self._exact[case][name], array))
-        both = np.isfinite(exact) & np.isfinite(found)
+        exact, actual = (a.astype(np.float64).ravel() for a in (self._exact[case][name], array))
+        both = np.isfinite(exact) & np.isfinite(actual)
         scale = norm(exact[both]) or float(np.count_nonzero(both)) ** 0.5 or 1.0
-        return norm(exact[both] - found[both]) / scale / self._limit(name).relative
+        return norm(exact[both] - actual[both]) / scale / self._limit(name).relative
 
     def _worst_rms_of(self, like: Case, name: str) -> float:
         key = _values_of(like), name

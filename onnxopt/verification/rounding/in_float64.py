@@ -27,7 +27,7 @@ _SINGLE = frozenset(
 )  # fmt: skip
 _AXES_AS_INPUT = 18  # opset of ReduceMean and ReduceMax
 _PADS_AS_INPUT = 11  # opset of Pad
-_MOST_TERMS = 128  # elements of a filter: a product each
+_MAX_TERMS = 128  # elements of a filter: a product each
 _END = np.iinfo(np.int64).max
 
 
@@ -140,7 +140,7 @@ def _convolution(graph: ir.Graph, node: ir.Node, constants: _Constants) -> ir.Va
         return None
     array = weights.numpy()
     kernel, groups = array.shape[2:], node.attributes.get_int("group", 1)
-    if np.prod(kernel, dtype=np.int64) > _MOST_TERMS:
+    if np.prod(kernel, dtype=np.int64) > _MAX_TERMS:
         return None
     rank, ones = len(kernel), [1] * len(kernel)
     strides, dilations = (list(node.attributes.get_ints(n, ones)) for n in ("strides", "dilations"))

@@ -54,16 +54,16 @@ class Movement:
         return TIMES_SPREAD * self.worst if share <= 1.0 else min(TIMES_SPREAD * self.worst, excess / share)
 
 
-def share_of(found: Array, own: Array, times: float) -> float:
+def share_of(actual: Array, own: Array, times: float) -> float:
     """How far off an output is as a whole, as a share of what it may be; it passes up to 1.
 
     found, own: how far elements of the output and of the original are off, in descending order. times: of the latter
     that the former may be, by rank and in the root mean square.
     """
-    found = found[: _TIMES_ELEMENTS * len(own)]
-    allowed = times * own[np.arange(len(found)) // _TIMES_ELEMENTS] + _FLOOR
-    by_rank = float(np.max(found / allowed, initial=0.0))
-    return max(by_rank, _rms(found) / (times * _rms(own) + _FLOOR))
+    actual = actual[: _TIMES_ELEMENTS * len(own)]
+    allowed = times * own[np.arange(len(actual)) // _TIMES_ELEMENTS] + _FLOOR
+    by_rank = float(np.max(actual / allowed, initial=0.0))
+    return max(by_rank, _rms(actual) / (times * _rms(own) + _FLOOR))
 
 
 def _rms(array: Array) -> float:

@@ -95,7 +95,7 @@ class _Floats:
 
     def _quantize_dynamically(self, node: ir.Node) -> None:
         x, (result, scale, zero) = node.inputs[0], node.outputs
-        add = _Writer(self._graph, node, behind=True)
+        add = _Writer(self._graph, node, downstream=True)
         self._take_over(result, add("Add", add("Div", x, scale), add.cast(zero, ir.DataType.FLOAT)))
 
     def _use(self, node: ir.Node) -> None:
@@ -182,8 +182,8 @@ class _Floats:
 class _Writer:
     """Puts nodes in front of a node of the main graph, or behind it, in order."""
 
-    def __init__(self, graph: ir.Graph, place: ir.Node, *, behind: bool = False) -> None:
-        self._nodes = NewNodes(graph, place, place if behind else None)
+    def __init__(self, graph: ir.Graph, place: ir.Node, *, downstream: bool = False) -> None:
+        self._nodes = NewNodes(graph, place, place if downstream else None)
 
     def __call__(self, op_type: str, *operands: ir.Value | None, attributes: Sequence[ir.Attr] = ()) -> ir.Value:
         return self._nodes.add(op_type, operands, None, attributes)

@@ -56,11 +56,11 @@ def why_not(traits: Traits, case: Case) -> str:
 
 def digest(feeds: Mapping[str, Any]) -> str:
     """Of inputs by name: equal where names, dtypes, shapes and all bits are equal. A sequence is a list of arrays."""
-    found = hashlib.blake2b(digest_size=16)
+    hashed = hashlib.blake2b(digest_size=16)
     for name, value in sorted(feeds.items()):
         arrays = value if isinstance(value, list) else [value]
         for array in map(np.asarray, arrays):
-            found.update(f"{name} {len(arrays)} {array.dtype} {array.shape} ".encode())
+            hashed.update(f"{name} {len(arrays)} {array.dtype} {array.shape} ".encode())
             is_text = array.dtype == object
-            found.update(repr(array.tolist()).encode() if is_text else np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+            hashed.update(repr(array.tolist()).encode() if is_text else np.ascontiguousarray(array).tobytes())
+    return hashed.hexdigest()

@@ -155,9 +155,9 @@ def _known(dims: tuple[int | None, ...] | None, want: Wanted) -> Array | None:
 
 def _shape(random: np.random.Generator, want: Wanted) -> Array:
     """A shape for Reshape: the declared result's; else the data's, else one dim that takes all elements."""
-    known = _known(want.result, want)
-    if known is not None and (want.data is None or None in want.data or np.prod(known) == np.prod(_ints(want.data))):
-        return known
+    sizes = _known(want.result, want)
+    if sizes is not None and (want.data is None or None in want.data or np.prod(sizes) == np.prod(_ints(want.data))):
+        return sizes
     same = _known(want.data, want)
     if same is not None:
         return same
@@ -167,8 +167,8 @@ def _shape(random: np.random.Generator, want: Wanted) -> Array:
 
 
 def _broadcast_shape(random: np.random.Generator, want: Wanted) -> Array:
-    known = _known(want.result, want)
-    return np.ones(want.shape, np.int64) if known is None else known
+    sizes = _known(want.result, want)
+    return np.ones(want.shape, np.int64) if sizes is None else sizes
 
 
 def _repeats(random: np.random.Generator, want: Wanted) -> Array:
@@ -176,8 +176,8 @@ def _repeats(random: np.random.Generator, want: Wanted) -> Array:
 
 
 def _extents(random: np.random.Generator, want: Wanted) -> Array:
-    known = _known(want.result, want)
-    return random.integers(1, 5, want.shape) if known is None else known
+    sizes = _known(want.result, want)
+    return random.integers(1, 5, want.shape) if sizes is None else sizes
 
 
 def _scales(random: np.random.Generator, want: Wanted) -> Array:
@@ -189,10 +189,10 @@ def _scales(random: np.random.Generator, want: Wanted) -> Array:
 
 
 def _sizes(random: np.random.Generator, want: Wanted) -> Array:
-    known, data = _known(want.result, want), _known(want.data, want)
-    if known is None and data is not None:
+    sizes, data = _known(want.result, want), _known(want.data, want)
+    if sizes is None and data is not None:
         return data
-    return random.integers(4, 9, want.shape) if known is None else known
+    return random.integers(4, 9, want.shape) if sizes is None else sizes
 
 
 def _split(random: np.random.Generator, want: Wanted) -> Array:
@@ -217,8 +217,8 @@ def _affine_size(random: np.random.Generator, want: Wanted) -> Array:
 
 def _image_shape(random: np.random.Generator, want: Wanted) -> Array:
     spatial = want.result[2:] if want.result else None
-    known = _known(spatial, want)
-    return np.full(want.shape, 5) if known is None else known
+    sizes = _known(spatial, want)
+    return np.full(want.shape, 5) if sizes is None else sizes
 
 
 def _block_shape(random: np.random.Generator, want: Wanted) -> Array:
@@ -243,8 +243,8 @@ def _pads(random: np.random.Generator, want: Wanted) -> Array:
     dims = want.data or ()
     if len(dims) * 2 != want.count:
         return random.integers(0, 2, want.shape)
-    most = np.array([1 if dim is None else min(1, max(0, dim - 1)) for dim in dims] * 2).reshape(want.shape)
-    return random.integers(0, most + 1)
+    limits = np.array([1 if dim is None else min(1, max(0, dim - 1)) for dim in dims] * 2).reshape(want.shape)
+    return random.integers(0, limits + 1)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------

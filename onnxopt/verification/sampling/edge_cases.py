@@ -35,12 +35,12 @@ class EdgeCases:
     budget: Budget
     output_bytes: int = 0
 
-    def accepted(self, sizes: Sizes, known: Collection[Case]) -> Iterator[tuple[Case, Outputs]]:
+    def accepted(self, sizes: Sizes, earlier: Collection[Case]) -> Iterator[tuple[Case, Outputs]]:
         """Cases with the original's outputs. sizes: at which values are tried; known: cases that are run already."""
         if self.traits.random or self.traits.traps:
             return
         usual = samples.bytes_of(self.traits.inputs, sizes) or 1
-        run, found = {case.sizes for case in known}, set[str]()
+        run, kinds = {case.sizes for case in earlier}, set[str]()
         for kind in edges.kinds(self.traits, self.on_gpu):
             if self._has_time(kind, 1.0):
                 yield from self._values(sizes, kind)
@@ -48,7 +48,7 @@ class EdgeCases:
         for kind, tried in self._sizes(sizes):
             case = self._case(tried, kind)
             growth = samples.bytes_of(self.traits.inputs, dict(case.sizes)) / usual
-            if case.sizes in run or kind in found:
+            if case.sizes in run or kind in kinds:
                 continue
             by_samples = edges.has_more_samples_alone(self.traits, sizes, tried)
             if not self._has_room(growth, usual) or not self.budget.takes_case(growth, by_samples=by_samples):
@@ -57,10 +57,10 @@ class EdgeCases:
             run.add(case.sizes)
             outputs = self.run(case)
             if outputs is not None:
-                found |= {kind} & {edges.MANY}
+                kinds |= {kind} & {edges.MANY}
                 yield case, outputs
         for kind in left_out:
-            if kind not in found:
+            if kind not in kinds:
                 self.budget.leave_out(kind)
         yield from self._sides(sizes, usual, run)
         yield from self._long()

@@ -44,7 +44,7 @@ _MANY, _MANY_OF_IMAGES = 1 << 16, 1 << 18
 # Samples, length and side of that case: the first that suffices.
 _GROWING = tuple((8, n, min(n + 2, 259)) for n in (65, 129, 257, 513, 1025, 2049, 4097, 8193))
 _SAMPLES = tuple((n, 37, 67) for n in (65, 513, 4097))
-_MOST_SYMBOLS = 6  # so many symbols are 0 or 1 alone
+_MAX_SYMBOLS = 6  # so many symbols are 0 or 1 alone
 
 
 def sprinkled(random: np.random.Generator, values: Array, kind: str, dtype: np.dtype[Any], number: int) -> Array:
@@ -83,14 +83,14 @@ def kinds(traits: Traits, on_gpu: bool) -> tuple[str, ...]:
     """The kinds of values to try for a model, most telling first. on_gpu: where cuDNN's convolutions spread NaN."""
     is_rounding = traits.precision in ("float32", "float64", *NARROW)
     free = any(is_free(tensor, traits.uses.get(tensor.name, ())) for tensor in traits.inputs)
-    found = [ZEROS] if free or any(_has_ends(t, traits.uses.get(t.name, ())) for t in traits.inputs) else []
+    names = [ZEROS] if free or any(_has_ends(t, traits.uses.get(t.name, ())) for t in traits.inputs) else []
     if not free or not is_rounding:  # steps of codes take networks of such inputs as far as wrong kernels do
-        return tuple(found)
-    found += [LESS_LARGE, LEAST_LARGE] if traits.is_narrow else [LARGE]
+        return tuple(names)
+    names += [LESS_LARGE, LEAST_LARGE] if traits.is_narrow else [LARGE]
     takes_nan = any(is_free(t, traits.uses.get(t.name, ())) and takes_nan_of(traits, t.name) for t in traits.inputs)
     if takes_nan and not (on_gpu and "Conv" in traits.operators):
-        found += [NAN, INFINITE]
-    return (*found, NOTHING, DENORMAL)
+        names += [NAN, INFINITE]
+    return (*names, NOTHING, DENORMAL)
 
 
 def smaller(kind: str) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ def one_sizes(traits: Traits, sizes: Sizes) -> Iterator[Sizes]:
 def _alone_and_together(traits: Traits, sizes: Sizes) -> Iterator[list[str]]:
     batch, _ = roles(traits.inputs)
     rest = [name for name in sizes if name not in batch]
-    yield from ([name] for name in rest[:_MOST_SYMBOLS])
+    yield from ([name] for name in rest[:_MAX_SYMBOLS])
     if len(rest) > 1:
         yield rest
 
@@ -197,8 +197,8 @@ def _is_wide(tensor: Tensor, traits: Traits, needed: Collection[str], batch: Col
     """Whether a tensor is of floats and has a dim of the needed symbols, and one of the batch where there is any."""
     if tensor.dims is None or not is_free(tensor, traits.uses.get(tensor.name, ())):
         return False
-    found = {symbol_of(tensor, axis) for axis in range(len(tensor.dims))}
-    return bool(found & set(needed)) and (not batch or bool(found & set(batch)))
+    names = {symbol_of(tensor, axis) for axis in range(len(tensor.dims))}
+    return bool(names & set(needed)) and (not batch or bool(names & set(batch)))
 
 
 def long_sizes(traits: Traits, pinned: Sizes) -> Iterator[tuple[int, Sizes]]:

@@ -43,8 +43,8 @@ def extremes(model: ir.Model, reference: Reference, pinned: Sizes) -> list[Feeds
     if not first.data:
         empty = edges.empty_sizes(traits, dict(first.sizes))
         tried += [_drawn(reference, sizes, pinned, edges.EMPTY) for sizes in empty]
-    found = [feeds for feeds in tried if _run(session, feeds) is not None]
-    return found if first.data else [*found, *_longest(model, reference, session, pinned)]
+    accepted = [feeds for feeds in tried if _run(session, feeds) is not None]
+    return accepted if first.data else [*accepted, *_longest(model, reference, session, pinned)]
 
 
 def _longest(model: ir.Model, reference: Reference, session: Any, pinned: Sizes) -> Iterator[Feeds]:

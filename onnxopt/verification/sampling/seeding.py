@@ -22,10 +22,10 @@ def seeded(model: Path, copy: Path) -> Path:
     scopes = [proto.graph.node, *(f.node for f in proto.functions)]
     for node in (n for nodes in scopes for n in _all_nodes(nodes)):
         if node.op_type in RANDOM_OPS and node.domain in ("", "ai.onnx"):
-            kept = [a for a in node.attribute if a.name != "seed"]
+            attributes = [a for a in node.attribute if a.name != "seed"]
             del node.attribute[:]
             seed = onnx.helper.make_attribute("seed", int(_SEED) if node.op_type == "Dropout" else _SEED)
-            node.attribute.extend([*kept, seed])
+            node.attribute.extend([*attributes, seed])
     onnx.save(proto, copy)
     return copy
 

@@ -127,7 +127,7 @@ def test_no_model_is_lost_for_its_picture(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_large_graphs_are_not_drawn(tmp_path: Path) -> None:
-    names = [f"v{k}" for k in range(drawing.MOST_NODES + 2)]
+    names = [f"v{k}" for k in range(drawing.MAX_NODES + 2)]
     nodes = "\n".join(f"{b} = Neg({a})" for a, b in itertools.pairwise(names))
     large = model(f"g (float[2] v0) => (float[2] {names[-1]}) {{ {nodes} }}")
     assert drawing.of_model(large) == ()

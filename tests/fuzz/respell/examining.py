@@ -27,7 +27,7 @@ from tests.fuzz.respell.spelling import ANY, Site, apply, sites
 _VIEWS = frozenset({"Reshape", "Flatten", "Unsqueeze", "Squeeze", "Shape", "Constant", "Identity"})
 _LIMIT = {ir.DataType.FLOAT: 1e-4, ir.DataType.FLOAT16: 2e-2}  # of an output's root mean square
 _SIZES = {"b": 3, "s": 5, "p": 6, "p + 1": 7}
-_MOST_STEPS = 4
+_MAX_STEPS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ def respelled(name: str, options: Options, rng: random.Random) -> tuple[ir.Model
     wherever they apply, as an exporter would do it.
     """
     model, done = network(name, options), []
-    for _ in range(rng.randint(1, _MOST_STEPS)):
+    for _ in range(rng.randint(1, _MAX_STEPS)):
         _infer(model)
         by_name: dict[str, list[Site]] = {}
         for site in sites(model):

@@ -20,7 +20,7 @@ from onnxopt.program.attention import SLOTS, TokenAttention, rows_of_a_block
 from tests.support.emulation import emulated
 
 # Hides a key. Where all of a row are hidden, float32 keeps enough of the scores beside the second one.
-LEAST = {"lanes": -3.4028235e38, "tiles": -4096.0, "registers": -4096.0}
+MIN = {"lanes": -3.4028235e38, "tiles": -4096.0, "registers": -4096.0}
 _PLACED = (
     "static int slots_[kMostNew]; for (unsigned t = 0; t < tokens; ++t) slots_[t] = slots[t] < 0 ? slots[t] + past : "
     "slots[t]; "
@@ -139,7 +139,7 @@ def test_several_tokens_attention(
     k, v = rng.standard_normal((2, batch, tokens, groups, width)).astype(stored)
     past_k, past_v = rng.standard_normal((2, batch, groups, past, width)).astype(stored)
     before = past - tokens if slots else past
-    mask = masks(rng, form, batch, groups * heads, tokens, before, LEAST[call]).astype(stored)
+    mask = masks(rng, form, batch, groups * heads, tokens, before, MIN[call]).astype(stored)
     given = {"q": q, "k": k, "v": v, "past_k": past_k, "past_v": past_v, "mask": mask}
     for name, value in (given | {"slots": np.array(slots or [0] * tokens)}).items():
         value.tofile(tmp_path / name)

@@ -65,7 +65,7 @@ SYMBOLIC = {
 }  # fmt: skip
 CASES = {name: case for name, case in (ONE_KERNEL | SYMBOLIC).items() if name != "split to outputs"}
 SIZES = (1, 2, 3, 8)
-SEEDS, LEAST_KERNELS = 80, 8  # random graphs, and kernels with symbolic forms among theirs
+SEEDS, MIN_KERNELS = 80, 8  # random graphs, and kernels with symbolic forms among theirs
 _MAIN = """
 %s
 using namespace onnxopt;
@@ -189,7 +189,7 @@ def test_forms_of_random_graphs(tmp_path: Path) -> None:
             program = kernel.program
             if isinstance(program, Program) and program.index is not None and program.index.symbols_used():
                 kernels[kernel.name] = kernel
-    assert len(kernels) >= LEAST_KERNELS
+    assert len(kernels) >= MIN_KERNELS
     emulated.run(tmp_path, _main(list(kernels.values())))
 
 

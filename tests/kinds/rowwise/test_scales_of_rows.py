@@ -24,7 +24,7 @@ from tests.support.graphs import graph
 pytestmark = pytest.mark.usefixtures("library")
 
 _COLUMNS = 96
-_LEAST = 0.05  # magnitude of a row
+_MIN = 0.05  # magnitude of a row
 _TOP = {"float8": 448.0, "int8": 127.0}
 _STEPS = {  # from the normalized row n and its largest magnitude e to the codes q
     "float8": "d = Div(n, s)  k = Clip(d, low, top)  q = Cast<to = 17>(k)",
@@ -50,7 +50,7 @@ _CASES = [
 
 def _model(steps: str, norm: str, dtype: str) -> ir.Model:
     kind = steps.split()[0]
-    numbers = {"least": _LEAST, "small": 1e-5, "top": _TOP[kind], "low": -_TOP[kind]}
+    numbers = {"least": _MIN, "small": 1e-5, "top": _TOP[kind], "low": -_TOP[kind]}
     made = graph(
         f"{dtype}[N, {_COLUMNS}] x, {dtype}[{_COLUMNS}] g",
         f"{'float8e4m3fn' if kind == 'float8' else 'int8'}[N, {_COLUMNS}] q, {dtype}[N, 1] s",
@@ -82,7 +82,7 @@ def _check(case: tuple[str, str, str], feeds: dict[str, np.ndarray], found: dict
     x, g = (feeds[name].astype(np.float64) for name in ("x", "g"))
     centered = x - x.mean(1, keepdims=True) if norm == "layer norm" else x
     n = centered / np.sqrt(np.mean(np.square(centered), 1, keepdims=True) + 1e-5) * g
-    scale = np.maximum(np.abs(n).max(1, keepdims=True), _LEAST) / _TOP[kind]
+    scale = np.maximum(np.abs(n).max(1, keepdims=True), _MIN) / _TOP[kind]
     relative = 2e-3 if dtype == "float16" else 1e-5
     np.testing.assert_allclose(found["s"].astype(np.float64), scale, rtol=relative)
     quotient = np.clip(n / scale, -_TOP[kind], _TOP[kind])

@@ -14,7 +14,7 @@ from onnx import helper
 
 from cases.squeeze_excite import Case, Fused, fused, fused_model, worst
 from onnxopt.codegen import generate
-from onnxopt.kinds.squeeze_excite.find import MOST_ALONE_BYTES, MOST_WEIGHT_BYTES
+from onnxopt.kinds.squeeze_excite.find import MAX_ALONE_BYTES, MAX_WEIGHT_BYTES
 from onnxopt.kinds.squeeze_excite.kind import SQUEEZE_EXCITE
 from onnxopt.program.depthwise import DepthwiseVariant
 from onnxopt.program.squeeze_excite import SqueezeExcite
@@ -69,8 +69,8 @@ def test_a_mean_of_another_shape_keeps_the_convolution_apart(form: str) -> None:
     [
         ({"x": (2, 7, 7, 2049)}, "are faster as kernels of their own"),
         ({"hidden": 513, "x": (2, 7, 7, 8)}, "are faster as kernels of their own"),
-        ({"x": (2, 7, 7, 1024), "hidden": 129}, f"{MOST_WEIGHT_BYTES + 4096} bytes"),
-        ({"x": (2, 7, 7, 1024), "hidden": 33, "depthwise": False}, f"{MOST_ALONE_BYTES + 4096} bytes"),
+        ({"x": (2, 7, 7, 1024), "hidden": 129}, f"{MAX_WEIGHT_BYTES + 4096} bytes"),
+        ({"x": (2, 7, 7, 1024), "hidden": 33, "depthwise": False}, f"{MAX_ALONE_BYTES + 4096} bytes"),
         ({"x": (6000, 1, 1, 256), "hidden": 64, "kernel": 1}, "Two products of 6000 rows are faster on tensor cores"),
     ],
 )

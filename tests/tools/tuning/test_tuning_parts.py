@@ -48,7 +48,7 @@ def test_sessions_are_timed_in_turn_and_each_begins_as_often() -> None:
 
 
 def test_a_hopeless_value_is_given_up_early() -> None:
-    for seconds, expected in ((0.015, rounds._FEWEST), (0.05, rounds._LEAST)):
+    for seconds, expected in ((0.015, rounds._MIN), (0.05, rounds._MIN)):
         found = rounds.compare(lambda: 0.01, lambda s=seconds: s, noise=0.01)
         assert found.rounds == expected
         assert found.slower(0.01)

@@ -146,12 +146,12 @@ class Operands:
         value = self._weight(new, weights, True, products[0].eight_bits)
         if weights[0].dtype in FLOAT8:
             return self._scaled(new, value, scale, True)
-        joined = dataclasses.replace(weights[0], scale=np.array(scale, np.float32), axis=None)
+        concatenated = dataclasses.replace(weights[0], scale=np.array(scale, np.float32), axis=None)
         if all(w.fits_int8() for w in weights):
-            return self._numbers(new, value, joined, None, True, ir.DataType.INT8)
+            return self._numbers(new, value, concatenated, None, True, ir.DataType.INT8)
         zeros = np.concatenate([p.zeros() for p in products])
-        joined = dataclasses.replace(joined, scale=np.full(zeros.shape, scale, np.float32), axis=1)
-        return self._numbers(new, value, joined, zeros, True, weights[0].dtype)
+        concatenated = dataclasses.replace(concatenated, scale=np.full(zeros.shape, scale, np.float32), axis=1)
+        return self._numbers(new, value, concatenated, zeros, True, weights[0].dtype)
 
     def in_steps_of_one(self, new: NewNodes, products: Sequence[Product], scale: np.ndarray) -> ir.Value:
         """The weights of products side by side as float16 numbers, in steps of one scale."""
@@ -217,7 +217,7 @@ class Operands:
         key = codes.value, int(codes.zero)
         if key not in self._sixteen:
             producer = codes.value.producer()
-            new = NewNodes(self._graph, next(iter(self._graph)) if producer is None else producer, behind=producer)
+            new = NewNodes(self._graph, next(iter(self._graph)) if producer is None else producer, after=producer)
             exact, sixteen = codes.value, ir.DataType.FLOAT16
             if codes.dtype not in FLOAT8:
                 operands = [codes.value, new.constant(np.float32(1)), new.constant(codes.zero)]

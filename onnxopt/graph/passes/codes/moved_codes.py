@@ -55,7 +55,7 @@ def _move_down(node: ir.Node) -> bool:
     codes = [s.inputs[0] for s in sources if s is not None]
     moved = _like(node, [*codes, *node.inputs[count:]], dtype_of(codes[0]))
     for old, new in zip(node.outputs, moved.outputs, strict=True):
-        _replace(old, _like(first, [new, *first.inputs[1:]], old.dtype, before=node))
+        _replace(old, _like(first, [new, *first.inputs[1:]], old.dtype, template=node))
     return True
 
 
@@ -88,7 +88,7 @@ def _move_up(node: ir.Node) -> bool:
         return False
     quantized = _like(node, [view.inputs[0], *node.inputs[1:]], dtype_of(node.outputs[0]))
     _replace(
-        node.outputs[0], _like(view, [quantized.outputs[0], *view.inputs[1:]], dtype_of(node.outputs[0]), before=node)
+        node.outputs[0], _like(view, [quantized.outputs[0], *view.inputs[1:]], dtype_of(node.outputs[0]), template=node)
     )
     return True
 
@@ -136,15 +136,15 @@ def _codes(node: ir.Node) -> ir.Value | None:
 
 
 def _like(
-    node: ir.Node, inputs: Sequence[ir.Value | None], dtype: ir.DataType | None, before: ir.Node | None = None
+    node: ir.Node, inputs: Sequence[ir.Value | None], dtype: ir.DataType | None, template: ir.Node | None = None
 ) -> ir.Node:
-    """A new node of the same operator and attributes, before `before` or the node itself."""
+    """A new node of the same operator and attributes, before `template` or the node itself."""
     new = ir.Node(
         node.domain, node.op_type, inputs, list(node.attributes.values()), num_outputs=len(node.outputs), name=node.name
     )
     for old, value in zip(node.outputs, new.outputs, strict=True):
         value.type, value.shape = None if dtype is None else ir.TensorType(dtype), old.shape
-    place = before or node
+    place = template or node
     assert place.graph is not None
     place.graph.insert_before(place, new)
     return new

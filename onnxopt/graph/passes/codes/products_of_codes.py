@@ -62,7 +62,7 @@ _TAKE_SPLIT = {
     _ATTENTION,
 }  # for a Split costs less than products
 _MULTIPLE = 16  # of a weight's sides, which cuBLASLt asks for
-_LEAST = 2.0**-14  # normal number of float16
+_MIN = 2.0**-14  # normal number of float16
 _SMALLEST = numbers().min_float8_side
 ROWS_AS_FLOATS = range(*numbers().rows_as_floats)
 
@@ -97,9 +97,9 @@ class ProductsOfCodesPass(ir.passes.InPlacePass):
             UniqueNamesPass()(model)
             MoveCodesPass()(model)
             RemoveUnusedNodesPass()(model)
-        known = shape_inference.infer(model)
+        inferred = shape_inference.infer(model)
         graphs = [graph for graph in model.graphs() if isinstance(graph, ir.Graph)]
-        count = sum(_Products(graph, known, self._eight_bits).rewrite() for graph in graphs)
+        count = sum(_Products(graph, inferred, self._eight_bits).rewrite() for graph in graphs)
         if shifted or count:
             RemoveUnusedNodesPass()(model)
             UniqueNamesPass()(model)
@@ -130,7 +130,7 @@ def _widens(node: ir.Node | None) -> bool:
 def _holds_steps(product: Product, largest: np.floating) -> bool:
     """Whether codes times scale / largest are none of float16's subnormal numbers, which are less exact."""
     codes, scales = product.b, np.abs(product.b.scale.astype(np.float32))
-    return codes.is_constant and codes.dtype not in FLOAT8 and bool((scales >= _LEAST * abs(largest)).all())
+    return codes.is_constant and codes.dtype not in FLOAT8 and bool((scales >= _MIN * abs(largest)).all())
 
 
 class _Products:
@@ -209,10 +209,10 @@ class _Products:
             return None
         zero = np.zeros((), dtype.numpy())
         if len(node.inputs) > 2 and node.inputs[2] is not None:
-            given = constant(node.inputs[2])
-            if given is None or given.size != scale.size or (dtype in FLOAT8 and given.astype(np.float32).any()):
+            offset = constant(node.inputs[2])
+            if offset is None or offset.size != scale.size or (dtype in FLOAT8 and offset.astype(np.float32).any()):
                 return None
-            zero = given
+            zero = offset
         if codes.const_value is None and not self._is_here(codes):
             return None
         if scale.size == 1:

@@ -114,12 +114,12 @@ def _padding(pad: ir.Node, spatial: int) -> _Padding | None:
     places = [int(axis) % rank for axis in axes.flat] if axes is not None else list(range(rank))
     if pads.size != 2 * len(places) or len(set(places)) < len(places):
         return None
-    before, after = [0] * rank, [0] * rank
+    begins, ends = [0] * rank, [0] * rank
     for k, place in enumerate(places):
-        before[place], after[place] = int(pads.flat[k]), int(pads.flat[k + len(places)])
-    if any((*before[:2], *after[:2])) or min(*before, *after) < 0:
+        begins[place], ends[place] = int(pads.flat[k]), int(pads.flat[k + len(places)])
+    if any((*begins[:2], *ends[:2])) or min(*begins, *ends) < 0:
         return None
-    return _Padding(pad, tuple(before[2:]), tuple(after[2:]), np.zeros((), np.float32) if fill is None else fill)
+    return _Padding(pad, tuple(begins[2:]), tuple(ends[2:]), np.zeros((), np.float32) if fill is None else fill)
 
 
 def _same_at_borders(reader: ir.Node, through: list[ir.Node], padding: _Padding) -> bool:

@@ -26,21 +26,21 @@ class SamePaddingPass(ir.passes.InPlacePass):
         computed = [
             n for n in pads if len(n.inputs) > 1 and n.inputs[1] is not None and n.inputs[1].const_value is None
         ]
-        known = infer(model) if computed else None
+        inferred = infer(model) if computed else None
         modified = False
         for pad in computed:
-            assert known is not None
-            modified |= _join(pad, known)
+            assert inferred is not None
+            modified |= _join(pad, inferred)
         return ir.passes.PassResult(model, modified)
 
 
-def _join(pad: ir.Node, known: Knowledge) -> bool:
+def _join(pad: ir.Node, inferred: Knowledge) -> bool:
     """Let the one convolution that reads a Pad pad its input as the Pad does, where auto_pad says so."""
     readers = list(pad.outputs[0].uses())
     conv = readers[0].node if len(readers) == 1 else None
     if conv is None or conv.op_type != "Conv" or conv.domain != "" or pad.outputs[0].is_graph_output():
         return False
-    if readers[0].idx != 0 or not _pads_with_zeros(pad) or not _is_same(pad, conv, known):
+    if readers[0].idx != 0 or not _pads_with_zeros(pad) or not _is_same(pad, conv, inferred):
         return False
     conv.replace_input_with(0, pad.inputs[0])
     conv.attributes.pop("pads", None)
@@ -57,9 +57,9 @@ def _pads_with_zeros(pad: ir.Node) -> bool:
     return zero and all_axes and pad.attributes.get_string("mode", "constant") == "constant"
 
 
-def _is_same(pad: ir.Node, conv: ir.Node, known: Knowledge) -> bool:
+def _is_same(pad: ir.Node, conv: ir.Node, inferred: Knowledge) -> bool:
     """Whether the pads are those of SAME_UPPER at every size of the input."""
-    dims, weight, pads = known.dims(pad.inputs[0]), known.dims(conv.inputs[1]), known.contents(pad.inputs[1])
+    dims, weight, pads = inferred.dims(pad.inputs[0]), inferred.dims(conv.inputs[1]), inferred.contents(pad.inputs[1])
     of = conv.attributes
     if dims is None or weight is None or pads is None or len(dims) != _RANK or pads.size != 2 * _RANK:
         return False
@@ -69,14 +69,14 @@ def _is_same(pad: ir.Node, conv: ir.Node, known: Knowledge) -> bool:
     kernel = weight[2:]
     if len(kernel) != 2 or any(d != 1 for d in dilations) or not all(isinstance(k, int) for k in kernel):
         return False  # ONNX Runtime takes no dilations beside auto_pad
-    before, behind = list(pads.flat)[:_RANK], list(pads.flat)[_RANK:]
-    if before[:2] != [0, 0] or behind[:2] != [0, 0]:
+    begin, end = list(pads.flat)[:_RANK], list(pads.flat)[_RANK:]
+    if begin[:2] != [0, 0] or end[:2] != [0, 0]:
         return False
     for axis, side in enumerate(kernel):
         total = _padding(dims[2 + axis], int(side), strides[axis])  # type: ignore[call-overload]
-        if simplest(before[2 + axis] + behind[2 + axis] - total) != 0:
+        if simplest(begin[2 + axis] + end[2 + axis] - total) != 0:
             return False
-        if simplest(before[2 + axis] - sympy.floor(sympy.sympify(total) / 2)) != 0:
+        if simplest(begin[2 + axis] - sympy.floor(sympy.sympify(total) / 2)) != 0:
             return False
     return True
 

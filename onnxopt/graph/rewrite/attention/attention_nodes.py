@@ -54,7 +54,7 @@ class AttentionNodes(RewriteRuleClassBase):
 
     def rewrite(self, op, q, k, v, y):
         node, dtype, window = y.producer(), q.dtype, window_of(y.producer())
-        taken = bool(window) and kernel_takes(node, self._expected)
+        windowed = bool(window) and kernel_takes(node, self._expected)
         mask, sinks = (node.inputs[at] if len(node.inputs) > at else None for at in (_MASK, _SINKS))
         cap = node.attributes.get_float("cap", 0.0)
         k, v = (_repeated(op, x, q) for x in (k, v))
@@ -64,7 +64,7 @@ class AttentionNodes(RewriteRuleClassBase):
         if cap:
             limit = _scalar(op, cap, dtype)
             scores = op.Mul(op.Tanh(op.Div(scores, limit)), limit)
-        if taken:
+        if windowed:
             of_queries, of_keys = op.Shape(q, start=2, end=3), op.Shape(keys, start=3, end=4)
             mask = local_mask(op, of_queries, of_keys, window, dtype, left_of(node))
         if mask is not None:
@@ -171,10 +171,10 @@ def unrepeated(mask: ir.Value) -> ir.Value:
     return source if same(dims_of(source)[-1], dims_of(mask)[-1]) else mask
 
 
-def local_mask(op, queries, keys, window: Mapping[str, int], dtype: ir.DataType, left: ir.Value | None = None):
+def local_mask(op, queries, keys, window: Mapping[str, int], dtype: ir.DataType, mask_left: ir.Value | None = None):
     """(1 or B, 1 or N, S, T): 0, or what is left, where query s sees key t, and a low number elsewhere.
 
-    The last query stands at the last key. queries, keys: S and T, of shape [1]. left: broadcasts to the scores.
+    The last query stands at the last key. queries, keys: S and T, of shape [1]. mask_left: broadcasts to the scores.
     """
     queries, keys = (op.Squeeze(count, new_integers(op, [0])) for count in (queries, keys))
     none, one = (op.Constant(value=ir.tensor(np.array(n, np.int64))) for n in (0, 1))
@@ -187,11 +187,11 @@ def local_mask(op, queries, keys, window: Mapping[str, int], dtype: ir.DataType,
         limits.append(op.GreaterOrEqual(apart, op.Constant(value=ir.tensor(np.array(-window["after"], np.int64)))))
     shown = limits[0] if len(limits) == 1 else op.And(*limits)
     low = _scalar(op, _LOW[dtype], dtype)
-    if left is None:
+    if mask_left is None:
         return op.Unsqueeze(op.Where(shown, _scalar(op, 0.0, dtype), low), new_integers(op, [0, 1]))
-    rank = len(dims_of(left))
-    left = left if rank == 4 else op.Unsqueeze(left, new_integers(op, range(4 - rank)))
-    return op.Where(op.Unsqueeze(shown, new_integers(op, [0, 1])), left, low)
+    rank = len(dims_of(mask_left))
+    mask_left = mask_left if rank == 4 else op.Unsqueeze(mask_left, new_integers(op, range(4 - rank)))
+    return op.Where(op.Unsqueeze(shown, new_integers(op, [0, 1])), mask_left, low)
 
 
 def count_of_own(op, graph: ir.Graph, operand: ir.Value, position: int, dim: object, axis: int = 1):
@@ -227,7 +227,7 @@ def read_off_operands(model: ir.Model) -> int:
 
 def _counts(mask: ir.Value | None) -> list[ir.Value]:
     """Values of `count_of_own` that a mask is made of."""
-    found: dict[ir.Value, None] = {}
+    counts: dict[ir.Value, None] = {}
     waiting = [(mask, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -235,10 +235,10 @@ def _counts(mask: ir.Value | None) -> list[ir.Value]:
         if value is None or node is None or depth > _DEEPEST:
             continue
         if _COUNTED in value.meta:
-            found[value] = None
+            counts[value] = None
         else:
             waiting += [(v, depth + 1) for v in node.inputs]
-    return list(found)
+    return list(counts)
 
 
 def _scalar(op, value: float, dtype: ir.DataType):

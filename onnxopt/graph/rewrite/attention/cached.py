@@ -70,8 +70,8 @@ def _lengths(op, q: ir.Value, past: ir.Value):
     batch, length = q.shape[0], past.shape[2]
     one = op.Constant(value=ir.tensor(np.array(1, np.int32)))
     if isinstance(length, int) and isinstance(batch, int):
-        before = op.Constant(value=ir.tensor(np.full(batch, length, np.int32)))
-        return before, op.Constant(value=ir.tensor(np.array(length + 1, np.int32)))
+        cached = op.Constant(value=ir.tensor(np.full(batch, length, np.int32)))
+        return cached, op.Constant(value=ir.tensor(np.array(length + 1, np.int32)))
     tokens = op.Cast(op.Squeeze(op.Shape(past, start=-2, end=-1), new_integers(op, [0])), to=ir.DataType.INT32)
     total = op.Add(tokens, one)
     # Range writes to the GPU and takes numbers from the CPU, so that nothing is copied between the two.

@@ -46,8 +46,8 @@ def across(node: ir.Node, value: ir.Value, mark: Mark) -> _Asked | str:
         return f"{node.op_type} `{node.name}` {verb} `{value.name}`"
     if any(x is not None and x.shape is None for x in (*node.inputs, *node.outputs)):
         return f"the shapes of {node.op_type} `{node.name}` are not known"
-    found = rule(node, value, mark)
-    return f"{node.op_type} `{node.name}` {verb} `{value.name}`, and {found}" if isinstance(found, str) else found
+    result = rule(node, value, mark)
+    return f"{node.op_type} `{node.name}` {verb} `{value.name}`, and {result}" if isinstance(result, str) else result
 
 
 def widen(node: ir.Node, marks: Marks, joiner: Joiner) -> None:
@@ -93,10 +93,10 @@ def _reshape(node: ir.Node, value: ir.Value, mark: Mark) -> _Asked | str:
     other = _other_side(node, value)
     dims, others = dims_of(value), dims_of(other)
     axis = mark.axis + len(others) - len(dims)
-    behind = zip(dims[mark.axis + 1 :], others[axis + 1 :], strict=True) if axis >= 0 else ()
+    trailing = zip(dims[mark.axis + 1 :], others[axis + 1 :], strict=True) if axis >= 0 else ()
     width = others[axis] if axis >= 0 else None
     whole = isinstance(width, int) and width > 0 and width % mark.size == 0
-    if not whole or not all(same(a, b) for a, b in behind):
+    if not whole or not all(same(a, b) for a, b in trailing):
         return "the two shapes do not show the same heads"
     asked = (other, mark.at(axis))
     if _target(node, mark if value is node.outputs[0] else asked[1]) is None:
@@ -152,10 +152,10 @@ def _squeeze(node: ir.Node, value: ir.Value, mark: Mark) -> _Asked | str:
     if len(node.inputs) < 2 or not is_constant(node.inputs[1]):
         return "its axes are not constants"
     gone = {axis % _rank(x) for axis in _numbers(_input(node, 1))}
-    kept = [axis for axis in range(_rank(x)) if axis not in gone]
+    axes = [axis for axis in range(_rank(x)) if axis not in gone]
     if value is y:
-        return [(x, mark.at(kept[mark.axis]))]
-    return [(y, mark.at(kept.index(mark.axis)))] if mark.axis in kept else "it removes the axis"
+        return [(x, mark.at(axes[mark.axis]))]
+    return [(y, mark.at(axes.index(mark.axis)))] if mark.axis in axes else "it removes the axis"
 
 
 def _operand_and_constant(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
@@ -240,9 +240,9 @@ def _last(value: ir.Value) -> object:
 
 
 def _widen_reshape(node: ir.Node, marks: Marks, joiner: Joiner) -> None:
-    found = _target(node, marks[node.outputs[0]])
-    assert found is not None
-    target, allow_zero = found
+    dims = _target(node, marks[node.outputs[0]])
+    assert dims is not None
+    target, allow_zero = dims
     array = np.array(target, np.int64)
     name = "heads_" + "_".join(map(str, target)).replace("-", "m")
     node.replace_input_with(1, _initializer(node, name, lambda: ir.Tensor(array, name=name)))
@@ -290,10 +290,16 @@ def _widen_constant(node: ir.Node, index: int, mark: Mark, joiner: Joiner) -> No
 
 def _with_zeros(array: np.ndarray, mark: Mark) -> np.ndarray:
     """Zeros behind each head along the mark's axis."""
-    before, heads, after = array.shape[: mark.axis], array.shape[mark.axis] // mark.size, array.shape[mark.axis + 1 :]
-    wide = np.zeros((*before, heads, mark.padded, *after), array.dtype)
-    wide[(slice(None),) * (len(before) + 1) + (slice(0, mark.size),)] = array.reshape(*before, heads, mark.size, *after)
-    return wide.reshape(*before, heads * mark.padded, *after)
+    leading, heads, trailing = (
+        array.shape[: mark.axis],
+        array.shape[mark.axis] // mark.size,
+        array.shape[mark.axis + 1 :],
+    )
+    wide = np.zeros((*leading, heads, mark.padded, *trailing), array.dtype)
+    wide[(slice(None),) * (len(leading) + 1) + (slice(0, mark.size),)] = array.reshape(
+        *leading, heads, mark.size, *trailing
+    )
+    return wide.reshape(*leading, heads * mark.padded, *trailing)
 
 
 def _initializer(node: ir.Node, name: str, make: Callable[[], ir.TensorProtocol]) -> ir.Value:

@@ -94,21 +94,21 @@ def _sink(product: ir.Node, position: int, graph: ir.Graph) -> bool:
             reader, at = node, 0  # attention takes it in
         else:
             break
-    found = work_behind(value, _keeps_elements)
-    if found is None or not (any(map(reduces, found.nodes)) or found.constants()):
+    work = work_behind(value, _keeps_elements)
+    if work is None or not (any(map(reduces, work.nodes)) or work.constants()):
         return False
-    transpose = found.source.producer()
+    transpose = work.source.producer()
     assert transpose is not None and transpose.inputs[0] is not None
     perm = transpose.attributes.get_ints("perm")
     assert perm is not None
     new, back = NewNodes(graph, node), [list(perm).index(k) for k in range(RANK)]
-    constants = {v: new.held(_turned(v, back)) for v in found.constants()}
-    below = found.repeated(new, transpose.inputs[0], constants)
-    behind = new.add("Transpose", [below], value.dtype, [ir.AttrInt64s("perm", perm)])
-    behind.shape = value.shape
-    reader.replace_input_with(at, behind)
+    constants = {v: new.held(_turned(v, back)) for v in work.constants()}
+    below = work.repeated(new, transpose.inputs[0], constants)
+    transposed = new.add("Transpose", [below], value.dtype, [ir.AttrInt64s("perm", perm)])
+    transposed.shape = value.shape
+    reader.replace_input_with(at, transposed)
     if not value.uses() and not value.is_graph_output():
-        graph.remove(found.nodes[::-1], safe=True)
+        graph.remove(work.nodes[::-1], safe=True)
     return True
 
 
@@ -163,11 +163,13 @@ def _norm(value: ir.Value | None, attention: ir.Node) -> _Norm | None:
     if work is None or not any(map(reduces, work.nodes)):
         return None
     view = work.source.producer()
-    cut = None if view is None or view.inputs[0] is None else view.inputs[0].producer()
-    if cut is None or (cut.domain, cut.op_type) != ("", "Slice") or work.source.shape is None:
+    slice_node = None if view is None or view.inputs[0] is None else view.inputs[0].producer()
+    if slice_node is None or (slice_node.domain, slice_node.op_type) != ("", "Slice") or work.source.shape is None:
         return None
-    product, (heads, size) = cut.inputs[0], list(work.source.shape)[2:]
-    bounds = [None if v is None or v.const_value is None else v.const_value.numpy().tolist() for v in cut.inputs[1:]]
+    product, (heads, size) = slice_node.inputs[0], list(work.source.shape)[2:]
+    bounds = [
+        None if v is None or v.const_value is None else v.const_value.numpy().tolist() for v in slice_node.inputs[1:]
+    ]
     if not isinstance(heads, int) or not isinstance(size, int) or product is None or product.shape is None:
         return None
     is_whole = len(product.shape) == RANK - 1 and list(product.shape)[:2] == list(work.source.shape)[:2]
@@ -234,8 +236,8 @@ def _join(graph: ir.Graph, q: _Norm, k: _Norm, pairs: dict[ir.Value, ir.Value | 
     place = min((norm.work.nodes[0] for norm in (q, k)), key=order.__getitem__)
     new, dtype, heads = NewNodes(graph, place), q.product.dtype, q.heads + k.heads
     bounds = [new.constant(np.array([n], np.int64)) for n in (q.first, q.first + heads * q.size, -1)]
-    cut = new.add("Slice", [q.product, *bounds], dtype)
-    view = new.add("Reshape", [cut, new.constant(np.array([0, 0, heads, q.size], np.int64))], dtype)
+    sliced = new.add("Slice", [q.product, *bounds], dtype)
+    view = new.add("Reshape", [sliced, new.constant(np.array([0, 0, heads, q.size], np.int64))], dtype)
     constants = {x: new.held(_of_both(x, q.heads, y, k.heads)) for x, y in pairs.items()}
     both = q.work.repeated(new, view, constants)
     for norm, begin in ((q, 0), (k, q.heads)):

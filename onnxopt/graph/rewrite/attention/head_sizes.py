@@ -32,10 +32,10 @@ class PaddedDotProduct(ScaledDotProduct):
         if form.scaled is not None:
             return f"{odd_size(form)}, and queries have a factor of more than one element"
         y, inside = context.root.outputs[0], frozenset(context.nodes)
-        found = padded_heads.plan(
+        plan = padded_heads.plan(
             padded_heads.Attention(form.q, form.k_transposed, form.v, y, form.mask_value, 2, inside)
         )
-        return f"{odd_size(form)}, and zeros cannot pad them: {found}" if isinstance(found, str) else ""
+        return f"{odd_size(form)}, and zeros cannot pad them: {plan}" if isinstance(plan, str) else ""
 
 
 class DotProductOfOwnKernel(ScaledDotProduct):

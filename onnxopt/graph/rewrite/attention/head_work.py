@@ -16,7 +16,7 @@ _REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "Red
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
 _CODING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _LAST = (-1, RANK - 1)
-_MOST_NODES = 24
+_MAX_NODES = 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +39,8 @@ class HeadWork:
     def constants(self) -> list[ir.Value]:
         """The constant operands that broadcast against heads, with more than one element."""
         of_heads = (v for n in self.nodes for v in n.inputs[: _operands_with_heads(n)])
-        found = (v for v in of_heads if v is not None and v.const_value is not None and v.const_value.size > 1)
-        return list(dict.fromkeys(found))
+        constants = (v for v in of_heads if v is not None and v.const_value is not None and v.const_value.size > 1)
+        return list(dict.fromkeys(constants))
 
 
 def work_behind(value: ir.Value, begins: Callable[[ir.Node], bool]) -> HeadWork | None:
@@ -68,7 +68,7 @@ def _collect(
         sources[value] = None
         return True
     count = _operands_with_heads(node)
-    if count == 0 or len(nodes) >= _MOST_NODES or len(node.outputs) != 1:
+    if count == 0 or len(nodes) >= _MAX_NODES or len(node.outputs) != 1:
         return False
     with_heads = [v for v in node.inputs[:count] if v is not None and not is_constant(v)]
     if any(v is not None and not is_constant(v) for v in node.inputs[count:]):

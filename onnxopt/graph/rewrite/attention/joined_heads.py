@@ -31,13 +31,13 @@ class JoinedHeads(RewriteRuleClassBase):
         return op.Reshape(x, shape, _allow_other_attributes=True, _outputs=["y"])
 
     def check(self, context: MatchContext, x: ir.Value, y: ir.Value, **_: ir.Value) -> MatchResult:
-        found = _found(x, y)
-        return MatchResult().fail(found) if isinstance(found, str) else MatchResult()
+        heads = _found(x, y)
+        return MatchResult().fail(heads) if isinstance(heads, str) else MatchResult()
 
     def rewrite(self, op, x: ir.Value, y: ir.Value, **_: ir.Value):
-        found = _found(x, y)
-        assert not isinstance(found, str)
-        return found(op)
+        heads = _found(x, y)
+        assert not isinstance(heads, str)
+        return heads(op)
 
 
 def _found(x: ir.Value, y: ir.Value) -> _Build | str:
@@ -98,28 +98,28 @@ class _Apart:
         source = node.inputs[0]
         if source is None or source.shape is None or len(source.shape) not in (3, 4, 5):
             return f"Reshape `{node.name}` merges something else than batch and heads"
-        dims, joined = source.shape, dims_of(value)
+        dims, merged = source.shape, dims_of(value)
         if len(dims) == 5:
-            return self._of_groups(source, joined) or f"Reshape `{node.name}` merges more than batch, groups and heads"
+            return self._of_groups(source, merged) or f"Reshape `{node.name}` merges more than batch, groups and heads"
         apart = same(dims[0], self._batch) and same(dims[1], self._heads)
         if not apart or not all(
-            same(a, b) for a, b in zip(dims[2:], joined[len(joined) - len(dims) + 2 :], strict=True)
+            same(a, b) for a, b in zip(dims[2:], merged[len(merged) - len(dims) + 2 :], strict=True)
         ):
             return f"Reshape `{node.name}` merges something else than batch and heads"
         if len(dims) == 4:
             return lambda op: source
-        if joined[1] != 1:
+        if merged[1] != 1:
             return f"Reshape `{node.name}` merges something else than batch and heads"
         return lambda op: op.Unsqueeze(source, op.Constant(value=ir.tensor([2], dtype=ir.DataType.INT64)))
 
-    def _of_groups(self, source: ir.Value, joined: tuple[int | ir.SymbolicDim, ...]) -> _Build | None:
+    def _of_groups(self, source: ir.Value, merged: tuple[int | ir.SymbolicDim, ...]) -> _Build | None:
         batch, groups, times, length, size = dims_of(source)
         if not isinstance(groups, int) or not isinstance(times, int) or groups * times != self._heads:
             return None
         if (
             not same(batch, self._batch)
-            or not same(length, joined[1])
-            or size != joined[2]
+            or not same(length, merged[1])
+            or size != merged[2]
             or not isinstance(size, int)
         ):
             return None
@@ -133,13 +133,13 @@ class _Apart:
             assert operand is not None  # none of these operators has optional inputs
             broadcast = node.op_type != "MatMul" and _has_no_joined_dim(operand)
             costly = self.costly
-            found = _as_it_is(operand) if broadcast else self.of(operand, depth + 1)
-            if isinstance(found, str) and node.op_type in _ELEMENTWISE:
+            value = _as_it_is(operand) if broadcast else self.of(operand, depth + 1)
+            if isinstance(value, str) and node.op_type in _ELEMENTWISE:
                 reshaped = self._reshaped(operand)
-                found, self.costly = (found, self.costly) if reshaped is None else (reshaped, costly)
-            if isinstance(found, str):
-                return found
-            operands.append(found)
+                value, self.costly = (value, self.costly) if reshaped is None else (reshaped, costly)
+            if isinstance(value, str):
+                return value
+            operands.append(value)
         return lambda op: getattr(op, node.op_type)(*(build(op) for build in operands), **attributes)
 
     def _reshaped(self, value: ir.Value) -> _Build | None:
@@ -150,10 +150,10 @@ class _Apart:
         if all(map(same, value.shape, self._whole)):
             return lambda op: op.Reshape(value, self._target)
         dims = [self._heads, *dims_of(value)[1:]]
-        known = [dim for dim in dims if isinstance(dim, int)]
-        if len(known) != len(dims):
+        static = [dim for dim in dims if isinstance(dim, int)]
+        if len(static) != len(dims):
             return None
-        return lambda op: op.Reshape(value, op.Constant(value=ir.tensor([-1, *known], dtype=ir.DataType.INT64)))
+        return lambda op: op.Reshape(value, op.Constant(value=ir.tensor([-1, *static], dtype=ir.DataType.INT64)))
 
 
 def _input(value: ir.Value, position: int) -> ir.Value:

@@ -30,9 +30,9 @@ def softmaxes(graph: ir.Graph) -> list[tuple[ir.Node, ir.Node]]:
     pairs = []
     for node in graph.all_nodes():
         if node.op_type == "Softmax" and node.domain == "":
-            before, after = _path(node, forward=False), _path(node, forward=True)
-            if before and after and after[-1].op_type == "MatMul":
-                pairs.append((node, after[-1]))
+            upstream, downstream = _path(node, forward=False), _path(node, forward=True)
+            if upstream and downstream and downstream[-1].op_type == "MatMul":
+                pairs.append((node, downstream[-1]))
     return pairs
 
 
@@ -70,20 +70,20 @@ def _structure(softmax: ir.Node) -> str:
     rank = len(softmax.inputs[0].shape) if softmax.inputs[0] is not None and softmax.inputs[0].shape is not None else 0
     if axis not in (-1, rank - 1):
         return f"Softmax normalizes along axis {axis}, not along the last one"
-    for path, known, place in (
+    for path, structure, place in (
         (_path(softmax, forward=False), _BEFORE, "between the product of q and k and Softmax"),
         (_path(softmax, forward=True), _AFTER, "between Softmax and the product with v"),
     ):
         for node in path[:-1]:
             if node.op_type in _CODING:
                 return f"{node.op_type} `{node.name}` rounds to codes {place}, which no operator for attention does"
-            if node.op_type not in known:
+            if node.op_type not in structure:
                 return f"{node.op_type} `{node.name}` stands {place}"
-    before = _path(softmax, forward=False)
-    if before[-1].op_type != "MatMul":
-        return f"{before[-1].op_type} computes the scores, not MatMul"
-    readers = [reader for node in before for value in node.outputs for reader in value.consumers()]
-    if len(readers) > len(before):
+    upstream = _path(softmax, forward=False)
+    if upstream[-1].op_type != "MatMul":
+        return f"{upstream[-1].op_type} computes the scores, not MatMul"
+    readers = [reader for node in upstream for value in node.outputs for reader in value.consumers()]
+    if len(readers) > len(upstream):
         return "the scores have other readers besides Softmax"
     return "the operators around Softmax are in an order that the rule does not know, or have other readers"
 

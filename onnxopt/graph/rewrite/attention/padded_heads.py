@@ -64,12 +64,12 @@ def plan(attention: Attention) -> Plan | str:
         return f"attention of {q.dtype} gains less; only 16-bit floats are padded"
     if max(_padded(_size(q)), _padded(_size(v))) > _LARGEST:
         return f"the faster kernels take up to {_LARGEST} elements"
-    found = _spread(attention, sliced=False)
-    if isinstance(found, str) and _size(v) % HEAD_STEP:
-        found = _spread(attention, sliced=True)
-    if isinstance(found, Plan) and not _pays(attention, found):
+    spread = _spread(attention, sliced=False)
+    if isinstance(spread, str) and _size(v) % HEAD_STEP:
+        spread = _spread(attention, sliced=True)
+    if isinstance(spread, Plan) and not _pays(attention, spread):
         return "the zeros would move more bytes than the scores do"
-    return found
+    return spread
 
 
 def pad(model: ir.Model, joiner: Joiner) -> int:
@@ -86,9 +86,9 @@ def pad(model: ir.Model, joiner: Joiner) -> int:
         mask = rest[0] if rest else None
         if has_usual_heads(q, v):
             continue
-        found = plan(Attention(q, k, v, node.outputs[0], mask, 3, frozenset({node})))
-        if isinstance(found, Plan):
-            _apply(found, node, joiner)
+        chosen = plan(Attention(q, k, v, node.outputs[0], mask, 3, frozenset({node})))
+        if isinstance(chosen, Plan):
+            _apply(chosen, node, joiner)
             count += 1
     return count
 
@@ -127,15 +127,15 @@ def _spread(attention: Attention, sliced: bool) -> Plan | str:
                 continue
             if node.graph is not owner:
                 return f"{node.op_type} `{node.name}` reads `{value.name}` in a subgraph"
-            found = across(node, value, mark)
-            if isinstance(found, str):
-                return found
+            widened = across(node, value, mark)
+            if isinstance(widened, str):
+                return widened
             nodes[node] = None
-            asked += found
+            asked += widened
     return Plan(marks, tuple(nodes), sliced)
 
 
-def _pays(attention: Attention, found: Plan) -> bool:
+def _pays(attention: Attention, chosen: Plan) -> bool:
     """Whether the unfused attention moves more scores than padding moves zeros, counted in elements."""
     batch, heads = (d if isinstance(d, int) else 1 for d in dims_of(attention.q)[:2])
     queries, keys = (
@@ -144,24 +144,24 @@ def _pays(attention: Attention, found: Plan) -> bool:
     rows = batch * heads
     more_q, more_v = (_padded(_size(x)) - _size(x) for x in (attention.q, attention.v))
     zeros = 2 * rows * (queries + keys) * (more_q + more_v)  # q, k, v and the result, written and read
-    if found.sliced:
+    if chosen.sliced:
         zeros += 2 * rows * queries * _size(attention.v)
-    for node in found.nodes:
+    for node in chosen.nodes:
         weight = weight_of(node)
         if weight is not None and weight.const_value is not None:
-            mark = next(found.marks[x] for x in (*node.outputs, *node.inputs) if x in found.marks)
+            mark = next(chosen.marks[x] for x in (*node.outputs, *node.inputs) if x in chosen.marks)
             zeros += weight.const_value.size * (mark.padded - mark.size) // mark.size
     return zeros < _PASSES_OF_SCORES * rows * queries * keys
 
 
-def _apply(found: Plan, node: ir.Node, joiner: Joiner) -> None:
-    for other in found.nodes:
-        widen(other, found.marks, joiner)
-    for value, mark in found.marks.items():
+def _apply(chosen: Plan, node: ir.Node, joiner: Joiner) -> None:
+    for other in chosen.nodes:
+        widen(other, chosen.marks, joiner)
+    for value, mark in chosen.marks.items():
         dims = list(dims_of(value))
         dims[mark.axis] = mark.width(int(dims[mark.axis]))  # type: ignore[arg-type]
         value.shape = ir.Shape(dims)
-    if found.sliced:
+    if chosen.sliced:
         _cut(node)
 
 
@@ -176,8 +176,8 @@ def _cut(node: ir.Node) -> None:
     bounds = [
         ir.node("Constant", [], {"value": ir.tensor(np.array([number], np.int64))}) for number in (0, _size(y), 3)
     ]
-    cut = ir.node("Slice", [wide.outputs[0], *(bound.outputs[0] for bound in bounds)])
-    ir.convenience.replace_nodes_and_values(graph, node, [node], [wide, *bounds, cut], [y], cut.outputs)
+    sliced = ir.node("Slice", [wide.outputs[0], *(bound.outputs[0] for bound in bounds)])
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [wide, *bounds, sliced], [y], sliced.outputs)
 
 
 def _pass(model: ir.Model, scope: Scope) -> int:

@@ -59,8 +59,8 @@ from onnxopt.graph.shapes.value_dims import dims_of
 _REDUCE_MAX_WITH_AXES_INPUT = 18  # opset
 _HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
 _HIDDEN = ("hidden", "under")  # ways of masking by a condition that hides keys
-_MOST_LOST = 2.0**-6  # of a score, where a constant bias of float32 is rounded
-_MOST_SINKS = 1 << 22  # elements, where they were expanded to all queries
+_MAX_LOST = 2.0**-6  # of a score, where a constant bias of float32 is rounded
+_MAX_SINKS = 1 << 22  # elements, where they were expanded to all queries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,12 +106,12 @@ class ScaledDotProduct(RewriteRuleClassBase):
         )
         scores = pattern.OrValue([op.Cast(scores, _outputs=["scores_cast"]), scores])
         once = [op.Add(scores, mask), op.Add(mask, scores)]
-        twice = [made for added in once for made in (op.Add(added, more), op.Add(more, added))]
-        kept = op.Where(shown, scores, low)
-        both = [op.Add(kept, mask), op.Add(mask, kept), *(op.Where(shown, added, low) for added in once)]
+        twice = [total for added in once for total in (op.Add(added, more), op.Add(more, added))]
+        selected = op.Where(shown, scores, low)
+        both = [op.Add(selected, mask), op.Add(mask, selected), *(op.Where(shown, added, low) for added in once)]
         under = [op.Where(hidden, low, added) for added in once]
         masked = pattern.OrValue(
-            [*once, *twice, *both, *under, kept, op.Where(hidden, low, scores), scores],
+            [*once, *twice, *both, *under, selected, op.Where(hidden, low, scores), scores],
             tag_var="masking",
             tag_values=["add"] * 2 + ["twice"] * 4 + ["both"] * 4 + ["under"] * 2 + ["shown", "hidden", "none"],
         )
@@ -205,7 +205,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         for value in (v for v in masked_by if v is not None):
             if not self._broadcasts(value, q, k_transposed):
                 return Obstacle(f"the mask `{value.name}` is not known to broadcast to the scores", value)
-            if (lost := parts.lost(value, q.dtype)) > _MOST_LOST:
+            if (lost := parts.lost(value, q.dtype)) > _MAX_LOST:
                 return Obstacle(f"the mask `{value.name}` loses {lost:.2g} where it is rounded to {q.dtype}", value)
         shows = self._what_shows(masking, mask_value, low)
         if masking in ("twice", "both", "under"):
@@ -261,14 +261,14 @@ class ScaledDotProduct(RewriteRuleClassBase):
             return op.Sdpa(q, keys, v, *((None, *sinks) if sinks else ()), **attributes)
         apart = self._taken_apart(masking, mask, more, shown, hidden, low)
         dtype = mask.dtype if masking in ("add", "twice") else low.dtype
-        limits, left = {}, None
+        limits, rest = {}, None
         if form.mask_value is not None and form.mask.kind == "any" and (apart.conditions or apart.added):
             within = apart.by_position(form.mask_value, self._index_values)
             limits = within.limits() if diagonal else {}
             if limits or (within.kind == "none" and apart.are_shared(form.mask_value, self._index_values)):
-                left = apart.left(op, q.dtype, form.mask.finite)
-        if left is not None and not limits:
-            mask, left, dtype = left, None, q.dtype
+                rest = apart.left(op, q.dtype, form.mask.finite)
+        if rest is not None and not limits:
+            mask, rest, dtype = rest, None, q.dtype
         elif masking == "twice":
             mask = parts.added(op, mask, more, form.mask.finite, dtype)
         elif masking != "add":
@@ -281,19 +281,19 @@ class ScaledDotProduct(RewriteRuleClassBase):
             mask = parts.narrowed(op, mask, q.dtype)
         attributes |= limits
         if not form.guards_rows:
-            return op.Sdpa(q, keys, v, mask, *_behind(sinks, left), **attributes)
-        zero, least = (op.Constant(value=parts.scalar_of(n, q.dtype)) for n in (0.0, parts.LEAST[q.dtype]))
+            return op.Sdpa(q, keys, v, mask, *_behind(sinks, rest), **attributes)
+        zero, floor = (op.Constant(value=parts.scalar_of(n, q.dtype)) for n in (0.0, parts.MIN[q.dtype]))
         best = op.ReduceMax(mask, op.Constant(value=ir.tensor([-1], dtype=ir.DataType.INT64)), keepdims=1)
-        left = None if left is None else op.Max(left, least)
-        attended = op.Sdpa(q, keys, v, op.Max(mask, least), *_behind(sinks, left), **attributes)
-        return op.Where(op.Less(best, least), zero, attended)
+        rest = None if rest is None else op.Max(rest, floor)
+        attended = op.Sdpa(q, keys, v, op.Max(mask, floor), *_behind(sinks, rest), **attributes)
+        return op.Where(op.Less(best, floor), zero, attended)
 
     def _taken_apart(self, masking: str, mask, more, shown, hidden, low) -> Parts:
         if masking in ("add", "twice"):
             return parts.of([mask, more] if masking == "twice" else [mask], self._index_values)
         number, hides = scalar(low) or 0.0, masking in _HIDDEN
-        found = parts.of_condition(hidden if hides else shown, hides, number, self._index_values)
-        return parts.of([mask], self._index_values, found) if masking in ("both", "under") else found
+        condition = parts.of_condition(hidden if hides else shown, hides, number, self._index_values)
+        return parts.of([mask], self._index_values, condition) if masking in ("both", "under") else condition
 
     def _is_diagonal(self, form: Form) -> bool:
         """Whether queries and keys are the same tokens, so that every query stands at a key of its own.
@@ -319,9 +319,9 @@ def _factored(op, x, factor, name: str):
     )
 
 
-def _behind(sinks: tuple[ir.Value, ...], left: ir.Value | None) -> tuple[ir.Value | None, ...]:
+def _behind(sinks: tuple[ir.Value, ...], rest: ir.Value | None) -> tuple[ir.Value | None, ...]:
     """The inputs of Sdpa behind the mask."""
-    return sinks if left is None else (*(sinks or (None,)), left)
+    return sinks if rest is None else (*(sinks or (None,)), rest)
 
 
 def _cap(match: Mapping[str, Any]) -> float | None:
@@ -333,12 +333,12 @@ def _cap(match: Mapping[str, Any]) -> float | None:
     return cap if cap is not None and math.isfinite(cap) and cap > 0 else None
 
 
-def _sinks(q: ir.Value, sinks: ir.Value | None, cut: ir.Value | None) -> ir.TensorProtocol | None:
+def _sinks(q: ir.Value, sinks: ir.Value | None, sliced: ir.Value | None) -> ir.TensorProtocol | None:
     """The score of each head behind those of the keys, where Slice leaves its weight out; None for anything else."""
-    if sinks is None or cut is None or sinks.dtype != q.dtype:
+    if sinks is None or sliced is None or sinks.dtype != q.dtype:
         return None
-    bounds = [integers(v) for v in cut.producer().inputs[1:]]  # type: ignore[union-attr]
-    weights = cut.producer().inputs[0]  # type: ignore[union-attr]
+    bounds = [integers(v) for v in sliced.producer().inputs[1:]]  # type: ignore[union-attr]
+    weights = sliced.producer().inputs[0]  # type: ignore[union-attr]
     keys = None if weights is None or weights.shape is None else weights.shape[-1]
     ends = ([-1], [keys - 1]) if isinstance(keys, int) else ([-1],)
     if len(bounds) < 3 or bounds[0] != [0] or bounds[1] not in ends:
@@ -347,7 +347,7 @@ def _sinks(q: ir.Value, sinks: ir.Value | None, cut: ir.Value | None) -> ir.Tens
         return None
     node, heads = sinks.producer(), dims_of(q)[1]
     source = node.inputs[0] if sinks.const_value is None and node is not None and node.op_type == "Expand" else sinks
-    if source is None or source.const_value is None or source.const_value.size > _MOST_SINKS:
+    if source is None or source.const_value is None or source.const_value.size > _MAX_SINKS:
         return None
     array = source.const_value.numpy()
     array = array.reshape((1,) * (4 - array.ndim) + array.shape)

@@ -252,10 +252,10 @@ def _of_rows(node: ir.Node, value: ir.Value, depth: int) -> _Build | None:
 
 def _of_part(node: ir.Node, value: ir.Value, depth: int) -> _Build | None:
     """One of several parts of each token, which were brought to the front: [T, B, P C] -> [P, T, B, C] -> [T, B, C]."""
-    found = _position(node)
-    if found is None:
+    place = _position(node)
+    if place is None:
         return None
-    parts, position = found
+    parts, position = place
     squeezed = parts.producer()
     if squeezed is None or squeezed.op_type != "Squeeze" or _constant(squeezed, 1) not in ([-2], [3]):
         return None
@@ -287,14 +287,14 @@ def _position(node: ir.Node) -> tuple[ir.Value, int] | None:
         if node.inputs[0] is None or index is None or index.numpy().ndim or int(index.numpy()) < 0:
             return None
         return node.inputs[0], int(index.numpy())
-    cut = node.inputs[0].producer() if node.op_type == "Squeeze" and node.inputs[0] is not None else None
-    if cut is None or cut.op_type != "Slice" or _constant(node, 1) != [0] or cut.inputs[0] is None:
+    slice_node = node.inputs[0].producer() if node.op_type == "Squeeze" and node.inputs[0] is not None else None
+    if slice_node is None or slice_node.op_type != "Slice" or _constant(node, 1) != [0] or slice_node.inputs[0] is None:
         return None
-    starts, ends, axes = (_constant(cut, k) for k in (1, 2, 3))
-    steps = _constant(cut, 4) if len(cut.inputs) > 4 else [1]
+    starts, ends, axes = (_constant(slice_node, k) for k in (1, 2, 3))
+    steps = _constant(slice_node, 4) if len(slice_node.inputs) > 4 else [1]
     if axes != [0] or steps != [1] or not starts or not ends or starts[0] < 0 or ends[0] != starts[0] + 1:
         return None
-    return cut.inputs[0], starts[0]
+    return slice_node.inputs[0], starts[0]
 
 
 def _constant(node: ir.Node, position: int) -> list[int] | None:

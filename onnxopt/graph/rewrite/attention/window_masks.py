@@ -26,7 +26,7 @@ from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.dims import simplest
 from onnxopt.graph.shapes.value_dims import dims_of, parsed, same
 
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _MASK = 5  # position among the inputs of MultiHeadAttention
 _ONES = [1, 1, 1]
 
@@ -44,7 +44,7 @@ class WindowMask(RewriteRuleClassBase):
         )
         apart = op.Reshape(biased, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["apart"])
         once = [op.Add(apart, mask), op.Add(mask, apart)]
-        twice = [made for added in once for made in (op.Add(added, more), op.Add(more, added))]
+        twice = [total for added in once for total in (op.Add(added, more), op.Add(more, added))]
         masked = pattern.OrValue([*twice, *once], tag_var="masks", tag_values=["two"] * 4 + ["one"] * 2)
         return op.Reshape(masked, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
 
@@ -67,7 +67,7 @@ class WindowMask(RewriteRuleClassBase):
             return result.fail("the fifth dim does not number the windows of an image")
         if not isinstance(five[0], int) and self._place(five[0]) is None:
             return result.fail("the number of images is no dim of an input")
-        if math.prod(d for d in five[1:] if isinstance(d, int)) * y.dtype.itemsize > _MOST_BYTES:
+        if math.prod(d for d in five[1:] if isinstance(d, int)) * y.dtype.itemsize > _MAX_BYTES:
             return result.fail("the masks of all windows would be too large")
         return result
 
@@ -117,10 +117,10 @@ def read_off_queries(model: ir.Model) -> int:
         windows = ir.node("Constant", [], {"value": ir.tensor([number], dtype=ir.DataType.INT64)})
         images = ir.node("Div", [batch.outputs[0], windows.outputs[0]])
         ones = ir.node("Constant", [], {"value": ir.tensor(_ONES, dtype=ir.DataType.INT64)})
-        joined = ir.node("Concat", [images.outputs[0], ones.outputs[0]], {"axis": 0})
-        own = ir.node("Tile", [masks, joined.outputs[0]])
+        sizes = ir.node("Concat", [images.outputs[0], ones.outputs[0]], {"axis": 0})
+        own = ir.node("Tile", [masks, sizes.outputs[0]])
         own.outputs[0].shape, own.outputs[0].type = mask.shape, mask.type
-        model.graph.insert_before(node, [batch, windows, images, ones, joined, own])
+        model.graph.insert_before(node, [batch, windows, images, ones, sizes, own])
         node.replace_input_with(_MASK, own.outputs[0])
         count += 1
     return count

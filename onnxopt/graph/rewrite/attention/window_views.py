@@ -34,11 +34,11 @@ class PartOfJoined(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, x: ir.Value, place: ir.Value, y: ir.Value) -> MatchResult:
         result = MatchResult()
-        joined = x if self._gathered else _sliced(x)
-        p = None if joined is None else _input_of("Reshape", joined)
-        if p is None or joined is None or any(v.shape is None for v in (p, joined, y)):
+        source = x if self._gathered else _sliced(x)
+        p = None if source is None else _input_of("Reshape", source)
+        if p is None or source is None or any(v.shape is None for v in (p, source, y)):
             return result.fail("the part is not taken of a Reshape's result")
-        five, four = dims_of(p), dims_of(joined)
+        five, four = dims_of(p), dims_of(source)
         if (len(five), len(four), len(dims_of(y))) != (5, 4, 3) or not isinstance(five[0], int) or five[0] != four[0]:
             return result.fail("Reshape does not merge two of five dims after the first one")
         if sum(not isinstance(d, int) for d in dims_of(y)) > 1:
@@ -55,7 +55,7 @@ class PartOfJoined(RewriteRuleClassBase):
         perm = [0] if turned is None else list(p.producer().attributes.get_ints("perm", (4, 3, 2, 1, 0)))  # type: ignore
         source, axis = p if turned is None else turned, perm[0]
         if self._gathered:
-            taken = op.Gather(source, place, axis=axis)
+            part = op.Gather(source, place, axis=axis)
         else:
             node = x.producer()
             assert node is not None
@@ -63,10 +63,10 @@ class PartOfJoined(RewriteRuleClassBase):
             bounds = (
                 node.inputs[1:3] if node.op_type == "Slice" else (new_integers(op, [at]), new_integers(op, [at + 1]))
             )
-            taken = op.Squeeze(op.Slice(source, *bounds, new_integers(op, [axis])), new_integers(op, [axis]))
+            part = op.Squeeze(op.Slice(source, *bounds, new_integers(op, [axis])), new_integers(op, [axis]))
         if turned is not None:
-            taken = op.Transpose(taken, perm=[k - (k > axis) for k in perm[1:]])
-        return op.Reshape(taken, new_integers(op, [d if isinstance(d, int) else -1 for d in dims_of(y)]))
+            part = op.Transpose(part, perm=[k - (k > axis) for k in perm[1:]])
+        return op.Reshape(part, new_integers(op, [d if isinstance(d, int) else -1 for d in dims_of(y)]))
 
 
 def _sliced(x: ir.Value) -> ir.Value | None:

@@ -83,18 +83,18 @@ def _join(
         assert value is not None
         four = [heads * windows, *rest]  # type: ignore[operator]
         place = new if node is first else NewNodes(graph, last)
-        joined = place.add("Reshape", [value, place.constant(np.array([0, *four], np.int64))], value.dtype)
-        joined.shape = ir.Shape([batch, *four])
-        node.replace_input_with(position, joined)
+        merged = place.add("Reshape", [value, place.constant(np.array([0, *four], np.int64))], value.dtype)
+        merged.shape = ir.Shape([batch, *four])
+        node.replace_input_with(position, merged)
     batch, heads, windows, *_ = dims[0]
     rows, keys, width = dims[0][3], dims[1][4], dims[2][4]
     for value in between:
         value.shape = ir.Shape([batch, heads * windows, rows, keys])  # type: ignore[operator]
     result = last.outputs[0]
-    behind = NewNodes(graph, last, behind=last)
-    shape = behind.constant(np.array([0, heads, windows, rows, width], np.int64))
+    added = NewNodes(graph, last, after=last)
+    shape = added.constant(np.array([0, heads, windows, rows, width], np.int64))
     uses = list(result.uses())
-    apart = behind.add("Reshape", [result, shape], result.dtype)
+    apart = added.add("Reshape", [result, shape], result.dtype)
     apart.shape, result.shape = result.shape, ir.Shape([batch, heads * windows, rows, width])  # type: ignore[operator]
     for use in uses:
         use.node.replace_input_with(use.idx, apart)

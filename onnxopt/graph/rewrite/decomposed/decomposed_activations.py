@@ -38,9 +38,9 @@ _FLOATS = {  # how far a number is off that was rounded, and whose reciprocal wa
 
 def near(value: ir.Value | None, number: float) -> bool:
     """Whether a constant of one element is this number, but for rounding to its dtype."""
-    found = scalar(value) if is_constant(value) else None
+    constant = scalar(value) if is_constant(value) else None
     precision = _FLOATS.get(value.dtype) if value is not None and value.dtype is not None else None
-    return found is not None and precision is not None and abs(found - number) <= precision * abs(number)
+    return constant is not None and precision is not None and abs(constant - number) <= precision * abs(number)
 
 
 def _wrong(x: ir.Value, constants: dict[str, float], match: dict[str, ir.Value]) -> str:

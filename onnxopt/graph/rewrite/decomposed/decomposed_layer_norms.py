@@ -65,9 +65,9 @@ class _Core(RewriteRuleClassBase):
         if x.dtype != ir.DataType.FLOAT or x.shape is None or not isinstance(x.shape[-1], int):
             return result.fail(f"`{x.name}` is not float32, or the size of its last axis is not known")
         for name, wanted in (("two", 2.0), ("half", 0.5), ("one", 1.0), ("minus_half", -0.5)):
-            given = constants.get(name)
-            if given is not None and _number(given) != wanted:
-                return result.fail(f"`{given.name}` is not {wanted:g}")
+            constant = constants.get(name)
+            if constant is not None and _number(constant) != wanted:
+                return result.fail(f"`{constant.name}` is not {wanted:g}")
         if _number(epsilon) is None:
             return result.fail(f"`{epsilon.name}` is not a constant of one element")
         for mean in (mean_first, mean_second):

@@ -22,7 +22,7 @@ from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.decomposed.decomposed_activations import near
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 
-_MOST_TERMS = 8  # of Sum, which our kernels add in one pass
+_MAX_TERMS = 8  # of Sum, which our kernels add in one pass
 
 
 class DecomposedSoftmax(RewriteRuleClassBase):
@@ -129,7 +129,7 @@ class SumOfSeveral(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, a: ir.Value, y: ir.Value) -> MatchResult:
         count = len(y.producer().inputs)  # type: ignore[union-attr]
-        return MatchResult() if 2 < count <= _MOST_TERMS else MatchResult().fail(f"Sum has {count} operands")
+        return MatchResult() if 2 < count <= _MAX_TERMS else MatchResult().fail(f"Sum has {count} operands")
 
     def rewrite(self, op, a: ir.Value, y: ir.Value):
         return functools.reduce(op.Add, y.producer().inputs)  # type: ignore[union-attr]

@@ -136,10 +136,10 @@ def _fit_truth(array: np.ndarray) -> Truth | None:
     begins, ends = np.argmax(first, axis=1), columns - 1 - np.argmax(first[:, ::-1], axis=1)
     row, wide = np.arange(rows), (0,) * (array.ndim - 2)
     limits = []  # of columns, at the end of a row and at its beginning
-    if (cut := ends < columns - 1).any():
-        limits.append(Affine(int((ends - row)[cut][0]), (*wide, 1, -1)))
-    if (cut := begins > 0).any():
-        limits.append(Affine(int((row - begins)[cut][0]), (*wide, -1, 1)))
+    if (sliced := ends < columns - 1).any():
+        limits.append(Affine(int((ends - row)[sliced][0]), (*wide, 1, -1)))
+    if (sliced := begins > 0).any():
+        limits.append(Affine(int((row - begins)[sliced][0]), (*wide, -1, 1)))
     column = np.arange(columns)
     shown = np.ones((rows, columns), np.bool_)
     for limit in limits:

@@ -36,8 +36,8 @@ from onnxopt.graph.shapes.infer import Knowledge
 class IndexValues:
     """Functions of the index that the tensors of one graph hold. known: dims and contents of the graph's values."""
 
-    def __init__(self, graph: ir.Graph, known: Knowledge) -> None:
-        self.known = known
+    def __init__(self, graph: ir.Graph, inferred: Knowledge) -> None:
+        self.known = inferred
         self._functions: dict[ir.Value, IndexFunction | None] = {}
         self._rules: dict[str, Callable[[ir.Node], IndexFunction | None]] = {
             "Range": self._range, "Unsqueeze": self._unsqueeze, "Squeeze": self._squeeze, "Expand": self._expand,
@@ -197,8 +197,8 @@ class IndexValues:
         if number is None or diagonal is None or not isinstance(diagonal[0], int) or rank < 2:
             return None
         sign = -1 if node.attributes.get_int("upper", True) else 1
-        kept = Truth(Affine(sign * diagonal[0], (0,) * (rank - 2) + (sign, -sign)))
-        return Choice(kept, number, 0.0)
+        inside = Truth(Affine(sign * diagonal[0], (0,) * (rank - 2) + (sign, -sign)))
+        return Choice(inside, number, 0.0)
 
     def _slice(self, node: ir.Node) -> IndexFunction | None:
         starts = self._elements(node.inputs[1])
@@ -230,17 +230,17 @@ class IndexValues:
         if not rank or any(p is None for p in parts):
             return None
         axis = node.attributes.get_int("axis") % rank
-        joined: Affine | None = None
+        whole: Affine | None = None
         length: Dim = 0
         for part, value in zip(parts, node.inputs, strict=True):
             dims = self.dims(value)
             if part is None or dims is None:
                 return None
-            joined = part if joined is None else _continued(joined, length, part, axis, rank)
-            if joined is None:
+            whole = part if whole is None else _continued(whole, length, part, axis, rank)
+            if whole is None:
                 return None
             length = simplest(length + dims[axis])
-        return joined
+        return whole
 
     def _cumsum(self, node: ir.Node) -> IndexFunction | None:
         """Running totals of zeros are zeros."""
@@ -254,16 +254,16 @@ class IndexValues:
         if indices.const_value is not None and not indices.is_graph_input():
             fitted = map(fit, np.moveaxis(indices.const_value.numpy(), -1, 0))
             return [function if isinstance(function, Affine) else None for function in fitted]
-        joined, dims = indices.producer(), self.dims(indices) or ()
+        concat, dims = indices.producer(), self.dims(indices) or ()
         parts: Sequence[ir.Value | None] = [indices]
         if dims[-1] != 1:
             if (
-                joined is None
-                or joined.op_type != "Concat"
-                or joined.attributes.get_int("axis") not in (-1, len(dims) - 1)
+                concat is None
+                or concat.op_type != "Concat"
+                or concat.attributes.get_int("axis") not in (-1, len(dims) - 1)
             ):
                 return None
-            parts = joined.inputs
+            parts = concat.inputs
         if any((of_part := self.dims(part)) is None or of_part[-1] != 1 for part in parts):
             return None
         affine = map(self._affine, parts)

@@ -42,8 +42,8 @@ class Mask:
         if self.kind != "local":
             return {}
         limits = {"before": self.before} | ({} if self.offset is None else {"after": self.offset})
-        known = {k: v for k, v in limits.items() if isinstance(v, int) and v >= 0}
-        return known if len(known) == len(limits) else {}
+        window = {k: v for k, v in limits.items() if isinstance(v, int) and v >= 0}
+        return window if len(window) == len(limits) else {}
 
     def limits(self) -> dict[str, int]:
         """The same, where a causal mask is a window without beginning."""
@@ -55,9 +55,9 @@ class Mask:
 NONE = Mask("none")
 
 
-def additive(value: ir.Value, known: IndexValues) -> Mask:
+def additive(value: ir.Value, index_values: IndexValues) -> Mask:
     """What a mask shows that is added to the scores."""
-    choice = known.of(value)
+    choice = index_values.of(value)
     if isinstance(choice, Choice):
         numbers = (choice.shown, choice.hidden)
         if choice.truth.always or choice.truth.never:
@@ -66,10 +66,10 @@ def additive(value: ir.Value, known: IndexValues) -> Mask:
         if numbers[0] == 0 and numbers[1] == 0:
             return NONE
         if numbers[0] == 0 and numbers[1] <= HIDES:
-            return shown_by(choice.truth, finite, value, known)
+            return shown_by(choice.truth, finite, value, index_values)
         if numbers[1] == 0 and numbers[0] <= HIDES:
             hidden = choice.truth.negated()
-            return Mask("any", finite=finite) if hidden is None else shown_by(hidden, finite, value, known)
+            return Mask("any", finite=finite) if hidden is None else shown_by(hidden, finite, value, index_values)
     return Mask("any", finite=_is_finite(value))
 
 
@@ -85,35 +85,35 @@ def _is_finite(value: ir.Value) -> bool:
     return node.op_type in _PASSED_THROUGH and _is_finite(node.inputs[0])
 
 
-def boolean(value: ir.Value, known: IndexValues, *, shows: bool) -> Mask:
+def boolean(value: ir.Value, index_values: IndexValues, *, shows: bool) -> Mask:
     """What a mask of bools shows that is true where a key is shown (shows=False: where a key is hidden)."""
-    truth = known.of(value)
+    truth = index_values.of(value)
     if not isinstance(truth, Truth):
         return Mask("any")
     shown = truth if shows else truth.negated()
-    return Mask("any") if shown is None else shown_by(shown, True, value, known)
+    return Mask("any") if shown is None else shown_by(shown, True, value, index_values)
 
 
-def shown_by(shown: Truth, finite: bool, mask: ir.Value, known: IndexValues) -> Mask:
+def shown_by(shown: Truth, finite: bool, mask: ir.Value, index_values: IndexValues) -> Mask:
     """What a mask shows where `shown` holds."""
-    limits = [e for e in shown.expressions if not (e.never_negative() or _shows_the_last_key(e, mask, known))]
+    limits = [e for e in shown.expressions if not (e.never_negative() or _shows_the_last_key(e, mask, index_values))]
     if not limits:
         return NONE
-    found = dict[tuple[int, ...], Dim]()
+    dims = dict[tuple[int, ...], Dim]()
     for limit in limits:
         *others, of_query, of_key = (0, 0, *limit.coefficients)
-        if any(others) or found.setdefault((of_query, of_key), limit.offset) != limit.offset:
+        if any(others) or dims.setdefault((of_query, of_key), limit.offset) != limit.offset:
             return Mask("any", finite=finite)
-    if set(found) == {(1, -1)}:
-        return Mask("causal", found[1, -1], finite)
-    if set(found) <= {(1, -1), (-1, 1)}:
-        return Mask("local", found.get((1, -1)), finite, found[-1, 1])
+    if set(dims) == {(1, -1)}:
+        return Mask("causal", dims[1, -1], finite)
+    if set(dims) <= {(1, -1), (-1, 1)}:
+        return Mask("local", dims.get((1, -1)), finite, dims[-1, 1])
     return Mask("any", finite=finite)
 
 
-def _shows_the_last_key(expression: Affine, mask: ir.Value, known: IndexValues) -> bool:
+def _shows_the_last_key(expression: Affine, mask: ir.Value, index_values: IndexValues) -> bool:
     """Whether a limit that hides keys from some position on has no key there: one token behind a cache."""
-    dims = known.dims(mask)
+    dims = index_values.dims(mask)
     if not dims or not expression.coefficients or expression.coefficients[-1] != -1:
         return False
     last = dims[-1] - 1

@@ -21,7 +21,7 @@ from onnxopt.graph.rewrite.masks.index_functions import ALWAYS, FLOATS, Choice, 
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.masks.masks import HIDES, Mask, shown_by
 
-LEAST = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
+MIN = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
 _COMPARED: dict[str, Callable[[float, float], bool]] = {
     "Cast": operator.ne, "Equal": operator.eq, "Less": operator.lt, "LessOrEqual": operator.le, "Greater": operator.gt,
     "GreaterOrEqual": operator.ge,
@@ -46,13 +46,13 @@ class Parts:
     added: list[ir.Value] = dataclasses.field(default_factory=list)
     low: float = 0.0
 
-    def by_position(self, mask: ir.Value, known: IndexValues) -> Mask:
+    def by_position(self, mask: ir.Value, index_values: IndexValues) -> Mask:
         """What is shown by position. mask: that was taken apart."""
-        return shown_by(self.shown, bool(np.isfinite(self.low)), mask, known)
+        return shown_by(self.shown, bool(np.isfinite(self.low)), mask, index_values)
 
-    def are_shared(self, mask: ir.Value, known: IndexValues) -> bool:
+    def are_shared(self, mask: ir.Value, index_values: IndexValues) -> bool:
         """Whether nothing but conditions is left, which all queries share, though the mask may differ between them."""
-        dims = [known.dims(v) for v in (mask, *(c.value for c in self.conditions))]
+        dims = [index_values.dims(v) for v in (mask, *(c.value for c in self.conditions))]
         if self.added or any(d is None for d in dims):
             return False
         of_mask, *rest = ((1, *d)[-2] for d in dims if d is not None)
@@ -67,7 +67,7 @@ class Parts:
             shown = value if shown is None else op.And(shown, value)
         masks = [narrowed(op, v, dtype) if v.dtype != dtype else v for v in self.added]
         if shown is not None:
-            low = self.low if np.isinf(self.low) else max(self.low, LEAST[dtype])
+            low = self.low if np.isinf(self.low) else max(self.low, MIN[dtype])
             numbers = (op.Constant(value=scalar_of(n, dtype)) for n in (0.0, low))
             masks.append(op.Where(shown, *numbers))
         result = None
@@ -76,23 +76,23 @@ class Parts:
         return result
 
 
-def of(masks: Sequence[ir.Value], known: IndexValues, parts: Parts | None = None) -> Parts:
+def of(masks: Sequence[ir.Value], index_values: IndexValues, parts: Parts | None = None) -> Parts:
     """The parts of masks that are all added to the scores, added to other ones where there are some."""
     parts = parts or Parts()
     for mask in masks:
-        _of_mask(mask, parts, known)
+        _of_mask(mask, parts, index_values)
     return parts
 
 
-def of_condition(value: ir.Value, negated: bool, low: float, known: IndexValues) -> Parts:
+def of_condition(value: ir.Value, negated: bool, low: float, index_values: IndexValues) -> Parts:
     """The parts of a mask that shows keys where `value` holds, or hides them there (negated), by the number `low`."""
     parts = Parts(low=low)
-    _of_condition(value, negated, parts, known)
+    _of_condition(value, negated, parts, index_values)
     return parts
 
 
-def _of_mask(value: ir.Value, parts: Parts, known: IndexValues) -> None:
-    choice = known.of(value)
+def _of_mask(value: ir.Value, parts: Parts, index_values: IndexValues) -> None:
+    choice = index_values.of(value)
     if isinstance(choice, Choice) and _show(choice, parts):
         return
     node = value.producer()
@@ -100,12 +100,12 @@ def _of_mask(value: ir.Value, parts: Parts, known: IndexValues) -> None:
         operands = [v for v in node.inputs if v is not None]
         if node.op_type == "Add":
             for operand in operands:
-                _of_mask(operand, parts, known)
+                _of_mask(operand, parts, index_values)
             return
-        if node.op_type == "Where" and _of_where(operands, parts, known):
+        if node.op_type == "Where" and _of_where(operands, parts, index_values):
             return
-        if _only_broadcasts(node) or (node.op_type == "Cast" and _is_bool_mask(operands[0], known)):
-            _of_mask(operands[0], parts, known)
+        if _only_broadcasts(node) or (node.op_type == "Cast" and _is_bool_mask(operands[0], index_values)):
+            _of_mask(operands[0], parts, index_values)
             return
     parts.added.append(value)
 
@@ -124,22 +124,22 @@ def _show(choice: Choice, parts: Parts) -> bool:
     return True
 
 
-def _of_where(operands: Sequence[ir.Value], parts: Parts, known: IndexValues) -> bool:
+def _of_where(operands: Sequence[ir.Value], parts: Parts, index_values: IndexValues) -> bool:
     condition, *values = operands
     for value, other, negated in ((values[1], values[0], False), (values[0], values[1], True)):
         low = uniform(value)
         if low is None or low > HIDES:
             continue
         parts.low = min(parts.low, low)
-        _of_condition(condition, negated, parts, known)
+        _of_condition(condition, negated, parts, index_values)
         if uniform(other) != 0:
-            _of_mask(other, parts, known)
+            _of_mask(other, parts, index_values)
         return True
     return False
 
 
-def _of_condition(value: ir.Value, negated: bool, parts: Parts, known: IndexValues) -> None:
-    truth = known.of(value)
+def _of_condition(value: ir.Value, negated: bool, parts: Parts, index_values: IndexValues) -> None:
+    truth = index_values.of(value)
     truth = truth.negated() if isinstance(truth, Truth) and negated else truth
     if isinstance(truth, Truth):
         parts.shown = parts.shown.both(truth)
@@ -148,13 +148,13 @@ def _of_condition(value: ir.Value, negated: bool, parts: Parts, known: IndexValu
     operands = [] if node is None or node.domain != "" else [v for v in node.inputs if v is not None]
     if node is not None and operands and _JOINED.get(node.op_type) == negated:
         for operand in operands:
-            _of_condition(operand, negated, parts, known)
+            _of_condition(operand, negated, parts, index_values)
     elif node is not None and operands and node.op_type == "Not":
-        _of_condition(operands[0], not negated, parts, known)
+        _of_condition(operands[0], not negated, parts, index_values)
     elif node is not None and operands and _only_broadcasts(node):
-        _of_condition(operands[0], negated, parts, known)
+        _of_condition(operands[0], negated, parts, index_values)
     elif node is not None and operands and (decided := _decided_by(node, operands)) is not None:
-        _of_condition(decided.value, negated != decided.negated, parts, known)
+        _of_condition(decided.value, negated != decided.negated, parts, index_values)
     else:
         parts.conditions.append(Condition(value, negated))
 
@@ -183,9 +183,9 @@ def _decided_by(node: ir.Node, operands: Sequence[ir.Value]) -> Condition | None
     return None if first == second else Condition(condition, second)
 
 
-def _is_bool_mask(value: ir.Value, known: IndexValues) -> bool:
+def _is_bool_mask(value: ir.Value, index_values: IndexValues) -> bool:
     """Whether nothing but conditions makes a mask, so that a Cast of it changes no more than its low number."""
-    return not of([value], known).added
+    return not of([value], index_values).added
 
 
 def _only_broadcasts(node: ir.Node) -> bool:
@@ -207,24 +207,24 @@ def added(op, mask, more, finite: bool, dtype: ir.DataType | None):
     result = op.Add(mask, more)
     if not finite or dtype != ir.DataType.FLOAT16:
         return result
-    return op.Max(result, op.Constant(value=scalar_of(LEAST[dtype], dtype)))
+    return op.Max(result, op.Constant(value=scalar_of(MIN[dtype], dtype)))
 
 
 def narrowed(op, mask, dtype: ir.DataType):
     """A float32 mask cast to the dtype of the scores. In float16, -3.4e38 becomes -65504 instead of -inf."""
     if mask.const_value is not None:
         array = mask.const_value.numpy()
-        array = np.maximum(array, LEAST[dtype]) if dtype == ir.DataType.FLOAT16 else array
+        array = np.maximum(array, MIN[dtype]) if dtype == ir.DataType.FLOAT16 else array
         return op.Constant(value=ir.tensor(array.astype(dtype.numpy()), dtype=dtype))
     if dtype == ir.DataType.FLOAT16:
-        mask = op.Max(mask, op.Constant(value=scalar_of(LEAST[dtype], ir.DataType.FLOAT)))
+        mask = op.Max(mask, op.Constant(value=scalar_of(MIN[dtype], ir.DataType.FLOAT)))
     return op.Cast(mask, to=dtype)
 
 
 def is_least(value: ir.Value) -> bool:
     """Whether a value is the least number of its dtype."""
     number = uniform(value)
-    return number is not None and value.dtype in LEAST and number <= LEAST[value.dtype]
+    return number is not None and value.dtype in MIN and number <= MIN[value.dtype]
 
 
 def lost(mask: ir.Value, dtype: ir.DataType | None) -> float:

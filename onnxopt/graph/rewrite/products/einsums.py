@@ -45,8 +45,8 @@ class EinsumProduct(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, a: ir.Value, b: ir.Value, y: ir.Value) -> MatchResult:
         equation = _equation(y, (a, b))
-        found = equation if isinstance(equation, str) else _product(equation)
-        return MatchResult().fail(found) if isinstance(found, str) else MatchResult()
+        product = equation if isinstance(equation, str) else _product(equation)
+        return MatchResult().fail(product) if isinstance(product, str) else MatchResult()
 
     def rewrite(self, op, a: ir.Value, b: ir.Value, y: ir.Value):
         equation = _equation(y, (a, b))
@@ -63,11 +63,11 @@ class EinsumTranspose(RewriteRuleClassBase):
         return op.Einsum(a, _allow_other_attributes=True, _outputs=["y"])
 
     def check(self, context: MatchContext, a: ir.Value, y: ir.Value) -> MatchResult:
-        found = _equation(y, (a,))
-        if isinstance(found, str):
-            return MatchResult().fail(found)
-        if len(found.result) != len(found.operands[0]):
-            return MatchResult().fail(f"Einsum sums {found.operands[0]} to {found.result}")
+        equation = _equation(y, (a,))
+        if isinstance(equation, str):
+            return MatchResult().fail(equation)
+        if len(equation.result) != len(equation.operands[0]):
+            return MatchResult().fail(f"Einsum sums {equation.operands[0]} to {equation.result}")
         return MatchResult()
 
     def rewrite(self, op, a: ir.Value, y: ir.Value):
@@ -81,8 +81,8 @@ def _equation(y: ir.Value, operands: Sequence[ir.Value]) -> _Equation | str:
     node = y.producer()
     assert node is not None
     text = node.attributes.get_string("equation", "").replace(" ", "")  # type: ignore[union-attr]
-    left, arrow, result = text.partition("->")
-    labels = left.split(",")
+    terms, arrow, result = text.partition("->")
+    labels = terms.split(",")
     if not arrow or not all(term.isalpha() or not term for term in (*labels, result)):
         return f"Einsum `{text}` has an ellipsis, or does not state its result"
     if any(len(set(term)) != len(term) for term in (*labels, result)):
@@ -201,9 +201,9 @@ def _target(groups: Sequence[str], sizes: dict[str, _Size], joins: bool) -> list
         parts = [[sizes[label] for label in group]] if joins else [[sizes[label]] for label in group]
         moved = moved or len(group) != 1
         for part in parts:
-            known = [size for size in part if isinstance(size, int)]
+            static = [size for size in part if isinstance(size, int)]
             symbolic = -1 if moved else 0
-            target.append(math.prod(known) if len(known) == len(part) else symbolic)
+            target.append(math.prod(static) if len(static) == len(part) else symbolic)
     return target if target.count(-1) <= 1 else None
 
 

@@ -107,11 +107,11 @@ class NormalizedProduct(RewriteRuleClassBase):
         folded = self._folded(w, b, node, normalized.producer())
         assert not isinstance(folded, str)
         weight, bias = folded
-        kept = op.initializer(self._joiner.kept(weight.numpy(), weight.dtype, str(weight.name)))
+        constant = op.initializer(self._joiner.kept(weight.numpy(), weight.dtype, str(weight.name)))
         if self._operator == "Gemm":
             attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-            return op.Gemm(x, kept, op.initializer(bias), **attributes)
-        total = op.Add(op.MatMul(x, kept), op.initializer(bias))
+            return op.Gemm(x, constant, op.initializer(bias), **attributes)
+        total = op.Add(op.MatMul(x, constant), op.initializer(bias))
         if shape is None:
             return total
         return op.Reshape(total, shape, allowzero=flat.producer().attributes.get_int("allowzero", 0))

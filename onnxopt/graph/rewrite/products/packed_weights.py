@@ -56,8 +56,8 @@ def as_products(graph: ir.Graph) -> Iterator[None]:
 
 def of(value: ir.Value | None) -> Packed | None:
     """The packed codes that a weight stands for, None where it is one of floats."""
-    found = None if value is None or value.const_value is None else value.const_value.meta.get(_KEY)
-    return found if isinstance(found, Packed) else None
+    packed = None if value is None or value.const_value is None else value.const_value.meta.get(_KEY)
+    return packed if isinstance(packed, Packed) else None
 
 
 def joined(weights: Sequence[Packed], joiner: Joiner, name: str) -> ir.TensorProtocol:

@@ -42,12 +42,12 @@ def _join_biases(product: ir.Node) -> bool:
     parts = _parts(y, rank)
     if parts is None or not any(part.sum for part in parts) or rank < 2 or not isinstance(columns, int):
         return False
-    bias, taken = np.zeros(columns, y.dtype.numpy()), np.zeros(columns, bool)
+    bias, covered = np.zeros(columns, y.dtype.numpy()), np.zeros(columns, bool)
     for part in parts:
         span = slice(part.first, part.first + part.size)
-        if taken[span].any() or part.first + part.size > columns:
+        if covered[span].any() or part.first + part.size > columns:
             return False
-        taken[span] = True
+        covered[span] = True
         if part.bias is not None:
             bias[span] = part.bias
     assert isinstance(product.graph, ir.Graph)
@@ -67,10 +67,10 @@ def _parts(y: ir.Value, rank: int) -> list[_Part] | None:
     """What the last axis of a value is divided into; None where something else reads the value."""
     parts: list[_Part] = []
     for node, position in y.uses():
-        found = list(_columns(node, rank)) if position == 0 and node.domain == "" else []
-        if not found:
+        columns = list(_columns(node, rank)) if position == 0 and node.domain == "" else []
+        if not columns:
             return None
-        for value, first, size in found:
+        for value, first, size in columns:
             total = only_consumer(value)
             bias = None if total is None else _bias(total, value, size)
             parts.append(_Part(value, first, size, None if bias is None else total, bias))

@@ -51,11 +51,11 @@ class FrontRows(RewriteRuleClassBase):
     def rewrite(self, op, row, shape, x, positions, expanded, joined):
         axis, rank = _axis(joined), len(joined.shape)
         count = row.const_value.shape.numpy()[axis]
-        in_front = [slice(None)] * axis + [slice(count)]
+        prefix = [slice(None)] * axis + [slice(count)]
         array, rows = array_of(positions), array_of(row)
         others = np.broadcast_shapes(np.take(array, [0], axis).shape, np.take(rows, [0], axis).shape)
         whole = np.broadcast_to(array, (*others[:axis], array.shape[axis], *others[axis + 1 :])).copy()
-        whole[tuple(in_front)] += rows
+        whole[tuple(prefix)] += rows
         name = f"{positions.name}/with_rows_in_front"
         sums = op.initializer(rounded(whole, positions.dtype, name), name=name)
         pads = [count if k == axis else 0 for k in range(2 * rank)]

@@ -73,8 +73,8 @@ class GemmBetweenViews(RewriteRuleClassBase):
 def _leading(x: ir.Shape, y: ir.Shape, depth: int, columns: int) -> int | None:
     """How many leading dims, two or more, both views keep around rows of these sizes; None where they do not."""
     for count in range(min(len(x), len(y)) - 1, 1, -1):
-        kept = all(same(a, b) for a, b in zip(x.dims[:count], y.dims[:count], strict=True))
-        if kept and (_size(x, count), _size(y, count)) == (depth, columns):
+        unchanged = all(same(a, b) for a, b in zip(x.dims[:count], y.dims[:count], strict=True))
+        if unchanged and (_size(x, count), _size(y, count)) == (depth, columns):
             return count
     return None
 

@@ -59,11 +59,11 @@ class ScaledProduct(RewriteRuleClassBase):
         folded = _folded(w, c, b)
         assert not isinstance(folded, str)
         scale, weight, bias = folded
-        kept = self._joiner.kept(weight.numpy(), weight.dtype, str(weight.name))
-        found = op.MatMul(x, op.initializer(kept))
+        constant = self._joiner.kept(weight.numpy(), weight.dtype, str(weight.name))
+        result = op.MatMul(x, op.initializer(constant))
         if scale is not None:
-            found = op.Mul(found, op.initializer(scale))
-        return found if bias is None else op.Add(found, op.initializer(bias))
+            result = op.Mul(result, op.initializer(scale))
+        return result if bias is None else op.Add(result, op.initializer(bias))
 
 
 def _folded(w: ir.Value, c: ir.Value, b: ir.Value | None) -> tuple[ir.Tensor | None, ir.Tensor, ir.Tensor | None] | str:
@@ -88,8 +88,8 @@ def _folded(w: ir.Value, c: ir.Value, b: ir.Value | None) -> tuple[ir.Tensor | N
 
 def _scale(dtype: ir.DataType, largest: float, before: float) -> float:
     """s: what makes the largest weight about as large as it was before."""
-    least, most = _USUAL_FLOAT16
-    if dtype != ir.DataType.FLOAT16 or not np.isfinite(largest) or largest == 0 or least <= largest <= most:
+    low, high = _USUAL_FLOAT16
+    if dtype != ir.DataType.FLOAT16 or not np.isfinite(largest) or largest == 0 or low <= largest <= high:
         return 1.0
     return float(2.0 ** np.clip(np.round(np.log2(largest / before)), -24, 15))  # powers of two that float16 has
 

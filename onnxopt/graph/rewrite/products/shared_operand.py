@@ -44,10 +44,10 @@ _KEYS, _VALUES = 1, 2  # positions among the inputs of MultiHeadAttention
 _STORED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _VIEWS = frozenset({"Unsqueeze", "Reshape"})
 _MOVING = _VIEWS | {"Concat", "Expand", "Slice", "Split", "Squeeze", "Transpose"}
-_MOST_PREPARING = 64  # values between a product and an attention
+_MAX_PREPARING = 64  # values between a product and an attention
 _BROADCASTING = frozenset({"Add", "Mul"})
 _MULTIPLE = 8  # of the columns of a product of an embedding: parts of a row stay aligned
-_MOST_BYTES = numbers().max_joined_bytes
+_MAX_BYTES = numbers().max_joined_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,11 +83,11 @@ def merge(model: ir.Model, joiner: Joiner, expected: ExpectedSizes) -> int:
     """
     graph = model.graph
     groups: dict[tuple[object, ...], dict[ir.Value, _Product]] = collections.defaultdict(dict)
-    found = (*_of_keys_and_values(graph, expected), *_of_embeddings(graph), *_of_caches(graph))
-    for product in (*found, *_of_prepared_heads(graph, expected)):
+    sets = (*_of_keys_and_values(graph, expected), *_of_embeddings(graph), *_of_caches(graph))
+    for product in (*sets, *_of_prepared_heads(graph, expected)):
         groups[product.group][product.result] = product
     merged = [list(group.values()) for group in groups.values() if len(group) > 1]
-    merged = [products for products in merged if sum(p.tensor.nbytes for p in products) <= _MOST_BYTES]
+    merged = [products for products in merged if sum(p.tensor.nbytes for p in products) <= _MAX_BYTES]
     for products in merged:
         _merge(graph, products, joiner)
     return len(merged)
@@ -151,9 +151,9 @@ def _of_caches(graph: ir.Graph) -> Iterator[_Product]:
         product = _matrix_product(value, node)
         if product is not None and product.x.shape is not None and len(product.x.shape) == 3:
             heads[(*product.group, view.shape[3])].append((product, view))
-    for found in heads.values():
-        if len(found) == len("qkv") and any(_goes_to_a_cache(view) for _, view in found):
-            yield from (product for product, _ in found)
+    for products in heads.values():
+        if len(products) == len("qkv") and any(_goes_to_a_cache(view) for _, view in products):
+            yield from (product for product, _ in products)
 
 
 def _of_prepared_heads(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
@@ -161,23 +161,23 @@ def _of_prepared_heads(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Pr
     for node in graph:
         if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node, expected):
             continue
-        found = [_product_behind(value, node) for value in node.inputs[: _VALUES + 1]]
-        products = {product.node: product for product in found if product is not None}
+        sources = [_product_behind(value, node) for value in node.inputs[: _VALUES + 1]]
+        products = {product.node: product for product in sources if product is not None}
         if len(products) == len("qkv") and len({product.group for product in products.values()}) == 1:
             yield from products.values()
 
 
 def _product_behind(value: ir.Value | None, reader: ir.Node) -> _Product | None:
     """The one product that a value is prepared from by operators that kernels of ours take in, besides other values."""
-    seen, ring, found = {value}, [(value, reader)], dict[ir.Value, _Product]()
-    while ring and len(seen) <= _MOST_PREPARING:
+    seen, ring, products = {value}, [(value, reader)], dict[ir.Value, _Product]()
+    while ring and len(seen) <= _MAX_PREPARING:
         operand, reader = ring.pop()
         node = None if operand is None else operand.producer()
         if operand is None or node is None:
             continue
         product = _matrix_product(operand, reader)
         if product is not None and product.x.shape is not None and len(product.x.shape) == 3:
-            found[product.result] = product
+            products[product.result] = product
             continue
         key = (node.domain, node.op_type)
         if key not in OPERATORS and key not in ROW_OPERATORS and (node.domain or node.op_type not in _MOVING):
@@ -185,7 +185,7 @@ def _product_behind(value: ir.Value | None, reader: ir.Node) -> _Product | None:
         new = [v for v in node.inputs if v not in seen]
         seen.update(new)
         ring += [(v, node) for v in new]
-    return next(iter(found.values())) if len(found) == 1 and not ring else None
+    return next(iter(products.values())) if len(products) == 1 and not ring else None
 
 
 def _goes_to_a_cache(view: ir.Value) -> bool:
@@ -239,12 +239,12 @@ def _product(node: ir.Node, bias: ir.Value | None, result: ir.Value, by_rows: bo
     assert weight.const_value is not None
     if len(weight.uses()) != 1 or len(weight.const_value.shape) != 2:
         return None
-    found = _Product(x, weight, bias, result, node, by_rows)
+    product = _Product(x, weight, bias, result, node, by_rows)
     if bias is None:
-        return found
+        return product
     tensor = bias.const_value if is_constant(bias) else None
-    fits = tensor is not None and tensor.shape.numpy() == (found.width,) and tensor.dtype == weight.const_value.dtype
-    return found if fits else None
+    fits = tensor is not None and tensor.shape.numpy() == (product.width,) and tensor.dtype == weight.const_value.dtype
+    return product if fits else None
 
 
 def _is_read_by(value: ir.Value, reader: ir.Node) -> bool:
