@@ -27,7 +27,7 @@ from onnxopt.errors import UsageError
 SIZE_VARIABLE = "ONNXOPT_CACHE_SIZE"
 _DEFAULT_SIZE = 2 * 1000**3  # bytes, of each cache
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
-_KEPT_SHARE = 0.9  # of the limit, after eviction: so that not every new entry evicts
+_RETAINED_SHARE = 0.9  # of the limit, after eviction: so that not every new entry evicts
 PARTIAL = ".partial"  # suffix of what is being written
 _PARTIAL_SECONDS = 3600.0  # a partial file older than this was left by a process that was killed
 _OURS = re.compile(rf"[0-9a-f]{{64}}(\.[a-z]+)?|\.[0-9a-f]{{16,64}}(\.[a-z0-9_]+)?{re.escape(PARTIAL)}")
@@ -123,7 +123,7 @@ def evict(entries: Iterable[Entry], limit: int, keep: Path | None = None) -> Non
     if total <= limit:
         return
     for entry in sorted(rest, key=lambda entry: entry.used):
-        if total <= limit * _KEPT_SHARE:
+        if total <= limit * _RETAINED_SHARE:
             return
         if entry.path != keep:
             remove(entry.path)

@@ -33,7 +33,7 @@ _OURS = re.compile(rf"({re.escape(TEMPORARY)}|{re.escape(PROCESS)}){_ID}|\..*\.{
 _removals: dict[object, Callable[[], None]] = {}
 _searched: set[tuple[int, str]] = set()  # processes, and the folders in which they looked for what others left
 # Set where a thread goes on inside a library's C++ code that nobody waits for: then the process cannot end in order.
-left_running = threading.Event()
+still_running = threading.Event()
 
 
 @contextlib.contextmanager

@@ -123,14 +123,13 @@ def _model(case: tuple[str, str, str, str]) -> onnx.ModelProto:
 def prepare(folder: pathlib.Path, arch: str) -> None:
     """Write every case's model in its three forms, and one library."""
     from benchmarks.support.collection import Collection
-    from onnxopt.kinds.rowwise import join
 
     folder.mkdir(parents=True)
     collection, described = Collection(), {}
     for k, (name, case) in enumerate(CASES.items()):
         model = _model(case)
         joined, plan = collection.optimize(model)
-        with mock.patch.object(join, "join", lambda context, kind, regions: (list(regions), [])):
+        with mock.patch.object(merge, "merge", lambda context, kind, regions: (list(regions), [])):
             apart, _ = collection.optimize(model)
         for form, found in zip(_FORMS, (joined, apart, model), strict=True):
             onnx.save(found, folder / f"{k}.{form}.onnx")

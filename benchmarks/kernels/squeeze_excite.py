@@ -48,7 +48,7 @@ def prepare(folder: pathlib.Path, arch: str, only: str) -> None:
     from onnxopt.graph.layout import gated_weights
     from onnxopt.graph.passes.unique_names import UniqueNamesPass
     from onnxopt.graph.shapes.infer import infer
-    from onnxopt.kinds.squeeze_excite import find
+    from onnxopt.kinds.squeeze_excite import match
 
     folder.mkdir(parents=True)
     collection = Collection()
@@ -60,7 +60,7 @@ def prepare(folder: pathlib.Path, arch: str, only: str) -> None:
                     gated_weights.scale(model.graph, gated_weights.candidates(model.graph), infer(model))
                 RemoveUnusedNodesPass()(model)
                 UniqueNamesPass()(model)
-            with mock.patch.object(find, "find", find.find if way != "before" else lambda *_: ([], [])):
+            with mock.patch.object(match, "find", match.find if way != "before" else lambda *_: ([], [])):
                 plan = fuse(model)
             names = {kernel.name: collection.add(kernel) for kernel in outlined(model, plan)}
             optimized = renamed(ir.to_proto(model), names)

@@ -23,7 +23,7 @@ NONE = (
 )
 
 
-def found(source: read.Source) -> tuple[Cache, ...]:
+def caches_of(source: read.Source) -> tuple[Cache, ...]:
     """The caches of a model, which stays as it is. UsageError where there are none."""
     rows = caches.find(normalize.normalize(source.model.clone()).model)
     if not rows:

@@ -118,14 +118,14 @@ class _Unit(NamedTuple):
         """The cubin (target sm_XX) or PTX (compute_XX) that NVRTC makes, from the cache if possible."""
         kind = "cubin" if target.startswith("sm_") else "ptx"
         made_from = (self.source, sorted(self.headers.items()), target, OPTIONS, self.release)
-        return self._kept(made_from, kind, lambda: compile_in(self.children, self.source, self.headers, target))
+        return self._cached(made_from, kind, lambda: compile_in(self.children, self.source, self.headers, target))
 
     def assembled(self, program: Path, ptx: bytes, arch: str) -> _Image:
         """The cubin that ptxas makes of PTX, from the cache if possible."""
         made_from = (ptx, arch, ptxas.OPTIONS, self.release)
-        return self._kept(made_from, "cubin", lambda: ptxas.assemble(program, self.children, ptx, arch))
+        return self._cached(made_from, "cubin", lambda: ptxas.assemble(program, self.children, ptx, arch))
 
-    def _kept(self, made_from: tuple[object, ...], kind: str, make: Callable[[], tuple[bytes, str]]) -> _Image:
+    def _cached(self, made_from: tuple[object, ...], kind: str, make: Callable[[], tuple[bytes, str]]) -> _Image:
         key = hashlib.sha256(repr((*made_from, image_cache.FORMAT)).encode()).hexdigest()
         image_name, log_name = f"{key}.{kind}", f"{key}.log"
         cached_image, cached_log = self.cache.read(image_name), self.cache.read(log_name)
@@ -148,7 +148,7 @@ def _images(unit: _Unit, targets: Sequence[str], newest: str, pool: Executor, pr
     With ptxas, NVRTC makes the PTX of each family, and each cubin begins when its PTX is there. Without it, NVRTC makes
     every image by itself.
     """
-    assembler = ptxas.found(unit.release)
+    assembler = ptxas.installed(unit.release)
     groups = families.of(targets, unit.texts) if assembler is not None else ()
     pending: dict[Future[_Image], str | Family] = {}
     for family in sorted(groups, key=lambda family: -len(family.archs)):  # what most others wait for

@@ -19,7 +19,7 @@ OPTIONS = ("--verbose",)
 _WHEEL = "nvidia-cuda-nvcc-cu12"
 
 
-def found(release: tuple[int, int]) -> Path | None:
+def installed(release: tuple[int, int]) -> Path | None:
     """The ptxas of the installed wheel; None without one, or where it is of another CUDA release than NVRTC."""
     try:
         version = importlib.metadata.version(_WHEEL)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 DIGEST = "sha256"
-_BEFORE, _BEHIND = '{"sha256": "', '",\n'
+_BEFORE, _AFTER = '{"sha256": "', '",\n'
 _DIGITS = 64
 
 
@@ -20,14 +20,14 @@ def seal(document: Mapping[str, Any]) -> str:
     """The text of a sealed file. document: at least one field; the digest of an earlier text is replaced."""
     fields = {key: value for key, value in document.items() if key != DIGEST}
     body = json.dumps(fields, indent=1)[2:] + "\n"  # behind the brace and its line
-    return f"{_BEFORE}{_digest(body)}{_BEHIND}{body}"
+    return f"{_BEFORE}{_digest(body)}{_AFTER}{body}"
 
 
 def unseal(text: str) -> dict[str, Any]:
     """The document of a sealed file, without the digest. ValueError saying what is wrong where it was changed."""
     begin, end = len(_BEFORE), len(_BEFORE) + _DIGITS
-    body = text[end + len(_BEHIND) :]
-    if not text.startswith(_BEFORE) or text[end : end + len(_BEHIND)] != _BEHIND:
+    body = text[end + len(_AFTER) :]
+    if not text.startswith(_BEFORE) or text[end : end + len(_AFTER)] != _AFTER:
         raise ValueError("its first line is no sha256 of the others")
     if _digest(body) != text[begin:end]:
         raise ValueError("it was changed after it was written: its sha256 differs")

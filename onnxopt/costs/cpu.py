@@ -13,7 +13,7 @@ class CpuCosts:
     """The numbers of costs/data/cpu.json, which says what each is."""
 
     min_operators: int
-    min_beside_joined: int
+    min_beside_fused: int
     serial_nanoseconds: float
     task_nanoseconds: float
     max_tasks: int

@@ -17,7 +17,7 @@ class RewriteCosts:
     grouped_float16: bool
     split_is_fused: bool
     min_transposed: int
-    max_joined_bytes: int
+    max_merged_bytes: int
     expected_share: int
     padded_length: int
     passes_of_scores: int

@@ -43,7 +43,7 @@ class Context:
         self.order = {node: k for k, node in enumerate(graph)}
         self._producers = {node: tuple(self._sources(node)) for node in graph}
         self._vertices = Vertices(graph, self._producers.__getitem__)
-        self._taken: set[ir.Node] = set()
+        self._owned: set[ir.Node] = set()
         self._spilled = spilled
         self._lowered: collections.OrderedDict[tuple[Any, ...], Any] = collections.OrderedDict()  # oldest first
         self._reasons: dict[ir.Node, str | None] = {}
@@ -52,12 +52,12 @@ class Context:
     def take(self, regions: Collection[Sequence[ir.Node]]) -> None:
         """Mark the nodes of these regions as taken, so that later searches leave the nodes alone."""
         for nodes in regions:
-            self._taken.update(nodes)
+            self._owned.update(nodes)
             self.contract(nodes)
 
-    def is_taken(self, node: ir.Node) -> bool:
+    def is_owned(self, node: ir.Node) -> bool:
         """Whether the node belongs to a region of another kind."""
-        return node in self._taken
+        return node in self._owned
 
     def lowered(
         self, lower: Lowering[M], nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]

@@ -64,14 +64,14 @@ class CoreKind(CoreLowering, Kind):
         regions: list[Region] = []
         refusals: list[Refusal] = []
         for node in list(context.order):
-            if not self.is_core(node) or context.is_taken(node):
+            if not self.is_core(node) or context.is_owned(node):
                 continue
             match = self.match(node, context.opsets, context.shapes)
             if isinstance(match, str):
                 if self.refuses(node, context.shapes):
                     refusals.append(Refusal(node.name or "", node.op_type, "", match))
                 continue
-            region = None if any(map(context.is_taken, match.nodes)) else Growth(context, self, match).region()
+            region = None if any(map(context.is_owned, match.nodes)) else Growth(context, self, match).region()
             if region is not None:
                 context.take([region.nodes])
                 regions.append(region)
@@ -199,7 +199,7 @@ class Growth:
             if part is None or value.is_graph_output() or not set(self.context.readers(value)) <= inside:
                 continue
             trial = self.in_order([*nodes, *part.nodes])
-            if not any(map(self.context.is_taken, part.nodes)) and self.fits(trial):
+            if not any(map(self.context.is_owned, part.nodes)) and self.fits(trial):
                 nodes = trial
         return nodes
 
@@ -229,7 +229,7 @@ def grow_downstream(
 
 def is_free(node: ir.Node, context: Context) -> bool:
     """Whether a node is elementwise, and no region has it."""
-    return eligibility.is_elementwise(node) and not context.is_taken(node) and context.why_not(node) is None
+    return eligibility.is_elementwise(node) and not context.is_owned(node) and context.why_not(node) is None
 
 
 def _reader(nodes: list[ir.Node], refused: set[ir.Node], y: ir.Value, context: Context) -> ir.Node | None:

@@ -54,7 +54,7 @@ def why_not(
         reason = _why_not_index(node, opsets, shapes)
     else:
         reason = _why_not_elementwise(node, opsets, shapes, host)
-    return reason if cuda or reason is not None else left_to_provider(node)
+    return reason if cuda or reason is not None else reason_for_provider(node)
 
 
 def _why_not_elementwise(node: ir.Node, opsets: Mapping[str, int], shapes: Shapes, host: set[ir.Value]) -> str | None:
@@ -138,7 +138,7 @@ def _arity_fits(row: Operator, count: int) -> bool:
     return low <= count and (high is None or count <= high)
 
 
-def left_to_provider(node: ir.Node) -> str | None:
+def reason_for_provider(node: ir.Node) -> str | None:
     """The reason to leave a node to the CPU provider's own kernels, None where it should not keep the node.
 
     Between codes, fused kernels of the library take longer than ONNX Runtime's kernels one by one: figures are with

@@ -48,7 +48,7 @@ def fuse(
             refusals += refused
             _check_disjoint(of_graph)
         for kind in kinds:
-            of_graph, refused = kind.join(context, of_graph)
+            of_graph, refused = kind.merge(context, of_graph)
             refusals += refused
         regions += sorted(of_graph, key=lambda r: context.order[r.nodes[0]])
     return FusionPlan(tuple(regions), tuple(refusals), shapes)

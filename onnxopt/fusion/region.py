@@ -106,7 +106,7 @@ class Kind(abc.ABC):
         """
         return []
 
-    def join(self, context: Context, regions: list[Region]) -> tuple[list[Region], list[Refusal]]:
+    def merge(self, context: Context, regions: list[Region]) -> tuple[list[Region], list[Refusal]]:
         """The regions of all kinds after regions of this kind were joined with their neighbours, and the refusals."""
         return regions, []
 

@@ -23,7 +23,7 @@ Role = Literal[
     "additive_mask",
 ]  # fmt: skip
 # Operators whose result holds elements of their first operand.
-_ELEMENTS_KEPT = frozenset(
+_MAX_ELEMENTS = frozenset(
     {"Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose",
      "Unsqueeze"}
 )  # fmt: skip
@@ -136,10 +136,10 @@ def merged(first: Mapping[str, tuple[Use, ...]], second: Mapping[str, tuple[Use,
     the second model shows nothing new.
     """
     both = {name: (*first.get(name, ()), *second.get(name, ())) for name in {**first, **second}}
-    return {name: _most_known(tuple(dict.fromkeys(uses))) for name, uses in both.items()}
+    return {name: _strictest(tuple(dict.fromkeys(uses))) for name, uses in both.items()}
 
 
-def _most_known(uses: tuple[Use, ...]) -> tuple[Use, ...]:
+def _strictest(uses: tuple[Use, ...]) -> tuple[Use, ...]:
     uses_known = {(use.role, use.axis) for use in uses if use.is_known}
     with_result = {dataclasses.replace(use, result=None) for use in uses if use.result is not None}
     return tuple(
@@ -163,7 +163,7 @@ def _uses(start: ir.Value, model: ir.Model) -> Iterator[Use]:
                 operands = {i: v for i, v in zip(function.inputs, node.inputs, strict=False) if v is not None}
                 outer = {inner: actual.get(operand, operand) for inner, operand in operands.items()}
                 following = [(function.inputs[position], outer)] if position < len(function.inputs) else []
-                following += [(v, actual) for v in node.outputs] if _is_kept_by(function) else []
+                following += [(v, actual) for v in node.outputs] if _is_preserved_by(function) else []
             elif node.domain in _DOMAINS:
                 if is_additive_mask(node, position):
                     yield Use("additive_mask")
@@ -178,11 +178,11 @@ def _keeps(node: ir.Node, position: int) -> bool:
     """Whether a node's result holds elements of its operand at `position`."""
     if node.op_type == "Where":
         return position > 0
-    return node.op_type in _ELEMENTS_KEPT and (position == 0 or node.op_type == "Concat")
+    return node.op_type in _MAX_ELEMENTS and (position == 0 or node.op_type == "Concat")
 
 
-def _is_kept_by(function: ir.Function) -> bool:
-    return all(node.op_type in _ELEMENTS_KEPT for node in function)
+def _is_preserved_by(function: ir.Function) -> bool:
+    return all(node.op_type in _MAX_ELEMENTS for node in function)
 
 
 def _rows(node: ir.Node, position: int, actual: _Actual) -> Iterator[Use]:

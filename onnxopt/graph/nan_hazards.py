@@ -53,7 +53,7 @@ _HAZARDS: Mapping[tuple[str, str], tuple[tuple[int, ...], str]] = {
 # torch exports attention so that rows whose keys are all hidden give 0. Attention operators have no such step, and rows
 # that see a key reach it by NaN and infinities alone.
 _GUARD = "a guard of attention, which attention operators leave out"
-_KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 def inputs_of_hazards(model: ir.Model) -> dict[str, str]:
@@ -77,7 +77,7 @@ def inputs_of_hazards(model: ir.Model) -> dict[str, str]:
 
 def _of(node: ir.Node) -> tuple[tuple[int, ...], str]:
     domain = "" if node.domain == "ai.onnx" else node.domain
-    if domain not in _KNOWN_DOMAINS:
+    if domain not in _DOMAINS:
         return _ALL, f"{domain}.{node.op_type} is not known"
     operand = node.inputs[0] if node.inputs else None
     producer = None if operand is None else operand.producer()

@@ -41,7 +41,7 @@ from onnxopt.graph.passes.new_nodes import initializer
 from onnxopt.graph.rewrite.masks.index_functions import Affine
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.shapes.checked_sizes import axes_of, checked_axes, is_check
-from onnxopt.graph.shapes.dims import Dim, Dims, least_at_one, product, sign, symbols_of
+from onnxopt.graph.shapes.dims import Dim, Dims, min_at_one, product, sign, symbols_of
 from onnxopt.graph.shapes.infer import Knowledge, infer
 
 _LARGEST = 64  # terms of an expression that is solved
@@ -61,7 +61,7 @@ class SingleSizesPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         checked: set[tuple[ir.Value, int]] = set()
-        while (single := _found(model)) is not None and (single.value, single.axis) not in checked:
+        while (single := _first_single(model)) is not None and (single.value, single.axis) not in checked:
             checked.add((single.value, single.axis))
             name = _check(model.graph, single)
             says = f"the graph only accepts {single.size} for `{name}`: {single.node.op_type} `{single.node.name}` "
@@ -81,7 +81,7 @@ class _Single:
     size: int = 1
 
 
-def _found(model: ir.Model) -> _Single | None:
+def _first_single(model: ir.Model) -> _Single | None:
     graph = model.graph
     if not any(isinstance(dim, ir.SymbolicDim) for value in graph.inputs for dim in value.shape or ()):
         return None
@@ -288,7 +288,7 @@ def _past_the_end(node: ir.Node, index_values: IndexValues) -> Iterator[sympy.Ex
         if isinstance(position, Affine):
             steps = zip(position.widened(len(indices)), indices, strict=True)
             excess = sum((c * (n - 1) for c, n in steps if c > 0), sympy.sympify(position.offset)) - length + 1
-            if least_at_one(excess):
+            if min_at_one(excess):
                 yield excess
 
 
@@ -304,4 +304,4 @@ def ones_of(zero: sympy.Expr) -> tuple[sympy.Symbol, ...]:
     factors = [factor for factor, _ in sympy.factor_list(expanded)[1] if sign(factor) not in (1, -1)]
     if len(factors) != 1:
         return ()  # any one of them may be 0
-    return symbols_of(factors[0]) if least_at_one(factors[0]) or least_at_one(-factors[0]) else ()
+    return symbols_of(factors[0]) if min_at_one(factors[0]) or min_at_one(-factors[0]) else ()

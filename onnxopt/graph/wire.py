@@ -129,10 +129,10 @@ def cut(buffer: memoryview, path: str, threshold: int) -> bytes:
     The location written is `path` itself, so pass an absolute one. Tensors that are external already, and those
     whose values are stored as varints, stay as they are. Raises WireError where the bytes are no protobuf message.
     """
-    return _cut_message(buffer, onnx.ModelProto.DESCRIPTOR.name, path, threshold, 0)
+    return _strip_message(buffer, onnx.ModelProto.DESCRIPTOR.name, path, threshold, 0)
 
 
-def _cut_message(buffer: memoryview, kind: str, path: str, threshold: int, base: int, depth: int = 1) -> bytes:
+def _strip_message(buffer: memoryview, kind: str, path: str, threshold: int, base: int, depth: int = 1) -> bytes:
     if depth > _DEEPEST:
         raise WireError(f"nests more than {_DEEPEST} messages in each other")
     children = _CHILDREN[kind]
@@ -143,9 +143,9 @@ def _cut_message(buffer: memoryview, kind: str, path: str, threshold: int, base:
         if child is None or wire_type != _BYTES or end - payload <= threshold:
             continue
         if child == _TENSOR:
-            body = _cut_tensor(buffer[payload:end], path, threshold, base + payload)
+            body = _strip_tensor(buffer[payload:end], path, threshold, base + payload)
         else:
-            body = _cut_message(buffer[payload:end], child, path, threshold, base + payload, depth + 1)
+            body = _strip_message(buffer[payload:end], child, path, threshold, base + payload, depth + 1)
         out += buffer[copied:start]
         out += _encoded(_length_tag(number)) + _encoded(len(body)) + body
         copied = end
@@ -153,7 +153,7 @@ def _cut_message(buffer: memoryview, kind: str, path: str, threshold: int, base:
     return bytes(out)
 
 
-def _cut_tensor(buffer: memoryview, path: str, threshold: int, base: int) -> bytes:
+def _strip_tensor(buffer: memoryview, path: str, threshold: int, base: int) -> bytes:
     fields = list(_fields(buffer))
     data_type = next((_varint(buffer, payload)[0] for n, _, _, payload, _ in fields if n == _DATA_TYPE), 0)
     data = [

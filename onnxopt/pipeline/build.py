@@ -30,7 +30,7 @@ from onnxopt.runtime import sessions
 from onnxopt.verification.bisect import bisect, bisect_in_order
 from onnxopt.verification.check import Check
 from onnxopt.verification.coverage import Coverage, ModelFile
-from onnxopt.verification.early_reference import Ahead
+from onnxopt.verification.early_reference import EarlyRun
 from onnxopt.verification.emulation.emulate import EmulatedKernel, Emulation, emulate
 from onnxopt.verification.reference import NotRunnable, Reference, Refused
 from onnxopt.verification.refusals import original_runs
@@ -53,7 +53,7 @@ class RewriteFails(Exception):
         self.families = families
 
 
-def _left_out(name: str, ops: tuple[str, ...], check: Check) -> LeftOut:
+def _record_of(name: str, ops: tuple[str, ...], check: Check) -> LeftOut:
     """The record of a fused function, or of "rewrite:" and a family of rules, that a failed check shows to be wrong."""
     difference = check.difference
     return LeftOut(
@@ -124,7 +124,7 @@ class Build:
         outline.inline(self.model, set(culprits))
         for kernel in self.kernels:
             if check := culprits.get(kernel.name):
-                self.left_out.append(_left_out(kernel.name, kernel.ops, check))
+                self.left_out.append(_record_of(kernel.name, kernel.ops, check))
         self.kernels = tuple(k for k in self.kernels if k.name not in culprits)
         self.fatbin = self.fatbin if self.kernels else None
         self.write()
@@ -133,20 +133,20 @@ class Build:
 class Baseline(NamedTuple):
     """The model that an artifact is verified against, and what it runs on.
 
-    shapes, data: the user's. ahead: the session of `source` that `open_ahead` began.
+    shapes, data: the user's. early: the session of `source` that `open_early` began.
     """
 
     source: read.Source
     traits: Traits
     shapes: Mapping[str, tuple[int, ...]]
     data: Sequence[UserData]
-    ahead: Ahead | None
+    early: EarlyRun | None
 
     def references(self, traits: Traits, folder: Path, *, edge_cases: bool = False) -> list[Reference]:
         """Its outputs on each provider; see `references`. traits: its own, with what an equivalent model shows."""
         file = ModelFile(self.source.path, traits, self.source.bytes)
         coverage = Coverage(file.pinned(self.shapes), self.data, edge_cases=edge_cases)
-        return references(file, coverage, folder=folder, ahead=self.ahead)
+        return references(file, coverage, folder=folder, early=self.early)
 
 
 def verify_and_leave_out(
@@ -226,7 +226,7 @@ def _kernels_at_fault(
     without_library = [c for c in report.failures if not c.library]
     if without_library:  # ONNX Runtime ran the original nodes there, so no kernel is involved
         if families := _families_at_fault(build, originals, without_library, scratch):
-            raise RewriteFails({name: _left_out(f"rewrite:{name}", (), check) for name, check in families.items()})
+            raise RewriteFails({name: _record_of(f"rewrite:{name}", (), check) for name, check in families.items()})
         raise VerificationError(
             f"{source}: the normalized model differs from the original, without any fusion: "
             f"{describe_failure(without_library[0])}. Please report it; --no-verify keeps the result unchecked"

@@ -34,10 +34,10 @@ from onnxopt.pipeline.reference_quality import FloatModel
 from onnxopt.runtime import archs as chosen_archs
 from onnxopt.runtime import providers, releases, time_limit
 from onnxopt.runtime.sessions import Session
-from onnxopt.verification.early_reference import Ahead
+from onnxopt.verification.early_reference import EarlyRun
 from onnxopt.verification.emulation import gcc
 from onnxopt.verification.sampling.user_data import UserData, check_alone, read_data
-from onnxopt.verification.verify import VerificationReport, open_ahead
+from onnxopt.verification.verify import VerificationReport, open_early
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +90,8 @@ def optimize(
             source = model_source.load(model, folder, example_inputs, dynamic_shapes)
             stack.enter_context(time_limit.runs_end_within(time_limit.limit_of(options.timeout, source.bytes)))
             opened = _opened(source, model_source.type_in_memory(model), options, want, folder)
-            if opened.ahead is not None:
-                stack.callback(opened.ahead.stop)
+            if opened.early is not None:
+                stack.callback(opened.early.stop)
         with phases("normalize"):
             job = _normalized(opened, options, want)
         if want is not None:
@@ -110,7 +110,7 @@ class _Opened(NamedTuple):
 
     pinned: sizes of dynamic dims that the user gave. data: the user's inputs to verify with. calibration: to measure
     ranges with. caches: inputs and outputs that get the lower precision too. near: the float32 model that the original
-    was quantized from, if one was given. ahead: a run of `source` that was begun.
+    was quantized from, if one was given. early: a run of `source` that was begun.
     """
 
     source: read.Source
@@ -120,7 +120,7 @@ class _Opened(NamedTuple):
     calibration: Sequence[UserData]
     caches: Sequence[Cache]
     near: FloatModel | None
-    ahead: Ahead | None
+    early: EarlyRun | None
 
 
 class _Job(NamedTuple):
@@ -140,7 +140,7 @@ class _Job(NamedTuple):
     before: tuple[Work, ...] | None
     data: Sequence[UserData]
     near: FloatModel | None
-    ahead: Ahead | None
+    early: EarlyRun | None
     lowered: Lowered | None = None
 
 
@@ -161,18 +161,18 @@ def _opened(source: read.Source, in_memory: str | None, options: Options, want: 
     pinned = signature.pin(original.traits.inputs, options.shapes or {})
     calibration, data = (read_data(files, original.traits.inputs) for files in (options.calibrate, options.data))
     check_alone((*options.data, *options.calibrate), options.shapes)
-    caches = narrow_caches.found(source) if want is not None and want.caches else ()
+    caches = narrow_caches.caches_of(source) if want is not None and want.caches else ()
     if want is not None and caches:
         source = narrow_caches.narrowed(source, caches, want.dtype, folder / "caches")
         original = dataclasses.replace(original, traits=narrow_caches.traits_of(source))
         calibration, data = (narrow_caches.narrowed_data(d, caches, want.dtype) for d in (calibration, data))
-    near, ahead = None, None
+    near, early = None, None
     if options.reference is not None:
         near = reference_quality.opened(Path(options.reference), original.traits, source.path)
     if options.verify or want is not None:
         drawn = None if data or (want is not None and calibration) else pinned
-        ahead = open_ahead(source.path, original.traits, source.bytes, drawn)
-    return _Opened(source, original, pinned, data, calibration, caches, near, ahead)
+        early = open_early(source.path, original.traits, source.bytes, drawn)
+    return _Opened(source, original, pinned, data, calibration, caches, near, early)
 
 
 def _normalized(opened: _Opened, options: Options, want: Asked | None) -> _Job:
@@ -184,7 +184,7 @@ def _normalized(opened: _Opened, options: Options, want: Asked | None) -> _Job:
     typical = signature.typical(original.traits.inputs, pinned)
     before = work.of_model(normalized.model, typical) if options.archs else None
     return _Job(
-        source, original, original.traits, normalized, pinned, typical, before, opened.data, opened.near, opened.ahead
+        source, original, original.traits, normalized, pinned, typical, before, opened.data, opened.near, opened.early
     )
 
 
@@ -192,7 +192,7 @@ def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: 
     """The job for the model of lower precision, which is written into `folder`."""
     # Normalization finds sizes that inputs must have, such as the channels that a weight states.
     traits = model_traits.completed(job.traits, model_traits.of(job.normalized.model))
-    original = Baseline(job.source, traits, options.shapes or {}, opened.calibration or job.data, job.ahead)
+    original = Baseline(job.source, traits, options.shapes or {}, opened.calibration or job.data, job.early)
     low = precision.lower(original, job.normalized.model, want, folder, opened.caches)
     data = job.data or opened.calibration
     if low.source is None:
@@ -202,7 +202,7 @@ def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: 
     again = normalize.normalize(low.source.model)
     notes = tuple(dict.fromkeys((*job.normalized.notes, *again.notes, *low.notes)))
     converted = dataclasses.replace(again, notes=notes)
-    return job._replace(source=low.source, traits=traits, normalized=converted, data=data, ahead=None, lowered=low)
+    return job._replace(source=low.source, traits=traits, normalized=converted, data=data, early=None, lowered=low)
 
 
 def _make(job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut], phases: Phases) -> Manifest:
@@ -220,7 +220,7 @@ def _make(job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut
             with phases("verify"):
                 report = VerificationReport("skipped", reason="not asked for")
                 if options.verify:
-                    baseline = Baseline(job.source, job.traits, shapes, job.data, job.ahead)
+                    baseline = Baseline(job.source, job.traits, shapes, job.data, job.early)
                     progress = phases.counting("verify")
                     report = verify_and_leave_out(build, baseline, scratch, emulated=options.emulate, progress=progress)
                 record = job.lowered.precision(build, scratch) if job.lowered is not None else None
@@ -250,10 +250,10 @@ def _make(job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut
 
 def _check_goals(options: Options, want: Asked | None) -> None:
     """UsageError where what outputs have to keep against float32 has no float32 model, or is not measured."""
-    names = [*options.goals.given, *(["reference"] if options.reference is not None else [])]
+    names = [*options.goals.stated, *(["reference"] if options.reference is not None else [])]
     if names and not options.verify:
         raise UsageError(f"{names[0]} is a part of verification, which was switched off")
-    if options.goals.given and want is None and options.reference is None:
+    if options.goals.stated and want is None and options.reference is None:
         raise UsageError(f"{names[0]} is against a float32 model: give reference, or a lower precision")
 
 

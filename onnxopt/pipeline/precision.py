@@ -92,7 +92,7 @@ class Lowered:
         if self.want.verify and quality:
             with build.loadable_library(scratch) as library:
                 quality = (*quality, *qualities_of(self.originals, build.model_file, library))
-        if goals.given:
+        if goals.stated:
             refuse_missed(quality, goals, "keep nodes in float32 with --keep-float, or ask for less")
         return Precision(
             dtype=self.want.dtype,

@@ -22,7 +22,7 @@ class Builder:
 
     def __init__(self, inputs: tuple[str, ...]):
         self.code: list[Instruction] = []
-        self._known: dict[Any, Expr] = {}
+        self._numbers: dict[Any, Expr] = {}
         self.whole: dict[int, Expr] = {}  # by the id of a code: the float of the same number
         self.inputs = tuple(Expr(self, k, DTYPES[d].compute, d) for k, d in enumerate(inputs))
         self._first = len(inputs)
@@ -40,10 +40,10 @@ class Builder:
         if op in _COMMUTES:
             ids = tuple(sorted(ids))
         key = (op, dtype, ids, _constant_key(value), storage)
-        if key not in self._known:
+        if key not in self._numbers:
             self.code.append(Instruction(op, dtype, ids, value, storage))
-            self._known[key] = Expr(self, self._first + len(self.code) - 1, dtype, exact_in, value)
-        return self._known[key]
+            self._numbers[key] = Expr(self, self._first + len(self.code) - 1, dtype, exact_in, value)
+        return self._numbers[key]
 
     @property
     def key(self) -> tuple[Any, ...]:

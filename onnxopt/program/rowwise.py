@@ -8,7 +8,7 @@ every row.
 
 Pieces hand values to each other in numbered slots:
     the leaves: the inputs, or, with index operations, the accesses to them and then the conditions, as in a Program;
-    the slots of GIVEN: the length of a row as float32, the same as float64, and an element's position in its row;
+    the slots of ROW_INPUTS: the length of a row as float32, the same as float64, and an element's position in its row;
     for each stage, the reduced values and then the results of its row piece.
 Values of a row stay in their compute dtype and are never rounded.
 """
@@ -25,8 +25,12 @@ from onnxopt.program.pointwise import Program
 
 # Reductions of a row. The result is NaN where an element is NaN. Sums have the compute dtype, in any order.
 REDUCTIONS = ("sum", "prod", "max", "min")
-GIVEN = ("float32", "float64", "int64")  # dtypes of the slots that no piece computes: a row's length, twice; a position
-POSITION = GIVEN.index("int64")
+ROW_INPUTS = (
+    "float32",
+    "float64",
+    "int64",
+)  # dtypes of the slots that no piece computes: a row's length, twice; a position
+POSITION = ROW_INPUTS.index("int64")
 FORMS = ("element", "row", "squeezed")
 MAX_RANK = 16
 
@@ -143,7 +147,7 @@ class RowProgram:
     @property
     def slots(self) -> tuple[str, ...]:
         """Dtype of every slot: the storage dtype of a leaf, the compute dtype of any other value."""
-        dtypes = [*self.leaves, *GIVEN]
+        dtypes = [*self.leaves, *ROW_INPUTS]
         for stage in self.stages:
             dtypes += stage.element.program.outputs
             dtypes += stage.row.program.outputs if stage.row else ()
@@ -178,7 +182,7 @@ class RowProgram:
         self._verify_pieces()
 
     def _verify_pieces(self) -> None:
-        values = len(self.leaves) + len(GIVEN)
+        values = len(self.leaves) + len(ROW_INPUTS)
         for k, stage in enumerate(self.stages):
             if set(stage.reductions) - set(REDUCTIONS) or len(stage.reductions) != len(stage.element.program.outputs):
                 raise ValueError(f"stage {k}: a reduction is unknown, or has no value")

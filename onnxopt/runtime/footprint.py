@@ -122,7 +122,7 @@ def _measured(question: _Question) -> Footprint:
         ort.preload_dlls()
         cuda = Captured()
         data = {**data, "provider_options": {**data["provider_options"], **cuda.provider_options}}
-    with _least_free(cuda) as least_free:
+    with _min_free(cuda) as least_free:
         if cuda is None:
             profiled = {"enable_profiling": True, "profile_file_prefix": str(question.scratch / "profile")}
             data = {**data, "session_options": {**data["session_options"], **profiled}}
@@ -177,7 +177,7 @@ def _forget_peak() -> None:
 
 
 @contextlib.contextmanager
-def _least_free(cuda: Captured | None) -> Iterator[Callable[[], int]]:
+def _min_free(cuda: Captured | None) -> Iterator[Callable[[], int]]:
     """Looks at the device's free memory in a thread; yields a function that says the least that was seen."""
     if cuda is None:
         yield lambda: 0

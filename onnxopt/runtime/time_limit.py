@@ -146,7 +146,7 @@ def _watched(run: Callable[[], Result], options: ort.RunOptions, limit: Limit) -
             if not remaining:
                 options.terminate = True
                 if not ended.wait(GRACE):
-                    leftovers.left_running.set()
+                    leftovers.still_running.set()
                 if not results:
                     raise TimeIsUp(limit)
     except BaseException:  # also Ctrl-C

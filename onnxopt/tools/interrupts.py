@@ -70,7 +70,7 @@ def leave_runs(code: str | int | None) -> None:
 
     Destructors of ONNX Runtime would pull its session from under it.
     """
-    if leftovers.left_running.is_set():
+    if leftovers.still_running.is_set():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 1 if code else 0)

@@ -28,10 +28,10 @@ _UNSTEADY_RUNS, _UNSTEADY_FACTOR, _UNSTEADY_MS = 20, 1.3, 0.1
 
 
 class _Side(NamedTuple):
-    """runs: one for each concurrent caller. taken: seconds of each run. busy: seconds of each block."""
+    """runs: one for each concurrent caller. times: seconds of each run. busy: seconds of each block."""
 
     runs: Sequence[Run]
-    taken: list[float]
+    times: list[float]
     busy: list[float]
 
 
@@ -53,14 +53,14 @@ def in_turn(
     wanted = iterations or min(_MAX, max(_MIN, int(seconds / 2 / estimate)))
     callers = len(first)
     with ThreadPoolExecutor(callers) as pool:
-        while len(sides[0].taken) < wanted or len(sides[1].taken) < wanted:
+        while len(sides[0].times) < wanted or len(sides[1].times) < wanted:
             for side in sides:
-                missing = wanted - len(side.taken)
+                missing = wanted - len(side.times)
                 if callers == 1:
                     _block(side, min(missing, max(3, int(_BLOCK_SECONDS / estimate))))
                 elif missing > 0:
                     _block_of_callers(side, pool, missing)
-            progress(min(wanted, len(sides[0].taken)), wanted)
+            progress(min(wanted, len(sides[0].times)), wanted)
     return _timing(sides[0]), _timing(sides[1])
 
 
@@ -87,7 +87,7 @@ def _block(side: _Side, count: int) -> None:
     (run,) = side.runs
     run()
     times = [run() for _ in range(count)]
-    side.taken.extend(times)
+    side.times.extend(times)
     side.busy.append(sum(times))
 
 
@@ -104,12 +104,12 @@ def _block_of_callers(side: _Side, pool: ThreadPoolExecutor, count: int) -> None
 
     began = time.perf_counter()
     callers = list(pool.map(call, side.runs))
-    side.taken.extend(t for times, _ in callers for t in times)
+    side.times.extend(t for times, _ in callers for t in times)
     side.busy.append(max(ended for _, ended in callers) - began)
 
 
 def _timing(side: _Side) -> Timing:
-    ordered = sorted(s * 1e3 for s in side.taken)
+    ordered = sorted(s * 1e3 for s in side.times)
     return Timing(
         p50=round(statistics.median(ordered), 4),
         p95=round(ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))], 4),

@@ -58,14 +58,14 @@ def verify(
     kernels = _emulated_kernels(second) if options.emulate else None
     report = _compare(first, second, options, kernels, say)
     if options.record and (report.agrees or report.status == "failed"):
-        recording.record_verification(second.given, report)
+        recording.record_verification(second.path, report)
     return report
 
 
 class _Side(NamedTuple):
-    """One of the two models. given: the path that the caller gave. manifest, folder (of its files): of an artifact."""
+    """One of the two models. path: the one that the caller gave. manifest, folder (of its files): of an artifact."""
 
-    given: Path
+    path: Path
     model: Path
     library: Path | None
     manifest: Manifest | None
@@ -101,8 +101,8 @@ def _side(path: Path) -> _Side:
 
 def _check_recordable(first: _Side, second: _Side) -> None:
     if second.manifest is None:
-        raise UsageError(f"{second.given}: is no artifact, so that nothing can be recorded in it")
-    recording.check_recordable(second.given)
+        raise UsageError(f"{second.path}: is no artifact, so that nothing can be recorded in it")
+    recording.check_recordable(second.path)
     _check_source(first, second)
 
 
@@ -112,9 +112,9 @@ def _check_source(first: _Side, second: _Side) -> None:
     try:
         same = hash_file(first.model).sha256 == second.manifest.source.sha256
     except OSError as error:
-        raise UsageError(f"{first.given}: cannot be read: {error.strerror or error}") from None
+        raise UsageError(f"{first.path}: cannot be read: {error.strerror or error}") from None
     if not same:
-        raise UsageError(f"{first.given}: is not the model that {second.given} was made from (its sha256 differs)")
+        raise UsageError(f"{first.path}: is not the model that {second.path} was made from (its sha256 differs)")
 
 
 def _compare(
@@ -126,7 +126,7 @@ def _compare(
     lowered = second.manifest.precision if second.manifest and traits.precision == "float32" else None
     kernels = {kernel.name: kernel.cpu for kernel in second.manifest.kernels} if second.manifest else {}
     limit = time_limit.limit_of(options.timeout, source.bytes)
-    with original_runs(first.given), temporary_folder() as folder, time_limit.runs_end_within(limit):
+    with original_runs(first.path), temporary_folder() as folder, time_limit.runs_end_within(limit):
         if lowered is not None and lowered.caches:
             rows = narrow_caches.of_names(lowered.caches)
             source = narrow_caches.narrowed(source, rows, lowered.dtype, folder / "caches")
@@ -157,10 +157,10 @@ def _emulated_kernels(side: _Side) -> list[EmulatedKernel]:
     """The kernels of an artifact, with the CUDA text that its report carries. UsageError where that is not there."""
     gcc.compiler()
     if side.manifest is None or side.folder is None:
-        raise UsageError(f"{side.given}: is no artifact, so that it has no CUDA kernels to emulate")
+        raise UsageError(f"{side.path}: is no artifact, so that it has no CUDA kernels to emulate")
     sources = page.read_facts(side.folder, side.manifest).sources
     if any(kernel.name not in sources for kernel in side.manifest.kernels):
-        raise UsageError(f"{side.given}: has no report.html, which carries the CUDA text that is to be emulated")
+        raise UsageError(f"{side.path}: has no report.html, which carries the CUDA text that is to be emulated")
     return [
         EmulatedKernel(k.name, k.kind, k.variants, sources[k.name], {site.node: site.shapes for site in k.sites})
         for k in side.manifest.kernels

@@ -26,9 +26,9 @@ class Budget:
 
     run: float
     draw: float
-    left: float = SECONDS
+    remaining: float = SECONDS
     left_out: list[str] = dataclasses.field(default_factory=list)
-    _made_float64: bool = False
+    _has_float64: bool = False
 
     @property
     def is_measured(self) -> bool:
@@ -48,10 +48,10 @@ class Budget:
 
     def takes_float64(self) -> bool:
         """Whether there is time for a case in float64 that no verdict needs."""
-        making = 0.0 if self._made_float64 else _MAKING_FLOAT64
-        is_taken = self._takes((making + _TIMES_IN_FLOAT64) * self.run)
-        self._made_float64 |= is_taken
-        return is_taken
+        making = 0.0 if self._has_float64 else _MAKING_FLOAT64
+        is_owned = self._takes((making + _TIMES_IN_FLOAT64) * self.run)
+        self._has_float64 |= is_owned
+        return is_owned
 
     def leave_out(self, what: str) -> None:
         if what not in self.left_out:
@@ -64,7 +64,7 @@ class Budget:
         return f"left out for time or memory, where a plain run takes {self.run:.2g} s: {', '.join(self.left_out)}"
 
     def _takes(self, seconds: float) -> bool:
-        if seconds > self.left:
+        if seconds > self.remaining:
             return False
-        self.left -= seconds
+        self.remaining -= seconds
         return True

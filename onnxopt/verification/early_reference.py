@@ -47,7 +47,7 @@ class Begun:
     seconds: float
 
 
-class Ahead:
+class EarlyRun:
     """A session of the model file on the CPU, which runs one case. config: entries of the session's configuration.
 
     feeds: draws the inputs of the case; None to run none.
@@ -89,13 +89,13 @@ class Ahead:
         return Begun(session, ran, time.monotonic() - started)
 
 
-def run_ahead(model: Path, traits: Traits, pinned: Sizes | None) -> Ahead:
+def run_early(model: Path, traits: Traits, pinned: Sizes | None) -> EarlyRun:
     """Begin a session on the CPU for a Reference of these, and run its first case. pinned: None to run none."""
     case = None if pinned is None else Case(tuple(cases.usual(traits, pinned)[0].items()), SEEDS[0])
     if case is None or cases.why_not(traits, case):
-        return Ahead(model, config_of(traits), Case((), SEEDS[0]), None)
+        return EarlyRun(model, config_of(traits), Case((), SEEDS[0]), None)
     sizes, seed = dict(case.sizes), case.seed
-    return Ahead(model, config_of(traits), case, lambda: samples.draw(traits.inputs, sizes, seed, traits.uses))
+    return EarlyRun(model, config_of(traits), case, lambda: samples.draw(traits.inputs, sizes, seed, traits.uses))
 
 
 def config_of(traits: Traits) -> dict[str, str]:

@@ -39,7 +39,7 @@ class Judge:
         self._float32_tried = False
         self._judged: dict[tuple[Case, str, str], Check] = {}  # by digest of the output
         self._accounts = False  # whether an output above the limit was accounted for
-        self._left_out = set[Case]()
+        self._omitted = set[Case]()
 
     def check(self, label: tuple[str, bool], case: Case, name: str, actual: Array | None) -> Check:
         """One output compared; equal ones of a case are compared once."""
@@ -94,7 +94,7 @@ class Judge:
         time that is predicted.
         """
         budget = self._original.budget
-        if case in self._left_out:
+        if case in self._omitted:
             return False
         if self._original.traits.random:  # whose cases draw one after the other
             return True
@@ -103,7 +103,7 @@ class Judge:
             return True
         if budget.takes_float64():
             return True
-        self._left_out.add(case)
+        self._omitted.add(case)
         budget.leave_out("noise of other seeds")
         return False
 

@@ -29,19 +29,19 @@ class Overflow:
 
     def __init__(self, original: Original) -> None:
         self._original = original
-        self._known: dict[Case, bool] = {}
+        self._outcomes: dict[Case, bool] = {}
 
     def happens(self, case: Case) -> bool:
         """Whether the original overflows; no where it has no form in float32."""
-        if case not in self._known:
+        if case not in self._outcomes:
             try:
-                self._known[case] = self._ask(case)
+                self._outcomes[case] = self._ask(case)
             except (RunError, widening.NotWidened):
-                self._known[case] = False
-            if self._known[case]:
+                self._outcomes[case] = False
+            if self._outcomes[case]:
                 note = f"{self._original.provider}: the original overflows 16 bits at {case}, or nearly; NaN, infinity "
                 self._original.notes.append(f"{note}and what they leave are not compared there")
-        return self._known[case]
+        return self._outcomes[case]
 
     def _ask(self, case: Case) -> bool:
         original, feeds = self._original, self._original.feeds(case)

@@ -20,7 +20,7 @@ from onnxopt.verification.budget import QUICK, Budget
 from onnxopt.verification.check import Check, Skipped
 from onnxopt.verification.compare import Array, Limit
 from onnxopt.verification.coverage import Coverage, ModelFile
-from onnxopt.verification.early_reference import Ahead, Begun, Ran, config_of
+from onnxopt.verification.early_reference import Begun, EarlyRun, Ran, config_of
 from onnxopt.verification.executed import Profile
 from onnxopt.verification.judging import Judge
 from onnxopt.verification.sampling import cases, edges, samples
@@ -34,7 +34,7 @@ from onnxopt.verification.sharpness import Weak, weak_outputs
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-_KEPT_BYTES = 256 << 20  # reference outputs kept for one provider
+_MAX_BYTES = 256 << 20  # reference outputs kept for one provider
 _SEARCH_SECONDS = 10.0  # for a model that accepts none of the usual shapes
 _MEASURED, _MEASURED_AGAIN = 2, 3.0  # more runs of a case that was quick, and seconds up to which there is one
 
@@ -55,7 +55,7 @@ class Reference:
     """The original's outputs on one provider, at the cases it accepts.
 
     Raises NotRunnable where it accepts none. folder: for temporary copies (of models that draw random numbers,
-    with seeds fixed). ahead: a session of the same model on the same provider that was begun earlier, with its first
+    with seeds fixed). early: a session of the same model on the same provider that was begun earlier, with its first
     case.
     """
 
@@ -66,7 +66,7 @@ class Reference:
         coverage: Coverage,
         *,
         folder: Path,
-        ahead: Ahead | None = None,
+        early: EarlyRun | None = None,
     ):
         self.model, self.library, self.traits = original.path, original.library, original.traits
         self.provider, self.folder = provider, folder
@@ -76,7 +76,7 @@ class Reference:
             for name in self.traits.trapping_optimizers
         ]
         self.outputs: dict[Case, dict[str, Array]] = {}
-        self._known: dict[Case, Ran] = {}  # by a run that came ahead
+        self._early: dict[Case, Ran] = {}  # by a run that was begun early
         self._inputs = Inputs(self.traits, coverage.data)
         self._edge_cases = coverage.edge_cases
         self._seconds: dict[Case, tuple[float, float]] = {}  # of drawing a case and of its run
@@ -86,7 +86,7 @@ class Reference:
         try:
             if self._trial is not None:
                 self._trial.open()
-            begun = None if ahead is None else ahead.take()
+            begun = None if early is None else early.take()
             begun = begun or Begun(self.open(self.model, library=self.library), {}, 0.0)
             _unsupported_kinds(self.traits)
             if coverage.data:
@@ -233,15 +233,15 @@ class Reference:
 
     def _collect(self, begun: Begun, coverage: Coverage) -> None:
         pinned, session = coverage.pinned, begun.session
-        started = time.monotonic()  # a run ahead took longer beside other work than it takes
+        started = time.monotonic()  # an early run took longer beside other work than it takes
         empty: dict[Case, dict[str, Array]] = {}
-        self._known = dict(begun.ran)
+        self._early = dict(begun.ran)
         for seed, sizes in itertools.product(SEEDS, cases.usual(self.traits, pinned)):
             if seed != SEEDS[0] and self._edge_cases and self.outputs:
                 self._collect_edges(session, pinned)
             held = sum(a.nbytes for case in self.outputs.values() for a in case.values())
             spent = time.monotonic() - started
-            if self.outputs and (held > _KEPT_BYTES or (not self._is_quick() and spent > coverage.seconds)):
+            if self.outputs and (held > _MAX_BYTES or (not self._is_quick() and spent > coverage.seconds)):
                 break
             if not self.outputs and spent > _SEARCH_SECONDS:
                 break
@@ -318,7 +318,7 @@ class Reference:
             feeds, drawn = self.feeds(case), time.monotonic() - before
             if self._trial is not None:
                 self._trial.run(feeds)
-            early = self._known.pop(case, None)
+            early = self._early.pop(case, None)
             is_same = early is not None and early.inputs == self._inputs.digest(case)
             before = time.monotonic()
             outputs = early.outputs if early is not None and is_same else sessions.run(session, feeds)

@@ -1,7 +1,7 @@
 """Run the original and the optimized model on the same inputs, with the library and without, and compare.
 
 Every session is created once and used for all cases, one at a time; the original runs first and its outputs are kept.
-Its session can be created in the background of other work (`open_ahead`). The original decides which shapes are
+Its session can be created in the background of other work (`open_early`). The original decides which shapes are
 possible: a shape that it refuses is listed in the report. A time budget decides how many shapes and seeds are tried.
 
 A difference above a tenth of the limit of verification/compare.py is accounted for: the original is run in float64,
@@ -30,14 +30,14 @@ from onnxopt.runtime import sessions
 from onnxopt.verification.check import Check, Skipped
 from onnxopt.verification.compare import Limit
 from onnxopt.verification.coverage import Coverage, ModelFile
-from onnxopt.verification.early_reference import Ahead, run_ahead
+from onnxopt.verification.early_reference import EarlyRun, run_early
 from onnxopt.verification.emulation.emulate import Emulation
 from onnxopt.verification.executed import EMULATED, Execution, Profile, combined, executions
 from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.rounding.exactness import FromFloat64
 from onnxopt.verification.sharpness import Weak
 
-_AHEAD_BELOW = 1 << 30  # bytes of a model whose session lies in memory beside other work
+_EARLY_BELOW = 1 << 30  # bytes of a model whose session lies in memory beside other work
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,17 +190,17 @@ def completed(earlier: VerificationReport, later: VerificationReport) -> Verific
         checks=checks,
         skipped=(*(s for s in earlier.skipped if s.provider not in again), *later.skipped),
         notes=tuple(dict.fromkeys((*(n for n in earlier.notes if not n.startswith(stale)), *later.notes))),
-        executed=combined((*_kept(earlier, again), *(later.executed or ()))),
+        executed=combined((*_earlier_rows(earlier, again), *(later.executed or ()))),
         weak=weak,
     )
 
 
-def _kept(earlier: VerificationReport, again: Collection[str]) -> list[Execution]:
+def _earlier_rows(earlier: VerificationReport, again: Collection[str]) -> list[Execution]:
     """What was executed earlier, without an emulation that was done again."""
     return [row for row in earlier.executed or () if row.provider != EMULATED or EMULATED not in again]
 
 
-def open_ahead(model: Path, traits: Traits, model_bytes: int, pinned: Sizes | None) -> Ahead | None:
+def open_early(model: Path, traits: Traits, model_bytes: int, pinned: Sizes | None) -> EarlyRun | None:
     """Run the original's first case on the CPU in the background, for `references`; None where that does not suit.
 
     pinned: sizes that the user gave; None where inputs are not drawn, to create the session alone. ONNX Runtime creates
@@ -209,9 +209,9 @@ def open_ahead(model: Path, traits: Traits, model_bytes: int, pinned: Sizes | No
     seeds have to be fixed first, nor for one that can end this process, or has inputs that cannot be drawn.
     """
     drawn = all(tensor.kind in ("tensor", "sequence") for tensor in traits.inputs)
-    if model_bytes >= _AHEAD_BELOW or traits.random or traits.traps:
+    if model_bytes >= _EARLY_BELOW or traits.random or traits.traps:
         return None
-    return run_ahead(model, traits, pinned if drawn else None)
+    return run_early(model, traits, pinned if drawn else None)
 
 
 def references(
@@ -220,11 +220,11 @@ def references(
     *,
     folder: Path,
     providers: Sequence[str] | None = None,
-    ahead: Ahead | None = None,
+    early: EarlyRun | None = None,
 ) -> list[Reference]:
     """The original on each provider (default: the CPU, and CUDA where a device is usable, without those that fail).
 
-    folder: for temporary files. ahead: the session that `open_ahead` began. NotRunnable where a provider that was asked
+    folder: for temporary files. early: the session that `open_early` began. NotRunnable where a provider that was asked
     for cannot run it, by default where none can, or where memory does not suffice.
     """
     sessions.check_providers(providers or ())
@@ -240,7 +240,7 @@ def references(
         try:
             runnable.append(
                 Reference(
-                    original, provider, coverage, folder=folder, ahead=ahead if provider == sessions.CPU else None
+                    original, provider, coverage, folder=folder, early=early if provider == sessions.CPU else None
                 )
             )
         except NotRunnable as error:

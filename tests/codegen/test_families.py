@@ -19,7 +19,7 @@ SOURCE = """#include "pointwise/pointwise.cuh"
 extern "C" __global__ void k(float* y) { y[threadIdx.x] = onnxopt::erf(onnxopt::sqrt(y[threadIdx.x])); }
 """
 needs_ptxas = pytest.mark.skipif(
-    ptxas.found(RELEASE) is None, reason="the assembler is missing: pip install 'nvidia-cuda-nvcc-cu12==12.9.*'"
+    ptxas.installed(RELEASE) is None, reason="the assembler is missing: pip install 'nvidia-cuda-nvcc-cu12==12.9.*'"
 )
 
 
@@ -87,7 +87,7 @@ def test_headers_are_those_that_are_included() -> None:
 
 @needs_ptxas
 def test_shared_ptx_gives_the_machine_code_of_nvrtc(tmp_path: Path) -> None:
-    program = ptxas.found(RELEASE)
+    program = ptxas.installed(RELEASE)
     assert program is not None
     headers = included.headers(SOURCE)
     with Children() as children:
@@ -111,7 +111,7 @@ def test_a_fatbin_by_ptxas_is_that_of_nvrtc_alone(tmp_path: Path, monkeypatch: p
 
 @needs_ptxas
 def test_what_ptxas_refuses_is_an_error_with_its_words() -> None:
-    program = ptxas.found(RELEASE)
+    program = ptxas.installed(RELEASE)
     assert program is not None
     with Children() as children, pytest.raises(CompileError, match=r"does not assemble for sm_90 \(exit code .*fatal"):
         ptxas.assemble(program, children, b"no ptx", "sm_90")
@@ -119,4 +119,4 @@ def test_what_ptxas_refuses_is_an_error_with_its_words() -> None:
 
 def test_a_ptxas_of_another_release_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ptxas.importlib.metadata, "version", lambda name: "13.0.48")
-    assert ptxas.found(RELEASE) is None
+    assert ptxas.installed(RELEASE) is None

@@ -222,6 +222,6 @@ def test_tiny_groups_of_other_shapes_stay_apart() -> None:
 
 def test_a_kind_whose_region_takes_a_node_of_another_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     model = graph(X, Y, "a = Tanh(x)  b = Exp(a)  s = Softmax(b)  y = Neg(s)")
-    monkeypatch.setattr(Context, "is_taken", lambda *_: False)
+    monkeypatch.setattr(Context, "is_owned", lambda *_: False)
     with pytest.raises(ValueError, match="is in a region of the kind rowwise and in one of pointwise"):
         fuse(model)

@@ -16,7 +16,7 @@ from onnxopt.fusion import outline
 from onnxopt.fusion.lower import lower
 from onnxopt.graph import normalize, read
 from onnxopt.kinds import KINDS
-from onnxopt.kinds.gemm.find import lower as lower_gemm
+from onnxopt.kinds.gemm.match import lower as lower_gemm
 from onnxopt.kinds.pointwise.lower import lower as lower_pointwise
 from onnxopt.kinds.rowwise.lower import lower as lower_rows
 from onnxopt.kinds.scan.lower import lower as lower_scan

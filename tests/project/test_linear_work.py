@@ -23,8 +23,8 @@ from onnxopt.graph import normalize, read, rewrite, write
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.graph.shapes.shapes import infer
 from onnxopt.kinds import KINDS
-from onnxopt.kinds.rowwise import find as rowwise
-from onnxopt.kinds.scan import find as scan
+from onnxopt.kinds.rowwise import match as rowwise
+from onnxopt.kinds.scan import match as scan
 from tests.support.graphs import graph, node
 
 SMALL, LARGE = 500, 2_000

@@ -101,8 +101,8 @@ def test_a_long_operator_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     with runs_end_within(Limit(0.1, True)), pytest.raises(TimeIsUp, match=r"within 0\.1 s"):
         limited(lambda: time.sleep(20.0), options, leave=True)
     assert time.monotonic() - began < 10.0 and options.terminate
-    assert leftovers.left_running.is_set()
-    leftovers.left_running.clear()
+    assert leftovers.still_running.is_set()
+    leftovers.still_running.clear()
 
 
 def test_the_command_ends_with_a_long_operator(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from onnxopt.verification import verify
 from onnxopt.verification.check import Check
 from onnxopt.verification.compare import Difference
 from onnxopt.verification.coverage import Coverage, ModelFile
-from onnxopt.verification.early_reference import Ahead
+from onnxopt.verification.early_reference import EarlyRun
 from onnxopt.verification.reference import Reference
 from onnxopt.verification.rounding import in_float64, last_places
 from onnxopt.verification.rounding.exactness import FromFloat64
@@ -44,9 +44,9 @@ g (float[n, 4, h, w] x) => (float[n, 6, h2, w2] y, float[n, 6, 1, 1] m, float[n,
 """
 
 
-def _reference(model: Path, ahead: Ahead | None = None) -> Reference:
+def _reference(model: Path, early: EarlyRun | None = None) -> Reference:
     file = ModelFile(model, traits.of(ir.load(model)))
-    (reference,) = verify.references(file, Coverage(), folder=model.parent, providers=[sessions.CPU], ahead=ahead)
+    (reference,) = verify.references(file, Coverage(), folder=model.parent, providers=[sessions.CPU], early=early)
     return reference
 
 
@@ -55,8 +55,8 @@ def test_outputs_of_other_inputs_are_not_taken(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", LOOKUP)
     known = traits.of(ir.load(model))
     other = dataclasses.replace(known, uses={"ids": (input_uses.Use("zero"),)})
-    ahead = verify.open_ahead(model, other, 1, {})
-    reference = _reference(model, ahead=ahead)
+    early = verify.open_early(model, other, 1, {})
+    reference = _reference(model, early=early)
     assert all(check.ok and check.difference.max_abs == 0 for check in reference.check(model, None) if check.difference)
 
 
@@ -68,7 +68,7 @@ def test_what_a_second_model_shows_without_news_draws_the_same(tmp_path: Path) -
 
 def test_inputs_that_change_between_runs_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write(tmp_path / "m.onnx", LOOKUP)
-    monkeypatch.setattr(inputs, "_KEPT", 0)  # as inputs that are too large are drawn again
+    monkeypatch.setattr(inputs, "_MAX_HELD", 0)  # as inputs that are too large are drawn again
     reference, true_draw = _reference(model), samples.draw
 
     def changed(*arguments: Any) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def test_no_more_runs_are_made_than_account_for_a_difference(tmp_path: Path, mon
     monkeypatch.setattr(last_places, "change", change)
     little = reference.judge.evidence.spread(case, "y", 0.0, reference.outputs[case]["y"])
     assert little is not None and little.excess is not None and written == []
-    made = reference.judge.evidence._changing._made[case]
+    made = reference.judge.evidence._changing._runs[case]
     assert len(made) == 1 and not np.array_equal(made[0]["y"], reference.outputs[case]["y"])
     much = reference.judge.evidence.spread(case, "y", 1e9, reference.outputs[case]["y"])
     assert much is not None and much.excess is not None and much.excess > little.excess

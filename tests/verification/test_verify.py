@@ -254,7 +254,7 @@ def test_the_originals_session_is_made_ahead_of_small_models_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     model = write(tmp_path / "m.onnx", CHAIN)
-    monkeypatch.setattr(verification, "_AHEAD_BELOW", limit)
+    monkeypatch.setattr(verification, "_EARLY_BELOW", limit)
     opened: list[Path] = []
     true_open = sessions.open_session
 
@@ -264,30 +264,30 @@ def test_the_originals_session_is_made_ahead_of_small_models_once(
 
     monkeypatch.setattr(sessions, "open_session", watched)
     source = ir.load(model)
-    ahead = verification.open_ahead(model, traits.of(source), model.stat().st_size, {})
-    assert (ahead is not None) == (limit > 0)
+    early = verification.open_early(model, traits.of(source), model.stat().st_size, {})
+    assert (early is not None) == (limit > 0)
     for times in (1, 2):  # the second time, as when a family of rules is left out, there is none left
         file = ModelFile(model, traits.of(source))
-        (reference,) = verification.references(file, Coverage(), folder=tmp_path, providers=[sessions.CPU], ahead=ahead)
+        (reference,) = verification.references(file, Coverage(), folder=tmp_path, providers=[sessions.CPU], early=early)
         assert opened == [model] * times
         assert all(check.ok for check in reference.check(model, None))
         opened.pop()
-    assert ahead is None or ahead.take() is None
+    assert early is None or early.take() is None
 
 
 def test_a_model_that_draws_random_numbers_is_not_opened_before_its_seeds_are_fixed(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", f"{HEADER} g (float[n] x) => (float[n] y) {{ y = RandomNormalLike(x) }}")
-    assert verification.open_ahead(model, traits.of(ir.load(model)), 1, {}) is None
+    assert verification.open_early(model, traits.of(ir.load(model)), 1, {}) is None
 
 
 def test_what_the_runtime_says_of_the_original_comes_from_the_session_made_ahead(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", CHAIN)
     known = traits.of(ir.load(model))
     model.write_bytes(b"no model")
-    ahead = verification.open_ahead(model, known, 8, {})
+    early = verification.open_early(model, known, 8, {})
     with pytest.raises(NotRunnable):
         verification.references(
-            ModelFile(model, known), Coverage(), folder=tmp_path, providers=[sessions.CPU], ahead=ahead
+            ModelFile(model, known), Coverage(), folder=tmp_path, providers=[sessions.CPU], early=early
         )
 
 
@@ -313,8 +313,8 @@ def test_the_first_case_that_was_run_ahead_is_not_run_again(
     file, coverage = ModelFile(model, known), Coverage(pinned)
     (alone,) = verification.references(file, coverage, folder=tmp_path, providers=[sessions.CPU])
     ran = watch_runs(monkeypatch)
-    ahead = verification.open_ahead(model, known, 1, pinned)
-    (reference,) = verification.references(file, coverage, folder=tmp_path, providers=[sessions.CPU], ahead=ahead)
+    early = verification.open_early(model, known, 1, pinned)
+    (reference,) = verification.references(file, coverage, folder=tmp_path, providers=[sessions.CPU], early=early)
     first = next(iter(alone.outputs))
     assert next(iter(reference.outputs)) == first
     shape = alone.feeds(first)["x"].shape
@@ -327,9 +327,9 @@ def test_the_first_case_that_was_run_ahead_is_not_run_again(
 def test_no_case_is_run_ahead_of_the_users_own_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write(tmp_path / "m.onnx", CHAIN)
     ran = watch_runs(monkeypatch)
-    ahead = verification.open_ahead(model, traits.of(ir.load(model)), 1, None)
-    assert ahead is not None
-    begun = ahead.take()
+    early = verification.open_early(model, traits.of(ir.load(model)), 1, None)
+    assert early is not None
+    begun = early.take()
     assert begun is not None and begun.ran == {} and ran == []
 
 
@@ -341,11 +341,11 @@ def test_a_run_ahead_that_nobody_waits_for_ends(tmp_path: Path) -> None:
         "{ o = Identity(c) w = Tanh(v) }> }"
     )
     model = write(tmp_path / "m.onnx", loop)
-    ahead = verification.open_ahead(model, traits.of(ir.load(model)), 1, {})
-    assert ahead is not None
+    early = verification.open_early(model, traits.of(ir.load(model)), 1, {})
+    assert early is not None
     time.sleep(0.3)
-    ahead.stop()
+    early.stop()
     started = time.monotonic()
-    begun = ahead.take()
+    begun = early.take()
     assert begun is not None and begun.ran == {} and begun.seconds > 0.1
     assert time.monotonic() - started < 20

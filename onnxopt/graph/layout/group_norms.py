@@ -28,7 +28,7 @@ def forms(graph: ir.Graph, opset: int) -> dict[ir.Node, Form]:
             continue
         if is_map(node.inputs[0]) and _is_of_groups(node.inputs[0], groups_of(node)):
             by_node[node] = Form((0,), between=True)
-        elif (ends := _spelled(node)) is not None:
+        elif (ends := _decomposed(node)) is not None:
             by_node[ends[0]] = Form((0,), (), between=True)
             by_node[ends[1]] = Form((), (0,), between=True, begins=ends[0])
     return by_node
@@ -55,7 +55,7 @@ def reshapes(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
     return (first, last) if private and is_constant(first.inputs[1]) else None
 
 
-def _spelled(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
+def _decomposed(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
     """The Reshapes around an InstanceNormalization that norms groups of a map, None where there are none."""
     ends, grouped = reshapes(node), node.inputs[0]
     if ends is None or grouped is None or grouped.shape is None or len(grouped.shape) != _GROUPED:

@@ -26,11 +26,11 @@ class Costs:
     """What a Transpose of a value costs, in bytes. A number of costs/data/layout.json stands for every symbol."""
 
     def __init__(self, inferred: Knowledge) -> None:
-        self._known = inferred
+        self._inferred = inferred
         self._sizes: dict[Dim, int] = {}
 
     def of(self, value: ir.Value) -> int:
-        dims = self._known.dims(value)
+        dims = self._inferred.dims(value)
         if dims is None:
             return _COSTS.unknown_bytes
         if len(dims) == RANK and (dims[1] == 1 or dims[2] == dims[3] == 1):

@@ -17,17 +17,17 @@ class JoinedSplitsPass(ir.passes.InPlacePass):
         changed = False
         for graph in model.graphs():
             for node in [n for n in graph if n.op_type == "Concat" and n.domain == ""]:
-                changed |= bool(_join(node))
+                changed |= bool(_merge(node))
             for node in [n for n in graph if n.op_type == "Split" and n.domain == ""]:
                 changed |= _slice(node)
         return ir.passes.PassResult(model, changed)
 
 
-def _join(concat: ir.Node) -> bool:
+def _merge(concat: ir.Node) -> bool:
     """Let a Concat read the inputs of Splits whose parts it joins again. Whether there are any."""
     operands, joins, k = [], False, 0
     while k < len(concat.inputs):
-        split = _joined_at(concat, k)
+        split = _merged_at(concat, k)
         if split is None:
             operands.append(concat.inputs[k])
             k += 1
@@ -51,7 +51,7 @@ def _join(concat: ir.Node) -> bool:
     return True
 
 
-def _joined_at(concat: ir.Node, first: int) -> ir.Node | None:
+def _merged_at(concat: ir.Node, first: int) -> ir.Node | None:
     """The Split whose parts are the Concat's operands from `first` on, along the same axis."""
     value = concat.inputs[first]
     split = None if value is None else value.producer()

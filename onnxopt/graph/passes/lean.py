@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-_KEPT = 1024  # bytes; constants up to this size stay, since axes and shapes are among them
+_RETAINED = 1024  # bytes; constants up to this size stay, since axes and shapes are among them
 
 
 def lean_proto(model: ir.Model) -> onnx.ModelProto:
@@ -18,7 +18,7 @@ def lean_proto(model: ir.Model) -> onnx.ModelProto:
     small: list[onnx.TensorProto] = []
     for tensor in proto.graph.initializer:
         external = tensor.data_location == onnx.TensorProto.EXTERNAL
-        (large if external or len(tensor.raw_data) > _KEPT else small).append(tensor)
+        (large if external or len(tensor.raw_data) > _RETAINED else small).append(tensor)
     inputs = {value.name for value in proto.graph.input}
     for tensor in large:
         if tensor.name not in inputs:

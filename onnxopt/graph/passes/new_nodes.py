@@ -26,7 +26,7 @@ class NewNodes:
     """
 
     def __init__(self, graph: ir.Graph, place: ir.Node, after: ir.Node | None = None) -> None:
-        self._graph, self._place, self._behind = graph, place, after
+        self._graph, self._place, self._after = graph, place, after
 
     def add(
         self,
@@ -40,11 +40,11 @@ class NewNodes:
         node = ir.Node("", op_type, inputs, list(attributes), num_outputs=count)
         for value in node.outputs:
             value.type = None if dtype is None else ir.TensorType(dtype)
-        if self._behind is None:
+        if self._after is None:
             self._graph.insert_before(self._place, node)
         else:
-            self._graph.insert_after(self._behind, node)
-            self._behind = node
+            self._graph.insert_after(self._after, node)
+            self._after = node
         return node.outputs[0]
 
     def constant(self, array: np.ndarray | np.generic) -> ir.Value:

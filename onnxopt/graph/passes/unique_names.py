@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 # Names that ONNX Runtime gives to the initializers that its optimizer adds, compared with names of nodes only. A model
 # that its optimizer wrote has them; when the same rule adds them again, no session can be created.
-_TAKEN_BY_ORT = re.compile(
+_USED_BY_ORT = re.compile(
     r"(gemm_input_shape|gemm_output_shape|SqueezeAxesInitializer|ConstAsInitializer|squeeze_axes|fused_Split)(_token_\d+)?"
 )
 
@@ -28,7 +28,7 @@ class UniqueNamesPass(ir.passes.InPlacePass):
 
 
 def _name_values(graph: ir.Graph) -> int:
-    names = _Names({value.name for value in _values(graph)}, barred=_TAKEN_BY_ORT)
+    names = _Names({value.name for value in _values(graph)}, barred=_USED_BY_ORT)
     fixed = set()
     for value in (*graph.inputs, *graph.outputs):
         if value.name:

@@ -88,13 +88,13 @@ class _Converting:
 
     def _cast_up(self, value: ir.Value) -> ir.Value:
         if value not in self._widened:
-            self._widened[value] = wide = self._behind(value, "Cast", {"to": FLOAT.value}, FLOAT)
+            self._widened[value] = wide = self._downstream(value, "Cast", {"to": FLOAT.value}, FLOAT)
             self._widening.add(wide.producer())  # type: ignore[arg-type]
         return self._widened[value]
 
     def _cast_down(self, value: ir.Value) -> ir.Value:
         if value not in self._narrowed:
-            self._narrowed[value] = self._behind(self._shown(value), "Cast", {"to": self._dtype.value}, self._dtype)
+            self._narrowed[value] = self._downstream(self._shown(value), "Cast", {"to": self._dtype.value}, self._dtype)
         return self._narrowed[value]
 
     def _shown(self, value: ir.Value) -> ir.Value:
@@ -102,9 +102,9 @@ class _Converting:
         if not self._choice.hiding.ends_in_softmax(value) or self._choice.reaches(value) > LOWEST:
             return value
         lowest = self._new_constant(np.array(LOWEST, np.float32), FLOAT, f"{value.name}_lowest")
-        return self._behind(value, "Max", {}, FLOAT, lowest)
+        return self._downstream(value, "Max", {}, FLOAT, lowest)
 
-    def _behind(
+    def _downstream(
         self, value: ir.Value, op_type: str, attributes: dict[str, int], dtype: ir.DataType, *others: ir.Value
     ) -> ir.Value:
         """The result of a new node that reads the value, behind the node that computes it, in its graph.

@@ -27,7 +27,7 @@ def unit(dtype: ir.DataType) -> float:
     return _UNIT[dtype]
 
 
-def least_normal(dtype: ir.DataType) -> float:
+def min_normal(dtype: ir.DataType) -> float:
     """The least number that a 16-bit dtype holds with all its digits."""
     return _MIN_NORMAL[dtype]
 
@@ -36,7 +36,7 @@ def least_normal(dtype: ir.DataType) -> float:
 class Range:
     """The finite elements of a value, over all runs.
 
-    greatest: magnitude. shown: greatest magnitude of those above HIDING. lowest: the lowest element. least: least
+    greatest: magnitude. shown: greatest magnitude of those above HIDING. lowest: the lowest element. smallest: least
     magnitude that is not 0, infinity where all are 0. loss: error of rounding to the 16-bit dtype, as a share of the
     2-norm, of the run where it is worst. typical: mean magnitude, of the run where it is least; usual: of the run where
     it is greatest. These are of the elements above HIDING. offset: the norm of the rows by that of what is left behind
@@ -46,7 +46,7 @@ class Range:
     greatest: float
     shown: float
     lowest: float
-    least: float
+    smallest: float
     loss: float
     typical: float
     usual: float = 0.0
@@ -58,7 +58,7 @@ class Range:
             max(self.greatest, other.greatest),
             max(self.shown, other.shown),
             min(self.lowest, other.lowest),
-            min(self.least, other.least),
+            min(self.smallest, other.smallest),
             max(self.loss, other.loss),
             min(self.typical, other.typical),
             max(self.usual, other.usual),
@@ -72,7 +72,7 @@ class Range:
             greatest=max(self.greatest, other.greatest),
             shown=max(self.shown, other.shown),
             lowest=min(self.lowest, other.lowest),
-            least=min(self.least, other.least),
+            smallest=min(self.smallest, other.smallest),
         )
 
 
@@ -96,7 +96,7 @@ def range_of(array: np.ndarray[Any, Any], dtype: ir.DataType) -> Range:
         greatest=max(-lowest, highest),
         shown=float(np.abs(shown).max(initial=0.0)) if shown is not x else max(-lowest, highest),
         lowest=lowest,
-        least=smallest,
+        smallest=smallest,
         loss=_loss(sample, dtype),
         typical=typical,
         usual=typical if sample.size else 0.0,

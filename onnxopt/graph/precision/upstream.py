@@ -56,13 +56,13 @@ class Upstream:
         keep: Keep,
         copies: Mapping[ir.Value, Sequence[ir.Value]],
     ) -> None:
-        self._facts, self._fit, self._dtype, self._kept, self._keep = facts, fit, dtype, reasons, keep
+        self._facts, self._fit, self._dtype, self._reasons, self._keep = facts, fit, dtype, reasons, keep
         self._copies = copies
 
     def keep(self, nodes: Sequence[ir.Node]) -> None:
         """Keep what computes the operands of nodes that are steep, or where small operands decide, or that cancel."""
         pending = [operand for node in nodes for operand in self._operands(node)]
-        before, seen = set(self._kept), set[tuple[ir.Node, Through]]()
+        before, seen = set(self._reasons), set[tuple[ir.Node, Through]]()
         copied = set[tuple[ir.Value, Through]]()
         while pending:
             value, reason, through = pending.pop()
@@ -138,7 +138,7 @@ class Upstream:
     def _has_small(self, node: ir.Node, value: ir.Value) -> bool:
         if operators.is_logarithm(node):  # near 1, what is left of a number is its last places
             return True
-        return self._guard_is_small(value) or self._fit.range_of(value).least < ranges.least_normal(self._dtype)
+        return self._guard_is_small(value) or self._fit.range_of(value).smallest < ranges.min_normal(self._dtype)
 
     def _guard_is_small(self, value: ir.Value) -> bool:
-        return self._facts.of(value).floor < ranges.least_normal(self._dtype)
+        return self._facts.of(value).floor < ranges.min_normal(self._dtype)

@@ -9,11 +9,11 @@ from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 
 
 def _assign(model: ir.Model, scope: Scope) -> int:
-    return assign(model, scope.known)
+    return assign(model, scope.inferred)
 
 
 def _scale(model: ir.Model, scope: Scope) -> int:
-    return gated_weights.scale(model.graph, gated_weights.candidates(model.graph), scope.known)
+    return gated_weights.scale(model.graph, gated_weights.candidates(model.graph), scope.inferred)
 
 
 TOKENS = (Pass(lambda model, _: turn_tokens(model.graph), counted=False),)

@@ -17,7 +17,7 @@ from onnxopt.graph.shapes.infer import Knowledge
 def read_from_inputs(model: ir.Model, inferred: Knowledge) -> int:
     """Replace each Shape of an intermediate value whose dims are numbers or dims of inputs. Returns how many.
 
-    inferred: what is known of the model's values, which is changed in place.
+    inferred: what is inferred of the model's values, which is changed in place.
     """
     graph, count = model.graph, 0
     sources = sources_of(graph, inferred)
@@ -58,7 +58,7 @@ def _part(dim: Dim, sources: dict[Dim, tuple[ir.Value, int]]) -> ir.Node | None:
 
 
 def _pass(model: ir.Model, scope: Scope) -> int:
-    return read_from_inputs(model, scope.known)
+    return read_from_inputs(model, scope.inferred)
 
 
 RULES = (Pass(_pass),)

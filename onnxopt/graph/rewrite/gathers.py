@@ -27,7 +27,7 @@ from onnxopt.graph.rewrite.dims_of_inputs import sources_of
 from onnxopt.graph.rewrite.masks.index_functions import FLOATS, Affine, Truth
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
-from onnxopt.graph.shapes.dims import Dim, Dims, least
+from onnxopt.graph.shapes.dims import Dim, Dims, minimum
 from onnxopt.graph.shapes.narrowed import narrowed
 
 REPEATS = "a reader needs the axes along which the result repeats"
@@ -141,7 +141,7 @@ class KnownRows(RewriteRuleClassBase):
 
     def __init__(self, values: IndexValues, graph: ir.Graph) -> None:
         super().__init__()
-        self._values, self._sources = values, sources_of(graph, values.known)
+        self._values, self._sources = values, sources_of(graph, values.inferred)
 
     def pattern(self, op, table, indices):
         return op.Gather(table, indices, _allow_other_attributes=True, _outputs=["y"])
@@ -168,7 +168,7 @@ class KnownRows(RewriteRuleClassBase):
             length = self._readable(dims[axis], shape[0] - index.offset)
             if length is None:
                 return result.fail("the number of rows is no dim of an input, or exceeds the table")
-            narrow = _along(axis, least(length, shape[0] - index.offset), len(dims))
+            narrow = _along(axis, minimum(length, shape[0] - index.offset), len(dims))
         return result if _narrowed(y, (*narrow, *shape[1:]), self._values) is not None else result.fail(REPEATS)
 
     def rewrite(self, op, table: ir.Value, indices: ir.Value, y: ir.Value):
@@ -186,8 +186,8 @@ class KnownRows(RewriteRuleClassBase):
         rows = op.Slice(
             table, new_integers(op, [index.offset]), self._end(op, length, index.offset), new_integers(op, [0])
         )
-        counted = least(length, shape[0] - index.offset)
-        self._values.known.correct(rows, (counted, *shape[1:]))
+        counted = minimum(length, shape[0] - index.offset)
+        self._values.inferred.correct(rows, (counted, *shape[1:]))
         if rank > 1:
             rows = op.Unsqueeze(rows, new_integers(op, [k for k in range(rank) if k != axis]))
         return _noted(rows, y, (*_along(axis, counted, rank), *shape[1:]), self._values)
@@ -198,7 +198,9 @@ class KnownRows(RewriteRuleClassBase):
             return length if length <= left else None
         parts = length.args if isinstance(length, sympy.Min) else ()
         same = (
-            d for d in (length, *parts) if not isinstance(d, sympy.Integer) and least(d, left) == least(length, left)
+            d
+            for d in (length, *parts)
+            if not isinstance(d, sympy.Integer) and minimum(d, left) == minimum(length, left)
         )
         return next((d for d in same if d in self._sources), None) if left > 1 else None
 
@@ -248,14 +250,14 @@ class Certain(RewriteRuleClassBase):
 
 def _narrowed(y: ir.Value, dims: Dims, values: IndexValues) -> dict[ir.Value, Dims] | None:
     """The values whose dims change where y gets these, None where a reader needs those that it has."""
-    return {} if values.dims(y) == dims else narrowed(y, dims, values.known)
+    return {} if values.dims(y) == dims else narrowed(y, dims, values.inferred)
 
 
 def _noted(result: ir.Value, y: ir.Value, dims: Dims, values: IndexValues) -> ir.Value:
     """The result in place of y, after the dims of all values that change with it were noted."""
     for value, smaller in (_narrowed(y, dims, values) or {}).items():
-        values.known.correct(value, smaller)
-    values.known.correct(result, dims)
+        values.inferred.correct(value, smaller)
+    values.inferred.correct(result, dims)
     return result
 
 

@@ -145,16 +145,16 @@ class _Tables:
             return None
         last = node.attributes.get_int("axis", 0) in (-1, len(dims) - 1)
         joins = node.op_type == "Concat" and last and list(node.inputs) == [source, source]
-        return self._cut(source) if joins or node.op_type == "Expand" else None
+        return self._slice(source) if joins or node.op_type == "Expand" else None
 
-    def _cut(self, value: ir.Value) -> _Table:
+    def _slice(self, value: ir.Value) -> _Table:
         """How a value is made by a Slice where it is a part of a Split, so that kernels read it where it lies."""
         node = value.producer()
         source = None if node is None or node.domain != "" else node.inputs[0]
         if node is None or source is None:
             return lambda op: value
         if node.op_type == "Unsqueeze":
-            inner = self._cut(source)
+            inner = self._slice(source)
             return lambda op: op.Unsqueeze(inner(op), node.inputs[1])
         axis = node.attributes.get_int("axis", 0) or 0
         preceding = node.outputs[: node.outputs.index(value) + 1]

@@ -20,24 +20,24 @@ from onnxopt.graph.shapes.infer import Knowledge
 class Scope:
     """What rules may use besides the values they match.
 
-    graph: the main graph, off whose inputs dims can be read. known: the shapes and contents of its values. joiner:
+    graph: the main graph, off whose inputs dims can be read. inferred: the shapes and contents of its values. joiner:
     joins weights; there where TABLE runs. usual: sizes that symbols of the inputs have in most runs.
     """
 
     graph: ir.Graph
-    known: Knowledge
+    inferred: Knowledge
     joiner: Joiner | None = None
     usual: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def index_values(self) -> IndexValues:
         """What the graph's integer and bool tensors hold."""
-        return IndexValues(self.graph, self.known)
+        return IndexValues(self.graph, self.inferred)
 
     @functools.cached_property
     def expected(self) -> ExpectedSizes:
         """Sizes of symbolic dims to choose by."""
-        return ExpectedSizes(self.known, self.usual)
+        return ExpectedSizes(self.inferred, self.usual)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

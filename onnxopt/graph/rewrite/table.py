@@ -202,7 +202,7 @@ TABLE: tuple[Phase, ...] = (
             Step(("outer_products",), outer_products.RULES),  # attention may be over one key
             Step(_MERGE, merging.PROJECTIONS),
             Step(_MERGE, shared_operand.RULES),
-            Step(_MERGE, head_norms.JOINED),
+            Step(_MERGE, head_norms.MERGED),
             Step(_MAPPED, attention_nodes.OF_OPERANDS),  # of operands that were not merged
         ),
     ),

@@ -26,10 +26,10 @@ from onnxopt.graph.rewrite.attention.attention_nodes import (
     count_of_own,
     is_extended,
     keep_for_kernel,
-    kernel_takes,
-    left_of,
+    kernel_supports,
     local_mask,
     unrepeated,
+    window_left_of,
     window_of,
 )
 from onnxopt.graph.rewrite.rule_sets import RuleSet
@@ -65,7 +65,7 @@ class GroupQuery(RewriteRuleClassBase):
             return result.fail(f"GroupQueryAttention has no CUDA kernel for {q.dtype}")
         if q.dtype == ir.DataType.FLOAT16 and not GROUPED_OF_FLOAT16:
             return result.fail("MultiHeadAttention is faster in FLOAT16: a fused kernel prepares its operands")
-        if kernel_takes(y.producer(), self._expected):
+        if kernel_supports(y.producer(), self._expected):
             return result.fail("onnxopt's kernel of attention is faster, and reads grouped heads where they lie")
         if q.shape[3] != v.shape[3]:
             return result.fail("k and v have heads of different sizes")
@@ -116,9 +116,9 @@ class MultiHead(RewriteRuleClassBase):
         queries, keys, values = flat(op, q), *(flat(op, x) if flattens else x for x in (k, v))
         attributes = {"unidirectional": 1} if node.attributes.get_int("causal") else {}
         window = {} if attributes else window_of(node)
-        window_left = left_of(node)
+        window_left = window_left_of(node)
         read = window_left if window else mask
-        has_kernel = kernel_takes(node, self._expected) and (read is None or same(dims_of(read)[-1], k.shape[2]))
+        has_kernel = kernel_supports(node, self._expected) and (read is None or same(dims_of(read)[-1], k.shape[2]))
         if window and has_kernel:
             of_queries = count_of_own(op, self._graph, queries, 0, q.shape[2])
             of_keys = count_of_own(op, self._graph, keys, 1, k.shape[2], 1 if flattens else 2)

@@ -57,7 +57,7 @@ class MultiHeadNodes(RewriteRuleClassBase):
             _split_heads(op, q, heads), keys, values, *mask, scale=node.attributes.get_float("scale"),
             causal=node.attributes.get_int("unidirectional", 0), _domain=DOMAIN,
         )  # fmt: skip
-        return _join_heads(op, out)
+        return _merge_heads(op, out)
 
 
 class GroupQueryNodes(RewriteRuleClassBase):
@@ -87,7 +87,7 @@ class GroupQueryNodes(RewriteRuleClassBase):
             keys, values = (op.Concat(p, x, axis=2) for p, x in ((past_key, keys), (past_value, values)))
         causal = int(past_key is None)
         out = op.Sdpa(queries, keys, values, scale=scale, causal=causal, _domain=DOMAIN)
-        return _join_heads(op, out), keys, values
+        return _merge_heads(op, out), keys, values
 
 
 class RotaryOperatorNodes(RewriteRuleClassBase):
@@ -101,7 +101,7 @@ class RotaryOperatorNodes(RewriteRuleClassBase):
     def rewrite(self, op, x, start, cos, sin, y):
         heads = _split_heads(op, x, y.producer().attributes.get_int("num_heads"))
         out = op.Rotary(heads, _whole_table(op, cos), _whole_table(op, sin), _domain=DOMAIN)
-        return _join_heads(op, out)
+        return _merge_heads(op, out)
 
 
 class SdpaNodes(RewriteRuleClassBase):
@@ -124,7 +124,7 @@ def _split_heads(op, x, heads: int):
     return op.Transpose(op.Reshape(x, new_integers(op, [0, 0, heads, -1])), perm=[0, 2, 1, 3])
 
 
-def _join_heads(op, x):
+def _merge_heads(op, x):
     return op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), new_integers(op, [0, 0, -1]))
 
 

@@ -28,7 +28,7 @@ class Joiner:
         if size <= _IN_MEMORY:
             return ir.Tensor(np.concatenate(arrays, axis=-1), dtype=dtype, name=name)
         shape = (*arrays[0].shape[:-1], sum(a.shape[-1] for a in arrays))
-        return self._in_file(_joined_rows(arrays), shape, dtype, name)
+        return self._in_file(_merged_rows(arrays), shape, dtype, name)
 
     def rows(self, tensors: Sequence[ir.TensorProtocol], name: str) -> ir.TensorProtocol:
         """The tensors, of one dtype and the same last dims, joined along the first axis."""
@@ -40,7 +40,7 @@ class Joiner:
             (np.ascontiguousarray(a).reshape(-1).view(np.uint8).data for a in arrays), shape, dtype, name
         )
 
-    def kept(self, array: np.ndarray, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
+    def constant(self, array: np.ndarray, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
         """A new weight as a tensor."""
         if array.nbytes <= _IN_MEMORY:
             return ir.Tensor(array, dtype=dtype, name=name)
@@ -56,7 +56,7 @@ class Joiner:
         return ir.ExternalTensor(file.name, 0, size, dtype, shape=ir.Shape(shape), name=name, base_dir="")
 
 
-def _joined_rows(arrays: Sequence[np.ndarray]) -> Iterator[memoryview]:
+def _merged_rows(arrays: Sequence[np.ndarray]) -> Iterator[memoryview]:
     """The bytes of the arrays joined along the last axis, some rows at a time. Each yield reuses one buffer."""
     flat = [a.reshape(-1, a.shape[-1]) for a in arrays]
     width = sum(a.shape[-1] for a in flat)

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 import sympy
 
-from onnxopt.graph.shapes.dims import Dim, greatest, least, not_negative, sign, simplest, slice_length
+from onnxopt.graph.shapes.dims import Dim, greatest, minimum, not_negative, sign, simplest, slice_length
 
 Contents = np.ndarray[Any, Any]  # of dtype object: ints and expressions; bools are 0 and 1
 
@@ -258,7 +258,7 @@ _FUNCTIONS: dict[str, Callable[..., Contents | None]] = {
     "ReduceProd": _reduction(operator.mul),
     "ReduceSum": _reduction(operator.add),
     "ReduceMax": _reduction(greatest),
-    "ReduceMin": _reduction(least),
+    "ReduceMin": _reduction(minimum),
 }
 
 _OF_FLOATS: dict[str, Callable[..., Contents | None]] = {

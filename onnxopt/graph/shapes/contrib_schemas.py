@@ -50,7 +50,7 @@ _TYPES = [f"tensor({name})" for name in _NAMES]
 
 
 @contextlib.contextmanager
-def known_to_onnx() -> Iterator[None]:
+def registered_in_onnx() -> Iterator[None]:
     """Within this context, onnx's shape inference knows the operators that rules create.
 
     onnx's registry belongs to the whole process, so the schemas are removed afterwards: its checker would otherwise

@@ -1,4 +1,4 @@
-"""Dims as sympy expressions: sums, products, minima and maxima of symbols, which stand for sizes of at least 1.
+"""Dims as sympy expressions: sums, products, minima and maxima of symbols, which stand for sizes of at minimum 1.
 
 Empty tensors are the one exception to what is inferred here: where y is 0, x * y / y is not x.
 """
@@ -55,7 +55,7 @@ class Unknowns:
         self._next = max(numbers, default=-1) + 1
 
     def dim(self) -> sympy.Symbol:
-        """A dim: an integer of at least 1."""
+        """A dim: an integer of at minimum 1."""
         return _symbol(self._name())
 
     def integer(self) -> sympy.Symbol:
@@ -110,7 +110,7 @@ def quotient(total: Dim, part: Dim) -> Dim:
 
 
 @functools.lru_cache(maxsize=4096)
-def least(a: Dim, b: Dim) -> Dim:
+def minimum(a: Dim, b: Dim) -> Dim:
     return simplest(sympy.Min(a, b))
 
 
@@ -139,14 +139,14 @@ def not_negative(value: Dim) -> bool:
     return bool(value.is_nonnegative) or _smallest(_expanded(value), 0)
 
 
-def least_at_one(value: sympy.Expr) -> bool:
+def min_at_one(value: sympy.Expr) -> bool:
     """Whether a polynomial of sizes is 0 where all of them are 1, and more wherever one of them is larger."""
     expanded = _expanded(value)
     return expanded.is_polynomial(*symbols_of(expanded)) and _at_one(expanded) == 0
 
 
 def _smallest(value: sympy.Expr, bound: int) -> bool:
-    """Whether a polynomial is at least `bound` with all symbols 1 and has no negative term but the constant."""
+    """Whether a polynomial is at minimum `bound` with all symbols 1 and has no negative term but the constant."""
     smallest = _at_one(value)
     return smallest is not None and smallest >= bound
 
@@ -200,7 +200,7 @@ def slice_length(dim: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim] |
         return None
     rest = _rest(dim, start)
     if last == dim and step == 1 and rest is not None:
-        return first, least(dim, rest)
+        return first, minimum(dim, rest)
     length = step_count(last - first, step)
     return first, length if not_negative(length) else greatest(0, length)
 
@@ -222,7 +222,7 @@ def _clamped(dim: Dim, index: Dim) -> Dim | None:
     if isinstance(index, int) and index >= 2**31 - 1:
         return dim
     if not_negative(index):
-        return least(dim, index)
+        return minimum(dim, index)
     if sign(index) == -1:
         return greatest(0, simplest(dim + index))
     return None

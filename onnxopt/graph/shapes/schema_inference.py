@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from onnxopt.graph.shapes.contents import Contents
 from onnxopt.graph.shapes.contrib_schemas import DOMAINS as SCHEMA_DOMAINS
-from onnxopt.graph.shapes.contrib_schemas import known_to_onnx
+from onnxopt.graph.shapes.contrib_schemas import registered_in_onnx
 from onnxopt.graph.shapes.dims import Dims, dim_text
 
 # Operators whose result's shape follows from their operands' shapes and attributes alone.
@@ -34,7 +34,7 @@ class SchemaInference:
     def __init__(self, opsets: dict[str, int], ir_version: int) -> None:
         self._opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
         self._versions, self._ir_version = opsets, ir_version
-        self._known: dict[tuple[bytes, ...], tuple[str, list[onnx.TypeProto | None]]] = {}
+        self._types: dict[tuple[bytes, ...], tuple[str, list[onnx.TypeProto | None]]] = {}
 
     def outputs(
         self, node: ir.Node, types: list[onnx.TypeProto | None], held: list[onnx.TensorProto | None]
@@ -55,17 +55,17 @@ class SchemaInference:
         data = {f"i{k}": t for k, t in enumerate(held) if t is not None}
         parts = (proto, *present.values(), *data.values())
         key = tuple(part.SerializeToString() for part in parts)  # type: ignore[attr-defined]
-        if key not in self._known:
-            shared = str(len(self._known)) if node.op_type in _BY_SHAPES_ALONE else ""
-            self._known[key] = shared, self._infer(proto, present, data)
-        shared, outputs = self._known[key]
+        if key not in self._types:
+            shared = str(len(self._types)) if node.op_type in _BY_SHAPES_ALONE else ""
+            self._types[key] = shared, self._infer(proto, present, data)
+        shared, outputs = self._types[key]
         return [None if t is None else (t, shared) for t in outputs]
 
     def _infer(
         self, node: onnx.NodeProto, types: dict[str, onnx.TypeProto], held: dict[str, onnx.TensorProto]
     ) -> list[onnx.TypeProto | None]:
         try:
-            with known_to_onnx() if node.domain in SCHEMA_DOMAINS else contextlib.nullcontext():
+            with registered_in_onnx() if node.domain in SCHEMA_DOMAINS else contextlib.nullcontext():
                 schema = onnx.defs.get_schema(node.op_type, self._versions[node.domain], node.domain)
                 outputs = onnx.shape_inference.infer_node_outputs(
                     schema, node, types, held, None, self._opsets, self._ir_version

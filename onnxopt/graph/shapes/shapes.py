@@ -39,7 +39,7 @@ class Shapes:
     ) -> None:
         self._dtypes = dtypes
         self._dims = dims
-        self._known = inferred
+        self._inferred = inferred
         self._multiples: Mapping[str, Extent] = {}
         self.expected = expected
         self._roots: dict[ir.Value, ir.Value] = {}
@@ -73,7 +73,7 @@ class Shapes:
 
     def times(self, dim: str, part: str) -> int | None:
         """How many times `part` the dim is at every run, by name; None where that is no whole number."""
-        ratio = quotient(self._known.named(dim), self._known.named(part))
+        ratio = quotient(self._inferred.named(dim), self._inferred.named(part))
         return ratio if isinstance(ratio, int) else None
 
     def elements(self, value: ir.Value) -> int | None:

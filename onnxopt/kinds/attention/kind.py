@@ -12,7 +12,7 @@ from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.attention import cuda, find
+from onnxopt.kinds.attention import cuda, match
 from onnxopt.program.attention import TokenAttention
 from onnxopt.program.schema import Variant
 
@@ -23,10 +23,10 @@ class AttentionKind(Kind):
     name = "attention"
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
-        return find.find(context, self)
+        return match.find(context, self)
 
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
-        return find.lower(region, shapes)
+        return match.lower(region, shapes)
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
         return region.nodes[-1:]  # the other nodes compute the sequence lengths

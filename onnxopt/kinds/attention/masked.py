@@ -53,7 +53,7 @@ _ATTRIBUTES = {"num_heads", "scale", "unidirectional", "mask_filter_value"}
 
 
 @dataclasses.dataclass(frozen=True)
-class _Found:
+class _Match:
     """One attention with its nodes, MultiHeadAttention the last."""
 
     meaning: TokenAttention
@@ -67,9 +67,9 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     regions: list[Region] = []
     refusals: list[Refusal] = []
     for node in list(context.order):
-        if (node.domain, node.op_type) != OPERATOR or context.is_taken(node):
+        if (node.domain, node.op_type) != OPERATOR or context.is_owned(node):
             continue
-        if not _is_stored(node, context.shapes) or not _is_behind_a_cache(node):
+        if not _is_stored(node, context.shapes) or not _follows_a_cache(node):
             continue  # flash_attention says what it thinks of these
         match = _attention(node, context.shapes)
         reason = match if isinstance(match, str) else _why_not_here(match.nodes, context)
@@ -89,7 +89,7 @@ def _why_not_here(nodes: tuple[ir.Node, ...], context: Context) -> str:
     """Why these nodes are no region of this graph, or ""."""
     if any(node not in context.order for node in nodes):
         return "The cache is written outside of the branch or loop that attends to it"
-    if any(map(context.is_taken, nodes)):
+    if any(map(context.is_owned, nodes)):
         return "Another attention reads the same cache, and its kernel writes it"
     if context.makes_cycle(nodes):
         return "The mask or the new tokens depend on what is written to the cache"
@@ -109,7 +109,7 @@ def _is_stored(node: ir.Node, shapes: Shapes) -> bool:
     return dtype is not None and dtype.name in STORED
 
 
-def _is_behind_a_cache(node: ir.Node) -> bool:
+def _follows_a_cache(node: ir.Node) -> bool:
     if len(node.inputs) < 3:
         return False
     keys, values = map(cached, node.inputs[1:3])
@@ -120,7 +120,7 @@ def _mask(node: ir.Node) -> ir.Value | None:
     return node.inputs[_MASK] if len(node.inputs) > _MASK else None
 
 
-def _attention(node: ir.Node, shapes: Shapes) -> _Found | str:
+def _attention(node: ir.Node, shapes: Shapes) -> _Match | str:
     """What the nodes compute, or why ONNX Runtime's kernels run them."""
     q, mask, keys, values = node.inputs[0], _mask(node), cached(node.inputs[1]), cached(node.inputs[2])
     assert q is not None and keys is not None and values is not None
@@ -148,7 +148,7 @@ def _attention(node: ir.Node, shapes: Shapes) -> _Found | str:
         return f"`{reader}` inside the attention is read elsewhere too"
     if not all(v.is_graph_output() or any(u.node not in nodes for u in v.uses()) for v in outputs):
         return "The keys and values after the cache are not read again"
-    return _Found(meaning, nodes, inputs, outputs)
+    return _Match(meaning, nodes, inputs, outputs)
 
 
 def _meaning(
@@ -245,7 +245,7 @@ def _read_elsewhere(inside: set[ir.Value], nodes: set[ir.Node]) -> str:
     return next((v.name or "" for v in read), "")
 
 
-def _traffic(match: _Found, shapes: Shapes) -> Traffic:
+def _traffic(match: _Match, shapes: Shapes) -> Traffic:
     """Every node reads and writes what the kernel reads and writes once."""
     launches = sum(node.op_type not in ("Reshape", "Unsqueeze") for node in match.nodes)
     sizes = [shapes.bytes(v) for v in (*match.inputs, *match.outputs)]

@@ -11,8 +11,7 @@ from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.block import find
-from onnxopt.program.schema import Variant
+from onnxopt.kinds.block import match
 
 
 class BlockKind(Kind):
@@ -23,7 +22,7 @@ class BlockKind(Kind):
     plans_shapes = True
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
-        return find.find(context, self)
+        return match.find(context, self)
 
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
         raise ValueError("a block has its meaning since it was found")

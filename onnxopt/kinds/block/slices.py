@@ -29,7 +29,7 @@ def channels(value: ir.Value, shapes: Shapes) -> int | None:
     return dims[-1] if dims is not None and len(dims) == _RANK and isinstance(dims[-1], int) else None
 
 
-def taken_from(value: ir.Value, shapes: Shapes, opset: int) -> Channels | None:
+def source_of_channels(value: ir.Value, shapes: Shapes, opset: int) -> Channels | None:
     """The channels that a value is: of another one by way of a Split or a Slice, or all of its own.
 
     None where its channels are not known.

@@ -68,7 +68,9 @@ def of(value: ir.Value, nodes: Sequence[ir.Node], shapes: Shapes) -> Activation 
     if gate.op_type == "HardSigmoid" and len(nodes) == 2:
         alpha, beta = gate.attributes.get_float("alpha", 0.2), gate.attributes.get_float("beta", 0.5)
         return Activation("hardswish") if _same(alpha, 1 / 6) and beta == 0.5 else "The HardSigmoid is not HardSwish's"
-    return Activation("hardswish") if _is_spelled_hardswish(value, nodes) else f"No activation ends with {last.op_type}"
+    return (
+        Activation("hardswish") if _is_decomposed_hardswish(value, nodes) else f"No activation ends with {last.op_type}"
+    )
 
 
 def _single(value: ir.Value, node: ir.Node, shapes: Shapes) -> Activation | str:
@@ -125,7 +127,7 @@ def _gate(first: ir.Node, value: ir.Value, product: ir.Node) -> list[ir.Node]:
     return nodes
 
 
-def _is_spelled_hardswish(value: ir.Value, nodes: Sequence[ir.Node]) -> bool:
+def _is_decomposed_hardswish(value: ir.Value, nodes: Sequence[ir.Node]) -> bool:
     add, clip = nodes[0], nodes[1]
     shifted = _scalar(next((v for v in add.inputs if v is not value), None))
     if add.op_type != "Add" or clip.op_type != "Clip" or shifted != 3 or len(nodes) != 4:

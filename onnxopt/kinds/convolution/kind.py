@@ -11,8 +11,7 @@ from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.convolution import find
-from onnxopt.program.schema import Variant
+from onnxopt.kinds.convolution import match
 
 
 class ConvolutionKind(Kind):
@@ -23,10 +22,10 @@ class ConvolutionKind(Kind):
     plans_shapes = True
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
-        return find.find(context, self)
+        return match.find(context, self)
 
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
-        return find.lower(region, shapes)
+        return match.lower(region, shapes)
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
         return [n for n in region.nodes if n.op_type not in ("Transpose", "Reshape")]

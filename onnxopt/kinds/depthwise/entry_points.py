@@ -63,7 +63,7 @@ def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
             yield dataclasses.replace(variant, narrowest=_NO_WIDTH)
 
 
-def microseconds_in_front(meaning: Depthwise, cost: int, outputs: int, width: int | None) -> float:
+def prologue_microseconds(meaning: Depthwise, cost: int, outputs: int, width: int | None) -> float:
     """Predicted time of a program of `cost` float32 instructions in front of a convolution with `outputs` elements."""
     variants = _of_table("", meaning.window, DTYPES[meaning.dtype].size, prologue=True)
     usual = [v for v in variants if meaning.channels % v.vector == 0 and (width is None or _prefers(v, width))]

@@ -55,7 +55,7 @@ def producer_of(
     if value is None or conv is None or conv.op_type != "Conv":
         return None
     wide = expansion(conv, context.shapes)
-    if isinstance(wide, str) or wide.y is not value or any(map(context.is_taken, wide.nodes)):
+    if isinstance(wide, str) or wide.y is not value or any(map(context.is_owned, wide.nodes)):
         return None
     inside = {*match.nodes, *prologue}
     private = not value.is_graph_output() and set(context.readers(value)) <= inside

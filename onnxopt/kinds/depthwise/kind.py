@@ -62,10 +62,10 @@ class DepthwiseKind(CoreKind):
         """A region for every depthwise convolution of what a 1x1 convolution widens, where one kernel pays."""
         regions: list[Region] = []
         for node in list(context.order):
-            if not self.is_core(node) or context.is_taken(node):
+            if not self.is_core(node) or context.is_owned(node):
                 continue
             match = core(node, context.shapes)
-            if isinstance(match, str) or any(map(context.is_taken, match.nodes)):
+            if isinstance(match, str) or any(map(context.is_owned, match.nodes)):
                 continue
             region = self._expanded(Growth(context, self, match))
             if region is not None:
@@ -113,7 +113,7 @@ class DepthwiseKind(CoreKind):
         dims = shapes.dims(match.y)
         width = dims[2] if dims is not None and isinstance(dims[2], int) else None
         outputs = shapes.elements(match.y) or elements // (down * across)
-        inside = entry_points.microseconds_in_front(meaning, meaning.prologue.program.cost, outputs, width)
+        inside = entry_points.prologue_microseconds(meaning, meaning.prologue.program.cost, outputs, width)
         return inside < entry_points.microseconds_of_pass(2 * elements * size)
 
     def entry_points(

@@ -12,7 +12,7 @@ from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.experts import cuda, find
+from onnxopt.kinds.experts import cuda, match
 from onnxopt.program.experts import Experts
 from onnxopt.program.schema import Variant
 
@@ -23,13 +23,13 @@ class ExpertsKind(Kind):
     name = "experts"
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
-        return find.find(context, self)
+        return match.find(context, self)
 
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
-        return find.lower(region, opsets, shapes)
+        return match.lower(region, opsets, shapes)
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
-        return find.named(region)
+        return match.named(region)
 
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes

@@ -22,7 +22,7 @@ _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 def refusals(context: Context) -> list[Refusal]:
     """One refusal that says how many experts there are, with their products and launches; none where there are none."""
-    loops = [of for n in context.order if n.op_type == "NonZero" and any(map(_is_product, of := _behind(n)))]
+    loops = [of for n in context.order if n.op_type == "NonZero" and any(map(_is_product, of := _downstream(n)))]
     products = dict.fromkeys(n for of in loops for n in of if _is_product(n))
     weights = {tuple(sorted(str(context.shapes.dims(_weight(n))) for n in of if _is_product(n))) for of in loops}
     if len(loops) < _MIN or len(weights) != 1 or len(products) < len(loops):
@@ -48,7 +48,7 @@ def _weight(node: ir.Node) -> ir.Value:
     return weight
 
 
-def _behind(node: ir.Node) -> list[ir.Node]:
+def _downstream(node: ir.Node) -> list[ir.Node]:
     """What is computed of the tokens that a NonZero finds, up to where it is added to those of other experts."""
     nodes: dict[ir.Node, None] = {}
     pending = [node]

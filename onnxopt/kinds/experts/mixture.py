@@ -19,7 +19,7 @@ from onnxopt.kinds.experts.expert_sort import Nodes, Order
 from onnxopt.kinds.experts.products import GroupedProducts, is_number, producer, splits_evenly
 
 _MAX_NODES = 16  # of the activation
-_BEHIND_ALL = 1 << 31  # the end of a Slice that keeps everything behind its start
+_END = 1 << 31  # the end of a Slice that keeps everything behind its start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _every_second(node: ir.Node, by_result: dict[ir.Value, GroupedProducts]) -> 
         return ""
     start, end, axis, step = node.inputs[1:]
     last = constant(end)
-    whole = last is not None and last.numpy().item() >= _BEHIND_ALL
+    whole = last is not None and last.numpy().item() >= _END
     if not whole or not is_number(step, 2) or not (is_number(axis, 1) or is_number(axis, -1)):
         return ""
     return "even" if is_number(start, 0) else "odd" if is_number(start, 1) else ""
@@ -148,7 +148,7 @@ def _only_reader(value: ir.Value) -> ir.Node | None:
     return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
 
 
-def _behind_cast(value: ir.Value, nodes: Nodes) -> ir.Node | None:
+def _cast_of(value: ir.Value, nodes: Nodes) -> ir.Node | None:
     """The only reader of a value, or of its Cast, which is added."""
     node = _only_reader(value)
     if node is None or (node.domain, node.op_type) != ("", "Cast"):
@@ -159,7 +159,7 @@ def _behind_cast(value: ir.Value, nodes: Nodes) -> ir.Node | None:
 
 def _scaled(result: ir.Value, nodes: Nodes) -> tuple[ir.Value, ir.Value] | None:
     """The product of results, perhaps cast, and a column of factors; and these factors."""
-    node = _behind_cast(result, nodes)
+    node = _cast_of(result, nodes)
     if node is None or (node.domain, node.op_type) != ("", "Mul"):
         return None
     first, second = node.inputs
@@ -215,7 +215,7 @@ def _summed(rows: ir.Value, ordered: Order, shapes: Shapes, nodes: Nodes) -> ir.
     if view is None or (view.domain, view.op_type) != ("", "Reshape") or dims is None or len(dims) != 2:
         return None
     sizes = view.inputs[1].const_value if view.inputs[1] is not None else None
-    summed = _behind_cast(view.outputs[0], nodes)
+    summed = _cast_of(view.outputs[0], nodes)
     if sizes is None or summed is None or (summed.domain, summed.op_type) != ("", "ReduceSum"):
         return None
     tokens, *rest = sizes.numpy().tolist()

@@ -61,7 +61,7 @@ def choose(
     fit = []
     for attention in attentions:
         queries, keys = attention.lengths
-        if isinstance(keys, int) and 1 <= keys <= _most_short(attention, shapes):
+        if isinstance(keys, int) and 1 <= keys <= _max_short(attention, shapes):
             fit.append((queries, keys))
     short = [variant(name, meaning, Tile(_warps(q), -(-k // ROWS) * ROWS), access, short=True) for q, k in fit]
     short = [v for v in short if v.shared <= _MAX_SHARED_OF_ANY]
@@ -71,7 +71,7 @@ def choose(
     long = any(v.keys > _COSTS.max_short for v in short) and meaning.width in _COSTS.max_short_widths
     if len(short) < len(attentions) or long:
         chosen += hopper(name, meaning, [a.lengths[1] for a in attentions])
-    chosen.append(variant(name, meaning, _least(meaning), _MIN_ACCESS))
+    chosen.append(variant(name, meaning, _min_rows(meaning), _MIN_ACCESS))
     return tuple({v.symbol: v for v in chosen}.values())
 
 
@@ -121,7 +121,7 @@ def _hopper_variant(
     )  # fmt: skip
 
 
-def _most_short(attention: Attention, shapes: Shapes) -> int:
+def _max_short(attention: Attention, shapes: Shapes) -> int:
     """The most keys that one tile should hold."""
     if attention.meaning.bias is None:
         return _COSTS.max_short
@@ -156,7 +156,7 @@ def _tiles(meaning: FlashAttention) -> tuple[Tile, ...]:
     return tuple(Tile(*of) for of in sides)
 
 
-def _least(meaning: FlashAttention) -> Tile:
+def _min_rows(meaning: FlashAttention) -> Tile:
     """The tile whose one stage every GPU holds."""
     return Tile(4, 64, 1) if max(meaning.width, meaning.values) <= 64 else Tile(2, 32, 1)
 

@@ -13,7 +13,7 @@ from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.codes import is_quantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.flash_attention import cuda, entry_points, find
+from onnxopt.kinds.flash_attention import cuda, entry_points, match
 from onnxopt.kinds.flash_attention.codes import attending
 from onnxopt.program.flash_attention import FlashAttention, FlashAttentionVariant
 from onnxopt.program.schema import Variant
@@ -27,10 +27,10 @@ class FlashAttentionKind(Kind):
     name = "flash_attention"
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
-        return find.find(context, self)
+        return match.find(context, self)
 
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
-        return find.lower(region, shapes)
+        return match.lower(region, shapes)
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
         last = attending(region.nodes[-1])

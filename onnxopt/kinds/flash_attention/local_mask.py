@@ -18,13 +18,13 @@ _LIMITS = {"LessOrEqual": "before", "GreaterOrEqual": "after"}
 
 
 class Window(NamedTuple):
-    """nodes: of the mask. before, after: keys in front of and behind a query's own that it sees; None for all. left: is
+    """nodes: of the mask. before, after: keys in front of and behind a query's own that it sees; None for all. rest: is
     added to the scores of these keys, [1 or B, 1 or N, 1 or S, T]."""
 
     nodes: tuple[ir.Node, ...]
     before: int | None
     after: int | None
-    left: ir.Value | None = None
+    rest: ir.Value | None = None
 
 
 def window_of(mask: ir.Value, reader: ir.Node, q: tuple[ir.Value, int], k: tuple[ir.Value, int]) -> Window | None:
@@ -34,13 +34,13 @@ def window_of(mask: ir.Value, reader: ir.Node, q: tuple[ir.Value, int], k: tuple
     q, k: the operands off which it reads the numbers of queries and keys, and the axes along which these lie.
     """
     matched: list[ir.Node] = []
-    outer = _made(mask, "Unsqueeze", matched)
-    where = _made(mask if outer is None else outer.inputs[0], "Where", matched)
+    outer = _producer(mask, "Unsqueeze", matched)
+    where = _producer(mask if outer is None else outer.inputs[0], "Where", matched)
     if where is None or not (number(where.inputs[2]) or 0.0) <= _HIDING:
         return None
     rest, inner = None, outer
     if outer is None:
-        rest, inner = where.inputs[1], _made(where.inputs[0], "Unsqueeze", matched)
+        rest, inner = where.inputs[1], _producer(where.inputs[0], "Unsqueeze", matched)
     elif number(where.inputs[1]) != 0:
         return None
     if inner is None or not _is(inner.inputs[1], [0, 1]):
@@ -58,12 +58,16 @@ def _limits(
     shown: ir.Value | None, q: tuple[ir.Value, int], k: tuple[ir.Value, int], matched: list[ir.Node]
 ) -> dict[str, int] | None:
     """How far the keys that are shown lie in front of and behind a query's own; None where that is not known."""
-    both = _made(shown, "And", matched)
+    both = _producer(shown, "And", matched)
     limits: dict[str, int] = {}
     apart: set[ir.Value | None] = set()
     for limit in [shown] if both is None else both.inputs:
         producer = None if limit is None else limit.producer()
-        node = _made(limit, producer.op_type, matched) if producer is not None and producer.op_type in _LIMITS else None
+        node = (
+            _producer(limit, producer.op_type, matched)
+            if producer is not None and producer.op_type in _LIMITS
+            else None
+        )
         bound = None if node is None else integers(node.inputs[1])
         if node is None or bound is None or len(bound) != 1 or _LIMITS[node.op_type] in limits:
             return None
@@ -77,15 +81,15 @@ def _is_distance(
     value: ir.Value | None, q: tuple[ir.Value, int], k: tuple[ir.Value, int], matched: list[ir.Node]
 ) -> bool:
     """Whether a value is how far each key lies in front of each query, the last of which stands at the last key."""
-    apart = _made(value, "Sub", matched)
-    rows = None if apart is None else _made(apart.inputs[0], "Unsqueeze", matched)
-    columns = None if apart is None else _made(apart.inputs[1], "Range", matched)
+    apart = _producer(value, "Sub", matched)
+    rows = None if apart is None else _producer(apart.inputs[0], "Unsqueeze", matched)
+    columns = None if apart is None else _producer(apart.inputs[1], "Range", matched)
     if rows is None or columns is None or not _is(rows.inputs[1], [1]) or not _is(columns.inputs[0], [0]):
         return False
-    queries = _made(rows.inputs[0], "Range", matched)
+    queries = _producer(rows.inputs[0], "Range", matched)
     if queries is None or not (_is(queries.inputs[2], [1]) and _is(columns.inputs[2], [1])):
         return False
-    first = _made(queries.inputs[0], "Sub", matched)
+    first = _producer(queries.inputs[0], "Sub", matched)
     if first is None or len({first.inputs[0], queries.inputs[1], columns.inputs[1]}) != 1:
         return False
     return _is_count(first.inputs[0], k, matched) and _is_count(first.inputs[1], q, matched)
@@ -93,15 +97,15 @@ def _is_distance(
 
 def _is_count(value: ir.Value | None, of: tuple[ir.Value, int], matched: list[ir.Node]) -> bool:
     """Whether a value is Squeeze(Shape(of)) of its axis of tokens."""
-    squeeze = _made(value, "Squeeze", matched)
-    shape = None if squeeze is None else _made(squeeze.inputs[0], "Shape", matched)
+    squeeze = _producer(value, "Squeeze", matched)
+    shape = None if squeeze is None else _producer(squeeze.inputs[0], "Shape", matched)
     operand, axis = of
     if shape is None or shape.inputs[0] is not operand:
         return False
     return (shape.attributes.get_int("start", 0), shape.attributes.get_int("end", 0)) == (axis, axis + 1)
 
 
-def _made(value: ir.Value | None, op_type: str, matched: list[ir.Node]) -> ir.Node | None:
+def _producer(value: ir.Value | None, op_type: str, matched: list[ir.Node]) -> ir.Node | None:
     """The ONNX node of this type that makes a value, which `matched` gets."""
     node = None if value is None else value.producer()
     if node is None or (node.domain, node.op_type) != ("", op_type):

@@ -81,7 +81,7 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str | None:
     nodes = tuple(dict.fromkeys((*read.nodes, *of_mask, *walk.nodes)))
     scores = Scores(match.scale, mask, match.sinks, match.cap)
     if window is not None:
-        scores = scores._replace(bias=window.left, before=window.before, after=window.after)
+        scores = scores._replace(bias=window.rest, before=window.before, after=window.after)
     return attention_of(node, nodes, read, dims[1], scores, shapes, alone=True)
 
 

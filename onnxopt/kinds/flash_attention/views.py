@@ -112,7 +112,7 @@ def _heads(parts: Parts, axes: Sequence[Axis], heads: int, order: tuple[int, ...
         size = axes[2].size
         return None if size is None or size % heads else dataclasses.replace(parts, step=size // heads)
     if rank == 3 and len(axes) == 5:
-        merged = _joined(axes[2:4])
+        merged = _merged(axes[2:4])
         axes = [*axes[:2], merged, axes[4]] if merged is not None else axes
     if len(axes) != 4:
         return None
@@ -141,7 +141,7 @@ def _reshape(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shap
     grouped: list[Axis] = []
     pending = list(rest)
     for dim in (d for d in of if isinstance(d, int)):
-        axis = _taken(dim, pending)
+        axis = _gathered(dim, pending)
         if axis is None:
             return None
         grouped.append(axis)
@@ -154,7 +154,7 @@ def _equal(dims: Sequence[object], others: Sequence[object]) -> int:
     return next((k for k, (a, b) in enumerate(pairs) if a is None or a != b), len(pairs))
 
 
-def _taken(dim: int, pending: list[Axis]) -> Axis | None:
+def _gathered(dim: int, pending: list[Axis]) -> Axis | None:
     """An axis of `dim` elements from the first of the pending ones, which it takes off them."""
     result = Axis(1, 0)
     while (result.size or 1) < dim and pending:
@@ -167,14 +167,14 @@ def _taken(dim: int, pending: list[Axis]) -> Axis | None:
                 return None
             pending.insert(0, Axis(size // wanted, inner.step))
             inner = Axis(wanted, inner.step * (size // wanted))
-        merged = _joined((result, inner))
+        merged = _merged((result, inner))
         if merged is None:
             return None
         result = merged
     return result if result.size == dim else None
 
 
-def _joined(axes: Sequence[Axis]) -> Axis | None:
+def _merged(axes: Sequence[Axis]) -> Axis | None:
     """One axis in place of two, where the elements of the outer one lie behind each other or are repeated."""
     outer, inner = axes
     if outer.size is None or inner.size is None:
@@ -206,7 +206,7 @@ def _slice(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shapes
     of, length = axes[axis], None if dims is None else dims[axis]
     if step != 1 or of.size is None or of.step < 0 or not isinstance(length, int):
         return None
-    return _cut(axes, axis, min(max(start + of.size if start < 0 else start, 0), of.size), length)
+    return _sliced(axes, axis, min(max(start + of.size if start < 0 else start, 0), of.size), length)
 
 
 def _split(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shapes) -> _Moved | None:
@@ -219,12 +219,12 @@ def _split(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shapes
         if not isinstance(length, int):
             return None
         if output is result:
-            return _cut(axes, axis, start, length)
+            return _sliced(axes, axis, start, length)
         start += length
     return None
 
 
-def _cut(axes: Sequence[Axis], axis: int, start: int, length: int) -> _Moved | None:
+def _sliced(axes: Sequence[Axis], axis: int, start: int, length: int) -> _Moved | None:
     sliced = list(axes)
     if axes[axis].repeats > 1:
         return None

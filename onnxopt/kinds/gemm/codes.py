@@ -42,12 +42,14 @@ def operands(node: ir.Node) -> tuple[Codes, Codes] | None:
     a, b = (_operand(value) for value in node.inputs[:2])
     if a is None or b is None or not (a.exact or b.exact) or a.value.dtype != b.value.dtype:
         return None
-    if a.value.dtype == _EIGHT_BITS and not (_lies_in_rows(node, "transA", a) and not _lies_in_rows(node, "transB", b)):
+    if a.value.dtype == _EIGHT_BITS and not (
+        _is_stored_in_rows(node, "transA", a) and not _is_stored_in_rows(node, "transB", b)
+    ):
         return None
     return a, b
 
 
-def _lies_in_rows(node: ir.Node, attribute: str, codes: Codes) -> bool:
+def _is_stored_in_rows(node: ir.Node, attribute: str, codes: Codes) -> bool:
     """Whether the product reads an operand as it lies."""
     return codes.turned == bool(node.attributes.get_int(attribute, 0))
 

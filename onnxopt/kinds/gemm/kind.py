@@ -13,7 +13,7 @@ from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.codes import is_dequantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.gemm import few_rows, find, large_products, packed_entry_points, widened
+from onnxopt.kinds.gemm import few_rows, large_products, match, packed_entry_points, widened
 from onnxopt.program.gemm import Gemm
 from onnxopt.program.schema import Variant
 
@@ -31,11 +31,11 @@ class GemmKind(Kind):
     library = "cuBLASLt"
 
     def find_early(self, context: Context) -> list[Region]:
-        find.reserve(context)
+        match.reserve(context)
         return []
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
-        return find.find(context, self)
+        return match.find(context, self)
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
         turned = sum(n.op_type == "Transpose" and len(n.attributes.get_ints("perm", ())) == 4 for n in region.nodes)
@@ -48,7 +48,7 @@ class GemmKind(Kind):
         return region.nodes
 
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
-        return find.lower(region, shapes)
+        return match.lower(region, shapes)
 
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes

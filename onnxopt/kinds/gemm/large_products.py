@@ -18,7 +18,7 @@ from onnxopt.program.gemm import ActivationVariant, Gemm, TilesVariant
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 from onnxopt.program.schema import Variant
 
-BEHIND = ("gelu",)  # activations
+EPILOGUES = ("gelu",)  # activations
 _GROUPS, _ROWS = 2, 128  # warpgroups that multiply, and rows of a tile of the result
 _ROW = 128  # bytes of a row of operands in shared memory
 _STAGES = numbers().large_stages
@@ -30,7 +30,7 @@ _MIN_ROWS = numbers().min_large_rows
 
 def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:
     """The entry points for an activation behind a product; none where cuBLASLt has it."""
-    if meaning.activation not in BEHIND:
+    if meaning.activation not in EPILOGUES:
         return ()
     rows = [few_rows.rows(region, meaning, shapes) for region in regions]
     many = not meaning.transpose_a and any(r is None or r >= _MIN_ROWS for r in rows)

@@ -67,7 +67,7 @@ class GrowingGemm:
         values = (self.a, self.b, *of_codes, self.bias, self.residual, *self.unread)
         return [v for v in values if v is not None]
 
-    def takes_in_work(self) -> bool:
+    def can_fuse(self) -> bool:
         """Whether the GEMM is faster than the execution provider's own kernels."""
         adds = self.bias is not None or self.residual is not None or self.activation != "none" or self.of_codes
         reads = self.reads_transposed_weight() or self.packed is not None

@@ -81,7 +81,7 @@ class ImageConvolutionKind(CoreKind):
 def _is_layout(turn: ir.Node, image: ir.Value, context: Context) -> bool:
     """Whether a node turns an image to NHWC for the prologue alone, and for no other operator's kernel."""
     private = not image.is_graph_output() and len(context.readers(image)) == 1
-    own = turn in context.order and not context.is_taken(turn) and around_window(turn) is None
+    own = turn in context.order and not context.is_owned(turn) and around_window(turn) is None
     return private and own and transposes(turn, TO_NHWC) and turn.inputs[0] is not None
 
 

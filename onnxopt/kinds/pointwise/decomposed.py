@@ -25,7 +25,7 @@ def gelu(program: Program, k: int) -> tuple[int, int] | None:
 def _scale_in_erf(x: int, sum_: int, program: Program) -> int | None:
     """c of 1 + erf(c x)."""
     for one, erf in _orders("add", sum_, program):
-        instruction = _made(erf, program)
+        instruction = _instruction_of(erf, program)
         if _constant(one, program) == 1.0 and instruction is not None and instruction.op == "erf":
             for factor, c in _orders("mul", instruction.args[0], program):
                 if factor == x:
@@ -35,7 +35,7 @@ def _scale_in_erf(x: int, sum_: int, program: Program) -> int | None:
 
 def _orders(op: str, value: int, program: Program) -> tuple[tuple[int, int], ...]:
     """The two operands of the instruction that makes a value, in both orders; none where that is another one."""
-    instruction = _made(value, program)
+    instruction = _instruction_of(value, program)
     if instruction is None or instruction.op != op:
         return ()
     one, other = instruction.args
@@ -44,7 +44,7 @@ def _orders(op: str, value: int, program: Program) -> tuple[tuple[int, int], ...
 
 def _constant(value: int, program: Program) -> float | None:
     """The number of a constant float, None for other values."""
-    instruction = _made(value, program)
+    instruction = _instruction_of(value, program)
     return (
         instruction.value
         if instruction is not None and instruction.op == "const" and isinstance(instruction.value, float)
@@ -62,11 +62,11 @@ def of_half(program: Program, output: int) -> tuple[int, int] | None:
         if significand == 0.5 and -14 <= power - 1 <= 15:
             value, exponent = other, power - 1
             break
-    instruction = _made(value, program)
+    instruction = _instruction_of(value, program)
     return (instruction.args[0], exponent) if instruction is not None and instruction.storage == "float16" else None
 
 
-def _made(value: int, program: Program) -> Instruction | None:
+def _instruction_of(value: int, program: Program) -> Instruction | None:
     """The instruction of a value, None for a leaf."""
     first = len(program.leaves)
     return program.code[value - first] if value >= first else None

@@ -52,7 +52,7 @@ class Group:
         return sum(not index_ops.is_view(n) for n in self.nodes)
 
     @property
-    def is_left_to_runtime(self) -> bool:
+    def runs_in_runtime(self) -> bool:
         """Whether this is a single operator that reads several tensors, which ORT often fuses with its neighbours."""
         return self.moving_nodes == 1 and len(self.reads) > 1
 

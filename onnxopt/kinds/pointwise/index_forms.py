@@ -14,7 +14,7 @@ from onnxopt.program.extents import ONE, Extent, product
 from onnxopt.program.indexing import Access, Indexing, Term
 
 NONE = ["static constexpr bool kSpelled = false;"]
-_SPELLED = "static constexpr bool kSpelled = true;"
+_DECOMPOSED = "static constexpr bool kSpelled = true;"
 
 # The array of Term of form number k in the parameters.
 Place = Callable[[int], str]
@@ -28,9 +28,9 @@ def of_kernel(index: Indexing) -> list[str]:
         product(index.shapes[0]),
         lambda k: f"params.input[{k}].term" if k < accesses else f"params.condition[{k - accesses}].term",
     )
-    steps = ", ".join(str(_known_step(a.terms)) for a in index.accesses)
+    steps = ", ".join(str(_static_step(a.terms)) for a in index.accesses)
     return [
-        _SPELLED,
+        _DECOMPOSED,
         f"static constexpr int known_step[] = {{{steps}}};",
         *forms.function("at", "Index", forms.sums(index.forms)),
         *forms.function("across", "Index", forms.sums_of_rows(index.accesses)),
@@ -41,11 +41,11 @@ def of_kernel(index: Indexing) -> list[str]:
 def of_rows(index: Indexing, count: Extent) -> list[str]:
     """The struct Forms of a rowwise kernel, for a domain of `count` elements."""
     forms = _Forms(index, count, lambda k: f"params.input[{k}].term")
-    body = [_SPELLED, *forms.function("at", "Index", forms.sums(index.forms))]
+    body = [_DECOMPOSED, *forms.function("at", "Index", forms.sums(index.forms))]
     return ["struct Forms {", *(f"  {line}" for line in body), "};"]
 
 
-def _known_step(terms: Sequence[Term]) -> int:
+def _static_step(terms: Sequence[Term]) -> int:
     """The step from one element of a run or cell to the next where it is 0 or 1, else -1."""
     if not terms or terms[0].div != ONE:
         return 0

@@ -54,7 +54,7 @@ class Evaluation:
         self._builder = Builder(())
         self._accesses: dict[Access, int] = {}
         self._conditions: dict[Condition, int] = {}
-        self._known: dict[tuple[ir.Value, Map], Expr] = {}
+        self._results: dict[tuple[ir.Value, Map], Expr] = {}
 
     def program(self, outputs: Sequence[ir.Value]) -> Program:
         shapes = tuple(dims_of(v, self.shapes) for v in outputs)
@@ -97,11 +97,11 @@ class Evaluation:
 
     def value(self, value: ir.Value, at: Map) -> Expr:
         """A value under a map, evaluated once."""
-        result = self._known.get((value, at))
+        result = self._results.get((value, at))
         if result is None:
-            if len(self._known) >= _MAX_EVALUATIONS:
+            if len(self._results) >= _MAX_EVALUATIONS:
                 raise NotAffine(f"Index operations would make the kernel evaluate more than {_MAX_EVALUATIONS} values")
-            result = self._known[value, at] = self._compute(value, at)
+            result = self._results[value, at] = self._compute(value, at)
         return result
 
     def _compute(self, value: ir.Value, at: Map) -> Expr:
@@ -157,7 +157,7 @@ class Evaluation:
             )
         return number
 
-    def _lies_inside(self, value: ir.Value, at: Map) -> bool:
+    def _is_inside(self, value: ir.Value, at: Map) -> bool:
         """Whether all reads stay inside the tensor even where the guards do not hold, so that reads need no guards."""
         for coordinate, dim in zip(at.coordinates, dims_of(value, self.shapes), strict=True):
             if not coordinate.terms and not coordinate.offset:
@@ -179,9 +179,9 @@ class Evaluation:
             flat += [(digit, c * stride) for digit, c in coordinate.terms]
             stride = stride * dim
         guards: tuple[int, ...] = ()
-        if not self._lies_inside(value, at):
+        if not self._is_inside(value, at):
             guards = tuple(sorted({self._condition_number(g, at.digits) for g in at.guards}))
-        access = Access(self._inputs[value], _summed(offset), _terms(_joined(flat), at.digits), guards)
+        access = Access(self._inputs[value], _summed(offset), _terms(_merged(flat), at.digits), guards)
         number = self._accesses.setdefault(access, len(self._accesses))
         if number >= MAX_ACCESSES:
             raise NotAffine(TOO_MANY_ACCESSES)
@@ -207,7 +207,7 @@ def _summed(offset: list[Extent]) -> tuple[Extent, ...]:
     return tuple(Extent(factor, symbols) for symbols, factor in sums.items() if factor)
 
 
-def _joined(flat: list[tuple[int, Extent]]) -> Linear:
+def _merged(flat: list[tuple[int, Extent]]) -> Linear:
     """One coefficient per digit. NotAffine where two coefficients of one digit have different symbols."""
     merged: dict[int, Extent] = {}
     for digit, coefficient in flat:

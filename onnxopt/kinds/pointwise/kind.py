@@ -13,14 +13,13 @@ from onnxopt.fusion.provider_preference import is_beside_blocked_layout
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.pointwise import alternatives, cuda, entry_points, find, lower
-from onnxopt.program.pointwise import PointwiseVariant, Program
-from onnxopt.program.schema import Variant
+from onnxopt.kinds.pointwise import alternatives, cuda, entry_points, lower, match
+from onnxopt.program.pointwise import Program
 
 # The CPU kernel gathers element by element, ORT copies blocks (costs/data/cpu.json).
 _GATHERED = frozenset({"Transpose", "DepthToSpace", "SpaceToDepth", "Tile", "Gather", "Resize"})
-_JOINED = frozenset({"Concat", "Pad"})
-_MIN_BESIDE_JOINED = numbers().min_beside_joined
+_FUSED = frozenset({"Concat", "Pad"})
+_MIN_BESIDE_FUSED = numbers().min_beside_fused
 
 
 class Pointwise(Kind):
@@ -30,7 +29,7 @@ class Pointwise(Kind):
     splits = True
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
-        return find.find(context, self)
+        return match.find(context, self)
 
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
         return lower.lower(region.nodes, region.inputs, region.outputs, opsets, shapes)
@@ -39,7 +38,7 @@ class Pointwise(Kind):
         ops = {n.op_type for n in region.nodes}
         if is_beside_blocked_layout(region) or _GATHERED & ops:
             return False
-        return not _JOINED & ops or sum(map(eligibility.is_elementwise, region.nodes)) >= _MIN_BESIDE_JOINED
+        return not _FUSED & ops or sum(map(eligibility.is_elementwise, region.nodes)) >= _MIN_BESIDE_FUSED
 
     def identity(self, meaning: Meaning) -> list[Any]:
         index = meaning.to_json().get("index")  # the rest of the program follows from the nodes

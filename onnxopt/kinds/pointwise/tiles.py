@@ -51,13 +51,13 @@ def choose(column: Term, count: Extent, sizes: Sequence[int], width: int) -> tup
     if any(n is not None and n < _COSTS.min_tile_side for n in (rows, columns)) and not _is_strip(rows, columns):
         return ()
     if column.div.factor % width == 0:
-        tiles = [_cut(rows, wide, area, width, row_bytes)]
+        tiles = [_split(rows, wide, area, width, row_bytes)]
     elif rows is None:  # a tile for whole vectors of rows, then one for any number of rows
-        tiles = [_cut(rows, wide, area, width, row_bytes, slides=slides) for slides in (False, True)]
+        tiles = [_split(rows, wide, area, width, row_bytes, slides=slides) for slides in (False, True)]
     elif rows < _COSTS.min_sliding_vectors * width or 1 < _widest(width, rows) == width // 2:
-        tiles = [_cut(rows, wide, area, _widest(width, rows), row_bytes)]
+        tiles = [_split(rows, wide, area, _widest(width, rows), row_bytes)]
     else:
-        tiles = [_cut(rows, wide, area, width, row_bytes, slides=True)]
+        tiles = [_split(rows, wide, area, width, row_bytes, slides=True)]
     return tuple(t for t in tiles if _fits(t, row_bytes))
 
 
@@ -82,7 +82,7 @@ def _whole(rows: int, columns: int | None, wide: int, area: launch.TileArea, wid
     return Tile(rows, fit, vector, _threads(rows * fit // vector, area), whole=True)
 
 
-def _cut(
+def _split(
     rows: int | None, columns: int, area: launch.TileArea, width: int, row_bytes: int, *, slides: bool = False
 ) -> Tile:
     """A tile of some of the rows."""

@@ -58,7 +58,7 @@ def input_read_across(index: Indexing, inputs: Sequence[str], length: Extent) ->
     return next(scattered, None)
 
 
-def cuts_vectors(program: RowProgram) -> bool:
+def splits_vectors(program: RowProgram) -> bool:
     """Whether a guarded part of a row begins or ends inside a vector, so that the vector is loaded in pieces."""
     index = program.index
     if index is None:

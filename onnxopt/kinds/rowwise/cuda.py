@@ -14,7 +14,7 @@ from onnxopt.kinds.rowwise.exponential_sums import exponential_sums
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.extents import product
 from onnxopt.program.pointwise import Instruction
-from onnxopt.program.rowwise import GIVEN, Piece, RowProgram, Stage, is_float
+from onnxopt.program.rowwise import ROW_INPUTS, Piece, RowProgram, Stage, is_float
 
 HEADER = "rowwise/rowwise.cuh"
 _WORD = 4  # bytes; threads exchange partial results word by word
@@ -54,7 +54,11 @@ class _Text:
         if k < self._first:
             return f"x{k}"
         k -= self._first
-        return ("row.length", "row.wide_length", "row.position")[k] if k < len(GIVEN) else f"row.r{k - len(GIVEN)}"
+        return (
+            ("row.length", "row.wide_length", "row.position")[k]
+            if k < len(ROW_INPUTS)
+            else f"row.r{k - len(ROW_INPUTS)}"
+        )
 
     def inputs(self) -> str:
         return ", ".join(f"{C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(self.program.leaves))
@@ -90,7 +94,7 @@ class _Text:
         return hex(sum(1 << k for k in (piece.reads if piece else ()) if k < self._first)) + "u"
 
     def row(self) -> list[str]:
-        values = self.program.slots[self._first + len(GIVEN) :]
+        values = self.program.slots[self._first + len(ROW_INPUTS) :]
         fields = [f"  {C_TYPES[d]} r{k};" for k, d in enumerate(values)]
         return ["struct Row {", "  float length;", "  double wide_length;", "  int64_t position;", *fields, "};"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable
 
-from onnxopt.program.rowwise import GIVEN, Piece, RowProgram
+from onnxopt.program.rowwise import ROW_INPUTS, Piece, RowProgram
 
 
 def exponential_sums(program: RowProgram) -> frozenset[int]:
@@ -15,7 +15,7 @@ def exponential_sums(program: RowProgram) -> frozenset[int]:
     """
     sums: set[int] = set()
     maxima: dict[Hashable, int] = {}  # expression -> slot of its maximum
-    slot = len(program.leaves) + len(GIVEN)
+    slot = len(program.leaves) + len(ROW_INPUTS)
     for stage in program.stages:
         for n, reduction in enumerate(stage.reductions):
             x = _meaning(stage.element, n)

@@ -219,7 +219,7 @@ def values_read(node: ir.Node, opsets: Mapping[str, int]) -> list[ir.Value]:
     return [v for v in values if v is not None]
 
 
-def lies_over(grid: Grid, nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shapes) -> bool:
+def spans(grid: Grid, nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shapes) -> bool:
     """Whether all values of a region have the shape of a view of the grid, or one element per row.
 
     If not, the region has index operations, which kinds/rowwise/index_lowering.py lowers.

@@ -12,7 +12,7 @@ from onnxopt.fusion.provider_preference import is_beside_blocked_layout
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.rowwise import alternatives, cuda, entry_points, find, join, lower
+from onnxopt.kinds.rowwise import alternatives, cuda, entry_points, lower, match, merge
 from onnxopt.program.operators import row_operators
 from onnxopt.program.rowwise import RowProgram
 from onnxopt.program.schema import Variant
@@ -28,10 +28,10 @@ class Rowwise(Kind):
     name = "rowwise"
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
-        return find.find(context, self)
+        return match.find(context, self)
 
-    def join(self, context: Context, regions: list[Region]) -> tuple[list[Region], list[Refusal]]:
-        return join.join(context, self, regions)
+    def merge(self, context: Context, regions: list[Region]) -> tuple[list[Region], list[Refusal]]:
+        return merge.merge(context, self, regions)
 
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
         return lower.lower(region.nodes, region.inputs, region.outputs, opsets, shapes)

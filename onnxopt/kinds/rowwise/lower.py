@@ -35,7 +35,7 @@ def lower(
     Raises ValueError, with the reason, where the nodes cannot be one kernel.
     """
     grid = row_domain.of_region(nodes, opsets, shapes)
-    if not row_domain.lies_over(grid, nodes, opsets, shapes):
+    if not row_domain.spans(grid, nodes, opsets, shapes):
         return lower_indexed_rows(nodes, inputs, outputs, opsets, shapes)
     operands = _operands(nodes, inputs, opsets, grid, shapes)
     if not _span(operands, inputs, grid, shapes):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onnxopt.program.expressions import Builder
 from onnxopt.program.pointwise import Instruction, Program
-from onnxopt.program.rowwise import GIVEN, Operand, Piece, Result, Stage
+from onnxopt.program.rowwise import ROW_INPUTS, Operand, Piece, Result, Stage
 
 _REDUCE = "reduce_"
 
@@ -65,7 +65,7 @@ class _Splitter:
     def stages(self, element: Sequence[int], row: Sequence[int]) -> tuple[Stage, ...]:
         """The stages that these results need. Assigns a number to every slot."""
         reductions, row_values = self._needed(element, row)
-        slot = self.inputs + len(GIVEN)
+        slot = self.inputs + len(ROW_INPUTS)
         stages = []
         for depth in range(1, max((self.depth[r] for r in reductions), default=0) + 1):
             reduced = sorted(r for r in reductions if self.depth[r] == depth)
@@ -89,7 +89,7 @@ class _Splitter:
         while pending:
             result, depth = pending.pop()
             for leaf in self._walk([result], depth)[1]:
-                if leaf < self.inputs or leaf in reductions | values or self._is_given(leaf):
+                if leaf < self.inputs or leaf in reductions | values or self._is_input(leaf):
                     continue
                 if self._reduces(leaf):
                     reductions.add(leaf)
@@ -99,7 +99,7 @@ class _Splitter:
                     pending.append((leaf, self.depth[leaf]))
         return reductions, values
 
-    def _is_given(self, value: int) -> bool:
+    def _is_input(self, value: int) -> bool:
         i = self._instruction(value)
         return i is not None and i.op in ("length", "position")
 
@@ -114,7 +114,7 @@ class _Splitter:
                 continue
             inside = depth is not None and self.depth[value] == depth and not self._reduces(value)
             handed = self.is_row[value] and self.depth[value] >= 1 and not inside
-            if value < self.inputs or handed or self._is_given(value):
+            if value < self.inputs or handed or self._is_input(value):
                 read.add(value)
             else:
                 computed.add(value)
@@ -124,8 +124,8 @@ class _Splitter:
     def _slot(self, value: int) -> int:
         if value < self.inputs:
             return value
-        if self._is_given(value):
-            return self.inputs + GIVEN.index(self._dtypes[value])
+        if self._is_input(value):
+            return self.inputs + ROW_INPUTS.index(self._dtypes[value])
         return self._slots[value]
 
     def piece(self, results: Sequence[int], storage: Sequence[str], rows_only: bool, depth: int | None) -> Piece:

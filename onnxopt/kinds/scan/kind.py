@@ -13,7 +13,7 @@ from onnxopt.fusion.provider_preference import is_beside_blocked_layout
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.scan import cuda, entry_points, find, lower
+from onnxopt.kinds.scan import cuda, entry_points, lower, match
 from onnxopt.program.scan import ScanProgram
 from onnxopt.program.schema import Variant
 
@@ -26,7 +26,7 @@ class Scan(Kind):
     name = "scan"
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
-        return find.find(context, self)
+        return match.find(context, self)
 
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
         return lower.lower(region.nodes, region.inputs, region.outputs, opsets, shapes)

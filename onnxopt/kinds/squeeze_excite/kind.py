@@ -12,8 +12,7 @@ from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.squeeze_excite import entry_points, find, join, lower
-from onnxopt.program.schema import Variant
+from onnxopt.kinds.squeeze_excite import entry_points, lower, match, merge
 from onnxopt.program.squeeze_excite import SqueezeExcite
 
 
@@ -23,10 +22,10 @@ class SqueezeExciteKind(Kind):
     name = "squeeze_excite"
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
-        return find.find(context, self)
+        return match.find(context, self)
 
-    def join(self, context: Context, regions: list[Region]) -> tuple[list[Region], list[Refusal]]:
-        return join.join(context, self, regions)
+    def merge(self, context: Context, regions: list[Region]) -> tuple[list[Region], list[Refusal]]:
+        return merge.merge(context, self, regions)
 
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
         return lower.lower(region.nodes, region.inputs, region.outputs, opsets, shapes)

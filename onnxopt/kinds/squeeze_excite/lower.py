@@ -48,7 +48,7 @@ def lower(
         hidden=hidden,
         results=results,
         first=_layer(pair.first, pair.between, pair.second.a, inputs, opsets, shapes),
-        second=_layer(pair.second, pair.behind, pair.y, inputs, opsets, shapes),
+        second=_layer(pair.second, pair.epilogue, pair.y, inputs, opsets, shapes),
         mean=inputs.index(pair.mean) if depthwise is None else None,
         depthwise=depthwise,
     )

@@ -20,7 +20,7 @@ _MAX_NODES = 16  # elementwise, behind one product
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two products. between, behind: elementwise nodes, in topological order; each part computes one value from one.
+    """Two products. between, epilogue: elementwise nodes, in topological order; each part computes one value from one.
 
     y: what the last of them gives.
     """
@@ -28,12 +28,12 @@ class Pair:
     first: GrowingGemm
     between: tuple[ir.Node, ...]
     second: GrowingGemm
-    behind: tuple[ir.Node, ...]
+    epilogue: tuple[ir.Node, ...]
     y: ir.Value
 
     @property
     def nodes(self) -> list[ir.Node]:
-        return [*self.first.nodes, *self.between, *self.second.nodes, *self.behind]
+        return [*self.first.nodes, *self.between, *self.second.nodes, *self.epilogue]
 
     @property
     def mean(self) -> ir.Value:
@@ -97,7 +97,7 @@ def find(
     first, nodes = between
     if first is second or not all(shapes.same(n.outputs[0], first.output) for n in nodes):
         return None
-    behind = _behind(second.output, is_free, shapes)
+    behind = _epilogue(second.output, is_free, shapes)
     y = behind[-1].outputs[0] if behind else second.output
     return Pair(first, tuple(sorted(nodes, key=order)), second, behind, y)
 
@@ -124,7 +124,7 @@ def _between(
     return None if source is None else (by_result[source], list(nodes))
 
 
-def _behind(value: ir.Value, is_free: Callable[[ir.Node], bool], shapes: Shapes) -> tuple[ir.Node, ...]:
+def _epilogue(value: ir.Value, is_free: Callable[[ir.Node], bool], shapes: Shapes) -> tuple[ir.Node, ...]:
     """The longest elementwise function of a value alone whose other results nothing else reads.
 
     Where a Mul spreads its result over a map, the function's end is left to the kernel of that Mul: a Mul alone would

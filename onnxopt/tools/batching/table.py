@@ -23,7 +23,7 @@ def text(outcomes: Sequence[ModelOutcome]) -> str:
     titles = (*_TITLES, *(_MEASURED if measured else ()), "seconds", "")
     rows = []
     for outcome in outcomes:
-        fused, times = _made(outcome), _measured(outcome) if measured else ()
+        fused, times = _fusions(outcome), _measured(outcome) if measured else ()
         rows.append((outcome.name, *fused, *times, f"{outcome.seconds:.1f}", _status(outcome)))
     lines = text_table.lines(titles, rows, left=("model", "verify", ""))
     failed = [outcome for outcome in outcomes if not outcome.ok]
@@ -47,7 +47,7 @@ def _options(job: Job) -> str:
     return ", ".join(f"{name}={value}" for name, value in changed.items())
 
 
-def _made(outcome: ModelOutcome) -> tuple[str, ...]:
+def _fusions(outcome: ModelOutcome) -> tuple[str, ...]:
     counts = outcome.summary
     if counts is None:
         return ("",) * (len(_TITLES) - 1)

@@ -59,8 +59,8 @@ def command(
     not agree, or an output misses what --min-sqnr and its like ask for, 3 if nothing could be compared.
     """
     goals = Goals(**{field.name: fields.pop(field.name) for field in dataclasses.fields(Goals)})
-    if reference is None and goals.given:
-        raise UsageError(f"{next(iter(goals.given))} is against a --reference, which was not given")
+    if reference is None and goals.stated:
+        raise UsageError(f"{next(iter(goals.stated))} is against a --reference, which was not given")
     if on and fields["providers"]:
         raise UsageError("--on and --provider cannot be given together")
     fields["shapes"] = options.parse_shapes(fields["shapes"])

@@ -80,19 +80,19 @@ def quantize(
         chosen = _chosen(source, want, original, data, scratch, say)
         if want.precision is not None and not want.format.activations:
             chosen = _with_lower_precision(chosen, want.precision, original, data, shapes, scratch, say)
-        if want.goals.given:
+        if want.goals.stated:
             refuse_missed(chosen.quality, want.goals, _ADVICE)
         say("package", "", 0, 0)
         names = tuple(row.name for row in data)
         after = _publish(chosen.path, output, _record(want, chosen, names))
-    restored = [Refusal(p.node, p.op_type, "", _RESTORED) for p in source.taken if p.node in chosen.restored]
+    restored = [Refusal(p.node, p.op_type, "", _RESTORED) for p in source.chosen if p.node in chosen.restored]
     return Quantized(
         path=output,
         format=want.name,
         algorithm=want.algorithm,
         block_size=want.block,
-        products=tuple(p for p in source.taken if p.node not in chosen.restored),
-        left=(*source.left, *restored),
+        products=tuple(p for p in source.chosen if p.node not in chosen.restored),
+        left=(*source.unchosen, *restored),
         restored=chosen.restored,
         bytes_before=opened.file.bytes,
         bytes_after=after,
@@ -112,12 +112,15 @@ class _Opened(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """What is quantized. taken: of `normalized`. left: what stays float. file: the float32 model. times: of `taken`."""
+    """What is quantized.
+
+    chosen: of `normalized`. unchosen: what stays float. file: the float32 model. times: of `chosen`.
+    """
 
     file: read.Source
     normalized: ir.Model
-    taken: Sequence[Product]
-    left: Sequence[Refusal]
+    chosen: Sequence[Product]
+    unchosen: Sequence[Refusal]
     times: Times | None = None
 
 
@@ -187,11 +190,11 @@ def _chosen(
     """The model with the most products quantized that reaches the goals, as far as that was found."""
     write.save(source.normalized, scratch)
     quantizer = Quantizer(scratch / write.MODEL_FILE, want, [row.inputs for row in data], scratch)
-    trials = _Trials(quantizer, original, [p.node for p in source.taken], scratch, say)
+    trials = _Trials(quantizer, original, [p.node for p in source.chosen], scratch, say)
     chosen = trials.run(())
-    if not want.goals.given:
+    if not want.goals.stated:
         return chosen
-    sensitivity = Sensitivity(source.taken, trials.alone)
+    sensitivity = Sensitivity(source.chosen, trials.alone)
     chosen = restoring.restored(trials, chosen, trials.names, sensitivity.loss, want.goals)
     return dataclasses.replace(chosen, alone=sensitivity.alone)
 

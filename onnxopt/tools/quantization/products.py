@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxopt.graph.refusal import Refusal
 from onnxopt.tools.quantization.asked import Asked
 
-_EDGES_KEPT = frozenset({"Add", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "Transpose", "Flatten"})
+_FLOAT_EDGES = frozenset({"Add", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "Transpose", "Flatten"})
 _VIEWS = frozenset({"Reshape", "Transpose", "Cast", "Identity", "Squeeze", "Unsqueeze"})
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention", "DecoderMaskedMultiHeadAttention"})
 _CODES = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulNBits", "MatMulInteger",
@@ -73,9 +73,9 @@ def _refusal(node: ir.Node, weight: ir.TensorProtocol, rows: int, columns: int, 
         return f"its weight is {weight.dtype.name.lower()}, not float32{' or float16' * (asked.name == 'fp8')}"
     if last:
         return "its result is an output of the model, which rounding of activations would coarsen"
-    if min(rows, columns) < form.least:
-        return f"its weight of {rows} x {columns} is too small to pay: {form.least} rows and columns"
-    if min(rows, columns) < form.least_behind_attention and _reads_attention(node):
+    if min(rows, columns) < form.min_side:
+        return f"its weight of {rows} x {columns} is too small to pay: {form.min_side} rows and columns"
+    if min(rows, columns) < form.min_after_attention and _reads_attention(node):
         return f"storing codes of attention's result takes longer than a product of {rows} x {columns} saves"
     if rows % form.multiple or columns % form.multiple:
         return f"its weight of {rows} x {columns} is not a multiple of {form.multiple}"
@@ -109,7 +109,7 @@ def _weight(node: ir.Node) -> ir.TensorProtocol | None:
     return tensor if len(tensor.shape) == 2 or node.op_type == "Conv" else None
 
 
-def _lies_by_column(node: ir.Node) -> bool:
+def _is_stored_by_column(node: ir.Node) -> bool:
     """Whether a weight's first dim is that of the columns of its matrix, as filters are."""
     return node.op_type == "Conv" or (node.op_type == "Gemm" and node.attributes.get_int("transB", 0) != 0)
 
@@ -117,13 +117,15 @@ def _lies_by_column(node: ir.Node) -> bool:
 def _as_matrix(node: ir.Node, shape: ir.Shape | ir.ShapeProtocol) -> tuple[int, int]:
     """Rows and columns of a weight as a matrix."""
     dims = [d for d in shape if isinstance(d, int)]  # a constant has no other ones
-    return (math.prod(dims[1:]), dims[0]) if _lies_by_column(node) else (dims[0], dims[1])
+    return (math.prod(dims[1:]), dims[0]) if _is_stored_by_column(node) else (dims[0], dims[1])
 
 
 def _noise(node: ir.Node, weight: np.ndarray, asked: Asked) -> float:
     """As Product.noise. A group is a column, or a block of one."""
     rows, columns = _as_matrix(node, ir.Shape(weight.shape))
-    groups = weight.astype(np.float64).reshape(columns, rows) if _lies_by_column(node) else weight.T.astype(np.float64)
+    groups = (
+        weight.astype(np.float64).reshape(columns, rows) if _is_stored_by_column(node) else weight.T.astype(np.float64)
+    )
     if asked.block:
         groups = np.pad(groups, ((0, 0), (0, -rows % asked.block))).reshape(-1, asked.block)
     signal = float(np.mean(np.square(groups)))
@@ -135,15 +137,15 @@ def _last_layers(model: ir.Model) -> set[ir.Node]:
     """The nodes with a weight whose result reaches an output of the model without another one in between."""
     nodes: set[ir.Node] = set()
     for output in model.graph.outputs:
-        nodes |= set(_behind(output.producer()))
+        nodes |= set(_upstream(output.producer()))
     return nodes
 
 
-def _behind(node: ir.Node | None) -> Iterator[ir.Node]:
+def _upstream(node: ir.Node | None) -> Iterator[ir.Node]:
     while node is not None:
         if _weight(node) is not None and node.op_type in ("Conv", "Gemm", "MatMul"):
             yield node
             return
-        if node.op_type not in _EDGES_KEPT:
+        if node.op_type not in _FLOAT_EDGES:
             return
         node = next((v.producer() for v in node.inputs if v is not None and v.producer() is not None), None)

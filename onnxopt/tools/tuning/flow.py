@@ -152,7 +152,7 @@ class _Tuning:
             comparisons = _comparisons(self.target, self.oracle, self.base, searching.best, seconds)
             faster = _is_confirmed(comparisons, self.state.noise or 0.0, self.base, searching.best)
             status = "faster" if faster else "unchanged"
-        if status == "unchanged" and searching.taken:
+        if status == "unchanged" and searching.chosen:
             self.notes.append(
                 "options faster when tried were not faster than the rule-made file at the end: nothing was changed"
             )
@@ -267,7 +267,7 @@ def _is_confirmed(
 
 def _changes(base: dict[str, Any], best: dict[str, Any], searching: Search) -> tuple[OptionChange, ...]:
     gains: dict[str, float] = {}
-    for knob, trial in searching.taken:  # one option may have been changed in several steps
+    for knob, trial in searching.chosen:  # one option may have been changed in several steps
         gains[knob.option] = round(gains.get(knob.option, 1.0) * (trial.ratio or 1.0), 4)
     return tuple(
         OptionChange(option, base[section].get(option), best[section].get(option), gains.get(option))

@@ -77,8 +77,8 @@ class Search:
         seconds: float = rounds.MAX_SECONDS,
     ):
         self.target, self.oracle, self.state, self.start, self.knobs = target, oracle, state, start, list(knobs)
-        self.best, self.taken = start, list[tuple[AnyKnob, Trial]]()
-        self._left = set[tuple[Any, ...]]()  # values that something was faster than: there is no way back
+        self.best, self.chosen = start, list[tuple[AnyKnob, Trial]]()
+        self._remaining = set[tuple[Any, ...]]()  # values that something was faster than: there is no way back
         self._deadline, self._progress, self._seconds = deadline, progress, seconds
         self._bound: BoundRun | None = None
 
@@ -105,21 +105,21 @@ class Search:
 
     def _pass(self, number: int) -> bool:
         """Every value of every knob once; True if one was taken."""
-        before, done = len(self.taken), 0
+        before, done = len(self.chosen), 0
         for knob in self.knobs:
             for value in knob.values:
                 settings = digest(self.best)
-                if value == knob.current(self.best) or self._values(knob.apply(self.best, value)) in self._left:
+                if value == knob.current(self.best) or self._values(knob.apply(self.best, value)) in self._remaining:
                     continue
-                trial = self.state.known(knob.name, value, settings) or self._try(knob, value, settings)
+                trial = self.state.earlier(knob.name, value, settings) or self._try(knob, value, settings)
                 done = min(done + 1, self._total)
                 if trial.outcome == "faster":
-                    self.taken.append((knob, trial))
-                    self._left.add(self._values(self.best))
+                    self.chosen.append((knob, trial))
+                    self._remaining.add(self._values(self.best))
                     self.best = knob.apply(self.best, value)
                 again = f" (pass {number + 1})" if number else ""
                 self._progress(done, self._total, f"{knob.name}={value}: {describe(trial)}{again}")
-        return len(self.taken) > before
+        return len(self.chosen) > before
 
     def _values(self, configuration: dict[str, Any]) -> tuple[Any, ...]:
         return tuple(knob.current(configuration) for knob in self.knobs)

@@ -49,7 +49,7 @@ class State:
         self._read()
         self.resumed = len(self.trials)
 
-    def known(self, knob: str, value: Any, settings: str) -> Trial | None:
+    def earlier(self, knob: str, value: Any, settings: str) -> Trial | None:
         """The trial of this value on these settings, if there was one; a failed one where it crashed before."""
         trial = next((t for t in self.trials if (t.knob, t.value, t.settings) == (knob, value, settings)), None)
         if trial is None and self._starts.get(_name(knob, value, settings), 0) >= _STARTS:

@@ -100,7 +100,7 @@ class _Trials:
         if not self._losses:
             self._losses = {n.name or "": self._loss(n) for n in bodies.nodes_of(model.graph) if n in choice.narrow}
         folder = Path(tempfile.mkdtemp(dir=self._folder))
-        precision.convert(model, choice, Joiner(folder).kept)
+        precision.convert(model, choice, Joiner(folder).constant)
         write.save(model, folder)
         for weight in folder.glob("*.weight"):
             weight.unlink()  # copied into the model's own files

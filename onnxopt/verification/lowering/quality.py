@@ -74,7 +74,7 @@ class Goals:
                 raise UsageError(f"{name} {value} is not {unit}")
 
     @property
-    def given(self) -> dict[str, float]:
+    def stated(self) -> dict[str, float]:
         """What was asked for, by name."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
@@ -238,18 +238,18 @@ def _worse(a: Quality, b: Quality) -> Quality:
     return dataclasses.replace(
         a,
         cases=a.cases + b.cases,
-        sqnr_db=_least(a.sqnr_db, b.sqnr_db),
-        cosine=_least(a.cosine, b.cosine),
-        argmax=_least(a.argmax, b.argmax),
+        sqnr_db=_minimum(a.sqnr_db, b.sqnr_db),
+        cosine=_minimum(a.cosine, b.cosine),
+        argmax=_minimum(a.argmax, b.argmax),
         invalid=a.invalid + b.invalid,
-        top5=_least(a.top5, b.top5),
-        kl=_most(a.kl, b.kl),
+        top5=_minimum(a.top5, b.top5),
+        kl=_maximum(a.kl, b.kl),
     )
 
 
-def _least(a: float | None, b: float | None) -> float | None:
+def _minimum(a: float | None, b: float | None) -> float | None:
     return b if a is None else a if b is None else min(a, b)
 
 
-def _most(a: float | None, b: float | None) -> float | None:
+def _maximum(a: float | None, b: float | None) -> float | None:
     return b if a is None else a if b is None else max(a, b)

@@ -31,19 +31,19 @@ class Trial(Protocol):
     def quality(self) -> Sequence[Quality]: ...
 
 
-Found = TypeVar("Found", bound=Trial)
+Result = TypeVar("Result", bound=Trial)
 
 
-class Trials(Protocol[Found]):
+class Trials(Protocol[Result]):
     """run: makes the model with these nodes in float32. discard: removes the files of one that is not needed."""
 
-    def run(self, restored: Collection[str], /) -> Found: ...
-    def discard(self, trial: Found, /) -> None: ...
+    def run(self, restored: Collection[str], /) -> Result: ...
+    def discard(self, trial: Result, /) -> None: ...
 
 
 def restored(
-    trials: Trials[Found], first: Found, names: Sequence[str], loss: Callable[[str], float], goals: Goals
-) -> Found:
+    trials: Trials[Result], first: Result, names: Sequence[str], loss: Callable[[str], float], goals: Goals
+) -> Result:
     """The model with the fewest nodes in float32 whose outputs reach the goals, as far as there is time to find it.
 
     first: the model with no node restored. names: of the nodes that may be. loss: what lower precision costs the
@@ -69,7 +69,7 @@ def restored(
     return best
 
 
-def _culprits(trials: Trials[Found], names: Sequence[str], goals: Goals, deadline: float) -> tuple[str, ...]:
+def _culprits(trials: Trials[Result], names: Sequence[str], goals: Goals, deadline: float) -> tuple[str, ...]:
     """The nodes that must not have lower precision, () where there is no time to find them, or too many."""
     count = itertools.count(1)
     limit = _MIN_TRIALS + 3 * len(names).bit_length()

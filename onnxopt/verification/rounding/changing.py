@@ -39,15 +39,15 @@ class Changing:
 
     def __init__(self, original: Original, note: Callable[[str, Exception], None]) -> None:
         self._original, self._note = original, note
-        self._made: dict[Case, list[Outputs]] = {}
-        self._left: dict[Case, Iterator[Outputs]] = {}
+        self._runs: dict[Case, list[Outputs]] = {}
+        self._pending: dict[Case, Iterator[Outputs]] = {}
         self._sessions: dict[str, InferenceSession | None] = {}
         self._in_order = [_InOrder(original, draw, note) for draw in range(_RUNS)]
 
     def runs(self, case: Case) -> Iterator[Outputs]:
         """The runs of a case; each is made once. Fewer where ONNX Runtime refuses some."""
-        runs = self._made.setdefault(case, [])
-        rest = self._left.setdefault(case, self._make(case))
+        runs = self._runs.setdefault(case, [])
+        rest = self._pending.setdefault(case, self._make(case))
         number = 0
         while True:
             if number == len(runs):

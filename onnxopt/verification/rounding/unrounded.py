@@ -55,10 +55,10 @@ def _unround(model: ir.Model) -> None:
     floats = _Floats(graph)
     for node in list(graph):
         floats.replace(node)
-    if not floats.made:
+    if not floats.written:
         raise NotUnrounded("it rounds in no QuantizeLinear or DynamicQuantizeLinear")
     for value in (*graph.outputs, *(v for node in inside for v in node.inputs if v is not None)):
-        if value in floats.made:
+        if value in floats.written:
             raise NotUnrounded(f"the codes {value.name} are an output, or used in a subgraph")
 
 
@@ -67,11 +67,11 @@ def _rounds(node: ir.Node) -> bool:
 
 
 class _Floats:
-    """The values of a graph that were codes and are floats now. made: all of them."""
+    """The values of a graph that were codes and are floats now. written: all of them."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
-        self.made: set[ir.Value] = set()
+        self.written: set[ir.Value] = set()
 
     def replace(self, node: ir.Node) -> None:
         """Rewrite one node; those in front of it were rewritten before."""
@@ -79,7 +79,7 @@ class _Floats:
             self._quantize(node)
         elif _rounds(node):
             self._quantize_dynamically(node)
-        elif not self.made.isdisjoint(v for v in node.inputs if v is not None):
+        elif not self.written.isdisjoint(v for v in node.inputs if v is not None):
             self._use(node)
 
     def _quantize(self, node: ir.Node) -> None:
@@ -100,14 +100,14 @@ class _Floats:
 
     def _use(self, node: ir.Node) -> None:
         operands = [v for v in node.inputs if v is not None]
-        if codes.is_dequantize(node) and node.inputs[0] in self.made:
+        if codes.is_dequantize(node) and node.inputs[0] in self.written:
             self._dequantize(node)
         elif node.op_type in _PRODUCTS and not node.domain:
             self._multiply(node)
         elif node.op_type == "Cast" and ir.DataType(node.attributes["to"].as_int()) in _FLOATS:
             return
-        elif node.op_type in _MOVES and not node.domain and operands[0] in self.made:
-            if node.op_type == "Concat" and not self.made.issuperset(operands):
+        elif node.op_type in _MOVES and not node.domain and operands[0] in self.written:
+            if node.op_type == "Concat" and not self.written.issuperset(operands):
                 raise NotUnrounded(f"{node.name or 'a Concat'} concatenates codes of the graph with others")
             for value in node.outputs[:1] if node.op_type == "MaxPool" else node.outputs:
                 self._mark(value)
@@ -176,7 +176,7 @@ class _Floats:
 
     def _mark(self, value: ir.Value) -> None:
         value.type = None  # ONNX Runtime infers it
-        self.made.add(value)
+        self.written.add(value)
 
 
 class _Writer:

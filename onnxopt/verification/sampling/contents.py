@@ -146,7 +146,7 @@ def _some_of(random: np.random.Generator, want: Wanted, values: Any) -> Array:
     return np.sort(random.choice(values, want.count, replace=False)).reshape(want.shape)
 
 
-def _known(dims: tuple[int | None, ...] | None, want: Wanted) -> Array | None:
+def _sizes_of(dims: tuple[int | None, ...] | None, want: Wanted) -> Array | None:
     """The dims where all are known and there is one for each element wanted."""
     if dims is None or None in dims or len(dims) != want.count:
         return None
@@ -155,10 +155,10 @@ def _known(dims: tuple[int | None, ...] | None, want: Wanted) -> Array | None:
 
 def _shape(random: np.random.Generator, want: Wanted) -> Array:
     """A shape for Reshape: the declared result's; else the data's, else one dim that takes all elements."""
-    sizes = _known(want.result, want)
+    sizes = _sizes_of(want.result, want)
     if sizes is not None and (want.data is None or None in want.data or np.prod(sizes) == np.prod(_ints(want.data))):
         return sizes
-    same = _known(want.data, want)
+    same = _sizes_of(want.data, want)
     if same is not None:
         return same
     shape = np.ones(want.count, np.int64)
@@ -167,7 +167,7 @@ def _shape(random: np.random.Generator, want: Wanted) -> Array:
 
 
 def _broadcast_shape(random: np.random.Generator, want: Wanted) -> Array:
-    sizes = _known(want.result, want)
+    sizes = _sizes_of(want.result, want)
     return np.ones(want.shape, np.int64) if sizes is None else sizes
 
 
@@ -176,20 +176,20 @@ def _repeats(random: np.random.Generator, want: Wanted) -> Array:
 
 
 def _extents(random: np.random.Generator, want: Wanted) -> Array:
-    sizes = _known(want.result, want)
+    sizes = _sizes_of(want.result, want)
     return random.integers(1, 5, want.shape) if sizes is None else sizes
 
 
 def _scales(random: np.random.Generator, want: Wanted) -> Array:
     """Factors of Resize: those that give the declared result, else 1 for leading dims and 2 for the last two."""
-    data, result = _known(want.data, want), _known(want.result, want)
+    data, result = _sizes_of(want.data, want), _sizes_of(want.result, want)
     if data is not None and result is not None and data.all():
         return result / data
     return np.where(np.arange(want.count) < want.count - 2, 1.0, 2.0).reshape(want.shape)
 
 
 def _sizes(random: np.random.Generator, want: Wanted) -> Array:
-    sizes, data = _known(want.result, want), _known(want.data, want)
+    sizes, data = _sizes_of(want.result, want), _sizes_of(want.data, want)
     if sizes is None and data is not None:
         return data
     return random.integers(4, 9, want.shape) if sizes is None else sizes
@@ -217,7 +217,7 @@ def _affine_size(random: np.random.Generator, want: Wanted) -> Array:
 
 def _image_shape(random: np.random.Generator, want: Wanted) -> Array:
     spatial = want.result[2:] if want.result else None
-    sizes = _known(spatial, want)
+    sizes = _sizes_of(spatial, want)
     return np.full(want.shape, 5) if sizes is None else sizes
 
 

@@ -10,7 +10,7 @@ from onnxopt.verification.sampling import cases, samples
 from onnxopt.verification.sampling.cases import Case
 from onnxopt.verification.sampling.user_data import UserData
 
-_KEPT = 64 << 20  # bytes of drawn inputs that are kept, so that they are drawn once
+_MAX_HELD = 64 << 20  # bytes of drawn inputs that are kept, so that they are drawn once
 
 Feeds = dict[str, Any]
 
@@ -22,13 +22,13 @@ class Inputs:
         self._traits = traits
         self._data: Mapping[str, Mapping[str, Any]] = {item.name: item.inputs for item in data}
         self._digests: dict[Case, str] = {}
-        self._kept: dict[Case, Feeds] = {}
-        self._left = _KEPT
+        self._drawn: dict[Case, Feeds] = {}
+        self._room = _MAX_HELD
 
     def of(self, case: Case) -> Feeds:
         """The inputs of a case, by name."""
-        if case in self._kept:
-            return dict(self._kept[case])
+        if case in self._drawn:
+            return dict(self._drawn[case])
         if case.data:
             drawn = dict(self._data[case.data])
         else:
@@ -40,9 +40,9 @@ class Inputs:
         if self._digests.setdefault(case, digest) != digest:
             raise RuntimeError(f"the inputs of {case} are others than those that the original got")
         size = 0 if case.data else samples.bytes_of(self._traits.inputs, dict(case.sizes))
-        if not case.data and size <= self._left:
-            self._left -= size
-            self._kept[case] = dict(drawn)
+        if not case.data and size <= self._room:
+            self._room -= size
+            self._drawn[case] = dict(drawn)
         return drawn
 
     def digest(self, case: Case) -> str:

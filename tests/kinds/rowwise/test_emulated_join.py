@@ -49,7 +49,7 @@ def _kernel(case: str) -> tuple[ir.Model, Kernel]:
     inputs, outputs, body, constants = CASES[case]
     model = graph(inputs, outputs, body, constants=constants, opset=23)
     optimized = model.clone()
-    with mock.patch.object(access_order, "cuts_vectors", return_value=False):  # slow is no reason not to be right
+    with mock.patch.object(access_order, "splits_vectors", return_value=False):  # slow is no reason not to be right
         (kernel,) = outline(optimized, fuse(optimized))
     assert cast(RowProgram, kernel.program).index is not None
     return model, kernel
@@ -114,7 +114,7 @@ def test_layouts(tmp_path: Path, case: str, call: str, threads: int, rows: int) 
     rng = np.random.default_rng(0)
     feeds = {i.name: rng.normal(1, 2, i.shape).astype(np.float32) for i in original.get_inputs()}
     (expected,) = original.run(None, feeds)
-    with mock.patch.object(access_order, "cuts_vectors", return_value=False):
+    with mock.patch.object(access_order, "splits_vectors", return_value=False):
         names = [v.name for v in fuse(model).regions[0].inputs]
     for name, value in feeds.items():
         value.tofile(tmp_path / name)

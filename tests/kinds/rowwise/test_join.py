@@ -114,7 +114,7 @@ NOT_EMPTY = ("windows", "gated product and its mean", "groups of a part of the c
 @pytest.mark.parametrize("case", CASES)
 def test_what_joins(case: str) -> None:
     inputs, outputs, body, constants, expected = CASES[case]
-    with mock.patch.object(access_order, "cuts_vectors", return_value=False):  # slow is no reason not to be right
+    with mock.patch.object(access_order, "splits_vectors", return_value=False):  # slow is no reason not to be right
         assert fused(inputs, outputs, body, constants=constants, opset=23).rowwise == expected
 
 
@@ -122,7 +122,7 @@ def test_what_joins(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_it_computes_the_same(case: str, tmp_path: Path) -> None:
     inputs, outputs, body, constants, _ = CASES[case]
-    with mock.patch.object(access_order, "cuts_vectors", return_value=False):
+    with mock.patch.object(access_order, "splits_vectors", return_value=False):
         found = fused(inputs, outputs, body, constants=constants, opset=23)
     original = session(found.original)
     with_kernels = with_library(found, tmp_path)

@@ -14,8 +14,8 @@ from onnx import helper
 
 from cases.squeeze_excite import Case, Fused, fused, fused_model, worst
 from onnxopt.codegen import generate
-from onnxopt.kinds.squeeze_excite.find import MAX_ALONE_BYTES, MAX_WEIGHT_BYTES
 from onnxopt.kinds.squeeze_excite.kind import SQUEEZE_EXCITE
+from onnxopt.kinds.squeeze_excite.match import MAX_ALONE_BYTES, MAX_WEIGHT_BYTES
 from onnxopt.program.depthwise import DepthwiseVariant
 from onnxopt.program.squeeze_excite import SqueezeExcite
 

@@ -137,7 +137,7 @@ class _Products:
     """The products of one graph."""
 
     def __init__(self, graph: ir.Graph, known: Shapes, eight_bits: bool) -> None:
-        self._graph, self._known, self._eight_bits = graph, known, eight_bits
+        self._graph, self._inferred, self._eight_bits = graph, known, eight_bits
         self._operands = Operands(graph)
 
     def rewrite(self) -> int:
@@ -162,11 +162,11 @@ class _Products:
         a, b = (self._codes(v) for v in node.inputs[:2])
         if a is None or b is None or (a.is_constant and b.is_constant) or a.axis is not None:
             return None
-        if any(len(self._known.dims(v) or ()) < 2 for v in node.inputs[:2] if v is not None):
+        if any(len(self._inferred.dims(v) or ()) < 2 for v in node.inputs[:2] if v is not None):
             return None
-        if self._known.ir_dtype(node.inputs[0]) != self._known.ir_dtype(node.inputs[1]):  # type: ignore[arg-type]
+        if self._inferred.ir_dtype(node.inputs[0]) != self._inferred.ir_dtype(node.inputs[1]):  # type: ignore[arg-type]
             return None
-        is_matrix = b.is_constant and len(self._known.dims(b.value) or ()) == 2
+        is_matrix = b.is_constant and len(self._inferred.dims(b.value) or ()) == 2
         lies_turned = node.op_type == "Gemm" and bool(node.attributes.get_int("transB", False))
         turned = is_matrix and not lies_turned
         if b.axis is not None:
@@ -177,7 +177,7 @@ class _Products:
 
     def _pays(self, node: ir.Node, a: Codes, b: Codes) -> bool:
         """Whether e4m3 codes of an activation and a matrix are multiplied as they are. b: the codes of a matrix."""
-        dims, sides = self._known.dims(a.value), self._known.dims(b.value)
+        dims, sides = self._inferred.dims(a.value), self._inferred.dims(b.value)
         if a.dtype != _E4M3 or b.dtype != _E4M3 or a.is_constant or dims is None or sides is None:
             return False
         scales_c = len(node.inputs) > 2 and node.attributes.get_float("beta", 1.0) != 1.0
@@ -195,16 +195,16 @@ class _Products:
     def _codes(self, value: ir.Value | None) -> Codes | None:
         node = None if value is None else value.producer()
         if node is not None and value is not None and _widens(node):
-            codes, dtype = node.inputs[0], self._known.ir_dtype(value)
+            codes, dtype = node.inputs[0], self._inferred.ir_dtype(value)
             if codes is None or dtype is None or dtype not in _NUMBERS:
                 return None
             return Codes(codes, np.ones((), dtype.numpy()), np.zeros((), _E4M3.numpy()), None)
         if node is None or value is None or not is_dequantize(node) or has_attributes(node):
             return None
         codes, scale = node.inputs[0], constant(node.inputs[1])
-        if codes is None or scale is None or self._known.ir_dtype(value) not in _NUMBERS:
+        if codes is None or scale is None or self._inferred.ir_dtype(value) not in _NUMBERS:
             return None
-        dtype = dtype_of(codes) if codes.const_value is not None else self._known.ir_dtype(codes)
+        dtype = dtype_of(codes) if codes.const_value is not None else self._inferred.ir_dtype(codes)
         if dtype not in _EIGHT_BITS:
             return None
         zero = np.zeros((), dtype.numpy())
@@ -217,7 +217,7 @@ class _Products:
             return None
         if scale.size == 1:
             return Codes(codes, scale.reshape(()), zero.reshape(()), None)
-        rank = len(self._known.dims(codes) or ())
+        rank = len(self._inferred.dims(codes) or ())
         return Codes(codes, scale, zero, node.attributes.get_int("axis", 1) % max(rank, 1))
 
     def _is_here(self, codes: ir.Value) -> bool:
@@ -236,11 +236,11 @@ class _Products:
         if not takes_split:
             return node
         assert b.value.const_value is not None
-        dtypes = b.value.const_value.dtype, self._known.ir_dtype(node.outputs[0])
+        dtypes = b.value.const_value.dtype, self._inferred.ir_dtype(node.outputs[0])
         rows = b.value.const_value.shape.numpy()[0]
         return product.a.value, float(product.a.scale), int(product.a.zero), rows, dtypes, product.eight_bits
 
-    def _bias_behind(self, product: Product) -> tuple[ir.Node, np.ndarray] | None:
+    def _bias_after(self, product: Product) -> tuple[ir.Node, np.ndarray] | None:
         """The Add of one constant a column that alone reads a product, and the constant."""
         result = product.node.outputs[0]
         readers = [use.node for use in result.uses()]
@@ -267,7 +267,7 @@ class _Products:
     def _adds_outside(self, product: Product) -> bool:
         """Whether a Gemm's C has to be added by a node of its own: cuBLASLt adds no float32 to products of 8 bits."""
         adds = len(product.node.inputs) > 2 and product.node.inputs[2] is not None
-        return adds and product.eight_bits and self._known.ir_dtype(product.node.outputs[0]) == ir.DataType.FLOAT
+        return adds and product.eight_bits and self._inferred.ir_dtype(product.node.outputs[0]) == ir.DataType.FLOAT
 
     def _rewrite_one(self, product: Product) -> None:
         """A product with one scale for each operand."""
@@ -279,7 +279,7 @@ class _Products:
         """A product whose columns have scales of their own, or several products of one value."""
         source, first = products[0], products[0].node  # in the order of the graph
         new = NewNodes(self._graph, first)
-        numbers = self._known.ir_dtype(first.outputs[0])
+        numbers = self._inferred.ir_dtype(first.outputs[0])
         scales = np.concatenate([p.scales() for p in products])
         largest = scales[np.abs(scales).argmax()]
         folded = numbers == ir.DataType.FLOAT16 and all(_holds_steps(p, largest) for p in products)
@@ -306,7 +306,7 @@ class _Products:
             value = new.add("Add", [value, first.inputs[2]], numbers)
         results, replaced = [value], [p.node.outputs[0] for p in products]
         if len(products) > 1:
-            biases = [self._bias_behind(p) for p in products]
+            biases = [self._bias_after(p) for p in products]
             if any(biases):  # in front of the parts, where the product's kernel takes it; zeros where there is none
                 bias_dtype = next(bias[1].dtype for bias in biases if bias)
                 pairs = list(zip(products, biases, strict=True))

@@ -30,11 +30,11 @@ class SamePaddingPass(ir.passes.InPlacePass):
         modified = False
         for pad in computed:
             assert inferred is not None
-            modified |= _join(pad, inferred)
+            modified |= _fold(pad, inferred)
         return ir.passes.PassResult(model, modified)
 
 
-def _join(pad: ir.Node, inferred: Knowledge) -> bool:
+def _fold(pad: ir.Node, inferred: Knowledge) -> bool:
     """Let the one convolution that reads a Pad pad its input as the Pad does, where auto_pad says so."""
     readers = list(pad.outputs[0].uses())
     conv = readers[0].node if len(readers) == 1 else None

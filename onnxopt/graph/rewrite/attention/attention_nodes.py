@@ -31,7 +31,7 @@ from onnxopt.graph.shapes.value_dims import dims_of, same
 from onnxopt.program import flash_attention
 
 _LOW = {ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.3895313892515355e38}
-_MASK, _SINKS, _LEFT = 3, 4, 5  # positions among the inputs of Sdpa
+_MASK, _SINKS, _WINDOW_LEFT = 3, 4, 5  # positions among the inputs of Sdpa
 _COUNTED = "onnxopt.counted"  # in a value's meta: which operand of a MultiHeadAttention it counts the tokens of
 _BIAS, _DEEPEST = 5, 10  # position of a MultiHeadAttention's bias, nodes between it and what counts tokens
 _OURS = "onnxopt.ours"  # in the meta of an attention's result: a kernel of onnxopt's will run it
@@ -54,7 +54,7 @@ class AttentionNodes(RewriteRuleClassBase):
 
     def rewrite(self, op, q, k, v, y):
         node, dtype, window = y.producer(), q.dtype, window_of(y.producer())
-        windowed = bool(window) and kernel_takes(node, self._expected)
+        windowed = bool(window) and kernel_supports(node, self._expected)
         mask, sinks = (node.inputs[at] if len(node.inputs) > at else None for at in (_MASK, _SINKS))
         cap = node.attributes.get_float("cap", 0.0)
         k, v = (_repeated(op, x, q) for x in (k, v))
@@ -66,7 +66,7 @@ class AttentionNodes(RewriteRuleClassBase):
             scores = op.Mul(op.Tanh(op.Div(scores, limit)), limit)
         if windowed:
             of_queries, of_keys = op.Shape(q, start=2, end=3), op.Shape(keys, start=3, end=4)
-            mask = local_mask(op, of_queries, of_keys, window, dtype, left_of(node))
+            mask = local_mask(op, of_queries, of_keys, window, dtype, window_left_of(node))
         if mask is not None:
             rank = len(mask.shape) if mask.shape is not None else 4
             scores = op.Add(scores, mask if rank == 4 else op.Unsqueeze(mask, new_integers(op, range(4 - rank))))
@@ -105,9 +105,9 @@ def window_of(sdpa: ir.Node) -> Mapping[str, int]:
     return {name: sdpa.attributes[name].as_int() for name in ("before", "after") if name in sdpa.attributes}
 
 
-def left_of(sdpa: ir.Node) -> ir.Value | None:
+def window_left_of(sdpa: ir.Node) -> ir.Value | None:
     """What is added to the scores beside what the window shows."""
-    return sdpa.inputs[_LEFT] if len(sdpa.inputs) > _LEFT else None
+    return sdpa.inputs[_WINDOW_LEFT] if len(sdpa.inputs) > _WINDOW_LEFT else None
 
 
 def has_mask(attention: ir.Node) -> bool:
@@ -120,12 +120,12 @@ def keep_for_kernel(attended: ir.Value) -> None:
     attended.meta[_OURS] = True
 
 
-def is_kept_for_kernel(attention: ir.Node) -> bool:
+def is_for_kernel(attention: ir.Node) -> bool:
     """Whether `keep_for_kernel` noted that."""
     return _OURS in attention.outputs[0].meta
 
 
-def kernel_takes(sdpa: ir.Node, expected: ExpectedSizes) -> bool:
+def kernel_supports(sdpa: ir.Node, expected: ExpectedSizes) -> bool:
     """Whether the kernel of attention of many queries will run an Sdpa that has a window, a cap or sinks."""
     q, k, v = sdpa.inputs[:3]
     assert q is not None and k is not None and v is not None
@@ -153,7 +153,7 @@ def _bias(sdpa: ir.Node) -> Literal["", "keys", "scores"]:
     """Whether something is added to the scores of an Sdpa that no window stands for, and the same for all queries."""
     mask, q = (sdpa.inputs[at] if len(sdpa.inputs) > at else None for at in (_MASK, 0))
     if window_of(sdpa):
-        mask = left_of(sdpa)
+        mask = window_left_of(sdpa)
     if mask is None or q is None:
         return ""
     dims = dims_of(unrepeated(mask))

@@ -283,7 +283,7 @@ def _widen_constant(node: ir.Node, index: int, mark: Mark, joiner: Joiner) -> No
     tensor, name = source.const_value, f"{source.name}/heads{mark.axis}_{mark.size}_{mark.padded}"
 
     def wider() -> ir.TensorProtocol:
-        return joiner.kept(_with_zeros(tensor.numpy(), mark), tensor.dtype, name)
+        return joiner.constant(_with_zeros(tensor.numpy(), mark), tensor.dtype, name)
 
     node.replace_input_with(index, _initializer(node, name, wider))
 

@@ -25,7 +25,7 @@ from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.rewrite.attention import near_misses
 from onnxopt.graph.rewrite.attention.attention_operands import scalar
-from onnxopt.graph.rewrite.attention.head_work import RANK, HeadWork, reduces, work_behind
+from onnxopt.graph.rewrite.attention.head_work import RANK, HeadWork, reduces, work_after
 from onnxopt.graph.rewrite.rule_sets import Pass
 from onnxopt.graph.rewrite.weights import array_of, rounded
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
@@ -94,7 +94,7 @@ def _sink(product: ir.Node, position: int, graph: ir.Graph) -> bool:
             reader, at = node, 0  # attention takes it in
         else:
             break
-    work = work_behind(value, _keeps_elements)
+    work = work_after(value, _keeps_elements)
     if work is None or not (any(map(reduces, work.nodes)) or work.constants()):
         return False
     transpose = work.source.producer()
@@ -136,7 +136,7 @@ class _Norm(NamedTuple):
     size: int
 
 
-def join(model: ir.Model) -> int:
+def merge(model: ir.Model) -> int:
     """Apply the third rule to every attention, in place. Returns to how many."""
     count = 0
     for node in list(model.graph):
@@ -146,7 +146,7 @@ def join(model: ir.Model) -> int:
         if q is None or k is None or q.product is not k.product or q.size != k.size:
             continue
         if q.first + q.heads * q.size == k.first and (pairs := _pairs(q, k)) is not None:
-            _join(model.graph, q, k, pairs)
+            _merge(model.graph, q, k, pairs)
             count += 1
     return count
 
@@ -159,7 +159,7 @@ def _norm(value: ir.Value | None, attention: ir.Node) -> _Norm | None:
         return None
     if any(reader is not attention and reader.op_type != "Shape" for reader in value.consumers()):
         return None
-    work = work_behind(result, lambda node: node.op_type == "Reshape")
+    work = work_after(result, lambda node: node.op_type == "Reshape")
     if work is None or not any(map(reduces, work.nodes)):
         return None
     view = work.source.producer()
@@ -230,7 +230,7 @@ def _equal(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
     return a.dtype == b.dtype and bool(np.array_equal(a.numpy(), b.numpy()))
 
 
-def _join(graph: ir.Graph, q: _Norm, k: _Norm, pairs: dict[ir.Value, ir.Value | None]) -> None:
+def _merge(graph: ir.Graph, q: _Norm, k: _Norm, pairs: dict[ir.Value, ir.Value | None]) -> None:
     """Make the parts of one norm the results of both."""
     order = {node: number for number, node in enumerate(graph)}
     place = min((norm.work.nodes[0] for norm in (q, k)), key=order.__getitem__)
@@ -262,4 +262,4 @@ def _of_both(x: ir.Value, of_x: int, y: ir.Value | None, of_y: int) -> ir.Tensor
 
 
 BEFORE_RECOGNITION = (Pass(lambda model, _: bring_to_products(model)),)
-JOINED = (Pass(lambda model, _: join(model), counted=False),)
+MERGED = (Pass(lambda model, _: merge(model), counted=False),)

@@ -43,7 +43,7 @@ class HeadWork:
         return list(dict.fromkeys(constants))
 
 
-def work_behind(value: ir.Value, begins: Callable[[ir.Node], bool]) -> HeadWork | None:
+def work_after(value: ir.Value, begins: Callable[[ir.Node], bool]) -> HeadWork | None:
     """The work on heads whose result a value is, from the one result of a node with `begins` on; else None."""
     nodes: dict[ir.Node, None] = {}
     sources: dict[ir.Value, None] = {}

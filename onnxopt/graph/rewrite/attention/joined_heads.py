@@ -31,16 +31,16 @@ class JoinedHeads(RewriteRuleClassBase):
         return op.Reshape(x, shape, _allow_other_attributes=True, _outputs=["y"])
 
     def check(self, context: MatchContext, x: ir.Value, y: ir.Value, **_: ir.Value) -> MatchResult:
-        heads = _found(x, y)
+        heads = _heads_of(x, y)
         return MatchResult().fail(heads) if isinstance(heads, str) else MatchResult()
 
     def rewrite(self, op, x: ir.Value, y: ir.Value, **_: ir.Value):
-        heads = _found(x, y)
+        heads = _heads_of(x, y)
         assert not isinstance(heads, str)
         return heads(op)
 
 
-def _found(x: ir.Value, y: ir.Value) -> _Build | str:
+def _heads_of(x: ir.Value, y: ir.Value) -> _Build | str:
     """How y is made in four dims, or why it is not."""
     if x.shape is None or y.shape is None or len(x.shape) != 3 or len(y.shape) != 4:
         return "Reshape does not make four dims of three"
@@ -58,14 +58,14 @@ class _Apart:
 
     def __init__(self, x: ir.Value, y: ir.Value) -> None:
         self._whole, (self._batch, self._heads, *_) = dims_of(x), dims_of(y)
-        self._joined = self._whole[0]
+        self._merged = self._whole[0]
         self._target = _input(y, 1)
         self.costly = 0  # products and Softmaxes
 
     def of(self, value: ir.Value, depth: int) -> _Build | str:
         """How a value of three dims, the first of which is to be taken apart, is made in four; or why it is not."""
         node = value.producer()
-        if value.shape is None or len(value.shape) != 3 or not same(value.shape[0], self._joined):
+        if value.shape is None or len(value.shape) != 3 or not same(value.shape[0], self._merged):
             return f"`{value.name}` is not known to have three dims with batch and heads first"
         if node is None or node.domain != "" or depth > _DEEPEST:
             return f"`{value.name}` comes from no Reshape"
@@ -131,7 +131,7 @@ class _Apart:
         operands: list[_Build] = []
         for operand in node.inputs:
             assert operand is not None  # none of these operators has optional inputs
-            broadcast = node.op_type != "MatMul" and _has_no_joined_dim(operand)
+            broadcast = node.op_type != "MatMul" and _has_no_merged_dim(operand)
             costly = self.costly
             value = _as_it_is(operand) if broadcast else self.of(operand, depth + 1)
             if isinstance(value, str) and node.op_type in _ELEMENTWISE:
@@ -145,7 +145,7 @@ class _Apart:
     def _reshaped(self, value: ir.Value) -> _Build | None:
         """A bias that was gathered, or made in more dims, is reshaped: where it has the dims of the Reshape's operand
         like that, else where the number of heads and its own last dims are numbers."""
-        if value.shape is None or len(value.shape) != 3 or not same(value.shape[0], self._joined):
+        if value.shape is None or len(value.shape) != 3 or not same(value.shape[0], self._merged):
             return None
         if all(map(same, value.shape, self._whole)):
             return lambda op: op.Reshape(value, self._target)
@@ -167,7 +167,7 @@ def _as_it_is(value: ir.Value) -> _Build:
     return lambda op: value
 
 
-def _has_no_joined_dim(value: ir.Value) -> bool:
+def _has_no_merged_dim(value: ir.Value) -> bool:
     """Whether a value broadcasts to scores in four dims as it does to those in three."""
     return value.shape is not None and (len(value.shape) < 3 or (len(value.shape) == 3 and value.shape[0] == 1))
 

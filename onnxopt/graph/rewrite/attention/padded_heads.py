@@ -162,10 +162,10 @@ def _apply(chosen: Plan, node: ir.Node, joiner: Joiner) -> None:
         dims[mark.axis] = mark.width(int(dims[mark.axis]))  # type: ignore[arg-type]
         value.shape = ir.Shape(dims)
     if chosen.sliced:
-        _cut(node)
+        _sliced(node)
 
 
-def _cut(node: ir.Node) -> None:
+def _sliced(node: ir.Node) -> None:
     """Put a Slice behind an Sdpa whose v has got wider heads, and whose result keeps its size."""
     y, v, graph = node.outputs[0], node.inputs[2], node.graph
     assert v is not None and y.dtype is not None and isinstance(graph, ir.Graph)

@@ -17,7 +17,7 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.attention import near_misses
-from onnxopt.graph.rewrite.attention.attention_nodes import is_kept_for_kernel, keep_for_kernel
+from onnxopt.graph.rewrite.attention.attention_nodes import is_for_kernel, keep_for_kernel
 from onnxopt.graph.rewrite.attention.attention_operands import scalar
 from onnxopt.graph.rewrite.rule_sets import Pass, RuleSet
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
@@ -45,7 +45,7 @@ class ScaledQuery(RewriteRuleClassBase):
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         attributes["scale"] *= float(c.const_value.numpy().item())
         attended = op.MultiHeadAttention(q, *node.inputs[1:], _domain=CONTRIB, **attributes)
-        if is_kept_for_kernel(node):
+        if is_for_kernel(node):
             keep_for_kernel(attended)
         return attended
 

@@ -177,7 +177,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         mask_value, shows = masking
         if match["guarded"] and scalar(match["zero"]) != 0:
             return Obstacle("the guard against NaN sets NaNs to a value other than 0", match["zero"])
-        if match["raised"] and not (shows.finite and parts.is_least(match["floor"])):
+        if match["raised"] and not (shows.finite and parts.is_lowest(match["floor"])):
             return Obstacle(f"Max raises scores to `{match['floor'].name}`, which may be more than the mask hides by")
         guards_rows = match["guarded"] and not shows.finite and not _shows_some_key(shows)
         if guards_rows and sinks is not None:
@@ -259,14 +259,14 @@ class ScaledDotProduct(RewriteRuleClassBase):
         extended = bool(form.cap) or form.sinks is not None
         if form.mask.kind == "none" or (causal and not extended):
             return op.Sdpa(q, keys, v, *((None, *sinks) if sinks else ()), **attributes)
-        apart = self._taken_apart(masking, mask, more, shown, hidden, low)
+        apart = self._parts(masking, mask, more, shown, hidden, low)
         dtype = mask.dtype if masking in ("add", "twice") else low.dtype
         limits, rest = {}, None
         if form.mask_value is not None and form.mask.kind == "any" and (apart.conditions or apart.added):
             within = apart.by_position(form.mask_value, self._index_values)
             limits = within.limits() if diagonal else {}
             if limits or (within.kind == "none" and apart.are_shared(form.mask_value, self._index_values)):
-                rest = apart.left(op, q.dtype, form.mask.finite)
+                rest = apart.rest(op, q.dtype, form.mask.finite)
         if rest is not None and not limits:
             mask, rest, dtype = rest, None, q.dtype
         elif masking == "twice":
@@ -281,14 +281,14 @@ class ScaledDotProduct(RewriteRuleClassBase):
             mask = parts.narrowed(op, mask, q.dtype)
         attributes |= limits
         if not form.guards_rows:
-            return op.Sdpa(q, keys, v, mask, *_behind(sinks, rest), **attributes)
+            return op.Sdpa(q, keys, v, mask, *_after_mask(sinks, rest), **attributes)
         zero, floor = (op.Constant(value=parts.scalar_of(n, q.dtype)) for n in (0.0, parts.MIN[q.dtype]))
         best = op.ReduceMax(mask, op.Constant(value=ir.tensor([-1], dtype=ir.DataType.INT64)), keepdims=1)
         rest = None if rest is None else op.Max(rest, floor)
-        attended = op.Sdpa(q, keys, v, op.Max(mask, floor), *_behind(sinks, rest), **attributes)
+        attended = op.Sdpa(q, keys, v, op.Max(mask, floor), *_after_mask(sinks, rest), **attributes)
         return op.Where(op.Less(best, floor), zero, attended)
 
-    def _taken_apart(self, masking: str, mask, more, shown, hidden, low) -> Parts:
+    def _parts(self, masking: str, mask, more, shown, hidden, low) -> Parts:
         if masking in ("add", "twice"):
             return parts.of([mask, more] if masking == "twice" else [mask], self._index_values)
         number, hides = scalar(low) or 0.0, masking in _HIDDEN
@@ -319,7 +319,7 @@ def _factored(op, x, factor, name: str):
     )
 
 
-def _behind(sinks: tuple[ir.Value, ...], rest: ir.Value | None) -> tuple[ir.Value | None, ...]:
+def _after_mask(sinks: tuple[ir.Value, ...], rest: ir.Value | None) -> tuple[ir.Value | None, ...]:
     """The inputs of Sdpa behind the mask."""
     return sinks if rest is None else (*(sinks or (None,)), rest)
 

@@ -113,7 +113,7 @@ class HeadsJoinedByToken(RewriteRuleClassBase):
     def rewrite(self, op, x: ir.Value, shape: ir.Value, y: ir.Value):
         size, width = dims_of(x)[2], dims_of(y)[-1]
         assert isinstance(size, int) and isinstance(width, int)  # as check found
-        heads = _taken_apart(x, width // size, size)(op)
+        heads = _unpacked(x, width // size, size)(op)
         return op.Reshape(op.Transpose(heads, perm=[2, 0, 1, 3]), shape)
 
 
@@ -189,13 +189,13 @@ def _of_heads(source: ir.Value, value: ir.Value) -> _Build | None:
         size = dims_of(heads)[2]
         if not isinstance(size, int) or width % size:
             return None
-        by_head = _taken_apart(heads, width // size, size)
+        by_head = _unpacked(heads, width // size, size)
     else:
         return None
     return lambda op: op.Reshape(op.Transpose(by_head(op), perm=[0, 2, 1, 3]), new_integers(op, [0, 0, width]))
 
 
-def _taken_apart(heads: ir.Value, count: int, size: int) -> _Build:
+def _unpacked(heads: ir.Value, count: int, size: int) -> _Build:
     """[B N, T, H] as [B, N, T, H]."""
     length = dims_of(heads)[1]
     if isinstance(length, int):

@@ -32,7 +32,7 @@ def join_windows(model: ir.Model) -> int:
             continue
         if not all(all(map(same, d[:3], dims[0][:3])) for d in dims):
             continue
-        _join(first, last, between, dims)
+        _merge(first, last, between, dims)
         count += 1
     return count
 
@@ -71,7 +71,7 @@ def _dims(value: ir.Value | None) -> tuple[int | ir.SymbolicDim, ...] | None:
     return dims if all(isinstance(d, int) for d in dims[1:]) else None
 
 
-def _join(
+def _merge(
     first: ir.Node, last: ir.Node, between: Sequence[ir.Value], dims: Sequence[tuple[int | ir.SymbolicDim, ...]]
 ) -> None:
     graph = first.graph

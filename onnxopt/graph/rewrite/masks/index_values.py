@@ -37,7 +37,7 @@ class IndexValues:
     """Functions of the index that the tensors of one graph hold. known: dims and contents of the graph's values."""
 
     def __init__(self, graph: ir.Graph, inferred: Knowledge) -> None:
-        self.known = inferred
+        self.inferred = inferred
         self._functions: dict[ir.Value, IndexFunction | None] = {}
         self._rules: dict[str, Callable[[ir.Node], IndexFunction | None]] = {
             "Range": self._range, "Unsqueeze": self._unsqueeze, "Squeeze": self._squeeze, "Expand": self._expand,
@@ -63,11 +63,11 @@ class IndexValues:
 
     def dims(self, value: ir.Value | None) -> Dims | None:
         """The dims of a value, None where not even its rank is known."""
-        return self.known.dims(value)
+        return self.inferred.dims(value)
 
     def _elements(self, value: ir.Value | None) -> list[Dim] | None:
         """The elements of a small integer tensor, None where they are not known."""
-        contents = self.known.contents(value)
+        contents = self.inferred.contents(value)
         return None if contents is None else list(contents.flat)
 
     def _computed(self, value: ir.Value) -> IndexFunction | None:

@@ -26,7 +26,7 @@ _COMPARED: dict[str, Callable[[float, float], bool]] = {
     "Cast": operator.ne, "Equal": operator.eq, "Less": operator.lt, "LessOrEqual": operator.le, "Greater": operator.gt,
     "GreaterOrEqual": operator.ge,
 }  # fmt: skip
-_JOINED = {"And": False, "BitwiseAnd": False, "Or": True}  # of which both operands count; Or where it is negated
+_CONCAT_AXES = {"And": False, "BitwiseAnd": False, "Or": True}  # of which both operands count; Or where it is negated
 
 
 class Condition(NamedTuple):
@@ -58,7 +58,7 @@ class Parts:
         of_mask, *rest = ((1, *d)[-2] for d in dims if d is not None)
         return of_mask != 1 and all(d == 1 for d in rest)
 
-    def left(self, op, dtype: ir.DataType, finite: bool) -> ir.Value | None:
+    def rest(self, op, dtype: ir.DataType, finite: bool) -> ir.Value | None:
         """The mask without what is shown by position, None where nothing is left. dtype: of the scores. finite: whether
         the mask is."""
         shown = None
@@ -146,7 +146,7 @@ def _of_condition(value: ir.Value, negated: bool, parts: Parts, index_values: In
         return
     node = value.producer()
     operands = [] if node is None or node.domain != "" else [v for v in node.inputs if v is not None]
-    if node is not None and operands and _JOINED.get(node.op_type) == negated:
+    if node is not None and operands and _CONCAT_AXES.get(node.op_type) == negated:
         for operand in operands:
             _of_condition(operand, negated, parts, index_values)
     elif node is not None and operands and node.op_type == "Not":
@@ -221,7 +221,7 @@ def narrowed(op, mask, dtype: ir.DataType):
     return op.Cast(mask, to=dtype)
 
 
-def is_least(value: ir.Value) -> bool:
+def is_lowest(value: ir.Value) -> bool:
     """Whether a value is the least number of its dtype."""
     number = uniform(value)
     return number is not None and value.dtype in MIN and number <= MIN[value.dtype]

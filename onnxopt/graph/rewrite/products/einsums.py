@@ -167,7 +167,7 @@ class _MatMul:
     def build(self, op, a: ir.Value, b: ir.Value):
         of_a, of_b, of_y = self._groups()
         left, right = (
-            self._joined(op, value, labels, groups)
+            self._merged(op, value, labels, groups)
             for value, labels, groups in zip((a, b), self.equation.operands, (of_a, of_b), strict=True)
         )
         product = op.MatMul(left, right)
@@ -175,7 +175,7 @@ class _MatMul:
             product = op.Reshape(product, new_integers(op, self._sizes_of(of_y, joins=False)))
         return _transposed(op, product, "".join(of_y), self.equation.result)
 
-    def _joined(self, op, value: ir.Value, labels: str, groups: list[str]):
+    def _merged(self, op, value: ir.Value, labels: str, groups: list[str]):
         order = "".join(groups)
         sizes = None if all(len(group) == 1 for group in groups) else self._sizes_of(groups, joins=True)
         if is_constant(value) and (labels == order or len(value.uses()) == 1) and (labels != order or sizes):

@@ -23,7 +23,7 @@ from onnxopt.costs.attention import AttentionSize
 from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.match import new_integers
 from onnxopt.graph.passes.rooted import Rooted
-from onnxopt.graph.rewrite.attention.attention_nodes import has_mask, is_kept_for_kernel
+from onnxopt.graph.rewrite.attention.attention_nodes import has_mask, is_for_kernel
 from onnxopt.graph.rewrite.products import packed_weights
 from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, rotated, swapped
@@ -63,13 +63,13 @@ class _Merge(RewriteRuleClassBase):
                 return f"the bias `{bias.name}` is not a constant vector of {width} elements"
         return ""
 
-    def _joined(self, weights: Sequence[ir.Value]) -> ir.TensorProtocol:
+    def _merged(self, weights: Sequence[ir.Value]) -> ir.TensorProtocol:
         packed = [p for w in weights if (p := packed_weights.of(w)) is not None]
         if packed:
-            return packed_weights.joined(packed, self._joiner, _name(weights))
+            return packed_weights.merged(packed, self._joiner, _name(weights))
         return self._joiner.columns([w.const_value for w in weights if w.const_value is not None], _name(weights))
 
-    def _joined_bias(self, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]) -> ir.Tensor:
+    def _merged_bias(self, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]) -> ir.Tensor:
         """The biases side by side, zeros where there is none."""
         rows = []
         for weight, bias in zip(weights, biases, strict=True):
@@ -80,10 +80,10 @@ class _Merge(RewriteRuleClassBase):
         return ir.Tensor(np.concatenate(rows), dtype=dtype, name=f"{_name(weights)}/bias")
 
     def _product(self, op, x: ir.Value, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]):
-        product = op.MatMul(x, op.initializer(self._joined(weights)))
+        product = op.MatMul(x, op.initializer(self._merged(weights)))
         if all(b is None for b in biases):
             return product
-        return op.Add(product, op.initializer(self._joined_bias(weights, biases)))
+        return op.Add(product, op.initializer(self._merged_bias(weights, biases)))
 
     def _parts(self, op, product, weights: Sequence[ir.Value]):
         widths = _widths(weights)
@@ -153,7 +153,7 @@ class SelfAttention(_Merge):
             self._expected.of(x.shape[1]), width, packed=True, hopper=flash_attention.is_hopper(width, values),
             bias="scores" if has_mask(node) else "",
         )  # fmt: skip
-        return is_kept_for_kernel(node) or costs.pays(size)
+        return is_for_kernel(node) or costs.pays(size)
 
     def _fits_attention(self, x: ir.Value, weights: Sequence[ir.Value]) -> bool:
         """Whether Attention takes weights of this dtype, and q, k and v are small enough for it, or of unknown size."""
@@ -174,8 +174,8 @@ class SelfAttention(_Merge):
             attributes["qkv_hidden_sizes"] = list(widths)
         mask = node.inputs[_ATTENTION_BIAS] if len(node.inputs) > _ATTENTION_BIAS else None
         extra = [] if mask is None else [None, None, mask]
-        weight = op.initializer(self._joined(weights))
-        bias = op.initializer(self._joined_bias(weights, (bq, bk, bv)))
+        weight = op.initializer(self._merged(weights))
+        bias = op.initializer(self._merged_bias(weights, (bq, bk, bv)))
         return op.Attention(x, weight, bias, *extra, _domain=CONTRIB, **attributes)
 
 

@@ -107,7 +107,7 @@ class NormalizedProduct(RewriteRuleClassBase):
         folded = self._folded(w, b, node, normalized.producer())
         assert not isinstance(folded, str)
         weight, bias = folded
-        constant = op.initializer(self._joiner.kept(weight.numpy(), weight.dtype, str(weight.name)))
+        constant = op.initializer(self._joiner.constant(weight.numpy(), weight.dtype, str(weight.name)))
         if self._operator == "Gemm":
             attributes = {name: attribute.value for name, attribute in node.attributes.items()}
             return op.Gemm(x, constant, op.initializer(bias), **attributes)

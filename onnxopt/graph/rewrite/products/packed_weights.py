@@ -60,7 +60,7 @@ def of(value: ir.Value | None) -> Packed | None:
     return packed if isinstance(packed, Packed) else None
 
 
-def joined(weights: Sequence[Packed], joiner: Joiner, name: str) -> ir.TensorProtocol:
+def merged(weights: Sequence[Packed], joiner: Joiner, name: str) -> ir.TensorProtocol:
     """A weight with the columns of all, which are of one form."""
     values = []
     for parts in zip(*(w.values for w in weights), strict=True):

@@ -31,10 +31,10 @@ class _Part:
 
 
 def _join(model: ir.Model, _: Scope) -> int:
-    return sum(_join_biases(node) for node in tuple(model.graph) if node.op_type == "MatMul" and node.domain == "")
+    return sum(_merge_biases(node) for node in tuple(model.graph) if node.op_type == "MatMul" and node.domain == "")
 
 
-def _join_biases(product: ir.Node) -> bool:
+def _merge_biases(product: ir.Node) -> bool:
     weight, y = product.inputs[1], product.outputs[0]
     if not is_constant(weight) or y.is_graph_output() or y.shape is None or y.dtype is None:
         return False

@@ -59,7 +59,7 @@ class ReorderedColumns(RewriteRuleClassBase):
         count, width = groups.shape[2], groups.shape[3] // _PARTS
         array = w.const_value.numpy()
         reordered = array.reshape(-1, count, _PARTS, width).swapaxes(1, 2).reshape(array.shape)
-        constant = self._joiner.kept(np.ascontiguousarray(reordered), w.const_value.dtype, f"{w.name}/by_part")
+        constant = self._joiner.constant(np.ascontiguousarray(reordered), w.const_value.dtype, f"{w.name}/by_part")
         product = op.MatMul(x, op.initializer(constant))
         size, view = count * width, new_integers(op, [0, 0, count, width])
         bounds = ((new_integers(op, [p * size]), new_integers(op, [(p + 1) * size])) for p in range(_PARTS))

@@ -59,7 +59,7 @@ class ScaledProduct(RewriteRuleClassBase):
         folded = _folded(w, c, b)
         assert not isinstance(folded, str)
         scale, weight, bias = folded
-        constant = self._joiner.kept(weight.numpy(), weight.dtype, str(weight.name))
+        constant = self._joiner.constant(weight.numpy(), weight.dtype, str(weight.name))
         result = op.MatMul(x, op.initializer(constant))
         if scale is not None:
             result = op.Mul(result, op.initializer(scale))

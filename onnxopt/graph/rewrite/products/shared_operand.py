@@ -31,7 +31,7 @@ from onnxopt.costs.attention import AttentionSize
 from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.new_nodes import NewNodes, initializer
-from onnxopt.graph.rewrite.attention.attention_nodes import has_mask, is_kept_for_kernel
+from onnxopt.graph.rewrite.attention.attention_nodes import has_mask, is_for_kernel
 from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
@@ -47,7 +47,7 @@ _MOVING = _VIEWS | {"Concat", "Expand", "Slice", "Split", "Squeeze", "Transpose"
 _MAX_PREPARING = 64  # values between a product and an attention
 _BROADCASTING = frozenset({"Add", "Mul"})
 _MULTIPLE = 8  # of the columns of a product of an embedding: parts of a row stay aligned
-_MAX_BYTES = numbers().max_joined_bytes
+_MAX_BYTES = numbers().max_merged_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _is_ours(node: ir.Node, expected: ExpectedSizes) -> bool:
         expected.of(k.shape[1]), width, packed=True, hopper=flash_attention.is_hopper(width, width),
         bias="scores" if has_mask(node) else "",
     )  # fmt: skip
-    return is_kept_for_kernel(node) or costs.pays(size)
+    return is_for_kernel(node) or costs.pays(size)
 
 
 def _of_embeddings(graph: ir.Graph) -> Iterator[_Product]:
@@ -257,16 +257,16 @@ def _merge(graph: ir.Graph, products: Sequence[_Product], joiner: Joiner) -> Non
     x, dtype, by_rows = products[0].x, products[0].tensor.dtype, products[0].by_rows
     name = "+".join(str(p.weight.name) for p in products)
     if by_rows:
-        weight = joiner.kept(np.concatenate([p.tensor.numpy() for p in products]), dtype, name)
+        weight = joiner.constant(np.concatenate([p.tensor.numpy() for p in products]), dtype, name)
         operands = [x, initializer(graph, weight, name)]
         if any(p.bias is not None for p in products):
-            operands.append(new.constant(_joined_bias(products)))
+            operands.append(new.constant(_merged_bias(products)))
         value = new.add("Gemm", operands, dtype, [ir.AttrInt64("transB", 1)])
     else:
         weight = joiner.columns([p.tensor for p in products], name)
         value = new.add("MatMul", [x, initializer(graph, weight, name)], dtype)
         if any(p.bias is not None for p in products):
-            value = new.add("Add", [value, new.constant(_joined_bias(products))], dtype)
+            value = new.add("Add", [value, new.constant(_merged_bias(products))], dtype)
     ends = [0, *itertools.accumulate(p.width for p in products)]
     for product, begin, end in zip(products, ends, ends[1:], strict=False):
         bounds = [new.constant(np.array([n], np.int64)) for n in (begin, end, -1)]
@@ -275,7 +275,7 @@ def _merge(graph: ir.Graph, products: Sequence[_Product], joiner: Joiner) -> Non
         product.result.replace_all_uses_with(part)
 
 
-def _joined_bias(products: Sequence[_Product]) -> np.ndarray:
+def _merged_bias(products: Sequence[_Product]) -> np.ndarray:
     """The biases side by side, zeros where there is none."""
     rows = []
     for product in products:

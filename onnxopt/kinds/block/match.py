@@ -26,8 +26,8 @@ from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.block.slices import Channels, channels, is_concat, taken_from
-from onnxopt.kinds.convolution.find import grown
+from onnxopt.kinds.block.slices import Channels, channels, is_concat, source_of_channels
+from onnxopt.kinds.convolution.match import grown
 from onnxopt.kinds.convolution.steps import GrowingConvolution
 from onnxopt.program.block import MAX_INPUTS, MAX_STEPS, Block, BlockStep, Part
 
@@ -69,7 +69,7 @@ class _Search:
 
     def begin_with_concat(self, node: ir.Node) -> None:
         """Make a block of the convolutions whose results a Concat joins."""
-        parts = [self._taken(v) for v in node.inputs if v is not None]
+        parts = [self._source_of(v) for v in node.inputs if v is not None]
         sources = list(dict.fromkeys(p.whole for p in parts))
         if not any(v in self._of for v in sources):
             return
@@ -84,14 +84,14 @@ class _Search:
         owners = [self._owner.get(n) for n in readers]
         convolutions = list({id(c): c for c in owners if c is not None}.values())
         wide = all(c.channels[1] >= _CHANNELS_WITHOUT_CONCAT or c.is_product() for c in convolutions)
-        of_channels = all(self._taken(v).node is node for v in node.outputs)
+        of_channels = all(self._source_of(v).node is node for v in node.outputs)
         outside = None in owners or any(v.is_graph_output() for v in node.outputs)
         if convolutions and wide and of_channels and not outside:
             self._take(convolutions, {}, node)
 
-    def _taken(self, value: ir.Value) -> Channels:
+    def _source_of(self, value: ir.Value) -> Channels:
         """The channels that a value is of another one."""
-        source = taken_from(value, self._shapes, self._opset)
+        source = source_of_channels(value, self._shapes, self._opset)
         return source if source is not None else Channels(value, 0, 0)
 
     def _placed(self, node: ir.Node, parts: Sequence[Channels]) -> dict[ir.Value, _Placed] | str:
@@ -124,7 +124,7 @@ class _Search:
         if around.op_type == "Concat":
             nodes.add(around)
         nodes |= {slice_node for slice_node in self._cuts(members, around) if self._is_read_in(slice_node, nodes)}
-        if any(self._context.is_taken(n) for n in nodes):
+        if any(self._context.is_owned(n) for n in nodes):
             return "Another kernel takes a part of it"
         if reason := self._why_not(members, nodes, placed):
             return reason
@@ -151,12 +151,12 @@ class _Search:
         pending = [c for c in self._of.values() if self._context.order[c.conv] > first]
         for convolution in sorted(pending, key=lambda c: self._context.order[c.conv]):
             if convolution.output not in depends:
-                reads = (self._taken(v).whole for v in convolution.operands())
+                reads = (self._source_of(v).whole for v in convolution.operands())
                 depends[convolution.output] = any(depends.get(v, False) for v in reads)
         waiting = list(begin)
         while waiting:
             for value in waiting.pop().operands():
-                whole = self._taken(value).whole
+                whole = self._source_of(value).whole
                 if depends.get(whole, False) and whole not in members:
                     members[whole] = self._of[whole]
                     waiting.append(self._of[whole])
@@ -170,7 +170,7 @@ class _Search:
         """The Splits and Slices that these convolutions or the Concat read."""
         values = [v for c in members for v in c.operands()]
         values += [v for v in around.inputs if v is not None] if around.op_type == "Concat" else []
-        return {source.node for source in map(self._taken, values) if source.node is not None}
+        return {source.node for source in map(self._source_of, values) if source.node is not None}
 
     def _why_not(
         self, members: Sequence[GrowingConvolution], nodes: set[ir.Node], placed: dict[ir.Value, _Placed]
@@ -183,7 +183,7 @@ class _Search:
                 if reader not in nodes:
                     return f"{reader.op_type} reads `{value.name}` too, so it must be a tensor of its own"
         for convolution in members:
-            read = [self._taken(v) for v in (convolution.x, convolution.residual) if v is not None]
+            read = [self._source_of(v) for v in (convolution.x, convolution.residual) if v is not None]
             parts = [(p.first, p.whole) for p in read if p.node in nodes and p.whole not in placed]
             parts += [(placed[p.whole].first + p.first, placed[p.whole].whole) for p in read if p.whole in placed]
             if convolution.output in placed:
@@ -235,7 +235,7 @@ class _Search:
 
     def _operand(self, value: ir.Value, inside: Iterable[ir.Value]) -> Channels:
         """The channels that a value is, of another one where the node that takes them is in the block."""
-        source = self._taken(value)
+        source = self._source_of(value)
         if source.node is not None and value not in inside:
             return Channels(value, 0, source.count)
         return source

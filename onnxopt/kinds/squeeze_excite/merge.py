@@ -20,7 +20,7 @@ from onnxopt.kinds.squeeze_excite.lower import lower
 from onnxopt.program.squeeze_excite import SqueezeExcite
 
 
-def join(context: Context, kind: Kind, regions: list[Region]) -> tuple[list[Region], list[Refusal]]:
+def merge(context: Context, kind: Kind, regions: list[Region]) -> tuple[list[Region], list[Refusal]]:
     """The regions of all kinds after joining. kind: that of squeeze-excites."""
     of = {n: r for r in regions for n in r.nodes}
     retained = {id(region): region for region in regions}
@@ -73,7 +73,7 @@ def _union(
     inputs = list(dict.fromkeys((*of_map.inputs, *(v for v in region.inputs if v is not mean))))
     if context.outputs_of(nodes) != list(outputs) or len(context.shapes.dims(outputs[0]) or ()) != 4:
         return None
-    if (of_mean is None and context.is_taken(node)) or context.makes_cycle(nodes):
+    if (of_mean is None and context.is_owned(node)) or context.makes_cycle(nodes):
         return None
     try:
         meaning = context.lowered(lower, nodes, inputs, outputs)

@@ -3,7 +3,7 @@
     mean [N, 1, 1, C] -> 1x1 Conv, MatMul or Gemm -> elementwise nodes -> another -> elementwise nodes -> y [N, 1, 1, K]
 
 Where a depthwise convolution computes the map, both become one region once all kinds have searched
-(kinds/squeeze_excite/join.py). The Mul of the map by the factors stays with the kernel of its neighbours.
+(kinds/squeeze_excite/merge.py). The Mul of the map by the factors stays with the kernel of its neighbours.
 
 A block reads all weights. So a region pays only while the weights are small (costs/data/squeeze_excite.json).
 """
@@ -31,7 +31,7 @@ _MAX_PRODUCTS = numbers().max_products
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     """A region for every pair of small products of means, and refusals of larger pairs."""
-    free = [n for n in context.order if pairs.is_product(n) and not context.is_taken(n)]
+    free = [n for n in context.order if pairs.is_product(n) and not context.is_owned(n)]
     products = [(n, p) for n in free if (p := pairs.product(n, context.shapes)) is not None]
     by_result = {p.output: p for _, p in products}
     regions: list[Region] = []
@@ -54,11 +54,11 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
 
 def _pair(second: GrowingGemm, by_result: dict[ir.Value, GrowingGemm], context: Context) -> Pair | None:
     def is_free(node: ir.Node) -> bool:
-        is_open = node in context.order and not context.is_taken(node)
+        is_open = node in context.order and not context.is_owned(node)
         return is_open and eligibility.is_elementwise(node) and context.why_not(node) is None
 
     pair = pairs.find(second, by_result, is_free, context.order.__getitem__, context.shapes)
-    if pair is None or not _is_mean(pair.mean) or any(map(context.is_taken, pair.nodes)):
+    if pair is None or not _is_mean(pair.mean) or any(map(context.is_owned, pair.nodes)):
         return None
     return pair
 

@@ -32,7 +32,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     refusals: list[Refusal] = []
     owned: set[ir.Node] = set()
     for node in context.order:
-        if node in owned or context.is_taken(node) or row_domain.operator(node, context.opsets) is None:
+        if node in owned or context.is_owned(node) or row_domain.operator(node, context.opsets) is None:
             continue
         try:
             growth = _Growth(context, kind, node, owned)
@@ -51,7 +51,7 @@ class _Growth:
     """One region while it grows from the reduction `seed`."""
 
     def __init__(self, context: Context, kind: Kind, seed: ir.Node, owned: set[ir.Node]):
-        self._context, self._kind, self._taken = context, kind, owned
+        self._context, self._kind, self._owned = context, kind, owned
         self._opsets, self._shapes = context.opsets, context.shapes
         self._check_row_operator(seed)
         row = row_domain.operator(seed, self._opsets)
@@ -83,16 +83,16 @@ class _Growth:
 
     def _is_free(self, node: ir.Node) -> bool:
         """Whether no region holds the node, this one included, and this one has not refused it."""
-        if node in self._inside or node in self._refused or node in self._taken:
+        if node in self._inside or node in self._refused or node in self._owned:
             return False
-        return not self._context.is_taken(node)
+        return not self._context.is_owned(node)
 
     def _take(self, node: ir.Node) -> bool:
         grid = self._fitting(node)
         if grid is None:
             self._refused.add(node)
             return False
-        if self._is_cheaper_behind(node):
+        if self._is_cheaper_downstream(node):
             self._refused.add(node)
             return False
         before = (self.grid, self.nodes, self._inside)
@@ -201,7 +201,7 @@ class _Growth:
             return str(error)
         return None if program.cost <= cost.MAX_COST else "The fused kernel would need too many registers"
 
-    def _is_cheaper_behind(self, node: ir.Node) -> bool:
+    def _is_cheaper_downstream(self, node: ir.Node) -> bool:
         """Whether a DequantizeLinear is for the kernels of its readers, which then read codes that are stored anyway.
 
         That is where a product reads the codes (kinds/gemm/codes.py), and all readers of the numbers wait for it. Codes
@@ -216,7 +216,7 @@ class _Growth:
         readers = self._context.readers(node.outputs[0])
         return bool(readers) and all(
             eligibility.is_elementwise(reader)
-            and not (self._context.is_taken(reader) or reader in self._taken or reader in self._inside)
+            and not (self._context.is_owned(reader) or reader in self._owned or reader in self._inside)
             and self._context.why_not(reader) is None
             and self._context.makes_cycle([*self.nodes, node, reader])
             for reader in readers
@@ -225,7 +225,7 @@ class _Growth:
     def _is_of_product(self, reader: ir.Node) -> bool:
         """Whether a reader of codes belongs to a product of them."""
         if reader.op_type == "Cast" and reader.inputs[0] is not None:
-            return self._shapes.ir_dtype(reader.inputs[0]) in _CODES and self._context.is_taken(reader)
+            return self._shapes.ir_dtype(reader.inputs[0]) in _CODES and self._context.is_owned(reader)
         return reader.op_type in RESHAPES and self._has_computed_parameters(reader)
 
     def _has_computed_parameters(self, node: ir.Node) -> bool:

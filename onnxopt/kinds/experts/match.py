@@ -89,7 +89,7 @@ def _region(
     if any(node not in context.order for node in match.nodes):
         return "A part of them lies outside of the branch or loop"
     nodes = _in_order(match)
-    if any(map(context.is_taken, nodes)):
+    if any(map(context.is_owned, nodes)):
         return "Another kernel has a part of them"
     if (read := context.outputs_of(nodes)) != [match.y]:
         name = next((v.name for v in read if v is not match.y), "")

@@ -37,7 +37,7 @@ class _Neighbour:
     regions: tuple[Region, ...] = ()
 
 
-def join(context: Context, kind: Kind, regions: Sequence[Region]) -> tuple[list[Region], list[Refusal]]:
+def merge(context: Context, kind: Kind, regions: Sequence[Region]) -> tuple[list[Region], list[Refusal]]:
     """The regions after joining, and refusals of index operations beside rowwise regions. kind: the rowwise kind."""
     joiner = _Joiner(context, kind, regions)
     for region in [r for r in regions if r.kind is kind]:
@@ -87,7 +87,7 @@ class _Joiner:
     def _readers(self, region: Region) -> Iterator[_Neighbour]:
         for value in region.outputs:
             for reader in self._context.readers(value):
-                yield from self._behind(reader, ())
+                yield from self._downstream(reader, ())
 
     def _producers(self, region: Region) -> Iterator[_Neighbour]:
         for value in region.inputs:
@@ -99,10 +99,10 @@ class _Joiner:
             if producer is not None:
                 yield from self._as_neighbour(producer, views)
 
-    def _behind(self, reader: ir.Node, views: tuple[ir.Node, ...]) -> Iterator[_Neighbour]:
+    def _downstream(self, reader: ir.Node, views: tuple[ir.Node, ...]) -> Iterator[_Neighbour]:
         if self._is_free(reader) and index_ops.is_view(reader):
             for further in self._context.readers(reader.outputs[0]):
-                yield from self._behind(further, (*views, reader))
+                yield from self._downstream(further, (*views, reader))
         else:
             yield from self._as_neighbour(reader, views)
 
@@ -114,7 +114,7 @@ class _Joiner:
             yield _Neighbour((node,), views)
 
     def _is_free(self, node: ir.Node) -> bool:
-        return node in self._context.order and not self._context.is_taken(node)
+        return node in self._context.order and not self._context.is_owned(node)
 
     def _is_movable(self, node: ir.Node) -> bool:
         if not index_ops.is_index(node) and not eligibility.is_elementwise(node):
@@ -210,6 +210,6 @@ def _obstacle(program: RowProgram, inputs: Sequence[ir.Value]) -> str | None:
             f"The fused kernel would read `{inputs[across].name}` against its memory layout and use little of each"
             " memory transaction"
         )
-    if access_order.cuts_vectors(program):
+    if access_order.splits_vectors(program):
         return "A part of a Concat or Pad would begin or end inside a 16-byte vector, which makes loads slow"
     return None

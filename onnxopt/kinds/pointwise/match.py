@@ -72,7 +72,7 @@ class _Growth:
         self._order = context.order
         self._unfit: dict[ir.Node, str] = {}
         self._groups: dict[ir.Node, Group] = {}
-        self._kept_apart: dict[tuple[ir.Node, ir.Node], str] = {}
+        self._separate: dict[tuple[ir.Node, ir.Node], str] = {}
         self._noted: set[tuple[ir.Node, ir.Value]] = set()  # producers and values whose readers are all in _kept_apart
 
     def grow(self) -> None:
@@ -94,8 +94,8 @@ class _Growth:
             self._groups[node] = group
             self._take_in_producers(group, node)
         self._try_again()
-        self._join_siblings()
-        self._join_tiny()
+        self._fuse_siblings()
+        self._fuse_tiny()
 
     def _single(self, node: ir.Node) -> Group:
         """A group of one node, without its cost."""
@@ -116,7 +116,7 @@ class _Growth:
             if not grown:
                 return
 
-    def _join_siblings(self) -> None:
+    def _fuse_siblings(self) -> None:
         """Merge groups that read the same tensor into one kernel with several outputs, which reads the tensor once.
 
         The groups read the tensor element by element, or each group reads a part and all outputs have the same size.
@@ -129,16 +129,16 @@ class _Growth:
                 if self._shapes.same(value, group.domain) or takes_part(group, value):
                     readers.setdefault(value, []).append(group.nodes[-1])
         for value, nodes in readers.items():
-            siblings = [n for n in nodes if not self._groups[n].is_left_to_runtime]
-            self._join_pairs(siblings, value, functools.partial(self._are_siblings, value))
+            siblings = [n for n in nodes if not self._groups[n].runs_in_runtime]
+            self._fuse_pairs(siblings, value, functools.partial(self._are_siblings, value))
 
     def _are_siblings(self, value: ir.Value, first: Group, second: Group) -> bool:
         """Whether two groups that read a value have domains that one kernel can have."""
         parts = takes_part(first, value) and takes_part(second, value)
         same = self._same_size if parts else self._shapes.same
-        return same(first.domain, second.domain) and not (first.is_left_to_runtime or second.is_left_to_runtime)
+        return same(first.domain, second.domain) and not (first.runs_in_runtime or second.runs_in_runtime)
 
-    def _join_pairs(
+    def _fuse_pairs(
         self, nodes: Sequence[ir.Node], value: ir.Value | None, alike: Callable[[Group, Group], bool]
     ) -> None:
         """Merge the groups of these nodes, each with those of the next nodes, where `alike` and `obstacle` allow it.
@@ -168,7 +168,7 @@ class _Growth:
                 if refusals == _REFUSED:
                     break
 
-    def _join_tiny(self) -> None:
+    def _fuse_tiny(self) -> None:
         """Merge independent groups of one depth and one domain whose time is the launch alone."""
         groups = [g for g in dict.fromkeys(self._groups.values()) if g.is_tiny]
         if len(groups) < 2:
@@ -178,7 +178,7 @@ class _Growth:
         for group in groups:
             alike.setdefault((depth[group], self._shapes.dims(group.domain)), []).append(group.nodes[-1])
         for nodes in alike.values():
-            self._join_pairs(nodes, None, lambda first, second: first.is_tiny and second.is_tiny)
+            self._fuse_pairs(nodes, None, lambda first, second: first.is_tiny and second.is_tiny)
 
     def _merge(self, union: Group) -> None:
         self._groups.update(dict.fromkeys(union.nodes, union))
@@ -219,11 +219,11 @@ class _Growth:
                 continue
             union = self.union(other, group, value, views)
             if isinstance(union, str):
-                self._kept_apart.setdefault((producer, node), union)
+                self._separate.setdefault((producer, node), union)
                 if (producer, value) not in self._noted:
                     self._noted.add((producer, value))
                     for reader in self._context.readers(value):
-                        self._kept_apart.setdefault((producer, reader), union)
+                        self._separate.setdefault((producer, reader), union)
                 continue
             self._merge(union)
             merged = True
@@ -365,7 +365,7 @@ class _Growth:
 
     def _is_open(self, node: ir.Node) -> bool:
         """Whether a pointwise region may take the node. Index operations on shapes stay on the host."""
-        if self._context.is_taken(node):
+        if self._context.is_owned(node):
             return False
         if eligibility.is_elementwise(node):
             return True
@@ -383,5 +383,5 @@ class _Growth:
         if self._groups[producer] is self._groups[node]:
             return None
         complete = f"No larger fused kernel was found: the kernel of {producer.op_type} was complete before this node"
-        reason = self._kept_apart.get((producer, node), complete)
+        reason = self._separate.get((producer, node), complete)
         return Refusal(node.name or "", node.op_type, producer.name or "", reason)

@@ -31,7 +31,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     refusals: list[Refusal] = []
     owned: set[ir.Node] = set()
     for node in context.order:
-        if not is_scan(node) or context.is_taken(node):
+        if not is_scan(node) or context.is_owned(node):
             continue
         reason = why_not(node, context)
         if reason is not None:
@@ -75,7 +75,7 @@ class _Growth:
     """One region while it grows from a CumSum to its elementwise neighbours."""
 
     def __init__(self, context: Context, kind: Kind, scan: ir.Node, owned: set[ir.Node]):
-        self._context, self._kind, self._taken = context, kind, owned
+        self._context, self._kind, self._owned = context, kind, owned
         self._domain = scan.outputs[0]
         self.nodes = [scan]
 
@@ -99,7 +99,7 @@ class _Growth:
         producers = {p for n in self.nodes for v in n.inputs if v is not None and (p := v.producer()) is not None}
         inside = set(self.nodes)
         fresh = (n for n in consumers | producers if n in order and n not in inside and n not in refused)
-        free = (n for n in fresh if n not in self._taken and not self._context.is_taken(n))
+        free = (n for n in fresh if n not in self._owned and not self._context.is_owned(n))
         return heapq.nsmallest(_NEAREST, free, key=lambda n: (n not in consumers, order[n]))
 
     def _take(self, node: ir.Node, refused: set[ir.Node]) -> bool:

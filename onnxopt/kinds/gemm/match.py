@@ -42,18 +42,18 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     regions: list[Region] = []
     refusals: list[Refusal] = []
     for node in list(context.order):
-        if not _is_gemm(node) or context.is_taken(node):
+        if not _is_gemm(node) or context.is_owned(node):
             continue
         gemm, refused = _grow(node, context)
         refusals += refused
-        if gemm is None or not gemm.takes_in_work():
+        if gemm is None or not gemm.can_fuse():
             continue
-        if node.op_type == "Conv" and any(map(context.is_taken, gemm.nodes)):
+        if node.op_type == "Conv" and any(map(context.is_owned, gemm.nodes)):
             continue  # another kind has a Transpose of it; nodes of products of codes are reserved for their products
-        if (reason := _better_behind(gemm, context)) is not None:
+        if (reason := _better_as_epilogue(gemm, context)) is not None:
             refusals.append(Refusal(node.name or "", node.op_type, gemm.nodes[-1].name or "", reason))
             gemm = _alone(node, context)
-            if not gemm.takes_in_work():
+            if not gemm.can_fuse():
                 continue
         region = _region(gemm, context, kind)
         region.verify()
@@ -108,7 +108,7 @@ def _start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
 def _grow(node: ir.Node, context: Context) -> tuple[GrowingGemm | None, list[Refusal]]:
     """The GEMM of a node with all nodes that it can absorb, and the refusals of further nodes."""
     gemm = _start(node, context.shapes)
-    if not isinstance(gemm, str) and not context.cuda and (reason := eligibility.left_to_provider(node)) is not None:
+    if not isinstance(gemm, str) and not context.cuda and (reason := eligibility.reason_for_provider(node)) is not None:
         gemm = reason
     if isinstance(gemm, str):
         if node.op_type == "Conv":
@@ -123,7 +123,7 @@ def _grow(node: ir.Node, context: Context) -> tuple[GrowingGemm | None, list[Ref
         if follower is None:
             break
         grown = dataclasses.replace(gemm, nodes=list(gemm.nodes))
-        if context.is_taken(follower) or take(grown, follower, context.shapes) is not None:
+        if context.is_owned(follower) or take(grown, follower, context.shapes) is not None:
             break
         if context.makes_cycle(grown.nodes):
             break
@@ -132,7 +132,7 @@ def _grow(node: ir.Node, context: Context) -> tuple[GrowingGemm | None, list[Ref
         if gemm.residual is not None or not gemm.residual_shape:
             best = gemm
     whole = dataclasses.replace(best, nodes=list(best.nodes))
-    if gated.take(whole, context.shapes) and not any(map(context.is_taken, whole.nodes[len(best.nodes) :])):
+    if gated.take(whole, context.shapes) and not any(map(context.is_owned, whole.nodes[len(best.nodes) :])):
         return whole, []
     return best, _refusals(node, best, context)
 
@@ -151,7 +151,7 @@ def _follower(value: ir.Value) -> ir.Node | None:
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
 
-def _better_behind(gemm: GrowingGemm, context: Context) -> str | None:
+def _better_as_epilogue(gemm: GrowingGemm, context: Context) -> str | None:
     """The reason why the kernel of the readers should add the bias or residual, None where the GEMM should.
 
     Such a kernel is elementwise and reads the GEMM's result anyway. A result that an Add reads is part of the residual
@@ -169,7 +169,7 @@ def _better_behind(gemm: GrowingGemm, context: Context) -> str | None:
     if gemm_adds or not adds or gemm.activation != "none" or not readers or gemm.output.is_graph_output():
         return None
     for reader in readers:
-        if reader.op_type == "Add" or not eligibility.is_elementwise(reader) or context.is_taken(reader):
+        if reader.op_type == "Add" or not eligibility.is_elementwise(reader) or context.is_owned(reader):
             return None
         if context.why_not(reader) is not None:
             return None
@@ -194,7 +194,7 @@ def _refusals(node: ir.Node, gemm: GrowingGemm, context: Context) -> list[Refusa
     if gemm.parts:
         return refusals
     for reader in dict.fromkeys(value.consumers()):
-        if reader.op_type not in EPILOGUE or reader.op_type == "Reshape" or context.is_taken(reader):
+        if reader.op_type not in EPILOGUE or reader.op_type == "Reshape" or context.is_owned(reader):
             continue
         reason = None
         if _follower(value) is None:

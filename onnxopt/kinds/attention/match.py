@@ -46,7 +46,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     """A region for every such operator and the nodes that only compute its lengths, and refusals of the others."""
     regions, refusals = masked.find(context, kind)
     for node in list(context.order):
-        if (node.domain, node.op_type) != OPERATOR or context.is_taken(node):
+        if (node.domain, node.op_type) != OPERATOR or context.is_owned(node):
             continue
         lengths = _lengths(node, context.shapes)
         meaning = _meaning(node, context.shapes) if not isinstance(lengths, str) else lengths
@@ -148,7 +148,7 @@ def _lengths(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...] | str:
         fills = isinstance(tokens, int) and np.all(fixed == tokens) and np.all(whole == tokens + 1)
         return () if fills else _may_not_fill(lengths)
     matched: set[ir.Node] = set()
-    if not _is_count_behind(total, past, 1, matched) or not _is_filled(lengths, past, matched):
+    if not _is_count_of(total, past, 1, matched) or not _is_filled(lengths, past, matched):
         return _may_not_fill(lengths)
     if any(use.node not in matched and use.node is not node for n in matched for v in n.outputs for use in v.uses()):
         return f"The sequence lengths `{lengths.name}` are read by other nodes too"
@@ -171,14 +171,14 @@ def _is_filled(value: ir.Value, past: ir.Value, matched: set[ir.Node]) -> bool:
         if shape is None or shape.inputs[0] is not past or _dim(shape, rank=4) != 0:
             return False
     first, limit = counted.inputs[:2]
-    return _is_count_behind(first, past, 0, matched) and _is_count_behind(limit, past, 1, matched)
+    return _is_count_of(first, past, 0, matched) and _is_count_of(limit, past, 1, matched)
 
 
-def _is_count_behind(value: ir.Value | None, past: ir.Value, added: int, matched: set[ir.Node]) -> bool:
+def _is_count_of(value: ir.Value | None, past: ir.Value, added: int, matched: set[ir.Node]) -> bool:
     """Whether a value is Cast(Squeeze(Shape(past)[2:3])) + added, with added 0 or 1. Adds the nodes to `matched`."""
     if added:
         add = _match(value, "Add", matched)
-        return add is not None and _is_one(add.inputs[1]) and _is_count_behind(add.inputs[0], past, 0, matched)
+        return add is not None and _is_one(add.inputs[1]) and _is_count_of(add.inputs[0], past, 0, matched)
     cast = _match(value, "Cast", matched)
     squeeze = _match(cast.inputs[0], "Squeeze", matched) if cast is not None else None
     shape = _match(squeeze.inputs[0], "Shape", matched) if squeeze is not None else None

@@ -48,7 +48,7 @@ def grown(context: Context, refusals: list[Refusal], *, in_block: bool = False) 
     refusals: of the convolutions and their neighbours, which are added. in_block: whether they will share tensors.
     """
     for node in list(context.order):
-        if node.op_type not in CONVOLUTIONS or node.domain != "" or context.is_taken(node):
+        if node.op_type not in CONVOLUTIONS or node.domain != "" or context.is_owned(node):
             continue
         convolution = start(node, context.shapes)
         if isinstance(convolution, str):
@@ -61,7 +61,7 @@ def grown(context: Context, refusals: list[Refusal], *, in_block: bool = False) 
             if not isinstance(around, str) and not of_depthwise:  # that kind says why it leaves one
                 refusals.append(Refusal(node.name or "", node.op_type, "", convolution))
             continue
-        if any(map(context.is_taken, convolution.nodes)):
+        if any(map(context.is_owned, convolution.nodes)):
             continue
         convolution, refused = _grow(dataclasses.replace(convolution, in_block=in_block), context)
         if convolution.is_product() and convolution.activation.name in ("none", "relu"):
@@ -99,9 +99,9 @@ def _grow(convolution: GrowingConvolution, context: Context) -> tuple[GrowingCon
         readers = [n for n in dict.fromkeys(convolution.output.consumers()) if is_step(n)]
         if not nodes:
             reason = f"`{convolution.output.name}` is read elsewhere too, so the Conv must write it first"
-            open_readers = [r for r in readers if not context.is_taken(r) and convolution.can_take_more()]
+            open_readers = [r for r in readers if not context.is_owned(r) and convolution.can_take_more()]
             return convolution, [Refusal(n.name or "", n.op_type, conv.name or "", reason) for n in open_readers]
-        if any(map(context.is_taken, nodes)):
+        if any(map(context.is_owned, nodes)):
             return convolution, []
         grown = dataclasses.replace(convolution, nodes=list(convolution.nodes))
         reason_against = take(grown, nodes, context.shapes)

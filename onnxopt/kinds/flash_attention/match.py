@@ -30,7 +30,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     regions: list[Region] = []
     refusals: list[Refusal] = []
     for node in list(context.order):
-        if context.is_taken(node):
+        if context.is_owned(node):
             continue
         match = attention(node, context.shapes)
         if match is None:
@@ -54,7 +54,7 @@ def lower(region: Region, shapes: Shapes) -> FlashAttention:
 
 def _why_not(match: Attention, context: Context) -> str:
     """Why ONNX Runtime's kernels may be faster, or why these nodes are no region of this graph; or ""."""
-    if any(node not in context.order or context.is_taken(node) for node in match.nodes):
+    if any(node not in context.order or context.is_owned(node) for node in match.nodes):
         return "Queries, keys or the mask are computed outside of the branch or loop that attends to them"
     meaning = match.meaning
     queries, keys = (context.shapes.expected.of(n) for n in match.lengths)
@@ -74,7 +74,7 @@ def _with_codes(match: Attention, context: Context) -> Attention:
     """The attention with what makes codes of its results, where this graph has it and no region does."""
     coded = with_codes(match, context.shapes)
     added = [node for node in coded.nodes if node not in match.nodes]
-    return coded if all(node in context.order and not context.is_taken(node) for node in added) else match
+    return coded if all(node in context.order and not context.is_owned(node) for node in added) else match
 
 
 def _region(match: Attention, context: Context, kind: Kind) -> Region:
