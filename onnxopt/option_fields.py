@@ -33,7 +33,7 @@ class Option(NamedTuple):
 
     def help(self) -> str:
         """The text of the command line."""
-        return re.sub(r"\{(\w+)\}", lambda m: _spelled(m[1]), self.negative or self.text)
+        return re.sub(r"\{(\w+)\}", lambda m: _flag(m[1]), self.negative or self.text)
 
     def python(self) -> str:
         """The text of the keyword."""
@@ -56,8 +56,8 @@ def options_of(holder: type) -> Iterator[Option]:
     for field in dataclasses.fields(holder):
         if _METADATA in field.metadata:
             row: Option = field.metadata[_METADATA]
-            yield row._replace(name=field.name, spelled=row.spelled or _spelled(field.name))
+            yield row._replace(name=field.name, spelled=row.spelled or _flag(field.name))
 
 
-def _spelled(name: str) -> str:
+def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"

@@ -75,12 +75,12 @@ def kernels(model: ir.Model) -> tuple[tuple[Work, ...], tuple[Work, ...]]:
     normalized = normalize.normalize(model).model
     inputs = signature.inputs_of(normalized)
     sizes = signature.typical(inputs, {})
-    before = work.of_model(normalized, sizes)
+    before = work.model_work(normalized, sizes)
     rewritten = normalized.clone()
     with tempfile.TemporaryDirectory() as scratch:
         rewrite.rewrite(rewritten, pathlib.Path(scratch))
         TransposeWeightsPass()(rewritten)
-        after = work.of_model(rewritten, sizes, fusing.fuse(rewritten).regions)
+        after = work.model_work(rewritten, sizes, fusing.fuse(rewritten).regions)
     assert before is not None and after is not None
     return before, after
 

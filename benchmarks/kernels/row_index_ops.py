@@ -123,6 +123,7 @@ def _model(case: tuple[str, str, str, str]) -> onnx.ModelProto:
 def prepare(folder: pathlib.Path, arch: str) -> None:
     """Write every case's model in its three forms, and one library."""
     from benchmarks.support.collection import Collection
+    from onnxopt.kinds.rowwise import merge
 
     folder.mkdir(parents=True)
     collection, described = Collection(), {}

@@ -22,9 +22,9 @@ LIBRARY_FOLDER = "lib"
 LIBRARY = paths.library().name
 LIBRARY_PATH = f"{LIBRARY_FOLDER}/{LIBRARY}"
 # What an optimized folder of models has, beside its models:
-OF_A_FOLDER = "onnxopt"
-FOLDER_RECORD = f"{OF_A_FOLDER}/folder.json"
-MODEL_RECORDS = f"{OF_A_FOLDER}/models"  # a folder NAME.record for each model
+RECORD_FOLDER = "onnxopt"
+FOLDER_RECORD = f"{RECORD_FOLDER}/folder.json"
+MODEL_RECORDS = f"{RECORD_FOLDER}/models"  # a folder NAME.record for each model
 # Beside the library:
 KERNELS = "kernels.json"
 FATBIN = kernels_json.FATBIN

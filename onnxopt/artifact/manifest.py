@@ -90,7 +90,7 @@ _IN_CHANNELS_LAST = frozenset(
     {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "InstanceNormalization", "GroupNormalization"}
 )
 # How the product begins that a 1x1 convolution with a weight for each sample is (graph/layout/gated_weights.py).
-_OF_SAMPLES = ("Transpose", "Reshape", "MatMul", "Reshape", "Transpose")
+_SAMPLE_OPERATORS = ("Transpose", "Reshape", "MatMul", "Reshape", "Transpose")
 
 
 class Kernel(_Record):
@@ -108,7 +108,7 @@ class Kernel(_Record):
     @property
     def operators(self) -> tuple[str, ...]:
         """For people: ops without those that only turn tensors between NCHW and channels last, which no kernel runs."""
-        if _IN_CHANNELS_LAST.isdisjoint(self.ops) and self.ops[: len(_OF_SAMPLES)] != _OF_SAMPLES:
+        if _IN_CHANNELS_LAST.isdisjoint(self.ops) and self.ops[: len(_SAMPLE_OPERATORS)] != _SAMPLE_OPERATORS:
             return self.ops
         return tuple(op for op in self.ops if op not in ("Transpose", "Reshape"))
 

@@ -31,7 +31,7 @@ def caches_of(source: read.Source) -> tuple[Cache, ...]:
     return rows
 
 
-def of_names(names: Sequence[str]) -> tuple[Cache, ...]:
+def caches_named(names: Sequence[str]) -> tuple[Cache, ...]:
     """The caches that a manifest names."""
     return tuple(map(Cache, names[::2], names[1::2]))
 

@@ -33,7 +33,7 @@ def domain_of(kernels: Sequence[Kernel], fatbin: bytes | None) -> str:
     return fused_domain.of(hashlib.sha256(json.dumps(_document(kernels, fatbin)).encode()).hexdigest())
 
 
-def of_folders(digests: Sequence[str]) -> str:
+def merged(digests: Sequence[str]) -> str:
     """The text of a kernels.json without kernels that names folders beside it, each with those of one more model."""
     return sealed_json.seal({**_document((), None), "folders": list(digests)})
 

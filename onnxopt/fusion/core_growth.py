@@ -114,7 +114,7 @@ class Growth:
         nodes, inputs, outputs = self._edges(nodes)
         meaning = self.context.lowered(self.kind.lower_nodes, nodes, inputs, outputs)
         counted = [n for n in nodes if n not in self.match.layout]
-        moved = cost.of_region(counted, inputs, outputs, self.context.shapes)
+        moved = cost.region_traffic(counted, inputs, outputs, self.context.shapes)
         region = Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, self.kind, meaning)
         region.verify()
         return region

@@ -28,7 +28,7 @@ _CONVOLUTIONS = (("", "Conv"), ("", "ConvTranspose"))
 _PRODUCTS = (("", "MatMul"), ("", "Gemm"), ("com.microsoft", "MatMulNBits"))
 
 
-def of_region(
+def region_traffic(
     nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], shapes: Shapes
 ) -> Traffic:
     """Predicted traffic of `nodes` as separate kernels and as one kernel.

@@ -162,11 +162,11 @@ def _why_not_along_axis(node: ir.Node, row: Operator, shapes: Shapes) -> str | N
     for k, operand in enumerate(node.inputs):
         if operand is None or not row.operand(k).along_axis or shapes.elements(operand) == 1:
             continue
-        of_operand = shapes.dims(operand)
-        if dims is None or of_operand is None:
+        operand_dtype = shapes.dims(operand)
+        if dims is None or operand_dtype is None:
             return f"The rank of `{operand.name if dims is not None or x is None else x.name}` is unknown"
         axis = node.attributes.get_int("axis", 1)
-        if of_operand and (len(of_operand) > 1 or axis not in (-1, len(dims) - 1)):
+        if operand_dtype and (len(operand_dtype) > 1 or axis not in (-1, len(dims) - 1)):
             return (
                 f"`{operand.name}` has a value for each position of axis {axis}; a kernel takes one value, or one for "
                 "each position of the last axis"

@@ -37,7 +37,7 @@ class Work:
     launches: int = 1
 
 
-def of_model(model: ir.Model, sizes: Mapping[str, int], regions: Sequence[Region] = ()) -> tuple[Work, ...] | None:
+def model_work(model: ir.Model, sizes: Mapping[str, int], regions: Sequence[Region] = ()) -> tuple[Work, ...] | None:
     """The kernels of a model whose `regions` are fused; None where sizes depend on values or on control flow.
 
     sizes: of dynamic dims, by symbol (graph/signature.py).
@@ -45,12 +45,12 @@ def of_model(model: ir.Model, sizes: Mapping[str, int], regions: Sequence[Region
     graph, shapes = model.graph, shapes_at(model, sizes)
     host = eligibility.host_values([graph], shapes)
     inside = {node for region in regions for node in region.nodes}
-    kernels = [_of_region(region, shapes) for region in regions]
+    kernels = [_region_work(region, shapes) for region in regions]
     for node in graph:
         if node.op_type in _RECURRENT:
             return None
         if node not in inside and not _is_free(node, host):
-            kernels.append(_of_node(node, shapes))
+            kernels.append(_node_work(node, shapes))
     works = tuple(work for work in kernels if work is not None)
     return works if len(works) == len(kernels) else None
 
@@ -74,14 +74,14 @@ def _is_free(node: ir.Node, host: set[ir.Value]) -> bool:
     return index_ops.is_view(node) or cost.is_free(node) or all(v in host for v in node.outputs)
 
 
-def _of_region(region: Region, shapes: Shapes) -> Work | None:
+def _region_work(region: Region, shapes: Shapes) -> Work | None:
     moved = region.traffic.bytes_after
     if moved is None:
         moved = cost.total((*region.inputs, *_written(region.nodes, region.outputs, shapes)), shapes)
     return _work(region.nodes, moved, region.traffic.launches_after, shapes)
 
 
-def _of_node(node: ir.Node, shapes: Shapes) -> Work | None:
+def _node_work(node: ir.Node, shapes: Shapes) -> Work | None:
     written = [v for v in node.outputs if v.uses() or v.is_graph_output()]
     read = written if index_ops.is_index(node) else {v for v in node.inputs if v is not None and constant(v) is None}
     return _work((node,), cost.total((*read, *_written((node,), written, shapes)), shapes), 1, shapes)
@@ -106,10 +106,10 @@ def _work(nodes: Sequence[ir.Node], moved: int | None, launches: int, shapes: Sh
 
 
 def _flops(node: ir.Node, shapes: Shapes) -> int | None:
-    return _of_attention(node, shapes) if node.op_type in _PAST_KEYS else cost.flops(node, shapes)
+    return _attention_work(node, shapes) if node.op_type in _PAST_KEYS else cost.flops(node, shapes)
 
 
-def _of_attention(node: ir.Node, shapes: Shapes) -> int | None:
+def _attention_work(node: ir.Node, shapes: Shapes) -> int | None:
     """Two products for each element of the result and each key."""
     past = _PAST_KEYS[node.op_type]
     present, cached = (_keys(values, shapes) for values in (node.outputs[1:2], node.inputs[past : past + 1]))

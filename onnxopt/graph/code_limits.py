@@ -32,23 +32,25 @@ def check(model: ir.Model) -> None:
         return
     inferred = infer(model)
     for node in nodes:
-        problems = _of_product(node, inferred) if node.op_type == "MatMulNBits" else _of_coding(node, inferred)
+        problems = (
+            _product_problems(node, inferred) if node.op_type == "MatMulNBits" else _coding_problems(node, inferred)
+        )
         for problem in problems:
             raise ModelError(f"{node.op_type} `{node.name}`: {problem}")
 
 
-def _of_coding(node: ir.Node, inferred: Knowledge) -> Iterator[str]:
+def _coding_problems(node: ir.Node, inferred: Knowledge) -> Iterator[str]:
     """What is wrong with a QuantizeLinear or DequantizeLinear."""
     x, scale = node.inputs[0], node.inputs[1]
     zero = node.inputs[2] if len(node.inputs) > 2 else None
     if scale is None:
         return
-    yield from _of_numbers(scale, divides=node.op_type == "QuantizeLinear")
+    yield from _scale_problems(scale, divides=node.op_type == "QuantizeLinear")
     number = codes.scalar(zero) if codes.dtype_of(zero) in _FLOAT8 else None
     if number is not None and number.any():
         yield f"the zero point is {number.astype(np.float32).item():g}; codes that are 8-bit floats have none but 0"
     dims, of_scale, of_zero = inferred.dims(x), inferred.dims(scale), inferred.dims(zero)
-    if of_zero is not None and of_scale is not None and _differ(_of_one(of_zero), _of_one(of_scale)):
+    if of_zero is not None and of_scale is not None and _differ(_as_scalar(of_zero), _as_scalar(of_scale)):
         yield f"the zero point has shape {_text(of_zero)}, the scale {_text(of_scale)}"
     if dims is None or of_scale is None or (all(d == 1 for d in of_scale) and len(of_scale) < 2):
         return
@@ -70,7 +72,7 @@ def _of_coding(node: ir.Node, inferred: Knowledge) -> Iterator[str]:
         yield f"the scale has shape {_text(of_scale)}; it takes {count}"
 
 
-def _of_product(node: ir.Node, inferred: Knowledge) -> Iterator[str]:
+def _product_problems(node: ir.Node, inferred: Knowledge) -> Iterator[str]:
     """What is wrong with a MatMulNBits."""
     rows, columns, size = (node.attributes.get_int(name, 0) for name in ("K", "N", "block_size"))
     bits = node.attributes.get_int("bits", 4)
@@ -94,10 +96,10 @@ def _of_product(node: ir.Node, inferred: Knowledge) -> Iterator[str]:
         if count not in (None, expected):
             yield f"{count} {'bytes of ' * packed}zero points; {stated} take {expected}"
     if node.inputs[2] is not None:
-        yield from _of_numbers(node.inputs[2], divides=False)
+        yield from _scale_problems(node.inputs[2], divides=False)
 
 
-def _of_numbers(scale: ir.Value, *, divides: bool) -> Iterator[str]:
+def _scale_problems(scale: ir.Value, *, divides: bool) -> Iterator[str]:
     tensor = scale.const_value
     if tensor is None or scale.is_graph_input() or tensor.size > _READ:
         return
@@ -116,7 +118,7 @@ def _differ(one: Dims, other: Dims) -> bool:
     return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(one, other, strict=True))
 
 
-def _of_one(dims: Dims) -> Dims:
+def _as_scalar(dims: Dims) -> Dims:
     """A vector of one element as the scalar that ONNX Runtime takes it for."""
     return () if dims == (1,) else dims
 

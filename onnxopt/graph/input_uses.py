@@ -147,7 +147,7 @@ def _strictest(uses: tuple[Use, ...]) -> tuple[Use, ...]:
     )
 
 
-_OF_INTEGERS = frozenset({"divisor"})  # a float may be divided by 0
+_INTEGER_ROLES = frozenset({"divisor"})  # a float may be divided by 0
 _Actual = Mapping[ir.Value, ir.Value]  # inputs of functions: the operands of the call
 
 
@@ -189,7 +189,7 @@ def _rows(node: ir.Node, position: int, actual: _Actual) -> Iterator[Use]:
     if node.op_type == "Cast" and node.inputs[0] is not None and node.inputs[0].dtype == ir.DataType.STRING:
         yield Use("number_text")
     row = _USES.get(node.op_type, {}).get(position)
-    if row is None or (row.role in _OF_INTEGERS and _is_float(node.inputs[position])):
+    if row is None or (row.role in _INTEGER_ROLES and _is_float(node.inputs[position])):
         return
     axis = row.axis or 0
     attribute = node.attributes.get("batch_dims" if node.op_type == "GatherND" else "axis")

@@ -42,7 +42,7 @@ class Original:
     source: Callable[[], manifests.Source]
 
 
-def of_source(source: read.Source, in_memory: str | None = None) -> Original:
+def original_of(source: read.Source, in_memory: str | None = None) -> Original:
     """What the manifest and the report say of a model that was just read; its hash is computed in the background.
 
     in_memory: the type of what a program gave in place of a file.

@@ -157,7 +157,7 @@ def _checked(options: Options) -> Options:
 def _opened(source: read.Source, in_memory: str | None, options: Options, want: Asked | None, folder: Path) -> _Opened:
     """What is known before normalization. in_memory: the type of what a program gave in place of a file."""
     normalize.refuse_optimized(source.model, source.path)
-    original = description.of_source(source, in_memory)
+    original = description.original_of(source, in_memory)
     pinned = signature.pin(original.traits.inputs, options.shapes or {})
     calibration, data = (read_data(files, original.traits.inputs) for files in (options.calibrate, options.data))
     check_alone((*options.data, *options.calibrate), options.shapes)
@@ -182,7 +182,7 @@ def _normalized(opened: _Opened, options: Options, want: Asked | None) -> _Job:
     if options.ort_min is not None:
         releases.check(normalized.model, releases.release(options.ort_min))
     typical = signature.typical(original.traits.inputs, pinned)
-    before = work.of_model(normalized.model, typical) if options.archs else None
+    before = work.model_work(normalized.model, typical) if options.archs else None
     return _Job(
         source, original, original.traits, normalized, pinned, typical, before, opened.data, opened.near, opened.early
     )
@@ -224,7 +224,7 @@ def _make(job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut
                     progress = phases.counting("verify")
                     report = verify_and_leave_out(build, baseline, scratch, emulated=options.emulate, progress=progress)
                 record = job.lowered.precision(build, scratch) if job.lowered is not None else None
-                near = job.near and reference_quality.of_build(
+                near = job.near and reference_quality.build_quality(
                     job.near, build, scratch, data=job.data, shapes=shapes, goals=options.goals
                 )
             with phases("package"):

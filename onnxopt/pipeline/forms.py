@@ -23,7 +23,7 @@ from onnxopt.pipeline.build import RewriteFails
 from onnxopt.verification.bisect import bisect_in_order
 
 _PRODUCTS_OF_CODES = "products_of_codes"  # is left out as a family of rewrite rules is, behind which it runs
-_OF_NO_RULE = (OnnxoptError, OSError, MemoryError)  # errors that leaving rules out does not end
+_FATAL = (OnnxoptError, OSError, MemoryError)  # errors that leaving rules out does not end
 
 
 class Forms(NamedTuple):
@@ -61,7 +61,7 @@ class Rewriter:
             model, done = self._rewritten(families)
             standard = model.clone() if portable else None  # with transposed weights, which both forms share
             notes = products_of_codes.notes(model) if self._multiply_codes(model, families) else ()
-        except _OF_NO_RULE:
+        except _FATAL:
             raise
         except Exception:
             failing = bisect_in_order(families, self._error_of) if self._error_of(()) is None else {}
@@ -83,7 +83,7 @@ class Rewriter:
         """What these families raise; None where they raise nothing."""
         try:
             self.with_families(names)
-        except _OF_NO_RULE:
+        except _FATAL:
             raise
         except Exception as error:  # noqa: BLE001 - of rules and of any library that they call
             return describe(error)

@@ -100,7 +100,7 @@ class Fuser:
             plan = fuse.fuse(model, kinds, spilled, cuda=cuda, usual=self.usual)
         with phases("lower"):
             plan = lower(plan, model.opset_imports)
-            after = work.of_model(model, self.typical, plan.regions) if cuda else None
+            after = work.model_work(model, self.typical, plan.regions) if cuda else None
         with phases("outline"):
             functions = outline.functions(plan, model.opset_imports)
         with phases("entry_points"):

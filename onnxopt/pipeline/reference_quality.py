@@ -83,7 +83,7 @@ def record(
     )
 
 
-def of_build(
+def build_quality(
     float_model: FloatModel,
     build: Build,
     scratch: Path,

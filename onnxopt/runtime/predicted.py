@@ -39,10 +39,10 @@ def times(before: Sequence[Work], after: Sequence[Work], archs: Iterable[str]) -
 
 def seconds(kernels: Iterable[Work], gpu: Gpu) -> float:
     """The predicted time of kernels that run one after the other."""
-    return sum(_of_kernel(work, gpu) for work in kernels)
+    return sum(_kernel_seconds(work, gpu) for work in kernels)
 
 
-def _of_kernel(work: Work, gpu: Gpu) -> float:
+def _kernel_seconds(work: Work, gpu: Gpu) -> float:
     moving = work.bytes / (gpu.bandwidth_gb_s * 1e9 * _COSTS.bandwidth_share)
     spread = min(1.0, max(work.written / _COSTS.tile, 1.0) / gpu.sms)
     computing = work.flops / (_peak(work.dtype, gpu) * _COSTS.product_share * spread)

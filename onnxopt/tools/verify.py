@@ -128,7 +128,7 @@ def _compare(
     limit = time_limit.limit_of(options.timeout, source.bytes)
     with original_runs(first.path), temporary_folder() as folder, time_limit.runs_end_within(limit):
         if lowered is not None and lowered.caches:
-            rows = narrow_caches.of_names(lowered.caches)
+            rows = narrow_caches.caches_named(lowered.caches)
             source = narrow_caches.narrowed(source, rows, lowered.dtype, folder / "caches")
             traits, own = narrow_caches.traits_of(source), narrow_caches.narrowed_data(own, rows, lowered.dtype)
         if difference := model_traits.difference_of_names_and_dtypes(traits, other_traits):

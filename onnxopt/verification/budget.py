@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 SECONDS = 1.0  # of all that is added, beside plain runs
-_OF_A_CASE = 2.0  # of each case of a quick model
+_CASE_SECONDS = 2.0  # of each case of a quick model
 QUICK = 0.01  # seconds of a plain run, up to which all usual cases and edges are run
 _RUNS = 3  # of a case: the original, and the other model with its library and without
 _GROWTH = 1.3  # exponent of the time that a run takes, by the bytes of its inputs
@@ -44,12 +44,12 @@ class Budget:
         if growth > 1.0:
             times = growth ** (1.0 if by_samples else _GROWTH) if self.run > _SHORT else 1.0 + _CHANGES * growth
         seconds = times * (_RUNS * self.run + self.draw)
-        return seconds <= _OF_A_CASE if self.run <= QUICK else self._takes(seconds)
+        return seconds <= _CASE_SECONDS if self.run <= QUICK else self._spend(seconds)
 
     def takes_float64(self) -> bool:
         """Whether there is time for a case in float64 that no verdict needs."""
         making = 0.0 if self._has_float64 else _MAKING_FLOAT64
-        is_owned = self._takes((making + _TIMES_IN_FLOAT64) * self.run)
+        is_owned = self._spend((making + _TIMES_IN_FLOAT64) * self.run)
         self._has_float64 |= is_owned
         return is_owned
 
@@ -63,7 +63,7 @@ class Budget:
             return ""
         return f"left out for time or memory, where a plain run takes {self.run:.2g} s: {', '.join(self.left_out)}"
 
-    def _takes(self, seconds: float) -> bool:
+    def _spend(self, seconds: float) -> bool:
         if seconds > self.remaining:
             return False
         self.remaining -= seconds

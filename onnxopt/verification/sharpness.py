@@ -35,18 +35,18 @@ def weak_outputs(
     runs, reasons = list(outputs), dict[str, str]()
     for name in dict.fromkeys(name for run in runs for name in run):
         if name.split("[")[0] in set(decided):
-            reason = _of_values([run[name] for run in runs if name in run], limits[name])
+            reason = _why_weak([run[name] for run in runs if name in run], limits[name])
             reasons |= {name: reason} if reason else {}
     by_output: dict[tuple[str, bool], list[Check]] = {}
     for check in checks:
         by_output.setdefault((check.output, check.library), []).append(check)
     for (name, _), rows in by_output.items():  # what kernels compute says nothing where ONNX Runtime's alone are sharp
         if name and all(row.ok for row in rows) and not any(row.is_sharp(limits[name].relative) for row in rows):
-            reasons[name] = _of_noise(rows)
+            reasons[name] = _why_unstable(rows)
     return tuple(Weak(provider, name, reason) for name, reason in reasons.items())
 
 
-def _of_values(arrays: Sequence[Array], limit: Limit) -> str:
+def _why_weak(arrays: Sequence[Array], limit: Limit) -> str:
     """Why the values of an output, in all cases, decide nothing; "" where they do."""
     if not any(array.size for array in arrays):
         return "it is empty in every case"
@@ -73,7 +73,7 @@ def _of_values(arrays: Sequence[Array], limit: Limit) -> str:
     return f"it is about {high:.3g} throughout, in every case, and varies by less than the limit allows"
 
 
-def _of_noise(rows: Sequence[Check]) -> str:
+def _why_unstable(rows: Sequence[Check]) -> str:
     """Why none of an output's checks is sharp, though all pass."""
     changed = "the original is unstable: where its results change in their last place, this output"
     if any(row.unstable for row in rows):

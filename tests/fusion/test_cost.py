@@ -26,4 +26,4 @@ def test_floating_point_operations(inputs: str, body: str, flops: int | None) ->
     shapes = shape_inference.infer(model)
     (node,) = model.graph
     operands = [v for v in node.inputs if v is not None]
-    assert cost.of_region([node], operands, node.outputs, shapes).flops == flops
+    assert cost.region_traffic([node], operands, node.outputs, shapes).flops == flops

@@ -16,7 +16,7 @@ BODY = "p = MatMul(x, w)  s = Add(p, b)  t = Tanh(s)  u = Exp(t)  y = Neg(u)"
 
 def test_each_node_is_a_kernel() -> None:
     model = graph(*LAYER, BODY)
-    found = work.of_model(model, {"N": 8})
+    found = work.model_work(model, {"N": 8})
     assert found is not None
     assert found[0] == Work(2 * (8 * 64 + 64 * 32 + 8 * 32), 2 * 8 * 64 * 32, "float16", 8 * 32)
     assert found[1:] == (Work(2 * (2 * 8 * 32 + 32)), *[Work(2 * 2 * 8 * 32)] * 3)
@@ -27,13 +27,13 @@ def test_each_node_is_a_kernel() -> None:
 def test_a_region_is_one_kernel_at_any_sizes() -> None:
     model = graph(*LAYER, BODY)
     regions = fuse(model, KINDS).regions
-    found = work.of_model(model, {"N": 8}, regions)
+    found = work.model_work(model, {"N": 8}, regions)
     assert found is not None
-    unfused = work.of_model(model, {"N": 8})
+    unfused = work.model_work(model, {"N": 8})
     assert unfused is not None
     assert len(found) < len(unfused) and sum(w.bytes for w in found) < sum(w.bytes for w in unfused)
     assert sum(w.flops for w in found) == 2 * 8 * 64 * 32
-    twice = work.of_model(model, {"N": 16}, regions)
+    twice = work.model_work(model, {"N": 16}, regions)
     assert twice is not None and sum(w.flops for w in twice) == 2 * 16 * 64 * 32
 
 
@@ -47,18 +47,18 @@ def test_attention_multiplies_each_query_with_each_key(past: str, keys: int) -> 
         else ("y = com.microsoft.MultiHeadAttention<num_heads = 4>(q, k, v)")
     )
     ends = "float16[2, 5, 64] y" + (", float16[2, 4, 10, 16] a, float16[2, 4, 10, 16] b" if past else "")
-    (found,) = work.of_model(graph(inputs + caches, ends, body, contrib=True), {}) or ()
+    (found,) = work.model_work(graph(inputs + caches, ends, body, contrib=True), {}) or ()
     assert found.flops == 2 * 2 * (2 * 5 * 64) * keys
     assert found.dtype == "float16"
 
 
 def test_views_and_shapes_cost_nothing() -> None:
     body = "s = Shape(x)  r = Reshape(x, s)  y = Neg(r)"
-    assert work.of_model(graph("float[4, 8] x", "float[4, 8] y", body), {}) == (Work(2 * 4 * 4 * 8),)
+    assert work.model_work(graph("float[4, 8] x", "float[4, 8] y", body), {}) == (Work(2 * 4 * 4 * 8),)
 
 
 def test_what_cannot_be_counted_is_said() -> None:
-    assert work.of_model(graph("float[4, 8] x", "int64[2, K] y", "y = NonZero(x)"), {}) is None
+    assert work.model_work(graph("float[4, 8] x", "int64[2, K] y", "y = NonZero(x)"), {}) is None
     then, otherwise = "a () => (float[4] t) { t = Neg(x) }", "b () => (float[4] e) { e = Abs(x) }"
     branches = f"y = If(c) <then_branch = {then}, else_branch = {otherwise}>"
-    assert work.of_model(graph("bool c, float[4] x", "float[4] y", branches), {}) is None
+    assert work.model_work(graph("bool c, float[4] x", "float[4] y", branches), {}) is None

@@ -20,7 +20,14 @@ from onnxopt.program.dtypes import FLOATS, NUMBERS, to_ir
 from onnxopt.program.expressions import Expr
 from onnxopt.program.operators import table as operators
 from onnxopt.program.operators.elementwise import Operand, Operator
-from onnxopt.program.operators.result_dtypes import ResultDtype, always, of_attribute, of_operand, of_tensor, same
+from onnxopt.program.operators.result_dtypes import (
+    ResultDtype,
+    always,
+    attribute_dtype,
+    operand_dtype,
+    same,
+    tensor_dtype,
+)
 from onnxopt.program.operators.row_operators import ROW_OPERATORS
 from onnxopt.runtime import sessions
 from tests.support.custom_ops import operator_models
@@ -44,7 +51,7 @@ _LDEXP = Operator(
 )  # fmt: skip
 _DEQUANTIZE = Operator(
     "Dequantize", 1, (2, 2), frozenset({"int8", "uint8"}), lambda c: c.args[1] * c.args[0].cast(c.args[1].dtype),
-    domain="example", operands={1: Operand(FLOATS)}, result=of_operand(1), reference=np.multiply,
+    domain="example", operands={1: Operand(FLOATS)}, result=operand_dtype(1), reference=np.multiply,
 )  # fmt: skip
 _QUICK_GELU = Operator(
     "QuickGelu", 1, (1, 1), FLOATS, lambda c: c.args[0] / ((c.args[0] * -c.attr("alpha", 1.702)).exp() + 1.0),
@@ -148,8 +155,8 @@ def test_every_row_of_the_product_is_free_of_contradictions() -> None:
     [
         ({"meaning": lambda c: c.args[0] < c.args[1]}, r"the result is bfloat16, but its meaning computes bool"),
         ({"result": always("bool")}, r"the result is bool, but its meaning computes float32"),
-        ({"result": of_attribute("to")}, r"the row does not say which dtype the result has"),
-        ({"result": of_operand(2)}, r"the row does not say which dtype the result has"),
+        ({"result": attribute_dtype("to")}, r"the row does not say which dtype the result has"),
+        ({"result": operand_dtype(2)}, r"the row does not say which dtype the result has"),
         ({"meaning": lambda c: c.args[0].apply("mod", c.args[1])}, r"instruction 0 \(mod\): operands cannot be"),
     ],
 )
@@ -224,7 +231,7 @@ def test_dtypes_told_by_attributes() -> None:
     assert filled([ir.DataType.INT64], {}) == ir.DataType.FLOAT
     assert filled([ir.DataType.INT64], {"value": ir.tensor(np.zeros(1, np.int32))}) == ir.DataType.INT32
     assert filled([ir.DataType.INT64], {"value": None}) is None
-    assert of_tensor("value", default="bool")([], {}) == ir.DataType.BOOL
+    assert tensor_dtype("value", default="bool")([], {}) == ir.DataType.BOOL
 
 
 def test_whatever_has_a_rule_of_shapes_has_one_of_dtypes() -> None:

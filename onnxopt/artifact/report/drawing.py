@@ -39,7 +39,7 @@ class Row:
     is_input: bool = False
 
 
-def of_model(model: ir.Model, sites: Mapping[str, Site] | None = None) -> tuple[Row, ...]:
+def drawn_model(model: ir.Model, sites: Mapping[str, Site] | None = None) -> tuple[Row, ...]:
     """The main graph; () where it has more than MAX_NODES nodes. sites: of fused calls, by the call's name."""
     graph = model.graph
     if graph.num_nodes() > MAX_NODES:
@@ -47,7 +47,7 @@ def of_model(model: ir.Model, sites: Mapping[str, Site] | None = None) -> tuple[
     return _drawn("the model", lambda: _rows(list(graph), graph.inputs, graph.outputs, sites or {}))
 
 
-def of_functions(model: ir.Model) -> dict[str, tuple[Row, ...]]:
+def drawn_functions(model: ir.Model) -> dict[str, tuple[Row, ...]]:
     """The bodies of the model's fused functions, by name: the original nodes that each call stands for."""
     return {
         function.name: _drawn(

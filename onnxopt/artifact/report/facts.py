@@ -93,7 +93,7 @@ def count(model: ir.Model, kernels: Sequence[Kernel] = ()) -> Graph:
         ops=dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
         parameters=sum(t.size for t in tensors),
         parameter_bytes=sum(t.nbytes for t in tensors),
-        rows=drawing.of_model(model, {site.node: site for kernel in kernels for site in kernel.sites}),
+        rows=drawing.drawn_model(model, {site.node: site for kernel in kernels for site in kernel.sites}),
     )
 
 
@@ -107,7 +107,7 @@ def gather(before: Graph, model: ir.Model, kernels: Sequence[Kernel], sizes: Map
         after=count(model, kernels),
         sources={k.name: generate.own_text(k) for k in kernels},
         costs={k.name: cost for k in kernels if isinstance(cost := getattr(k.program, "cost", None), int)},
-        bodies=drawing.of_functions(model),
+        bodies=drawing.drawn_functions(model),
         sizes=dict(sizes or {}),
     )
 
@@ -118,7 +118,7 @@ def from_artifact(folder: Path, manifest: Manifest) -> Facts:
     if original.is_file() and hash_file(original).sha256 == manifest.source.sha256:
         before = count(read.load(original).model)
     model = read.load(folder / layout.MODEL).model
-    return Facts(before=before, after=count(model), bodies=drawing.of_functions(model))
+    return Facts(before=before, after=count(model), bodies=drawing.drawn_functions(model))
 
 
 def read_measurements(path: Path, manifest: Manifest) -> tuple[BenchResult, ...]:

@@ -20,7 +20,7 @@ _AXIS = {0: 0, 1: 3, 2: 1, 3: 2}  # an axis of [N, C, H, W] in [N, H, W, C]
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _SPATIAL = CONVOLUTIONS | {"MaxPool", "AveragePool", "Resize", "DepthToSpace", "SpaceToDepth"}
 # Operators over whole maps, which a kernel for reductions runs in any layout.
-_OF_MAPS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
+_GLOBAL_POOLS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
 _REDUCED_AS_INPUT = 18  # the opset from which on these operators take their axes as an input
 _QUANTIZED = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
@@ -69,8 +69,8 @@ def form(node: ir.Node, opset: int) -> Form | None:
     if node.domain == "":
         if node.op_type in _SPATIAL:
             return _spatial(node)
-        if node.op_type in _OF_MAPS and opset >= _REDUCED_AS_INPUT and is_map(node.inputs[0]):
-            return Form((0,), constants={1: np.array([1, 2], np.int64)}, op_type=_OF_MAPS[node.op_type])
+        if node.op_type in _GLOBAL_POOLS and opset >= _REDUCED_AS_INPUT and is_map(node.inputs[0]):
+            return Form((0,), constants={1: np.array([1, 2], np.int64)}, op_type=_GLOBAL_POOLS[node.op_type])
         if node.op_type in _BY_OPERATOR:
             return _BY_OPERATOR[node.op_type](node)
         row = row_operators.find("", node.op_type, opset)
@@ -100,7 +100,7 @@ def _axis_of(axis: int) -> int:
     return _AXIS[axis % RANK]
 
 
-def _of_results(node: ir.Node) -> tuple[int, ...] | None:
+def _result_positions(node: ir.Node) -> tuple[int, ...] | None:
     """The positions of all results, None where one has not four dims."""
     if any(v.name and rank(v) != RANK for v in node.outputs):
         return None
@@ -220,14 +220,14 @@ def _along_axes(node: ir.Node, axes: str, default: int) -> Form | None:
 def _concat(node: ir.Node) -> Form | None:
     constants = {k: array for k, v in enumerate(node.inputs) if (array := constant(v)) is not None}
     maps = tuple(k for k, v in enumerate(node.inputs) if k not in constants)
-    if not maps or not all(is_map(node.inputs[k]) for k in maps) or _of_results(node) is None:
+    if not maps or not all(is_map(node.inputs[k]) for k in maps) or _result_positions(node) is None:
         return None
     turned = {k: np.ascontiguousarray(array.transpose(TO_NHWC)) for k, array in constants.items()}
     return Form(maps, attributes={"axis": _axis_of(node.attributes.get_int("axis", 0))}, constants=turned)
 
 
 def _split(node: ir.Node) -> Form | None:
-    results = _of_results(node)
+    results = _result_positions(node)
     if not is_map(node.inputs[0]) or results is None:
         return None
     return Form((0,), results, {"axis": _axis_of(node.attributes.get_int("axis", 0))})

@@ -24,7 +24,7 @@ from onnxopt.graph.shapes.infer import Knowledge
 _BOUNDED = frozenset({"Sigmoid", "HardSigmoid"})
 _VIEWS = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Transpose"})
 _MAX_GATE = 1.01  # of a scaled Clip; 1 / 6 is rounded
-_MAX_COLUMNS, _OF_PIXELS = numbers().gated_columns  # scaled weights, of a scaled map
+_MAX_COLUMNS, _MIN_PIXELS = numbers().gated_columns  # scaled weights, of a scaled map
 
 
 class _Gated(NamedTuple):
@@ -97,7 +97,7 @@ def _gated(conv: ir.Node, inferred: Knowledge) -> _Gated | None:
 
 def _pays(columns: int, pixels: int) -> bool:
     """Whether scaling [columns, C] weights of each sample takes less time than scaling its [pixels, C] map."""
-    return _OF_PIXELS * columns <= _MAX_COLUMNS * pixels
+    return _MIN_PIXELS * columns <= _MAX_COLUMNS * pixels
 
 
 def _matrix(weight: ir.Value | None) -> ir.Value | None:

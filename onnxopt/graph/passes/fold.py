@@ -19,7 +19,7 @@ _RANDOM = frozenset(
 _COMPACT = frozenset({"ConstantOfShape", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
 _DATA_DEPENDENT = frozenset({"Compress", "NonZero", "Unique"})  # output no larger than rank times the input
 _CONTRACTIONS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})  # too slow in numpy where large
-_OF_MATRICES = frozenset({"Gemm", "MatMul"})  # which WideConstants leaves to BLAS, in float32
+_PRODUCTS = frozenset({"Gemm", "MatMul"})  # which WideConstants leaves to BLAS, in float32
 _CONTRACTED = 1 << 17  # bytes
 _FAST = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})  # dtypes that numpy leaves to BLAS
 _NODE_BYTES = 48  # that removing a node saves at least; its output keeps its name as an initializer
@@ -89,7 +89,7 @@ class Fold:
         read = sum(tensor.nbytes for tensor in tensors)
         freed = sum(v.const_value.nbytes for v in inputs if v.const_value is not None and _only_read_by(v, node))
         growth = written - freed - _NODE_BYTES
-        fast = all(t.dtype in _FAST for t in tensors) or (wide and node.op_type in _OF_MATRICES)
+        fast = all(t.dtype in _FAST for t in tensors) or (wide and node.op_type in _PRODUCTS)
         if node.op_type in _CONTRACTIONS and read > _CONTRACTED and not fast:
             return False  # runtimes fold these at load
         if growth > self._allowance or read + written > self._readable:

@@ -11,7 +11,7 @@ from onnxopt.graph.placement.provider_kernels import Dtypes
 
 # Softmax and its kin flattened before opset 13, BatchNormalization's momentum and GroupNormalization's scale changed.
 _CHANGED_MEANING = frozenset({"BatchNormalization", "GroupNormalization", "Hardmax", "LogSoftmax", "Resize", "Softmax"})
-_OF_NEW_DTYPES = frozenset({"round_mode"})  # Cast's, of float8e8m0
+_NEW_ATTRIBUTES = frozenset({"round_mode"})  # Cast's, of float8e8m0
 
 
 def same_operator(op_type: str, domain: str, a: int, b: int) -> bool:
@@ -64,7 +64,7 @@ def _is_nothing(attribute: onnx.defs.OpSchema.Attribute) -> bool:
     default = attribute.default_value
     integer = default.type == onnx.AttributeProto.INT and default.i == 0
     none = default.type == onnx.AttributeProto.UNDEFINED
-    return not attribute.required and (integer or none or attribute.name in _OF_NEW_DTYPES)
+    return not attribute.required and (integer or none or attribute.name in _NEW_ATTRIBUTES)
 
 
 def _signature(schema: onnx.defs.OpSchema, without: Container[str] = ()) -> tuple[object, ...]:

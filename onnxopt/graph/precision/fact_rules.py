@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.precision import arithmetic_facts, sum_facts
 from onnxopt.graph.precision.arithmetic_facts import HIDES
-from onnxopt.graph.precision.facts import INF, UNKNOWN, Fact, Rule, bounded, joined, of_dtype
+from onnxopt.graph.precision.facts import INF, UNKNOWN, Fact, Rule, bounded, dtype_fact, joined
 from onnxopt.graph.precision.values import FLOATS
 
 _replace = dataclasses.replace
@@ -54,7 +54,7 @@ def _cast(node: ir.Node, x: Sequence[Fact]) -> Fact:
     source = None if value is None else value.dtype
     to = ir.DataType(node.attributes.get_int("to", 1))
     if source is not None and source not in FLOATS:
-        bounds = of_dtype(source)
+        bounds = dtype_fact(source)
         return _replace(x[0], low=max(x[0].low, bounds.low), high=min(x[0].high, bounds.high))
     if to not in FLOATS:  # whole numbers of any size: buckets, ids
         return _replace(x[0], count=True, data=False, grows=False)

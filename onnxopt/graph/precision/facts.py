@@ -87,7 +87,7 @@ class Facts:
             for k, value in enumerate(node.outputs):
                 if branches:
                     fact = joined([self.of(branch.outputs[k]) for branch in branches])
-                self._facts[value] = self._settled(value, _of_result(value) if fact is None else fact)
+                self._facts[value] = self._settled(value, _result_fact(value) if fact is None else fact)
 
     def _result(self, node: ir.Node) -> Fact | None:
         """The fact of what a node computes; None of an operator without a rule."""
@@ -147,7 +147,7 @@ class Facts:
         """The fact of a value."""
         if value not in self._facts:
             constant = value.const_value is not None and not value.is_graph_input()
-            self._facts[value] = _constant(value) if constant else of_dtype(value.dtype)
+            self._facts[value] = _constant(value) if constant else dtype_fact(value.dtype)
         return self._facts[value]
 
     def unbounded(self, value: ir.Value) -> str:
@@ -191,13 +191,13 @@ def _widened(before: Fact, after: Fact) -> Fact:
     )
 
 
-def _of_result(value: ir.Value) -> Fact:
+def _result_fact(value: ir.Value) -> Fact:
     """What a node without a rule computes: data, or integers of any size."""
     is_integer = value.dtype is not None and value.dtype.is_integer()
-    return dataclasses.replace(of_dtype(value.dtype), direct=False) if is_integer else UNKNOWN
+    return dataclasses.replace(dtype_fact(value.dtype), direct=False) if is_integer else UNKNOWN
 
 
-def of_dtype(dtype: ir.DataType | None) -> Fact:
+def dtype_fact(dtype: ir.DataType | None) -> Fact:
     """What the dtype alone says of an input's elements."""
     if dtype is None or dtype in FLOATS:
         return Fact(direct=True)

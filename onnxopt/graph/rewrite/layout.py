@@ -90,7 +90,7 @@ def count_axes_from_the_end(model: ir.Model) -> int:
     """Let each Softmax, LogSoftmax and Concat along the last of its operands' axes say -1. Returns how many."""
     count = 0
     for node in model.graph.all_nodes():
-        operand = node.inputs[0] if node.op_type in _OF_ONE_AXIS and node.domain == "" else None
+        operand = node.inputs[0] if node.op_type in _ONE_AXIS and node.domain == "" else None
         rank = None if operand is None or operand.shape is None else len(operand.shape)
         if rank is not None and node.attributes.get_int("axis", -1) == rank - 1:
             node.attributes["axis"] = ir.AttrInt64("axis", -1)
@@ -98,7 +98,7 @@ def count_axes_from_the_end(model: ir.Model) -> int:
     return count
 
 
-_OF_ONE_AXIS = frozenset({"Softmax", "LogSoftmax", "Concat"})
+_ONE_AXIS = frozenset({"Softmax", "LogSoftmax", "Concat"})
 AXES = (Pass(lambda model, _: count_axes_from_the_end(model), counted=False),)
 BEFORE_RECOGNITION = (RuleSet(lambda _: [Rooted("Reshape", TransposeInThreeDims.rule())]),)
 CANCELLING = (  # in one pass, since each rule may leave what another one removes

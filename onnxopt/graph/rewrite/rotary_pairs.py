@@ -99,7 +99,7 @@ class _Tables:
     def of(self, table: ir.Value) -> _Table | None:
         """How [..., H / 2, 1] is made of a table of each angle twice, [..., H]; None where it is no such table."""
         if is_constant(table):
-            return self._of_constant(table)
+            return self._constant_table(table)
         node = table.producer()
         source = None if node is None or node.domain != "" else node.inputs[0]
         if node is None or source is None or table.shape is None:
@@ -115,7 +115,7 @@ class _Tables:
         inner = self.of(source) if computable else None
         return inner and (lambda op: getattr(op, node.op_type)(inner(op), *node.inputs[1:], **attributes))
 
-    def _of_constant(self, table: ir.Value) -> _Table | None:
+    def _constant_table(self, table: ir.Value) -> _Table | None:
         assert table.const_value is not None
         array = table.const_value.numpy()
         if array.ndim == 0 or array.shape[-1] % 2 or not np.array_equal(array[..., ::2], array[..., 1::2]):

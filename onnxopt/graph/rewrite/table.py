@@ -170,7 +170,7 @@ TABLE: tuple[Phase, ...] = (
             Step(_ATTENTION, sdpa.RULES),
             Step(_HEADS, head_sizes.PADDED, only_if=_has_softmaxes),
             Step(_HEADS, padded_heads.RULES),
-            Step(_ATTENTION, head_sizes.OF_OWN_KERNEL, only_if=_has_softmaxes),
+            Step(_ATTENTION, head_sizes.OWN_KERNEL, only_if=_has_softmaxes),
         ),
         refusals=_refusals,
     ),
@@ -197,13 +197,13 @@ TABLE: tuple[Phase, ...] = (
         name="merge",
         why="products of attention are MatMuls now, and which of them share an operand no longer changes",
         steps=(
-            Step(_MAPPED, (*query_scale.RULES, *window_masks.OF_QUERIES)),
+            Step(_MAPPED, (*query_scale.RULES, *window_masks.QUERY_SIZES)),
             _GEMMS,
             Step(("outer_products",), outer_products.RULES),  # attention may be over one key
             Step(_MERGE, merging.PROJECTIONS),
             Step(_MERGE, shared_operand.RULES),
             Step(_MERGE, head_norms.MERGED),
-            Step(_MAPPED, attention_nodes.OF_OPERANDS),  # of operands that were not merged
+            Step(_MAPPED, attention_nodes.OPERAND_SIZES),  # of operands that were not merged
         ),
     ),
     Phase(

@@ -40,7 +40,7 @@ def array(values: Sequence[Dim], shape: tuple[int, ...] | None = None) -> Conten
     return result if shape is None else result.reshape(shape)
 
 
-def of_tensor(tensor: ir.TensorProtocol) -> Contents | None:
+def tensor_contents(tensor: ir.TensorProtocol) -> Contents | None:
     """Contents of a constant tensor; None where it is large or not of whole numbers or bools."""
     if tensor.dtype not in _INTEGERS | _FLOATS or tensor.size > (LARGEST if tensor.dtype in _INTEGERS else 1):
         return None
@@ -63,7 +63,7 @@ def evaluate(node: ir.Node, operands: Sequence[Contents | None], dtype: ir.DataT
 
     operands: contents of the node's inputs, None where an input is left out or not known. dtype: of the output.
     """
-    function = _FUNCTIONS.get(node.op_type) if dtype in _INTEGERS else _OF_FLOATS.get(node.op_type)
+    function = _FUNCTIONS.get(node.op_type) if dtype in _INTEGERS else _FLOAT_OPERATORS.get(node.op_type)
     if function is None or node.domain not in ("", "ai.onnx") or operands[0] is None:
         return None
     if any(held is None for held, value in zip(operands, node.inputs, strict=True) if value is not None):
@@ -261,7 +261,7 @@ _FUNCTIONS: dict[str, Callable[..., Contents | None]] = {
     "ReduceMin": _reduction(minimum),
 }
 
-_OF_FLOATS: dict[str, Callable[..., Contents | None]] = {
+_FLOAT_OPERATORS: dict[str, Callable[..., Contents | None]] = {
     **{
         op: _FUNCTIONS[op] for op in ("Identity", "Add", "Sub", "Mul", "Neg", "Cast", "Squeeze", "Unsqueeze", "Reshape")
     },

@@ -15,7 +15,7 @@ import sympy
 
 from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, broadcast, product, simplest
 from onnxopt.program.dtypes import to_ir
-from onnxopt.program.operators.result_dtypes import Attributes, ResultDtype, of_operand, same
+from onnxopt.program.operators.result_dtypes import Attributes, ResultDtype, operand_dtype, same
 
 CONTRIB, BLOCKED = "com.microsoft", "com.microsoft.nchwc"
 
@@ -33,7 +33,7 @@ class InferredShapes(Protocol):
 Rule = Callable[[ir.Node, InferredShapes], Dims | None]
 
 
-def of_operand_or(position: int, default: str) -> ResultDtype:
+def operand_dtype_or(position: int, default: str) -> ResultDtype:
     """The result has the dtype of one operand, or the default where the operand is left out."""
 
     def rule(operands: list[ir.DataType | None], attributes: Attributes) -> ir.DataType | None:
@@ -181,28 +181,28 @@ RULES: dict[tuple[str, str], tuple[Rule, ResultDtype]] = {
     # products of quantized weights
     (CONTRIB, "MatMulNBits"): (_times_columns, same),
     (CONTRIB, "MatMulBnb4"): (_times_columns, same),
-    (CONTRIB, "GatherBlockQuantized"): (_gathered_blocks, of_operand(2)),
+    (CONTRIB, "GatherBlockQuantized"): (_gathered_blocks, operand_dtype(2)),
     (CONTRIB, "QMoE"): (_same, same),
     (CONTRIB, "MoE"): (_same, same),
     # what ONNX Runtime's optimizer makes of Q and DQ
     (CONTRIB, "QLinearAdd"): (_broadcast_of(0, 3), same),
     (CONTRIB, "QLinearMul"): (_broadcast_of(0, 3), same),
-    (CONTRIB, "QLinearWhere"): (_broadcast_of(0, 1, 4), of_operand(1)),
+    (CONTRIB, "QLinearWhere"): (_broadcast_of(0, 1, 4), operand_dtype(1)),
     (CONTRIB, "QLinearSigmoid"): (_same, same),
     (CONTRIB, "QLinearLeakyRelu"): (_same, same),
     (CONTRIB, "QLinearSoftmax"): (_same, same),
-    (CONTRIB, "QLinearConcat"): (_concat, of_operand(2)),
+    (CONTRIB, "QLinearConcat"): (_concat, operand_dtype(2)),
     (CONTRIB, "QLinearGlobalAveragePool"): (_global_pool, same),
     (CONTRIB, "QLinearAveragePool"): (_unknown, same),
     (CONTRIB, "QLinearReduceMean"): (_unknown, same),
-    (CONTRIB, "QLinearConv"): (_windows(0, 3), of_operand(7)),
-    (CONTRIB, "QGemm"): (_gemm, of_operand_or(8, "float32")),
-    (CONTRIB, "QAttention"): (_attention, of_operand(3)),
-    (CONTRIB, "QEmbedLayerNormalization"): (_embedded, of_operand(8)),
-    (CONTRIB, "MatMulIntegerToFloat"): (_matmul, of_operand(2)),
+    (CONTRIB, "QLinearConv"): (_windows(0, 3), operand_dtype(7)),
+    (CONTRIB, "QGemm"): (_gemm, operand_dtype_or(8, "float32")),
+    (CONTRIB, "QAttention"): (_attention, operand_dtype(3)),
+    (CONTRIB, "QEmbedLayerNormalization"): (_embedded, operand_dtype(8)),
+    (CONTRIB, "MatMulIntegerToFloat"): (_matmul, operand_dtype(2)),
     (CONTRIB, "DynamicQuantizeMatMul"): (_matmul, same),
     # what it makes of floats
-    (CONTRIB, "EmbedLayerNormalization"): (_embedded, of_operand(2)),
+    (CONTRIB, "EmbedLayerNormalization"): (_embedded, operand_dtype(2)),
     (CONTRIB, "FusedMatMul"): (_fused_matmul, same),
     (CONTRIB, "FusedGemm"): (_gemm, same),
     (CONTRIB, "FusedConv"): (_windows(0, 1, last=False), same),

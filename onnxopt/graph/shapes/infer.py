@@ -104,7 +104,7 @@ class Knowledge:
             return None if value is None else self._contents[value]
         if value.const_value is None or value.is_graph_input():
             return None
-        held = contents.of_tensor(value.const_value)
+        held = contents.tensor_contents(value.const_value)
         if held is not None:
             self._contents[value] = held
         return held
@@ -261,7 +261,7 @@ class Knowledge:
             return
         tensor, value = attribute.as_tensor(), node.outputs[0]
         self._note(value, tuple(int(k) for k in tensor.shape.numpy()), ir.TensorType(tensor.dtype))
-        held = contents.of_tensor(tensor)
+        held = contents.tensor_contents(tensor)
         if held is not None:
             self._contents[value] = held
 
@@ -334,10 +334,10 @@ class Knowledge:
         if before is None or after is None or len(before) != len(after):
             return None
         return tuple(
-            a if a == b or (a in self._stepping) else self._of_steps() for a, b in zip(before, after, strict=True)
+            a if a == b or (a in self._stepping) else self._step_dim() for a, b in zip(before, after, strict=True)
         )
 
-    def _of_steps(self) -> Dim:
+    def _step_dim(self) -> Dim:
         """A new dim, which is another in each step."""
         dim = self.unknowns.dim()
         self._stepping.add(dim)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt.graph.shapes import contrib_rules
-from onnxopt.program.operators.result_dtypes import ResultDtype, of_operand, of_tensor, same
+from onnxopt.program.operators.result_dtypes import ResultDtype, operand_dtype, same, tensor_dtype
 from onnxopt.program.operators.row_operators import ROW_OPERATORS
 from onnxopt.program.operators.table import OPERATORS
 
 _CONTRIB = "com.microsoft"
 OTHERS: dict[tuple[str, str], ResultDtype] = {
     ("", "AveragePool"): same,
-    ("", "CastLike"): of_operand(1),
+    ("", "CastLike"): operand_dtype(1),
     ("", "Concat"): same,
-    ("", "ConstantOfShape"): of_tensor("value", default="float32"),
+    ("", "ConstantOfShape"): tensor_dtype("value", default="float32"),
     ("", "Conv"): same,
     ("", "ConvTranspose"): same,
     ("", "CumSum"): same,

@@ -245,7 +245,7 @@ class _Search:
 
     def _traffic(self, members: Sequence[GrowingConvolution], nodes: Sequence[ir.Node]) -> Traffic:
         """Each convolution reads and writes the channels that it needs."""
-        before = cost.of_region(nodes, (), (), self._shapes)
+        before = cost.region_traffic(nodes, (), (), self._shapes)
         sizes = [self._shapes.bytes(v) for c in members for v in (*dict.fromkeys(c.operands()), c.output)]
         after = None if None in sizes else sum(s for s in sizes if s is not None)
         return dataclasses.replace(before, bytes_after=after, launches_after=len(members))

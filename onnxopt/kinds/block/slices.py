@@ -43,7 +43,7 @@ def source_of_channels(value: ir.Value, shapes: Shapes, opset: int) -> Channels 
     width = channels(whole, shapes) if whole is not None else None
     first = None
     if whole is not None and width is not None:
-        first = _of_split(node, value, shapes) if node.op_type == "Split" else _of_slice(node, width)
+        first = _split_channels(node, value, shapes) if node.op_type == "Split" else _slice_channels(node, width)
     if whole is None or first is None:
         return Channels(value, 0, count)
     return Channels(whole, first, count, node)
@@ -57,7 +57,7 @@ def is_concat(node: ir.Node, shapes: Shapes) -> bool:
     return have_channels and node.attributes.get_int("axis", 0) % _RANK == _RANK - 1
 
 
-def _of_split(node: ir.Node, value: ir.Value, shapes: Shapes) -> int | None:
+def _split_channels(node: ir.Node, value: ir.Value, shapes: Shapes) -> int | None:
     if node.attributes.get_int("axis", 0) % _RANK != _RANK - 1:
         return None
     first = 0
@@ -71,7 +71,7 @@ def _of_split(node: ir.Node, value: ir.Value, shapes: Shapes) -> int | None:
     return None
 
 
-def _of_slice(node: ir.Node, width: int) -> int | None:
+def _slice_channels(node: ir.Node, width: int) -> int | None:
     """The first channel of a Slice that takes neighbouring channels and all of the other dims."""
     bounds = [_numbers(node, k) for k in range(1, 5)]
     starts, ends, axes, steps = bounds

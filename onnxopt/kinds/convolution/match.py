@@ -118,5 +118,5 @@ def _region(convolution: GrowingConvolution, context: Context, kind: Kind) -> Re
     nodes = sorted(convolution.nodes, key=context.order.__getitem__)
     inputs = list(dict.fromkeys(convolution.operands()))
     outputs = [convolution.output]
-    moved = cost.of_region(nodes, inputs, outputs, context.shapes)
+    moved = cost.region_traffic(nodes, inputs, outputs, context.shapes)
     return Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, kind)

@@ -76,7 +76,7 @@ def _before(meaning: Depthwise) -> list[str]:
     else:
         apply = [
             "__device__ static float apply(float x0, const Of& of) {",
-            *(f"  {line}" for line in of_element(part, meaning.dtype)),
+            *(f"  {line}" for line in element_read(part, meaning.dtype)),
             "}",
         ]
     body = [
@@ -116,13 +116,13 @@ def _after(meaning: Depthwise) -> list[str]:
         "}",
         "template <typename N>",
         "__device__ static float apply(float x0, const Of& of, const N& near, int v) {",
-        *(f"  {line}" for line in of_element(part, meaning.dtype)),
+        *(f"  {line}" for line in element_read(part, meaning.dtype)),
         "}",
     ]
     return ["struct After {", *(f"  {line}" for line in body), "};"]
 
 
-def of_channels(
+def channel_reads(
     reads: Sequence[tuple[str, TransformRead]], first: Sequence[tuple[str, str]], dtypes: Sequence[str], params: str
 ) -> list[str]:
     """What a program needs of a channel: the struct Of, and the function that reads it from the struct `params`.
@@ -143,7 +143,7 @@ def of_channels(
 
 def _channels(meaning: Depthwise, part: Transform | None, first: Sequence[tuple[str, str]]) -> list[str]:
     reads = part.reads if part is not None else ()
-    return of_channels([(f"x{k}", read) for k, read in enumerate(reads, 1)], first, meaning.inputs, "DepthwiseParams")
+    return channel_reads([(f"x{k}", read) for k, read in enumerate(reads, 1)], first, meaning.inputs, "DepthwiseParams")
 
 
 def _type(meaning: Depthwise, position: int) -> str:
@@ -155,7 +155,7 @@ def data(dtypes: Sequence[str], position: int) -> str:
     return f"static_cast<const {DTYPES[dtypes[position]].cuda}*>(p.input[{position}])"
 
 
-def of_element(part: Transform, dtype: str) -> list[str]:
+def element_read(part: Transform, dtype: str) -> list[str]:
     """The body of a function that applies a part to one element x0. dtype: in which that is stored in the graph."""
     names = ["x0"]
     for k, read in enumerate(part.reads, 1):
@@ -172,7 +172,7 @@ def _entry(name: str, meaning: Depthwise, variant: DepthwiseVariant) -> list[str
         f"{variant.symbol}(const __grid_constant__ DepthwiseParams p) {{",
     ]
     if meaning.expansion is not None:
-        return [*opening, *_of_expanded(name, meaning.expansion, variant), "}", ""]
+        return [*opening, *_expanded_text(name, meaning.expansion, variant), "}", ""]
     if variant.layout != "banded":
         down = f"{variant.down}, " if variant.layout == "held" else ""
         size = f"{variant.vector}, {down}{variant.across}, {variant.threads}"
@@ -191,7 +191,7 @@ def _entry(name: str, meaning: Depthwise, variant: DepthwiseVariant) -> list[str
     ]
 
 
-def _of_expanded(name: str, expansion: Expansion, variant: DepthwiseVariant) -> list[str]:
+def _expanded_text(name: str, expansion: Expansion, variant: DepthwiseVariant) -> list[str]:
     channels = 8 * variant.chunks
     size = f"{variant.down}, {variant.across}, {variant.strip}, {variant.vector}, {channels}, {variant.warps}"
     return [

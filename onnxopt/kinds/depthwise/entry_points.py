@@ -38,7 +38,7 @@ def choose(name: str, meaning: Depthwise, regions: Sequence[Region], shapes: Sha
 def every(name: str, meaning: Depthwise) -> tuple[DepthwiseVariant, ...]:
     """Variants in the order in which the host tries them, for every width."""
     prologue = meaning.prologue is not None
-    chosen = list(_of_table(name, meaning.window, DTYPES[meaning.dtype].size, prologue))
+    chosen = list(_table_variants(name, meaning.window, DTYPES[meaning.dtype].size, prologue))
     if (
         DTYPES[meaning.outputs[0]].size != DTYPES[meaning.dtype].size
     ):  # a plane of shared memory holds inputs and results
@@ -65,7 +65,7 @@ def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
 
 def prologue_microseconds(meaning: Depthwise, cost: int, outputs: int, width: int | None) -> float:
     """Predicted time of a program of `cost` float32 instructions in front of a convolution with `outputs` elements."""
-    variants = _of_table("", meaning.window, DTYPES[meaning.dtype].size, prologue=True)
+    variants = _table_variants("", meaning.window, DTYPES[meaning.dtype].size, prologue=True)
     usual = [v for v in variants if meaning.channels % v.vector == 0 and (width is None or _prefers(v, width))]
     variant = usual[0] if usual else _fallback("", meaning.window)
     if variant.layout == "banded":
@@ -83,7 +83,7 @@ def microseconds_of_pass(moved: int) -> float:
     return costs.numbers().microseconds_of_pass(moved)
 
 
-def _of_table(name: str, window: Window, size: int, prologue: bool) -> Iterator[DepthwiseVariant]:
+def _table_variants(name: str, window: Window, size: int, prologue: bool) -> Iterator[DepthwiseVariant]:
     reach = max(extent(window))
     for row in costs.numbers().prefers:
         strided, limit = row.get("strided", False), row.get("extent")

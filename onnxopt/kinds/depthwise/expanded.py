@@ -34,7 +34,7 @@ _MAX_SHARED = numbers().expanded_max_shared
 _EVERY_GPU = 48 << 10  # bytes that a block can have on every GPU
 _ROUNDS = numbers().expanded_rounds  # wide channels
 _SMALL_ROUND = numbers().expanded_small_round
-_OF_ROUND = numbers().expanded_round_channels
+_ROUND_CHANNELS = numbers().expanded_round_channels
 _BATCH = numbers().expanded_batch
 _WARPS = numbers().expanded_warps
 _RESIDENT, _RESIDENT_OF_MORE = numbers().expanded_resident_warps, numbers().expanded_resident_warps_of_more
@@ -118,7 +118,7 @@ def choose(
 def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
     """Further tiles, and further numbers of wide channels at a time."""
     rounds = [c for c in _ROUNDS if _weights(meaning, c) <= _MAX_WEIGHTS]
-    rounds.sort(key=lambda c: -(-meaning.channels // c) * (c + _OF_ROUND))
+    rounds.sort(key=lambda c: -(-meaning.channels // c) * (c + _ROUND_CHANNELS))
     variants = (
         variant(name, meaning, t, c) for k, c in enumerate(rounds[:2]) for t in (_OTHERS if k == 0 else _TILES[:4])
     )

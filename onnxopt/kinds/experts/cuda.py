@@ -20,7 +20,7 @@ from onnxopt.program.hardware import ACCESS_BYTES, WARP
 HEADER = "experts/sorted.cuh"
 _ROUTE_THREADS, _THREADS = numbers().route_threads, numbers().threads
 _PRODUCTS = ("first", "second")
-_OF_SORTED = ("sort", "activate_sorted", "join_sorted")
+_SORTED_STEPS = ("sort", "activate_sorted", "join_sorted")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Tile:
 
 
 TILES = tuple(Tile(*sides) for sides in numbers().tiles)
-_OF_FEW = numbers().tiles_of_few
+_FEW_ROWS_STEPS = numbers().tiles_of_few
 
 
 def entry_points(name: str, meaning: Experts) -> tuple[ExpertsVariant, ...]:
@@ -63,10 +63,10 @@ def entry_points(name: str, meaning: Experts) -> tuple[ExpertsVariant, ...]:
 
     variants: list[ExpertsVariant] = []
     for k, tile in enumerate(TILES):
-        if k >= _OF_FEW:
+        if k >= _FEW_ROWS_STEPS:
             variants.append(launch(f"route{tile.rows}", _ROUTE_THREADS))
         variants += [launch(f"{step}{tile.rows}", tile.warps * WARP, tile) for step in _PRODUCTS]
-    variants += [launch(step, _THREADS) for step in ("activate", "join", *_OF_SORTED)]
+    variants += [launch(step, _THREADS) for step in ("activate", "join", *_SORTED_STEPS)]
     (sort,) = (k for k, variant in enumerate(variants) if variant.symbol == f"{name}_sort")
     variants[sort] = dataclasses.replace(variants[sort], least_rows=least_rows(meaning))
     return tuple(variants)
@@ -94,7 +94,7 @@ def lines(kernel: Kernel) -> list[str]:
 
 
 def _call(name: str, step: str, meaning: Experts, variant: ExpertsVariant) -> list[str]:
-    if step in _OF_SORTED:
+    if step in _SORTED_STEPS:
         return [f"SortedExperts<{name}>::run_{step.removesuffix('_sorted')}<{variant.threads}>(p);"]
     if step in ("activate", "join"):
         return [f"Experts<{name}>::run_{step}<{variant.threads}>(p);"]
@@ -105,7 +105,7 @@ def _call(name: str, step: str, meaning: Experts, variant: ExpertsVariant) -> li
     return [
         f"using Tile = {TILES[k].cuda(meaning.dtype)};",
         f'static_assert(Tile::kSharedBytes == {variant.shared}, "as the host was told");',
-        f"Experts<{name}>::run_{'few' if k < _OF_FEW else 'many'}<Tile, {second}>(p);",
+        f"Experts<{name}>::run_{'few' if k < _FEW_ROWS_STEPS else 'many'}<Tile, {second}>(p);",
     ]
 
 

@@ -10,7 +10,7 @@ from onnxopt.costs.flash_attention import numbers
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention.attention import Attention
-from onnxopt.kinds.flash_attention.lower import known
+from onnxopt.kinds.flash_attention.lower import attention_of
 from onnxopt.program import flash_attention
 from onnxopt.program.flash_attention import FlashAttention, FlashAttentionVariant, FlashWarpgroups
 from onnxopt.program.hardware import WARP
@@ -57,7 +57,7 @@ def choose(
 ) -> tuple[FlashAttentionVariant, ...]:
     """Short ones for the regions that they fit, those for any number of keys, and one that runs every call anywhere."""
     access = access_of(meaning)
-    attentions = [known(region.nodes[-1], shapes) for region in regions]
+    attentions = [attention_of(region.nodes[-1], shapes) for region in regions]
     fit = []
     for attention in attentions:
         queries, keys = attention.lengths

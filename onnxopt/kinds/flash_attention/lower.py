@@ -17,7 +17,7 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str | None:
     return standard_ops.attention(node, shapes)
 
 
-def known(node: ir.Node, shapes: Shapes) -> Attention:
+def attention_of(node: ir.Node, shapes: Shapes) -> Attention:
     """The attention of the last node of a region that was found. ValueError where there is none."""
     last = attending(node)
     match = attention(last, shapes)

@@ -18,7 +18,7 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention import entry_points
 from onnxopt.kinds.flash_attention.attention import Attention
 from onnxopt.kinds.flash_attention.codes import with_codes
-from onnxopt.kinds.flash_attention.lower import attention, known
+from onnxopt.kinds.flash_attention.lower import attention, attention_of
 from onnxopt.program import flash_attention
 from onnxopt.program.flash_attention import FlashAttention
 
@@ -49,7 +49,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
 
 def lower(region: Region, shapes: Shapes) -> FlashAttention:
     """The meaning of a region of `find`."""
-    return known(region.nodes[-1], shapes).meaning
+    return attention_of(region.nodes[-1], shapes).meaning
 
 
 def _why_not(match: Attention, context: Context) -> str:

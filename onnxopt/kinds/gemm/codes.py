@@ -55,7 +55,7 @@ def _is_stored_in_rows(node: ir.Node, attribute: str, codes: Codes) -> bool:
 
 
 def _operand(value: ir.Value | None) -> Codes | None:
-    if (numbers := _of_floats(value)) is not None:
+    if (numbers := _float_operands(value)) is not None:
         return numbers
     dequantize = _only(value)
     scale = None if dequantize is None else _scale(dequantize)
@@ -107,7 +107,7 @@ def _weight(dequantize: ir.Node, cast: ir.Node, scale: float) -> Codes | None:
     return Codes(value, scale, tuple(reversed(nodes)), turned=turned) if value.dtype == _SIXTEEN_BITS else None
 
 
-def _of_floats(value: ir.Value | None) -> Codes | None:
+def _float_operands(value: ir.Value | None) -> Codes | None:
     """Mul(Cast(x), scale) in float32; behind the first Cast a Transpose of a matrix, and at the end a Cast to float16,
     or not."""
     node, nodes = _only(value), []

@@ -60,7 +60,7 @@ def entry_points(name: str, meaning: Gemm, columns: Collection[int] = (0,)) -> t
     if meaning.outputs[0] not in _SIXTEEN_BIT:
         return in_threads
     few = sorted({0 < n <= _COSTS.few_columns for n in columns}, reverse=True)
-    return (*(_of_products(name, is_few) for is_few in few), *in_threads)
+    return (*(_product_variants(name, is_few) for is_few in few), *in_threads)
 
 
 def _variant(name: str, meaning: Gemm, rows: int) -> FewRowsVariant:
@@ -78,10 +78,10 @@ def of_codes(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes
     if all(r is not None and r > _COSTS.codes_rows for r in counts):
         return ()
     few = {0 < _columns(region, meaning, shapes) <= _COSTS.few_columns for region in regions}
-    return tuple(_of_products(name, is_few, _COSTS.codes_rows, 1) for is_few in sorted(few, reverse=True))
+    return tuple(_product_variants(name, is_few, _COSTS.codes_rows, 1) for is_few in sorted(few, reverse=True))
 
 
-def _of_products(
+def _product_variants(
     name: str, few_columns: bool, rows: int = _COSTS.products_rows, size: int = 2
 ) -> FewRowsProductsVariant:
     """size: bytes of an element of the operands."""

@@ -17,7 +17,7 @@ from onnxopt.kinds.gemm import few_rows, large_products, match, packed_entry_poi
 from onnxopt.program.gemm import Gemm
 from onnxopt.program.schema import Variant
 
-_OF_CODES = frozenset({"Shape", "Reshape", "Transpose", "Cast"})  # around the codes that a product reads
+_AROUND_CODES = frozenset({"Shape", "Reshape", "Transpose", "Cast"})  # around the codes that a product reads
 
 
 class GemmKind(Kind):
@@ -44,7 +44,7 @@ class GemmKind(Kind):
         if any(value.dtype == ir.DataType.FLOAT8E4M3FN for value in region.inputs):
             return region.nodes[next(k for k, n in enumerate(region.nodes) if n.op_type in ("MatMul", "Gemm")) :]
         if any(is_dequantize(n) for n in region.nodes):
-            return [n for n in region.nodes if is_dequantize(n) or n.op_type not in _OF_CODES]
+            return [n for n in region.nodes if is_dequantize(n) or n.op_type not in _AROUND_CODES]
         return region.nodes
 
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:

@@ -211,5 +211,5 @@ def _region(gemm: GrowingGemm, context: Context, kind: Kind) -> Region:
     nodes = sorted(gemm.nodes, key=context.order.__getitem__)
     inputs = list(dict.fromkeys(gemm.operands()))
     outputs = list(gemm.outputs())
-    moved = cost.of_region(nodes, inputs, outputs, context.shapes)
+    moved = cost.region_traffic(nodes, inputs, outputs, context.shapes)
     return Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, kind)

@@ -75,7 +75,7 @@ def lines(kernel: Kernel) -> list[str]:
     """CUDA text of the entry points."""
     meaning = kernel.program
     assert isinstance(meaning, Gemm) and meaning.packed is not None
-    write = {"codes": _of_few_rows, "floats": _of_floats, "gate": _of_gate}
+    write = {"codes": _few_rows_text, "floats": _float_text, "gate": _gate_text}
     text: list[str] = []
     for v in kernel.variants:
         assert isinstance(v, PackedVariant)
@@ -83,7 +83,7 @@ def lines(kernel: Kernel) -> list[str]:
     return text
 
 
-def _of_few_rows(meaning: Gemm, codes: PackedIntegers, v: PackedVariant) -> list[str]:
+def _few_rows_text(meaning: Gemm, codes: PackedIntegers, v: PackedVariant) -> list[str]:
     warps = v.threads // WARP
     tiles, blocks = (_COSTS.one_row_shapes if v.rows == 1 else _shapes(meaning))[warps]
     tile = f"NBitsTile<{codes.bits}, {codes.group}, {warps}, {tiles}, {_STAGES}>"
@@ -102,7 +102,7 @@ def _of_few_rows(meaning: Gemm, codes: PackedIntegers, v: PackedVariant) -> list
     ]
 
 
-def _of_floats(meaning: Gemm, codes: PackedIntegers, v: PackedVariant) -> list[str]:
+def _float_text(meaning: Gemm, codes: PackedIntegers, v: PackedVariant) -> list[str]:
     arguments = f"{DTYPES[meaning.outputs[0]].cuda}, {codes.bits}, {codes.group}, {_zeros(meaning, codes)}, {v.threads}"
     return [
         f'extern "C" __global__ void __launch_bounds__({v.threads})',
@@ -113,7 +113,7 @@ def _of_floats(meaning: Gemm, codes: PackedIntegers, v: PackedVariant) -> list[s
     ]
 
 
-def _of_gate(meaning: Gemm, codes: PackedIntegers, v: PackedVariant) -> list[str]:
+def _gate_text(meaning: Gemm, codes: PackedIntegers, v: PackedVariant) -> list[str]:
     return [
         f'extern "C" __global__ void __launch_bounds__({v.threads})',
         f"{v.symbol}(const __grid_constant__ GateParams params) {{",

@@ -24,7 +24,7 @@ _COSTS = numbers()
 def choose(name: str, meaning: GroupNorm, regions: Sequence[Region], shapes: Shapes) -> tuple[GroupNormVariant, ...]:
     """Variants in the order in which the host tries them, without those that no known shape needs."""
     sizes = [_size(region, shapes) for region in regions]
-    wanted = {v for size in sizes for v in _of_size(name, meaning, size)}
+    wanted = {v for size in sizes for v in _variants_of_size(name, meaning, size)}
     held = sorted(wanted, key=lambda v: (v.cluster, v.threads // v.columns * v.held))
     alone = all(size is not None and held[0].cluster == 1 and _fits(held[0], size[1]) for size in sizes if held)
     return (*held, *(() if held and alone else split(name, meaning)), looped(name, meaning))
@@ -128,7 +128,7 @@ def _fits(variant: GroupNormVariant, pixels: int) -> bool:
     return -(-part // (variant.threads // variant.columns)) <= variant.held
 
 
-def _of_size(name: str, meaning: GroupNorm, size: tuple[int, int] | None) -> list[GroupNormVariant]:
+def _variants_of_size(name: str, meaning: GroupNorm, size: tuple[int, int] | None) -> list[GroupNormVariant]:
     """The held entry points that some GPU would choose for this size."""
     if size is None:
         return list(every(name, meaning))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.depthwise.cuda import data, of_channels, of_element, static_window
+from onnxopt.kinds.depthwise.cuda import channel_reads, data, element_read, static_window
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import WARP
 from onnxopt.program.image_convolution import ImageConvolution, ImageConvolutionVariant
@@ -47,9 +47,9 @@ def _before(meaning: ImageConvolution) -> list[str]:
     value = "float" if image.compute == "float32" else image.cuda
     body = [
         f"using Image = {image.cuda};",
-        *of_channels([(f"x{k}", read) for k, read in enumerate(part.reads, 1)], [], meaning.inputs, _PARAMS),
+        *channel_reads([(f"x{k}", read) for k, read in enumerate(part.reads, 1)], [], meaning.inputs, _PARAMS),
         f"__device__ static float apply({value} x0, const Of& of) {{",
-        *(f"  {line}" for line in of_element(part, image.name)),
+        *(f"  {line}" for line in element_read(part, image.name)),
         "}",
     ]
     return ["struct Before {", *(f"  {line}" for line in body), "};"]
@@ -59,9 +59,9 @@ def _after(meaning: ImageConvolution) -> list[str]:
     reads = [(f"x{k}", read) for k, read in enumerate(meaning.epilogue.reads, 1)]
     start = "0.0f" if meaning.bias is None else f"widen({data(meaning.inputs, meaning.bias)}[c])"
     body = [
-        *of_channels(reads, [("start", start)], meaning.inputs, _PARAMS),
+        *channel_reads(reads, [("start", start)], meaning.inputs, _PARAMS),
         "__device__ static float apply(float x0, const Of& of) {",
-        *(f"  {line}" for line in of_element(meaning.epilogue, meaning.dtype)),
+        *(f"  {line}" for line in element_read(meaning.epilogue, meaning.dtype)),
         "}",
     ]
     return ["struct After {", *(f"  {line}" for line in body), "};"]

@@ -23,11 +23,11 @@ def choose(name: str, meaning: ImageConvolution) -> tuple[ImageConvolutionVarian
     """One tile, which every GPU's shared memory holds; of float32 with TF32 and exact."""
     if meaning.dtype != "float32":
         return (variant(name, meaning, *_tile(meaning)),)
-    tiles = [_of_many_filters(name, meaning, limit) for limit in (_MAX_SHARED_OF_FLOAT32, _MAX_SHARED)]
+    tiles = [_many_filters(name, meaning, limit) for limit in (_MAX_SHARED_OF_FLOAT32, _MAX_SHARED)]
     return tuple(dict.fromkeys(variant for tile in tiles for variant in _both(tile)))
 
 
-def _of_many_filters(name: str, meaning: ImageConvolution, limit: int) -> ImageConvolutionVariant:
+def _many_filters(name: str, meaning: ImageConvolution, limit: int) -> ImageConvolutionVariant:
     """The first tile whose blocks compute many filters, or all, within so much shared memory; else the smallest."""
     variants = [variant(name, meaning, *tile, limit) for tile in (_tile(meaning), _COSTS.tile, *_COSTS.smaller)]
     return next((v for v in variants if v.filters >= min(_COSTS.many_filters, meaning.filters)), variants[-1])

@@ -15,10 +15,10 @@ PRODUCT_ROWS = 16
 
 def shared_bytes(window: Window, variant: ImageConvolutionVariant, dtype: str) -> int:
     """Bytes of shared memory of a block: weights, what sums begin with, and the inputs."""
-    return _of_float32(window, variant) if dtype == "float32" else _of_16_bits(window, variant)
+    return _tile_of_float32(window, variant) if dtype == "float32" else _tile_of_16_bits(window, variant)
 
 
-def _of_16_bits(window: Window, variant: ImageConvolutionVariant) -> int:
+def _tile_of_16_bits(window: Window, variant: ImageConvolutionVariant) -> int:
     """The inputs lie there twice for odd strides."""
     pairs = (window.kernel[1] + 1) // 2
     steps = (window.kernel[0] * pairs + 1) // 2
@@ -29,7 +29,7 @@ def _of_16_bits(window: Window, variant: ImageConvolutionVariant) -> int:
     return steps * tile_pairs * WARP * 16 + variant.filters * 4 + copy * (1 + window.strides[1] % 2)
 
 
-def _of_float32(window: Window, variant: ImageConvolutionVariant) -> int:
+def _tile_of_float32(window: Window, variant: ImageConvolutionVariant) -> int:
     steps = (window.kernel[0] * window.kernel[1] + 1) // 2
     tile_pairs = (variant.filters // 8 + 1) // 2
     rows = (variant.down - 1) * window.strides[0] + window.kernel[0]

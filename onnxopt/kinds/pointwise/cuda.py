@@ -63,7 +63,7 @@ def _apply(program: Program, *, packed: bool = False) -> list[str]:
     parameters += [f"bool c{k}" for k in range(program.conditions)]
     parameters += [f"{kind.format(C_TYPES[DTYPES[d].compute])}& y{k}" for k, d in enumerate(program.outputs)]
     names = [f"x{k}" for k in range(len(program.accesses))] + [f"c{k}" for k in range(program.conditions)]
-    halves = [decomposed.of_half(program, k) for k in range(len(program.outputs))]
+    halves = [decomposed.half_of(program, k) for k in range(len(program.outputs))]
     stored = [half[0] if half else None for half in halves]
     body, results = statements(program, names, has_wide_floats(program), packed=packed, stored=stored)
     body += [f"y{k} = {result};" for k, result in enumerate(results)]
@@ -72,7 +72,7 @@ def _apply(program: Program, *, packed: bool = False) -> list[str]:
 
 def _output(program: Program, output: int) -> str:
     """The type of what an output stores."""
-    half, stored = decomposed.of_half(program, output), DTYPES[program.outputs[output]].cuda
+    half, stored = decomposed.half_of(program, output), DTYPES[program.outputs[output]].cuda
     return f"{stored}_of_half<{half[1]}>" if half else stored
 
 

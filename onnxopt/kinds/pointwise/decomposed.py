@@ -52,7 +52,7 @@ def _constant(value: int, program: Program) -> float | None:
     )
 
 
-def of_half(program: Program, output: int) -> tuple[int, int] | None:
+def half_of(program: Program, output: int) -> tuple[int, int] | None:
     """x and k where an output stores 2^k times x, rounded to float16, as codes: two at once need fewer conversions."""
     if program.outputs[output] not in FLOAT8:
         return None

@@ -333,7 +333,7 @@ class _Growth:
                 continue
             region = Region(
                 tuple(group.nodes), tuple(inputs), tuple(outputs),
-                cost.of_region(group.nodes, inputs, outputs, self._shapes), self._kind,
+                cost.region_traffic(group.nodes, inputs, outputs, self._shapes), self._kind,
                 self._lowered(group) if group.has_index_nodes else None,
             )  # fmt: skip
             region.verify()

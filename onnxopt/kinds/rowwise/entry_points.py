@@ -56,7 +56,7 @@ def choose(
     name: str, program: RowProgram, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
 ) -> tuple[RowVariant, ...]:
     """Variants in the order in which the host tries them: for known lengths, for ranges of lengths, for any length."""
-    grids = row_domain.of_regions(program, regions, opsets, shapes)
+    grids = row_domain.grids_of(program, regions, opsets, shapes)
     vector = widest(program)
     chosen: list[RowVariant] = []
     trailing = program.trailing
@@ -173,7 +173,7 @@ def modes_of(regions: Sequence[Region], program: RowProgram, opsets: Mapping[str
     """The mode of every input, for the shapes of the first region."""
     if program.index is not None:
         return access_order.modes(program)
-    grid = row_domain.of_region(regions[0].nodes, opsets, shapes)
+    grid = row_domain.grid_of(regions[0].nodes, opsets, shapes)
     letters: list[str] = []
     for value, operand in zip(regions[0].inputs, program.operands, strict=True):
         dims = shapes.dims(value)

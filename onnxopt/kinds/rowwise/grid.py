@@ -191,7 +191,7 @@ def _target(of: Dims, to: Dims) -> tuple[int, ...] | None:
     return tuple(target) if target.count(-1) <= 1 else None
 
 
-def of_region(nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shapes) -> Grid:
+def grid_of(nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shapes) -> Grid:
     """The grid of a region: the grid of its rowwise operators, with the second view that its Reshapes add."""
     rows = [(n, row) for n in nodes if (row := operator(n, opsets)) is not None]
     if not rows:
@@ -239,12 +239,12 @@ def spans(grid: Grid, nodes: Sequence[ir.Node], opsets: Mapping[str, int], shape
     return True
 
 
-def of_regions(
+def grids_of(
     program: RowProgram, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
 ) -> list[Grid]:  # fmt: skip
     """The grids of regions that share a program: its domain if it has index operations, else one per region."""
     if program.index is None:
-        return [of_region(r.nodes, opsets, shapes) for r in regions]
+        return [grid_of(r.nodes, opsets, shapes) for r in regions]
     return [Grid(tuple(e.number if e.number is not None else str(e) for e in program.domain), 1, 2, None)]
 
 

@@ -34,7 +34,7 @@ def lower(
 
     Raises ValueError, with the reason, where the nodes cannot be one kernel.
     """
-    grid = row_domain.of_region(nodes, opsets, shapes)
+    grid = row_domain.grid_of(nodes, opsets, shapes)
     if not row_domain.spans(grid, nodes, opsets, shapes):
         return lower_indexed_rows(nodes, inputs, outputs, opsets, shapes)
     operands = _operands(nodes, inputs, opsets, grid, shapes)

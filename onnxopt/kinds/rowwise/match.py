@@ -251,7 +251,7 @@ class _Growth:
         inputs, outputs = self.inputs(), self.outputs()
         region = Region(
             tuple(self.nodes), tuple(inputs), tuple(outputs),
-            cost.of_region(self.nodes, inputs, outputs, self._shapes), self._kind, self._program(inputs, outputs),
+            cost.region_traffic(self.nodes, inputs, outputs, self._shapes), self._kind, self._program(inputs, outputs),
         )  # fmt: skip
         region.verify()
         return region

@@ -158,7 +158,7 @@ class _Joiner:
             tuple(nodes),
             tuple(inputs),
             tuple(outputs),
-            cost.of_region(nodes, inputs, outputs, shapes),
+            cost.region_traffic(nodes, inputs, outputs, shapes),
             self._kind,
             program,
         )
@@ -197,7 +197,7 @@ class _Joiner:
         for region in neighbour.regions:
             yield self._moved(region)
         single = [n for n in neighbour.nodes if n not in self._of]
-        yield cost.of_region(single, (), (), self._context.shapes).bytes_before
+        yield cost.region_traffic(single, (), (), self._context.shapes).bytes_before
 
 
 def _obstacle(program: RowProgram, inputs: Sequence[ir.Value]) -> str | None:

@@ -86,7 +86,7 @@ class _Growth:
             refused.clear()  # a node that would have made a cycle may fit now
             assert fitting in self.nodes
         inputs, outputs = boundary.inputs_of(self.nodes), self._context.outputs_of(self.nodes)
-        moved = cost.of_region(self.nodes, inputs, outputs, self._context.shapes)
+        moved = cost.region_traffic(self.nodes, inputs, outputs, self._context.shapes)
         program = self._context.lowered(lower, self.nodes, inputs, outputs)
         region = Region(tuple(self.nodes), tuple(inputs), tuple(outputs), moved, self._kind, program)
         region.verify()

@@ -115,7 +115,7 @@ def _region(pair: Pair, context: Context, kind: Kind) -> Region | None:
         meaning = context.lowered(lower, nodes, inputs, [pair.y])
     except ValueError:
         return None
-    moved = cost.of_region(nodes, inputs, [pair.y], context.shapes)
+    moved = cost.region_traffic(nodes, inputs, [pair.y], context.shapes)
     region = Region(tuple(nodes), tuple(inputs), (pair.y,), moved, kind, meaning)
     region.verify()
     return region

@@ -79,7 +79,7 @@ def _union(
         meaning = context.lowered(lower, nodes, inputs, outputs)
     except ValueError:
         return None
-    moved = dataclasses.replace(cost.of_region(nodes, inputs, outputs, context.shapes), launches_after=2)
+    moved = dataclasses.replace(cost.region_traffic(nodes, inputs, outputs, context.shapes), launches_after=2)
     union = Region(tuple(nodes), tuple(inputs), outputs, moved, kind, meaning)
     union.verify()
     return union

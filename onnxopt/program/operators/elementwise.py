@@ -13,7 +13,7 @@ from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.operators.result_dtypes import Attributes, ResultDtype, same
 from onnxopt.program.pointwise import Program
 
-_OF_VARIADIC = 3  # operands that an operator for any number of operands is tried with
+_VARIADIC_SAMPLE = 3  # operands that an operator for any number of operands is tried with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Operator:
 
     def sample_dtypes(self, dtype: str) -> tuple[str, ...]:
         """Storage dtypes of the operands of one use whose usual operands have `dtype`."""
-        high = self.arity[1] or _OF_VARIADIC
+        high = self.arity[1] or _VARIADIC_SAMPLE
         own = [self.operand(position).dtypes for position in range(high)]
         return tuple(dtype if dtypes is None or dtype in dtypes else min(dtypes) for dtypes in own)
 

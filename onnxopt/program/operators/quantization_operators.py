@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxopt.program.dtypes import DTYPES, FLOAT8, to_ir
 from onnxopt.program.expressions import Expr
 from onnxopt.program.operators.elementwise import Call, Operand, Operator
-from onnxopt.program.operators.result_dtypes import Attributes, of_attribute
+from onnxopt.program.operators.result_dtypes import Attributes, attribute_dtype
 
 _SCALED = frozenset({"float32", "float16", "bfloat16"})
 _EIGHT_BITS = frozenset({"int8", "uint8"})  # whose codes, and the differences of two, float16 holds exactly
@@ -31,12 +31,12 @@ def quantization(domain: str, since: int) -> tuple[Operator, Operator]:
     sums = codes | {"int32"}
     return (
         Operator(
-            "QuantizeLinear", since, (2, 3), _SCALED, _quantize, domain=domain, result=_of_codes,
+            "QuantizeLinear", since, (2, 3), _SCALED, _quantize, domain=domain, result=_code_dtype,
             operands={1: scale, 2: zero_points}, dtypes_with=_unless_blocked(_SCALED), exact=True, samples=(0.1, 4.0),
             reference=_codes_of,
         ),
         Operator(
-            "DequantizeLinear", since, (2, 3), sums, _dequantize, domain=domain, result=_of_scale,
+            "DequantizeLinear", since, (2, 3), sums, _dequantize, domain=domain, result=_scale_dtype,
             operands={1: scale, 2: Operand(optional=True, scalar=True, along_axis=True)},
             dtypes_with=_unless_blocked(sums), samples=(0.1, 4.0), reference=_numbers_of,
         ),
@@ -74,16 +74,16 @@ def _dequantize(c: Call) -> Expr:
     return dataclasses.replace(x, exact_in="float16") if c.operand in _EIGHT_BITS else x
 
 
-def _of_codes(operands: Sequence[ir.DataType | None], attributes: Attributes) -> ir.DataType | None:
+def _code_dtype(operands: Sequence[ir.DataType | None], attributes: Attributes) -> ir.DataType | None:
     """QuantizeLinear: the dtype that the attribute names, or that of the zero point, or uint8."""
     if attributes.get("output_dtype"):
-        return of_attribute("output_dtype")(operands, attributes)
+        return attribute_dtype("output_dtype")(operands, attributes)
     return operands[2] if len(operands) > 2 else to_ir("uint8")
 
 
-def _of_scale(operands: Sequence[ir.DataType | None], attributes: Attributes) -> ir.DataType | None:
+def _scale_dtype(operands: Sequence[ir.DataType | None], attributes: Attributes) -> ir.DataType | None:
     """DequantizeLinear: the dtype that the attribute names, or that of the scale."""
-    return of_attribute("output_dtype")(operands, attributes) if attributes.get("output_dtype") else operands[1]
+    return attribute_dtype("output_dtype")(operands, attributes) if attributes.get("output_dtype") else operands[1]
 
 
 def _unless_blocked(dtypes: frozenset[str]) -> Callable[[Attributes], frozenset[str]]:

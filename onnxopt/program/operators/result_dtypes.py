@@ -18,12 +18,12 @@ Attributes = Mapping[str, Any]  # by name
 ResultDtype = Callable[[Sequence[ir.DataType | None], Attributes], ir.DataType | None]
 
 
-def of_operand(position: int) -> ResultDtype:
+def operand_dtype(position: int) -> ResultDtype:
     """The result has the dtype of one operand."""
     return lambda operands, attributes: operands[position] if position < len(operands) else None
 
 
-same = of_operand(0)
+same = operand_dtype(0)
 
 
 def always(dtype: str) -> ResultDtype:
@@ -32,7 +32,7 @@ def always(dtype: str) -> ResultDtype:
     return lambda operands, attributes: result
 
 
-def of_attribute(name: str) -> ResultDtype:
+def attribute_dtype(name: str) -> ResultDtype:
     """The result has the dtype whose number in ONNX the attribute holds."""
 
     def rule(operands: Sequence[ir.DataType | None], attributes: Attributes) -> ir.DataType | None:
@@ -44,7 +44,7 @@ def of_attribute(name: str) -> ResultDtype:
     return rule
 
 
-def of_tensor(name: str, default: str) -> ResultDtype:
+def tensor_dtype(name: str, default: str) -> ResultDtype:
     """The result has the dtype of the tensor in an attribute, or the default where the attribute is left out."""
 
     def rule(operands: Sequence[ir.DataType | None], attributes: Attributes) -> ir.DataType | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from onnxopt.program.dtypes import FLOATS, NUMBERS
 from onnxopt.program.expressions import Expr
-from onnxopt.program.operators.result_dtypes import ResultDtype, always, of_operand, same
+from onnxopt.program.operators.result_dtypes import ResultDtype, always, operand_dtype, same
 
 
 def reduce(kind: str, x: Expr) -> Expr:
@@ -249,7 +249,7 @@ _ROWS = (
         attributes=({"axes": (1,)}, {"axes": (-1,)}), ulp=16,
         dtypes=frozenset({"float32"}),  # ONNX defines it by float32 constants, so ONNX Runtime refuses others in a body
     ),
-    RowOperator("RMSNormalization", 23, "from axis", _rms_norm, operands=2, result=of_operand(1)),
+    RowOperator("RMSNormalization", 23, "from axis", _rms_norm, operands=2, result=operand_dtype(1)),
     RowOperator("InstanceNormalization", 6, "spatial", _spatial_norm, operands=3, channels=frozenset({1, 2}), ulp=16),
     RowOperator("GroupNormalization", 21, "groups", _spatial_norm, operands=3, channels=frozenset({1, 2}), ulp=16),
     RowOperator("LpNormalization", 1, "axis", _lp_norm, attributes=({"p": 1}, {"p": 2}), samples=(0.1, 4.0)),

@@ -20,7 +20,7 @@ from onnxopt.program.dtypes import ANY, BOOL, DTYPES, FLOAT8, FLOATS, INTEGERS, 
 from onnxopt.program.expressions import Expr
 from onnxopt.program.operators.elementwise import Call, Operand, Operator
 from onnxopt.program.operators.quantization_operators import quantization
-from onnxopt.program.operators.result_dtypes import Attributes, always, of_attribute, of_operand
+from onnxopt.program.operators.result_dtypes import Attributes, always, attribute_dtype, operand_dtype
 
 CONTRIB = "com.microsoft"
 
@@ -209,7 +209,7 @@ _ROWS = (
         (1, 1),
         ANY | FLOAT8,
         _cast,
-        result=of_attribute("to"),
+        result=attribute_dtype("to"),
         dtypes_with=lambda attributes: ANY | FLOAT8 if attributes.get("saturate", 1) else frozenset(),
         samples=(0.0, 100.0),
         attributes=_CAST_TARGETS,
@@ -311,7 +311,7 @@ _ROWS = (
         ANY,
         lambda c: c.args[0].where(c.args[1], c.args[2]),
         operands={0: Operand(BOOL)},
-        result=of_operand(1),
+        result=operand_dtype(1),
     ),
     # bits
     Operator(

@@ -15,7 +15,7 @@ from onnxopt.runtime.sessions import CUDA
 from onnxopt.tools import text_table
 
 _GPUS, _NAMED = 2, 4  # of the predicted times: rows where no GPU was named, and at most
-_OF_FUSED = "of what is fused, predicted"
+_PREDICTED = "of what is fused, predicted"
 
 
 def table(manifest: Manifest, facts: Facts, named: Sequence[str] = ()) -> list[str]:
@@ -30,8 +30,8 @@ def table(manifest: Manifest, facts: Facts, named: Sequence[str] = ()) -> list[s
     if facts.before is not None and facts.after is not None:
         rows.append(("nodes of the graph", f"{facts.before.nodes:,}", f"{facts.after.nodes:,}"))
     if manifest.kernels:
-        rows.append((f"launches {_OF_FUSED}", f"{traffic.launches_before:,}", f"{traffic.launches_after:,}"))
-        rows.append((f"bytes {_OF_FUSED}", *_bytes(manifest)))
+        rows.append((f"launches {_PREDICTED}", f"{traffic.launches_before:,}", f"{traffic.launches_after:,}"))
+        rows.append((f"bytes {_PREDICTED}", *_bytes(manifest)))
         rows.append(("kernels of onnxopt", "0", f"{len(manifest.kernels):,}"))
     rows += _times(manifest, named)
     lines = text_table.lines(("", "before", "after"), rows, left=("",))

@@ -23,7 +23,7 @@ from onnxopt.tools.commands.printing import print_json
 
 @click.command("bench")
 @click.argument("artifact", type=Path)
-@options.of_fields(BenchOptions)
+@options.click_options(BenchOptions)
 @click.option("--sweep", metavar="DIM=SIZE,...", help="Time at each of these sizes of a dynamic dim (batch=1,2,4).")
 @click.option(
     "--threads", metavar="N,...", default="1", help="Callers that run one session at the same time; several: each."

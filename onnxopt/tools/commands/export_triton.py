@@ -16,7 +16,7 @@ from onnxopt.tools.commands.printing import print_result
 @click.command("export-triton")
 @click.argument("artifact", type=Path)
 @click.argument("repository", type=Path)
-@options.of_fields(TritonOptions)
+@options.click_options(TritonOptions)
 @options.json_option
 def command(artifact: Path, repository: Path, as_json: bool, **fields: Any) -> None:
     """Write ARTIFACT into a model REPOSITORY of Triton Inference Server."""

@@ -32,7 +32,7 @@ from onnxopt.tools.printable import printable
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @click.option("-o", "--output", type=Path, help="Artifact or folder to make; must not exist.")
 @click.option("--out-dir", type=Path, metavar="DIR", help="Make an artifact or folder for each of many models there.")
-@options.of_fields(Options)
+@options.click_options(Options)
 @options.quiet
 @options.json_option
 def command(

@@ -28,7 +28,7 @@ class Renamed(click.Option):
             self.opts = spelled
 
 
-def of_field(row: option_fields.Option) -> Callable[..., Any]:
+def click_option(row: option_fields.Option) -> Callable[..., Any]:
     """The click option of a field: one that takes a value, a flag, or a pair of flags."""
     names, text = (row.spelled, row.name), row.help()
     if row.of is not bool:
@@ -42,15 +42,17 @@ def of_field(row: option_fields.Option) -> Callable[..., Any]:
     return click.option(*names, is_flag=True, flag_value=not row.default, default=row.default, help=text)
 
 
-def of_fields(holder: type, *leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def click_options(holder: type, *leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """The click options of a dataclass's fields, in their order. leave_out: names of fields."""
     rows = [row for row in option_fields.options_of(holder) if row.name not in leave_out]
-    return lambda command: functools.reduce(lambda decorated, row: of_field(row)(decorated), reversed(rows), command)
+    return lambda command: functools.reduce(
+        lambda decorated, row: click_option(row)(decorated), reversed(rows), command
+    )
 
 
 _FIELDS = {row.name: row for row in option_fields.options_of(Options)}
 shape, data, emulate, archs, timeout = (
-    of_field(_FIELDS[name]) for name in ("shapes", "data", "emulate", "archs", "timeout")
+    click_option(_FIELDS[name]) for name in ("shapes", "data", "emulate", "archs", "timeout")
 )
 provider = click.option(
     "--provider", help="Execution provider by ONNX Runtime's name. Default: CUDA where usable, else CPU."
@@ -62,7 +64,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def goals(command: Callable[..., None]) -> Callable[..., None]:
     """The options of what every output has to keep against float32, which become the keywords of quality.Goals."""
     names = [field.name for field in dataclasses.fields(Goals)]
-    return functools.reduce(lambda decorated, name: of_field(_FIELDS[name])(decorated), reversed(names), command)
+    return functools.reduce(lambda decorated, name: click_option(_FIELDS[name])(decorated), reversed(names), command)
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:

@@ -25,7 +25,7 @@ _EXAMPLES = 5
 @click.command("quantize")
 @click.argument("model", type=Path)
 @click.option("-o", "--output", type=Path, required=True, help="Model file to write; must not exist.")
-@options.of_fields(Quantization)
+@options.click_options(Quantization)
 @options.quiet
 @options.json_option
 def command(

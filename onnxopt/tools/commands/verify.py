@@ -29,7 +29,7 @@ _ON = {"cpu": CPU, "cuda": CUDA}
 @click.command("verify")
 @click.argument("original", type=Path)
 @click.argument("optimized", type=Path, required=False)
-@options.of_fields(VerifyOptions)
+@options.click_options(VerifyOptions)
 @click.option(
     "--on",
     type=click.Choice([*_ON]),

@@ -20,7 +20,7 @@ from onnxopt.tools.folders.result import FolderModel, OptimizedFolder
 
 LIBRARY = f"{OURS}/{layout.LIBRARY_PATH}"
 RECORD = layout.FOLDER_RECORD
-_OF_A_MODEL = (layout.REPORT, layout.PROVIDERS)  # what an artifact's folder in onnxopt/models/ keeps
+_MODEL_FILES = (layout.REPORT, layout.PROVIDERS)  # what an artifact's folder in onnxopt/models/ keeps
 
 
 def assemble(contents: Contents, models: Sequence[FolderModel], artifacts: Path, target: Path) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ def _write_library(artifacts: Sequence[Path], folder: Path) -> None:
             if (library / name).is_file():
                 (library / name).rename(folder / digest / name)
     if digests:
-        (folder / layout.KERNELS).write_text(kernels_json.of_folders(digests), "utf-8")
+        (folder / layout.KERNELS).write_text(kernels_json.merged(digests), "utf-8")
     else:
         folder.rmdir()
 
@@ -117,6 +117,6 @@ def _write_model_record(artifact: Path, model: FolderModel, target: Path) -> Non
     assert model.manifest is not None and model.record is not None
     folder = target / model.record
     folder.mkdir(parents=True)
-    for name in _OF_A_MODEL:
+    for name in _MODEL_FILES:
         (artifact / name).rename(folder / name)
     write_manifest(folder, model.manifest.model_copy(update={"files": hash_files(folder)}))

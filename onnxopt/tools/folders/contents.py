@@ -11,7 +11,7 @@ from onnxopt.artifact import layout
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph import read
 
-OURS = layout.OF_A_FOLDER  # the folder that is added to the optimized one
+OURS = layout.RECORD_FOLDER  # the folder that is added to the optimized one
 MODEL = ".onnx"  # how the names of models end
 
 

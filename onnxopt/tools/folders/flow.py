@@ -26,7 +26,7 @@ from onnxopt.tools.folders.contents import Contents, contents_of
 from onnxopt.tools.folders.result import FolderModel, OptimizedFolder
 
 _ARTIFACTS = ".artifacts"  # in the new folder until its models are in their places
-_OF_ONE_MODEL = ("data", "calibrate", "portable", "reference")
+_SINGLE_MODEL_OPTIONS = ("data", "calibrate", "portable", "reference")
 _Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -51,7 +51,7 @@ def optimize_folder(
     optimized, the error of the first one; then nothing is written.
     """
     options = dataclasses.replace(options or Options(), **changes)
-    for name in _OF_ONE_MODEL:
+    for name in _SINGLE_MODEL_OPTIONS:
         if getattr(options, name):
             raise UsageError(f"{folder}: {name} is for one model, not for a folder")
     folder, output = Path(folder), Path(output)

@@ -73,28 +73,28 @@ def _seconds(product: Product, rows: int, bits: int, timing: Timing) -> tuple[fl
     times = [timing.measured.get((dtype, rows, product.columns, product.rows)) for dtype in (_FLOAT, _CODE)]
     if bits == 0 and times[0] is not None and times[1] is not None:
         return 1e-6 * times[0], 1e-6 * times[1], True
-    before = [_of_floats(product, rows)]
-    after = _of_codes(product, rows, timing.gpu) if bits == 0 else _of_packed(product, rows, bits)
+    before = [_float_seconds(product, rows)]
+    after = _code_seconds(product, rows, timing.gpu) if bits == 0 else _packed_seconds(product, rows, bits)
     return predicted.seconds(before, timing.gpu), predicted.seconds(after, timing.gpu), False
 
 
-def _of_floats(product: Product, rows: int) -> Work:
+def _float_seconds(product: Product, rows: int) -> Work:
     """Kernels of few rows read their weight, and take no longer for what they multiply."""
     depth, columns = product.rows, product.columns
     flops = 2 * rows * depth * columns if rows > gemm.numbers().max_packed_rows else 0
     return Work(2 * (rows * depth + depth * columns + rows * columns), flops, _FLOAT, rows * columns)
 
 
-def _of_codes(product: Product, rows: int, gpu: Gpu) -> list[Work]:
-    whole = _of_floats(product, rows)
+def _code_seconds(product: Product, rows: int, gpu: Gpu) -> list[Work]:
+    whole = _float_seconds(product, rows)
     if rows in ROWS_AS_FLOATS or int(gpu.compute_capability.replace(".", "")) < FIRST_ARCH:
         return [whole]
     saved = rows * product.rows + product.rows * product.columns
     return [dataclasses.replace(whole, bytes=whole.bytes - saved, dtype=_CODE)]
 
 
-def _of_packed(product: Product, rows: int, bits: int) -> list[Work]:
-    whole, elements = _of_floats(product, rows), product.rows * product.columns
+def _packed_seconds(product: Product, rows: int, bits: int) -> list[Work]:
+    whole, elements = _float_seconds(product, rows), product.rows * product.columns
     codes = elements * bits // 8
     if rows <= gemm.numbers().max_packed_rows:
         return [dataclasses.replace(whole, bytes=whole.bytes - 2 * elements + codes)]

@@ -72,7 +72,7 @@ def tune(
     opened = _opened(artifact, budget)
     sessions.check_providers([provider] if provider else [])
     chosen = configuration_for(opened.folder, provider)
-    name, base = _rule_made(chosen)
+    name, base = _rule_based(chosen)
     path = _state_file(opened.folder, name)
     advance = progress or (lambda _done, _total, _text: None)
     with temporary_folder() as scratch:
@@ -173,7 +173,7 @@ class _Tuning:
         return True
 
 
-def _rule_made(chosen: Configuration) -> tuple[str, dict[str, Any]]:
+def _rule_based(chosen: Configuration) -> tuple[str, dict[str, Any]]:
     """The file to write, and the configuration that rules made, also where tune has changed it since."""
     base = copy.deepcopy(chosen.data)
     tuned = base.pop("tuned", None)

@@ -98,12 +98,12 @@ def _sizes(by_input: dict[str, ShapeText], outputs: Sequence[ShapeText]) -> Iter
             tensors = [text.at(name, sizes) for name, text in by_input.items()]
         except ValueError:
             continue
-        largest = max(_elements(tensor) for tensor in (*tensors, *_of_static_dims(outputs, sizes)))
+        largest = max(_elements(tensor) for tensor in (*tensors, *_static_tensors(outputs, sizes)))
         if largest <= _MAX_ELEMENTS and all(map(_elements, tensors)):
             yield sizes, tensors
 
 
-def _of_static_dims(outputs: Sequence[ShapeText], sizes: Sizes) -> Iterator[Tensor]:
+def _static_tensors(outputs: Sequence[ShapeText], sizes: Sizes) -> Iterator[Tensor]:
     """The outputs whose shapes depend on nothing but the inputs' sizes."""
     for text in outputs:
         with contextlib.suppress(ValueError, KeyError):

@@ -27,7 +27,7 @@ from onnxopt.verification.sampling.seeding import seeded
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-_OF_INPUTS = 2  # runs in which inputs alone change
+_INPUT_RUNS = 2  # runs in which inputs alone change
 _RUNS = 4  # in which results do
 _STRONG = 8.0  # times the last places, where these decide a shape
 
@@ -72,7 +72,7 @@ class Changing:
                     return
                 yield run
             return
-        for number in range(_OF_INPUTS):
+        for number in range(_INPUT_RUNS):
             feeds = self._original.feeds(case)
             changed = {name: _changed(value, number, name) for name, value in feeds.items()}
             if all(changed[name] is value for name, value in feeds.items()):

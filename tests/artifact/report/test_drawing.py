@@ -32,7 +32,7 @@ def model(text: str) -> ir.Model:
 
 
 def test_every_node_stands_below_what_it_reads() -> None:
-    rows = drawing.of_model(model(CHAIN))
+    rows = drawing.drawn_model(model(CHAIN))
     assert [row.op for row in rows if not row.is_input] == ["Add", "Tanh", "Mul", "Sub", "MatMul", "Sigmoid", "Mul"]
     assert {row.op for row in rows if row.is_input} == {"input x", "input bias", "input weight"}
     reads = {row.op: [rows[k].op for k in row.reads] for row in rows}
@@ -47,7 +47,7 @@ def test_inputs_stand_where_they_are_read_and_what_no_output_needs_comes_last() 
       y = Sub(d, late)
     }
     """
-    rows = drawing.of_model(model(text))
+    rows = drawing.drawn_model(model(text))
     assert [row.op for row in rows] == ["input x", "Add", "Tanh", "Mul", "input late", "Sub", "Neg", "input unread"]
     assert rows[1].reads == (0,)  # the weight is no row
     assert rows[3].reads == (2,)  # nor is the constant
@@ -61,7 +61,7 @@ def test_what_a_subgraph_reads_from_outside_is_an_edge() -> None:
                   else_branch = e () => (float[2] r) { r = Identity(x) }>
     }
     """
-    rows = drawing.of_model(model(text))
+    rows = drawing.drawn_model(model(text))
     branch = rows[-1]
     assert (branch.op, branch.inside) == ("If", 3)
     assert sorted(rows[k].op for k in branch.reads) == ["Tanh", "input c", "input x"]
@@ -116,7 +116,7 @@ def test_nodes_may_stand_in_any_order() -> None:
         shuffled.graph.remove(first)
         shuffled.graph.append(first)
     assert [node.op_type for node in shuffled.graph] == ["Add", "Exp", "Abs"]
-    assert drawing.of_model(shuffled) == drawing.of_model(ordered)
+    assert drawing.drawn_model(shuffled) == drawing.drawn_model(ordered)
 
 
 def test_no_model_is_lost_for_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_large_graphs_are_not_drawn(tmp_path: Path) -> None:
     names = [f"v{k}" for k in range(drawing.MAX_NODES + 2)]
     nodes = "\n".join(f"{b} = Neg({a})" for a, b in itertools.pairwise(names))
     large = model(f"g (float[2] v0) => (float[2] {names[-1]}) {{ {nodes} }}")
-    assert drawing.of_model(large) == ()
+    assert drawing.drawn_model(large) == ()
     counted = facts.count(large)
     drawn = views.drawings(facts.Facts(before=counted, after=counted), (), {})
     assert (drawn.after, drawn.why_not) == (None, "graphs of more than 3,000 nodes are not drawn")
@@ -238,4 +238,4 @@ def test_the_names_of_an_artifact_of_an_earlier_release_are_drawn_too(tmp_path: 
     for node in old.graph:
         if node.domain.startswith(f"{BARE}."):
             node.domain = BARE
-    assert sum(row.is_fused for row in drawing.of_model(old)) == 2
+    assert sum(row.is_fused for row in drawing.drawn_model(old)) == 2

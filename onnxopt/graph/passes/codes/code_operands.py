@@ -77,13 +77,13 @@ class Product:
 
     def scales(self) -> np.ndarray:
         """The scales of the weight, one for each column, float32 [N]."""
-        return self._of_columns(self.b.scale.astype(np.float32))
+        return self._by_columns(self.b.scale.astype(np.float32))
 
     def zeros(self) -> np.ndarray:
         """The zero points of the weight, one for each column, [N]."""
-        return self._of_columns(self.b.zero)
+        return self._by_columns(self.b.zero)
 
-    def _of_columns(self, array: np.ndarray) -> np.ndarray:
+    def _by_columns(self, array: np.ndarray) -> np.ndarray:
         tensor = self.b.value.const_value
         assert tensor is not None
         columns = tensor.shape.numpy()[1 if self.turned else 0]

@@ -31,7 +31,7 @@ from onnxopt.graph.shapes.value_dims import dims_of, same
 from onnxopt.program import flash_attention
 
 _LOW = {ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.3895313892515355e38}
-_MASK, _SINKS, _WINDOW_LEFT = 3, 4, 5  # positions among the inputs of Sdpa
+_MASK, _SINKS, _WINDOW_SIZE = 3, 4, 5  # positions among the inputs of Sdpa
 _COUNTED = "onnxopt.counted"  # in a value's meta: which operand of a MultiHeadAttention it counts the tokens of
 _BIAS, _DEEPEST = 5, 10  # position of a MultiHeadAttention's bias, nodes between it and what counts tokens
 _OURS = "onnxopt.ours"  # in the meta of an attention's result: a kernel of onnxopt's will run it
@@ -107,7 +107,7 @@ def window_of(sdpa: ir.Node) -> Mapping[str, int]:
 
 def window_left_of(sdpa: ir.Node) -> ir.Value | None:
     """What is added to the scores beside what the window shows."""
-    return sdpa.inputs[_WINDOW_LEFT] if len(sdpa.inputs) > _WINDOW_LEFT else None
+    return sdpa.inputs[_WINDOW_SIZE] if len(sdpa.inputs) > _WINDOW_SIZE else None
 
 
 def has_mask(attention: ir.Node) -> bool:
@@ -245,4 +245,4 @@ def _scalar(op, value: float, dtype: ir.DataType):
     return op.Constant(value=ir.tensor(np.array(value).astype(dtype.numpy()), dtype=dtype))
 
 
-OF_OPERANDS = (Pass(lambda model, _: read_off_operands(model), counted=False),)
+OPERAND_SIZES = (Pass(lambda model, _: read_off_operands(model), counted=False),)

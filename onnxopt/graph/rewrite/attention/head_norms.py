@@ -32,7 +32,7 @@ from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 
 _FACTORS = frozenset({"Mul", "Div"})
 _KEYS_TURNED = (0, 1, 3, 2)
-_OF_HEADS = 2  # the axis of heads [B, S, N, H]
+_HEAD_AXIS = 2  # the axis of heads [B, S, N, H]
 
 
 def bring_to_products(model: ir.Model) -> int:
@@ -238,16 +238,16 @@ def _merge(graph: ir.Graph, q: _Norm, k: _Norm, pairs: dict[ir.Value, ir.Value |
     bounds = [new.constant(np.array([n], np.int64)) for n in (q.first, q.first + heads * q.size, -1)]
     sliced = new.add("Slice", [q.product, *bounds], dtype)
     view = new.add("Reshape", [sliced, new.constant(np.array([0, 0, heads, q.size], np.int64))], dtype)
-    constants = {x: new.held(_of_both(x, q.heads, y, k.heads)) for x, y in pairs.items()}
+    constants = {x: new.held(_both_constants(x, q.heads, y, k.heads)) for x, y in pairs.items()}
     both = q.work.repeated(new, view, constants)
     for norm, begin in ((q, 0), (k, q.heads)):
-        ends = [new.constant(np.array([n], np.int64)) for n in (begin, begin + norm.heads, _OF_HEADS)]
+        ends = [new.constant(np.array([n], np.int64)) for n in (begin, begin + norm.heads, _HEAD_AXIS)]
         part = new.add("Slice", [both, *ends], norm.work.result.dtype)
         part.shape = norm.work.result.shape
         norm.work.result.replace_all_uses_with(part)
 
 
-def _of_both(x: ir.Value, of_x: int, y: ir.Value | None, of_y: int) -> ir.Tensor:
+def _both_constants(x: ir.Value, of_x: int, y: ir.Value | None, of_y: int) -> ir.Tensor:
     """The constants of queries and keys, one after the other along the axis of heads; 1 where keys have none."""
     assert x.const_value is not None and (y is None or y.const_value is not None)
     arrays = []
@@ -255,10 +255,10 @@ def _of_both(x: ir.Value, of_x: int, y: ir.Value | None, of_y: int) -> ir.Tensor
         tensor = None if value is None else value.const_value
         array = np.ones(1, x.const_value.dtype.numpy()) if tensor is None else tensor.numpy()
         array = array.reshape((1,) * (RANK - array.ndim) + array.shape)
-        arrays.append(np.broadcast_to(array, (*array.shape[:_OF_HEADS], heads, array.shape[-1])))
+        arrays.append(np.broadcast_to(array, (*array.shape[:_HEAD_AXIS], heads, array.shape[-1])))
     width = max(array.shape[-1] for array in arrays)
     rows = [np.broadcast_to(array, (*array.shape[:-1], width)) for array in arrays]
-    return ir.Tensor(np.concatenate(rows, axis=_OF_HEADS), dtype=x.const_value.dtype, name=f"{x.name}/of_both")
+    return ir.Tensor(np.concatenate(rows, axis=_HEAD_AXIS), dtype=x.const_value.dtype, name=f"{x.name}/of_both")
 
 
 BEFORE_RECOGNITION = (Pass(lambda model, _: bring_to_products(model)),)

@@ -80,6 +80,6 @@ def _joins_heads(attended: ir.Value) -> bool:
 
 
 PADDED = (RuleSet(lambda scope: [Rooted("MatMul", PaddedDotProduct.rule(scope.index_values))]),)
-OF_OWN_KERNEL = (
+OWN_KERNEL = (
     RuleSet(lambda scope: [Rooted("MatMul", DotProductOfOwnKernel.rule(scope.index_values, scope.expected))]),
 )

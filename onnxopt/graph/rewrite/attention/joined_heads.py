@@ -100,7 +100,7 @@ class _Apart:
             return f"Reshape `{node.name}` merges something else than batch and heads"
         dims, merged = source.shape, dims_of(value)
         if len(dims) == 5:
-            return self._of_groups(source, merged) or f"Reshape `{node.name}` merges more than batch, groups and heads"
+            return self._group_dims(source, merged) or f"Reshape `{node.name}` merges more than batch, groups and heads"
         apart = same(dims[0], self._batch) and same(dims[1], self._heads)
         if not apart or not all(
             same(a, b) for a, b in zip(dims[2:], merged[len(merged) - len(dims) + 2 :], strict=True)
@@ -112,7 +112,7 @@ class _Apart:
             return f"Reshape `{node.name}` merges something else than batch and heads"
         return lambda op: op.Unsqueeze(source, op.Constant(value=ir.tensor([2], dtype=ir.DataType.INT64)))
 
-    def _of_groups(self, source: ir.Value, merged: tuple[int | ir.SymbolicDim, ...]) -> _Build | None:
+    def _group_dims(self, source: ir.Value, merged: tuple[int | ir.SymbolicDim, ...]) -> _Build | None:
         batch, groups, times, length, size = dims_of(source)
         if not isinstance(groups, int) or not isinstance(times, int) or groups * times != self._heads:
             return None

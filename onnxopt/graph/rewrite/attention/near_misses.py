@@ -16,7 +16,7 @@ from onnxopt.program.operators import table as operators
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum"})
 # Operators between a Softmax and a product that are followed, beside elementwise ones.
 _FOLLOWED = frozenset({"Identity", "Dropout", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Trilu"})
-_OF_SINKS = ("Concat", "Slice")  # in front of a Softmax and behind it
+_SINK_OPERATORS = ("Concat", "Slice")  # in front of a Softmax and behind it
 _CODING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _FAR = 8  # operators between a Softmax and the product on either side
 _BEFORE = frozenset(
@@ -102,7 +102,7 @@ def _path(start: ir.Node, *, forward: bool) -> list[ir.Node]:
                 if other.op_type in _PRODUCTS:
                     return _trail(other, start, came_from)
                 if (
-                    other.op_type in (*_FOLLOWED, _OF_SINKS[forward])
+                    other.op_type in (*_FOLLOWED, _SINK_OPERATORS[forward])
                     or (other.domain, other.op_type) in operators.OPERATORS
                 ):
                     following.append(other)

@@ -292,7 +292,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         if masking in ("add", "twice"):
             return parts.of([mask, more] if masking == "twice" else [mask], self._index_values)
         number, hides = scalar(low) or 0.0, masking in _HIDDEN
-        condition = parts.of_condition(hidden if hides else shown, hides, number, self._index_values)
+        condition = parts.condition_parts(hidden if hides else shown, hides, number, self._index_values)
         return parts.of([mask], self._index_values, condition) if masking in ("both", "under") else condition
 
     def _is_diagonal(self, form: Form) -> bool:

@@ -135,15 +135,15 @@ def _swapped(value: ir.Value, depth: int) -> _Build | None:
     if node.op_type == "Transpose":
         return (lambda op: source) if _perm(node) == _SWAP else None
     if node.op_type in ("MatMul", "Add"):
-        return _of_product(node, depth)
+        return _before_product(node, depth)
     if node.op_type == "Reshape":
-        return _of_heads(source, value) or _of_gemm(source, value, depth)
+        return _before_heads(source, value) or _before_gemm(source, value, depth)
     if node.op_type in ("Gather", "Squeeze"):
-        return _of_part(node, value, depth)
+        return _before_part(node, value, depth)
     return None
 
 
-def _of_product(node: ir.Node, depth: int) -> _Build | None:
+def _before_product(node: ir.Node, depth: int) -> _Build | None:
     """A product of rows by one matrix, or a sum of rows with one vector."""
     rank = 2 if node.op_type == "MatMul" else 1
     operands = list(node.inputs)
@@ -173,7 +173,7 @@ def _is_read_swapped(value: ir.Value, depth: int = 0) -> bool:
     return True
 
 
-def _of_heads(source: ir.Value, value: ir.Value) -> _Build | None:
+def _before_heads(source: ir.Value, value: ir.Value) -> _Build | None:
     """Heads [B, N, T, H], or [B N, T, H], that were turned to [T, B, N, H] and joined."""
     node, width = source.producer(), dims_of(value)[2]
     if node is None or node.op_type != "Transpose" or node.domain != "" or not isinstance(width, int):
@@ -208,7 +208,7 @@ def _unpacked(heads: ir.Value, count: int, size: int) -> _Build:
     return build
 
 
-def _of_gemm(source: ir.Value, value: ir.Value, depth: int) -> _Build | None:
+def _before_gemm(source: ir.Value, value: ir.Value, depth: int) -> _Build | None:
     """Gemm of the rows of [T, B, C], which its result is given back."""
     node = source.producer()
     if node is None or node.op_type != "Gemm" or node.domain != "" or len(node.inputs) < 2:
@@ -224,7 +224,7 @@ def _of_gemm(source: ir.Value, value: ir.Value, depth: int) -> _Build | None:
         return None
     if rows.shape is None or len(rows.shape) != 2 or not same(dims_of(source)[-1], dims_of(value)[2]):  # type: ignore[union-attr]
         return None
-    build = _of_rows(flattened, value, depth)
+    build = _before_rows(flattened, value, depth)
     if build is None:
         return None
     by_rows = bool(node.attributes.get_int("transB", 0))
@@ -236,7 +236,7 @@ def _of_gemm(source: ir.Value, value: ir.Value, depth: int) -> _Build | None:
     return product
 
 
-def _of_rows(node: ir.Node, value: ir.Value, depth: int) -> _Build | None:
+def _before_rows(node: ir.Node, value: ir.Value, depth: int) -> _Build | None:
     """The operand [T B, C] of a Gemm as [B, T, C], where `value` [T, B, D] tells T and B."""
     rows, of = node.outputs[0], node.inputs[0]
     if of is None or of.shape is None or len(of.shape) not in (3, 4):
@@ -247,10 +247,10 @@ def _of_rows(node: ir.Node, value: ir.Value, depth: int) -> _Build | None:
     if len(of.shape) == 3 and same(dims_of(of)[2], width):
         return _swapped(of, depth + 1) if same(dims_of(of)[1], dims_of(value)[1]) else None
     like = ir.Value(name="like", shape=ir.Shape([*dims_of(value)[:2], width]), type=value.type)
-    return _of_heads(of, like)
+    return _before_heads(of, like)
 
 
-def _of_part(node: ir.Node, value: ir.Value, depth: int) -> _Build | None:
+def _before_part(node: ir.Node, value: ir.Value, depth: int) -> _Build | None:
     """One of several parts of each token, which were brought to the front: [T, B, P C] -> [P, T, B, C] -> [T, B, C]."""
     place = _position(node)
     if place is None:

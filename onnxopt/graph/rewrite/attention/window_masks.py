@@ -136,4 +136,4 @@ def _tile_of(node: ir.Node) -> ir.Node | None:
 
 
 RULES = (RuleSet(lambda scope: [Rooted("Reshape", WindowMask.rule(scope.graph.inputs))]),)
-OF_QUERIES = (Pass(lambda model, _: read_off_queries(model), counted=False),)
+QUERY_SIZES = (Pass(lambda model, _: read_off_queries(model), counted=False),)

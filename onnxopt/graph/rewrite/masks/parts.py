@@ -80,18 +80,18 @@ def of(masks: Sequence[ir.Value], index_values: IndexValues, parts: Parts | None
     """The parts of masks that are all added to the scores, added to other ones where there are some."""
     parts = parts or Parts()
     for mask in masks:
-        _of_mask(mask, parts, index_values)
+        _add_mask(mask, parts, index_values)
     return parts
 
 
-def of_condition(value: ir.Value, negated: bool, low: float, index_values: IndexValues) -> Parts:
+def condition_parts(value: ir.Value, negated: bool, low: float, index_values: IndexValues) -> Parts:
     """The parts of a mask that shows keys where `value` holds, or hides them there (negated), by the number `low`."""
     parts = Parts(low=low)
-    _of_condition(value, negated, parts, index_values)
+    _add_condition(value, negated, parts, index_values)
     return parts
 
 
-def _of_mask(value: ir.Value, parts: Parts, index_values: IndexValues) -> None:
+def _add_mask(value: ir.Value, parts: Parts, index_values: IndexValues) -> None:
     choice = index_values.of(value)
     if isinstance(choice, Choice) and _show(choice, parts):
         return
@@ -100,12 +100,12 @@ def _of_mask(value: ir.Value, parts: Parts, index_values: IndexValues) -> None:
         operands = [v for v in node.inputs if v is not None]
         if node.op_type == "Add":
             for operand in operands:
-                _of_mask(operand, parts, index_values)
+                _add_mask(operand, parts, index_values)
             return
-        if node.op_type == "Where" and _of_where(operands, parts, index_values):
+        if node.op_type == "Where" and _add_where(operands, parts, index_values):
             return
         if _only_broadcasts(node) or (node.op_type == "Cast" and _is_bool_mask(operands[0], index_values)):
-            _of_mask(operands[0], parts, index_values)
+            _add_mask(operands[0], parts, index_values)
             return
     parts.added.append(value)
 
@@ -124,21 +124,21 @@ def _show(choice: Choice, parts: Parts) -> bool:
     return True
 
 
-def _of_where(operands: Sequence[ir.Value], parts: Parts, index_values: IndexValues) -> bool:
+def _add_where(operands: Sequence[ir.Value], parts: Parts, index_values: IndexValues) -> bool:
     condition, *values = operands
     for value, other, negated in ((values[1], values[0], False), (values[0], values[1], True)):
         low = uniform(value)
         if low is None or low > HIDES:
             continue
         parts.low = min(parts.low, low)
-        _of_condition(condition, negated, parts, index_values)
+        _add_condition(condition, negated, parts, index_values)
         if uniform(other) != 0:
-            _of_mask(other, parts, index_values)
+            _add_mask(other, parts, index_values)
         return True
     return False
 
 
-def _of_condition(value: ir.Value, negated: bool, parts: Parts, index_values: IndexValues) -> None:
+def _add_condition(value: ir.Value, negated: bool, parts: Parts, index_values: IndexValues) -> None:
     truth = index_values.of(value)
     truth = truth.negated() if isinstance(truth, Truth) and negated else truth
     if isinstance(truth, Truth):
@@ -148,13 +148,13 @@ def _of_condition(value: ir.Value, negated: bool, parts: Parts, index_values: In
     operands = [] if node is None or node.domain != "" else [v for v in node.inputs if v is not None]
     if node is not None and operands and _CONCAT_AXES.get(node.op_type) == negated:
         for operand in operands:
-            _of_condition(operand, negated, parts, index_values)
+            _add_condition(operand, negated, parts, index_values)
     elif node is not None and operands and node.op_type == "Not":
-        _of_condition(operands[0], not negated, parts, index_values)
+        _add_condition(operands[0], not negated, parts, index_values)
     elif node is not None and operands and _only_broadcasts(node):
-        _of_condition(operands[0], negated, parts, index_values)
+        _add_condition(operands[0], negated, parts, index_values)
     elif node is not None and operands and (decided := _decided_by(node, operands)) is not None:
-        _of_condition(decided.value, negated != decided.negated, parts, index_values)
+        _add_condition(decided.value, negated != decided.negated, parts, index_values)
     else:
         parts.conditions.append(Condition(value, negated))
 

@@ -32,8 +32,8 @@ from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
 from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.program import flash_attention
 
-_OF_ATTENTION = (ir.DataType.FLOAT16, ir.DataType.FLOAT)
-_LARGEST_ATTENTION = {dtype: numbers().max_attention_bytes[dtype.bitwidth] for dtype in _OF_ATTENTION}
+_ATTENTION_DTYPES = (ir.DataType.FLOAT16, ir.DataType.FLOAT)
+_LARGEST_ATTENTION = {dtype: numbers().max_attention_bytes[dtype.bitwidth] for dtype in _ATTENTION_DTYPES}
 _ATTENTION_BIAS = 5  # position of the mask among the inputs of MultiHeadAttention and of Attention
 _ACTIVATIONS = ("Silu", "Gelu", "Sigmoid", "Relu", "Tanh", "HardSwish", "Mish")  # of gated MLPs
 

@@ -22,8 +22,8 @@ from onnxopt.graph.rewrite.weights import Joiner, array_of, loses_precision, rou
 from onnxopt.program.operators.table import OPERATORS
 
 _DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
-_OF_MAPS = 4  # the rank of what the layout pass takes apart itself
-_OF_MATRICES = 2  # ONNX Runtime 1.31 ends the process with `prefer_nhwc` on the one model that was seen to have these
+_MAP_RANK = 4  # the rank of what the layout pass takes apart itself
+_MATRIX_RANK = 2  # ONNX Runtime 1.31 ends the process with `prefer_nhwc` on the one model that was seen to have these
 
 
 class NormalizedProduct(RewriteRuleClassBase):
@@ -127,11 +127,11 @@ class Arithmetic(RewriteRuleClassBase):
         result, node = MatchResult(), normalized.producer()
         if reason := why_not_constant(node):
             return result.fail(reason)
-        if x.shape is None or len(x.shape) in (1, _OF_MAPS) or x.dtype not in _DTYPES:
+        if x.shape is None or len(x.shape) in (1, _MAP_RANK) or x.dtype not in _DTYPES:
             return result.fail(f"`{x.name}` is a map, whose layout decides, or of a rank or dtype that no kernel takes")
         neighbours = [*normalized.consumers(), *([x.producer()] if len(x.uses()) == 1 else [])]
         beside = any(n is not None and (n.domain, n.op_type) in OPERATORS for n in neighbours)
-        if len(x.shape) != _OF_MATRICES and not beside:
+        if len(x.shape) != _MATRIX_RANK and not beside:
             return result.fail("no neighbour is elementwise: one kernel runs the normalization alone")
         constants = _factor_and_term(node, len(x.shape), x.dtype)
         if not all(np.isfinite(t.numpy().astype(np.float64)).all() for t in constants):

@@ -83,8 +83,8 @@ def merge(model: ir.Model, joiner: Joiner, expected: ExpectedSizes) -> int:
     """
     graph = model.graph
     groups: dict[tuple[object, ...], dict[ir.Value, _Product]] = collections.defaultdict(dict)
-    sets = (*_of_keys_and_values(graph, expected), *_of_embeddings(graph), *_of_caches(graph))
-    for product in (*sets, *_of_prepared_heads(graph, expected)):
+    sets = (*_key_and_value_products(graph, expected), *_embedding_products(graph), *_cache_products(graph))
+    for product in (*sets, *_prepared_head_products(graph, expected)):
         groups[product.group][product.result] = product
     merged = [list(group.values()) for group in groups.values() if len(group) > 1]
     merged = [products for products in merged if sum(p.tensor.nbytes for p in products) <= _MAX_BYTES]
@@ -93,7 +93,7 @@ def merge(model: ir.Model, joiner: Joiner, expected: ExpectedSizes) -> int:
     return len(merged)
 
 
-def _of_keys_and_values(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
+def _key_and_value_products(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
     """Products that are keys or values of an attention that our kernel runs."""
     for node in graph:
         if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node, expected):
@@ -120,7 +120,7 @@ def _is_ours(node: ir.Node, expected: ExpectedSizes) -> bool:
     return is_for_kernel(node) or costs.pays(size)
 
 
-def _of_embeddings(graph: ir.Graph) -> Iterator[_Product]:
+def _embedding_products(graph: ir.Graph) -> Iterator[_Product]:
     """Products [M, C] that a view makes [M, C, 1, 1], which is broadcast against a map."""
     for node in graph:
         if node.op_type not in _VIEWS or node.domain != "" or len(node.inputs) != 2:
@@ -139,7 +139,7 @@ def _of_embeddings(graph: ir.Graph) -> Iterator[_Product]:
             yield product
 
 
-def _of_caches(graph: ir.Graph) -> Iterator[_Product]:
+def _cache_products(graph: ir.Graph) -> Iterator[_Product]:
     """Queries, keys and values of an attention behind a cache, which is where the values go."""
     heads: dict[tuple[object, ...], list[tuple[_Product, ir.Value]]] = collections.defaultdict(list)
     for node in graph:
@@ -156,18 +156,18 @@ def _of_caches(graph: ir.Graph) -> Iterator[_Product]:
             yield from (product for product, _ in products)
 
 
-def _of_prepared_heads(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
+def _prepared_head_products(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
     """Queries, keys and values of one tensor, the former prepared by kernels of ours for an attention of ours."""
     for node in graph:
         if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node, expected):
             continue
-        sources = [_product_behind(value, node) for value in node.inputs[: _VALUES + 1]]
+        sources = [_source_product(value, node) for value in node.inputs[: _VALUES + 1]]
         products = {product.node: product for product in sources if product is not None}
         if len(products) == len("qkv") and len({product.group for product in products.values()}) == 1:
             yield from products.values()
 
 
-def _product_behind(value: ir.Value | None, reader: ir.Node) -> _Product | None:
+def _source_product(value: ir.Value | None, reader: ir.Node) -> _Product | None:
     """The one product that a value is prepared from by operators that kernels of ours take in, besides other values."""
     seen, ring, products = {value}, [(value, reader)], dict[ir.Value, _Product]()
     while ring and len(seen) <= _MAX_PREPARING:

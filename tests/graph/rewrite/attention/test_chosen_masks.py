@@ -98,7 +98,7 @@ def _parts(body: str) -> parts.Parts:
     model = graph("bool[4, 4] c, float[4, 4] x, float16 minus16", "bool[4, 4] y", body, constants=constants)
     hold(model, {"minus16": np.array(-1)}, np.float16)
     InferShapesPass()(model)
-    return parts.of_condition(value(model, "y"), False, -1e9, IndexValues(model.graph, infer(model)))
+    return parts.condition_parts(value(model, "y"), False, -1e9, IndexValues(model.graph, infer(model)))
 
 
 @pytest.mark.parametrize(
