@@ -53,7 +53,7 @@ def test_differences_within_the_limit_pass_by_it_where_there_is_no_time(tmp_path
     other = write(tmp_path / "other.onnx", body % "2.0001")  # half of the limit; the original is exact
     assert not all(check.ok for check in reference.check(other, None))
     again = _reference(tmp_path, body % "2")
-    again.budget = Budget(1.0, 0.0, left=0.0)
+    again.budget = Budget(1.0, 0.0, remaining=0.0)
     assert all(check.ok for check in again.check(other, None))
     assert "accounts for differences within the limit" in again.left_out()[0]
     above = write(tmp_path / "above.onnx", body % "2.01")  # a verdict is never left out
@@ -66,7 +66,7 @@ def test_other_seeds_are_left_out_where_each_case_takes_float64_and_there_is_no_
     right = write(tmp_path / "right.onnx", "g (float[n, 32] x) => (float[n, 32] y) { y = Tanh(x) }")
     wrong = write(tmp_path / "wrong.onnx", "g (float[n, 32] x) => (float[n, 32] y) { y = Sin(x) }")
     seeds = []
-    for budget in (Budget(1e-4, 0.0), Budget(1.0, 0.0, left=0.0)):
+    for budget in (Budget(1e-4, 0.0), Budget(1.0, 0.0, remaining=0.0)):
         reference = _reference(tmp_path, body)
         reference.budget = budget
         checks = reference.check(right, None)
@@ -79,11 +79,11 @@ def test_other_seeds_are_left_out_where_each_case_takes_float64_and_there_is_no_
 
 
 def test_costs_grow_with_the_inputs() -> None:
-    budget = Budget(0.02, 0.0, left=0.2)
+    budget = Budget(0.02, 0.0, remaining=0.2)
     assert not budget.takes_case(100.0)
     assert [budget.takes_case(1.0) for _ in range(4)] == [True, True, True, False]
     assert budget.takes_case(0.1)
-    quick = Budget(0.01, 0.0, left=0.0)
+    quick = Budget(0.01, 0.0, remaining=0.0)
     assert quick.takes_case(1.0) and quick.takes_case(20.0) and not quick.takes_case(100.0)
 
 

@@ -70,5 +70,5 @@ def test_extremes_widen_bounds_and_cost_nothing(tmp_path: Path) -> None:
     both = ranges.measure(model, [typical], ir.DataType.FLOAT16, tmp_path, [far])["h"]
     assert (alone.greatest, both.greatest) == (2.0, np.float32(9.6))
     assert both.loss == alone.loss == 0
-    assert (both.typical, both.least) == (alone.typical, 2.0)
+    assert (both.typical, both.smallest) == (alone.typical, 2.0)
     assert ranges.bytes_of(model, far) == 3 * 4 * 9 * 4 + 4 * 9 * 4

@@ -28,7 +28,7 @@ def test_figures_of_logits() -> None:
 def test_what_an_output_misses() -> None:
     row = Quality("P", False, "y", 1, 20.0, 0.99, 0.9, top5=0.95, kl=0.01)
     reached = Goals(20.0, 0.99, 0.9, 0.95, 0.01)
-    assert reached.reached_by([row]) and reached.given["max_kl"] == 0.01
+    assert reached.reached_by([row]) and reached.stated["max_kl"] == 0.01
     for goals, words in (
         (Goals(min_sqnr=20.1), "20.0 dB from float32, at least 20.1 dB"),
         (Goals(min_cosine=0.991), "cosine 0.9900000"),

@@ -223,7 +223,7 @@ def test_ranges() -> None:
     array = np.float32([np.nan, -np.inf, -3e38, 0.0, 2.0, -1e-7])
     found = range_of(array, HALF)
     assert (found.greatest, found.shown, found.lowest) == (np.float32(3e38), 2.0, np.float32(-3e38))
-    assert found.least == np.float32(1e-7)
+    assert found.smallest == np.float32(1e-7)
     assert found.loss < 1e-4
     assert range_of(np.full(10, 3e-8, np.float32), HALF).loss > 0.5
     assert range_of(np.zeros((0, 3), np.float32), HALF) == range_of(np.float32([np.nan]), HALF)

@@ -18,7 +18,7 @@ from onnxopt.fusion import eligibility
 from onnxopt.graph import input_uses, normalize, read, rewrite, signature
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes import shapes as shape_inference
-from onnxopt.graph.shapes.dims import broadcasts_exactly, least, parse_dim
+from onnxopt.graph.shapes.dims import broadcasts_exactly, minimum, parse_dim
 from onnxopt.verification.sampling import samples
 from tests.support import checked_dims, real_models
 from tests.support.graphs import graph, run, value
@@ -249,14 +249,14 @@ def test_symbols_of_a_default_are_not_taken_for_its_value() -> None:
 _STEPS: Sequence[str] = (
     "Reshape(x, {shape})", "Transpose(x)", "Slice(x, {two}, {big}, {zero})", "Slice(x, {zero}, {minus}, {zero})",
     "Concat<axis=0>(x, x)", "Unsqueeze(x, {zero})", "Tile(x, {repeats})", "Slice(x, {one}, {big}, {zero}, {two})",
-    "Slice(x, {minus}, {least}, {zero}, {minus})", "ReduceMean<keepdims=1>(x, {zero})",
+    "Slice(x, {minus}, {minimum}, {zero}, {minus})", "ReduceMean<keepdims=1>(x, {zero})",
 )  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(_STEPS), min_size=1, max_size=5), st.integers(1, 5), st.integers(1, 6))
 def test_random_chains(steps: list[str], n: int, m: int) -> None:
-    names = {"zero": "zero", "one": "one", "two": "two", "big": "big", "minus": "minus", "least": "least"}
+    names = {"zero": "zero", "one": "one", "two": "two", "big": "big", "minus": "minus", "minimum": "minimum"}
     lines, last, rank = [], "x", 2
     for k, step in enumerate(steps):
         if step.startswith("Tile"):
@@ -272,7 +272,7 @@ def test_random_chains(steps: list[str], n: int, m: int) -> None:
         rank += step.startswith("Unsqueeze")
     constants = ", ".join(
         f"int64[1] {k} = {{{v}}}"
-        for k, v in {"zero": 0, "one": 1, "two": 2, "big": 2**62, "minus": -1, "least": -(2**62)}.items()
+        for k, v in {"zero": 0, "one": 1, "two": 2, "big": 2**62, "minus": -1, "minimum": -(2**62)}.items()
     )
     constants += ", int64 lo = {1}, int64 hi = {2}"
     model = graph("float[N, M] x", "float[] y", "  ".join([*lines, f"y = Identity({last})"]), constants=constants)
@@ -362,8 +362,8 @@ def test_numbers_known_of_shapes_become_constants() -> None:
 
 def test_a_dim_that_broadcasts_to_another_is_1_or_as_long() -> None:
     size, other = parse_dim("n"), parse_dim("m")
-    assert all(broadcasts_exactly(dim, size) for dim in (1, size, least(512, size)))
-    assert not any(broadcasts_exactly(dim, size) for dim in (2, other, least(512, other), size + 1))
+    assert all(broadcasts_exactly(dim, size) for dim in (1, size, minimum(512, size)))
+    assert not any(broadcasts_exactly(dim, size) for dim in (2, other, minimum(512, other), size + 1))
 
 
 def test_values_that_joined_the_graph_after_inference_have_the_dims_that_they_say() -> None:

@@ -40,7 +40,7 @@ def test_sessions_are_timed_in_turn_and_each_begins_as_often() -> None:
         order.append(name)
         return seconds
 
-    found = rounds.compare(lambda: timed("a", 0.02), lambda: timed("b", 0.01), most=6)
+    found = rounds.compare(lambda: timed("a", 0.02), lambda: timed("b", 0.01), limit=6)
     assert found.ratio == pytest.approx(2.0)
     assert found.rounds == 6
     blocks = [len(list(group)) for _, group in itertools.groupby(order)]
@@ -119,8 +119,8 @@ def test_trials_survive_and_belong_to_their_key(tmp_path: Path) -> None:
     state.begin("a", 1, "s")
     state.add(Trial("a", 1, "s", "faster", ratio=1.2))
     again = State(tmp_path / "state.json", {"model": 1})
-    assert again.known("a", 1, "s") == Trial("a", 1, "s", "faster", ratio=1.2)
-    assert again.known("a", 1, "other settings") is None
+    assert again.earlier("a", 1, "s") == Trial("a", 1, "s", "faster", ratio=1.2)
+    assert again.earlier("a", 1, "other settings") is None
     assert (again.resumed, again.noise, again.stale) == (1, 0.02, False)
     other = State(tmp_path / "state.json", {"model": 2})
     assert (other.resumed, other.stale) == (0, True)
@@ -129,9 +129,9 @@ def test_trials_survive_and_belong_to_their_key(tmp_path: Path) -> None:
 def test_what_took_the_process_down_twice_is_not_tried_again(tmp_path: Path) -> None:
     for starts in (1, 2):
         state = State(tmp_path / "state.json", {})
-        assert state.known("a", 1, "s") is None, starts
+        assert state.earlier("a", 1, "s") is None, starts
         state.begin("a", 1, "s")  # and the process ends
-    found = State(tmp_path / "state.json", {}).known("a", 1, "s")
+    found = State(tmp_path / "state.json", {}).earlier("a", 1, "s")
     assert found is not None and found.outcome == "failed"
     assert "ended the process" in found.reason
 
@@ -139,7 +139,7 @@ def test_what_took_the_process_down_twice_is_not_tried_again(tmp_path: Path) -> 
 def test_what_was_stopped_from_outside_may_begin_again(tmp_path: Path) -> None:
     for _ in range(3):
         state = State(tmp_path / "state.json", {})
-        assert state.known("a", 1, "s") is None
+        assert state.earlier("a", 1, "s") is None
         state.begin("a", 1, "s")
         state.give_up("a", 1, "s")
 
