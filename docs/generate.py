@@ -192,7 +192,8 @@ def costs() -> str:
 def _cost(name: str, key: str, row: measured.Row) -> str:
     value = json.dumps(row.value)
     shown = f"`{value}`" if len(value) <= _LONGEST_VALUE else f"[{name}.json](../onnxopt/costs/data/{name}.json)"
-    return f"| `{key}` | {shown} | {row.unit}: {row.what} | {row.measured or row.why} |"
+    source = f"{row.measured or row.why}{f'; in {row.where}' if row.where else ''}"
+    return f"| `{key}` | {shown} | {row.unit}: {row.what} | {source} |"
 
 
 def _source(measurement: Mapping[str, Any]) -> str:

@@ -27,8 +27,8 @@ struct FlashSoftmax {
   using Place = FlashPlace;
   using Scores = FlashScores<Tile>;
   static constexpr int kKeyTiles = Tile::kKeyTiles;
-  // Chains of additions that weights are summed in. A second one changes how many registers a thread takes, and so how
-  // many blocks a multiprocessor holds: chosen by what was measured (benchmarks/notes: attention).
+  // Chains of additions that weights are summed in (two_sums_from of onnxopt/costs/data/flash_attention.json). A second
+  // one changes how many registers a thread takes, and so how many blocks a multiprocessor holds.
   static constexpr int kSums = Tile::kKeys >= (Op::kBiased ? 64 : 128) ? 2 : 1;
 
   static __device__ float nothing() { return __uint_as_float(0xff800000u); }  // the score of a hidden key

@@ -22,6 +22,7 @@ class Row:
 
     what: its meaning, which continues its name and unit. measured: the key of a measurement of the family, None for a
     number that was chosen; why: then the reason. cpp: its C++ type, where the library reads it from generated/costs.h.
+    where: the file and the constant of device code that has it; then it is no number of the host.
     """
 
     value: Any
@@ -30,6 +31,7 @@ class Row:
     measured: str | None
     why: str = ""
     cpp: str = ""
+    where: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +77,7 @@ def _problem(row: Row, measurements: Mapping[str, Any]) -> str:
 
 def load(name: str, form: type[Numbers]) -> Numbers:
     """The values of a family as the dataclass that names them: lists as tuples, tables by numbers with int keys."""
-    return fill(name, {key: row.value for key, row in family(name).rows.items()}, form)
+    return fill(name, {key: row.value for key, row in family(name).rows.items() if not row.where}, form)
 
 
 def fill(name: str, values: Mapping[str, Any], form: type[Numbers]) -> Numbers:

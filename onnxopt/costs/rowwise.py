@@ -21,6 +21,17 @@ class Thresholds:
     reserved_shared_bytes: int
     few_rows_per_multiprocessor: int
     threads: int
+    lanes: tuple[int, ...]
+    wide_lanes: tuple[int, ...]
+    wide_lane_vectors: int
+    block_threads: tuple[int, ...]
+    ragged_threads: tuple[int, ...]
+    strided_threads: tuple[int, ...]
+    strided_looped_threads: tuple[int, ...]
+    strided_warp_threads: int
+    strided_part_threads: int
+    strided_lanes: int
+    filled_threads: int
     large_threads: int
     usual_elements: int
     waste_weight: int
@@ -67,6 +78,9 @@ class Thresholds:
             value = getattr(self, field.name)
             if field.name.endswith("_clusters"):
                 _verify_clusters(field.name, value)
+            elif isinstance(value, tuple):
+                if not value or list(value) != sorted(set(value)) or value[0] <= 0:
+                    raise ValueError(f"{field.name}: {value} does not grow from a number above 0")
             elif value <= 0:
                 raise ValueError(f"{field.name}: {value!r} is not a number above 0")
         if self.reserved_shared_bytes >= self.shared_bytes:

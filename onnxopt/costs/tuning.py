@@ -1,4 +1,4 @@
-"""From which difference on a faster choice counts as one."""
+"""What `tune` measures, and from which difference on a faster choice counts as one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from onnxopt.costs.measured import load
 class TuningCosts:
     """The numbers of costs/data/tuning.json, which says what each is."""
 
+    entry_points: int
+    unrolls: tuple[int, ...]
+    threads: tuple[int, ...]
+    row_threads: tuple[int, int]
+    row_elements: int
     noise: float
     min_gain: float
 

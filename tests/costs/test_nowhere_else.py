@@ -25,7 +25,6 @@ EXCEPTIONS = {
     "onnxopt/verification": "measures errors and runs of the original",
     "custom_ops/kernel_file/measured": "reads the files that tune wrote",
     "custom_ops/program/generated/costs.h": "is written from costs/",
-    "cuda_kernels/flash_attention/softmax.cuh": "registers of device code, which no number of a launch changes",
 }
 _WORD = re.compile(r"\b(measured|measurements?|faster|fastest|slower|slowest)\b|benchmarks/notes", re.IGNORECASE)
 _TIME = re.compile(r"\d (us|ms)\b")

@@ -90,10 +90,10 @@ def _shared_by_lanes(layout: str, length: int, vector: int, work: RowWork) -> Ro
     def fits(lanes: int) -> bool:
         return -(-vectors // lanes) * vector <= limit and lanes * vector * work.size >= SECTOR_BYTES
 
-    sharing = [n for n in (1, 2, 4, 8, 16, 32, 64) if fits(n)]
+    sharing = [n for n in limits.lanes if fits(n)]
     if not sharing:
         return None
-    wide = [n for n in (128, 256) if fits(n) and vectors <= 256]
+    wide = [n for n in limits.wide_lanes if fits(n) and vectors <= limits.wide_lane_vectors]
     lanes = min(sharing + wide, key=cost)
     threads = max(limits.threads, lanes)
     if layout == "held" and not few and threads // lanes * length * work.size < limits.min_bytes_of_block:
@@ -104,7 +104,7 @@ def _shared_by_lanes(layout: str, length: int, vector: int, work: RowWork) -> Ro
 def _ragged_by_blocks(length: int, vector: int) -> RowShape | None:
     limits = numbers()
     vectors = vectors_of("ragged", length, vector)
-    for threads in (64, 128, 256, 512):
+    for threads in limits.ragged_threads:
         unroll = -(-vectors // threads)
         if unroll * vector <= limits.max_ragged:
             return RowShape("ragged", vector, unroll, threads, threads)
@@ -116,7 +116,7 @@ def _shared_by_blocks(length: int, vector: int, work: RowWork) -> RowShape | Non
     limits = numbers()
     vectors = length // vector
     for limit in (min(limits.max_bytes // work.size, limits.max_held), limits.max_held):
-        for threads in (64, 128, 256):
+        for threads in limits.block_threads:
             if -(-vectors // threads) * vector <= limit:
                 return _by_blocks("held", vectors, vector, threads)
     if -(-vectors // limits.large_threads) * vector <= limits.max_held:
@@ -189,7 +189,7 @@ def for_strided(works: Mapping[int | None, RowWork], widest: int, values: int) -
             else:
                 shapes.append(held)
         shapes += [looped] if looped else []
-    return [*shapes, RowShape("strided", 1, 0, 8, 256)]
+    return [*shapes, _strided_unknown(1)]
 
 
 def _threads_side_by_side(vector: int, work: RowWork) -> int:
@@ -205,27 +205,33 @@ def _threads_side_by_side(vector: int, work: RowWork) -> int:
     return side
 
 
+def _strided_unknown(vector: int) -> RowShape:
+    limits = numbers()
+    return RowShape("strided", vector, 0, limits.strided_lanes, limits.strided_part_threads)
+
+
 def _strided_looped(vector: int, values: int, work: RowWork) -> RowShape:
     """For rows too long to be held: the fewer blocks there are, the more threads share a row."""
     if work.rows is None:
-        return RowShape("strided", vector, 0, 8, 256)
+        return _strided_unknown(vector)
     limits = numbers()
     side = _threads_side_by_side(vector, work)
     blocks = work.rows // (side * vector)
-    fitting = [t for t in (256, 512, 1024) if t * vector * 8 * values <= STATIC_SHARED_BYTES] or [256]
-    threads = next((t for t in fitting if blocks * t >= limits.multiprocessors * 1024), fitting[-1])
+    fitting = [t for t in limits.strided_looped_threads if t * vector * 8 * values <= STATIC_SHARED_BYTES]
+    fitting = fitting or [limits.strided_looped_threads[0]]
+    threads = next((t for t in fitting if blocks * t >= limits.multiprocessors * limits.filled_threads), fitting[-1])
     return RowShape("strided", vector, 0, threads // side, threads)
 
 
 def _strided_held(length: int, vector: int, values: int, work: RowWork) -> RowShape | None:
     limits = numbers()
     side = _threads_side_by_side(vector, work)
-    threads_needed = 512 if side == WARP else 256
-    for threads in (128, 256, 512, 1024):
+    threads_needed = limits.strided_warp_threads if side == WARP else limits.strided_part_threads
+    for threads in limits.strided_threads:
         lanes = threads // side
         unroll = -(-length // lanes)
         enough = threads >= threads_needed or length < 2 * lanes  # larger blocks, as long as each thread has an element
-        limit = limits.max_strided if threads < 1024 else limits.max_held
+        limit = limits.max_strided if threads < limits.strided_threads[-1] else limits.max_held
         fits = unroll * vector <= limit and threads * vector * 8 * values <= STATIC_SHARED_BYTES
         if enough and fits:
             return RowShape("strided", vector, unroll, lanes, threads)
