@@ -204,7 +204,7 @@ def _source(measurement: Mapping[str, Any]) -> str:
 def attention_keys() -> str:
     """The table of docs/rewrite-rules.md: keys up to which attention runs in our kernel, as a part of a list."""
     numbers = attention.numbers()
-    titles = ("elements", "q, k and v are tensors", "lie in one product", "causal")
+    titles = ("elements", "q, k and v are tensors", "are slices of one product", "causal")
     of_bias = "a bias for each score: tensors; one product or causal"
     lines = [f"| {' | '.join((*titles, of_bias))} |", "|---|---|---|---|---|"]
     narrowest = 32
