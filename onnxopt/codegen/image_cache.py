@@ -20,7 +20,7 @@ from onnxopt import caches, files, leftovers
 # Also part of the key of what was compiled: another release that shares the folder reads no file of another format.
 FORMAT = b"onnxopt compiled image 1"
 _DIGEST_BYTES = 32
-_CONSEQUENCE = "compiled kernels are not kept"
+_CONSEQUENCE = "compiled kernels are not cached"
 
 
 class ImageCache:

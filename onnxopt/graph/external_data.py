@@ -123,7 +123,7 @@ def _inside(where: str, path: Path, location: str, folders: set[str]) -> str:
     if "\0" in location:
         raise ModelError(f"{where}: external data {location!r} is not a path")
     if os.path.isabs(location) or ".." in Path(location).parts:
-        raise ModelError(f"{where}: external data '{location}' lies outside the model's folder")
+        raise ModelError(f"{where}: external data '{location}' is outside the model's folder")
     real = os.path.realpath(path.parent / location)
     if not any(real.startswith(os.path.join(folder, "")) for folder in folders):
         raise ModelError(f"{where}: external data '{location}' is a link to outside the model's folder")

@@ -118,7 +118,7 @@ def _run(what: str, run: Callable[[ir.Model], _Result], model: ir.Model) -> _Res
 def _tidy(model: ir.Model, notes: list[str]) -> None:
     """Inline functions, sort and name nodes, make constants initializers. What follows relies on all of it."""
     if reason := inline_functions(model):
-        notes.append(f"model-local functions kept: {reason}")
+        notes.append(f"model-local functions not inlined: {reason}")
     try:
         common.TopologicalSortPass()(model)
     except (ir.passes.PassError, ValueError) as error:

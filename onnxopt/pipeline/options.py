@@ -36,7 +36,7 @@ class Options:
     )  # fmt: skip
     verify: bool = option(
         True,
-        "Compare the result with the original before it is kept.",
+        "Compare the result with the original before it is written.",
         spelled="--no-verify",
         negative="Keep the result without comparing it with the original.",
         batch=bool,

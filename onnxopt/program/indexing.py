@@ -107,7 +107,7 @@ class Indexing:
             raise ValueError("index: dims or shapes do not match the inputs or outputs")
         names = {name for name, _, _ in self.symbols}
         if any(not 0 <= k < inputs or not 0 <= axis < len(self.dims[k]) for _, k, axis in self.symbols):
-            raise ValueError("index: a symbol is found in no input")
+            raise ValueError("index: a symbol is in no input")
         used = [e for dims in (*self.dims, *self.shapes) for e in dims]
         for a in self.accesses:
             if not 0 <= a.input < inputs or len(a.terms) > MAX_TERMS:

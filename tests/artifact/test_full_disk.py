@@ -162,5 +162,5 @@ def test_a_cache_that_is_full_is_a_warning(small: Path, tmp_path: Path) -> None:
     fill(small, 0)
     code, text = forked("optimize", model, "-o", tmp_path / "out", "--arch", "sm_90", XDG_CACHE_HOME=small)
     assert code == 0, text
-    assert text.count("compiled kernels are not kept: ") == 1
+    assert text.count("compiled kernels are not cached: ") == 1
     assert f"{small}/onnxopt/kernels: No space left on device" in text

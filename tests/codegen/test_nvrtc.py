@@ -222,7 +222,7 @@ def test_a_damaged_file_is_compiled_again(
 
 
 @pytest.mark.usefixtures("by_nvrtc_alone")
-@pytest.mark.filterwarnings("always:compiled kernels are not kept:RuntimeWarning")
+@pytest.mark.filterwarnings("always:compiled kernels are not cached:RuntimeWarning")
 @pytest.mark.parametrize("kind", ["a file", "inside a file", "read-only", "unreadable"])
 def test_a_cache_that_cannot_be_written_still_works(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "compile_in", lambda children, source, headers, target: (target.encode(), ""))
@@ -239,7 +239,7 @@ def test_a_cache_that_cannot_be_written_still_works(kind: str, tmp_path: Path, m
 
         monkeypatch.setattr(os, "open", denied)
     cache = folder / "deeper" if kind == "inside a file" else folder
-    with pytest.warns(RuntimeWarning, match=f"compiled kernels are not kept: {cache}: ") as seen:
+    with pytest.warns(RuntimeWarning, match=f"compiled kernels are not cached: {cache}: ") as seen:
         assert compile_cuda(SOURCE, ["sm_75"], cache) == b"sm_75+compute_75"
     assert len(seen) == 1
     folder.chmod(0o700)

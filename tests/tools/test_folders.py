@@ -128,7 +128,7 @@ def test_the_command_and_its_record(folder: Path, tmp_path: Path) -> None:
     assert f"{fused}, 6 launches -> 2; verify: passed" in done.stdout
     assert "next: register it with your session options" in done.stdout
     assert run(*done.stdout.splitlines()[-1].partition("(")[0].split()[1:]).exit_code == 0  # the command that it names
-    assert "3 of 3 models optimized, 3 other files kept" in done.stdout
+    assert "3 of 3 models optimized, 3 other files copied" in done.stdout
     record = json.loads((tmp_path / "made" / "onnxopt" / "folder.json").read_text())
     assert record["schema_version"] == 1
     assert record["library"] == "onnxopt/lib/libonnxopt_ops.so"
@@ -246,7 +246,7 @@ def test_where_no_model_can_be_optimized_nothing_is_written(tmp_path: Path) -> N
         (["-o", "{made}", "--portable"], "portable is for one model"),
         (["-o", "{made}", "--data", "x.npz"], "data is for one model"),
         (["-o", "{original}"], "exists already"),
-        (["-o", "{original}/made"], "made: lies in "),
+        (["-o", "{original}/made"], "made: is in "),
         ([], "give either --output for one model or folder, or --out-dir for many"),
         (["-o", "{made}", "--out-dir", "{made}"], "give either --output"),
         (["{original}", "-o", "{made}"], "-o is for one model, 2 were given"),

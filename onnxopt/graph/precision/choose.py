@@ -218,7 +218,7 @@ class _Choosing:
             read = bool(readers) or any(_is_handed_on(v, self._graph) for v in node.outputs)
             if floats and read and fixed.issuperset(around):
                 fixed.add(node)
-                self.keep(node, "It stands between nodes of float32")
+                self.keep(node, "It is between nodes of float32")
 
 
 def _is_handed_on(value: ir.Value, graph: ir.Graph) -> bool:

@@ -98,7 +98,7 @@ class Upstream:
             self._keep(node, "It subtracts from an exponential, which may leave its last places")
             yield _Operand(value, reason, Through.VALUE)
         for value in self._fit.cancelled(node):
-            self._keep(node, f"`{value.name}` is much larger than what is left of it")
+            self._keep(node, f"`{value.name}` is much larger than what remains of it")
             yield _Operand(value, f"{node.op_type} cancels most of its result", Through.VALUE)
 
     def _quotients(self, node: ir.Node) -> list[ir.Value]:

@@ -66,7 +66,7 @@ GATED_WEIGHTS = "gated_weights"
 FAMILIES: Mapping[str, str] = {
     "decomposed": "{} x activation, Softmax, mean or sum of several operators into one",
     "products": "{} x product into its usual form",
-    "indices": "{} x index or size that is known, in place of its computation",
+    "indices": "{} x constant index or size, in place of its computation",
     "einsums": "{} x Einsum into a product",
     "attention_forms": "{} x view, bias or norm around attention into its usual form",
     "attention": "{} x attention into one operator",
@@ -181,7 +181,7 @@ TABLE: tuple[Phase, ...] = (
     ),
     Phase(
         name="map",
-        why="operators of a runtime replace Sdpa, of which none is left",
+        why="operators of a runtime replace every Sdpa",
         only_if=_has_attention,
         steps=(
             Step(_ROTARY, rotary.RULES, then=Cleanup.CLEAN_UP),  # it makes the same tables for q and for k
@@ -215,7 +215,7 @@ TABLE: tuple[Phase, ...] = (
     ),
     Phase(
         name="fold",
-        why="constants and normalizations go into the convolutions and products that are left",
+        why="constants and normalizations are folded into the convolutions and products that remain",
         steps=(
             Step(("gate",), merging.GATES),
             Step(
@@ -244,13 +244,13 @@ TABLE: tuple[Phase, ...] = (
 PORTABLE: tuple[Phase, ...] = (
     Phase(
         name="internal",
-        why="standard attention is made of the internal operators that these are taken back to",
+        why="standard attention replaces the internal operators that these become again",
         steps=(Step((), to_standard.ATTENTION), Step((), to_standard.TO_INTERNAL), Step((), to_contrib.UNGROUP)),
     ),
     dataclasses.replace(CANCEL, only_if=_has_internal),  # heads are repeated now
     Phase(
         name="standard",
-        why="no internal operator is left",
+        why="no internal operator remains",
         steps=(Step((), to_standard.TO_STANDARD),),
         then=Cleanup.CANCEL | Cleanup.CLEAN_UP,
     ),

@@ -25,7 +25,7 @@ class BlockKind(Kind):
         return match.find(context, self)
 
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
-        raise ValueError("a block has its meaning since it was found")
+        raise ValueError("a block has its meaning since it was recognised")
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
         return [n for n in region.nodes if n.op_type in ("Conv", "Split", "Slice", "Concat")]

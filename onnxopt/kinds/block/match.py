@@ -130,7 +130,7 @@ class _Search:
             return reason
         ordered = sorted(nodes, key=self._context.order.__getitem__)
         if self._context.makes_cycle(ordered):
-            return "Other work lies between the convolutions, which needs some of their results and gives others"
+            return "Other nodes between the convolutions read some of their results and compute others"
         region = self._region(members, ordered, placed)
         if isinstance(region, str):
             return region

@@ -66,7 +66,7 @@ def convolution(node: ir.Node, shapes: Shapes) -> Sandwich | str:
         return match
     dims, x = shapes.dims(match.w), shapes.dims(match.x)
     if match.weight_order != RSK or not is_constant(match.w) or dims is None or len(dims) != 4:
-        return "The weight is no constant that lies in the order of its kernel's rows"
+        return "The weight is no constant in the order of its kernel's rows"
     channels, dtype = dims[3], shapes.dtype(match.x)
     if match.group != channels or dims[2] != 1 or x is None or len(x) != 4 or x[3] != channels:
         return "The convolution has no filter of its own for each channel"

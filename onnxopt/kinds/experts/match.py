@@ -87,7 +87,7 @@ def _region(
     if isinstance(match, str):
         return match
     if any(node not in context.order for node in match.nodes):
-        return "A part of them lies outside of the branch or loop"
+        return "A part of them is outside of the branch or loop"
     nodes = _in_order(match)
     if any(map(context.is_owned, nodes)):
         return "Another kernel has a part of them"

@@ -91,14 +91,14 @@ def _around(node: ir.Node, first: ir.Node, last: ir.Node, shapes: Shapes) -> tup
         return f"The result of {node.op_type} is NCHW, or other nodes read it too"
     of, grouped = shapes.dims(whole), shapes.dims(first.outputs[0])
     if of is None or grouped is None or len(of) != 4 or len(grouped) != 3 or of[0] is None or of[0] != grouped[0]:
-        return f"The Reshape in front of {node.op_type} leaves no samples and groups"
+        return f"The Reshape before {node.op_type} leaves no samples and groups"
     if not shapes.same(whole, result):
-        return f"The Reshape behind {node.op_type} does not bring its operand's shape back"
+        return f"The Reshape after {node.op_type} does not bring its operand's shape back"
     inside = [turn]
     shape = dims.producer()
     if not is_constant(dims):
         if shape is None or shape.op_type != "Shape" or shape.inputs[0] is not whole or len(dims.uses()) != 1:
-            return f"The Reshape behind {node.op_type} takes its shape from elsewhere"
+            return f"The Reshape after {node.op_type} takes its shape from elsewhere"
         inside.append(shape)
     if {u.node for u in whole.uses()} - {first, *inside}:
         return f"Other nodes read the operand of {node.op_type} too"

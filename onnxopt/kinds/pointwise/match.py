@@ -382,6 +382,6 @@ class _Growth:
             return None  # a view, which ONNX Runtime runs without a kernel
         if self._groups[producer] is self._groups[node]:
             return None
-        complete = f"No larger fused kernel was found: the kernel of {producer.op_type} was complete before this node"
+        complete = f"No larger fused kernel exists: the kernel of {producer.op_type} was complete before this node"
         reason = self._separate.get((producer, node), complete)
         return Refusal(node.name or "", node.op_type, producer.name or "", reason)

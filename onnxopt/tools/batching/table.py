@@ -66,7 +66,7 @@ def _measured(outcome: ModelOutcome) -> tuple[str, str]:
 def _status(outcome: ModelOutcome) -> str:
     counts = outcome.summary
     if counts is not None and counts.kept:
-        return f"{counts.kept} of {counts.models + counts.kept} models kept as they were"
+        return f"{counts.kept} of {counts.models + counts.kept} models not optimized"
     if not outcome.ok:
         return "failed"
     return "done before" if outcome.resumed else "done"

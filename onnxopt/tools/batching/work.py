@@ -86,7 +86,7 @@ def optimize(job: Job, progress: Progress | None = None) -> ModelOutcome:
         folder = optimize_folder(job.source, job.output, job.options, progress=progress)
     except OnnxoptError as error:
         return outcome(error=str(error), exit_code=error.exit_code)
-    unoptimized = [f"{model.path}: kept as it was: {model.error}" for model in folder.models if model.error is not None]
+    unoptimized = [f"{model.path}: not optimized: {model.error}" for model in folder.models if model.error is not None]
     manifests = [model.manifest for model in folder.models if model.manifest is not None]
     return outcome(
         summary=_summary(manifests, len(unoptimized)), error="; ".join(unoptimized), exit_code=folder.exit_code

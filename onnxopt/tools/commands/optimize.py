@@ -108,7 +108,7 @@ def _folder_text(optimized: OptimizedFolder) -> str:
     done = sum(model.manifest is not None for model in optimized.models)
     lines.append(
         f"wrote {optimized.path}: {done} of {len(optimized.models)} models optimized, "
-        f"{len(optimized.others)} other files kept"
+        f"{len(optimized.others)} other files copied"
     )
     if optimized.library is None:
         return "\n".join([*lines, "nothing was fused, so there is no library"])
@@ -123,7 +123,7 @@ def _folder_text(optimized: OptimizedFolder) -> str:
 
 def _model_text(model: FolderModel) -> str:
     if model.manifest is None:
-        return f"{model.path}: kept as it was: {model.error}"
+        return f"{model.path}: not optimized: {model.error}"
     traffic, status = model.manifest.traffic, status_text(model.manifest.verify)
     launches = f"{traffic.launches_before} launches -> {traffic.launches_after}"
     return f"{fused_text(model.manifest, model.path)}, {launches}; verify: {status}"

@@ -135,7 +135,7 @@ def _progress() -> Iterator[Progress | None]:
 
         def advance(done: int, total: int, text: str) -> None:
             bar.update(task, completed=done, total=total or None, description=text)
-            if "times as fast" in text and "not kept" not in text:
+            if "times as fast" in text and "rejected" not in text:
                 console.print(text, highlight=False)
 
         yield advance

@@ -1,4 +1,4 @@
-"""Folders: every model of a folder of Hugging Face or optimum optimized, all other files kept, one library for all."""
+"""Folders: each model of a folder of Hugging Face or optimum optimized, other files copied, one library for all."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def optimize_folder(
     folder, output = Path(folder), Path(output)
     check_output(output)
     if output.resolve().is_relative_to(folder.resolve()):
-        raise UsageError(f"{output}: lies in {folder}, which would be no longer what was given; choose another output")
+        raise UsageError(f"{output}: is in {folder}, which would be no longer what was given; choose another output")
     contents = contents_of(folder)
     sizes = _shapes_of(contents, options.shapes or {})
     with staging(output) as staged:

@@ -206,4 +206,4 @@ def describe(trial: Trial) -> str:
     """ "1.08 times as fast", or why not."""
     if trial.ratio is None:
         return f"{trial.outcome}: {trial.reason}"
-    return f"{trial.ratio:.3f} times as fast{'' if trial.outcome == 'faster' else ', not kept'}"
+    return f"{trial.ratio:.3f} times as fast{'' if trial.outcome == 'faster' else ', rejected'}"

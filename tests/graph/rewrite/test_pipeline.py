@@ -60,7 +60,7 @@ def test_the_attention_that_stays_is_explained(tmp_path: Path, artifact: Path) -
     ir.save(model, tmp_path / "odd.onnx")
     manifest = onnxopt.optimize(tmp_path / "odd.onnx", artifact, archs=()).manifest
     assert "not recognised as attention" in manifest.refusals[0].reason
-    assert "stands between Softmax and the product with v" in onnxopt.explain(artifact)
+    assert "is between Softmax and the product with v" in onnxopt.explain(artifact)
 
 
 @pytest.mark.usefixtures("library")

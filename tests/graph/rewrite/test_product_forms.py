@@ -83,7 +83,7 @@ def test_operators_and_results(name: str, tmp_path: Path) -> None:
         (GemmBetweenViews(), "r = Reshape(x, rows) g = Gemm(r, w) y = Reshape(g, turned)",
          {"rows": "r", "w": "w", "product": "g", "y": "y"}, "do not keep the leading dims of `x`"),
         (TransposedProduct(), "a = Abs(k) p = MatMul(q, a) y = Transpose<perm = [0, 1, 3, 2]>(p)",
-         {"a": "q", "b": "a", "y": "y"}, "as many Transposes would be left"),
+         {"a": "q", "b": "a", "y": "y"}, "as many Transposes would remain"),
         (TransposedProduct(), "p = MatMul(x, w) y = Transpose<perm = [0, 2, 1]>(p)", {"a": "x", "b": "w", "y": "y"},
          "not known to have as many dims"),
     ],

@@ -59,7 +59,7 @@ def test_each_part_is_a_range_of_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        (model(groups=1), "the product is not known to be cut into groups of columns"),
+        (model(groups=1), "the product is not known to be split into groups of columns"),
         (model(dtype="float"), "no kernel reads parts of FLOAT where they lie"),
         (model(BODY + " z = ReduceSum (w)"), "the weight `w` is no constant matrix, or has other readers"),
         (

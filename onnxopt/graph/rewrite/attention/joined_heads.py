@@ -91,7 +91,7 @@ class _Apart:
             return self._with(node, depth, axis=-1) if last else f"Softmax `{node.name}` is not along the last dim"
         if node.op_type in _ELEMENTWISE:
             return self._with(node, depth, **{name: attribute.value for name, attribute in node.attributes.items()})
-        return f"{node.op_type} `{node.name}` stands between the Reshapes"
+        return f"{node.op_type} `{node.name}` is between the Reshapes"
 
     def _before(self, node: ir.Node, value: ir.Value) -> _Build | str:
         """What a Reshape joined: (B, N, S, T), (B, N, T) where S is 1, or (B, M, N / M, S, T) of repeated heads."""

@@ -78,7 +78,7 @@ def _structure(softmax: ir.Node) -> str:
             if node.op_type in _CODING:
                 return f"{node.op_type} `{node.name}` rounds to codes {place}, which no operator for attention does"
             if node.op_type not in structure:
-                return f"{node.op_type} `{node.name}` stands {place}"
+                return f"{node.op_type} `{node.name}` is {place}"
     upstream = _path(softmax, forward=False)
     if upstream[-1].op_type != "MatMul":
         return f"{upstream[-1].op_type} computes the scores, not MatMul"

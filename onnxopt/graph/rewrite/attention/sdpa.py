@@ -170,7 +170,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         if match["sunk"] or match["is_cut"]:
             sinks = _sinks(q, match.get("sinks"), match.get("cut"))
             if sinks is None:
-                return Obstacle("the score after those of the keys is not one constant of each head, or is kept")
+                return Obstacle("the score after those of the keys is not one constant of each head, or is not removed")
         masking = self._masking(match, q, k_transposed)
         if isinstance(masking, Obstacle):
             return masking

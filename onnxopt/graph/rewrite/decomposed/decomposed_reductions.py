@@ -46,7 +46,7 @@ class DecomposedSoftmax(RewriteRuleClassBase):
         reductions = [total, largest] if shifted else [total]
         axes = [_axis(value, rank) for value in reductions]
         if any(axis is None for axis in axes):
-            return result.fail("the maximum or the sum is not of one known axis that is kept")
+            return result.fail("the maximum or the sum is not of one constant axis with keepdims")
         if len(set(axes)) != 1:
             return result.fail("the maximum and the sum are of different axes")
         return result

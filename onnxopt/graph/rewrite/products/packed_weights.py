@@ -88,7 +88,7 @@ def _weight(packed: Packed, name: str) -> ir.Value:
     """A matrix [K, N] in place of the codes."""
 
     def read() -> ir.Tensor:
-        raise AssertionError(f"the weight of {name} is packed; it can be joined, and not read")
+        raise AssertionError(f"the weight of {name} is packed; it can be concatenated, and not read")
 
     scales = packed.values[1].const_value
     assert scales is not None

@@ -130,7 +130,7 @@ class TransposedProduct(RewriteRuleClassBase):
         before = 1 + _is_transpose(a) + _is_transpose(b)
         after = sum(_moves(perm) for perm in (_turned_result(y), _turned(a), _turned(b)))
         if after > before or (after == before and _moves(_turned_result(y))):
-            return result.fail("as many Transposes would be left")
+            return result.fail("as many Transposes would remain")
         return result
 
     def rewrite(self, op, a: ir.Value, b: ir.Value, y: ir.Value):

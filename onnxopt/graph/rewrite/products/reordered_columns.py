@@ -46,9 +46,9 @@ class ReorderedColumns(RewriteRuleClassBase):
         if w.const_value.dtype not in _STORED:
             return result.fail(f"no kernel reads parts of {w.const_value.dtype} where they lie")
         if groups.shape is None or product.shape is None or len(groups.shape) != 4 or len(product.shape) != 3:
-            return result.fail("the product is not known to be cut into groups of columns")
+            return result.fail("the product is not known to be split into groups of columns")
         if not all(map(same, groups.shape[:2], product.shape[:2])) or groups.shape[2] == 1:
-            return result.fail("the product is not known to be cut into groups of columns")
+            return result.fail("the product is not known to be split into groups of columns")
         node = first.producer()
         parts = [list(part.shape)[3] if part.shape is not None else None for part in (first, second, third)]
         if node.attributes.get_int("axis", 0) not in (-1, 3) or len(set(parts)) != 1 or not isinstance(parts[0], int):

@@ -208,7 +208,7 @@ def test_queries_behind_a_cache_keep_their_mask(tmp_path: Path) -> None:
         ({"scores": "s = MatMul(q, kt) masked = Mul(s, factor)", "inputs": ", float factor"}, "not a constant"),
         ({"weights": "p = Softmax<axis = -2>(masked)"}, "Softmax normalizes along axis -2, not along the last one"),
         ({"size": 20}, "fused attention kernels take multiples of 8"),
-        ({"scores": "s = MatMul(q, kt) c = Sigmoid(s) masked = Mul(c, half)"}, "Sigmoid `c` stands between the"),
+        ({"scores": "s = MatMul(q, kt) c = Sigmoid(s) masked = Mul(c, half)"}, "Sigmoid `c` is between the"),
         (
             {
                 "scores": "s = MatMul(q, kt) s2 = Mul(s, half) masked = Add(s2, mask)",
@@ -225,8 +225,8 @@ def test_queries_behind_a_cache_keep_their_mask(tmp_path: Path) -> None:
             "does not hide them",
         ),
         ({"weights": "p0 = Softmax<axis = -1>(masked) bad = IsNaN(p0) p = Where(bad, half, p0)"}, "other than 0"),
-        ({"weights": "p0 = Softmax<axis = -1>(masked) p = Mul(p0, half)"}, "Mul `p` stands between Softmax and"),
-        ({"scores": "s = MatMul(q, kt) s1 = Mul(s, half) masked = Sub(half, s1)"}, "Sub `masked` stands between"),
+        ({"weights": "p0 = Softmax<axis = -1>(masked) p = Mul(p0, half)"}, "Mul `p` is between Softmax and"),
+        ({"scores": "s = MatMul(q, kt) s1 = Mul(s, half) masked = Sub(half, s1)"}, "Sub `masked` is between"),
         (
             {"inputs": ", float[batch, other, 16] memory", "keys_from": "memory", "scores": "s = MatMul(q, kt) "
              "s2 = Mul(s, half) masked = Add(s2, zero) "},

@@ -104,7 +104,7 @@ def test_float32_keeps_the_mask_that_layers_share(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("-1", "1", "the score after those of the keys is not one constant of each head, or is kept"),
+        ("-1", "1", "the score after those of the keys is not one constant of each head, or is not removed"),
         ("2.0", "-2.0", "the cap of the scores is not a constant number above 0"),
     ],
 )

@@ -93,7 +93,7 @@ def test_it_is_attention(form: str, dims: str, tmp_path: Path) -> None:
         ("s = MatMul(q3, kt) t = Transpose<perm = [1, 0, 2]>(s) u = Transpose<perm = [1, 0, 2]>(t) "
          "y = Reshape(u, scores4)",
          "Transpose `u` moves batch and heads"),
-        ("s = MatMul(q3, kt) p = CumSum(s, first) y = Reshape(p, scores4)", "CumSum `p` stands between the Reshapes"),
+        ("s = MatMul(q3, kt) p = CumSum(s, first) y = Reshape(p, scores4)", "CumSum `p` is between the Reshapes"),
         ("y = Reshape(q3, four)", "neither MatMul nor Softmax computes three dims"),
         ("y = Reshape(q, three)", "Reshape does not make four dims of three"),
         ("s = MatMul(q3, kt) swapped = Concat<axis = 0>(two, b, n, n) y = Reshape(s, swapped)",
@@ -129,7 +129,7 @@ def test_a_bias_that_was_never_in_four_dims(joined: str, applied: int, tmp_path:
                   constants=CONSTANTS)  # fmt: skip
     found, done = rewritten(model, tmp_path)
     assert done.applied["attention"] == applied
-    assert ["Reshape `s4` stands between" in refusal.reason for refusal in done.refusals] == [True] * (1 - applied)
+    assert ["Reshape `s4` is between" in refusal.reason for refusal in done.refusals] == [True] * (1 - applied)
     arrays = feeds(2, 6) | {"a": np.random.default_rng(1).standard_normal((4, 1, 6)).astype(np.float32)}
     arrays = {name: arrays[name] for name in "qkva"}
     np.testing.assert_allclose(run(found, arrays)[0], run(model, arrays)[0], rtol=1e-4, atol=1e-5)
