@@ -12,6 +12,7 @@ from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.block import match
+from onnxopt.program.schema import Variant
 
 
 class BlockKind(Kind):

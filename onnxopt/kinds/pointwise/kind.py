@@ -14,7 +14,8 @@ from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise import alternatives, cuda, entry_points, lower, match
-from onnxopt.program.pointwise import Program
+from onnxopt.program.pointwise import PointwiseVariant, Program
+from onnxopt.program.schema import Variant
 
 # The CPU kernel gathers element by element, ORT copies blocks (costs/data/cpu.json).
 _GATHERED = frozenset({"Transpose", "DepthToSpace", "SpaceToDepth", "Tile", "Gather", "Resize"})

@@ -13,6 +13,7 @@ from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.squeeze_excite import entry_points, lower, match, merge
+from onnxopt.program.schema import Variant
 from onnxopt.program.squeeze_excite import SqueezeExcite
 
 
