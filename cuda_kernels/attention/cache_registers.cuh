@@ -15,10 +15,10 @@
 #include "attention/key_masks.cuh"
 #include "device/copy_async.cuh"
 #include "device/dynamic_shared.cuh"
+#include "device/matrix_words.cuh"
 #include "device/ptx.cuh"
 #include "device/shuffle.cuh"
 #include "device/vector.cuh"
-#include "products/matrix_words.cuh"
 
 namespace onnxopt {
 

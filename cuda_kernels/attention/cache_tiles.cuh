@@ -14,11 +14,11 @@
 #include "attention/tile_masks.cuh"
 #include "device/copy_async.cuh"
 #include "device/dynamic_shared.cuh"
+#include "device/matrix_words.cuh"
 #include "device/shuffle.cuh"
 #include "device/vector.cuh"
 #include "flash_attention/products.cuh"
 #include "flash_attention/softmax.cuh"
-#include "products/matrix_words.cuh"
 
 namespace onnxopt {
 

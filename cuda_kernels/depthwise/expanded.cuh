@@ -18,9 +18,9 @@
 #include "device/early_launch.cuh"
 #include "device/index.cuh"
 #include "device/load_or_zero.cuh"
+#include "device/matrix_words.cuh"
 #include "device/scalar.cuh"
 #include "device/vector.cuh"
-#include "products/matrix_words.cuh"
 
 namespace onnxopt {
 

@@ -8,8 +8,8 @@
 
 #include "depthwise/abi.h"
 #include "device/index.cuh"
+#include "device/products/product_columns.cuh"
 #include "device/static_window.cuh"
-#include "products/product_columns.cuh"
 
 namespace onnxopt {
 

@@ -8,9 +8,9 @@
 #include "device/dtypes.cuh"
 #include "device/dynamic_shared.cuh"
 #include "device/early_launch.cuh"
+#include "device/matrix_words.cuh"
 #include "device/shuffle.cuh"
 #include "experts/tile.cuh"
-#include "products/matrix_words.cuh"
 
 namespace onnxopt {
 

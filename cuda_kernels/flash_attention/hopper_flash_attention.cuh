@@ -10,6 +10,7 @@
 // Op: as of FlashAttention. Tile: see hopper_tile.cuh.
 #pragma once
 
+#include "device/arrivals.cuh"
 #include "device/dynamic_shared.cuh"
 #include "device/early_launch.cuh"
 #include "flash_attention/flash_attention.cuh"
@@ -19,7 +20,6 @@
 #include "flash_attention/hopper_products.cuh"
 #include "flash_attention/result.cuh"
 #include "flash_attention/softmax.cuh"
-#include "products/arrivals.cuh"
 
 namespace onnxopt {
 

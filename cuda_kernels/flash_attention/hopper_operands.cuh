@@ -1,9 +1,9 @@
 // Queries, keys and values of a tile on their way to where products of warpgroups read them.
 #pragma once
 
+#include "device/products/warpgroup_products.cuh"
 #include "flash_attention/hopper_tile.cuh"
 #include "flash_attention/operands.cuh"
-#include "products/warpgroup_products.cuh"
 
 namespace onnxopt {
 

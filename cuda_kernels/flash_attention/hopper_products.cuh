@@ -1,9 +1,9 @@
 // The two products of an attention by warpgroups: scores of 64 queries, and sums of weighted values.
 #pragma once
 
+#include "device/products/warpgroup_products.cuh"
 #include "flash_attention/hopper_tile.cuh"
 #include "flash_attention/products.cuh"
-#include "products/warpgroup_products.cuh"
 
 namespace onnxopt {
 

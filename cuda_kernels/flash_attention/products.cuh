@@ -1,8 +1,8 @@
 // The two products of an attention on the matrix units: scores of a warp's queries, and sums of weighted values.
 #pragma once
 
+#include "device/matrix_words.cuh"
 #include "flash_attention/tile.cuh"
-#include "products/matrix_words.cuh"
 
 namespace onnxopt {
 

@@ -1,7 +1,7 @@
 // How operands of a product of few rows lie in memory, and become operands of the matrix units: parts of 16 elements.
 #pragma once
 
-#include "products/matrix_words.cuh"
+#include "device/matrix_words.cuh"
 
 namespace onnxopt {
 

@@ -11,11 +11,11 @@
 #include "device/dtypes.cuh"
 #include "device/dynamic_shared.cuh"
 #include "device/early_launch.cuh"
+#include "device/products/tile_copies.cuh"
+#include "device/products/warpgroup_products.cuh"
 #include "device/vector.cuh"
 #include "gemm/activation.cuh"
 #include "gemm/large_products_abi.h"
-#include "products/tile_copies.cuh"
-#include "products/warpgroup_products.cuh"
 
 namespace onnxopt {
 

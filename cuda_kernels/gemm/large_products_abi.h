@@ -1,7 +1,7 @@
 // What the host hands to a product of many rows, and to what follows one of cuBLASLt's: plain data for NVRTC and g++.
 #pragma once
 
-#include "products/matrix_map.h"
+#include "device/products/matrix_map.h"
 
 namespace onnxopt {
 

@@ -9,9 +9,9 @@
 #include "device/dtypes.cuh"
 #include "device/dynamic_shared.cuh"
 #include "device/early_launch.cuh"
+#include "device/matrix_words.cuh"
 #include "device/shuffle.cuh"
 #include "device/vector.cuh"
-#include "products/matrix_words.cuh"
 
 namespace onnxopt {
 

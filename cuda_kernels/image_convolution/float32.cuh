@@ -16,13 +16,13 @@
 #include "device/early_launch.cuh"
 #include "device/index.cuh"
 #include "device/load_or_zero.cuh"
+#include "device/matrix_words.cuh"
 #include "device/scalar.cuh"
 #include "device/vector.cuh"
 #include "image_convolution/abi.h"
 #include "image_convolution/float32_tile.cuh"
 #include "image_convolution/place.cuh"
 #include "image_convolution/prologue.cuh"
-#include "products/matrix_words.cuh"
 
 namespace onnxopt {
 

@@ -4,8 +4,8 @@
 // a chunk is 16 bytes of that: two pixels. The depth of the product is all chunks of all rows of the kernel.
 #pragma once
 
+#include "device/products/product_columns.cuh"
 #include "device/static_window.cuh"
-#include "products/product_columns.cuh"
 
 namespace onnxopt {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/dtypes.cuh"
-#include "products/matrix_words.cuh"
+#include "device/matrix_words.cuh"
 
 namespace onnxopt {
 

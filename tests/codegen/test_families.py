@@ -59,7 +59,7 @@ def test_only_products_of_warpgroups_are_for_hopper_alone() -> None:
     root = paths.cuda_kernels()
     telling = [p.name for p in root.rglob("*.*h") if families.target("sm_90", [p.read_text("utf-8")]) != "sm_90"]
     assert telling == ["warpgroup_products.cuh"]
-    header = "products/warpgroup_products.cuh"
+    header = "device/products/warpgroup_products.cuh"
     assert header in included.headers('#include "flash_attention/hopper_flash_attention.cuh"')
     assert header in included.headers('#include "gemm/large_products.cuh"')
     assert header not in included.headers('#include "flash_attention/flash_attention.cuh"')

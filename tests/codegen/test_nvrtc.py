@@ -87,7 +87,7 @@ def _entries(fatbin: bytes) -> list[tuple[int, int, bool]]:
     return found
 
 
-HOPPER = """#include "products/warpgroup_products.cuh"
+HOPPER = """#include "device/products/warpgroup_products.cuh"
 namespace onnxopt {
 extern "C" __global__ void __launch_bounds__(128) probe(float* y, uint32_t factors) {
   if constexpr (kWarpgroupProducts) {

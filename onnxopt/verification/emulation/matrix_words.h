@@ -1,10 +1,10 @@
-// What products/matrix_words.cuh has in PTX, and the barriers of depthwise kernels.
+// What device/matrix_words.cuh has in PTX, and the barriers of depthwise kernels.
 #pragma once
 
 #include <cstring>
 
 #include "cuda.h"
-#include "products/matrix_words.cuh"
+#include "device/matrix_words.cuh"
 
 namespace emulation {
 

@@ -1,14 +1,14 @@
 // Products of a warpgroup, four warps whose number is a multiple of 4: 64 rows, 16 deep, on Hopper's matrix units. They
 // run while the warps work on something else. Registers of one in flight are not touched before wait_for_products().
 //
-// A warp has 16 of the rows; of these, a lane has what a Product of m16n8k16 gives it (products/matrix_words.cuh), in
+// A warp has 16 of the rows; of these, a lane has what a Product of m16n8k16 gives it (device/matrix_words.cuh), in
 // kColumns / 8 tiles. The first factor is in registers, as of such a Product, or in shared memory.
 //
 // In shared memory, rows are 128 bytes, and 8 of them 1024, aligned to as much. The 16 bytes c of row r lie at place
 // c ^ r % 8 of it.
 #pragma once
 
-#include "products/matrix_words.cuh"
+#include "device/matrix_words.cuh"
 
 namespace onnxopt {
 

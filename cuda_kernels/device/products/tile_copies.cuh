@@ -1,8 +1,8 @@
 // Copies of tiles of a matrix to shared memory, by hardware that Hopper has for it.
 #pragma once
 
-#include "products/arrivals.cuh"
-#include "products/matrix_map.h"
+#include "device/arrivals.cuh"
+#include "device/products/matrix_map.h"
 
 namespace onnxopt {
 

@@ -1,7 +1,7 @@
 // Who of a block has come how far: barriers in shared memory, and numbered ones of some of its warps.
 #pragma once
 
-#include "products/matrix_words.cuh"
+#include "device/matrix_words.cuh"
 
 namespace onnxopt {
 
