@@ -111,7 +111,7 @@ def test_the_model_hardly_grows(hostile: Hostile) -> None:
 
 # Every small model of the collection that ONNX Runtime runs.
 REAL = [
-    pytest.param(name, marks=pytest.mark.exhaustive) if name in RARE else name
+    name
     for name in models.names(runnable=True)
     if (isinstance(row := models.entry(name), Trained) and row.bytes < 20e6) or getattr(row, "size", "") == "tiny"
 ]
@@ -119,7 +119,7 @@ REAL = [
 
 @pytest.mark.models
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("name", real_models.sampled(REAL, RARE))
 def test_real_model_keeps_its_interface_and_does_not_grow(name: str, tmp_path: Path) -> None:
     path = real_models.path(name)
     source = read.load(path)

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import models
+
+# Trained models of the same operators and nearly the same graph as another one of the collection.
+ALIKE = frozenset(
+    {
+        "light_bvlc_alexnet", "light_vgg19", "light_zfnet512", "dnsmos_bak_ovr", "dnsmos_sig", "pdnsmos_p835",
+        "aecmos_16k_b", "tashkeel_rawi_int8", "tashkeel_rawi_v2_int8", "silero_vad_half_fp16",
+    }
+)  # fmt: skip
+
+
+def sampled(names: Iterable[str], left_out: Iterable[str] = ()) -> list[Any]:
+    """For pytest.mark.parametrize: in every run those that no other model is like; left_out: not these either."""
+    rest = ALIKE | {*left_out}
+    return [pytest.param(name, marks=pytest.mark.exhaustive if name in rest else ()) for name in names]
 
 
 def path(name: str) -> Path:

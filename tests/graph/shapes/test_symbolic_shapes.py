@@ -51,13 +51,7 @@ LONG = ("piper_vits_joe",)  # to run, and to fetch
 
 
 @pytest.mark.models
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=pytest.mark.exhaustive if n in LONG else ())
-        for n in models.names("trained", runnable=True)
-    ],
-)
+@pytest.mark.parametrize("name", real_models.sampled(models.names("trained", runnable=True), LONG))
 def test_every_dim_of_a_trained_model_is_right(name: str) -> None:
     model = read.load(real_models.path(name)).model
     dims = checked_dims.check(normalize.normalize(model).model, models.feeds(name))
