@@ -58,7 +58,7 @@ demo: build ## optimize, verify, explain, benchmark and run two real models
 	@$(BIN)/python examples/demo.py
 
 test: build ## run the tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --basetemp=build/pytest $(PYTEST)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --basetemp=build/pytest $(PYTEST)
 
 # An environment of their own: optimum-onnx pins an older transformers than models/ exports with, and nvidia-pytriton an
 # older numpy, of which its server needs nothing.

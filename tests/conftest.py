@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import functools
 import gc
@@ -21,6 +22,22 @@ from tests.support import builds
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "onnxopt" / "lib" / "libonnxopt_ops.so"
+# Files that take 10 seconds of a core or more, the longest first: one that begins last runs beside idle workers.
+LONGEST = (
+    "kinds/test_cases.py", "graph/rewrite/test_models.py", "tools/test_interrupts.py",
+    "graph/shapes/test_symbolic_shapes.py", "graph/test_quantizers.py", "tools/test_decoders.py",
+    "library/test_faults.py", "fuzz/test_library_files.py", "verification/test_emulation.py",
+    "tools/test_time_limit.py", "tools/precision/test_precision.py", "graph/test_normalize.py",
+    "graph/precision/test_precision_classes.py", "tools/test_model_source.py", "project/test_examples.py",
+    "tools/test_folders.py", "kinds/pointwise/test_quantize.py", "library/test_loading.py",
+    "graph/test_large_model.py", "artifact/test_full_disk.py", "graph/rewrite/test_families.py",
+    "project/test_readme.py", "tools/test_batch.py", "project/test_models.py", "kinds/rowwise/test_emulated.py",
+    "kinds/attention/test_masked_emulated.py", "tools/test_cli.py", "project/test_benchmarks.py",
+    "library/test_pointwise.py", "project/test_linear_work.py", "artifact/export/test_triton.py",
+    "kinds/pointwise/test_emulated.py", "graph/rewrite/test_pipeline.py", "tools/test_bench.py",
+    "graph/test_ort_fusions.py", "kinds/gemm/test_packed_library.py", "artifact/test_opened_is_hashed.py",
+    "project/test_wheel.py", "project/test_onnxruntime_package.py", "project/test_tutorial.py",
+)  # fmt: skip
 
 ort.set_default_logger_severity(3)  # warnings about the models under test are not about the tests
 
@@ -79,6 +96,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if gpu_tests and (reason := why_no_gpu()):
         for item in gpu_tests:
             item.add_marker(pytest.mark.skip(reason=reason))
+    if hasattr(config, "workerinput"):
+        places = {ROOT / "tests" / name: place for place, name in enumerate(LONGEST)}
+        counts = collections.Counter(item.path for item in items)
+        items.sort(key=lambda item: (places.get(item.path, len(places)), -counts[item.path], item.path))
 
 
 def pytest_collection_finish() -> None:

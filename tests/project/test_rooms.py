@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST
+
 PACKAGE = Path(__file__).resolve().parents[2] / "onnxopt"
 # A module imports from its own room, from rooms to the left, and from BASE, the modules that belong to no room.
 ROOMS = (
@@ -103,3 +105,8 @@ def test_modules_import_each_other_at_the_top_of_the_file_only() -> None:
         hidden = set(imports(tree)) - set(imports(ast.Module(body, [])))
         wrong += [f"{module} imports {name} below its top" for name in sorted(hidden)]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_longest_files_of_tests_are_there() -> None:
+    """Or the workers would begin with others, and one of them end long after the rest."""
+    assert not [name for name in LONGEST if not (PACKAGE.parent / "tests" / name).is_file()]
