@@ -301,4 +301,46 @@ ROWS = (
         changed=(("t", (0, 3, 7, 5), INF), ("t", (0, 17, 34, 0), -INF), ("t", (0, 0, 17, 2), NAN)),
     ),
 )
-TABLE = Table("depthwise", ROWS, fused, lambda case, _, found, expected: worst(case, found, expected))
+_ANY = Case((2, 9, 12, 24), (3, 5), pads=(1, 2, 1, 2), dtype="float16", behind="silu", known=False)
+_SIZES = ((1, 1, 1), (2, 9, 12), (5, 100, 7), (1, 3, 200), (0, 4, 4), (66_000, 1, 1))
+_WIDE = Case((2, 19, 40, 16), (5, 5), pads=_SAME[5], behind="relu")
+_SPOILED = (("t", (0, 3, 7, 5), INF), ("t", (1, 18, 39, 0), -INF), ("t", (1, 0, 17, 9), NAN))
+
+
+def _on_gpus(dtype: str) -> tuple[Row, ...]:
+    wide = dataclasses.replace(_WIDE, dtype=dtype)
+    infinities = (
+        wide, dataclasses.replace(wide, in_front="bias_silu"), dataclasses.replace(wide, behind="residual"),
+    )  # fmt: skip
+    return (
+        *(
+            Row(f"random {dtype} {part}", tuple(random_case(seed, dtype) for seed in range(part, 40, 4)), gpu=True)
+            for part in range(4)
+        ),
+        Row(f"wide infinities {dtype}", infinities, changed=_SPOILED, gpu=True),
+    )
+
+
+DAMAGED = {
+    "depthwise": Case(
+        (2, 9, 10, 16), pads=_SAME[3], dtype="float16", in_front="bias_silu", behind="gelu_residual_scale", skip=True,
+        known=False,
+    ),
+    "depthwise_strided": Case(
+        (2, 9, 10, 8), (5, 5), (2, 2), auto_pad="SAME_UPPER", in_front="relu6", behind="residual"
+    ),
+    "depthwise_walking": Case(
+        (1, 8, 19, 4), (7, 9), (1, 2), (1, 2), (3, 8, 2, 7), in_front="scale", behind="silu", known=False
+    ),
+}  # fmt: skip
+ROWS += (
+    *(row for dtype in ("float32", "float16", "bfloat16") for row in _on_gpus(dtype)),
+    Row("one model", tuple(dataclasses.replace(_ANY, x=(*x, 24)) for x in _SIZES), gpu=True),
+)
+TABLE = Table(
+    "depthwise",
+    ROWS,
+    fused,
+    lambda case, _, found, expected: worst(case, found, expected),
+    damaged={name: (case,) for name, case in DAMAGED.items()},
+)

@@ -170,4 +170,37 @@ ROWS = (
     _random("float16"),
     _random("bfloat16"),
 )
-TABLE = Table("depthwise", ROWS, fused, lambda case, _, found, expected: worst(case, found, expected))
+_ANY = ExpandedCase((2, 9, 12, 24), (5, 5), (2, 2), pads=_SAME[5], wide=72, behind="silu", known=False)
+_SIZES = ((1, 1, 1), (2, 9, 12), (3, 40, 7), (1, 3, 100), (0, 4, 4))
+_DAMAGED = ExpandedCase(
+    (2, 9, 10, 24), strides=(2, 2), pads=_SAME[3], wide=40, in_front="bias_silu", behind="silu", known=False
+)
+ROWS += (
+    *(
+        Row(
+            f"more random expanded {dtype} {part}",
+            tuple(random_expanded(s, dtype) for s in range(part, 40, 4)),
+            gpu=True,
+        )
+        for dtype in ("float16", "bfloat16")
+        for part in range(4)
+    ),
+    Row(
+        "one expanded model",
+        (
+            *(dataclasses.replace(_ANY, x=(*x, 24)) for x in _SIZES),
+            *(
+                ExpandedCase((2, 113, 111, 16), strides=(2, 2), pads=_SAME[3], dtype=dtype, wide=96)
+                for dtype in ("float16", "bfloat16")
+            ),
+        ),
+        gpu=True,
+    ),
+)
+TABLE = Table(
+    "depthwise",
+    ROWS,
+    fused,
+    lambda case, _, found, expected: worst(case, found, expected),
+    damaged={"depthwise_expanded": (_DAMAGED,)},
+)

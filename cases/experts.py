@@ -11,6 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from cases.models import Fused, fused_model, numpy_dtype
+from cases.table import Row, Table
 from onnxopt.fusion.region import Kernel
 from onnxopt.program.dtypes import to_ir
 from onnxopt.program.experts import ExpertsVariant
@@ -37,7 +38,7 @@ class Case:
     """biased: both products have a bias of each expert. interleaved: a gate's factors are the even and the odd columns
     of the first product. tokens: of the feeds; the model states them where `known`. wide: factors are float32, else as
     x. plain: the rows' tokens are order / chosen, and experts are counted as they are; else as the exporter spells
-    both."""
+    both. crowded: all tokens choose the same experts."""
 
     tokens: int
     experts: int = 4
@@ -51,6 +52,7 @@ class Case:
     plain: bool = False
     biased: bool = False
     interleaved: bool = False
+    crowded: bool = False
 
     @property
     def gated(self) -> bool:
@@ -73,9 +75,10 @@ class Case:
         """Tokens, scores of the experts, of which the highest are chosen, and factors of the chosen."""
         rng = np.random.default_rng([seed, self.tokens])
         stored = numpy_dtype(self.dtype)
+        ahead = 100.0 * (np.arange(self.experts) < self.chosen) * self.crowded
         return {
             "x": rng.standard_normal((self.tokens, self.columns), np.float32).astype(stored),
-            "scores": rng.standard_normal((self.tokens, self.experts), np.float32),
+            "scores": (rng.standard_normal((self.tokens, self.experts)) + ahead).astype(np.float32),
             "factors": rng.random((self.tokens, self.chosen), np.float32).astype(np.float32 if self.wide else stored),
         }
 
@@ -252,3 +255,70 @@ def multiplied_by_cublaslt(kernel: Kernel, least_rows: int) -> Kernel:
     )
     assert variants != kernel.variants
     return dataclasses.replace(kernel, variants=variants)
+
+
+def at_tokens(case: Case, *tokens: int) -> tuple[Case, ...]:
+    """The same model for other numbers of tokens, in order."""
+    return tuple(dataclasses.replace(case, tokens=n) for n in tokens)
+
+
+def _crowded(case: Case) -> Case:
+    return dataclasses.replace(case, crowded=True)
+
+
+GPU_TOKENS = (1, 3, 16, 17, 128, 700)
+GPU_CASES = (
+    Case(1, 8, 2, 256, 520, "float16"), Case(1, 60, 4, 264, 96, "bfloat16", wide=False),
+    Case(1, 5, 3, 100, 68, "float32"), Case(1, 128, 8, 128, 64, "float16", "gelu"),
+    Case(1, 16, 1, 64, 200, "float16", "squared", plain=True),
+    Case(1, 32, 4, 2880, 96, "bfloat16", "clamped", wide=False, biased=True, interleaved=True),
+)  # fmt: skip
+FEW = ("first16", "second16", "join")
+SEVERAL = ("first32", "second32", "join")
+SOME = ("route64", "first64", "second64", "join")
+MANY = ("route128", "first128", "second128", "join")
+_SHORT, _TALL = Case(1, 4, 2, 72, 40, "float32", "silu"), Case(17, 3, 2, 40, 24, "float16")
+ROWS = (
+    *(
+        Row(f"few tokens {case.dtype}", (*at_tokens(case, 1, 2), _crowded(at_tokens(case, 16)[0])), FEW, alone=True)
+        for case in (_SHORT, dataclasses.replace(_SHORT, dtype="float16", activation="gelu"))
+    ),
+    Row(  # 17 tokens: an expert with more rows than 16. 40 and 150: more rows than a tile has, and experts with few
+        "more tokens take larger tiles",
+        tuple(map(_crowded, at_tokens(_TALL, 17, 40, 150))),
+        (*SEVERAL, *SOME, *MANY),
+        alone=True,
+    ),
+    Row(  # columns and rows give few blocks; the last of a depth's parts is shorter
+        "blocks share a depth",
+        (Case(2, 4, 2, 1096, 8, "float16"),),
+        (*FEW, "activate"),
+        alone=True,
+    ),
+    Row("blocks share a hidden depth", (Case(2, 4, 2, 8, 1032, "float32", "squared"),), FEW, alone=True),
+    Row(
+        "biases and interleaved gates",
+        at_tokens(Case(2, 3, 2, 40, 72, "bfloat16", "clamped", wide=False, biased=True, interleaved=True), 2, 40),
+        (*FEW, *SOME),
+        alone=True,
+    ),
+    Row(
+        "biases where the depth is split",
+        at_tokens(Case(2, 3, 2, 1096, 8, "float32", "clamped", biased=True, interleaved=True), 2, 40),
+        (*FEW, *SOME, "activate"),
+        alone=True,
+    ),
+    *(
+        Row(f"any tokens {k}", (*(of := at_tokens(case, *GPU_TOKENS)), *map(_crowded, of)), gpu=True)
+        for k, case in enumerate(GPU_CASES)
+    ),
+)
+TABLE = Table(
+    "experts",
+    ROWS,
+    fused,
+    lambda case, _, found, expected: case.worst(found, expected),
+    emulated="sessions",
+    single=False,
+    damaged={"experts": at_tokens(Case(3, 4, 2, 64, 32, "float16"), 3, 40)},
+)

@@ -270,4 +270,81 @@ ROWS = (
         without_products=True,
     ),
 )
+# Every tile for Hopper, whole and in part.
+_HOPPER: tuple[Case, ...] = (
+    Case(2, 197, 197, 12, 64, layout="split"),
+    Case(3, 150, 150, 2, 64),
+    Case(2, 20, 208, 3, 64, layout="heads"),
+    Case(2, 130, 130, 4, 64, layout="interleaved"),
+    Case(4, 1500, 1500, 8, 64, layout="split"),
+    Case(1, 1000, 1000, 12, 64, layout="split"),
+    Case(4, 1024, 1024, 12, 64, layout="split"),
+    Case(1, 60, 190, 2, 64, causal=True, known=False),
+    Case(2, 512, 512, 16, 128, layout="split"),
+    Case(2, 100, 333, 2, 128, layout="heads"),
+    Extended(2, 300, 300, 8, 64, groups=2, after=0),
+    Extended(1, 900, 900, 2, 64, before=600, after=0),
+    Extended(1, 700, 700, 4, 128, groups=2, after=0, sunk=True),
+    Extended(8, 128, 128, 16, 128, groups=8, after=0),
+    Extended(2, 512, 512, 16, 128, groups=8, after=0),
+    Extended(1, 2000, 2000, 4, 128, after=0),
+    Extended(2, 190, 190, 2, 64, after=0, sunk=True),
+    Case(2, 197, 197, 3, 64, layout="split", bias=(False, True)),
+    Case(3, 128, 128, 2, 64, layout="heads", bias=(True, False)),
+    Case(1, 60, 190, 2, 64, bias=(True, True), causal=True, known=False),
+    Case(1, 500, 500, 3, 128, layout="split", bias=(False, True)),
+    Case(4, 100, 100, 2, 64, layout="split", bias=(True, True), period=2),
+    Extended(3, 128, 128, 3, 64, bias=(True, False), by_query=False),
+    Extended(2, 333, 333, 2, 64, bias=(True, False), by_query=False),
+    Extended(2, 250, 250, 2, 128, bias=(True, True), by_query=False),
+    Extended(2, 200, 200, 2, 128, bias=(False, True), sunk=True),
+    Extended(2, 300, 300, 3, 64, bias=(True, False), by_query=False, after=0),
+    Extended(2, 500, 500, 4, 128, groups=2, bias=(True, False), by_query=False, after=0),
+    Extended(2, 130, 130, 4, 128, bias=(False, True), by_query=False, after=0),
+    Extended(1, 900, 900, 2, 64, bias=(True, True), before=600, after=0),
+    Extended(1, 700, 700, 2, 64, bias=(True, False), by_query=False, before=300, after=300),
+    Extended(2, 900, 900, 2, 64, bias=(True, False), by_query=False, before=300, after=300, padded=700),
+    Extended(2, 500, 500, 2, 128, bias=(True, False), by_query=False, before=300, after=300, padded=450),
+    Extended(2, 700, 700, 2, 128, bias=(True, True), before=550, after=0, padded=690),
+    Case(4, 300, 300, 4, 32, layout="split"),
+    Case(2, 200, 200, 3, 40),
+    Case(8, 500, 500, 16, 56, layout="split"),
+    Extended(2, 333, 333, 4, 72, groups=2, after=0),
+    Case(2, 130, 130, 2, 72, bias=(True, True)),
+    Case(1, 260, 260, 20, 80, layout="interleaved"),
+    Case(4, 512, 512, 16, 88),
+    Extended(3, 250, 250, 4, 96, groups=1, after=0, sunk=True),
+    Extended(8, 190, 190, 8, 96, bias=(True, False), by_query=False, padded=60),
+    Case(2, 70, 300, 3, 104, layout="heads"),
+    Case(2, 500, 500, 12, 120, layout="split"),
+    Extended(2, 260, 260, 3, 136, before=600, after=0),
+    Case(3, 333, 333, 2, 160, layout="split", bias=(False, True)),
+    Extended(4, 500, 500, 8, 192, after=0),
+    Extended(2, 100, 100, 2, 200, bias=(True, False), by_query=False, after=0),
+    Case(2, 150, 150, 2, 248),
+    Extended(8, 512, 512, 4, 256, groups=1, after=0),
+    Extended(1, 600, 600, 8, 256, groups=4, after=0, cap=5.0),
+    Extended(2, 300, 300, 2, 64, after=0, cap=2.0),
+    Case(2, 200, 200, 2, 256, bias=(True, True)),
+)
+
+
+def _on_gpus(dtype: str) -> tuple[Row, ...]:
+    hopper = tuple(dataclasses.replace(case, dtype=dtype) for case in _HOPPER)
+    if dtype == "bfloat16":  # float16 leaves what scores differ by beside its least number
+        hopper += (Extended(2, 130, 130, 2, 64, dtype=dtype, bias=(True, False), by_query=False, padded=130),)
+    more = (
+        *(random_extended(seed, dtype) for seed in range(20)),
+        Extended(2, 1024, 1024, 12, 64, dtype=dtype, bias=(True, False), by_query=False, before=64, after=64),
+        Extended(2, 300, 300, 2, 80, dtype=dtype, bias=(True, True), before=30, after=0),
+        Extended(2, 600, 600, 3, 64, dtype=dtype, bias=(True, False), by_query=False, before=64, after=64, padded=300),
+        Extended(3, 50, 50, 3, 40, dtype=dtype, bias=(True, False), by_query=False, before=8, after=8, padded=30),
+    )
+    return (
+        *(Row(f"more extended {dtype} {part}", more[part::4], gpu=True) for part in range(4)),
+        *(Row(f"Hopper {dtype} {part}", hopper[part::4], ("h",), alone=True, gpu=True, major=9) for part in range(4)),
+    )
+
+
+ROWS += tuple(row for dtype in ("float16", "bfloat16") for row in _on_gpus(dtype))
 TABLE = Table("flash_attention", ROWS, fused, lambda case, _, found, expected: case.worst(found, expected))

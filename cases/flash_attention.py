@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from cases.models import OPSET, Fused, fuse, numpy_dtype, outline
-from cases.table import Row, Table
+from cases.table import INF, NAN, Row, Table
 from onnxopt.program.dtypes import to_ir
 
 LAYOUTS = ("split", "slices", "interleaved", "apart", "heads")
@@ -252,4 +252,30 @@ ROWS = (
     Row("random", tuple(random_case(seed, "float16") for seed in range(6))),
     Row("more random", tuple(random_case(seed, "float16") for seed in range(6, 30)), exhaustive=True),
 )
-TABLE = Table("flash_attention", ROWS, fused, lambda case, _, found, expected: case.worst(found, expected))
+_ANY = (Case(2, 20, 50, 3, 32, bias=(True, True), known=False), Case(2, 20, 50, 3, 64, known=False))
+_SIZES = ((1, 1), (300, 70), (2, 50), (5, 1000))
+_DAMAGED = {
+    "flash_attention": Case(4, 9, 9, 2, 24, layout="split", bias=(True, True), period=2),
+    "flash_attention_apart": Case(2, 5, 20, 3, 16, 8, "bfloat16", "heads", causal=True, known=False),
+}
+ROWS += (
+    *(
+        Row(f"random on a GPU {dtype} {part}", tuple(random_case(s, dtype) for s in range(part, 40, 4)), gpu=True)
+        for dtype in ("float16", "bfloat16")
+        for part in range(4)
+    ),
+    Row("one model", tuple(dataclasses.replace(c, batch=b, queries=q) for c in _ANY for b, q in _SIZES), gpu=True),
+    Row(
+        "hidden rows and infinite keys",
+        (Case(2, 40, 70, 2, 24, bias=(True, False)),),
+        changed=(*(("bias", (0, 0, 3, k), -INF) for k in range(70)), ("k", (1, 5, 7), NAN)),
+        gpu=True,
+    ),
+)
+TABLE = Table(
+    "flash_attention",
+    ROWS,
+    fused,
+    lambda case, _, found, expected: case.worst(found, expected),
+    damaged={name: (case,) for name, case in _DAMAGED.items()},
+)

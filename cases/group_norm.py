@@ -268,4 +268,38 @@ ROWS = (
     _random("float32"),
     _random("float16"),
 )
-TABLE = Table("group_norm", ROWS, fused, lambda case, _, found, expected: worst(case, found, expected))
+_DIFFUSION = (
+    (4, 8, 8, 640), (4, 16, 16, 320), (4, 16, 16, 480), (4, 32, 32, 160), (2, 64, 64, 320), (1, 256, 256, 128),
+)  # fmt: skip
+_ANY = Case((1, 8, 8, 96), 32, "float16", "spelled_open", "time", "affine_silu", known=False, mean=2.0)
+_SIZES = ((1, 8, 8), (4, 32, 32), (3, 1, 1), (2, 130, 55), (0, 8, 8), (16, 16, 16), (1, 300, 300))
+_DAMAGED = {
+    "group_norm": Case((2, 9, 10, 24), 4, "float16", "spelled_open", "bias_time_silu", "residual", known=False),
+    "group_norm_plain": Case((1, 8, 8, 16), 16, form="instance", behind="scale_shift"),
+}
+ROWS += (
+    *(
+        Row(f"more random {dtype}", tuple(dict.fromkeys(random_case(seed, dtype) for seed in range(24))), gpu=True)
+        for dtype in ("float16", "bfloat16", "float32")
+    ),
+    Row(  # sizes that take one block, clusters of two to eight, 512 threads, and two launches
+        "diffusion networks",
+        tuple(Case(x, 32, "float16", "spelled", "time", "affine_silu", ones=True) for x in _DIFFUSION),
+        gpu=True,
+    ),
+    Row("one model", tuple(dataclasses.replace(_ANY, x=(*x, 96)) for x in _SIZES), gpu=True),
+    Row(
+        "not a number in a cluster",
+        (Case((2, 32, 32, 160), 32, "float16", "group", behind="affine_silu"),),
+        changed=(("t", (1, 31, 30, 77), NAN),),
+        gpu=True,
+    ),
+)
+TABLE = Table(
+    "group_norm",
+    ROWS,
+    fused,
+    lambda case, _, found, expected: worst(case, found, expected),
+    single=False,
+    damaged={name: (case,) for name, case in _DAMAGED.items()},
+)

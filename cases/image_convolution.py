@@ -299,4 +299,29 @@ ROWS = (
     _infinities("bfloat16"),
     _infinities("float32"),
 )
-TABLE = Table("image_convolution", ROWS, fused, error)
+_ANY = Case((1, 3, 64, 64), 64, (7, 7), (2, 2), (3, 3, 3, 3), behind="silu", appended=1, known=False)
+_DAMAGED = {
+    "image_convolution": Case(
+        (2, 3, 9, 10), 16, (3, 3), (2, 2), (1, 1, 1, 1), behind="prelu", appended=1, known=False
+    ),
+    "image_of_pixels": Case(
+        (1, 2, 8, 11), 24, (2, 5), (1, 3), auto_pad="SAME_LOWER", dtype="bfloat16", behind="silu", planes=False
+    ),
+    "image_of_bytes": Case(
+        (1, 3, 9, 7), 8, (3, 3), (2, 2), (1, 1, 1, 1), appended=1, front="normalize", image="uint8", known=False
+    ),
+}  # fmt: skip
+ROWS += (
+    *(
+        Row(f"random {dtype} {part}", tuple(random_case(seed, dtype) for seed in range(part, 30, 3)), gpu=True)
+        for dtype in ("float16", "bfloat16", "float32")
+        for part in range(3)
+    ),
+    Row("prologues bfloat16", tuple(dataclasses.replace(case, dtype="bfloat16") for case in IN_FRONT), gpu=True),
+    Row(
+        "one model",
+        tuple(dataclasses.replace(_ANY, x=x) for x in ((1, 3, 64, 64), (3, 3, 1, 1), (2, 3, 130, 75), (4, 3, 9, 500))),
+        gpu=True,
+    ),
+)
+TABLE = Table("image_convolution", ROWS, fused, error, damaged={name: (case,) for name, case in _DAMAGED.items()})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+import tempfile
 import types
 from collections.abc import Collection, Mapping
 
@@ -11,12 +13,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import helper
+from onnx_ir.passes.common import IdentityEliminationPass
 
 from onnxopt.fusion import entry_points
 from onnxopt.fusion import fuse as fusing
 from onnxopt.fusion import outline as outlining
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
+from onnxopt.graph import normalize, rewrite
+from onnxopt.graph.passes.no_op_rules import no_op_rules
 from onnxopt.kinds import KINDS
 
 OPSET = 22
@@ -36,6 +41,30 @@ def parse_nodes(text: str) -> list[onnx.NodeProto]:
         op, operands = call.rstrip(")").split("(")
         parsed.append(helper.make_node(op, operands.split(", "), [result], name=result))
     return parsed
+
+
+def graph(
+    inputs: str, outputs: str, body: str, *, constants: str = "", opset: int = 20, contrib: bool = False
+) -> ir.Model:
+    """A model from the parts of onnx's text syntax. Nodes are named after their first outputs. contrib: imports the
+    operators of ONNX Runtime too."""
+    more = ', "com.microsoft" : 1' if contrib else ""
+    header = f'<ir_version: 9, opset_import: ["" : {opset}{more}]>'
+    model = ir.from_onnx_text(f"{header} g ({inputs}) => ({outputs}) <{constants}> {{ {body} }}")
+    for owner in model.graphs():
+        for node in owner:
+            node.name = node.outputs[0].name
+    return model
+
+
+def laid_out(model: onnx.ModelProto) -> ir.Model:
+    """The model in the form that regions are searched in, without Transposes beside others that undo them."""
+    normalized = normalize.normalize(ir.from_proto(model)).model
+    with tempfile.TemporaryDirectory() as folder:
+        rewrite.rewrite(normalized, pathlib.Path(folder))
+    no_op_rules()(normalized)
+    IdentityEliminationPass()(normalized)
+    return normalized
 
 
 def fuse(
@@ -63,9 +92,9 @@ class Fused:
     optimized: onnx.ModelProto
 
 
-def fused_model(original: onnx.ModelProto) -> Fused:
-    """A model, fused."""
-    model = ir.serde.deserialize_model(original)
+def fused_model(original: onnx.ModelProto, model: ir.Model | None = None) -> Fused:
+    """A model, fused. model: what is fused in its place, which changes."""
+    model = model or ir.serde.deserialize_model(original)
     plan = fuse(model)
     kernels = outline(model, plan)
     return Fused(plan, kernels, original, ir.to_proto(model))

@@ -9,12 +9,13 @@ from unittest import mock
 import ml_dtypes
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from cases.models import OPSET, fuse, numpy_dtype, outline, parse_nodes
-from onnxopt.fusion.region import FusionPlan, Kernel
+from cases import models
+from cases.models import OPSET, numpy_dtype, parse_nodes
+from cases.table import Row, Table
+from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.depthwise import expanded
 from onnxopt.program.dtypes import to_ir
 
@@ -164,13 +165,8 @@ def worst(case: Case, found: dict[str, np.ndarray], expected: dict[str, np.ndarr
     return max(errors)
 
 
-@dataclasses.dataclass(frozen=True)
-class Fused:
+class Fused(models.Fused):
     """A model after fusing and outlining."""
-
-    plan: FusionPlan
-    kernels: tuple[Kernel, ...]
-    optimized: onnx.ModelProto
 
     @property
     def kernel(self) -> Kernel:
@@ -183,9 +179,77 @@ def fused(case: Case) -> Fused:
     """Where a 1x1 convolution stands in front, the depthwise kernel computes it, by rule or not."""
     by_rule = nullcontext() if case.narrow == 0 else mock.patch.object(expanded, "pays", return_value=True)
     with by_rule:
-        return fused_model(ir.serde.deserialize_model(case.model()))
+        return Fused(**vars(models.fused_model(case.model())))
 
 
-def fused_model(model: ir.Model) -> Fused:
-    plan = fuse(model)
-    return Fused(plan, outline(model, plan), ir.to_proto(model))
+def at_sizes(case: Case, *sizes: tuple[int, int, int]) -> tuple[Case, ...]:
+    """One model for images of these numbers, heights and widths."""
+    return tuple(dataclasses.replace(case, x=(*size, case.channels), known=False) for size in sizes)
+
+
+_MAPS = (
+    at_sizes(Case((1, 1, 1, 37), 7), (2, 9, 11), (1, 1, 1), (3, 20, 5)),
+    at_sizes(Case((1, 1, 1, 8), 2, "float16", in_front=True), (2, 8, 8), (5, 3, 17)),
+    at_sizes(
+        Case((1, 1, 1, 40), 10, "bfloat16", 5, 2, activation="relu", gate="hardsigmoid"), (2, 9, 13), (1, 5, 5)
+    ),
+    at_sizes(Case((1, 1, 1, 72), 24, "float16", activation="hardswish", gate="spelled", bias=False), (3, 6, 5)),
+    at_sizes(Case((1, 1, 1, 600), 100, activation="relu"), (1, 3, 4)),  # more hidden channels than warps, more vectors
+    at_sizes(Case((1, 1, 1, 1152), 48, "float16"), (2, 7, 7)),
+    at_sizes(Case((1, 1, 1, 96), 4, "float16", 3, 2, narrow=16), (2, 17, 19), (1, 2, 3)),
+    at_sizes(Case((1, 1, 1, 144), 6, "bfloat16", 5, narrow=24), (2, 9, 11), (3, 5, 7)),
+)  # fmt: skip
+_ON_GPUS = (
+    Case((1, 1, 1, 37), 7),
+    Case((1, 1, 1, 48), 12, "float16", in_front=True),
+    Case((1, 1, 1, 40), 10, "bfloat16", 5, 2, activation="relu", gate="hardsigmoid"),
+    Case((1, 1, 1, 1152), 48, "float16", 5),
+    Case((1, 1, 1, 24), 6, "float16", 7, activation="hardswish", gate="spelled", bias=False),
+)
+_PLAIN = Case((1, 1, 1, 33), 9, depthwise=False, activation="relu")
+ROWS = (
+    Row("map and factors", tuple(case for cases in _MAPS for case in cases), ("rows1", "map_")),
+    *(  # from more rows than the GPU has multiprocessors; 110 and 113 leave three and one for the last block
+        Row(
+            f"rows share weights {dtype}", at_sizes(Case((1, 1, 1, 12), 5, dtype), (110, 2, 3), (113, 1, 1)), ("rows4",)
+        )
+        for dtype in ("float32", "float16", "bfloat16")
+    ),
+    Row(  # folded before the products
+        "sums of many tiles",
+        at_sizes(Case((1, 1, 1, 301), 6, kernel=1), (1, 104, 28), (2, 4, 4)),
+        ("fold", "rows1"),
+    ),
+    Row(  # the mean is a kernel of another kind; the products read its result
+        "without a convolution",
+        tuple(
+            case
+            for form in ("conv", "gemm", "matmul")
+            for channels, hidden in ((33, 9), (64, 16))
+            for case in at_sizes(
+                dataclasses.replace(_PLAIN, x=(1, 1, 1, channels), hidden=hidden, form=form), (2, 5, 5), (120, 2, 2)
+            )
+        ),
+        ("rows1", "rows4"),
+    ),
+    *(
+        Row(
+            f"any size {k}",
+            at_sizes(case, (2, 9, 11), (1, 1, 1), (3, 56, 57), (200, 7, 7), (1, 150, 151), (2, 9, 11)),
+            gpu=True,
+        )
+        for k, case in enumerate(_ON_GPUS)
+    ),
+)
+TABLE = Table(
+    "squeeze_excite",
+    ROWS,
+    fused,
+    lambda case, _, found, expected: worst(case, found, expected),
+    emulated="sessions",
+    single=False,
+    damaged={
+        "squeeze_excite": (Case((2, 9, 10, 16), 4, "float16", in_front=True, known=False),),
+        "squeeze_products": (Case((2, 3, 4, 12), 5, depthwise=False, form="gemm", bias=False),),
+    },
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.kinds.convolution_graphs import Layer
+from cases.convolution import Layer
 
 _SAME = (1, 1, 1, 1)
 _SHAPES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tests.support.kinds.convolution_graphs import Layer
+from cases.convolution import Layer
 
 # batch, height and width, channels of x and y, what is added and the activation: "+" a residual, "r" a ReLU
 _FLOAT16 = (

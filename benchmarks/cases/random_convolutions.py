@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.support.kinds.convolution_graphs import Layer
+from cases.convolution import Layer
 
 _DTYPES = ("float16", "bfloat16", "float32")
 _EPILOGUES = (

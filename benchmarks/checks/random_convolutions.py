@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.cases.random_convolutions import draw, draw_product
 from benchmarks.support import convolution_cases
 from benchmarks.support.arguments import command
-from tests.support.kinds.convolution_graphs import Layer
+from cases.convolution import Layer
 
 _ARCHIVE = "convolutions.tar.xz"
 # of the largest |value|: one rounding to storage, and TF32's of the operands

@@ -38,7 +38,7 @@ from benchmarks.support.gpu_timing import (
     session,
     session_microseconds,
 )
-from tests.support.kinds.block_graphs import Halves, draw
+from cases.block import Halves, draw
 
 BLOCKS = {  # by the name of the Concat in csp_detector
     "cat": Halves(n=8, h=160, w=160, c=64, half=32, depth=1),  # without SiLU in cuDNN: nothing is in place
@@ -83,12 +83,11 @@ def _optimized(source: onnx.ModelProto, way: str, kernels: dict[str, Any]) -> tu
 
     import onnx_ir as ir
 
-    from cases.models import outline
+    from cases.models import laid_out, outline
     from onnxopt.fusion import fuse as fusing
     from onnxopt.fusion.lower import lower
     from onnxopt.graph.layout.mark import mark
     from onnxopt.kinds import KINDS
-    from tests.support.laid_out import laid_out
 
     model = laid_out(source)
     if len(model.graph) == 1:

@@ -38,7 +38,7 @@ from benchmarks.support.gpu_timing import (
     session,
     session_microseconds,
 )
-from tests.support.kinds.convolution_graphs import Layer
+from cases.convolution import Layer
 
 _LAYERS = pathlib.Path(__file__).parents[1] / "results" / "convolutions" / "conv_layers_h200.json"
 _ARCHIVE = "layers.tar.xz"

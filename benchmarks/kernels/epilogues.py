@@ -36,7 +36,7 @@ from onnx import numpy_helper
 
 from benchmarks.cases.epilogues import CASES
 from benchmarks.support.arguments import command
-from tests.support.kinds.convolution_graphs import Layer
+from cases.convolution import Layer
 from tests.support.wrong_bodies import with_wrong_bodies
 
 _ARCHIVE = "models.tar.xz"

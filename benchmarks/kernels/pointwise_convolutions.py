@@ -44,7 +44,7 @@ from benchmarks.support.gpu_timing import (
     session,
     session_microseconds,
 )
-from tests.support.kinds.convolution_graphs import Layer
+from cases.convolution import Layer
 
 _ARCHIVE, _CONVOLUTIONS = "layers.tar.xz", "convolutions.tar.xz"
 _FILE = "gemm_algos.json"

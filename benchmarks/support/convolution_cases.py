@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx
 
-from tests.support.kinds.convolution_graphs import Layer
+from cases.convolution import Layer
 from tests.support.wrong_bodies import with_wrong_bodies
 
 LIBRARY = pathlib.Path("lib", "libonnxopt_ops.so")  # below the unpacked folder

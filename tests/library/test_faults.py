@@ -27,12 +27,8 @@ def programs(request: pytest.FixtureRequest) -> Path:
     return build.build(sanitized=request.config.getoption("--sanitizers"))
 
 
-def _kind(model: str) -> str:
-    return str(sealed_json.unseal(corpus.originals()[model]["kernels.json"].decode())["kernels"][0]["kind"])
-
-
-_FAULTS = [(model, "") for model in corpus.originals()]
-_FAULTS += [(model, "tunes") for model in {_kind(model): model for model in corpus.originals()}.values()]
+_FAULTS = [(model, "") for model in corpus.KINDS]
+_FAULTS += [(model, "tunes") for model in {kind: model for model, kind in corpus.KINDS.items()}.values()]
 _MEASURED = ("gemm", "codes", "float8", "grouped", "parts")  # whose sizes no file beside them has
 _FAULTS += [(model, "first runs measure") for model in _MEASURED]
 _FAULTS.append(("float8", "constants"))  # of which the kernel keeps a form of its own
@@ -45,7 +41,7 @@ def test_every_failing_call_is_an_error_that_names_the_cause(
     """Each call of the driver that loading, making and running the kernels takes fails once. So does each allocation of
     device memory. Leaks end the process. What nobody asked for, a measurement or the loading of a kernel,
     may fail in silence."""
-    for name, content in corpus.originals()[model].items():
+    for name, content in corpus.files(model).items():
         (tmp_path / name).write_bytes(content)
     shutil.copy(programs / "faults", tmp_path)
     variables = build.environment()
@@ -54,7 +50,7 @@ def test_every_failing_call_is_an_error_that_names_the_cause(
         variables |= {"STATES_SHAPES": "1", "ONNXOPT_CACHE_SIZE": "0"}
     else:
         variables |= {"ONNXOPT_MEASURE": "0"}  # a product is measured at its first size, stated or not
-    if any(b'"about"' in content for content in corpus.originals()[model].values()):
+    if any(b'"about"' in content for content in corpus.files(model).values()):
         variables |= {"LOADS_SIZES": "1"}
     if mode == "constants":
         variables |= {"CONSTANT_INPUTS": "1"}
@@ -75,7 +71,7 @@ def test_every_failing_call_is_an_error_that_names_the_cause(
     ],
 )
 def test_failing_products(function: str, said: str, programs: Path, tmp_path: Path) -> None:
-    original = corpus.originals()["gemm"]
+    original = corpus.files("gemm")
     for name, content in {k: v for k, v in original.items() if k != "gemm_algos.json"}.items():
         (tmp_path / name).write_bytes(content)
     shutil.copy(programs / "faults", tmp_path)

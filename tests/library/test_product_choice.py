@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases.convolution import Layer
 from onnxopt.codegen import sealed_json
 from onnxopt.program.gemm import Gemm
 from tests.library.kinds.test_convolution import ON_GPU, arrays, assert_close, gpu_session, handmade
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.fakes.fake_cudnn import Log, run, tensors
 from tests.support.fakes.fake_products import NAMES, Call, ran
-from tests.support.kinds.convolution_graphs import Layer
 
 CONVOLUTION, FORWARD, OPERATION, GRAPH = 1, 10, 13, 15
 X, W, Y, BIAS, RESIDUAL = 1, 2, 3, 4, 5

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("library")
 
 def test_shapes_that_were_found_good_hide_no_others(tmp_path: Path) -> None:
     """The kernel reads as many elements of x1, which has 8, as x0 has rows. One session sees many row counts."""
-    (kernel,) = sealed_json.unseal(corpus.originals()["rotary"]["kernels.json"].decode())["kernels"]
+    (kernel,) = sealed_json.unseal(corpus.files("rotary")["kernels.json"].decode())["kernels"]
     kernel["cpu"] = True
     kernel["index"]["accesses"][2]["terms"] = [[1, [1, 0], 1]]
     library = artifact.write(tmp_path, [kernel])

@@ -9,16 +9,16 @@ import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
 
+from cases import attention as cached_attention
 from cases import depthwise as depthwise_models
 from cases import experts as experts_models
 from cases import flash_attention as flash_attention_models
 from cases import group_norm as group_norm_models
 from cases import image_convolution as image_convolution_models
+from cases import pool as pool_models
 from cases import squeeze_excite as squeeze_excite_models
+from cases.block import Halves
 from tests.support import graphs
-from tests.support.attention import cached_attention
-from tests.support.kinds import pool_models
-from tests.support.kinds.block_graphs import Halves
 
 
 def _network(

@@ -10,22 +10,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 from hypothesis import strategies as st
 
+from cases.models import graph as graph
 from onnxopt.kinds.pointwise.cuda import literal
 from onnxopt.program.pointwise import Program
-
-
-def graph(
-    inputs: str, outputs: str, body: str, *, constants: str = "", opset: int = 20, contrib: bool = False
-) -> ir.Model:
-    """A model from the parts of onnx's text syntax. Nodes are named after their first outputs. contrib: imports the
-    operators of ONNX Runtime too."""
-    more = ', "com.microsoft" : 1' if contrib else ""
-    header = f'<ir_version: 9, opset_import: ["" : {opset}{more}]>'
-    model = ir.from_onnx_text(f"{header} g ({inputs}) => ({outputs}) <{constants}> {{ {body} }}")
-    for owner in model.graphs():
-        for node in owner:
-            node.name = node.outputs[0].name
-    return model
 
 
 def hold(model: ir.Model, arrays: Mapping[str, np.ndarray], dtype: np.typing.DTypeLike) -> None:

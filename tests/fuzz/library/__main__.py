@@ -53,7 +53,10 @@ def libfuzzer(seconds: float) -> int:
         return 0
     folder = build.build(compiler, libfuzzer=True)
     inputs, findings = folder / "inputs", folder / "findings"
-    shutil.copytree(corpus.FOLDER, inputs, dirs_exist_ok=True)
+    inputs.mkdir(exist_ok=True)
+    for model, files in corpus.originals().items():
+        for name, content in files.items():
+            (inputs / (name if name == campaign.FATBIN else f"{model}-{name}")).write_bytes(content)
     findings.mkdir(exist_ok=True)
     before = set(findings.iterdir())
     command = [folder / "fuzz", inputs, f"-max_total_time={seconds:.0f}", f"-artifact_prefix={findings}/"]
@@ -64,7 +67,7 @@ def libfuzzer(seconds: float) -> int:
         "-malloc_limit_mb=2048",
         "-verbosity=0",
     ]
-    variables = build.environment() | {"ONNXOPT_FUZZ_FATBIN": str(corpus.FOLDER / "kernels.fatbin")}
+    variables = build.environment() | {"ONNXOPT_FUZZ_FATBIN": str(inputs / campaign.FATBIN)}
     done = subprocess.run([*command, "-print_final_stats=1"], env=variables)
     found = len(set(findings.iterdir()) - before)
     print(f"libFuzzer: {found} findings in {findings}")

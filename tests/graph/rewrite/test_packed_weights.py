@@ -10,12 +10,12 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from cases.packed_weights import Products, Weight
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.graph.rewrite.products import packed_weights
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support.decoders import genai_graphs
-from tests.support.kinds.packed_weights import Products, Weight
 
 DEPTH = 64
 

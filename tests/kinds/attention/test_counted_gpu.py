@@ -10,11 +10,10 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from cases.attention import WIDTH, expected, feeds, graph
 from onnxopt import pipeline
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.kinds.attention.test_gpu import expected
-from tests.support.attention.cached_attention import WIDTH, feeds, graph
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 

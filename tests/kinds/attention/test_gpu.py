@@ -1,4 +1,4 @@
-"""Several tokens' attention behind a cache on the GPU, in one session over many sizes, against float64."""
+"""Attention of several tokens to a cache in one buffer on the GPU, and of any number of them, against float64."""
 
 from __future__ import annotations
 
@@ -9,62 +9,12 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from cases.attention import GROUPS, WIDTH, expected, feeds, graph
 from onnxopt import pipeline
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
-from tests.support.attention.cached_attention import GROUPS, WIDTH, feeds, graph
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
-
-_SIZES = ((2, 7), (1, 33), (3, 600), (1, 5000))  # sequences, tokens in the cache
-
-
-def expected(given: dict[str, np.ndarray], each: int) -> list[np.ndarray]:
-    """The attention (B, S, N H) of float64, and both caches after the step."""
-    wide = {name: value.astype(np.float64) for name, value in given.items() if name != "slots"}
-    batch, tokens, groups, width = wide["k"].shape
-    caches = []
-    for x in "kv":
-        fresh = wide[x].transpose(0, 2, 1, 3)
-        cache = wide[f"p{x}"].copy() if "slots" in given else np.concatenate([wide[f"p{x}"], fresh], axis=2)
-        if "slots" in given:
-            cache[:, :, given["slots"][:, 0]] = fresh
-        caches.append(cache)
-    q = wide["q"].reshape(batch, tokens, groups, each, width)
-    scores = (
-        0.25 * np.einsum("bsghw,bgtw->bghst", q, caches[0]).reshape(batch, groups * each, tokens, -1) + wide["mask"]
-    )
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights = (weights / weights.sum(axis=-1, keepdims=True)).reshape(batch, groups, each, tokens, -1)
-    y = np.einsum("bghst,bgtw->bsghw", weights, caches[1])
-    return [y.reshape(batch, tokens, groups * each * width), *caches]
-
-
-@pytest.mark.parametrize("slots", [False, True])
-@pytest.mark.parametrize(
-    ("tokens", "each", "mask", "width"),
-    [
-        (4, 4, ("batch", 1, 4), 16), (16, 8, (1, 1, 16), 16), (1, 8, (1, 8 * GROUPS, 1), 16), (5, 1, (1, 1, 5), 16),
-        (1, 1, ("batch", 1, 1), 128), (2, 3, (1, 1, 2), 128), (1, 8, (1, 8 * GROUPS, 1), 64), (7, 1, (1, 1, 7), 64),
-    ],
-)  # fmt: skip
-def test_one_session_takes_any_cache(
-    tokens: int, each: int, mask: tuple, width: int, slots: bool, tmp_path: Path
-) -> None:
-    onnx.save(graph(tokens=tokens, each=each, mask=mask, slots=slots, width=width), tmp_path / "model.onnx")
-    made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
-    (kernel,) = made.manifest.kernels
-    assert kernel.kind == "attention"
-    session = made.session(providers=[sessions.CUDA])
-    rng = np.random.default_rng(WIDTH + tokens)
-    for batch, past in _SIZES:
-        if slots and past < tokens:
-            continue
-        given = feeds(rng, batch, tokens, past, each, tuple(batch if d == "batch" else d for d in mask), slots, width)
-        found, wanted = session.run(None, given), expected(given, each)
-        np.testing.assert_allclose(found[0].astype(np.float64), wanted[0], atol=4e-3)
-        for cache, kept in zip(found[1:], wanted[1:], strict=True):
-            np.testing.assert_array_equal(cache.astype(np.float64), kept)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases.attention import WIDTH, feeds, graph
 from cases.models import fuse, outline
 from tests.kinds.attention.test_gpu import expected
-from tests.support.attention.cached_attention import WIDTH, feeds, graph
 from tests.support.emulation import emulated_library
 
 pytestmark = pytest.mark.usefixtures("library")

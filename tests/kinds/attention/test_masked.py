@@ -11,12 +11,12 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from cases.attention import GROUPS, HALF, WIDTH, feeds, graph
 from cases.models import fuse, outline
 from onnxopt import pipeline
 from onnxopt.codegen import generate
 from onnxopt.kinds.attention.kind import ATTENTION
 from onnxopt.verification.executed import EMULATED
-from tests.support.attention.cached_attention import GROUPS, HALF, WIDTH, feeds, graph
 from tests.support.emulation import emulated_library
 from tests.support.fakes import idle_gpu
 from tests.support.wrong_bodies import with_wrong_bodies

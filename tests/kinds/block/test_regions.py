@@ -10,13 +10,12 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from cases.models import fuse, outline
+from cases.block import Halves
+from cases.models import fuse, laid_out, outline
 from onnxopt.fusion.region import FusionPlan, Region
 from onnxopt.kinds.block.kind import BLOCK
 from onnxopt.program.block import Block, BlockStep, Part
 from onnxopt.program.convolution import Convolution
-from tests.support.kinds.block_graphs import Halves
-from tests.support.laid_out import laid_out
 
 Change = Callable[[list[onnx.NodeProto], list[str]], None]
 

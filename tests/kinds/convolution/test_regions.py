@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from cases.convolution import ACTIVATIONS, SLOPE, Layer
 from cases.models import fuse, outline
 from onnxopt.codegen import kernels_json
 from onnxopt.fusion.region import FusionPlan, Region
@@ -19,7 +20,6 @@ from onnxopt.kinds.convolution.kind import CONVOLUTION
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
 from tests.support.graphs import run
-from tests.support.kinds.convolution_graphs import ACTIVATIONS, SLOPE, Layer
 
 SAME = (1, 1, 1, 1)
 WIDE = Layer(dtype="float16", c=64, k=64, pads=SAME, activation="silu")

@@ -1,4 +1,4 @@
-"""Mixtures of experts on the GPU: every dtype, few tokens and many in one session, against float64."""
+"""Mixtures of experts on the GPU whose products cuBLASLt computes, few tokens and many, against float64."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from cases.experts import Case, fused, multiplied_by_cublaslt
+from cases.experts import GPU_CASES, GPU_TOKENS, Case, fused, multiplied_by_cublaslt
 from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.runtime import sessions
@@ -19,31 +19,16 @@ from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 
-_TOKENS = (1, 3, 16, 17, 128, 700)
 
-
-@pytest.mark.parametrize("way", ["ours", "cuBLASLt"])
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case(1, 8, 2, 256, 520, "float16"), Case(1, 60, 4, 264, 96, "bfloat16", wide=False),
-        Case(1, 5, 3, 100, 68, "float32"), Case(1, 128, 8, 128, 64, "float16", "gelu"),
-        Case(1, 16, 1, 64, 200, "float16", "squared", plain=True),
-        Case(1, 32, 4, 2880, 96, "bfloat16", "clamped", wide=False, biased=True, interleaved=True),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_one_session_takes_any_number_of_tokens(case: Case, way: str, tmp_path: Path) -> None:
-    """cuBLASLt's results are rounded to the storage dtype in front of the activation too, as the graph's are."""
-    session = _session(case, 0 if way == "cuBLASLt" else 2**31 - 1, tmp_path)
-    for tokens in _TOKENS:
-        of = dataclasses.replace(case, tokens=tokens)
-        for crowded in (False, True):
-            feeds = of.feeds()
-            if crowded:
-                feeds["scores"][:, : case.chosen] += 100  # all tokens choose the same experts
-            error = of.worst(sessions.run(session, feeds)["y"], of.expected(feeds))
-            assert error <= (2 if way == "cuBLASLt" else 1), (of, crowded, error)  # float64 rounded so: 1.42
+@pytest.mark.parametrize("case", GPU_CASES, ids=str)
+def test_one_session_takes_any_number_of_tokens(case: Case, tmp_path: Path) -> None:
+    """cuBLASLt's results are rounded to the storage dtype before the activation too, as the graph's are."""
+    session = _session(case, 0, tmp_path)
+    for of in GPU_TOKENS:
+        at = dataclasses.replace(case, tokens=of)
+        for feeds in (at.feeds(), dataclasses.replace(at, crowded=True).feeds()):
+            error = at.worst(sessions.run(session, feeds)["y"], at.expected(feeds))
+            assert error <= 2, (at, error)  # float64 rounded so: 1.42
 
 
 def test_a_capture_behind_products_of_cublaslt(tmp_path: Path) -> None:

@@ -7,12 +7,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from cases.models import fuse, outline
+from cases.models import fuse, laid_out, outline
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.program.flash_attention import FlashAttention
 from tests.support.attention import exported_attentions
 from tests.support.attention.exported_attentions import LAYERS, TOKENS
-from tests.support.laid_out import laid_out
 
 _VIEWS = {"Reshape", "Unsqueeze", "Squeeze"}
 _COPIES = {"Split", "Slice", "Transpose", "Expand", "Concat", "Gather", *_VIEWS}

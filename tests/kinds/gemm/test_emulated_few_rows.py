@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases.packed_weights import STORED
 from tests.support.emulation import emulated
-from tests.support.kinds.packed_weights import STORED
 
 _MAIN = """
 #include "gemm/few_rows.cuh"

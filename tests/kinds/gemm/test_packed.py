@@ -9,13 +9,13 @@ import onnx_ir as ir
 import pytest
 
 from cases.models import fuse, outline
+from cases.packed_weights import STORED, Products, Weight
 from onnxopt.fusion import fuse as fusing
 from onnxopt.kinds import KINDS
 from onnxopt.kinds.gemm import packed_entry_points
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import Gemm, PackedIntegers
 from tests.support.emulation import emulated
-from tests.support.kinds.packed_weights import STORED, Products, Weight
 
 DEPTH = 64
 

@@ -12,9 +12,9 @@ import onnx_ir as ir
 import pytest
 
 from cases.models import fuse, outline
+from cases.packed_weights import STORED, Products, Weight
 from tests.support.emulation import emulated_library
 from tests.support.fakes import idle_gpu
-from tests.support.kinds.packed_weights import STORED, Products, Weight
 
 pytestmark = pytest.mark.usefixtures("library")
 _TOLERANCE = {"float16": 6e-4, "bfloat16": 5e-3}  # of the largest result: rounding to the storage dtype, half an ulp

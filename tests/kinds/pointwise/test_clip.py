@@ -11,10 +11,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 import onnxopt
+from cases.convolution import Layer
 from cases.models import fuse
 from onnxopt.program.convolution import Convolution
 from tests.support.fusing import cpu_kernels_forced
-from tests.support.kinds.convolution_graphs import Layer
 
 
 @pytest.mark.usefixtures("library")

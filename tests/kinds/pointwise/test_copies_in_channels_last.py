@@ -5,11 +5,10 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from cases.models import fuse
+from cases.block import Halves
+from cases.models import fuse, laid_out
 from onnxopt.fusion.region import FusionPlan
 from tests.support.graphs import graph
-from tests.support.kinds.block_graphs import Halves
-from tests.support.laid_out import laid_out
 
 
 def alone(plan: FusionPlan) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from cases import pool as pool_models
 from cases.models import fuse, outline
 from onnxopt.codegen.generate import generate
 from onnxopt.fusion.region import FusionPlan
@@ -15,7 +16,6 @@ from onnxopt.kinds.pool.kind import POOL
 from onnxopt.program.pool import Pool, PoolVariant
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.graphs import graph, run
-from tests.support.kinds import pool_models
 
 _TO_NCHW, _TO_NHWC = "Transpose<perm = [0, 3, 1, 2]>", "Transpose<perm = [0, 2, 3, 1]>"
 _MAX = "MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>"

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import helper
 
-from cases.squeeze_excite import Case, Fused, fused, fused_model, worst
+from cases.models import Fused, fused_model
+from cases.squeeze_excite import Case, fused, worst
 from onnxopt.codegen import generate
 from onnxopt.kinds.squeeze_excite.kind import SQUEEZE_EXCITE
 from onnxopt.kinds.squeeze_excite.match import MAX_ALONE_BYTES, MAX_WEIGHT_BYTES
@@ -107,7 +107,7 @@ def _changed(case: Case, change: str) -> onnx.ModelProto:
      ("max", {"depthwise"})],
 )  # fmt: skip
 def test_what_does_not_join(change: str, expected: set[str]) -> None:
-    found = fused_model(ir.serde.deserialize_model(_changed(CASE, change)))
+    found = fused_model(_changed(CASE, change))
     kinds = set(_kinds(found))
     assert expected <= kinds and ("squeeze_excite" in kinds) is ("squeeze_excite" in expected)
 
@@ -124,7 +124,7 @@ def test_the_kernel_that_scales_the_map_ends_the_gate(gate: str, scaling: str) -
     model.graph.output.append(
         helper.make_tensor_value_info("scaled", model.graph.input[0].type.tensor_type.elem_type, None)
     )
-    found = fused_model(ir.serde.deserialize_model(model))
+    found = fused_model(model)
     assert {k.kind.name: " ".join(k.ops) for k in found.kernels}["pointwise"] == scaling
     assert _kinds(found) == ["pointwise", "squeeze_excite"]
 

@@ -13,24 +13,15 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from cases.models import fuse, outline
+from cases.block import Halves
+from cases.models import fuse, laid_out, outline
 from onnxopt.fusion.region import Kernel
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.fakes import idle_gpu
-from tests.support.kinds.block_graphs import Halves, draw
-from tests.support.laid_out import laid_out
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = pytest.mark.usefixtures("library")
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}  # of the largest |value|: five convolutions, each rounded to storage
-CASES = (
-    Halves(),
-    Halves(depth=1, shortcut=False),
-    Halves(depth=3, n=1, h=3, w=4, c=72),
-    Halves(n=1, h=1, w=1),
-    Halves(dtype="bfloat16"),
-    *map(draw, range(6)),
-)
 
 
 def block_of(halves: Halves) -> tuple[ir.Model, Kernel]:
@@ -127,15 +118,6 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 )
 def test_damaged_files(tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str) -> None:
     idle_gpu.assert_refused(tmp_path, described(change), problem)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("halves", CASES, ids=str)
-def test_blocks_on_the_gpu(tmp_path: Path, halves: Halves) -> None:
-    ready = session(tmp_path, halves)
-    for seed in (1, 2):
-        feeds = halves.feeds(seed)
-        assert_close(ready.run(None, feeds)[0], halves, feeds)
 
 
 @pytest.mark.gpu

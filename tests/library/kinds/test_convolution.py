@@ -17,40 +17,16 @@ import onnxruntime as ort
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
+from cases.convolution import SAME, SLOPE, Layer
 from cases.models import fuse, outline
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.fakes import idle_gpu
-from tests.support.kinds.convolution_graphs import SLOPE, Layer
 from tests.support.wrong_bodies import with_wrong_bodies
 
 pytestmark = pytest.mark.usefixtures("library")
 ON_GPU = {"float32": 4e-3, "float16": 2e-3, "bfloat16": 1.6e-2}  # of the largest |value|; float32 as TF32
-SAME = (1, 1, 1, 1)
-LAYERS = (
-    Layer(),
-    Layer(kernel=(3, 2), strides=(2, 3), dilations=(1, 2), pads=(1, 0, 2, 1), bias=False),
-    Layer(kernel=(1, 1), strides=(2, 2)),
-    Layer(kernel=(1, 1), c=17, k=5, activation="relu"),
-    Layer(auto_pad="SAME_UPPER", strides=(2, 2), activation="relu"),
-    Layer(auto_pad="SAME_LOWER", kernel=(2, 4)),
-    Layer(auto_pad="VALID", kernel=(5, 5)),
-    Layer(group=4, k=32, pads=SAME, residual="before"),
-    Layer(c=33, k=7, n=1, h=3, w=3, pads=(2, 2, 2, 2), residual="before", activation="relu"),
-    Layer(c=64, k=64, pads=SAME, activation="silu"),
-    Layer(c=64, k=64, group=2, pads=SAME, activation="silu", residual="last"),
-    Layer(c=64, k=64, pads=SAME, activation="clip"),
-    Layer(c=64, k=64, pads=SAME, activation="leaky_relu", residual="last"),
-    Layer(c=64, k=64, pads=SAME, activation="hardswish"),
-    Layer(c=64, k=64, pads=SAME, activation="prelu", residual="last"),
-    Layer(kernel=(2, 2), strides=(2, 2), transposed=True, activation="relu"),
-    Layer(kernel=(4, 4), strides=(2, 2), pads=SAME, transposed=True, residual="before", activation="relu"),
-    Layer(kernel=(3, 2), strides=(2, 3), pads=(1, 0, 0, 1), output_padding=(1, 2), transposed=True, bias=False),
-    Layer(kernel=(3, 3), dilations=(2, 1), strides=(3, 1), group=4, transposed=True),
-    Layer(kernel=(1, 1), transposed=True),
-    Layer(c=64, k=64, kernel=(2, 2), strides=(2, 2), transposed=True, activation="hardswish"),
-)
 
 
 def meaning(layer: Layer) -> Convolution:
@@ -198,17 +174,6 @@ def assert_close(found: np.ndarray, layer: Layer, feeds: dict[str, np.ndarray], 
     expected = layer.expected(feeds)
     scale = np.abs(expected).max(initial=1.0)
     np.testing.assert_allclose(found.astype(np.float64), expected, atol=tolerance * scale, rtol=0)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("layer", LAYERS, ids=str)
-def test_layers_on_the_gpu(tmp_path: Path, dtype: str, layer: Layer) -> None:
-    layer = dataclasses.replace(layer, dtype=dtype)
-    ready = gpu_session(tmp_path, layer)
-    for seed in (1, 2):
-        feeds = layer.feeds(seed)
-        assert_close(ready.run(None, feeds)[0], layer, feeds, ON_GPU[dtype])
 
 
 @pytest.mark.gpu

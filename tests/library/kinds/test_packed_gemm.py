@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases.packed_weights import Weight
 from onnxopt.kinds.gemm import packed_entry_points
 from onnxopt.program.gemm import Gemm, PackedIntegers
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.fakes import idle_gpu
-from tests.support.kinds.packed_weights import Weight
 
 pytestmark = pytest.mark.usefixtures("library")
 H, U = "float16", "uint8"

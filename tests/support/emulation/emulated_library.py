@@ -40,12 +40,27 @@ def run(
     folder: a new one. major: of the GPU's compute capability, 8 or 9. libraries: that stand in for those of NVIDIA.
     captured: streams say that they are being captured. AssertionError where a run fails.
     """
-    library = _prepared(folder, optimized, kernels, major)
-    jobs = [(folder / "model.onnx", list(feeds))]
-    (results,) = in_sessions(folder, library, jobs, major, [folder / "libcuda.so.1", *libraries], captured)
-    failed = [r for r in results if isinstance(r, str)]
+    (results,), launched = run_models(folder, [(optimized, feeds)], kernels, major, libraries, captured)
+    return results, launched
+
+
+def run_models(
+    folder: Path,
+    models: Sequence[tuple[onnx.ModelProto, Sequence[dict[str, np.ndarray]]]],
+    kernels: Sequence[Kernel],
+    major: int = 8,
+    libraries: Sequence[Path] = (),
+    captured: bool = False,
+) -> tuple[list[list[dict[str, np.ndarray]]], set[str]]:
+    """As `run`, of several models, each for its feeds."""
+    library, jobs = _prepared(folder, models[0][0], kernels, major), []
+    for number, (model, feeds) in enumerate(models):
+        jobs.append((folder / f"model{number}.onnx", list(feeds)))
+        onnx.save(model, jobs[-1][0])
+    results = in_sessions(folder, library, jobs, major, [folder / "libcuda.so.1", *libraries], captured)
+    failed = [r for of_model in results for r in of_model if isinstance(r, str)]
     assert not failed, failed
-    return [r for r in results if not isinstance(r, str)], _launched(folder)
+    return [[r for r in of_model if not isinstance(r, str)] for of_model in results], _launched(folder)
 
 
 def in_sessions(

@@ -9,6 +9,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from cases.models import fused_model, numpy_dtype
+from cases.table import Row, Table
+
 _TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 NHWC, NCHW, KRSC = [0, 2, 3, 1], [0, 3, 1, 2], [0, 3, 1, 2]
 SLOPE = 0.125
@@ -113,12 +116,12 @@ class Layer:
         if self.bias:
             y = y + bias
         if self.residual == "before":
-            y = y + feeds["residual"]
+            y = y + feeds["residual"].astype(np.float64)
         if self.activation == "prelu":
             y = np.where(y < 0, self.slopes() * y, y)
         elif self.activation:
             y = ACTIVATIONS[self.activation](y)
-        return y + feeds["residual"] if self.residual == "last" else y
+        return y + feeds["residual"].astype(np.float64) if self.residual == "last" else y
 
     def _spread(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """A transposed convolution: every input is added to the outputs that its window covers."""
@@ -263,3 +266,82 @@ def _tensor(name: str, values: np.ndarray, dtype: str) -> onnx.TensorProto:
         return numpy_helper.from_array(np.ascontiguousarray(values.astype(dtype)), name)
     words = (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return helper.make_tensor(name, TensorProto.BFLOAT16, values.shape, words.tobytes(), raw=True)
+
+
+SAME = (1, 1, 1, 1)
+DAMAGED = {
+    "convolution": Layer(
+        pads=SAME, residual="before", activation="relu", dtype="float16", symbolic=("N", "H", "W")
+    ),
+    "grouped": Layer(kernel=(3, 2), strides=(2, 1), auto_pad="SAME_LOWER", group=4, activation="silu"),
+    "added_last": Layer(
+        h=8, c=64, k=64, kernel=(2, 3), dilations=(2, 1), pads=(2, 1, 0, 1), residual="last", activation="silu",
+        dtype="float16",
+    ),
+    "spread": Layer(
+        kernel=(3, 2), strides=(2, 3), pads=(1, 0, 0, 1), output_padding=(1, 2), group=4, transposed=True,
+        activation="relu", dtype="float16",
+    ),
+    "sloped": Layer(h=8, c=64, k=64, pads=SAME, residual="last", activation="prelu", dtype="float16"),
+    "bounded": Layer(h=8, c=64, k=64, pads=SAME, activation="clip", dtype="float16"),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Bare(Layer):
+    """A layer whose inputs and result have its dtype outside of the model too."""
+
+    def model(self, *, casts: bool = False) -> onnx.ModelProto:
+        return super().model(casts=casts)
+
+    def feeds(self, seed: int = 1) -> dict[str, np.ndarray]:
+        return {name: value.astype(numpy_dtype(self.dtype)) for name, value in super().feeds(seed).items()}
+
+
+def error(layer: Layer, _: str, found: np.ndarray, right: np.ndarray) -> float:
+    """As a multiple of the limit of the largest magnitude."""
+    limit = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}[layer.dtype] * np.abs(right).max(initial=1.0)
+    wide = found.astype(np.float64)
+    return np.inf if wide.shape != right.shape else float((np.abs(wide - right) / limit).max(initial=0.0))
+
+
+LAYERS = (
+    Layer(),
+    Layer(kernel=(3, 2), strides=(2, 3), dilations=(1, 2), pads=(1, 0, 2, 1), bias=False),
+    Layer(kernel=(1, 1), strides=(2, 2)),
+    Layer(kernel=(1, 1), c=17, k=5, activation="relu"),
+    Layer(auto_pad="SAME_UPPER", strides=(2, 2), activation="relu"),
+    Layer(auto_pad="SAME_LOWER", kernel=(2, 4)),
+    Layer(auto_pad="VALID", kernel=(5, 5)),
+    Layer(group=4, k=32, pads=SAME, residual="before"),
+    Layer(c=33, k=7, n=1, h=3, w=3, pads=(2, 2, 2, 2), residual="before", activation="relu"),
+    Layer(c=64, k=64, pads=SAME, activation="silu"),
+    Layer(c=64, k=64, group=2, pads=SAME, activation="silu", residual="last"),
+    Layer(c=64, k=64, pads=SAME, activation="clip"),
+    Layer(c=64, k=64, pads=SAME, activation="leaky_relu", residual="last"),
+    Layer(c=64, k=64, pads=SAME, activation="hardswish"),
+    Layer(c=64, k=64, pads=SAME, activation="prelu", residual="last"),
+    Layer(kernel=(2, 2), strides=(2, 2), transposed=True, activation="relu"),
+    Layer(kernel=(4, 4), strides=(2, 2), pads=SAME, transposed=True, residual="before", activation="relu"),
+    Layer(kernel=(3, 2), strides=(2, 3), pads=(1, 0, 0, 1), output_padding=(1, 2), transposed=True, bias=False),
+    Layer(kernel=(3, 3), dilations=(2, 1), strides=(3, 1), group=4, transposed=True),
+    Layer(kernel=(1, 1), transposed=True),
+    Layer(c=64, k=64, kernel=(2, 2), strides=(2, 2), transposed=True, activation="hardswish"),
+)
+
+
+def _bare(layer: Layer, **changed: object) -> Bare:
+    return Bare(**{**dataclasses.asdict(layer), **changed})  # type: ignore[arg-type]
+
+
+TABLE = Table(
+    "convolution",
+    tuple(
+        Row(dtype, tuple(_bare(layer, dtype=dtype) for layer in LAYERS), gpu=True)
+        for dtype in ("float32", "float16", "bfloat16")
+    ),
+    lambda layer: fused_model(layer.model()),
+    error,
+    emulated="",
+    damaged={name: (_bare(layer),) for name, layer in DAMAGED.items()},
+)

@@ -12,6 +12,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from cases.models import Fused, fused_model, laid_out
+from cases.table import Row, Table
+
 _TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 
@@ -146,3 +149,30 @@ def _as(tensor: onnx.TensorProto, dtype: str) -> onnx.TensorProto:
         words = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
         return TensorProto(name=tensor.name, dims=values.shape, data_type=TensorProto.BFLOAT16, raw_data=words)
     return tensor
+
+
+def fused(case: Halves) -> Fused:
+    """The block in channels last."""
+    original = case.model()
+    return fused_model(original, laid_out(original))
+
+
+def error(case: Halves, _: str, found: np.ndarray, right: np.ndarray) -> float:
+    """As a multiple of the limit of the largest magnitude: five convolutions, each rounded to storage."""
+    limit = {"float16": 4e-3, "bfloat16": 3e-2}[case.dtype] * np.abs(right).max(initial=1.0)
+    wide = found.astype(np.float64)
+    return np.inf if wide.shape != right.shape else float((np.abs(wide - right) / limit).max(initial=0.0))
+
+
+CASES = (
+    Halves(), Halves(depth=1, shortcut=False), Halves(depth=3, n=1, h=3, w=4, c=72), Halves(n=1, h=1, w=1),
+    Halves(dtype="bfloat16"), *map(draw, range(6)),
+)  # fmt: skip
+TABLE = Table(
+    "block",
+    (Row("halves", CASES, gpu=True),),
+    fused,
+    error,
+    emulated="",
+    damaged={"block": (Halves(n=1, h=3, w=4, c=8, half=32, depth=1),)},
+)
