@@ -289,6 +289,8 @@ ROWS = (
         (*SEVERAL, *SOME, *MANY),
         alone=True,
     ),
+    Row("as many rows as tiles of all experts", tuple(map(_crowded, at_tokens(_TALL, 96))), SOME, alone=True),
+    Row("as many tokens as a tile", at_tokens(_TALL, 32), SEVERAL, alone=True),
     Row(  # columns and rows give few blocks; the last of a depth's parts is shorter
         "blocks share a depth",
         (Case(2, 4, 2, 1096, 8, "float16"),),

@@ -215,6 +215,7 @@ ROWS = (
         )
         for dtype in ("float32", "float16", "bfloat16")
     ),
+    Row("as many rows as multiprocessors", at_sizes(Case((1, 1, 1, 12), 5), (108, 1, 1)), ("rows1",)),
     Row(  # folded before the products
         "sums of many tiles",
         at_sizes(Case((1, 1, 1, 301), 6, kernel=1), (1, 104, 28), (2, 4, 4)),
