@@ -1,10 +1,11 @@
 """Networks of timm that nothing was tuned for: exported, optimized and timed on the GPU machine, beside ONNX Runtime.
 
-    python -m benchmarks.models.unseen NAME... [--batch 16] [--out OUT.json]
+    python -m benchmarks.models.unseen NAME... [--batch 16] [--without KIND...] [--out OUT.json]
 
 Needs torch, timm, onnxscript and what the tests marked gpu need there (build/gpu-tests). Weights are random; statistics
 and biases of BatchNormalization are drawn, as trained models have them. Outputs are compared with those of ONNX
-Runtime's CUDA provider before anything is timed. Exit code 1 where an output differs or onnxopt fails.
+Runtime's CUDA provider before anything is timed. --without: also optimized without one of these kinds of kernels, to
+see what the kind gains. Exit code 1 where an output differs or onnxopt fails.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import pathlib
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -35,12 +38,14 @@ _PAIR = {"prefer_nhwc": "1", "fuse_conv_bias": "1"}
 _SIDE, _RUNS = 224, 30
 
 
-def export(name: str, folder: pathlib.Path, batch: int) -> str:
-    """Export and optimize one network; "" or why that failed."""
+def export(name: str, folder: pathlib.Path, batch: int, without: Sequence[str]) -> str:
+    """Export and optimize one network, also without each of these kinds; "" or why that failed."""
     import timm
     import torch
 
     import onnxopt
+    from onnxopt import kinds
+    from onnxopt.pipeline import fused
 
     try:
         torch.manual_seed(0)
@@ -52,15 +57,18 @@ def export(name: str, folder: pathlib.Path, batch: int) -> str:
                 module.bias.data.normal_(0, 0.1)
         x = torch.randn(batch, 3, _SIDE, _SIDE, dtype=torch.float16)
         torch.onnx.export(net.half(), (x,), str(folder / f"{name}.onnx"), dynamo=True, opset_version=20, verbose=False)
-        onnxopt.optimize(folder / f"{name}.onnx", folder / name, archs=("sm_90",), verify=False)
+        for kind in ("", *without):
+            with mock.patch.object(fused, "KINDS", tuple(one for one in kinds.KINDS if one.name != kind)):
+                onnxopt.optimize(folder / f"{name}.onnx", folder / f"{name}{kind}", archs=("sm_90",), verify=False)
     except Exception:  # noqa: BLE001 - the other networks are worth having
         return traceback.format_exc()[-600:]
     return ""
 
 
-def measure(name: str, folder: pathlib.Path, batch: int) -> None:
+def measure(name: str, folder: pathlib.Path, batch: int, without: Sequence[str]) -> None:
     """Write to NAME.json the milliseconds of ONNX Runtime, of onnxopt, and of ONNX Runtime with its options for
-    convolutions; CUDA graphs. It is written after each, as ONNX Runtime may end the process.
+    convolutions, then of onnxopt without each of these kinds; CUDA graphs. It is written after each, as ONNX
+    Runtime may end the process.
     """
     harness = skeletons.harness()
     options = json.loads((folder / name / "providers" / "cuda.json").read_text())["provider_options"]
@@ -68,8 +76,9 @@ def measure(name: str, folder: pathlib.Path, batch: int) -> None:
     exported = str(folder / f"{name}.onnx")
     forms: dict[str, tuple[str, str | None, dict[str, str]]] = {
         "ORT": (exported, None, {}),
-        "onnxopt": (str(folder / name / "model.onnx"), str(folder / name / "lib" / "libonnxopt_ops.so"), options),
+        "onnxopt": _artifact(folder / name, options),
         "ORT, both options": (exported, None, _PAIR),
+        **{f"without {kind}": _artifact(folder / f"{name}{kind}", options) for kind in without},
     }
     x = np.random.default_rng(1).standard_normal((batch, 3, _SIDE, _SIDE), np.float32).astype(np.float16)
     row: dict[str, Any] = {}
@@ -92,14 +101,20 @@ def measure(name: str, folder: pathlib.Path, batch: int) -> None:
         _row(name, folder).write_text(json.dumps(row))
 
 
+def _artifact(folder: pathlib.Path, options: dict[str, str]) -> tuple[str, str, dict[str, str]]:
+    return str(folder / "model.onnx"), str(folder / "lib" / "libonnxopt_ops.so"), options
+
+
 def _row(name: str, folder: pathlib.Path) -> pathlib.Path:
     return folder / f"{name}.json"
 
 
-def measured(name: str, folder: pathlib.Path, batch: int, worker: concurrent.futures.Executor) -> dict[str, Any]:
+def measured(
+    name: str, folder: pathlib.Path, batch: int, without: Sequence[str], worker: concurrent.futures.Executor
+) -> dict[str, Any]:
     """What `measure` wrote in the worker, whether or not that is still alive."""
     with contextlib.suppress(concurrent.futures.BrokenExecutor):
-        worker.submit(measure, name, folder, batch).result()
+        worker.submit(measure, name, folder, batch, without).result()
     found: dict[str, Any] = json.loads(_row(name, folder).read_text())
     return found
 
@@ -108,17 +123,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(NAMES))
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--without", nargs="*", default=[], metavar="KIND")
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
     rows: dict[str, dict[str, Any]] = {}
     spawn = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as place, concurrent.futures.ProcessPoolExecutor(8, mp_context=spawn) as pool:
+    with tempfile.TemporaryDirectory() as place, concurrent.futures.ProcessPoolExecutor(12, mp_context=spawn) as pool:
         folder = pathlib.Path(place)
-        exported = {name: pool.submit(export, name, folder, args.batch) for name in args.names}
+        exported = {name: pool.submit(export, name, folder, args.batch, args.without) for name in args.names}
         worker = concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn)
         for name, done in exported.items():
             failed = done.result()
-            rows[name] = {"failed": failed} if failed else measured(name, folder, args.batch, worker)
+            rows[name] = {"failed": failed} if failed else measured(name, folder, args.batch, args.without, worker)
             if "ended the process" in rows[name].values():
                 worker = concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn)
             print(name, rows[name], flush=True)
