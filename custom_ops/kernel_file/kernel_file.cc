@@ -11,7 +11,7 @@
 namespace onnxopt {
 namespace {
 
-constexpr std::uint64_t kSchema = 3;
+constexpr std::uint64_t kSchema = 4;
 constexpr std::uint64_t kMaxFatbin = std::uint64_t{1} << 30U;  // bytes; folders of models have tens of megabytes
 constexpr char kDomain[] = "onnxopt";                          // of files that name no other
 

@@ -94,8 +94,8 @@ class Depthwise(Core):
     weight: int = operand(same_as="x", default=1)
     bias: int | None = operand(same_as="x", optional=True)
     expansion: Expansion | None = nested(Expansion, optional=True)
-    prologue: Transform | None = transform("x", "x", FORMS[1:], optional=True, key="before")
-    epilogue: Transform = transform("float32", "outputs", FORMS, key="after")
+    prologue: Transform | None = transform("x", "x", FORMS[1:], optional=True)
+    epilogue: Transform = transform("float32", "outputs", FORMS)
 
     @property
     @shared

@@ -44,8 +44,8 @@ class GroupNorm(Core):
     groups: int = integer(1)
     epsilon: float = number(0)
     x: int = operand(default=0)
-    prologue: Transform | None = transform("x", "float32", FORMS[1:], optional=True, key="before")
-    epilogue: Transform = transform("float32", "outputs", FORMS, key="after")
+    prologue: Transform | None = transform("x", "float32", FORMS[1:], optional=True)
+    epilogue: Transform = transform("float32", "outputs", FORMS)
 
     @property
     @shared

@@ -66,9 +66,9 @@ def test_a_changed_number_is_told_from_a_digest_that_fits(tmp_path: Path) -> Non
 def test_an_older_schema_says_what_to_do(tmp_path: Path) -> None:
     library, _ = negation(tmp_path)
     document = sealed_json.unseal((tmp_path / "kernels.json").read_text())
-    (tmp_path / "kernels.json").write_text(json.dumps({**document, "schema": 2}))
+    (tmp_path / "kernels.json").write_text(json.dumps({**document, "schema": 3}))
     problem = registered(library)[1]
-    assert "schema is 2, and this library reads schema 3" in problem
+    assert "schema is 3, and this library reads schema 4" in problem
     assert "restore the artifact folder or write it again with onnxopt" in problem
 
 

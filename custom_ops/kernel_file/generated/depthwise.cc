@@ -33,10 +33,10 @@ Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs
   r.weight = ReadPosition(json["weight"], inputs);
   if (json.Has("bias")) r.bias = ReadPosition(json["bias"], inputs);
   if (json.Has("expansion")) r.expansion = ReadExpansion(json["expansion"], inputs, outputs);
-  if (json.Has("before"))
-    r.prologue = ReadTransform(json["before"], inputs, inputs[r.x], inputs[r.x],
+  if (json.Has("prologue"))
+    r.prologue = ReadTransform(json["prologue"], inputs, inputs[r.x], inputs[r.x],
                                {TransformForm::kChannel, TransformForm::kScalar}, r.channels);
-  r.epilogue = ReadTransform(json["after"], inputs, Dtype::kFloat32, outputs[0],
+  r.epilogue = ReadTransform(json["epilogue"], inputs, Dtype::kFloat32, outputs[0],
                              {TransformForm::kElement, TransformForm::kChannel, TransformForm::kScalar}, r.channels);
   CheckSameDtype(json["weight"], inputs[r.weight], inputs[r.x], "x");
   if (r.bias) CheckSameDtype(json["bias"], inputs[*r.bias], inputs[r.x], "x");

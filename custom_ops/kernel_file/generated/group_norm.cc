@@ -22,11 +22,11 @@ GroupNorm ReadGroupNorm(const JsonReader& json, const std::vector<Dtype>& inputs
   r.groups = ReadInteger(json["groups"], 1, 2147483647, 1);
   r.epsilon = ReadNumber(json["epsilon"], {0.0, 3.4028234663852886e+38, false, false});
   r.x = ReadPosition(json["x"], inputs);
-  if (json.Has("before"))
+  if (json.Has("prologue"))
     r.prologue = ReadTransform(
-        json["before"], inputs, inputs[r.x], Dtype::kFloat32,
+        json["prologue"], inputs, inputs[r.x], Dtype::kFloat32,
         {TransformForm::kChannel, TransformForm::kSample, TransformForm::kGroup, TransformForm::kScalar}, r.channels);
-  r.epilogue = ReadTransform(json["after"], inputs, Dtype::kFloat32, outputs[0],
+  r.epilogue = ReadTransform(json["epilogue"], inputs, Dtype::kFloat32, outputs[0],
                              {TransformForm::kElement, TransformForm::kChannel, TransformForm::kSample,
                               TransformForm::kGroup, TransformForm::kScalar},
                              r.channels);

@@ -27,10 +27,10 @@ ImageConvolution ReadImageConvolution(const JsonReader& json, const std::vector<
   r.x = ReadPosition(json["x"], inputs);
   r.weight = ReadPosition(json["weight"], inputs);
   if (json.Has("bias")) r.bias = ReadPosition(json["bias"], inputs);
-  r.epilogue = ReadTransform(json["after"], inputs, Dtype::kFloat32, outputs[0],
+  r.epilogue = ReadTransform(json["epilogue"], inputs, Dtype::kFloat32, outputs[0],
                              {TransformForm::kChannel, TransformForm::kScalar}, r.channels);
-  if (json.Has("before"))
-    r.prologue = ReadTransform(json["before"], inputs, inputs[r.x], inputs[r.weight],
+  if (json.Has("prologue"))
+    r.prologue = ReadTransform(json["prologue"], inputs, inputs[r.x], inputs[r.weight],
                                {TransformForm::kChannel, TransformForm::kScalar}, r.channels);
   CheckDtype(json["x"], inputs[r.x], {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kUint8});
   CheckDtype(json["weight"], inputs[r.weight], {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32});
@@ -39,7 +39,7 @@ ImageConvolution ReadImageConvolution(const JsonReader& json, const std::vector<
   if (!(r.prologue.has_value() || r.inputs[r.x] == r.inputs[r.weight])) json["x"].Fail("has another dtype than weight");
   if (!(std::all_of(std::begin(r.epilogue.reads), std::end(r.epilogue.reads),
                     [&](const auto& v) { return r.inputs[v.input] == r.inputs[r.weight]; })))
-    json["after"].Fail("reads what has another dtype than weight");
+    json["epilogue"].Fail("reads what has another dtype than weight");
   if (!(r.channels <= r.weight_channels)) json["weight_channels"].Fail("are fewer than channels");
   if (!(std::max({r.window.kernel[0], r.window.kernel[1]}) <= 11)) json["window"].Fail("has a kernel above 11");
   if (!(std::max({r.window.strides[0], r.window.strides[1]}) <= 4)) json["window"].Fail("has a stride above 4");

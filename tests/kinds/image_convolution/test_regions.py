@@ -97,8 +97,8 @@ def test_what_makes_16_bits_of_an_image_joins(image: str, front: str, turned_fir
     meaning = kernel.program.to_json()
     assert meaning["inputs"][0] == (image or "float16") and meaning["planes"] is planes
     reads = 2 if front == "normalize" else front == "scaled"
-    assert [r["form"] for r in meaning["before"]["reads"]] == ["channel"] * reads
-    assert "before" not in fused(STEM).kernels[0].program.to_json()
+    assert [r["form"] for r in meaning["prologue"]["reads"]] == ["channel"] * reads
+    assert "prologue" not in fused(STEM).kernels[0].program.to_json()
 
 
 def _with_image(body: str, dtype: int, dims: list[object]) -> ir.Model:

@@ -59,7 +59,7 @@ def _twice(text: dict[str, Any]) -> None:
 # what to do to the document, and a part of the message that must come back
 DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "no schema": (set_field("schema", ...), 'has no field "schema"'),
-    "another schema": (set_field("schema", 2), "schema is 2, and this library reads schema 3"),
+    "another schema": (set_field("schema", 3), "schema is 3, and this library reads schema 4"),
     "schema is a text": (set_field("schema", "3"), "schema is not an integer"),
     "no kernels": (set_field("kernels", ...), 'has no field "kernels"'),
     "kernels is an object": (set_field("kernels", {}), "kernels is not an array"),
