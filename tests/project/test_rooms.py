@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import collections
 import functools
 import graphlib
+import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -110,3 +112,11 @@ def test_modules_import_each_other_at_the_top_of_the_file_only() -> None:
 def test_the_longest_files_of_tests_are_there() -> None:
     """Or the workers would begin with others, and one of them end long after the rest."""
     assert not [name for name in LONGEST if not (PACKAGE.parent / "tests" / name).is_file()]
+
+
+def test_folders_have_at_most_25_files() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=PACKAGE.parent, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a checkout")
+    counts = collections.Counter(str(Path(name).parent) for name in listed.stdout.splitlines())
+    assert not {folder: count for folder, count in counts.items() if count > 25}
