@@ -14,6 +14,7 @@ from onnxopt.program.block import Block, BlockStep, Part
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.core import Transform, TransformField, TransformRead
 from onnxopt.program.depthwise import Depthwise, DepthwiseVariant, Expansion
+from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.experts import Experts, ExpertsVariant
 from onnxopt.program.flash_attention import (
     AttentionCodes,
@@ -67,7 +68,9 @@ def read_as(variant: schema.Variant, meaning: Gemm) -> bool:
         return isinstance(variant, PackedVariant)
     if isinstance(variant, ActivationVariant | TilesVariant):
         return meaning.activates_apart
-    return isinstance(variant, FewRowsVariant) or (isinstance(variant, WidenVariant) and meaning.has_float8_operands)
+    if isinstance(variant, FewRowsVariant):
+        return meaning.transpose_b
+    return isinstance(variant, WidenVariant) and meaning.has_float8_operands
 
 
 SAME = Window((3, 3), pads=(1, 1, 1, 1))
@@ -160,7 +163,7 @@ VARIANTS: tuple[tuple[schema.Variant, schema.Meaning], ...] = (
     (AttentionVariant("f", "", 32, 1, 1, 128, stages=1, registers=True), next(
         m for m in MEANINGS if isinstance(m, TokenAttention) and m.mask is not None and m.codes is None)),
     *((variant, meaning) for meaning in MEANINGS if isinstance(meaning, Gemm) for variant in (
-        FewRowsVariant("f", "", 32, 8 if meaning.inputs[0] == "float16" else 16, 1, 128, rows=4, columns=2),
+        FewRowsVariant("f", "", 32, 16 // DTYPES[meaning.operands].size, 1, 128, rows=4, columns=2),
         WidenVariant("f", "", 32, 8, 1, 128), PackedVariant("f", "", 32, 16, 1, 128, rows=4, columns=8),
         ActivationVariant("f", "", 32, 8, 1, 128), TilesVariant("f", "", 32, 1, 1, 384),
     ) if read_as(variant, meaning)),
@@ -168,6 +171,22 @@ VARIANTS: tuple[tuple[schema.Variant, schema.Meaning], ...] = (
         m for m in MEANINGS if isinstance(m, FlashAttention) and m.width == m.values)),
     (FlashAttentionVariant("f", "", 32, 8, 1, 384, warpgroups=FlashWarpgroups(2, True, False, 2, 1.5, 0.5)), next(
         m for m in MEANINGS if isinstance(m, FlashAttention) and m.width == m.values)),
+)  # fmt: skip
+_FLASH = next(m for m in MEANINGS if isinstance(m, FlashAttention) and m.width == m.values)
+_PRODUCT = next(m for m in MEANINGS if isinstance(m, Gemm) and m.activates_apart)
+# Entry points that break a rule by their kernels' meanings.
+BROKEN_VARIANTS: tuple[tuple[schema.Variant, schema.Meaning], ...] = (
+    (DepthwiseVariant("f", "", 32, 1, 1, 32, layout="expanded", down=8, across=8, chunks=8), EXPANDED),
+    (FlashAttentionVariant("f", "", 32, 8, 1, 128),
+     dataclasses.replace(_FLASH, width=68, values=68, q=Heads(0, 272, 0, 68))),
+    (FlashAttentionVariant("f", "", 32, 8, 1, 128), dataclasses.replace(_FLASH, q=Heads(0, 260, 0, 64))),
+    *((FlashAttentionVariant("f", "", 32, 8, 1, 384, warpgroups=FlashWarpgroups(2, True, False, 2, 1.5, 0.5)), meaning)
+      for one in MEANINGS if isinstance(one, FlashAttention) and one.bias is not None
+      for meaning in (one, dataclasses.replace(one, values=one.width))),
+    (ActivationVariant("f", "", 32, 8, 1, 128), Gemm(F16 * 2, F16)),
+    (TilesVariant("f", "", 32, 1, 1, 384), Gemm(F16 * 2, F16)),
+    (TilesVariant("f", "", 32, 1, 1, 384), dataclasses.replace(_PRODUCT, transpose_a=True)),
+    (FewRowsVariant("f", "", 32, 8, 1, 128, rows=4), Gemm(F16 * 2, F16)),
 )  # fmt: skip
 KINDS = tuple(dict.fromkeys(meaning.KIND for meaning in MEANINGS))
 
@@ -340,16 +359,20 @@ def _is_whole(record: schema.Record) -> bool:
     return True
 
 
-class PowerOfTwo(fields.Field):
-    """The vector of an entry point."""
+@dataclasses.dataclass(frozen=True)
+class OneOf(fields.Field):
+    """One of some numbers, of an entry point."""
+
+    numbers: tuple[int, ...]
 
 
 def _fields_of(record: schema.Record) -> Mapping[str, fields.Field]:
     """The schema, and of an entry point also what all kinds' entry points have."""
     if not isinstance(record, schema.Variant):
         return record.schema()
-    base = {"threads": fields.Integer(1, 1024), "unroll": fields.Integer(1, 64), "index": fields.Integer(32, 64, 32)}
-    return {**record.schema(), **base, "vector": PowerOfTwo()}
+    threads, unroll = OneOf((1, 32, 33, 64, 96, 128, 384, 1024)), OneOf((1, 2, 4, 8))
+    index, vector = OneOf((32, 64)), OneOf((1, 2, 4, 8, 16, 32))
+    return {**record.schema(), "threads": threads, "unroll": unroll, "index": index, "vector": vector}
 
 
 def _mutant(record: Any, meaning: schema.Meaning, rng: random.Random) -> Any:
@@ -377,8 +400,8 @@ def _other(
             limits = [field.low, field.low + 1, field.low + field.multiple, field.high]
             choices = [*limits, *numbers] if numbers and rng.random() < 0.6 else [*limits, 8, 32, *near]
             return rng.choice([n for n in choices if n >= 0])
-        case PowerOfTwo():
-            return rng.choice((1, 2, 4, 8, 16, 32))
+        case OneOf():
+            return rng.choice(field.numbers)
         case fields.Integers():
             several, near = list(value), [n for n in numbers if field.low <= n <= field.high]
             if several:
