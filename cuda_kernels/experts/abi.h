@@ -11,7 +11,7 @@ namespace onnxopt {
 // [rows, hidden], scratch of the storage dtype. sums: float32 scratch, [splits[0], rows, hidden or 2 hidden] where
 // splits[0] is not 1, and later [splits[1], rows, columns]. y: [tokens, columns]. Only where a launch finds the rows of
 // all experts ahead: order [rows], the rows by expert; tiles: {expert, first in order, rows} of each tile, of which
-// there may be `most_tiles`, and their number in tile_count. Only where a library multiplies: sorted [rows, columns], x
+// there may be `max_tiles`, and their number in tile_count. Only where a library multiplies: sorted [rows, columns], x
 // in that order, later the second product; products [rows, hidden or 2 hidden], the first one; places [rows], where
 // each row lies in the order, as the rows of `between` do then.
 struct ExpertsParams {
@@ -30,7 +30,7 @@ struct ExpertsParams {
   void* products;
   int* places;
   int splits[2];
-  int most_tiles;
+  int max_tiles;
   int rows;
 };
 

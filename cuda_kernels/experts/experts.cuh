@@ -151,7 +151,7 @@ struct Experts {
     const auto wait = [] {
       if constexpr (kSecond) begin_early();
     };
-    const int tile = static_cast<int>(blockIdx.x) % p.most_tiles, rest = static_cast<int>(blockIdx.x) / p.most_tiles;
+    const int tile = static_cast<int>(blockIdx.x) % p.max_tiles, rest = static_cast<int>(blockIdx.x) / p.max_tiles;
     const int split = rest % p.splits[kSecond], block = rest / p.splits[kSecond];
     if (tile < *p.tile_count) {
       const int* const entry = p.tiles + 3 * tile;

@@ -45,19 +45,19 @@ CallScales OpenScales(const TokenAttention& attention, ScalePer per, const void*
 }  // namespace
 
 TokenAttention Of(const AttentionCall& call, const TokenAttention& attention) {
-  TokenAttention known = attention;
-  known.tokens = call.tokens;
-  return known;
+  TokenAttention sized = attention;
+  sized.tokens = call.tokens;
+  return sized;
 }
 
-AttentionCall OpenCall(const TokenAttention& given, OrtKernelContext* context) {
+AttentionCall OpenCall(const TokenAttention& meaning, OrtKernelContext* context) {
   Shape shapes[TokenAttention::kMaxInputs];
   const void* inputs[TokenAttention::kMaxInputs] = {};
-  for (std::size_t k = 0; k < given.inputs.size(); ++k) inputs[k] = InputTensor(context, k, &shapes[k]);
-  const Shape& q = shapes[given.q];
+  for (std::size_t k = 0; k < meaning.inputs.size(); ++k) inputs[k] = InputTensor(context, k, &shapes[k]);
+  const Shape& q = shapes[meaning.q];
   AttentionCall call{};
-  call.tokens = given.tokens != 0 ? given.tokens : q.rank > 1 ? q.dims[1] : 0;
-  const TokenAttention attention = Of(call, given);
+  call.tokens = meaning.tokens != 0 ? meaning.tokens : q.rank > 1 ? q.dims[1] : 0;
+  const TokenAttention attention = Of(call, meaning);
   const Shape& past = shapes[attention.past_k];
   const std::int64_t of_q = attention.heads * attention.width;
   const std::int64_t of_k = attention.groups * attention.width;

@@ -30,7 +30,7 @@ void Binding::Dims(const char* operand, std::size_t input, const char* declared,
     }
     Fail(operand, shape, "is not [" + std::string(declared) + "], here [" + expected + "]");
   }
-  if (*std::max_element(shape.dims, shape.dims + shape.rank) > kMostExtent) {
+  if (*std::max_element(shape.dims, shape.dims + shape.rank) > kMaxExtent) {
     Fail(operand, shape, "has a dim of 2^31 or more");
   }
 }

@@ -30,7 +30,7 @@ std::int64_t OutputChannels(const Convolution& convolution, const Shape& w, std:
   }
   if (w.rank != 4 || w.dims[1] != kernel[0] || w.dims[2] != kernel[1]) return -1;
   if (!convolution.transposed) return of_group == channels / group ? w.dims[0] : -1;
-  return w.dims[0] == channels && of_group <= kMostExtent / group ? of_group * group : -1;
+  return w.dims[0] == channels && of_group <= kMaxExtent / group ? of_group * group : -1;
 }
 
 }  // namespace
@@ -62,11 +62,11 @@ ConvolutionSizes MakeConvolution(const Convolution& convolution, const Shape* in
   const std::int64_t channels = OutputChannels(convolution, w, x.dims[3]);
   if (channels < 0) Misfit(convolution, inputs, "the weight does not fit the input");
   for (std::size_t d = 0; d < 4; ++d) {
-    if (x.dims[d] > kMostExtent) Misfit(convolution, inputs, "a dim is above 2^31");
+    if (x.dims[d] > kMaxExtent) Misfit(convolution, inputs, "a dim is above 2^31");
   }
   const Slide down = OutputAlong(convolution, 0, x.dims[1]);
   const Slide across = OutputAlong(convolution, 1, x.dims[2]);
-  if (std::max(down.output, across.output) > kMostExtent)
+  if (std::max(down.output, across.output) > kMaxExtent)
     Misfit(convolution, inputs, "a dim of the result is above 2^31");
   if (down.output < 1 || across.output < 1) {
     Misfit(convolution, inputs,

@@ -20,7 +20,7 @@ struct ConvolutionSizes {
   bool operator==(const ConvolutionSizes& other) const;
 };
 
-// The output along `axis` (0: height, 1: width) of an input of `extent` elements, at most kMostExtent.
+// The output along `axis` (0: height, 1: width) of an input of `extent` elements, at most kMaxExtent.
 Slide OutputAlong(const Convolution& convolution, int axis, std::int64_t extent);
 
 // Throws Error with all shapes where they do not fit together, and where the kernel is larger than the padded input.

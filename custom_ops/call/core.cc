@@ -31,7 +31,7 @@ CoreCall OpenCore(const Binding& binding, std::size_t inputs, std::int64_t chann
   call.width = binding[kW];
   call.channels = channels;
   if (has_window) return call;
-  if (call.width > 0 && call.height > kMostExtent / call.width) {
+  if (call.width > 0 && call.height > kMaxExtent / call.width) {
     throw Error("an image of " + Image(call) + " has 2^31 pixels or more");
   }
   call.out_height = call.height;

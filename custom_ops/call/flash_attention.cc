@@ -8,7 +8,7 @@
 namespace onnxopt {
 namespace {
 
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 30U;
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30U;
 
 struct Read {
   HeadsPlace place;
@@ -31,7 +31,7 @@ class Opening {
     if (!fits) Fail(name, shape);
     read.batch = shape.dims[0];
     read.tokens = shape.dims[tokens ? 1 : 2];
-    if (read.tokens > kMostTokens) Fail(name, shape);
+    if (read.tokens > kMaxTokens) Fail(name, shape);
     const auto first = static_cast<std::size_t>(heads.first) * Size(attention_.dtype());
     read.place.data = static_cast<const char*>(data_[heads.input]) + first;
     read.place.of_token = tokens ? heads.row : width;

@@ -96,10 +96,10 @@ Shape MatrixOfCodes(const Gemm& gemm, const Shape* inputs) {
 
 }  // namespace
 
-Product MakeProduct(const Gemm& gemm, const Shape* given) {
+Product MakeProduct(const Gemm& gemm, const Shape* shapes) {
   Shape inputs[Gemm::kMaxInputs];
-  std::copy_n(given, gemm.inputs.size(), inputs);
-  if (gemm.packed) inputs[gemm.b] = MatrixOfCodes(gemm, given);
+  std::copy_n(shapes, gemm.inputs.size(), inputs);
+  if (gemm.packed) inputs[gemm.b] = MatrixOfCodes(gemm, shapes);
   const Shape& a = inputs[gemm.a];
   const Shape& b = inputs[gemm.b];
   if (a.rank < 2 || b.rank < 2) Misfit(gemm, inputs, "an operand of a product is no matrix");

@@ -30,6 +30,6 @@ struct Product {
 
 // given: of all inputs. Where the output is empty, the batch dims are not set. Throws Error with all shapes where they
 // do not fit together.
-Product MakeProduct(const Gemm& gemm, const Shape* given);
+Product MakeProduct(const Gemm& gemm, const Shape* shapes);
 
 }  // namespace onnxopt

@@ -11,7 +11,7 @@ Shape FactorsOf(const SqueezeExcite& meaning, const Binding& binding, const Shap
   const std::uint64_t row = static_cast<std::uint64_t>(meaning.channels);
   bool fits = mean.rank >= 2 && mean.dims[mean.rank - 1] == meaning.channels;
   fits = fits && mean.count() == static_cast<std::uint64_t>(mean.dims[0]) * row;
-  if (!fits || mean.dims[0] > kMostExtent) {
+  if (!fits || mean.dims[0] > kMaxExtent) {
     binding.Fail("mean", mean, "is not [N, 1, ..., " + std::to_string(meaning.channels) + "]");
   }
   Shape factors = mean;

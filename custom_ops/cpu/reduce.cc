@@ -9,8 +9,8 @@
 namespace onnxopt {
 namespace {
 
-constexpr std::size_t kPartials = 16;     // sums side by side: they vectorize, and their errors stay small
-constexpr std::size_t kMostAtOnce = 256;  // elements of a run
+constexpr std::size_t kPartials = 16;    // sums side by side: they vectorize, and their errors stay small
+constexpr std::size_t kMaxAtOnce = 256;  // elements of a run
 
 // Integers wrap.
 template <typename T, typename F>
@@ -58,7 +58,7 @@ struct Min {
 // Halves of long runs apart: the error of a sum grows with the logarithm of its length.
 template <typename F, typename T>
 T OfRun(const T* from, std::size_t n) {
-  if (n > kMostAtOnce) {
+  if (n > kMaxAtOnce) {
     const std::size_t half = n / 2 / kPartials * kPartials;
     return F::Merge(OfRun<F>(from, half), OfRun<F>(from + half, n - half));
   }

@@ -13,7 +13,7 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::uint64_t kLeastTokens = 32;  // that a block takes at once
+constexpr std::uint64_t kMinTokens = 32;  // that a block takes at once
 constexpr std::uint64_t kAccessBytes = 16;
 using costs::token_attention::kBlocksOfLanes;
 using costs::token_attention::kBlocksOfTiles;
@@ -31,11 +31,11 @@ struct Splits {
   Splits(std::uint64_t keys, std::uint64_t others, std::uint64_t multiprocessors, std::uint64_t each, bool in_turn) {
     const std::uint64_t wanted = std::clamp<std::uint64_t>(each * multiprocessors / others, 1, kMaxSplits);
     if (in_turn) {
-      splits = std::clamp<std::uint64_t>(CeilDiv(keys, kLeastTokens), 1, wanted);
+      splits = std::clamp<std::uint64_t>(CeilDiv(keys, kMinTokens), 1, wanted);
       tokens = CeilDiv(keys, splits);
       return;
     }
-    tokens = std::max(CeilDiv(CeilDiv(keys, wanted), kLeastTokens), std::uint64_t{1}) * kLeastTokens;
+    tokens = std::max(CeilDiv(CeilDiv(keys, wanted), kMinTokens), std::uint64_t{1}) * kMinTokens;
     splits = std::max(CeilDiv(keys, tokens), std::uint64_t{1});
   }
 };

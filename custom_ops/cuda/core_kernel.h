@@ -96,11 +96,11 @@ void RunCore(const typename Kind::Meaning& meaning, const CoreEntries& entries, 
     if (Kind::kAsksResident) here.resident = launcher.Resident(k);
     std::uint64_t passes = 1;
     for (std::uint64_t pass = 0; pass < passes; ++pass) {
-      std::optional<typename Kind::Launch> made = Kind::LaunchOf(meaning, variant, call, here, pass);
-      if (!made) throw Error("variant " + variant.symbol + " does not fit the call that it was chosen for");
-      passes = made->passes;
-      prepare(&*made);
-      launcher.Launch(k + made->entry, made->blocks, reinterpret_cast<unsigned char*>(&made->params), stream);
+      std::optional<typename Kind::Launch> one = Kind::LaunchOf(meaning, variant, call, here, pass);
+      if (!one) throw Error("variant " + variant.symbol + " does not fit the call that it was chosen for");
+      passes = one->passes;
+      prepare(&*one);
+      launcher.Launch(k + one->entry, one->blocks, reinterpret_cast<unsigned char*>(&one->params), stream);
     }
   };
   launch(launcher.Choose(Kind::SizeOf(meaning, call), first + rule, stream, fits, launch));

@@ -10,9 +10,9 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::uint64_t kMostBlocks = 0x7fffffff;
-constexpr std::uint64_t kMost31 = 0x7fffffff;
-constexpr std::uint64_t kMost32 = 0xffffffff;
+constexpr std::uint64_t kMaxBlocks = 0x7fffffff;
+constexpr std::uint64_t kMax31 = 0x7fffffff;
+constexpr std::uint64_t kMax32 = 0xffffffff;
 constexpr int kFirstBandedMajor = 9;          // compute capability
 constexpr std::uint64_t kBandedChannels = 8;  // of a chunk
 constexpr std::uint64_t kProductRows = 16;
@@ -46,8 +46,8 @@ std::optional<DepthwiseParams> CommonParams(const Depthwise& depthwise, const Co
   // Signed positions of inputs and outputs, padding and tiles that overhang included; elements of a row.
   const std::uint64_t rows = static_cast<std::uint64_t>(std::max(call.height, call.out_height * window.strides[0]));
   const std::uint64_t columns = static_cast<std::uint64_t>(std::max(call.width, call.out_width * window.strides[1]));
-  if (static_cast<std::uint64_t>(call.batch) > kMost31 || rows + reach(0) > kMost31 ||
-      (columns + reach(1)) > kMost31 / channels / sizeof(float)) {
+  if (static_cast<std::uint64_t>(call.batch) > kMax31 || rows + reach(0) > kMax31 ||
+      (columns + reach(1)) > kMax31 / channels / sizeof(float)) {
     return std::nullopt;
   }
   DepthwiseParams params{};
@@ -67,7 +67,7 @@ std::optional<DepthwiseParams> CommonParams(const Depthwise& depthwise, const Co
 // Fills in the grid; false where there are too many blocks.
 bool Fill(std::uint64_t inner, std::uint64_t middle, std::uint64_t outer, std::uint64_t blocks,
           DepthwiseLaunch* launch) {
-  if (blocks > kMostBlocks || std::max({inner, middle, outer}) > kMost31) return false;
+  if (blocks > kMaxBlocks || std::max({inner, middle, outer}) > kMax31) return false;
   launch->params.grid = {MakeDivisor32(inner), MakeDivisor32(middle), MakeDivisor32(outer)};
   launch->blocks = static_cast<unsigned>(blocks);
   return true;
@@ -79,7 +79,7 @@ bool FillDirect(const Variant& variant, const DepthwiseVariant& shape, const Cor
   const std::uint64_t inner = CeilDiv(groups * across, variant.threads);
   const std::uint64_t middle = CeilDiv(static_cast<std::uint64_t>(call.out_height), shape.down);
   const auto batch = static_cast<std::uint64_t>(call.batch);
-  if (inner * variant.threads > kMost31 || inner * middle > kMostBlocks) return false;
+  if (inner * variant.threads > kMax31 || inner * middle > kMaxBlocks) return false;
   launch->tiles = middle * across;
   return Fill(inner, middle, groups, inner * middle * batch, launch);
 }
@@ -90,14 +90,14 @@ bool FillBanded(const DepthwiseVariant& shape, const CoreCall& call, std::uint64
   const std::uint64_t inputs = static_cast<std::uint64_t>(call.height) * static_cast<std::uint64_t>(call.width);
   const std::uint64_t outputs =
       static_cast<std::uint64_t>(call.out_height) * static_cast<std::uint64_t>(call.out_width);
-  const std::uint64_t most = kMost32 / size / channels / shape.images;
+  const std::uint64_t most = kMax32 / size / channels / shape.images;
   if (inputs > most || outputs > most) return false;
   const std::uint64_t inner = CeilDiv(channels, kBandedChannels * shape.chunks);
   const std::uint64_t rows = shape.down * kProductRows / shape.across / shape.images;
   const std::uint64_t across = CeilDiv(static_cast<std::uint64_t>(call.out_width), kOctet * shape.across);
   const std::uint64_t of_image = across * CeilDiv(static_cast<std::uint64_t>(call.out_height), rows);
   const std::uint64_t groups = CeilDiv(static_cast<std::uint64_t>(call.batch), shape.images);
-  if (of_image > kMostBlocks / inner) return false;
+  if (of_image > kMaxBlocks / inner) return false;
   launch->tiles = of_image;
   return Fill(inner, across, of_image, inner * of_image * groups, launch);
 }
@@ -107,7 +107,7 @@ bool FillExpanded(const DepthwiseVariant& shape, const CoreCall& call, std::uint
                   DepthwiseLaunch* launch) {
   const std::uint64_t across = CeilDiv(static_cast<std::uint64_t>(call.out_width), shape.across);
   const std::uint64_t of_image = across * CeilDiv(static_cast<std::uint64_t>(call.out_height), shape.down);
-  if (static_cast<std::uint64_t>(call.batch) > kMostBlocks / of_image) return false;
+  if (static_cast<std::uint64_t>(call.batch) > kMaxBlocks / of_image) return false;
   const std::uint64_t tiles = of_image * static_cast<std::uint64_t>(call.batch);
   const std::uint64_t rounds = CeilDiv(channels, kOctet * shape.chunks);
   const std::uint64_t wanted = CeilDiv(kExpandedBlocks * std::max(gpu.multiprocessors, 1U), tiles);

@@ -11,7 +11,7 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::uint64_t kMostBlocks = 0x7fffffff;
+constexpr std::uint64_t kMaxBlocks = 0x7fffffff;
 constexpr float kLog2E = 1.4426950408889634F;
 using costs::flash_attention::kLongBlocks;
 using costs::flash_attention::kMaxShort;
@@ -66,7 +66,7 @@ std::optional<FlashAttentionCore::Launch> FlashAttentionCore::LaunchOf(const Fla
   const std::uint64_t tiles = CeilDiv(call.queries, rows);
   const auto heads = static_cast<std::uint64_t>(attention.heads);
   const auto batch = static_cast<std::uint64_t>(call.batch);
-  if (tiles * heads > kMostBlocks / batch) return std::nullopt;
+  if (tiles * heads > kMaxBlocks / batch) return std::nullopt;
   const auto period = static_cast<std::uint64_t>(call.bias_period);
   const bool steps = shape.short_rows && !shape.warpgroups;
   const std::uint64_t step = steps ? Step(gpu.resident / (tiles * heads), batch, period) : batch;

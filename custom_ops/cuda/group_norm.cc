@@ -9,7 +9,7 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::uint64_t kMostBlocks = 0x7fffffff;
+constexpr std::uint64_t kMaxBlocks = 0x7fffffff;
 constexpr int kFirstClusterMajor = 9;      // compute capability
 constexpr std::uint64_t kMomentBytes = 8;  // of a group
 using costs::group_norm::kBlocksOfSplit;
@@ -53,11 +53,11 @@ std::optional<GroupNormCore::Launch> GroupNormCore::LaunchOf(const GroupNorm& no
   const std::uint64_t slabs = static_cast<std::uint64_t>(norm.channels) / slab;
   const auto samples = static_cast<std::uint64_t>(call.batch);
   const auto pixels = static_cast<std::uint64_t>(call.height * call.width);
-  if (samples > kMostBlocks / slabs) return std::nullopt;
+  if (samples > kMaxBlocks / slabs) return std::nullopt;
   const std::uint64_t wanted = PartsOf(variant, shape, pixels, samples * slabs, gpu);
   const std::uint64_t part = CeilDiv(pixels, wanted);
   const std::uint64_t parts = shape.layout == GroupNormLayout::kSplit ? CeilDiv(pixels, part) : wanted;
-  if (samples * slabs > kMostBlocks / parts || part * parts > kMostBlocks) return std::nullopt;
+  if (samples * slabs > kMaxBlocks / parts || part * parts > kMaxBlocks) return std::nullopt;
   const std::uint64_t rows = variant.threads / shape.columns;
   if (shape.layout == GroupNormLayout::kHeld && CeilDiv(part, rows) > shape.held) return std::nullopt;
   Launch launch{};

@@ -9,8 +9,8 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::uint64_t kMost = 0x7fffffff;
-constexpr std::uint64_t kMost32 = 0xffffffff;
+constexpr std::uint64_t kMax = 0x7fffffff;
+constexpr std::uint64_t kMax32 = 0xffffffff;
 constexpr std::uint64_t kProductRows = 16;  // outputs of a product of a warp
 constexpr std::uint64_t kReach = 4096;      // rows and columns that tiles and kernels overhang at most
 constexpr std::uint64_t kAccess = 16;       // bytes of an access to the result
@@ -25,8 +25,8 @@ bool HasSizes(const ImageConvolution& convolution, const CoreCall& call) {
   };
   const std::uint64_t rows = of(call.height, call.out_height, convolution.window.strides[0]);
   const std::uint64_t columns = of(call.width, call.out_width, convolution.window.strides[1]);
-  return rows <= kMost && columns <= kMost &&
-         static_cast<std::uint64_t>(call.height) * static_cast<std::uint64_t>(call.width) <= kMost32;
+  return rows <= kMax && columns <= kMax &&
+         static_cast<std::uint64_t>(call.height) * static_cast<std::uint64_t>(call.width) <= kMax32;
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ std::optional<ImageConvolutionCore::Launch> ImageConvolutionCore::LaunchOf(const
   const std::uint64_t down = kProductRows * shape.products * (variant.threads / kWarpThreads) / shape.across;
   const std::uint64_t of_row = CeilDiv(call.out_width, shape.across);
   const std::uint64_t of_image = of_row * CeilDiv(call.out_height, down);
-  if (static_cast<std::uint64_t>(call.batch) > kMost / 2 / of_image) return std::nullopt;
+  if (static_cast<std::uint64_t>(call.batch) > kMax / 2 / of_image) return std::nullopt;
   const std::uint64_t tiles = of_image * static_cast<std::uint64_t>(call.batch);
   const std::uint64_t pieces = static_cast<std::uint64_t>(convolution.filters) / shape.filters;
   const std::uint64_t step = std::min(tiles, std::max<std::uint64_t>(1, gpu.resident / pieces));

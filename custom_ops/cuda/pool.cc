@@ -12,7 +12,7 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::uint64_t kMostThreads = std::numeric_limits<std::int32_t>::max();  // of a launch, for Divisor
+constexpr std::uint64_t kMaxThreads = std::numeric_limits<std::int32_t>::max();  // of a launch, for Divisor
 
 using costs::pool::kFewThreads;
 using costs::pool::kLeastAccess;
@@ -28,10 +28,10 @@ struct Tiles {
         across(CeilDiv(call.out_width, variant.shape.As<PoolVariant>().across)),
         down(CeilDiv(call.out_height, variant.shape.As<PoolVariant>().down)) {}
 
-  // At most kMostThreads + 1: such an image is too large.
+  // At most kMaxThreads + 1: such an image is too large.
   std::uint64_t of_image() const {
     const std::uint64_t row = groups * across;  // both below 2^31
-    return row > kMostThreads / down ? kMostThreads + 1 : row * down;
+    return row > kMaxThreads / down ? kMaxThreads + 1 : row * down;
   }
 };
 
@@ -49,8 +49,8 @@ std::optional<PoolCore::Launch> PoolCore::LaunchOf(const Pool& pool, const Varia
   if (call.channels % variant.vector != 0 || !AreAligned({call.input[0], call.y}, variant.vector * size))
     return std::nullopt;
   const Tiles tiles(variant, call);
-  if (tiles.of_image() > kMostThreads) return std::nullopt;
-  const std::uint64_t images_at_once = kMostThreads / tiles.of_image();
+  if (tiles.of_image() > kMaxThreads) return std::nullopt;
+  const std::uint64_t images_at_once = kMaxThreads / tiles.of_image();
   const auto all = static_cast<std::uint64_t>(call.batch);
   const std::uint64_t first = pass * images_at_once;
   const auto count = static_cast<unsigned>(std::min(images_at_once, all - first) * tiles.of_image());

@@ -12,7 +12,7 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::uint64_t kMostInts = std::numeric_limits<std::int32_t>::max();
+constexpr std::uint64_t kMaxInts = std::numeric_limits<std::int32_t>::max();
 constexpr std::uint64_t kAccessBytes = 16;
 using costs::squeeze_excite::kFoldBytes;
 using costs::squeeze_excite::kMaxRead;
@@ -64,7 +64,7 @@ void SqueezeExciteCudaKernel::LaunchMap(const SqueezeExciteCall& call, SqueezeEx
   const auto prepare = [&](DepthwiseLaunch* launch) {
     const std::uint64_t of_row = launch->tiles * tile_bytes;
     const std::uint64_t folds = CeilDiv(of_row, kFoldBytes);
-    if (std::max(launch->tiles, folds * rows) > kMostInts) throw Error("a map of more tiles than a launch can add");
+    if (std::max(launch->tiles, folds * rows) > kMaxInts) throw Error("a map of more tiles than a launch can add");
     auto* const sums = static_cast<float*>(scratch->Of(rows * (of_row + folds * tile_bytes)));
     launch->params.sums = sums;
     params->sums = sums;

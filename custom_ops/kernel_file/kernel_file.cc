@@ -69,9 +69,9 @@ std::vector<char> ReadFatbin(const JsonReader& json, const std::string& folder) 
     throw Error(path + " has " + std::to_string(bytes.size()) + " bytes where kernels.json says " +
                 std::to_string(size));
   }
-  const std::string found = Sha256(bytes.data(), bytes.size());
-  if (found != expected) {
-    throw Error(path + " has sha256 " + found + " where kernels.json says " + Printable(expected));
+  const std::string digest = Sha256(bytes.data(), bytes.size());
+  if (digest != expected) {
+    throw Error(path + " has sha256 " + digest + " where kernels.json says " + Printable(expected));
   }
   return {bytes.begin(), bytes.end()};
 }

@@ -16,9 +16,9 @@ struct Slide {
 };
 
 // Of what a window slides over: sums with what it covers and skips fit 64 bits.
-constexpr std::int64_t kMostExtent = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max();
 
-// Along `axis` (0: height, 1: width) of `extent` elements, at most kMostExtent, as ONNX Runtime's Conv works it out.
+// Along `axis` (0: height, 1: width) of `extent` elements, at most kMaxExtent, as ONNX Runtime's Conv works it out.
 Slide SlideAlong(const Window& window, int axis, std::int64_t extent);
 
 }  // namespace onnxopt

@@ -55,9 +55,9 @@ void Warn(const std::string& path, const std::string& problem) {
 
 const std::vector<Artifact>& Artifact::All() {
   static const std::vector<Artifact>* const all = [] {
-    auto made = std::make_unique<std::vector<Artifact>>();
-    for (KernelFile& file : ReadAll()) made->push_back(Artifact(std::move(file)));
-    return made.release();
+    auto artifacts = std::make_unique<std::vector<Artifact>>();
+    for (KernelFile& file : ReadAll()) artifacts->push_back(Artifact(std::move(file)));
+    return artifacts.release();
   }();
   return *all;
 }

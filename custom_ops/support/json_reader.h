@@ -22,9 +22,9 @@ class JsonReader {
 
   JsonReader operator[](const char* key) const {
     if (!value_.is_object()) Fail("is not an object");
-    const auto found = value_.find(key);
-    if (found == value_.end()) Fail("has no field \"" + std::string(key) + "\"");
-    return {*found, path_.empty() ? key : path_ + "." + key};
+    const auto match = value_.find(key);
+    if (match == value_.end()) Fail("has no field \"" + std::string(key) + "\"");
+    return {*match, path_.empty() ? key : path_ + "." + key};
   }
 
   template <typename Body>

@@ -40,9 +40,9 @@ nlohmann::json ReadSealedJson(const std::string& text, std::uint64_t schema) {
     throw Error(std::string("not valid JSON: ") + Printable(e.what()));
   }
   const JsonReader root(json, "");
-  const std::uint64_t found = root["schema"].Number(0, std::numeric_limits<std::uint32_t>::max());
-  if (found != schema) {
-    root["schema"].Fail("is " + std::to_string(found) + ", and this library reads schema " + std::to_string(schema));
+  const std::uint64_t stated = root["schema"].Number(0, std::numeric_limits<std::uint32_t>::max());
+  if (stated != schema) {
+    root["schema"].Fail("is " + std::to_string(stated) + ", and this library reads schema " + std::to_string(schema));
   }
   if (!sealed) throw Error("was changed after it was written: its first line is no sha256 of the others");
   return json;

@@ -28,7 +28,7 @@ constexpr std::uint64_t kDefaultSize = 2'000'000'000;
 constexpr double kKeptShare = 0.9;              // of the limit, after eviction
 constexpr std::int64_t kPartialSeconds = 3600;  // a partial file older than this was left by a process that was killed
 constexpr std::size_t kDigest = 64;             // hex digits
-constexpr std::size_t kMostBytes = std::size_t{64} << 20U;
+constexpr std::size_t kMaxBytes = std::size_t{64} << 20U;
 constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
 
 class Descriptor {
@@ -68,8 +68,8 @@ std::uint64_t SizeLimit() {
   }
   double factor = 1;
   for (const char* k = kUnits; at != nullptr && k <= at; ++k) factor *= 1000;
-  constexpr double kMost = 1e18;
-  return static_cast<std::uint64_t>(std::min(number * factor, kMost));
+  constexpr double kMax = 1e18;
+  return static_cast<std::uint64_t>(std::min(number * factor, kMax));
 }
 
 std::string FolderOfUser(const std::string& name) {
@@ -123,13 +123,13 @@ struct Entry {
 
 // The regular files of a folder. What killed processes left is removed.
 std::vector<Entry> Entries(int folder) {
-  std::vector<Entry> found;
+  std::vector<Entry> entries;
   const int listed = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (listed < 0) return found;
+  if (listed < 0) return entries;
   DIR* const rows = fdopendir(listed);
   if (rows == nullptr) {
     close(listed);
-    return found;
+    return entries;
   }
   const std::int64_t now = time(nullptr);
   while (const dirent* row = readdir(rows)) {
@@ -141,20 +141,20 @@ std::vector<Entry> Entries(int folder) {
     if (partial) {
       if (now - status.stx_mtime.tv_sec > kPartialSeconds) unlinkat(folder, name.c_str(), 0);
     } else {
-      found.push_back({name, status.stx_mtime.tv_sec, static_cast<std::uint64_t>(status.stx_size)});
+      entries.push_back({name, status.stx_mtime.tv_sec, static_cast<std::uint64_t>(status.stx_size)});
     }
   }
   closedir(rows);
-  return found;
+  return entries;
 }
 
 void Evict(int folder, std::uint64_t limit, const std::string& keep) {
-  std::vector<Entry> found = Entries(folder);
+  std::vector<Entry> entries = Entries(folder);
   std::uint64_t total = 0;
-  for (const Entry& entry : found) total += entry.bytes;
+  for (const Entry& entry : entries) total += entry.bytes;
   if (total <= limit) return;
-  std::sort(found.begin(), found.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; });
-  for (const Entry& entry : found) {
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; });
+  for (const Entry& entry : entries) {
     if (static_cast<double>(total) <= kKeptShare * static_cast<double>(limit)) return;
     if (entry.name == keep) continue;
     unlinkat(folder, entry.name.c_str(), 0);
@@ -194,7 +194,7 @@ std::optional<std::string> UserCache::Read(const std::string& key) const {
     return std::nullopt;
   }
   const auto size = static_cast<std::size_t>(status.stx_size);
-  if (size < kDigest || size > kMostBytes) return std::nullopt;
+  if (size < kDigest || size > kMaxBytes) return std::nullopt;
   const std::optional<std::string> bytes = Content(file.number(), size);
   if (!bytes) return std::nullopt;
   std::string content = bytes->substr(0, size - kDigest);

@@ -109,12 +109,12 @@ void FillLeaves(const Indexing& index, const Inputs& inputs, const Sizes& sizes,
                 Domain* domain) {
   const std::size_t accesses = index.accesses.size();
   const std::uint64_t key = CheckedShapes::Key(inputs.shapes, inputs.dtypes.size());
-  const bool known = checked.Has(key);
+  const bool is_checked = checked.Has(key);
   domain->indexed = true;
   domain->conditional = !index.conditions.empty();
   for (std::size_t k = 0; k < index.conditions.size(); ++k) {
     domain->condition[k] = sizes.ResolveCondition(k);
-    if (!known) CheckNumbers(domain->condition[k], domain->count);
+    if (!is_checked) CheckNumbers(domain->condition[k], domain->count);
     domain->input[accesses + k] = nullptr;
     domain->access[accesses + k].runs = 0;
     domain->access[accesses + k].guards = 1U << k;
@@ -124,7 +124,7 @@ void FillLeaves(const Indexing& index, const Inputs& inputs, const Sizes& sizes,
     Access& access = domain->access[k];
     access = sizes.Resolve(k, &offset);
     const std::uint32_t input = index.accesses[k].input;
-    if (!known) CheckAccess(k, access, offset, inputs.shapes[input], *domain, input);
+    if (!is_checked) CheckAccess(k, access, offset, inputs.shapes[input], *domain, input);
     const std::int64_t bytes = offset * static_cast<std::int64_t>(Size(inputs.dtypes[input]));
     // Where guards keep it from being read, the beginning may lie before the tensor.
     const auto address = reinterpret_cast<std::uintptr_t>(inputs.data[input]) + static_cast<std::uintptr_t>(bytes);

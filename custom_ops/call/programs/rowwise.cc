@@ -7,8 +7,8 @@
 namespace onnxopt {
 namespace {
 
-constexpr std::uint64_t kUsualWork = std::uint64_t{1} << 26U;    // elements of a domain, whatever it is of
-constexpr std::uint64_t kMostRepeats = std::uint64_t{1} << 16U;  // of an element that is read or written
+constexpr std::uint64_t kUsualWork = std::uint64_t{1} << 26U;   // elements of a domain, whatever it is of
+constexpr std::uint64_t kMaxRepeats = std::uint64_t{1} << 16U;  // of an element that is read or written
 constexpr const char* kDamaged = "; kernels.json is damaged or of another model";
 
 // `shape` with `count` dims of 1 appended.
@@ -35,9 +35,9 @@ Shape Reshaped(const Shape& shape, const std::vector<std::int64_t>& target) {
     result.dims[k] = target[k] == 0 ? shape.dims[k] : target[k];
   }
   if (open < target.size()) {
-    const std::uint64_t known = result.count();
-    if (known == 0 || shape.count() % known != 0) throw Error("shape " + ToString(shape) + " cannot be reshaped");
-    result.dims[open] = static_cast<std::int64_t>(shape.count() / known);
+    const std::uint64_t product = result.count();
+    if (product == 0 || shape.count() % product != 0) throw Error("shape " + ToString(shape) + " cannot be reshaped");
+    result.dims[open] = static_cast<std::int64_t>(shape.count() / product);
   }
   if (result.count() != shape.count()) throw Error(ToString(shape) + " cannot be reshaped to " + ToString(result));
   return result;
@@ -112,7 +112,7 @@ void CheckWork(const RowProgram& program, const Shape* inputs, const Sizes& size
   std::uint64_t elements = 0;
   for (std::size_t k = 0; k < program.inputs.size(); ++k) elements += inputs[k].count();
   for (std::size_t k = 0; k < program.outputs.size(); ++k) elements += sizes.OutputShape(k).count();
-  if (count <= kUsualWork || count / kMostRepeats <= elements) return;
+  if (count <= kUsualWork || count / kMaxRepeats <= elements) return;
   throw Error("a domain of " + std::to_string(count) + " elements for tensors of " + std::to_string(elements) +
               kDamaged);
 }

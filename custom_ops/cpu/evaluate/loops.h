@@ -52,9 +52,9 @@ void Fill(void* out, const void* a, const void*, const void*, size_t n) {
 template <typename T>
 void FindZero(void* out, const void* a, const void*, const void*, size_t n) {
   const T* __restrict x = static_cast<const T*>(a);
-  uint8_t found = 0;
-  for (size_t i = 0; i < n; ++i) found |= static_cast<uint8_t>(x[i] == T(0));
-  if (found != 0) *static_cast<uint8_t*>(out) = 1;
+  uint8_t has_zero = 0;
+  for (size_t i = 0; i < n; ++i) has_zero |= static_cast<uint8_t>(x[i] == T(0));
+  if (has_zero != 0) *static_cast<uint8_t*>(out) = 1;
 }
 
 // F::Apply on SIMD batches. The tail goes through a whole batch too, so that a value does not depend on its place.

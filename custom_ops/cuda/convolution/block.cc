@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "call/tensors.h"
-#include "cuda/launch/known_shape.h"
 #include "cuda/launch/provider_options.h"
+#include "cuda/launch/stated_shape.h"
 #include "cuda/launch/stream.h"
 
 namespace onnxopt::cuda {

@@ -2,8 +2,8 @@
 
 #include "call/convolution.h"
 #include "call/tensors.h"
-#include "cuda/launch/known_shape.h"
 #include "cuda/launch/provider_options.h"
+#include "cuda/launch/stated_shape.h"
 #include "cuda/launch/stream.h"
 
 namespace onnxopt::cuda {

@@ -59,13 +59,13 @@ void Api::Check(Status status, const std::string& what) const {
 const Api* Find() {
   static std::mutex mutex;
   static Api api;
-  static bool found = false;
+  static bool is_complete = false;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (!found) {
+  if (!is_complete) {
     void* library = Open();
-    found = library != nullptr && Complete(library, &api) && api.cudnnGetVersion() >= kOldest;
+    is_complete = library != nullptr && Complete(library, &api) && api.cudnnGetVersion() >= kOldest;
   }
-  return found ? &api : nullptr;
+  return is_complete ? &api : nullptr;
 }
 
 std::optional<std::string> Obstacle() {

@@ -91,21 +91,21 @@ class Descriptor {
 
   // Up to `most` descriptors of a kind that this one holds or makes.
   std::vector<Descriptor> Descriptors(Name name, int kind, std::size_t most) const {
-    std::vector<Descriptor> made;
+    std::vector<Descriptor> descriptors;
     std::vector<BackendDescriptor> raw;
-    made.reserve(most);
+    descriptors.reserve(most);
     for (std::size_t k = 0; k < most; ++k) {
-      made.emplace_back(*api_, kind);
-      raw.push_back(made.back().raw_);
+      descriptors.emplace_back(*api_, kind);
+      raw.push_back(descriptors.back().raw_);
     }
-    if (most == 0) return made;
+    if (most == 0) return descriptors;
     auto count = static_cast<std::int64_t>(most);
     const Status status =
         api_->cudnnBackendGetAttribute(raw_, static_cast<int>(name), static_cast<int>(Type::kDescriptor), count, &count,
                                        static_cast<void*>(raw.data()));
     api_->Check(status, "cuDNN does not tell attribute " + std::to_string(static_cast<int>(name)));
-    while (made.size() > static_cast<std::size_t>(count)) made.pop_back();
-    return made;
+    while (descriptors.size() > static_cast<std::size_t>(count)) descriptors.pop_back();
+    return descriptors;
   }
 
   BackendDescriptor raw() const { return raw_; }

@@ -11,7 +11,7 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr unsigned kMostBuilders = 16;
+constexpr unsigned kMaxBuilders = 16;
 
 cudnn::Handle Start(const cudnn::Api& api) {
   cudnn::Handle handle = nullptr;
@@ -48,7 +48,7 @@ BorrowedHandle::BorrowedHandle(const cudnn::Api& api, Context context, Stream st
     ++idle;
     if (best == pool.handles.end() || at->stream == stream) best = at;
   }
-  if (best == pool.handles.end() || (best->stream != stream && idle < kMostIdle)) {
+  if (best == pool.handles.end() || (best->stream != stream && idle < kMaxIdle)) {
     best = pool.handles.insert(pool.handles.end(), {Start(api), context, nullptr, false});
   }
   api.Check(api.cudnnSetStream(best->raw, stream), "cuDNN does not take ONNX Runtime's stream");
@@ -67,15 +67,15 @@ cudnn::Handle BorrowedHandle::raw() const { return kept_->raw; }
 
 BuilderHandle& BuilderOf(const cudnn::Api& api, Context context) {
   static std::mutex mutex;
-  static auto* const known = new std::map<std::pair<Context, unsigned>, std::unique_ptr<BuilderHandle>>;
+  static auto* const handles = new std::map<std::pair<Context, unsigned>, std::unique_ptr<BuilderHandle>>;
   static std::atomic<unsigned> turn{0};
-  static const unsigned builders = std::clamp(std::thread::hardware_concurrency(), 1U, kMostBuilders);
+  static const unsigned builders = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxBuilders);
   const std::lock_guard<std::mutex> lock(mutex);
-  auto& entry = (*known)[{context, turn.fetch_add(1, std::memory_order_relaxed) % builders}];
+  auto& entry = (*handles)[{context, turn.fetch_add(1, std::memory_order_relaxed) % builders}];
   if (entry == nullptr) {
-    auto made = std::make_unique<BuilderHandle>();
-    made->raw = Start(api);
-    entry = std::move(made);
+    auto handle = std::make_unique<BuilderHandle>();
+    handle->raw = Start(api);
+    entry = std::move(handle);
   }
   return *entry;
 }

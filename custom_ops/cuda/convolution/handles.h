@@ -12,7 +12,7 @@ namespace onnxopt::cuda {
 //
 // Threads that enqueue at once have different handles. A stream gets the handle back that it had last, unless another
 // thread enqueues with that one. ONNX Runtime makes streams for every session and for every thread that runs it, so
-// there are not more handles than kMostIdle, or than threads that enqueued at once.
+// there are not more handles than kMaxIdle, or than threads that enqueued at once.
 class BorrowedHandle {
  public:
   // The context must be current. Throws Error where cuDNN does not start.
@@ -23,7 +23,7 @@ class BorrowedHandle {
 
   cudnn::Handle raw() const;
 
-  static constexpr std::size_t kMostIdle = 8;  // handles of a context that wait for their streams
+  static constexpr std::size_t kMaxIdle = 8;  // handles of a context that wait for their streams
 
  private:
   struct Kept;

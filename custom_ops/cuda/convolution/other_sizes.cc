@@ -13,9 +13,9 @@ namespace {
 // From 2^-kSmaller to 2^kLarger times the pixels of the size that runs.
 constexpr int kSmaller = 9;
 constexpr int kLarger = 5;
-constexpr int kMostPixels = 26;   // 2^26, 8,192 by 8,192
-constexpr int kLoadedPixels = 8;  // 2^8, over which a kernel runs that is to be loaded
-constexpr std::int64_t kMostLoadedBytes = std::int64_t{64} << 20U;  // that it works in
+constexpr int kMaxPixels = 26;                                     // 2^26, 8,192 by 8,192
+constexpr int kLoadedPixels = 8;                                   // 2^8, over which a kernel runs that is to be loaded
+constexpr std::int64_t kMaxLoadedBytes = std::int64_t{64} << 20U;  // that it works in
 
 struct Other {
   int power;
@@ -25,7 +25,7 @@ struct Other {
 std::vector<Other> Others(const ConvolutionProblem& planned) {
   const int power = planned.PowerOfPixels();
   std::vector<Other> others;
-  for (int other = std::max(0, power - kSmaller); other <= std::min(power + kLarger, kMostPixels); ++other) {
+  for (int other = std::max(0, power - kSmaller); other <= std::min(power + kLarger, kMaxPixels); ++other) {
     if (const std::optional<ConvolutionProblem> like = planned.OfPixels(other)) others.push_back({other, *like});
   }
   return others;
@@ -49,10 +49,10 @@ std::optional<ConvolutionProblem> ToLoad(const ConvolutionProblem& problem, int 
 // counts as run from now on.
 bool IsNew(Context context, ConvolutionProblem problem, const EngineChoice& choice) {
   static std::mutex mutex;
-  static auto* const known = new std::set<std::tuple<Context, std::string, std::int64_t, decltype(choice.knobs)>>;
+  static auto* const measured = new std::set<std::tuple<Context, std::string, std::int64_t, decltype(choice.knobs)>>;
   if (!IsProduct(problem)) problem.sizes = {};
   const std::lock_guard<std::mutex> lock(mutex);
-  return known->emplace(context, problem.Describe(), choice.engine, choice.knobs).second;
+  return measured->emplace(context, problem.Describe(), choice.engine, choice.knobs).second;
 }
 
 // Memory of the operands that are no constants of a problem, and of a plan.
@@ -97,33 +97,33 @@ class Memory {
 }  // namespace
 
 void ChooseForSizes(const cudnn::Api& api, Context context, const std::string& gpu, const ConvolutionProblem& problem) {
-  ConvolutionPlans& known = ConvolutionPlans::Get();
+  ConvolutionPlans& measured = ConvolutionPlans::Get();
   std::map<std::string, EngineChoice> choices;
   BuilderHandle& builder = BuilderOf(api, context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
   for (const auto& [power, like] : Others(problem.WithoutCompiling())) {
-    if (known.FindExpected(gpu, api.cudnnGetVersion(), like.Describe())) continue;
+    if (measured.FindExpected(gpu, api.cudnnGetVersion(), like.Describe())) continue;
     const std::optional<EngineChoice> choice = AskHeuristic(api, builder.raw, like);
     if (choice) choices.emplace(like.Describe(), *choice);
   }
-  if (!choices.empty()) known.AddExpected(gpu, api.cudnnGetVersion(), choices);
+  if (!choices.empty()) measured.AddExpected(gpu, api.cudnnGetVersion(), choices);
 }
 
 void LoadForSizes(const cudnn::Api& api, Context context, Stream stream, const std::string& gpu,
                   const ConvolutionProblem& problem, const ConvolutionPointers& at,
                   const std::function<void*(std::size_t)>& scratch) {
-  const ConvolutionPlans& known = ConvolutionPlans::Get();
+  const ConvolutionPlans& measured = ConvolutionPlans::Get();
   const std::size_t version = api.cudnnGetVersion();
-  if (!known.ships(gpu, version)) return;
+  if (!measured.ships(gpu, version)) return;
   for (const auto& [power, like] : Others(problem.WithoutCompiling())) {
-    const std::optional<EngineChoice> choice = known.FindShipped(gpu, version, like.Describe());
+    const std::optional<EngineChoice> choice = measured.FindShipped(gpu, version, like.Describe());
     const std::optional<ConvolutionProblem> run = ToLoad(problem, power);
     if (!choice || !run || !IsNew(context, like, *choice)) continue;
     try {
       const auto ready = ReadyBy(api, context, *run, *choice);
       if (ready == nullptr) continue;
       Memory memory(*run, ready->workspace());
-      if (memory.bytes() > kMostLoadedBytes) continue;
+      if (memory.bytes() > kMaxLoadedBytes) continue;
       memory.Place(scratch(static_cast<std::size_t>(memory.bytes())));
       const BorrowedHandle handle(api, context, stream);
       ready->Run(api, handle.raw(), memory.Pointers(at), memory.workspace());

@@ -9,15 +9,15 @@ using cudnn::Descriptor;
 using cudnn::Name;
 using cudnn::Type;
 
-constexpr std::size_t kMostNotes = 16;
-constexpr std::size_t kMostKnobs = 64;
-constexpr std::size_t kMostCompiled = 4;
+constexpr std::size_t kMaxNotes = 16;
+constexpr std::size_t kMaxKnobs = 64;
+constexpr std::size_t kMaxCompiled = 4;
 
 bool Has(const std::vector<int>& notes, int note) { return std::find(notes.begin(), notes.end(), note) != notes.end(); }
 
 // Whether an engine keeps the promises of program/convolution.h.
 bool Keeps(const Descriptor& engine, const ConvolutionProblem& problem) {
-  const std::vector<int> notes = engine.Notes(Name::kEngineNumericalNotes, Type::kNumericalNote, kMostNotes);
+  const std::vector<int> notes = engine.Notes(Name::kEngineNumericalNotes, Type::kNumericalNote, kMaxNotes);
   if (Has(notes, cudnn::kReducesInLessPrecision) || Has(notes, cudnn::kIsNotDeterministic)) return false;
   const bool exact = problem.convolution.dtype() == Dtype::kFloat32 && !problem.tf32;
   return !exact || !(Has(notes, cudnn::kUsesTensorCores) || Has(notes, cudnn::kConvertsInputsDown));
@@ -32,7 +32,7 @@ cudnn::Descriptor EngineOf(const Descriptor& config) {
 }
 
 bool IsCompiled(const Descriptor& engine) {
-  return Has(engine.Notes(Name::kEngineBehaviorNotes, Type::kBehaviorNote, kMostNotes), cudnn::kCompilesAtRunTime);
+  return Has(engine.Notes(Name::kEngineBehaviorNotes, Type::kBehaviorNote, kMaxNotes), cudnn::kCompilesAtRunTime);
 }
 
 // Nothing where cuDNN cannot build it, or it wants too much workspace.
@@ -42,9 +42,9 @@ std::optional<EnginePlan> MakePlan(const cudnn::Api& api, cudnn::Handle handle, 
   plan.Set(Name::kPlanHandle, Type::kHandle, handle);
   plan.Set(Name::kPlanConfig, config);
   if (!plan.TryFinalize()) return std::nullopt;
-  EnginePlan made(api, graph, std::move(config), std::move(plan), compiled);
-  if (made.workspace() > static_cast<std::int64_t>(kMostWorkspace)) return std::nullopt;
-  return made;
+  EnginePlan result(api, graph, std::move(config), std::move(plan), compiled);
+  if (result.workspace() > static_cast<std::int64_t>(kMaxWorkspace)) return std::nullopt;
+  return result;
 }
 
 struct Offer {
@@ -101,7 +101,7 @@ std::optional<EngineChoice> EnginePlan::Choice() const {
   try {
     EngineChoice choice;
     choice.engine = EngineOf(*config_).Number(Name::kEngineIndex);
-    for (const Descriptor& knob : config_->Descriptors(Name::kConfigKnobChoices, cudnn::kKnobChoice, kMostKnobs)) {
+    for (const Descriptor& knob : config_->Descriptors(Name::kConfigKnobChoices, cudnn::kKnobChoice, kMaxKnobs)) {
       const std::int64_t type = knob.Number(Name::kKnobType, Type::kKnobType);
       choice.knobs.emplace_back(type, knob.Number(Name::kKnobValue));
     }
@@ -135,7 +135,7 @@ std::vector<EnginePlan> OfferedPlans(const cudnn::Api& api, cudnn::Handle handle
       std::size_t compiled = 0;
       for (Offer& offer : offers) {
         if (plans.size() >= most) break;
-        if (offer.compiled && (preference == Preference::kReady || compiled == kMostCompiled)) continue;
+        if (offer.compiled && (preference == Preference::kReady || compiled == kMaxCompiled)) continue;
         std::optional<EnginePlan> plan = MakePlan(api, handle, graph, std::move(offer.config), offer.compiled);
         if (!plan) continue;
         if (offer.compiled) ++compiled;
@@ -157,9 +157,9 @@ std::optional<EnginePlan> KeptPlan(const cudnn::Api& api, cudnn::Handle handle, 
     plan.Set(Name::kPlanHandle, Type::kHandle, handle);
     plan.SetText(Name::kPlanJson, text);
     plan.Finalize("cuDNN does not take a plan that was kept");
-    EnginePlan made(api, std::move(graph), std::nullopt, std::move(plan), true);
-    if (made.workspace() > static_cast<std::int64_t>(kMostWorkspace)) return std::nullopt;
-    return made;
+    EnginePlan result(api, std::move(graph), std::nullopt, std::move(plan), true);
+    if (result.workspace() > static_cast<std::int64_t>(kMaxWorkspace)) return std::nullopt;
+    return result;
   } catch (const cudnn::Refused&) {
     return std::nullopt;
   }

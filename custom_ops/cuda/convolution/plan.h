@@ -23,7 +23,7 @@ struct ConvolutionPointers {
 };
 
 // Plans that want more workspace are not considered. Stems need it: engines for few channels copy their input.
-constexpr std::size_t kMostWorkspace = std::size_t{256} << 20U;
+constexpr std::size_t kMaxWorkspace = std::size_t{256} << 20U;
 
 // One finalized plan. Execute is not thread-safe.
 class EnginePlan {

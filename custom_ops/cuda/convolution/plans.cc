@@ -36,16 +36,16 @@ struct Entry {
 
 std::shared_ptr<Entry> EntryOf(const Key& key) {
   static std::mutex mutex;
-  static auto* const known = new std::map<Key, std::shared_ptr<Entry>>;  // outlives every kernel
+  static auto* const entries = new std::map<Key, std::shared_ptr<Entry>>;  // outlives every kernel
   const std::lock_guard<std::mutex> lock(mutex);
   // Shapes come and go with dynamic inputs: entries whose plan nobody holds are dropped now and then.
   constexpr std::size_t kMany = 4096;
-  if (known->size() > kMany) {
-    for (auto at = known->begin(); at != known->end();) {
-      at = at->second.use_count() == 1 && at->second->plan.expired() ? known->erase(at) : std::next(at);
+  if (entries->size() > kMany) {
+    for (auto at = entries->begin(); at != entries->end();) {
+      at = at->second.use_count() == 1 && at->second->plan.expired() ? entries->erase(at) : std::next(at);
     }
   }
-  std::shared_ptr<Entry>& entry = (*known)[key];
+  std::shared_ptr<Entry>& entry = (*entries)[key];
   if (entry == nullptr) entry = std::make_shared<Entry>();
   return entry;
 }
@@ -106,12 +106,12 @@ std::optional<EngineChoice> ChoiceForSize(const cudnn::Api& api, cudnn::Handle h
                                           const ConvolutionProblem& problem) {
   const std::optional<ConvolutionProblem> like = problem.OfPixels(problem.PowerOfPixels());
   if (!like) return std::nullopt;
-  ConvolutionPlans& known = ConvolutionPlans::Get();
+  ConvolutionPlans& entries = ConvolutionPlans::Get();
   const std::string text = like->Describe();
-  std::optional<EngineChoice> choice = known.FindExpected(gpu, api.cudnnGetVersion(), text);
+  std::optional<EngineChoice> choice = entries.FindExpected(gpu, api.cudnnGetVersion(), text);
   if (!choice) {
     choice = AskHeuristic(api, handle, *like);
-    if (choice) known.AddExpected(gpu, api.cudnnGetVersion(), {{text, *choice}});
+    if (choice) entries.AddExpected(gpu, api.cudnnGetVersion(), {{text, *choice}});
   }
   return choice;
 }

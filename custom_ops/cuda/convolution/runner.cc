@@ -83,12 +83,12 @@ ConvolutionRunner::Ready ConvolutionRunner::PlanFor(ConvolutionCall* of) const {
   const ConvolutionProblem& problem = call.problem;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!call.capturing) LoadOnce(call);
-  const auto found = std::find_if(recent_.begin(), recent_.end(), [&](const Recent& entry) {
+  const auto match = std::find_if(recent_.begin(), recent_.end(), [&](const Recent& entry) {
     return entry.sizes == problem.sizes && entry.tf32 == problem.tf32 && entry.alignment == problem.alignment &&
            entry.context == call.context;
   });
-  if (found != recent_.end()) {
-    recent_.splice(recent_.begin(), recent_, found);
+  if (match != recent_.end()) {
+    recent_.splice(recent_.begin(), recent_, match);
   } else {
     if (call.capturing) {
       throw Error("the convolution " + problem.Describe() +
@@ -128,16 +128,16 @@ void ConvolutionRunner::LoadOnce(const ConvolutionCall& call) const {
 
 // Measures the plans of a problem that has no entry, where that is asked for.
 void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
-  ConvolutionPlans& known = ConvolutionPlans::Get();
+  ConvolutionPlans& measured = ConvolutionPlans::Get();
   // The default stream cannot be captured, which measuring does.
-  if (!known.tunes() || call.stream == nullptr) return;
+  if (!measured.tunes() || call.stream == nullptr) return;
   const std::string problem = call.problem.Describe();
   const std::string gpu = NameOfGpu(driver_);
   if (preference_ == Preference::kSoonest) ChooseForSizes(api_, call.context, gpu, call.problem);
   if (ChoosesForSizesAlone()) return;
   const std::size_t version = api_.cudnnGetVersion();
   const std::lock_guard<std::mutex> alone(Measuring());
-  if (known.Find(gpu, version, problem)) return;
+  if (measured.Find(gpu, version, problem)) return;
   const std::vector<EnginePlan> plans = Offered(call, kTunedPlans, Preference::kFastest);
   if (plans.empty()) return;
   const BorrowedHandle handle(api_, call.context, call.stream);
@@ -148,7 +148,7 @@ void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
   const auto [first, best] =
       stopwatch.Fastest(plans.size(), [&](std::size_t way) { plans[way].Execute(handle.raw(), call.at, workspace); });
   const std::optional<EngineChoice> choice = plans[best.way].Choice();
-  if (choice) known.Add(gpu, version, problem, {*choice, best.microseconds, first.microseconds});
+  if (choice) measured.Add(gpu, version, problem, {*choice, best.microseconds, first.microseconds});
 }
 
 std::vector<EnginePlan> ConvolutionRunner::Offered(const ConvolutionCall& call, std::size_t most,
@@ -161,20 +161,20 @@ std::vector<EnginePlan> ConvolutionRunner::Offered(const ConvolutionCall& call, 
 // The first run of a shape that the graph states: another plan that is ready may be faster than the heuristic's first.
 void ConvolutionRunner::MeasureFirstRun(const ConvolutionCall& call, Recent* entry) const {
   entry->measured = true;
-  ConvolutionPlans& known = ConvolutionPlans::Get();
+  ConvolutionPlans& measured = ConvolutionPlans::Get();
   const bool stated = entry->stated && !call.problem.Compiles() && entry->plan->is_one_plan();
-  if (!stated || call.stream == nullptr || known.tunes() || !MeasuresFirstRuns()) return;
+  if (!stated || call.stream == nullptr || measured.tunes() || !MeasuresFirstRuns()) return;
   const std::string problem = call.problem.Describe();
   const std::string gpu = NameOfGpu(driver_);
   const std::size_t version = api_.cudnnGetVersion();
-  if (known.Find(gpu, version, problem)) return;
+  if (measured.Find(gpu, version, problem)) return;
   const std::lock_guard<std::mutex> alone(Measuring());
   try {
-    if (!known.FindKept(gpu, version, problem)) MeasureBeside(call, *entry->plan);
+    if (!measured.FindKept(gpu, version, problem)) MeasureBeside(call, *entry->plan);
   } catch (const Error&) {
     return;  // nobody asked for this measurement: the heuristic's plan runs
   }
-  if (known.Find(gpu, version, problem)) entry->plan = Build(call.context, call.problem, Preference::kFastest);
+  if (measured.Find(gpu, version, problem)) entry->plan = Build(call.context, call.problem, Preference::kFastest);
 }
 
 // Measures the plans that are ready beside the one that would run, and keeps the fastest.

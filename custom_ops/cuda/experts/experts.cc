@@ -11,8 +11,8 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::uint64_t kMostInts = std::numeric_limits<std::int32_t>::max();
-constexpr std::uint64_t kMostFewRows = 256;  // that every block looks through (cuda_kernels/experts/rows.cuh)
+constexpr std::uint64_t kMaxInts = std::numeric_limits<std::int32_t>::max();
+constexpr std::uint64_t kMaxFewRows = 256;  // that every block looks through (cuda_kernels/experts/rows.cuh)
 constexpr std::uint64_t kAccessBytes = 16;
 constexpr std::uint64_t kPartBytes = 256;
 constexpr std::uint64_t kIntsOfTile = 3;
@@ -39,7 +39,7 @@ const ExpertsForm& ExpertsCudaKernel::FormOf(std::uint64_t tokens) const {
   for (const ExpertsForm& form : kExpertsForms) {
     const std::uint64_t tile = TileRows(form);
     const bool found_by_blocks = form.route == ExpertsForm::kNone;
-    const bool fits = found_by_blocks ? tokens <= tile && rows <= kMostFewRows
+    const bool fits = found_by_blocks ? tokens <= tile && rows <= kMaxFewRows
                                       : rows <= tile * static_cast<std::uint64_t>(meaning_.experts);
     if (fits) return form;
   }
@@ -51,7 +51,7 @@ std::uint64_t ExpertsCudaKernel::TileRows(const ExpertsForm& form) const {
 }
 
 // Tiles of rows that there may be: the last one of each expert may have few rows.
-std::uint64_t ExpertsCudaKernel::MostTiles(const ExpertsForm& form, std::uint64_t rows) const {
+std::uint64_t ExpertsCudaKernel::MaxTiles(const ExpertsForm& form, std::uint64_t rows) const {
   const bool routed = form.route != ExpertsForm::kNone;
   return std::min(rows, static_cast<std::uint64_t>(meaning_.experts)) + (routed ? rows / TileRows(form) : 0);
 }
@@ -59,7 +59,7 @@ std::uint64_t ExpertsCudaKernel::MostTiles(const ExpertsForm& form, std::uint64_
 // Blocks run in waves of as many as the GPU holds. A wave takes as long as the steps of one block, and as what a block
 // begins and ends with.
 ExpertsCudaKernel::Cut ExpertsCudaKernel::CutOf(std::size_t variant, bool second, std::uint64_t tiles,
-                                                std::uint64_t most_splits) const {
+                                                std::uint64_t max_splits) const {
   const auto& tile = kernel().variants[variant].shape.As<ExpertsVariant>();
   const bool halves = !second && meaning_.gated();
   const auto width = static_cast<std::uint64_t>(second ? meaning_.columns : meaning_.hidden);
@@ -72,7 +72,7 @@ ExpertsCudaKernel::Cut ExpertsCudaKernel::CutOf(std::size_t variant, bool second
     return CeilDiv(tiles * columns * splits, wave) * (CeilDiv(steps, splits) + kStepsOfBlock) + more;
   };
   Cut cut{columns, 1};
-  for (std::uint64_t splits = 2; splits <= most_splits && splits * kLeastSteps <= steps; ++splits) {
+  for (std::uint64_t splits = 2; splits <= max_splits && splits * kLeastSteps <= steps; ++splits) {
     if (cost(splits) < cost(cut.splits)) cut.splits = splits;
   }
   return cut;
@@ -83,7 +83,7 @@ ExpertsCudaKernel::Work ExpertsCudaKernel::WorkOf(std::uint64_t tokens) const {
   const bool routed = form.route != ExpertsForm::kNone;
   const auto experts = static_cast<std::uint64_t>(meaning_.experts);
   const std::uint64_t rows = tokens * static_cast<std::uint64_t>(meaning_.chosen);
-  const std::uint64_t tiles = MostTiles(form, rows);
+  const std::uint64_t tiles = MaxTiles(form, rows);
   const std::uint64_t usual = std::max(std::min(rows, experts), rows / TileRows(form));  // tiles that exist
   const Cut first = CutOf(form.first, false, usual, routed ? 1 : kMaxSplits);  // sums of many rows are too long
   const Cut second = CutOf(form.first + 1, true, usual, kMaxSplits);
@@ -101,7 +101,7 @@ bool ExpertsCudaKernel::IsForProducts(std::uint64_t rows) const {
 }
 
 void ExpertsCudaKernel::Launch(std::size_t variant, std::uint64_t blocks, ExpertsParams* params, Stream stream) const {
-  if (blocks > kMostInts) throw Error("a mixture of experts of more blocks than a launch can have");
+  if (blocks > kMaxInts) throw Error("a mixture of experts of more blocks than a launch can have");
   launcher_.Launch(variant, static_cast<unsigned>(blocks), reinterpret_cast<unsigned char*>(params), stream);
 }
 
@@ -117,7 +117,7 @@ void ExpertsCudaKernel::Compute(OrtKernelContext* context) const {
   const Stream stream = launcher_.Enter(context);
   const auto tokens = static_cast<std::uint64_t>(call.tokens);
   const std::uint64_t rows = tokens * static_cast<std::uint64_t>(meaning_.chosen);
-  if (rows > kMostInts) throw Error("a mixture of experts of " + std::to_string(rows) + " choices, above 2^31 - 1");
+  if (rows > kMaxInts) throw Error("a mixture of experts of " + std::to_string(rows) + " choices, above 2^31 - 1");
   ExpertsParams params{};
   params.x = call.x;
   params.ids = reinterpret_cast<const long long*>(call.ids);
@@ -139,7 +139,7 @@ void ExpertsCudaKernel::RunWork(const Work& work, ExpertsParams params, char* me
   params.sums = reinterpret_cast<float*>(memory + work.between);
   params.splits[0] = static_cast<int>(work.first.splits);
   params.splits[1] = static_cast<int>(work.second.splits);
-  params.most_tiles = static_cast<int>(work.tiles);
+  params.max_tiles = static_cast<int>(work.tiles);
   if (form.route != ExpertsForm::kNone) {
     params.order = reinterpret_cast<int*>(memory + work.between + work.sums);
     params.tiles = params.order + rows;
@@ -156,18 +156,18 @@ void ExpertsCudaKernel::RunWork(const Work& work, ExpertsParams params, char* me
 }
 
 // The host waits before rows are sorted, so that the GPU sorts while the host begins with the products.
-void ExpertsCudaKernel::RunProducts(const ExpertsCall& call, ExpertsParams params, std::uint64_t least_bytes,
+void ExpertsCudaKernel::RunProducts(const ExpertsCall& call, ExpertsParams params, std::uint64_t min_bytes,
                                     Stream stream, const OrtKernelContext* context) const {
   const ExpertsForm& form = *(std::end(kExpertsForms) - 1);
   const auto rows = static_cast<std::uint64_t>(params.rows);
   const auto columns = static_cast<std::uint64_t>(meaning_.columns),
              hidden = static_cast<std::uint64_t>(meaning_.hidden);
-  const std::uint64_t tiles = MostTiles(form, rows), size = Size(meaning_.dtype());
+  const std::uint64_t tiles = MaxTiles(form, rows), size = Size(meaning_.dtype());
   const auto part = [&](std::uint64_t width) { return Part((rows + ExpertsProducts::Behind(rows)) * width * size); };
   const std::uint64_t sorted = part(columns), wide = part(static_cast<std::uint64_t>(meaning_.wide()));
   const std::uint64_t between = part(hidden), ints = Part((2 * rows + tiles * kIntsOfTile + 1) * sizeof(int));
   CallScratch scratch(allocator_, context);
-  char* const memory = static_cast<char*>(scratch.Of(std::max(sorted + wide + between + ints, least_bytes)));
+  char* const memory = static_cast<char*>(scratch.Of(std::max(sorted + wide + between + ints, min_bytes)));
   params.sorted = memory;
   params.products = memory + sorted;
   params.between = memory + sorted + wide;
@@ -175,7 +175,7 @@ void ExpertsCudaKernel::RunProducts(const ExpertsCall& call, ExpertsParams param
   params.tiles = params.order + rows;
   params.tile_count = params.tiles + tiles * kIntsOfTile;
   params.places = params.tile_count + 1;
-  params.most_tiles = static_cast<int>(tiles);
+  params.max_tiles = static_cast<int>(tiles);
   Launch(form.route, 1, &params, stream);
   const std::vector<ExpertRows> experts = products_.Read(params.tiles, tiles, stream);
   const std::uint64_t vector = kAccessBytes / size;

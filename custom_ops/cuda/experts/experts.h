@@ -48,12 +48,12 @@ class ExpertsCudaKernel final : public FusedKernel {
 
   const ExpertsForm& FormOf(std::uint64_t tokens) const;
   std::uint64_t TileRows(const ExpertsForm& form) const;
-  std::uint64_t MostTiles(const ExpertsForm& form, std::uint64_t rows) const;
-  Cut CutOf(std::size_t variant, bool second, std::uint64_t tiles, std::uint64_t most_splits) const;
+  std::uint64_t MaxTiles(const ExpertsForm& form, std::uint64_t rows) const;
+  Cut CutOf(std::size_t variant, bool second, std::uint64_t tiles, std::uint64_t max_splits) const;
   Work WorkOf(std::uint64_t tokens) const;
   bool IsForProducts(std::uint64_t rows) const;
   void RunWork(const Work& work, ExpertsParams params, char* memory, Stream stream) const;
-  void RunProducts(const ExpertsCall& call, ExpertsParams params, std::uint64_t least_bytes, Stream stream,
+  void RunProducts(const ExpertsCall& call, ExpertsParams params, std::uint64_t min_bytes, Stream stream,
                    const OrtKernelContext* context) const;
   void Launch(std::size_t variant, std::uint64_t blocks, ExpertsParams* params, Stream stream) const;
   void LaunchOver(std::size_t variant, std::uint64_t threads, ExpertsParams* params, Stream stream) const;

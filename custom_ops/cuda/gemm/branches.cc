@@ -32,9 +32,9 @@ void Branches::Prepare(std::size_t count) {
 
 std::shared_ptr<Branches> BranchesOf(Stream stream, const Driver& driver) {
   static std::mutex mutex;
-  static auto* const known = new std::map<Stream, std::weak_ptr<Branches>>;  // outlives every kernel
+  static auto* const entries = new std::map<Stream, std::weak_ptr<Branches>>;  // outlives every kernel
   const std::lock_guard<std::mutex> lock(mutex);
-  std::weak_ptr<Branches>& entry = (*known)[stream];
+  std::weak_ptr<Branches>& entry = (*entries)[stream];
   std::shared_ptr<Branches> branches = entry.lock();
   if (branches == nullptr) {
     branches = std::make_shared<Branches>(driver);

@@ -35,12 +35,12 @@ bool Measures(const ProductCall& call) {
 
 // How many of cuDNN's plans are worth measuring. Sums over few channels leave cuBLASLt's tiles half empty
 // (costs/data/gemm.json).
-std::size_t MostConvolutions(const PlanKey& key, bool tunes) {
+std::size_t MaxConvolutions(const PlanKey& key, bool tunes) {
   if (tunes) return kTunedPlans;
   return key.k <= kShallow && key.m >= kManyPixels ? kFirstRunPlans : 0;
 }
 
-std::size_t MostWorkspace(const Plan& plan) { return plan.key().workspace ? kWorkspaceBytes : 0; }
+std::size_t MaxWorkspace(const Plan& plan) { return plan.key().workspace ? kWorkspaceBytes : 0; }
 
 // Takes what was measured before, or of it the algorithm alone where cuDNN refuses its plan. False where cuBLASLt
 // refuses the algorithm.
@@ -52,7 +52,7 @@ bool Revive(const ProductCall& call, const TunedAlgorithm& tuned, Plan* plan) {
   const cudnn::Api* const api = CudnnForProducts();
   const auto problem = AsConvolution(plan->gemm(), plan->key(), call.a);
   if (api == nullptr || api->cudnnGetVersion() != tuned.convolution->version || !problem) return true;
-  auto convolution = RevivedConvolution(*api, call.context, *problem, MostWorkspace(*plan), tuned.convolution->choice);
+  auto convolution = RevivedConvolution(*api, call.context, *problem, MaxWorkspace(*plan), tuned.convolution->choice);
   if (convolution) plan->Choose(std::move(*convolution));
   return true;
 }
@@ -62,7 +62,7 @@ std::vector<ProductConvolution> Rivals(const ProductCall& call, const Operands& 
                                        const Plan& plan, std::size_t most) {
   const auto problem = AsConvolution(plan.gemm(), plan.key(), call.a);
   if (!problem) return {};
-  auto offered = OfferedConvolutions(api, call.context, *problem, MostWorkspace(plan), most);
+  auto offered = OfferedConvolutions(api, call.context, *problem, MaxWorkspace(plan), most);
   std::vector<ProductConvolution> rivals;
   for (ProductConvolution& convolution : offered) {
     if (!convolution.Choice()) continue;
@@ -78,7 +78,7 @@ std::vector<ProductConvolution> Rivals(const ProductCall& call, const Operands& 
 
 // Measures cuDNN's plans beside the fastest algorithm, and takes one that is faster.
 void MeasureConvolutions(const ProductCall& call, const Operands& operands, const Stopwatch& stopwatch,
-                         std::size_t most, Plan* plan, TunedAlgorithm* found) {
+                         std::size_t most, Plan* plan, TunedAlgorithm* choice) {
   const cudnn::Api* const api = most == 0 ? nullptr : CudnnForProducts();
   if (api == nullptr) return;
   std::vector<ProductConvolution> rivals = Rivals(call, operands, *api, *plan, most);
@@ -90,10 +90,10 @@ void MeasureConvolutions(const ProductCall& call, const Operands& operands, cons
     if (way == 0) return plan->Run(call.handle, operands, [&](std::size_t) { return workspace; }, call.stream);
     rivals[way - 1].Run(operands, workspace, call.stream);
   });
-  if (best.way == 0 || best.microseconds >= found->microseconds) return;
+  if (best.way == 0 || best.microseconds >= choice->microseconds) return;
   ProductConvolution& fastest = rivals[best.way - 1];
-  found->convolution = {api->cudnnGetVersion(), *fastest.Choice(), algorithm.microseconds};
-  found->microseconds = best.microseconds;
+  choice->convolution = {api->cudnnGetVersion(), *fastest.Choice(), algorithm.microseconds};
+  choice->microseconds = best.microseconds;
   plan->Choose(std::move(fastest));
 }
 
@@ -107,28 +107,28 @@ TunedAlgorithm Measure(const ProductCall& call, const Operands& operands, const 
     plan->RunWith(candidates[way], call.handle, operands, workspace, call.stream);
   });
   plan->Choose(candidates[best.way]);
-  TunedAlgorithm found{candidates[best.way].algorithm, best.microseconds, first.microseconds, {}};
-  MeasureConvolutions(call, operands, stopwatch, MostConvolutions(plan->key(), tunes), plan, &found);
-  return found;
+  TunedAlgorithm choice{candidates[best.way].algorithm, best.microseconds, first.microseconds, {}};
+  MeasureConvolutions(call, operands, stopwatch, MaxConvolutions(plan->key(), tunes), plan, &choice);
+  return choice;
 }
 
 }  // namespace
 
 void Choose(const ProductCall& call, const Operands& operands, Plan* plan) {
-  Algorithms& known = Algorithms::Get();
+  Algorithms& measured = Algorithms::Get();
   const std::string product = plan->Describe();
   const std::string gpu = NameOfGpu(call.driver);
   const std::size_t version = call.api.cublasLtGetVersion();
-  std::optional<TunedAlgorithm> tuned = known.Find(gpu, version, product);
-  if (known.tunes() && !call.states_shapes && !call.capturing) ChooseForSizes(call, gpu, *plan);
+  std::optional<TunedAlgorithm> tuned = measured.Find(gpu, version, product);
+  if (measured.tunes() && !call.states_shapes && !call.capturing) ChooseForSizes(call, gpu, *plan);
   std::unique_lock<std::mutex> alone(Measuring(), std::defer_lock);
   if (!tuned && Measures(call)) {
     alone.lock();
-    tuned = known.FindKept(gpu, version, product);
+    tuned = measured.FindKept(gpu, version, product);
   }
   if (tuned && Revive(call, *tuned, plan)) return;
   const bool measures = !tuned && alone.owns_lock();
-  const int most = known.tunes() ? kTunedAlgorithms : kFirstRunAlgorithms;
+  const int most = measured.tunes() ? kTunedAlgorithms : kFirstRunAlgorithms;
   const std::vector<Candidate> candidates = plan->Candidates(call.handle, measures ? most : 1);
   if (candidates.empty()) {
     throw cublaslt::Refusal("cuBLASLt has no algorithm for " + product +
@@ -137,9 +137,9 @@ void Choose(const ProductCall& call, const Operands& operands, Plan* plan) {
   plan->Choose(candidates[0]);
   if (!measures) return;
   try {
-    known.Add(gpu, version, product, Measure(call, operands, candidates, known.tunes(), plan));
+    measured.Add(gpu, version, product, Measure(call, operands, candidates, measured.tunes(), plan));
   } catch (const Error&) {
-    if (known.tunes()) throw;  // nobody asked for this measurement: the heuristic's algorithm runs
+    if (measured.tunes()) throw;  // nobody asked for this measurement: the heuristic's algorithm runs
   }
 }
 

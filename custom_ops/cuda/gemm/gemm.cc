@@ -7,8 +7,8 @@
 #include "cuda/gemm/choose.h"
 #include "cuda/gemm/handle.h"
 #include "cuda/gemm/other_sizes.h"
-#include "cuda/launch/known_shape.h"
 #include "cuda/launch/provider_options.h"
+#include "cuda/launch/stated_shape.h"
 #include "cuda/launch/stream.h"
 #include "gemm/few_rows_abi.h"
 #include "gemm/widen_codes_abi.h"
@@ -76,7 +76,7 @@ GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, con
       driver_(library.driver()),
       launcher_(kernel, library),
       b_is_constant_(WeightIsConstant(gemm_, info)),
-      states_shapes_(KnownShape(info, gemm_.a) && KnownShape(info, gemm_.b)),
+      states_shapes_(StatedShape(info, gemm_.a) && StatedShape(info, gemm_.b)),
       api_(FindCublaslt()),
       allocator_(info) {
   if (gemm_.packed) packed_.emplace(kernel, launcher_);
@@ -262,8 +262,8 @@ bool GemmCudaKernel::RunFewRows(const Call& call) const {
   if (packed_ || call.dtype != gemm_.operands()) return false;  // codes that were widened are cuBLASLt's
   const Product& product = call.product;
   const Operands& at = call.operands;
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (product.batch_dims > 0 || product.k == 0 || product.n > kMost || product.k > kMost) return false;
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  if (product.batch_dims > 0 || product.k == 0 || product.n > kMax || product.k > kMax) return false;
   const std::size_t chosen = ChooseFewRows(product);
   if (chosen == kernel().variants.size()) return false;
   const Variant& variant = kernel().variants[chosen];

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kHopper = 9;           // major compute capability, which the entry points are compiled for alone
 constexpr unsigned kAlignment = 16;  // bytes, of matrices and of their rows
-constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kPanel = 64;  // columns of b that come together
 
 // Values of cuda.h.
@@ -73,7 +73,7 @@ std::size_t LargeProducts::Choose(const Product& product) const {
 
 bool LargeProducts::Fits(const Product& product, const Operands& at) const {
   const auto of_row = static_cast<std::int64_t>(kAlignment / Size(gemm_.dtype()));
-  const bool one = product.batch_dims == 0 && product.k > 0 && std::max({product.m, product.n, product.k}) <= kMost;
+  const bool one = product.batch_dims == 0 && product.k > 0 && std::max({product.m, product.n, product.k}) <= kMax;
   const bool rows = product.n % of_row == 0 && product.k % of_row == 0 && product.ldb % of_row == 0;
   const bool aligned = AreAligned({at.a, at.b, at.bias, at.output}, kAlignment);
   return launcher_.device().major == kHopper && driver_.cuTensorMapEncodeTiled != nullptr && !gemm_.transpose_a &&
@@ -123,7 +123,7 @@ void LargeProducts::Activate(void* output, std::uint64_t count, Stream stream) c
   ActivateParams params{output, count};
   const std::uint64_t of_block = variant->threads * (kActivatedBytes / Size(gemm_.dtype()));
   const std::uint64_t blocks = CeilDiv(count, of_block);
-  if (blocks > static_cast<std::uint64_t>(kMost)) throw Error("a product's result is too large for its activation");
+  if (blocks > static_cast<std::uint64_t>(kMax)) throw Error("a product's result is too large for its activation");
   launcher_.Launch(static_cast<std::size_t>(variant - variants.begin()), static_cast<unsigned>(blocks),
                    reinterpret_cast<unsigned char*>(&params), stream);
 }

@@ -35,11 +35,11 @@ std::string AnyRows(const cublaslt::Api& api, const Gemm& gemm, const PlanKey& k
 bool IsNew(Context context, const Plan& plan, const cublaslt::Algorithm& algorithm) {
   static std::mutex mutex;
   using Known = std::tuple<Context, Dtype, Dtype, std::string, std::array<std::uint64_t, 8>>;
-  static auto* const known = new std::set<Known>;
+  static auto* const keys = new std::set<Known>;
   std::array<std::uint64_t, 8> words{};
   std::copy(std::begin(algorithm.data), std::end(algorithm.data), words.begin());
   const std::lock_guard<std::mutex> lock(mutex);
-  return known->emplace(context, plan.key().operands, plan.gemm().dtype(), plan.DescribeKind(), words).second;
+  return keys->emplace(context, plan.key().operands, plan.gemm().dtype(), plan.DescribeKind(), words).second;
 }
 
 }  // namespace

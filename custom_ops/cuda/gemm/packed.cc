@@ -15,7 +15,7 @@ constexpr std::int64_t kRowsOfBlock = 8;
 constexpr int kBfloat16Major = 8;             // compute capability from which matrix units have bfloat16
 constexpr std::uintptr_t kRowAlignment = 16;  // bytes
 constexpr std::uintptr_t kWordAlignment = 4;  // bytes
-constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
 using costs::gemm::kPackedWarps;
 
 const void* Move(const void* data, std::int64_t bytes) {
@@ -57,7 +57,7 @@ std::size_t PackedProducts::Choose(const PackedRowsCall& call) const {
 
 bool PackedProducts::Run(const PackedRowsCall& call, const Operands& at, const PackedWeight& weight,
                          Stream stream) const {
-  if (call.m > kMost || call.n > kMost || call.k > kMost || call.k == 0) return false;
+  if (call.m > kMax || call.n > kMax || call.k > kMax || call.k == 0) return false;
   if (gemm_.dtype() == Dtype::kBfloat16 && launcher_.device().major < kBfloat16Major) return false;
   const PackedIntegers& codes = *gemm_.packed;
   const std::int64_t groups = Groups(codes, call.k);
@@ -91,13 +91,13 @@ bool PackedProducts::Run(const PackedRowsCall& call, const Operands& at, const P
 std::size_t PackedProducts::Only(PackedRole role) const {
   const auto& variants = kernel_.variants;
   const auto is = [&](const Variant& v) { return v.shape.As<PackedVariant>().role == role; };
-  const auto found = std::find_if(variants.begin(), variants.end(), is);
-  if (found == variants.end()) throw Error("a product with codes lacks an entry point");
-  return static_cast<std::size_t>(found - variants.begin());
+  const auto match = std::find_if(variants.begin(), variants.end(), is);
+  if (match == variants.end()) throw Error("a product with codes lacks an entry point");
+  return static_cast<std::size_t>(match - variants.begin());
 }
 
 void PackedProducts::Gate(std::int64_t m, std::int64_t n, const void* halves, void* output, Stream stream) const {
-  if (m > kMost || n > kMost) throw Error("a gate of " + std::to_string(m) + " rows is too large for this kernel");
+  if (m > kMax || n > kMax) throw Error("a gate of " + std::to_string(m) + " rows is too large for this kernel");
   GateParams params{halves, output, static_cast<unsigned>(m), static_cast<unsigned>(n)};
   launcher_.Launch(Only(PackedRole::kGate), static_cast<unsigned>(m), reinterpret_cast<unsigned char*>(&params),
                    stream);
@@ -107,7 +107,7 @@ void PackedProducts::Widen(std::int64_t n, std::int64_t k, const PackedWeight& w
                            Stream stream) const {
   const std::int64_t of_word = 32 / gemm_.packed->bits;
   const bool whole = k % of_word == 0 && IsAligned(weight.codes, kWordAlignment);
-  if (n > kMost || k > kMost || !whole) {
+  if (n > kMax || k > kMax || !whole) {
     throw Error("codes of " + std::to_string(n) + " columns of " + std::to_string(k) +
                 " cannot be read by this kernel");
   }

@@ -67,8 +67,8 @@ std::vector<ProductConvolution> OfferedConvolutions(const cudnn::Api& api, Conte
   BuilderHandle& builder = BuilderOf(api, context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
   for (EnginePlan& plan : OfferedPlans(api, builder.raw, problem, most, Preference::kReady)) {
-    ProductConvolution made(api, context, std::move(plan));
-    if (Fits(made, workspace)) offered.push_back(std::move(made));
+    ProductConvolution result(api, context, std::move(plan));
+    if (Fits(result, workspace)) offered.push_back(std::move(result));
   }
   return offered;
 }
@@ -80,9 +80,9 @@ std::optional<ProductConvolution> RevivedConvolution(const cudnn::Api& api, Cont
   const std::lock_guard<std::mutex> builds(builder.mutex);
   std::optional<EnginePlan> plan = RevivedPlan(api, builder.raw, problem, choice);
   if (!plan) return std::nullopt;
-  ProductConvolution made(api, context, std::move(*plan));
-  if (!Fits(made, workspace)) return std::nullopt;
-  return made;
+  ProductConvolution result(api, context, std::move(*plan));
+  if (!Fits(result, workspace)) return std::nullopt;
+  return result;
 }
 
 }  // namespace onnxopt::cuda

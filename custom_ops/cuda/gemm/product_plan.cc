@@ -114,12 +114,12 @@ cublaslt::Layout Plan::MakeLayout(Dtype dtype, std::int64_t rows, std::int64_t c
 
 std::vector<Candidate> Plan::Candidates(cublaslt::Handle handle, int most) {
   std::vector<Candidate> candidates(static_cast<std::size_t>(most));
-  int found = 0;
+  int count = 0;
   const cublaslt::Status status = api_.cublasLtMatmulAlgoGetHeuristic(handle, operation_, b_, a_, d_, d_, preference_,
-                                                                      most, candidates.data(), &found);
-  if (status != cublaslt::kSuccess) found = 0;  // CUBLAS_STATUS_NOT_SUPPORTED: there is none
+                                                                      most, candidates.data(), &count);
+  if (status != cublaslt::kSuccess) count = 0;  // CUBLAS_STATUS_NOT_SUPPORTED: there is none
   std::vector<Candidate> usable;
-  for (int k = 0; k < found; ++k) {
+  for (int k = 0; k < count; ++k) {
     const Candidate& candidate = candidates[static_cast<std::size_t>(k)];
     if (candidate.state == cublaslt::kSuccess) usable.push_back(candidate);
   }

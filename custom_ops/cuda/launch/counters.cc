@@ -5,7 +5,7 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::size_t kLeast = 64;                         // counters that are made at once
+constexpr std::size_t kMin = 64;                           // counters that are made at once
 const auto kStreamOfThread = reinterpret_cast<Stream>(2);  // CU_STREAM_PER_THREAD
 
 }  // namespace
@@ -34,8 +34,8 @@ class Counters::Memory {
 unsigned* Counters::Of(Stream stream, std::size_t count) const {
   if (stream == kStreamOfThread) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = of_streams_.find(stream);
-  if (found != of_streams_.end() && found->second.count >= count) return found->second.first;
+  const auto match = of_streams_.find(stream);
+  if (match != of_streams_.end() && match->second.count >= count) return match->second.first;
   return Make(stream, count);
 }
 
@@ -45,7 +45,7 @@ unsigned* Counters::Make(Stream stream, std::size_t count) const {
   if (capturing != 0) return nullptr;
   Context context = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
-  count = std::max(count, kLeast);
+  count = std::max(count, kMin);
   std::uintptr_t data = 0;
   if (driver_.cuMemAlloc(&data, count * sizeof(unsigned)) != kSuccess) return nullptr;
   made_.push_back(std::make_shared<Memory>(driver_, data, context));

@@ -63,13 +63,13 @@ void Api::Check(Status status, const std::string& what) const {
 const Api* Find() {
   static std::mutex mutex;
   static Api api;
-  static bool found = false;
+  static bool is_complete = false;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (!found) {
+  if (!is_complete) {
     void* library = Open();
-    found = library != nullptr && Complete(library, &api);
+    is_complete = library != nullptr && Complete(library, &api);
   }
-  return found ? &api : nullptr;
+  return is_complete ? &api : nullptr;
 }
 
 bool Expected() {

@@ -87,7 +87,7 @@ struct Api {
   Status (*cublasLtMatmulPreferenceSetAttribute)(Preference preference, int attribute, const void* value,
                                                  std::size_t size);
   Status (*cublasLtMatmulAlgoGetHeuristic)(Handle handle, Operation operation, Layout a, Layout b, Layout c, Layout d,
-                                           Preference preference, int wanted, Candidate* candidates, int* found);
+                                           Preference preference, int wanted, Candidate* candidates, int* count);
   Status (*cublasLtMatmulAlgoCheck)(Handle handle, Operation operation, Layout a, Layout b, Layout c, Layout d,
                                     const Algorithm* algorithm, Candidate* result);
   Status (*cublasLtMatmul)(Handle handle, Operation operation, const void* alpha, const void* a, Layout a_layout,

@@ -9,7 +9,7 @@ namespace onnxopt::cuda {
 namespace {
 
 constexpr unsigned kUnaskedShared = 48 << 10;  // bytes that every kernel has
-constexpr unsigned kMostPortableCluster = 8;   // blocks; some GPUs have larger ones
+constexpr unsigned kMaxPortableCluster = 8;    // blocks; some GPUs have larger ones
 constexpr int kFirstEarlyMajor = 9;  // compute capability from which kernels can wait for the one ahead of them
 constexpr int kNameBytes = 256;
 
@@ -37,12 +37,12 @@ Stream Launcher::Enter(OrtKernelContext* context) const { return EnterStream(dri
 
 const DeviceTraits& Launcher::device() const {
   static std::mutex mutex;
-  static std::map<Device, DeviceTraits> known;
+  static std::map<Device, DeviceTraits> gpus;
   Device device = 0;
   driver_.Check(driver_.cuCtxGetDevice(&device), "cannot ask for the GPU");
   const std::lock_guard<std::mutex> lock(mutex);
-  const auto found = known.find(device);
-  if (found != known.end()) return found->second;
+  const auto match = gpus.find(device);
+  if (match != gpus.end()) return match->second;
   DeviceTraits traits{};
   int multiprocessors = 0;
   const char* const problem = "cannot ask for a GPU's traits";
@@ -55,7 +55,7 @@ const DeviceTraits& Launcher::device() const {
   char name[kNameBytes] = "";
   driver_.Check(driver_.cuDeviceGetName(name, kNameBytes, device), problem);
   traits.name = name;
-  return known.emplace(device, traits).first->second;
+  return gpus.emplace(device, traits).first->second;
 }
 
 std::size_t Launcher::Find(const std::string& symbol) const {
@@ -71,11 +71,13 @@ std::size_t Launcher::Measured(const CallSize& size, std::size_t rule, Stream st
   const std::tuple key{gpu, size.elements, size.columns};
   auto chosen = chosen_.find(key);
   if (chosen == chosen_.end()) {
-    const std::optional<MeasuredLaunch> known = choices_.Find(gpu, kernel_.name, size.text());
-    if (!known && choices_.tunes() && !Measurable(stream)) return rule;  // another time
-    const bool measures = !known && choices_.tunes();
-    const std::size_t found = measures ? Measure(size, rule, stream, fits, launch) : known ? Find(known->symbol) : rule;
-    chosen = chosen_.emplace(key, found).first;
+    const std::optional<MeasuredLaunch> measured = choices_.Find(gpu, kernel_.name, size.text());
+    if (!measured && choices_.tunes() && !Measurable(stream)) return rule;  // another time
+    const bool measures = !measured && choices_.tunes();
+    const std::size_t best = measures   ? Measure(size, rule, stream, fits, launch)
+                             : measured ? Find(measured->symbol)
+                                        : rule;
+    chosen = chosen_.emplace(key, best).first;
   }
   return chosen->second < variants_.size() && fits(chosen->second) ? chosen->second : rule;
 }
@@ -105,9 +107,9 @@ unsigned Launcher::Resident(std::size_t variant) const {
   Device device = 0;
   driver_.Check(driver_.cuCtxGetDevice(&device), "cannot ask for the GPU");
   const std::lock_guard<std::mutex> lock(resident_mutex_);
-  const auto [found, is_new] = resident_.try_emplace({device, variant}, 0);
-  if (is_new || found->second == 0) found->second = AskResident(variant, device);
-  return found->second;
+  const auto [entry, is_new] = resident_.try_emplace({device, variant}, 0);
+  if (is_new || entry->second == 0) entry->second = AskResident(variant, device);
+  return entry->second;
 }
 
 unsigned Launcher::AskResident(std::size_t variant, Device device) const {
@@ -116,7 +118,7 @@ unsigned Launcher::AskResident(std::size_t variant, Device device) const {
   const DriverKernel kernel = variants_[variant];
   const auto shared = static_cast<int>(entry.shared);
   driver_.Check(driver_.cuKernelSetAttribute(kMaxDynamicSharedMemory, shared, kernel, device), problem);
-  if (entry.cluster > kMostPortableCluster) {
+  if (entry.cluster > kMaxPortableCluster) {
     driver_.Check(driver_.cuKernelSetAttribute(kNonPortableClusterAllowed, 1, kernel, device), problem);
   }
   DriverFunction function = nullptr;

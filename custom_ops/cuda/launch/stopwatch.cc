@@ -27,10 +27,10 @@ class CapturedGraph {
       if (graph_ != nullptr) driver.cuGraphDestroy(graph_);
       throw;
     }
-    Result made = driver.cuStreamEndCapture(stream, &graph_);
-    if (made == kSuccess) made = driver.cuGraphInstantiate(&executable_, graph_, 0);
+    Result status = driver.cuStreamEndCapture(stream, &graph_);
+    if (status == kSuccess) status = driver.cuGraphInstantiate(&executable_, graph_, 0);
     if (graph_ != nullptr) driver.cuGraphDestroy(graph_);
-    driver.Check(made, "cannot capture what is to be measured");
+    driver.Check(status, "cannot capture what is to be measured");
   }
   CapturedGraph(const CapturedGraph&) = delete;
   CapturedGraph& operator=(const CapturedGraph&) = delete;

@@ -60,8 +60,8 @@ bool Long(const Access& access, unsigned vector) {
 const Run* Columns(const Access& access) {
   if (access.runs == 0 || access.run[0].div != 1 || access.run[0].stride == 1) return nullptr;
   const Run* end = access.run + access.runs;
-  const Run* found = std::find_if(access.run + 1, end, [](const Run& run) { return run.stride == 1; });
-  return found == end ? nullptr : found;
+  const Run* match = std::find_if(access.run + 1, end, [](const Run& run) { return run.stride == 1; });
+  return match == end ? nullptr : match;
 }
 
 bool SameColumns(const Run* a, const Run* b) {

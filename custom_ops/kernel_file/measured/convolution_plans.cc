@@ -5,8 +5,8 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kMostType = std::numeric_limits<std::int32_t>::max();
+constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMaxType = std::numeric_limits<std::int32_t>::max();
 constexpr char kAbout[] = "about";
 
 std::vector<std::pair<std::int64_t, std::int64_t>> ReadKnobs(const JsonReader& json) {
@@ -15,11 +15,11 @@ std::vector<std::pair<std::int64_t, std::int64_t>> ReadKnobs(const JsonReader& j
     std::vector<std::int64_t> numbers;
     knob.Each([&](const JsonReader& number) {
       const nlohmann::json& value = number.value();
-      const bool fits = !value.is_number_unsigned() || value.get<std::uint64_t>() <= kMost;
+      const bool fits = !value.is_number_unsigned() || value.get<std::uint64_t>() <= kMax;
       if (!value.is_number_integer() || !fits) number.Fail("is not an integer of 64 bits");
       numbers.push_back(value.get<std::int64_t>());
     });
-    const bool typed = numbers.size() == 2 && numbers[0] >= 0 && numbers[0] <= kMostType;
+    const bool typed = numbers.size() == 2 && numbers[0] >= 0 && numbers[0] <= kMaxType;
     if (!typed) knob.Fail("is not a type and a value");
     knobs.emplace_back(numbers[0], numbers[1]);
   });
@@ -55,7 +55,7 @@ std::string ExpectedKeyOf(const Key& key) { return KeyOf(key) + "; about"; }
 }  // namespace
 
 EngineChoice ReadEngineChoice(const JsonReader& json) {
-  const auto engine = static_cast<std::int64_t>(json["engine"].Number(0, kMost));
+  const auto engine = static_cast<std::int64_t>(json["engine"].Number(0, kMax));
   return {engine, ReadKnobs(json["knobs"])};
 }
 
@@ -67,7 +67,7 @@ nlohmann::json WriteEngineChoice(const EngineChoice& choice) {
 
 void ReadPlan(const JsonReader& entry, PlanTable* measured, ExpectedTable* expected) {
   const bool about = entry.Has(kAbout);
-  const Key key{entry["gpu"].Text(), entry["cudnn"].Number(0, kMost), entry[about ? kAbout : "convolution"].Text()};
+  const Key key{entry["gpu"].Text(), entry["cudnn"].Number(0, kMax), entry[about ? kAbout : "convolution"].Text()};
   const EngineChoice choice = ReadEngineChoice(entry);
   if (about) {
     (*expected)[key] = choice;
@@ -84,16 +84,16 @@ ConvolutionPlans& ConvolutionPlans::Get() {
 
 ConvolutionPlans::ConvolutionPlans()
     : file_("conv_plans.json", "ONNXOPT_CONV_TUNE",
-            [this](const JsonReader& entry) { ReadPlan(entry, &known_, &expected_); }) {
+            [this](const JsonReader& entry) { ReadPlan(entry, &measured_, &expected_); }) {
   for (const auto& [key, choice] : expected_) shipped_.emplace(std::get<0>(key), std::get<1>(key));
 }
 
 std::optional<MeasuredPlan> ConvolutionPlans::Find(const std::string& gpu, std::size_t version,
                                                    const std::string& convolution) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = known_.find({gpu, version, convolution});
-  if (found == known_.end()) return std::nullopt;
-  return found->second;
+  const auto match = measured_.find({gpu, version, convolution});
+  if (match == measured_.end()) return std::nullopt;
+  return match->second;
 }
 
 std::optional<MeasuredPlan> ConvolutionPlans::FindKept(const std::string& gpu, std::size_t version,
@@ -101,7 +101,7 @@ std::optional<MeasuredPlan> ConvolutionPlans::FindKept(const std::string& gpu, s
   if (!tunes() && !Find(gpu, version, convolution)) {
     kept_.Read(KeyOf({gpu, version, convolution}), [this](const JsonReader& entry) {
       const std::lock_guard<std::mutex> lock(mutex_);
-      ReadPlan(entry, &known_, &expected_);
+      ReadPlan(entry, &measured_, &expected_);
     });
   }
   return Find(gpu, version, convolution);
@@ -111,7 +111,7 @@ void ConvolutionPlans::Add(const std::string& gpu, std::size_t version, const st
                            const MeasuredPlan& plan) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Key added{gpu, version, convolution};
-  known_[added] = plan;
+  measured_[added] = plan;
   if (!tunes()) return kept_.Write(KeyOf(added), Entry(added, plan));
   WriteFile();
 }
@@ -121,18 +121,18 @@ std::optional<EngineChoice> ConvolutionPlans::FindExpected(const std::string& gp
   const std::lock_guard<std::mutex> lock(mutex_);
   const Key key{gpu, version, about};
   if (expected_.find(key) == expected_.end() && !tunes()) {
-    kept_.Read(ExpectedKeyOf(key), [this](const JsonReader& entry) { ReadPlan(entry, &known_, &expected_); });
+    kept_.Read(ExpectedKeyOf(key), [this](const JsonReader& entry) { ReadPlan(entry, &measured_, &expected_); });
   }
-  const auto found = expected_.find(key);
-  if (found == expected_.end()) return std::nullopt;
-  return found->second;
+  const auto match = expected_.find(key);
+  if (match == expected_.end()) return std::nullopt;
+  return match->second;
 }
 
 std::optional<EngineChoice> ConvolutionPlans::FindShipped(const std::string& gpu, std::size_t version,
                                                           const std::string& about) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = expected_.find({gpu, version, about});
-  return found == expected_.end() ? std::nullopt : std::optional<EngineChoice>(found->second);
+  const auto match = expected_.find({gpu, version, about});
+  return match == expected_.end() ? std::nullopt : std::optional<EngineChoice>(match->second);
 }
 
 void ConvolutionPlans::AddExpected(const std::string& gpu, std::size_t version,
@@ -149,7 +149,7 @@ void ConvolutionPlans::AddExpected(const std::string& gpu, std::size_t version,
 // The mutex is held.
 void ConvolutionPlans::WriteFile() const {
   nlohmann::json entries = nlohmann::json::array();
-  for (const auto& [key, plan] : known_) entries.push_back(Entry(key, plan));
+  for (const auto& [key, plan] : measured_) entries.push_back(Entry(key, plan));
   for (const auto& [key, choice] : expected_) entries.push_back(Entry(key, choice));
   file_.Write(entries);
 }

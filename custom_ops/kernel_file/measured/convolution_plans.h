@@ -87,7 +87,7 @@ class ConvolutionPlans {
 
   std::set<std::pair<std::string, std::size_t>> shipped_;  // of choices for sizes beside the library
   mutable std::mutex mutex_;
-  PlanTable known_;
+  PlanTable measured_;
   ExpectedTable expected_;
   const KeptEntries kept_{"convolutions"};
   const MeasuredFile file_;  // last: it fills both tables when it is made

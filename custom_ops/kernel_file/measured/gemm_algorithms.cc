@@ -15,7 +15,7 @@ constexpr char kTuneVariable[] = "ONNXOPT_GEMM_TUNE";
 constexpr std::size_t kWords = 8;
 constexpr std::size_t kHexDigits = 16;
 constexpr int kHexBase = 16;
-constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
 
 Algorithm ReadAlgorithm(const JsonReader& json) {
   Algorithm algorithm{};
@@ -79,7 +79,7 @@ Algorithms& Algorithms::Get() {
 }
 
 void ReadTunedAlgorithm(const JsonReader& entry, AlgorithmTable* table, ExpectedAlgorithms* expected) {
-  const std::size_t version = entry["cublaslt"].Number(0, kMost);
+  const std::size_t version = entry["cublaslt"].Number(0, kMax);
   if (entry.Has(kAbout)) {
     std::vector<Algorithm>& algorithms = (*expected)[{entry["gpu"].Text(), version, entry[kAbout].Text()}];
     entry["algorithms"].Each([&](const JsonReader& each) { algorithms.push_back(ReadAlgorithm(each)); });
@@ -91,22 +91,22 @@ void ReadTunedAlgorithm(const JsonReader& entry, AlgorithmTable* table, Expected
                        {}};
   if (entry.Has("cudnn")) {
     const JsonReader of_cudnn = entry["cudnn"];
-    tuned.convolution = {of_cudnn["version"].Number(0, kMost), ReadEngineChoice(of_cudnn),
+    tuned.convolution = {of_cudnn["version"].Number(0, kMax), ReadEngineChoice(of_cudnn),
                          MeasuredFile::Microseconds(of_cudnn["algorithm_microseconds"])};
   }
   (*table)[{entry["gpu"].Text(), version, entry["product"].Text()}] = std::move(tuned);
 }
 
 Algorithms::Algorithms()
-    : file_(kFile, kTuneVariable, [this](const JsonReader& entry) { ReadTunedAlgorithm(entry, &known_, &expected_); }) {
-}
+    : file_(kFile, kTuneVariable,
+            [this](const JsonReader& entry) { ReadTunedAlgorithm(entry, &measured_, &expected_); }) {}
 
 std::optional<TunedAlgorithm> Algorithms::Find(const std::string& gpu, std::size_t version,
                                                const std::string& product) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = known_.find({gpu, version, product});
-  if (found == known_.end()) return std::nullopt;
-  return found->second;
+  const auto match = measured_.find({gpu, version, product});
+  if (match == measured_.end()) return std::nullopt;
+  return match->second;
 }
 
 std::optional<TunedAlgorithm> Algorithms::FindKept(const std::string& gpu, std::size_t version,
@@ -114,7 +114,7 @@ std::optional<TunedAlgorithm> Algorithms::FindKept(const std::string& gpu, std::
   if (!tunes() && !Find(gpu, version, product)) {
     kept_.Read(KeyOf({gpu, version, product}), [this](const JsonReader& entry) {
       const std::lock_guard<std::mutex> lock(mutex_);
-      ReadTunedAlgorithm(entry, &known_, &expected_);
+      ReadTunedAlgorithm(entry, &measured_, &expected_);
     });
   }
   return Find(gpu, version, product);
@@ -124,7 +124,7 @@ void Algorithms::Add(const std::string& gpu, std::size_t version, const std::str
                      const TunedAlgorithm& tuned) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Key added{gpu, version, product};
-  known_[added] = tuned;
+  measured_[added] = tuned;
   if (!tunes()) return kept_.Write(KeyOf(added), Entry(added, tuned));
   WriteFile();
 }
@@ -132,25 +132,25 @@ void Algorithms::Add(const std::string& gpu, std::size_t version, const std::str
 std::vector<Algorithm> Algorithms::Expected(const std::string& gpu, std::size_t version,
                                             const std::string& about) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = expected_.find({gpu, version, about});
-  return found == expected_.end() ? std::vector<Algorithm>{} : found->second;
+  const auto match = expected_.find({gpu, version, about});
+  return match == expected_.end() ? std::vector<Algorithm>{} : match->second;
 }
 
 void Algorithms::AddExpected(const std::string& gpu, std::size_t version, const std::string& about,
                              const std::vector<Algorithm>& algorithms) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<Algorithm>& known = expected_[{gpu, version, about}];
-  const std::size_t before = known.size();
+  std::vector<Algorithm>& rows = expected_[{gpu, version, about}];
+  const std::size_t before = rows.size();
   for (const Algorithm& algorithm : algorithms) {
-    if (std::find(known.begin(), known.end(), algorithm) == known.end()) known.push_back(algorithm);
+    if (std::find(rows.begin(), rows.end(), algorithm) == rows.end()) rows.push_back(algorithm);
   }
-  if (known.size() > before) WriteFile();
+  if (rows.size() > before) WriteFile();
 }
 
 // The mutex is held.
 void Algorithms::WriteFile() const {
   nlohmann::json entries = nlohmann::json::array();
-  for (const auto& [key, algorithm] : known_) entries.push_back(Entry(key, algorithm));
+  for (const auto& [key, algorithm] : measured_) entries.push_back(Entry(key, algorithm));
   for (const auto& [key, algorithms] : expected_) entries.push_back(Entry(key, algorithms));
   file_.Write(entries);
 }

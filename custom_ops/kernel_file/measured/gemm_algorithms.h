@@ -89,7 +89,7 @@ class Algorithms {
   void WriteFile() const;
 
   mutable std::mutex mutex_;
-  AlgorithmTable known_;
+  AlgorithmTable measured_;
   ExpectedAlgorithms expected_;
   const KeptEntries kept_{"products"};
   const MeasuredFile file_;  // last: it fills known_ when it is made

@@ -15,22 +15,22 @@ void ReadMeasuredLaunch(const JsonReader& entry, LaunchTable* table) {
 
 LaunchChoices::LaunchChoices()
     : file_("launches.json", "ONNXOPT_LAUNCH_TUNE",
-            [this](const JsonReader& entry) { ReadMeasuredLaunch(entry, &known_); }) {}
+            [this](const JsonReader& entry) { ReadMeasuredLaunch(entry, &measured_); }) {}
 
 std::optional<MeasuredLaunch> LaunchChoices::Find(const std::string& gpu, const std::string& kernel,
                                                   const std::string& size) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = known_.find({gpu, kernel, size});
-  if (found == known_.end()) return std::nullopt;
-  return found->second;
+  const auto match = measured_.find({gpu, kernel, size});
+  if (match == measured_.end()) return std::nullopt;
+  return match->second;
 }
 
 void LaunchChoices::Add(const std::string& gpu, const std::string& kernel, const std::string& size,
                         const MeasuredLaunch& launch) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  known_[{gpu, kernel, size}] = launch;
+  measured_[{gpu, kernel, size}] = launch;
   nlohmann::json entries = nlohmann::json::array();
-  for (const auto& [key, entry] : known_) {
+  for (const auto& [key, entry] : measured_) {
     entries.push_back({{"gpu", std::get<0>(key)},
                        {"kernel", std::get<1>(key)},
                        {"size", std::get<2>(key)},

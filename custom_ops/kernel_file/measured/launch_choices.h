@@ -38,7 +38,7 @@ class LaunchChoices {
   static LaunchChoices& Get();
 
   // Whether there is nothing to look for.
-  bool none() const { return known_.empty() && !tunes(); }
+  bool none() const { return measured_.empty() && !tunes(); }
 
   // Whether kernels without an entry are to be measured.
   bool tunes() const { return file_.tunes(); }
@@ -52,7 +52,7 @@ class LaunchChoices {
   LaunchChoices();
 
   mutable std::mutex mutex_;
-  LaunchTable known_;
+  LaunchTable measured_;
   const MeasuredFile file_;  // last: it fills known_ when it is made
 };
 

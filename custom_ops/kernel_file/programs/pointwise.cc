@@ -113,9 +113,9 @@ Variant ReadPointwiseVariant(const JsonReader& json, const Program& program) {
   if (json.Has("whole")) tile.whole = json["whole"].Flag();
   if (json.Has("slides")) tile.slides = json["slides"].Flag();
   if (json.Has("waits")) variant.waits = json["waits"].Flag();
-  const bool known = variant.modes.find_first_not_of("Pp", program.accesses()) == std::string::npos &&
+  const bool valid = variant.modes.find_first_not_of("Pp", program.accesses()) == std::string::npos &&
                      variant.modes.find_first_not_of(kModes) >= program.accesses();
-  if (variant.modes.size() != program.leaves() || !known) {
+  if (variant.modes.size() != program.leaves() || !valid) {
     json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters " + kModes + " for each of " +
                        std::to_string(program.accesses()) + " inputs and one of Pp for each of " +
                        std::to_string(program.conditions()) + " conditions");

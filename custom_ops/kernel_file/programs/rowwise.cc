@@ -64,8 +64,8 @@ Layout ReadLayout(const JsonReader& json) {
       {"held", Layout::kHeld},     {"ragged", Layout::kRagged}, {"piped", Layout::kPiped},    {"ring", Layout::kRing},
       {"looped", Layout::kLooped}, {"split", Layout::kSplit},   {"strided", Layout::kStrided}};
   const std::string name = json.Text();
-  for (const auto& [known, layout] : kLayouts) {
-    if (name == known) return layout;
+  for (const auto& [word, layout] : kLayouts) {
+    if (name == word) return layout;
   }
   json.Fail("is \"" + name + "\", which is no layout");
 }

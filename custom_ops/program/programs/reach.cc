@@ -154,9 +154,9 @@ class Digits {
     std::uint64_t at[kMaxCuts] = {};
     std::int64_t value[kMaxForms] = {};
     for (std::size_t g = 1; g < forms_; ++g) value[g] = guard_[g]->offset;
-    Range found{1, 0};
+    Range range{1, 0};
     for (;;) {
-      Join(AlongLongest(component, count == 0 ? digits_ : own[0], value), &found);
+      Join(AlongLongest(component, count == 0 ? digits_ : own[0], value), &range);
       std::size_t k = 1;
       for (; k < count; ++k) {
         const std::size_t d = own[k];
@@ -166,7 +166,7 @@ class Digits {
         if (!carries) break;
         at[k] = 0;
       }
-      if (k >= count) return found;
+      if (k >= count) return range;
     }
   }
 

@@ -116,11 +116,11 @@ std::vector<Dtype> RowProgram::Slots() const {
 }
 
 std::vector<std::size_t> RowProgram::Stored(bool rows) const {
-  std::vector<std::size_t> found;
+  std::vector<std::size_t> matching;
   for (std::size_t k = 0; k < results.size(); ++k) {
-    if ((results[k].form != Form::kElement) == rows) found.push_back(k);
+    if ((results[k].form != Form::kElement) == rows) matching.push_back(k);
   }
-  return found;
+  return matching;
 }
 
 void RowProgram::Verify() const {

@@ -33,7 +33,7 @@ inline Dim gridDim;
 namespace emulation {
 
 constexpr unsigned kWarp = 32;
-constexpr unsigned kMostThreads = 1024;    // of a block
+constexpr unsigned kMaxThreads = 1024;     // of a block
 constexpr std::size_t kStack = 128 << 10;  // bytes of a fiber
 
 // Where the threads of a block, or of a warp, wait for each other.
@@ -45,8 +45,8 @@ struct Barrier {
 
 struct Block {
   Barrier all;
-  Barrier warps[kMostThreads / kWarp];
-  unsigned long long words[kMostThreads];
+  Barrier warps[kMaxThreads / kWarp];
+  unsigned long long words[kMaxThreads];
 };
 
 // Runs threads one after the other, until one of them waits.
@@ -58,7 +58,7 @@ struct Fiber {
 };
 
 inline Block block;
-inline Fiber fibers[kMostThreads];
+inline Fiber fibers[kMaxThreads];
 inline jmp_buf scheduler;
 inline Fiber* running = nullptr;
 inline unsigned threads = 0;    // of the block
@@ -136,7 +136,7 @@ inline void run_block() {
 }
 
 inline void run_grid(unsigned blocks, unsigned size) {
-  if (size > kMostThreads) std::abort();
+  if (size > kMaxThreads) std::abort();
   threads = size;
   gridDim.x = blocks;
   for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) run_block();

@@ -44,7 +44,7 @@ OrtStatus* GetOutput(OrtKernelContext* context, std::size_t k, const std::int64_
 
 void* Allocate(OrtAllocator* /*allocator*/, std::size_t bytes) {
   const bool fails = failing_allocation > 0 && --failing_allocation == 0;
-  return fails || bytes > kMostBytes ? nullptr : std::malloc(bytes);
+  return fails || bytes > kMaxBytes ? nullptr : std::malloc(bytes);
 }
 
 void Release(OrtAllocator* /*allocator*/, void* data) { std::free(data); }

@@ -65,7 +65,7 @@ const OrtApi* Api();
 const OrtApiBase* Base();
 
 // Bytes that an output and the device memory of a call may have together; more is out of memory.
-constexpr std::size_t kMostBytes = std::size_t{1} << 28U;
+constexpr std::size_t kMaxBytes = std::size_t{1} << 28U;
 // Of one output: more takes sanitizers longer than a mutant may run.
 constexpr std::size_t kMostOutputBytes = std::size_t{1} << 24U;
 

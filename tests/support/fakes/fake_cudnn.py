@@ -238,7 +238,7 @@ int main(int count, char** arguments) {
         if (first != cuda::BorrowedHandle(*api, context, stream_of(k)).raw()) throw Error("two of one stream");
         handles.insert(first);
       }
-      if (handles.size() > cuda::BorrowedHandle::kMostIdle) throw Error("a handle for every stream that ever was");
+      if (handles.size() > cuda::BorrowedHandle::kMaxIdle) throw Error("a handle for every stream that ever was");
       std::printf("handles %zu\n", handles.size());
     }
     if (json["offers"].get<bool>()) {

@@ -11,7 +11,7 @@
 namespace onnxopt::cuda {
 
 // The shape of a node's input where the graph states it as numbers.
-std::optional<Shape> KnownShape(const OrtKernelInfo* info, std::size_t input);
+std::optional<Shape> StatedShape(const OrtKernelInfo* info, std::size_t input);
 
 // Shapes of all inputs of a node that are known before it runs: those that the graph states, else those that most calls
 // have.
