@@ -1,6 +1,7 @@
 // Runs on the GPU what supplies an entry point for a call and its launches: one Compute for all such kinds.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,13 +43,9 @@ struct CoreLaunch {
 // What a kind supplies, free of ONNX Runtime and of the driver. It derives from this, has
 //
 //     static std::optional<Launch> LaunchOf(const Meaning&, const Variant&, const Call&, const CoreGpu&, pass);
-//     static std::size_t Choose(const Meaning&, const std::vector<Variant>&, const Call&, const CoreGpu&);
-//     static CallSize SizeOf(const Meaning&, const Call&);
-//     static std::string Describe(const Meaning&, const Call&);
 //
-// and replaces what follows where it differs. Calls are not empty. LaunchOf: nothing where the entry point does not
-// fit. Choose: the number of variants where none fits. Describe: as an error says it. Beside them, OpenCall(meaning,
-// context) binds a call, whose y is null where there is nothing to compute.
+// which is nothing where the entry point does not fit, and replaces what follows where it differs. Calls are not empty.
+// Beside it, OpenCall(meaning, context) binds a call, whose y is null where there is nothing to compute.
 template <typename Kind, typename MeaningType, typename CallType, typename LaunchType>
 struct Core {
   using Meaning = MeaningType;
@@ -63,6 +60,23 @@ struct Core {
   // Whether a call may run an entry point, whatever is preferred.
   static bool Fits(const Meaning& meaning, const Variant& variant, const Call& call, const CoreGpu& gpu) {
     return Kind::LaunchOf(meaning, variant, call, gpu, 0).has_value();
+  }
+
+  // The entry point to run, the first that fits; variants.size() where none does.
+  static std::size_t Choose(const Meaning& meaning, const std::vector<Variant>& variants, const Call& call,
+                            const CoreGpu& gpu) {
+    const auto fits = [&](const Variant& variant) { return Kind::Fits(meaning, variant, call, gpu); };
+    return static_cast<std::size_t>(std::find_if(variants.begin(), variants.end(), fits) - variants.begin());
+  }
+
+  static CallSize SizeOf(const Meaning& /*meaning*/, const Call& call) {
+    return {static_cast<std::uint64_t>(call.elements()), static_cast<std::uint64_t>(call.out_width)};
+  }
+
+  // As an error says it.
+  static std::string Describe(const Meaning& /*meaning*/, const Call& call) {
+    return std::to_string(call.batch) + " images of " + std::to_string(call.height) + " x " +
+           std::to_string(call.width) + " with a result of " + std::to_string(call.channels) + " channels";
   }
 
   static void SetScratch(void* /*memory*/, typename Launch::Params* /*params*/) {}

@@ -159,13 +159,4 @@ std::size_t DepthwiseCore::Choose(const Depthwise& depthwise, const std::vector<
   return chosen;
 }
 
-CallSize DepthwiseCore::SizeOf(const Depthwise& /*depthwise*/, const CoreCall& call) {
-  return {static_cast<std::uint64_t>(call.elements()), static_cast<std::uint64_t>(call.out_width)};
-}
-
-std::string DepthwiseCore::Describe(const Depthwise& depthwise, const CoreCall& call) {
-  return "a depthwise convolution of " + std::to_string(call.batch) + " images of " + std::to_string(call.height) +
-         " x " + std::to_string(call.width) + " x " + std::to_string(depthwise.channels);
-}
-
 }  // namespace onnxopt::cuda

@@ -21,9 +21,6 @@ struct DepthwiseCore : Core<DepthwiseCore, Depthwise, CoreCall, DepthwiseLaunch>
   // The first that fits and is preferred for the result's width and the number of threads, else the first that fits.
   static std::size_t Choose(const Depthwise& depthwise, const std::vector<Variant>& variants, const CoreCall& call,
                             const CoreGpu& gpu);
-
-  static CallSize SizeOf(const Depthwise& depthwise, const CoreCall& call);
-  static std::string Describe(const Depthwise& depthwise, const CoreCall& call);
 };
 
 using DepthwiseCudaKernel = CoreKernel<DepthwiseCore>;

@@ -111,9 +111,4 @@ CallSize GroupNormCore::SizeOf(const GroupNorm& /*norm*/, const CoreCall& call) 
   return {static_cast<std::uint64_t>(call.elements()), static_cast<std::uint64_t>(call.height * call.width)};
 }
 
-std::string GroupNormCore::Describe(const GroupNorm& /*norm*/, const CoreCall& call) {
-  return "a group norm of " + std::to_string(call.batch) + " samples of " + std::to_string(call.height * call.width) +
-         " pixels";
-}
-
 }  // namespace onnxopt::cuda

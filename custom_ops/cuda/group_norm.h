@@ -20,7 +20,6 @@ struct GroupNormCore : Core<GroupNormCore, GroupNorm, CoreCall, CoreLaunch<Group
                             const CoreGpu& gpu);
 
   static CallSize SizeOf(const GroupNorm& norm, const CoreCall& call);
-  static std::string Describe(const GroupNorm& norm, const CoreCall& call);
   static void SetScratch(void* memory, GroupNormParams* params) { params->scratch = static_cast<float*>(memory); }
 };
 

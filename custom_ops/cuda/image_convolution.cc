@@ -70,19 +70,4 @@ bool ImageConvolutionCore::Fits(const ImageConvolution& convolution, const Varia
   return rounds && variant.shared <= gpu.shared && LaunchOf(convolution, variant, call, gpu, 0).has_value();
 }
 
-std::size_t ImageConvolutionCore::Choose(const ImageConvolution& convolution, const std::vector<Variant>& variants,
-                                         const CoreCall& call, const CoreGpu& gpu) {
-  const auto fits = [&](const Variant& variant) { return Fits(convolution, variant, call, gpu); };
-  return static_cast<std::size_t>(std::find_if(variants.begin(), variants.end(), fits) - variants.begin());
-}
-
-CallSize ImageConvolutionCore::SizeOf(const ImageConvolution& /*convolution*/, const CoreCall& call) {
-  return {static_cast<std::uint64_t>(call.elements()), static_cast<std::uint64_t>(call.out_width)};
-}
-
-std::string ImageConvolutionCore::Describe(const ImageConvolution& /*convolution*/, const CoreCall& call) {
-  return "a convolution of " + std::to_string(call.batch) + " images of " + std::to_string(call.height) + " x " +
-         std::to_string(call.width);
-}
-
 }  // namespace onnxopt::cuda

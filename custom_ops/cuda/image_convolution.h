@@ -20,13 +20,6 @@ struct ImageConvolutionCore
   // Whether it has a launch, its block the shared memory, and its products round as the call may.
   static bool Fits(const ImageConvolution& convolution, const Variant& variant, const CoreCall& call,
                    const CoreGpu& gpu);
-
-  // The first that fits.
-  static std::size_t Choose(const ImageConvolution& convolution, const std::vector<Variant>& variants,
-                            const CoreCall& call, const CoreGpu& gpu);
-
-  static CallSize SizeOf(const ImageConvolution& convolution, const CoreCall& call);
-  static std::string Describe(const ImageConvolution& convolution, const CoreCall& call);
 };
 
 using ImageConvolutionCudaKernel = CoreKernel<ImageConvolutionCore>;

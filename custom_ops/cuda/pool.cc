@@ -86,9 +86,4 @@ CallSize PoolCore::SizeOf(const Pool& /*pool*/, const CoreCall& call) {
   return {static_cast<std::uint64_t>(call.elements()), static_cast<std::uint64_t>(call.channels)};
 }
 
-std::string PoolCore::Describe(const Pool& /*pool*/, const CoreCall& call) {
-  return "a pool of " + std::to_string(call.height) + " x " + std::to_string(call.width) + " x " +
-         std::to_string(call.channels);
-}
-
 }  // namespace onnxopt::cuda

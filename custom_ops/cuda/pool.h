@@ -18,7 +18,6 @@ struct PoolCore : Core<PoolCore, Pool, CoreCall, CoreLaunch<PoolParams>> {
                             const CoreGpu& gpu);
 
   static CallSize SizeOf(const Pool& pool, const CoreCall& call);
-  static std::string Describe(const Pool& pool, const CoreCall& call);
 };
 
 using PoolCudaKernel = CoreKernel<PoolCore>;
