@@ -105,7 +105,7 @@ def test_a_fatbin_by_ptxas_is_that_of_nvrtc_alone(tmp_path: Path, monkeypatch: p
     shared = compile_cuda(SOURCE, archs, tmp_path / "shared")
     assert compile_cuda(SOURCE, archs, tmp_path / "shared") == shared
     assert len(list((tmp_path / "shared").glob("*.ptx"))) == 2  # for three architectures
-    monkeypatch.setattr(compiling.ptxas, "found", lambda release: None)
+    monkeypatch.setattr(compiling.ptxas, "installed", lambda release: None)
     assert compile_cuda(SOURCE, archs, tmp_path / "alone") == shared
 
 

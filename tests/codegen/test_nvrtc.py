@@ -25,7 +25,7 @@ SOURCE = '#include "pointwise/pointwise.cuh"\nextern "C" __global__ void k(float
 @pytest.fixture
 def by_nvrtc_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As without the wheel of ptxas."""
-    monkeypatch.setattr(compiling.ptxas, "found", lambda release: None)
+    monkeypatch.setattr(compiling.ptxas, "installed", lambda release: None)
 
 
 @pytest.fixture
