@@ -129,9 +129,9 @@ class Growth:
         except ValueError:
             return False
         prologue = getattr(meaning, "prologue", None)
-        of_prologue = prologue.program.cost if prologue is not None else 0
+        prologue_cost = prologue.program.cost if prologue is not None else 0
         total: int = getattr(meaning, "cost", 0)
-        return total <= cost.MAX_COST and of_prologue <= self.kind.max_prologue_cost
+        return total <= cost.MAX_COST and prologue_cost <= self.kind.max_prologue_cost
 
     def with_epilogue(self, nodes: list[ir.Node]) -> list[ir.Node]:
         """The nodes with as many elementwise nodes downstream as fit."""

@@ -38,19 +38,19 @@ def fuse(
     refusals: list[Refusal] = []
     for graph in model.graphs():
         context = Context(graph, model.opset_imports, shapes, host, spilled, cuda=cuda)
-        of_graph: list[Region] = []
+        merged: list[Region] = []
         for kind in kinds:
-            of_graph += kind.find_early(context)
+            merged += kind.find_early(context)
         for kind in kinds:
             new, refused = kind.find(context)
             context.take([region.nodes for region in new])
-            of_graph += new
+            merged += new
             refusals += refused
-            _check_disjoint(of_graph)
+            _check_disjoint(merged)
         for kind in kinds:
-            of_graph, refused = kind.merge(context, of_graph)
+            merged, refused = kind.merge(context, merged)
             refusals += refused
-        regions += sorted(of_graph, key=lambda r: context.order[r.nodes[0]])
+        regions += sorted(merged, key=lambda r: context.order[r.nodes[0]])
     return FusionPlan(tuple(regions), tuple(refusals), shapes)
 
 

@@ -49,7 +49,7 @@ def _add_equal(concat: ir.Node, shapes: Shapes, multiples: dict[str, Extent]) ->
     rank = len(shared[0] or ())
     for axis in set(range(rank)) - {concat.attributes.get_int("axis", 0) % rank}:
         names = [dims[axis] for dims in shared if dims is not None and len(dims) == rank]
-        of_names = [multiples[name] for name in names if isinstance(name, str) and name in multiples]
+        present = [multiples[name] for name in names if isinstance(name, str) and name in multiples]
         for name in names:
-            if of_names and isinstance(name, str):
-                multiples.setdefault(name, of_names[0])
+            if present and isinstance(name, str):
+                multiples.setdefault(name, present[0])

@@ -49,10 +49,10 @@ def _coding_problems(node: ir.Node, inferred: Knowledge) -> Iterator[str]:
     number = codes.scalar(zero) if codes.dtype_of(zero) in _FLOAT8 else None
     if number is not None and number.any():
         yield f"the zero point is {number.astype(np.float32).item():g}; codes that are 8-bit floats have none but 0"
-    dims, of_scale, of_zero = inferred.dims(x), inferred.dims(scale), inferred.dims(zero)
-    if of_zero is not None and of_scale is not None and _differ(_as_scalar(of_zero), _as_scalar(of_scale)):
-        yield f"the zero point has shape {_text(of_zero)}, the scale {_text(of_scale)}"
-    if dims is None or of_scale is None or (all(d == 1 for d in of_scale) and len(of_scale) < 2):
+    dims, scale_dims, zero_dims = inferred.dims(x), inferred.dims(scale), inferred.dims(zero)
+    if zero_dims is not None and scale_dims is not None and _differ(_as_scalar(zero_dims), _as_scalar(scale_dims)):
+        yield f"the zero point has shape {_text(zero_dims)}, the scale {_text(scale_dims)}"
+    if dims is None or scale_dims is None or (all(d == 1 for d in scale_dims) and len(scale_dims) < 2):
         return
     axis, size = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
     if not -len(dims) <= axis < len(dims):
@@ -62,14 +62,14 @@ def _coding_problems(node: ir.Node, inferred: Knowledge) -> Iterator[str]:
         yield f"blocks of {size}"
     elif size:
         blocks = tuple(-(-d // size) if isinstance(d, int) and k == axis % len(dims) else d for k, d in enumerate(dims))
-        if _differ(of_scale, blocks):
+        if _differ(scale_dims, blocks):
             yield (
                 f"{_text(dims)} in blocks of {size} along axis {axis} takes scales of shape {_text(blocks)}, "
-                f"these have {_text(of_scale)}"
+                f"these have {_text(scale_dims)}"
             )
-    elif len(of_scale) > 1 or _differ(of_scale, (dims[axis],)):
+    elif len(scale_dims) > 1 or _differ(scale_dims, (dims[axis],)):
         count = f"one value, or one for each of {dims[axis]} on axis {axis}"
-        yield f"the scale has shape {_text(of_scale)}; it takes {count}"
+        yield f"the scale has shape {_text(scale_dims)}; it takes {count}"
 
 
 def _product_problems(node: ir.Node, inferred: Knowledge) -> Iterator[str]:

@@ -126,7 +126,7 @@ _USES: Mapping[str, Mapping[int, _Row]] = {
 def uses_of_inputs(model: ir.Model) -> dict[str, tuple[Use, ...]]:
     """The uses of each graph input whose elements some consumer restricts, by the input's name."""
     uses = {value.name: tuple(dict.fromkeys(_uses(value, model))) for value in model.graph.inputs if value.name}
-    return {name: of_input for name, of_input in uses.items() if of_input}
+    return {name: input_uses for name, input_uses in uses.items() if input_uses}
 
 
 def merged(first: Mapping[str, tuple[Use, ...]], second: Mapping[str, tuple[Use, ...]]) -> dict[str, tuple[Use, ...]]:

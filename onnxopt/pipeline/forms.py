@@ -55,8 +55,8 @@ class Rewriter:
 
     def forms(self, leave_out: Collection[str], portable: bool) -> Forms:
         """The forms without some families. RewriteFails where others raise an error."""
-        of_gpus = {GATED_WEIGHTS, _PRODUCTS_OF_CODES} if not self.archs else set()  # for kernels of GPUs
-        families = tuple(n for n in (*rewrite.FAMILIES, _PRODUCTS_OF_CODES) if n not in {*leave_out, *of_gpus})
+        gpu_families = {GATED_WEIGHTS, _PRODUCTS_OF_CODES} if not self.archs else set()  # for kernels of GPUs
+        families = tuple(n for n in (*rewrite.FAMILIES, _PRODUCTS_OF_CODES) if n not in {*leave_out, *gpu_families})
         try:
             model, done = self._rewritten(families)
             standard = model.clone() if portable else None  # with transposed weights, which both forms share

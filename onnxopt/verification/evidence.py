@@ -86,8 +86,8 @@ class Evidence:
             return None
         result = FromFloat64(excess, own, "float64")
         if excess > 1.0 and result.ok:
-            of_actual, of_original = (relative_to_limit(exact, a, limit) for a in (actual, expected))
-            if share_of(of_actual, of_original, TIMES_OWN) > 1.0:
+            actual_distance, original_distance = (relative_to_limit(exact, a, limit) for a in (actual, expected))
+            if share_of(actual_distance, original_distance, TIMES_OWN) > 1.0:
                 return None
         if excess > 1.0 and not result.is_telling(limit.relative):
             allowed = 2 * abs(drift(exact, expected)) + spread_of_drift(exact, expected) + limit.relative

@@ -50,12 +50,13 @@ def missing_dtypes(node: ir.Node, older: int, newer: int, dtype: Dtypes) -> list
     missing = set()
     for formals, values in ((first.inputs, node.inputs), (first.outputs, node.outputs)):
         for k, value in enumerate(values):
-            of_value = None if value is None else dtype(value)
+            value_dtype = None if value is None else dtype(value)
             if value is None or (
-                of_value is not None and f"tensor({of_value.name.lower()})" in formals[min(k, len(formals) - 1)].types
+                value_dtype is not None
+                and f"tensor({value_dtype.name.lower()})" in formals[min(k, len(formals) - 1)].types
             ):
                 continue
-            missing.add("a dtype that is not known" if of_value is None else of_value.name.lower())
+            missing.add("a dtype that is not known" if value_dtype is None else value_dtype.name.lower())
     return sorted(missing)
 
 

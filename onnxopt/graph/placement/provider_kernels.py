@@ -51,11 +51,11 @@ def _dtype(node: ir.Node, dtype: Dtypes) -> str | None:
     without = versions.get(str(schema.since_version), {})
     for formals, values in ((schema.inputs, node.inputs), (schema.outputs, node.outputs)):
         for k, value in enumerate(values):
-            of_value = None if value is None else dtype(value)
-            if of_value is not None and of_value.name.lower() in without.get(
+            value_dtype = None if value is None else dtype(value)
+            if value_dtype is not None and value_dtype.name.lower() in without.get(
                 formals[min(k, len(formals) - 1)].type_str, ()
             ):
-                return f"of {dtype_name(of_value)} (version {schema.since_version})"
+                return f"of {dtype_name(value_dtype)} (version {schema.since_version})"
     return None
 
 

@@ -107,15 +107,15 @@ class KnownPart(_OfGatherND):
 
     def _part(self, x: ir.Value, indices: ir.Value, y: ir.Value) -> tuple[int, int] | str:
         """Begin and end of the part, or why there is none."""
-        node, data, of_indices = y.producer(), self._values.dims(x), self._values.dims(indices)
+        node, data, index_dims = y.producer(), self._values.dims(x), self._values.dims(indices)
         if node is None or node.attributes.get_int("batch_dims", 0) != 0:
             return "GatherND has batch dims"
         positions = self._values.positions(indices)
-        if not data or not isinstance(data[0], int) or of_indices is None or positions is None:
+        if not data or not isinstance(data[0], int) or index_dims is None or positions is None:
             return "the positions, or the dims of the data, are not known"
-        if len(of_indices) != 2 or len(positions) != 1 or not isinstance(of_indices[0], int):
+        if len(index_dims) != 2 or len(positions) != 1 or not isinstance(index_dims[0], int):
             return "the positions are not a known number along the first axis"
-        position, count = positions[0], of_indices[0]
+        position, count = positions[0], index_dims[0]
         if position is None or not isinstance(position.offset, int):
             return "the positions are not known"
         if position.widened(1) != (1,) and count != 1:

@@ -70,10 +70,10 @@ class RotatePairs(RewriteRuleClassBase):
         pairs = op.Reshape(x, new_integers(op, [0, 0, 0, size // 2, 2]))
         first = op.Slice(pairs, new_integers(op, [0]), new_integers(op, [1]), new_integers(op, [_RANK]))
         second = op.Slice(pairs, new_integers(op, [1]), new_integers(op, [2]), new_integers(op, [_RANK]))
-        of_cos, of_sin = (self._tables.of(table) for table in (cos, sin))
-        assert of_cos is not None and of_sin is not None
+        cos_table, sin_table = (self._tables.of(table) for table in (cos, sin))
+        assert cos_table is not None and sin_table is not None
         turned = op.Concat(op.Neg(second), first, axis=-1)
-        rotated = op.Add(op.Mul(pairs, of_cos(op)), op.Mul(turned, of_sin(op)))
+        rotated = op.Add(op.Mul(pairs, cos_table(op)), op.Mul(turned, sin_table(op)))
         return op.Reshape(rotated, new_integers(op, [0, 0, 0, size]))
 
 

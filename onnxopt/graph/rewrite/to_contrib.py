@@ -120,9 +120,9 @@ class MultiHead(RewriteRuleClassBase):
         read = window_left if window else mask
         has_kernel = kernel_supports(node, self._expected) and (read is None or same(dims_of(read)[-1], k.shape[2]))
         if window and has_kernel:
-            of_queries = count_of_own(op, self._graph, queries, 0, q.shape[2])
-            of_keys = count_of_own(op, self._graph, keys, 1, k.shape[2], 1 if flattens else 2)
-            extra = [None, None, local_mask(op, of_queries, of_keys, window, q.dtype, window_left)]
+            query_count = count_of_own(op, self._graph, queries, 0, q.shape[2])
+            key_count = count_of_own(op, self._graph, keys, 1, k.shape[2], 1 if flattens else 2)
+            extra = [None, None, local_mask(op, query_count, key_count, window, q.dtype, window_left)]
         elif mask is not None and has_kernel:
             extra = [None, None, _mask_of_kernel(op, self._graph, mask, queries, q.shape[2])]
         else:

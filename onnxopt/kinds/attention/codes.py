@@ -56,10 +56,10 @@ def dequantized(value: ir.Value | None) -> tuple[ir.Value | None, ir.Node | None
     return node.inputs[0], node
 
 
-def coding(dequantize: ir.Node, of_new: Coding | None) -> Coding | None:
+def coding(dequantize: ir.Node, new: Coding | None) -> Coding | None:
     """The coding of a DequantizeLinear of keys or values, where new tokens are coded so too."""
     coded = _coding(dequantize, _HEADS)
-    if coded is None or of_new is None or coded.per != of_new.per or not _are_equal(coded.scale, of_new.scale):
+    if coded is None or new is None or coded.per != new.per or not _are_equal(coded.scale, new.scale):
         return None
     return coded
 

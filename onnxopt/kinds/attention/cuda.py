@@ -51,8 +51,8 @@ def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
 
 
 def _in_registers(meaning: TokenAttention) -> bool:
-    of_room = meaning.slots is not None and meaning.codes is None
-    return of_room and meaning.width in _WIDTHS_IN_REGISTERS and _rows(meaning) <= _COSTS.rows_in_registers
+    has_room = meaning.slots is not None and meaning.codes is None
+    return has_room and meaning.width in _WIDTHS_IN_REGISTERS and _rows(meaning) <= _COSTS.rows_in_registers
 
 
 def attending(

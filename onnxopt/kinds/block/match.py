@@ -84,9 +84,9 @@ class _Search:
         owners = [self._owner.get(n) for n in readers]
         convolutions = list({id(c): c for c in owners if c is not None}.values())
         wide = all(c.channels[1] >= _CHANNELS_WITHOUT_CONCAT or c.is_product() for c in convolutions)
-        of_channels = all(self._source_of(v).node is node for v in node.outputs)
+        splits_channels = all(self._source_of(v).node is node for v in node.outputs)
         outside = None in owners or any(v.is_graph_output() for v in node.outputs)
-        if convolutions and wide and of_channels and not outside:
+        if convolutions and wide and splits_channels and not outside:
             self._take(convolutions, {}, node)
 
     def _source_of(self, value: ir.Value) -> Channels:

@@ -53,12 +53,12 @@ def grown(context: Context, refusals: list[Refusal], *, in_block: bool = False) 
         convolution = start(node, context.shapes)
         if isinstance(convolution, str):
             around = sandwich(node, context.shapes)
-            of_depthwise = not isinstance(around, str) and around.group > 1 and around.weight_order == RSK
+            is_depthwise = not isinstance(around, str) and around.group > 1 and around.weight_order == RSK
             if isinstance(around, str) and node.op_type == "ConvTranspose":
                 refusals.append(Refusal(node.name or "", node.op_type, "", f"{around}; {_STAYS_NCHW}"))
             elif isinstance(around, str) and _computes_weight(node, context.shapes):
                 refusals.append(Refusal(node.name or "", node.op_type, "", _COMPUTED_WEIGHT))
-            if not isinstance(around, str) and not of_depthwise:  # that kind says why it leaves one
+            if not isinstance(around, str) and not is_depthwise:  # that kind says why it leaves one
                 refusals.append(Refusal(node.name or "", node.op_type, "", convolution))
             continue
         if any(map(context.is_owned, convolution.nodes)):

@@ -119,11 +119,11 @@ def start(conv: ir.Node, shapes: Shapes) -> GrowingConvolution | str:
     matrix = len(dims) == 2
     if not (matrix or (len(dims) == 4 and match.weight_order == KRSC)):
         return "The weight does not lie as [K, R, S, C / group]"
-    k, r, s, of_group = (dims[0], 1, 1, dims[1]) if matrix else dims
-    read = of_group * match.group
+    k, r, s, group_channels = (dims[0], 1, 1, dims[1]) if matrix else dims
+    read = group_channels * match.group
     if match.is_transposed:
         k, read = read, k
-    if min(k, r, s, of_group) < 1 or channels != read or k % match.group or read % match.group:
+    if min(k, r, s, group_channels) < 1 or channels != read or k % match.group or read % match.group:
         return "The channels of the input are not those of the weight"
     if match.bias is not None and shapes.dims(match.bias) != (k,):
         return "The bias has not one number a channel"

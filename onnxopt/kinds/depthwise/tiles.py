@@ -67,27 +67,27 @@ class _Planes:
         return seen(self.window, self.down * self._segments, 1)[0]
 
     def _segment_row(self, segment: int) -> int:
-        of_image = segment // self._segments * self._image_rows
-        return of_image + segment % self._segments * self.down * self.window.strides[0]
+        image_row = segment // self._segments * self._image_rows
+        return image_row + segment % self._segments * self.down * self.window.strides[0]
 
-    def _conflicts(self, row: int, of_inputs: bool) -> int:
+    def _conflicts(self, row: int, reads_inputs: bool) -> int:
         hits = [0] * 8
         for m in range(8):
             segment, octet = divmod(m, self.across)
-            down = self._segment_row(segment) if of_inputs else segment * self.down
-            hits[(down * row + octet * (self.window.strides[1] if of_inputs else 1)) % 8] += 1
+            down = self._segment_row(segment) if reads_inputs else segment * self.down
+            hits[(down * row + octet * (self.window.strides[1] if reads_inputs else 1)) % 8] += 1
         return 2 * max(hits) + (4 // self.chunks > 1 and row % 2 == 0)
 
-    def _best_row(self, minimum: int, of_inputs: bool) -> int:
-        return min(range(minimum, minimum + 3), key=lambda row: self._conflicts(row, of_inputs))
+    def _best_row(self, minimum: int, reads_inputs: bool) -> int:
+        return min(range(minimum, minimum + 3), key=lambda row: self._conflicts(row, reads_inputs))
 
     def octets(self) -> int:
         """Of the plane of one channel."""
         together = 4 // self.chunks
         depth = (seen(self.window, 1, 8)[1] + 7) // 8
-        row = self._best_row((self.across - 1) * self.window.strides[1] + depth, of_inputs=True)
+        row = self._best_row((self.across - 1) * self.window.strides[1] + depth, reads_inputs=True)
         rows = -(-self._image_rows * self.images // together) * together
-        outputs = self.down * self._segments * self.images * self._best_row(self.across, of_inputs=False)
+        outputs = self.down * self._segments * self.images * self._best_row(self.across, reads_inputs=False)
         size = max(rows * row, outputs)
         while size % (2 * together) != together % (2 * together):
             size += 1

@@ -219,8 +219,8 @@ def _summed(rows: ir.Value, ordered: Order, shapes: Shapes, nodes: Nodes) -> ir.
     if sizes is None or summed is None or (summed.domain, summed.op_type) != ("", "ReduceSum"):
         return None
     tokens, *rest = sizes.numpy().tolist()
-    of_ids = shapes.dims(ordered.ids)
-    if rest != [ordered.chosen, dims[1]] or (tokens != -1 and (of_ids is None or tokens != of_ids[0])):
+    id_dims = shapes.dims(ordered.ids)
+    if rest != [ordered.chosen, dims[1]] or (tokens != -1 and (id_dims is None or tokens != id_dims[0])):
         return None
     if len(summed.inputs) != 2 or not is_number(summed.inputs[1], 1) or summed.attributes.get_int("keepdims", 1) != 0:
         return None

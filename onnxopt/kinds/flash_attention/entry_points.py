@@ -110,8 +110,8 @@ def _hopper_variant(
     symbol = f"{name}_h{warpgroups.count}k{keys}{'s' if short else f't{stages}'}"
     row = _HOPPER_PANEL * -(-meaning.width // (_HOPPER_PANEL // 2))
     tiles = 2 * stages * keys * row
-    of_group = _HOPPER_ROWS * max(row, _pitch(meaning.width) * 2)
-    queries = warpgroups.count * -(-of_group // _HOPPER_GROUP) * _HOPPER_GROUP
+    group_bytes = _HOPPER_ROWS * max(row, _pitch(meaning.width) * 2)
+    queries = warpgroups.count * -(-group_bytes // _HOPPER_GROUP) * _HOPPER_GROUP
     bias = 2 * stages * keys if meaning.bias is not None else 0
     shared = _HOPPER_ALIGNED + tiles + queries + 16 * stages * warpgroups.copier + bias
     threads = 4 * WARP * (warpgroups.count + warpgroups.copier)

@@ -106,9 +106,9 @@ def _count_of_queries(sizes: ir.Value | None, reader: ir.Node) -> tuple[ir.Node,
     count = None if concat.inputs[1] is None else concat.inputs[1].producer()
     if [integers(v) for v in concat.inputs[::2]] != [[1, 1], [1]] or count is None or count.op_type != "Shape":
         return ()
-    of_queries = (count.attributes.get_int("start", 0), count.attributes.get_int("end", 0)) == (1, 2)
+    counts_queries = (count.attributes.get_int("start", 0), count.attributes.get_int("end", 0)) == (1, 2)
     alone = _read_once(concat) and _read_once(count)
-    return (count, concat) if of_queries and alone and count.inputs[0] is reader.inputs[0] else ()
+    return (count, concat) if counts_queries and alone and count.inputs[0] is reader.inputs[0] else ()
 
 
 def _count(repeats: ir.Value | None, reader: ir.Node) -> tuple[ir.Node, ...]:
@@ -122,6 +122,6 @@ def _count(repeats: ir.Value | None, reader: ir.Node) -> tuple[ir.Node, ...]:
     count = None if images.inputs[0] is None else images.inputs[0].producer()
     if count is None or count.op_type != "Shape" or count.inputs[0] is not reader.inputs[0]:
         return ()
-    of_batch = (count.attributes.get_int("start", 0), count.attributes.get_int("end", 0)) == (0, 1)
+    counts_batch = (count.attributes.get_int("start", 0), count.attributes.get_int("end", 0)) == (0, 1)
     alone = all(map(_read_once, (concat, images, count)))
-    return (count, images, concat) if of_batch and alone and len(integers(images.inputs[1]) or ()) == 1 else ()
+    return (count, images, concat) if counts_batch and alone and len(integers(images.inputs[1]) or ()) == 1 else ()

@@ -73,12 +73,12 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str | None:
         window = local_mask.window_of(mask, match.added, (match.q, 2), (match.keys, 3))
         if window is None and len(shapes.dims(mask) or ()) != 4:
             return f"The rank of the mask `{mask.name}` is not 4"
-    of_mask = window.nodes if window is not None else ()
+    mask_nodes = window.nodes if window is not None else ()
     separate = (Operand("q", match.q, BY_HEAD), Operand("k", match.keys, TURNED), Operand("v", match.v, BY_HEAD))
-    read = operands.apart(separate, dims[1], (*walk.nodes, *of_mask), shapes)
+    read = operands.apart(separate, dims[1], (*walk.nodes, *mask_nodes), shapes)
     if isinstance(read, str):
         return read
-    nodes = tuple(dict.fromkeys((*read.nodes, *of_mask, *walk.nodes)))
+    nodes = tuple(dict.fromkeys((*read.nodes, *mask_nodes, *walk.nodes)))
     scores = Scores(match.scale, mask, match.sinks, match.cap)
     if window is not None:
         scores = scores._replace(bias=window.rest, before=window.before, after=window.after)
@@ -133,10 +133,10 @@ def _sinks(columns: ir.Value, q: ir.Value, walk: _Walk) -> ir.Value | None:
     expand = walk.to(columns, "Expand")
     turned = None if expand is None else walk.to(expand.inputs[0], "Reshape")
     shape = None if expand is None else walk.to(expand.inputs[1], "Concat")
-    of_q = None if shape is None else walk.to(shape.inputs[0], "Shape")
-    if turned is None or shape is None or of_q is None or of_q.inputs[0] is not q:
+    q_shape = None if shape is None else walk.to(shape.inputs[0], "Shape")
+    if turned is None or shape is None or q_shape is None or q_shape.inputs[0] is not q:
         return None
     if integers(turned.inputs[1]) != [1, -1, 1, 1] or integers(shape.inputs[1]) != [1]:
         return None
-    whole = (of_q.attributes.get_int("start", 0), of_q.attributes.get_int("end", 0)) == (0, 3)
+    whole = (q_shape.attributes.get_int("start", 0), q_shape.attributes.get_int("end", 0)) == (0, 3)
     return turned.inputs[0] if whole else None

@@ -35,7 +35,7 @@ def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
     return gemm
 
 
-def of_samples(node: ir.Node, shapes: Shapes) -> GrowingGemm | None:
+def sample_product(node: ir.Node, shapes: Shapes) -> GrowingGemm | None:
     """The GEMM of a MatMul that is a 1x1 convolution whose weight each sample has for itself; None for others."""
     w, columns = node.inputs[0], node.inputs[1]
     flatten = columns.producer() if columns is not None else None
@@ -52,13 +52,24 @@ def of_samples(node: ir.Node, shapes: Shapes) -> GrowingGemm | None:
         return None
     x, y = turn.inputs[0], back.outputs[0]
     assert x is not None
-    of_x, of_w, of_y, flat = (shapes.dims(v) for v in (x, w, y, columns))
-    if of_x is None or of_w is None or of_y is None or flat is None or len(of_x) != len(of_w) or len(of_w) != len(flat):
+    x_dims, w_dims, y_dims, flat = (shapes.dims(v) for v in (x, w, y, columns))
+    if (
+        x_dims is None
+        or w_dims is None
+        or y_dims is None
+        or flat is None
+        or len(x_dims) != len(w_dims)
+        or len(w_dims) != len(flat)
+    ):
         return None
-    samples, height, width, channels = of_x
+    samples, height, width, channels = x_dims
     if not isinstance(height, int) or not isinstance(width, int) or not isinstance(channels, int):
         return None
-    dims = (samples, 1, of_w[2], channels), (samples, 1, channels, height * width), (samples, height, width, of_w[2])
-    if (of_w, flat, of_y) != dims or len({shapes.dtype(v) for v in (x, w, y)}) != 1:
+    dims = (
+        (samples, 1, w_dims[2], channels),
+        (samples, 1, channels, height * width),
+        (samples, height, width, w_dims[2]),
+    )
+    if (w_dims, flat, y_dims) != dims or len({shapes.dtype(v) for v in (x, w, y)}) != 1:
         return None
-    return GrowingGemm([turn, flatten, node, spread, back], x, w, y, transpose_b=True, of_samples=True)
+    return GrowingGemm([turn, flatten, node, spread, back], x, w, y, transpose_b=True, per_sample=True)

@@ -72,7 +72,9 @@ def _variant(name: str, meaning: Gemm, rows: int) -> FewRowsVariant:
     )
 
 
-def of_codes(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) -> tuple[FewRowsProductsVariant, ...]:
+def codes_variants(
+    name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes
+) -> tuple[FewRowsProductsVariant, ...]:
     """Entry points for few rows of 8-bit floats, where a region may have them."""
     counts = [rows(region, meaning, shapes) for region in regions]
     if all(r is not None and r > _COSTS.codes_rows for r in counts):

@@ -57,7 +57,7 @@ class GemmKind(Kind):
         if gemm.packed is not None:
             return packed_entry_points.entry_points(name, gemm, regions)
         if gemm.has_float8_operands:
-            return (*widened.entry_points(name), *few_rows.of_codes(name, gemm, regions, shapes))
+            return (*widened.entry_points(name), *few_rows.codes_variants(name, gemm, regions, shapes))
         few = few_rows.choose(name, gemm, regions, shapes)
         return (*few, *large_products.choose(name, gemm, regions, shapes))
 
@@ -66,20 +66,20 @@ class GemmKind(Kind):
         variants = [v for kernel in kernels for v in kernel.variants]
         packed = [gemm.packed for gemm in meanings if gemm.packed is not None]
         if packed:
-            of_few = packed_entry_points.header(packed)  # which includes the others
+            few_rows_header = packed_entry_points.header(packed)  # which includes the others
         else:
             codes = any(gemm.has_float8_operands for gemm in meanings)
             units = any(isinstance(v, few_rows.FewRowsProductsVariant) for v in variants)
-            of_codes = widened.HEADER_OF_PRODUCTS if units else widened.HEADER
-            of_few = of_codes if codes else few_rows.HEADER_OF_PRODUCTS if units else few_rows.HEADER
-        return [of_few, *large_products.headers(variants)]
+            codes_header = widened.HEADER_OF_PRODUCTS if units else widened.HEADER
+            few_rows_header = codes_header if codes else few_rows.HEADER_OF_PRODUCTS if units else few_rows.HEADER
+        return [few_rows_header, *large_products.headers(variants)]
 
     def cuda(self, kernel: Kernel) -> list[str]:
         gemm = cast(Gemm, kernel.program)
         if gemm.packed is not None:
             return packed_entry_points.lines(kernel)
-        of_codes = widened.lines(kernel) if gemm.has_float8_operands else []
-        return [*of_codes, *few_rows.lines(kernel), *large_products.lines(kernel)]
+        codes_lines = widened.lines(kernel) if gemm.has_float8_operands else []
+        return [*codes_lines, *few_rows.lines(kernel), *large_products.lines(kernel)]
 
 
 GEMM = GemmKind()

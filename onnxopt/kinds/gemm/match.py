@@ -68,7 +68,7 @@ def reserve(context: Context) -> None:
         return
     for node in list(context.order):
         gemm = _start(node, context.shapes) if _is_gemm(node) and node.op_type != "Conv" else ""
-        if not isinstance(gemm, str) and gemm.of_codes and not gemm.unread:
+        if not isinstance(gemm, str) and gemm.multiplies_codes and not gemm.unread:
             context.take([[n for n in gemm.nodes if n is not node]])
 
 
@@ -98,7 +98,7 @@ def _start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
     if packed.is_packed(node):
         return packed.start(node, shapes)
     gemm = steps.start(node, shapes)
-    if not isinstance(gemm, str) and (convolved := convolution.of_samples(node, shapes)) is not None:
+    if not isinstance(gemm, str) and (convolved := convolution.sample_product(node, shapes)) is not None:
         return convolved
     if not isinstance(gemm, str):
         take_transposes(gemm, shapes)

@@ -45,8 +45,8 @@ def _why_not_sizes(node: ir.Node) -> str:
             f"{OPERATOR} of {bits} bits in blocks of {group} runs as ONNX Runtime's own kernel; the library has kernels"
             f" for {', '.join(map(str, PACKED_BITS))} bits in blocks of {minimum} to {GROUPS[-1]}"
         )
-    row, of_word = -(-depth // group) * group * bits // 8, 32 // bits
-    if depth % max(ACCESS_BYTES // 2, of_word) or row % ACCESS_BYTES:
+    row, codes_of_word = -(-depth // group) * group * bits // 8, 32 // bits
+    if depth % max(ACCESS_BYTES // 2, codes_of_word) or row % ACCESS_BYTES:
         return f"Rows of {depth} elements, or of {row} bytes of codes, are no multiple of {ACCESS_BYTES} bytes"
     return ""
 

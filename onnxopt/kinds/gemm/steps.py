@@ -34,8 +34,8 @@ class GrowingGemm:
 
     nodes: the nodes that it replaces. output: the value that it computes. parts: the values that it computes where its
     columns are split, else empty; output is the first of them. residual_shape: see program/gemm.py. unread: 8-bit codes
-    that the nodes read and the kernel does not, because a and b are the same codes in 16 bits. of_codes: a and b are
-    codes, of 16 bits or of 8. of_samples: a 1x1 convolution whose weight each sample has for itself.
+    that the nodes read and the kernel does not, because a and b are the same codes in 16 bits. multiplies_codes: a and
+    b are codes, of 16 bits or of 8. per_sample: a 1x1 convolution whose weight each sample has for itself.
     """
 
     nodes: list[ir.Node]
@@ -52,10 +52,10 @@ class GrowingGemm:
     activation: str = "none"
     parts: tuple[ir.Value, ...] = ()
     unread: tuple[ir.Value, ...] = ()
-    of_codes: bool = False
+    multiplies_codes: bool = False
     packed: Packed | None = None
     gate: str | None = None
-    of_samples: bool = False
+    per_sample: bool = False
 
     def outputs(self) -> tuple[ir.Value, ...]:
         """The values that the GEMM computes."""
@@ -63,13 +63,13 @@ class GrowingGemm:
 
     def operands(self) -> list[ir.Value]:
         """The values that the GEMM reads, in the order of the region's inputs; a value read twice is there twice."""
-        of_codes = () if self.packed is None else (self.packed.scales, self.packed.zeros)
-        values = (self.a, self.b, *of_codes, self.bias, self.residual, *self.unread)
+        code_operands = () if self.packed is None else (self.packed.scales, self.packed.zeros)
+        values = (self.a, self.b, *code_operands, self.bias, self.residual, *self.unread)
         return [v for v in values if v is not None]
 
     def can_fuse(self) -> bool:
         """Whether the GEMM is faster than the execution provider's own kernels."""
-        adds = self.bias is not None or self.residual is not None or self.activation != "none" or self.of_codes
+        adds = self.bias is not None or self.residual is not None or self.activation != "none" or self.multiplies_codes
         reads = self.reads_transposed_weight() or self.packed is not None
         return adds or bool(self.parts) or reads or self.is_convolution()
 
@@ -80,7 +80,7 @@ class GrowingGemm:
 
     def is_convolution(self) -> bool:
         """Whether the GEMM is a 1x1 convolution in NHWC."""
-        return self.of_samples or any(n.op_type == "Conv" for n in self.nodes)
+        return self.per_sample or any(n.op_type == "Conv" for n in self.nodes)
 
     def reads_transposed_weight(self) -> bool:
         """Whether the GEMM reads a transposed weight directly, which the provider would copy at load time."""
@@ -140,7 +140,7 @@ def take_codes(gemm: GrowingGemm, node: ir.Node) -> None:
     gemm.alpha, gemm.a, gemm.b = alpha, a.value, b.value
     gemm.transpose_a ^= a.turned
     gemm.transpose_b ^= b.turned
-    gemm.of_codes, gemm.nodes = True, [*gemm.nodes, *a.nodes, *b.nodes]
+    gemm.multiplies_codes, gemm.nodes = True, [*gemm.nodes, *a.nodes, *b.nodes]
     gemm.unread = tuple(dict.fromkeys((*a.unread, *b.unread)))
 
 
@@ -149,7 +149,13 @@ def take_transposes(gemm: GrowingGemm, shapes: Shapes) -> None:
     for name in ("a", "b"):
         value: ir.Value = getattr(gemm, name)
         node = value.producer()
-        if node is None or node.op_type != "Transpose" or node.domain != "" or gemm.a is gemm.b or gemm.of_codes:
+        if (
+            node is None
+            or node.op_type != "Transpose"
+            or node.domain != ""
+            or gemm.a is gemm.b
+            or gemm.multiplies_codes
+        ):
             continue
         source = node.inputs[0]
         dims = shapes.dims(source) if source is not None else None
@@ -274,7 +280,7 @@ def _take_gelu(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
 
 def _why_gelu_stays(gemm: GrowingGemm, gelu: ir.Node, shapes: Shapes) -> str | None:
     """Why an exact Gelu stays a kernel of its own, None where the GEMM computes it (kinds/gemm/large_products.py)."""
-    if gemm.packed is not None or gemm.of_codes or gemm.is_convolution():
+    if gemm.packed is not None or gemm.multiplies_codes or gemm.is_convolution():
         return "products of codes and convolutions have no entry points for it"
     dtype = _dtype(gelu.outputs[0], shapes)
     if dtype not in SIXTEEN_BIT or _dtype(gemm.a, shapes) != dtype:

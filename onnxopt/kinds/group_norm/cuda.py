@@ -102,8 +102,8 @@ def _load(meaning: GroupNorm, k: int, read: TransformRead) -> list[str]:
             "#pragma unroll",
             f"for (int j = 0; j < kVector; ++j) x{k}.at[j] = {data}[(c + j) / kGroup];",
         ]
-    of_sample = f"sample * {read.row} + {read.first} + c" if read.row else "sample * kChannels + c"
-    first = "c" if read.form == "channel" else of_sample
+    sample_index = f"sample * {read.row} + {read.first} + c" if read.row else "sample * kChannels + c"
+    first = "c" if read.form == "channel" else sample_index
     return [f"const auto x{k} = load_vector<{dtype}, kVector>({data} + {first});"]
 
 
@@ -131,10 +131,10 @@ def _statements(part: Transform | None, meaning: GroupNorm) -> list[str]:
 
 
 def _entry(name: str, variant: GroupNormVariant) -> list[str]:
-    of_pass = _PASSES[variant.layout, variant.launch]
+    pass_name = _PASSES[variant.layout, variant.launch]
     blocks = _resident(variant)
     size = f"{variant.vector}, {variant.columns}, {variant.threads}, {variant.held}, {variant.cluster}, {blocks}"
-    block = f"GroupNormBlock<{name}, {size}, GroupNormPass::{of_pass}>"
+    block = f"GroupNormBlock<{name}, {size}, GroupNormPass::{pass_name}>"
     bounds = f"__launch_bounds__({variant.threads}, {blocks})"
     text = [
         f"{variant.symbol}(const __grid_constant__ GroupNormParams p) {{",

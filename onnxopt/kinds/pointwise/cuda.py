@@ -180,8 +180,8 @@ def statements(
             args = args[1:]
         elif exactly and instruction.op == "div" and args[1] in sums:
             function = "divide_by_sum"
-        elif (of_codes := code_arithmetic.function(k, program)) is not None:
-            function = of_codes
+        elif (code_function := code_arithmetic.function(k, program)) is not None:
+            function = code_function
         elif exactly and (inverse := _inverse(k, program)) is not None:
             function, more = "divide_by_constant", f", {literal(inverse)}"
         else:

@@ -74,9 +74,11 @@ class _Splitter:
             kinds = tuple(self.code[r - self.inputs].op.removeprefix(_REDUCE) for r in reduced)
             for value in reduced:
                 self._slots[value], slot = slot, slot + 1
-            of_row = sorted(v for v in row_values if self.depth[v] == depth)
-            row_piece = self.piece(of_row, [self._dtypes[v] for v in of_row], True, depth) if of_row else None
-            for value in of_row:
+            row_results = sorted(v for v in row_values if self.depth[v] == depth)
+            row_piece = (
+                self.piece(row_results, [self._dtypes[v] for v in row_results], True, depth) if row_results else None
+            )
+            for value in row_results:
                 self._slots[value], slot = slot, slot + 1
             stages.append(Stage(piece, kinds, row_piece))
         return tuple(stages)

@@ -63,15 +63,15 @@ def _widest(program: ScanProgram) -> int:
 def _dense(name: str, program: ScanProgram, modes: str, lengths: Sequence[int | None]) -> list[RowVariant]:
     vector = _widest(program)
     anywhere = entry_points.anywhere(modes)
-    of_lengths = [_shape_for(n, vector) for n in lengths if n is not None]
-    shapes = {s for s in of_lengths if s is not None}
+    length_shapes = [_shape_for(n, vector) for n in lengths if n is not None]
+    shapes = {s for s in length_shapes if s is not None}
     if None in lengths:
         shapes |= {(layout, *shape) for layout in ("held", "ragged") for shape in _COSTS.held}
     chosen = [
         variant(name, layout, modes if layout == "held" else anywhere, vector, unroll, lanes, _COSTS.threads)
         for layout, lanes, unroll in sorted(shapes, key=lambda s: (s[0], s[1] * s[2]))
     ]
-    if None in of_lengths or None in lengths:
+    if None in length_shapes or None in lengths:
         threads, unroll = _COSTS.split
         chosen += [variant(name, "split", anywhere, vector, unroll, threads, threads, launch=k) for k in range(2)]
     threads, unroll = _COSTS.looped

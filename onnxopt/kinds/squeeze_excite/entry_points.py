@@ -38,9 +38,9 @@ def choose(name: str, meaning: SqueezeExcite, regions: Sequence[Region], shapes:
 
 def alternatives(kernel: Kernel) -> list[Variant]:
     """Further entry points of the depthwise convolution for `tune` to measure."""
-    of_map = cast(SqueezeExcite, kernel.program).depthwise
+    map_meaning = cast(SqueezeExcite, kernel.program).depthwise
     symbols = {variant.symbol for variant in kernel.variants}
-    others = depthwise.others(f"{kernel.name}_map", of_map) if of_map is not None else ()
+    others = depthwise.others(f"{kernel.name}_map", map_meaning) if map_meaning is not None else ()
     return [variant for variant in others if variant.symbol not in symbols]
 
 

@@ -32,11 +32,11 @@ def lower(
         raise ValueError(f"`{outputs[-1].name}` is not what two products compute")
     depthwise = None
     if len(outputs) == 2:
-        of_pair = set(pair.nodes)
-        of_map = [n for n in nodes if n not in of_pair and n is not pair.mean.producer()]
-        read = {v for n in of_map for v in n.inputs}
+        pair_nodes = set(pair.nodes)
+        map_nodes = [n for n in nodes if n not in pair_nodes and n is not pair.mean.producer()]
+        read = {v for n in map_nodes for v in n.inputs}
         operands = [v for v in inputs if v in read]
-        depthwise = cast(Depthwise, DEPTHWISE.lower_nodes(of_map, operands, outputs[:1], opsets, shapes))
+        depthwise = cast(Depthwise, DEPTHWISE.lower_nodes(map_nodes, operands, outputs[:1], opsets, shapes))
         if list(inputs[: len(operands)]) != operands:
             raise ValueError("The first inputs are not those of the depthwise convolution")
     (hidden, channels), (results, _) = (shapes.dims(p.b) or () for p in (pair.first, pair.second))

@@ -29,8 +29,8 @@ def merge(context: Context, kind: Kind, regions: list[Region]) -> tuple[list[Reg
         union = None if parts is None else _union(region, *parts, context, kind)
         if parts is None or union is None:
             continue
-        _, of_mean, of_map = parts
-        for part in (region, of_map, *([of_mean] if of_mean is not None else [])):
+        _, mean_region, map_region = parts
+        for part in (region, map_region, *([mean_region] if mean_region is not None else [])):
             del retained[id(part)]
         retained[id(union)] = union
         context.take([union.nodes])
@@ -43,13 +43,17 @@ def _parts(region: Region, of: dict[ir.Node, Region]) -> tuple[ir.Node, Region |
     node = region.inputs[position].producer() if position is not None else None
     if node is None or node.op_type != "ReduceMean" or node.domain != "" or not _is_over_height_and_width(node):
         return None
-    of_mean = of.get(node)
+    mean_region = of.get(node)
     value = node.inputs[0]
     producer = value.producer() if value is not None else None
-    of_map = of.get(producer) if producer is not None else None
-    if (of_mean is not None and of_mean.nodes != (node,)) or of_map is None or of_map.kind is not DEPTHWISE:
+    map_region = of.get(producer) if producer is not None else None
+    if (
+        (mean_region is not None and mean_region.nodes != (node,))
+        or map_region is None
+        or map_region.kind is not DEPTHWISE
+    ):
         return None
-    return (node, of_mean, of_map) if of_map.outputs == (value,) else None
+    return (node, mean_region, map_region) if map_region.outputs == (value,) else None
 
 
 def _is_over_height_and_width(node: ir.Node) -> bool:
@@ -64,16 +68,16 @@ def _is_over_height_and_width(node: ir.Node) -> bool:
 
 
 def _union(
-    region: Region, node: ir.Node, of_mean: Region | None, of_map: Region, context: Context, kind: Kind
+    region: Region, node: ir.Node, mean_region: Region | None, map_region: Region, context: Context, kind: Kind
 ) -> Region | None:
     """One region of all parts, None where other nodes read the mean, or something lies between the parts."""
-    nodes = sorted((*of_map.nodes, node, *region.nodes), key=context.order.__getitem__)
-    outputs = (*of_map.outputs, *region.outputs)
+    nodes = sorted((*map_region.nodes, node, *region.nodes), key=context.order.__getitem__)
+    outputs = (*map_region.outputs, *region.outputs)
     mean = node.outputs[0]
-    inputs = list(dict.fromkeys((*of_map.inputs, *(v for v in region.inputs if v is not mean))))
+    inputs = list(dict.fromkeys((*map_region.inputs, *(v for v in region.inputs if v is not mean))))
     if context.outputs_of(nodes) != list(outputs) or len(context.shapes.dims(outputs[0]) or ()) != 4:
         return None
-    if (of_mean is None and context.is_owned(node)) or context.makes_cycle(nodes):
+    if (mean_region is None and context.is_owned(node)) or context.makes_cycle(nodes):
         return None
     try:
         meaning = context.lowered(lower, nodes, inputs, outputs)

@@ -60,10 +60,10 @@ def product(node: ir.Node, shapes: Shapes) -> GrowingGemm | None:
     if node.op_type != "Conv":
         steps.take_transposes(gemm, shapes)
         _take_bias(gemm, shapes)
-    dims, of_weight = shapes.dims(gemm.a), shapes.dims(gemm.b)
+    dims, weight_dims = shapes.dims(gemm.a), shapes.dims(gemm.b)
     if dims is None or len(dims) < 2 or any(d != 1 for d in dims[1:-1]) or not is_constant(gemm.b):
         return None
-    if of_weight is None or len(of_weight) != 2 or not all(isinstance(d, int) for d in of_weight):
+    if weight_dims is None or len(weight_dims) != 2 or not all(isinstance(d, int) for d in weight_dims):
         return None
     plain = gemm.transpose_b and not gemm.transpose_a and gemm.alpha == 1.0 and gemm.residual is None
     return gemm if plain else None

@@ -89,9 +89,9 @@ def jobs_of(models: Sequence[StrPath], out_dir: Path, archs: Sequence[str] | Non
     """
     if not any(str(path).endswith(SUFFIX) for path in models):
         paths = sources(models, out_dir)
-        of_all = _Defaults.model_validate({} if archs is None else {"archs": list(archs)})
-        _check("--arch", of_all)
-        return [_job(name, path, out_dir, of_all) for name, path in zip(names(paths), paths, strict=True)]
+        shared = _Defaults.model_validate({} if archs is None else {"archs": list(archs)})
+        _check("--arch", shared)
+        return [_job(name, path, out_dir, shared) for name, path in zip(names(paths), paths, strict=True)]
     if len(models) != 1:
         raise UsageError(f"give one configuration file ({SUFFIX}), or models and patterns, not both")
     file = Path(models[0])
@@ -140,9 +140,9 @@ def _named(file: Path, options: dict[Path, dict[str, Any]], out_dir: Path) -> li
         if (other := by_name.setdefault(name, path)) != path:
             raise UsageError(f"{file}: {path} and {other} would both be named {name}; give one of them a name")
     validated = {path: _Defaults.model_validate(fields) for path, fields in options.items()}
-    for path, of_model in validated.items():
-        _check(f"{file}: {path.name}", of_model)
-    return [_job(by_path[path], path, out_dir, of_model) for path, of_model in validated.items()]
+    for path, settings in validated.items():
+        _check(f"{file}: {path.name}", settings)
+    return [_job(by_path[path], path, out_dir, settings) for path, settings in validated.items()]
 
 
 def _check(where: str, work: Work) -> None:

@@ -87,7 +87,7 @@ def _shapes_of(contents: Contents, shapes: _Shapes) -> dict[str, _Shapes]:
         names = {*(tensor.name for tensor in inputs), *signature.symbols(inputs)}
         by_model[name] = {key: shape for key, shape in shapes.items() if key in names}
     for key in shapes:
-        if not any(key in of_model for of_model in by_model.values()):
+        if not any(key in model_shapes for model_shapes in by_model.values()):
             raise UsageError(f"shape of {key}: no model of {contents.folder} has an input or a dim of this name")
     return by_model
 

@@ -45,9 +45,9 @@ class Sensitivity:
             noise[product.node] = _to_signal(row)
             if row is not None and row.sqnr_db is not None:
                 self.alone[product.node] = row.sqnr_db
-        of_weights = sum(p.noise for p in self._products if p.node in noise)
+        weight_noise = sum(p.noise for p in self._products if p.node in noise)
         measured = sum(n for n in noise.values() if math.isfinite(n))
-        times = measured / of_weights if of_weights and measured else 1.0
+        times = measured / weight_noise if weight_noise and measured else 1.0
         return {p.node: noise.get(p.node, p.noise * times) for p in self._products}
 
 

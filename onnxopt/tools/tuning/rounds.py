@@ -77,9 +77,9 @@ def compare(
     times: tuple[list[float], list[float]] = ([], [])
     while len(times[0]) < limit and (len(times[0]) < _MIN or time.monotonic() - started < seconds):
         order = ((first, times[0]), (second, times[1]))
-        for run, of_run in order if len(times[0]) % 2 == 0 else order[::-1]:
+        for run, run_times in order if len(times[0]) % 2 == 0 else order[::-1]:
             run()  # the other session's threads still spin, and its data fills the cache
-            of_run.append(statistics.median(run() for _ in range(runs)))
+            run_times.append(statistics.median(run() for _ in range(runs)))
         if noise is not None and len(times[0]) >= _MIN and summarize(*times).decided(noise):
             break
     return summarize(*times)

@@ -84,8 +84,8 @@ def fitted(inputs: Sequence[Tensor], sizes: Sizes, pinned: Sizes) -> Sizes:
     batch, new = resolve(tokens, sizes)
     whole = (batch, resolve(cache, sizes)[2] + new)
     fixed = {*symbols(rest), *pinned}
-    of_mask = {symbol_of(mask, axis): size for mask in masks for axis, size in enumerate(whole)}
-    return sizes | {s: size for s, size in of_mask.items() if s is not None and s in sizes.keys() - fixed}
+    mask_sizes = {symbol_of(mask, axis): size for mask in masks for axis, size in enumerate(whole)}
+    return sizes | {s: size for s, size in mask_sizes.items() if s is not None and s in sizes.keys() - fixed}
 
 
 def bytes_of(inputs: Sequence[Tensor], sizes: Sizes) -> int:
@@ -114,8 +114,8 @@ def draw(
     case = _Drawing(np.random.default_rng([seed, len(inputs)]), seed, sizes, longest)
 
     def one(number: int, tensor: Tensor) -> Array:
-        of_tensor = "" if kind in edges.NONFINITE and tensor.name in finite else kind
-        return _fill(case, tensor, shapes[tensor.name], uses.get(tensor.name, ()), of_tensor, number)
+        tensor_kind = "" if kind in edges.NONFINITE and tensor.name in finite else kind
+        return _fill(case, tensor, shapes[tensor.name], uses.get(tensor.name, ()), tensor_kind, number)
 
     return {
         t.name: [one(k, t) for _ in range(_SEQUENCE)] if t.kind == "sequence" else one(k, t)

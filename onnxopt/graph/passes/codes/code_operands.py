@@ -198,8 +198,8 @@ class Operands:
         dtype = weights[0].dtype if eight_bits else ir.DataType.FLOAT16
         shapes = [w.value.const_value.shape.numpy() for w in weights if w.value.const_value is not None]
         dims = (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
-        of_step = None if step is None else (float(step), *(w.scale.tobytes() for w in weights))
-        key = (*((w.value, w.zero.tobytes(), w.axis) for w in weights), turned, eight_bits, of_step)
+        key_of_step = None if step is None else (float(step), *(w.scale.tobytes() for w in weights))
+        key = (*((w.value, w.zero.tobytes(), w.axis) for w in weights), turned, eight_bits, key_of_step)
 
         def evaluate() -> np.ndarray:
             parts = [constant(w.value) if eight_bits else w.centered(step) for w in weights]

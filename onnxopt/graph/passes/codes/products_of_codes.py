@@ -286,16 +286,16 @@ class _Products:
         differ = bool((scales != largest).any()) and not folded
         stored = numbers if (source.eight_bits or folded) and not differ and numbers is not None else ir.DataType.FLOAT
         dtype = stored.numpy()
-        of_a = dataclasses.replace(source.a, scale=source.a.scale.astype(dtype))
-        a = self._operands.operand(new, of_a, False, source.eight_bits)
+        scaled_a = dataclasses.replace(source.a, scale=source.a.scale.astype(dtype))
+        a = self._operands.operand(new, scaled_a, False, source.eight_bits)
         if folded:
             b = self._operands.in_steps_of_one(new, products, largest.astype(dtype))
         elif len(products) > 1:
             b = self._operands.side_by_side(new, products, largest.astype(dtype))
         else:
             scale = np.full_like(source.b.scale, largest, dtype)
-            of_b = dataclasses.replace(source.b, scale=scale)
-            b = self._operands.operand(new, of_b, source.turned, source.eight_bits)
+            scaled_b = dataclasses.replace(source.b, scale=scale)
+            b = self._operands.operand(new, scaled_b, source.turned, source.eight_bits)
         attributes = [x for x in first.attributes.values() if x.name != "beta"]
         value = new.add(first.op_type, [a, b], stored, attributes)
         if differ:

@@ -65,8 +65,8 @@ class AttentionNodes(RewriteRuleClassBase):
             limit = _scalar(op, cap, dtype)
             scores = op.Mul(op.Tanh(op.Div(scores, limit)), limit)
         if windowed:
-            of_queries, of_keys = op.Shape(q, start=2, end=3), op.Shape(keys, start=3, end=4)
-            mask = local_mask(op, of_queries, of_keys, window, dtype, window_left_of(node))
+            query_count, key_count = op.Shape(q, start=2, end=3), op.Shape(keys, start=3, end=4)
+            mask = local_mask(op, query_count, key_count, window, dtype, window_left_of(node))
         if mask is not None:
             rank = len(mask.shape) if mask.shape is not None else 4
             scores = op.Add(scores, mask if rank == 4 else op.Unsqueeze(mask, new_integers(op, range(4 - rank))))

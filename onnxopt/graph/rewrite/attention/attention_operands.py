@@ -50,9 +50,9 @@ def operand_and_factor(operand: ir.Value, factor: ir.Value | None) -> tuple[ir.V
 def without_casts(q: ir.Value, k_transposed: ir.Value, v: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value | None]:
     """q, k^T and, where nothing else has its dtype, k: as they were before a Cast from v's 16 bits to float32."""
     narrow, node = _before_cast(q, v), k_transposed.producer()
-    of_keys = _before_cast(k_transposed, v)
-    if narrow is not None and of_keys is not None:
-        return narrow, of_keys, None
+    source_of_keys = _before_cast(k_transposed, v)
+    if narrow is not None and source_of_keys is not None:
+        return narrow, source_of_keys, None
     if narrow is None or node is None or (node.domain, node.op_type) != ("", "Transpose"):
         return q, k_transposed, None
     keys = None if node.inputs[0] is None else _before_cast(node.inputs[0], v)

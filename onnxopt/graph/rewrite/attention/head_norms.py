@@ -184,17 +184,17 @@ def _pairs(q: _Norm, k: _Norm) -> dict[ir.Value, ir.Value | None] | None:
 
     A factor behind the norm of queries alone has none in its place.
     """
-    of_q, of_k = q.work.nodes, k.work.nodes
+    q_nodes, k_nodes = q.work.nodes, k.work.nodes
     pairs: dict[ir.Value, ir.Value | None] = {}
-    if len(of_q) == len(of_k) + 1 and of_q[-1].op_type == "Mul":
-        factor = next((v for v in of_q[-1].inputs if v is not None and is_constant(v)), None)
+    if len(q_nodes) == len(k_nodes) + 1 and q_nodes[-1].op_type == "Mul":
+        factor = next((v for v in q_nodes[-1].inputs if v is not None and is_constant(v)), None)
         if factor is None:
             return None
-        pairs[factor], of_q = None, of_q[:-1]
-    if len(of_q) != len(of_k):
+        pairs[factor], q_nodes = None, q_nodes[:-1]
+    if len(q_nodes) != len(k_nodes):
         return None
     counterpart: dict[ir.Value, ir.Value] = {q.work.source: k.work.source}
-    for a, b in zip(of_q, of_k, strict=True):
+    for a, b in zip(q_nodes, k_nodes, strict=True):
         if a.op_type != b.op_type or dict(a.attributes) != dict(b.attributes) or len(a.inputs) != len(b.inputs):
             return None
         for x, y in zip(a.inputs, b.inputs, strict=True):
@@ -247,11 +247,11 @@ def _merge(graph: ir.Graph, q: _Norm, k: _Norm, pairs: dict[ir.Value, ir.Value |
         norm.work.result.replace_all_uses_with(part)
 
 
-def _both_constants(x: ir.Value, of_x: int, y: ir.Value | None, of_y: int) -> ir.Tensor:
+def _both_constants(x: ir.Value, x_heads: int, y: ir.Value | None, y_heads: int) -> ir.Tensor:
     """The constants of queries and keys, one after the other along the axis of heads; 1 where keys have none."""
     assert x.const_value is not None and (y is None or y.const_value is not None)
     arrays = []
-    for value, heads in ((x, of_x), (y, of_y)):
+    for value, heads in ((x, x_heads), (y, y_heads)):
         tensor = None if value is None else value.const_value
         array = np.ones(1, x.const_value.dtype.numpy()) if tensor is None else tensor.numpy()
         array = array.reshape((1,) * (RANK - array.ndim) + array.shape)

@@ -38,8 +38,8 @@ class HeadWork:
 
     def constants(self) -> list[ir.Value]:
         """The constant operands that broadcast against heads, with more than one element."""
-        of_heads = (v for n in self.nodes for v in n.inputs[: _operands_with_heads(n)])
-        constants = (v for v in of_heads if v is not None and v.const_value is not None and v.const_value.size > 1)
+        operands = (v for n in self.nodes for v in n.inputs[: _operands_with_heads(n)])
+        constants = (v for v in operands if v is not None and v.const_value is not None and v.const_value.size > 1)
         return list(dict.fromkeys(constants))
 
 

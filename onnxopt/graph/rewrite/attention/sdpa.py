@@ -274,9 +274,9 @@ class ScaledDotProduct(RewriteRuleClassBase):
         elif masking != "add":
             array = np.array(0, dtype=low.dtype.numpy())
             nothing = op.Constant(value=ir.tensor(array, dtype=low.dtype))
-            of_where = op.Where(hidden, low, nothing) if masking in _HIDDEN else op.Where(shown, nothing, low)
+            bias = op.Where(hidden, low, nothing) if masking in _HIDDEN else op.Where(shown, nothing, low)
             beside = masking in ("both", "under")
-            mask = parts.added(op, of_where, mask, form.mask.finite, dtype) if beside else of_where
+            mask = parts.added(op, bias, mask, form.mask.finite, dtype) if beside else bias
         if dtype is not None and dtype != q.dtype:
             mask = parts.narrowed(op, mask, q.dtype)
         attributes |= limits
@@ -306,8 +306,8 @@ class ScaledDotProduct(RewriteRuleClassBase):
 
 def odd_size(form: Form) -> str:
     """What is unusual about heads that ONNX Runtime's fused kernels do not take."""
-    size, of_v = dims_of(form.q)[3], dims_of(form.v)[3]
-    return f"heads have {size} and {of_v} elements; fused attention kernels take multiples of {HEAD_STEP}"
+    size, v_size = dims_of(form.q)[3], dims_of(form.v)[3]
+    return f"heads have {size} and {v_size} elements; fused attention kernels take multiples of {HEAD_STEP}"
 
 
 def _factored(op, x, factor, name: str):

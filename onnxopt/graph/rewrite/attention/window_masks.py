@@ -55,15 +55,15 @@ class WindowMask(RewriteRuleClassBase):
             return result.fail("the mask, or the bias, is no constant")
         if any(v.shape is None for v in (scores, apart, y)) or len(scores.shape) != 4 or len(apart.shape) != 5:
             return result.fail("the scores are not known to have four dims, and five in between")
-        dims, five, of_mask = dims_of(scores), dims_of(apart), mask.const_value.shape.numpy()
+        dims, five, mask_dims = dims_of(scores), dims_of(apart), mask.const_value.shape.numpy()
         if len(y.shape) != 4 or not all(same(a, b) for a, b in zip(dims, dims_of(y), strict=True)):
             return result.fail("the result has another shape than the scores")
-        if masks == "two" and more.const_value.shape.numpy() != of_mask:
+        if masks == "two" and more.const_value.shape.numpy() != mask_dims:
             return result.fail("the two masks differ in shape")
-        if len(of_mask) != 5 or of_mask[0] != 1 or not all(isinstance(d, int) for d in five[1:]):
+        if len(mask_dims) != 5 or mask_dims[0] != 1 or not all(isinstance(d, int) for d in five[1:]):
             return result.fail("the mask does not repeat along the batch, or dims of a window are symbolic")
         windows = simplest(parsed(five[0]) * five[1]) == simplest(parsed(dims[0]))
-        if not windows or tuple(five[2:]) != tuple(dims[1:]) or of_mask[1] != five[1]:
+        if not windows or tuple(five[2:]) != tuple(dims[1:]) or mask_dims[1] != five[1]:
             return result.fail("the fifth dim does not number the windows of an image")
         if not isinstance(five[0], int) and self._place(five[0]) is None:
             return result.fail("the number of images is no dim of an input")
@@ -79,7 +79,7 @@ class WindowMask(RewriteRuleClassBase):
             whole = whole + array_of(bias)
         whole = np.broadcast_to(whole, (five[0], *whole.shape[1:-2], *five[2:]))
         name = f"{mask.name}/windows"
-        of_windows = op.initializer(rounded(whole, y.dtype, name), name=name)
+        window_bias = op.initializer(rounded(whole, y.dtype, name), name=name)
         if isinstance(images, int):
             repeats = op.Constant(value=ir.tensor([images, 1, 1, 1], dtype=ir.DataType.INT64))
         else:
@@ -88,7 +88,7 @@ class WindowMask(RewriteRuleClassBase):
             value, axis = place
             ones = op.Constant(value=ir.tensor(_ONES, dtype=ir.DataType.INT64))
             repeats = op.Concat(op.Shape(value, start=axis, end=axis + 1), ones, axis=0)
-        return op.Add(scores, op.Tile(of_windows, repeats))
+        return op.Add(scores, op.Tile(window_bias, repeats))
 
     def _place(self, dim: ir.SymbolicDim) -> tuple[ir.Value, int] | None:
         """An input and its axis that has this dim."""

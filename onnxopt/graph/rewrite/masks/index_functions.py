@@ -143,8 +143,8 @@ def _fit_truth(array: np.ndarray) -> Truth | None:
     column = np.arange(columns)
     shown = np.ones((rows, columns), np.bool_)
     for limit in limits:
-        *_, of_row, of_column = limit.coefficients
-        shown &= limit.offset + of_row * row[:, None] + of_column * column >= 0
+        *_, row_step, column_step = limit.coefficients
+        shown &= limit.offset + row_step * row[:, None] + column_step * column >= 0
     return Truth(*_split(tuple(limits))) if limits and bool((array == shown).all()) else None
 
 

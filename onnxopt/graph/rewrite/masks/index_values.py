@@ -264,7 +264,7 @@ class IndexValues:
             ):
                 return None
             parts = concat.inputs
-        if any((of_part := self.dims(part)) is None or of_part[-1] != 1 for part in parts):
+        if any((part_dims := self.dims(part)) is None or part_dims[-1] != 1 for part in parts):
             return None
         affine = map(self._affine, parts)
         return [None if a is None else Affine(a.offset, a.widened(len(dims))[:-1]) for a in affine]

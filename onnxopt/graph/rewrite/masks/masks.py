@@ -101,8 +101,8 @@ def shown_by(shown: Truth, finite: bool, mask: ir.Value, index_values: IndexValu
         return NONE
     dims = dict[tuple[int, ...], Dim]()
     for limit in limits:
-        *others, of_query, of_key = (0, 0, *limit.coefficients)
-        if any(others) or dims.setdefault((of_query, of_key), limit.offset) != limit.offset:
+        *others, query_step, key_step = (0, 0, *limit.coefficients)
+        if any(others) or dims.setdefault((query_step, key_step), limit.offset) != limit.offset:
             return Mask("any", finite=finite)
     if set(dims) == {(1, -1)}:
         return Mask("causal", dims[1, -1], finite)

@@ -55,8 +55,8 @@ class Parts:
         dims = [index_values.dims(v) for v in (mask, *(c.value for c in self.conditions))]
         if self.added or any(d is None for d in dims):
             return False
-        of_mask, *rest = ((1, *d)[-2] for d in dims if d is not None)
-        return of_mask != 1 and all(d == 1 for d in rest)
+        mask_rows, *rest = ((1, *d)[-2] for d in dims if d is not None)
+        return mask_rows != 1 and all(d == 1 for d in rest)
 
     def rest(self, op, dtype: ir.DataType, finite: bool) -> ir.Value | None:
         """The mask without what is shown by position, None where nothing is left. dtype: of the scores. finite: whether

@@ -165,15 +165,15 @@ class _MatMul:
         return ""
 
     def build(self, op, a: ir.Value, b: ir.Value):
-        of_a, of_b, of_y = self._groups()
+        a_groups, b_groups, y_groups = self._groups()
         left, right = (
             self._merged(op, value, labels, groups)
-            for value, labels, groups in zip((a, b), self.equation.operands, (of_a, of_b), strict=True)
+            for value, labels, groups in zip((a, b), self.equation.operands, (a_groups, b_groups), strict=True)
         )
         product = op.MatMul(left, right)
-        if any(len(group) != 1 for group in of_y):
-            product = op.Reshape(product, new_integers(op, self._sizes_of(of_y, joins=False)))
-        return _transposed(op, product, "".join(of_y), self.equation.result)
+        if any(len(group) != 1 for group in y_groups):
+            product = op.Reshape(product, new_integers(op, self._sizes_of(y_groups, joins=False)))
+        return _transposed(op, product, "".join(y_groups), self.equation.result)
 
     def _merged(self, op, value: ir.Value, labels: str, groups: list[str]):
         order = "".join(groups)
