@@ -19,10 +19,10 @@ class ExpertsCosts:
     min_rows_and_flops: Mapping[int, tuple[int, float]]
     route_threads: int
     threads: int
-    least_step: int
+    min_step: int
     steps: int
     max_splits: int
-    least_steps: int
+    min_steps: int
     steps_of_block: int
     steps_of_activation: int
 

@@ -17,7 +17,7 @@ class PoolCosts:
     overlap: int
     tiles: tuple[tuple[int, int], ...]
     few_threads: int
-    least_access: int
+    min_access: int
 
     def outputs(self, side: int, stride: int, *, across: bool) -> int:
         """Outputs of a thread along an axis, by the side of the window and what it moves by."""

@@ -128,7 +128,7 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, int]:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # unmapped when the last view of it is gone
         real = os.path.realpath(path)
         real.encode()  # stored in the model, as a string
-        small = wire.cut(memoryview(mapped), real, INLINE_LIMIT)
+        small = wire.strip(memoryview(mapped), real, INLINE_LIMIT)
         return onnx.ModelProto.FromString(small), size
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None

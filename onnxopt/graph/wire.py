@@ -123,7 +123,7 @@ def _fields(buffer: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
         yield number, wire_type, start, payload, at
 
 
-def cut(buffer: memoryview, path: str, threshold: int) -> bytes:
+def strip(buffer: memoryview, path: str, threshold: int) -> bytes:
     """`buffer`, the ONNX file at `path`, with each tensor of more than `threshold` bytes made external data of it.
 
     The location written is `path` itself, so pass an absolute one. Tensors that are external already, and those

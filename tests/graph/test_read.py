@@ -241,7 +241,7 @@ def test_cut_and_splice_are_inverse(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(_weighty(), path)
     whole = path.read_bytes()
-    small = wire.cut(memoryview(whole), str(path), 1024)
+    small = wire.strip(memoryview(whole), str(path), 1024)
     assert len(small) < 1024
     parts = wire.splice(small, lambda data: True)
     spliced = b"".join(

@@ -61,13 +61,13 @@ constexpr std::uint64_t kExpandedBlocks = 8;
 namespace onnxopt::costs::experts {
 
 // rows: between numbers of rows that cuBLASLt gets a plan for; its tiles have 64 rows or more
-constexpr std::uint64_t kLeastStep = 64;
+constexpr std::uint64_t kMinStep = 64;
 // plans: from a power of two of rows to the next
 constexpr std::uint64_t kSteps = 16;
 // blocks: that share the depth of a product
 constexpr std::uint64_t kMaxSplits = 16;
 // steps of depth: of a block that shares it
-constexpr std::uint64_t kLeastSteps = 4;
+constexpr std::uint64_t kMinSteps = 4;
 // steps of depth: that beginning and ending a block takes as long as
 constexpr std::uint64_t kStepsOfBlock = 6;
 // steps of depth: that a launch of its own for the activation takes as long as
@@ -137,7 +137,7 @@ namespace onnxopt::costs::pool {
 // threads of a multiprocessor: below which narrower vectors are used where threads share nothing
 constexpr std::uint64_t kFewThreads = 256;
 // bytes: of the narrowest vector that is used then
-constexpr std::size_t kLeastAccess = 4;
+constexpr std::size_t kMinAccess = 4;
 
 }  // namespace onnxopt::costs::pool
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from markupsafe import Markup
 
 _WIDTH, _HEIGHT = 420, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 408, 26, 258
+_MARGIN_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 408, 26, 258
 _ROOFS_END = 318  # right of it stand the GPUs' names
 _LINE = 13.0  # between two labels
 _LETTER, _GAP = 7.0, 8.0  # width of a digit, and what stays free between two numbers of an axis
@@ -71,7 +71,7 @@ def roofline(roofs: Sequence[Roof], points: Sequence[Point]) -> Markup:
     low, high = _decades([p.intensity for p in points] + [first.instructions / first.bandwidth])
     slowest = min([r.at(low) for r in roofs] + [p.rate for p in points if p.rate])
     bottom, top = _decades([slowest, *(r.at(high) for r in roofs)])
-    x, y = _log_scale(low, high, _LEFT, _ROOFS_END), _log_scale(bottom, top, _BOTTOM, _TOP)
+    x, y = _log_scale(low, high, _MARGIN_LEFT, _ROOFS_END), _log_scale(bottom, top, _BOTTOM, _TOP)
     parts = [
         *_x_axis(x, _powers(low, high), "float32 instructions a byte", _power_text),
         *_y_axis(y, _powers(bottom, top), "instructions a second", _rate_text, _ROOFS_END),
@@ -100,7 +100,7 @@ def distribution(curves: Sequence[Curve], unit: str) -> Markup:
     high = min(limit, max(c.quantiles[-1] for c in curves))
     ticks = _nice_ticks(low, high)
     low, high = ticks[0], ticks[-1]
-    x, y = _linear_scale(low, high, _LEFT, _RIGHT), _linear_scale(0.0, 1.0, _BOTTOM, _TOP)
+    x, y = _linear_scale(low, high, _MARGIN_LEFT, _RIGHT), _linear_scale(0.0, 1.0, _BOTTOM, _TOP)
     parts = [
         *_x_axis(x, ticks, f"{unit} a run", lambda v: f"{v:g}"),
         *_y_axis(y, [0.0, 0.25, 0.5, 0.75, 1.0], "share of runs", lambda v: f"{v:.0%}"),
@@ -117,7 +117,7 @@ def over_sizes(lines: Sequence[Line], name: str, unit: str) -> Markup:
     """Lines over one logarithmic axis of sizes, from 0 on upwards. name: of the sizes."""
     sizes = [size for size, _ in lines[0].points]
     ticks = _nice_ticks(0.0, max(figure for line in lines for _, figure in line.points))
-    x, y = _log_scale(sizes[0], sizes[-1], _LEFT + 8, _RIGHT - 8), _linear_scale(0.0, ticks[-1], _BOTTOM, _TOP)
+    x, y = _log_scale(sizes[0], sizes[-1], _MARGIN_LEFT + 8, _RIGHT - 8), _linear_scale(0.0, ticks[-1], _BOTTOM, _TOP)
     parts = [
         *_x_axis(x, _apart(sizes, x), name, lambda v: f"{v:,.0f}"),
         *_y_axis(y, ticks, unit, _short),
@@ -171,8 +171,8 @@ def _x_axis(x: Scale, ticks: Sequence[float], title: str, text: Callable[[float]
 def _y_axis(
     y: Scale, ticks: Sequence[float], title: str, text: Callable[[float], str], right: float = _RIGHT
 ) -> list[str]:
-    parts = [f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y(t):.1f}" y2="{y(t):.1f}"/>' for t in ticks]
-    parts += [_text(_LEFT - 5, y(t) + 4, text(t), "end") for t in ticks]
+    parts = [f'<line class="grid" x1="{_MARGIN_LEFT}" x2="{right}" y1="{y(t):.1f}" y2="{y(t):.1f}"/>' for t in ticks]
+    parts += [_text(_MARGIN_LEFT - 5, y(t) + 4, text(t), "end") for t in ticks]
     return [*parts, _text(2, _TOP - 13, title, "start")]
 
 

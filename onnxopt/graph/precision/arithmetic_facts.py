@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from onnxopt.graph.match import is_constant
-from onnxopt.graph.precision.facts import INF, Fact, Rule, bounded, joined, least
+from onnxopt.graph.precision.facts import INF, Fact, Rule, bounded, lower_bound, merged
 
 HIDES = 1e4  # factors of masks: what they multiply is 0 or hidden
 LARGEST = 3e38  # of float32: what exceeds it overflows in the original too
@@ -39,11 +39,11 @@ def _add(node: ir.Node, x: Sequence[Fact]) -> Fact:
     floor = INF
     for k, value in enumerate(node.inputs):
         if is_constant(value) and x[k].low > 0:
-            rest = [least(f) for j, f in enumerate(x) if j != k]
+            rest = [lower_bound(f) for j, f in enumerate(x) if j != k]
             floor = min(floor, x[k].low + sum(r for r in rest if r < INF))
     floor = min(floor, *(f.floor for f in x)) if floor == INF else floor
     shrinks = all(f.shrinks for f in x)
-    return _replace(joined(x), low=sum(f.low for f in x), high=sum(f.high for f in x), floor=floor, shrinks=shrinks)
+    return _replace(merged(x), low=sum(f.low for f in x), high=sum(f.high for f in x), floor=floor, shrinks=shrinks)
 
 
 def _sub(node: ir.Node, x: Sequence[Fact]) -> Fact:
@@ -54,7 +54,7 @@ def _sub(node: ir.Node, x: Sequence[Fact]) -> Fact:
     if _is_reduced(b, a, "ReduceMin"):
         low = max(low, 0.0)
     floor = x[0].low if is_constant(a) and x[1].high <= 0 < x[0].low else INF  # epsilon - (-x)
-    result = _replace(joined(x), low=low, high=high, floor=floor, shrinks=False)
+    result = _replace(merged(x), low=low, high=high, floor=floor, shrinks=False)
     for whole, other, sign in ((b, a, 1.0), (a, b, -1.0)):
         node_of_whole = _source(whole)
         if node_of_whole is not None and node_of_whole.op_type in _FRACTIONS and node_of_whole.inputs[0] is other:
@@ -120,15 +120,15 @@ def _div(node: ir.Node, x: Sequence[Fact]) -> Fact:
         result = _replace(
             result, low=min(corners), high=max(corners), floor=a.floor / b.magnitude, reach=a.reach / smallest
         )
-    if is_constant(node.inputs[0]) and 0 < least(b) < INF:
-        result = _replace(result, reach=a.magnitude / least(b))
+    if is_constant(node.inputs[0]) and 0 < lower_bound(b) < INF:
+        result = _replace(result, reach=a.magnitude / lower_bound(b))
         if b.low > 0:
             result = _replace(result, low=min(a.low, 0.0) / b.low, high=max(a.high, 0.0) / b.low)
     return result
 
 
 def _reciprocal(_node: ir.Node, x: Sequence[Fact]) -> Fact:
-    reach = 1 / least(x[0]) if 0 < least(x[0]) < INF else 0.0
+    reach = 1 / lower_bound(x[0]) if 0 < lower_bound(x[0]) < INF else 0.0
     low, high = 0.0 if x[0].low >= 0 else -INF, 1 / x[0].low if x[0].low > 0 else INF
     return Fact(low, high, reach=reach, shrinks=x[0].grows, grows=x[0].shrinks, data=x[0].data, direct=x[0].direct)
 
@@ -145,16 +145,16 @@ def _pow(node: ir.Node, x: Sequence[Fact]) -> Fact:
         grown = is_constant(node.inputs[0]) and base.low >= 0
         reach = max(power(b, e) for b in (base.low, base.high) for e in (p.low, p.high)) if grown else 0.0
         low = 0.0 if base.low >= 0 else -INF
-        return _replace(joined(x), low=low, high=INF, floor=INF, reach=reach, count=False, whole=False)
+        return _replace(merged(x), low=low, high=INF, floor=INF, reach=reach, count=False, whole=False)
     exponent = p.low
     if exponent < 0:
-        floor = least(base)
+        floor = lower_bound(base)
         reach = power(floor, exponent) if 0 < floor < INF else 0.0
         low, high = 0.0 if base.low >= 0 else -INF, power(base.low, exponent) if base.low > 0 else INF
         return Fact(low, high, reach=reach, shrinks=base.grows, data=base.data, direct=base.direct)
     even = exponent.is_integer() and exponent % 2 == 0
     low = 0.0 if even or base.low >= 0 else -INF
-    floor = power(least(base), exponent) if least(base) < INF else INF
+    floor = power(lower_bound(base), exponent) if lower_bound(base) < INF else INF
     return _replace(
         base,
         low=low,
@@ -190,11 +190,11 @@ def _relu(_node: ir.Node, x: Sequence[Fact]) -> Fact:
 def _max(_node: ir.Node, x: Sequence[Fact]) -> Fact:
     floor = max((f.low for f in x), default=-INF)
     guard = floor if floor > 0 else min(f.floor for f in x)
-    return _replace(joined(x), low=floor, high=max(f.high for f in x), floor=guard)
+    return _replace(merged(x), low=floor, high=max(f.high for f in x), floor=guard)
 
 
 def _min(_node: ir.Node, x: Sequence[Fact]) -> Fact:
-    return _replace(joined(x), high=min(f.high for f in x))
+    return _replace(merged(x), high=min(f.high for f in x))
 
 
 def _clip(node: ir.Node, x: Sequence[Fact]) -> Fact:
@@ -230,8 +230,8 @@ def _exponential(exponent: float) -> float:
 
 def _log(_node: ir.Node, x: Sequence[Fact]) -> Fact:
     low, high = (-INF if end <= 0 else INF if end == INF else math.log(end) for end in (x[0].low, x[0].high))
-    if 0 < least(x[0]) < INF and x[0].low >= 0:
-        low = max(low, math.log(least(x[0])))
+    if 0 < lower_bound(x[0]) < INF and x[0].low >= 0:
+        low = max(low, math.log(lower_bound(x[0])))
     return Fact(low, high, data=x[0].data, direct=x[0].direct)
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.precision import arithmetic_facts, sum_facts
 from onnxopt.graph.precision.arithmetic_facts import HIDES
-from onnxopt.graph.precision.facts import INF, UNKNOWN, Fact, Rule, bounded, dtype_fact, joined
+from onnxopt.graph.precision.facts import INF, UNKNOWN, Fact, Rule, bounded, dtype_fact, merged
 from onnxopt.graph.precision.values import FLOATS
 
 _replace = dataclasses.replace
@@ -23,7 +23,7 @@ def _moved(*positions: int) -> Rule:
         chosen = [x[k] for k in positions if k < len(x)] or [
             f for f, v in zip(x, node.inputs, strict=True) if v is not None
         ]
-        return joined(chosen) if chosen else UNKNOWN
+        return merged(chosen) if chosen else UNKNOWN
 
     return rule
 
@@ -34,7 +34,7 @@ def _gather(node: ir.Node, x: Sequence[Fact]) -> Fact:
 
 
 def _where(node: ir.Node, x: Sequence[Fact]) -> Fact:
-    either = joined(x[1:])
+    either = merged(x[1:])
     guards = [f.low for f in x[1:] if f.low == f.high > 0]
     return _replace(either, floor=min([either.floor, *guards]), count=either.count and not hides_integers(node))
 
@@ -70,7 +70,7 @@ def _range(_node: ir.Node, x: Sequence[Fact]) -> Fact:
 
 
 def _concatenated(node: ir.Node, x: Sequence[Fact]) -> Fact:
-    return joined(list(x)) if x else UNKNOWN
+    return merged(list(x)) if x else UNKNOWN
 
 
 def _with_zeros(_node: ir.Node, x: Sequence[Fact]) -> Fact:

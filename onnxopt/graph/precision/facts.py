@@ -86,7 +86,7 @@ class Facts:
             fact = None if branches else self._result(node)
             for k, value in enumerate(node.outputs):
                 if branches:
-                    fact = joined([self.of(branch.outputs[k]) for branch in branches])
+                    fact = merged([self.of(branch.outputs[k]) for branch in branches])
                 self._facts[value] = self._settled(value, _result_fact(value) if fact is None else fact)
 
     def _result(self, node: ir.Node) -> Fact | None:
@@ -127,7 +127,7 @@ class Facts:
                 for k, f in enumerate(facts)
             ]
             after = self._step(body, facts)
-            joint = [joined(pair) for pair in zip(facts, after, strict=True)]
+            joint = [merged(pair) for pair in zip(facts, after, strict=True)]
             if rounds:
                 joint = [_widened(*pair) for pair in zip(facts, joint, strict=True)]
             before, facts, rounds = facts, joint, rounds + 1
@@ -216,12 +216,12 @@ def _constant(value: ir.Value) -> Fact:
     return Fact(float(finite.min()), float(finite.max()), data=False, direct=True)
 
 
-def joined(facts: Sequence[Fact]) -> Fact:
+def merged(facts: Sequence[Fact]) -> Fact:
     """What elements of one of several operands are."""
     return Fact(
         min(f.low for f in facts),
         max(f.high for f in facts),
-        min(least(f) for f in facts) if any(f.floor < INF for f in facts) else INF,
+        min(lower_bound(f) for f in facts) if any(f.floor < INF for f in facts) else INF,
         max(f.reach for f in facts),
         any(f.count for f in facts),
         any(f.grows for f in facts),
@@ -233,7 +233,7 @@ def joined(facts: Sequence[Fact]) -> Fact:
     )
 
 
-def least(fact: Fact) -> float:
+def lower_bound(fact: Fact) -> float:
     """The least magnitude: of a guard, or of a value that is positive everywhere."""
     return min(fact.floor, fact.low if fact.low > 0 else INF)
 

@@ -38,18 +38,18 @@ def growing(body: Body, depends: Callable[[ir.Value], bool], bounds: Bounds) -> 
     """
     sizes = _Sizes(depends, bounds)
     for state in body.states:
-        sizes.of_value[state.inside] = Size.SAME
+        sizes.by_value[state.inside] = Size.SAME
     sizes.take(body.graph)
     return {k for k, state in enumerate(body.states) if sizes.of(state.after) is Size.MORE}
 
 
 class _Sizes:
     def __init__(self, depends: Callable[[ir.Value], bool], bounds: Bounds) -> None:
-        self.of_value: dict[ir.Value, Size] = {}
+        self.by_value: dict[ir.Value, Size] = {}
         self._depends, self._bounds = depends, bounds
 
     def of(self, value: ir.Value | None) -> Size:
-        return Size.NONE if value is None else self.of_value.get(value, Size.NONE)
+        return Size.NONE if value is None else self.by_value.get(value, Size.NONE)
 
     def take(self, graph: ir.Graph) -> None:
         """Find the sizes of all values of a graph."""
@@ -61,22 +61,22 @@ class _Sizes:
                 self._take_body(body)
             for k, value in enumerate(node.outputs):
                 if branches:
-                    self.of_value[value] = max(self.of(branch.outputs[k]) for branch in branches)
+                    self.by_value[value] = max(self.of(branch.outputs[k]) for branch in branches)
                 elif body is None:
-                    self.of_value[value] = self._size(node) if self._depends(value) else Size.NONE
+                    self.by_value[value] = self._size(node) if self._depends(value) else Size.NONE
 
     def _take_body(self, body: Body) -> None:
         """The states of a body in this one begin as what they are copied from, and may become larger in a step."""
         for value, inside in body.scanned:
-            self.of_value[inside] = self.of(value)
+            self.by_value[inside] = self.of(value)
         before: list[Size] = []
         sizes = [self.of(state.start) for state in body.states]
         while sizes != before:
-            self.of_value |= {state.inside: size for state, size in zip(body.states, sizes, strict=True)}
+            self.by_value |= {state.inside: size for state, size in zip(body.states, sizes, strict=True)}
             self.take(body.graph)
             before, sizes = sizes, [max(s, self.of(t.after)) for s, t in zip(sizes, body.states, strict=True)]
-        self.of_value |= {state.result: size for state, size in zip(body.states, sizes, strict=True)}
-        self.of_value |= {result: self.of(inner) for inner, result in body.stacked}
+        self.by_value |= {state.result: size for state, size in zip(body.states, sizes, strict=True)}
+        self.by_value |= {result: self.of(inner) for inner, result in body.stacked}
 
     def _size(self, node: ir.Node) -> Size:
         """The size of a result that depends on states."""

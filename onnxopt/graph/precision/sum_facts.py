@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.precision.arithmetic_facts import counts, is_squared
-from onnxopt.graph.precision.facts import INF, Fact, Rule, bounded, joined
+from onnxopt.graph.precision.facts import INF, Fact, Rule, bounded, merged
 from onnxopt.graph.precision.values import FLOATS
 
 _replace = dataclasses.replace
@@ -122,7 +122,7 @@ def _contracts_dynamic(node: ir.Node) -> bool:
 def _scattered(node: ir.Node, x: Sequence[Fact]) -> Fact:
     """Elements of the data, and of the updates; sums of these where the operator adds."""
     updates = node.inputs[2]
-    either = joined((x[0], x[2]))
+    either = merged((x[0], x[2]))
     if node.attributes.get_string("reduction", "none") not in ("add", "mul"):
         return either
     shape = None if updates is None else updates.shape

@@ -42,7 +42,7 @@ def _program(struct: str, meaning: GroupNorm, part: Transform | None) -> list[st
     reads = list(enumerate(part.reads if part is not None else (), 1))
     of = [(k, r) for k, r in reads if r.form != "element"]
     near = [(k, r) for k, r in reads if r.form == "element"]
-    behind = struct == "After"
+    is_epilogue = struct == "After"
     body = [
         "template <int kVector>",
         f"struct Of {{ {_fields(meaning, of)} }};",
@@ -52,7 +52,7 @@ def _program(struct: str, meaning: GroupNorm, part: Transform | None) -> list[st
         f"  return {{{', '.join(f'x{k}' for k, _ in of)}}};",
         "}",
     ]
-    if behind:
+    if is_epilogue:
         loads = ", ".join(f"load_vector<{_type(meaning, r)}, kVector>({_data(meaning, r)} + i)" for _, r in near)
         body += [
             "template <int kVector>",
@@ -62,7 +62,7 @@ def _program(struct: str, meaning: GroupNorm, part: Transform | None) -> list[st
             f"  return {{{loads}}};",
             "}",
         ]
-    if behind and part is not None:
+    if is_epilogue and part is not None:
         steps, part = affine_prefix.split(part)
         body += [
             "template <typename O>",
@@ -70,7 +70,7 @@ def _program(struct: str, meaning: GroupNorm, part: Transform | None) -> list[st
             *(f"  {line}" for op, k in steps for line in _leading(op, f"widen(of.x{k}.at[j])")),
             "}",
         ]
-    template, operand = ("typename O, typename N", ", const N& near") if behind else ("typename O", "")
+    template, operand = ("typename O, typename N", ", const N& near") if is_epilogue else ("typename O", "")
     body += [
         f"template <{template}>",
         f"__device__ static float apply(float x0, const O& of{operand}, int j) {{",

@@ -32,7 +32,7 @@ def choose(name: str, meaning: Pool, regions: Sequence[Region], shapes: Shapes) 
     window = meaning.window
     shares = any(stride < side for stride, side in zip(window.strides, window.kernel, strict=True))
     if not shares and window.kernel[0] * window.kernel[1] > _MAX_UNROLLED:
-        widths |= {min(max(numbers().least_access // DTYPES[meaning.dtype].size, 1), width) for width in widths}
+        widths |= {min(max(numbers().min_access // DTYPES[meaning.dtype].size, 1), width) for width in widths}
     tile = _tile(window, [shapes.dims(r.outputs[0]) for r in regions])
     return tuple(variant(name, width, tile) for width in sorted(widths, reverse=True))
 

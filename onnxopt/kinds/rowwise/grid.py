@@ -225,7 +225,7 @@ def spans(grid: Grid, nodes: Sequence[ir.Node], opsets: Mapping[str, int], shape
     If not, the region has index operations, which kinds/rowwise/index_lowering.py lowers.
     """
 
-    def lies(value: ir.Value) -> bool:
+    def is_stored(value: ir.Value) -> bool:
         return grid.view(value, shapes) is not None or grid.is_row(value, shapes) or grid.is_squeezed(value, shapes)
 
     for node in nodes:
@@ -234,7 +234,7 @@ def spans(grid: Grid, nodes: Sequence[ir.Node], opsets: Mapping[str, int], shape
         if index_ops.is_index(node) and node.op_type not in RESHAPES:
             return False
         read = [v for v in node.inputs[:1] if v is not None and node.op_type in RESHAPES]
-        if not all(lies(v) for v in (*read, node.outputs[0])):
+        if not all(is_stored(v) for v in (*read, node.outputs[0])):
             return False
     return True
 

@@ -97,9 +97,9 @@ def find(
     first, nodes = between
     if first is second or not all(shapes.same(n.outputs[0], first.output) for n in nodes):
         return None
-    behind = _epilogue(second.output, is_free, shapes)
-    y = behind[-1].outputs[0] if behind else second.output
-    return Pair(first, tuple(sorted(nodes, key=order)), second, behind, y)
+    epilogue = _epilogue(second.output, is_free, shapes)
+    y = epilogue[-1].outputs[0] if epilogue else second.output
+    return Pair(first, tuple(sorted(nodes, key=order)), second, epilogue, y)
 
 
 def _between(

@@ -92,7 +92,7 @@ def summarize(first: list[float], second: list[float]) -> Comparison:
     no more than 1 % of all cases.
     """
     ratios = sorted(a / b for a, b in zip(first, second, strict=True))
-    aside = _left_out(len(ratios))
+    aside = _outliers(len(ratios))
     return Comparison(
         ratio=statistics.median(ratios),
         low=ratios[aside],
@@ -103,7 +103,7 @@ def summarize(first: list[float], second: list[float]) -> Comparison:
     )
 
 
-def _left_out(count: int) -> int:
+def _outliers(count: int) -> int:
     """How many ratios to leave out at each end: so few heads among `count` coins are rarer than _TAIL."""
     total, k = 0.0, 0
     while (total := total + math.comb(count, k) / 2**count) <= _TAIL:

@@ -30,7 +30,7 @@ def test_a_clear_difference_is_seen_and_noise_is_not() -> None:
 
 
 def test_the_interval_is_the_sign_tests() -> None:
-    assert [rounds._left_out(n) for n in (3, 7, 8, 11, 15)] == [0, 0, 0, 1, 2]
+    assert [rounds._outliers(n) for n in (3, 7, 8, 11, 15)] == [0, 0, 0, 1, 2]
 
 
 def test_sessions_are_timed_in_turn_and_each_begins_as_often() -> None:

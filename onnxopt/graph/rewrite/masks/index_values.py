@@ -209,7 +209,7 @@ class IndexValues:
             return None
         cuts = list(zip(axes, starts, (*steps, *(1,) * len(axes)), strict=False))
 
-        def cut(expression: Affine) -> Affine | None:
+        def sliced(expression: Affine) -> Affine | None:
             coefficients, offset = expression.widened(rank), expression.offset
             for axis, start, step in cuts:
                 if not isinstance(axis, int) or step != 1:
@@ -221,7 +221,7 @@ class IndexValues:
                 offset = simplest(offset + coefficients[axis] * start)
             return Affine(offset, coefficients)
 
-        return mapped(self.of(node.inputs[0]), cut)
+        return mapped(self.of(node.inputs[0]), sliced)
 
     def _concat(self, node: ir.Node) -> IndexFunction | None:
         """The affine function of all parts, where each part continues the one before it."""

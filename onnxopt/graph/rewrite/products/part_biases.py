@@ -30,7 +30,7 @@ class _Part:
     bias: np.ndarray | None
 
 
-def _join(model: ir.Model, _: Scope) -> int:
+def _merge(model: ir.Model, _: Scope) -> int:
     return sum(_merge_biases(node) for node in tuple(model.graph) if node.op_type == "MatMul" and node.domain == "")
 
 
@@ -107,4 +107,4 @@ def _bias(total: ir.Node, value: ir.Value, size: int) -> np.ndarray | None:
     return added.reshape(size)
 
 
-RULES = (Pass(_join),)
+RULES = (Pass(_merge),)
