@@ -289,6 +289,7 @@ ROWS = (
         (*SEVERAL, *SOME, *MANY),
         alone=True,
     ),
+    Row("one expert a token", at_tokens(Case(3, 4, 1, 24, 16, "float16", "gelu", biased=True), 3, 70), (*FEW, *SOME)),
     Row("as many rows as tiles of all experts", tuple(map(_crowded, at_tokens(_TALL, 96))), SOME, alone=True),
     Row("as many tokens as a tile", at_tokens(_TALL, 32), SEVERAL, alone=True),
     Row(  # columns and rows give few blocks; the last of a depth's parts is shorter
