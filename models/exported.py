@@ -48,7 +48,7 @@ _CACHES = {"base": (8, (1, 8, 512, 128)), "tiny": (2, (2, 2, 12, 16))}
 RARE = frozenset(
     {
         "bert_tiny_fp16", "vit_tiny_fp16_dyn", "convnext_tiny_fp16_dyn", "efficientnet_tiny_fp16_dyn",
-        "whisper_encoder_tiny_fp16",
+        "whisper_encoder_tiny_fp16", "llama_decode_tiny",
     }
 )  # fmt: skip
 _VOCABULARY = {"tiny": 128, "base": 30000}

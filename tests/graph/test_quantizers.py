@@ -52,6 +52,9 @@ def _in_turn() -> Iterator[Any]:
 
 # More blocks of codes. In every run bert_tiny has 4 bits without zero points and 8 with them, llama_tiny 4 with them.
 _ALIKE = [("bert_tiny", tool) for tool in ("nbits_4_16_zero_points", "nbits_4_256_zero_points", "nbits_8_128")]
+# What another model has of the same tool.
+_ALIKE += [("bert_tiny", "pre_process"), ("bert_tiny", "qdq_i8_channels"), ("efficientnet_tiny", "qdq_u8_reduced")]
+_ALIKE.append(("llama_tiny", "qdq_u8i8"))
 
 
 @pytest.mark.usefixtures("library")
