@@ -203,7 +203,7 @@ _RANDOM = list(_random_cases())
 TABLE = Table(
     "pool",
     (
-        Row("float32", _FLOATS, ("w4", "w1d1a1")),
+        Row("float32", _FLOATS, ("w4d2a2", "w4d1a4", "w4d1a1", "w1d2a2", "w1d1a4", "w1d1a1")),
         Row("fewer bits", _FEWER_BITS, ("w8", "w16", "w1")),
         Row("every tile", _FLOATS[:1], ("w4d1a1", "w4d2a1", "w4d1a2"), every=True),
         Row("not a number", _NAN, changed=(("x", (0, 3, 0, 2), NAN), ("x", (0, 5, 0, 1), -INF))),
@@ -213,6 +213,5 @@ TABLE = Table(
     ),
     lambda case: fused_model(case.model()),
     error,
-    emulated="sessions",
     damaged={name: (Case(pool, (2, 9, 10, 8)), Case(pool, (1, 3, 2, 3))) for name, pool in DAMAGED.items()},
 )

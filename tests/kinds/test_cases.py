@@ -41,17 +41,13 @@ def test_launches(table: Table, row: Row, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(("table", "row"), _rows("sessions"))
 def test_sessions(table: Table, row: Row, tmp_path: Path) -> None:
-    """Of rows with every entry point each is run alone."""
     runs = case_runs.of_row(table, row)
     models = [(model, [row.feeds(case) for case in cases]) for model, cases in runs.models]
-    symbols: set[str] = set()
-    for number, kernels in enumerate(map(runs.only, row.entry_points) if row.every else (runs.kernels,)):
-        results, launched = emulated_library.run_models(tmp_path / f"run{number}", models, kernels)
-        symbols |= launched
-        for (_, cases), (_, feeds), of_model in zip(runs.models, models, results, strict=True):
-            for case, given, outputs in zip(cases, feeds, of_model, strict=True):
-                with np.errstate(all="ignore"):
-                    assert (error := table.worst(case, outputs, case.expected(given))) <= 1, (case, error)
+    results, symbols = emulated_library.run_models(tmp_path / "run", models, runs.kernels)
+    for (_, cases), (_, feeds), of_model in zip(runs.models, models, results, strict=True):
+        for case, given, outputs in zip(cases, feeds, of_model, strict=True):
+            with np.errstate(all="ignore"):
+                assert (error := table.worst(case, outputs, case.expected(given))) <= 1, (case, error)
     names = [f"{kernel.name}_" for kernel in runs.kernels if kernel.kind.name == table.kind]
     _check_names(row, {s.removeprefix(name) for s in symbols for name in names if s.startswith(name)})
 

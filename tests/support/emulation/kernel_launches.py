@@ -116,8 +116,8 @@ def results(
         found = fused(case)
         (kernel,) = found.kernels
         if row.every:
-            others = tuple(kernel.kind.alternatives(kernel))
-            kernel = dataclasses.replace(kernel, variants=(*kernel.variants, *others))
+            every = (*kernel.variants, *kernel.kind.alternatives(kernel))
+            kernel = dataclasses.replace(kernel, variants=tuple({v.symbol: v for v in every}.values()))
         kernels[kernel.name] = kernel
         feeds = row.feeds(case)
         values = {**(case.computed() if hasattr(case, "computed") else {}), **feeds}
