@@ -17,11 +17,12 @@ _CODES = Case(
         "f = DequantizeLinear(c, s, z)  g = DequantizeLinear(d, s, z)  m = MatMul(f, g)  a = Add(m, b)  y = Add(a, r)",
     ((2, 5, 8), (2, 8, 12), (12,), (2, 5, 12)), "float unit = {1}, float s = {0.1}, uint8 z = {7}",
 )  # fmt: skip
+# Products of codes may be summed with fewer bits than float32 has (docs/architecture.md).
 _FLOAT8 = Case(
     "float8e4m3fn[B, S, 16] x, float8e4m3fn[48, 16] k, float[B, S, 48] r", "float[B, S, 48] y",
     "c = Cast<to = 1>(x)  a = Mul(c, s)  d = Cast<to = 1>(k)  t = Transpose<perm = [1, 0]>(d)  b = Mul(t, s)  "
         "m = MatMul(a, b)  y = Add(m, r)",
-    ((2, 5, 16), (48, 16), (2, 5, 48)), "float s = {0.1}",
+    ((2, 5, 16), (48, 16), (2, 5, 48)), "float s = {0.1}", limit=2e-3,
 )  # fmt: skip
 _GELU = Case(
     "float16[N, 16] x, float16[16, 24] w, float16[24] b, float16[24, 16] v", "float16[N, 16] y",
