@@ -89,8 +89,8 @@ def test_registering_with_a_gpu(tmp_path: Path) -> None:
 
 VARIANT = "kernels.0.variants.0"
 DAMAGED_VARIANTS = {
-    "unknown layout": ("layout", "tiled", 'is "tiled", which is no layout'),
-    "no rows": ("down", 0, "variants[0].down is not an integer from 1 to 16"),
+    "unknown layout": ("layout", "tiled", 'is "tiled", not one of held, walking, banded'),
+    "no rows": ("down", 0, "variants[0].down is not an integer from 1 to 32"),
     "images that do not divide": ("images", 3, "does not divide a product's rows"),
     "a narrow product": ("vector", 4, "which is for 16-bit floats in vectors of 8"),
     "threads of no whole warp": ("threads", 100, "is no multiple of a warp"),

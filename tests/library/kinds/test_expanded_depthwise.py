@@ -39,7 +39,7 @@ DAMAGE = {
     "another layout": ("kernels.0.variants.0.layout", "held", "layout does not fit the kernel's meaning"),
     "a huge tile": ("kernels.0.variants.0.across", 64, "across is not an integer from 1 to 32"),
     "no rows": ("kernels.0.variants.0.down", 0, "down is not an integer from 1 to 32"),
-    "no chunks": ("kernels.0.variants.0.chunks", 0, "chunks is not an integer from 1 to 8"),
+    "no chunks": ("kernels.0.variants.0.chunks", 0, "chunks is 0"),
     "a wide vector": ("kernels.0.variants.0.vector", 16, "vector is wider than one access"),
     "few threads": ("kernels.0.variants.0.threads", 0, "threads is not an integer from"),
 }  # fmt: skip

@@ -32,7 +32,7 @@ DAMAGE = {
     "threads of no whole warp": (f"{VARIANT}.threads", 100, "is no multiple of a warp"),
     "keys of no whole product": (f"{VARIANT}.keys", 40, "is no multiple of 16"),
     "an access of 12 bytes": (f"{VARIANT}.access", 12, "is no power of 2"),
-    "too little shared memory": (f"{VARIANT}.shared", 1000, "is not what the tile takes"),
+    "too little shared memory": (f"{VARIANT}.shared", 1000, "not what the tile takes"),
 }
 
 

@@ -38,13 +38,13 @@ def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 DAMAGE = {
-    "unknown layout": ("kernels.0.variants.0.layout", "tiled", 'is "tiled", which is no layout'),
+    "unknown layout": ("kernels.0.variants.0.layout", "tiled", 'is "tiled", not one of held, split, looped'),
     "half a group": ("kernels.0.variants.0.columns", 1, "are not those of whole groups"),
-    "nothing held": ("kernels.0.variants.0.held", 0, "held is not an integer from 1"),
+    "nothing held": ("kernels.0.variants.0.held", 0, "held is of blocks that hold their elements"),
     "threads of no whole warp": ("kernels.0.variants.0.threads", 100, "is no multiple of a warp"),
     "a launch too few": ("kernels.0.variants.7.launch", 0, "whose launches are not all there"),
-    "a launch that is none": ("kernels.0.variants.0.launch", 1, "launch is not an integer from 0 to 0"),
-    "a cluster that loops": ("kernels.0.variants.8.cluster", 2, "is for blocks that hold their elements"),
+    "a launch that is none": ("kernels.0.variants.0.launch", 1, "launch is not 0"),
+    "a cluster that loops": ("kernels.0.variants.8.cluster", 2, "is of blocks that hold their elements"),
 }  # fmt: skip
 
 

@@ -61,4 +61,4 @@ def test_damaged(field: str, value: Any, said: str, tmp_path: Path) -> None:
 def test_entry_points_in_another_order_are_refused(kept: slice, tmp_path: Path) -> None:
     described = idle_gpu.document([fused(CASE).kernel])
     described["kernels"][0]["variants"] = described["kernels"][0]["variants"][kept]
-    idle_gpu.assert_refused(tmp_path, described, "are not the products, and behind them those of the map")
+    idle_gpu.assert_refused(tmp_path, described, "are not the products, followed by those of the map")
