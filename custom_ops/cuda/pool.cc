@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kMaxThreads = std::numeric_limits<std::int32_t>::max();  // of a launch, for Divisor
 
 using costs::pool::kFewThreads;
-using costs::pool::kLeastAccess;
+using costs::pool::kMinAccess;
 
 // What the threads of one variant go through in an image.
 struct Tiles {
@@ -76,7 +76,7 @@ std::size_t PoolCore::Choose(const Pool& pool, const std::vector<Variant>& varia
   for (std::size_t next = chosen + 1; next < variants.size(); ++next) {
     const std::uint64_t threads = Tiles(variants[chosen], call).of_image() * static_cast<std::uint64_t>(call.batch);
     if (threads >= kFewThreads * gpu.multiprocessors || !HasSingleOutputs(variants[chosen])) break;
-    if (variants[next].vector * Size(pool.dtype()) < kLeastAccess) break;
+    if (variants[next].vector * Size(pool.dtype()) < kMinAccess) break;
     if (fits(next)) chosen = next;
   }
   return chosen;

@@ -17,8 +17,8 @@ constexpr std::uint64_t kAccessBytes = 16;
 constexpr std::uint64_t kPartBytes = 256;
 constexpr std::uint64_t kIntsOfTile = 3;
 constexpr std::uint64_t kJoined = 4;  // elements of a token that a thread adds up
-using costs::experts::kLeastSteps;
 using costs::experts::kMaxSplits;
+using costs::experts::kMinSteps;
 using costs::experts::kStepsOfActivation;
 using costs::experts::kStepsOfBlock;
 
@@ -72,7 +72,7 @@ ExpertsCudaKernel::Cut ExpertsCudaKernel::CutOf(std::size_t variant, bool second
     return CeilDiv(tiles * columns * splits, wave) * (CeilDiv(steps, splits) + kStepsOfBlock) + more;
   };
   Cut cut{columns, 1};
-  for (std::uint64_t splits = 2; splits <= max_splits && splits * kLeastSteps <= steps; ++splits) {
+  for (std::uint64_t splits = 2; splits <= max_splits && splits * kMinSteps <= steps; ++splits) {
     if (cost(splits) < cost(cut.splits)) cut.splits = splits;
   }
   return cut;

@@ -13,13 +13,13 @@ namespace onnxopt::cuda {
 namespace {
 
 constexpr std::size_t kIntsOfTile = 3;
-using costs::experts::kLeastStep;
+using costs::experts::kMinStep;
 using costs::experts::kSteps;
 
 std::uint64_t StepOf(std::uint64_t rows) {
   std::uint64_t power = 1;
   while (power * 2 <= rows) power *= 2;
-  return std::max(kLeastStep, power / kSteps);
+  return std::max(kMinStep, power / kSteps);
 }
 
 std::int64_t RoundedUp(std::int64_t rows) { return RoundUp(rows, StepOf(static_cast<std::uint64_t>(rows))); }
