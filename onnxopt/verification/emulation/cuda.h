@@ -135,11 +135,12 @@ inline void run_block() {
   }
 }
 
+// Blocks run from the last one to the first: what one stores past its part would else be stored again, and right.
 inline void run_grid(unsigned blocks, unsigned size) {
   if (size > kMaxThreads) std::abort();
   threads = size;
   gridDim.x = blocks;
-  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) run_block();
+  for (blockIdx.x = blocks; blockIdx.x-- > 0;) run_block();
 }
 
 // Runs kernel() as a grid of `blocks` blocks of `size` threads, a multiple of a warp.
