@@ -23,8 +23,7 @@ from onnxopt.kinds.pointwise.cuda import literal
 from onnxopt.kinds.pointwise.kind import POINTWISE
 from onnxopt.program.dtypes import COMPUTE_DTYPES, DTYPES
 from onnxopt.program.expressions import Builder, Expr
-from onnxopt.program.pointwise import PRIMITIVES, Instruction, Program
-from onnxopt.program.schema import Variant
+from onnxopt.program.pointwise import PRIMITIVES, Instruction, PointwiseVariant, Program
 from tests.support.graphs import graph
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -128,8 +127,8 @@ def _unary_chain(inputs: tuple[str, ...], output: str) -> Program:
     return Program(inputs, (output,), tuple(builder.code), (result.id,), (depends,), (0,))
 
 
-def _strided(name: str, inputs: int) -> Variant:
-    return Variant(f"{name}_strided", "*" * inputs, 32, 1, 1, 128)
+def _strided(name: str, inputs: int) -> PointwiseVariant:
+    return PointwiseVariant(f"{name}_strided", "*" * inputs, 32, 1, 1, 128)
 
 
 def _source(*programs: Program) -> str:

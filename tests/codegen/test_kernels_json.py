@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 
@@ -22,7 +21,7 @@ def test_every_kernel_is_described() -> None:
     kernels = _kernels()
     document = json.loads(kernels_json.to_json(kernels, b"image"))
     assert list(document) == ["sha256", "schema", "fatbin", "kernels"]
-    assert document["schema"] == 3
+    assert document["schema"] == 4
     assert document["fatbin"] == {"file": "kernels.fatbin", "sha256": hashlib.sha256(b"image").hexdigest(), "bytes": 5}
     assert [k["name"] for k in document["kernels"]] == [k.name for k in kernels]
     first, described = kernels[0], document["kernels"][0]
@@ -40,7 +39,7 @@ def test_every_kernel_is_described() -> None:
         "depends": [[0]],
         "ranks": [0],
         "cpu": True,
-        "variants": [dataclasses.asdict(v) for v in first.variants],
+        "variants": [v.to_json() for v in first.variants],
     }
     fields = {"symbol", "modes", "index", "vector", "unroll", "threads", "tile", "tile_columns", "whole", "slides"}
     assert set(described["variants"][0]) == fields | {"waits"}

@@ -140,7 +140,7 @@ def test_a_sum_that_is_there_already_is_read(tmp_path: Path) -> None:
         (MeanBySum("Div", False), "s = ReduceSum(x, last) y = Div(s, c)", "c = {7}", {"total": "s", "count": "c"},
          "not its number of elements, 6"),
         (DecomposedSoftmax("div"), "s = ReduceSum<keepdims = 0>(x, last) y = Abs(s)", "", {"total": "s"},
-         "not of one known axis that is kept"),
+         "not of one constant axis with keepdims"),
     ],
 )  # fmt: skip
 def test_reasons(rule: Any, body: str, constants: str, names: dict[str, str], reason: str) -> None:

@@ -216,7 +216,7 @@ def test_work_between_the_convolutions_is_refused() -> None:
         total.input[0] = "a0_y"
 
     plan = fused(Halves(depth=1), change)
-    assert "needs some of their results and gives others" in reasons(plan)
+    assert "read some of their results and compute others" in reasons(plan)
 
 
 def _between(op_type: str, *activation: onnx.NodeProto) -> Change:

@@ -160,7 +160,7 @@ def _change(name: str, **attributes: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_change("turn_w", perm=[3, 2, 1, 0]), "lies in the order of its kernel's rows"),
+        (_change("turn_w", perm=[3, 2, 1, 0]), "in the order of its kernel's rows"),
         (_change("conv", strides=[300, 1]), "kernel, stride or dilation is above 255"),
         (_change("to_nhwc", perm=[0, 3, 2, 1]), "The Conv's result is NCHW, or other nodes read it too"),
     ],

@@ -104,11 +104,11 @@ def test_attention_without_entry_points_for_hopper(case: Case) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"stages": 3}, "shared is not what the tile takes"),
+        ({"stages": 3}, "not what the tile takes"),
         ({"stages": 5}, "stages is not an integer from 1 to 4"),
-        ({"threads": 384}, "count is not that of the block's threads"),
+        ({"threads": 384}, "warpgroups are not those of the block's threads"),
         ({"access": 8}, "access is not 16"),
-        ({"wave": 0.0}, "wave is not a number above 0"),
+        ({"wave": 0.0}, "wave is not a number above"),
     ],
 )
 def test_what_is_no_entry_point_for_hopper(change: dict[str, Any], message: str) -> None:

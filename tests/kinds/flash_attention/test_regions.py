@@ -196,7 +196,7 @@ def test_one_head_of_keys_is_read_as_any(groups: int) -> None:
 def test_short_tiles_that_no_gpu_holds_are_left_out() -> None:
     (kernel,) = fused(Case(2, 128, 128, 2, 256, bias=(True, True))).kernels
     variants = cast(tuple[FlashAttentionVariant, ...], kernel.variants)
-    assert max(v.shared for v in variants) <= 227 << 10 and any(not v.short for v in variants)
+    assert max(v.shared for v in variants) <= 227 << 10 and any(not v.short_rows for v in variants)
 
 
 def _behind_positions(most: int) -> ir.Model:

@@ -191,8 +191,7 @@ def test_the_function_runs_where_there_is_no_gpu(tmp_path):
 
 FEW_ROWS = {
     "symbol": "k_rows1", "modes": "", "index": 32, "vector": 4, "unroll": 8, "threads": 64, "waits": True, "rows": 1,
-    "columns": 1,
-}  # fmt: skip
+    "columns": 1, "shared": 0}  # fmt: skip
 TILES = {
     "symbol": "k_tiles256", "modes": "", "index": 32, "vector": 1, "unroll": 1, "threads": 384, "waits": True,
     "role": "tiles", "columns": 256, "shared": 232_000,
@@ -200,14 +199,20 @@ TILES = {
 HALF = {"inputs": ["float16"] * 4, "outputs": ["float16"], "activation": "gelu"}
 DAMAGE = {
     "tiles without a gelu": ({"variants": [TILES]}, "does not go with this product's activation"),
-    "unknown role": ({**HALF, "variants": [{**TILES, "role": "sum"}]}, 'role is "sum", not tiles or activation'),
+    "unknown role": ({**HALF, "variants": [{**TILES, "role": "sum"}]}, 'role is "sum", not one of activation'),
     "odd tile": ({**HALF, "variants": [{**TILES, "columns": 100}]}, "columns is no multiple of 64"),
     "small block of tiles": ({**HALF, "variants": [{**TILES, "threads": 256}]}, "threads is not 384"),
     "too much shared memory": ({**HALF, "variants": [{**TILES, "shared": 300_000}]}, "shared is not an integer from 0"),
-    "tiles of a transposed a": ({**HALF, "transpose_a": True, "variants": [TILES]}, "a product of these transposes"),
+    "tiles of a transposed a": (
+        {**HALF, "transpose_a": True, "variants": [TILES]},
+        "whose first operand is not transposed",
+    ),
     "code": ({"variants": [{}]}, 'has no field "symbol"'),
-    "code for other transposes": ({"variants": [FEW_ROWS]}, "does not go with a product of these transposes"),
-    "code of half a warp": ({"variants": [{**FEW_ROWS, "threads": 48}]}, "no multiple of a warp"),
+    "code for other transposes": (
+        {"variants": [FEW_ROWS]},
+        "with its second operand transposed alone",
+    ),
+    "code of half a warp": ({"variants": [{**FEW_ROWS, "threads": 48}]}, "is no multiple of a warp"),
     "code of short vectors": ({"variants": [{**FEW_ROWS, "vector": 2}]}, "vector is not 16 bytes"),
     "unknown kind": ({"kind": "winograd"}, 'kind is "winograd"'),
     "a CPU kernel": ({"cpu": True}, "cpu is true, and there are no CPU kernels of this kind"),

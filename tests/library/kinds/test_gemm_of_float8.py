@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import pathlib
 import types
@@ -75,7 +74,7 @@ def _library(folder: pathlib.Path, gemm: Gemm, *, widens: bool) -> pathlib.Path:
     fatbin = compile_cuda(text, [device_arch()])
     (folder / "kernels.fatbin").write_bytes(fatbin)
     described = {"file": "kernels.fatbin", "sha256": hashlib.sha256(fatbin).hexdigest(), "bytes": len(fatbin)}
-    return artifact.write(folder, [_row(gemm) | {"variants": [dataclasses.asdict(v) for v in points]}], described)
+    return artifact.write(folder, [_row(gemm) | {"variants": [v.to_json() for v in points]}], described)
 
 
 def _check(gemm: Gemm, arrays: list[np.ndarray], outputs: dict[str, np.ndarray], tolerance: float) -> None:
@@ -131,7 +130,7 @@ def test_products(tmp_path: pathlib.Path) -> None:
     cases = [(_gemm(dtype, len(shapes), parts, **fields), shapes) for dtype, fields, parts, shapes in _CASES.values()]
     rows, jobs, drawn = [], [], [_arrays(gemm, shapes) for gemm, shapes in cases]
     for k, ((gemm, shapes), arrays) in enumerate(zip(cases, drawn, strict=True)):
-        points = [dataclasses.asdict(v) for v in widened.entry_points(f"Fused_{k:08x}")]
+        points = [v.to_json() for v in widened.entry_points(f"Fused_{k:08x}")]
         rows.append(_row(gemm, f"Fused_{k:08x}") | {"variants": points})
         jobs.append((_model(gemm, shapes, rows[-1]["name"]), [{f"x{n}": array for n, array in enumerate(arrays)}]))
     found = idle_gpu.run(tmp_path / "run", idle_gpu.document_of(*rows), jobs, multiplies=True)
@@ -184,6 +183,6 @@ def test_widened_codes(tmp_path: pathlib.Path) -> None:
 
 
 def test_narrow_vectors_are_refused(tmp_path: pathlib.Path) -> None:
-    point = dataclasses.asdict(widened.entry_points(artifact.NAME)[0]) | {"vector": 4}
+    point = widened.entry_points(artifact.NAME)[0].to_json() | {"vector": 4}
     described = idle_gpu.document_of(_row(_gemm(H, 3, bias=2)) | {"variants": [point]})
     idle_gpu.assert_refused(tmp_path, described, "variants[0].vector is not 8")

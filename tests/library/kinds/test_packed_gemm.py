@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 from typing import Any
 
@@ -39,7 +38,7 @@ def test_shapes_that_do_not_fit(tmp_path: pathlib.Path) -> None:
     every = [given]
     every += [[*given[:k], np.concatenate([array] * 2, axis=-1), *given[k + 1 :]] for k, array in enumerate(given)]
     meaning = gemm(weight)
-    points = [dataclasses.asdict(v) for v in packed_entry_points.entry_points(artifact.NAME, meaning, ())]
+    points = [v.to_json() for v in packed_entry_points.entry_points(artifact.NAME, meaning, ())]
     model = artifact.model(artifact.wrong_body(H), [(d, None) for d in meaning.inputs], [(H, None)])
     feeds = [{f"x{k}": array for k, array in enumerate(arrays)} for arrays in every]
     described = idle_gpu.document_of(row(meaning, variants=points))

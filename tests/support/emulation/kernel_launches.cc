@@ -122,7 +122,8 @@ HeadsPlace PlaceOf(const FlashAttention& attention, const Heads& heads, std::int
 // Sizes: batch, queries, keys, period of the bias, whether it has a part a head, whether it has one a query.
 void OfFlashAttention(const JsonReader& json, const Arguments& given) {
   const FlashAttention attention = ReadFlashAttention(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
-  const std::vector<Variant> variants = Variants(json, attention, ReadFlashAttentionVariant);
+  std::vector<Variant> variants = Variants(json, attention, ReadFlashAttentionVariant);
+  CheckEntryPoints(json["variants"], true, attention, &variants);
   FlashAttentionCall call{};
   call.batch = given.Size(0);
   call.queries = given.Size(1);

@@ -54,7 +54,7 @@ def launches(
     sizes: of the call, as kernel_launches.cc reads them. aligned: bytes that addresses are multiples of,
     but for those of the constants, a bit an input.
     """
-    row = {**kernel.program.to_json(), "variants": [dataclasses.asdict(v) for v in kernel.variants]}
+    row = {**kernel.program.to_json(), "variants": [v.to_json() for v in kernel.variants]}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(json.dumps(row))
         file.flush()

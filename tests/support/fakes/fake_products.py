@@ -103,7 +103,7 @@ MAIN = r"""
 #include "cuda/gemm/choose.h"
 #include "cuda/gemm/other_sizes.h"
 #include "kernel_file/fields.h"
-#include "kernel_file/entry_points/gemm.h"
+#include "kernel_file/variants.h"
 #include "kernel_file/generated/readers.h"
 using namespace onnxopt;
 int DriveProduct(const char* path) {
