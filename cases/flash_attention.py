@@ -240,8 +240,9 @@ ROWS = (
         _TILES,
         every=True,
     ),
-    # More blocks than any GPU has multiprocessors: only then do warps take two bands of queries.
-    Row("tiles of two bands", (Case(200, 5, 40, 1, 24, layout="split"),), ("w4b2k32t", "w4b2k64t"), every=True),
+    Row(  # with more blocks than multiprocessors: only then do warps take two bands of queries
+        "two bands", (Case(200, 20, 20, 1, 24, layout="split"),), ("w4b2k32t", "w4b2k64t"), every=True, gpu=True
+    ),
     Row(  # as bfloat16 is computed on GPUs that have no products of it
         "without products",
         (
