@@ -56,7 +56,7 @@ struct Variant {
 
 struct Kernel {
   std::string name;
-  std::string kind;           // the name of a row in kinds.cc
+  std::string kind;           // the name of a row in registry/generated/kinds.cc
   std::vector<Dtype> inputs;  // storage dtypes
   std::vector<Dtype> outputs;
   OfKind meaning;  // what it computes, a struct of program/

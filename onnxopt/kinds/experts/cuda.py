@@ -1,6 +1,6 @@
 """Entry points of mixtures of experts, and their CUDA text on top of cuda_kernels/experts/.
 
-Their order is that of custom_ops/kernel_file/entry_points/experts.h: both products for each tile, the smallest first,
+Their order is that of custom_ops/kernel_file/variants.h: both products for each tile, the smallest first,
 after finding the rows of all experts where the tile is for many rows; the activation; adding up the choices; then what
 is launched between products of cuBLASLt: sorting the rows, the activation, adding up.
 """
