@@ -135,7 +135,7 @@ def test_the_cuda_text_computes_it_and_compiles(added: Operator, tmp_path: Path)
 
 
 def test_the_table_test_passes(added: Operator, tmp_path: Path, library: Path) -> None:
-    """As test_ops.py tries every row: in all of its dtypes, in ONNX Runtime with the library."""
+    """As test_operators.py tries every row: in all of its dtypes, in ONNX Runtime with the library."""
     added.verify()
     for dtype in sorted(added.dtypes):
         chosen = list(operator_models.uses_of(added, dtype))

@@ -83,6 +83,7 @@ def test_includes_go_down() -> None:
     for file in SOURCES:
         tree = file.parts[0]
         room = file.parent.relative_to(tree).as_posix()
+        assert room in BELOW[tree], f"say in BELOW which folders {tree}/{room}/ may include"
         for other in included(file):
             below = other.parent.relative_to(other.parts[0]).as_posix()
             if not (other.parts[0] != tree or below == room or below in BELOW[tree][room]):

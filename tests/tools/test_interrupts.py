@@ -17,7 +17,11 @@ from tests.support.small_models import CHAIN, write
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 2.0  # an idle machine takes 0.6
 # A shell starts background jobs with SIGINT ignored, and Python leaves it so.
-_HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+# SIGHUP stays ignored in a process that inherits that, as below nohup.
+_HEED = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+)
 # Stops in a step, in C code that no signal interrupts, as ONNX Runtime's and NVRTC's: the second lock waits for ever.
 _STOP = """
 import contextlib, ctypes, sys
