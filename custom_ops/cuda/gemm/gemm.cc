@@ -10,7 +10,6 @@
 #include "cuda/launch/provider_options.h"
 #include "cuda/launch/stated_shape.h"
 #include "cuda/launch/stream.h"
-#include "gemm/few_rows_abi.h"
 #include "gemm/widen_codes_abi.h"
 #include "kernel_file/measured/gemm_algorithms.h"
 #include "kernel_file/variants.h"
@@ -21,7 +20,6 @@ namespace onnxopt::cuda {
 namespace {
 
 constexpr unsigned kBiasAlignment = 16;  // that epilogues ask for
-using costs::gemm::kBlocksAtOnce;
 
 const cublaslt::Api& FindCublaslt() {
   const cublaslt::Api* api = cublaslt::Find();
@@ -40,11 +38,6 @@ bool IsConstant(const OrtKernelInfo* info, std::size_t input) {
   const OrtValue* value = nullptr;
   Check(Ort().KernelInfoGetConstantInput_tensor(info, input, &constant, &value));
   return constant != 0;
-}
-
-std::uint64_t BlocksOfFewRows(const Variant& variant, std::int64_t n) {
-  const std::uint64_t columns = variant.threads / kWarpThreads * variant.shape.As<FewRowsVariant>().columns;
-  return CeilDiv(n, columns);
 }
 
 bool WeightIsConstant(const Gemm& gemm, const OrtKernelInfo* info) {
@@ -76,6 +69,7 @@ GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, con
       driver_(library.driver()),
       launcher_(kernel, library),
       b_is_constant_(WeightIsConstant(gemm_, info)),
+      few_rows_(kernel, launcher_, b_is_constant_),
       states_shapes_(StatedShape(info, gemm_.a) && StatedShape(info, gemm_.b)),
       api_(FindCublaslt()),
       allocator_(info) {
@@ -240,49 +234,9 @@ bool GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
   return taken;
 }
 
-// The first entry point for so many rows that the GPU has room for. Among those on the matrix units, which take shared
-// memory, one of which more blocks are needed than run at once gives way to one of larger blocks.
-std::size_t GemmCudaKernel::ChooseFewRows(const Product& product) const {
-  const auto& variants = kernel().variants;
-  std::size_t chosen = variants.size();
-  for (std::size_t k = gemm_.has_float8_operands() ? 1 : 0; k < variants.size(); ++k) {  // the first one widens codes
-    const Variant& v = variants[k];
-    if (!v.shape.Is<FewRowsVariant>() || v.shape.As<FewRowsVariant>().rows < product.m ||
-        v.shared > launcher_.device().shared)
-      continue;
-    if (chosen < variants.size() && v.shared == 0) break;
-    chosen = k;
-    if (v.shared == 0 || BlocksOfFewRows(v, product.n) <= kBlocksAtOnce * launcher_.device().multiprocessors) break;
-  }
-  return chosen;
-}
-
-// Few rows are bound by the weights: a kernel of ours reads them faster than cuBLASLt's do. False where none fits.
 bool GemmCudaKernel::RunFewRows(const Call& call) const {
   if (packed_ || call.dtype != gemm_.operands()) return false;  // codes that were widened are cuBLASLt's
-  const Product& product = call.product;
-  const Operands& at = call.operands;
-  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
-  if (product.batch_dims > 0 || product.k == 0 || product.n > kMax || product.k > kMax) return false;
-  const std::size_t chosen = ChooseFewRows(product);
-  if (chosen == kernel().variants.size()) return false;
-  const Variant& variant = kernel().variants[chosen];
-  if (product.k % variant.vector != 0) return false;
-  if (Alignment(at.a) < kBiasAlignment || Alignment(at.b) < kBiasAlignment) return false;
-  FewRowsParams params{at.a,
-                       at.b,
-                       at.bias,
-                       at.residual,
-                       at.output,
-                       static_cast<unsigned>(product.m),
-                       static_cast<unsigned>(product.n),
-                       static_cast<unsigned>(product.k),
-                       b_is_constant_ ? 1U : 0U,
-                       gemm_.alpha,
-                       gemm_.beta};
-  launcher_.Launch(chosen, static_cast<unsigned>(BlocksOfFewRows(variant, product.n)),
-                   reinterpret_cast<unsigned char*>(&params), call.stream);
-  return true;
+  return few_rows_.Run(call.product, call.operands, call.stream);
 }
 
 bool GemmCudaKernel::RunActivated(const Call& call) const {

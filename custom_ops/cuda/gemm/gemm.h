@@ -9,6 +9,7 @@
 #include "call/fused_kernel.h"
 #include "call/gemm.h"
 #include "cuda/gemm/branches.h"
+#include "cuda/gemm/few_rows.h"
 #include "cuda/gemm/large_products.h"
 #include "cuda/gemm/packed.h"
 #include "cuda/gemm/product_plan.h"
@@ -42,7 +43,6 @@ class GemmCudaKernel final : public FusedKernel {
   const void* WidenedConstant(const Call& call, std::size_t count) const;
   void Widen(const void* codes, void* numbers, std::size_t count, Stream stream) const;
   bool RunFewRows(const Call& call) const;
-  std::size_t ChooseFewRows(const Product& product) const;
   bool RunActivated(const Call& call) const;
   bool RunBatch(const Call& call) const;
   bool RunInner(const Call& call, const Product& product, const Operands& operands) const;
@@ -55,8 +55,9 @@ class GemmCudaKernel final : public FusedKernel {
   const Launcher launcher_;               // of entry points for few rows, or of the one that widens codes
   std::optional<PackedProducts> packed_;  // where b is packed
   std::optional<LargeProducts> large_;    // where cuBLASLt has no such activation
-  bool b_is_constant_;                    // with all that belongs to it
-  bool states_shapes_;                    // the graph, of the operands
+  const bool b_is_constant_;              // with all that belongs to it
+  const FewRowsProducts few_rows_;
+  bool states_shapes_;  // the graph, of the operands
   const cublaslt::Api& api_;
   const Allocator allocator_;
   mutable std::mutex mutex_;  // of all that follows, and of enqueueing
