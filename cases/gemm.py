@@ -27,7 +27,7 @@ _FLOAT8 = Case(
 _GELU = Case(
     "float16[N, 16] x, float16[16, 24] w, float16[24] b, float16[24, 16] v", "float16[N, 16] y",
     "m = MatMul(x, w)  a = Add(m, b)  g = Gelu(a)  y = MatMul(g, v)",
-    ((3, 16), (16, 24), (24,), (24, 16)), limit=1e-2,  # g has values up to 16, rounded to 2^-8, and y is near 0
+    ((3, 16), (16, 24), (24,), (24, 16)), limit=1e-2,  # of g rounded once 6.8e-3, of the nodes 1.3e-2
 )  # fmt: skip
 _PARTS = Case(
     "float16[N, 16] x, float16[24, 16] w, float16[24] b", "float16[N, 8] q, float16[N, 8] k, float16[N, 8] v",
