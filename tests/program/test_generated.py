@@ -16,18 +16,8 @@ import pytest
 
 from onnxopt.program import schema
 from onnxopt.program.gemm import FewRowsVariant
-from tests.program.meanings import (
-    BROKEN,
-    BROKEN_VARIANTS,
-    IN_PYTHON_ALONE,
-    KINDS,
-    MEANINGS,
-    VARIANTS,
-    damaged,
-    mutants,
-    rules,
-    variant_mutants,
-)
+from tests.program.meanings import BROKEN, BROKEN_VARIANTS, IN_PYTHON_ALONE, KINDS, MEANINGS, VARIANTS
+from tests.program.mutants import damaged, mutants, rules, variant_mutants
 from tests.support.custom_ops.custom_ops_damage import set_field
 from tests.support.emulation import library_programs
 
