@@ -76,6 +76,7 @@ def _call(record: type[schema.Meaning]) -> Iterator[str]:
     groups = "r.groups" if "groups" in record.schema() else "1"
     has_window = "window" in record.schema()
     yield f"{_signatures(record)[1]} {{"
+    yield f'static_assert({record.__name__}::kMaxInputs <= CoreCall::kMaxInputs, "room for inputs");'
     yield f'Binding binding("{record.KIND}", r.inputs.size(), context);'
     yield "BindShapes(r, &binding);"
     yield f"CoreCall call = OpenCore(binding, r.inputs.size(), {channels}, {str(has_window).lower()});"

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.fields import choice, flag, integer, nested, number, operand
-from onnxopt.program.hardware import ACCESS_BYTES, WARP
+from onnxopt.program.hardware import ACCESS_BYTES, MAX_SHARED_BYTES, WARP
 from onnxopt.program.schema import WHOLE_WARPS, Meaning, Record, Rule, Variant, shared
 
 STORED = ("float16", "bfloat16")
@@ -161,5 +161,5 @@ class AttentionVariant(Variant):
     )
     stages: int = integer(0, 8, default=0)
     registers: bool = flag(default=False)
-    shared: int = integer(0, 227 << 10, default=0)
+    shared: int = integer(0, MAX_SHARED_BYTES, default=0)
     joins: bool = flag(default=False)

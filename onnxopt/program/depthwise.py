@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from onnxopt.program.core import FLOATS, Core, Transform, transform
 from onnxopt.program.fields import choice, integer, nested, operand
+from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.schema import WHOLE_WARPS, Dims, Record, Rule, Variant, shared
 from onnxopt.program.window import Window
 
@@ -149,7 +150,9 @@ class DepthwiseVariant(Variant):
             'is "banded", which is for 16-bit floats in vectors of 8',
         ),
         Rule("across", "layout != 'banded' or 16 % (across * images) == 0", "does not divide a product's rows"),
-        Rule("vector", "layout == 'banded' or vector * size(kernel.dtype) <= 16", "is wider than one access"),
+        Rule(
+            "vector", f"layout == 'banded' or vector * size(kernel.dtype) <= {ACCESS_BYTES}", "is wider than one access"
+        ),
         Rule(
             "threads",
             "layout != 'expanded' or threads >= chunks * 8 // vector",

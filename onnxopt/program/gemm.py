@@ -14,6 +14,7 @@ import dataclasses
 from typing import ClassVar
 
 from onnxopt.program.fields import choice, flag, integer, nested, number, operand, unread
+from onnxopt.program.hardware import ACCESS_BYTES, MAX_SHARED_BYTES
 from onnxopt.program.schema import WHOLE_WARPS, Meaning, Record, Rule, Variant, shared
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -175,7 +176,7 @@ class FewRowsVariant(Variant):
     KERNEL = Gemm
     RULES = (
         WHOLE_WARPS,
-        Rule("vector", "vector * size(kernel.operands) == 16", "is not 16 bytes"),
+        Rule("vector", f"vector * size(kernel.operands) == {ACCESS_BYTES}", f"is not {ACCESS_BYTES} bytes"),
         Rule(
             "rows",
             "kernel.transpose_b and not kernel.transpose_a",
@@ -189,7 +190,7 @@ class FewRowsVariant(Variant):
     )
     rows: int = integer(1, 64, default=1)
     columns: int = integer(1, 32, default=1)
-    shared: int = integer(0, 227 << 10, default=0)
+    shared: int = integer(0, MAX_SHARED_BYTES, default=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +204,7 @@ class PackedVariant(Variant):
     role: str = choice("PackedRole", ("codes", "floats", "gate"), default="codes")
     rows: int = integer(0, 64, default=0)
     columns: int = integer(1, 256, default=1)
-    shared: int = integer(0, 227 << 10, default=0)
+    shared: int = integer(0, MAX_SHARED_BYTES, default=0)
 
 
 _ACTIVATES_APART = Rule("role", "kernel.activates_apart", "does not go with this product's activation")
@@ -230,4 +231,4 @@ class TilesVariant(Variant):
     )
     role: str = choice("TilesRole", ("tiles",), default="tiles")
     columns: int = integer(64, 256, 64, default=256)
-    shared: int = integer(0, 227 << 10, default=0)
+    shared: int = integer(0, MAX_SHARED_BYTES, default=0)

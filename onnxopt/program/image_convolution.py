@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from onnxopt.program.core import FLOATS, Core, Transform, transform
 from onnxopt.program.fields import flag, integer, nested, operand
+from onnxopt.program.hardware import WARP
 from onnxopt.program.schema import WHOLE_WARPS, Dims, Rule, Variant, shared
 from onnxopt.program.window import Window
 
@@ -19,6 +20,7 @@ MAX_SIDE = 11  # rows and columns of a kernel
 MAX_STRIDE = 4
 MAX_FILTERS = 4096
 FILTERS = 8  # their number is a multiple of this
+PRODUCT_ROWS = 16  # outputs of a product of a warp
 FORMS = ("channel", "scalar")
 
 
@@ -90,7 +92,11 @@ class ImageConvolutionVariant(Variant):
     KERNEL = ImageConvolution
     RULES = (
         WHOLE_WARPS,
-        Rule("across", "threads // 32 * products * 16 % across == 0", "does not divide a block's outputs"),
+        Rule(
+            "across",
+            f"threads // {WARP} * products * {PRODUCT_ROWS} % across == 0",
+            "does not divide a block's outputs",
+        ),
         Rule("filters", "kernel.filters % filters == 0", "does not divide the kernel's filters"),
     )
     products: int = integer(1, 16, default=1)
@@ -102,4 +108,4 @@ class ImageConvolutionVariant(Variant):
     @property
     def down(self) -> int:
         """Rows of a block's outputs."""
-        return self.threads // 32 * self.products * 16 // self.across
+        return self.threads // WARP * self.products * PRODUCT_ROWS // self.across

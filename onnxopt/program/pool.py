@@ -9,6 +9,7 @@ import dataclasses
 from typing import ClassVar
 
 from onnxopt.program.fields import choice, flag, integer, nested
+from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.schema import WHOLE_WARPS, Dims, Meaning, Rule, Variant, shared
 from onnxopt.program.window import Window
 
@@ -73,7 +74,7 @@ class PoolVariant(Variant):
     RULES = (
         WHOLE_WARPS,
         Rule("index", "index == 32", "is not 32"),
-        Rule("vector", "vector * size(kernel.dtype) <= 16", "is wider than one access"),
+        Rule("vector", f"vector * size(kernel.dtype) <= {ACCESS_BYTES}", "is wider than one access"),
     )
     down: int = integer(1, 16, default=1)
     across: int = integer(1, 16, default=1)

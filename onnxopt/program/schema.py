@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar
 
 from onnxopt.program import dtypes
 from onnxopt.program.fields import SCHEMA, Field, Nested, Operand, Several, Unread
+from onnxopt.program.hardware import WARP
 
 Getter = TypeVar("Getter", bound=Callable[..., Any])
 
@@ -210,7 +211,7 @@ class Variant(Record):
         return super().problem(kernel)
 
 
-WHOLE_WARPS = Rule("threads", "threads % 32 == 0", "is no multiple of a warp")
+WHOLE_WARPS = Rule("threads", f"threads % {WARP} == 0", "is no multiple of a warp")
 
 
 def is_shared(value: Any) -> bool:

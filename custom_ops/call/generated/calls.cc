@@ -6,6 +6,7 @@ namespace onnxopt {
 void BindShapes(const Pool& /*r*/, Binding* binding) { binding->Dims("x", 0, "N, H, W, C", {kN, kH, kW, kC}); }
 
 CoreCall OpenCall(const Pool& r, OrtKernelContext* context) {
+  static_assert(Pool::kMaxInputs <= CoreCall::kMaxInputs, "room for inputs");
   Binding binding("pool", r.inputs.size(), context);
   BindShapes(r, &binding);
   CoreCall call = OpenCore(binding, r.inputs.size(), binding[kC], true);
@@ -27,6 +28,7 @@ void BindShapes(const Depthwise& r, Binding* binding) {
 }
 
 CoreCall OpenCall(const Depthwise& r, OrtKernelContext* context) {
+  static_assert(Depthwise::kMaxInputs <= CoreCall::kMaxInputs, "room for inputs");
   Binding binding("depthwise", r.inputs.size(), context);
   BindShapes(r, &binding);
   CoreCall call = OpenCore(binding, r.inputs.size(), r.channels, true);
@@ -46,6 +48,7 @@ void BindShapes(const ImageConvolution& r, Binding* binding) {
 }
 
 CoreCall OpenCall(const ImageConvolution& r, OrtKernelContext* context) {
+  static_assert(ImageConvolution::kMaxInputs <= CoreCall::kMaxInputs, "room for inputs");
   Binding binding("image_convolution", r.inputs.size(), context);
   BindShapes(r, &binding);
   CoreCall call = OpenCore(binding, r.inputs.size(), r.filters, true);
@@ -61,6 +64,7 @@ void BindShapes(const GroupNorm& r, Binding* binding) {
 }
 
 CoreCall OpenCall(const GroupNorm& r, OrtKernelContext* context) {
+  static_assert(GroupNorm::kMaxInputs <= CoreCall::kMaxInputs, "room for inputs");
   Binding binding("group_norm", r.inputs.size(), context);
   BindShapes(r, &binding);
   CoreCall call = OpenCore(binding, r.inputs.size(), r.channels, false);

@@ -13,13 +13,12 @@ from onnxopt.kinds.flash_attention.attention import Attention
 from onnxopt.kinds.flash_attention.lower import attention_of
 from onnxopt.program import flash_attention
 from onnxopt.program.flash_attention import FlashAttention, FlashAttentionVariant, FlashWarpgroups
-from onnxopt.program.hardware import WARP
+from onnxopt.program.hardware import MAX_SHARED_BYTES, WARP
 
 ROWS = 16  # queries of a warp
 _ACCESS = 16
 _MIN_ACCESS = 2
 _MAX_SHARED = 64 << 10  # bytes that a block can have on every GPU
-_MAX_SHARED_OF_ANY = 227 << 10  # on the one where it has most
 _COSTS = numbers()
 
 
@@ -64,7 +63,7 @@ def choose(
         if isinstance(keys, int) and 1 <= keys <= _max_short(attention, shapes):
             fit.append((queries, keys))
     short = [variant(name, meaning, Tile(_warps(q), -(-k // ROWS) * ROWS), access, short=True) for q, k in fit]
-    short = [v for v in short if v.shared <= _MAX_SHARED_OF_ANY]
+    short = [v for v in short if v.shared <= MAX_SHARED_BYTES]
     chosen = list(short)
     if len(short) < len(attentions) or any(v.shared > _MAX_SHARED for v in short):
         chosen += [variant(name, meaning, tile, access) for tile in _tiles(meaning)]

@@ -10,7 +10,6 @@ from onnxopt.program.image_convolution import ImageConvolutionVariant
 from onnxopt.program.window import Window
 
 PIXEL_BYTES, FLOAT32_PIXEL_BYTES = 8, 16
-PRODUCT_ROWS = 16
 
 
 def shared_bytes(window: Window, variant: ImageConvolutionVariant, dtype: str) -> int:
