@@ -16,8 +16,8 @@ class Option(NamedTuple):
     name: of the field, and of the keyword in Python. text: what it does; `{other}` is another option. spelled: on the
     command line, "--on/--off" where there are two, "--no-x" for what is on by default. negative: the text of "--no-x".
     value: the placeholder of its value. of: what a value is converted to; a tuple of texts for a choice of them. many:
-    whether it may be repeated. required: whether a command refuses to go without. batch: the type of the field in a
-    batch's file; None where it has none.
+    whether it may be repeated. alone: what the option means without a value; None where it needs one. required: whether
+    a command refuses to go without. batch: the type of the field in a batch's file; None where it has none.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Option(NamedTuple):
     value: str | None = None
     of: Any = bool
     many: bool = False
+    alone: Any = None
     required: bool = False
     batch: Any = None
 

@@ -186,6 +186,14 @@ class Predicted(_Record):
     times: tuple[Times, ...]
 
 
+class Fixing(_Record):
+    """What fixing dynamic dims would save: launches of the whole model, predicted. dims: their names."""
+
+    dims: tuple[str, ...]
+    launches_before: int
+    launches_after: int
+
+
 class Manifest(_Record):
     """Everything about an artifact that can be known without reading the model.
 
@@ -193,7 +201,8 @@ class Manifest(_Record):
     of optimize took. versions: of onnxopt's dependencies when it ran. requires: the oldest versions that run it.
     ort_min: the oldest ONNX Runtime that was asked for. rewrites: how often each family of rewrite rules changed the
     model. precision: absent where the model kept its own. predicted: absent without GPU architectures, and where work
-    cannot be counted (control flow, sizes that depend on values). reference: absent where none was given. notes: for
+    cannot be counted (control flow, sizes that depend on values). fixing: absent where it would save few launches.
+    reference: absent where none was given. notes: for
     the user, among them what normalization changed. sha256: of manifest.json itself with these 64 digits as zeros; it
     must stay the last member.
     """
@@ -222,6 +231,7 @@ class Manifest(_Record):
     precision: Precision | None = None
     reference: ReferenceQuality | None = None
     predicted: Predicted | None = None
+    fixing: Fixing | None = None
     sha256: Sha256 = _NO_DIGEST
 
     def to_json(self) -> str:
@@ -229,7 +239,7 @@ class Manifest(_Record):
 
         Written in the newest schema, also where it was read from an older one.
         """
-        absent = {name for name in ("precision", "reference", "predicted") if getattr(self, name) is None}
+        absent = {name for name in ("precision", "reference", "predicted", "fixing") if getattr(self, name) is None}
         data = self.model_dump(mode="json", exclude=absent) | {"schema_version": SCHEMA_VERSION, "sha256": _NO_DIGEST}
         text = json.dumps(data, indent=2, allow_nan=False) + "\n"
         digest = hashlib.sha256(text.encode()).hexdigest()

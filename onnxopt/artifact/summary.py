@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from onnxopt.artifact.manifest import Kernel, Manifest, Precision, Predicted, ReferenceQuality, Totals
+from onnxopt.artifact.manifest import Fixing, Kernel, Manifest, Precision, Predicted, ReferenceQuality, Totals
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import FAMILIES
@@ -90,6 +91,14 @@ def totals_text(totals: Totals) -> str:
     unknown = f", and {totals.unknown} places whose size depends on dynamic dims" if totals.unknown else ""
     saved = 1 - totals.bytes_after / totals.bytes_before
     return f"{size_text(totals.bytes_before)} -> {size_text(totals.bytes_after)} (-{saved:.0%}), {launches}{unknown}"
+
+
+def fixing_text(fixing: Fixing) -> str:
+    """What fixing dims would save, and by which options."""
+    shapes = " ".join(f"--shape {shlex.quote(name)}=SIZE" for name in fixing.dims)
+    saved = f"{fixing.launches_before} launches of the whole model become {fixing.launches_after}"
+    unchanging = "these dims never change" if fixing.dims[1:] else "it never changes"
+    return f"optimize {shapes} --fix, if {unchanging}: {saved}"
 
 
 def predicted_rows(predicted: Predicted, keys: Sequence[str] = ()) -> list[tuple[str, float, float]]:

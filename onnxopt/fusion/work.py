@@ -55,6 +55,15 @@ def model_work(model: ir.Model, sizes: Mapping[str, int], regions: Sequence[Regi
     return works if len(works) == len(kernels) else None
 
 
+def launches(model: ir.Model, regions: Sequence[Region], shapes: Shapes) -> int:
+    """How many kernels a run of the main graph launches whose `regions` are fused; a node with a body counts as one."""
+    graph = model.graph
+    host = eligibility.host_values([graph], shapes)
+    inside = {node for region in regions for node in region.nodes}
+    calls = sum(region.traffic.launches_after for region in regions if region.nodes[0].graph is graph)
+    return calls + sum(1 for node in graph if node not in inside and not _is_free(node, host))
+
+
 def shapes_at(model: ir.Model, sizes: Mapping[str, int]) -> Shapes:
     """The shapes of a model's values at these sizes of its dynamic dims, by symbol. The model stays as it is."""
     tensors = {tensor.name: tensor for tensor in signature.inputs_of(model)}

@@ -47,15 +47,16 @@ class Tensor:
 
 def inputs_of(model: ir.Model) -> tuple[Tensor, ...]:
     """The inputs a caller must feed. An input with a default value (an initializer of its name) is left out."""
-    return tuple(_tensor(v) for v in model.graph.inputs if v.name not in model.graph.initializers)
+    return tuple(tensor_of(v) for v in model.graph.inputs if v.name not in model.graph.initializers)
 
 
 def outputs_of(model: ir.Model) -> tuple[Tensor, ...]:
     """The outputs of the main graph, in order."""
-    return tuple(_tensor(v) for v in model.graph.outputs)
+    return tuple(tensor_of(v) for v in model.graph.outputs)
 
 
-def _tensor(value: ir.Value) -> Tensor:
+def tensor_of(value: ir.Value) -> Tensor:
+    """An input or output as a caller sees it."""
     dtype = "" if value.dtype is None else dtype_name(value.dtype)
     dims = None
     if value.shape is not None:

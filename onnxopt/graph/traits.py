@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import onnx_ir as ir
 
-from onnxopt.graph import input_uses, nan_hazards, ort_traps, signature
+from onnxopt.graph import fixed_dims, input_uses, nan_hazards, ort_traps, signature
 from onnxopt.graph.input_uses import Use
 from onnxopt.graph.shapes.checked_sizes import checked_sizes
 from onnxopt.graph.signature import Tensor, tensor_text
@@ -89,12 +89,13 @@ def of(model: ir.Model) -> Traits:
 def completed(model: Traits, other: Traits) -> Traits:
     """The traits of `model`, with the uses, the sizes and the operators that `other`, an equivalent model, has besides.
 
-    The dims of a table may be unknown in one of the models and be inferred in the other.
+    The dims of a table may be unknown in one of the models and be inferred in the other, which may also have a size
+    where `model` has a dynamic dim.
     """
     return dataclasses.replace(
         model,
         uses=input_uses.merged(model.uses, other.uses),
-        checked={**other.checked, **model.checked},
+        checked={**other.checked, **fixed_dims.fixed_between(model.inputs, other.inputs), **model.checked},
         operators=model.operators | other.operators,
     )
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from onnxopt import versions
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact.manifest import File, LeftOut, Manifest, Precision, Predicted, ReferenceQuality
+from onnxopt.artifact.manifest import File, Fixing, LeftOut, Manifest, Precision, Predicted, ReferenceQuality
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.background import in_background
 from onnxopt.fusion.work import Work
@@ -63,7 +63,7 @@ def original_of(source: read.Source, in_memory: str | None = None) -> Original:
 class Optimization(NamedTuple):
     """What rewriting and fusing did. refusals: of fusing. left_out: before verification. notes: of all other steps.
 
-    predicted: times of all fusions, also of those that were left out later.
+    predicted: times of all fusions, also of those that were left out later. fixing: what fixed dims would save.
     """
 
     rewritten: Rewritten
@@ -71,6 +71,7 @@ class Optimization(NamedTuple):
     left_out: Sequence[LeftOut]
     notes: Sequence[str]
     predicted: Predicted | None
+    fixing: Fixing | None
 
 
 class Comparison(NamedTuple):
@@ -120,4 +121,5 @@ def manifest_of(
         notes=(*optimization.notes, *nothing),
         seconds=seconds,
         predicted=optimization.predicted if build.kernels and not build.left_out else None,
+        fixing=optimization.fixing,
     )

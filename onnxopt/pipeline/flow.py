@@ -17,14 +17,14 @@ from onnxopt.artifact.session import load
 from onnxopt.errors import UsageError
 from onnxopt.fusion import work
 from onnxopt.fusion.work import Work
-from onnxopt.graph import model_source, normalize, read, signature
+from onnxopt.graph import fixed_dims, model_source, normalize, read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.model_source import ModelSource
 from onnxopt.graph.precision.caches import Cache
 from onnxopt.graph.traits import Traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Phases, Progress
-from onnxopt.pipeline import description, precision, reference_quality
+from onnxopt.pipeline import description, fixing, precision, reference_quality
 from onnxopt.pipeline.build import Baseline, Build, RewriteFails, verify_and_leave_out
 from onnxopt.pipeline.forms import Forms, Rewriter
 from onnxopt.pipeline.fused import Fused, Fuser
@@ -108,13 +108,14 @@ def optimize(
 class _Opened(NamedTuple):
     """A model that was read. original: the user's. source: the same, but for the dtype of caches that get a lower one.
 
-    pinned: sizes of dynamic dims that the user gave. data: the user's inputs to verify with. calibration: to measure
-    ranges with. caches: inputs and outputs that get the lower precision too. near: the float32 model that the original
-    was quantized from, if one was given. early: a run of `source` that was begun.
+    shapes: the user's, of dims that stay dynamic; pinned: the sizes that they state. data: the user's inputs to verify
+    with. calibration: to measure ranges with. caches: inputs and outputs that get the lower precision too. near: the
+    float32 model that the original was quantized from, if one was given. early: a run of `source` that was begun.
     """
 
     source: read.Source
     original: description.Original
+    shapes: Mapping[str, tuple[int, ...]]
     pinned: signature.Sizes
     data: Sequence[UserData]
     calibration: Sequence[UserData]
@@ -135,6 +136,7 @@ class _Job(NamedTuple):
     original: description.Original
     traits: Traits
     normalized: normalize.Normalized
+    shapes: Mapping[str, tuple[int, ...]]
     pinned: signature.Sizes
     typical: signature.Sizes
     before: tuple[Work, ...] | None
@@ -158,9 +160,15 @@ def _opened(source: read.Source, in_memory: str | None, options: Options, want: 
     """What is known before normalization. in_memory: the type of what a program gave in place of a file."""
     normalize.refuse_optimized(source.model, source.path)
     original = description.original_of(source, in_memory)
-    pinned = signature.pin(original.traits.inputs, options.shapes or {})
+    shapes = options.shapes or {}
+    pinned = signature.pin(original.traits.inputs, shapes)
+    if fixed := fixed_dims.chosen(options.fix, original.traits.inputs, pinned):
+        shapes = fixed_dims.shapes_of_others(shapes, original.traits.inputs, fixed)
+        fixed_dims.fix(source.model, fixed)
+        original = dataclasses.replace(original, traits=model_traits.of(source.model))
+        pinned = signature.pin(original.traits.inputs, shapes)
     calibration, data = (read_data(files, original.traits.inputs) for files in (options.calibrate, options.data))
-    check_alone((*options.data, *options.calibrate), options.shapes)
+    check_alone((*options.data, *options.calibrate), shapes)
     caches = narrow_caches.caches_of(source) if want is not None and want.caches else ()
     if want is not None and caches:
         source = narrow_caches.narrowed(source, caches, want.dtype, folder / "caches")
@@ -172,27 +180,28 @@ def _opened(source: read.Source, in_memory: str | None, options: Options, want: 
     if options.verify or want is not None:
         drawn = None if data or (want is not None and calibration) else pinned
         early = open_early(source.path, original.traits, source.bytes, drawn)
-    return _Opened(source, original, pinned, data, calibration, caches, near, early)
+    return _Opened(source, original, shapes, pinned, data, calibration, caches, near, early)
 
 
 def _normalized(opened: _Opened, options: Options, want: Asked | None) -> _Job:
     source, original = opened.source, opened.original
     normalized = normalize.normalize(source.model, lowest_opset=precision.lowest_opset(want))
-    pinned = signature.pin(original.traits.inputs, options.shapes or {}, normalized.checked)  # also dims of one size
+    pinned = signature.pin(original.traits.inputs, opened.shapes, normalized.checked)  # also dims of one size
     if options.ort_min is not None:
         releases.check(normalized.model, releases.release(options.ort_min))
     typical = signature.typical(original.traits.inputs, pinned)
     before = work.model_work(normalized.model, typical) if options.archs else None
     return _Job(
-        source, original, original.traits, normalized, pinned, typical, before, opened.data, opened.near, opened.early
-    )
+        source, original, original.traits, normalized, opened.shapes, pinned, typical, before, opened.data, opened.near,
+        opened.early,
+    )  # fmt: skip
 
 
 def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: Path) -> _Job:
     """The job for the model of lower precision, which is written into `folder`."""
     # Normalization finds sizes that inputs must have, such as the channels that a weight states.
     traits = model_traits.completed(job.traits, model_traits.of(job.normalized.model))
-    original = Baseline(job.source, traits, options.shapes or {}, opened.calibration or job.data, job.early)
+    original = Baseline(job.source, traits, job.shapes, opened.calibration or job.data, job.early)
     low = precision.lower(original, job.normalized.model, want, folder, opened.caches)
     data = job.data or opened.calibration
     if low.source is None:
@@ -207,12 +216,16 @@ def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: 
 
 def _make(job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut], phases: Phases) -> Manifest:
     """Write the artifact, without the rewrite rules that are `wrong`. RewriteFails where more of them are."""
-    archs, shapes = options.archs or (), options.shapes or {}
+    archs = options.archs or ()
     with temporary_folder() as scratch:
         with phases("rewrite"):
-            forms = Rewriter(job.normalized.model, scratch, job.pinned, archs).forms(wrong, options.portable)
+            rewriter = Rewriter(job.normalized.model, scratch, job.pinned, archs)
+            forms = rewriter.forms(wrong, options.portable)
         cache = None if options.cache is None else Path(options.cache)
-        fused = Fuser(archs, job.pinned, job.typical, options.launch_choices, cache, phases).fused(forms.model)
+        fuser = Fuser(archs, job.pinned, job.typical, options.launch_choices, cache, phases)
+        fused = fuser.fused(forms.model)
+        with phases("dims"):
+            gain = fixing.gain(fused.launches, rewriter, fuser, job.traits.inputs, wrong)
         with staging(output) as folder:
             build = _build(forms, fused, folder, options.external_data)
             with phases("package"):
@@ -220,16 +233,16 @@ def _make(job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut
             with phases("verify"):
                 report = VerificationReport("skipped", reason="not asked for")
                 if options.verify:
-                    baseline = Baseline(job.source, job.traits, shapes, job.data, job.early)
+                    baseline = Baseline(job.source, job.traits, job.shapes, job.data, job.early)
                     progress = phases.counting("verify")
                     report = verify_and_leave_out(build, baseline, scratch, emulated=options.emulate, progress=progress)
                 record = job.lowered.precision(build, scratch) if job.lowered is not None else None
                 near = job.near and reference_quality.build_quality(
-                    job.near, build, scratch, data=job.data, shapes=shapes, goals=options.goals
+                    job.near, build, scratch, data=job.data, shapes=job.shapes, goals=options.goals
                 )
             with phases("package"):
                 # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
-                unwritten = providers.write(folder, build.model, archs, options.shapes or None)
+                unwritten = providers.write(folder, build.model, archs, job.shapes or None)
                 files = hash_files(folder)
             optimization = description.Optimization(
                 forms.rewritten,
@@ -237,6 +250,7 @@ def _make(job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut
                 [*wrong.values(), *fused.left_out],
                 (*job.normalized.notes, *forms.notes, *unwritten),
                 description.predicted(job.before, fused.after, job.typical, archs),
+                gain,
             )
             manifest = description.manifest_of(
                 job.original, build, optimization, description.Comparison(report, record, near), archs=archs,

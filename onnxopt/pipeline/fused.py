@@ -34,7 +34,7 @@ _Spilled = Collection[frozenset[str]]  # names of the nodes of regions that need
 class _Planned(NamedTuple):
     """own: kernels with the entry points that the rules choose. kernels: with those that `tune` tries too.
 
-    after: the work of all kernels that run the model, where it is known. text: CUDA source.
+    after: the work of all kernels that run the model, where it is known; launches: their number. text: CUDA source.
     """
 
     model: ir.Model
@@ -42,17 +42,22 @@ class _Planned(NamedTuple):
     own: tuple[Kernel, ...]
     kernels: tuple[Kernel, ...]
     after: tuple[Work, ...] | None
+    launches: int
     text: str
 
 
 class Fused(NamedTuple):
-    """after: the work of all kernels that run the model, where it is known. left_out: kinds of kernels that failed."""
+    """after: the work of all kernels that run the model, where it is known; launches: their number.
+
+    left_out: kinds of kernels that failed.
+    """
 
     model: ir.Model
     plan: FusionPlan
     kernels: tuple[Kernel, ...]
     fatbin: bytes | None
     after: tuple[Work, ...] | None
+    launches: int
     left_out: tuple[LeftOut, ...]
 
 
@@ -90,7 +95,20 @@ class Fuser:
             if spilling <= spilled:
                 break
             spilled |= spilling
-        return Fused(planned.model, planned.plan, planned.kernels, fatbin, planned.after, tuple(left_out.values()))
+        return Fused(
+            planned.model,
+            planned.plan,
+            planned.kernels,
+            fatbin,
+            planned.after,
+            planned.launches,
+            tuple(left_out.values()),
+        )
+
+    def launches(self, rewritten: ir.Model) -> int:
+        """The launches of the model once it is fused; `rewritten` stays as it is."""
+        plan = lower(fuse.fuse(rewritten, KINDS, cuda=bool(self.archs), usual=self.usual), rewritten.opset_imports)
+        return work.launches(rewritten, plan.regions, plan.shapes)
 
     def _planned(self, model: ir.Model, kinds: Sequence[Kind], spilled: _Spilled) -> _Planned:
         """Replace the regions of the model by calls of functions, in place, and write their kernels."""
@@ -101,6 +119,7 @@ class Fuser:
         with phases("lower"):
             plan = lower(plan, model.opset_imports)
             after = work.model_work(model, self.typical, plan.regions) if cuda else None
+            launches = work.launches(model, plan.regions, plan.shapes)
         with phases("outline"):
             functions = outline.functions(plan, model.opset_imports)
         with phases("entry_points"):
@@ -110,7 +129,7 @@ class Fuser:
             outline.replace(model, functions)
             model.metadata_props[normalize.MARK] = versions.onnxopt()
         with phases("generate"):
-            return _Planned(model, plan, own, kernels, after, generate.generate(kernels))
+            return _Planned(model, plan, own, kernels, after, launches, generate.generate(kernels))
 
     def _failing(self, rewritten: ir.Model, kinds: Sequence[Kind], spilled: _Spilled) -> dict[str, str]:
         """The kinds that raise an error, each with what it says; none where fusing fails without any."""

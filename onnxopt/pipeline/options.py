@@ -21,13 +21,19 @@ class Options:
     """What `optimize` does besides its defaults.
 
     shapes: by input ("ids": (8, 128)) or by symbolic dim ("batch": (8,)), to verify at and to choose kernels for; the
-    artifact stays dynamic. archs: names, as "sm_90"; none with (). data, calibrate: .npz files, or mappings from input
-    name to array. Goals from min_sqnr on are against `reference`, else against the model before its lower precision.
+    artifact stays dynamic, except in the dims that `fix` names. archs: names, as "sm_90"; none with (). data,
+    calibrate: .npz files, or mappings from input name to array. Goals from min_sqnr on are against `reference`, else
+    against the model before its lower precision.
     """
 
     shapes: Mapping[str, tuple[int, ...]] | None = option(
         None, "Size of an input (ids=8x128) or of a dynamic dim (batch=8) to run at; repeat for more.",
         spelled="--shape", value="NAME=DIMS", of=str, many=True, batch=dict[str, int | list[int]],
+    )  # fmt: skip
+    fix: bool | str | Sequence[str] = option(
+        False, "Fix dynamic dims at the size that {shapes} states: all that it names, or those of a list. The artifact "
+        "takes these sizes alone.",
+        spelled="--fix", value="[NAME,...]", of=str, alone=True, batch=bool | str | list[str],
     )  # fmt: skip
     archs: Sequence[str] | None = option(
         None, "What to compile for: architectures (sm_90), GPUs (h200), `native` for this machine's, `all`, or `none`; "
@@ -114,6 +120,7 @@ class OptionChanges(TypedDict, total=False):
     """The fields of `Options` as keywords, for type checkers; a test compares them."""
 
     shapes: Mapping[str, tuple[int, ...]] | None
+    fix: bool | str | Sequence[str]
     archs: Sequence[str] | None
     verify: bool
     timeout: float | None

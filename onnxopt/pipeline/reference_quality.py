@@ -10,7 +10,7 @@ from typing import NamedTuple
 from onnxopt.artifact.folder import temporary_files, temporary_folder
 from onnxopt.artifact.manifest import ReferenceQuality
 from onnxopt.errors import NotVerifiedError, UsageError
-from onnxopt.graph import read
+from onnxopt.graph import fixed_dims, read
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.pipeline.build import Build
@@ -40,7 +40,8 @@ def opened(path: Path, quantized: Traits, model: Path) -> FloatModel:
     traits = model_traits.of(source.model)
     if difference := model_traits.difference_of_names_and_dtypes(traits, quantized):
         raise UsageError(f"{model}: is no form of {path}: {difference}")
-    return FloatModel(source, traits)
+    fixed = fixed_dims.fixed_between(traits.inputs, quantized.inputs)
+    return FloatModel(source, dataclasses.replace(traits, checked={**traits.checked, **fixed}))
 
 
 def measured(

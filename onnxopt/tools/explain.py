@@ -13,6 +13,7 @@ from onnxopt.artifact.summary import (
     alike,
     by_reason,
     executed_text,
+    fixing_text,
     fused_text,
     not_emulated_text,
     not_lowered,
@@ -159,7 +160,9 @@ def _to_try(manifest: Manifest) -> Iterator[str]:
     rows = []
     if manifest.archs and manifest.precision is None and "float32" in dtypes:
         rows.append("optimize --precision float16: about half of the bytes, if 16 bits are enough")
-    if manifest.traffic.unknown:
+    if manifest.fixing is not None:
+        rows.append(fixing_text(manifest.fixing))
+    elif manifest.traffic.unknown:
         rows.append("fixed sizes of dims that never change, in the export: kernels are chosen once")
     if manifest.archs and not any(name.endswith(_TUNED) for name in manifest.files):
         rows.append("onnxopt tune, on the GPU that serves: the fastest options and algorithms there")

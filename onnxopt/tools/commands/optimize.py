@@ -13,7 +13,14 @@ import click
 from onnxopt import pipeline
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.report import page
-from onnxopt.artifact.summary import fused_text, precision_lines, reference_lines, rewrites_text, status_text
+from onnxopt.artifact.summary import (
+    fixing_text,
+    fused_text,
+    precision_lines,
+    reference_lines,
+    rewrites_text,
+    status_text,
+)
 from onnxopt.errors import UsageError
 from onnxopt.phases import Progress
 from onnxopt.pipeline import Options
@@ -139,5 +146,6 @@ def _text(path: Path, manifest: Manifest, gpus: Sequence[str]) -> str:
     lines += reference_lines(manifest.reference) if manifest.reference is not None else []
     phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in manifest.seconds.items())
     lines.append(f"wrote {path} in {sum(manifest.seconds.values()):.1f} s ({phases})")
+    lines += [f"could gain: {fixing_text(manifest.fixing)}"] if manifest.fixing is not None else []
     lines += before_after.table(manifest, page.read_facts(path, manifest), gpus)
     return "\n".join([*lines, before_after.next_command(path, manifest)])

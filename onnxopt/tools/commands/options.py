@@ -31,6 +31,11 @@ class Renamed(click.Option):
 def click_option(row: option_fields.Option) -> Callable[..., Any]:
     """The click option of a field: one that takes a value, a flag, or a pair of flags."""
     names, text = (row.spelled, row.name), row.help()
+    if row.alone is not None:
+        return click.option(
+            *names, metavar=row.value, type=click.UNPROCESSED, is_flag=False, flag_value=row.alone, default=row.default,
+            callback=_no_file, help=text,
+        )  # fmt: skip
     if row.of is not bool:
         kind = click.Choice(row.of) if isinstance(row.of, tuple) else None if row.of is str else row.of
         default = None if row.many or row.required else row.default
@@ -40,6 +45,14 @@ def click_option(row: option_fields.Option) -> Callable[..., Any]:
     if "/" in row.spelled:
         return click.option(*names, default=row.default, help=text)
     return click.option(*names, is_flag=True, flag_value=not row.default, default=row.default, help=text)
+
+
+def _no_file(_: click.Context, option: click.Parameter, value: Any) -> Any:
+    """The value of an option that may stand alone. UsageError where it is the file that follows the option."""
+    if isinstance(value, str) and Path(value).exists():
+        name = option.opts[0]
+        raise UsageError(f"{name} {value}: took the file for its value; write {name} after the file")
+    return value
 
 
 def click_options(holder: type, *leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
