@@ -1,5 +1,6 @@
-"""Writes docs/cli.md and docs/python.md from the commands and docstrings, docs/tutorial.md from its notebook, and
-docs/costs.md and the table of keys in docs/rewrite-rules.md from the numbers of onnxopt/costs/.
+"""Writes docs/cli.md and docs/python.md from the commands and docstrings, docs/tutorial.md from its notebook,
+docs/costs.md and the table of keys in docs/rewrite-rules.md from the numbers of onnxopt/costs/, and the table of
+drivers in docs/artifact.md from the architectures.
 
     python docs/generate.py
 
@@ -22,6 +23,7 @@ import pydantic
 
 import onnxopt
 from onnxopt import option_fields
+from onnxopt.codegen.architectures import ARCHITECTURES, DRIVERS
 from onnxopt.costs import attention, measured
 from onnxopt.tools.cli import main
 from onnxopt.tools.commands.options import Renamed
@@ -227,10 +229,32 @@ def _keys(number: int | None) -> str:
     return "any" if number is None else f"{number:,}"
 
 
+def drivers() -> str:
+    """The table of docs/artifact.md: the first driver of each CUDA release, and the architectures that need it."""
+    lines = ["| cuda_driver | driver for Linux |", "|---|---|"]
+    for cuda, driver in DRIVERS.items():
+        archs = ", ".join(a.name for a in ARCHITECTURES if a.cuda == cuda)
+        lines.append(f"| {cuda} ({archs}) | {driver} or later |")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _with_table(text: str, table: str) -> str:
+    """A page with this table in place of the one that has its first title."""
+    title = re.match(r" *\| [^|]* \|", table)
+    assert title is not None
+    result, count = re.subn(rf"^{re.escape(title[0])}.*\n( *\|.*\n)+", lambda _: table, text, flags=re.MULTILINE)
+    assert count == 1, title[0]
+    return result
+
+
+def artifact() -> str:
+    """docs/artifact.md with its table of drivers."""
+    return _with_table((FOLDER / "artifact.md").read_text("utf-8"), drivers())
+
+
 def rewrite_rules() -> str:
     """docs/rewrite-rules.md with its table of keys."""
-    text = (FOLDER / "rewrite-rules.md").read_text("utf-8")
-    return re.sub(r"^  \| elements \|.*\n(  \|.*\n)+", lambda _: attention_keys(), text, flags=re.MULTILINE)
+    return _with_table((FOLDER / "rewrite-rules.md").read_text("utf-8"), attention_keys())
 
 
 if __name__ == "__main__":
@@ -238,4 +262,5 @@ if __name__ == "__main__":
     (FOLDER / "python.md").write_text(python(), "utf-8")
     (FOLDER / "tutorial.md").write_text(tutorial(), "utf-8")
     (FOLDER / "costs.md").write_text(costs(), "utf-8")
+    (FOLDER / "artifact.md").write_text(artifact(), "utf-8")
     (FOLDER / "rewrite-rules.md").write_text(rewrite_rules(), "utf-8")

@@ -73,7 +73,7 @@ def _has_device() -> bool:
 
 
 def device_arch() -> str:
-    """The architecture of the first CUDA device, as compile.ARCHS spells it."""
+    """The architecture of the first CUDA device, as codegen/architectures.py spells it."""
     driver = ctypes.CDLL("libcuda.so.1")
     major, minor = ctypes.c_int(0), ctypes.c_int(0)
     assert driver.cuInit(0) == 0 and driver.cuDeviceGetAttribute(ctypes.byref(major), 75, 0) == 0

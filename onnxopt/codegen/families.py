@@ -16,9 +16,10 @@ import re
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-# Architectures of a row get the same PTX where no header tells them apart.
-_GENERATIONS = (("sm_75",), ("sm_80", "sm_86", "sm_87", "sm_89"), ("sm_90",), ("sm_90a",), ("sm_100", "sm_120"))
-_SPECIFIC = {"sm_90": ("sm_90a", "__CUDA_ARCH_FEAT_SM90_ALL")}  # the target, and the macro that tells code of it
+from onnxopt.codegen.architectures import ARCHITECTURES
+
+_SPECIFIC = {a.name: (a.target, a.macro) for a in ARCHITECTURES if a.target}
+_FAMILIES = {a.name: a.family for a in ARCHITECTURES} | {target: target for target, _ in _SPECIFIC.values()}
 _CONDITION = re.compile(r"__CUDA_ARCH__\s*([<>]=?|[!=]=)\s*(\d+)")
 _HOLDS = {
     "<": operator.lt,
@@ -51,11 +52,10 @@ def of(archs: Collection[str], texts: Iterable[str]) -> tuple[Family, ...]:
     """
     conditions = sorted({condition for text in texts for condition in _CONDITION.findall(text)})
     members: dict[tuple[object, ...], list[str]] = {}
-    for generation, row in enumerate(_GENERATIONS):
-        for arch in row:
-            value = 10 * int(arch.removeprefix("sm_").removesuffix("a"))
-            holding = tuple(_HOLDS[comparison](value, int(number)) for comparison, number in conditions)
-            members.setdefault((generation, holding), []).append(arch)
+    for arch, family in _FAMILIES.items():
+        value = 10 * int(arch.removeprefix("sm_").removesuffix("a"))
+        holding = tuple(_HOLDS[comparison](value, int(number)) for comparison, number in conditions)
+        members.setdefault((family, holding), []).append(arch)
     families = (Family(row[0], tuple(arch for arch in row if arch in archs)) for row in members.values())
     return tuple(family for family in families if family.archs)
 

@@ -19,12 +19,12 @@ from onnxopt import caches
 from onnxopt.background import threads
 from onnxopt.children import Children
 from onnxopt.codegen import compiler_report, families, image_cache, included, ptxas
+from onnxopt.codegen.architectures import ARCHS
 from onnxopt.codegen.families import Family
 from onnxopt.codegen.image_cache import ImageCache
 from onnxopt.codegen.nvrtc_process import OPTIONS, compile_in
 from onnxopt.errors import CompileError, UsageError
 
-ARCHS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
 Progress = Callable[[int, int], None]  # called with the number of finished steps, and of all
 
 

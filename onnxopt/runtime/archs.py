@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from onnxopt.codegen.nvrtc import ARCHS
+from onnxopt.codegen.architectures import ARCHS
 from onnxopt.errors import UsageError
 from onnxopt.runtime import devices
 from onnxopt.runtime.gpus import Gpu, catalogue, find_gpu

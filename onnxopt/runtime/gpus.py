@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from onnxopt.codegen.nvrtc import ARCHS
+from onnxopt.codegen.architectures import ARCHS
 
 FILE = Path(__file__).with_name("gpus.json")
 _FIGURES = (
@@ -55,7 +55,7 @@ class Gpu:
 
     @property
     def arch(self) -> str:
-        """As ARCHS in codegen/nvrtc.py spells it: "sm_90" for 9.0."""
+        """As codegen/architectures.py spells it: "sm_90" for 9.0."""
         return arch_of(self.compute_capability)
 
     @property

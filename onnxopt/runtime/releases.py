@@ -2,9 +2,7 @@
 
 Sources. Which IR version and opset a release reads: a model of one Identity, in every pair, opened with each release
 from 1.21.1 to 1.31.1 (2026-11-21; `python -m tests.compat` runs artifacts on four of them). Kernels that came later
-than their operator: ONNX Runtime's release notes and the kernel tables of its wheels. CUDA: minor version compatibility
-(a cubin of CUDA 12.x runs on any driver for CUDA 12.0 or later) and the release notes that first name a compute
-capability.
+than their operator: ONNX Runtime's release notes and the kernel tables of its wheels. CUDA: codegen/architectures.py.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 import pydantic
 
+from onnxopt.codegen.architectures import cuda_of
 from onnxopt.errors import UsageError
 
 # Release: (newest IR version, newest opset) that it reads.
@@ -31,10 +30,6 @@ _CUDA_BFLOAT16_SINCE = {
     ("com.microsoft", "SkipLayerNormalization"): "1.24",
     ("com.microsoft", "SkipSimplifiedLayerNormalization"): "1.24",
 }
-_ARCH_SINCE = {"sm_100": "12.8", "sm_120": "12.8"}  # the first CUDA release that knows the architecture
-_CUBINS_NEED = "12.0"  # kernels are compiled by CUDA 12.9's NVRTC
-# The first driver for Linux on x86-64 of a CUDA release (CUDA's release notes, table of toolkit drivers).
-DRIVERS = {"12.0": "525.60.13", "12.8": "570.26"}
 
 
 class Requirements(pydantic.BaseModel):
@@ -61,7 +56,7 @@ def of(model: ir.Model, *, library: bool, archs: Sequence[str]) -> Requirements:
         onnxruntime=opens,
         onnxruntime_cuda=runs,
         because=tuple(dict.fromkeys(f"{r}: {reason}" for r, reason in on_cuda if r in (opens, runs))),
-        cuda_driver={arch: _ARCH_SINCE.get(arch, _CUBINS_NEED) for arch in archs},
+        cuda_driver={arch: cuda_of(arch) for arch in archs},
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from cases.models import fuse, outline
 from onnxopt import pipeline
 from onnxopt.codegen import compiler_report, generate, nvrtc
+from onnxopt.codegen.architectures import ARCHS
 from onnxopt.fusion.region import Kernel
 from tests.support.graphs import graph
 
@@ -61,7 +62,7 @@ def test_odd_transposes_of_small_elements_spill_nowhere(tmp_path: Path, dtype: s
         "t = Transpose(x)  a = Add(t, z)  y = Max(a, z)",
     )
     text = generate.generate(outline(model, fuse(model)))
-    archs = nvrtc.ARCHS if dtype == "int8" else ("sm_75", "sm_90")
+    archs = ARCHS if dtype == "int8" else ("sm_75", "sm_90")
     usage = nvrtc.compiled(text, archs, tmp_path).usage
     assert [(arch, name) for arch, found in usage.items() for name, u in found.items() if u.spilled] == []
 

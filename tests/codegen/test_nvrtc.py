@@ -16,7 +16,8 @@ from onnxopt import paths
 from onnxopt.children import Children
 from onnxopt.codegen import image_cache, nvrtc_process
 from onnxopt.codegen import nvrtc as compiling
-from onnxopt.codegen.nvrtc import ARCHS, check_archs, compile_cuda
+from onnxopt.codegen.architectures import ARCHS
+from onnxopt.codegen.nvrtc import check_archs, compile_cuda
 from onnxopt.errors import CompileError, UsageError
 
 SOURCE = '#include "pointwise/pointwise.cuh"\nextern "C" __global__ void k(float* y) { y[0] = onnxopt::sqrt(y[1]); }\n'

@@ -47,7 +47,7 @@ sys.path.insert(0, str(DOCS))
 import generate  # noqa: E402  (docs/generate.py is a script beside the pages)
 
 
-@pytest.mark.parametrize("name", ["cli", "python", "tutorial", "costs", "rewrite-rules"])
+@pytest.mark.parametrize("name", ["artifact", "cli", "python", "tutorial", "costs", "rewrite-rules"])
 def test_references_are_what_the_code_says(name: str) -> None:
     written = (DOCS / f"{name}.md").read_text("utf-8")
     assert written == getattr(generate, name.replace("-", "_"))(), "run: python docs/generate.py"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxopt.codegen.nvrtc import ARCHS
+from onnxopt.codegen.architectures import ARCHS
 from onnxopt.errors import UsageError
 from onnxopt.runtime import archs, devices
 from onnxopt.runtime.gpus import catalogue

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from benchmarks.cpu import predicted as comparison
-from onnxopt.codegen.nvrtc import ARCHS
+from onnxopt.codegen.architectures import ARCHS
 from onnxopt.fusion.work import Work
 from onnxopt.runtime import predicted
 from onnxopt.runtime.gpus import catalogue

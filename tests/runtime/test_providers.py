@@ -14,7 +14,7 @@ import pytest
 import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.folder import hash_files, write_manifest
-from onnxopt.codegen.nvrtc import ARCHS
+from onnxopt.codegen.architectures import ARCHS
 from onnxopt.errors import ArtifactError
 from onnxopt.runtime import gpus, providers
 from onnxopt.runtime.providers import facts, rules, tensorrt
