@@ -8,7 +8,9 @@ The files are committed, so that building needs no Python; tests/program/test_ge
 from __future__ import annotations
 
 import dataclasses
+import graphlib
 import importlib
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -19,32 +21,37 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from generator import kinds, readers, shapes, structs  # noqa: E402
 
+from onnxopt import program  # noqa: E402
 from onnxopt.costs import header  # noqa: E402
 from onnxopt.program import fields, schema  # noqa: E402
 from onnxopt.program.core import TransformField  # noqa: E402
 
-MODULES = (
-    "window",
-    "core",
-    "pool",
-    "depthwise",
-    "image_convolution",
-    "group_norm",
-    "convolution",
-    "block",
-    "gemm",
-    "attention",
-    "flash_attention",
-    "experts",
-    "squeeze_excite",
-)
+
+def _visible(module: str) -> list[type[schema.Record]]:
+    """The records that a module of program/ defines or imports; of entry points, those with a generated reader."""
+    values = vars(importlib.import_module(f"onnxopt.program.{module}")).values()
+    records = [value for value in values if isinstance(value, type) and issubclass(value, schema.Record)]
+    records = [record for record in records if not issubclass(record, schema.Variant) or hasattr(record, "KERNEL")]
+    return [record for record in records if dataclasses.is_dataclass(record)]
 
 
 def records_of(module: str) -> list[type[schema.Record]]:
     """The records that a module of program/ defines, in their order."""
-    here = importlib.import_module(f"onnxopt.program.{module}")
-    records = [value for value in vars(here).values() if isinstance(value, type) and issubclass(value, schema.Record)]
-    return [record for record in records if record.__module__ == here.__name__ and dataclasses.is_dataclass(record)]
+    return [record for record in _visible(module) if _home(record) == module]
+
+
+def _home(record: type[schema.Record]) -> str:
+    return record.__module__.rpartition(".")[2]
+
+
+def modules() -> list[str]:
+    """The modules of program/ that define records, each after those whose records it imports."""
+    names = [info.name for info in pkgutil.iter_modules(program.__path__) if records_of(info.name)]
+    graph = {name: sorted({_home(record) for record in _visible(name)} - {name}) for name in names}
+    return list(graphlib.TopologicalSorter(graph).static_order())
+
+
+MODULES = tuple(modules())
 
 
 def enums_of(records: Iterable[type[schema.Record]]) -> dict[str, list[str]]:
@@ -66,7 +73,7 @@ def files() -> Iterator[tuple[Path, str]]:
         enums = {enum: names for enum, names in enums_of(records[module]).items() if enum not in home}
         home |= dict.fromkeys(enums, module)
         used = {home[enum] for enum in enums_of(records[module])}
-        used |= {record.__module__.rpartition(".")[2] for record in _nested(records[module])}
+        used |= {_home(record) for record in _nested(records[module])}
         includes = [f"program/generated/{other}.h" for other in used - {module}]
         if any(isinstance(field, TransformField) for record in records[module] for field in record.schema().values()):
             includes.append("program/transform.h")

@@ -3,14 +3,28 @@
 
 namespace onnxopt {
 
-void BindShapes(const Pool& /*r*/, Binding* binding) { binding->Dims("x", 0, "N, H, W, C", {kN, kH, kW, kC}); }
+void BindShapes(const Experts& r, Binding* binding) {
+  binding->Dims("x", 0, "N, columns", {kN, r.columns});
+  binding->Dims("ids", 1, "N, chosen", {kN, r.chosen});
+  binding->Dims("factors", 2, "N, chosen", {kN, r.chosen});
+  binding->Dims("first", 3, "experts, columns, wide", {r.experts, r.columns, r.wide()});
+  binding->Dims("second", 4, "experts, hidden, columns", {r.experts, r.hidden, r.columns});
+  if (r.first_bias.has_value()) binding->Dims("first_bias", *r.first_bias, "experts, wide", {r.experts, r.wide()});
+  if (r.second_bias.has_value())
+    binding->Dims("second_bias", *r.second_bias, "experts, columns", {r.experts, r.columns});
+}
 
-CoreCall OpenCall(const Pool& r, OrtKernelContext* context) {
-  static_assert(Pool::kMaxInputs <= CoreCall::kMaxInputs, "room for inputs");
-  Binding binding("pool", r.inputs.size(), context);
+void BindShapes(const GroupNorm& r, Binding* binding) {
+  binding->Dims("x", r.x, "N, H, W, channels", {kN, kH, kW, r.channels});
+}
+
+CoreCall OpenCall(const GroupNorm& r, OrtKernelContext* context) {
+  static_assert(GroupNorm::kMaxInputs <= CoreCall::kMaxInputs, "room for inputs");
+  Binding binding("group_norm", r.inputs.size(), context);
   BindShapes(r, &binding);
-  CoreCall call = OpenCore(binding, r.inputs.size(), binding[kC], true);
-  SlideOver(r, &call);
+  CoreCall call = OpenCore(binding, r.inputs.size(), r.channels, false);
+  if (r.prologue) binding.Reads(*r.prologue, call.result(), r.channels, r.groups);
+  binding.Reads(r.epilogue, call.result(), call.channels, r.groups);
   Allocate(context, &call);
   return call;
 }
@@ -59,30 +73,16 @@ CoreCall OpenCall(const ImageConvolution& r, OrtKernelContext* context) {
   return call;
 }
 
-void BindShapes(const GroupNorm& r, Binding* binding) {
-  binding->Dims("x", r.x, "N, H, W, channels", {kN, kH, kW, r.channels});
-}
+void BindShapes(const Pool& /*r*/, Binding* binding) { binding->Dims("x", 0, "N, H, W, C", {kN, kH, kW, kC}); }
 
-CoreCall OpenCall(const GroupNorm& r, OrtKernelContext* context) {
-  static_assert(GroupNorm::kMaxInputs <= CoreCall::kMaxInputs, "room for inputs");
-  Binding binding("group_norm", r.inputs.size(), context);
+CoreCall OpenCall(const Pool& r, OrtKernelContext* context) {
+  static_assert(Pool::kMaxInputs <= CoreCall::kMaxInputs, "room for inputs");
+  Binding binding("pool", r.inputs.size(), context);
   BindShapes(r, &binding);
-  CoreCall call = OpenCore(binding, r.inputs.size(), r.channels, false);
-  if (r.prologue) binding.Reads(*r.prologue, call.result(), r.channels, r.groups);
-  binding.Reads(r.epilogue, call.result(), call.channels, r.groups);
+  CoreCall call = OpenCore(binding, r.inputs.size(), binding[kC], true);
+  SlideOver(r, &call);
   Allocate(context, &call);
   return call;
-}
-
-void BindShapes(const Experts& r, Binding* binding) {
-  binding->Dims("x", 0, "N, columns", {kN, r.columns});
-  binding->Dims("ids", 1, "N, chosen", {kN, r.chosen});
-  binding->Dims("factors", 2, "N, chosen", {kN, r.chosen});
-  binding->Dims("first", 3, "experts, columns, wide", {r.experts, r.columns, r.wide()});
-  binding->Dims("second", 4, "experts, hidden, columns", {r.experts, r.hidden, r.columns});
-  if (r.first_bias.has_value()) binding->Dims("first_bias", *r.first_bias, "experts, wide", {r.experts, r.wide()});
-  if (r.second_bias.has_value())
-    binding->Dims("second_bias", *r.second_bias, "experts, columns", {r.experts, r.columns});
 }
 
 void BindShapes(const SqueezeExcite& r, Binding* binding) {

@@ -12,15 +12,15 @@
 
 namespace onnxopt {
 
-void BindShapes(const Pool& r, Binding* binding);
-CoreCall OpenCall(const Pool& r, OrtKernelContext* context);
+void BindShapes(const Experts& r, Binding* binding);
+void BindShapes(const GroupNorm& r, Binding* binding);
+CoreCall OpenCall(const GroupNorm& r, OrtKernelContext* context);
 void BindShapes(const Depthwise& r, Binding* binding);
 CoreCall OpenCall(const Depthwise& r, OrtKernelContext* context);
 void BindShapes(const ImageConvolution& r, Binding* binding);
 CoreCall OpenCall(const ImageConvolution& r, OrtKernelContext* context);
-void BindShapes(const GroupNorm& r, Binding* binding);
-CoreCall OpenCall(const GroupNorm& r, OrtKernelContext* context);
-void BindShapes(const Experts& r, Binding* binding);
+void BindShapes(const Pool& r, Binding* binding);
+CoreCall OpenCall(const Pool& r, OrtKernelContext* context);
 void BindShapes(const SqueezeExcite& r, Binding* binding);
 
 }  // namespace onnxopt

@@ -20,25 +20,21 @@
 
 namespace onnxopt {
 
+CacheCodes ReadCacheCodes(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
+                                  const std::vector<Dtype>& outputs);
+Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& kernel);
 Window ReadWindow(const JsonReader& json);
 TransformRead ReadTransformRead(const JsonReader& json, const std::vector<Dtype>& inputs,
                                 const std::vector<Dtype>& outputs);
-Pool ReadPool(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
-Variant ReadPoolVariant(const JsonReader& json, const Pool& kernel);
-Expansion ReadExpansion(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
-Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
-Variant ReadDepthwiseVariant(const JsonReader& json, const Depthwise& kernel);
-ImageConvolution ReadImageConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
-                                      const std::vector<Dtype>& outputs);
-Variant ReadImageConvolutionVariant(const JsonReader& json, const ImageConvolution& kernel);
-GroupNorm ReadGroupNorm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
-Variant ReadGroupNormVariant(const JsonReader& json, const GroupNorm& kernel);
-ConvolutionOperation ReadConvolutionOperation(const JsonReader& json);
-Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
-                            const std::vector<Dtype>& outputs);
-Part ReadPart(const JsonReader& json);
-BlockStep ReadBlockStep(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
-Block ReadBlock(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+Experts ReadExperts(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+Variant ReadExpertsVariant(const JsonReader& json, const Experts& kernel);
+Heads ReadHeads(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+AttentionCodes ReadAttentionCodes(const JsonReader& json);
+FlashAttention ReadFlashAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
+                                  const std::vector<Dtype>& outputs);
+FlashWarpgroups ReadFlashWarpgroups(const JsonReader& json);
+Variant ReadFlashAttentionVariant(const JsonReader& json, const FlashAttention& kernel);
 PackedIntegers ReadPackedIntegers(const JsonReader& json, const std::vector<Dtype>& inputs,
                                   const std::vector<Dtype>& outputs);
 Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
@@ -47,18 +43,22 @@ Variant ReadFewRowsVariant(const JsonReader& json, const Gemm& kernel);
 Variant ReadPackedVariant(const JsonReader& json, const Gemm& kernel);
 Variant ReadActivationVariant(const JsonReader& json, const Gemm& kernel);
 Variant ReadTilesVariant(const JsonReader& json, const Gemm& kernel);
-CacheCodes ReadCacheCodes(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
-TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
-                                  const std::vector<Dtype>& outputs);
-Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& kernel);
-Heads ReadHeads(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
-AttentionCodes ReadAttentionCodes(const JsonReader& json);
-FlashAttention ReadFlashAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
-                                  const std::vector<Dtype>& outputs);
-FlashWarpgroups ReadFlashWarpgroups(const JsonReader& json);
-Variant ReadFlashAttentionVariant(const JsonReader& json, const FlashAttention& kernel);
-Experts ReadExperts(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
-Variant ReadExpertsVariant(const JsonReader& json, const Experts& kernel);
+GroupNorm ReadGroupNorm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+Variant ReadGroupNormVariant(const JsonReader& json, const GroupNorm& kernel);
+ConvolutionOperation ReadConvolutionOperation(const JsonReader& json);
+Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
+                            const std::vector<Dtype>& outputs);
+Expansion ReadExpansion(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+Variant ReadDepthwiseVariant(const JsonReader& json, const Depthwise& kernel);
+ImageConvolution ReadImageConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
+                                      const std::vector<Dtype>& outputs);
+Variant ReadImageConvolutionVariant(const JsonReader& json, const ImageConvolution& kernel);
+Pool ReadPool(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+Variant ReadPoolVariant(const JsonReader& json, const Pool& kernel);
+Part ReadPart(const JsonReader& json);
+BlockStep ReadBlockStep(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+Block ReadBlock(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 SqueezeExciteLayer ReadSqueezeExciteLayer(const JsonReader& json, const std::vector<Dtype>& inputs,
                                           const std::vector<Dtype>& outputs);
 SqueezeExcite ReadSqueezeExcite(const JsonReader& json, const std::vector<Dtype>& inputs,

@@ -32,23 +32,23 @@ const Kind* FindKind(const std::string& name) {
   static const KindRow<ReadRowProgram, ReadRowwiseVariant, cuda::RowwiseCudaKernel, RowwiseCpuKernel> rowwise(
       "rowwise");
   static const KindRow<ReadScan, ReadScanVariant, cuda::ScanCudaKernel, ScanCpuKernel> scan("scan");
-  static const KindRow<ReadPool, ReadPoolVariant, cuda::PoolCudaKernel> pool("pool");
+  static const KindRow<ReadTokenAttention, ReadAttentionVariant, cuda::AttentionCudaKernel> attention("attention");
+  static const KindRow<ReadExperts, ReadExpertsVariant, cuda::ExpertsCudaKernel> experts("experts");
+  static const KindRow<ReadFlashAttention, ReadFlashAttentionVariant, cuda::FlashAttentionCudaKernel> flash_attention(
+      "flash_attention");
+  static const KindRow<ReadGemm, ReadGemmVariant, cuda::GemmCudaKernel> gemm("gemm");
+  static const KindRow<ReadGroupNorm, ReadGroupNormVariant, cuda::GroupNormCudaKernel> group_norm("group_norm");
+  static const KindRow<ReadConvolution, ReadConvolutionVariant, cuda::ConvolutionCudaKernel> convolution("convolution");
   static const KindRow<ReadDepthwise, ReadDepthwiseVariant, cuda::DepthwiseCudaKernel> depthwise("depthwise");
   static const KindRow<ReadImageConvolution, ReadImageConvolutionVariant, cuda::ImageConvolutionCudaKernel>
       image_convolution("image_convolution");
-  static const KindRow<ReadGroupNorm, ReadGroupNormVariant, cuda::GroupNormCudaKernel> group_norm("group_norm");
-  static const KindRow<ReadConvolution, ReadConvolutionVariant, cuda::ConvolutionCudaKernel> convolution("convolution");
+  static const KindRow<ReadPool, ReadPoolVariant, cuda::PoolCudaKernel> pool("pool");
   static const KindRow<ReadBlock, ReadBlockVariant, cuda::BlockCudaKernel> block("block");
-  static const KindRow<ReadGemm, ReadGemmVariant, cuda::GemmCudaKernel> gemm("gemm");
-  static const KindRow<ReadTokenAttention, ReadAttentionVariant, cuda::AttentionCudaKernel> attention("attention");
-  static const KindRow<ReadFlashAttention, ReadFlashAttentionVariant, cuda::FlashAttentionCudaKernel> flash_attention(
-      "flash_attention");
-  static const KindRow<ReadExperts, ReadExpertsVariant, cuda::ExpertsCudaKernel> experts("experts");
   static const KindRow<ReadSqueezeExcite, ReadSqueezeExciteVariant, cuda::SqueezeExciteCudaKernel> squeeze_excite(
       "squeeze_excite");
-  static const Kind* const rows[] = {&pointwise,         &rowwise,         &scan,        &pool,          &depthwise,
-                                     &image_convolution, &group_norm,      &convolution, &block,         &gemm,
-                                     &attention,         &flash_attention, &experts,     &squeeze_excite};
+  static const Kind* const rows[] = {&pointwise,         &rowwise, &scan,       &attention,     &experts,
+                                     &flash_attention,   &gemm,    &group_norm, &convolution,   &depthwise,
+                                     &image_convolution, &pool,    &block,      &squeeze_excite};
   for (const Kind* row : rows) {
     if (name == row->name()) return row;
   }
