@@ -1,6 +1,6 @@
 """Program: what one pointwise kernel computes for one element, as straight-line code over scalar primitives.
 
-kinds/pointwise/cuda.py turns a program into CUDA source. The library's CPU kernel (custom_ops/) reads it from
+program/cuda_text/ turns a program into CUDA source. The library's CPU kernel (custom_ops/) reads it from
 kernels.json and interprets it.
 
 Every value of a program has an id. The leaves have ids 0 .. len(leaves) - 1, in their compute dtype; instruction k

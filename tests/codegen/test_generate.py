@@ -19,8 +19,8 @@ from cases.models import fuse, outline
 from onnxopt.codegen.generate import generate
 from onnxopt.codegen.nvrtc import compile_cuda
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.pointwise.cuda import literal
 from onnxopt.kinds.pointwise.kind import POINTWISE
+from onnxopt.program.cuda_text.statements import literal
 from onnxopt.program.dtypes import COMPUTE_DTYPES, DTYPES
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.pointwise import PRIMITIVES, Instruction, PointwiseVariant, Program

@@ -33,6 +33,15 @@ BASE = {
     "errors", "paths", "files", "caches", "versions", "background", "phases", "leftovers", "children",
     "onnxruntime_package", "option_fields",
 }  # fmt: skip
+# Which kinds import which others, and why; no kind else does.
+KIND_IMPORTS = {
+    ("block", "convolution"): "its steps are convolutions with their epilogues",
+    ("rowwise", "pointwise"): "it fuses pointwise regions, with their index operations",
+    ("scan", "pointwise"): "it names access modes",
+    ("scan", "rowwise"): "it has the rows and the launch shapes of one",
+    ("squeeze_excite", "depthwise"): "its kernel computes the map too",
+    ("squeeze_excite", "gemm"): "it is two products",
+}
 FACE = {"onnxopt", "onnxopt.__main__"}  # what users import and run; no module of a room imports it
 FILES = {
     ".".join(("onnxopt", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
@@ -73,6 +82,19 @@ def test_a_module_imports_no_room_to_its_right() -> None:
         if name in FACE or rank(name) > rank(module)
     ]
     assert not wrong, "\n".join([*wrong, f"the order is {' <- '.join(ROOMS)}"])
+
+
+def test_kinds_import_each_other_where_a_reason_is_stated() -> None:
+    crossings = [
+        (module, name)
+        for module in sorted(FILES)
+        for name in imports(tree_of(module))
+        if module.startswith("onnxopt.kinds.") and name.startswith("onnxopt.kinds.")
+        if module.split(".")[2] != name.split(".")[2]
+    ]
+    assert {(module.split(".")[2], name.split(".")[2]) for module, name in crossings} == set(KIND_IMPORTS)
+    texts = {(module.split(".")[2], name) for module, name in crossings if name.endswith(".cuda")}
+    assert texts == {("squeeze_excite", "onnxopt.kinds.depthwise.cuda")}
 
 
 def _tops(trees: Iterable[ast.Module]) -> set[str]:

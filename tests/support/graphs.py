@@ -11,7 +11,7 @@ import onnxruntime as ort
 from hypothesis import strategies as st
 
 from cases.models import graph as graph
-from onnxopt.kinds.pointwise.cuda import literal
+from onnxopt.program.cuda_text.statements import literal
 from onnxopt.program.pointwise import Program
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import cast
 
@@ -10,11 +9,10 @@ import numpy as np
 
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.depthwise.tiles import FIRST_BANDED, shared_bytes
-from onnxopt.kinds.pointwise.cuda import is_exact, statements
-from onnxopt.program.core import Transform, TransformRead
+from onnxopt.program.core import Transform
+from onnxopt.program.cuda_text.cores import channel_reads, data, element_read, static_window
 from onnxopt.program.depthwise import Depthwise, DepthwiseVariant, Expansion
 from onnxopt.program.dtypes import DTYPES, to_ir
-from onnxopt.program.window import Window
 
 HEADER = "depthwise/depthwise.cuh"
 _SELECTIONS = frozenset({"const", "min", "max", "abs", "neg"})
@@ -46,12 +44,6 @@ def _struct(name: str, meaning: Depthwise, sums: bool) -> list[str]:
         *_after(meaning),
     ]
     return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
-
-
-def static_window(window: Window) -> str:
-    """The type of a window."""
-    numbers = (*window.kernel, *window.strides, *window.dilations)
-    return f"StaticWindow<{', '.join(map(str, numbers))}>"
 
 
 def _expansion(meaning: Depthwise) -> list[str]:
@@ -122,25 +114,6 @@ def _after(meaning: Depthwise) -> list[str]:
     return ["struct After {", *(f"  {line}" for line in body), "};"]
 
 
-def channel_reads(
-    reads: Sequence[tuple[str, TransformRead]], first: Sequence[tuple[str, str]], dtypes: Sequence[str], params: str
-) -> list[str]:
-    """What a program needs of a channel: the struct Of, and the function that reads it from the struct `params`.
-
-    reads: names, and what they read. first: further fields and their values. dtypes: of the kernel's inputs.
-    """
-    values = list(first)
-    for name, read in reads:
-        if read.form != "element":
-            values.append((name, f"widen({data(dtypes, read.input)}[{'c' if read.form == 'channel' else '0'}])"))
-    return [
-        f"struct Of {{ {' '.join(f'float {name};' for name, _ in values)} }};",
-        f"__device__ static Of channel(const {params}& p, int c) {{",
-        f"  return {{{', '.join(text for _, text in values)}}};",
-        "}",
-    ]
-
-
 def _channels(meaning: Depthwise, part: Transform | None, first: Sequence[tuple[str, str]]) -> list[str]:
     reads = part.reads if part is not None else ()
     return channel_reads([(f"x{k}", read) for k, read in enumerate(reads, 1)], first, meaning.inputs, "DepthwiseParams")
@@ -148,21 +121,6 @@ def _channels(meaning: Depthwise, part: Transform | None, first: Sequence[tuple[
 
 def _type(meaning: Depthwise, position: int) -> str:
     return DTYPES[meaning.inputs[position]].cuda
-
-
-def data(dtypes: Sequence[str], position: int) -> str:
-    """Where an input's elements begin. dtypes: of the kernel's inputs."""
-    return f"static_cast<const {DTYPES[dtypes[position]].cuda}*>(p.input[{position}])"
-
-
-def element_read(part: Transform, dtype: str) -> list[str]:
-    """The body of a function that applies a part to one element x0. dtype: in which that is stored in the graph."""
-    names = ["x0"]
-    for k, read in enumerate(part.reads, 1):
-        names.append(f"widen(near.x{k}.at[v])" if read.form == "element" else f"of.x{k}")
-    stored = dataclasses.replace(part.program, inputs=(dtype, *part.program.inputs[1:]))
-    body, (result,) = statements(part.program, names, is_exact(stored))
-    return [*body, f"return {result};"]
 
 
 def _entry(name: str, meaning: Depthwise, variant: DepthwiseVariant) -> list[str]:

@@ -12,7 +12,7 @@ from typing import cast
 
 from onnxopt.costs.experts import numbers
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.pointwise.cuda import is_exact, statements
+from onnxopt.program.cuda_text.cores import function_body
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.experts import FACTORS, Experts, ExpertsVariant
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
@@ -116,8 +116,7 @@ def _text(flag: bool) -> str:
 def struct(name: str, meaning: Experts) -> list[str]:
     """The sizes, the dtypes and the activation, as cuda_kernels/experts/experts.cuh reads them."""
     operands = ["x0", "x1"][: len(meaning.program.inputs)]
-    stored = dataclasses.replace(meaning.program, inputs=(meaning.dtype,) * len(operands))
-    body, (result,) = statements(meaning.program, operands, is_exact(stored))
+    body = function_body(meaning.program, operands, (meaning.dtype,) * len(operands))
     parameters = ", ".join(f"float {x}" for x in operands)
     return [
         f"struct {name} {{",
@@ -133,7 +132,6 @@ def struct(name: str, meaning: Experts) -> list[str]:
         f"  static constexpr bool kSecondBiased = {_text(meaning.second_bias is not None)};",
         f"  __device__ static float apply({parameters}) {{",
         *(f"    {line}" for line in body),
-        f"    return {result};",
         "  }",
         "};",
         "",

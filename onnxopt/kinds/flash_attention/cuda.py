@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.pointwise.cuda import literal
+from onnxopt.program.cuda_text.statements import literal
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.flash_attention import FlashAttention, FlashAttentionVariant, FlashWarpgroups
 from onnxopt.program.hardware import WARP

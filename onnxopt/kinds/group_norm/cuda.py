@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import cast
 
 from onnxopt.costs.group_norm import numbers
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.group_norm import affine_prefix
-from onnxopt.kinds.pointwise.cuda import is_exact, statements
 from onnxopt.program.core import Transform, TransformRead
+from onnxopt.program.cuda_text.cores import data, function_body
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.group_norm import GroupNorm, GroupNormVariant
 
@@ -53,7 +52,9 @@ def _program(struct: str, meaning: GroupNorm, part: Transform | None) -> list[st
         "}",
     ]
     if is_epilogue:
-        loads = ", ".join(f"load_vector<{_type(meaning, r)}, kVector>({_data(meaning, r)} + i)" for _, r in near)
+        loads = ", ".join(
+            f"load_vector<{_type(meaning, r)}, kVector>({data(meaning.inputs, r.input)} + i)" for _, r in near
+        )
         body += [
             "template <int kVector>",
             f"struct Near {{ {_fields(meaning, near)} }};",
@@ -93,26 +94,22 @@ def _fields(meaning: GroupNorm, reads: list[tuple[int, TransformRead]]) -> str:
 
 def _load(meaning: GroupNorm, k: int, read: TransformRead) -> list[str]:
     """Statements that declare x<k>, what the thread's channels from c on read."""
-    data, dtype = _data(meaning, read), _type(meaning, read)
+    address, dtype = data(meaning.inputs, read.input), _type(meaning, read)
     if read.form == "scalar":
-        return [f"const auto x{k} = splat<{dtype}, kVector>(*{data});"]
+        return [f"const auto x{k} = splat<{dtype}, kVector>(*{address});"]
     if read.form == "group":
         return [
             f"Vector<{dtype}, kVector> x{k};",
             "#pragma unroll",
-            f"for (int j = 0; j < kVector; ++j) x{k}.at[j] = {data}[(c + j) / kGroup];",
+            f"for (int j = 0; j < kVector; ++j) x{k}.at[j] = {address}[(c + j) / kGroup];",
         ]
     sample_index = f"sample * {read.row} + {read.first} + c" if read.row else "sample * kChannels + c"
     first = "c" if read.form == "channel" else sample_index
-    return [f"const auto x{k} = load_vector<{dtype}, kVector>({data} + {first});"]
+    return [f"const auto x{k} = load_vector<{dtype}, kVector>({address} + {first});"]
 
 
 def _type(meaning: GroupNorm, read: TransformRead) -> str:
     return DTYPES[meaning.inputs[read.input]].cuda
-
-
-def _data(meaning: GroupNorm, read: TransformRead) -> str:
-    return f"static_cast<const {_type(meaning, read)}*>(p.input[{read.input}])"
 
 
 def _statements(part: Transform | None, meaning: GroupNorm) -> list[str]:
@@ -122,12 +119,8 @@ def _statements(part: Transform | None, meaning: GroupNorm) -> list[str]:
     names = ["x0"]
     for k, read in enumerate(part.reads, 1):
         names.append(f"widen({'near' if read.form == 'element' else 'of'}.x{k}.at[j])")
-    # What is computed in between is rounded to x's dtype or the result's at last: no more digits are of use.
-    stored = dataclasses.replace(
-        part.program, inputs=(meaning.dtype, *part.program.inputs[1:]), outputs=meaning.outputs
-    )
-    body, (result,) = statements(part.program, names, is_exact(stored))
-    return [*body, f"return {result};"]
+    inputs = (meaning.dtype, *part.program.inputs[1:])
+    return function_body(part.program, names, inputs, meaning.outputs)
 
 
 def _entry(name: str, variant: GroupNormVariant) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.depthwise.cuda import channel_reads, data, element_read, static_window
+from onnxopt.program.cuda_text.cores import channel_reads, data, element_read, static_window
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import WARP
 from onnxopt.program.image_convolution import ImageConvolution, ImageConvolutionVariant

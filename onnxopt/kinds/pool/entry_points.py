@@ -12,6 +12,7 @@ from typing import cast
 from onnxopt.costs.pool import numbers
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.cuda_text.cores import static_window
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.pool import Pool, PoolVariant
@@ -80,8 +81,7 @@ def _runs(window: Window, tile: tuple[int, int]) -> bool:
 def lines(kernel: Kernel) -> list[str]:
     """CUDA text of the entry points."""
     meaning = cast(Pool, kernel.program)
-    of, dtype = meaning.window, DTYPES[meaning.dtype].cuda
-    window = f"StaticWindow<{', '.join(map(str, (*of.kernel, *of.strides, *of.dilations)))}>"
+    window, dtype = static_window(meaning.window), DTYPES[meaning.dtype].cuda
     text: list[str] = []
     for v in kernel.variants:
         assert isinstance(v, PoolVariant)

@@ -8,9 +8,9 @@ from typing import cast
 
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise import index_forms
-from onnxopt.kinds.pointwise.cuda import C_TYPES, INDEX, seen_by_casts, statements
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.kinds.rowwise.exponential_sums import exponential_sums
+from onnxopt.program.cuda_text.statements import C_TYPES, INDEX, seen_by_casts, statements
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.extents import product
 from onnxopt.program.pointwise import Instruction

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.pointwise.cuda import C_TYPES, INDEX, is_exact, statements
 from onnxopt.kinds.rowwise.entry_points import RowVariant
+from onnxopt.program.cuda_text.statements import C_TYPES, INDEX, is_exact, statements
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.pointwise import Program
 from onnxopt.program.scan import ScanProgram

@@ -7,7 +7,6 @@ convolution.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import cast
 
@@ -16,7 +15,7 @@ from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.depthwise import cuda as depthwise_cuda
 from onnxopt.kinds.depthwise import entry_points as depthwise
-from onnxopt.kinds.pointwise.cuda import is_exact, statements
+from onnxopt.program.cuda_text.cores import function_body
 from onnxopt.program.depthwise import DepthwiseVariant
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.schema import Variant
@@ -77,13 +76,10 @@ def _struct(name: str, meaning: SqueezeExcite) -> list[str]:
 
 
 def _apply(name: str, layer: SqueezeExciteLayer, dtype: str) -> list[str]:
-    stored = dataclasses.replace(layer.program, inputs=(dtype,))
-    body, (result,) = statements(layer.program, ["x0"], is_exact(stored))
     return [
         f"struct {name} {{",
         "  __device__ static float apply(float x0) {",
-        *(f"    {line}" for line in body),
-        f"    return {result};",
+        *(f"    {line}" for line in function_body(layer.program, ["x0"], (dtype,))),
         "  }",
         "};",
     ]

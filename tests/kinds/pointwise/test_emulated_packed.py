@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onnxopt.kinds.pointwise.cuda import PACKED
+from onnxopt.program.cuda_text.statements import PACKED
 from onnxopt.program.pointwise import PRIMITIVES
 from tests.support.emulation import emulated
 

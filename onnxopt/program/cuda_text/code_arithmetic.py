@@ -1,7 +1,7 @@
 """Functions of CUDA for codes that are computed without the units for conversions, of which a multiprocessor has few.
 
 A float between -2^22 and 2^22 is rounded by adding 1.5 * 2^23, and then its lowest bits are those of the integer. A
-code is limited to such a range behind the rounding; what lies outside stays outside.
+code is limited to such a range after the rounding; what is outside stays outside.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a program spells out in steps, and the GPU computes better as one: GELU, and codes of float16 numbers."""
+"""Decomposed operations of a program that the GPU computes better as one: GELU, and codes of float16 numbers."""
 
 from __future__ import annotations
 
