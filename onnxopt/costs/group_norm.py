@@ -16,8 +16,6 @@ class GroupNormCosts:
     held: tuple[tuple[int, int, int], ...]
     clusters: tuple[int, ...]
     vectors: tuple[int, ...]
-    few_threads: int
-    max_threads: int
     resident: tuple[tuple[int, int], ...]
     reached_multiprocessors: int
     min_threads: int
@@ -29,6 +27,16 @@ class GroupNormCosts:
     blocks_of_split: int
     vectors_of_split: int
     idle_twentieths: int
+
+    @property
+    def few_threads(self) -> int:
+        """Threads of a block of a cluster, of which two blocks share a multiprocessor's registers."""
+        return max(threads for threads, blocks in self.resident if blocks > 1)
+
+    @property
+    def max_threads(self) -> int:
+        """Threads of a block of a cluster."""
+        return max(threads for threads, _ in self.resident)
 
     def resident_blocks(self, threads: int) -> int:
         """Blocks of a cluster, of so many threads, that a multiprocessor has registers for at a time."""
