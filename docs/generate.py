@@ -1,6 +1,6 @@
 """Writes docs/cli.md and docs/python.md from the commands and docstrings, docs/tutorial.md from its notebook,
-docs/costs.md and the table of keys in docs/rewrite-rules.md from the numbers of onnxopt/costs/, and the table of
-drivers in docs/artifact.md from the architectures.
+docs/costs.md and the table of keys in docs/rewrite-rules.md from the numbers of onnxopt/costs/, the table of families
+there from the rules, and the table of drivers in docs/artifact.md from the architectures.
 
     python docs/generate.py
 
@@ -25,6 +25,7 @@ import onnxopt
 from onnxopt import option_fields
 from onnxopt.codegen.architectures import ARCHITECTURES, DRIVERS
 from onnxopt.costs import attention, measured
+from onnxopt.graph.rewrite import FAMILIES
 from onnxopt.tools.cli import main
 from onnxopt.tools.commands.options import Renamed
 
@@ -252,9 +253,16 @@ def artifact() -> str:
     return _with_table((FOLDER / "artifact.md").read_text("utf-8"), drivers())
 
 
+def families() -> str:
+    """The table of docs/rewrite-rules.md: every family, and what `explain` says of it."""
+    lines = ["| family | what `explain` counts |", "|---|---|"]
+    lines += [f"| `{name}` | {text.removeprefix('{} x ')} |" for name, text in FAMILIES.items()]
+    return "".join(f"{line}\n" for line in lines)
+
+
 def rewrite_rules() -> str:
-    """docs/rewrite-rules.md with its table of keys."""
-    return _with_table((FOLDER / "rewrite-rules.md").read_text("utf-8"), attention_keys())
+    """docs/rewrite-rules.md with its tables of keys and of families."""
+    return _with_table(_with_table((FOLDER / "rewrite-rules.md").read_text("utf-8"), attention_keys()), families())
 
 
 if __name__ == "__main__":
