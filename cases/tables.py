@@ -2,45 +2,10 @@
 
 from __future__ import annotations
 
-from cases import (
-    attention,
-    block,
-    convolution,
-    depthwise,
-    expanded_depthwise,
-    experts,
-    extended_attention,
-    flash_attention,
-    gemm,
-    group_norm,
-    image_convolution,
-    packed_weights,
-    pointwise,
-    pool,
-    rowwise,
-    scan,
-    squeeze_excite,
-)
+import importlib
+from pathlib import Path
 
-TABLES = tuple(
-    module.TABLE
-    for module in (
-        attention,
-        block,
-        convolution,
-        depthwise,
-        expanded_depthwise,
-        experts,
-        extended_attention,
-        flash_attention,
-        gemm,
-        group_norm,
-        image_convolution,
-        packed_weights,
-        pointwise,
-        pool,
-        rowwise,
-        scan,
-        squeeze_excite,
-    )
-)
+from cases.table import Table
+
+_MODULES = [importlib.import_module(f"cases.{path.stem}") for path in sorted(Path(__file__).parent.glob("*.py"))]
+TABLES: tuple[Table, ...] = tuple(module.TABLE for module in _MODULES if hasattr(module, "TABLE"))
