@@ -59,8 +59,8 @@ class Case:
         return self.dtype
 
     def sizes(self) -> tuple[int, ...]:
-        """What a call states: samples and pixels."""
-        return (self.x[0], self.x[1] * self.x[2])
+        """What a call states: batch, height and width."""
+        return self.x[:3]
 
     def arrays(self, *, images: bool = True) -> dict[str, np.ndarray]:
         """Constants and inputs, of values that the dtype has, in float64. images: with those of the size of x."""

@@ -1,9 +1,10 @@
 // What the library would hand to the entry points of a kernel, driven by kernel_launches.py:
 //   kernel_launches <kind> <file> <bytes> <constants> <major> <multiprocessors> <shared> <resident> <tf32> <sizes>...
 // file: the kernel's row of kernels.json. bytes: what addresses are multiples of, and of no more, but for those of the
-// constants (a bit an input), which are multiples of 256. The GPU: its
-// compute capability's major number, multiprocessors, bytes of shared memory that a block can have, blocks that run at
-// once, and whether float32 products may round their operands. sizes: of the call, as the kind's CallOf reads them.
+// constants (a bit an input), which are multiples of 256. The GPU: its compute capability's major number,
+// multiprocessors, bytes of shared memory that a block can have, blocks that run at once, and whether float32 products
+// may round their operands. sizes: of the call; of cores, N, H, W and, where the meaning does not have it, C.
+// library_programs.py defines CORES, a row CORE for each kind of cores.
 // Prints the number of the entry point that is chosen, then for each its blocks, 0 where it does not fit, its bytes of
 // scratch and, in hexadecimal, the bytes of its parameters, whose addresses are those that AddressOf gives.
 #include <cstdio>
@@ -15,13 +16,10 @@
 #include <optional>
 #include <string>
 
-#include "cuda/depthwise.h"
 #include "cuda/flash_attention.h"
-#include "cuda/group_norm.h"
-#include "cuda/image_convolution.h"
-#include "cuda/pool.h"
 #include "kernel_file/fields.h"
 #include "kernel_file/generated/readers.h"
+#include "kernel_file/kind_reader.h"
 #include "kernel_file/variants.h"
 
 namespace onnxopt {
@@ -68,48 +66,33 @@ void Print(const typename Kind::Meaning& meaning, const std::vector<Variant>& va
   }
 }
 
-// Sizes: batch, height and width.
 template <typename Meaning>
-CoreCall CallOf(const Meaning& meaning, std::int64_t channels, const Arguments& given) {
+auto Slide(const Meaning& meaning, CoreCall* call, int) -> decltype(meaning.window, void()) {
+  SlideOver(meaning, call);
+}
+
+template <typename Meaning>
+void Slide(const Meaning& /*without a window*/, CoreCall* call, ...) {
+  call->out_height = call->height;
+  call->out_width = call->width;
+}
+
+// Sizes: those of x, and what `channels` reads.
+template <typename Kind, typename ReadMeaning, typename ReadVariant, typename Channels>
+void OfCore(const JsonReader& json, const Arguments& given, ReadMeaning read, ReadVariant read_variant,
+            Channels channels) {
+  const typename Kind::Meaning meaning = read(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
+  std::vector<Variant> variants = Variants(json, meaning, read_variant);
+  CheckEntryPoints(json["variants"], true, meaning, &variants);
   CoreCall call{};
   for (std::size_t k = 0; k < std::size(call.input); ++k) call.input[k] = given.AddressOf(k);
   call.y = given.AddressOf(kResult);
   call.batch = given.Size(0);
   call.height = given.Size(1);
   call.width = given.Size(2);
-  call.channels = channels;
-  SlideOver(meaning, &call);
-  return call;
-}
-
-void OfDepthwise(const JsonReader& json, const Arguments& given) {
-  const Depthwise depthwise = ReadDepthwise(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
-  const std::vector<Variant> variants = Variants(json, depthwise, ReadDepthwiseVariant);
-  const CoreCall call = CallOf(depthwise, depthwise.channels, given);
-  Print<cuda::DepthwiseCore>(depthwise, variants, call, given);
-}
-
-void OfImageConvolution(const JsonReader& json, const Arguments& given) {
-  const ImageConvolution convolution =
-      ReadImageConvolution(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
-  const std::vector<Variant> variants = Variants(json, convolution, ReadImageConvolutionVariant);
-  const CoreCall call = CallOf(convolution, convolution.filters, given);
-  Print<cuda::ImageConvolutionCore>(convolution, variants, call, given);
-}
-
-// Sizes: samples, pixels.
-void OfGroupNorm(const JsonReader& json, const Arguments& given) {
-  const GroupNorm norm = ReadGroupNorm(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
-  std::vector<Variant> variants = Variants(json, norm, ReadGroupNormVariant);
-  CheckEntryPoints(json["variants"], true, norm, &variants);
-  CoreCall call{};
-  for (std::size_t k = 0; k < std::size(call.input); ++k) call.input[k] = given.AddressOf(k);
-  call.y = given.AddressOf(kResult);
-  call.batch = given.Size(0);
-  call.height = call.out_height = given.Size(1);
-  call.width = call.out_width = 1;
-  call.channels = norm.channels;
-  Print<cuda::GroupNormCore>(norm, variants, call, given);
+  call.channels = channels(meaning);
+  Slide(meaning, &call, 0);
+  Print<Kind>(meaning, variants, call, given);
 }
 
 HeadsPlace PlaceOf(const FlashAttention& attention, const Heads& heads, std::int64_t tokens, std::int64_t count,
@@ -142,14 +125,6 @@ void OfFlashAttention(const JsonReader& json, const Arguments& given) {
   Print<cuda::FlashAttentionCore>(attention, variants, call, given);
 }
 
-// Sizes: N, H, W, C.
-void OfPool(const JsonReader& json, const Arguments& given) {
-  const Pool pool = ReadPool(json, ReadDtypes(json["inputs"]), ReadDtypes(json["outputs"]));
-  const std::vector<Variant> variants = Variants(json, pool, ReadPoolVariant);
-  const CoreCall call = CallOf(pool, given.Size(3), given);
-  Print<cuda::PoolCore>(pool, variants, call, given);
-}
-
 void PrintLaunches(char** arguments) {
   std::ifstream file(arguments[1]);
   const nlohmann::json document = nlohmann::json::parse(file);
@@ -158,11 +133,12 @@ void PrintLaunches(char** arguments) {
   const cuda::CoreGpu gpu{major, number(5), number(6), number(7), number(8) != 0, major == 9};
   const Arguments given{number(2), number(3), gpu, arguments + 9};
   static const std::map<std::string, void (*)(const JsonReader&, const Arguments&)> kKinds = {
-      {"depthwise", OfDepthwise},
-      {"flash_attention", OfFlashAttention},
-      {"group_norm", OfGroupNorm},
-      {"image_convolution", OfImageConvolution},
-      {"pool", OfPool},
+#define CORE(kind, Name, channels)                                                      \
+  {#kind, [](const JsonReader& json, const Arguments& given) {                          \
+     OfCore<cuda::Name##Core>(json, given, Read##Name, Read##Name##Variant,             \
+                              [&](const Name& r) -> std::int64_t { return channels; }); \
+   }},
+      CORES{"flash_attention", OfFlashAttention},
   };
   kKinds.at(arguments[0])(JsonReader(document, ""), given);
 }

@@ -6,9 +6,12 @@ import functools
 import json
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from onnxopt import paths
+from onnxopt.fusion.core_growth import CoreKind
+from onnxopt.kinds import KINDS
 from tests.support import builds
 from tests.support.emulation import emulated
 
@@ -16,18 +19,37 @@ ROOT = Path(__file__).resolve().parents[3]
 _BUILD = ROOT / "build" / "custom_ops"
 
 
-def compiled(main: Path, made: Path) -> Path:
+def compiled(main: Path, made: Path, *included: Path) -> Path:
     """Compile a source file into the program `made`; what it defines itself is not taken from the library."""
-    headers = ("-include", _precompiled())
+    headers = [word for header in (_precompiled(), *included) for word in ("-include", header)]
     subprocess.run(
         [*_command(), *headers, *emulated.LINKER, "-o", made, main, _archive(), "-ldl", "-lpthread"], check=True
     )
     return made
 
 
+@functools.cache
 def launch_program() -> Path:
     """The program of kernel_launches.cc, which prints how the library would launch a kernel."""
-    return emulation_program("kernel_launches")
+
+    def build(folder: Path) -> None:
+        header = folder / "cores.h"
+        header.write_text("".join(_cores()))
+        compiled(Path(__file__).with_name("kernel_launches.cc"), folder / "kernel_launches", header)
+
+    return builds.once("kernel_launches", build) / "kernel_launches"
+
+
+def _cores() -> Iterator[str]:
+    """The kinds of cores, by the naming convention of registry/generated/kinds.cc."""
+    cores = [kind for kind in KINDS if isinstance(kind, CoreKind)]
+    yield from (f'#include "cuda/{kind.name}.h"\n' for kind in cores)
+    yield "#define CORES"
+    for kind in cores:
+        last = kind.meaning.RESULT.split()[-1]
+        channels = "given.Size(3)" if last == "C" else f"r.{last}"
+        yield f" CORE({kind.name}, {kind.meaning.__name__}, {channels})"
+    yield "\n"
 
 
 @functools.cache
