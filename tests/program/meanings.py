@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
+from cases.tables import TABLES
+from onnxopt.fusion.core_growth import CoreKind
+from onnxopt.kinds import KINDS as KERNEL_KINDS
 from onnxopt.program import schema
 from onnxopt.program.attention import AttentionVariant, CacheCodes, TokenAttention
 from onnxopt.program.block import Block, BlockStep, Part
@@ -31,7 +35,6 @@ from onnxopt.program.gemm import (
 from onnxopt.program.group_norm import GroupNorm, GroupNormVariant
 from onnxopt.program.image_convolution import ImageConvolution, ImageConvolutionVariant
 from onnxopt.program.pointwise import Instruction, Program
-from onnxopt.program.pool import Pool, PoolVariant
 from onnxopt.program.squeeze_excite import FactorsVariant, SqueezeExcite, SqueezeExciteLayer
 from onnxopt.program.window import Window
 
@@ -73,9 +76,7 @@ SAME = Window((3, 3), pads=(1, 1, 1, 1))
 OF_MAP = Depthwise(
     inputs=F16 * 3, outputs=F16, channels=16, window=SAME, bias=2, epilogue=added("float32", "float16"),
 )  # fmt: skip
-MEANINGS: tuple[schema.Meaning, ...] = (
-    Pool(F16, F16, "max", Window((3, 3), (2, 2), pads=(1, 1, 1, 1)), ceil_mode=True),
-    Pool(F32, F32, "average", Window((2, 2), auto_pad="SAME_UPPER"), count_include_pad=True),
+_STATED: tuple[schema.Meaning, ...] = (
     Convolution(F16 * 4, F16, bias=2, residual=3, residual_last=True, activation="silu", window=SAME),
     Convolution(F32 * 4, F32, bias=2, slope=3, activation="prelu", window=Window((1, 1)), group=4),
     Convolution(F16 * 2, F16, window=Window((2, 2), (2, 2)), transposed=True, output_padding=(1, 0), activation="clip",
@@ -125,6 +126,15 @@ MEANINGS: tuple[schema.Meaning, ...] = (
     Experts((*F16, "int64", "float32", *F16 * 4), F16, 8, 2, 64, 128, identity("float16", 2), 5, 6, interleaved=True),
     Experts((*F32, "int64", *F32 * 4), F32, 4, 1, 32, 64, identity("float32"), second_bias=5),
 )  # fmt: skip
+_CORES = {kind.name for kind in KERNEL_KINDS if isinstance(kind, CoreKind)} - {meaning.KIND for meaning in _STATED}
+# Of other cores, those of the models in their tables of cases.
+_KERNELS = [
+    kernel
+    for table in TABLES if table.kind in _CORES
+    for cases in table.damaged.values()
+    for kernel in table.fused(cases[0]).kernels
+]  # fmt: skip
+MEANINGS = (*(cast(schema.Meaning, kernel.program) for kernel in _KERNELS), *_STATED)
 EXPANDED, IMAGE, NORM = (next(m for m in MEANINGS if test(m)) for test in (
     lambda m: isinstance(m, Depthwise) and m.expansion, lambda m: isinstance(m, ImageConvolution),
     lambda m: isinstance(m, GroupNorm),
@@ -146,7 +156,7 @@ BROKEN: tuple[schema.Meaning, ...] = (
 IN_PYTHON_ALONE = {("tokens", "is above 1 without a mask")}
 # Entry points, and the meanings of their kernels.
 VARIANTS: tuple[tuple[schema.Variant, schema.Meaning], ...] = (
-    (PoolVariant("f", "", 32, 8, 1, 128, waits=True, down=2, across=2), MEANINGS[0]),
+    *((kernel.variants[0], cast(schema.Meaning, kernel.program)) for kernel in _KERNELS),
     (GroupNormVariant("f", "", 32, 8, 1, 128, columns=2, held=4, cluster=2), NORM),
     (GroupNormVariant("f", "", 32, 8, 1, 128, layout="split", columns=8, launch=1), NORM),
     (ImageConvolutionVariant("f", "", 32, 1, 1, 128, products=2, across=32, filters=16), IMAGE),

@@ -73,8 +73,8 @@ _STORED = ("float16", "float32", "bfloat16", "uint8", "int64", "float8e4m3fn")
 
 
 def mutants(meaning: schema.Meaning, seed: int) -> Iterator[schema.Meaning]:
-    """The meaning with some of its fields at or beside their limits, of the right types: any one to three fields, and
-    those that a rule reads, for each rule."""
+    """The meaning with some of its fields at or beside their limits, of the right types: any one to three fields, each
+    operand's dtype, and the fields that a rule reads, for each rule."""
     for k in range(RANDOM):
         rng, changed = random.Random(f"{seed} {meaning.KIND} {k}"), meaning
         for _ in range(rng.randint(1, 3)):
@@ -82,6 +82,10 @@ def mutants(meaning: schema.Meaning, seed: int) -> Iterator[schema.Meaning]:
         if _is_whole(changed):
             yield changed
     for path, record in _records(meaning):
+        for name, field in record.schema().items():
+            if isinstance(field, fields.Operand) and (at := getattr(record, name)) is not None:
+                for dtype in _STORED:
+                    yield dataclasses.replace(meaning, inputs=(*meaning.inputs[:at], dtype, *meaning.inputs[at + 1 :]))
         for at, rule in enumerate(record.RULES):
             rng = random.Random(f"{seed} {meaning.KIND} {path} {at}")
             for _ in range(PER_RULE):
