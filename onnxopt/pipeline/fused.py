@@ -17,7 +17,7 @@ from onnxopt.artifact.manifest import LeftOut
 from onnxopt.codegen import compiler_report, generate
 from onnxopt.codegen.nvrtc import compiled
 from onnxopt.errors import StepError, describe
-from onnxopt.fusion import entry_points, fuse, outline, work
+from onnxopt.fusion import entry_points, fuse, near_norms, outline, work
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel, Kind
 from onnxopt.fusion.work import Work
@@ -117,7 +117,7 @@ class Fuser:
         with phases("fuse"):
             plan = fuse.fuse(model, kinds, spilled, cuda=cuda, usual=self.usual)
         with phases("lower"):
-            plan = lower(plan, model.opset_imports)
+            plan = near_norms.with_refusals(lower(plan, model.opset_imports), model)
             after = work.model_work(model, self.typical, plan.regions) if cuda else None
             launches = work.launches(model, plan.regions, plan.shapes)
         with phases("outline"):

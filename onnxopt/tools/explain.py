@@ -42,6 +42,7 @@ from onnxopt.tools import text_table
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
 _EXAMPLES = 3
 _GROUPS = 10
+_UNRECOGNISED = 9  # and a line that there are more
 _LISTED = 40  # operators of a kernel
 _TUNED = (layout.PRODUCT_ALGORITHMS, layout.CONVOLUTION_PLANS, layout.LAUNCH_CHOICES)
 _PACKED = "MatMulNBits"  # a product with weights of 4 or 8 bits
@@ -69,7 +70,8 @@ def describe(manifest: Manifest, *, kernels: bool = False, every_refusal: bool =
             _to_try(manifest),
             *(_kernel(k, manifest.archs) for k in manifest.kernels if kernels),
             _left_out(manifest),
-            _refusals("not fused:", manifest.refusals, every_refusal),
+            _unrecognised(manifest.refusals, every_refusal),
+            _refusals("not fused:", [r for r in manifest.refusals if not _is_unrecognised(r)], every_refusal),
             _refusals("not lowered:", not_lowered(manifest), every_refusal),
         )
     )
@@ -207,6 +209,23 @@ def _left_out(manifest: Manifest) -> Iterator[str]:
     for row in manifest.left_out:
         yield ""
         yield f"left out by verification: {row.name} ({', '.join(row.ops)}): {row.reason}"
+
+
+def _is_unrecognised(refusal: Refusal) -> bool:
+    return refusal.reason.startswith("not recognised as ")
+
+
+def _unrecognised(refusals: Iterable[Refusal], every: bool) -> Iterator[str]:
+    """What looks like one operator and stayed several, and where the nearest rule stopped: for a user to report."""
+    groups = list(by_reason(filter(_is_unrecognised, refusals)).values())
+    if groups:
+        yield ""
+        yield "looks like one operator, and was not recognised (please report these lines):"
+    for rows in groups if every else groups[:_UNRECOGNISED]:
+        text = rows[0].reason.removeprefix("not recognised as ")
+        yield f"    {len(rows)} x {text} ({rows[0].op_type} `{rows[0].node}`)"
+    if len(groups) > _UNRECOGNISED and not every:
+        yield f"    and {len(groups) - _UNRECOGNISED} more (--all lists them)"
 
 
 def _refusals(title: str, refusals: Iterable[Refusal], every: bool) -> Iterator[str]:

@@ -44,6 +44,7 @@ from onnxopt.graph.rewrite.attention import (
     windows_apart,
 )
 from onnxopt.graph.rewrite.decomposed import decomposed_activations, decomposed_reductions
+from onnxopt.graph.rewrite.decomposed import near_misses as near_activations
 from onnxopt.graph.rewrite.products import (
     einsums,
     merging,
@@ -112,6 +113,10 @@ def _has_attention(graph: ir.Graph) -> bool:
     return _has_internal(graph) or _has_softmaxes(graph)
 
 
+def _activation_refusals(model: ir.Model, _: Scope, families: Collection[str]) -> tuple[Refusal, ...]:
+    return near_activations.refusals(model) if _DECOMPOSED[0] in families else ()
+
+
 def _refusals(model: ir.Model, scope: Scope, families: Collection[str]) -> tuple[Refusal, ...]:
     if "attention" not in families:
         return ()
@@ -132,6 +137,7 @@ TABLE: tuple[Phase, ...] = (
             Step(_PRODUCTS, product_forms.TRANSPOSED, then=Cleanup.CLEAN_UP),
             Step(_ROTARY, rotary.HALVES, then=Cleanup.CLEAN_UP),
         ),
+        refusals=_activation_refusals,
     ),
     Phase(
         name="products",

@@ -15,7 +15,7 @@ from onnxopt.program.operators import table as operators
 
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum"})
 # Operators between a Softmax and a product that are followed, beside elementwise ones.
-_FOLLOWED = frozenset({"Identity", "Dropout", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Trilu"})
+_FOLLOWED = frozenset({"Identity", "Dropout", "Reshape", "Flatten", "Transpose", "Unsqueeze", "Squeeze", "Trilu"})
 _SINK_OPERATORS = ("Concat", "Slice")  # in front of a Softmax and behind it
 _CODING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _FAR = 8  # operators between a Softmax and the product on either side

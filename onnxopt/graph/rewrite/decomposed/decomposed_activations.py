@@ -200,7 +200,7 @@ def _tanh_argument(op, x, factors, cubics, three, unit):
     return pattern.OrValue([*scaled, *products])
 
 
-_ORDERS = (
+ORDERS = (
     "half of x", "half of x, turned", "half of the sum", "half of the sum, turned", "half of the product, x first",
     "half of the product, x last",
 )  # fmt: skip
@@ -214,7 +214,7 @@ def _gelu(tanh: bool) -> Callable[[Scope], list[Rooted]]:
     def rules(scope: Scope) -> list[Rooted]:
         if not any(node.op_type == inner for node in scope.graph.all_nodes()):
             return []
-        return [Rooted("Mul", DecomposedGelu.rule(order, tanh)) for order in _ORDERS]
+        return [Rooted("Mul", DecomposedGelu.rule(order, tanh)) for order in ORDERS]
 
     return rules
 
