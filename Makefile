@@ -14,6 +14,9 @@ READY := $(VENV)/ready
 EXTRAS := .venv-extras
 EXTRAS_PIP := $(EXTRAS)/bin/python -m pip --disable-pip-version-check --quiet --quiet
 
+EXPORTERS := .venv-exporters
+EXPORTERS_PIP := $(EXPORTERS)/bin/python -m pip --disable-pip-version-check --quiet --quiet
+
 # Which Python makes .venv: 3.11 or later.
 PYTHON ?= python3
 # Options for pytest, for example: make test PYTEST="-k fuse -x"
@@ -29,7 +32,7 @@ FUZZ_SECONDS ?= 60
 CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support tests/fuzz/library onnxopt/verification onnxopt/include examples/cpp \
 	-name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
-.PHONY: help setup build demo test test-extras check tidy wheel try-wheel aarch64 docs bench gpu-tests fuzz clean
+.PHONY: help setup build demo test test-extras exporters check tidy wheel try-wheel aarch64 docs bench gpu-tests fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -75,6 +78,18 @@ $(EXTRAS)/ready: setup.cfg pyproject.toml | $(READY)
 test-extras: build $(EXTRAS)/ready ## run the tests that need Ray, optimum-onnx or tritonserver, which `make test` skips
 	@$(EXTRAS)/bin/python -m pytest --basetemp=build/pytest-extras tests/tools/test_optimum.py \
 		tests/artifact/export/test_tritonserver.py tests/tools/test_batch.py -k "not test_batch.py or ray" $(PYTEST)
+
+# The exporters of `python -m benchmarks cpu.exporters`, which pin one another's versions.
+$(EXPORTERS)/ready: Makefile | $(READY)
+	@echo "Installing into $(EXPORTERS) (several minutes the first time)"
+	@rm -rf $(EXPORTERS)
+	@$(BIN)/python -m venv $(EXPORTERS)
+	@$(EXPORTERS_PIP) install --no-compile torch==2.13.0
+	@$(EXPORTERS_PIP) install --no-compile torchvision timm optimum-onnx ultralytics tensorflow-cpu keras tf2onnx onnxscript \
+		onnxconverter-common onnxslim onnxsim onnxruntime accelerate
+	@touch $@
+
+exporters: $(EXPORTERS)/ready ## make .venv-exporters: the exporters whose files `make bench BENCH=cpu.exporters` compares
 
 check: build ## formatting, lint, types, the library without warnings, subjects of commits, the site's links
 	@$(BIN)/ruff check .

@@ -1,0 +1,205 @@
+"""Writes one network by its exporters: `python -m benchmarks.exporters.write NETWORK FOLDER`.
+
+Runs in the environment of the exporters, one process a network. FOLDER gets NETWORK.EXPORTER.onnx, or a text file
+NETWORK.EXPORTER.failed with the exporter's error.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.exporters.networks import NETWORKS, Network
+
+Exporter = Callable[[Network, pathlib.Path], None]
+
+
+def _torch(opset: int, dynamo: bool) -> Exporter:
+    def export(network: Network, file: pathlib.Path) -> None:
+        import torch
+
+        module, feeds = network.build()
+        options: dict[str, Any] = {"dynamic_axes": network.dynamic}
+        if dynamo:
+            dims = {name: torch.export.Dim(name) for axes in network.dynamic.values() for name in axes.values()}
+            shapes = [{axis: dims[dim] for axis, dim in network.dynamic.get(name, {}).items()} for name in feeds]
+            options = {"dynamic_shapes": tuple(shapes)}
+        torch.onnx.export(
+            _plain(module, list(feeds)), tuple(feeds.values()), str(file), input_names=list(feeds), output_names=["y"],
+            opset_version=opset, dynamo=dynamo, external_data=False, **options,
+        )  # fmt: skip
+
+    return export
+
+
+def _optimum(network: Network, file: pathlib.Path) -> None:
+    from optimum.exporters.onnx import onnx_export_from_model
+
+    module, _ = network.build()
+    with tempfile.TemporaryDirectory() as folder:
+        onnx_export_from_model(module, folder, task=network.task, do_validation=False)
+        shutil.copy(pathlib.Path(folder) / "model.onnx", file)
+
+
+def _tf2onnx(network: Network, file: pathlib.Path) -> None:
+    import tensorflow as tf
+    import tf2onnx
+
+    model, feeds = network.build()
+    specs = [tf.TensorSpec((None, *array.shape[1:]), tf.float32, name=name) for name, array in feeds.items()]
+    tf2onnx.convert.from_function(tf.function(model.call), input_signature=specs, opset=17, output_path=str(file))
+
+
+def _keras(network: Network, file: pathlib.Path) -> None:
+    model, feeds = network.build()
+    model(*feeds.values())
+    model.export(str(file), format="onnx", verbose=False)
+
+
+def _ultralytics(half: bool = False, dynamic: bool = False) -> Exporter:
+    def export(network: Network, file: pathlib.Path) -> None:
+        import ultralytics
+
+        name, _ = network.build()
+        model = ultralytics.YOLO(name, verbose=False)
+        with tempfile.TemporaryDirectory() as folder:
+            model.model.pt_path = str(pathlib.Path(folder) / "model.pt")
+            model.ckpt_path = model.model.pt_path
+            path = model.export(format="onnx", imgsz=64, half=half, dynamic=dynamic, simplify=False, verbose=False)
+            shutil.move(path, file)
+
+    return export
+
+
+def _after(source: str, change: Callable[[pathlib.Path, pathlib.Path, Network], None]) -> Exporter:
+    """What another tool makes of the file of the exporter `source`."""
+
+    def export(network: Network, file: pathlib.Path) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            first = pathlib.Path(folder) / "first.onnx"
+            EXPORTERS[source](network, first)
+            change(first, file, network)
+
+    return export
+
+
+def _session_model(level: str) -> Callable[[pathlib.Path, pathlib.Path, Network], None]:
+    def change(source: pathlib.Path, file: pathlib.Path, _: Network) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+        options.optimized_model_filepath = str(file)
+        ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+
+    return change
+
+
+def _transformers_optimizer(half: bool) -> Callable[[pathlib.Path, pathlib.Path, Network], None]:
+    def change(source: pathlib.Path, file: pathlib.Path, network: Network) -> None:
+        from onnxruntime.transformers import optimizer
+
+        kind = {"gpt2": "gpt2", "vit": "vit", "dinov2": "vit", "swin": "swin", "cliptext": "clip"}
+        module, _ = network.build()
+        name = module.config.model_type if hasattr(module, "config") else "bert"
+        optimized = optimizer.optimize_model(
+            str(source), model_type=kind.get(name, "bert"), num_heads=4, hidden_size=64, opt_level=0
+        )
+        if half:
+            optimized.convert_float_to_float16()
+        optimized.save_model_to_file(str(file))
+
+    return change
+
+
+def _half(source: pathlib.Path, file: pathlib.Path, _: Network) -> None:
+    import onnx
+    from onnxconverter_common import float16
+
+    onnx.save(float16.convert_float_to_float16(onnx.load(source), keep_io_types=True), file)
+
+
+def _slim(source: pathlib.Path, file: pathlib.Path, _: Network) -> None:
+    import onnx
+    import onnxslim
+
+    onnx.save(onnxslim.slim(str(source)), file)
+
+
+def _simplified(source: pathlib.Path, file: pathlib.Path, _: Network) -> None:
+    import onnx
+    import onnxsim
+
+    onnx.save(onnxsim.simplify(onnx.load(source))[0], file)
+
+
+EXPORTERS: dict[str, Exporter] = {
+    "dynamo18": _torch(18, True), "dynamo20": _torch(20, True), "dynamo23": _torch(23, True),
+    "torchscript11": _torch(11, False), "torchscript13": _torch(13, False), "torchscript17": _torch(17, False),
+    "optimum": _optimum, "tf2onnx": _tf2onnx, "keras": _keras,
+    "ultralytics": _ultralytics(), "ultralytics-half": _ultralytics(half=True),
+    "ultralytics-dynamic": _ultralytics(dynamic=True),
+    "ort-transformers": _after("torchscript17", _transformers_optimizer(False)),
+    "ort-transformers-half": _after("torchscript17", _transformers_optimizer(True)),
+    "ort-basic": _after("torchscript17", _session_model("ORT_ENABLE_BASIC")),
+    "ort-extended": _after("torchscript17", _session_model("ORT_ENABLE_EXTENDED")),
+    "converter-half": _after("torchscript17", _half), "onnxslim": _after("torchscript17", _slim),
+    "onnxsim": _after("torchscript17", _simplified),
+}  # fmt: skip
+
+
+def exporters_of(network: Network) -> list[str]:
+    """The exporters that take a network."""
+    if network.framework == "keras":
+        return ["tf2onnx", "keras"]
+    if network.framework == "ultralytics":
+        return ["ultralytics", "ultralytics-half", "ultralytics-dynamic"]
+    of_transformers = [name for name in EXPORTERS if name.startswith("ort-transformers")]
+    others = [name for name in EXPORTERS if name not in ("tf2onnx", "keras") and not name.startswith("ultralytics")]
+    left_out = {*([] if network.task else ["optimum"]), *([] if network.attentions else of_transformers)}
+    return [name for name in others if name not in left_out]
+
+
+def _plain(module: Any, names: list[str]) -> Any:
+    """The module with positional inputs and its first tensor as output: exporters flatten classes differently."""
+    import torch
+
+    def first(result: Any) -> Any:
+        return result if isinstance(result, torch.Tensor) else result[0]
+
+    def call(*values: Any) -> Any:
+        return module(*values) if names == ["x"] else module(**dict(zip(names, values, strict=True)), return_dict=False)
+
+    class One(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, a: Any) -> Any:
+            return first(call(a))
+
+    class Two(One):
+        def forward(self, a: Any, b: Any) -> Any:
+            return first(call(a, b))
+
+    return (One if len(names) == 1 else Two)().eval()
+
+
+def write(name: str, folder: pathlib.Path, exporters: Sequence[str] = ()) -> None:
+    """Write a network by all exporters that take it, or by some of these."""
+    for exporter in exporters or exporters_of(NETWORKS[name]):
+        file = folder / f"{name}.{exporter}.onnx"
+        try:
+            EXPORTERS[exporter](NETWORKS[name], file)
+        except Exception as error:  # noqa: BLE001 - whatever an exporter raises is a row of the table
+            file.unlink(missing_ok=True)
+            text = " ".join(str(error).split())[:300]
+            file.with_suffix(".failed").write_text(f"{type(error).__name__}: {text}\n", "utf-8")
+
+
+if __name__ == "__main__":
+    write(sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3:])
