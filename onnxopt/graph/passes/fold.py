@@ -11,12 +11,17 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.optimizer import fold_constants_ir
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.wide_constants import WideConstants
 
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
 _COMPACT = frozenset({"ConstantOfShape", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
+_NOT_CONSTANT = _RANDOM | _COMPACT - {"ConstantOfShape"}
+_BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+_COPIES = _VIEWS | {"ConstantOfShape", "Expand", "Tile"}  # of elements that are stored already
 _DATA_DEPENDENT = frozenset({"Compress", "NonZero", "Unique"})  # output no larger than rank times the input
 _CONTRACTIONS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})  # too slow in numpy where large
 _PRODUCTS = frozenset({"Gemm", "MatMul"})  # which WideConstants leaves to BLAS, in float32
@@ -25,22 +30,25 @@ _FAST = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})  # dtypes that numpy 
 _NODE_BYTES = 48  # that removing a node saves at least; its output keeps its name as an initializer
 _READ_LIMIT = 1 << 30  # bytes of constants that all foldings together may read and write, to bound their time
 _FEW = 64  # elements
+_COMPUTED = 1 << 18  # bytes; masks of windows, which attention needs as constants, may be this and 4 allowances larger
 _HIDDEN = "onnxopt.not_folded"  # a domain that onnxscript knows nothing of
 
 
 class Fold:
     """onnxscript's constant folding of the nodes that are worth it; what 16-bit floats compute is folded in float32.
 
-    allowance: bytes by which all foldings together may make the model larger.
+    allowance: bytes by which all foldings together may make the model larger; computed ones may add _COMPUTED.
     """
 
     def __init__(self, allowance: int) -> None:
-        self._allowance = allowance
+        self._allowance, self._computed = allowance, _COMPUTED + 4 * allowance
+        self._constant = frozenset[ir.Node]()  # nodes that depend on constants alone
         self._readable = _READ_LIMIT
 
     def __call__(self, model: ir.Model) -> bool:
         """Fold in place; whether anything changed. Growth and bytes read add up over all calls."""
         with np.errstate(all="ignore"), _hidden(model):  # dividing constants by 0 is the model's business
+            self._constant = _constant_nodes(model)
             split = self._split(model)
             wide = WideConstants(functools.partial(self._should_fold, wide=True))(model)
             result = fold_constants_ir(
@@ -79,7 +87,10 @@ class Fold:
         """Whether to evaluate `node`, all of whose inputs are constants. wide: in float32, whatever their dtype."""
         inputs = {value for value in node.inputs if value is not None and value.const_value is not None}
         tensors = [value.const_value for value in inputs if value.const_value is not None]
-        if node.domain != "" or node.op_type in _RANDOM | _COMPACT or len(node.outputs) != 1:
+        copies = node.op_type in _COPIES and not self._only_constants_read(node.outputs[0])
+        if node.op_type in _NOT_CONSTANT or (copies and node.op_type == "ConstantOfShape"):
+            return False
+        if node.domain != "" or len(node.outputs) != 1:
             return False
         if ir.DataType.STRING in (node.outputs[0].dtype, *(tensor.dtype for tensor in tensors)):
             return False
@@ -92,11 +103,30 @@ class Fold:
         fast = all(t.dtype in _FAST for t in tensors) or (wide and node.op_type in _PRODUCTS)
         if node.op_type in _CONTRACTIONS and read > _CONTRACTED and not fast:
             return False  # runtimes fold these at load
-        if growth > self._allowance or read + written > self._readable:
+        computed = 0 if copies else min(max(growth, 0), self._computed)
+        if growth - computed > self._allowance or read + written > self._readable:
             return False
-        self._allowance -= growth
+        self._computed -= computed
+        self._allowance -= growth - computed
         self._readable -= read + written
         return True
+
+    def _only_constants_read(self, value: ir.Value) -> bool:
+        readers = value.consumers()
+        return bool(readers) and not value.is_graph_output() and self._constant.issuperset(readers)
+
+
+def _constant_nodes(model: ir.Model) -> frozenset[ir.Node]:
+    """Nodes of the main graph that depend on constants alone, and may be folded."""
+    constant = set[ir.Node]()
+    for node in model.graph:
+        operands = [v for v in node.inputs if v is not None]
+        foldable = node.domain == "" and len(node.outputs) == 1 and operands
+        if not foldable or node.op_type in _NOT_CONSTANT or any(a.type in _BODIES for a in node.attributes.values()):
+            continue
+        if all(v.producer() in constant or is_constant(v) for v in operands):
+            constant.add(node)
+    return frozenset(constant)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,44 @@
+"""Constant folding of what exporters compute from shapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnxopt.graph.normalize import normalize
+from tests.support.graphs import graph, run
+
+# As torchvision and optimum write masks of shifted windows: an image whose corner is numbered, cut into windows of 7.
+_CONSTANTS = """int64[2] hw = {{{0}, {0}}}, int64[4] cut = {{{1}, 7, {1}, 7}}, int64[3] row = {{-1, 1, 49}},
+    int64[3] column = {{-1, 49, 1}}, int64[2,2] corner = {{0, 0, 1, 1}}, int64[1] two = {{2}}, float[1] one = {{1}},
+    float zero = {{0}}, float low = {{-100}}"""
+_MASK = """image = ConstantOfShape(hw) ones = Expand(one, two) numbered = ScatterND(image, corner, ones)
+    apart = Reshape(numbered, cut) turned = Transpose<perm = [0, 2, 1, 3]>(apart) keys = Reshape(turned, row)
+    queries = Reshape(turned, column) apart_by = Sub(keys, queries) same = Equal(apart_by, zero)
+    mask = Where(same, zero, low)"""
+
+
+def shifted(size: int, end: str) -> ir.Model:
+    return graph(
+        "float[W, 49, 49] x", "float[W, 49, 49] y", f"{_MASK} {end}", constants=_CONSTANTS.format(size, size // 7)
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "end", "left"),
+    [
+        (14, "y = Add(x, mask)", {"Add"}),  # 38 KB
+        (140, "y = Add(x, mask)", {"Add", "Equal", "Where", "Sub", "Neg"}),  # 3.8 MB
+        (14, "cut_image = Reshape(image, column) z = Add(x, mask) y = Add(z, cut_image)", {"Add"}),
+    ],
+)
+def test_masks_of_shifted_windows(size: int, end: str, left: set[str]) -> None:
+    """Small masks become constants, large ones are computed from what is small."""
+    model = shifted(size, end)
+    before = ir.from_proto(ir.to_proto(model))
+    normalize(model)
+    assert {node.op_type for node in model.graph} <= left
+    x = np.linspace(-1, 1, (size // 7) ** 2 * 49 * 49, dtype=np.float32).reshape(-1, 49, 49)
+    for wanted, result in zip(run(before, {"x": x}), run(model, {"x": x}), strict=True):
+        np.testing.assert_array_equal(wanted, result)
