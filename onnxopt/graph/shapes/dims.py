@@ -201,7 +201,7 @@ def slice_length(dim: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim] |
     rest = _rest(dim, start)
     if last == dim and step == 1 and rest is not None:
         return first, minimum(dim, rest)
-    length = step_count(last - first, step)
+    length = step_count(_distance(first, last), step)
     return first, length if not_negative(length) else greatest(0, length)
 
 
@@ -211,6 +211,13 @@ def _rest(dim: Dim, start: Dim) -> Dim | None:
         return None
     rest = simplest(dim - next(arg for arg in start.args if arg != 0))
     return rest if not_negative(rest) else None
+
+
+def _distance(first: Dim, last: Dim) -> Dim:
+    """last - first, of a minimum as the minimum of differences, which compares with other dims."""
+    if isinstance(first, int) and isinstance(last, sympy.Min):
+        return simplest(sympy.Min(*(arg - first for arg in last.args)))
+    return last - first
 
 
 def step_count(distance: Dim, step: int) -> Dim:

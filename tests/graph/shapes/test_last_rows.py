@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sympy
 
-from onnxopt.graph.shapes.dims import parse_dim, slice_length
+from onnxopt.graph.shapes.dims import broadcast_dim, parse_dim, slice_length
 
 END = 2**63 - 1
 N = parse_dim("n")
@@ -22,6 +22,13 @@ N = parse_dim("n")
 def test_they_are_as_many_as_are_asked_for_and_are_there(dim: object, start: sympy.Expr, expected: sympy.Expr) -> None:
     window = slice_length(dim, start, END, 1)
     assert window is not None and window[1] == expected
+
+
+def test_rows_from_an_offset_are_the_number_asked_for_or_the_rest() -> None:
+    """BART's positions begin at 2; tokens are added to them, so that there are as many."""
+    window = slice_length(66, 2, N + 2, 1)
+    assert window == (2, sympy.Min(64, N))
+    assert broadcast_dim(N, window[1]) == N
 
 
 @pytest.mark.parametrize(("start", "end", "step"), [
