@@ -188,7 +188,9 @@ class ViewOfView(RewriteRuleClassBase):
             return result.fail("Squeeze checks that a dim is 1")
         if _is_same_shape(x.shape, y.shape):
             return result
-        if self._outer == "Unsqueeze" or (self._outer, self._inner) == ("Reshape", "Reshape"):
+        outer = y.producer()
+        merged = self._inner == "Reshape" and outer is not None and constant_of(outer.inputs[-1]) is not None
+        if self._outer == "Unsqueeze" or (self._outer == "Reshape" and merged):  # the latter is MergedReshapes' own
             return result.fail("the result has another shape than x")
         reason = reshape_to(x, y.shape)
         return result.fail(reason) if isinstance(reason, str) else result

@@ -1,6 +1,7 @@
 """What is gathered by positions that are known becomes a view, a slice or a row, and conditions that always hold go.
 
     GatherND(x, every position in order)   -> Unsqueeze(x, axes)
+    Gather(Flatten(x), every position)     -> Unsqueeze(x, axes)
     GatherND(x, [[k], [k + 1], ...])       -> Slice(x, k, k + n)      in front of a Transpose that computes x
     Gather(table, k everywhere)            -> row k of the table
     Gather(table, Range(k, k + n, 1))      -> Unsqueeze(Slice(table, k, k + n), axes)
@@ -19,15 +20,16 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 import sympy
-from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
 from onnxopt.graph.match import is_constant, new_integers
+from onnxopt.graph.passes.equal_views import ViewOfView
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.dims_of_inputs import sources_of
 from onnxopt.graph.rewrite.masks.index_functions import FLOATS, Affine, Truth
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
-from onnxopt.graph.shapes.dims import Dim, Dims, minimum
+from onnxopt.graph.shapes.dims import Dim, Dims, minimum, product
 from onnxopt.graph.shapes.narrowed import narrowed
 
 REPEATS = "a reader needs the axes along which the result repeats"
@@ -46,28 +48,72 @@ class EveryElement(_OfGatherND):
     """GatherND of every element in order."""
 
     def check(self, context: MatchContext, x: ir.Value, indices: ir.Value, y: ir.Value) -> MatchResult:
-        result = MatchResult()
-        node = y.producer()
-        if node is None or node.attributes.get_int("batch_dims", 0) != 0:
-            return result.fail("GatherND has batch dims")
-        positions, data, whole = self._values.positions(indices), self._values.dims(x), self._values.dims(y)
+        view = self._view(x, indices, y)
+        return MatchResult().fail(view) if isinstance(view, str) else MatchResult()
+
+    def _view(self, x: ir.Value, indices: ir.Value, y: ir.Value) -> tuple[ir.Value, list[int], Dims] | str:
+        """The data, the axes that a view of them adds, and the dims of the view; or why there is no such view."""
+        counted, whole = self._counted(x, indices, y), self._values.dims(y)
+        if isinstance(counted, str):
+            return counted
+        source, positions, ones = counted
+        data = self._values.dims(source)
         if positions is None or data is None or whole is None:
-            return result.fail("the positions, or the dims of the data, are not known")
+            return "the positions, or the dims of the data, are not known"
+        whole = whole[: len(whole) - ones]
         places = _places(positions, data, whole)
         if places is None:
-            return result.fail("the positions do not count every element in order")
-        if _narrowed(y, _at(places, data, whole), self._values) is None:
-            return result.fail(REPEATS)
-        return result
+            return "the positions do not count every element in order"
+        dims = _at(places, data, whole)
+        if _narrowed(y, (*dims, *[1] * ones), self._values) is None:
+            return REPEATS
+        return source, [k for k in range(len(whole) - len(data) + len(places)) if k not in places], dims
+
+    def _counted(
+        self, x: ir.Value, indices: ir.Value, y: ir.Value
+    ) -> tuple[ir.Value, Sequence[Affine | None] | None, int] | str:
+        """The data, the position along each dim that is counted, and how many dims of 1 follow the result's."""
+        node = y.producer()
+        if node is None or node.attributes.get_int("batch_dims", 0) != 0:
+            return "GatherND has batch dims"
+        return x, self._values.positions(indices), 0
 
     def rewrite(self, op, x: ir.Value, indices: ir.Value, y: ir.Value):
-        positions, data, whole = self._values.positions(indices), self._values.dims(x), self._values.dims(y)
-        assert positions is not None and data is not None and whole is not None
-        places = _places(positions, data, whole)
-        assert places is not None
-        axes = [k for k in range(len(whole) - len(data) + len(places)) if k not in places]
-        view = op.Unsqueeze(x, new_integers(op, axes)) if axes else op.Identity(x)
-        return _noted(view, y, _at(places, data, whole), self._values)
+        counted, found = self._counted(x, indices, y), self._view(x, indices, y)
+        assert not isinstance(counted, str) and not isinstance(found, str)
+        (_, _, ones), (source, axes, dims) = counted, found
+        view = op.Unsqueeze(source, new_integers(op, axes)) if axes else op.Identity(source)
+        if ones:
+            self._values.inferred.correct(view, dims)
+            view = op.Unsqueeze(view, new_integers(op, [len(dims)]))
+        return _noted(view, y, (*dims, *[1] * ones), self._values)
+
+
+class EveryFlatElement(EveryElement):
+    """Gather of every element in order from the data with their first dims merged: b * S + k from [B * S]."""
+
+    def pattern(self, op, x, indices):
+        flat = pattern.OrValue([op.Flatten(x, _allow_other_attributes=True), op.Reshape(x, _allow_other_inputs=True)])
+        return op.Gather(flat, indices, _allow_other_attributes=True, _outputs=["y"])
+
+    def _counted(
+        self, x: ir.Value, indices: ir.Value, y: ir.Value
+    ) -> tuple[ir.Value, Sequence[Affine | None] | None, int] | str:
+        node, index, data = y.producer(), self._values.of(indices), self._values.dims(x)
+        flat = None if node is None else self._values.dims(node.inputs[0])
+        if node is None or not isinstance(index, Affine) or index.offset != 0 or not data or not flat:
+            return "the positions, or the dims of the data, are not known"
+        if node.attributes.get_int("axis", 0) not in (0, -len(flat)):
+            return "Gather does not read rows"
+        merged = next((n for n in range(len(data), 1, -1) if product(data[:n]) == flat[0]), 0)
+        ones = int(merged == len(data) and flat[1:] == (1,))
+        if not merged or (flat[1:] != data[merged:] and not ones):
+            return "the first dims of the data are not merged"
+        strides = [product(data[k + 1 : merged]) for k in range(merged)]
+        axes = index.widened(len(self._values.dims(indices) or ()))
+        if any(step not in (0, *strides) for step in axes):
+            return "the positions do not count every element in order"
+        return x, [Affine(0, tuple(int(a == s and d != 1) for a in axes)) for s, d in zip(strides, data)], ones
 
 
 def _places(positions: Sequence[Affine | None], data: Dims, whole: Dims) -> list[int] | None:
@@ -266,6 +312,8 @@ def _rules(scope: Scope) -> Sequence[Rooted]:
     return [
         Rooted("GatherND", EveryElement.rule(values)),
         Rooted("GatherND", KnownPart.rule(values)),
+        Rooted("Gather", EveryFlatElement.rule(values)),
+        *(Rooted("Reshape", ViewOfView.rule("Reshape", inner)) for inner in ("Unsqueeze", "Reshape")),
         Rooted("Gather", KnownRows.rule(values, scope.graph)),
         *(Rooted("And", Certain.rule(values, position)) for position in (0, 1)),
     ]
@@ -277,12 +325,15 @@ RULES = (RuleSet(_rules),)
 def may_apply(graph: ir.Graph) -> bool:
     """Whether a graph has nodes that the rules of this file are for, as far as that shows without shapes."""
     return any(
-        node.op_type in ("GatherND", "And") or (node.op_type == "Gather" and _is_of_computed_rows(node))
-        for node in graph
+        node.op_type in ("GatherND", "And") or (node.op_type == "Gather" and _may_be_view(node)) for node in graph
     )
 
 
-def _is_of_computed_rows(node: ir.Node) -> bool:
-    table, indices = node.inputs[:2]
-    tensor = table.const_value if table is not None and is_constant(table) else None
-    return tensor is not None and tensor.dtype in FLOATS and indices is not None and indices.producer() is not None
+def _may_be_view(node: ir.Node) -> bool:
+    data, indices = node.inputs[:2]
+    if data is None or indices is None:
+        return False
+    flat, tensor = data.producer(), data.const_value if is_constant(data) else None
+    if tensor is not None:
+        return tensor.dtype in FLOATS and indices.producer() is not None
+    return flat is not None and flat.op_type in ("Flatten", "Reshape")

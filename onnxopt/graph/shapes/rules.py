@@ -197,6 +197,11 @@ def _gather(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     return (*data[:axis], *indices, *data[axis + 1 :])
 
 
+def _flatten(node: ir.Node, inferred: InferredShapes) -> Dims | None:
+    source, axis = inferred.dims(node.inputs[0]), node.attributes.get_int("axis", 1)
+    return None if source is None else (product(source[:axis]), product(source[axis:]))
+
+
 def _transpose(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     source = inferred.dims(node.inputs[0])
     if source is None:
@@ -228,6 +233,7 @@ _RULES: dict[str, Rule] = {
     "MatMul": _matmul,
     "SimplifiedLayerNormalization": _same,  # ONNX Runtime's, in ONNX's domain
     "Reshape": _reshape,
+    "Flatten": _flatten,
     "Expand": _expand,
     "Slice": _slice,
     "Range": _range,

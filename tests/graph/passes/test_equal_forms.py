@@ -44,6 +44,11 @@ APPLIED = {
                          ["Abs"]),
     "Reshape of Unsqueeze": (_X, "a = Unsqueeze(x, first) y = Reshape(a, four)",
                              f"{_AXES}, int64[3] four = {{-1, 2, 2}}", ["Reshape"]),
+    "Reshape to computed dims of Reshape": (
+        _X, "s = Shape(x) d = Concat<axis = 0>(first, s) n = Slice(s, first, one, first) e = Concat<axis = 0>(n, one, "
+        "four) a = Tanh(x) b = Reshape(a, flat) y = Reshape(b, e)",
+        "int64[1] flat = {-1}, int64[1] first = {0}, int64[1] one = {1}, int64[1] four = {4}", ["Tanh", "Reshape"],
+    ),
     "positions that count up": (_X, "y = Gather<axis = 1>(x, k)", "int64[2] k = {1, 2}", ["Slice"]),
     "positions from the end": (_X, "y = Gather<axis = -1>(x, k)", "int64[2] k = {-2, -1}", ["Slice"]),
     "bounds from the end": (_X, "y = Slice(x, b, e, last)", f"{_AXES}, int64[1] b = {{-3}}, int64[1] e = {{-1}}",

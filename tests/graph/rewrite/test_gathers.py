@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxscript.rewriter import RewriteRule
 
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.graph.rewrite.gathers import REPEATS, Certain, EveryElement, KnownRows
+from onnxopt.graph.rewrite.gathers import REPEATS, Certain, EveryElement, EveryFlatElement, KnownRows
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.shapes.infer import infer
 from tests.support.graphs import graph, hold, run
@@ -135,6 +135,67 @@ def test_constant_positions_are_read(batch: int, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_other_positions_are_gathered(body: str, why: str) -> None:
     assert refused(model(body), EveryElement) == why
+
+
+# transformers 5 through TorchScript: mask[b, k] as the element b * length + k of the mask as one vector.
+FLAT = "bs = Unsqueeze (i, behind) ns = Unsqueeze (j, in_front) step = Mul (bs, n) where = Add (step, ns)"
+BACK = "full = Concat <axis = 0> (b1, ones, ones, n1) v = Reshape (g, last) y = Reshape (v, full)"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (f"{FLAT} f = Flatten <axis = 2> (mask) g = Gather (f, where) {BACK}", ["Unsqueeze"]),
+        (f"{FLAT} f = Reshape (mask, last) y = Gather (f, where)", ["Unsqueeze"]),
+        (f"{FLAT} f = Flatten <axis = 2> (x) y = Gather (f, where)", ["Unsqueeze"]),
+        (f"{FLAT} f = Flatten <axis = -1> (x) g = Gather <axis = -2> (f, where) "
+         "t = Unsqueeze (x, in_front) o = Squeeze (t, first) y = Add (g, o)",
+         ["Unsqueeze", "Unsqueeze", "Squeeze", "Add"]),
+    ],
+    ids=["mask", "vector", "rows", "broadcast"],
+)  # fmt: skip
+def test_every_element_of_merged_dims_is_a_view(body: str, expected: list[str], tmp_path: Path) -> None:
+    assert sorted(rewritten(model(body), tmp_path)) == sorted(expected)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_every_element_of_merged_dims_of_fixed_sizes(batch: int, tmp_path: Path) -> None:
+    source = graph(
+        f"float[{batch}, 3] mask, int64[{batch}, 1, 1, 3] where",
+        f"float[{batch}, 1, 1, 3] y",
+        "f = Flatten <axis = 2> (mask) g = Gather (f, where) y = Squeeze (g, last)",
+        constants="int64[1] last = {-1}",
+    )
+    hold(source, {"where": np.arange(batch * 3).reshape(batch, 1, 1, 3)}, np.int64)
+    found = source.clone()
+    rewrite(found, tmp_path)
+    assert "Gather" not in {node.op_type for node in found.graph}
+    mask = np.random.default_rng(0).standard_normal((batch, 3)).astype(np.float32)
+    np.testing.assert_array_equal(run(found, {"mask": mask})[0], run(source, {"mask": mask})[0])
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        # steps of one too many, of the batch, and positions from 1 on
+        (FLAT.replace("Mul (bs, n)", "Mul (bs, m)").replace("bs =", "m = Add (n, one) bs =")
+         + "f = Reshape (mask, last) y = Gather (f, where)", "the positions do not count every element in order"),
+        (FLAT.replace("Mul (bs, n)", "Mul (bs, b)") + "f = Reshape (mask, last) y = Gather (f, where)",
+         "the positions do not count every element in order"),
+        (FLAT + "u = Add (where, one) f = Reshape (mask, last) y = Gather (f, u)",
+         "the positions, or the dims of the data, are not known"),
+        # the length first
+        (FLAT.replace("(i, behind)", "(i, in_front)").replace("(j, in_front)", "(j, behind)")
+         + "f = Reshape (mask, last) y = Gather (f, where)", "the positions do not count every element in order"),
+        (FLAT + "f = Flatten <axis = 0> (mask) y = Gather <axis = 1> (f, where)", "Gather does not read rows"),
+        (FLAT + "f = Flatten <axis = 1> (x) y = Gather (f, where)", "the first dims of the data are not merged"),
+        ("k = Mul (n, j) f = Reshape (mask, last) y = Gather (f, k)",
+         "the positions do not count every element in order"),
+    ],
+    ids=["too long", "of the batch", "from 1", "transposed", "columns", "not merged", "one axis"],
+)  # fmt: skip
+def test_other_positions_of_merged_dims_are_gathered(body: str, why: str) -> None:
+    assert refused(model(body), EveryFlatElement) == why
 
 
 ZEROS = "z = GatherElements <axis = 1> (zeros, upwards) r = Slice (z, first, n1, ones) t = Expand (r, shape)"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.shapes.dims import Dim, simplest
+from onnxopt.graph.shapes.dims import Dim, Dims, not_negative, simplest
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 _SPREAD = frozenset({"Expand", "Unsqueeze", "Squeeze", "Reshape", "Identity"})
@@ -20,28 +20,28 @@ class Affine:
     """offset + sum(coefficients[d] * index[d]); the last coefficient is of the last axis."""
 
     offset: Dim
-    coefficients: tuple[int, ...] = ()
+    coefficients: Dims = ()
 
     @property
     def constant(self) -> bool:
         return not any(self.coefficients)
 
-    def plus(self, other: Affine, factor: int = 1) -> Affine:
+    def plus(self, other: Affine, factor: Dim = 1) -> Affine:
         rank = max(len(self.coefficients), len(other.coefficients))
         a, b = self.widened(rank), other.widened(rank)
-        coefficients = tuple(x + factor * y for x, y in zip(a, b, strict=True))
+        coefficients = tuple(simplest(x + factor * y) for x, y in zip(a, b, strict=True))
         return Affine(simplest(self.offset + factor * other.offset), coefficients)
 
-    def widened(self, rank: int) -> tuple[int, ...]:
+    def widened(self, rank: int) -> Dims:
         return (0,) * (rank - len(self.coefficients)) + self.coefficients
 
     def never_negative(self) -> bool:
         """Whether the value is 0 or more at every index; indices are."""
-        return isinstance(self.offset, int) and self.offset >= 0 and all(c >= 0 for c in self.coefficients)
+        return isinstance(self.offset, int) and self.offset >= 0 and all(map(not_negative, self.coefficients))
 
     def always_negative(self) -> bool:
         """Whether the value is less than 0 at every index; indices are not."""
-        return isinstance(self.offset, int) and self.offset < 0 and all(c <= 0 for c in self.coefficients)
+        return isinstance(self.offset, int) and self.offset < 0 and all(not_negative(-c) for c in self.coefficients)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -122,9 +122,7 @@ class IndexValues:
     def _first(self, node: ir.Node) -> IndexFunction | None:
         return self.of(node.inputs[0])
 
-    def _moved(
-        self, function: IndexFunction | None, move: Callable[[tuple[int, ...]], tuple[int, ...]], rank: int
-    ) -> IndexFunction | None:
+    def _moved(self, function: IndexFunction | None, move: Callable[[Dims], Dims], rank: int) -> IndexFunction | None:
         """The function where `move` says which coefficient each axis of the result has. rank: of the operand."""
         return mapped(function, lambda expression: Affine(expression.offset, move(expression.widened(rank))))
 
@@ -135,7 +133,7 @@ class IndexValues:
         rank = len(dims) + len(axes)
         new = {a % rank for a in axes if isinstance(a, int)}
 
-        def move(coefficients: tuple[int, ...]) -> tuple[int, ...]:
+        def move(coefficients: Dims) -> Dims:
             rest = iter(coefficients)
             return tuple(0 if k in new else next(rest) for k in range(rank))
 
@@ -304,7 +302,7 @@ class IndexValues:
     def _mul(self, node: ir.Node) -> IndexFunction | None:
         a, b = self._affine(node.inputs[0]), self._affine(node.inputs[1])
         for one, other in ((a, b), (b, a)):
-            if one is not None and other is not None and other.constant and isinstance(other.offset, int):
+            if one is not None and other is not None and other.constant:
                 return Affine(0).plus(one, other.offset)
         return None
 
