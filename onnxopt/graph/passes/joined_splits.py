@@ -1,13 +1,19 @@
 """Concats of all parts of a Split read the Split's input.
 
     a, b = Split(x); Concat(a, b, y) -> Concat(x, y)
+    a = Slice(x, 0, n), b = Slice(x, n, 2 n) -> a, b = Split(x)       channels of maps, and the last dim of rows
 
 A part of a Split that is the only one that is read becomes a Slice, so that nobody writes the others.
+TorchScript writes chunk as Slices; halves of heads stay Slices, as rotary embedding is recognised by them.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
+
+from onnxopt.graph.match import integers
+from onnxopt.graph.passes.new_nodes import NewNodes
 
 
 class JoinedSplitsPass(ir.passes.InPlacePass):
@@ -16,11 +22,59 @@ class JoinedSplitsPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         changed = False
         for graph in model.graphs():
+            changed |= bool(_join_slices(graph))
             for node in [n for n in graph if n.op_type == "Concat" and n.domain == ""]:
                 changed |= bool(_merge(node))
             for node in [n for n in graph if n.op_type == "Split" and n.domain == ""]:
                 changed |= _slice(node)
         return ir.passes.PassResult(model, changed)
+
+
+def _join_slices(graph: ir.Graph) -> int:
+    """Put a Split in the place of Slices that cut a tensor into equal parts. Of how many tensors."""
+    cuts: dict[tuple[ir.Value, int], dict[tuple[int, int], list[ir.Node]]] = {}
+    for node in graph:
+        if (cut := _cut(node)) is not None:
+            source, axis, bounds = cut
+            cuts.setdefault((source, axis), {}).setdefault(bounds, []).append(node)
+    return sum(_split(graph, source, axis, parts) for (source, axis), parts in cuts.items())
+
+
+def _cut(node: ir.Node) -> tuple[ir.Value, int, tuple[int, int]] | None:
+    """Tensor, axis, begin and end of a Slice of channels, or of the last dim of rows, that a node computes."""
+    source, bounds = node.inputs[0] if node.inputs else None, [integers(value) for value in node.inputs[1:5]]
+    if node.op_type != "Slice" or node.domain != "" or source is None or source.shape is None or len(bounds) < 3:
+        return None
+    if any(bound is None or len(bound) != 1 for bound in bounds) or source.producer() is None:
+        return None
+    begin, end, axis, *step = (bound[0] for bound in bounds if bound is not None)
+    rank = len(source.shape)
+    if (rank, axis % rank) not in ((2, 1), (3, 2), (4, 1)) or step not in ([], [1]):
+        return None
+    size = source.shape[axis]
+    if not isinstance(size, int) or node.outputs[0].is_graph_output():
+        return None
+    return source, axis % rank, slice(begin, end).indices(size)[:2]
+
+
+def _split(graph: ir.Graph, source: ir.Value, axis: int, parts: dict[tuple[int, int], list[ir.Node]]) -> bool:
+    size, count, bounds = source.shape[axis], len(parts), sorted(parts)  # type: ignore[index]
+    if not isinstance(size, int) or count < 2 or size % count:
+        return False
+    length = size // count
+    if bounds != [(k, k + length) for k in range(0, size, length)]:
+        return False
+    nodes = {node for part in parts.values() for node in part}
+    new = NewNodes(graph, next(node for node in graph if node in nodes))
+    sizes = new.constant(np.full(count, length, np.int64))
+    split = new.add("Split", [source, sizes], source.dtype, [ir.AttrInt64("axis", axis)], count).producer()
+    assert split is not None
+    for bound, value in zip(bounds, split.outputs, strict=True):
+        value.shape = parts[bound][0].outputs[0].shape
+        for node in parts[bound]:
+            node.outputs[0].replace_all_uses_with(value)
+            graph.remove(node, safe=True)
+    return True
 
 
 def _merge(concat: ir.Node) -> bool:

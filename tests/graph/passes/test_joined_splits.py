@@ -9,6 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from onnxopt.graph import normalize
+from tests.support.graphs import graph, run
 
 _HEAD = '<ir_version: 9, opset_import: ["" : 20]> g (float[2, 12, 3] x, float[2, 4, 3] z) => '
 
@@ -87,3 +88,45 @@ def test_outputs_keep_their_names() -> None:
     source, model = normalized("float[2, 12, 3] y, float[2, 6, 3] b", body)
     assert [o.name for o in model.graph.output] == ["y", "b"]
     assert_same(source, model)
+
+
+_BOUNDS = """int64[1] o = {0}, int64[1] n4 = {4}, int64[1] n6 = {6}, int64[1] n8 = {8}, int64[1] end = {12},
+    int64[1] l = {-1}, int64[1] far = {9223372036854775807}, int64[1] back = {-6}, int64[1] two = {2},
+    int64[1] one = {1}"""
+_SLICED = """a = Slice(t, o, n6, axis) b = Slice(t, n6, far, axis, one)"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "body", "left"),
+    [
+        ("N, 12, 5, 3", 1, f"{_SLICED} c = Neg(b) y = Concat<axis = 1>(c, a)", ["Tanh", "Split", "Neg", "Concat"]),
+        ("N, 12, H, W", -3, "a = Slice(t, o, back, axis) b = Slice(t, back, end, axis) y = Mul(a, b)",
+         ["Tanh", "Split", "Mul"]),
+        ("N, 12", 1, "a = Slice(t, o, n4, axis) b = Slice(t, n4, n8, axis) c = Slice(t, n8, far, axis) d = Mul(a, b) "
+         "y = Mul(d, c)", ["Tanh", "Split", "Mul", "Mul"]),
+        ("N, S, 12", -1, f"{_SLICED} c = Slice(t, o, n6, l) d = Sigmoid(b) e = Mul(a, d) y = Add(c, e)",
+         ["Tanh", "Split", "Sigmoid", "Mul", "Add"]),
+        ("N, S, 12", 2, f"{_SLICED} c = Concat<axis = 2>(a, b) y = Neg(c)", ["Tanh", "Neg"]),
+        # heads, unequal parts, a gap, an overlap, every other one, one part as the output
+        ("N, 4, S, 12", 3, f"{_SLICED} y = Mul(a, b)", ["Tanh", "Slice", "Slice", "Mul"]),
+        ("N, 12", 1, "a = Slice(t, o, n4, axis) b = Slice(t, n4, far, axis) c = Neg(a) y = Concat<axis = 1>(b, c)",
+         ["Tanh", "Slice", "Slice", "Neg", "Concat"]),
+        ("N, 12", 1, "a = Slice(t, o, n4, axis) b = Slice(t, n8, far, axis) y = Mul(a, b)",
+         ["Tanh", "Slice", "Slice", "Mul"]),
+        ("N, 12", 1, "a = Slice(t, o, n8, axis) b = Slice(t, n4, far, axis) y = Mul(a, b)",
+         ["Tanh", "Slice", "Slice", "Mul"]),
+        ("N, 12", 1, "a = Slice(t, o, far, axis, two) b = Slice(t, one, far, axis, two) y = Mul(a, b)",
+         ["Tanh", "Slice", "Slice", "Mul"]),
+        ("N, 12", 1, "a = Slice(t, o, n6, axis) z = Slice(t, n6, far, axis) y = Mul(a, z)",
+         ["Tanh", "Slice", "Slice", "Mul"]),
+    ],
+)  # fmt: skip
+def test_slices_into_equal_parts(shape: str, axis: int, body: str, left: list[str]) -> None:
+    outputs = "float[] y, float[N, 6] z" if " z = " in body else "float[] y"
+    constants = f"{_BOUNDS}, int64[1] axis = {{{axis}}}"
+    source = graph(f"float[{shape}] x", outputs, f"t = Tanh(x) {body}", constants=constants)
+    model = normalize.normalize(source.clone()).model
+    assert [node.op_type for node in model.graph] == left
+    x = np.random.default_rng(0).standard_normal([int(d) if d.isdigit() else 2 for d in shape.split(", ")])
+    for wanted, result in zip(*(run(m, {"x": x.astype(np.float32)}) for m in (source, model)), strict=True):
+        np.testing.assert_array_equal(wanted, result)
