@@ -5,6 +5,7 @@ Unsqueeze(Reduce(x, axes; keepdims=0), axes) -> Reduce(x, axes; keepdims=1)
 Gather(x, [k, k + 1, ..]) -> Slice(x, k, ..)                                 where x has these positions
 Slice(x, -k, ..) -> Slice(x, N - k, ..)                                      where x has N positions
 Tile(x, repeats) | Concat(x, x, ..) -> Expand(x)                             along dims of 1
+View(Softmax(View(x), -1)) -> Softmax(x, -1)                                 also LogSoftmax, Hardmax; rows are the same
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from onnxopt.graph.shapes.value_dims import reshape_to, same
 
 _MAX_POSITIONS = 1 << 16  # of a Gather that are compared
 _REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceSumSquare", "ReduceL2")
+_SOFTMAXES = ("Softmax", "LogSoftmax", "Hardmax")
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
@@ -202,6 +204,34 @@ class ViewOfView(RewriteRuleClassBase):
         return op.Reshape(x, op.Constant(value=ir.tensor(reshape_to(x, y.shape), dtype=ir.DataType.INT64)))
 
 
+class SoftmaxOfView(RewriteRuleClassBase):
+    """`View(Softmax(View(x))) -> Softmax(x)` along x's last dim, as converters write Softmax of opset 12."""
+
+    def __init__(self, op_type: str, outer: str, inner: str) -> None:
+        super().__init__(f"{outer}Of{op_type}Of{inner}")
+        self._op_type, self._outer, self._inner = op_type, outer, inner
+
+    def pattern(self, op, x):  # type: ignore[no-untyped-def]
+        view = getattr(op, self._inner)(x, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["view"])
+        weights = getattr(op, self._op_type)(view, _allow_other_attributes=True, _outputs=["weights"])
+        return getattr(op, self._outer)(weights, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, view: ir.Value, weights: ir.Value, y: ir.Value) -> MatchResult:
+        result, node = MatchResult(), weights.producer()
+        if not x.shape or not view.shape or y.shape is None or node is None:
+            return result.fail("the shapes of the two views are not known")
+        if is_check(view.producer()) or is_check(y.producer()):
+            return result.fail("one of the two views checks the sizes of an input")
+        if node.attributes.get_int("axis", -1) not in (-1, len(view.shape) - 1):
+            return result.fail(f"{self._op_type} is not along the last dim")
+        if not same(x.shape[-1], view.shape[-1]) or not _is_same_shape(x.shape, y.shape):
+            return result.fail("the rows or the result have other dims than x")
+        return result
+
+    def rewrite(self, op, x: ir.Value, **_: ir.Value):  # type: ignore[no-untyped-def]
+        return getattr(op, self._op_type)(x, axis=-1)
+
+
 def _ones(shape: ir.Shape) -> int:
     return sum(isinstance(dim, int) and dim == 1 for dim in shape)
 
@@ -219,4 +249,9 @@ RULES: tuple[tuple[str, Callable[[], RewriteRule]], ...] = (
     ("Concat", lambda: TiledOnes.rule("Concat")),
     *(("Unsqueeze", lambda op_type=op_type: KeptDims.rule(op_type)) for op_type in _REDUCTIONS),
     *((o, lambda o=o, i=i: ViewOfView.rule(o, i)) for o in _VIEWS for i in _VIEWS),
+    *(
+        ("Reshape", lambda op_type=op_type, i=i: SoftmaxOfView.rule(op_type, "Reshape", i))
+        for op_type in _SOFTMAXES
+        for i in ("Reshape", "Flatten")
+    ),
 )

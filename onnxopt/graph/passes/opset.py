@@ -17,6 +17,7 @@ TARGET = 20
 READABLE = 22  # newest opset that ORT 1.21 reads
 _ONNXSCRIPT_FIRST = 18  # onnxscript converts from here on, onnx's C++ converter what is older
 _RESIZE_MODES = 11  # from here on Resize says how it maps coordinates
+_HARDMAX_OF_ONE_AXIS = 13  # before, all dims from the axis on were one; onnx's converter knows it of Softmax alone
 _SCAN_WITHOUT_BATCH = 9  # before, each element of a batch was scanned by itself; onnx's converter ignores that
 _OutputType = tuple[str, str | None, int | None, int | None]  # name, kind, element type, rank
 _FALLBACKS = (18, 17, 16, 15, 13)  # opsets to try where TARGET cannot be reached; the operator table begins at 13
@@ -65,6 +66,8 @@ def _convert(model: ir.Model, version: int, target: int) -> str | None:
                 sampling = _sampling(model)
                 _convert_with_onnx(model, _RESIZE_MODES)
                 _set_sampling(model, sampling)
+            if version < _HARDMAX_OF_ONE_AXIS:
+                _flatten_hardmax(model)
             _convert_with_onnx(model, min(target, _ONNXSCRIPT_FIRST))
         if target > model.opset_imports[""]:
             convert_version(model, target, fallback=False)
@@ -87,6 +90,21 @@ def _convert_with_onnx(model: ir.Model, target: int) -> None:
     infer(model).write()  # what follows from contents too, which onnx would propagate for tensors of any size
     inferred = onnx.shape_inference.infer_shapes(lean_proto(model))
     adopt(model, onnx.version_converter.convert_version(inferred, target))
+
+
+def _flatten_hardmax(model: ir.Model) -> None:
+    """Let each Hardmax of an opset below 13 have two dims, so that its one axis means the same afterwards."""
+    for node in list(model.graph.all_nodes()):
+        if (node.domain, node.op_type) == ("", "Hardmax") and isinstance(node.graph, ir.Graph):
+            (x,), (y,) = node.inputs, node.outputs
+            flat = ir.node("Flatten", [x], {"axis": node.attributes.get_int("axis", 1)})
+            rows = ir.node("Hardmax", flat.outputs, {"axis": -1})
+            shape = ir.node("Shape", [x])
+            back = ir.node("Reshape", [rows.outputs[0], shape.outputs[0]])
+            ir.convenience.replace_nodes_and_values(
+                node.graph, node, [node], [flat, rows, shape, back], [y], back.outputs
+            )
+    UniqueNamesPass()(model)
 
 
 def _sampling(model: ir.Model) -> list[str]:

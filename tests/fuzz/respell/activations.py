@@ -106,6 +106,16 @@ def softmax_axis(b: Builder, node: ir.Node) -> ir.Value:
     return b.op("Softmax", node.inputs[0], axis=axis - rank if axis >= 0 else axis + rank)
 
 
+@spells("Softmax")
+def softmax_of_rows(b: Builder, node: ir.Node) -> ir.Value | None:
+    """As converters write Softmax of opset 12."""
+    x = node.inputs[0]
+    if axis_of(node, -1) != rank_of(x) - 1:
+        return None
+    rows = b.op("Flatten", x, axis=b.rng.choice([rank_of(x) - 1, -1]))
+    return b.op("Reshape", b.op("Softmax", rows, axis=b.rng.choice([-1, 1])), b.op("Shape", x))
+
+
 @spells("LayerNormalization")
 def layer_norm(b: Builder, node: ir.Node) -> ir.Value:
     """In float32, as stash_type says; in the model's own dtype where that is float32."""

@@ -55,6 +55,13 @@ APPLIED = {
                             ["Slice"]),
     "Tile of ones": ("float[N, 1, 4] x", "y = Tile(x, k)", "int64[3] k = {1, 3, 1}", ["Expand"]),
     "Concat of ones": ("float[N, 1, 4] x", "y = Concat<axis = 1>(x, x)", "", ["Expand"]),
+    **{
+        f"{op_type} of flat rows": ("float[B, N, 4] x", f"r = Flatten<axis = 2>(x) w = {op_type}<axis = {axis}>(r) "
+                                    "s = Shape(x) y = Reshape(w, s)", "", [op_type])
+        for op_type, axis in (("Softmax", -1), ("LogSoftmax", 1), ("Hardmax", -1))
+    },
+    "Softmax of reshaped rows": ("float[2, 3, 4] x", "r = Reshape(x, flat) w = Softmax(r) y = Reshape(w, back)",
+                                 "int64[2] flat = {6, 4}, int64[3] back = {2, 3, 4}", ["Softmax"]),
 }  # fmt: skip
 STAYS = {
     "Sum of three": (_X, "a = Tanh(x) b = Abs(x) y = Sum(a, b, x)", "", ["Tanh", "Abs", "Sum"]),
@@ -70,6 +77,13 @@ STAYS = {
     "positions that skip": (_X, "y = Gather<axis = 1>(x, k)", "int64[2] k = {0, 2}", ["Gather"]),
     "positions that wrap": (_X, "y = Gather<axis = 1>(x, k)", "int64[2] k = {3, 0}", ["Gather"]),
     "positions of an unknown dim": (_X, "y = Gather(x, k)", "int64[2] k = {0, 1}", ["Gather"]),
+    "Softmax of other rows": ("float[B, N, 4] x", "r = Flatten<axis = 1>(x) w = Softmax(r) s = Shape(x) "
+                              "y = Reshape(w, s)", "", ["Flatten", "Softmax", "Reshape"]),
+    "Softmax of columns": ("float[B, N, 4] x", "r = Flatten<axis = 2>(x) w = Softmax<axis = 0>(r) s = Shape(x) "
+                           "y = Reshape(w, s)", "", ["Flatten", "Softmax", "Shape", "Reshape"]),
+    "rows that another node reads": ("float[2, 3, 4] x", "r = Flatten<axis = 2>(x) w = Softmax(r) v = Abs(w) "
+                                     "z = Reshape(w, s) u = Reshape(v, s) y = Add(z, u)", "int64[3] s = {2, 3, 4}",
+                                     ["Flatten", "Softmax", "Abs", "Reshape", "Reshape", "Add"]),
     "Tile of more than ones": (_X, "y = Tile(x, k)", "int64[2] k = {1, 2}", ["Tile"]),
 }  # fmt: skip
 _SPECIAL = (0.0, -0.0, 1.5, -2.25, np.inf, -np.inf, np.nan, 3e-7)
@@ -101,6 +115,25 @@ def test_operators_and_bits(name: str) -> None:
     if result.dtype.kind == "f":
         known = ~np.isnan(expected)
         np.testing.assert_array_equal(np.signbit(result[known]), np.signbit(expected[known]))
+
+
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize(
+    ("dims", "axis", "left"),
+    [
+        ("B, 2, N, N", "<axis = 3>", 1),
+        ("B, 2, N, N", "<axis = -1>", 1),
+        ("B, 4", "", 1),
+        ("B, 2, N, 3", "<axis = 1>", 3),
+        ("B, 2, N, 3", "", 3),
+    ],
+)
+def test_opset_11(op_type: str, dims: str, axis: str, left: int) -> None:
+    source = graph(f"float[{dims}] x", "float[] y", f"y = {op_type}{axis}(x)", opset=11)
+    found = normalize(source.clone()).model
+    assert found.opset_imports[""] == 20
+    assert len(list(found.graph)) == left
+    np.testing.assert_array_equal(run(found, _feeds(source))[0], run(source, _feeds(source))[0])
 
 
 @pytest.mark.parametrize(
