@@ -218,18 +218,31 @@ class SoftmaxOfView(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, x: ir.Value, view: ir.Value, weights: ir.Value, y: ir.Value) -> MatchResult:
         result, node = MatchResult(), weights.producer()
-        if not x.shape or not view.shape or y.shape is None or node is None:
+        if not x.shape or not view.shape or node is None:
             return result.fail("the shapes of the two views are not known")
         if is_check(view.producer()) or is_check(y.producer()):
             return result.fail("one of the two views checks the sizes of an input")
         if node.attributes.get_int("axis", -1) not in (-1, len(view.shape) - 1):
             return result.fail(f"{self._op_type} is not along the last dim")
-        if not same(x.shape[-1], view.shape[-1]) or not _is_same_shape(x.shape, y.shape):
+        unchanged = _is_shape_of(y, x) or (y.shape is not None and _is_same_shape(x.shape, y.shape))
+        if not same(x.shape[-1], view.shape[-1]) or not unchanged:
             return result.fail("the rows or the result have other dims than x")
         return result
 
     def rewrite(self, op, x: ir.Value, **_: ir.Value):  # type: ignore[no-untyped-def]
         return getattr(op, self._op_type)(x, axis=-1)
+
+
+def _is_shape_of(y: ir.Value, x: ir.Value) -> bool:
+    """Whether a Reshape gives its result the shape that Shape reads off x."""
+    view = y.producer()
+    target = None if view is None or len(view.inputs) < 2 or view.inputs[1] is None else view.inputs[1].producer()
+    return (
+        target is not None
+        and (target.domain, target.op_type) == ("", "Shape")
+        and target.inputs[0] is x
+        and not target.attributes
+    )
 
 
 def _ones(shape: ir.Shape) -> int:

@@ -191,6 +191,12 @@ class MergedReshapes(ReshapeReshape):
             return MatchResult().fail("the inner Reshape checks the sizes of an input")
         return super().check(context, x, shape_ignored, shape)
 
+    def rewrite(self, op, x: ir.Value, shape_ignored: ir.Value, shape: ir.Value):  # type: ignore[no-untyped-def]
+        taken = () if x.graph is None else x.graph.initializers  # a rule's initializer replaces one of its name
+        while self._new_shape_name in taken:
+            self._new_shape_name += "_"
+        return super().rewrite(op, x, shape_ignored, shape)
+
 
 def no_op_rules() -> RewritePass:
     """The pass that applies the rules of this file and of equal_forms.py.

@@ -9,6 +9,7 @@ from onnxscript.version_converter import convert_version
 
 from onnxopt.errors import first_line
 from onnxopt.graph.passes.lean import adopt, lean_proto
+from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.passes.same_operators import missing_dtypes, same_node
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.shapes.infer import infer
@@ -17,7 +18,8 @@ TARGET = 20
 READABLE = 22  # newest opset that ORT 1.21 reads
 _ONNXSCRIPT_FIRST = 18  # onnxscript converts from here on, onnx's C++ converter what is older
 _RESIZE_MODES = 11  # from here on Resize says how it maps coordinates
-_HARDMAX_OF_ONE_AXIS = 13  # before, all dims from the axis on were one; onnx's converter knows it of Softmax alone
+_ALONG_ONE_AXIS = 13  # from here on; before, Softmax took all dims from its axis on for one
+_SOFTMAXES = ("Softmax", "LogSoftmax", "Hardmax")
 _SCAN_WITHOUT_BATCH = 9  # before, each element of a batch was scanned by itself; onnx's converter ignores that
 _OutputType = tuple[str, str | None, int | None, int | None]  # name, kind, element type, rank
 _FALLBACKS = (18, 17, 16, 15, 13)  # opsets to try where TARGET cannot be reached; the operator table begins at 13
@@ -66,8 +68,6 @@ def _convert(model: ir.Model, version: int, target: int) -> str | None:
                 sampling = _sampling(model)
                 _convert_with_onnx(model, _RESIZE_MODES)
                 _set_sampling(model, sampling)
-            if version < _HARDMAX_OF_ONE_AXIS:
-                _flatten_hardmax(model)
             _convert_with_onnx(model, min(target, _ONNXSCRIPT_FIRST))
         if target > model.opset_imports[""]:
             convert_version(model, target, fallback=False)
@@ -88,22 +88,29 @@ def _convert(model: ir.Model, version: int, target: int) -> str | None:
 
 def _convert_with_onnx(model: ir.Model, target: int) -> None:
     infer(model).write()  # what follows from contents too, which onnx would propagate for tensors of any size
+    if model.opset_imports[""] < _ALONG_ONE_AXIS <= target:
+        _state_rows(model)
     inferred = onnx.shape_inference.infer_shapes(lean_proto(model))
     adopt(model, onnx.version_converter.convert_version(inferred, target))
 
 
-def _flatten_hardmax(model: ir.Model) -> None:
-    """Let each Hardmax of an opset below 13 have two dims, so that its one axis means the same afterwards."""
-    for node in list(model.graph.all_nodes()):
-        if (node.domain, node.op_type) == ("", "Hardmax") and isinstance(node.graph, ir.Graph):
-            (x,), (y,) = node.inputs, node.outputs
-            flat = ir.node("Flatten", [x], {"axis": node.attributes.get_int("axis", 1)})
-            rows = ir.node("Hardmax", flat.outputs, {"axis": -1})
-            shape = ir.node("Shape", [x])
-            back = ir.node("Reshape", [rows.outputs[0], shape.outputs[0]])
-            ir.convenience.replace_nodes_and_values(
-                node.graph, node, [node], [flat, rows, shape, back], [y], back.outputs
-            )
+def _state_rows(model: ir.Model) -> None:
+    """Let each Softmax of an opset below 13 be along the last dim, where its rank is known, and Hardmax of two dims.
+
+    onnx's converter adds views where it does not know the rank, and none to Hardmax.
+    """
+    for node in [n for n in model.graph.all_nodes() if n.op_type in _SOFTMAXES and n.domain == ""]:
+        x, axis = node.inputs[0], node.attributes.get_int("axis", 1)
+        if axis == -1 or (x is not None and x.shape is not None and axis == len(x.shape) - 1):
+            node.attributes["axis"] = ir.AttrInt64("axis", -1)
+        elif node.op_type == "Hardmax" and isinstance(node.graph, ir.Graph):
+            new, (y,) = NewNodes(node.graph, node), node.outputs
+            flat = new.add("Flatten", [x], y.dtype, [ir.AttrInt64("axis", axis)])
+            rows = new.add("Hardmax", [flat], y.dtype, [ir.AttrInt64("axis", -1)])
+            whole = new.add("Reshape", [rows, new.add("Shape", [x], ir.DataType.INT64)], y.dtype)
+            y.replace_all_uses_with(whole, replace_graph_outputs=True)
+            whole.name, y.name = y.name, None
+            node.graph.remove(node, safe=True)
     UniqueNamesPass()(model)
 
 

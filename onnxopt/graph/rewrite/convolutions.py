@@ -80,6 +80,9 @@ class Patches(_Product):
         channels, (height, width) = x.shape[1], x.shape.dims[2:]
         p, q = w.const_value.shape.numpy()[2:]
         rows, columns = height // p, width // q
+        if p == q == 1:  # tokens, which channels last needs no Transpose for
+            flat = op.Transpose(op.Reshape(x, new_integers(op, [0, channels, rows * columns])), perm=[0, 2, 1])
+            return self._product(op, patches.producer(), flat, w, (1, 2, 3))
         cut = op.Reshape(x, new_integers(op, [0, channels, rows, p, columns, q]))
         cut = op.Transpose(cut, perm=[0, 2, 4, 1, 3, 5])
         flat = op.Reshape(cut, new_integers(op, [-1, rows * columns, channels * p * q]))

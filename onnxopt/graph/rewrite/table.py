@@ -30,6 +30,7 @@ from onnxopt.graph.rewrite import (
 from onnxopt.graph.rewrite.attention import (
     attention_nodes,
     cached,
+    channels_first,
     grouped_heads,
     head_norms,
     head_sizes,
@@ -163,6 +164,9 @@ TABLE: tuple[Phase, ...] = (
         only_if=_has_softmaxes,
         steps=(
             Step((*_DECOMPOSED, *_FORMS, *_MAPPED), layout.AXES),
+            Step(_FORMS, channels_first.PRODUCTS),
+            Step(_FORMS, channels_first.OPERANDS),
+            Step(_FORMS, channels_first.RESULTS, then=Cleanup.CLEAN_UP),
             Step(_FORMS, sequence_first.RULES, then=Cleanup.CLEAN_UP),  # products of three parts are built three times
             _GEMMS,
             _BIASES,

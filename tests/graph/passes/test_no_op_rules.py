@@ -15,6 +15,8 @@ from onnxopt.graph.passes.no_op_rules import (
     SameShape,
     no_op_rules,
 )
+from onnxopt.graph.shapes.infer import infer
+from tests.support.graphs import graph, value
 
 
 def _value(name: str, shape: list[int | str | None] | None, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
@@ -163,6 +165,22 @@ def test_computed_reshape_stays(dims: list | None, reason: str) -> None:
     x, shape = _value("x", ["N"]), _value("s", [2], ir.DataType.INT64)
     assert reason in ComputedReshape().check(None, x=x, shape=shape, y=_result("Reshape", x, dims, shape)).reason
     assert "already" in ComputedReshape().check(None, x=x, shape=_constant(np.int64([2])), y=x).reason
+
+
+def test_merged_reshapes_leave_other_constants() -> None:
+    """The new shape has a name of its own, where a constant has the one that onnxscript's rule gives it."""
+    shapes = "int64[2] flat = {4, 3}, int64[3] back = {2, 2, 3}, int64[1] other = {12}"
+    body = "a = Reshape(x, flat) y = Reshape(a, back) z = Reshape(x, other)"
+    model = graph("float[2, 6] x", "float[] y, float[] z", body, constants=shapes)
+    infer(model).write()
+    taken = value(model, "other")
+    del model.graph.initializers["other"]
+    taken.name = "y/shape"
+    model.graph.register_initializer(taken)
+    no_op_rules()(model)
+    read = [node.inputs[1] for node in model.graph if node.op_type == "Reshape"]
+    assert len(read) == 2
+    assert all(v is not None and model.graph.initializers[str(v.name)] is v for v in read)
 
 
 def test_cast_like_becomes_a_cast_to_the_dtype() -> None:

@@ -16,7 +16,7 @@ from tests.support.attention.attention_graphs import ops
 
 TENSORS = {
     "patch": (6, 3, 2, 4), "narrow": (6, 3, 2, 2), "grouped": (6, 1, 2, 4), "tap": (6, 3, 3), "wide": (5, 6, 4),
-    "bias": (6,),
+    "pixel": (6, 3, 1, 1), "bias": (6,),
 }  # fmt: skip
 SHAPES = "int64[3] flat = {0, 6, -1}, int64[3] other = {0, 12, -1}"
 
@@ -66,6 +66,17 @@ def test_patches(bias: str, tmp_path: Path) -> None:
     assert rewrite(found, tmp_path).applied["tokens"] == 1
     assert [op for op in ops(found) if op != "Reshape"] == ["Transpose", "MatMul", *(["Add"] if bias else [])]
     check(source, found, (2, 3, 6, 8), (1, 3, 6, 8))
+
+
+def test_one_pixel_is_a_token(tmp_path: Path) -> None:
+    """Of a map in channels last, no Transpose is left."""
+    one = "c = Conv(x, pixel, bias) r = Reshape(c, flat) y = Transpose<perm = [0, 2, 1]>(r)"
+    source = model(IMAGE, one)
+    found = source.clone()
+    assert rewrite(found, tmp_path).applied["tokens"] == 1
+    turns = [node.attributes.get_ints("perm") for node in found.graph if node.op_type == "Transpose"]
+    assert turns in ([(0, 2, 3, 1)], [(0, 2, 1)])
+    check(source, found, (2, 3, 6, 8))
 
 
 @pytest.mark.parametrize(("step", "before", "after"), [(1, 1, 1), (2, 1, 1), (1, 0, 0), (3, 2, 0)])
