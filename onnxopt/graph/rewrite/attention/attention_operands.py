@@ -2,7 +2,8 @@
 
     q c    k^T c    Cast(q)    Transpose(Cast(k))
 
-q and k of 16 bits may be cast to float32 in front of their product, which kernels add up in float32 anyhow.
+q and k of 16 bits may be cast to float32 in front of their product, which kernels add up in float32 anyhow. So may v
+where the scores are a product of 16 bits, as TorchScript writes attention of half models under a float32 mask.
 """
 
 from __future__ import annotations
@@ -59,6 +60,15 @@ def without_casts(q: ir.Value, k_transposed: ir.Value, v: ir.Value) -> tuple[ir.
     if keys is None or node.attributes.get_ints("perm") != (0, 1, 3, 2):
         return q, k_transposed, None
     return narrow, k_transposed, keys
+
+
+def narrow_values(q: ir.Value, k_transposed: ir.Value, v: ir.Value) -> ir.Value | None:
+    """The 16-bit values that v is a Cast of to float32, where scores are a product of 16 bits already."""
+    node = v.producer()
+    source = node.inputs[0] if node is not None and (node.domain, node.op_type) == ("", "Cast") else None
+    if source is None or v.dtype != ir.DataType.FLOAT or source.dtype not in _SIXTEEN_BIT:
+        return None
+    return source if source.dtype == q.dtype == k_transposed.dtype else None
 
 
 def _before_cast(value: ir.Value, v: ir.Value) -> ir.Value | None:

@@ -29,6 +29,8 @@ class PaddedDotProduct(ScaledDotProduct):
     def size_obstacle(self, form: Form, context: MatchContext) -> str:
         if has_usual_heads(form.q, form.v):
             return "heads need no padding"
+        if form.widened:
+            return f"{odd_size(form)}, and values are cast to float32"
         if form.scaled is not None:
             return f"{odd_size(form)}, and queries have a factor of more than one element"
         y, inside = context.root.outputs[0], frozenset(context.nodes)
@@ -58,7 +60,7 @@ class DotProductOfOwnKernel(ScaledDotProduct):
             return "the number of heads, or of their elements, is not known"
         if reason := flash_attention.why_not(heads, heads, width, values, form.scale):
             return reason
-        if form.guards_rows or not _joins_heads(context.root.outputs[0]):
+        if form.widened or form.guards_rows or not _joins_heads(context.root.outputs[0]):
             return f"{odd_size(form)}, and onnxopt's kernel writes concatenated heads, which this result is not"
         asked, seen = (n if isinstance(n, int) else self._expected.of(n) for n in (queries, keys))
         paid = costs.pays(AttentionSize(seen, width, queries=asked, alone=True))

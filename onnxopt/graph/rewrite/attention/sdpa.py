@@ -2,6 +2,7 @@
 
     MatMul(P, v) -> Sdpa(q, k, v, mask)     P = Softmax(scores), or Cast(Softmax(Cast(scores)))
                                             or Where(IsNaN(P), 0, P)
+    MatMul(P, Cast(v)) -> Cast(Sdpa(q, k, v, mask))         q, k and v of 16 bits, P and the result of float32
     scores = MatMul(q, k^T), with a constant factor on q, on k^T or on the product, and one of
         Add(scores, mask)    Add(Add(scores, mask), more)    Where(shown, scores, low)    Where(hidden, low, scores)
         Add(Where(shown, scores, low), mask)    Where(shown, Add(scores, mask), low)
@@ -41,6 +42,7 @@ from onnxopt.graph.rewrite.attention.attention_operands import (
     Obstacle,
     casts_round,
     has_usual_heads,
+    narrow_values,
     operand_and_factor,
     scalar,
     scale_of,
@@ -71,6 +73,7 @@ class Form:
     scale. mask: what mask_value is known to show. guards_rows: whether rows that the mask hides with -inf become zeros.
     cap: of scores, 0 without one. sinks: of each head. keys: k itself, where k_transposed is a Cast of it. scaled: the
     operator and the factor of more than one element that queries still get, as attention of cosines has one of heads.
+    widened: whether values were cast to float32, in which the result is, too.
     """
 
     q: ir.Value
@@ -84,6 +87,7 @@ class Form:
     sinks: ir.TensorProtocol | None = None
     keys: ir.Value | None = None
     scaled: tuple[str, ir.Value] | None = None
+    widened: bool = False
 
 
 class ScaledDotProduct(RewriteRuleClassBase):
@@ -155,6 +159,8 @@ class ScaledDotProduct(RewriteRuleClassBase):
         for name, value in (("q", q), ("k", k_transposed), ("v", v)):
             if value.shape is None or len(value.shape) != 4:
                 return Obstacle(f"{name}, `{value.name}`, is not known to have four dims", value)
+        narrow = narrow_values(q, k_transposed, v)
+        v = v if narrow is None else narrow
         q, k_transposed, keys = without_casts(q, k_transposed, v)
         if reason := shapes_disagree(q, k_transposed, v) or casts_round(q, v, match):
             return Obstacle(reason)
@@ -183,7 +189,8 @@ class ScaledDotProduct(RewriteRuleClassBase):
         if guards_rows and sinks is not None:
             return Obstacle("rows that see a sink alone are guarded against NaN")
         scale *= cap or 1.0
-        return Form(q, k_transposed, v, scale, shows, mask_value, guards_rows, cap, sinks, keys, scaled)
+        widened = narrow is not None
+        return Form(q, k_transposed, v, scale, shows, mask_value, guards_rows, cap, sinks, keys, scaled, widened)
 
     def _masking(
         self, match: Mapping[str, Any], q: ir.Value, k_transposed: ir.Value
@@ -243,6 +250,10 @@ class ScaledDotProduct(RewriteRuleClassBase):
             {**match, "mask": mask, "more": more, "shown": shown, "hidden": hidden, "low": low, "masking": masking}
         )
         assert isinstance(form, Form)  # as check found
+        attended = self._attended(op, form, mask, more, shown, hidden, low, masking)
+        return op.Cast(attended, to=ir.DataType.FLOAT) if form.widened else attended
+
+    def _attended(self, op, form: Form, mask, more, shown, hidden, low, masking: str):
         q, v = form.q, form.v
         if form.scaled is not None:
             operator, factor = form.scaled
@@ -277,16 +288,18 @@ class ScaledDotProduct(RewriteRuleClassBase):
             bias = op.Where(hidden, low, nothing) if masking in _HIDDEN else op.Where(shown, nothing, low)
             beside = masking in ("both", "under")
             mask = parts.added(op, bias, mask, form.mask.finite, dtype) if beside else bias
+        unrounded = mask  # narrowing makes -inf finite
         if dtype is not None and dtype != q.dtype:
             mask = parts.narrowed(op, mask, q.dtype)
         attributes |= limits
         if not form.guards_rows:
             return op.Sdpa(q, keys, v, mask, *_after_mask(sinks, rest), **attributes)
         zero, floor = (op.Constant(value=parts.scalar_of(n, q.dtype)) for n in (0.0, parts.MIN[q.dtype]))
-        best = op.ReduceMax(mask, op.Constant(value=ir.tensor([-1], dtype=ir.DataType.INT64)), keepdims=1)
+        lowest = op.Constant(value=parts.scalar_of(parts.MIN[dtype or q.dtype], dtype or q.dtype))
+        best = op.ReduceMax(unrounded, op.Constant(value=ir.tensor([-1], dtype=ir.DataType.INT64)), keepdims=1)
         rest = None if rest is None else op.Max(rest, floor)
         attended = op.Sdpa(q, keys, v, op.Max(mask, floor), *_after_mask(sinks, rest), **attributes)
-        return op.Where(op.Less(best, floor), zero, attended)
+        return op.Where(op.Less(best, lowest), zero, attended)
 
     def _parts(self, masking: str, mask, more, shown, hidden, low) -> Parts:
         if masking in ("add", "twice"):
