@@ -20,6 +20,7 @@ from onnxopt.errors import ModelError, step
 from onnxopt.graph import code_limits, fused_domain, read
 from onnxopt.graph.passes.codes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
+from onnxopt.graph.passes.contrib.decompose import DecomposeContribPass
 from onnxopt.graph.passes.device_positions import CountOnDevicePass
 from onnxopt.graph.passes.fold import Fold
 from onnxopt.graph.passes.inline import inline_functions
@@ -91,6 +92,9 @@ def normalize(
             _lift_constants(model)
         if converted := convert_opset(model, opset, max(opset, lowest_opset)):
             notes.append(converted)
+        if _run("decomposing operators of ONNX Runtime's optimizers", DecomposeContribPass(), model).modified:
+            _name(model)
+            _lift_constants(model)
         if model.opset_imports.get("", 0) >= _FIRST_OPSET_OF_RULES:
             single_sizes = SingleSizesPass()  # before passes remove the nodes that say which dims are 1
             _run("looking for dims that can only be 1", single_sizes, model)

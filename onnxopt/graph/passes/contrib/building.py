@@ -1,0 +1,123 @@
+"""What decompositions of ONNX Runtime's operators share: new nodes, operands, and the reasons not to decompose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.graph.match import is_constant, operand
+
+
+class Kept(Exception):  # noqa: N818 - no error: the operator stays
+    """An operator has no decomposition here: the reason."""
+
+
+class Standard:
+    """Builds the standard form of one node; the new nodes join no graph before `place`."""
+
+    def __init__(self, node: ir.Node) -> None:
+        self.node = node
+        self._nodes: list[ir.Node] = []
+
+    def __call__(self, op_type: str, *inputs: ir.Value | None, **attributes: object) -> ir.Value:
+        """The first result of a new node of ONNX's domain."""
+        return self.several(op_type, 1, *inputs, **attributes)[0]
+
+    def several(self, op_type: str, count: int, *inputs: ir.Value | None, **attributes: object) -> Sequence[ir.Value]:
+        new = ir.node(op_type, inputs, attributes, num_outputs=count, name=f"{self.node.name}/{op_type}")  # type: ignore[arg-type]
+        self._nodes.append(new)
+        return new.outputs
+
+    def constant(self, array: np.ndarray | Sequence[int]) -> ir.Value:
+        return self("Constant", value=ir.tensor(np.asarray(array)))
+
+    def number(self, number: float, like: ir.Value) -> ir.Value:
+        """A constant without dims, of the dtype of a value."""
+        dtype = dtype_of(like)
+        return self("Constant", value=ir.tensor(np.array(number, dtype.numpy()), dtype=dtype))
+
+    def part(self, whole: ir.Value, start: int, end: int) -> ir.Value:
+        """Some columns of a constant, which are copied when they are read."""
+        tensor = whole.const_value
+        assert tensor is not None
+        shape = ir.Shape([*tensor.shape[:-1], end - start])
+
+        def columns() -> ir.Tensor:
+            return ir.Tensor(np.ascontiguousarray(tensor.numpy()[..., start:end]), dtype=tensor.dtype)
+
+        lazy = ir.LazyTensor(columns, dtype=tensor.dtype, shape=shape, name=f"{whole.name}/{start}")
+        return self("Constant", value=lazy)
+
+    def place(self) -> None:
+        """Insert the nodes before the one that they replace."""
+        assert self.node.graph is not None
+        self.node.graph.insert_before(self.node, self._nodes)
+
+    def discard(self) -> None:
+        """Take the nodes off the values that they read."""
+        for node in self._nodes:
+            for position in range(len(node.inputs)):
+                node.replace_input_with(position, None)
+
+
+Decomposition = Callable[[Standard], Sequence[ir.Value | None]]
+"""The results of a node by standard operators, None for those that nothing reads. Raises Kept."""
+
+
+def dtype_of(value: ir.Value) -> ir.DataType:
+    if value.dtype is None:
+        raise Kept(f"the dtype of `{value.name}` is not known")
+    return value.dtype
+
+
+def rank_of(value: ir.Value) -> int:
+    if value.shape is None:
+        raise Kept(f"the rank of `{value.name}` is not known")
+    return len(value.shape)
+
+
+def size_of(value: ir.Value, axis: int) -> int:
+    size = value.shape[axis] if rank_of(value) else None  # type: ignore[index]
+    if not isinstance(size, int):
+        raise Kept(f"the dim {axis} of `{value.name}` is not known")
+    return size
+
+
+def required(node: ir.Node, position: int) -> ir.Value:
+    value = operand(node, position)
+    if value is None:
+        raise Kept(f"{node.op_type} has no input {position}")
+    return value
+
+
+def absent(node: ir.Node, *positions: int) -> None:
+    """Raise Kept where one of these inputs is there."""
+    for position in positions:
+        if operand(node, position) is not None:
+            raise Kept(f"{node.op_type} has the input {position}")
+
+
+def unread(node: ir.Node, *positions: int) -> None:
+    """Raise Kept where something reads one of these results."""
+    for value in (node.outputs[k] for k in positions if k < len(node.outputs)):
+        if is_read(value):
+            raise Kept(f"`{value.name}` is read")
+
+
+def is_read(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def usual(node: ir.Node, **attributes: int | float | str) -> None:
+    """Raise Kept where an attribute is there with another value."""
+    for name, wanted in attributes.items():
+        if name in node.attributes and node.attributes[name].value != wanted:
+            raise Kept(f"{node.op_type} has {name}")
+
+
+def array_of(value: ir.Value) -> np.ndarray:
+    if not is_constant(value) or value.const_value is None:
+        raise Kept(f"`{value.name}` is no constant")
+    return value.const_value.numpy()
