@@ -267,6 +267,7 @@ def _detach(node: ir.Node, moved: Mapping[ir.Value, ir.Value]) -> None:
 
 
 def _describe_as(result: ir.Value, value: ir.Value) -> None:
-    """Give a value the name, type, shape and constant of another one."""
+    """Give a value the name, type, shape, constant and notes of another one."""
     result.name, result.type, result.shape = value.name, value.type, value.shape
     result.const_value = value.const_value
+    result.meta.update(value.meta)

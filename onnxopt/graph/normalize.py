@@ -20,6 +20,7 @@ from onnxopt.errors import ModelError, step
 from onnxopt.graph import code_limits, fused_domain, read
 from onnxopt.graph.passes.codes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
+from onnxopt.graph.passes.contrib.anchors import carried
 from onnxopt.graph.passes.contrib.decompose import DecomposeContribPass
 from onnxopt.graph.passes.device_positions import CountOnDevicePass
 from onnxopt.graph.passes.fold import Fold
@@ -194,7 +195,8 @@ def _simplify(model: ir.Model, growth: float) -> None:
         if rules is not None:
             _lift_constants(model)  # what folding and the rules made
             _run("ordering operands", OperandOrderPass(), model)
-            changed |= _run("applying rules without effect on results", rules, model).modified
+            with carried(model):
+                changed |= _run("applying rules without effect on results", rules, model).modified
             changed |= _run("constant padding as convolutions state it", ConstantPaddingPass(), model).modified
             changed |= _run("moving codes", MoveCodesPass(), model).modified
             _name(model)

@@ -15,6 +15,7 @@ from onnxopt.errors import OnnxoptError, describe
 from onnxopt.graph import normalize, rewrite
 from onnxopt.graph.passes.codes import products_of_codes
 from onnxopt.graph.passes.codes.products_of_codes import ProductsOfCodesPass
+from onnxopt.graph.passes.contrib.restore import restore_attention
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.graph.rewrite.table import GATED_WEIGHTS
 from onnxopt.graph.signature import Sizes
@@ -60,6 +61,7 @@ class Rewriter:
         try:
             model, done = self._rewritten(families)
             standard = model.clone() if portable else None  # with transposed weights, which both forms share
+            restore_attention(model, recognises="attention" in families)
             notes = products_of_codes.notes(model) if self._multiply_codes(model, families) else ()
         except _FATAL:
             raise
@@ -76,6 +78,7 @@ class Rewriter:
     def with_families(self, names: Sequence[str]) -> ir.Model:
         """The normalized model with only these families applied."""
         model, _ = self._rewritten(names)
+        restore_attention(model, recognises="attention" in names)
         self._multiply_codes(model, names)
         return model
 

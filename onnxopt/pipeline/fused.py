@@ -22,6 +22,7 @@ from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel, Kind
 from onnxopt.fusion.work import Work
 from onnxopt.graph import normalize
+from onnxopt.graph.passes.contrib.restore import restore
 from onnxopt.graph.signature import Sizes
 from onnxopt.kinds import KINDS
 from onnxopt.phases import Phases
@@ -127,6 +128,7 @@ class Fuser:
             kernels = tuple(map(entry_points.with_alternatives, own)) if self.alternatives else own
         with phases("outline"):
             outline.replace(model, functions)
+            restore(model)
             model.metadata_props[normalize.MARK] = versions.onnxopt()
         with phases("generate"):
             return _Planned(model, plan, own, kernels, after, launches, generate.generate(kernels))

@@ -17,6 +17,7 @@ from onnx_ir.passes import common
 from onnxscript.rewriter import RewriteRule, RewriteRuleSet
 
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
+from onnxopt.graph.passes.contrib.anchors import carried
 from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
@@ -160,7 +161,8 @@ class Rewriting:
 
 def apply(model: ir.Model, row: Row, scope: Scope) -> int:
     """Apply a row once, in place. Returns how often its rules applied."""
-    count = row.run(model, scope) if isinstance(row, Pass) else _match(model, list(row.rules(scope)))
+    with carried(model):
+        count = row.run(model, scope) if isinstance(row, Pass) else _match(model, list(row.rules(scope)))
     if count:
         common.IdentityEliminationPass()(model)
         common.RemoveUnusedNodesPass()(model)

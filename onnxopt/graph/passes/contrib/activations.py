@@ -1,9 +1,9 @@
 """Activations with a bias, and what diffusion models add.
 
-    BiasGelu(a, b)            -> Gelu(a + b)              FastGelu(x, b?)     -> Gelu(x + b; tanh)
-    QuickGelu(x; alpha)       -> x Sigmoid(alpha x)       Gelu(x)             -> Gelu(x)
-    BiasSplitGelu(x, b)       -> l Gelu(r)                l, r = Split(x + b)
-    BiasAdd(x, b, s)          -> x + b + s                BiasSoftmax(x, b)   -> Softmax(x + b)    of the last axis
+BiasGelu(a, b)            -> Gelu(a + b)              FastGelu(x, b?)     -> Gelu(x + b; tanh)
+QuickGelu(x; alpha)       -> x Sigmoid(alpha x)       Gelu(x)             -> Gelu(x)
+BiasSplitGelu(x, b)       -> l Gelu(r)                l, r = Split(x + b)
+BiasAdd(x, b, s)          -> x + b + s                BiasSoftmax(x, b)   -> Softmax(x + b)    of the last axis
 """
 
 from __future__ import annotations

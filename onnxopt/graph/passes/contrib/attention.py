@@ -11,6 +11,7 @@ masks of packed sequences, and with rotary embedding inside, the operators stay.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -18,8 +19,18 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.match import is_constant, operand
-from onnxopt.graph.passes.contrib.building import Decomposition, Kept, Standard, absent, dtype_of, rank_of, required
-from onnxopt.graph.passes.contrib.building import size_of, unread, usual
+from onnxopt.graph.passes.contrib.building import (
+    Decomposition,
+    Kept,
+    Standard,
+    absent,
+    dtype_of,
+    rank_of,
+    required,
+    size_of,
+    unread,
+    usual,
+)
 
 _FILTER = -10000.0  # default of mask_filter_value
 _LOWEST = {ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.3895313892515355e38}
@@ -33,9 +44,9 @@ def _attention(op: Standard) -> Sequence[ir.Value | None]:
     usual(node, do_rotary=0, past_present_share_buffer=0)
     x, weight, bias = required(node, 0), required(node, 1), operand(node, 2)
     width = size_of(weight, 1)
-    sizes = list(node.attributes.get_ints("qkv_hidden_sizes", None) or [width // 3] * 3)
+    sizes = list(node.attributes.get_ints("qkv_hidden_sizes", ()) or [width // 3] * 3)
     ends = [0, *np.cumsum(sizes).tolist()]
-    ranges = list(zip(ends, ends[1:], strict=False))
+    ranges = list(itertools.pairwise(ends))
     if is_constant(weight) and (bias is None or is_constant(bias)):
         parts = [op("MatMul", x, op.part(weight, *range_)) for range_ in ranges]
         if bias is not None:
@@ -67,7 +78,7 @@ def _multi_head(op: Standard) -> Sequence[ir.Value | None]:
         if bias is not None:
             ends = [0, width, 2 * width, 2 * width + size_of(v, 2)]
             biases = (
-                [op.part(bias, *r) for r in zip(ends, ends[1:], strict=False)]
+                [op.part(bias, *r) for r in itertools.pairwise(ends)]
                 if is_constant(bias)
                 else op.several("Split", 3, bias, op.constant(np.diff(ends)), axis=0)
             )

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.match import is_constant, operand
+from onnxopt.graph.match import operand
 
 
-class Kept(Exception):  # noqa: N818 - no error: the operator stays
+class Kept(Exception):
     """An operator has no decomposition here: the reason."""
 
 
@@ -42,7 +42,7 @@ class Standard:
         """Some columns of a constant, which are copied when they are read."""
         tensor = whole.const_value
         assert tensor is not None
-        shape = ir.Shape([*tensor.shape[:-1], end - start])
+        shape = ir.Shape([*tensor.shape.numpy()[:-1], end - start])
 
         def columns() -> ir.Tensor:
             return ir.Tensor(np.ascontiguousarray(tensor.numpy()[..., start:end]), dtype=tensor.dtype)
@@ -117,7 +117,9 @@ def usual(node: ir.Node, **attributes: int | float | str) -> None:
             raise Kept(f"{node.op_type} has {name}")
 
 
-def array_of(value: ir.Value) -> np.ndarray:
-    if not is_constant(value) or value.const_value is None:
-        raise Kept(f"`{value.name}` is no constant")
-    return value.const_value.numpy()
+def uncast(value: ir.Value) -> ir.Value:
+    """The int64 that a Cast made an operator's int32 of; else the value. Standard operators read both."""
+    cast = value.producer()
+    source = cast.inputs[0] if cast is not None and (cast.domain, cast.op_type) == ("", "Cast") else None
+    narrowed = source is not None and (source.dtype, value.dtype) == (ir.DataType.INT64, ir.DataType.INT32)
+    return source if source is not None and narrowed else value

@@ -12,28 +12,32 @@ import onnx_ir as ir
 
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.contrib.activations import ACTIVATIONS
+from onnxopt.graph.passes.contrib.anchors import ORIGINALS, anchor_of, give
 from onnxopt.graph.passes.contrib.attention import ATTENTION
-from onnxopt.graph.passes.contrib.building import Decomposition, Kept, Standard
+from onnxopt.graph.passes.contrib.building import Decomposition, Kept, Standard, is_read, uncast
 from onnxopt.graph.passes.contrib.norms import NORMS
 from onnxopt.graph.passes.contrib.products import PRODUCTS
+from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.infer import infer
 
 FIRST_OPSET = 20  # of Gelu
-ANCHOR = "onnxopt.anchor"  # key of a value's meta: an object that names the value, whatever becomes of the graph
-ORIGINAL = "onnxopt.original"  # key of a value's meta: the node that computed it
 _DECOMPOSITIONS: dict[str, Decomposition] = {**ACTIVATIONS, **NORMS, **PRODUCTS, **ATTENTION}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Original:
-    """A node that was decomposed. inputs: the anchor of each, or a constant. outputs: anchors, None where unread."""
+    """A node that was decomposed. outputs: anchors, None where unread.
+
+    inputs: anchors, or constants. narrowed: positions of inputs that are int32, where the anchor is that of int64.
+    """
 
     op_type: str
     name: str
     attributes: tuple[ir.Attr, ...]
     inputs: tuple[object, ...]
     outputs: tuple[object, ...]
+    narrowed: frozenset[int]
 
     @property
     def is_attention(self) -> bool:
@@ -41,14 +45,19 @@ class Original:
 
 
 class DecomposeContribPass(ir.passes.InPlacePass):
-    """The pass. It infers the shapes of a model that has such operators, and needs them named."""
+    """The pass, which infers the shapes of a model that has such operators."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        if model.opset_imports.get("", 0) < FIRST_OPSET or not any(map(_decomposition, model.graph.all_nodes())):
+        if model.opset_imports.get("", 0) < FIRST_OPSET:
             return ir.passes.PassResult(model, False)
-        infer(model).write()
-        nodes = [node for graph in model.graphs() for node in graph if _decomposition(node)]
-        return ir.passes.PassResult(model, sum(map(_decomposed, nodes)) > 0)
+        total, changed = 0, True
+        while changed and any(map(_decomposition, model.graph.all_nodes())):
+            UniqueNamesPass()(model)
+            infer(model).write()  # again, as nothing is known of most results of operators that are fused
+            nodes = [node for graph in model.graphs() for node in graph if _decomposition(node)]
+            changed = sum(map(_decomposed, nodes)) > 0
+            total += changed
+        return ir.passes.PassResult(model, total > 0)
 
 
 def _decomposition(node: ir.Node) -> Decomposition | None:
@@ -65,21 +74,25 @@ def _decomposed(node: ir.Node) -> bool:
         op.discard()
         return False
     op.place()
+    operands = [None if v is None else uncast(v) for v in node.inputs]
     original = Original(
-        node.op_type, node.name or "", tuple(node.attributes.values()), tuple(map(_anchored, node.inputs)),
-        tuple(_anchored(v) if v.uses() or v.is_graph_output() else None for v in node.outputs),
-    )  # fmt: skip
+        op_type=node.op_type,
+        name=node.name or "",
+        attributes=tuple(node.attributes.values()),
+        inputs=tuple(None if v is None else _anchored(v) for v in operands),
+        outputs=tuple(_anchored(v) if is_read(v) else None for v in node.outputs),
+        narrowed=frozenset(k for k, v in enumerate(operands) if v is not node.inputs[k]),
+    )
     for old, new in zip(node.outputs, results, strict=False):
-        if new is None or not (old.uses() or old.is_graph_output()):
+        if new is None or not is_read(old):
             continue
         new.name, new.type, new.shape = old.name, old.type, old.shape
-        new.meta[ANCHOR], new.meta[ORIGINAL] = old.meta[ANCHOR], original
+        give(new, old)
+        new.meta[ORIGINALS] = (*new.meta.get(ORIGINALS, ()), original)
         old.replace_all_uses_with(new, replace_graph_outputs=True)
     node.graph.remove(node, safe=True)
     return True
 
 
-def _anchored(value: ir.Value | None) -> object:
-    if value is None:
-        return None
-    return value.const_value if is_constant(value) else value.meta.setdefault(ANCHOR, object())
+def _anchored(value: ir.Value) -> object:
+    return value.const_value if is_constant(value) else anchor_of(value)

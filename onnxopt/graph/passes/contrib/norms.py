@@ -18,8 +18,18 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.match import operand
-from onnxopt.graph.passes.contrib.building import Decomposition, Kept, Standard, dtype_of, is_read, rank_of, required
-from onnxopt.graph.passes.contrib.building import size_of, unread
+from onnxopt.graph.passes.contrib.building import (
+    Decomposition,
+    Kept,
+    Standard,
+    dtype_of,
+    is_read,
+    rank_of,
+    required,
+    size_of,
+    uncast,
+    unread,
+)
 
 _EPSILON = 1e-12  # default of Skip and EmbedLayerNormalization
 _GROUP_EPSILON = 1e-5
@@ -72,9 +82,9 @@ def _embedded(op: Standard) -> Sequence[ir.Value | None]:
     scale, beta, mask, positions = (operand(op.node, k) for k in range(5, 9))
     if ids is None or words is None or places is None or scale is None or beta is None:
         raise Kept("EmbedLayerNormalization lacks an operand")
-    total = op("Gather", words, ids)
+    total = op("Gather", words, uncast(ids))
     if segments is not None and segment_table is not None:
-        total = op("Add", total, op("Gather", segment_table, segments))
+        total = op("Add", total, op("Gather", segment_table, uncast(segments)))
     if positions is None:
         count = op("Shape", ids, start=1, end=2)
         rows = op("Slice", places, op.constant([0]), count, op.constant([0]))
@@ -112,7 +122,7 @@ def _skip_group_norm(op: Standard) -> Sequence[ir.Value | None]:
     if bias is not None and not last:
         bias = op("Unsqueeze", bias, op.constant([1, 2]))
     total = op("Add", x if bias is None else op("Add", x, bias), skip)
-    total.shape, total.dtype = x.shape, x.dtype
+    total.shape, total.type = x.shape, x.type
     return (_grouped(op, total), total)
 
 
@@ -125,7 +135,9 @@ def _grouped(op: Standard, x: ir.Value) -> ir.Value:
     maps = op("Transpose", x, perm=(0, 3, 1, 2)) if last else x
     ones, zeros = (op.constant(np.full(groups, n, dtype_of(x).numpy())) for n in (1, 0))
     epsilon = node.attributes.get_float("epsilon", _GROUP_EPSILON)
-    normal = op("InstanceNormalization", op("Reshape", maps, op.constant([0, groups, -1])), ones, zeros, epsilon=epsilon)
+    normal = op(
+        "InstanceNormalization", op("Reshape", maps, op.constant([0, groups, -1])), ones, zeros, epsilon=epsilon
+    )
     result = op("Reshape", normal, op("Shape", maps))
     for operator, number in (("Mul", scale), ("Add", beta)):
         column = op("Unsqueeze", number, op.constant([1, 2]))

@@ -1,9 +1,9 @@
 """Products and convolutions with what ONNX Runtime fused into them.
 
-    FusedMatMul(a, b; alpha)      -> alpha a b, of operands whose last two dims, or whose first dim, moved
-    FusedGemm(a, b, c?)           -> f(Gemm(a, b, c))
-    FusedConv(x, w, b?, z?)       -> f(Conv(x, w, b) + z)           f: the activation that the node names
-    NhwcConv(x, w, b?), NhwcFusedConv(x, w, b?, z?)  -> the same of an NHWC tensor; NhwcConv has weights in OHWI
+FusedMatMul(a, b; alpha)      -> alpha a b, of operands whose last two dims, or whose first dim, moved
+FusedGemm(a, b, c?)           -> f(Gemm(a, b, c))
+FusedConv(x, w, b?, z?)       -> f(Conv(x, w, b) + z)           f: the activation that the node names
+NhwcConv(x, w, b?), NhwcFusedConv(x, w, b?, z?)  -> the same of an NHWC tensor; NhwcConv has weights in OHWI
 """
 
 from __future__ import annotations
