@@ -128,14 +128,19 @@ def _concat(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     return tuple(dims)
 
 
-def _windows(x: int, weight: int, *, last: bool | None = None) -> Rule:
-    """A convolution with explicit padding. last: whether channels are the last dim, None: as the attribute says."""
+def _windows(x: int, weight: int, *, last: bool | None = None, weight_last: bool = False) -> Rule:
+    """A convolution with explicit padding. last: whether channels are the last dim, None: as the attribute says.
+
+    weight_last: whether those of the weight are.
+    """
 
     def rule(node: ir.Node, inferred: InferredShapes) -> Dims | None:
         dims_of_x, kernel = inferred.dims(node.inputs[x]), inferred.dims(node.inputs[weight])
         if dims_of_x is None or kernel is None or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
             return None
         is_last = bool(node.attributes.get_int("channels_last", 0)) if last is None else last
+        if weight_last:
+            kernel = (kernel[0], kernel[-1], *kernel[1:-1])
         count = len(dims_of_x) - 2
         pads = node.attributes.get_ints("pads", (0,) * 2 * count)
         strides, dilations = (node.attributes.get_ints(name, (1,) * count) for name in ("strides", "dilations"))
@@ -206,7 +211,7 @@ RULES: dict[tuple[str, str], tuple[Rule, ResultDtype]] = {
     (CONTRIB, "FusedMatMul"): (_fused_matmul, same),
     (CONTRIB, "FusedGemm"): (_gemm, same),
     (CONTRIB, "FusedConv"): (_windows(0, 1, last=False), same),
-    (CONTRIB, "NhwcConv"): (_windows(0, 1, last=True), same),
+    (CONTRIB, "NhwcConv"): (_windows(0, 1, last=True, weight_last=True), same),
     (CONTRIB, "NhwcFusedConv"): (_windows(0, 1, last=True), same),
     (BLOCKED, "ReorderInput"): (_to_blocks, same),
     (BLOCKED, "ReorderOutput"): (_from_blocks, same),

@@ -29,7 +29,7 @@ _DECOMPOSITIONS: dict[str, Decomposition] = {**ACTIVATIONS, **NORMS, **PRODUCTS,
 class Original:
     """A node that was decomposed. outputs: anchors, None where unread.
 
-    inputs: anchors, or constants. narrowed: positions of inputs that are int32, where the anchor is that of int64.
+    inputs: anchors, or constants. names: of all outputs. narrowed: positions of inputs that are int32, where the anchor is that of int64.
     """
 
     op_type: str
@@ -37,6 +37,7 @@ class Original:
     attributes: tuple[ir.Attr, ...]
     inputs: tuple[object, ...]
     outputs: tuple[object, ...]
+    names: tuple[str, ...]
     narrowed: frozenset[int]
 
     @property
@@ -81,6 +82,7 @@ def _decomposed(node: ir.Node) -> bool:
         attributes=tuple(node.attributes.values()),
         inputs=tuple(None if v is None else _anchored(v) for v in operands),
         outputs=tuple(_anchored(v) if is_read(v) else None for v in node.outputs),
+        names=tuple(value.name or "" for value in node.outputs),
         narrowed=frozenset(k for k, v in enumerate(operands) if v is not node.inputs[k]),
     )
     for old, new in zip(node.outputs, results, strict=False):

@@ -97,8 +97,8 @@ def _restored(
         graph.insert_before(place, cast)
         node.replace_input_with(position, cast.outputs[0])
     graph.insert_before(place, node)
-    for old, new in zip(results, node.outputs, strict=True):
-        new.name = ""
+    for old, new, name in zip(results, node.outputs, original.names, strict=True):
+        new.name = name
         if old is not None and old in read:
             new.name, new.type, new.shape = old.name, old.type, old.shape
             old.replace_all_uses_with(new, replace_graph_outputs=True)
