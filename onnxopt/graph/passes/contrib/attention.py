@@ -56,8 +56,8 @@ def _attention(op: Standard) -> Sequence[ir.Value | None]:
         whole = product if bias is None else op("Add", product, bias)
         parts = list(op.several("Split", 3, whole, op.constant(sizes), axis=-1))
     heads = node.attributes.get_int("num_heads", 0)
-    queries, keys, values = (_to_heads(op, part, heads) for part in parts)
-    return (_attended(op, queries, keys, values, sizes[0] // heads, x, operand(node, 3), operand(node, 5)), None)
+    in_heads = [_to_heads(op, part, heads, size // heads) for part, size in zip(parts, sizes, strict=True)]
+    return (_attended(op, in_heads, sizes[0] // heads, x, sizes[2]), None)
 
 
 def _multi_head(op: Standard) -> Sequence[ir.Value | None]:
@@ -68,46 +68,37 @@ def _multi_head(op: Standard) -> Sequence[ir.Value | None]:
     q, k, v, bias = required(node, 0), operand(node, 1), operand(node, 2), operand(node, 3)
     if rank_of(q) != 3 or k is None or rank_of(k) == 5 or v is None:
         raise Kept("q, k and v are packed")
-    width = size_of(q, 2)
+    width, values = size_of(q, 2), size_of(v, 2) if rank_of(v) == 3 else heads * size_of(v, 3)
     if rank_of(k) == 4 or rank_of(v) == 4:
         if bias is not None or rank_of(k) != rank_of(v):
             raise Kept("keys of four dims have a bias, or values other dims")
-        queries, keys, values = _to_heads(op, q, heads), k, v
+        in_heads = [_to_heads(op, q, heads, width // heads), k, v]
     else:
         parts: list[ir.Value] = [q, k, v]
         if bias is not None:
-            ends = [0, width, 2 * width, 2 * width + size_of(v, 2)]
+            ends = [0, width, 2 * width, 2 * width + values]
             biases = (
                 [op.part(bias, *r) for r in itertools.pairwise(ends)]
                 if is_constant(bias)
                 else op.several("Split", 3, bias, op.constant(np.diff(ends)), axis=0)
             )
             parts = [op("Add", x, b) for x, b in zip(parts, biases, strict=True)]
-        queries, keys, values = (_to_heads(op, part, heads) for part in parts)
-    return (_attended(op, queries, keys, values, width // heads, q, operand(node, 4), operand(node, 5), k),)
+        sizes = (width, width, values)
+        in_heads = [_to_heads(op, part, heads, size // heads) for part, size in zip(parts, sizes, strict=True)]
+    return (_attended(op, in_heads, width // heads, k, values),)
 
 
-def _to_heads(op: Standard, x: ir.Value, heads: int) -> ir.Value:
-    return op("Transpose", op("Reshape", x, op.constant([0, 0, heads, -1])), perm=_TO_HEADS)
+def _to_heads(op: Standard, x: ir.Value, heads: int, size: int) -> ir.Value:
+    return op("Transpose", op("Reshape", x, op.constant([0, 0, heads, size])), perm=_TO_HEADS)
 
 
-def _attended(
-    op: Standard,
-    q: ir.Value,
-    k: ir.Value,
-    v: ir.Value,
-    size: int,
-    x: ir.Value,
-    mask: ir.Value | None,
-    bias: ir.Value | None,
-    keys: ir.Value | None = None,
-) -> ir.Value:
-    """The attention of heads of `size` elements. x: (B, S, ..) of the queries. keys: (B, T, ..) or (B, N, T, ..)."""
-    attributes = op.node.attributes
+def _attended(op: Standard, heads: Sequence[ir.Value], size: int, keys: ir.Value, width: int) -> ir.Value:
+    """The attention of q, k and v in heads of `size` elements: (B, S, width). keys: (B, T, ..) or (B, N, T, ..)."""
+    node, attributes, (q, k, v) = op.node, op.node.attributes, heads
+    x, bias, mask = required(node, 0), operand(node, 5), operand(node, 3 if node.op_type == "Attention" else 4)
     scale = attributes.get_float("scale", 0.0) or 1 / math.sqrt(size)
     scores = op("MatMul", q, op("Transpose", k, perm=(0, 1, 3, 2)))
     scores = op("Mul", scores, op.number(scale, x))
-    keys = x if keys is None else keys
     axis = rank_of(keys) - 2
     if attributes.get_int("unidirectional", 0):
         if keys is not x and keys.shape[axis] != x.shape[1]:  # type: ignore[index]
@@ -120,7 +111,7 @@ def _attended(
         hidden = op.number(attributes.get_float("mask_filter_value", _FILTER), x)
         scores = op("Add", scores, op("Where", _shown(op, mask, x, keys, axis), op.number(0, x), hidden))
     attended = op("MatMul", op("Softmax", scores, axis=-1), v)
-    return op("Reshape", op("Transpose", attended, perm=_TO_HEADS), op.constant([0, 0, -1]))
+    return op("Reshape", op("Transpose", attended, perm=_TO_HEADS), op.constant([0, 0, width]))
 
 
 def _positions(op: Standard, x: ir.Value, axis: int) -> ir.Value:
@@ -161,9 +152,9 @@ def _rotary(op: Standard) -> Sequence[ir.Value | None]:
     x, positions, cos, sin = (required(node, k) for k in range(4))
     half = size_of(cos, 1)
     x_in_heads = rank_of(x) == 4
-    heads = x if x_in_heads else op("Transpose", op("Reshape", x, op.constant([0, 0, -1, 2 * half])), perm=_TO_HEADS)
     if x_in_heads and size_of(x, 3) != 2 * half:
         raise Kept("a part of each head is rotated")
+    heads = x if x_in_heads else _to_heads(op, x, size_of(x, 2) // (2 * half), 2 * half)
     tables = []
     for table in (cos, sin):
         rows = op("Gather", table, _row_numbers(op, positions, x, 2 if x_in_heads else 1))
@@ -173,7 +164,7 @@ def _rotary(op: Standard) -> Sequence[ir.Value | None]:
     result = op("Add", op("Mul", heads, tables[0]), op("Mul", turned, tables[1]))
     if x_in_heads:
         return (result,)
-    return (op("Reshape", op("Transpose", result, perm=_TO_HEADS), op.constant([0, 0, -1])),)
+    return (op("Reshape", op("Transpose", result, perm=_TO_HEADS), op.constant([0, 0, size_of(x, 2)])),)
 
 
 def _row_numbers(op: Standard, positions: ir.Value, x: ir.Value, axis: int) -> ir.Value:

@@ -50,9 +50,12 @@ class Standard:
         lazy = ir.LazyTensor(columns, dtype=tensor.dtype, shape=shape, name=f"{whole.name}/{start}")
         return self("Constant", value=lazy)
 
-    def place(self) -> None:
-        """Insert the nodes before the one that they replace."""
+    def place(self, result: ir.Value | None) -> None:
+        """Insert the nodes before the one that they replace; the one that computes the result gets its name."""
         assert self.node.graph is not None
+        last = None if result is None else result.producer()
+        if last is not None:
+            last.name = self.node.name
         self.node.graph.insert_before(self.node, self._nodes)
 
     def discard(self) -> None:

@@ -29,7 +29,8 @@ _DECOMPOSITIONS: dict[str, Decomposition] = {**ACTIVATIONS, **NORMS, **PRODUCTS,
 class Original:
     """A node that was decomposed. outputs: anchors, None where unread.
 
-    inputs: anchors, or constants. names: of all outputs. narrowed: positions of inputs that are int32, where the anchor is that of int64.
+    inputs: anchors, or constants. names: of all outputs. narrowed: positions of inputs that are int32, where the
+    anchor is that of int64.
     """
 
     op_type: str
@@ -74,7 +75,7 @@ def _decomposed(node: ir.Node) -> bool:
     except Kept:
         op.discard()
         return False
-    op.place()
+    op.place(results[0])
     operands = [None if v is None else uncast(v) for v in node.inputs]
     original = Original(
         op_type=node.op_type,
