@@ -42,8 +42,10 @@ def _join_slices(graph: ir.Graph) -> int:
 
 def _cut(node: ir.Node) -> tuple[ir.Value, int, tuple[int, int]] | None:
     """Tensor, axis, begin and end of a Slice of channels, or of the last dim of rows, that a node computes."""
-    source, bounds = node.inputs[0] if node.inputs else None, [integers(value) for value in node.inputs[1:5]]
-    if node.op_type != "Slice" or node.domain != "" or source is None or source.shape is None or len(bounds) < 3:
+    if (node.domain, node.op_type) != ("", "Slice"):
+        return None
+    source, bounds = node.inputs[0], [integers(value) for value in node.inputs[1:5]]
+    if source is None or source.shape is None or len(bounds) < 3:
         return None
     if any(bound is None or len(bound) != 1 for bound in bounds) or source.producer() is None:
         return None
