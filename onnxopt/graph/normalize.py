@@ -18,6 +18,7 @@ from onnx_ir.passes import common
 
 from onnxopt.errors import ModelError, step
 from onnxopt.graph import code_limits, fused_domain, read
+from onnxopt.graph.bounded_sizes import BoundedSizesPass
 from onnxopt.graph.passes.codes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.contrib.anchors import carried
@@ -100,6 +101,7 @@ def normalize(
             single_sizes = SingleSizesPass()  # before passes remove the nodes that say which dims are 1
             _run("looking for dims that can only be 1", single_sizes, model)
             notes += single_sizes.notes
+            _run("looking for minima of sizes that can only be one of them", BoundedSizesPass(), model)
         _simplify(model, growth)
         interface.restore(model)
         _declare_stacks(model, stacked)

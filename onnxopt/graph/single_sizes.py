@@ -91,7 +91,7 @@ def _first_single(model: ir.Model) -> _Single | None:
         for axis, dim in enumerate(inferred.dims(value) or ()):
             if isinstance(dim, sympy.Symbol) and axis not in checked_axes(value):
                 sources.setdefault(dim, (value, axis))
-    for node, zero in _zeros(graph, inferred):
+    for node, zero in zeros(graph, inferred):
         for symbol in ones_of(zero):
             if symbol in sources:
                 return _Single(*sources[symbol], node)
@@ -210,7 +210,7 @@ def _reads_elements(value: ir.Value) -> bool:
 # --- what has to be zero --------------------------------------------------------------------------------------------
 
 
-def _zeros(graph: ir.Graph, inferred: Knowledge) -> Iterator[tuple[ir.Node, sympy.Expr]]:
+def zeros(graph: ir.Graph, inferred: Knowledge) -> Iterator[tuple[ir.Node, sympy.Expr]]:
     """Each node that fails wherever an expression of dims is not 0, with the expression."""
     index_values = None
     for node in graph:

@@ -5,6 +5,7 @@ Unsqueeze(Reduce(x, axes; keepdims=0), axes) -> Reduce(x, axes; keepdims=1)
 Gather(x, [k, k + 1, ..]) -> Slice(x, k, ..)                                 where x has these positions
 Slice(x, -k, ..) -> Slice(x, N - k, ..)                                      where x has N positions
 Tile(x, repeats) | Concat(x, x, ..) -> Expand(x)                             along dims of 1
+Expand(x, computed shape) -> Expand(x, constant)                             where it repeats dims of 1 alone
 View(Softmax(View(x), -1)) -> Softmax(x, -1)                                 also LogSoftmax, Hardmax; rows are the same
 """
 
@@ -140,6 +141,34 @@ def _repeats(x: ir.Value, y: ir.Value) -> list[int]:
     return repeats if fit else []
 
 
+class StatedRepeats(RewriteRuleClassBase):
+    """`Expand(x, computed shape) -> Expand(x, constant)`, where all dims but repeated ones of 1 are those of x."""
+
+    def pattern(self, op, x):  # type: ignore[no-untyped-def]
+        return op.Expand(x, _allow_other_inputs=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, y: ir.Value) -> MatchResult:
+        node = y.producer()
+        if node is None or constant_of(node.inputs[1]) is not None:
+            return MatchResult().fail("the shape is a constant")
+        return MatchResult() if _stated(x, y) else MatchResult().fail("dims are not known to be those of x")
+
+    def rewrite(self, op, x: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
+        return op.Expand(x, op.Constant(value=ir.tensor(_stated(x, y), dtype=ir.DataType.INT64)))
+
+
+def _stated(x: ir.Value, y: ir.Value) -> list[int]:
+    """The size of each dim that an Expand repeats, and 1 for others; empty where one is not known."""
+    if x.shape is None or y.shape is None or len(x.shape) > len(y.shape):
+        return []
+    sizes = []
+    for before, after in zip([1] * (len(y.shape) - len(x.shape)) + list(x.shape), y.shape, strict=True):
+        if not same(before, after) and not (before == 1 and isinstance(after, int)):
+            return []
+        sizes.append(1 if same(before, after) else int(after))  # type: ignore[arg-type]
+    return sizes
+
+
 class KeptDims(RewriteRuleClassBase):
     """`Unsqueeze(Reduce(x, axes; keepdims=0), axes) -> Reduce(x, axes; keepdims=1)`."""
 
@@ -260,6 +289,7 @@ RULES: tuple[tuple[str, Callable[[], RewriteRule]], ...] = (
     ("Slice", NegativeBounds.rule),
     ("Tile", lambda: TiledOnes.rule("Tile")),
     ("Concat", lambda: TiledOnes.rule("Concat")),
+    ("Expand", StatedRepeats.rule),
     *(("Unsqueeze", lambda op_type=op_type: KeptDims.rule(op_type)) for op_type in _REDUCTIONS),
     *((o, lambda o=o, i=i: ViewOfView.rule(o, i)) for o in _VIEWS for i in _VIEWS),
     *(

@@ -1,7 +1,9 @@
-"""ONNX Runtime's norm without a mean, in ONNX's domain, becomes the nodes that it was fused from.
+"""Norms without a mean become the nodes that ONNX Runtime fuses to them, and that older opsets have.
 
-    SimplifiedLayerNormalization(x, scale; epsilon) -> Mul(Div(x, Sqrt(Add(ReduceMean(Pow(x, 2)), epsilon))), scale)
+    SimplifiedLayerNormalization | RMSNormalization (x, scale; epsilon)
+        -> Mul(Div(x, Sqrt(Add(ReduceMean(Pow(x, 2)), epsilon))), scale)
 
+The first is ONNX Runtime's, in ONNX's domain, the second ONNX's of opset 23.
 In 16 bits the nodes up to Div compute in float32, between two Casts. In the body of a function the operator ends the
 process. ONNX Runtime's own optimizer makes the operator of the nodes again where no kernel takes them.
 """
@@ -12,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 _NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_NORMS = frozenset({"SimplifiedLayerNormalization", "RMSNormalization"})
 _AXES_ARE_INPUTS = 18  # opset of ReduceMean
 
 
@@ -27,7 +30,7 @@ class SimplifiedNormsPass(ir.passes.InPlacePass):
 
 
 def _is_plain(node: ir.Node) -> bool:
-    if node.op_type != "SimplifiedLayerNormalization" or node.domain not in ("", "ai.onnx") or len(node.inputs) != 2:
+    if node.op_type not in _NORMS or node.domain not in ("", "ai.onnx") or len(node.inputs) != 2:
         return False
     scale = node.inputs[1]
     one_dim = scale is not None and scale.shape is not None and len(scale.shape) == 1

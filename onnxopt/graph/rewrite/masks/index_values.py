@@ -41,6 +41,7 @@ class IndexValues:
         self._functions: dict[ir.Value, IndexFunction | None] = {}
         self._rules: dict[str, Callable[[ir.Node], IndexFunction | None]] = {
             "Range": self._range, "Unsqueeze": self._unsqueeze, "Squeeze": self._squeeze, "Expand": self._expand,
+            "Reshape": self._reshape,
             "Identity": self._first, "Cast": self._cast, "Slice": self._slice, "Concat": self._concat,
             "CumSum": self._cumsum, "GatherND": self._gather_nd, "GatherElements": self._gather_elements,
             "Neg": self._neg, "Add": self._sum, "Sub": self._sum, "Mul": self._mul, "Equal": self._equal,
@@ -148,6 +149,19 @@ class IndexValues:
         return self._moved(
             self.of(node.inputs[0]), lambda c: tuple(x for k, x in enumerate(c) if k not in removed), len(dims)
         )
+
+    def _reshape(self, node: ir.Node) -> IndexFunction | None:
+        """Of a Reshape that adds or removes dims of 1."""
+        before, after = self.dims(node.inputs[0]), self.dims(node.outputs[0])
+        if before is None or after is None or [d for d in before if d != 1] != [d for d in after if d != 1]:
+            return None
+        moved = [k for k, dim in enumerate(before) if dim != 1]
+
+        def move(coefficients: Dims) -> Dims:
+            rest = iter(moved)
+            return tuple(0 if dim == 1 else coefficients[next(rest)] for dim in after)
+
+        return self._moved(self.of(node.inputs[0]), move, len(before))
 
     def _expand(self, node: ir.Node) -> IndexFunction | None:
         return self._moved(self.of(node.inputs[0]), lambda c: c, self._rank(node.outputs[0]))
