@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 import sympy
 
-from onnxopt.graph.shapes.dims import Dim, greatest, minimum, not_negative, sign, simplest, slice_length
+from onnxopt.graph.shapes.dims import Dim, floor, greatest, minimum, not_negative, sign, simplest, slice_length
 
 Contents = np.ndarray[Any, Any]  # of dtype object: ints and expressions; bools are 0 and 1
 
@@ -92,7 +92,7 @@ def _divided(a: Dim, b: Dim) -> Dim:
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
     if not not_negative(a) or sign(b) != 1:
         raise Undecided
-    return simplest(sympy.floor(sympy.sympify(a) / b))
+    return floor(sympy.sympify(a) / b)
 
 
 def _exact_quotient(a: Dim, b: Dim) -> Dim:
@@ -267,5 +267,5 @@ _FLOAT_OPERATORS: dict[str, Callable[..., Contents | None]] = {
     },
     "Div": _elementwise(_exact_quotient),
     "Ceil": _elementwise(lambda a: simplest(sympy.ceiling(a))),
-    "Floor": _elementwise(lambda a: simplest(sympy.floor(a))),
+    "Floor": _elementwise(floor),
 }

@@ -13,7 +13,7 @@ from typing import Protocol
 import onnx_ir as ir
 import sympy
 
-from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, broadcast, product, simplest
+from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, broadcast, floor, product, simplest
 from onnxopt.program.dtypes import to_ir
 from onnxopt.program.operators.result_dtypes import Attributes, ResultDtype, operand_dtype, same
 
@@ -148,7 +148,7 @@ def _windows(x: int, weight: int, *, last: bool | None = None, weight_last: bool
         for k in range(count):
             size = dims_of_x[k + 1 if is_last else k + 2]
             room = simplest(size + pads[k] + pads[count + k] - dilations[k] * (kernel[2 + k] - 1) - 1)
-            spatial.append(simplest(sympy.floor(sympy.sympify(room) / strides[k]) + 1))
+            spatial.append(simplest(floor(sympy.sympify(room) / strides[k]) + 1))
         return (dims_of_x[0], *spatial, kernel[0]) if is_last else (dims_of_x[0], kernel[0], *spatial)
 
     return rule

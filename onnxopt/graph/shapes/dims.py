@@ -110,6 +110,22 @@ def quotient(total: Dim, part: Dim) -> Dim:
 
 
 @functools.lru_cache(maxsize=4096)
+def floor(value: Dim) -> Dim:
+    """The greatest integer up to a value, in one form.
+
+    floor((floor(x) + m) / n) is floor((x + m) / n), and what is added to x inside of a floor is 0 or more and below 1.
+    """
+    whole = sympy.expand(value)
+    for term in sympy.Add.make_args(whole):
+        part, inner = term.as_coeff_Mul()
+        rest = sympy.expand((whole - term) / part)
+        if isinstance(inner, sympy.floor) and part > 0 and (1 / part).is_Integer and rest.is_integer:
+            return floor((inner.args[0] + rest) * part)
+    added, rest = whole.as_coeff_Add()
+    return simplest(sympy.floor(rest + added % 1) + sympy.floor(added))
+
+
+@functools.lru_cache(maxsize=4096)
 def minimum(a: Dim, b: Dim) -> Dim:
     return simplest(sympy.Min(a, b))
 
@@ -169,7 +185,8 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
         return b
     if isinstance(a, int) or isinstance(b, int):
         return a if isinstance(a, int) else b
-    return greatest(a, b)
+    larger = greatest(a, b)
+    return next((dim for dim in (a, b) if dim != larger == greatest(0, dim)), larger)  # neither is less than 0
 
 
 def broadcasts_exactly(dim: Dim, to: Dim) -> bool:
@@ -222,7 +239,7 @@ def _distance(first: Dim, last: Dim) -> Dim:
 
 def step_count(distance: Dim, step: int) -> Dim:
     """The number of steps of size `step` that begin within `distance`: distance / step, rounded up."""
-    return simplest(sympy.floor((sympy.sympify(distance) + step - (1 if step > 0 else -1)) / step))
+    return floor((sympy.sympify(distance) + step - (1 if step > 0 else -1)) / step)
 
 
 def _clamped(dim: Dim, index: Dim) -> Dim | None:

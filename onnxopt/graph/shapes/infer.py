@@ -9,10 +9,22 @@ import sympy
 from onnxopt.graph.shapes import contents
 from onnxopt.graph.shapes.checked_sizes import checked_sizes
 from onnxopt.graph.shapes.contents import Contents
-from onnxopt.graph.shapes.dims import NAMELESS, Dim, Dims, Unknowns, dim_text, parse_dim, product, simplest, symbols_of
+from onnxopt.graph.shapes.dims import (
+    NAMELESS,
+    Dim,
+    Dims,
+    Unknowns,
+    dim_text,
+    parse_dim,
+    product,
+    sign,
+    simplest,
+    symbols_of,
+)
 from onnxopt.graph.shapes.result_dtypes import result_dtype_of
 from onnxopt.graph.shapes.rules import rule_of
 from onnxopt.graph.shapes.schema_inference import SchemaInference, tensor, tensor_type
+from onnxopt.graph.shapes.window_rules import WINDOWED
 
 _READ = 1024  # bytes; constants up to this size (axes, pads, scales) are passed on to onnx's rules
 _STEPS = 8  # rounds in which assumptions of a loop's states settle; each dim and each rank changes once at most
@@ -62,6 +74,7 @@ class Knowledge:
         self._types: dict[ir.Value, ir.TypeProtocol | None] = {}
         self._contents: dict[ir.Value, Contents] = {}
         self._alike: dict[tuple[str, int, int], Dim] = {}
+        self._windowed: set[Dim] = set()  # sizes of convolved and pooled tensors
         self._stepping: set[Dim] = set()  # sizes that are others in each step of a loop
         self._symbols: dict[object, int] = {}  # every symbol of a dim -> how many symbols came before it
         for value in model.graph.inputs:
@@ -84,6 +97,12 @@ class Knowledge:
     def named(self, name: str) -> Dim:
         """The dim whose text is `name`."""
         return self._named.get(name) or parse_dim(name)
+
+    def is_size(self, dim: Dim) -> bool:
+        """Whether a number is 1 or more where no tensor is empty: a product of sizes, some of windows that fit."""
+        if isinstance(dim, int) or dim in self._windowed:
+            return not isinstance(dim, int) or dim > 0
+        return sign(dim) == 1 or (dim.is_Mul and all(map(self.is_size, map(simplest, dim.args))))
 
     def all_dims(self) -> set[Dim]:
         """Every dim of every value."""
@@ -150,12 +169,20 @@ class Knowledge:
             self._node(node)
 
     def _note(self, value: ir.Value, dims: Dims | None, kind: ir.TypeProtocol | None) -> None:
+        dims = None if dims is None else tuple(map(self._without_bound, dims))
         self._dims[value], self._types[value] = dims, kind
         for dim in dims or ():
             if not isinstance(dim, int):
                 self._named[str(dim_text(dim))] = dim
                 for symbol in symbols_of(dim):
                     self._symbols.setdefault(symbol, len(self._symbols))
+
+    def _without_bound(self, dim: Dim) -> Dim:
+        """x in place of Max(0, x) where x is a size."""
+        if isinstance(dim, sympy.Max) and len(dim.args) == 2 and 0 in dim.args:
+            (other,) = (arg for arg in dim.args if arg != 0)
+            return other if self.is_size(other) else dim
+        return dim
 
     def _declared(self, dim: int | ir.SymbolicDim) -> Dim:
         if isinstance(dim, int):
@@ -185,6 +212,8 @@ class Knowledge:
             self._note(node.outputs[0], dims, node.outputs[0].type or ir.TensorType(dtype))
             for value in node.outputs[1:]:
                 self._note(value, None, value.type)
+        if node.op_type in WINDOWED and node.domain == "":
+            self._windowed.update(self.dims(node.outputs[0]) or ())
         self._hold(node)
 
     def _dtype_by_rule(self, node: ir.Node) -> ir.DataType | None:

@@ -24,7 +24,6 @@ from onnxopt.graph.shapes.dims import (
     not_negative,
     product,
     quotient,
-    sign,
     simplest,
     slice_length,
     step_count,
@@ -42,6 +41,8 @@ class InferredShapes(Protocol):
     def contents(self, value: ir.Value | None) -> Contents | None: ...
 
     def dtype(self, value: ir.Value) -> ir.DataType | None: ...
+
+    def is_size(self, dim: Dim) -> bool: ...
 
 
 Rule = Callable[[ir.Node, InferredShapes], Dims | None]
@@ -99,12 +100,13 @@ def _reshape(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     copies = not node.attributes.get_int("allowzero", 0)
     dims: list[Dim | None] = []
     for k, dim in enumerate(wanted):
-        if dim == 0 and copies:
-            dims.append(source[k] if source is not None and k < len(source) else None)
+        own = source[k] if source is not None and k < len(source) else None
+        if (copies and dim == 0) or dim == own:  # the latter also where it is 0, whether 0 copies or not
+            dims.append(own)
         elif dim == -1:
             dims.append(None)
         else:  # a computed dim that may be 0 or -1 would mean something else then
-            dims.append(dim if sign(dim) == 1 or (isinstance(dim, int) and dim == 0) else None)
+            dims.append(dim if inferred.is_size(dim) or (isinstance(dim, int) and dim == 0) else None)
     missing = [k for k, dim in enumerate(dims) if dim is None]
     if len(missing) == 1 and source is not None:
         rest = product(dim for dim in dims if dim is not None)
@@ -121,7 +123,7 @@ def _expand(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     a: list[Dim] = [1] * (rank - len(source)) + list(source)
     b: list[Dim] = [1] * (rank - len(wanted)) + wanted
     return tuple(
-        broadcast_dim(x, y) if sign(y) == 1 else x if isinstance(x, int) and x > 1 else inferred.unknowns.dim()
+        broadcast_dim(x, y) if inferred.is_size(y) else x if isinstance(x, int) and x > 1 else inferred.unknowns.dim()
         for x, y in zip(a, b, strict=True)
     )
 

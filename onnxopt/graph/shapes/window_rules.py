@@ -14,7 +14,7 @@ import onnx_ir as ir
 import sympy
 
 from onnxopt.graph.shapes.contents import Contents
-from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, not_negative, product, sign, simplest, step_count
+from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, floor, not_negative, product, sign, simplest, step_count
 
 
 class InferredShapes(Protocol):
@@ -27,6 +27,7 @@ class InferredShapes(Protocol):
     def contents(self, value: ir.Value | None) -> Contents | None: ...
 
 
+WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool"})  # no run has a window that does not fit
 Rule = Callable[[ir.Node, InferredShapes], Dims | None]
 
 
@@ -64,7 +65,7 @@ def _slid(node: ir.Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Di
         room = simplest(size + pads[k] + pads[count + k] - dilations[k] * (kernel[k] - 1) - 1)
         if sign(room) == -1:
             return None  # the window is larger than what it slides over
-        windows.append(simplest(sympy.floor(sympy.sympify(room) / strides[k]) + 1))
+        windows.append(simplest(floor(sympy.sympify(room) / strides[k]) + 1))
     return windows
 
 

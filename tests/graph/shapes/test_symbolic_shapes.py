@@ -111,6 +111,14 @@ _SLICED = "int64[1] o = {1}, int64[1] z = {0}, "
         ("float[N, M, 6] x", "y = Flatten<axis=-2>(x)", "", ("N", "6*M")),
         ("float[N, M] x", "y = Flatten<axis=2>(x)", "", ("M*N", 1)),
         ("float[N, M] x", "s = Size(x)  r = Unsqueeze(s, z)  y = Reshape(x, r)", "int64[1] z = {0}", ("M*N",)),
+        ("float[N, M, 8] x", "a = Slice(x, z, e, o) s = Shape<end = 2>(a) c = Concat<axis=0>(s, d) y = Reshape(a, c)",
+         _SLICED + "int64[1] e = {-2}, int64[2] d = {-1, 4}", ("N", "Max(0, M - 2)", 2, 4)),  # 0 is copied or stays
+        ("float[N, 3, M] x, float[4, 3, 10] w, float[5, 4, 3] u", "a = Conv<strides=[5]>(x, w) "
+         "y = Conv<strides=[2]>(a, u)", "", ("N", 5, "floor(M/10) - 1")),
+        ("float[N, 3, M] x, float[4, 3, 3] w", "a = Conv<strides=[2]>(x, w) s = Shape<start = 2>(a) "
+         "c = Concat<axis=0>(d, s) y = Reshape(a, c)", "int64[1] d = {-1}", ("4*N", "floor(M/2 + 1/2) - 1")),
+        ("float[N, 3, M] x, float[4, 3, 3] w", "a = Conv<strides=[2]>(x, w) n = Shape<start = 2>(a) m = Squeeze(n) "
+         "r = Range(i, m, j) y = Expand(r, n)", "int64 i = {0}, int64 j = {1}", ("floor(M/2 + 1/2) - 1",)),
         ("float[N, M] x", "y = Slice(x, z, e, o)", _SLICED + "int64[1] e = {4}", ("N", "Min(4, M)")),
         ("float[N, M] x", "y = Slice(x, z, e, o)", _SLICED + "int64[1] e = {-2}", ("N", "Max(0, M - 2)")),
         ("float[N, M] x", "y = Slice(x, z, e, o, t)", _SLICED + "int64[1] e = {9999999999}, int64[1] t = {2}",
@@ -119,13 +127,13 @@ _SLICED = "int64[1] o = {1}, int64[1] z = {0}, "
         ("float[N, M] x, float[N, M] c", "y = Where(b, x, c)", "bool[1] b = {1}", ("N", "M")),
         ("float[N, 3, H, H] x, float[4, 3, 3, 3] w", "y = Conv<pads=[1,1,1,1]>(x, w)", "", ("N", 4, "H", "H")),
         ("float[N, 3, H, 9] x", "y = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x)", "",
-         ("N", 3, "floor(H/2 - 1/2) + 1", 5)),
+         ("N", 3, "floor(H/2 + 1/2)", 5)),
         ("float[N, 3, H, W] x", "y = MaxPool<kernel_shape=[5,5], pads=[2,2,2,2], ceil_mode=1>(x)", "",
          ("N", 3, "H", "W")),
         ('float[N, 3, H, W] x', 'y = AveragePool<kernel_shape=[2,2], strides=[2,2], auto_pad="SAME_UPPER">(x)', "",
          ("N", 3, "floor(H/2 + 1/2)", "floor(W/2 + 1/2)")),
         ("float[N, 3, H, W] x, float[4, 3, 3, 3] w", 'y = Conv<auto_pad="VALID", strides=[2,1]>(x, w)', "",
-         ("N", 4, "floor(H/2 - 3/2) + 1", "W - 2")),
+         ("N", 4, "floor(H/2 + 1/2) - 1", "W - 2")),
         ("float[N, 6, H, W] x, float[6, 4, 2, 2] w", "y = ConvTranspose<strides=[2,2], group=2>(x, w)", "",
          ("N", 8, "2*H", "2*W")),
         ("float[N, 3, H, W] x", "y = Pad(x, c)", "int64[8] c = {0, 0, 1, 2, 0, 0, 1, 0}", ("N", 3, "H + 2", "W + 2")),
