@@ -17,8 +17,8 @@ from tests.support.small_models import write
 
 HEADER = '<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>\n'
 RESTRICTED = {
-    "Gather": "g (float[a, 3] t, int64[n] i) => (float[a, n] y) { y = Gather<axis = 1>(t, i) }",
-    "GatherCast": "g (float[3, a] t, float[n] i) => (float[n, a] y) { j = Cast<to = 7>(i) y = Gather(t, j) }",
+    "Gather": "g (float[5, 3] t, int64[n] i) => (float[5, n] y) { y = Gather<axis = 1>(t, i) }",
+    "GatherCast": "g (float[3, 5] t, float[n] i) => (float[n, 5] y) { j = Cast<to = 7>(i) y = Gather(t, j) }",
     "GatherElements": "g (float[3, 2] t, int64[3, 2] i) => (float[3, 2] y) { y = GatherElements<axis = 1>(t, i) }",
     "GatherND": "g (float[2, 9] t, int64[5, 2] i) => (float[5] y) { y = GatherND(t, i) }",
     "ScatterElements": "g (float[2, 5] t, int64[1, 2] i, float[1, 2] u) => (float[2, 5] y)"

@@ -70,7 +70,7 @@ def test_a_wrong_kernel_is_left_out(
     row = operators.OPERATORS["", operator]
     wrong = dataclasses.replace(row, meaning=lambda c: row.meaning(c) * 1.5)
     monkeypatch.setitem(operators.OPERATORS, ("", operator), wrong)  # type: ignore[index]
-    manifest = _optimized(tmp_path, artifact, 1e6)
+    manifest = _optimized(tmp_path, artifact, 1e6, length=3)
     assert [operator for left in manifest.left_out if operator in left.ops]
     assert not any(operator in kernel.name for kernel in manifest.kernels)
 
