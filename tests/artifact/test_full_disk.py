@@ -54,10 +54,12 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # Larger than three pages, with the operators that draw numbers.
-LONG_RANDOM = (
-    RANDOM.replace("y = Mul(b, x)", "c0 = Mul(b, x)\n")
-    .replace("}", "".join(f"  c{k + 1} = Neg(c{k})\n" for k in range(1200)) + "  y = MatMul(c1200, c1200)\n}")
-    .replace("(float[n] y)", "(float y)")
+_NAME = "c" * 200
+LONG_RANDOM = RANDOM.replace("(float[n] y)", "(float y)").replace(
+    "y = Mul(b, x)",
+    f"{_NAME}0 = Mul(b, x) "
+    + " ".join(f"{_NAME}{k + 1} = Neg({_NAME}{k})" for k in range(60))
+    + f" y = MatMul({_NAME}60, {_NAME}60)",
 )
 VALUES = [("x", 1024), ("y0", 768), ("y1", 768), ("y2", 768)]
 

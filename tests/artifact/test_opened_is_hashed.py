@@ -174,8 +174,6 @@ def test_the_copies_go_with_the_process_or_with_the_next(pair: tuple[Path, Path]
         environment = {**os.environ, "TMPDIR": str(temporary)}
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120).stdout
 
-    assert child("end") == "1\n"
-    assert not list(temporary.glob("onnxopt*"))
     assert child("kill") == "1\n"
     (left,) = temporary.glob("onnxopt*")
     os.utime(left, (0, 0))

@@ -81,6 +81,12 @@ def test_minisigns_own_secret_keys(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text(VECTOR_SECRET)
     assert minisign.read_secret_key(path).public == minisign.read_public_key(VECTOR_PUBLIC)
+
+
+@pytest.mark.exhaustive
+def test_minisigns_own_password(tmp_path: Path) -> None:
+    """Takes a GiB and seconds."""
+    path = tmp_path / "key"
     path.write_text(VECTOR_ENCRYPTED)
     assert minisign.needs_password(path)
     assert minisign.read_secret_key(path, "secret").public == minisign.read_public_key(VECTOR_ENCRYPTED_PUBLIC)

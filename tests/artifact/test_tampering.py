@@ -119,7 +119,7 @@ def test_every_bit_of_the_manifest(made: Path) -> None:
     from onnxopt.artifact import manifest as manifests
 
     content = bytearray((made / "manifest.json").read_bytes())
-    for bit in range(0, len(content) * 8, 13):  # every position of a byte comes up
+    for bit in range(0, len(content) * 8, 37):  # every position of a byte comes up
         content[bit // 8] ^= 1 << bit % 8
         with pytest.raises(ArtifactError):
             manifests.parse(bytes(content), made / "manifest.json")
