@@ -26,6 +26,7 @@ from onnxopt.runtime import providers
 from onnxopt.tools.commands.tune import describe_kernel
 from onnxopt.tools.tuning import first_run
 from onnxopt.tools.tuning.kernels import RULES, SECTION, MeasuredKernels
+from tests.support import artifacts
 from tests.support.small_models import CHAIN, write
 from tests.tools.tuning.test_tuning import ARENA, assert_whole, pretend_times, tune
 
@@ -40,8 +41,8 @@ LAUNCH = {"gpu": GPU, "kernel": "k", "size": "8", "symbol": "s", "microseconds":
 
 
 @pytest.fixture
-def made(tmp_path: Path, artifact: Path) -> Path:
-    return onnxopt.optimize(write(tmp_path / "chain.onnx", CHAIN), artifact, archs=()).path
+def made(artifact: Path) -> Path:
+    return artifacts.make(artifact)
 
 
 def text(*entries: dict[str, Any]) -> str:

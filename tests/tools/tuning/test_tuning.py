@@ -27,14 +27,15 @@ from onnxopt.tools.cli import main
 from onnxopt.tools.commands.tune import parse_seconds
 from onnxopt.tools.tuning import knobs, rounds, search
 from onnxopt.tools.tuning.oracle import Verdict
+from tests.support import artifacts
 from tests.support.small_models import CHAIN, RANDOM, write
 
 pytestmark = pytest.mark.usefixtures("library")
 
 
 @pytest.fixture
-def made(tmp_path: Path, artifact: Path) -> Path:
-    return onnxopt.optimize(write(tmp_path / "chain.onnx", CHAIN), artifact, archs=()).path
+def made(artifact: Path) -> Path:
+    return artifacts.make(artifact)
 
 
 @pytest.fixture
@@ -187,7 +188,7 @@ def test_ctrl_c_keeps_what_is_known_and_the_next_run_goes_on(
 
 
 def test_a_kill_loses_at_most_the_trial_under_way(made: Path) -> None:
-    command = [sys.executable, "-m", "onnxopt", "tune", str(made), "--budget", "60s", "--provider", sessions.CPU]
+    command = [sys.executable, "-m", "onnxopt", "tune", str(made), "--budget", "10s", "--provider", sessions.CPU]
     state_file = made.parent / "artifact.tune-cpu.json"
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     known: list[Any] = []
