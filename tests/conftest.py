@@ -18,7 +18,7 @@ import pytest
 
 from onnxopt.runtime import footprint
 from onnxopt.runtime.sessions import RunError
-from tests.support import builds
+from tests.support import builds, idle_threads
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "onnxopt" / "lib" / "libonnxopt_ops.so"
@@ -40,6 +40,7 @@ LONGEST = (
 )  # fmt: skip
 
 ort.set_default_logger_severity(3)  # warnings about the models under test are not about the tests
+idle_threads.stop_spinning()
 
 
 @functools.cache

@@ -17,6 +17,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from tests.support import idle_threads
+
 
 def started(function: Callable[..., object], *arguments: Any) -> BaseProcess:
     """A process that calls the function of a module."""
@@ -73,6 +75,7 @@ def _call(
 
 
 def enter(variables: Mapping[str, str]) -> None:
-    """Begin as a process with these variables."""
+    """Begin as a process with these variables, as the tests' own processes do."""
+    idle_threads.stop_spinning()
     os.environ.update(variables)
     tempfile.tempdir = None  # as in a process that has not asked for it yet
