@@ -1,8 +1,9 @@
-"""Sessions whose idle threads leave their core to other processes. ONNX Runtime's spin for 50 ms after each run."""
+"""Idle threads leave their core to other processes: those of ONNX Runtime would spin for 50 ms after each run."""
 
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import onnxruntime as ort
@@ -22,5 +23,6 @@ def _without_spinning(session: Any, model: Any, sess_options: Any = None, *argum
 
 
 def stop_spinning() -> None:
-    """Of all sessions of this process whose options say nothing about it."""
+    """In all sessions of this process whose options say nothing about it, and in numpy and torch of those it starts."""
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     ort.InferenceSession.__init__ = _without_spinning
