@@ -56,7 +56,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, str, int]:
     return " ".join(lines), ", ".join(f"float[] {v}" for v in outputs), axis
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(bodies(), st.sampled_from(SHAPES), st.booleans())
 def test_random_compositions(drawn: tuple[str, str, int], shape: tuple[int, int, int], dynamic: bool) -> None:
     body, outputs, axis = drawn
@@ -76,7 +76,7 @@ def test_random_compositions(drawn: tuple[str, str, int], shape: tuple[int, int,
         assert difference(a, b, 1e-4, 1e-4) <= 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**9))
 @example(4831842)  # a LayerNormalization that cancels
 @example(54422)  # one of rows of equal elements

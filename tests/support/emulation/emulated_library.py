@@ -34,13 +34,15 @@ def run(
     major: int = 8,
     libraries: Sequence[Path] = (),
     captured: bool = False,
+    compiled: Sequence[Kernel] = (),
 ) -> tuple[list[dict[str, np.ndarray]], set[str]]:
     """What the model gives for each of the feeds, in a session each, and the entry points that were launched.
 
     folder: a new one. major: of the GPU's compute capability, 8 or 9. libraries: that stand in for those of NVIDIA.
-    captured: streams say that they are being captured. AssertionError where a run fails.
+    captured: streams say that they are being captured. compiled: the kernels with the entry points of several runs,
+    which g++ compiles once. AssertionError where a run fails.
     """
-    (results,), launched = run_models(folder, [(optimized, feeds)], kernels, major, libraries, captured)
+    (results,), launched = run_models(folder, [(optimized, feeds)], kernels, major, libraries, captured, compiled)
     return results, launched
 
 
@@ -51,9 +53,10 @@ def run_models(
     major: int = 8,
     libraries: Sequence[Path] = (),
     captured: bool = False,
+    compiled: Sequence[Kernel] = (),
 ) -> tuple[list[list[dict[str, np.ndarray]]], set[str]]:
     """As `run`, of several models, each for its feeds."""
-    library, jobs = _prepared(folder, models[0][0], kernels, major), []
+    library, jobs = _prepared(folder, models[0][0], kernels, major, compiled), []
     for number, (model, feeds) in enumerate(models):
         jobs.append((folder / f"model{number}.onnx", list(feeds)))
         onnx.save(model, jobs[-1][0])
@@ -156,14 +159,16 @@ def _launched(folder: Path) -> set[str]:
     return set((folder / "launched").read_text().split())
 
 
-def _prepared(folder: Path, optimized: onnx.ModelProto, kernels: Sequence[Kernel], major: int) -> Path:
+def _prepared(
+    folder: Path, optimized: onnx.ModelProto, kernels: Sequence[Kernel], major: int, compiled: Sequence[Kernel] = ()
+) -> Path:
     """The library of a model.onnx in the folder, a new one, which gets all that is emulated."""
     folder.mkdir()
     image = fatbin((major * 10, False))
     library = write_library(folder / "lib", kernels_json.to_json(kernels, image), image)
     onnx.save(optimized, folder / "model.onnx")
-    texts = {k.name: generate.own_text(k) for k in kernels}
-    symbols = {k.name: [v.symbol for v in k.variants] for k in kernels}
+    texts = {k.name: generate.own_text(k) for k in compiled or kernels}
+    symbols = {k.name: [v.symbol for v in k.variants] for k in compiled or kernels}
     _compile(texts, symbols, folder)
     return library
 
