@@ -75,9 +75,14 @@ def test_every_result_file_is_cited_once_by_its_path() -> None:
     assert {str(path.relative_to(results)) for path in files if "tune" not in path.parts} <= cited
 
 
-@pytest.mark.parametrize("command", [["-m", "benchmarks", "cpu.chains"], ["-m", "benchmarks.cpu.chains"]])
-def test_a_benchmark_runs_by_name(command: list[str]) -> None:
-    done = subprocess.run([sys.executable, *command, "--help"], cwd=ROOT, capture_output=True, text=True)
+def test_a_benchmark_runs_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `python -m benchmarks cpu.chains`, and as a module."""
+    monkeypatch.setattr(sys, "argv", ["benchmarks"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["cpu.chains", "--help"])
+    assert "--seconds" in capsys.readouterr().out
+    command = [sys.executable, "-m", "benchmarks.cpu.chains", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--seconds" in done.stdout
 

@@ -16,6 +16,7 @@ from onnxopt.artifact import session
 from onnxopt.errors import UsageError
 from onnxopt.runtime import configuration, devices, graph_session, providers, sessions
 from onnxopt.runtime.configuration import configuration_for
+from tests.support.artifacts import make
 from tests.support.small_models import CHAIN, write
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -129,7 +130,7 @@ def test_tensorrt_takes_the_portable_graph_where_there_is_one(made: Path) -> Non
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Path:
-    return onnxopt.optimize(write(tmp_path / "chain.onnx", CHAIN), tmp_path / "artifact", archs=()).path
+    return make(tmp_path / "artifact")
 
 
 def test_a_graph_where_there_is_no_gpu_is_refused(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
