@@ -6,6 +6,7 @@ Gather(x, [k, k + 1, ..]) -> Slice(x, k, ..)                                 whe
 Slice(x, -k, ..) -> Slice(x, N - k, ..)                                      where x has N positions
 Tile(x, repeats) | Concat(x, x, ..) -> Expand(x)                             along dims of 1
 Expand(x, computed shape) -> Expand(x, constant)                             where it repeats dims of 1 alone
+Reshape(Transpose(Unsqueeze(x))) -> Reshape(Transpose(x))
 View(Softmax(View(x), -1)) -> Softmax(x, -1)                                 also LogSoftmax, Hardmax; rows are the same
 """
 
@@ -233,6 +234,41 @@ class ViewOfView(RewriteRuleClassBase):
         return op.Reshape(x, op.Constant(value=ir.tensor(reshape_to(x, y.shape), dtype=ir.DataType.INT64)))
 
 
+class TransposeOfUnsqueeze(RewriteRuleClassBase):
+    """`Reshape(Transpose(Unsqueeze(x))) -> Reshape(Transpose(x))`: dims of 1 may be anywhere."""
+
+    def pattern(self, op, x, axes):  # type: ignore[no-untyped-def]
+        turned = op.Transpose(op.Unsqueeze(x, axes), _allow_other_attributes=True, _outputs=["turned"])
+        return op.Reshape(turned, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(  # type: ignore[override]
+        self, context: MatchContext, x: ir.Value, axes: ir.Value, turned: ir.Value, y: ir.Value
+    ) -> MatchResult:
+        plan = _without_ones(x, axes, turned, y)
+        return MatchResult().fail(plan) if isinstance(plan, str) else MatchResult()
+
+    def rewrite(self, op, x: ir.Value, axes: ir.Value, turned: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
+        plan = _without_ones(x, axes, turned, y)
+        assert not isinstance(plan, str)
+        perm, dims = plan
+        return op.Reshape(op.Transpose(x, perm=perm), op.Constant(value=ir.tensor(dims, dtype=ir.DataType.INT64)))
+
+
+def _without_ones(x: ir.Value, axes: ir.Value, turned: ir.Value, y: ir.Value) -> tuple[list[int], list[int]] | str:
+    """The permutation of x, and Reshape's constant behind it; or why there is none."""
+    node, added = turned.producer(), constant_of(axes)
+    perm = () if node is None else node.attributes.get_ints("perm", ())
+    if x.shape is None or y.shape is None or added is None or len(perm) != len(x.shape) + added.size:
+        return "the shapes of the two views, or the axes, are not known"
+    if is_check(y.producer()):
+        return "Reshape checks the sizes of an input"
+    ones = {int(axis) % len(perm) for axis in added.numpy().ravel()}
+    left = [axis for axis in range(len(perm)) if axis not in ones]
+    order = [left.index(axis) for axis in perm if axis not in ones]
+    dims = reshape_to(ir.Value(name=turned.name, shape=ir.Shape([x.shape[axis] for axis in order])), y.shape)
+    return dims if isinstance(dims, str) else (order, dims)
+
+
 class SoftmaxOfView(RewriteRuleClassBase):
     """`View(Softmax(View(x))) -> Softmax(x)` along x's last dim, as converters write Softmax of opset 12."""
 
@@ -292,6 +328,7 @@ RULES: tuple[tuple[str, Callable[[], RewriteRule]], ...] = (
     ("Expand", StatedRepeats.rule),
     *(("Unsqueeze", lambda op_type=op_type: KeptDims.rule(op_type)) for op_type in _REDUCTIONS),
     *((o, lambda o=o, i=i: ViewOfView.rule(o, i)) for o in _VIEWS for i in _VIEWS),
+    ("Reshape", TransposeOfUnsqueeze.rule),
     *(
         ("Reshape", lambda op_type=op_type, i=i: SoftmaxOfView.rule(op_type, "Reshape", i))
         for op_type in _SOFTMAXES

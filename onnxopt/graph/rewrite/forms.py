@@ -15,7 +15,12 @@ from onnxopt.graph.passes.interface import Interface
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import conv_constants
-from onnxopt.graph.rewrite.decomposed import decomposed_activations, decomposed_layer_norms, decomposed_reductions
+from onnxopt.graph.rewrite.decomposed import (
+    decomposed_activations,
+    decomposed_choices,
+    decomposed_layer_norms,
+    decomposed_reductions,
+)
 from onnxopt.graph.rewrite.rule_sets import Row
 from onnxopt.graph.rewrite.schedule import Cleanup, Phase, Rewriting, Step
 from onnxopt.graph.rewrite.table import FAMILIES, PORTABLE, TABLE
@@ -71,7 +76,11 @@ def prepare_float32(model: ir.Model) -> None:
     opset = model.opset_imports.get("", 0)
     if opset <= LAST_OPSET_OF_OLD_SOFTMAX:
         return
-    recomposed: tuple[Row, ...] = (*decomposed_activations.RULES, *decomposed_reductions.RULES)
+    recomposed: tuple[Row, ...] = (
+        *decomposed_activations.RULES,
+        *decomposed_reductions.RULES,
+        *decomposed_choices.RULES,
+    )
     rows = (*conv_constants.RULES, *recomposed, *decomposed_layer_norms.rules_for(opset))
     with read.quiet():
         interface = Interface(model)

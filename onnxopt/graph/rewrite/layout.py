@@ -87,12 +87,16 @@ class TransposedGuard(RewriteRuleClassBase):
 
 
 def count_axes_from_the_end(model: ir.Model) -> int:
-    """Let each Softmax, LogSoftmax and Concat along the last of its operands' axes say -1. Returns how many."""
+    """Let each Softmax, LogSoftmax and Concat along the last of its operands' axes say -1. Returns how many.
+
+    Without an axis it is along the last one (opset 13).
+    """
     count = 0
     for node in model.graph.all_nodes():
         operand = node.inputs[0] if node.op_type in _ONE_AXIS and node.domain == "" else None
         rank = None if operand is None or operand.shape is None else len(operand.shape)
-        if rank is not None and node.attributes.get_int("axis", -1) == rank - 1:
+        stated = "axis" in node.attributes
+        if operand is not None and (not stated or (rank is not None and node.attributes.get_int("axis") == rank - 1)):
             node.attributes["axis"] = ir.AttrInt64("axis", -1)
             count += 1
     return count

@@ -45,7 +45,7 @@ from onnxopt.graph.rewrite.attention import (
     window_views,
     windows_apart,
 )
-from onnxopt.graph.rewrite.decomposed import decomposed_activations, decomposed_reductions
+from onnxopt.graph.rewrite.decomposed import decomposed_activations, decomposed_choices, decomposed_reductions
 from onnxopt.graph.rewrite.decomposed import near_misses as near_activations
 from onnxopt.graph.rewrite.products import (
     einsums,
@@ -135,7 +135,11 @@ TABLE: tuple[Phase, ...] = (
             Step(_INDICES, scattered_order.RULES, then=Cleanup.CLEAN_UP),
             Step((*_DECOMPOSED, *_FORMS, *_MAPPED), layout.AXES),
             Step(_DECOMPOSED, decomposed_reductions.SUMS, then=Cleanup.CLEAN_UP),  # what it adds may be there already
-            Step(_DECOMPOSED, (*decomposed_activations.RULES, *decomposed_reductions.RULES), then=Cleanup.CLEAN_UP),
+            Step(
+                _DECOMPOSED,
+                (*decomposed_activations.RULES, *decomposed_reductions.RULES, *decomposed_choices.RULES),
+                then=Cleanup.CLEAN_UP,
+            ),
             Step(_PRODUCTS, product_forms.TRANSPOSED, then=Cleanup.CLEAN_UP),
             Step(_ROTARY, rotary.HALVES, then=Cleanup.CLEAN_UP),
         ),

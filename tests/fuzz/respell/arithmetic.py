@@ -39,6 +39,19 @@ def subtracted(b: Builder, node: ir.Node) -> ir.Value | None:
     return b.op("Sub", x, b.op("Neg", y))
 
 
+@spells("Where")
+def choice_by_casts(b: Builder, node: ir.Node) -> ir.Value | None:
+    """c ? x : y as x Cast(c) + y Cast(Not(c)), where both are finite."""
+    condition, *values = node.inputs
+    tensors = [t.numpy() for v in values if (t := constant_of(v)) is not None]
+    if not all(map(is_float, values)) or not all(np.isfinite(t.astype(np.float32)).all() for t in tensors):
+        return None
+    dtype = int(values[0].dtype)  # type: ignore[union-attr, arg-type]
+    factors = [b.op("Cast", c, to=dtype) for c in (condition, b.op("Not", condition))]
+    terms = [b.op("Mul", *b.rng.sample(pair, 2)) for pair in zip(values, factors, strict=True)]
+    return b.op("Add", *b.rng.sample(terms, 2))
+
+
 @spells("Neg")
 def negative(b: Builder, node: ir.Node) -> ir.Value:
     x = node.inputs[0]

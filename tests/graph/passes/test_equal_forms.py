@@ -62,6 +62,10 @@ APPLIED = {
                                     "s = Shape(x) y = Reshape(w, s)", "", [op_type])
         for op_type, axis in (("Softmax", -1), ("LogSoftmax", 1), ("Hardmax", -1))
     },
+    "Transpose of added dims": (
+        "float[B, 3, 4] x", "u = Unsqueeze(x, added) t = Transpose<perm = [4, 0, 3, 1, 2]>(u) y = Reshape(t, flat)",
+        "int64[2] added = {-2, 1}, int64[2] flat = {4, -1}", ["Transpose", "Reshape"],
+    ),
     "Softmax of reshaped rows": ("float[2, 3, 4] x", "r = Reshape(x, flat) w = Softmax(r) y = Reshape(w, back)",
                                  "int64[2] flat = {6, 4}, int64[3] back = {2, 3, 4}", ["Softmax"]),
 }  # fmt: skip
@@ -79,6 +83,11 @@ STAYS = {
     "positions that skip": (_X, "y = Gather<axis = 1>(x, k)", "int64[2] k = {0, 2}", ["Gather"]),
     "positions that wrap": (_X, "y = Gather<axis = 1>(x, k)", "int64[2] k = {3, 0}", ["Gather"]),
     "positions of an unknown dim": (_X, "y = Gather(x, k)", "int64[2] k = {0, 1}", ["Gather"]),
+    "added dims that another node reads": (
+        "float[B, 3, 4] x", "u = Unsqueeze(x, two) t = Transpose<perm = [0, 2, 3, 1]>(u) r = Reshape(t, flat) "
+        "m = ReduceMax<keepdims = 0>(t) y = Add(r, m)", "int64[1] two = {2}, int64[1] flat = {-1}",
+        ["Unsqueeze", "Transpose", "Reshape", "ReduceMax", "Add"],
+    ),
     "Softmax of other rows": ("float[B, N, 4] x", "r = Flatten<axis = 1>(x) w = Softmax(r) s = Shape(x) "
                               "y = Reshape(w, s)", "", ["Flatten", "Softmax", "Reshape"]),
     "Softmax of columns": ("float[B, N, 4] x", "r = Flatten<axis = 2>(x) w = Softmax<axis = 0>(r) s = Shape(x) "
