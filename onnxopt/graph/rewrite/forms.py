@@ -18,6 +18,7 @@ from onnxopt.graph.rewrite import conv_constants
 from onnxopt.graph.rewrite.decomposed import (
     decomposed_activations,
     decomposed_choices,
+    decomposed_group_norms,
     decomposed_layer_norms,
     decomposed_reductions,
 )
@@ -81,7 +82,8 @@ def prepare_float32(model: ir.Model) -> None:
         *decomposed_reductions.RULES,
         *decomposed_choices.RULES,
     )
-    rows = (*conv_constants.RULES, *recomposed, *decomposed_layer_norms.rules_for(opset))
+    groups = decomposed_group_norms.RULES if decomposed_group_norms.may_apply(model.graph) else ()
+    rows = (*conv_constants.RULES, *recomposed, *groups, *decomposed_layer_norms.rules_for(opset))
     with read.quiet():
         interface = Interface(model)
         Rewriting(model).run(

@@ -45,7 +45,12 @@ from onnxopt.graph.rewrite.attention import (
     window_views,
     windows_apart,
 )
-from onnxopt.graph.rewrite.decomposed import decomposed_activations, decomposed_choices, decomposed_reductions
+from onnxopt.graph.rewrite.decomposed import (
+    decomposed_activations,
+    decomposed_choices,
+    decomposed_group_norms,
+    decomposed_reductions,
+)
 from onnxopt.graph.rewrite.decomposed import near_misses as near_activations
 from onnxopt.graph.rewrite.products import (
     einsums,
@@ -67,7 +72,7 @@ GATED_WEIGHTS = "gated_weights"
 # What `explain` says where rules of a family applied; {} is how often. A family comes after those whose results its
 # rules are for: bisection adds one after the other.
 FAMILIES: Mapping[str, str] = {
-    "decomposed": "{} x activation, Softmax, mean or sum of several operators into one",
+    "decomposed": "{} x activation, norm, Softmax, mean or sum of several operators into one",
     "products": "{} x product into its usual form",
     "indices": "{} x constant index or size, in place of its computation",
     "einsums": "{} x Einsum into a product",
@@ -140,6 +145,8 @@ TABLE: tuple[Phase, ...] = (
                 (*decomposed_activations.RULES, *decomposed_reductions.RULES, *decomposed_choices.RULES),
                 then=Cleanup.CLEAN_UP,
             ),
+            Step(_DECOMPOSED, (*decomposed_activations.RULES, *decomposed_reductions.RULES), then=Cleanup.CLEAN_UP),
+            Step(_DECOMPOSED, decomposed_group_norms.RULES, only_if=decomposed_group_norms.may_apply),
             Step(_PRODUCTS, product_forms.TRANSPOSED, then=Cleanup.CLEAN_UP),
             Step(_ROTARY, rotary.HALVES, then=Cleanup.CLEAN_UP),
         ),

@@ -66,9 +66,9 @@ class _Core(RewriteRuleClassBase):
             return result.fail(f"`{x.name}` is not float32, or the size of its last axis is not known")
         for name, wanted in (("two", 2.0), ("half", 0.5), ("one", 1.0), ("minus_half", -0.5)):
             constant = constants.get(name)
-            if constant is not None and _number(constant) != wanted:
+            if constant is not None and number_of(constant) != wanted:
                 return result.fail(f"`{constant.name}` is not {wanted:g}")
-        if _number(epsilon) is None:
+        if number_of(epsilon) is None:
             return result.fail(f"`{epsilon.name}` is not a constant of one element")
         for mean in (mean_first, mean_second):
             if _axes(mean, self._axes_are_inputs) not in ((-1,), (len(x.shape) - 1,)):
@@ -78,7 +78,7 @@ class _Core(RewriteRuleClassBase):
     def rewrite(self, op, x: ir.Value, epsilon: ir.Value, **_: ir.Value):  # type: ignore[no-untyped-def]
         assert x.shape is not None and isinstance(x.shape[-1], int)
         ones = op.initializer(ir.Tensor(np.ones(x.shape[-1], np.float32)), name=f"{x.name}/ones")
-        return op.LayerNormalization(x, ones, axis=-1, epsilon=_number(epsilon))
+        return op.LayerNormalization(x, ones, axis=-1, epsilon=number_of(epsilon))
 
 
 class _Operand(RewriteRuleClassBase):
@@ -178,7 +178,7 @@ class _Apart(RewriteRuleClassBase):
         return op.Mul(n, op.initializer(row, name=f"{scale.name}/row"))
 
 
-def _number(value: ir.Value) -> float | None:
+def number_of(value: ir.Value) -> float | None:
     """The number that a constant of one element and at most one dim holds."""
     tensor = value.const_value
     return float(tensor.numpy().item()) if tensor is not None and is_constant(value) and tensor.size == 1 else None
