@@ -22,7 +22,7 @@ from onnxopt.graph.bounded_sizes import BoundedSizesPass
 from onnxopt.graph.passes.codes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.contrib.anchors import carried
-from onnxopt.graph.passes.contrib.decompose import DecomposeContribPass
+from onnxopt.graph.passes.contrib.decompose import DecomposeContribPass, note_of_blocks
 from onnxopt.graph.passes.device_positions import CountOnDevicePass
 from onnxopt.graph.passes.fold import Fold
 from onnxopt.graph.passes.inline import inline_functions
@@ -97,6 +97,8 @@ def normalize(
         if _run("decomposing operators of ONNX Runtime's optimizers", DecomposeContribPass(), model).modified:
             _name(model)
             _lift_constants(model)
+        if note := note_of_blocks(model):
+            notes.append(note)
         if model.opset_imports.get("", 0) >= _FIRST_OPSET_OF_RULES:
             single_sizes = SingleSizesPass()  # before passes remove the nodes that say which dims are 1
             _run("looking for dims that can only be 1", single_sizes, model)

@@ -311,3 +311,11 @@ def test_operators_stay_below_the_opset_of_gelu() -> None:
     model = graph("float[B, 8] x", "float[] y", body, contrib=True, opset=17)
     model.opset_imports["onnxopt.test"] = 1
     assert _operators(normalize(model, opset=17).model) == ["Gelu"]
+
+
+def test_operators_of_one_cpu_are_named() -> None:
+    body = "a = com.microsoft.nchwc.ReorderInput(x) y = com.microsoft.nchwc.ReorderOutput<channels = 8>(a)"
+    model = graph("float[B, 8, 4, 4] x", "float[B, 8, 4, 4] y", body)
+    model.opset_imports["com.microsoft.nchwc"] = 1
+    (note,) = normalize(model).notes
+    assert note.startswith("2 nodes of com.microsoft.nchwc stay")

@@ -18,7 +18,7 @@ from onnxopt.graph.passes.contrib.building import Decomposition, Kept, Standard,
 from onnxopt.graph.passes.contrib.norms import NORMS
 from onnxopt.graph.passes.contrib.products import PRODUCTS
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
-from onnxopt.graph.shapes.contrib_schemas import CONTRIB
+from onnxopt.graph.shapes.contrib_rules import BLOCKED, CONTRIB
 from onnxopt.graph.shapes.infer import infer
 
 FIRST_OPSET = 20  # of Gelu
@@ -60,6 +60,17 @@ class DecomposeContribPass(ir.passes.InPlacePass):
             changed = sum(map(_decomposed, nodes)) > 0
             total += changed
         return ir.passes.PassResult(model, total > 0)
+
+
+def note_of_blocks(model: ir.Model) -> str | None:
+    """What a user should know of operators that ONNX Runtime wrote for one CPU's vectors; None without any."""
+    count = sum(node.domain == BLOCKED for node in model.graph.all_nodes())
+    if not count:
+        return None
+    return (
+        f"{count} nodes of {BLOCKED} stay, which ONNX Runtime wrote for one CPU when it saved the model; "
+        "give the model that it was saved from, or save it with ORT_ENABLE_EXTENDED"
+    )
 
 
 def _decomposition(node: ir.Node) -> Decomposition | None:
