@@ -20,7 +20,7 @@ from onnxopt import pipeline
 from onnxopt.graph import read
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.shapes.infer import infer
-from tests.fuzz.respell import activations, arithmetic, networks, products, views  # noqa: F401  (they fill the table)
+from tests.fuzz.respell import activations, arithmetic, contrib, networks, products, views  # noqa: F401  (they fill the table)
 from tests.fuzz.respell.networks import NETWORKS, Options, network
 from tests.fuzz.respell.spelling import ANY, Site, apply, sites
 
