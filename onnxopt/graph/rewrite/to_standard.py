@@ -30,6 +30,11 @@ class AttentionNodes(RewriteRuleClassBase):
     def pattern(self, op, x, weight, bias):
         return op.Attention(x, weight, bias, **_CONTRIB_INPUTS, _outputs=["y"])
 
+    def check(self, context: MatchContext, x, weight, bias, y):
+        if any(value is not None for at, value in enumerate(y.producer().inputs) if at > 2 and at != _MASK):
+            return MatchResult().fail("Attention has inputs besides a bias of scores, which no rule here gives it")
+        return MatchResult() if weight.const_value is not None else MatchResult().fail("the weight is no constant")
+
     def rewrite(self, op, x, weight, bias, y):
         node = y.producer()
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}

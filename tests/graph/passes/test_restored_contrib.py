@@ -12,7 +12,7 @@ import onnxopt
 from cases.models import fuse, graph, outline
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.passes.contrib.restore import restore, restore_attention
-from onnxopt.graph.rewrite import rewrite
+from onnxopt.graph.rewrite import rewrite, to_portable
 from tests.support.graphs import hold, run
 
 _M = "com.microsoft."
@@ -94,6 +94,15 @@ def test_attention_that_a_rule_maps_to_another_operator_is_not_put_back(tmp_path
     rewrite(normalized, tmp_path, usual={"S": 16})
     assert _operators(normalized) == ["MultiHeadAttention"]
     assert restore_attention(normalized, recognises=True) == restore(normalized) == 0
+
+
+def test_the_portable_form_keeps_attention_with_inputs_of_its_own(tmp_path: Path) -> None:
+    """The third input of Attention is a mask and that of MultiHeadAttention a bias."""
+    body = f"a = {_M}Attention<num_heads = 2>(x, wa, ba, n) y = MatMul(a, w)"
+    model = normalize(_model("float[B, S, 32] x, int32[M] n", body)).model
+    rewrite(model, tmp_path)
+    to_portable(model)
+    assert _operators(model) == ["Attention"]
 
 
 def test_values_that_something_else_reads_stay() -> None:
