@@ -301,6 +301,16 @@ def test_operators_stay_where_their_meaning_is_not_known(name: str) -> None:
     assert len(model.graph) == len(_operators(model)) == 1
 
 
+def test_rotary_embedding_stays_before_attention_that_stays() -> None:
+    body = (
+        f"r = {_M}RotaryEmbedding(q, at, cos, sin) y = {_M}GroupQueryAttention<num_heads = 2, kv_num_heads = 2>"
+        "(r, k, v, , , n, t)"
+    )
+    inputs = f"{_HEADS}, int64[B, S] at, {_TABLES}, int32[B] n, int32 t"
+    normalized = normalize(graph(inputs, "float[B, S, 16] y", body, contrib=True)).model
+    assert _operators(normalized) == ["RotaryEmbedding", "GroupQueryAttention"]
+
+
 def test_operators_stay_where_the_deviations_of_rows_are_read() -> None:
     model = graph(_SKIP, "float[] y, float[] d", f"y, , d = {_M}SkipLayerNormalization(x, skip, g)", contrib=True)
     assert _operators(normalize(model).model) == ["SkipLayerNormalization"]

@@ -6,7 +6,7 @@
 
 mask: the number of keys (B), which key is shown (B, T), or which for each query (B, S, T). Hidden keys get
 mask_filter_value added to their scores; a causal mask sets scores to the lowest number. With past keys and values, with
-masks of packed sequences, and with rotary embedding inside, the operators stay.
+masks of packed sequences, with rotary embedding inside, and before GroupQueryAttention, the operators stay.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from onnxopt.graph.passes.contrib.building import (
     unread,
     usual,
 )
+from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 
 _FILTER = -10000.0  # default of mask_filter_value
 _LOWEST = {ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.3895313892515355e38}
@@ -149,6 +150,8 @@ def _shown(op: Standard, mask: ir.Value, x: ir.Value, keys: ir.Value, axis: int)
 def _rotary(op: Standard) -> Sequence[ir.Value | None]:
     node = op.node
     usual(node, interleaved=0, rotary_embedding_dim=0, is_packed_batching=0, scale=1.0)
+    if any((user.domain, user.op_type) == (CONTRIB, "GroupQueryAttention") for user in node.outputs[0].consumers()):
+        raise Kept("attention that stays reads the rotated heads, and no kernel fuses their rotation with it")
     x, positions, cos, sin = (required(node, k) for k in range(4))
     half = size_of(cos, 1)
     x_in_heads = rank_of(x) == 4
