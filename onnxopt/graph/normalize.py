@@ -32,6 +32,7 @@ from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
 from onnxopt.graph.passes.no_op_rules import no_op_rules
 from onnxopt.graph.passes.operand_order import OperandOrderPass
 from onnxopt.graph.passes.opset import TARGET, convert_opset
+from onnxopt.graph.passes.opset23 import Opset23Pass
 from onnxopt.graph.passes.padding.constant_padding import ConstantPaddingPass
 from onnxopt.graph.passes.padding.same_padding import SamePaddingPass
 from onnxopt.graph.passes.shape_subgraphs import SimplifyShapesPass
@@ -90,6 +91,9 @@ def normalize(
         _forget_declared_shapes(model)
         code_limits.check(model)
         if _run("spelling out norms of ONNX Runtime", SimplifiedNormsPass(), model).modified:
+            _name(model)
+            _lift_constants(model)
+        if _run("decomposing operators of opset 23", Opset23Pass(), model).modified:
             _name(model)
             _lift_constants(model)
         if converted := convert_opset(model, opset, max(opset, lowest_opset)):
