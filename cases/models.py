@@ -33,6 +33,11 @@ def numpy_dtype(dtype: str) -> np.dtype:
     return np.dtype(others.get(dtype, dtype))
 
 
+def text_dtype(dtype: str) -> str:
+    """A dtype's name in onnx's text syntax."""
+    return {"float32": "float", "float64": "double"}.get(dtype, dtype)
+
+
 def parse_nodes(text: str) -> list[onnx.NodeProto]:
     """The nodes of `y = Op(a, b)  z = ...`, each named as its result."""
     parsed = []

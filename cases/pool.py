@@ -6,24 +6,18 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from cases.models import fused_model, graph
+from cases.models import fused_model, graph, numpy_dtype, text_dtype
 from cases.table import INF, NAN, Row, Table
 from onnxopt.program.pool import DTYPES, OPERATIONS, Pool
 from onnxopt.program.window import Window
 
-TEXT = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16", "int8": "int8", "uint8": "uint8"}
 _OP = {operation: op for op, operation in OPERATIONS.items()}
-
-
-def numpy_dtype(dtype: str) -> np.dtype:
-    return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
 
 
 def attributes(pool: Pool) -> dict[str, Any]:
@@ -47,7 +41,7 @@ def nodes(pool: Pool, x: str = "x", y: str = "y", suffix: str = "") -> str:
 
 def model(pool: Pool, dims: str = "N, H, W, C") -> ir.Model:
     """Of one pool: x to y."""
-    dtype = TEXT[pool.dtype]
+    dtype = text_dtype(pool.dtype)
     return graph(f"{dtype}[{dims}] x", f"{dtype}[] y", nodes(pool), opset=22)
 
 

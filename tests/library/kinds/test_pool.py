@@ -17,10 +17,10 @@ import onnx_ir as ir
 import pytest
 
 from cases import pool as pool_models
-from cases.models import fuse, outline
+from cases.models import fuse, outline, text_dtype
 from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.fusion.region import Kernel
-from onnxopt.program.pool import Pool
+from onnxopt.program.pool import DTYPES, Pool
 from tests.support import graphs
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.custom_ops.custom_ops_damage import set_field
@@ -53,7 +53,7 @@ def test_damaged(name: str, tmp_path: pathlib.Path) -> None:
 
 
 _SPACE = (
-    *(pool_models.of("max", d, (3, 3), strides=(2, 2), pads=(1, 1, 1, 1)) for d in pool_models.TEXT),
+    *(pool_models.of("max", d, (3, 3), strides=(2, 2), pads=(1, 1, 1, 1)) for d in DTYPES["max"]),
     *(pool_models.of("average", d, (3, 2), strides=(2, 1), pads=(1, 1, 2, 0)) for d in ("float32", "float16")),
     pool_models.of("max", "float32", (3, 2), dilations=(2, 3), pads=(2, 1, 1, 1)),
     pool_models.of("max", "float32", (3, 3), strides=(2, 2), auto_pad="SAME_UPPER", ceil_mode=True),
@@ -69,7 +69,7 @@ def _several(chosen: Sequence[Pool]) -> ir.Model:
     """Pool k reads xk and gives yk, of float32 where numpy does not have its dtype."""
     inputs, outputs, body = [], [], []
     for k, pool in enumerate(chosen):
-        dtype = pool_models.TEXT["float32" if pool.dtype == "bfloat16" else pool.dtype]
+        dtype = text_dtype("float32" if pool.dtype == "bfloat16" else pool.dtype)
         inputs.append(f"{dtype}[N{k}, H{k}, W{k}, C{k}] x{k}")
         outputs.append(f"{dtype}[] y{k}")
         x, y = f"x{k}", f"y{k}"

@@ -8,15 +8,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from cases.models import numpy_dtype, text_dtype
 from tests.support.kinds import rowwise_models
 from tests.support.kinds.rowwise_models import Fused
 
-_TEXT = {"float32": "float", "float64": "double"}
 _EPS32 = 2.0**-24
-
-
-def numpy_dtype(dtype: str) -> np.dtype:
-    return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
 
 
 def is_float(dtype: str) -> bool:
@@ -65,7 +61,7 @@ def scan(
     dims: tuple[int, ...], axis: int, dtype: str, exclusive: int = 0, reverse: int = 0, known: bool = True
 ) -> Scan:
     """known: whether the model says the dims."""
-    text = _TEXT.get(dtype, dtype)
+    text = text_dtype(dtype)
     names = [str(d) if known else f"N{k}" for k, d in enumerate(dims)]
     at = axis % len(dims)
     along = [n if k == at else "1" for k, n in enumerate(names)]
