@@ -104,5 +104,7 @@ def _nested(records: Iterable[type[schema.Record]]) -> Iterator[type[schema.Reco
 
 if __name__ == "__main__":
     for path, text in files():
-        (HERE / path).parent.mkdir(exist_ok=True)
-        (HERE / path).write_text(formatted(path, text))
+        result = formatted(path, text)
+        if not (HERE / path).is_file() or (HERE / path).read_text() != result:  # what is the same is not compiled again
+            (HERE / path).parent.mkdir(exist_ok=True)
+            (HERE / path).write_text(result)
