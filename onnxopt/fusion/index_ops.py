@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.fusion.index_maps import Guard, Linear, Map, NotAffine, reshape
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.extents import ONE, Extent
-from onnxopt.program.index_maps import Guard, Linear, Map, NotAffine, reshape
 
 SINCE = 13  # the versions whose parameters are inputs
 # Names of the inputs behind the data, for reasons.

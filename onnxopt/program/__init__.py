@@ -1,1 +1,1 @@
-"""What a kernel computes: dtypes, primitives, expressions, operator tables, index maps. Imports no other room."""
+"""What a kernel computes: dtypes, primitives, expressions, operators, accesses by index. Imports no other room."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from onnxopt.fusion.index_maps import Guard, Linear, Map, NotAffine, identity
 from onnxopt.fusion.index_ops import Piece, broadcast, dims_of, is_index, undo
 from onnxopt.fusion.multiples import with_multiples
 from onnxopt.fusion.operands import apply_operator, constant, storage
@@ -21,7 +22,6 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.extents import ONE, Extent, product
-from onnxopt.program.index_maps import Guard, Linear, Map, NotAffine, identity
 from onnxopt.program.indexing import MAX_CONDITIONS, MAX_TERMS, Access, Condition, Indexing, Term
 from onnxopt.program.pointwise import Instruction, Program, without_dead_code
 

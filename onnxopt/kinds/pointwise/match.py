@@ -16,13 +16,13 @@ import onnx_ir as ir
 from onnxopt.fusion import boundary, cost, eligibility, index_ops, integer_kernels
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.depths import depths
+from onnxopt.fusion.index_maps import NotAffine
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise.group import Group, is_slow_alone, may_fit, takes_part
 from onnxopt.kinds.pointwise.lower import lower
 from onnxopt.program.extents import product
-from onnxopt.program.index_maps import NotAffine
 from onnxopt.program.pointwise import Program
 
 _ROUNDS = 3  # of further merges; on real models the second round changes nothing

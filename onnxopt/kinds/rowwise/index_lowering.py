@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from onnxopt.fusion.index_maps import Guard, Linear, Map, NotAffine, identity, reshape
 from onnxopt.fusion.index_ops import broadcast, dims_of
 from onnxopt.fusion.operands import constant, storage
 from onnxopt.graph.shapes.shapes import Shapes
@@ -20,7 +21,6 @@ from onnxopt.kinds.rowwise import grid
 from onnxopt.kinds.rowwise.stages import split
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.extents import ONE, Extent, product
-from onnxopt.program.index_maps import Guard, Linear, Map, NotAffine, identity, reshape
 from onnxopt.program.indexing import Term
 from onnxopt.program.operators.row_operators import RowCall, RowOperator, reduce
 from onnxopt.program.rowwise import Operand, Result, RowProgram, View
