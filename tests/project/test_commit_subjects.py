@@ -17,6 +17,7 @@ SCOPES = commit_subjects.scopes_of(
         ("rewrite: state all rules in one table", ""),
         ("table, docs: name what follows where rules apply", ""),
         ("custom_ops/cpu: sum float32 in float64", ""),
+        ("onnxopt/graph/rewrite: state all rules in one table", ""),
         ("make: install hadolint", ""),
         ("Rewrite rules are stated in one table", "is not `scope: verb object`"),
         ("rewrite: State all rules in one table", "is not `scope: verb object`"),

@@ -32,10 +32,10 @@ def wrong(subject: str, scopes: set[str]) -> str:
 
 
 def scopes_of(paths: list[str]) -> set[str]:
-    """The names that a scope may have: of folders, of files without their suffix, and paths of two."""
-    parts = {part for path in paths for part in (*Path(path).parts[:-1], Path(path).stem)}
-    pairs = {"/".join(pair) for path in paths for pair in zip(Path(path).parts, Path(path).parts[1:], strict=False)}
-    return parts | pairs | _OTHERS
+    """The names that a scope may have: of folders, of files without their suffix, and paths of these."""
+    parts = {Path(path).with_suffix("").parts for path in paths}
+    every = {"/".join(names[k:end]) for names in parts for end in range(1, len(names) + 1) for k in range(end)}
+    return every | _OTHERS
 
 
 def _git(*arguments: str) -> str:
