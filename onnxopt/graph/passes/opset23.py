@@ -107,11 +107,12 @@ def _attention(op: Standard) -> Sequence[ir.Value | None]:
     wide_k, wide_v = (_repeated(op, x, count, groups, _width(node, y)) for x, y in ((k, keys), (v, values)))
     scores = op("MatMul", heads, op("Transpose", wide_k, perm=(0, 1, 3, 2)))
     scores = op("Mul", scores, op.number(node.attributes.get_float("scale", 1 / math.sqrt(size)), q))
-    if causal:
-        mask = _causal(op, q, keys)
+    if causal and mask is not None:
+        raise Kept("attention is causal beside a mask")
+    if causal or (mask is not None and dtype_of(mask) == ir.DataType.BOOL):
+        shown = _causal(op, q, keys) if causal else mask
+        mask = op("Where", shown, op.number(0, q), op.number(-math.inf, q))
     if mask is not None:
-        if dtype_of(mask) == ir.DataType.BOOL:
-            mask = op("Where", mask, op.number(0, q), op.number(-math.inf, q))
         scores = op("Add", scores, mask)
     precision = node.attributes.get_int("softmax_precision", 0)
     wide = precision and ir.DataType(precision) != dtype_of(q)

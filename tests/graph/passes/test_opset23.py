@@ -17,12 +17,11 @@ _DTYPES = {np.dtype(np.float32): 1, np.dtype(np.bool_): 9, np.dtype(np.int64): 7
 
 def _model(op_type: str, feeds: dict[str, np.ndarray], outputs: int, dynamic: bool, **attributes: object) -> ir.Model:
     names = [f"y{k}" for k in range(outputs)]
-    inputs = [
-        helper.make_tensor_value_info(
-            name, _DTYPES[array.dtype], [f"{name}{k}" if dynamic and k in (0, array.ndim - 2) else d for k, d in enumerate(array.shape)]
-        )
-        for name, array in feeds.items()
-    ]  # fmt: skip
+    inputs = []
+    for name, array in feeds.items():
+        free = (0, array.ndim - 2) if dynamic else ()
+        dims = [f"{name}{k}" if k in free else size for k, size in enumerate(array.shape)]
+        inputs.append(helper.make_tensor_value_info(name, _DTYPES[array.dtype], dims))
     positions = {"mask": 3, "past_k": 4, "past_v": 5}
     operands = list(feeds)
     if op_type == "Attention":
