@@ -177,17 +177,19 @@ void RowKernel::ComputeIndexed(OrtKernelContext* context) const {
   const Sizes sizes(*program.index, shapes, program.inputs.size());
   Grid grid;
   MeasureIndexed(program, shapes, sizes, &grid);
-  if (grid.rows() > 0) {
-    if (grid.columns == 0) throw Error("rows of no elements, which no kernel with index operations takes");
-    FillLeaves(*program.index, {program.inputs, shapes, data}, sizes, checked_, &grid.domain);
-    for (std::size_t k = 0; k < program.accesses(); ++k) {
-      if (program.operands[k].row) grid.row_access[k] = OverRows(grid, grid.domain.access[k], k);
-    }
-  }
+  bool wanted = false;
   for (std::size_t k = 0; k < program.outputs.size(); ++k) {
-    grid.domain.output[k] = OutputTensor(context, k, sizes.OutputShape(k));
+    const Shape shape = sizes.OutputShape(k);
+    grid.domain.output[k] = OutputTensor(context, k, shape);
+    wanted = wanted || shape.count() > 0;
   }
-  if (grid.rows() > 0) Run(grid, context);
+  if (!wanted || grid.rows() == 0) return;
+  if (grid.columns == 0) throw Error("rows of no elements, which no kernel with index operations takes");
+  FillLeaves(*program.index, {program.inputs, shapes, data}, sizes, checked_, &grid.domain);
+  for (std::size_t k = 0; k < program.accesses(); ++k) {
+    if (program.operands[k].row) grid.row_access[k] = OverRows(grid, grid.domain.access[k], k);
+  }
+  Run(grid, context);
 }
 
 }  // namespace onnxopt

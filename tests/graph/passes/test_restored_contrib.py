@@ -119,7 +119,6 @@ def test_a_layer_of_bert_is_optimized_in_both_precisions(precision: str | None, 
     changes = {} if precision is None else {"precision": precision}
     written = onnxopt.optimize(model, tmp_path / "artifact", archs=(), **changes)
     assert written.manifest.verify.status == "passed"
-    assert not [row.name for row in written.manifest.left_out if row.name.startswith("rewrite:")]
-    operators = _operators(ir.load(tmp_path / "artifact" / "model.onnx"))
-    assert operators.count("Attention") == 1
-    assert "BiasGelu" not in operators
+    assert not written.manifest.left_out  # the kernel of the mask also runs where there is no token
+    nodes = [node.op_type for node in ir.load(tmp_path / "artifact" / "model.onnx").graph]
+    assert not {"BiasGelu", "Softmax"} & set(nodes)
