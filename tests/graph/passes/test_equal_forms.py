@@ -182,29 +182,28 @@ def test_rules_of_operators_that_no_node_has_are_not_made() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "sizes", "expected"),
+    ("x", "at", "sizes", "expected"),
     [
-        ("batch, 2, 1, n, 8", "b, two, three, s, eight", [1, 1, 3, 1, 1]),
-        ("batch, 1, n", "b, two, s", [1, 2, 1]),
-        ("2, n", "three, two, s", [3, 1, 1]),
+        ("batch, 2, 1, n, 8", 3, "b, two, three, s, eight", [1, 1, 3, 1, 1]),
+        ("batch, 1, n", 2, "b, two, s", [1, 2, 1]),
+        ("2, n", 1, "three, two, s", [3, 1, 1]),
     ],
 )
-def test_a_computed_shape_that_repeats_dims_of_one(x: str, sizes: str, expected: list[int]) -> None:
-    rank = len(sizes.split(","))
-    numbers = {"two": 2, "three": 3, "eight": 8, "i0": 0, "i1": 1}
+def test_a_computed_shape_that_repeats_dims_of_one(x: str, at: int, sizes: str, expected: list[int]) -> None:
+    numbers = {"two": 2, "three": 3, "eight": 8}
     constants = ", ".join(f"int64[1] {name} = {{{number}}}" for name, number in numbers.items())
-    body = f"b = Shape <start = 0, end = 1> (x) s = Shape <start = {x.split(', ').index('n')}, end = {x.split(', ').index('n') + 1}> (x) "
-    body += f"to = Concat <axis = 0> ({sizes}) e = Expand (x, to) y = Neg (e)"
-    model = graph(
-        f"float[{x}] x", f"float[{', '.join('d' + str(k) for k in range(rank))}] y", body, constants=constants
+    body = (
+        f"b = Shape <start = 0, end = 1> (x) s = Shape <start = {at}, end = {at + 1}> (x) "
+        f"to = Concat <axis = 0> ({sizes}) e = Expand (x, to) y = Softmax <axis = 0> (e)"
     )
-    normalized = normalize.normalize(model).model
+    dims = ", ".join(f"d{k}" for k in range(len(sizes.split(","))))
+    normalized = normalize(graph(f"float[{x}] x", f"float[{dims}] y", body, constants=constants)).model
     (expand,) = [node for node in normalized.graph if node.op_type == "Expand"]
     assert expand.inputs[1].const_value.numpy().tolist() == expected
 
 
 def test_a_computed_shape_that_repeats_a_dynamic_number_stays() -> None:
-    body = "s = Shape (m) e = Expand (x, s) y = Neg (e)"
-    model = graph("float[1, 8] x, float[n, 8] m", "float[n, 8] y", body)
-    (expand,) = [node for node in normalize.normalize(model).model.graph if node.op_type == "Expand"]
+    body = "s = Shape (m) e = Expand (x, s) y = Softmax <axis = 0> (e)"
+    model = normalize(graph("float[1, 8] x, float[n, 8] m", "float[n, 8] y", body)).model
+    (expand,) = [node for node in model.graph if node.op_type == "Expand"]
     assert expand.inputs[1].const_value is None

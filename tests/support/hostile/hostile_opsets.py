@@ -164,7 +164,7 @@ def group_normalization_of_opset_23():
 
 
 @hostile
-def rms_norm_and_swish_need_their_opset():
+def rms_norm_of_opset_23():
     return text(
         "g (float[N,4] x) => (float[N,4] y) <float[4] s = {1, 2, 3, 4}> { n = RMSNormalization (x, s)  y = Tanh(n) }",
         opset=23,
