@@ -21,7 +21,7 @@ _COMPACT = frozenset({"ConstantOfShape", "DequantizeLinear", "DynamicQuantizeLin
 _NOT_CONSTANT = _RANDOM | _COMPACT - {"ConstantOfShape"}
 _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
-_COPIES = _VIEWS | {"Concat", "ConstantOfShape", "Expand", "Gather", "Tile"}  # of elements that are stored already
+_COPIES = _VIEWS | {"ConstantOfShape", "Expand", "Tile"}  # of elements that are stored already
 _DATA_DEPENDENT = frozenset({"Compress", "NonZero", "Unique"})  # output no larger than rank times the input
 _CONTRACTIONS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})  # too slow in numpy where large
 _PRODUCTS = frozenset({"Gemm", "MatMul"})  # which WideConstants leaves to BLAS, in float32
@@ -31,6 +31,7 @@ _NODE_BYTES = 48  # that removing a node saves at least; its output keeps its na
 _READ_LIMIT = 1 << 30  # bytes of constants that all foldings together may read and write, to bound their time
 _FEW = 64  # elements
 _COMPUTED = 1 << 18  # bytes; masks of windows, which attention needs as constants, may be this and 4 allowances larger
+_WEIGHT = 1 << 15  # bytes; floats of more are no part of what computes a mask
 _HIDDEN = "onnxopt.not_folded"  # a domain that onnxscript knows nothing of
 
 
@@ -103,7 +104,7 @@ class Fold:
         fast = all(t.dtype in _FAST for t in tensors) or (wide and node.op_type in _PRODUCTS)
         if node.op_type in _CONTRACTIONS and read > _CONTRACTED and not fast:
             return False  # runtimes fold these at load
-        computed = 0 if copies else min(max(growth, 0), self._computed)
+        computed = min(max(growth, 0), self._computed) if node in self._constant and not copies else 0
         if growth - computed > self._allowance or read + written > self._readable:
             return False
         self._computed -= computed
@@ -117,16 +118,21 @@ class Fold:
 
 
 def _constant_nodes(model: ir.Model) -> frozenset[ir.Node]:
-    """Nodes of the main graph that depend on constants alone, and may be folded."""
+    """Nodes of the main graph that depend on constants alone, none of them a weight, and may be folded."""
     constant = set[ir.Node]()
     for node in model.graph:
         operands = [v for v in node.inputs if v is not None]
         foldable = node.domain == "" and len(node.outputs) == 1 and operands
         if not foldable or node.op_type in _NOT_CONSTANT or any(a.type in _BODIES for a in node.attributes.values()):
             continue
-        if all(v.producer() in constant or is_constant(v) for v in operands):
+        if all(v.producer() in constant or _is_small(v) for v in operands):
             constant.add(node)
     return frozenset(constant)
+
+
+def _is_small(value: ir.Value) -> bool:
+    tensor = value.const_value if is_constant(value) else None
+    return tensor is not None and (tensor.dtype.is_integer() or tensor.nbytes <= _WEIGHT)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.graph.normalize import normalize
-from tests.support.graphs import graph, run
+from tests.support.graphs import graph, hold, run
 
 # As torchvision and optimum write masks of shifted windows: an image whose corner is numbered, cut into windows of 7.
 _CONSTANTS = """int64[2] hw = {{{0}, {0}}}, int64[4] cut = {{{1}, 7, {1}, 7}}, int64[3] row = {{-1, 1, 49}},
@@ -42,3 +42,12 @@ def test_masks_of_shifted_windows(size: int, end: str, left: set[str]) -> None:
     x = np.linspace(-1, 1, (size // 7) ** 2 * 49 * 49, dtype=np.float32).reshape(-1, 49, 49)
     for wanted, result in zip(run(before, {"x": x}), run(model, {"x": x}), strict=True):
         np.testing.assert_array_equal(wanted, result)
+
+
+def test_weights_are_not_copied() -> None:
+    body = "a = Slice(w, o, h, o) b = Slice(w, h, e, o) c = Concat<axis = 0>(b, a) p = MatMul(x, w) y = MatMul(p, c)"
+    bounds = "int64[1] o = {0}, int64[1] h = {64}, int64[1] e = {128}"
+    model = graph("float[N, 128] x, float[128, 128] w", "float[] y", body, constants=bounds)
+    hold(model, {"w": np.ones((128, 128))}, np.float32)
+    normalize(model)
+    assert [node.op_type for node in model.graph][-3:] == ["Concat", "MatMul", "MatMul"]
