@@ -1,6 +1,7 @@
 """Shapes of intermediate values, read off the graph's inputs instead.
 
-    Shape(x) -> Concat(Shape(input, start=0, end=1), [4], Shape(input, start=1, end=2))
+    Shape(x)            -> Concat(Shape(input, start=0, end=1), [4], Shape(input, start=1, end=2))
+    Gather(Shape(x), 2) -> Squeeze(Shape(input, start=1, end=2))
 
 Then no Shape reads the intermediate value any more, and rules may replace the nodes that compute it.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 from onnxopt.graph.shapes.dims import Dim
 from onnxopt.graph.shapes.infer import Knowledge
@@ -31,9 +33,27 @@ def read_from_inputs(model: ir.Model, inferred: Knowledge) -> int:
             continue
         concat = [ir.node("Concat", [n.outputs[0] for n in nodes], {"axis": 0})] if len(nodes) > 1 else []
         added = [*nodes, *concat]
+        _read_parts(graph, node, nodes)
         ir.convenience.replace_nodes_and_values(graph, node, [node], added, node.outputs, added[-1].outputs)
         count += 1
     return count
+
+
+def _read_parts(graph: ir.Graph, shape: ir.Node, parts: list[ir.Node]) -> None:
+    """Let each Gather of one dim read the part with this dim. parts: of the Shape's elements, which join the graph."""
+    for gather in list(shape.outputs[0].consumers()):
+        position = gather.inputs[1] if gather.op_type == "Gather" and gather.domain == "" else None
+        index = position.const_value if is_constant(position) and position is not None else None
+        is_output = gather.outputs[0].is_graph_output()
+        if index is None or index.size != 1 or len(index.shape) > 1 or gather.graph is not graph or is_output:
+            continue
+        k = int(index.numpy().reshape(()))
+        if not -len(parts) <= k < len(parts):
+            continue
+        scalar = [] if len(index.shape) else [ir.node("Squeeze", [parts[k].outputs[0]])]
+        part, result = (scalar or parts)[0 if scalar else k], gather.outputs[0]
+        graph.insert_before(gather, scalar)
+        ir.convenience.replace_all_uses_with(result, part.outputs[0], replace_graph_outputs=False)
 
 
 def sources_of(graph: ir.Graph, inferred: Knowledge) -> dict[Dim, tuple[ir.Value, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxopt.graph.rewrite.dims_of_inputs import read_from_inputs
 from onnxopt.graph.shapes.infer import infer
@@ -31,6 +32,29 @@ def test_a_shape_of_inputs_dims_reads_no_intermediate_value(dims: tuple[int | st
     assert shapes
     assert all(node.inputs[0] is model.graph.inputs[0] for node in shapes)
     feeds = {"x": np.zeros([dim if isinstance(dim, int) else k + 3 for k, dim in enumerate(dims)], np.float32)}
+    np.testing.assert_array_equal(graphs.run(model, feeds)[0], graphs.run(original, feeds)[0])
+
+
+@pytest.mark.parametrize(
+    ("read", "left"),
+    [
+        ("g = Gather(s, first)", ["Shape", "Squeeze", "Cast"]),
+        ("g = Gather(s, last)", ["Squeeze", "Cast"]),
+        ("g = Gather(s, one)", ["Shape", "Cast"]),
+        ("g = Gather(s, both)", ["Shape", "Shape", "Concat", "Gather", "Cast"]),
+        ("h = Gather(s, first) g = Add(h, s)", ["Shape", "Shape", "Concat", "Squeeze", "Add", "Cast"]),
+    ],
+)
+def test_a_dim_that_is_read_alone_needs_no_others(read: str, left: list[str]) -> None:
+    constants = f"{CONSTANTS}, int64 first = {{0}}, int64 last = {{-1}}, int64[2] both = {{0, 1}}"
+    text = f"a = Exp(x)  s = Shape(a)  {read}  y = Cast<to = 1>(g)"
+    model, original = (
+        graphs.graph("float[batch, length, 4] x", "float[] y", text, constants=constants) for _ in range(2)
+    )
+    assert read_from_inputs(model, infer(model))
+    RemoveUnusedNodesPass()(model)
+    assert [node.op_type for node in model.graph if node.op_type != "Constant"] == left
+    feeds = {"x": np.zeros((2, 3, 4), np.float32)}
     np.testing.assert_array_equal(graphs.run(model, feeds)[0], graphs.run(original, feeds)[0])
 
 
