@@ -254,6 +254,12 @@ def separable(net: _Net) -> list[ir.Value]:
     return [b.op("Add", net.conv(b.op("Mul", y, gate), "project", 1), x)]
 
 
+def halves(net: _Net) -> list[ir.Value]:
+    """Halves of a map's channels that change places, as in ShuffleNet."""
+    first, second = net.b.parts("Split", 2, net.activation(net.conv(_map(net), "conv1")), axis=1, num_outputs=2)
+    return [net.conv(net.b.op("Concat", net.activation(second), first, axis=1), "conv2")]
+
+
 def pooled(net: _Net) -> list[ir.Value]:
     """The end of a classifier: convolution, mean of the map, product."""
     y, b = net.activation(net.conv(_map(net), "conv")), net.b
@@ -273,7 +279,8 @@ def normalized(net: _Net) -> list[ir.Value]:
 NETWORKS: dict[str, Callable[[_Net], list[ir.Value]]] = {
     f.__name__: f
     for f in (
-        attention, mlp, gated, norms, encoder, rotary, embedding, grouped, step, residual, separable, pooled, normalized
+        attention, mlp, gated, norms, encoder, rotary, embedding, grouped, step, residual, separable, halves, pooled,
+        normalized,
     )
 }  # fmt: skip
 
