@@ -73,7 +73,7 @@ def test_fuse_is_linear(tmp_path: Path) -> None:
     assert slope(*counts) < STEEPEST, counts
 
 
-@pytest.mark.parametrize(("form", "share"), [("parallel", 2), ("residual", 4), ("attention", 4)])
+@pytest.mark.parametrize(("form", "share"), [("parallel", 4), ("residual", 4), ("attention", 4)])
 def test_graph_work_is_linear(form: str, share: int, tmp_path: Path) -> None:
     """share: the graphs have this part of the nodes, where counting takes long."""
     counts = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -318,26 +317,6 @@ def test_onnx_runtime_sends_nothing_of_a_command(chain: Path, tmp_path: Path) ->
     assert not [path for path in folder.rglob("*") if path.is_file()]
     subprocess.run([sys.executable, "-c", "import onnxopt"], check=True, cwd=ROOT, env=environment)
     assert not [path for path in folder.rglob("*") if path.is_file()]
-
-
-def test_a_signal_leaves_nothing(chain: Path, artifact: Path) -> None:
-    program = (
-        "import signal, time\n"
-        # a shell starts background jobs with SIGINT ignored, and Python leaves it so
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "import sys; from onnxopt.__main__ import run\n"
-        "def wait(*a, **k): print('verifying', flush=True); time.sleep(60)\n"
-        "import onnxopt.pipeline.flow as p; p.verify_and_leave_out = wait\n"
-        f"sys.argv = ['onnxopt', 'optimize', {str(chain)!r}, '-o', {str(artifact)!r}, '--arch', 'none']\n"
-        "run()"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "verifying\n"
-    assert len(list(chain.parent.iterdir())) == 2
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 128 + signal.SIGINT
-    assert list(chain.parent.iterdir()) == [chain]
 
 
 # --- bad artifacts ---------------------------------------------------------------------------------------------------
