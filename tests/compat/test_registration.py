@@ -90,7 +90,7 @@ def test_cpu_sessions_beside_a_gpu(release: str, tmp_path: Path) -> None:
     library = artifact.write(tmp_path, kernels, row)
     (tmp_path / "kernels.fatbin").write_bytes(fatbin)
     onnx.save(_model(), tmp_path / "model.onnx")
-    driver = fake_driver.build(tmp_path / "driver", str(shutil.which("cc")))
+    driver = fake_driver.build()
     variables = {"LD_LIBRARY_PATH": str(driver), "FAKE_ARCH": "90", "PYTHONPATH": str(path)}
     command = [
         sys.executable,

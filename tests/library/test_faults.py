@@ -111,7 +111,7 @@ def test_registering_where_the_driver_fails(function: str, ran: str, warning: st
     (tmp_path / "kernels.json").write_text(sealed_json.seal(document))
     (tmp_path / "kernels.fatbin").write_bytes(fatbin)
     (tmp_path / "model.onnx").write_bytes(model)
-    driver = fake_driver.build(tmp_path / "driver", str(shutil.which("cc")))
+    driver = fake_driver.build()
     variables = {"LD_LIBRARY_PATH": str(driver), "FAKE_ARCH": "90", "FAKE_FAILS": function}
     command = [sys.executable, "-c", _WHICH_RAN, str(tmp_path / "model.onnx"), str(library)]
     done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)

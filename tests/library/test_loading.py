@@ -122,27 +122,29 @@ print("kernel" if session.run(None, {"x0": np.ones(3, np.float32)})[0][0] == -1 
 """
 
 
+_REGISTERED = [
+    (90, [(80, False), (90, False)], 0, "kernel", ""),
+    (89, [(80, False)], 0, "kernel", ""),
+    (75, [(80, False), (80, True)], 0, "function", "no code for this GPU (sm_75)"),
+    (90, [(80, False)], 0, "function", "no code for this GPU (sm_90)"),
+    (90, [(80, False), (80, True)], 0, "kernel", ""),
+    (90, [(80, False), (80, True)], 222, "function", "does not load on this GPU (sm_90): CUDA_ERROR_FAKE"),
+    (90, [(80, False), (90, False, True)], 0, "kernel", ""),
+    (91, [(90, False)], 0, "kernel", ""),
+    (91, [(90, False, True)], 0, "function", "no code for this GPU (sm_91)"),
+    (100, [(90, False, True)], 0, "function", "no code for this GPU (sm_100)"),
+    (100, [(90, False, True), (90, True)], 0, "kernel", ""),
+    (100, [(90, True, True)], 0, "function", "no code for this GPU (sm_100)"),
+]
+
+
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 @pytest.mark.parametrize(
-    ("arch", "images", "load_error", "ran", "warning"),
-    [
-        (90, [(80, False), (90, False)], 0, "kernel", ""),
-        (89, [(80, False)], 0, "kernel", ""),
-        (75, [(80, False), (80, True)], 0, "function", "no code for this GPU (sm_75)"),
-        (90, [(80, False)], 0, "function", "no code for this GPU (sm_90)"),
-        (90, [(80, False), (80, True)], 0, "kernel", ""),
-        (90, [(80, False), (80, True)], 222, "function", "does not load on this GPU (sm_90): CUDA_ERROR_FAKE"),
-        (90, [(80, False), (90, False, True)], 0, "kernel", ""),
-        (91, [(90, False)], 0, "kernel", ""),
-        (91, [(90, False, True)], 0, "function", "no code for this GPU (sm_91)"),
-        (100, [(90, False, True)], 0, "function", "no code for this GPU (sm_100)"),
-        (100, [(90, False, True), (90, True)], 0, "kernel", ""),
-        (100, [(90, True, True)], 0, "function", "no code for this GPU (sm_100)"),
-    ],
+    ("arch", "images", "load_error", "ran", "warning", "cpu"),
+    [*((*row, True) for row in _REGISTERED), *((*row, False) for row in _REGISTERED[1:4])],
 )
-@pytest.mark.parametrize("cpu", [True, False], ids=["pays", "does not pay"])
 def test_registering_with_a_gpu(arch, images, load_error, ran, warning, cpu, tmp_path):
-    """A CPU session runs the CPU kernel where it pays and the GPU runs its own, else the function."""
+    """A CPU session runs the CPU kernel where it pays (cpu) and the GPU runs its own, else the function."""
     fatbin = fake_driver.fatbin(*images)
     row = {"file": "kernels.fatbin", "sha256": hashlib.sha256(fatbin).hexdigest(), "bytes": len(fatbin)}
     kernel = artifact.kernel(artifact.one_op("neg", (F,), F), cpu=cpu, variants=[{**damage.VARIANT, "modes": "*"}])
@@ -150,7 +152,7 @@ def test_registering_with_a_gpu(arch, images, load_error, ran, warning, cpu, tmp
     (tmp_path / "kernels.fatbin").write_bytes(fatbin)
     model = tmp_path / "model.onnx"
     model.write_bytes(artifact.model(WRONG_BODY, [(F, ["n"])], [(F, ["n"])]).SerializeToString())
-    driver = fake_driver.build(tmp_path / "driver", shutil.which("cc"))
+    driver = fake_driver.build()
     env = {"LD_LIBRARY_PATH": str(driver), "FAKE_ARCH": str(arch), "FAKE_LOAD_ERROR": str(load_error)}
     command = [sys.executable, "-c", _WHICH_RAN, str(model), str(library)]
     done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=True)

@@ -80,7 +80,7 @@ def test_registering_with_a_gpu(tmp_path: Path) -> None:
     (tmp_path / "kernels.json").write_text(kernels_json.to_json(found.kernels, fatbin))
     (tmp_path / "kernels.fatbin").write_bytes(fatbin)
     onnx.save(found.optimized, tmp_path / "model.onnx")
-    driver = fake_driver.build(tmp_path / "driver", shutil.which("cc") or "")
+    driver = fake_driver.build()
     env = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FAKE_ARCH": "90"}
     command = [sys.executable, "-c", _OUTPUT, str(tmp_path / "model.onnx"), str(library)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)

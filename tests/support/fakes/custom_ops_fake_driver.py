@@ -9,6 +9,8 @@ import pathlib
 import struct
 import subprocess
 
+from tests.support import builds
+
 SOURCE = r"""
 #include <stdlib.h>
 #include <string.h>
@@ -69,13 +71,15 @@ int cuLaunchKernelEx(const void* config, void* function, void** params, void** e
 """
 
 
-def build(folder: pathlib.Path, compiler: str) -> pathlib.Path:
-    """Compiles libcuda.so.1 into `folder`; a process started with LD_LIBRARY_PATH there finds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cuda.c").write_text(SOURCE)
-    command = [compiler, "-shared", "-fPIC", "-w", "-o", str(folder / "libcuda.so.1"), str(folder / "cuda.c")]
-    subprocess.run(command, check=True)
-    return folder
+def build() -> pathlib.Path:
+    """A folder with libcuda.so.1; a process started with LD_LIBRARY_PATH there finds it."""
+
+    def compile_into(folder: pathlib.Path) -> None:
+        (folder / "cuda.c").write_text(SOURCE)
+        command = ["cc", "-shared", "-fPIC", "-w", "-o", str(folder / "libcuda.so.1"), str(folder / "cuda.c")]
+        subprocess.run(command, check=True)
+
+    return builds.once("fake_driver", compile_into)
 
 
 def fatbin(*images: tuple[int, bool] | tuple[int, bool, bool]) -> bytes:
