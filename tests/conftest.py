@@ -24,19 +24,18 @@ ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "onnxopt" / "lib" / "libonnxopt_ops.so"
 # Files that take 10 seconds of a core or more, the longest first: one that begins last runs beside idle workers.
 LONGEST = (
-    "kinds/test_cases.py", "graph/rewrite/test_models.py", "tools/test_interrupts.py",
-    "graph/shapes/test_symbolic_shapes.py", "graph/test_quantizers.py", "tools/test_decoders.py",
-    "library/test_faults.py", "fuzz/test_library_files.py", "verification/test_emulation.py",
-    "tools/test_time_limit.py", "tools/precision/test_precision.py", "graph/test_normalize.py",
-    "graph/precision/test_precision_classes.py", "tools/test_model_source.py", "project/test_examples.py",
-    "tools/test_folders.py", "kinds/pointwise/test_quantize.py", "library/test_loading.py",
-    "graph/test_large_model.py", "artifact/test_full_disk.py", "graph/rewrite/test_families.py",
-    "project/test_readme.py", "tools/test_batch.py", "project/test_models.py", "kinds/rowwise/test_emulated.py",
+    "kinds/test_cases.py", "graph/rewrite/test_models.py", "graph/test_quantizers.py", "library/test_faults.py",
+    "tools/test_decoders.py", "tools/test_interrupts.py", "graph/shapes/test_symbolic_shapes.py",
+    "fuzz/test_library_files.py", "kinds/gemm/test_packed_library.py", "project/test_examples.py",
+    "tools/precision/test_precision.py", "verification/test_emulation.py", "library/test_loading.py",
+    "project/test_readme.py", "kinds/rowwise/test_emulated.py", "tools/test_time_limit.py", "graph/test_normalize.py",
+    "graph/precision/test_precision_classes.py", "tools/test_model_source.py", "tools/test_folders.py",
+    "kinds/pointwise/test_quantize.py", "verification/test_small_outputs.py", "graph/test_large_model.py",
+    "graph/rewrite/test_families.py", "tools/test_batch.py", "project/test_models.py",
     "kinds/attention/test_masked_emulated.py", "tools/test_cli.py", "project/test_benchmarks.py",
-    "library/test_pointwise.py", "project/test_linear_work.py", "artifact/export/test_triton.py",
-    "kinds/pointwise/test_emulated.py", "graph/rewrite/test_pipeline.py", "tools/test_bench.py",
-    "graph/test_ort_fusions.py", "kinds/gemm/test_packed_library.py", "artifact/test_opened_is_hashed.py",
-    "project/test_wheel.py", "project/test_onnxruntime_package.py", "project/test_tutorial.py",
+    "library/test_pointwise.py", "artifact/export/test_triton.py", "kinds/pointwise/test_emulated.py",
+    "graph/rewrite/test_pipeline.py", "tools/test_bench.py", "graph/test_ort_fusions.py", "project/test_wheel.py",
+    "project/test_onnxruntime_package.py", "project/test_tutorial.py",
 )  # fmt: skip
 
 ort.set_default_logger_severity(3)  # warnings about the models under test are not about the tests
