@@ -42,11 +42,10 @@ def _join_slices(graph: ir.Graph) -> int:
 
 def _cut(node: ir.Node) -> tuple[ir.Value, int, tuple[int, int]] | None:
     """Tensor, axis, begin and end of a Slice of channels, or of the last dim of rows, that a node computes."""
-    if (node.domain, node.op_type) != ("", "Slice"):
+    source = node.inputs[0] if node.op_type == "Slice" and node.domain == "" else None
+    if source is None or source.shape is None or len(node.inputs) < 4:
         return None
-    source, bounds = node.inputs[0], [integers(value) for value in node.inputs[1:5]]
-    if source is None or source.shape is None or len(bounds) < 3:
-        return None
+    bounds = [integers(value) for value in node.inputs[1:5]]
     if any(bound is None or len(bound) != 1 for bound in bounds) or source.producer() is None:
         return None
     begin, end, axis, *step = (bound[0] for bound in bounds if bound is not None)

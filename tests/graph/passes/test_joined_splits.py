@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from onnxopt.graph import normalize
-from tests.support.graphs import graph, run
+from tests.support.graphs import graph, hold, run
 
 _HEAD = '<ir_version: 9, opset_import: ["" : 20]> g (float[2, 12, 3] x, float[2, 4, 3] z) => '
 
@@ -130,3 +130,9 @@ def test_slices_into_equal_parts(shape: str, axis: int, body: str, left: list[st
     x = np.random.default_rng(0).standard_normal([int(d) if d.isdigit() else 2 for d in shape.split(", ")])
     for wanted, result in zip(*(run(m, {"x": x.astype(np.float32)}) for m in (source, model)), strict=True):
         np.testing.assert_array_equal(wanted, result)
+
+
+def test_constants_of_other_operators_may_be_infinite() -> None:
+    source = graph("float[N, 4] x, float[1] big", "float[] y", "t = Tanh(x) y = Min(t, big)")
+    hold(source, {"big": np.full(1, np.inf)}, np.float32)
+    assert [node.op_type for node in normalize.normalize(source).model.graph] == ["Tanh", "Min"]
