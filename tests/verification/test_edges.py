@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx_ir as ir
@@ -15,7 +17,11 @@ from onnxopt.graph.signature import Tensor
 from onnxopt.runtime import sessions
 from onnxopt.verification import verify
 from onnxopt.verification.coverage import Coverage, ModelFile
+from onnxopt.verification.reference import Reference
 from onnxopt.verification.sampling import edges, samples
+from onnxopt.verification.sampling.cases import Case
+from onnxopt.verification.sampling.edge_cases import EdgeCases
+from tests.support.graphs import graph, hold
 from tests.support.small_models import write
 
 X = Tensor("x", "float32", ("batch", 64))
@@ -210,3 +216,42 @@ def test_a_graph_that_refuses_dims_of_0_is_named_and_a_kernel_that_does_is_left_
     assert report.status == "passed", report.reason
     (note,) = [note for note in report.notes if "refuses batch=0, n=9, which the original takes: " in note]
     assert note.startswith("CPUExecutionProvider: the optimized model refuses")
+
+
+# A table of 70 rows, which the CPU refuses to read past its end.
+def _of_table(tmp_path: Path) -> Reference:
+    body = (
+        "s = Shape <start = 1, end = 2> (x) n = Squeeze (s) p = Range (i0, n, i1) e = Gather (table, p) "
+        "u = Unsqueeze (x, last) y = Add (u, e)"
+    )
+    model = graph("float[batch, n] x, float[70, 8] table, int64 i0, int64 i1, int64[1] last", "float[b, n, 8] y", body)
+    hold(model, {"table": np.ones((70, 8))}, np.float32)
+    hold(model, {"i0": np.array(0), "i1": np.array(1), "last": np.array([2])}, np.int64)
+    ir.save(model, tmp_path / "m.onnx")
+    file = ModelFile(tmp_path / "m.onnx", traits.of(model))
+    return Reference(file, sessions.CPU, Coverage(edge_cases=True), folder=tmp_path)
+
+
+def test_sizes_that_the_cpu_refuses_decide_nothing_elsewhere(tmp_path: Path) -> None:
+    reference = _of_table(tmp_path)
+    past = Case((("batch", 2), ("n", 71)), 0, kind=edges.MANY)
+    within = Case((("batch", 2), ("n", 70)), 0, kind=edges.MANY)
+    assert not reference._is_invalid(past)  # on the CPU itself
+    reference.provider = "another"
+    assert reference._is_invalid(past) and not reference._is_invalid(within)
+    assert not reference._is_invalid(dataclasses.replace(past, kind=""))  # a usual size is no edge
+    (note,) = [note for note in reference.notes if "refuses on the CPU" in note]
+    assert "n=71, many elements, seed 0, which it refuses on the CPU: " in note
+
+
+def test_sizes_of_0_are_not_tried_on_a_gpu_where_attention_would_end_the_process(tmp_path: Path) -> None:
+    reference = _of_table(tmp_path)
+    for operators, on_gpu, tries in (
+        ({"com.microsoft::MultiHeadAttention"}, True, False),
+        ({"com.microsoft::MultiHeadAttention"}, False, True),
+        ({"MatMul"}, True, True),
+    ):
+        of = dataclasses.replace(reference.traits, operators=frozenset({*operators, "Add"}))
+        with mock.patch.object(edges, "empty_sizes", return_value=[{"batch": 0, "n": 3}]):
+            tried = EdgeCases(of, {}, on_gpu, lambda case: None, reference.budget)._sizes({"batch": 2, "n": 3})
+            assert (edges.EMPTY in [kind for kind, _ in tried]) is tries

@@ -77,7 +77,8 @@ class EdgeCases:
         return has_time
 
     def _sizes(self, sizes: Sizes) -> Iterator[tuple[str, Sizes]]:
-        yield from ((edges.EMPTY, empty) for empty in edges.empty_sizes(self.traits, sizes))
+        if not (self.on_gpu and edges.ends_when_empty(self.traits)):
+            yield from ((edges.EMPTY, empty) for empty in edges.empty_sizes(self.traits, sizes))
         yield from ((edges.ONE, one) for one in edges.one_sizes(self.traits, sizes))
         yield from ((edges.MANY, many) for many in edges.many_sizes(self.traits, self.pinned))
 

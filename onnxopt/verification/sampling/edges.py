@@ -30,6 +30,7 @@ NONFINITE = frozenset({NAN, INFINITE})
 UNTELLING = frozenset({NAN, INFINITE, NOTHING, DENORMAL, EMPTY})
 # Kinds of which the size of values, and so of rounding, is that of noise.
 LIKE_NOISE = frozenset({"", ZEROS, ONE, LONG, SIDE, MANY, EMPTY})
+GREAT = frozenset({LONG, SIDE, MANY})  # sizes above the usual ones
 _IMAGE, _SAMPLES_BESIDE_NAN = 4, 3  # rank, and samples of which one may be NaN
 
 LENGTHS = (65, 129, 257, 513, 1025, 2049, 4097, 16385, 70001)
@@ -91,6 +92,11 @@ def kinds(traits: Traits, on_gpu: bool) -> tuple[str, ...]:
     if takes_nan and not (on_gpu and "Conv" in traits.operators):
         names += [NAN, INFINITE]
     return (*names, NOTHING, DENORMAL)
+
+
+def ends_when_empty(traits: Traits) -> bool:
+    """Whether dims of 0 can end the process on CUDA: attention and rotary embedding of com.microsoft divide by them."""
+    return any(name.startswith("com.microsoft::") for name in traits.operators)
 
 
 def smaller(kind: str) -> tuple[str, ...]:
