@@ -72,12 +72,18 @@ def refuse_optimized(model: ir.Model, where: StrPath = "the model") -> None:
 
 
 def normalize(
-    model: ir.Model, *, opset: int = TARGET, lowest_opset: int = TARGET, growth: float = _DEFAULT_GROWTH
+    model: ir.Model,
+    *,
+    opset: int = TARGET,
+    lowest_opset: int = TARGET,
+    growth: float = _DEFAULT_GROWTH,
+    decompose: bool = True,
 ) -> Normalized:
     """Normalize `model` in place.
 
     opset: to convert older models to. lowest_opset: to lower newer models to, where they can be. growth: share of the
-    model's size by which constant folding may enlarge it.
+    model's size by which constant folding may enlarge it. decompose: whether operators of ONNX Runtime's optimizers
+    become standard ones.
     Raises ModelError where onnxopt wrote the model, where its nodes form a cycle, where scales or blocks of codes are
     wrong, and where a pass fails.
     """
@@ -98,7 +104,8 @@ def normalize(
             _lift_constants(model)
         if converted := convert_opset(model, opset, max(opset, lowest_opset)):
             notes.append(converted)
-        if _run("decomposing operators of ONNX Runtime's optimizers", DecomposeContribPass(), model).modified:
+        decompositions = DecomposeContribPass()
+        if decompose and _run("decomposing operators of ONNX Runtime's optimizers", decompositions, model).modified:
             _name(model)
             _lift_constants(model)
         if note := note_of_blocks(model):

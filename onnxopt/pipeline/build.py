@@ -53,6 +53,10 @@ class RewriteFails(Exception):
         self.families = families
 
 
+class NormalizedDiffers(VerificationError):
+    """The normalized model differs from the original, without any fusion and without rewrite rules."""
+
+
 def _record_of(name: str, ops: tuple[str, ...], check: Check) -> LeftOut:
     """The record of a fused function, or of "rewrite:" and a family of rules, that a failed check shows to be wrong."""
     difference = check.difference
@@ -227,7 +231,7 @@ def _kernels_at_fault(
     if without_library:  # ONNX Runtime ran the original nodes there, so no kernel is involved
         if families := _families_at_fault(build, originals, without_library, scratch):
             raise RewriteFails({name: _record_of(f"rewrite:{name}", (), check) for name, check in families.items()})
-        raise VerificationError(
+        raise NormalizedDiffers(
             f"{source}: the normalized model differs from the original, without any fusion: "
             f"{describe_failure(without_library[0])}. Please report it; --no-verify keeps the result unchecked"
         )

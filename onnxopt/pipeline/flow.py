@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
+import onnx_ir as ir
+
 from onnxopt.artifact import narrow_caches
 from onnxopt.artifact.folder import check_output, hash_files, output_path, staging, temporary_folder, write_manifest
 from onnxopt.artifact.manifest import LeftOut, Manifest
@@ -20,12 +22,13 @@ from onnxopt.fusion.work import Work
 from onnxopt.graph import fixed_dims, model_source, normalize, read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.model_source import ModelSource
+from onnxopt.graph.passes.contrib import decompose
 from onnxopt.graph.precision.caches import Cache
 from onnxopt.graph.traits import Traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Phases, Progress
 from onnxopt.pipeline import description, fixing, precision, reference_quality
-from onnxopt.pipeline.build import Baseline, Build, RewriteFails, verify_and_leave_out
+from onnxopt.pipeline.build import Baseline, Build, NormalizedDiffers, RewriteFails, verify_and_leave_out
 from onnxopt.pipeline.forms import Forms, Rewriter
 from onnxopt.pipeline.fused import Fused, Fuser
 from onnxopt.pipeline.options import OptionChanges, Options
@@ -103,6 +106,10 @@ def optimize(
                 return Artifact(output, _make(job, options, output, wrong, phases))
             except RewriteFails as failure:
                 wrong.update(failure.families)
+            except NormalizedDiffers as failure:
+                if job.composed is None:
+                    raise
+                job, wrong = _recomposed(job, want, failure), {}
 
 
 class _Opened(NamedTuple):
@@ -128,8 +135,9 @@ class _Job(NamedTuple):
     """What to optimize. original: the user's model. source, traits: of the model that is verified against.
 
     pinned: sizes of dynamic dims that most runs have. typical: of all, to predict times at. before: the work of the
-    user's model, where it is known. lowered: where lower precision was asked for; then `source` is the converted model.
-    The others are those of _Opened.
+    user's model, where it is known. composed: the source before normalization, where that decomposed operators of ONNX
+    Runtime's optimizers. lowered: where lower precision was asked for; then `source` is the converted model. The others
+    are those of _Opened.
     """
 
     source: read.Source
@@ -143,6 +151,7 @@ class _Job(NamedTuple):
     data: Sequence[UserData]
     near: FloatModel | None
     early: EarlyRun | None
+    composed: ir.Model | None = None
     lowered: Lowered | None = None
 
 
@@ -185,6 +194,7 @@ def _opened(source: read.Source, in_memory: str | None, options: Options, want: 
 
 def _normalized(opened: _Opened, options: Options, want: Asked | None) -> _Job:
     source, original = opened.source, opened.original
+    composed = source.model.clone() if decompose.may_apply(source.model) else None
     normalized = normalize.normalize(source.model, lowest_opset=precision.lowest_opset(want))
     pinned = signature.pin(original.traits.inputs, opened.shapes, normalized.checked)  # also dims of one size
     if options.ort_min is not None:
@@ -193,8 +203,16 @@ def _normalized(opened: _Opened, options: Options, want: Asked | None) -> _Job:
     before = work.model_work(normalized.model, typical) if options.archs else None
     return _Job(
         source, original, original.traits, normalized, opened.shapes, pinned, typical, before, opened.data, opened.near,
-        opened.early,
+        opened.early, composed,
     )  # fmt: skip
+
+
+def _recomposed(job: _Job, want: Asked | None, failure: NormalizedDiffers) -> _Job:
+    """The job with operators of ONNX Runtime's optimizers as the source has them."""
+    assert job.composed is not None
+    normalized = normalize.normalize(job.composed, lowest_opset=precision.lowest_opset(want), decompose=False)
+    note = f"operators of com.microsoft stay as they are; as standard ones they differ: {failure}"
+    return job._replace(normalized=dataclasses.replace(normalized, notes=(*normalized.notes, note)), composed=None)
 
 
 def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: Path) -> _Job:
@@ -206,12 +224,14 @@ def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: 
     data = job.data or opened.calibration
     if low.source is None:
         normalized = dataclasses.replace(job.normalized, notes=(*job.normalized.notes, *low.notes))
-        return job._replace(normalized=normalized, data=data, lowered=low)
+        return job._replace(normalized=normalized, data=data, composed=None, lowered=low)
     traits = model_traits.of(low.source.model)
     again = normalize.normalize(low.source.model)
     notes = tuple(dict.fromkeys((*job.normalized.notes, *again.notes, *low.notes)))
     converted = dataclasses.replace(again, notes=notes)
-    return job._replace(source=low.source, traits=traits, normalized=converted, data=data, early=None, lowered=low)
+    return job._replace(
+        source=low.source, traits=traits, normalized=converted, data=data, early=None, composed=None, lowered=low
+    )
 
 
 def _make(job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut], phases: Phases) -> Manifest:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
 import onnxopt
 from cases.models import fuse, graph, outline
 from onnxopt.graph.normalize import normalize
+from onnxopt.graph.passes.contrib import decompose
 from onnxopt.graph.passes.contrib.restore import restore, restore_attention
 from onnxopt.graph.rewrite import rewrite, to_portable
 from tests.support.graphs import hold, run
@@ -122,3 +124,17 @@ def test_a_layer_of_bert_is_optimized_in_both_precisions(precision: str | None, 
     assert not written.manifest.left_out  # the kernel of the mask also runs where there is no token
     nodes = [node.op_type for node in ir.load(tmp_path / "artifact" / "model.onnx").graph]
     assert not {"BiasGelu", "Softmax"} & set(nodes)
+
+
+def test_what_differs_as_standard_operators_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A provider may compute an operator in its own way: then no rule sees the standard form, and nothing is lost."""
+    wrong = {"QuickGelu": lambda op: (op("Tanh", op.node.inputs[0]),)}
+    monkeypatch.setattr(decompose, "_DECOMPOSITIONS", wrong)
+    ir.save(_model("float[B, S, 64] x", f"f = {_M}QuickGelu(x) y = MatMul(f, wo)"), tmp_path / "m.onnx")
+    manifest = onnxopt.optimize(tmp_path / "m.onnx", tmp_path / "made", archs=()).manifest
+    assert manifest.verify.status == "passed"
+    (note,) = [note for note in manifest.notes if "operators of com.microsoft stay as they are" in note]
+    assert "the normalized model differs from the original" in note
+    made = onnx.load(tmp_path / "made" / "model.onnx")
+    nodes = [node.op_type for graph in (made.graph, *made.functions) for node in graph.node]
+    assert "QuickGelu" in nodes and "Tanh" not in nodes

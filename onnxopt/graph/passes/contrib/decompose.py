@@ -62,6 +62,11 @@ class DecomposeContribPass(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, total > 0)
 
 
+def may_apply(model: ir.Model) -> bool:
+    """Whether a model has operators that the pass may decompose."""
+    return any(map(_decomposition, model.graph.all_nodes()))
+
+
 def note_of_blocks(model: ir.Model) -> str | None:
     """What a user should know of operators that ONNX Runtime wrote for one CPU's vectors; None without any."""
     count = sum(node.domain == BLOCKED for node in model.graph.all_nodes())
