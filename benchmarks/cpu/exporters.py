@@ -27,7 +27,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from benchmarks.exporters.networks import NETWORKS
+from benchmarks.support.exporters.networks import NETWORKS
 from onnxopt import pipeline
 from onnxopt.errors import OnnxoptError
 from onnxopt.fusion import work
@@ -63,7 +63,7 @@ def write(names: list[str], folder: pathlib.Path) -> None:
         sys.exit(f"{PYTHON}: the exporters are not installed; run: make exporters")
     for name in names:
         print(f"exporting {name}", file=sys.stderr)
-        command = [str(PYTHON), "-m", "benchmarks.exporters.write", name, str(folder)]
+        command = [str(PYTHON), "-m", "benchmarks.support.exporters.write", name, str(folder)]
         subprocess.run(command, check=True, timeout=60 * _MINUTES, capture_output=True)
 
 

@@ -1,4 +1,4 @@
-"""Writes one network by its exporters: `python -m benchmarks.exporters.write NETWORK FOLDER`.
+"""Writes one network by its exporters: `python -m benchmarks.support.exporters.write NETWORK FOLDER`.
 
 Runs in the environment of the exporters, one process a network. FOLDER gets NETWORK.EXPORTER.onnx, or a text file
 NETWORK.EXPORTER.failed with the exporter's error.
@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.exporters.networks import NETWORKS, Network
+from benchmarks.support.exporters.networks import NETWORKS, Network
 
 Exporter = Callable[[Network, pathlib.Path], None]
 
@@ -23,6 +23,8 @@ def _torch(opset: int, dynamo: bool) -> Exporter:
         import torch
 
         module, feeds = network.build()
+        if not dynamo:
+            _trace_masks()
         options: dict[str, Any] = {"dynamic_axes": network.dynamic}
         if dynamo:
             dims = {name: torch.export.Dim(name) for axes in network.dynamic.values() for name in axes.values()}
@@ -34,6 +36,14 @@ def _torch(opset: int, dynamo: bool) -> Exporter:
         )  # fmt: skip
 
     return export
+
+
+def _trace_masks() -> None:
+    """Let transformers make masks by operators that TorchScript traces, as optimum does; it maps them by default."""
+    from optimum.exporters.onnx import model_patcher
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+    ALL_MASK_ATTENTION_FUNCTIONS.register("eager", model_patcher.eager_mask_without_vmap)
 
 
 def _optimum(network: Network, file: pathlib.Path) -> None:
