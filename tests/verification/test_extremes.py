@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pytest
 
 from onnxopt.graph import normalize, traits
+from onnxopt.runtime.sessions import RunError
 from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.lowering import ranges
 from onnxopt.verification.reference import Reference
@@ -72,3 +74,12 @@ def test_extremes_widen_bounds_and_cost_nothing(tmp_path: Path) -> None:
     assert both.loss == alone.loss == 0
     assert (both.typical, both.smallest) == (alone.typical, 2.0)
     assert ranges.bytes_of(model, far) == 3 * 4 * 9 * 4 + 4 * 9 * 4
+
+
+def test_a_run_of_no_elements_that_a_reshape_refuses_has_no_ranges(tmp_path: Path) -> None:
+    model = graph("float[n, 4] x", "float[n, 2, 2] y", "y = Reshape (x, to)", constants="int64[3] to = {0, 2, -1}")
+    typical, empty = {"x": np.full((3, 4), 1.5, np.float32)}, {"x": np.zeros((0, 4), np.float32)}
+    measured = ranges.measure(model, [typical], ir.DataType.FLOAT16, tmp_path, [empty])
+    assert measured["y"] == ranges.measure(model, [typical], ir.DataType.FLOAT16, tmp_path)["y"]
+    with pytest.raises(RunError):
+        ranges.measure(model, [{"x": np.zeros((3, 5), np.float32)}], ir.DataType.FLOAT16, tmp_path)

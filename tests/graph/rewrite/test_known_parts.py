@@ -10,9 +10,10 @@ import pytest
 
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.graph.rewrite.gathers import KnownPart
+from onnxopt.graph.rewrite.masks.index_functions import Affine
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.shapes.infer import infer
-from tests.support.graphs import graph, hold, run
+from tests.support.graphs import graph, hold, run, value
 from tests.support.refused import reason
 
 HEADS = "t = Transpose<perm = [2, 0, 1, 3]>(x) "
@@ -53,3 +54,18 @@ def test_a_part_of_the_heads_is_cut_off(where: list[list[int]], back: str, tmp_p
 def test_other_positions_are_gathered(body: str, where: list[list[int]], why: str) -> None:
     model = model_of(body, where)
     assert reason(model, "y", KnownPart.rule(IndexValues(model.graph, infer(model)))) == why
+
+
+def test_positions_of_a_view_that_adds_or_removes_dims_of_one() -> None:
+    """As exporters write Unsqueeze where the number of positions is dynamic."""
+    body = (
+        "s = Shape (x) n = Squeeze (s) r = Range (i0, n, i1) down = Reshape (r, column) across = Reshape (down, row) "
+        "y = Add (down, across)"
+    )
+    constants = "int64[2] column = {-1, 1}, int64[2] row = {1, -1}"
+    model = graph("float[N] x, int64 i0, int64 i1", "int64[N, N] y", body, constants=constants)
+    hold(model, {"i0": np.array(0), "i1": np.array(1)}, np.int64)
+    values = IndexValues(model.graph, infer(model))
+    assert values.of(value(model, "down")) == Affine(0, (1, 0))
+    assert values.of(value(model, "across")) == Affine(0, (0, 1))
+    assert values.of(value(model, "y")) == Affine(0, (1, 1))
