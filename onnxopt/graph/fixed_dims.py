@@ -65,7 +65,7 @@ def fixed_between(inputs: Sequence[Tensor], others: Sequence[Tensor]) -> Sizes:
         other = by_name.get(tensor.name, tensor)
         for axis, size in enumerate(other.dims or ()):
             symbol = signature.symbol_of(tensor, axis) if axis < len(tensor.dims or ()) else None
-            if symbol is not None and isinstance(size, int):
+            if symbol is not None and isinstance(size, int) and size >= 0:
                 times, name = signature.multiple_of(symbol) or (1, symbol)
                 sizes[name] = size // times
     return sizes

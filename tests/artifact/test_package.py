@@ -63,6 +63,7 @@ def test_what_an_artifact_holds(made: Path) -> None:
         "entry_points",
         "generate",
         "compile",
+        "dims",
         "package",
         "verify",
     ]

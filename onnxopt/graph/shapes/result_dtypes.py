@@ -28,6 +28,7 @@ OTHERS: dict[tuple[str, str], ResultDtype] = {
     ("", "Gather"): same,
     ("", "Hardmax"): same,
     ("", "MatMul"): same,
+    ("", "Flatten"): same,
     ("", "MaxPool"): same,
     ("", "Pad"): same,
     ("", "Range"): same,
