@@ -3,9 +3,9 @@
     RotaryEmbedding(x, cos, sin, positions?)   -> x cos + Concat(-x2, x1) sin          over halves x1, x2
     Attention(q, k, v, mask?, past_k?, past_v?) -> MatMul(Softmax(MatMul(q, k^T) scale + mask), v)
 
-So rules know one form, and the model can be lowered to an opset whose operators have kernels. Attention with a cap, with
-its scores as an output, or causal after a cache, and rotary embedding of neighbouring elements or of a part of each
-head stay as they are.
+So rules know one form, and the model can be lowered to an opset whose operators have kernels. Attention with a cap,
+with its scores as an output, or causal after a cache, and rotary embedding of neighbouring elements or of a part of
+each head stay as they are.
 """
 
 from __future__ import annotations
