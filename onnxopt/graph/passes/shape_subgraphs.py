@@ -29,16 +29,14 @@ class SimplifyShapesPass(ir.passes.InPlacePass):
         for graph in model.graphs():
             first: dict[Hashable, ir.Value] = {}
             for node in graph:
-                modified |= _replace_contents(node, graph, inferred, first)
+                for value in () if node.op_type == "Constant" else node.outputs:
+                    modified |= _replace_contents(value, graph, inferred, first)
                 modified |= _drop_expand(node, inferred)
         return ir.passes.PassResult(model, modified)
 
 
-def _replace_contents(node: ir.Node, graph: ir.Graph, inferred: Knowledge, first: dict[Hashable, ir.Value]) -> bool:
+def _replace_contents(value: ir.Value, graph: ir.Graph, inferred: Knowledge, first: dict[Hashable, ir.Value]) -> bool:
     """Replace a small integer tensor by a constant, or by an earlier value with the same contents."""
-    if len(node.outputs) != 1 or node.op_type == "Constant":
-        return False
-    value = node.outputs[0]
     held, dtype = inferred.contents(value), value.dtype
     if held is None or dtype is None or value.is_graph_output() or not value.uses():
         return False

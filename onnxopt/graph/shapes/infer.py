@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import sympy
@@ -266,7 +267,11 @@ class Knowledge:
 
     def _hold(self, node: ir.Node) -> None:
         """Note the contents of a node's output, where it is a small tensor."""
-        if len(node.outputs) != 1 or node.domain not in ("", "ai.onnx"):
+        if node.domain not in ("", "ai.onnx"):
+            return
+        if node.op_type == "Split":
+            self._hold_parts(node)
+        if len(node.outputs) != 1:
             return
         held = None
         if node.op_type in ("Shape", "Size"):
@@ -282,6 +287,21 @@ class Knowledge:
         if held is not None:
             self._contents[node.outputs[0]] = held
             self._note(node.outputs[0], held.shape, self.type(node.outputs[0]))
+
+    def _hold_parts(self, node: ir.Node) -> None:
+        """The parts of a small tensor, as ONNX Runtime reads several dims off one shape."""
+        held = self._held(node.inputs[0])
+        if held is None or held.ndim != 1 or not contents.holds_numbers(self.dtype(node.outputs[0])):
+            return
+        sizes = self._held(node.inputs[1]) if len(node.inputs) > 1 else None
+        if sizes is None and (len(node.inputs) > 1 or held.size % len(node.outputs)):
+            return
+        counts = [held.size // len(node.outputs)] * len(node.outputs) if sizes is None else list(sizes.flat)
+        if not all(isinstance(count, int) for count in counts) or sum(counts) != held.size:
+            return
+        for value, part in zip(node.outputs, np.split(held, np.cumsum(counts)[:-1]), strict=True):
+            self._contents[value] = part
+            self._note(value, part.shape, self.type(value))
 
     def _constant(self, node: ir.Node) -> None:
         attribute = node.attributes.get("value")

@@ -380,3 +380,11 @@ def test_values_that_joined_the_graph_after_inference_have_the_dims_that_they_sa
     assert (first, second, third) == (*known.dims(model.graph.inputs[0]), 3)
     assert fourth not in (first, second)
     assert known.dims(ir.Value(name="unknown")) is None
+
+
+@pytest.mark.parametrize("sizes", ["<num_outputs = 3> (s)", "(s, ones)"])
+def test_parts_of_a_shape(sizes: str) -> None:
+    """ONNX Runtime's optimizers split a shape where several Gathers read its dims."""
+    body = f"s = Shape (x) a, b, c = Split {sizes} to = Concat <axis = 0> (a, c, b) y = Reshape (x, to)"
+    model = graph("float[B, 4, N] x", "float[p, q, r] y", body, constants="int64[3] ones = {1, 1, 1}")
+    assert infer.infer(model).dims(value(model, "y")) == (parse_dim("B"), parse_dim("N"), 4)
