@@ -22,7 +22,6 @@ from onnxopt.graph.passes.contrib.building import (
     Kept,
     Standard,
     dtype_of,
-    is_read,
     rank_of,
     required,
     size_of,
@@ -54,18 +53,14 @@ def _decomposition(node: ir.Node) -> Decomposition | None:
 
 def _decomposed(node: ir.Node) -> bool:
     decomposition, op = _decomposition(node), Standard(node)
-    assert decomposition is not None and node.graph is not None
+    assert decomposition is not None
     try:
         results = decomposition(op)
     except Kept:
         op.discard()
         return False
     op.place(results[0])
-    for old, new in zip(node.outputs, results, strict=False):
-        if new is not None and is_read(old):
-            new.name, new.type, new.shape = old.name, old.type, old.shape
-            old.replace_all_uses_with(new, replace_graph_outputs=True)
-    node.graph.remove(node, safe=True)
+    op.replace(results)
     return True
 
 

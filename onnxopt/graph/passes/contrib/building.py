@@ -58,6 +58,19 @@ class Standard:
             last.name = self.node.name
         self.node.graph.insert_before(self.node, self._nodes)
 
+    def replace(
+        self, results: Sequence[ir.Value | None], note: Callable[[ir.Value, ir.Value], None] = lambda old, new: None
+    ) -> None:
+        """Put placed results in the place of the node's own, and remove the node. note: is told of each pair before."""
+        for old, new in zip(self.node.outputs, results, strict=False):
+            if new is None or not is_read(old):
+                continue
+            new.name, new.type, new.shape = old.name, old.type, old.shape
+            note(old, new)
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+        assert self.node.graph is not None
+        self.node.graph.remove(self.node, safe=True)
+
     def discard(self) -> None:
         """Take the nodes off the values that they read."""
         for node in self._nodes:

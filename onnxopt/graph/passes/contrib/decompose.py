@@ -85,7 +85,7 @@ def _decomposition(node: ir.Node) -> Decomposition | None:
 def _decomposed(node: ir.Node) -> bool:
     """Replace a node, if its operands allow it."""
     decomposition, op = _decomposition(node), Standard(node)
-    assert decomposition is not None and node.graph is not None
+    assert decomposition is not None
     try:
         results = decomposition(op)
     except Kept:
@@ -102,14 +102,12 @@ def _decomposed(node: ir.Node) -> bool:
         names=tuple(value.name or "" for value in node.outputs),
         narrowed=frozenset(k for k, v in enumerate(operands) if v is not node.inputs[k]),
     )
-    for old, new in zip(node.outputs, results, strict=False):
-        if new is None or not is_read(old):
-            continue
-        new.name, new.type, new.shape = old.name, old.type, old.shape
+
+    def note(old: ir.Value, new: ir.Value) -> None:
         give(new, old)
         new.meta[ORIGINALS] = (*new.meta.get(ORIGINALS, ()), original)
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-    node.graph.remove(node, safe=True)
+
+    op.replace(results, note)
     return True
 
 
