@@ -36,7 +36,9 @@ class Standard:
     def number(self, number: float, like: ir.Value) -> ir.Value:
         """A constant without dims, of the dtype of a value."""
         dtype = dtype_of(like)
-        return self("Constant", value=ir.tensor(np.array(number, dtype.numpy()), dtype=dtype))
+        with np.errstate(over="ignore"):  # float16 holds the lowest number of float32 as -inf
+            array = np.array(number, dtype.numpy())
+        return self("Constant", value=ir.tensor(array, dtype=dtype))
 
     def part(self, whole: ir.Value, start: int, end: int) -> ir.Value:
         """Some columns of a constant, which are copied when they are read."""
