@@ -3,9 +3,10 @@
     RotaryEmbedding(x, cos, sin, positions?)   -> x cos + Concat(-x2, x1) sin          over halves x1, x2
     Attention(q, k, v, mask?, past_k?, past_v?) -> MatMul(Softmax(MatMul(q, k^T) scale + mask), v)
 
-So rules know one form, and the model can be lowered to an opset whose operators have kernels. Attention with a cap,
-with its scores as an output, or causal after a cache, and rotary embedding of neighbouring elements or of a part of
-each head stay as they are.
+So rules know one form, and the model can be lowered to an opset whose operators have kernels. These stay as they are:
+attention with a cap, with its scores as an output, that is causal (infinite scores of hidden keys are another NaN in
+ONNX Runtime's kernel) or under a bool mask (a query whose keys are all hidden gets zeros), and rotary embedding of
+neighbouring elements or of a part of each head.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.match import operand
@@ -85,7 +85,7 @@ def _rotary(op: Standard) -> Sequence[ir.Value | None]:
 def _attention(op: Standard) -> Sequence[ir.Value | None]:
     node = op.node
     unread(node, 3)
-    usual(node, softcap=0.0)
+    usual(node, softcap=0.0, is_causal=0)
     q, mask, past = required(node, 0), operand(node, 3), operand(node, 4)
     keys, values = required(node, 1), required(node, 2)
     of_keys = node.attributes.get_int("kv_num_heads", 0)
@@ -93,20 +93,14 @@ def _attention(op: Standard) -> Sequence[ir.Value | None]:
     k, v = _in_heads(op, keys, of_keys), _in_heads(op, values, of_keys)
     if operand(node, 6) is not None:
         raise Kept("sequences have lengths of their own")
-    causal = node.attributes.get_int("is_causal", 0)
     if past is not None:
-        if causal:
-            raise Kept("attention is causal after a cache")
         k, v = op("Concat", past, k, axis=2), op("Concat", required(node, 5), v, axis=2)
     count, groups, size = _sizes(node, q, keys)
     wide_k, wide_v = (_repeated(op, x, count, groups, _width(node, y)) for x, y in ((k, keys), (v, values)))
     scores = op("MatMul", heads, op("Transpose", wide_k, perm=(0, 1, 3, 2)))
     scores = op("Mul", scores, op.number(node.attributes.get_float("scale", 1 / math.sqrt(size)), q))
-    if causal and mask is not None:
-        raise Kept("attention is causal beside a mask")
-    if causal or (mask is not None and dtype_of(mask) == ir.DataType.BOOL):
-        shown = _causal(op, q, keys) if causal else mask
-        mask = op("Where", shown, op.number(0, q), op.number(-math.inf, q))
+    if mask is not None and dtype_of(mask) == ir.DataType.BOOL:
+        raise Kept("queries whose keys are all hidden get zeros")
     if mask is not None:
         scores = op("Add", scores, mask)
     precision = node.attributes.get_int("softmax_precision", 0)
@@ -156,14 +150,3 @@ def _repeated(op: Standard, x: ir.Value, count: int, groups: int, size: int) -> 
         return x
     spread = op("Expand", op("Unsqueeze", x, op.constant([2])), op.constant([1, 1, groups, 1, 1]))
     return op("Reshape", spread, op.constant([0, count, -1, size]))
-
-
-def _causal(op: Standard, q: ir.Value, keys: ir.Value) -> ir.Value:
-    """(S, T), true where the key is not after the query."""
-
-    def positions(x: ir.Value) -> ir.Value:
-        axis = rank_of(x) - 2
-        size = op("Squeeze", op("Shape", x, start=axis, end=axis + 1), op.constant([0]))
-        return op("Range", op.constant(np.array(0, np.int64)), size, op.constant(np.array(1, np.int64)))
-
-    return op("LessOrEqual", positions(keys), op("Unsqueeze", positions(q), op.constant([1])))
