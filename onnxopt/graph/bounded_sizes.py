@@ -5,7 +5,7 @@ Exporters write Min(sequence, 64) where a table has 64 rows, and
     Reshape(x [batch * sequence, 768], [batch, Min(sequence, 64), 768])
 
 runs only where that is `sequence`. The pass lets readers of the minimum read `sequence`, which later steps compare with
-other dims. Where the sequence is longer, what reads the table fails as it did.
+other dims. Where the sequence is longer, reading the table fails on the CPU; CUDA's Gather gives zeros there.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from onnxopt.pipeline.build import RewriteFails
 from onnxopt.pipeline.forms import Rewriter
 from onnxopt.pipeline.fused import Fuser
 
-_MUCH = 0.9  # of the launches, at most, so that a user hears of it
-_FEWEST_SAVED = 4
+_MAX_SHARE = 0.9  # of the launches that remain, so that a user hears of it
+_MIN_SAVED = 4
 _ALIKE = 1.02  # launches with a dynamic batch, beside those with a fixed one
 _MAX_NODES = 1_000  # of models that are counted at all: a count takes as long as rewriting and fusing
 
@@ -36,7 +36,7 @@ def gain(
         return _launches({name: sizes[name] for name in fixed}, rewriter, fuser, wrong)
 
     fewest = count(sizes)
-    if fewest is None or fewest > _MUCH * launches or launches - fewest < _FEWEST_SAVED:
+    if fewest is None or fewest > _MAX_SHARE * launches or launches - fewest < _MIN_SAVED:
         return None
     others = tuple(name for name in sizes if name not in signature.roles(inputs)[0])  # batch sizes vary most
     with_batch = count(others) if 0 < len(others) < len(sizes) else None

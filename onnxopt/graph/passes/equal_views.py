@@ -255,7 +255,7 @@ class TransposeOfUnsqueeze(RewriteRuleClassBase):
 
 
 def _without_ones(x: ir.Value, axes: ir.Value, turned: ir.Value, y: ir.Value) -> tuple[list[int], list[int]] | str:
-    """The permutation of x, and Reshape's constant behind it; or why there is none."""
+    """The permutation of x, and the constant of the Reshape after it; or why there is none."""
     node, added = turned.producer(), constant_of(axes)
     perm = () if node is None else node.attributes.get_ints("perm", ())
     if x.shape is None or y.shape is None or added is None or len(perm) != len(x.shape) + added.size:
@@ -263,8 +263,8 @@ def _without_ones(x: ir.Value, axes: ir.Value, turned: ir.Value, y: ir.Value) ->
     if is_check(y.producer()):
         return "Reshape checks the sizes of an input"
     ones = {int(axis) % len(perm) for axis in added.numpy().ravel()}
-    left = [axis for axis in range(len(perm)) if axis not in ones]
-    order = [left.index(axis) for axis in perm if axis not in ones]
+    rest = [axis for axis in range(len(perm)) if axis not in ones]
+    order = [rest.index(axis) for axis in perm if axis not in ones]
     dims = reshape_to(ir.Value(name=turned.name, shape=ir.Shape([x.shape[axis] for axis in order])), y.shape)
     return dims if isinstance(dims, str) else (order, dims)
 

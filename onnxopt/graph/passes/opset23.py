@@ -19,12 +19,13 @@ import onnx_ir as ir
 from onnxopt.graph.match import operand
 from onnxopt.graph.passes.contrib.building import (
     Decomposition,
-    Kept,
+    NoStandardForm,
     Standard,
     dtype_of,
     rank_of,
     required,
     size_of,
+    standard_form,
     unread,
     usual,
 )
@@ -52,14 +53,11 @@ def _decomposition(node: ir.Node) -> Decomposition | None:
 
 
 def _decomposed(node: ir.Node) -> bool:
-    decomposition, op = _decomposition(node), Standard(node)
-    assert decomposition is not None
-    try:
-        results = decomposition(op)
-    except Kept:
-        op.discard()
+    decomposition = _decomposition(node)
+    form = None if decomposition is None else standard_form(node, decomposition)
+    if form is None:
         return False
-    op.place(results[0])
+    op, results = form
     op.replace(results)
     return True
 
@@ -73,7 +71,7 @@ def _rotary(op: Standard) -> Sequence[ir.Value | None]:
     tables = []
     for table in (required(node, 1), required(node, 2)):
         if size_of(table, rank_of(table) - 1) != half:
-            raise Kept("a part of each head is rotated")
+            raise NoStandardForm("a part of each head is rotated")
         rows = table if positions is None else op("Gather", table, positions)
         tables.append(op("Unsqueeze", op("Concat", rows, rows, axis=-1), op.constant([1])))
     first, second = op.several("Split", 2, heads, op.constant([half, half]), axis=-1)
@@ -92,7 +90,7 @@ def _attention(op: Standard) -> Sequence[ir.Value | None]:
     heads = _in_heads(op, q, node.attributes.get_int("q_num_heads", 0))
     k, v = _in_heads(op, keys, of_keys), _in_heads(op, values, of_keys)
     if operand(node, 6) is not None:
-        raise Kept("sequences have lengths of their own")
+        raise NoStandardForm("sequences have lengths of their own")
     if past is not None:
         k, v = op("Concat", past, k, axis=2), op("Concat", required(node, 5), v, axis=2)
     count, groups, size = _sizes(node, q, keys)
@@ -100,7 +98,7 @@ def _attention(op: Standard) -> Sequence[ir.Value | None]:
     scores = op("MatMul", heads, op("Transpose", wide_k, perm=(0, 1, 3, 2)))
     scores = op("Mul", scores, op.number(node.attributes.get_float("scale", 1 / math.sqrt(size)), q))
     if mask is not None and dtype_of(mask) == ir.DataType.BOOL:
-        raise Kept("queries whose keys are all hidden get zeros")
+        raise NoStandardForm("queries whose keys are all hidden get zeros")
     if mask is not None:
         scores = op("Add", scores, mask)
     precision = node.attributes.get_int("softmax_precision", 0)
@@ -120,7 +118,7 @@ def _sizes(node: ir.Node, q: ir.Value, keys: ir.Value) -> tuple[int, int, int]:
         count, of_keys = (node.attributes.get_int(name, 0) for name in ("q_num_heads", "kv_num_heads"))
         size = size_of(q, 2) // count
     if of_keys == 0 or count % of_keys:
-        raise Kept("heads of keys do not divide those of queries")
+        raise NoStandardForm("heads of keys do not divide those of queries")
     return count, count // of_keys, size
 
 
@@ -136,7 +134,7 @@ def _in_heads(op: Standard, x: ir.Value, count: int) -> ir.Value:
     if rank_of(x) == 4:
         return x
     if not count or size_of(x, 2) % count:
-        raise Kept("the number of heads does not divide the columns")
+        raise NoStandardForm("the number of heads does not divide the columns")
     return op("Transpose", op("Reshape", x, op.constant([0, 0, count, size_of(x, 2) // count])), perm=_TO_HEADS)
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-_NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+from onnxopt.graph.passes.contrib.building import Standard
+
+NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _NORMS = frozenset({"SimplifiedLayerNormalization", "RMSNormalization"})
 _AXES_ARE_INPUTS = 18  # opset of ReduceMean
 
@@ -40,31 +42,24 @@ def _is_plain(node: ir.Node) -> bool:
 
 
 def _replace(node: ir.Node, opset: int) -> None:
-    x, scale, result = node.inputs[0], node.inputs[1], node.outputs[0]
-    assert x is not None and scale is not None and node.graph is not None
-    dtype = scale.dtype
-    nodes: list[ir.Node] = []
+    x, scale = node.inputs[:2]
+    assert x is not None and scale is not None
+    op = Standard(node)
+    new = simplified_norm(op, x, scale, node.attributes.get_float("epsilon", 1e-5), opset)
+    op.place(new)
+    op.replace((new,))
 
-    def op(kind: str, *inputs: ir.Value, **attributes: int | list[int]) -> ir.Value:
-        nodes.append(ir.node(kind, inputs, attributes, name=f"{node.name}/{kind}"))
-        return nodes[-1].outputs[0]
 
-    def constant(array: np.ndarray) -> ir.Value:
-        nodes.append(ir.node("Constant", [], {"value": ir.tensor(array)}))
-        return nodes[-1].outputs[0]
-
-    wide = op("Cast", x, to=int(ir.DataType.FLOAT))
-    squares = op("Pow", wide, constant(np.array(2, np.float32)))
+def simplified_norm(
+    op: Standard, x: ir.Value, scale: ir.Value, epsilon: float, opset: int = _AXES_ARE_INPUTS
+) -> ir.Value:
+    """The norm of the last axis in standard operators; all but scaling computes in float32. opset: of the model."""
+    wide = x if scale.dtype == ir.DataType.FLOAT else op("Cast", x, to=int(ir.DataType.FLOAT))
+    squares = op("Pow", wide, op.constant(np.array(2, np.float32)))
     if opset >= _AXES_ARE_INPUTS:
-        mean = op("ReduceMean", squares, constant(np.array([-1], np.int64)), keepdims=1)
+        mean = op("ReduceMean", squares, op.constant([-1]), keepdims=1)
     else:
         mean = op("ReduceMean", squares, axes=[-1], keepdims=1)
-    epsilon = constant(np.array(node.attributes.get_float("epsilon", 1e-5), np.float32))
-    normal = op("Div", wide, op("Sqrt", op("Add", mean, epsilon)))
-    if dtype is not None and dtype in _NARROW:
-        normal = op("Cast", normal, to=int(dtype))
-    new = op("Mul", normal, scale)
-    new.name, new.type, new.shape = result.name, result.type, result.shape
-    node.graph.insert_before(node, nodes)
-    result.replace_all_uses_with(new, replace_graph_outputs=True)
-    node.graph.remove(node, safe=True)
+    normal = op("Div", wide, op("Sqrt", op("Add", mean, op.constant(np.array(epsilon, np.float32)))))
+    narrow = scale.dtype is not None and scale.dtype in NARROW
+    return op("Mul", op("Cast", normal, to=int(scale.dtype)) if narrow else normal, scale)  # type: ignore[arg-type]

@@ -79,9 +79,9 @@ class EveryElement(_OfGatherND):
         return x, self._values.positions(indices), 0
 
     def rewrite(self, op, x: ir.Value, indices: ir.Value, y: ir.Value):
-        counted, found = self._counted(x, indices, y), self._view(x, indices, y)
-        assert not isinstance(counted, str) and not isinstance(found, str)
-        (_, _, ones), (source, axes, dims) = counted, found
+        counted, view_of = self._counted(x, indices, y), self._view(x, indices, y)
+        assert not isinstance(counted, str) and not isinstance(view_of, str)
+        (_, _, ones), (source, axes, dims) = counted, view_of
         view = op.Unsqueeze(source, new_integers(op, axes)) if axes else op.Identity(source)
         if ones:
             self._values.inferred.correct(view, dims)

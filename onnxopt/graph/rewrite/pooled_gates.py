@@ -110,11 +110,11 @@ def _stage(value: ir.Value, inferred: Knowledge) -> _Product | None:
             return None
         if node in inside or (product is not None and product.result is at):
             continue
-        found = _product(node, inferred)
-        if found is not None:
+        stage = _product(node, inferred)
+        if stage is not None:
             if product is not None:
                 return None
-            product = found
+            product = stage
         elif node.op_type not in _ELEMENTWISE or len(inside) == _MAX_NODES:
             return None
         else:
@@ -171,8 +171,8 @@ def _mean_axes(node: ir.Node, inferred: Knowledge) -> list[int] | None:
         return [2, 3]
     if node.op_type != "ReduceMean":
         return None
-    given = integers(node.inputs[1]) if len(node.inputs) > 1 else list(node.attributes.get_ints("axes", ()))
-    axes = sorted(axis % 4 for axis in given or ())
+    stated = integers(node.inputs[1]) if len(node.inputs) > 1 else list(node.attributes.get_ints("axes", ()))
+    axes = sorted(axis % 4 for axis in stated or ())
     return axes if axes in ([1, 2], [2, 3]) else None
 
 

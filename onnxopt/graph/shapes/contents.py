@@ -174,6 +174,17 @@ def _concat(node: ir.Node, *held: Contents) -> Contents:
     return np.concatenate(held, axis=node.attributes["axis"].as_int())
 
 
+def parts(node: ir.Node, held: Contents | None, sizes: Contents | None = None) -> list[Contents]:
+    """What the results of a Split hold, as ONNX Runtime reads several dims off one shape; none where unknown."""
+    if held is None or held.ndim != 1 or (sizes is None and len(node.inputs) > 1):
+        return []
+    count = len(node.outputs)
+    lengths = [held.size // count] * count if sizes is None else list(sizes.flat)
+    if not all(isinstance(length, int) for length in lengths) or sum(lengths) != held.size:
+        return []
+    return np.split(held, np.cumsum(lengths)[:-1])
+
+
 def _axes(node: ir.Node, axes: Contents | None) -> tuple[int, ...] | None:
     if axes is not None:
         return tuple(int(a) for a in axes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import sympy
@@ -21,7 +20,7 @@ from onnxopt.graph.shapes.dims import (
     sign,
     simplest,
     symbols_of,
-)
+)  # fmt: skip
 from onnxopt.graph.shapes.result_dtypes import result_dtype_of
 from onnxopt.graph.shapes.rules import rule_of
 from onnxopt.graph.shapes.schema_inference import SchemaInference, tensor, tensor_type
@@ -180,10 +179,8 @@ class Knowledge:
 
     def _without_bound(self, dim: Dim) -> Dim:
         """x in place of Max(0, x) where x is a size."""
-        if isinstance(dim, sympy.Max) and len(dim.args) == 2 and 0 in dim.args:
-            (other,) = (arg for arg in dim.args if arg != 0)
-            return other if self.is_size(other) else dim
-        return dim
+        rest = [arg for arg in dim.args if arg != 0] if isinstance(dim, sympy.Max) else []
+        return rest[0] if len(rest) == 1 and self.is_size(rest[0]) else dim
 
     def _declared(self, dim: int | ir.SymbolicDim) -> Dim:
         if isinstance(dim, int):
@@ -270,7 +267,9 @@ class Knowledge:
         if node.domain not in ("", "ai.onnx"):
             return
         if node.op_type == "Split":
-            self._hold_parts(node)
+            for value, part in zip(node.outputs, contents.parts(node, *map(self._held, node.inputs)), strict=False):
+                self._contents[value] = part
+                self._note(value, part.shape, self.type(value))
         if len(node.outputs) != 1:
             return
         held = None
@@ -287,21 +286,6 @@ class Knowledge:
         if held is not None:
             self._contents[node.outputs[0]] = held
             self._note(node.outputs[0], held.shape, self.type(node.outputs[0]))
-
-    def _hold_parts(self, node: ir.Node) -> None:
-        """The parts of a small tensor, as ONNX Runtime reads several dims off one shape."""
-        held = self._held(node.inputs[0])
-        if held is None or held.ndim != 1 or not contents.holds_numbers(self.dtype(node.outputs[0])):
-            return
-        sizes = self._held(node.inputs[1]) if len(node.inputs) > 1 else None
-        if sizes is None and (len(node.inputs) > 1 or held.size % len(node.outputs)):
-            return
-        counts = [held.size // len(node.outputs)] * len(node.outputs) if sizes is None else list(sizes.flat)
-        if not all(isinstance(count, int) for count in counts) or sum(counts) != held.size:
-            return
-        for value, part in zip(node.outputs, np.split(held, np.cumsum(counts)[:-1]), strict=True):
-            self._contents[value] = part
-            self._note(value, part.shape, self.type(value))
 
     def _constant(self, node: ir.Node) -> None:
         attribute = node.attributes.get("value")

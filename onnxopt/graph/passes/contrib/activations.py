@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from onnxopt.graph.match import operand
-from onnxopt.graph.passes.contrib.building import Decomposition, Kept, Standard, rank_of, required
+from onnxopt.graph.passes.contrib.building import Decomposition, NoStandardForm, Standard, rank_of, required
 
 _QUICK = 1.702  # default of QuickGelu's alpha
 
@@ -50,7 +50,7 @@ def _bias_add(op: Standard) -> Sequence[ir.Value]:
 def _bias_softmax(op: Standard) -> Sequence[ir.Value]:
     x, axis = required(op.node, 0), op.node.attributes.get_int("axis", 1)
     if axis not in (-1, rank_of(x) - 1):
-        raise Kept("BiasSoftmax is of several axes")
+        raise NoStandardForm("BiasSoftmax is of several axes")
     return (op("Softmax", op("Add", x, required(op.node, 1)), axis=-1),)
 
 

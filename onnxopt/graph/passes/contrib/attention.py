@@ -21,7 +21,7 @@ import onnx_ir as ir
 from onnxopt.graph.match import is_constant, operand
 from onnxopt.graph.passes.contrib.building import (
     Decomposition,
-    Kept,
+    NoStandardForm,
     Standard,
     absent,
     dtype_of,
@@ -68,11 +68,11 @@ def _multi_head(op: Standard) -> Sequence[ir.Value | None]:
     heads = node.attributes.get_int("num_heads", 0)
     q, k, v, bias = required(node, 0), operand(node, 1), operand(node, 2), operand(node, 3)
     if rank_of(q) != 3 or k is None or rank_of(k) == 5 or v is None:
-        raise Kept("q, k and v are packed")
+        raise NoStandardForm("q, k and v are packed")
     width, values = size_of(q, 2), size_of(v, 2) if rank_of(v) == 3 else heads * size_of(v, 3)
     if rank_of(k) == 4 or rank_of(v) == 4:
         if bias is not None or rank_of(k) != rank_of(v):
-            raise Kept("keys of four dims have a bias, or values other dims")
+            raise NoStandardForm("keys of four dims have a bias, or values other dims")
         in_heads = [_to_heads(op, q, heads, width // heads), k, v]
     else:
         parts: list[ir.Value] = [q, k, v]
@@ -103,7 +103,7 @@ def _attended(op: Standard, heads: Sequence[ir.Value], size: int, keys: ir.Value
     axis = rank_of(keys) - 2
     if attributes.get_int("unidirectional", 0):
         if keys is not x and keys.shape[axis] != x.shape[1]:  # type: ignore[index]
-            raise Kept("attention is causal, and keys may be others than queries")
+            raise NoStandardForm("attention is causal, and keys may be others than queries")
         lowest = _LOWEST.get(dtype_of(x), float(np.finfo(np.float32).min))
         scores = op("Where", _causal(op, x), scores, op.number(lowest, x))
     if bias is not None:
@@ -134,15 +134,15 @@ def _causal(op: Standard, x: ir.Value) -> ir.Value:
 def _shown(op: Standard, mask: ir.Value, x: ir.Value, keys: ir.Value, axis: int) -> ir.Value:
     """Which keys are shown, in four dims."""
     if dtype_of(mask) not in (ir.DataType.INT32, ir.DataType.INT64):
-        raise Kept("the mask is not of integers")
+        raise NoStandardForm("the mask is not of integers")
     rank = rank_of(mask)
     if rank == 1:
         if mask.shape is None or x.shape is None or mask.shape[0] != x.shape[0]:
-            raise Kept("the mask may be of packed sequences, or have two numbers a sequence")
+            raise NoStandardForm("the mask may be of packed sequences, or have two numbers a sequence")
         ends = op("Unsqueeze", op("Cast", mask, to=int(ir.DataType.INT64)), op.constant([1, 2, 3]))
         return op("Less", _positions(op, keys, axis), ends)
     if rank not in (2, 3):
-        raise Kept("the mask has four dims")
+        raise NoStandardForm("the mask has four dims")
     shown = op("Greater", mask, op.number(0, mask))
     return op("Unsqueeze", shown, op.constant([1, 2] if rank == 2 else [1]))
 
@@ -151,12 +151,12 @@ def _rotary(op: Standard) -> Sequence[ir.Value | None]:
     node = op.node
     usual(node, interleaved=0, rotary_embedding_dim=0, is_packed_batching=0, scale=1.0)
     if any((user.domain, user.op_type) == (CONTRIB, "GroupQueryAttention") for user in node.outputs[0].consumers()):
-        raise Kept("attention that stays reads the rotated heads, and no kernel fuses their rotation with it")
+        raise NoStandardForm("attention that stays reads the rotated heads, and no kernel fuses their rotation with it")
     x, positions, cos, sin = (required(node, k) for k in range(4))
     half = size_of(cos, 1)
     x_in_heads = rank_of(x) == 4
     if x_in_heads and size_of(x, 3) != 2 * half:
-        raise Kept("a part of each head is rotated")
+        raise NoStandardForm("a part of each head is rotated")
     heads = x if x_in_heads else _to_heads(op, x, size_of(x, 2) // (2 * half), 2 * half)
     tables = []
     for table in (cos, sin):
@@ -175,7 +175,7 @@ def _row_numbers(op: Standard, positions: ir.Value, x: ir.Value, axis: int) -> i
     if rank_of(positions) == 2:
         return positions
     if positions.shape is None or positions.shape[0] != 1:
-        raise Kept("the positions are not one number")
+        raise NoStandardForm("the positions are not one number")
     return op("Unsqueeze", op("Add", _positions(op, x, axis), positions), op.constant([0]))
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxopt.graph.match import operand
 
 
-class Kept(Exception):
+class NoStandardForm(Exception):
     """An operator has no decomposition here: the reason."""
 
 
@@ -81,47 +81,59 @@ class Standard:
 
 
 Decomposition = Callable[[Standard], Sequence[ir.Value | None]]
-"""The results of a node by standard operators, None for those that nothing reads. Raises Kept."""
+"""The results of a node by standard operators, None for those that nothing reads. Raises NoStandardForm."""
+
+
+def standard_form(node: ir.Node, decomposition: Decomposition) -> tuple[Standard, Sequence[ir.Value | None]] | None:
+    """The standard nodes, placed before the node, and their results; None where its operands allow none."""
+    op = Standard(node)
+    try:
+        results = decomposition(op)
+    except NoStandardForm:
+        op.discard()
+        return None
+    op.place(results[0])
+    return op, results
 
 
 def dtype_of(value: ir.Value) -> ir.DataType:
     if value.dtype is None:
-        raise Kept(f"the dtype of `{value.name}` is not known")
+        raise NoStandardForm(f"the dtype of `{value.name}` is not known")
     return value.dtype
 
 
 def rank_of(value: ir.Value) -> int:
     if value.shape is None:
-        raise Kept(f"the rank of `{value.name}` is not known")
+        raise NoStandardForm(f"the rank of `{value.name}` is not known")
     return len(value.shape)
 
 
 def size_of(value: ir.Value, axis: int) -> int:
     size = value.shape[axis] if rank_of(value) else None  # type: ignore[index]
     if not isinstance(size, int):
-        raise Kept(f"the dim {axis} of `{value.name}` is not known")
+        raise NoStandardForm(f"the dim {axis} of `{value.name}` is not known")
     return size
 
 
 def required(node: ir.Node, position: int) -> ir.Value:
     value = operand(node, position)
     if value is None:
-        raise Kept(f"{node.op_type} has no input {position}")
+        raise NoStandardForm(f"{node.op_type} has no input {position}")
     return value
 
 
 def absent(node: ir.Node, *positions: int) -> None:
-    """Raise Kept where one of these inputs is there."""
+    """Raise NoStandardForm where one of these inputs is there."""
     for position in positions:
         if operand(node, position) is not None:
-            raise Kept(f"{node.op_type} has the input {position}")
+            raise NoStandardForm(f"{node.op_type} has the input {position}")
 
 
 def unread(node: ir.Node, *positions: int) -> None:
-    """Raise Kept where something reads one of these results."""
+    """Raise NoStandardForm where something reads one of these results."""
     for value in (node.outputs[k] for k in positions if k < len(node.outputs)):
         if is_read(value):
-            raise Kept(f"`{value.name}` is read")
+            raise NoStandardForm(f"`{value.name}` is read")
 
 
 def is_read(value: ir.Value) -> bool:
@@ -129,10 +141,10 @@ def is_read(value: ir.Value) -> bool:
 
 
 def usual(node: ir.Node, **attributes: int | float | str) -> None:
-    """Raise Kept where an attribute is there with another value."""
+    """Raise NoStandardForm where an attribute is there with another value."""
     for name, wanted in attributes.items():
         if name in node.attributes and node.attributes[name].value != wanted:
-            raise Kept(f"{node.op_type} has {name}")
+            raise NoStandardForm(f"{node.op_type} has {name}")
 
 
 def uncast(value: ir.Value) -> ir.Value:

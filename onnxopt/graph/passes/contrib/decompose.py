@@ -14,7 +14,7 @@ from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.contrib.activations import ACTIVATIONS
 from onnxopt.graph.passes.contrib.anchors import ORIGINALS, anchor_of, give
 from onnxopt.graph.passes.contrib.attention import ATTENTION
-from onnxopt.graph.passes.contrib.building import Decomposition, Kept, Standard, is_read, uncast
+from onnxopt.graph.passes.contrib.building import Decomposition, is_read, standard_form, uncast
 from onnxopt.graph.passes.contrib.norms import NORMS
 from onnxopt.graph.passes.contrib.products import PRODUCTS
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
@@ -84,14 +84,11 @@ def _decomposition(node: ir.Node) -> Decomposition | None:
 
 def _decomposed(node: ir.Node) -> bool:
     """Replace a node, if its operands allow it."""
-    decomposition, op = _decomposition(node), Standard(node)
-    assert decomposition is not None
-    try:
-        results = decomposition(op)
-    except Kept:
-        op.discard()
+    decomposition = _decomposition(node)
+    form = None if decomposition is None else standard_form(node, decomposition)
+    if form is None:
         return False
-    op.place(results[0])
+    op, results = form
     operands = [None if v is None else uncast(v) for v in node.inputs]
     original = Original(
         op_type=node.op_type,

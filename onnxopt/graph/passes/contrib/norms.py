@@ -20,7 +20,7 @@ import onnx_ir as ir
 from onnxopt.graph.match import operand
 from onnxopt.graph.passes.contrib.building import (
     Decomposition,
-    Kept,
+    NoStandardForm,
     Standard,
     dtype_of,
     is_read,
@@ -30,21 +30,11 @@ from onnxopt.graph.passes.contrib.building import (
     uncast,
     unread,
 )
+from onnxopt.graph.passes.simplified_norms import NARROW, simplified_norm
 
 _EPSILON = 1e-12  # default of Skip and EmbedLayerNormalization
 _GROUP_EPSILON = 1e-5
 _PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "MatMulNBits")
-_NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-
-
-def simplified_norm(op: Standard, x: ir.Value, scale: ir.Value, epsilon: float) -> ir.Value:
-    """The norm without a mean, of the last axis; in 16 bits the quotient computes in float32."""
-    narrow = dtype_of(scale) in _NARROW
-    wide = op("Cast", x, to=int(ir.DataType.FLOAT)) if narrow else x
-    squares = op("Pow", wide, op.constant(np.array(2, np.float32)))
-    mean = op("ReduceMean", squares, op.constant([-1]), keepdims=1)
-    normal = op("Div", wide, op("Sqrt", op("Add", mean, op.constant(np.array(epsilon, np.float32)))))
-    return op("Mul", op("Cast", normal, to=int(dtype_of(scale))) if narrow else normal, scale)
 
 
 def _summed(op: Standard, bias_at: int) -> ir.Value:
@@ -72,8 +62,8 @@ def _skip_norm(op: Standard) -> Sequence[ir.Value | None]:
 def _skip_simplified_norm(op: Standard) -> Sequence[ir.Value | None]:
     unread(op.node, 1, 2)
     total, scale = _summed(op, 3), required(op.node, 2)
-    if dtype_of(scale) not in _NARROW and dtype_of(scale) != ir.DataType.FLOAT:
-        raise Kept("the norm is not of float32 or 16 bits")
+    if dtype_of(scale) not in NARROW and dtype_of(scale) != ir.DataType.FLOAT:
+        raise NoStandardForm("the norm is not of float32 or 16 bits")
     return (simplified_norm(op, total, scale, op.node.attributes.get_float("epsilon", _EPSILON)), None, None, total)
 
 
@@ -81,7 +71,7 @@ def _embedded(op: Standard) -> Sequence[ir.Value | None]:
     ids, segments, words, places, segment_table = (operand(op.node, k) for k in range(5))
     scale, beta, mask, positions = (operand(op.node, k) for k in range(5, 9))
     if ids is None or words is None or places is None or scale is None or beta is None:
-        raise Kept("EmbedLayerNormalization lacks an operand")
+        raise NoStandardForm("EmbedLayerNormalization lacks an operand")
     total = op("Gather", words, uncast(ids))
     if segments is not None and segment_table is not None:
         total = op("Add", total, op("Gather", segment_table, uncast(segments)))
@@ -118,7 +108,7 @@ def _skip_group_norm(op: Standard) -> Sequence[ir.Value | None]:
     if rank_of(skip) == 2:
         skip = op("Unsqueeze", skip, op.constant([1, 2] if last else [2, 3]))
     elif not last and size_of(skip, 1) != size_of(x, 1):
-        raise Kept("`skip` has other dims than X")
+        raise NoStandardForm("`skip` has other dims than X")
     if bias is not None and not last:
         bias = op("Unsqueeze", bias, op.constant([1, 2]))
     total = op("Add", x if bias is None else op("Add", x, bias), skip)
@@ -131,7 +121,7 @@ def _grouped(op: Standard, x: ir.Value) -> ir.Value:
     node, scale, beta = op.node, required(op.node, 1), required(op.node, 2)
     last, groups = node.attributes.get_int("channels_last", 1), node.attributes.get_int("groups", 1)
     if rank_of(x) != 4 or node.attributes.get_int("activation", 0) not in (0, 1):
-        raise Kept("the norm of groups has not four dims, or an unknown activation")
+        raise NoStandardForm("the norm of groups has not four dims, or an unknown activation")
     maps = op("Transpose", x, perm=(0, 3, 1, 2)) if last else x
     ones, zeros = (op.constant(np.full(groups, n, dtype_of(x).numpy())) for n in (1, 0))
     epsilon = node.attributes.get_float("epsilon", _GROUP_EPSILON)

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.match import operand
-from onnxopt.graph.passes.contrib.building import Decomposition, Kept, Standard, rank_of, required
+from onnxopt.graph.passes.contrib.building import Decomposition, NoStandardForm, Standard, rank_of, required
 
 _ACTIVATIONS: dict[str, tuple[str, ...]] = {  # with their attributes, as activation_params has them
     "Relu": (),
@@ -40,7 +40,7 @@ def _fused_matmul(op: Standard) -> Sequence[ir.Value]:
         if turned or batch:
             rank = rank_of(value)
             if rank < 2:
-                raise Kept("FusedMatMul transposes one dim")
+                raise NoStandardForm("FusedMatMul transposes one dim")
             order = list(range(rank))
             if batch:
                 order = [*order[1:-1], 0, order[-1]]
@@ -76,7 +76,7 @@ def _nhwc_conv(op: Standard) -> Sequence[ir.Value]:
 def _nhwc(op: Standard, weight: ir.Value) -> Sequence[ir.Value]:
     x = required(op.node, 0)
     if rank_of(x) != 4:
-        raise Kept(f"`{x.name}` has not four dims")
+        raise NoStandardForm(f"`{x.name}` has not four dims")
     maps = op("Conv", op("Transpose", x, perm=_TO_NCHW), weight, *op.node.inputs[2:3], **_others(op.node))
     return (_convolved(op, x, op("Transpose", maps, perm=_TO_NHWC), operand(op.node, 3)),)
 
@@ -96,9 +96,9 @@ def _activated(op: Standard, x: ir.Value, numbers: dict[str, float]) -> ir.Value
     if not name:
         return x
     if name not in _ACTIVATIONS:
-        raise Kept(f"the activation {name} has no form here")
+        raise NoStandardForm(f"the activation {name} has no form here")
     if missing := set(_ACTIVATIONS[name]) - set(numbers):
-        raise Kept(f"{name} has no {', '.join(sorted(missing))}")
+        raise NoStandardForm(f"{name} has no {', '.join(sorted(missing))}")
     return op(name, x, **{k: float(np.float32(numbers[k])) for k in _ACTIVATIONS[name]})
 
 

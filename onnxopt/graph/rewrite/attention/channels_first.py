@@ -160,9 +160,9 @@ def _turn_parts(node: ir.Node) -> int:
     else:
         inputs[3] = new.constant(np.array([perm[axis]], np.int64))
     parts = new.add(node.op_type, inputs, node.outputs[0].dtype, list(attributes.values()), len(node.outputs))
-    made = parts.producer()
-    assert made is not None
-    _replace(graph, node, [_transposed(new, part, perm) for part in made.outputs])
+    split = parts.producer()
+    assert split is not None
+    _replace(graph, node, [_transposed(new, part, perm) for part in split.outputs])
     return 1
 
 

@@ -26,7 +26,7 @@ def refusals(model: ir.Model) -> tuple[Refusal, ...]:
 
 
 def _reason(model: ir.Model, anchor: ir.Node, products: list[ir.Node]) -> str:
-    reason, most = "", 0
+    reason, longest = "", 0
     for order in ORDERS:
         rule = DecomposedGelu.rule(order, anchor.op_type == "Tanh")
         for product in products:
@@ -36,8 +36,8 @@ def _reason(model: ir.Model, anchor: ir.Node, products: list[ir.Node]) -> str:
             rule.match(model, product.graph, product, check_nodes_are_removable=True, tracer=tracer)
             for info in tracer.best_matches_map.get(rule, ()):
                 match = info.match_result
-                if len(match.nodes) > most:
-                    most, reason = len(match.nodes), _text(match.reason, match.failure_nodes_and_values)
+                if len(match.nodes) > longest:
+                    longest, reason = len(match.nodes), _text(match.reason, match.failure_nodes_and_values)
     reason = reason or f"{products[-1].op_type} `{products[-1].name}` is in no order that the rules know"
     return f"not recognised as GELU: {reason}"
 
