@@ -27,7 +27,8 @@ class Extended(Case):
 
     before, after: keys that a query sees around its own, -1 for all; the mask is made of Range and comparisons. sunk:
     with a sink for each head. by_query: whether the bias differs from query to query. padded: keys at the end of the
-    first sequence that the bias hides; queries that see no others have equal weights for all keys.
+    first sequence that the bias hides. joint: whether one mask is made of bias and window, not the sum of two. Queries
+    that see no key weigh alike those of their window, all keys where the mask is joint.
     """
 
     groups: int = 0
@@ -37,6 +38,7 @@ class Extended(Case):
     sunk: bool = False
     by_query: bool = True
     padded: int = 0
+    joint: bool = False
 
     @property
     def of_keys(self) -> int:
@@ -75,10 +77,11 @@ class Extended(Case):
         if self.cap:
             scores = built.node("Mul", built.node("Tanh", built.node("Div", scores, built.number(self.cap))),
                                 built.number(self.cap))  # fmt: skip
-        if self.bias is not None:
+        if self.bias is not None and not self.joint:
             scores = built.node("Add", scores, "bias")
         if self.before >= 0 or self.after >= 0:
-            scores = built.node("Add", scores, built.window(self.before, self.after))
+            shown = "bias" if self.joint else built.number(0.0)
+            scores = built.node("Add", scores, built.window(self.before, self.after, shown))
         weights = built.weights(scores, self.sinks() if self.sunk else None)
         product = built.node("MatMul", weights, v)
         turned = built.node("Transpose", product, perm=[0, 2, 1, 3])
@@ -121,9 +124,9 @@ class Extended(Case):
         hidden = (apart > self.before) if self.before >= 0 else np.zeros(apart.shape, np.bool_)
         hidden = hidden | ((-apart > self.after) if self.after >= 0 else False)
         scores = np.where(hidden, -np.inf, scores)
-        if self.padded and hidden.any() and not self.sunk:
+        if self.padded and not self.sunk:
             blind = (hidden | (wide["bias"] <= -1e4)).all(axis=-1, keepdims=True)
-            scores = np.where(blind, 0.0, scores)
+            scores = np.where(blind & (self.joint | ~hidden), 0.0, scores)
         if self.sunk:
             column = np.broadcast_to(self.sinks().astype(np.float64)[:, None, None], (b, n, self.queries, 1))
             scores = np.concatenate([scores, column], axis=-1)
@@ -176,7 +179,8 @@ class _Builder:
         expanded = self.node("Expand", self.node("Unsqueeze", turned, self.ints([2])), wide)
         return self.node("Reshape", expanded, self.ints([0, heads * repeats, -1, width]))
 
-    def window(self, before: int, after: int) -> str:
+    def window(self, before: int, after: int, inside: str) -> str:
+        """`inside` for the keys of the window, the least number for others."""
         counts = [self.node("Squeeze", self.node("Shape", name, start=1, end=2)) for name in "qk"]
         columns = self.node("Range", self.ints(0), counts[1], self.ints(1))
         rows = self.node("Range", self.node("Sub", counts[1], counts[0]), counts[1], self.ints(1))
@@ -188,7 +192,7 @@ class _Builder:
         if before >= 0:
             shown.append(self.node("GreaterOrEqual", columns, self.node("Sub", rows, self.ints(before))))
         seen = shown[0] if len(shown) == 1 else self.node("And", *shown)
-        return self.node("Where", seen, self.number(0.0), self.number(LOW[self.dtype]))
+        return self.node("Where", seen, inside, self.number(LOW[self.dtype]))
 
     def weights(self, scores: str, sinks: np.ndarray | None) -> str:
         if sinks is None:
@@ -226,13 +230,15 @@ def _random(dtype: str) -> Row:
     return Row(f"random extended {dtype}", tuple(random_extended(seed, dtype) for seed in range(4)))
 
 
-# The mask that bias and window come from gives all keys the same weight in rows whose every key it hides.
 _HIDDEN = (
     Extended(2, 100, 100, 2, 16, bias=(True, False), by_query=False, before=8, after=8, padded=40),
     Extended(2, 40, 40, 2, 24, bias=(True, False), by_query=False, before=8, after=8, padded=20),
     Extended(1, 70, 70, 2, 32, bias=(True, True), before=3, after=0, padded=30),
     Extended(1, 90, 90, 2, 8, 16, bias=(True, False), by_query=False, before=3, after=3, padded=30),
     Extended(2, 80, 80, 2, 16, bias=(True, False), by_query=False, before=8, after=0, padded=30, sunk=True),
+    Extended(2, 70, 70, 2, 32, bias=(True, False), by_query=False, before=69, after=0, padded=70),
+    Extended(2, 50, 50, 2, 32, bias=(True, False), by_query=False, padded=50),
+    Extended(2, 50, 60, 2, 8, 16, bias=(True, True), padded=60),
 )
 _PADDED = Extended(2, 40, 40, 2, 16, dtype="bfloat16", bias=(True, False), by_query=False, padded=40)
 ROWS = (
@@ -306,6 +312,12 @@ _HOPPER: tuple[Case, ...] = (
     Extended(2, 900, 900, 2, 64, bias=(True, False), by_query=False, before=300, after=300, padded=700),
     Extended(2, 500, 500, 2, 128, bias=(True, False), by_query=False, before=300, after=300, padded=450),
     Extended(2, 700, 700, 2, 128, bias=(True, True), before=550, after=0, padded=690),
+    Extended(2, 600, 600, 2, 64, bias=(True, False), by_query=False, after=0, padded=600),
+    Extended(2, 600, 600, 2, 128, bias=(True, False), by_query=False, before=99, after=0, padded=500, joint=True),
+    Extended(2, 400, 400, 2, 64, bias=(True, False), by_query=False, after=0, padded=400, joint=True),
+    Extended(2, 130, 130, 2, 64, bias=(True, False), by_query=False, padded=130),
+    Extended(2, 100, 100, 2, 16, bias=(True, False), by_query=False, before=8, after=8, padded=40, joint=True),
+    Extended(2, 70, 70, 2, 24, bias=(True, False), by_query=False, after=0, padded=70, joint=True),
     Case(4, 300, 300, 4, 32, layout="split"),
     Case(2, 200, 200, 3, 40),
     Case(8, 500, 500, 16, 56, layout="split"),
@@ -331,8 +343,6 @@ _HOPPER: tuple[Case, ...] = (
 
 def _on_gpus(dtype: str) -> tuple[Row, ...]:
     hopper = tuple(dataclasses.replace(case, dtype=dtype) for case in _HOPPER)
-    if dtype == "bfloat16":  # float16 leaves what scores differ by beside its least number
-        hopper += (Extended(2, 130, 130, 2, 64, dtype=dtype, bias=(True, False), by_query=False, padded=130),)
     more = (
         *(random_extended(seed, dtype) for seed in range(20)),
         Extended(2, 1024, 1024, 12, 64, dtype=dtype, bias=(True, False), by_query=False, before=64, after=64),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/early_launch.cuh"
+#include "flash_attention/bias.cuh"
 #include "flash_attention/hidden_rows.cuh"
 #include "flash_attention/softmax.cuh"
 
@@ -15,6 +16,7 @@ struct FlashPlain {
   using Place = FlashPlace;
   using Softmax = FlashSoftmax<Op, Tile>;
   using Operands = FlashOperands<T, Tile>;
+  using Bias = FlashBias<Op, Tile>;
   using HiddenRows = FlashHiddenRows<Op, Tile, FlashThreads>;
   static constexpr int kOfLane = (Tile::kValues + 31) / 32;
 
@@ -38,7 +40,7 @@ struct FlashPlain {
         float score = 0.0f;
         for (int j = 0; j < Tile::kWidth; ++j) score = ::fmaf(widen(q[j]), widen(k[j]), score);
         weight = Softmax::scaled(p, score);
-        if constexpr (Op::kBiased) weight += kFlashLog2E * widen(bias[key]);
+        if constexpr (Op::kBiased) weight += Bias::scaled(widen(bias[key]), kFlashLog2E);
       }
       float largest = weight;
       for (int mask = 16; mask > 0; mask /= 2) largest = ::fmaxf(largest, shuffle_xor(largest, mask));
@@ -53,10 +55,13 @@ struct FlashPlain {
     }
     if constexpr (HiddenRows::kMayBe) {
       if (top <= HiddenRows::kHidden) {
-        const int keys = static_cast<int>(p.keys);
+        if constexpr (Op::kHiddenWeighAll) {
+          begin = 0;
+          end = static_cast<int>(p.keys);
+        }
         for (int c = 0; c < kOfLane; ++c) y[c] = 0.0f;
-        for (int first = 0; first < keys; first += 32) add_values(p, at, 1.0f, first, keys, y);
-        sum = lane == 0 ? static_cast<float>(keys) : 0.0f;
+        for (int first = begin; first < end; first += 32) add_values(p, at, 1.0f, first, end, y);
+        sum = lane == 0 ? static_cast<float>(end - begin) : 0.0f;
       }
     }
     for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);

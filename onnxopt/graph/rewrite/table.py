@@ -35,6 +35,7 @@ from onnxopt.graph.rewrite.attention import (
     grouped_heads,
     head_norms,
     head_sizes,
+    hidden_rows,
     joined_heads,
     near_misses,
     padded_heads,
@@ -251,7 +252,10 @@ TABLE: tuple[Phase, ...] = (
     Phase(
         name="splits",
         why="attention reads parts of a product where they are",
-        steps=(Step(("splits",), unequal_splits.RULES, only_if=_has("Split")),),
+        steps=(
+            Step(("splits",), unequal_splits.RULES, only_if=_has("Split")),
+            Step(_MAPPED, hidden_rows.RULES, only_if=_has("MultiHeadAttention")),  # after what reads queries
+        ),
     ),
     Phase(
         name="channels_last",

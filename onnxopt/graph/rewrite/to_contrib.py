@@ -21,6 +21,7 @@ from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.match import new_integers
 from onnxopt.graph.passes.common_subexpressions import keep_apart
 from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.attention import hidden_rows
 from onnxopt.graph.rewrite.attention.attention_nodes import (
     AttentionNodes,
     count_of_own,
@@ -28,7 +29,6 @@ from onnxopt.graph.rewrite.attention.attention_nodes import (
     keep_for_kernel,
     kernel_supports,
     local_mask,
-    unrepeated,
     window_left_of,
     window_of,
 )
@@ -114,15 +114,17 @@ class MultiHead(RewriteRuleClassBase):
         mask = node.inputs[3] if len(node.inputs) > 3 else None
         flattens = _is_transposed(k) or _is_transposed(v) or not same(k.shape[3], v.shape[3])
         queries, keys, values = flat(op, q), *(flat(op, x) if flattens else x for x in (k, v))
-        attributes = {"unidirectional": 1} if node.attributes.get_int("causal") else {}
-        window = {} if attributes else window_of(node)
+        causal = node.attributes.get_int("causal", 0)
+        attributes = {"unidirectional": 1} if causal else {}
+        attributes |= {hidden_rows.UNIFORM: 1} if mask is not None and hidden_rows.weighs_alike(node) else {}
+        window = {} if causal else window_of(node)
         window_left = window_left_of(node)
         read = window_left if window else mask
         has_kernel = kernel_supports(node, self._expected) and (read is None or same(dims_of(read)[-1], k.shape[2]))
         if window and has_kernel:
             query_count = count_of_own(op, self._graph, queries, 0, q.shape[2])
             key_count = count_of_own(op, self._graph, keys, 1, k.shape[2], 1 if flattens else 2)
-            extra = [None, None, local_mask(op, query_count, key_count, window, q.dtype, window_left)]
+            extra = [None, None, local_mask(op, (query_count, key_count), node, q.dtype)]
         elif mask is not None and has_kernel:
             extra = [None, None, _mask_of_kernel(op, self._graph, mask, queries, q.shape[2])]
         else:
@@ -248,7 +250,7 @@ def _mask_of_kernel(op, graph: ir.Graph, mask: ir.Value, queries, count: object)
 
     The kernel takes the Expand in that repeats it for queries, so that each attention keeps one of its own.
     """
-    mask = unrepeated(mask)
+    mask = hidden_rows.unrepeated(mask)
     dims = [*[1] * (4 - len(dims_of(mask))), *dims_of(mask)]
     result = mask if len(dims_of(mask)) == 4 else op.Unsqueeze(mask, new_integers(op, range(4 - len(dims_of(mask)))))
     if dims[2] != 1 or count == 1:
@@ -335,7 +337,7 @@ UNGROUP = (RuleSet(lambda _: [Rooted("Sdpa", Ungroup.rule())], counted=False),)
 ROTARY_NODES = (RuleSet(lambda _: [Rooted("Rotary", RotaryNodes.rule())], counted=False),)
 # After these, and GROUPED before them, no operator of the internal domain is left.
 ATTENTION = (
-    RuleSet(lambda scope: [Rooted("Sdpa", AttentionNodes.rule(scope.expected))], counted=False),
+    RuleSet(lambda scope: [Rooted("Sdpa", AttentionNodes.rule(scope.graph, scope.expected))], counted=False),
     *UNGROUP,
     RuleSet(lambda scope: [Rooted("Sdpa", MultiHead.rule(scope.graph, scope.expected))], counted=False),
 )

@@ -3,12 +3,13 @@
 The internal operators live in DOMAIN. They never leave the room `graph`: rewrite/to_contrib.py and
 rewrite/to_standard.py replace all of them.
 
-    Sdpa(q, k, v, mask?, sinks?, left?; scale, causal, cap?, before?, after?) -> y     softmax(q k^T scale + mask) v
+    Sdpa(q, k, v, mask?, sinks?, left?; scale, causal, cap?, before?, after?, hidden?) -> y
         q (B, N, S, H), k (B, M, T, H), v (B, M, T, V), mask broadcasts to (B, N, S, T), y (B, N, S, V); query head n
         reads head n M // N of k and v. causal: query s reads keys up to s + T - S. sinks (N): a score of each head
         beside those of the keys, without a value. cap: of scores x in front of the mask, which become
         cap tanh(x / cap). before, after: where S = T and the mask says nothing else than that query s reads the keys
-        from s - before to s + after, and adds `left`, which broadcasts as the mask does.
+        from s - before to s + after, and adds `left`, which broadcasts as the mask does. hidden: what a query weighs
+        from which the mask hides every key: "all" keys alike, those of its "window" alike, or keys by their "scores".
     Rotary(x, cos, sin) -> y     x cos + (-x2, x1) sin over the halves x1, x2 of the last axis
         x, y (B, N, S, H), cos and sin (1, 1, S, H), whose halves are equal
 """
@@ -25,13 +26,16 @@ DOMAIN = "onnxopt.graph.rewrite"
 CONTRIB = "com.microsoft"
 # i int, f float, is ints; as ONNX Runtime's ContribOperators.md has them.
 _ATTRIBUTES = {
-    "Sdpa": {"scale": "f", "causal": "i", "cap": "f", "before": "i", "after": "i"},
+    "Sdpa": {"scale": "f", "causal": "i", "cap": "f", "before": "i", "after": "i", "hidden": "s"},
     "Rotary": {},
     "Attention": {
         "num_heads": "i", "scale": "f", "unidirectional": "i", "qkv_hidden_sizes": "is", "mask_filter_value": "f",
         "do_rotary": "i", "rotary_embedding_dim": "i", "past_present_share_buffer": "i",
     },
-    "MultiHeadAttention": {"num_heads": "i", "scale": "f", "unidirectional": "i", "mask_filter_value": "f"},
+    "MultiHeadAttention": {
+        "num_heads": "i", "scale": "f", "unidirectional": "i", "mask_filter_value": "f",
+        "uniform": "i",  # until rewrite/attention/hidden_rows.py replaces it
+    },
     "GroupQueryAttention": {
         "num_heads": "i", "kv_num_heads": "i", "scale": "f", "do_rotary": "i", "rotary_interleaved": "i",
         "local_window_size": "i", "softcap": "f", "smooth_softmax": "i", "kv_cache_bit_width": "i", "qk_output": "i",

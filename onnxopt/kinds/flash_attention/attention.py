@@ -51,6 +51,7 @@ class Scores(NamedTuple):
     cap: float | None = None
     before: int | None = None
     after: int | None = None
+    hidden: str = "scores"
 
 
 def attention_of(
@@ -78,7 +79,7 @@ def attention_of(
     meaning = FlashAttention(
         (dtype.name,) * len(inputs), (dtype.name,), heads, read.groups, read.width, read.values, scores.scale, q, k, v,
         bias=None if bias is None else inputs.index(bias), sinks=None if sinks is None else inputs.index(sinks),
-        cap=scores.cap, before=scores.before, after=scores.after,
+        cap=scores.cap, before=scores.before, after=scores.after, hidden=scores.hidden,
     )  # fmt: skip
     try:
         meaning.verify()

@@ -24,6 +24,8 @@ def lines(kernel: Kernel) -> list[str]:
         "kBegins": meaning.before is not None,
         "kEnds": meaning.after is not None,
         "kBiased": meaning.bias is not None,
+        "kHiddenWeighAll": meaning.hidden == "all",
+        "kHiddenWeighWindow": meaning.hidden == "window",
         "kCapped": meaning.cap is not None,
         "kSinks": meaning.sinks is not None,
     }

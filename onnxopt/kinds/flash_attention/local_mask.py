@@ -7,6 +7,8 @@ apart = Unsqueeze(Range(T - S, T, 1), [1]) - Range(0, T, 1)     S = Shape(q), T 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -19,16 +21,20 @@ _LIMITS = {"LessOrEqual": "before", "GreaterOrEqual": "after"}
 
 class Window(NamedTuple):
     """nodes: of the mask. before, after: keys in front of and behind a query's own that it sees; None for all. rest: is
-    added to the scores of these keys, [1 or B, 1 or N, 1 or S, T]."""
+    added to the scores of these keys, [1 or B, 1 or N, 1 or S, T]. apart: whether it hides keys by less than the window
+    does."""
 
     nodes: tuple[ir.Node, ...]
     before: int | None
     after: int | None
     rest: ir.Value | None = None
+    apart: bool = False
 
 
-def window_of(mask: ir.Value, reader: ir.Node, q: tuple[ir.Value, int], k: tuple[ir.Value, int]) -> Window | None:
-    """The window that a mask of (1 or B, 1 or N, S, T) shows, where `reader` alone reads it; None where it may show
+def window_of(
+    mask: ir.Value, readers: Collection[ir.Node], q: tuple[ir.Value, int], k: tuple[ir.Value, int]
+) -> Window | None:
+    """The window that a mask of (1 or B, 1 or N, S, T) shows, where `readers` alone read it; None where it may show
     another.
 
     q, k: the operands off which it reads the numbers of queries and keys, and the axes along which these lie.
@@ -48,10 +54,16 @@ def window_of(mask: ir.Value, reader: ir.Node, q: tuple[ir.Value, int], k: tuple
     limits = _limits(where.inputs[0] if outer is not None else inner.inputs[0], q, k, matched)
     if limits is None:
         return None
-    inside = {*matched, reader}
+    inside = {*matched, *readers}
     if any(v.is_graph_output() or any(use.node not in inside for use in v.uses()) for n in matched for v in n.outputs):
         return None
-    return Window(tuple(dict.fromkeys(matched)), limits.get("before"), limits.get("after"), rest)
+    return Window(
+        tuple(dict.fromkeys(matched)),
+        limits.get("before"),
+        limits.get("after"),
+        rest,
+        number(where.inputs[2]) == -math.inf,
+    )
 
 
 def _limits(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.flash_attention import local_mask, operands
+from onnxopt.kinds.flash_attention import hidden_rows, local_mask, operands
 from onnxopt.kinds.flash_attention.attention import Attention, Scores, attention_of
 from onnxopt.kinds.flash_attention.operands import Operand
 from onnxopt.kinds.flash_attention.views import BY_HEAD, TURNED, integers
@@ -45,8 +45,9 @@ class _Walk:
 
 
 class _Nodes(NamedTuple):
-    """What the nodes of an attention read. added: the node that adds the mask. keys: q k^T's second operand."""
+    """What the nodes of an attention read. product: q k^T. added: the node that adds the mask. keys: of the product."""
 
+    product: ir.Node
     q: ir.Value
     keys: ir.Value
     v: ir.Value
@@ -64,24 +65,27 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str | None:
     match = _nodes(node, walk)
     if match is None:
         return None
-    dims, result_dims = shapes.dims(match.q), shapes.dims(node.outputs[0])
+    masks = () if match.added is None else (match.added.inputs[1],)
+    q, zeroed = hidden_rows.unzeroed(match.q, masks, match.product)
+    dims, result_dims = shapes.dims(q), shapes.dims(node.outputs[0])
     if dims is None or result_dims is None or len(dims) != 4 or len(result_dims) != 3 or not isinstance(dims[1], int):
         return "The number of heads is unknown, or they are not concatenated after the attention"
     mask = None if match.added is None else match.added.inputs[1]
     window = None
     if mask is not None and match.added is not None:
-        window = local_mask.window_of(mask, match.added, (match.q, 2), (match.keys, 3))
+        window = local_mask.window_of(mask, (match.added, *zeroed), (q, 2), (match.keys, 3))
         if window is None and len(shapes.dims(mask) or ()) != 4:
             return f"The rank of the mask `{mask.name}` is not 4"
     mask_nodes = window.nodes if window is not None else ()
-    separate = (Operand("q", match.q, BY_HEAD), Operand("k", match.keys, TURNED), Operand("v", match.v, BY_HEAD))
-    read = operands.apart(separate, dims[1], (*walk.nodes, *mask_nodes), shapes)
+    separate = (Operand("q", q, BY_HEAD), Operand("k", match.keys, TURNED), Operand("v", match.v, BY_HEAD))
+    read = operands.apart(separate, dims[1], (*walk.nodes, *mask_nodes, *zeroed), shapes)
     if isinstance(read, str):
         return read
-    nodes = tuple(dict.fromkeys((*read.nodes, *mask_nodes, *walk.nodes)))
+    nodes = tuple(dict.fromkeys((*read.nodes, *mask_nodes, *zeroed, *walk.nodes)))
     scores = Scores(match.scale, mask, match.sinks, match.cap)
     if window is not None:
         scores = scores._replace(bias=window.rest, before=window.before, after=window.after)
+    scores = scores._replace(hidden=hidden_rows.weights(scores.bias, window, bool(zeroed)))
     return attention_of(node, nodes, read, dims[1], scores, shapes, alone=True)
 
 
@@ -110,7 +114,7 @@ def _nodes(last: ir.Node, walk: _Walk) -> _Nodes | None:
     sinks = None if columns is None or q is None else _sinks(columns, q, walk)
     if q is None or keys is None or (columns is not None and sinks is None):
         return None
-    return _Nodes(q, keys, product.inputs[1], scale, cap, added, sinks)
+    return _Nodes(product_of_scores, q, keys, product.inputs[1], scale, cap, added, sinks)
 
 
 def _scores(value: ir.Value | None, walk: _Walk) -> tuple[ir.Node, float, float | None] | None:

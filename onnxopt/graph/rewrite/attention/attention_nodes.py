@@ -13,6 +13,7 @@ graph at first, and `read_off_operands` the operands when products are merged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -23,14 +24,15 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 from onnxopt.costs import attention as costs
 from onnxopt.costs.attention import AttentionSize
 from onnxopt.graph.match import new_integers
+from onnxopt.graph.rewrite.attention import hidden_rows
 from onnxopt.graph.rewrite.attention.attention_operands import has_usual_heads
+from onnxopt.graph.rewrite.masks.parts import LOW
 from onnxopt.graph.rewrite.rule_sets import Pass
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
 from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.value_dims import dims_of, same
 from onnxopt.program import flash_attention
 
-_LOW = {ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.3895313892515355e38}
 _MASK, _SINKS, _WINDOW_SIZE = 3, 4, 5  # positions among the inputs of Sdpa
 _COUNTED = "onnxopt.counted"  # in a value's meta: which operand of a MultiHeadAttention it counts the tokens of
 _BIAS, _DEEPEST = 5, 10  # position of a MultiHeadAttention's bias, nodes between it and what counts tokens
@@ -38,11 +40,11 @@ _OURS = "onnxopt.ours"  # in the meta of an attention's result: a kernel of onnx
 
 
 class AttentionNodes(RewriteRuleClassBase):
-    """Attention with a cap or sinks as standard operators. expected: sizes of symbolic dims to choose by."""
+    """Attention with a cap or sinks as standard operators. graph: the main one. expected: sizes to choose by."""
 
-    def __init__(self, expected: ExpectedSizes) -> None:
+    def __init__(self, graph: ir.Graph, expected: ExpectedSizes) -> None:
         super().__init__("attention_nodes")
-        self._expected = expected
+        self._graph, self._expected = graph, expected
 
     def pattern(self, op, q, k, v):
         return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
@@ -59,17 +61,21 @@ class AttentionNodes(RewriteRuleClassBase):
         cap = node.attributes.get_float("cap", 0.0)
         k, v = (_repeated(op, x, q) for x in (k, v))
         keys = op.Transpose(k, perm=[0, 1, 3, 2])
-        scores = op.MatMul(q, keys)
+        if windowed:
+            query_count, key_count = op.Shape(q, start=2, end=3), op.Shape(keys, start=3, end=4)
+            mask = local_mask(op, (query_count, key_count), node, dtype)
+        if mask is not None:
+            rank = len(mask.shape) if mask.shape is not None else 4
+            mask = mask if rank == 4 else op.Unsqueeze(mask, new_integers(op, range(4 - rank)))
+        queries = q
+        if mask is not None and hidden_rows.weighs_alike(node):
+            queries = hidden_rows.zeroed(op, q, mask, self._graph.opset_imports.get("", 0))
+        scores = op.MatMul(queries, keys)
         scores = op.Mul(scores, _scalar(op, node.attributes.get_float("scale"), dtype))
         if cap:
             limit = _scalar(op, cap, dtype)
             scores = op.Mul(op.Tanh(op.Div(scores, limit)), limit)
-        if windowed:
-            query_count, key_count = op.Shape(q, start=2, end=3), op.Shape(keys, start=3, end=4)
-            mask = local_mask(op, query_count, key_count, window, dtype, window_left_of(node))
-        if mask is not None:
-            rank = len(mask.shape) if mask.shape is not None else 4
-            scores = op.Add(scores, mask if rank == 4 else op.Unsqueeze(mask, new_integers(op, range(4 - rank))))
+        scores = scores if mask is None else op.Add(scores, mask)
         if sinks is None:
             return op.MatMul(op.Softmax(scores, axis=-1), v)
         shape = op.Concat(op.Shape(q, start=0, end=3), new_integers(op, [1]), axis=0)
@@ -156,27 +162,20 @@ def _bias(sdpa: ir.Node) -> Literal["", "keys", "scores"]:
         mask = window_left_of(sdpa)
     if mask is None or q is None:
         return ""
-    dims = dims_of(unrepeated(mask))
+    dims = dims_of(hidden_rows.unrepeated(mask))
     return "keys" if len(dims) == 1 or dims[-2] == 1 else "scores"
 
 
-def unrepeated(mask: ir.Value) -> ir.Value:
-    """What an Expand repeats to make the mask, where it does not repeat keys; else the mask."""
-    node = mask.producer()
-    if node is None or (node.domain, node.op_type) != ("", "Expand"):
-        return mask
-    source = node.inputs[0]
-    if source is None or source.shape is None or len(source.shape) == 0:
-        return mask
-    return source if same(dims_of(source)[-1], dims_of(mask)[-1]) else mask
+def local_mask(op, counts: tuple[ir.Value, ir.Value], sdpa: ir.Node, dtype: ir.DataType):
+    """(1 or B, 1 or N, S, T): 0, or what is added besides, where query s sees key t, and a low number elsewhere.
 
-
-def local_mask(op, queries, keys, window: Mapping[str, int], dtype: ir.DataType, mask_left: ir.Value | None = None):
-    """(1 or B, 1 or N, S, T): 0, or what is left, where query s sees key t, and a low number elsewhere.
-
-    The last query stands at the last key. queries, keys: S and T, of shape [1]. mask_left: broadcasts to the scores.
+    The last query stands at the last key. counts: S and T, of shape [1]. sdpa: with a window.
     """
-    queries, keys = (op.Squeeze(count, new_integers(op, [0])) for count in (queries, keys))
+    window, mask_left = window_of(sdpa), window_left_of(sdpa)
+    low = _scalar(
+        op, -math.inf if hidden_rows.hides_more_by_window(sdpa) and mask_left is not None else LOW[dtype], dtype
+    )
+    queries, keys = (op.Squeeze(count, new_integers(op, [0])) for count in counts)
     none, one = (op.Constant(value=ir.tensor(np.array(n, np.int64))) for n in (0, 1))
     rows = op.Unsqueeze(op.Range(op.Sub(keys, queries), keys, one), new_integers(op, [1]))
     apart = op.Sub(rows, op.Range(none, keys, one))
@@ -186,7 +185,6 @@ def local_mask(op, queries, keys, window: Mapping[str, int], dtype: ir.DataType,
     if "after" in window:
         limits.append(op.GreaterOrEqual(apart, op.Constant(value=ir.tensor(np.array(-window["after"], np.int64)))))
     shown = limits[0] if len(limits) == 1 else op.And(*limits)
-    low = _scalar(op, _LOW[dtype], dtype)
     if mask_left is None:
         return op.Unsqueeze(op.Where(shown, _scalar(op, 0.0, dtype), low), new_integers(op, [0, 1]))
     rank = len(dims_of(mask_left))

@@ -15,6 +15,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxopt.graph.match import integers
 from onnxopt.graph.shapes.value_dims import dims_of, same
 
 HEAD_STEP = 8  # elements, of whose multiples ONNX Runtime's fused kernels take heads
@@ -24,6 +25,7 @@ _FACTORS = (
 )  # fmt: skip
 _SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+_MAX_SINKS = 1 << 22  # elements, where they were expanded to all queries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,3 +138,35 @@ def scalar(value: ir.Value | None) -> float | None:
     """The element of a constant of one, None for other values."""
     tensor = value.const_value if value is not None else None
     return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
+
+
+def cap_of(match: Mapping[str, Any]) -> float | None:
+    """The cap of the scores x, which become cap tanh(x / cap), whatever factor of x the graph states; None for others.
+
+    A factor f of the operand of Tanh makes that of x cap times f.
+    """
+    cap = scalar(match["cap"])
+    return cap if cap is not None and math.isfinite(cap) and cap > 0 else None
+
+
+def sinks_of(q: ir.Value, sinks: ir.Value | None, sliced: ir.Value | None) -> ir.TensorProtocol | None:
+    """The score of each head behind those of the keys, where Slice leaves its weight out; None for anything else."""
+    if sinks is None or sliced is None or sinks.dtype != q.dtype:
+        return None
+    bounds = [integers(v) for v in sliced.producer().inputs[1:]]  # type: ignore[union-attr]
+    weights = sliced.producer().inputs[0]  # type: ignore[union-attr]
+    keys = None if weights is None or weights.shape is None else weights.shape[-1]
+    ends = ([-1], [keys - 1]) if isinstance(keys, int) else ([-1],)
+    if len(bounds) < 3 or bounds[0] != [0] or bounds[1] not in ends:
+        return None
+    if bounds[2] not in ([3], [-1]) or bounds[3:] not in ([], [[1]]):
+        return None
+    node, heads = sinks.producer(), dims_of(q)[1]
+    source = node.inputs[0] if sinks.const_value is None and node is not None and node.op_type == "Expand" else sinks
+    if source is None or source.const_value is None or source.const_value.size > _MAX_SINKS:
+        return None
+    array = source.const_value.numpy()
+    array = array.reshape((1,) * (4 - array.ndim) + array.shape)
+    if array.ndim != 4 or array.shape[1] != heads or array.shape[3] != 1 or (array != array[:1, :, :1]).any():
+        return None
+    return ir.tensor(array[0, :, 0, 0].copy(), dtype=q.dtype)

@@ -16,8 +16,8 @@ The scores may be capped before they are masked, and may get a sink, which is a 
 The scale is the product of the factors; one of more than one element stays on q. Where it differs from 1 / sqrt(H) only
 by the rounding of constants in the model's dtype, it is set to 1 / sqrt(H). The guard against NaN is dropped where no
 row can be masked with -inf from end to end; elsewhere such rows are found by the mask and become zeros as before. What
-the guard does to a query that holds a NaN or an infinity is not kept. A row whose every key is hidden by a finite mask
-has no defined attention: its result depends on how scores of -65504 round, here as in any runtime.
+the guard does to a query that holds a NaN or an infinity is not kept. Rows whose every key is hidden by a finite mask
+weigh their keys as before: hidden_rows.py.
 
 Two masks, such as a bias of positions and hidden keys, become one, which layers that read both share. What a mask shows
 by position is told apart from the rest (masks/parts.py): a kernel computes a window itself, and reads what is left. All
@@ -28,18 +28,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
-from onnxopt.graph.match import integers
 from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.attention import hidden_rows
 from onnxopt.graph.rewrite.attention.attention_operands import (
     HEAD_STEP,
     Obstacle,
+    cap_of,
     casts_round,
     has_usual_heads,
     narrow_values,
@@ -47,6 +47,7 @@ from onnxopt.graph.rewrite.attention.attention_operands import (
     scalar,
     scale_of,
     shapes_disagree,
+    sinks_of,
     without_casts,
 )
 from onnxopt.graph.rewrite.masks import masks, parts
@@ -61,8 +62,8 @@ from onnxopt.graph.shapes.value_dims import dims_of
 _REDUCE_MAX_WITH_AXES_INPUT = 18  # opset
 _HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
 _HIDDEN = ("hidden", "under")  # ways of masking by a condition that hides keys
+_BY_BOTH = ("both", "over", "under")  # by a condition and by what is added
 _MAX_LOST = 2.0**-6  # of a score, where a constant bias of float32 is rounded
-_MAX_SINKS = 1 << 22  # elements, where they were expanded to all queries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,13 +113,15 @@ class ScaledDotProduct(RewriteRuleClassBase):
         once = [op.Add(scores, mask), op.Add(mask, scores)]
         twice = [total for added in once for total in (op.Add(added, more), op.Add(more, added))]
         selected = op.Where(shown, scores, low)
-        both = [op.Add(selected, mask), op.Add(mask, selected), *(op.Where(shown, added, low) for added in once)]
+        both = [op.Add(selected, mask), op.Add(mask, selected)]
+        over = [op.Where(shown, added, low) for added in once]
         under = [op.Where(hidden, low, added) for added in once]
         masked = pattern.OrValue(
-            [*once, *twice, *both, *under, selected, op.Where(hidden, low, scores), scores],
+            [*once, *twice, *both, *over, *under, selected, op.Where(hidden, low, scores), scores],
             tag_var="masking",
-            tag_values=["add"] * 2 + ["twice"] * 4 + ["both"] * 4 + ["under"] * 2 + ["shown", "hidden", "none"],
-        )
+            tag_values=["add"] * 2 + ["twice"] * 4 + ["both"] * 2 + ["over"] * 2 + ["under"] * 2
+            + ["shown", "hidden", "none"],
+        )  # fmt: skip
         raised = [op.Max(masked, floor), op.Max(floor, masked)]
         masked = pattern.OrValue([*raised, masked], tag_var="raised", tag_values=[True, True, False])
         masked = pattern.OrValue([op.Cast(masked, _outputs=["masked_cast"]), masked])
@@ -170,11 +173,11 @@ class ScaledDotProduct(RewriteRuleClassBase):
         scale = scale_of(q, match)
         if isinstance(scale, Obstacle):
             return scale
-        cap, sinks = (_cap(match) if match["capped"] else 0.0), None
+        cap, sinks = (cap_of(match) if match["capped"] else 0.0), None
         if cap is None:
             return Obstacle("the cap of the scores is not a constant number above 0")
         if match["sunk"] or match["is_cut"]:
-            sinks = _sinks(q, match.get("sinks"), match.get("cut"))
+            sinks = sinks_of(q, match.get("sinks"), match.get("cut"))
             if sinks is None:
                 return Obstacle("the score after those of the keys is not one constant of each head, or is not removed")
         masking = self._masking(match, q, k_transposed)
@@ -198,7 +201,8 @@ class ScaledDotProduct(RewriteRuleClassBase):
         """The mask and what it is known to show, or why it is none."""
         masking, mask, low = match["masking"], match["mask"], match["low"]
         by_condition = {
-            "shown": match["shown"], "both": match["shown"], "hidden": match["hidden"], "under": match["hidden"]
+            "shown": match["shown"], "both": match["shown"], "over": match["shown"],
+            "hidden": match["hidden"], "under": match["hidden"],
         }  # fmt: skip
         mask_value = {**by_condition, "none": None}.get(masking, mask)
         if masking in by_condition:
@@ -207,15 +211,15 @@ class ScaledDotProduct(RewriteRuleClassBase):
                 return Obstacle(f"Where sets hidden scores to `{low.name}`, which is no constant of one element", low)
             if number > _HIDING:
                 return Obstacle(f"Where sets hidden scores to {number:g}, which does not hide them", low)
-        more = mask if masking in ("both", "under") else match["more"]
-        masked_by = (mask_value, more if masking in ("twice", "both", "under") else None)
+        more = mask if masking in _BY_BOTH else match["more"]
+        masked_by = (mask_value, more if masking in ("twice", *_BY_BOTH) else None)
         for value in (v for v in masked_by if v is not None):
             if not self._broadcasts(value, q, k_transposed):
                 return Obstacle(f"the mask `{value.name}` is not known to broadcast to the scores", value)
             if (lost := parts.lost(value, q.dtype)) > _MAX_LOST:
                 return Obstacle(f"the mask `{value.name}` loses {lost:.2g} where it is rounded to {q.dtype}", value)
         shows = self._what_shows(masking, mask_value, low)
-        if masking in ("twice", "both", "under"):
+        if masking in ("twice", *_BY_BOTH):
             shows = Mask("any", finite=shows.finite and masks.additive(more, self._index_values).finite)
         return mask_value, shows
 
@@ -268,14 +272,18 @@ class ScaledDotProduct(RewriteRuleClassBase):
         attributes |= form.mask.window() if diagonal else {}
         sinks = () if form.sinks is None else (op.Constant(value=form.sinks),)
         extended = bool(form.cap) or form.sinks is not None
+        all_masks = (form.mask_value, more if masking == "twice" else mask if masking in _BY_BOTH else None)
         if form.mask.kind == "none" or (causal and not extended):
             return op.Sdpa(q, keys, v, *((None, *sinks) if sinks else ()), **attributes)
         apart = self._parts(masking, mask, more, shown, hidden, low)
         dtype = mask.dtype if masking in ("add", "twice") else low.dtype
+        shifts = masking in ("add", "twice") and self._only_shifts(form, apart, mask, more, dtype)
+        hidden_weigh = "scores" if shifts else "window" if apart.summed else "all"
         limits, rest = {}, None
         if form.mask_value is not None and form.mask.kind == "any" and (apart.conditions or apart.added):
             within = apart.by_position(form.mask_value, self._index_values)
-            limits = within.limits() if diagonal else {}
+            is_window = not shifts or (apart.summed and q.dtype == ir.DataType.FLOAT16)
+            limits = within.limits() if diagonal and is_window else {}
             if limits or (within.kind == "none" and apart.are_shared(form.mask_value, self._index_values)):
                 rest = apart.rest(op, q.dtype, form.mask.finite)
         if rest is not None and not limits:
@@ -283,15 +291,16 @@ class ScaledDotProduct(RewriteRuleClassBase):
         elif masking == "twice":
             mask = parts.added(op, mask, more, form.mask.finite, dtype)
         elif masking != "add":
-            array = np.array(0, dtype=low.dtype.numpy())
-            nothing = op.Constant(value=ir.tensor(array, dtype=low.dtype))
-            bias = op.Where(hidden, low, nothing) if masking in _HIDDEN else op.Where(shown, nothing, low)
-            beside = masking in ("both", "under")
-            mask = parts.added(op, bias, mask, form.mask.finite, dtype) if beside else bias
+            nothing, low = (op.Constant(value=parts.scalar_of(n, dtype)) for n in (0.0, _low(low)))
+            beside = mask if masking in ("over", "under") else nothing
+            bias = op.Where(hidden, low, beside) if masking in _HIDDEN else op.Where(shown, beside, low)
+            mask = parts.added(op, bias, mask, form.mask.finite, dtype) if masking == "both" else bias
         unrounded = mask  # narrowing makes -inf finite
         if dtype is not None and dtype != q.dtype:
             mask = parts.narrowed(op, mask, q.dtype)
         attributes |= limits
+        if sinks == () and (limits or self._may_hide_rows(form, diagonal, all_masks)):
+            attributes[hidden_rows.WEIGH] = hidden_weigh
         if not form.guards_rows:
             return op.Sdpa(q, keys, v, mask, *_after_mask(sinks, rest), **attributes)
         zero, floor = (op.Constant(value=parts.scalar_of(n, q.dtype)) for n in (0.0, parts.MIN[q.dtype]))
@@ -304,9 +313,26 @@ class ScaledDotProduct(RewriteRuleClassBase):
     def _parts(self, masking: str, mask, more, shown, hidden, low) -> Parts:
         if masking in ("add", "twice"):
             return parts.of([mask, more] if masking == "twice" else [mask], self._index_values)
-        number, hides = scalar(low) or 0.0, masking in _HIDDEN
+        number, hides = _low(low), masking in _HIDDEN
         condition = parts.condition_parts(hidden if hides else shown, hides, number, self._index_values)
-        return parts.of([mask], self._index_values, condition) if masking in ("both", "under") else condition
+        if masking not in _BY_BOTH:
+            return condition
+        return parts.of([mask], self._index_values, condition, summed=masking == "both")
+
+    @staticmethod
+    def _only_shifts(form: Form, apart: Parts, mask, more, dtype: ir.DataType | None) -> bool:
+        """Whether hiding every key of a row changes no weight of it, see hidden_rows.py."""
+        numbers = [apart.low or None, *(parts.least_of(v) for v in (mask, more))]
+        return hidden_rows.shift_alone(min((n for n in numbers if n is not None), default=None), dtype)
+
+    @staticmethod
+    def _may_hide_rows(form: Form, diagonal: bool, masks: Sequence[ir.Value | None]) -> bool:
+        """Whether the mask may hide every key of a row of float16, whose keys then weigh alike."""
+        if form.q.dtype != ir.DataType.FLOAT16 or form.guards_rows:
+            return False
+        if form.mask.kind == "none" or form.mask.limits() or hidden_rows.shows_each_query_a_key(masks):
+            return False
+        return diagonal or not hidden_rows.follows_a_cache(form.k_transposed)
 
     def _is_diagonal(self, form: Form) -> bool:
         """Whether queries and keys are the same tokens, so that every query stands at a key of its own.
@@ -332,41 +358,15 @@ def _factored(op, x, factor, name: str):
     )
 
 
+def _low(value: ir.Value) -> float:
+    """The number that is added to hidden scores in place of setting them to a constant, so that none of them counts."""
+    number = scalar(value) or 0.0
+    return min(number, hidden_rows.LOWEST_ADDED) if value.dtype == ir.DataType.FLOAT else number
+
+
 def _after_mask(sinks: tuple[ir.Value, ...], rest: ir.Value | None) -> tuple[ir.Value | None, ...]:
     """The inputs of Sdpa behind the mask."""
     return sinks if rest is None else (*(sinks or (None,)), rest)
-
-
-def _cap(match: Mapping[str, Any]) -> float | None:
-    """The cap of the scores x, which become cap tanh(x / cap), whatever factor of x the graph states; None for others.
-
-    A factor f of the operand of Tanh makes that of x cap times f.
-    """
-    cap = scalar(match["cap"])
-    return cap if cap is not None and math.isfinite(cap) and cap > 0 else None
-
-
-def _sinks(q: ir.Value, sinks: ir.Value | None, sliced: ir.Value | None) -> ir.TensorProtocol | None:
-    """The score of each head behind those of the keys, where Slice leaves its weight out; None for anything else."""
-    if sinks is None or sliced is None or sinks.dtype != q.dtype:
-        return None
-    bounds = [integers(v) for v in sliced.producer().inputs[1:]]  # type: ignore[union-attr]
-    weights = sliced.producer().inputs[0]  # type: ignore[union-attr]
-    keys = None if weights is None or weights.shape is None else weights.shape[-1]
-    ends = ([-1], [keys - 1]) if isinstance(keys, int) else ([-1],)
-    if len(bounds) < 3 or bounds[0] != [0] or bounds[1] not in ends:
-        return None
-    if bounds[2] not in ([3], [-1]) or bounds[3:] not in ([], [[1]]):
-        return None
-    node, heads = sinks.producer(), dims_of(q)[1]
-    source = node.inputs[0] if sinks.const_value is None and node is not None and node.op_type == "Expand" else sinks
-    if source is None or source.const_value is None or source.const_value.size > _MAX_SINKS:
-        return None
-    array = source.const_value.numpy()
-    array = array.reshape((1,) * (4 - array.ndim) + array.shape)
-    if array.ndim != 4 or array.shape[1] != heads or array.shape[3] != 1 or (array != array[:1, :, :1]).any():
-        return None
-    return ir.tensor(array[0, :, 0, 0].copy(), dtype=q.dtype)
 
 
 def _shows_some_key(mask: Mask) -> bool:

@@ -17,15 +17,20 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph.match import constant
 from onnxopt.graph.rewrite.masks.index_functions import ALWAYS, FLOATS, Choice, Truth, uniform
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.masks.masks import HIDES, Mask, shown_by
 
 MIN = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
+# What hides a key by a condition or by its position. Two of them are a number of float16, as in precision/masks.py.
+LOW = {ir.DataType.FLOAT: MIN[ir.DataType.FLOAT], ir.DataType.FLOAT16: -3e4, ir.DataType.BFLOAT16: -3.38e38}
 _COMPARED: dict[str, Callable[[float, float], bool]] = {
     "Cast": operator.ne, "Equal": operator.eq, "Less": operator.lt, "LessOrEqual": operator.le, "Greater": operator.gt,
     "GreaterOrEqual": operator.ge,
 }  # fmt: skip
+_PASSED = frozenset({"Cast", "Expand", "Identity", "Max", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+_DEEPEST = 8
 _CONCAT_AXES = {"And": False, "BitwiseAnd": False, "Or": True}  # of which both operands count; Or where it is negated
 
 
@@ -39,12 +44,13 @@ class Condition(NamedTuple):
 @dataclasses.dataclass
 class Parts:
     """shown: by position. conditions: which hold together, each broadcast to the scores. added: to the scores. low: the
-    least of the numbers that hidden keys get."""
+    least of the numbers that hidden keys get. summed: whether keys that are hidden twice get it twice."""
 
     shown: Truth = ALWAYS
     conditions: list[Condition] = dataclasses.field(default_factory=list)
     added: list[ir.Value] = dataclasses.field(default_factory=list)
     low: float = 0.0
+    summed: bool = False
 
     def by_position(self, mask: ir.Value, index_values: IndexValues) -> Mask:
         """What is shown by position. mask: that was taken apart."""
@@ -58,6 +64,11 @@ class Parts:
         mask_rows, *rest = ((1, *d)[-2] for d in dims if d is not None)
         return mask_rows != 1 and all(d == 1 for d in rest)
 
+    def _hides_by_little(self) -> bool:
+        """Whether what is added hides no key by more than its position does."""
+        least = [least_of(v) for v in self.added]
+        return self.summed or all(n is not None and n >= LOW[ir.DataType.FLOAT16] for n in least)
+
     def rest(self, op, dtype: ir.DataType, finite: bool) -> ir.Value | None:
         """The mask without what is shown by position, None where nothing is left. dtype: of the scores. finite: whether
         the mask is."""
@@ -65,22 +76,28 @@ class Parts:
         for condition in self.conditions:
             value = op.Not(condition.value) if condition.negated else condition.value
             shown = value if shown is None else op.And(shown, value)
-        masks = [narrowed(op, v, dtype) if v.dtype != dtype else v for v in self.added]
-        if shown is not None:
-            low = self.low if np.isinf(self.low) else max(self.low, MIN[dtype])
-            numbers = (op.Constant(value=scalar_of(n, dtype)) for n in (0.0, low))
-            masks.append(op.Where(shown, *numbers))
         result = None
-        for mask in masks:
+        for mask in (narrowed(op, v, dtype) if v.dtype != dtype else v for v in self.added):
             result = mask if result is None else added(op, result, mask, finite, dtype)
-        return result
+        if result is not None and dtype == ir.DataType.FLOAT16 and not self._hides_by_little():
+            result = op.Max(result, op.Constant(value=scalar_of(LOW[dtype], dtype)))
+        if shown is None:
+            return result
+        low = self.low if np.isinf(self.low) else max(self.low, LOW[dtype])
+        nothing, lowest = (op.Constant(value=scalar_of(n, dtype)) for n in (0.0, low))
+        return op.Where(shown, nothing if result is None else result, lowest)
 
 
-def of(masks: Sequence[ir.Value], index_values: IndexValues, parts: Parts | None = None) -> Parts:
-    """The parts of masks that are all added to the scores, added to other ones where there are some."""
+def of(
+    masks: Sequence[ir.Value], index_values: IndexValues, parts: Parts | None = None, *, summed: bool = True
+) -> Parts:
+    """The parts of masks that are all added to the scores, added to other ones where there are some.
+
+    summed: whether they are added to what hides keys by these other ones, too.
+    """
+    hiding = int(parts is not None and summed)
     parts = parts or Parts()
-    for mask in masks:
-        _add_mask(mask, parts, index_values)
+    _add_masks(masks, parts, index_values, hiding)
     return parts
 
 
@@ -91,6 +108,19 @@ def condition_parts(value: ir.Value, negated: bool, low: float, index_values: In
     return parts
 
 
+def _add_masks(masks: Sequence[ir.Value], parts: Parts, index_values: IndexValues, hiding: int = 0) -> None:
+    """hiding: how many others hide keys that these are added to."""
+    is_loose = False
+    for mask in masks:
+        shown, conditions, others = parts.shown, len(parts.conditions), len(parts.added)
+        _add_mask(mask, parts, index_values)
+        least = min((least_of(v) or 0.0 for v in parts.added[others:]), default=0.0)
+        hiding += parts.shown != shown or len(parts.conditions) > conditions or least <= HIDES
+        is_loose |= parts.shown == shown and len(parts.added) > others
+    # A mask of unknown numbers beside a window is what hides keys of it, if anything does.
+    parts.summed |= hiding > 1 or (is_loose and parts.shown != ALWAYS and not parts.conditions)
+
+
 def _add_mask(value: ir.Value, parts: Parts, index_values: IndexValues) -> None:
     choice = index_values.of(value)
     if isinstance(choice, Choice) and _show(choice, parts):
@@ -99,8 +129,7 @@ def _add_mask(value: ir.Value, parts: Parts, index_values: IndexValues) -> None:
     if node is not None and node.domain == "" and None not in node.inputs:
         operands = [v for v in node.inputs if v is not None]
         if node.op_type == "Add":
-            for operand in operands:
-                _add_mask(operand, parts, index_values)
+            _add_masks(operands, parts, index_values)
             return
         if node.op_type == "Where" and _add_where(operands, parts, index_values):
             return
@@ -208,6 +237,28 @@ def added(op, mask, more, finite: bool, dtype: ir.DataType | None):
     if not finite or dtype != ir.DataType.FLOAT16:
         return result
     return op.Max(result, op.Constant(value=scalar_of(MIN[dtype], dtype)))
+
+
+def least_of(mask: ir.Value | None, depth: int = 0) -> float | None:
+    """The least number that a mask is seen to add to a score; None where none is seen."""
+    node = None if mask is None else mask.producer()
+    if mask is None or depth > _DEEPEST:
+        return None
+    if (array := constant(mask)) is not None:
+        return float(array.min()) if array.size else None
+    if node is None:
+        return None
+    if node.op_type in _PASSED and node.inputs:
+        return least_of(node.inputs[0], depth + 1)
+    if node.op_type == "Where":
+        numbers = [least_of(v, depth + 1) for v in node.inputs[1:]]
+    elif node.op_type == "Add":
+        numbers = [least_of(v, depth + 1) for v in node.inputs]
+    elif node.op_type == "Mul":
+        numbers = [uniform(v) for v in node.inputs]
+    else:
+        return None
+    return min((n for n in numbers if n is not None), default=None)
 
 
 def narrowed(op, mask, dtype: ir.DataType):

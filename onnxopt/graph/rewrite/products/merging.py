@@ -23,6 +23,7 @@ from onnxopt.costs.attention import AttentionSize
 from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.match import new_integers
 from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.attention import hidden_rows
 from onnxopt.graph.rewrite.attention.attention_nodes import has_mask, is_for_kernel
 from onnxopt.graph.rewrite.products import packed_weights
 from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
@@ -137,7 +138,7 @@ class SelfAttention(_Merge):
             return result.fail(f"the projected `{x.name}` is not known to have three dims")
         if self._is_ours(x, widths, y.producer()):
             return result
-        if not self._fits_attention(x, (wq, wk, wv)) and (x.dtype not in SIXTEEN_BIT or len(set(widths)) != 1):
+        if not self._fits_attention(x, (wq, wk, wv), node) and (x.dtype not in SIXTEEN_BIT or len(set(widths)) != 1):
             return result.fail("splitting one product into q, k and v would cost more than it saves")
         return result
 
@@ -155,9 +156,11 @@ class SelfAttention(_Merge):
         )  # fmt: skip
         return is_for_kernel(node) or costs.pays(size)
 
-    def _fits_attention(self, x: ir.Value, weights: Sequence[ir.Value]) -> bool:
+    def _fits_attention(self, x: ir.Value, weights: Sequence[ir.Value], node: ir.Node) -> bool:
         """Whether Attention takes weights of this dtype, and q, k and v are small enough for it, or of unknown size."""
         if packed_weights.of(weights[0]) is not None or x.dtype not in _LARGEST_ATTENTION or x.shape is None:
+            return False
+        if hidden_rows.UNIFORM in node.attributes:  # its queries become zeros
             return False
         rows = [d for d in x.shape.dims[:2] if isinstance(d, int)]
         size = rows[0] * rows[1] * sum(_widths(weights)) * x.dtype.itemsize if len(rows) == 2 else 0
@@ -167,7 +170,7 @@ class SelfAttention(_Merge):
         node, weights = y.producer(), (wq, wk, wv)
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         widths = _widths(weights)
-        if self._is_ours(x, widths, node) or not self._fits_attention(x, weights):
+        if self._is_ours(x, widths, node) or not self._fits_attention(x, weights, node):
             parts = self._parts(op, self._product(op, x, weights, (bq, bk, bv)), weights)
             return op.MultiHeadAttention(*parts, *node.inputs[3:], _domain=CONTRIB, **attributes)
         if widths[2] != widths[0]:

@@ -1,0 +1,140 @@
+"""Queries whose every key a finite mask hides, such as those of padding: what they weigh.
+
+    Softmax(Where(shown, scores, low))        all keys alike
+    Softmax(Add(scores, mask))                all keys alike where the sum rounds to low, else as if nothing were hidden
+
+float32 rounds a score away beside -3.4e38, float16 beside -65504. Attention operators and kernels add in float32, where
+-65504 rounds no score away. So queries of float16 that see no key become zeros, whose scores are all the same. Where a
+sum of two masks hides keys, those that both hide weigh nothing beside those that one hides.
+
+    MultiHeadAttention(q, k, v, mask) -> MultiHeadAttention(Where(ReduceMax(mask) > -2e4, q, 0), k, v, mask)
+
+onnxopt's kernel does so by itself (kinds/flash_attention/hidden_rows.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
+
+from onnxopt.graph.match import constant, new_integers
+from onnxopt.graph.passes.common_subexpressions import keep_apart
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.masks.parts import scalar_of
+from onnxopt.graph.rewrite.rule_sets import RuleSet
+from onnxopt.graph.shapes.contrib_schemas import CONTRIB
+from onnxopt.graph.shapes.value_dims import dims_of, same
+
+LOWEST_SHOWN = -2e4  # queries whose every key gets less from the mask see none
+LOWEST_ADDED = -1.7e38  # of float32: a sum of two is finite
+ROUNDS_AWAY = -1e8  # float32 has steps of 8 from here on
+HIDES_IN_A_WINDOW = -5e3  # from where on a kernel takes keys of a window for hidden ones
+WEIGH = "hidden"  # the attribute of Sdpa
+UNIFORM = "uniform"  # the attribute that MultiHeadAttention has meanwhile
+_AXES_INPUT = 18  # opset from which on ReduceMax has its axes as an input
+_BIAS = 5  # position among the inputs of MultiHeadAttention
+_CACHED = frozenset({"Concat", "ScatterND", "ScatterElements"})
+_VIEWS = frozenset({"Transpose", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Cast", "DequantizeLinear", "Mul", "Sub"})
+
+
+def shows_each_query_a_key(masks: Sequence[ir.Value | None]) -> bool:
+    """Whether constant masks do: one of bools, true where keys are shown or hidden, or numbers that are all added."""
+    arrays = [array for mask in masks if mask is not None and (array := constant(mask)) is not None and array.ndim]
+    if not arrays or len(arrays) < sum(mask is not None for mask in masks) or not all(array.size for array in arrays):
+        return False
+    if len(arrays) == 1 and arrays[0].dtype == bool:
+        return bool((arrays[0].any(-1) & ~arrays[0].all(-1)).all())
+    if len(arrays) == 1:
+        return bool((arrays[0].max(-1) > LOWEST_SHOWN).all())
+    return all(array.dtype != bool for array in arrays) and sum(float(a.min()) for a in arrays) > LOWEST_SHOWN
+
+
+def shift_alone(least: float | None, dtype: ir.DataType | None) -> bool:
+    """Whether hiding every key of a query changes no weight, as a sum of this dtype rounds no score away.
+
+    least: what hidden keys get. float16 and bfloat16 are not asked: the former rounds on GPUs alone, the latter always.
+    """
+    return dtype == ir.DataType.FLOAT and least is not None and ROUNDS_AWAY < least <= HIDES_IN_A_WINDOW
+
+
+def follows_a_cache(keys: ir.Value) -> bool:
+    """Whether keys are concatenated to others, or written among them, before they are attended to."""
+    node = keys.producer()
+    while node is not None and node.op_type in _VIEWS and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node is not None and node.op_type in _CACHED
+
+
+def unrepeated(mask: ir.Value) -> ir.Value:
+    """What an Expand repeats to make the mask, where it does not repeat keys; else the mask."""
+    node = mask.producer()
+    if node is None or (node.domain, node.op_type) != ("", "Expand"):
+        return mask
+    source = node.inputs[0]
+    if source is None or source.shape is None or len(source.shape) == 0:
+        return mask
+    return source if same(dims_of(source)[-1], dims_of(mask)[-1]) else mask
+
+
+def zeroed(op, queries: ir.Value, mask: ir.Value, opset: int):
+    """Queries (B, S, N H) or (B, N, S, H) with zeros for those from which a mask of four dims hides every key.
+
+    op: onnxscript's builder.
+    """
+    by_head = queries.shape is not None and len(queries.shape) == 4
+    if opset < _AXES_INPUT:
+        most = op.ReduceMax(mask, axes=[1, 3], keepdims=int(by_head))
+    else:
+        most = op.ReduceMax(mask, new_integers(op, [1, 3]), keepdims=int(by_head))
+    keep_apart(most)
+    if not by_head:
+        most = op.Unsqueeze(most, new_integers(op, [2]))
+        keep_apart(most)
+    limit, zero = (op.Constant(value=scalar_of(n, ir.DataType.FLOAT16)) for n in (LOWEST_SHOWN, 0.0))
+    sees = op.Greater(most, limit)
+    keep_apart(sees)
+    result = op.Where(sees, queries, zero)
+    result.shape, result.dtype = queries.shape, queries.dtype
+    return result
+
+
+def weighs_alike(sdpa: ir.Node) -> bool:
+    """Whether queries of an Sdpa that see no key have to be `zeroed`: of float16, which weigh some keys alike."""
+    q = sdpa.inputs[0]
+    return (
+        q is not None and q.dtype == ir.DataType.FLOAT16 and sdpa.attributes.get_string(WEIGH, "") in ("all", "window")
+    )
+
+
+def hides_more_by_window(sdpa: ir.Node) -> bool:
+    """Whether keys outside of the window count less than those that the rest of the mask hides."""
+    return sdpa.attributes.get_string(WEIGH, "") in ("window", "scores")
+
+
+class ZeroedQueries(RewriteRuleClassBase):
+    """MultiHeadAttention with the attribute `uniform` reads `zeroed` queries. graph: the main one."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        super().__init__("zeroed_queries")
+        self._graph = graph
+
+    def pattern(self, op):
+        return op.MultiHeadAttention(
+            _domain=CONTRIB, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"]
+        )
+
+    def check(self, context: MatchContext, y):
+        result = MatchResult()
+        return result if UNIFORM in y.producer().attributes else result.fail("rows have no key or keep their weights")
+
+    def rewrite(self, op, y):
+        node = y.producer()
+        q, *others = node.inputs
+        attributes = {name: a.value for name, a in node.attributes.items() if name != UNIFORM}
+        queries = zeroed(op, q, unrepeated(others[_BIAS - 1]), self._graph.opset_imports.get("", 0))
+        return op.MultiHeadAttention(queries, *others, _domain=CONTRIB, **attributes)
+
+
+RULES = (RuleSet(lambda scope: [Rooted("MultiHeadAttention", ZeroedQueries.rule(scope.graph))], counted=False),)
