@@ -316,8 +316,6 @@ _HOPPER: tuple[Case, ...] = (
     Extended(2, 600, 600, 2, 128, bias=(True, False), by_query=False, before=99, after=0, padded=500, joint=True),
     Extended(2, 400, 400, 2, 64, bias=(True, False), by_query=False, after=0, padded=400, joint=True),
     Extended(2, 130, 130, 2, 64, bias=(True, False), by_query=False, padded=130),
-    Extended(2, 100, 100, 2, 16, bias=(True, False), by_query=False, before=8, after=8, padded=40, joint=True),
-    Extended(2, 70, 70, 2, 24, bias=(True, False), by_query=False, after=0, padded=70, joint=True),
     Case(4, 300, 300, 4, 32, layout="split"),
     Case(2, 200, 200, 3, 40),
     Case(8, 500, 500, 16, 56, layout="split"),

@@ -305,10 +305,12 @@ class ScaledDotProduct(RewriteRuleClassBase):
             return op.Sdpa(q, keys, v, mask, *_after_mask(sinks, rest), **attributes)
         zero, floor = (op.Constant(value=parts.scalar_of(n, q.dtype)) for n in (0.0, parts.MIN[q.dtype]))
         lowest = op.Constant(value=parts.scalar_of(parts.MIN[dtype or q.dtype], dtype or q.dtype))
-        best = op.ReduceMax(unrounded, op.Constant(value=ir.tensor([-1], dtype=ir.DataType.INT64)), keepdims=1)
+        # Not the largest number of the mask: ReduceMax of -inf alone is the least finite one on CUDA (1.31).
+        shows = op.Cast(op.GreaterOrEqual(unrounded, lowest), to=ir.DataType.FLOAT)
+        any_shown = op.ReduceMax(shows, op.Constant(value=ir.tensor([-1], dtype=ir.DataType.INT64)), keepdims=1)
         rest = None if rest is None else op.Max(rest, floor)
         attended = op.Sdpa(q, keys, v, op.Max(mask, floor), *_after_mask(sinks, rest), **attributes)
-        return op.Where(op.Less(best, lowest), zero, attended)
+        return op.Where(op.Not(op.Cast(any_shown, to=ir.DataType.BOOL)), zero, attended)
 
     def _parts(self, masking: str, mask, more, shown, hidden, low) -> Parts:
         if masking in ("add", "twice"):
