@@ -134,13 +134,23 @@ def relative_to_limit(reference: Array, actual: Array, limit: Limit) -> Array:
 
     Of floats of one shape; elements that are NaN or infinite are left out.
     """
-    a, b = reference.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
+    finite = np.isfinite(reference.astype(np.float64)) & np.isfinite(actual.astype(np.float64))
+    return np.sort(excess_of(reference[finite], actual[finite], limit))[::-1]
+
+
+def excess_of(reference: Array, actual: Array, limit: Limit) -> Array:
+    """How far each element is from the reference's, as a multiple of the limit; of floats of one shape.
+
+    Infinite where one of the two alone is finite, or both are infinite with other signs.
+    """
+    a, b = reference.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
-    a, b = a[finite], b[finite]
-    greatest = float(max(np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0))) or 1.0
-    a, b = a / greatest, b / greatest
-    rms = float(np.sqrt(np.mean(np.square(a)))) if a.size else 0.0
-    return np.sort(np.abs(a - b) / (limit.relative * (np.abs(a) + (rms or 1.0 / greatest))))[::-1]
+    x, y = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
+    greatest = float(max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))) or 1.0
+    x, y = x / greatest, y / greatest
+    rms = float(np.sqrt(np.sum(np.square(x)) / max(np.count_nonzero(finite), 1)))
+    excess = np.abs(x - y) / (limit.relative * (np.abs(x) + (rms or 1.0 / greatest)))
+    return np.where(finite | (a == b) | (np.isnan(a) & np.isnan(b)), excess, np.inf)
 
 
 def flushed(array: Array) -> Array:
