@@ -20,7 +20,7 @@ Role = Literal[
     "broadcast_shape", "repeats", "range_start", "range_limit", "range_delta", "extents", "scales", "sizes", "starts",
     "ends", "steps", "pads", "count", "depth", "divisor", "split", "length", "trips", "true", "ratio", "positive",
     "shift", "number_text", "window", "frame", "affine_size", "image_shape", "block_shape", "zero", "false",
-    "additive_mask",
+    "additive_mask", "condition",
 ]  # fmt: skip
 # Operators whose result holds elements of their first operand.
 _MAX_ELEMENTS = frozenset(
@@ -104,6 +104,7 @@ _USES: Mapping[str, Mapping[int, _Row]] = {
     "SequenceAt": {1: _Row("index", None)},
     "SequenceErase": {1: _Row("index", None)},
     "SequenceInsert": {2: _Row("index", None)},
+    "If": {0: _Row("condition", None)},
     "Loop": {0: _Row("trips", None), 1: _Row("true", None)},
     "Dropout": {1: _Row("ratio", None), 2: _Row("false", None)},
     "NonMaxSuppression": {2: _Row("window", None), 3: _Row("ratio", None), 4: _Row("zero", None)},

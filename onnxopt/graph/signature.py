@@ -28,6 +28,7 @@ _OPERATORS: dict[type[ast.operator], Any] = {
     ast.Mod: operator.mod,
 }
 _LARGEST_DIM = 2**63 - 1  # what ONNX stores
+_CACHE_RANK = 4  # samples, heads, length and elements
 _SIZE_OF_UNKNOWN_RANK = 8  # elements of an input that declares no shape, taken to be a vector
 
 
@@ -105,10 +106,12 @@ def symbols(inputs: Sequence[Tensor]) -> tuple[str, ...]:
 def roles(inputs: Sequence[Tensor]) -> tuple[set[str], dict[str, int]]:
     """Symbols that stand first in some input (batch), and symbols of the last two dims of images (space).
 
-    With each symbol of space comes the number of pixels that it counts by: 32 for "32*height".
+    With each symbol of space comes the number of pixels that it counts by: 32 for "32*height". Caches of a decoder are
+    no images, though they have four dims too.
     """
     batch: set[str] = set()
     space: dict[str, int] = {}
+    cached = _lengths_of_caches(inputs)
     for t in inputs:
         for axis in range(len(t.dims or ())):
             symbol = symbol_of(t, axis)
@@ -117,7 +120,19 @@ def roles(inputs: Sequence[Tensor]) -> tuple[set[str], dict[str, int]]:
             elif symbol and axis >= 2 and len(t.dims or ()) == 4 and t.dtype.startswith(("float", "uint8", "bfloat")):
                 times, name = multiple_of(symbol) or (1, symbol)
                 space[name] = max(times, space.get(name, 1))
-    return batch, {name: times for name, times in space.items() if name not in batch}
+    return batch, {name: times for name, times in space.items() if name not in batch and name not in cached}
+
+
+def _lengths_of_caches(inputs: Sequence[Tensor]) -> set[str]:
+    """The symbols of the third dim of keys and values of earlier tokens: equal tensors of four dims, beside integers.
+
+    The number of elements, which is the last dim, is fixed, where the width of images of an open height is open too.
+    """
+    if not any(t.dtype in ("int32", "int64") and t.dims for t in inputs):
+        return set()
+    shapes = [t.dims for t in inputs if len(t.dims or ()) == _CACHE_RANK and t.dtype.startswith(("float", "bfloat"))]
+    pairs = [t for t in inputs if t.dims is not None and shapes.count(t.dims) > 1]
+    return {s for t in pairs if isinstance(t.dims[-1], int) and (s := symbol_of(t, 2))}  # type: ignore[index]
 
 
 def multiple_of(symbol: str) -> tuple[int, str] | None:

@@ -27,6 +27,7 @@ from pathlib import Path
 from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
+from onnxopt.verification import branches
 from onnxopt.verification.check import Check, Skipped
 from onnxopt.verification.compare import Limit
 from onnxopt.verification.coverage import Coverage, ModelFile
@@ -113,6 +114,8 @@ def verify_model(
             own += reference.check(model, None, ran=ran)
         weak += reference.weak(own)
         checks += own
+        if missed := _unrun(reference, model):
+            reference.notes += [missed] if missed not in reference.notes else []
     failed = [c for c in checks if not c.ok]
     first = references[0].traits
     return VerificationReport(
@@ -127,6 +130,15 @@ def verify_model(
         executed=combined(executed),
         weak=tuple(weak),
     )
+
+
+def _unrun(reference: Reference, model: Path) -> str:
+    """Which branches of the model no case ran, "" where each was. Not of models whose choices are drawn at random."""
+    traits = reference.traits
+    if "If" not in traits.operators or traits.random or traits.traps:
+        return ""
+    missed = branches.unrun(model, [reference.feeds(case) for case in reference.outputs], reference.folder)
+    return f"{reference.provider}: {missed}" if missed else ""
 
 
 def _without_library(

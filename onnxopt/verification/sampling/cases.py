@@ -12,7 +12,7 @@ import numpy as np
 from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
-from onnxopt.verification.sampling import samples
+from onnxopt.verification.sampling import flags, samples
 
 SEEDS = (0, 1, 2)
 _LARGEST_INPUTS = 1 << 29  # bytes
@@ -34,6 +34,11 @@ class Case:
         source = f"data {self.data}" if self.data else f"seed {self.seed}"
         kind = f", {self.kind}" if self.kind else ""
         return f"{signature.describe(dict(self.sizes))}{kind}, {source}"
+
+
+def seeds_of_kinds(traits: Traits) -> tuple[int, ...]:
+    """The seeds that kinds of values, and sizes far from usual ones, are tried at: one for each value of flags."""
+    return SEEDS[:2] if flags.numbers(traits.inputs, traits.uses) else SEEDS[:1]
 
 
 def usual(traits: Traits, pinned: Sizes) -> list[Sizes]:

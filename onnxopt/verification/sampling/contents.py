@@ -314,6 +314,7 @@ _DRAW: Mapping[Role, Callable[[np.random.Generator, Wanted], Array]] = {
     "block_shape": _block_shape,
     "zero": _constant(0),
     "additive_mask": _constant(0),  # samples.py draws it
+    "condition": _between(0, 1),  # and where an input is a flag
 }
 _BOUNDED: frozenset[Role] = frozenset({"index", "index_nd", "count", "length", "shift"})
 

@@ -26,7 +26,10 @@ Outputs = dict[str, Array]
 
 @dataclasses.dataclass
 class EdgeCases:
-    """run: runs the original at a case; None where it refuses. output_bytes: of the case whose sizes are usual."""
+    """run: runs the original at a case; None where it refuses. output_bytes: of the case whose sizes are usual.
+
+    seed: of all cases, one of cases.seeds_of_kinds.
+    """
 
     traits: Traits
     pinned: Sizes
@@ -34,9 +37,10 @@ class EdgeCases:
     run: Callable[[Case], Outputs | None]
     budget: Budget
     output_bytes: int = 0
+    seed: int = SEEDS[0]
 
     def accepted(self, sizes: Sizes, earlier: Collection[Case]) -> Iterator[tuple[Case, Outputs]]:
-        """Cases with the original's outputs. sizes: at which values are tried; known: cases that are run already."""
+        """Cases with the original's outputs. sizes: at which values are tried; earlier: cases that are run already."""
         if self.traits.random or self.traits.traps:
             return
         usual = samples.bytes_of(self.traits.inputs, sizes) or 1
@@ -84,12 +88,12 @@ class EdgeCases:
 
     def _case(self, sizes: Sizes, kind: str) -> Case:
         fitted = samples.fitted(self.traits.inputs, sizes, self.pinned)
-        return Case(tuple(fitted.items()), SEEDS[0], kind=kind)
+        return Case(tuple(fitted.items()), self.seed, kind=kind)
 
     def _values(self, sizes: Sizes, kind: str) -> Iterator[tuple[Case, Outputs]]:
         """The case of a kind; of large values, the largest at which every output is finite."""
         for tried in edges.smaller(kind):
-            case = Case(tuple(sizes.items()), SEEDS[0], kind=tried)
+            case = Case(tuple(sizes.items()), self.seed, kind=tried)
             outputs = self.run(case)
             if outputs is not None and (kind not in edges.UP_TO or _are_finite(outputs)):
                 yield case, outputs

@@ -19,7 +19,7 @@ from onnxopt.runtime.sessions import RunError
 from onnxopt.verification.lowering import ranges
 from onnxopt.verification.reference import Reference
 from onnxopt.verification.sampling import cases, edges, samples
-from onnxopt.verification.sampling.cases import SEEDS, Case
+from onnxopt.verification.sampling.cases import Case
 
 _SECONDS = 0.5  # that the run of the original at the greatest length may take
 _GROWTH = 4.0  # of the time from one length to the next
@@ -38,24 +38,27 @@ def extremes(model: ir.Model, reference: Reference, pinned: Sizes) -> list[Feeds
     if traits.random or traits.traps:
         return []
     session = reference.open(reference.model, library=reference.library)
-    first = next(iter(reference.outputs))
-    tried = [_zeros(reference.feeds(first))]
-    if not first.data:
-        empty = edges.empty_sizes(traits, dict(first.sizes))
-        tried += [_drawn(reference, sizes, pinned, edges.EMPTY) for sizes in empty]
-    accepted = [feeds for feeds in tried if _run(session, feeds) is not None]
-    return accepted if first.data else [*accepted, *_longest(model, reference, session, pinned)]
+    firsts = {case.seed: case for case in reversed(reference.outputs)}  # the first of each seed
+    result: list[Feeds] = []
+    for first in (firsts[seed] for seed in cases.seeds_of_kinds(traits) if seed in firsts):
+        tried = [_zeros(reference.feeds(first))]
+        if not first.data:
+            empty = edges.empty_sizes(traits, dict(first.sizes))
+            tried += [_drawn(reference, sizes, pinned, edges.EMPTY, first.seed) for sizes in empty]
+        result += [feeds for feeds in tried if _run(session, feeds) is not None]
+        result += [] if first.data else _longest(model, reference, session, pinned, first.seed)
+    return result
 
 
-def _longest(model: ir.Model, reference: Reference, session: Any, pinned: Sizes) -> Iterator[Feeds]:
+def _longest(model: ir.Model, reference: Reference, session: Any, pinned: Sizes, seed: int) -> Iterator[Feeds]:
     """The longest inputs that the original takes, in the time and memory that there is."""
     weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     largest = max(_LARGEST, _TIMES_WEIGHTS * weights)
     longest: Feeds | None = None
     for _, sizes in edges.long_sizes(reference.traits, pinned):
-        if cases.why_not(reference.traits, Case(tuple(sizes.items()), SEEDS[0])):
+        if cases.why_not(reference.traits, Case(tuple(sizes.items()), seed)):
             break
-        feeds = _drawn(reference, sizes, pinned, edges.LONG)
+        feeds = _drawn(reference, sizes, pinned, edges.LONG, seed)
         seconds = _run(session, feeds) if ranges.bytes_of(model, feeds) <= largest else None
         if seconds is None:
             break
@@ -66,9 +69,9 @@ def _longest(model: ir.Model, reference: Reference, session: Any, pinned: Sizes)
         yield longest
 
 
-def _drawn(reference: Reference, sizes: Sizes, pinned: Sizes, kind: str) -> Feeds:
+def _drawn(reference: Reference, sizes: Sizes, pinned: Sizes, kind: str, seed: int) -> Feeds:
     traits = reference.traits
-    return samples.draw(traits.inputs, samples.fitted(traits.inputs, sizes, pinned), SEEDS[0], traits.uses, kind)
+    return samples.draw(traits.inputs, samples.fitted(traits.inputs, sizes, pinned), seed, traits.uses, kind)
 
 
 def _zeros(feeds: Feeds) -> Feeds:

@@ -20,7 +20,7 @@ import numpy as np
 from onnxopt.graph.input_uses import Use
 from onnxopt.graph.signature import Sizes, Tensor, resolve, roles, symbol_of, symbols
 from onnxopt.program.dtypes import to_ir
-from onnxopt.verification.sampling import contents, edges
+from onnxopt.verification.sampling import contents, edges, flags
 
 Array = np.ndarray[Any, Any]
 
@@ -107,13 +107,18 @@ def draw(
 ) -> dict[str, Any]:
     """Arrays for every input, the same for the same arguments on every machine. uses: by input, see Traits.
 
-    kind: of sampling/edges.py, "" for noise. finite: inputs without NaN and infinity. A sequence is 3 arrays.
+    kind: of sampling/edges.py, "" for noise; flags (sampling/flags.py) go by the seed alone. finite: inputs without
+    NaN and infinity. A sequence is 3 arrays.
     """
     shapes = {t.name: resolve(t, sizes) for t in inputs}
     longest = max((s[1] for s in shapes.values() if len(s) > 1), default=1)
+    of_flags = flags.numbers(inputs, uses)
     case = _Drawing(np.random.default_rng([seed, len(inputs)]), seed, sizes, longest)
 
     def one(number: int, tensor: Tensor) -> Array:
+        if tensor.name in of_flags:
+            dtype = to_ir(tensor.dtype).numpy()
+            return np.full(shapes[tensor.name], flags.value(of_flags[tensor.name], seed), dtype)
         tensor_kind = "" if kind in edges.NONFINITE and tensor.name in finite else kind
         return _fill(case, tensor, shapes[tensor.name], uses.get(tensor.name, ()), tensor_kind, number)
 
