@@ -19,6 +19,7 @@ from onnx_ir.passes import common
 from onnxopt.errors import ModelError, step
 from onnxopt.graph import code_limits, fused_domain, read
 from onnxopt.graph.bounded_sizes import BoundedSizesPass
+from onnxopt.graph.passes.branch_casts import BranchCastsPass
 from onnxopt.graph.passes.codes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.contrib.anchors import carried
@@ -214,6 +215,7 @@ def _simplify(model: ir.Model, growth: float) -> None:
                 changed |= _run("applying rules without effect on results", rules, model).modified
             changed |= _run("constant padding as convolutions state it", ConstantPaddingPass(), model).modified
             changed |= _run("moving codes", MoveCodesPass(), model).modified
+            changed |= _run("moving Casts into branches", BranchCastsPass(), model).modified
             _name(model)
         _remove_unused(model)
         if not changed:

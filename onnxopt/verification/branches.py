@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxopt.graph import read, write
-from onnxopt.graph.precision.bodies import branches_of
+from onnxopt.graph.branches import branches_of
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import RunError
 

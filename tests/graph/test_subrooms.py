@@ -14,14 +14,15 @@ FOLDER = Path(onnxopt.graph.__file__).parent
 MAY_IMPORT = {
     "shapes": {"shapes"},
     "placement": {"placement", "shapes", "signature"},
-    "passes": {"passes", "shapes", "placement", "codes", "match"},
+    "passes": {"passes", "shapes", "placement", "branches", "codes", "match"},
     "layout": {"layout", "passes", "shapes", "match"},
-    "precision": {"precision", "passes", "match"},
+    "precision": {"precision", "passes", "branches", "match"},
     "rewrite/masks": {"rewrite.masks", "shapes"},
     "rewrite": {"rewrite", "layout", "passes", "shapes", "match", "read", "refusal"},
 }
 WITHOUT_FOLDERS = (
     "additive_masks",
+    "branches",
     "codes",
     "match",
     "numeric_dims",

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from onnxopt.graph.branches import branches_of
+
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
@@ -58,13 +60,6 @@ def graphs_of(node: ir.Node) -> list[ir.Graph]:
     """The branches of an If, the body of a Loop or Scan; none of other nodes."""
     body = body_of(node)
     return branches_of(node) if body is None else [body.graph]
-
-
-def branches_of(node: ir.Node) -> list[ir.Graph]:
-    """The branches of an If; none of other nodes."""
-    if node.domain != "" or node.op_type != "If":
-        return []
-    return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
 
 
 def body_of(node: ir.Node) -> Body | None:

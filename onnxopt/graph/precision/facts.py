@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph.branches import branches_of
 from onnxopt.graph.precision import bodies, carried, growth, operators, ranges
 from onnxopt.graph.precision.bodies import Body
 from onnxopt.graph.precision.operators import Sort
@@ -77,7 +78,7 @@ class Facts:
 
     def _add(self, graph: ir.Graph) -> None:
         for node in graph:
-            branches, body = bodies.branches_of(node), bodies.body_of(node)
+            branches, body = branches_of(node), bodies.body_of(node)
             for branch in branches:
                 self._add(branch)
             if body is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
+from onnxopt.graph.branches import branches_of
 from onnxopt.graph.match import constant
 from onnxopt.graph.precision import bodies, operators
 from onnxopt.graph.precision.bodies import Body
@@ -54,7 +55,7 @@ class _Sizes:
     def take(self, graph: ir.Graph) -> None:
         """Find the sizes of all values of a graph."""
         for node in graph:
-            branches, body = bodies.branches_of(node), bodies.body_of(node)
+            branches, body = branches_of(node), bodies.body_of(node)
             for branch in branches:
                 self.take(branch)
             if body is not None:

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph import write
-from onnxopt.graph.precision.bodies import branches_of
+from onnxopt.graph.branches import branches_of
 from onnxopt.graph.precision.ranges import Range, range_of
 from onnxopt.runtime import sessions
 from onnxopt.verification.lowering.loop_steps import Steps
