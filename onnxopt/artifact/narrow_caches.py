@@ -12,35 +12,34 @@ from onnxopt.errors import UsageError
 from onnxopt.graph import normalize, read, write
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.precision import caches
-from onnxopt.graph.precision.caches import Cache
 from onnxopt.graph.traits import Traits
 from onnxopt.program.dtypes import to_ir
 from onnxopt.verification.sampling.user_data import UserData
 
 NONE = (
     "has no caches: no float32 input of three dims or more comes back as an output of its dims, with new elements that "
-    "Concat, a scatter or attention adds; leave out caches"
+    "Concat, a scatter or attention adds, and no input or output of four dims holds keys or values of attention; leave "
+    "out caches"
 )
 
 
-def caches_of(source: read.Source) -> tuple[Cache, ...]:
-    """The caches of a model, which stays as it is. UsageError where there are none."""
+class NoCachesError(UsageError):
+    """Caches of 16 bits were asked for, and the model has none."""
+
+
+def caches_of(source: read.Source) -> tuple[str, ...]:
+    """The inputs and outputs that are caches, by name. The model stays as it is. UsageError where there are none."""
     rows = caches.find(normalize.normalize(source.model.clone()).model)
     if not rows:
-        raise UsageError(f"{source}: {NONE}")
+        raise NoCachesError(f"{source}: {NONE}")
     return rows
 
 
-def caches_named(names: Sequence[str]) -> tuple[Cache, ...]:
-    """The caches that a manifest names."""
-    return tuple(map(Cache, names[::2], names[1::2]))
-
-
-def narrowed(source: read.Source, rows: Sequence[Cache], dtype: str, folder: Path) -> read.Source:
+def narrowed(source: read.Source, names: Sequence[str], dtype: str, folder: Path) -> read.Source:
     """The model with caches of this dtype, in a file in `folder`, which is made and has to outlive the result."""
     folder.mkdir(exist_ok=True)
     model = source.model.clone()
-    caches.narrow(model, rows, to_ir(dtype))
+    caches.narrow(model, names, to_ir(dtype))
     write.save(model, folder)
     return dataclasses.replace(read.load(folder / write.MODEL_FILE), title=f"{source} with caches of {dtype}")
 
@@ -50,9 +49,9 @@ def traits_of(source: read.Source) -> Traits:
     return dataclasses.replace(model_traits.of(source.model), precision="float32")
 
 
-def narrowed_data(data: Sequence[UserData], rows: Sequence[Cache], dtype: str) -> tuple[UserData, ...]:
+def narrowed_data(data: Sequence[UserData], names: Sequence[str], dtype: str) -> tuple[UserData, ...]:
     """The user's inputs, which are those of the original, with caches of this dtype."""
-    names, wanted = {row.past for row in rows}, to_ir(dtype).numpy()
+    wanted = to_ir(dtype).numpy()
 
     def one(name: str, array: np.ndarray) -> np.ndarray:
         return array.astype(wanted) if name in names else array

@@ -23,7 +23,6 @@ from onnxopt.graph import fixed_dims, model_source, normalize, read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.model_source import ModelSource
 from onnxopt.graph.passes.contrib import decompose
-from onnxopt.graph.precision.caches import Cache
 from onnxopt.graph.traits import Traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Phases, Progress
@@ -126,7 +125,7 @@ class _Opened(NamedTuple):
     pinned: signature.Sizes
     data: Sequence[UserData]
     calibration: Sequence[UserData]
-    caches: Sequence[Cache]
+    caches: Sequence[str]
     near: FloatModel | None
     early: EarlyRun | None
 

@@ -14,10 +14,11 @@ from onnxopt.artifact.folder import temporary_files
 from onnxopt.artifact.manifest import Precision
 from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.graph import read, rewrite, signature, write
+from onnxopt.graph.branches import branches_of
 from onnxopt.graph.passes.opset import READABLE, TARGET
 from onnxopt.graph.precision import bodies, ranges
-from onnxopt.graph.precision.caches import Cache
-from onnxopt.graph.precision.fit import HEADROOM
+from onnxopt.graph.precision.caches import find as find_caches
+from onnxopt.graph.precision.fit import HEADROOM, UNMEASURED
 from onnxopt.pipeline.build import Baseline, Build
 from onnxopt.pipeline.options import DTYPES, Dtype, Options
 from onnxopt.program.dtypes import to_ir
@@ -84,7 +85,7 @@ class Lowered:
     narrowed: Narrowed
     originals: Sequence[Reference]
     data: Sequence[UserData]
-    caches: Sequence[Cache]
+    caches: Sequence[str]
 
     def precision(self, build: Build, scratch: Path) -> Precision:
         """The manifest's record. DisagreementError where an output is farther from float32 than was asked for."""
@@ -103,17 +104,17 @@ class Lowered:
             kept=self.narrowed.kept,
             restored=self.narrowed.restored,
             quality=quality,
-            caches=tuple(name for row in self.caches for name in (row.past, row.present)),
+            caches=tuple(self.caches),
         )
 
 
-def lower(original: Baseline, normalized: ir.Model, want: Asked, folder: Path, caches: Sequence[Cache] = ()) -> Lowered:
+def lower(original: Baseline, normalized: ir.Model, want: Asked, folder: Path, caches: Sequence[str] = ()) -> Lowered:
     """Convert a model into a file in `folder`, which has to outlive the result.
 
     original: with inputs to measure ranges with, else they are drawn. normalized: its normalized form, which stays as
-    it is. caches: that have the dtype in the original's source already. UsageError where the model is not of float32,
-    or a cache does not fit. ModelError where ONNX Runtime does not open it, NotVerifiedError where it does not run it
-    here, so that no range can be measured.
+    it is. caches: names of those that have the dtype in the original's source already. UsageError where the model is
+    not of float32, or a cache does not fit. ModelError where ONNX Runtime does not open it, NotVerifiedError where it
+    does not run it here, so that no range can be measured.
     """
     source, traits = original.source, original.traits
     if traits.precision != "float32":
@@ -138,19 +139,20 @@ def lower(original: Baseline, normalized: ir.Model, want: Asked, folder: Path, c
     if narrowed.narrow:
         read_back = read.load(narrowed.folder / write.MODEL_FILE)
         converted = dataclasses.replace(read_back, title=f"{source} in {want.dtype}", converted=True)
-    return Lowered(converted, _notes_of_bodies(folded), want, narrowed, originals, original.data, caches)
+    notes = (*_notes_of_bodies(folded), *_notes_of_branches(folded, narrowed), *_notes_of_caches(folded, want))
+    return Lowered(converted, notes, want, narrowed, originals, original.data, caches)
 
 
-def _check_caches(original: Reference, caches: Sequence[Cache], dtype: ir.DataType) -> None:
+def _check_caches(original: Reference, caches: Sequence[str], dtype: ir.DataType) -> None:
     """UsageError where a cache reaches numbers that the dtype does not hold with the headroom of other values."""
-    for outputs in original.outputs.values():
+    for case, outputs in original.outputs.items():
+        values = {**original.feeds(case), **outputs}
         for cache in caches:
-            values = outputs[cache.present].astype(np.float64)
-            greatest = float(np.abs(values).max(initial=0.0))
+            greatest = float(np.abs(values[cache].astype(np.float64)).max(initial=0.0))
             if not greatest * HEADROOM <= ranges.largest(dtype):
                 name = dtype.name.lower()
                 reached = f"reaches {greatest:.3g}, {HEADROOM:g} times of which {name} does not hold"
-                raise UsageError(f"the cache {cache.present} {reached}; leave out caches")
+                raise UsageError(f"the cache {cache} {reached}; leave out caches")
 
 
 def _notes_of_bodies(model: ir.Model) -> tuple[str, ...]:
@@ -165,6 +167,34 @@ def _notes_of_bodies(model: ir.Model) -> tuple[str, ...]:
     return (
         f"precision: {inner} of {total} nodes that compute floats are in bodies of {where} and stay float32, with "
         "their weights; export the step that you serve as a model of its own to lower it",
+    )
+
+
+def _notes_of_branches(model: ir.Model, narrowed: Narrowed) -> tuple[str, ...]:
+    """Which branches of If stay float32 because no run took them."""
+    kept = {row.node: row.reason for row in narrowed.kept}
+    notes = []
+    for node in bodies.nodes_of(model.graph):
+        for branch in branches_of(node):
+            reasons = [kept.get(str(n.name)) for n in bodies.nodes_of(branch) if _computes_float(n)]
+            unmeasured = sum(reason is not None and reason.endswith(UNMEASURED) for reason in reasons)
+            if unmeasured and None not in reasons:
+                name = next(name for name, a in node.attributes.items() if a.value is branch)
+                stay = f"{unmeasured} nodes of the {name} of `{node.name}` stay float32"
+                notes.append(f"precision: {stay}, because no input took it; give inputs that do with --calibrate")
+    return tuple(notes)
+
+
+def _notes_of_caches(model: ir.Model, want: Asked) -> tuple[str, ...]:
+    """What caches of float32 cost, where they could be of 16 bits."""
+    names = () if want.caches else find_caches(model)
+    if not names:
+        return ()
+    inputs = sum(value.name in names for value in model.graph.inputs)
+    counts = f"{inputs} inputs and {len(names) - inputs} outputs"
+    return (
+        f"precision: {counts} are a decoder's cache and stay float32, with a Cast each in every step; --caches makes "
+        f"them {want.dtype}, which also halves their memory",
     )
 
 

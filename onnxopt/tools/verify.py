@@ -128,9 +128,11 @@ def _compare(
     limit = time_limit.limit_of(options.timeout, source.bytes)
     with original_runs(first.path), temporary_folder() as folder, time_limit.runs_end_within(limit):
         if lowered is not None and lowered.caches:
-            rows = narrow_caches.caches_named(lowered.caches)
-            source = narrow_caches.narrowed(source, rows, lowered.dtype, folder / "caches")
-            traits, own = narrow_caches.traits_of(source), narrow_caches.narrowed_data(own, rows, lowered.dtype)
+            source = narrow_caches.narrowed(source, lowered.caches, lowered.dtype, folder / "caches")
+            traits, own = (
+                narrow_caches.traits_of(source),
+                narrow_caches.narrowed_data(own, lowered.caches, lowered.dtype),
+            )
         if difference := model_traits.difference_of_names_and_dtypes(traits, other_traits):
             return VerificationReport("failed", reason=difference)
         traits = model_traits.completed(traits, other_traits)

@@ -1,9 +1,11 @@
-"""Caches of decoders: inputs that come back as outputs with new elements in them, so that they may be stored narrower.
+"""Caches of decoders: keys and values that a step reads and returns, so that they may be stored narrower.
 
     present = Concat(past, new)    present = ScatterND(past, indices, new)    present = Attention(..., past, ...)
 
-with views, Slices and Concats of parts before and behind. A cache is found by this structure: an output of the dtype
-and the dims of an input, but for the length, which elements of the input reach by operators that move elements.
+with views, Slices and Concats of parts before and after, also in branches of If. They are recognised by this structure:
+an output of the dtype and the dims of an input, but for the length, which elements of the input reach by operators that
+move elements. Where several files share a cache, one returns what another reads: an output or input of four dims or
+more, whose elements attention of the graph reads as keys or values (keys_and_values.py).
 """
 
 from __future__ import annotations
@@ -13,8 +15,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from onnxopt.graph.branches import branches_of
+from onnxopt.graph.precision.keys_and_values import KeysAndValues
+
 FLOAT = ir.DataType.FLOAT
 _MIN_RANK = 3  # batch, length and elements
+_MIN_RANK_OF_HEADS = 4  # batch, heads, length and elements
 _CONTRIB = "com.microsoft"
 # Operators that move elements of these operands, by position; None for all.
 _MOVES: dict[str, tuple[int, ...] | None] = {
@@ -44,8 +50,18 @@ class Cache:
     present: str
 
 
-def find(model: ir.Model) -> tuple[Cache, ...]:
-    """The float32 caches of a normalized model, in the order of its inputs. The model stays as it is."""
+def find(model: ir.Model) -> tuple[str, ...]:
+    """The names of the inputs and outputs of a normalized model that are float32 caches. The model stays as it is."""
+    pairs = find_pairs(model)
+    names = {name for pair in pairs for name in (pair.past, pair.present)}
+    read = KeysAndValues(model.graph)
+    names |= {str(v.name) for v in model.graph.inputs if _is_of_heads(v) and read.holds(v)}
+    names |= {str(v.name) for v in model.graph.outputs if _is_of_heads(v) and any(map(read.holds, _moved_to(v)))}
+    return tuple(str(v.name) for v in (*model.graph.inputs, *model.graph.outputs) if v.name in names)
+
+
+def find_pairs(model: ir.Model) -> tuple[Cache, ...]:
+    """The inputs that come back as outputs, in the order of the inputs."""
     pairs: dict[ir.Value, ir.Value] = {}
     for output in model.graph.outputs:
         for past in _sources(output):
@@ -56,21 +72,20 @@ def find(model: ir.Model) -> tuple[Cache, ...]:
     return tuple(Cache(str(past.name), str(pairs[past].name)) for past in inputs)
 
 
-def narrow(model: ir.Model, caches: Collection[Cache], dtype: ir.DataType) -> None:
-    """Give the model caches of this dtype, in place, with Casts behind its inputs and before its outputs."""
-    graph, pasts, presents = model.graph, {c.past for c in caches}, {c.present for c in caches}
+def narrow(model: ir.Model, caches: Collection[str], dtype: ir.DataType) -> None:
+    """Give inputs and outputs of these names this dtype, in place, with Casts after inputs and before outputs."""
+    graph = model.graph
     first = next(iter(graph))
     for value in graph.inputs:
-        if value.name in pasts:
+        if value.name in caches:
             cast = _cast(value, FLOAT, f"{value.name}_float")
             value.replace_all_uses_with(cast.outputs[0])
             cast.replace_input_with(0, value)
             value.type = ir.TensorType(dtype)
             graph.insert_before(first, cast)
     for k, value in enumerate(list(graph.outputs)):
-        if value.name in presents:
-            producer, name = value.producer(), str(value.name)
-            assert producer is not None
+        if value.name in caches and value.producer() is not None:
+            name = str(value.name)
             value.name = f"{name}_float"
             cast = _cast(value, dtype, name)
             graph.outputs[k] = cast.outputs[0]
@@ -87,19 +102,29 @@ def _cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
 
 def _sources(output: ir.Value) -> Iterator[ir.Value]:
     """The inputs whose elements move to an output, to which a node on the way adds others."""
+    for value, added in _walk(output):
+        if added and value.producer() is None and value.is_graph_input() and value.const_value is None:
+            yield value
+
+
+def _moved_to(output: ir.Value) -> Iterator[ir.Value]:
+    """The values whose elements move to an output."""
+    return (value for value, _ in _walk(output))
+
+
+def _walk(output: ir.Value) -> Iterator[tuple[ir.Value, bool]]:
+    """The values whose elements move to an output, and whether a node on the way adds others."""
     pending, seen = [(output, False)], set[tuple[ir.Value, bool]]()
     while pending:
         value, added = pending.pop()
         if (value, added) in seen:
             continue
         seen.add((value, added))
+        yield value, added
         node = value.producer()
-        if node is None:
-            if added and value.is_graph_input() and value.const_value is None:
-                yield value
-            continue
-        # The first operand of Concat is seen first: new elements come behind those of a cache.
-        pending += [(operand, added or adds) for operand, adds in reversed(_moved(node, value))]
+        if node is not None:
+            # The first operand of Concat is seen first: new elements come after those of a cache.
+            pending += [(operand, added or adds) for operand, adds in reversed(_moved(node, value))]
 
 
 def _moved(node: ir.Node, value: ir.Value) -> list[tuple[ir.Value, bool]]:
@@ -108,6 +133,8 @@ def _moved(node: ir.Node, value: ir.Value) -> list[tuple[ir.Value, bool]]:
     position = attention.get(value.index() or 0)
     if position is not None:
         return [(v, True) for v in _at(node, (position,))]
+    if branches := branches_of(node):
+        return [(branch.outputs[value.index() or 0], False) for branch in branches]
     if node.domain != "":
         return []
     values = [(v, True) for v in _at(node, _ADDING[node.op_type])] if node.op_type in _ADDING else []
@@ -117,6 +144,10 @@ def _moved(node: ir.Node, value: ir.Value) -> list[tuple[ir.Value, bool]]:
 def _at(node: ir.Node, positions: Sequence[int] | None) -> list[ir.Value]:
     chosen = node.inputs if positions is None else [node.inputs[k] for k in positions if k < len(node.inputs)]
     return [v for v in chosen if v is not None and v.dtype == FLOAT]
+
+
+def _is_of_heads(value: ir.Value) -> bool:
+    return value.dtype == FLOAT and value.shape is not None and len(value.shape) >= _MIN_RANK_OF_HEADS
 
 
 def _is_same(past: ir.Value, present: ir.Value) -> bool:

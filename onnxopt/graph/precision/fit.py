@@ -13,6 +13,7 @@ from onnxopt.graph.precision.ranges import Range
 from onnxopt.graph.precision.values import VIEWS
 
 HEADROOM = 8.0  # measured inputs are not all inputs
+UNMEASURED = "was not measured"  # how reasons end
 _TIMES_UNIT = 2.0  # an array of normal numbers loses a third to a half of a unit
 _CANCELLED = 16.0  # terms so many times as large as their sum are subtracted from one another
 _EXACT = 0.05  # of a unit: what is lost less is integers, or a constant that the dtype holds
@@ -38,7 +39,7 @@ class Fit:
         """Why a value cannot be stored in 16 bits, or ""."""
         name = self._dtype.name.lower()
         if value.name not in self._measured:
-            return f"`{value.name}` was not measured"
+            return f"`{value.name}` {UNMEASURED}"
         measured = self.range_of(value)
         greatest = measured.shown if self._hiding.ends_in_softmax(value) else measured.greatest
         if greatest * HEADROOM > ranges.largest(self._dtype):

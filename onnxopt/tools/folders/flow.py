@@ -16,6 +16,7 @@ from typing import Unpack
 
 from onnxopt import pipeline
 from onnxopt.artifact.folder import check_output, staging
+from onnxopt.artifact.narrow_caches import NoCachesError
 from onnxopt.errors import OnnxoptError, UsageError
 from onnxopt.graph import read, signature
 from onnxopt.paths import StrPath
@@ -45,7 +46,8 @@ def optimize_folder(
     model that cannot be optimized or verified is copied unchanged, and listed with the reason.
 
     options, changes: as for `optimize`, but data, calibrate, portable and reference, which are for one model. Each
-    model takes the shapes of its own inputs and dims.
+    model takes the shapes of its own inputs and dims; those without caches keep their inputs and outputs where `caches`
+    was asked for.
 
     UsageError where `folder` has no model or was optimized already, or `output` cannot be made. Where no model could be
     optimized, the error of the first one; then nothing is written.
@@ -66,11 +68,18 @@ def optimize_folder(
         models = tuple(
             _optimized(contents, name, artifacts, sizes[name], progress, options) for name in contents.models
         )
+        if options.caches and not any(map(_has_caches, models)):
+            raise NoCachesError(f"{folder}: no model that was optimized has caches; leave out caches")
         others = assemble.assemble(contents, models, artifacts, staged)
         library = staged / assemble.LIBRARY
         result = OptimizedFolder(output, models, others, output / assemble.LIBRARY if library.is_file() else None)
         assemble.write_record(staged, result)
     return result
+
+
+def _has_caches(model: FolderModel) -> bool:
+    precision = None if model.manifest is None else model.manifest.precision
+    return precision is not None and bool(precision.caches)
 
 
 def _shapes_of(contents: Contents, shapes: _Shapes) -> dict[str, _Shapes]:
@@ -108,10 +117,15 @@ def _optimized(
             progress(phase, f"{title} {detail}".strip(), done, total)
 
     outside = True if contents.weights[name] and options.external_data is None else options.external_data
+    options = dataclasses.replace(options, shapes=shapes, external_data=outside)
+    model, output = contents.folder / name, artifacts / name
     try:
-        artifact = pipeline.optimize(
-            contents.folder / name, artifacts / name, options, progress=advance, shapes=shapes, external_data=outside
-        )
+        try:
+            artifact = pipeline.optimize(model, output, options, progress=advance)
+        except NoCachesError:
+            if len(contents.models) == 1:
+                raise
+            artifact = pipeline.optimize(model, output, options, progress=advance, caches=False)
     except OnnxoptError as error:
         if len(contents.models) == 1:
             raise

@@ -8,7 +8,6 @@ import pytest
 
 from onnxopt.graph import normalize
 from onnxopt.graph.precision import caches
-from onnxopt.graph.precision.caches import Cache
 from tests.support.graphs import graph, run
 
 _CONSTANTS = (
@@ -37,7 +36,7 @@ _Q = "float[B, 2, T, 4] q"
 )  # fmt: skip
 def test_found(inputs: str, outputs: str, body: str) -> None:
     model = normalize.normalize(graph(inputs, outputs, body, constants=_CONSTANTS)).model
-    assert caches.find(model) == (Cache("p", "q"),)
+    assert caches.find(model) == ("p", "q")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def test_of_onnx_runtimes_attention() -> None:
         body,
         contrib=True,
     )
-    assert caches.find(model) == (Cache("p", "k"), Cache("r", "v"))
+    assert caches.find(model) == ("p", "r", "k", "v")
 
 
 def test_casts_beside_the_model() -> None:
@@ -77,3 +76,59 @@ def test_casts_beside_the_model() -> None:
     q, y = run(narrowed, {"p": past, "x": new})
     np.testing.assert_array_equal(q, np.concatenate([past, new.astype(np.float16)], 2))
     np.testing.assert_array_equal(y, 2 * np.concatenate([past.astype(np.float32), new], 2))
+
+
+# --- keys and values that one file returns and another reads ---
+
+_K, _V = "float[B, 2, E, 4] k", "float[B, 2, E, 4] v"
+_ATTEND = (
+    "t = Transpose<perm = [0, 1, 3, 2]>(k) s = MatMul(x, t) h = Mul(s, two) w = Softmax<axis = -1>(h) y = MatMul(w, v)"
+)
+_Y = "float[B, 2, 1, 4] y"
+
+
+def _found(inputs: str, outputs: str, body: str) -> tuple[str, ...]:
+    return caches.find(normalize.normalize(graph(inputs, outputs, body, constants=_CONSTANTS)).model)
+
+
+def test_keys_and_values_of_an_encoder_that_a_step_only_reads() -> None:
+    assert _found(f"{_X}, {_K}, {_V}", _Y, _ATTEND) == ("k", "v")
+    repeated = _ATTEND.replace("MatMul(w, v)", "MatMul(w, g)")
+    repeat = "u = Unsqueeze(v, v2) g = Squeeze(u, v2) "
+    assert _found(f"{_X}, {_K}, {_V}", _Y, repeat + repeated) == ("k", "v")
+    scaled = "k2 = Mul(k, two) " + _ATTEND.replace("(k)", "(k2)")
+    assert _found(f"{_X}, {_K}, {_V}", _Y, scaled) == ("k", "v")
+
+
+def test_keys_and_values_that_a_first_step_returns() -> None:
+    made = "k = Mul(e, two) v = Add(e, two) " + _ATTEND
+    outputs = "float[B, 2, 1, 4] y, float[B, 2, E, 4] k, float[B, 2, E, 4] v"
+    assert _found(f"{_X}, float[B, 2, E, 4] e", outputs, made) == ("k", "v")
+
+
+def test_keys_and_values_in_branches() -> None:
+    """As optimum merges the steps with and without a cache: one If, whose branches read the inputs from outside."""
+    step = "c = Concat<axis = 2>(p, x) " + _ATTEND.replace("(k)", "(c)").replace("MatMul(w, v)", "MatMul(w, c)")
+    first = _ATTEND.replace("(k)", "(x)").replace("MatMul(w, v)", "MatMul(w, x)").replace("y =", "z =")
+    body = (
+        f"y, q = If(now) <then_branch = a () => ({_Y}, float[B, 2, T, 4] c) {{ {step} }}, "
+        f"else_branch = b () => (float[B, 2, 1, 4] z, float[B, 2, 1, 4] d) {{ {first} d = Identity(x) }}>"
+    )
+    assert _found(f"{_X}, {_P}, bool now", f"{_Y}, {_Q}", body) == ("p", "q")
+    read = f"y = If(now) <then_branch = a () => ({_Y}) {{ {_ATTEND} }}, else_branch = b () => ({_Y.replace('y', 'o')}) "
+    read += "{ o = Identity(x) }>"
+    assert _found(f"{_X}, {_K}, {_V}, bool now", _Y, read) == ("k", "v")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "body"),
+    [
+        (f"{_X}, {_K}, {_V}", _Y, "t = Transpose<perm = [0, 1, 3, 2]>(k) s = MatMul(x, t) y = MatMul(s, v)"),  # linear
+        (f"{_X}, {_K}, {_V}", _Y, "z = Mul(k, k) " + _ATTEND.replace("MatMul(w, v)", "MatMul(w, z)")),  # computed with
+        ("float[B, 1, 4] x, float[B, E, 4] k", "float[B, 1, 4] y",  # hidden states, which a pool weighs
+         "t = Transpose<perm = [0, 2, 1]>(k) s = MatMul(x, t) w = Softmax<axis = -1>(s) y = MatMul(w, k)"),
+        (_X, _Y, "w = Softmax<axis = -1>(x) y = Mul(w, two)"),
+    ],
+)  # fmt: skip
+def test_no_keys_and_values(inputs: str, outputs: str, body: str) -> None:
+    assert _found(inputs, outputs, body) == ()
