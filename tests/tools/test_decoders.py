@@ -83,6 +83,20 @@ def test_sixteen_tokens_are_the_same(name: str, optimized: Callable[[str], Artif
         assert greedy(session, prompt, **encoded(name)) == expected
 
 
+@pytest.mark.usefixtures("library")
+def test_sixteen_tokens_are_the_same_with_caches_of_16_bits(tmp_path: Path) -> None:
+    """Both branches of a merged decoder, whose caches are inputs and outputs of float16."""
+    name, prompt = "merged_t5", [FIRST["merged_t5"], 17, 29]
+    onnx.save(decoder(name), tmp_path / "model.onnx")
+    options = pipeline.Options(archs=(), precision="float16", caches=True, verify=False)
+    made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", options)
+    assert made.manifest.precision is not None and len(made.manifest.precision.caches) == 16
+    expected = greedy(cpu(str(tmp_path / "model.onnx")), prompt, **encoded(name))
+    for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
+        assert {value.type for value in session.get_inputs() if value.name.startswith("past")} == {"tensor(float16)"}
+        assert greedy(session, prompt, **encoded(name)) == expected
+
+
 # --- loops with kernels of caches and of experts, compiled by g++ ---
 
 
