@@ -6,6 +6,7 @@
     Gather(table, k everywhere)            -> row k of the table
     Gather(table, Range(k, k + n, 1))      -> Unsqueeze(Slice(table, k, k + n), axes)
     And(x, what always holds)              -> x
+    Where(what always holds, x, y)         -> x               y where the condition never holds
 
 The table is a constant. Exporters of dynamic graphs write masks and embeddings this way, and leave such arithmetic
 in the graph, one small kernel a node. A result may lose axes along which it repeats, where every reader broadcasts it.
@@ -61,13 +62,13 @@ class EveryElement(_OfGatherND):
         if positions is None or data is None or whole is None:
             return "the positions, or the dims of the data, are not known"
         whole = whole[: len(whole) - ones]
-        places = _places(positions, data, whole)
-        if places is None:
+        axes = places(positions, data, whole)
+        if axes is None:
             return "the positions do not count every element in order"
-        dims = _at(places, data, whole)
+        dims = _at(axes, data, whole)
         if _narrowed(y, (*dims, *[1] * ones), self._values) is None:
             return REPEATS
-        return source, [k for k in range(len(whole) - len(data) + len(places)) if k not in places], dims
+        return source, [k for k in range(len(whole) - len(data) + len(axes)) if k not in axes], dims
 
     def _counted(
         self, x: ir.Value, indices: ir.Value, y: ir.Value
@@ -116,13 +117,13 @@ class EveryFlatElement(EveryElement):
         return x, [Affine(0, tuple(int(a == s and d != 1) for a in axes)) for s, d in zip(strides, data)], ones
 
 
-def _places(positions: Sequence[Affine | None], data: Dims, whole: Dims) -> list[int] | None:
+def places(positions: Sequence[Affine | None], data: Dims, whole: Dims) -> list[int] | None:
     """By dim of the data that is counted, the axis of the result along which its position is the index; else None."""
-    rank, places = len(whole) - (len(data) - len(positions)), list[int]()
+    rank, axes = len(whole) - (len(data) - len(positions)), list[int]()
     for position, length in zip(positions, data, strict=False):
         if position is None or position.offset != 0:
             return None
-        first = places[-1] + 1 if places else 0
+        first = axes[-1] + 1 if axes else 0
         coefficients = position.widened(rank)
         counted = [k for k in range(rank) if coefficients[k]]
         if not counted and length == 1:
@@ -131,16 +132,16 @@ def _places(positions: Sequence[Affine | None], data: Dims, whole: Dims) -> list
             return None
         if len(counted) != 1 or counted[0] < first or whole[counted[0]] != length:
             return None
-        places += counted
-    return places
+        axes += counted
+    return axes
 
 
-def _at(places: Sequence[int], data: Dims, whole: Dims) -> Dims:
+def _at(axes: Sequence[int], data: Dims, whole: Dims) -> Dims:
     """The dims of a view with the data's dims at these axes, and those that are not counted behind the others."""
-    rest = data[len(places) :]
+    rest = data[len(axes) :]
     dims: list[Dim] = [1] * (len(whole) - len(rest))
-    for place, length in zip(places, data, strict=False):
-        dims[place] = length
+    for axis, length in zip(axes, data, strict=False):
+        dims[axis] = length
     return (*dims, *rest)
 
 
@@ -294,6 +295,34 @@ class Certain(RewriteRuleClassBase):
         return _noted(op.Identity(x), y, dims, self._values)
 
 
+class CertainChoice(RewriteRuleClassBase):
+    """Where of a condition that holds at every run, or at none."""
+
+    def __init__(self, values: IndexValues) -> None:
+        super().__init__()
+        self._values = values
+
+    def pattern(self, op, condition, a, b):
+        return op.Where(condition, a, b, _outputs=["y"])
+
+    def check(self, context: MatchContext, condition: ir.Value, a: ir.Value, b: ir.Value, y: ir.Value) -> MatchResult:
+        truth = self._values.of(condition)
+        if not isinstance(truth, Truth) or not (truth.always or truth.never):
+            return MatchResult().fail("the condition may hold or not")
+        dims = self._values.dims(a if truth.always else b)
+        if dims is None or _narrowed(y, dims, self._values) is None:
+            return MatchResult().fail(REPEATS)
+        return MatchResult()
+
+    def rewrite(self, op, condition: ir.Value, a: ir.Value, b: ir.Value, y: ir.Value):
+        truth = self._values.of(condition)
+        assert isinstance(truth, Truth)
+        chosen = a if truth.always else b
+        dims = self._values.dims(chosen)
+        assert dims is not None
+        return _noted(op.Identity(chosen), y, dims, self._values)
+
+
 def _narrowed(y: ir.Value, dims: Dims, values: IndexValues) -> dict[ir.Value, Dims] | None:
     """The values whose dims change where y gets these, None where a reader needs those that it has."""
     return {} if values.dims(y) == dims else narrowed(y, dims, values.inferred)
@@ -316,6 +345,7 @@ def _rules(scope: Scope) -> Sequence[Rooted]:
         *(Rooted("Reshape", ViewOfView.rule("Reshape", inner)) for inner in ("Unsqueeze", "Reshape")),
         Rooted("Gather", KnownRows.rule(values, scope.graph)),
         *(Rooted("And", Certain.rule(values, position)) for position in (0, 1)),
+        Rooted("Where", CertainChoice.rule(values)),
     ]
 
 
@@ -325,7 +355,8 @@ RULES = (RuleSet(_rules),)
 def may_apply(graph: ir.Graph) -> bool:
     """Whether a graph has nodes that the rules of this file are for, as far as that shows without shapes."""
     return any(
-        node.op_type in ("GatherND", "And") or (node.op_type == "Gather" and _may_be_view(node)) for node in graph
+        node.op_type in ("GatherND", "And", "Where") or (node.op_type == "Gather" and _may_be_view(node))
+        for node in graph.all_nodes()
     )
 
 

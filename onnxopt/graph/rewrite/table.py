@@ -24,6 +24,7 @@ from onnxopt.graph.rewrite import (
     rotary,
     rotary_pairs,
     scattered_order,
+    scatters,
     to_contrib,
     to_standard,
     unequal_splits,
@@ -170,6 +171,7 @@ TABLE: tuple[Phase, ...] = (
         steps=(
             Step(_ROTARY, rotary_pairs.RULES, only_if=rotary_pairs.may_apply),
             Step(_INDICES, gathers.RULES, then=Cleanup.CLEAN_UP, only_if=gathers.may_apply),
+            Step(_INDICES, scatters.RULES, then=Cleanup.CLEAN_UP, only_if=scatters.may_apply),
             Step(_FOLD, prepended_rows.RULES, then=Cleanup.CLEAN_UP, only_if=prepended_rows.may_apply),
         ),
     ),

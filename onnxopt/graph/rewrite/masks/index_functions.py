@@ -39,6 +39,11 @@ class Affine:
         """Whether the value is 0 or more at every index; indices are."""
         return isinstance(self.offset, int) and self.offset >= 0 and all(map(not_negative, self.coefficients))
 
+    def follows(self, other: Affine) -> bool:
+        """Whether this is at least as large as the other at every index, so not negative where that is not."""
+        more = self.plus(other, -1)
+        return all(map(not_negative, (more.offset, *more.coefficients)))
+
     def always_negative(self) -> bool:
         """Whether the value is less than 0 at every index; indices are not."""
         return isinstance(self.offset, int) and self.offset < 0 and all(not_negative(-c) for c in self.coefficients)
@@ -71,7 +76,10 @@ class Truth:
         """True exactly where this one and the other are."""
         if self.never or other.never:
             return NEVER
-        limits = dict.fromkeys(e for e in (*self.expressions, *other.expressions) if not e.never_negative())
+        limits: list[Affine] = []
+        for e in (*self.expressions, *other.expressions):
+            if not e.never_negative() and not any(map(e.follows, limits)):
+                limits = [limit for limit in limits if not limit.follows(e)] + [e]
         return Truth(*_split(tuple(limits))) if limits else ALWAYS
 
 
@@ -82,6 +90,13 @@ class Choice:
     truth: Truth
     shown: float
     hidden: float
+
+    @property
+    def everywhere(self) -> float | None:
+        """The number of all elements, None where there are two."""
+        if self.truth.always or self.shown == self.hidden:
+            return self.shown
+        return self.hidden if self.truth.never else None
 
 
 ALWAYS, NEVER = Truth(Affine(0)), Truth(Affine(-1))

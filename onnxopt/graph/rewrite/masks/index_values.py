@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph.rewrite.masks.choice_arithmetic import combined
 from onnxopt.graph.rewrite.masks.index_functions import (
     ALWAYS,
     FLOATS,
@@ -47,7 +48,7 @@ class IndexValues:
             "Neg": self._neg, "Add": self._sum, "Sub": self._sum, "Mul": self._mul, "Equal": self._equal,
             "Not": self._not, "And": self._and, "Or": self._or, "GreaterOrEqual": self._compare,
             "LessOrEqual": self._compare, "Greater": self._compare, "Less": self._compare, "BitwiseAnd": self._and,
-            "Where": self._where, "Trilu": self._trilu,
+            "Where": self._where, "Trilu": self._trilu, "Max": self._extreme, "Min": self._extreme,
         }  # fmt: skip
         for node in graph:  # in topological order, so that no later call recurses deep
             if node.op_type in self._rules:
@@ -177,6 +178,8 @@ class IndexValues:
                 return function
             if to.is_integer() and (function.always or function.never):
                 return Affine(int(function.always))
+            if to in FLOATS:
+                return Choice(function, 1.0, 0.0)
         return None
 
     def _cast_choice(self, choice: Choice, to: ir.DataType) -> IndexFunction | None:
@@ -197,6 +200,8 @@ class IndexValues:
 
     def _where(self, node: ir.Node) -> IndexFunction | None:
         truth, shown, hidden = self._truth(node.inputs[0]), uniform(node.inputs[1]), uniform(node.inputs[2])
+        if truth is not None and (truth.always or truth.never):
+            return self.of(node.inputs[1 if truth.always else 2])
         if truth is None or shown is None or hidden is None or self._rank(node.outputs[0]) == 0:
             return None
         return Choice(truth, shown, hidden)
@@ -310,13 +315,25 @@ class IndexValues:
         return None if negated is None else Affine(0).plus(negated, -1)
 
     def _sum(self, node: ir.Node) -> IndexFunction | None:
-        a, b = self._affine(node.inputs[0]), self._affine(node.inputs[1])
-        return None if a is None or b is None else a.plus(b, 1 if node.op_type == "Add" else -1)
+        a, b = self.of(node.inputs[0]), self.of(node.inputs[1])
+        if isinstance(a, Choice) and isinstance(b, Choice):
+            return combined(node, a, b)
+        return (
+            a.plus(b, 1 if node.op_type == "Add" else -1) if isinstance(a, Affine) and isinstance(b, Affine) else None
+        )
+
+    def _extreme(self, node: ir.Node) -> IndexFunction | None:
+        """Max or Min of two masks, as of a mask and the lowest number that 16 bits take."""
+        choices = [self.of(v) for v in node.inputs]
+        a, b = choices if len(choices) == 2 else (None, None)
+        return combined(node, a, b) if isinstance(a, Choice) and isinstance(b, Choice) else None
 
     def _mul(self, node: ir.Node) -> IndexFunction | None:
-        a, b = self._affine(node.inputs[0]), self._affine(node.inputs[1])
+        a, b = self.of(node.inputs[0]), self.of(node.inputs[1])
+        if isinstance(a, Choice) and isinstance(b, Choice):
+            return combined(node, a, b)
         for one, other in ((a, b), (b, a)):
-            if one is not None and other is not None and other.constant:
+            if isinstance(one, Affine) and isinstance(other, Affine) and other.constant:
                 return Affine(0).plus(one, other.offset)
         return None
 

@@ -15,8 +15,11 @@ from tests.support import graphs
 
 CONSTANTS = (
     "int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[1] last = {-1}, int64[1] ones = {1}, "
-    "int64 axis = {1}, float low = {-1e30}, float none = {0}, int64[1] start = {0}, int64[1] far = {512}"
+    "int64 axis = {1}, float low = {-1e30}, float none = {0}, int64[1] start = {0}, int64[1] far = {512}, "
+    "float unit = {1}, float cut = {-100}, float least = {-inf}"
 )
+# As transformers writes causal masks.
+TRIANGLE = "f = Expand(low, shape) t = Trilu<upper = 1>(f, one) g = Greater(i, j) h = Cast<to = 1>(g)"
 DIMS = """
   shape = Shape(x) b1 = Slice(shape, start, ones) n1 = Slice(shape, ones, far) n = Squeeze(n1, first)
   i = Range(zero, n, one) j = Unsqueeze(i, last)
@@ -87,6 +90,17 @@ def test_unlike_dims_stay_unknown() -> None:
         ("f = Expand(low, shape) y = Trilu<upper = 1>(f, one)", Choice(Truth(Affine(-1, (-1, 1))), -1e30, 0.0)),
         ("g = LessOrEqual(i, j) y = Where(g, none, low)", Choice(Truth(Affine(0, (1, -1))), 0.0, -1e30)),
         ("f = Expand(low, shape) t = Trilu<upper = 0>(f) y = Equal(t, none)", Truth(Affine(-1, (-1, 1)))),
+        ("g = LessOrEqual(i, j) y = Cast<to = 1>(g)", Choice(Truth(Affine(0, (1, -1))), 1.0, 0.0)),
+        (f"{TRIANGLE} y = Mul(t, h)", Choice(Truth(Affine(-1, (-1, 1))), -1e30, 0.0)),
+        (f"{TRIANGLE} m = Mul(t, h) y = Add(m, unit)", Choice(Truth(Affine(-1, (-1, 1))), -1e30, 1.0)),
+        (f"{TRIANGLE} m = Mul(t, h) y = Max(m, cut)", Choice(Truth(Affine(-1, (-1, 1))), -100.0, 0.0)),
+        (f"{TRIANGLE} y = Sub(h, h)", Choice(Truth(Affine(-1, (-1, 1))), 0.0, 0.0)),
+        (f"{TRIANGLE} a = Add(t, unit) e = Equal(a, none) y = Where(e, low, t)",  # the condition never holds
+         Choice(Truth(Affine(-1, (-1, 1))), -1e30, 0.0)),
+        (f"{TRIANGLE} o = LessOrEqual(i, j) k = Cast<to = 1>(o) y = Add(t, k)", None),
+        (f"{TRIANGLE} v = Expand(least, shape) u = Trilu<upper = 1>(v, zero) y = Mul(u, h)", None),  # -inf * 0 is NaN
+        # the second limit is in the first
+        ("g = Greater(i, j) k = Add(j, one) h = Greater(i, k) y = And(g, h)", Truth(Affine(-2, (-1, 1)))),
     ],
 )  # fmt: skip
 def test_what_index_arithmetic_gives(body: str, expected: object) -> None:
