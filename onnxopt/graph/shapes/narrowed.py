@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from onnxopt.graph.shapes.dims import Dims, broadcast
@@ -23,10 +25,25 @@ def narrowed(start: ir.Value, dims: Dims, inferred: Knowledge) -> dict[ir.Value,
             return None
         for node in value.consumers():
             shapes = [changed.get(v, inferred.dims(v)) for v in node.inputs if v is not None]
-            if (node.domain, node.op_type) not in operators.OPERATORS or any(s is None for s in shapes):
+            known = [s for s in shapes if s is not None]
+            result = _result(node, known) if len(known) == len(shapes) else None
+            if result is None:
                 return None
-            result, earlier = broadcast([s for s in shapes if s is not None]), inferred.dims(node.outputs[0])
+            earlier = inferred.dims(node.outputs[0])
             if result != changed.get(node.outputs[0], earlier):
                 changed[node.outputs[0]] = result
                 pending.append(node.outputs[0])
     return changed
+
+
+def _result(node: ir.Node, shapes: Sequence[Dims]) -> Dims | None:
+    """The dims of the result of a node that broadcasts operands of these dims; None for other operators.
+
+    A product over one element broadcasts its batches, and rounds alike however many these are.
+    """
+    if (node.domain, node.op_type) in operators.OPERATORS:
+        return broadcast(shapes)
+    if (node.domain, node.op_type) != ("", "MatMul") or any(len(dims) < 2 for dims in shapes):
+        return None
+    (*batches, rows, over), (*others, again, columns) = shapes
+    return (*broadcast([tuple(batches), tuple(others)]), rows, columns) if (over, again) == (1, 1) else None

@@ -343,6 +343,27 @@ def test_an_expand_goes_where_its_readers_broadcast(body: str, gone: bool) -> No
         np.testing.assert_array_equal(run(after, feeds)[0], run(before, feeds)[0])
 
 
+@pytest.mark.parametrize(
+    ("over", "first", "gone"),
+    [(1, True, True), (1, False, True), (2, True, False)],  # a product of longer rows may round differently
+)
+def test_an_expand_of_batches_goes_where_a_product_over_one_element_broadcasts(
+    over: int, first: bool, gone: bool
+) -> None:
+    x, m = (f"B, {over}, S", f"1, 4, {over}") if first else (f"B, S, {over}", f"1, {over}, 4")
+    rest, operands = ("four, over", "e, x") if first else ("over, four", "x, e")
+    body = f"b = Shape<start = 0, end = 1>(x) s = Concat<axis = 0>(b, {rest}) e = Expand(m, s) y = MatMul({operands})"
+    constants = f"int64[1] four = {{4}}, int64[1] over = {{{over}}}"
+    before, after = _normalized(f"float[{x}] x, float[{m}] m", "float[] y", body, constants)
+    assert ("Expand" not in _operators(after)) is gone
+    random, sizes = np.random.default_rng(0), {"B": 3, "S": 5}
+    feeds = {
+        name: random.standard_normal([int(sizes.get(d, d)) for d in dims.split(", ")]).astype(np.float32)
+        for name, dims in (("x", x), ("m", m))
+    }
+    np.testing.assert_array_equal(run(after, feeds)[0], run(before, feeds)[0])
+
+
 def test_what_is_computed_of_dims_twice_is_computed_once() -> None:
     body = (
         "s = Shape<start=0, end=1>(x)  t = Shape(w)  u = Slice(t, z, o)  a = Concat<axis=0>(s, k) "
