@@ -20,6 +20,7 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRule, RewriteR
 
 from onnxopt.graph.passes import equal_views
 from onnxopt.graph.passes.equal_views import constant_of
+from onnxopt.graph.passes.masks import viewed_masks
 from onnxopt.graph.passes.rooted import Rooted, RootedLater
 
 _COPIED = 1 << 16  # bytes of a constant with other readers, of which a copy may be made
@@ -224,5 +225,6 @@ RULES: tuple[tuple[str, Callable[[], RewriteRule]], ...] = (
 
 
 def rooted() -> list[Rooted]:
-    """The rules of this file and of equal_views.py, made anew: matchers keep state."""
-    return [RootedLater(op_type, rule) for op_type, rule in (*RULES, *equal_views.RULES)]
+    """The rules of this file, of equal_views.py and of viewed_masks.py, made anew: matchers keep state."""
+    rules = (*RULES, *equal_views.RULES, *viewed_masks.RULES)
+    return [RootedLater(op_type, rule) for op_type, rule in rules]

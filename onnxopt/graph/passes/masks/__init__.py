@@ -1,0 +1,1 @@
+"""Masks of attention in one form."""
