@@ -4,6 +4,7 @@
     a, b = Split(x)    Concat(a cos - b sin, b cos + a sin) -> Rotary(x, [cos cos], [sin sin])
     a, b = Split(x)    c, d = Split(cos)    e, f = Split(sin)    Concat(a c - b e, b d + a f) -> the first spelling
     a, b = Split(x)    Concat(Neg(b), a)                    -> Concat(Neg(Slice(x)), Slice(x))
+    Concat(Cos(a), Cos(a))                                  -> Cos(Concat(a, a))          Sin, and Casts of both, alike
 
 cos and sin hold each angle twice, once for either half. The rule checks it, because runtimes' operators take one half.
 """
@@ -19,7 +20,7 @@ from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 from onnxopt.graph.shapes.value_dims import dims_of
 
-_ELEMENTWISE_OR_COPY = frozenset({"Cast", "Cos", "Sin", "Unsqueeze", "Identity", "Expand"})
+_ELEMENTWISE_OR_COPY = frozenset({"Cast", "Cos", "Sin", "Identity", "Expand"})
 
 
 class RotateHalves(RewriteRuleClassBase):
@@ -69,6 +70,24 @@ class SplitHalves(RewriteRuleClassBase):
         x = halves_of(first, second)
         assert x is not None
         return op.Concat(op.Neg(_half(op, x, 1)), _half(op, x, 0), axis=-1)
+
+
+class DoubledTable(RewriteRuleClassBase):
+    """A table that is repeated for the second half of each head: its angles are, as most exporters do."""
+
+    def pattern(self, op, table):
+        return op.Concat(table, table, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, table: ir.Value, y: ir.Value) -> MatchResult:
+        node = y.producer()
+        if node is None or table.shape is None or node.attributes.get_int("axis", 0) not in (-1, len(table.shape) - 1):
+            return MatchResult().fail("Concat is not along the last dim")
+        if _source(table) is None:
+            return MatchResult().fail(f"`{table.name}` is no table of sines or cosines")
+        return MatchResult()
+
+    def rewrite(self, op, table: ir.Value, **_: ir.Value):
+        return _twice(op, table)
 
 
 class RotatedByParts(RewriteRuleClassBase):
@@ -162,31 +181,60 @@ def _in_four_dims(op, table: ir.Value):
 
 
 def _twice(op, table: ir.Value):
-    """The table with each angle twice, once for either half."""
-    tensor = ir.convenience.get_const_tensor(table)
+    """The table with each angle twice, once for either half: angles are repeated, which sines and cosines share."""
+    tensor, node = ir.convenience.get_const_tensor(table), table.producer()
     if tensor is None:
-        return op.Concat(table, table, axis=-1)
+        source = _source(table)
+        if node is None or source is None:
+            return op.Concat(table, table, axis=-1)
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        return getattr(op, node.op_type)(_twice(op, source), *node.inputs[1:], **attributes)
     array = tensor.numpy()
     return op.Constant(value=ir.tensor(np.concatenate([array, array], axis=-1), dtype=table.dtype))
 
 
-def repeats(value: ir.Value) -> bool:
-    """Whether the two halves of a value along its last axis are known to be equal."""
+def _source(table: ir.Value) -> ir.Value | None:
+    """What a sine or cosine of angles, or a Cast or constant multiple of one, is computed from; None for others."""
+    node = table.producer()
+    if node is None or node.domain != "" or node.op_type not in ("Cos", "Sin", "Cast", "Mul"):
+        return None
+    source = node.inputs[0]
+    if node.op_type in ("Cos", "Sin") or source is None:
+        return source
+    scalar = node.op_type == "Cast" or ((c := node.inputs[1]) is not None and _is_number(c))
+    return source if scalar and _source(source) is not None else None
+
+
+def _is_number(value: ir.Value) -> bool:
+    return value.const_value is not None and not value.is_graph_input() and value.const_value.size == 1
+
+
+def repeats(value: ir.Value, axis: int = -1) -> bool:
+    """Whether the two halves of a value along an axis, counted from the last one, are known to be equal."""
     if value.const_value is not None:
         array = value.const_value.numpy()
-        half = array.shape[-1] // 2
-        return bool(np.array_equal(array[..., :half], array[..., half:]))
+        one, *other = np.split(array, 2, axis) if array.shape[axis] % 2 == 0 else [array]
+        return bool(other) and bool(np.array_equal(one, other[0]))
     node = value.producer()
-    if node is None:
+    if node is None or node.domain != "" or value.shape is None:
         return False
+    rank = len(value.shape)
     if node.op_type == "Concat":
-        return len(node.inputs) == 2 and node.inputs[0] is node.inputs[1] and node.attributes.get_int("axis") in (
-            -1, (len(value.shape) if value.shape is not None else 0) - 1,
-        )  # fmt: skip
+        along = (node.attributes.get_int("axis", 0) % rank) - rank
+        return len(node.inputs) == 2 and node.inputs[0] is node.inputs[1] and along == axis
     if node.op_type == "Mul":
         factors = [v for v in node.inputs if v is not None and (v.const_value is None or v.const_value.size != 1)]
-        return len(factors) == 1 and repeats(factors[0])
-    return node.op_type in _ELEMENTWISE_OR_COPY and node.inputs[0] is not None and repeats(node.inputs[0])
+        return len(factors) == 1 and repeats(factors[0], axis)
+    if node.inputs[0] is None:
+        return False
+    if node.op_type == "Transpose":
+        moved = node.attributes.get_ints("perm", tuple(reversed(range(rank))))[axis]
+        return repeats(node.inputs[0], moved - rank)
+    if node.op_type == "Unsqueeze":
+        axes = None if node.inputs[1] is None else node.inputs[1].const_value
+        added = [rank + axis] if axes is None else [int(a) % rank for a in axes.numpy().ravel()]
+        return rank + axis not in added and repeats(node.inputs[0], axis + sum(a > rank + axis for a in added))
+    return node.op_type in _ELEMENTWISE_OR_COPY and repeats(node.inputs[0], axis)
 
 
 def _number(value: ir.Value | None) -> int | None:
@@ -205,7 +253,12 @@ def _either_order(op_type: str, rule: RewriteRule) -> list[Rooted]:
 
 HALVES = (
     RuleSet(
-        lambda _: [*_either_order("Concat", RotatedByParts.rule()), Rooted("Concat", SplitHalves.rule())], counted=False
+        lambda _: [
+            *_either_order("Concat", RotatedByParts.rule()),
+            Rooted("Concat", SplitHalves.rule()),
+            Rooted("Concat", DoubledTable.rule()),
+        ],
+        counted=False,
     ),
 )
 RULES = (
