@@ -18,12 +18,13 @@ ROTARY = (
     ("body", "wins"),
     [
         ("a = Sigmoid(x)  y = Mul(a, c)", True),
-        (ROTARY, True),
+        (ROTARY, False),
+        (ROTARY.replace("y = Add(a, b)", "z = Add(a, b)  y = Tanh(z)"), True),
         ("a = Sigmoid(x)  b = Relu(c)  y = Concat<axis = 1>(a, b)", False),
         ("a = Sigmoid(x)  t = Transpose<perm = [0, 2, 1, 3]>(a)  y = Relu(t)", False),
         ("v = MaxPool<kernel_shape = [1, 1]>(x)  a = Sigmoid(v)  y = Relu(a)", False),
     ],
-    ids=["elementwise", "rotary", "concat", "transpose", "beside a pool"],
+    ids=["elementwise", "rotary", "rotary and one more", "concat", "transpose", "beside a pool"],
 )
 def test_kernels_of_the_cpu(body: str, wins: bool) -> None:
     dims = "float[2, 3, 4, 8]"
