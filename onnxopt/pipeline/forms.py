@@ -94,7 +94,8 @@ class Rewriter:
 
     def _rewritten(self, names: Collection[str]) -> tuple[ir.Model, rewrite.Rewritten]:
         copy = self.normalized.clone()
-        done = rewrite.rewrite(copy, self.scratch, leave_out=set(rewrite.FAMILIES) - set(names), usual=self.usual)
+        left_out, gpu = set(rewrite.FAMILIES) - set(names), bool(self.archs)
+        done = rewrite.rewrite(copy, self.scratch, leave_out=left_out, usual=self.usual, gpu=gpu)
         TransposeWeightsPass()(copy)  # after constant folding, which would transpose the weights back
         return copy, done
 

@@ -49,14 +49,15 @@ def rewrite(
     leave_out: Collection[str] = (),
     gates: bool = SPLIT_IS_FUSED,
     usual: Mapping[str, int] = types.MappingProxyType({}),
+    gpu: bool = False,
 ) -> Rewritten:
     """Rewrite a normalized model in place. folder: for joined weights; it has to outlive the model.
 
     leave_out: names of FAMILIES not to apply. gates: whether to apply "gate", which pays only where Split is fused.
-    usual: sizes that symbols of the inputs have in most runs.
+    usual: sizes that symbols of the inputs have in most runs. gpu: whether kernels for GPUs are made of the result.
     """
     left_out = {*leave_out} if gates else {*leave_out, "gate"}
-    rewriting = Rewriting(model, (name for name in FAMILIES if name not in left_out), folder, usual)
+    rewriting = Rewriting(model, (name for name in FAMILIES if name not in left_out), folder, usual, gpu)
     if model.opset_imports.get("", 0) > LAST_OPSET_OF_OLD_SOFTMAX:
         with read.quiet():
             interface = Interface(model)

@@ -21,13 +21,15 @@ class Scope:
     """What rules may use besides the values they match.
 
     graph: the main graph, off whose inputs dims can be read. inferred: the shapes and contents of its values. joiner:
-    joins weights; there where TABLE runs. usual: sizes that symbols of the inputs have in most runs.
+    joins weights; there where TABLE runs. usual: sizes that symbols of the inputs have in most runs. gpu: whether
+    kernels for GPUs are made of the result.
     """
 
     graph: ir.Graph
     inferred: Knowledge
     joiner: Joiner | None = None
     usual: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    gpu: bool = False
 
     @functools.cached_property
     def index_values(self) -> IndexValues:

@@ -94,12 +94,13 @@ class Rewriting:
         families: Iterable[str] = (),
         folder: Path | None = None,
         usual: Mapping[str, int] = types.MappingProxyType({}),
+        gpu: bool = False,
     ) -> None:
-        """folder: for joined weights; it has to outlive the model. usual: sizes of symbols in most runs."""
+        """folder: for joined weights; it has to outlive the model. usual, gpu: as of `Scope`."""
         self.model = model
         self.applied = dict.fromkeys(families, 0)
         self.refusals: tuple[Refusal, ...] = ()
-        self._usual = usual
+        self._usual, self._gpu = usual, gpu
         self._joiner = None if folder is None else Joiner(folder)
         self._is_clean = True
         self._scope: Scope | None = None  # while no rule has applied since the last inference
@@ -111,7 +112,7 @@ class Rewriting:
     def scope(self) -> Scope:
         """What rules may use of the graph as it is now: where shapes are stale, they are inferred and written to it."""
         if self._scope is None:
-            self._scope = Scope(self.model.graph, infer_shapes(self.model), self._joiner, self._usual)
+            self._scope = Scope(self.model.graph, infer_shapes(self.model), self._joiner, self._usual, self._gpu)
         return self._scope
 
     def _run_phase(self, phase: Phase) -> int:

@@ -4,7 +4,8 @@
     Sdpa(q, k, v; causal)                  grouped, 16 bit -> GroupQueryAttention
     Sdpa(q, k, v, mask?)                                   -> MultiHeadAttention, mask as attention_bias
     Sdpa(q, k, v, mask?; cap or sinks)                     -> standard operators (attention_nodes.py)
-    Rotary(x, cos, sin)                                    -> RotaryEmbedding
+    Rotary(x, cos, sin)                    float32, on CPUs -> RotaryEmbedding
+                                           others           -> standard operators
 
 All of them take (B, S, N H), so each operand gets Reshape(Transpose(x)) and each result the reverse. The exporter's own
 Reshapes and Transposes cancel against these (rewrite/layout.py). On the CPU, ONNX Runtime inserts Casts around float16.
@@ -159,14 +160,21 @@ class Ungroup(RewriteRuleClassBase):
 
 
 class RotaryOperator(RewriteRuleClassBase):
-    """Rotary embedding whose table begins at the first position for every sequence."""
+    """Rotary embedding whose table begins at the first position for every sequence, where no kernel for GPUs runs it.
+
+    gpu: whether such kernels are made. They run it with the norm before and the Expand after it.
+    """
+
+    def __init__(self, gpu: bool) -> None:
+        super().__init__()
+        self._gpu = gpu
 
     def pattern(self, op, x, cos, sin):
         return op.Rotary(x, cos, sin, _domain=DOMAIN, _outputs=["y"])
 
     def check(self, context: MatchContext, x, cos, sin, y):
-        if x.dtype in SIXTEEN_BIT or _is_widened(x):
-            return MatchResult().fail("a fused kernel runs 16-bit rotary embedding with the operators around it")
+        if self._gpu or x.dtype in SIXTEEN_BIT or _is_widened(x):
+            return MatchResult().fail("a fused kernel runs rotary embedding with the operators around it")
         if not isinstance(x.shape[1], int):
             return MatchResult().fail("the number of heads is not known")
         if not all(t.shape[0] == 1 and same(t.shape[2], x.shape[2]) for t in (cos, sin)):
@@ -341,4 +349,4 @@ ATTENTION = (
     *UNGROUP,
     RuleSet(lambda scope: [Rooted("Sdpa", MultiHead.rule(scope.graph, scope.expected))], counted=False),
 )
-ROTARY = (RuleSet(lambda _: [Rooted("Rotary", RotaryOperator.rule())], counted=False), *ROTARY_NODES)
+ROTARY = (RuleSet(lambda scope: [Rooted("Rotary", RotaryOperator.rule(scope.gpu))], counted=False), *ROTARY_NODES)

@@ -76,6 +76,20 @@ def test_exported_models(name: str, tmp_path: Path) -> None:
                 np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["llama_tiny", "llama_tiny_dyn"])
+def test_kernels_for_gpus_run_rotary_embedding_in_float32(name: str, tmp_path: Path) -> None:
+    model = normalize.normalize(read.load(models.path(name)).model).model
+    done = rewrite(model, tmp_path, gpu=True)
+    assert done.applied["rotary"] == GOLDEN[name]["RotaryEmbedding"]
+    assert "RotaryEmbedding" not in ops(model)
+    write.save(model, tmp_path)
+    one, other = (_session(file) for file in (models.path(name), tmp_path / "model.onnx"))
+    for feeds in _feeds(name):
+        for expected, result in zip(one.run(None, feeds), other.run(None, feeds), strict=True):
+            np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+
+
 def _session(path: Path) -> ort.InferenceSession:
     return ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
