@@ -5,8 +5,8 @@
     Transpose(Gelu(Conv1d(...)))        -> Gelu(Transpose(Conv1d(...)))
 
 patches: (B, C, H, W) as (B, H/p W/q, C p q), one Transpose. taps: (B, L, C) as (B, L', k C): Pad, and a Slice for each
-of the k taps, joined along the channels; one fused kernel runs these. cuDNN is slow for such convolutions, and its
-result needs another layout (figures for ViT-base: benchmarks/notes: models).
+of the k taps, joined along the channels; one fused kernel runs these, where L is a number. cuDNN is slow for such
+convolutions, and its result needs another layout (figures for ViT-base: benchmarks/notes: models).
 """
 
 from __future__ import annotations
@@ -97,8 +97,13 @@ class Taps(_Product):
         return op.Transpose(conv, perm=[0, 2, 1])
 
     def check(self, context: MatchContext, x, w, convolved):
-        reason = self._obstacle(convolved.producer(), x, w, 3)
-        return MatchResult().fail(reason) if reason else MatchResult()
+        result, conv = MatchResult(), convolved.producer()
+        if reason := self._obstacle(conv, x, w, 3):
+            return result.fail(reason)
+        one = w.const_value.shape.numpy()[2] == 1 and conv.attributes.get_ints("strides", (1,))[0] == 1
+        if not isinstance(x.shape[2], int) and not (one and not any(conv.attributes.get_ints("pads", ()))):
+            return result.fail(f"the length of `{x.name}` is not known, so that no kernel joins its taps")
+        return result
 
     def rewrite(self, op, x, w, convolved):
         conv = convolved.producer()
@@ -108,6 +113,8 @@ class Taps(_Product):
         sequence = op.Transpose(x, perm=[0, 2, 1])
         if begin or after:
             sequence = op.Pad(sequence, new_integers(op, [0, begin, 0, 0, after, 0]))
+        if count == step == 1:
+            return self._product(op, conv, sequence, w, (2, 1))
         ends = [k + 1 - count if k + 1 < count else _END for k in range(count)]
         taps = [op.Slice(sequence, *(new_integers(op, [n]) for n in (k, end, 1, step))) for k, end in enumerate(ends)]
         return self._product(op, conv, op.Concat(*taps, axis=2) if count > 1 else taps[0], w, (2, 1))

@@ -16,7 +16,7 @@ from tests.support.attention.attention_graphs import ops
 
 TENSORS = {
     "patch": (6, 3, 2, 4), "narrow": (6, 3, 2, 2), "grouped": (6, 1, 2, 4), "tap": (6, 3, 3), "wide": (5, 6, 4),
-    "pixel": (6, 3, 1, 1), "bias": (6,),
+    "dot": (6, 3, 1), "pixel": (6, 3, 1, 1), "bias": (6,),
 }  # fmt: skip
 SHAPES = "int64[3] flat = {0, 6, -1}, int64[3] other = {0, 12, -1}"
 
@@ -41,7 +41,7 @@ def model(inputs: str, body: str, opset: int = 20) -> ir.Model:
 
 WEIGHTS = ", ".join(f"float16[{', '.join(map(str, dims))}] {name}" for name, dims in TENSORS.items())
 IMAGE = f"float16[n, 3, 6, 8] x, {WEIGHTS}"
-SEQUENCE = f"float16[n, 3, length] x, {WEIGHTS}"
+SEQUENCE = f"float16[n, 3, 9] x, {WEIGHTS}"
 PATCHES = "c = Conv<strides = [2, 4]>(x, patch{bias}) r = Reshape(c, flat) y = Transpose<perm = [0, 2, 1]>(r)"
 TAPS = "c = Conv<strides = [{step}], pads = [{before}, {after}]>(x, tap) y = Transpose<perm = [0, 2, 1]>(c)"
 TWO = """
@@ -86,7 +86,7 @@ def test_taps(step: int, before: int, after: int, tmp_path: Path) -> None:
     assert rewrite(found, tmp_path).applied["tokens"] == 1
     assert "Conv" not in ops(found)
     assert ops(found).count("Slice") == 3
-    check(source, found, (2, 3, 9), (1, 3, 4))
+    check(source, found, (2, 3, 9), (1, 3, 9))
 
 
 def test_one_convolution_after_the_other(tmp_path: Path) -> None:
@@ -96,7 +96,20 @@ def test_one_convolution_after_the_other(tmp_path: Path) -> None:
     assert rewrite(found, tmp_path).applied["tokens"] == 2
     assert "Conv" not in ops(found)
     assert ops(found).count("Transpose") == 1
-    check(source, found, (2, 3, 9), (1, 3, 16))
+    check(source, found, (2, 3, 9), (1, 3, 9))
+
+
+def test_a_sequence_of_symbolic_length_is_convolved(tmp_path: Path) -> None:
+    """No kernel joins its taps; of one tap there is nothing to join."""
+    for taps, left in (("tap", "Conv"), ("dot", "MatMul")):
+        source = model(SEQUENCE.replace("9]", "length]"), f"c = Conv(x, {taps}) y = Transpose<perm = [0, 2, 1]>(c)")
+        found = source.clone()
+        rewrite(found, tmp_path)
+        assert ops(found).count("Slice") == 0 and left in ops(found)
+        check(source, found, (2, 3, 9), (1, 3, 4))
+    body = TAPS.format(step=1, before=1, after=1)
+    reason = _reason(model(SEQUENCE.replace("9]", "length]"), body), convolutions.Taps)
+    assert reason == "the length of `x` is not known, so that no kernel joins its taps"
 
 
 @pytest.mark.parametrize(
