@@ -90,7 +90,7 @@ def _divided(a: Dim, b: Dim) -> Dim:
     """ONNX divides integers toward zero."""
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    if not not_negative(a) or sign(b) != 1:
+    if not not_negative(a) or not not_negative(b):  # no run divides by 0
         raise Undecided
     return floor(sympy.sympify(a) / b)
 
@@ -103,9 +103,20 @@ def _exact_quotient(a: Dim, b: Dim) -> Dim:
 
 
 def _modulo(a: Dim, b: Dim) -> Dim:
+    if isinstance(b, int) and b > 0 and (x := _complemented(a, b)) is not None:
+        return simplest(b * floor((x + b - 1) / b) - x)
     if not not_negative(a) or sign(b) != 1:
         raise Undecided
     return simplest(sympy.Mod(a, b))
+
+
+def _complemented(a: Dim, b: int) -> sympy.Expr | None:
+    """x of an expression n b - x mod b, n above 0, as what is missing to a multiple of b is computed."""
+    for term in sympy.Add.make_args(sympy.sympify(a)):
+        count = sympy.sympify(a - term) / b
+        if isinstance(-term, sympy.Mod) and (-term).args[1] == b and count.is_Integer and count > 0:
+            return (-term).args[0]
+    return None
 
 
 def _comparison(decide: Callable[[int], bool]) -> Callable[[Dim, Dim], Dim]:
@@ -207,6 +218,10 @@ def _reshape(node: ir.Node, held: Contents, shape: Contents) -> Contents:
     return held.reshape(wanted)
 
 
+def _transpose(node: ir.Node, held: Contents) -> Contents:
+    return np.transpose(held, node.attributes.get_ints("perm"))
+
+
 def _expand(node: ir.Node, held: Contents, shape: Contents) -> Contents:
     wanted = np.broadcast_shapes(held.shape, tuple(int(v) for v in shape))
     if math.prod(wanted) > LARGEST:
@@ -263,6 +278,7 @@ _FUNCTIONS: dict[str, Callable[..., Contents | None]] = {
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,
     "Reshape": _reshape,
+    "Transpose": _transpose,
     "Expand": _expand,
     "ConstantOfShape": _constant_of_shape,
     "Range": _range,

@@ -152,7 +152,18 @@ def not_negative(value: Dim) -> bool:
     """Whether a value is 0 or more for all sizes."""
     if isinstance(value, int):
         return value >= 0
-    return bool(value.is_nonnegative) or _smallest(_expanded(value), 0)
+    return bool(value.is_nonnegative) or _smallest(_expanded(value), 0) or any(map(not_negative, _below(value)))
+
+
+def _below(value: sympy.Expr) -> list[Dim]:
+    """Values that a sum is not less than: where it subtracts a minimum, those that subtract one of its operands."""
+    terms = sympy.Add.make_args(value)
+    return [
+        simplest(value - term - operand)
+        for term in terms
+        if len(terms) > 1 and isinstance(-term, sympy.Min)
+        for operand in (-term).args
+    ]
 
 
 def min_at_one(value: sympy.Expr) -> bool:

@@ -9,6 +9,7 @@ import sympy
 from onnxopt.graph.shapes import contents
 from onnxopt.graph.shapes.checked_sizes import checked_sizes
 from onnxopt.graph.shapes.contents import Contents
+from onnxopt.graph.shapes.counted_windows import fits
 from onnxopt.graph.shapes.dims import (
     NAMELESS,
     Dim,
@@ -100,9 +101,10 @@ class Knowledge:
 
     def is_size(self, dim: Dim) -> bool:
         """Whether a number is 1 or more where no tensor is empty: a product of sizes, some of windows that fit."""
-        if isinstance(dim, int) or dim in self._windowed:
-            return not isinstance(dim, int) or dim > 0
-        return sign(dim) == 1 or (dim.is_Mul and all(map(self.is_size, map(simplest, dim.args))))
+        if isinstance(dim, int):
+            return dim > 0
+        known = dim in self._windowed or sign(dim) == 1 or fits(dim, self._windowed)
+        return known or bool(dim.is_Mul and all(map(self.is_size, map(simplest, dim.args))))
 
     def all_dims(self) -> set[Dim]:
         """Every dim of every value."""

@@ -98,6 +98,16 @@ def _regions(name: str, folder: Path) -> collections.Counter[tuple[str, ...]]:
 
 
 _SLICED = "int64[1] o = {1}, int64[1] z = {0}, "
+# Pads of the last of three dims, n, to a multiple of four, as torch's exporter writes them: the last dim first.
+_TO_FOURS = (
+    "r = Mod(n, four) l = Sub(four, r) m4 = Mod(l, four) p0 = Concat<axis = 0>(z, m4, z, z, z, z) "
+    "p1 = Reshape(p0, pairs) p2 = Slice(p1, last, first, z, last) p3 = Transpose<perm = [1, 0]>(p2) "
+    "p = Reshape(p3, last)"
+)
+_FOURS = (
+    "int64[1] four = {4}, int64[1] z = {0}, int64[2] pairs = {-1, 2}, int64[1] last = {-1}, "
+    "int64[1] first = {-9223372036854775807}, int64[2] flat = {-1, 4}"
+)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +152,18 @@ _SLICED = "int64[1] o = {1}, int64[1] z = {0}, "
          ("N", 3, "2*H", "4*W")),
         ("float[N, M] x", "s = Size(x)  f = Cast<to=1>(s)  d = Div(f, c)  e = Ceil(d)  i = Cast<to=7>(e)  "
          "r = Reshape(i, z)  y = ConstantOfShape(r)", "float c = {3}, int64[1] z = {1}", ("ceiling(M*N/3)",)),
+        ("float[N, 3, H] x", f"n = Shape<start = 2>(x) {_TO_FOURS} y = Pad(x, p)", _FOURS,
+         ("N", 3, "4*floor(H/4 + 3/4)")),
+        ("float[N, 3, H] x, float[3, 3, 4] w", f"a = Conv<strides=[4]>(x, w) n = Shape<start = 2>(a) {_TO_FOURS} "
+         "b = Pad(a, p) m = Shape<start = 2>(b) k = Div(m, four) s = Shape<end = 2>(x) "
+         "d = Concat<axis = 0>(s, k, four) y = Reshape(b, d)", _FOURS, ("N", 3, "floor(H/16 + 3/4)", 4)),
+        ("float[N, 3, H] x, float[4, 3, 4] w", "a = Conv<strides=[4]>(x, w) t = Transpose<perm = [0, 2, 1]>(a) "
+         "r = Reshape(t, flat) n = Shape<end = 1>(r) h = Shape<start = 2>(a) k = Div(n, h) "
+         "d = Concat<axis = 0>(k, h, four) y = Reshape(r, d)", _FOURS, ("N", "floor(H/4)", 4)),
+        ("float[N, M] x", "a = Slice(x, o, e, o) b = Slice(x, z, o, o) y = Concat<axis = 1>(a, b)",
+         _SLICED + "int64[1] e = {9999999999}", ("N", "M")),
+        ("float[N, M] x", "a = Slice(x, c, e, o) b = Slice(x, z, c, o) y = Concat<axis = 1>(a, b)",
+         _SLICED + "int64[1] e = {9999999999}, int64[1] c = {7}", ("N", "M")),
         ("float[B, S, 4] x, float[B, 4, S] w", "y = MatMul(x, w)", "", ("B", "S", "S")),
         ("float[N] x, float[M] c", "y = Add(x, c)", "", ("Max(M, N)",)),
     ],
