@@ -1,12 +1,13 @@
 """Masks of attention in windows, added by way of a fifth dim, as masks of the scores themselves.
 
     Reshape(Add(Reshape(scores + bias, [B / W, W, N, S, T]), mask [1, W, 1, S, T]), [B, N, S, T])
-        -> Add(scores, Tile(bias + mask, [B / W, 1, 1, 1]))
+        -> Add(scores, Tile(bias + mask, [B / W, 1, 1, 1]))                  of constants
+        -> Add(scores + bias, Reshape(Expand(mask), [B, 1, S, T]))           of a mask that is computed
 
 A second mask of this shape may be added to the first (Swin v2 adds its mask twice). A shifted window hides keys of
 other windows from its queries by a mask of its own, and all windows of an image have one table of relative positions.
-Both are constants. Where B is symbolic, B / W is read off an input, and later off the attention's queries, so that a
-kernel that runs the attention can take the Tile in.
+Both are constants, but for the mask of images of dynamic size. Where B is symbolic, B / W is read off an input, and
+later off the attention's queries, so that a kernel that runs the attention can take the Tile in.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import Pass, RuleSet
 from onnxopt.graph.rewrite.weights import array_of, rounded
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
-from onnxopt.graph.shapes.dims import simplest
+from onnxopt.graph.shapes.dims import product, simplest
+from onnxopt.graph.shapes.infer import Knowledge
 from onnxopt.graph.shapes.value_dims import dims_of, parsed, same
 
 _MAX_BYTES = 64 << 20
@@ -91,9 +93,55 @@ class WindowMask(RewriteRuleClassBase):
         return op.Add(scores, op.Tile(window_bias, repeats))
 
     def _place(self, dim: ir.SymbolicDim) -> tuple[ir.Value, int] | None:
-        """An input and its axis that has this dim."""
-        places = ((v, k) for v in self._inputs for k, d in enumerate(v.shape or ()) if same(d, dim))
-        return next(places, None)
+        return _place(self._inputs, dim)
+
+
+class ComputedMask(RewriteRuleClassBase):
+    """A mask that is computed, of a number of windows that may be symbolic. inferred: dims of the graph's values."""
+
+    def __init__(self, inputs: Sequence[ir.Value], inferred: Knowledge) -> None:
+        super().__init__()
+        self._inputs, self._inferred = inputs, inferred
+
+    def pattern(self, op, scores, mask):
+        apart = op.Reshape(scores, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["apart"])
+        masked = pattern.OrValue([op.Add(apart, mask), op.Add(mask, apart)])
+        return op.Reshape(masked, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, scores, mask, apart, y):
+        result = MatchResult()
+        if is_constant(mask):
+            return result.fail("the mask is a constant")
+        dims, five, mask_dims, after = map(self._inferred.dims, (scores, apart, mask, y))
+        if dims is None or five is None or mask_dims is None or (len(dims), len(five), len(mask_dims)) != (4, 5, 5):
+            return result.fail("the scores are not known to have four dims, and five in between")
+        if after != dims:
+            return result.fail("the result has another shape than the scores")
+        if mask_dims[0] != 1 or mask_dims[1] != five[1] or not all(isinstance(d, int) for d in mask_dims[2:]):
+            return result.fail("the mask does not repeat along the batch, or dims of a window are symbolic")
+        if product(five[:2]) != dims[0] or five[2:] != dims[1:]:
+            return result.fail("the fifth dim does not number the windows of an image")
+        images = dims_of(apart)[0]
+        if not isinstance(images, int) and _place(self._inputs, images) is None:
+            return result.fail("the number of images is no dim of an input")
+        return result
+
+    def rewrite(self, op, scores, mask, apart, **_):
+        images, window = dims_of(apart)[0], [d for d in dims_of(mask)[2:] if isinstance(d, int)]  # all of them are
+        ones = op.Constant(value=ir.tensor([1, *_ONES], dtype=ir.DataType.INT64))
+        if isinstance(images, int):
+            count = op.Constant(value=ir.tensor([images], dtype=ir.DataType.INT64))
+        else:
+            place = _place(self._inputs, images)
+            assert place is not None
+            count = op.Shape(place[0], start=place[1], end=place[1] + 1)
+        every = op.Expand(mask, op.Concat(count, ones, axis=0))
+        return op.Add(scores, op.Reshape(every, op.Constant(value=ir.tensor([-1, *window], dtype=ir.DataType.INT64))))
+
+
+def _place(inputs: Sequence[ir.Value], dim: ir.SymbolicDim) -> tuple[ir.Value, int] | None:
+    """An input and its axis that has this dim."""
+    return next(((v, k) for v in inputs for k, d in enumerate(v.shape or ()) if same(d, dim)), None)
 
 
 def read_off_queries(model: ir.Model) -> int:
@@ -135,5 +183,8 @@ def _tile_of(node: ir.Node) -> ir.Node | None:
     return producer if producer is not None and producer.op_type == "Tile" else None
 
 
-RULES = (RuleSet(lambda scope: [Rooted("Reshape", WindowMask.rule(scope.graph.inputs))]),)
+RULES = (
+    RuleSet(lambda scope: [Rooted("Reshape", WindowMask.rule(scope.graph.inputs))]),
+    RuleSet(lambda scope: [Rooted("Reshape", ComputedMask.rule(scope.graph.inputs, scope.inferred))]),
+)
 QUERY_SIZES = (Pass(lambda model, _: read_off_queries(model), counted=False),)

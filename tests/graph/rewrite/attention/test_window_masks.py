@@ -10,7 +10,8 @@ import pytest
 
 from cases.models import fuse
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.graph.rewrite.attention.window_masks import WindowMask
+from onnxopt.graph.rewrite.attention.window_masks import ComputedMask, WindowMask
+from onnxopt.graph.shapes.infer import infer
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from tests.support.graphs import graph, hold, run
 from tests.support.refused import reason
@@ -101,3 +102,65 @@ def test_what_is_refused(scores: str, images: str, windows: int, why: str, tmp_p
     rewrite(found, tmp_path)
     assert "Tile" not in [node.op_type for node in found.graph]
     assert reason(source, "masked", WindowMask.rule(source.graph.inputs)) == why
+
+
+COMPUTED = """
+    sizes = Shape <end = 2> (x)
+    to_five = Concat <axis = 0> (sizes, window)
+    hidden = Less (m, zero)
+    low = Where (hidden, m, nothing)
+    mask = Unsqueeze (low, around)
+    b = Add (s, bias)
+    apart = Reshape (b, to_five)
+    five = Add ({operands})
+"""
+
+
+def dynamic(operands: str = "apart, mask", masks: str = "windows") -> ir.Model:
+    """The same of any number of windows, whose masks are computed of an input."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "w": rng.standard_normal((WIDTH, 3 * WIDTH)) * 0.3, "scale": np.array([0.5]), "zero": np.array([0.0]),
+        "nothing": np.array([0.0]), "bias": rng.standard_normal((1, HEADS, TOKENS, TOKENS)),
+    }  # fmt: skip
+    held = [f"float16[{','.join(map(str, a.shape))}] {name}" for name, a in arrays.items()]
+    source = graph(
+        f"float16[images, windows, {TOKENS}, {WIDTH}] x, float16[{masks}, {TOKENS}, {TOKENS}] m, " + ", ".join(held),
+        f"float16[n, {TOKENS}, {WIDTH}] y", BODY.replace("{scores}", COMPUTED.format(operands=operands)),
+        constants=(
+            f"int64[3] tokens = {{-1, {TOKENS}, {WIDTH}}}, int64[5] parts = {{-1, {TOKENS}, 3, {HEADS}, {SIZE}}}, "
+            "int64 first = {0}, int64 second = {1}, int64 third = {2}, int64[2] around = {0, 2}, "
+            f"int64[3] window = {{{HEADS}, {TOKENS}, {TOKENS}}}, int64[3] flat = {{-1, {TOKENS}, {WIDTH}}}, "
+            f"int64[4] four = {{-1, {HEADS}, {TOKENS}, {TOKENS}}}"
+        ),
+    )  # fmt: skip
+    hold(source, arrays, np.float16)
+    return source
+
+
+@pytest.mark.parametrize("operands", ["apart, mask", "mask, apart"])
+def test_masks_of_a_symbolic_number_of_windows(operands: str, tmp_path: Path) -> None:
+    source = dynamic(operands)
+    found = source.clone()
+    assert rewrite(found, tmp_path).applied["attention"] == 1
+    operators = [node.op_type for node in found.graph]
+    assert "Softmax" not in operators and operators.count("MultiHeadAttention") == 1
+    for images, windows in ((2, 3), (1, 4), (3, 1)):
+        rng = np.random.default_rng(windows)
+        x = rng.standard_normal((images, windows, TOKENS, WIDTH)).astype(np.float16)
+        m = np.where(rng.random((windows, TOKENS, TOKENS)) < 0.4, -100.0, 1.0).astype(np.float16)
+        (one,), (other,) = (run(form, {"x": x, "m": m}) for form in (found, source))
+        np.testing.assert_allclose(one, other, rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (dynamic(masks="n"), "the result has another shape than the scores"),
+        (dynamic("apart, apart"), "the mask does not repeat along the batch, or dims of a window are symbolic"),
+        (model(PLAIN, "images"), "the mask is a constant"),
+    ],
+    ids=["masks of other windows", "no mask", "a constant"],
+)  # fmt: skip
+def test_what_of_computed_masks_is_refused(source: ir.Model, why: str) -> None:
+    assert reason(source, "masked", ComputedMask.rule(source.graph.inputs, infer(source))) == why
