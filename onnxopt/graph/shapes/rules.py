@@ -122,10 +122,15 @@ def _expand(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     rank = max(len(source), len(wanted))
     a: list[Dim] = [1] * (rank - len(source)) + list(source)
     b: list[Dim] = [1] * (rank - len(wanted)) + wanted
-    return tuple(
-        broadcast_dim(x, y) if inferred.is_size(y) else x if isinstance(x, int) and x > 1 else inferred.unknowns.dim()
-        for x, y in zip(a, b, strict=True)
-    )
+    return tuple(_expanded(x, y, inferred) for x, y in zip(a, b, strict=True))
+
+
+def _expanded(own: Dim, wanted: Dim, inferred: InferredShapes) -> Dim:
+    if own == wanted:  # also where both are 0
+        return own
+    if inferred.is_size(wanted):
+        return broadcast_dim(own, wanted)
+    return own if isinstance(own, int) and own > 1 else inferred.unknowns.dim()
 
 
 def _slice(node: ir.Node, inferred: InferredShapes) -> Dims | None:
