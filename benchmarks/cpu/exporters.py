@@ -1,11 +1,11 @@
 """Small networks by every exporter of the package registries: attention found, launches, and left-over operators.
 
-    python -m benchmarks cpu.exporters [NETWORK ...] [--files DIR] [--out FILE.json]
+    python -m benchmarks cpu.exporters [NETWORK ...] [--files DIR] [--out FILE.json] [--recorded FILE.json]
 
 The exporters run in .venv-exporters (`make exporters`). Each file is optimized as it is, and float32 files once more
 with --precision float16, and verified on the CPU; kernels are planned for sm_90 and not compiled. Launches are those of
-the whole model, predicted, beside the fewest that any exporter's file of the network has. Exit code 1 where a file that
-ONNX Runtime opens does not optimize.
+the whole model, predicted, beside the fewest that any exporter's file of the network has in the same dtype. --recorded
+prints the tables of figures that --out wrote. Exit code 1 where a file that ONNX Runtime opens does not optimize.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import collections
 import dataclasses
 import json
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,11 +27,12 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from onnx_ir.passes.common import InlinePass
 
 from benchmarks.support.exporters.networks import NETWORKS
 from onnxopt import pipeline
 from onnxopt.errors import OnnxoptError
-from onnxopt.fusion import work
+from onnxopt.fusion import cost, eligibility, index_ops
 from onnxopt.graph.shapes import shapes
 from onnxopt.pipeline import Options
 from onnxopt.tools import text_table
@@ -40,6 +42,7 @@ PYTHON = pathlib.Path(".venv-exporters/bin/python")
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention", "PackedMultiHeadAttention"})
 _KINDS = ("attention", "flash_attention")
 _MINUTES = 20  # that writing a network may take
+_CLOSE = 1.1  # times the fewest launches, which exporters' files should not exceed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Row:
     seconds: float = 0.0
     verify: str = ""
     failed: str = ""
-    left_over: dict[str, int] = dataclasses.field(default_factory=dict)
+    left_over: dict[str, int] = dataclasses.field(default_factory=dict, hash=False)
 
 
 def write(names: list[str], folder: pathlib.Path) -> None:
@@ -77,8 +80,10 @@ def rows_of(file: pathlib.Path) -> Iterator[Row]:
         yield Row(network, exporter, "", failed=f"ONNX Runtime: {refused}")
         return
     float32 = any(tensor.data_type == onnx.TensorProto.FLOAT for tensor in onnx.load(file).graph.initializer)
-    for precision in ("", "float16") if float32 and "half" not in exporter else ("",):
-        yield _optimized(file, Row(network, exporter, precision))
+    row = Row(network, exporter, "")
+    yield _optimized(file, row)
+    if float32 and not is_half(row):
+        yield _optimized(file, dataclasses.replace(row, precision="float16"))
 
 
 def _refused(file: pathlib.Path) -> str:
@@ -103,30 +108,71 @@ def _optimized(file: pathlib.Path, row: Row) -> Row:
     counts = collections.Counter(node.op_type for node in model.graph if not node.domain.startswith("onnxopt"))
     sites = sum(len(kernel.sites) for kernel in artifact.manifest.kernels if kernel.kind in _KINDS)
     return dataclasses.replace(
-        row, launches=work.launches(model, (), shapes.infer(model)), seconds=round(seconds, 1),
+        row, launches=launches(model), seconds=round(seconds, 1),
         attentions=sites + sum(counts[name] for name in _ATTENTION), verify=artifact.manifest.verify.status,
         left_over=dict(counts.most_common()),
     )  # fmt: skip
 
 
+def launches(model: ir.Model) -> int:
+    """The kernels that a run of an artifact's model launches: its calls, and nodes that are not on the host or views.
+
+    What is on the host follows from shapes, which are those of the functions' bodies.
+    """
+    inlined = InlinePass()(model.clone()).model
+    host = {value.name for value in eligibility.host_values([inlined.graph], shapes.infer(inlined))}
+    count = 0
+    for node in model.graph:
+        is_free = index_ops.is_view(node) or cost.is_free(node) or all(v.name in host for v in node.outputs)
+        count += node.op_identifier() in model.functions or not is_free
+    return count
+
+
+def is_half(row: Row) -> bool:
+    """Whether the exporter writes float16, which is not compared with a float32 file."""
+    return any(word in row.exporter for word in ("half", "float16"))
+
+
+def of_fewest(rows: list[Row]) -> dict[Row, float]:
+    """The launches of every row that has them, over the fewest of its network, dtype of the file and precision."""
+    fewest: dict[tuple[str, bool, str], int] = {}
+    counted = [(row, (row.network, is_half(row), row.precision), row.launches) for row in rows]
+    for _, key, count in counted:
+        if count is not None:
+            fewest[key] = min(fewest.get(key, count), count)
+    return {row: count / fewest[key] for row, key, count in counted if count is not None}
+
+
 def report(rows: list[Row]) -> list[str]:
     """The table: a line a file, with how many times the fewest launches of its network it has."""
-    fewest: dict[tuple[str, str], int] = {}
-    for row in rows:
-        if row.launches is not None:
-            key = (row.network, row.precision)
-            fewest[key] = min(fewest.get(key, row.launches), row.launches)
+    times = of_fewest(rows)
     lines = []
     for row in rows:
-        if row.launches is None:
-            lines.append((row.network, row.exporter, row.precision, "", "", "", "", row.failed[:70]))
+        dtype = "float16" if is_half(row) else "float32"
+        if row not in times:
+            lines.append((row.network, row.exporter, dtype, row.precision, "", "", "", "", row.failed[:70]))
             continue
-        times = row.launches / fewest[row.network, row.precision]
         found = f"{row.attentions} of {NETWORKS[row.network].attentions}"
-        texts = (found, str(row.launches), f"{times:.2f}", f"{row.seconds:.1f}", row.verify)
-        lines.append((row.network, row.exporter, row.precision, *texts))
-    titles = ("network", "exporter", "precision", "attention", "launches", "of fewest", "s", "verify")
-    return list(text_table.lines(titles, lines, left=("network", "exporter", "precision", "verify")))
+        texts = (found, str(row.launches), f"{times[row]:.2f}", f"{row.seconds:.1f}", row.verify)
+        lines.append((row.network, row.exporter, dtype, row.precision, *texts))
+    titles = ("network", "exporter", "file", "precision", "attention", "launches", "of fewest", "s", "verify")
+    return list(text_table.lines(titles, lines, left=("network", "exporter", "file", "precision", "verify")))
+
+
+def summary(rows: list[Row]) -> list[str]:
+    """The table of exporters: what each one's files have together."""
+    times = of_fewest(rows)
+    lines = []
+    for exporter in dict.fromkeys(row.exporter for row in rows):
+        own = [row for row in rows if row.exporter == exporter]
+        done = [row for row in own if row in times]
+        found, there = sum(row.attentions or 0 for row in done), sum(NETWORKS[row.network].attentions for row in done)
+        ratios = sorted(times[row] for row in done)
+        texts = ("", "") if not ratios else (f"{statistics.median(ratios):.2f}", f"{ratios[-1]:.2f}")
+        above, failed = sum(ratio > _CLOSE for ratio in ratios), len(own) - len(done)
+        lines.append((exporter, str(len(done)), f"{found} of {there}", *texts, str(above), str(failed)))
+    titles = ("exporter", "rows", "attention", "median of fewest", "largest", f"above {_CLOSE}", "failed")
+    return list(text_table.lines(titles, lines, left=("exporter",)))
 
 
 def main() -> int:
@@ -134,7 +180,12 @@ def main() -> int:
     parser.add_argument("networks", nargs="*", choices=[*NETWORKS, []], metavar="NETWORK", help="default: all")
     parser.add_argument("--files", type=pathlib.Path, help="a folder of files that were exported before")
     parser.add_argument("--out", type=pathlib.Path, help="write all figures there, as JSON")
+    parser.add_argument("--recorded", type=pathlib.Path, help="print the tables of such a JSON, and run nothing")
     arguments: Any = parser.parse_args()
+    if arguments.recorded is not None:
+        recorded = [Row(**row) for row in json.loads(arguments.recorded.read_text("utf-8"))]
+        print("\n".join((*report(recorded), "", *summary(recorded))))
+        return 0
     names = arguments.networks or list(NETWORKS)
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.files or pathlib.Path(scratch)
@@ -147,7 +198,7 @@ def main() -> int:
     if arguments.out is not None:
         text = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
         arguments.out.write_text(text + "\n", "utf-8")
-    print("\n".join(report(rows)))
+    print("\n".join((*report(rows), "", *summary(rows))))
     return int(any(row.failed and not row.failed.startswith(("the exporter", "ONNX Runtime")) for row in rows))
 
 

@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx.parser
+import onnx_ir as ir
 import pytest
 import torch
 from onnx import helper
 
 from benchmarks.__main__ import main, summaries
+from benchmarks.cpu import exporters
 from benchmarks.models import peers
 from benchmarks.support import gpu_timing, skeletons, torch_peers
 from tests.support.hostile.hostile_building import model_of, value
@@ -209,6 +212,44 @@ def test_timed_runs_wait_for_the_default_stream() -> None:
     x.fill_(1.0)
     gpu_timing.microseconds_in_graph([lambda: total.add_(x)], stream, at_least=1, replays=1)
     assert total.unique().tolist() == [6.0]
+
+
+# --- exporters -------------------------------------------------------------------------------------------------------
+
+
+def test_launches_of_an_artifact_whose_shapes_are_read() -> None:
+    """Shape of a call's result needs no copy of it: the call is a kernel, and what it reads is not on the host."""
+    model = ir.from_proto(
+        onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 20, "calls" : 1]>
+        main (float[n, 4] x) => (float[n, 4] y) {
+            a = MatMul (x, x)
+            b = calls.Fused (a)
+            c = calls.Fused (b)
+            shape = Shape (c)
+            same = Reshape (b, shape)
+            y = MatMul (same, c)
+        }
+        <domain: "calls", opset_import: ["" : 20]>
+        Fused (v) => (w) { u = Relu (v) w = Neg (u) }
+        """)
+    )
+    assert exporters.launches(model) == 4
+
+
+def test_files_are_compared_with_those_of_their_dtype() -> None:
+    """A float16 file may need fewer launches than float32 allows, and --precision float16 is a row of its own."""
+    rows = [
+        exporters.Row("bert", exporter, precision, launches=launches, attentions=2)
+        for exporter, precision, launches in (
+            ("onnxslim", "", 24), ("keras", "", 20), ("keras", "float16", 12), ("converter-half", "", 10)
+        )
+    ]  # fmt: skip
+    rows.append(exporters.Row("bert", "keras", "", failed="the exporter: no such model"))
+    assert list(exporters.of_fewest(rows).values()) == [1.2, 1.0, 1.0, 1.0]
+    assert [line.split()[2] for line in exporters.report(rows)[1:5]] == ["float32"] * 3 + ["float16"]
+    keras = next(line.split() for line in exporters.summary(rows) if line.startswith("keras"))
+    assert keras == ["keras", "2", "4", "of", "4", "1.00", "1.00", "0", "1"]
 
 
 # --- peers -----------------------------------------------------------------------------------------------------------

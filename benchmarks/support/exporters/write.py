@@ -76,6 +76,7 @@ def _ultralytics(half: bool = False, dynamic: bool = False) -> Exporter:
 
         name, _ = network.build()
         model = ultralytics.YOLO(name, verbose=False)
+        _normalize_by_batch(model.model)
         with tempfile.TemporaryDirectory() as folder:
             model.model.pt_path = str(pathlib.Path(folder) / "model.pt")
             model.ckpt_path = model.model.pt_path
@@ -83,6 +84,25 @@ def _ultralytics(half: bool = False, dynamic: bool = False) -> Exporter:
             shutil.move(path, file)
 
     return export
+
+
+def _normalize_by_batch(module: Any) -> None:
+    """Give every BatchNorm the statistics of some random images, as training does.
+
+    Without them, values fade from layer to layer, and float16 loses them.
+    """
+    import torch
+
+    torch.manual_seed(0)
+    norms = [m for m in module.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 1.0
+    with torch.no_grad():
+        module.train()(torch.randn(32, 3, 64, 64))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    module.eval()
 
 
 def _after(source: str, change: Callable[[pathlib.Path, pathlib.Path, Network], None]) -> Exporter:
