@@ -21,6 +21,7 @@ from onnxopt.graph.rewrite.decomposed import (
     decomposed_group_norms,
     decomposed_layer_norms,
     decomposed_reductions,
+    decomposed_scales,
 )
 from onnxopt.graph.rewrite.rule_sets import Row
 from onnxopt.graph.rewrite.schedule import Cleanup, Phase, Rewriting, Step
@@ -79,6 +80,7 @@ def prepare_float32(model: ir.Model) -> None:
     if opset <= LAST_OPSET_OF_OLD_SOFTMAX:
         return
     recomposed: tuple[Row, ...] = (
+        *decomposed_scales.RULES,
         *decomposed_activations.RULES,
         *decomposed_reductions.RULES,
         *decomposed_choices.RULES,

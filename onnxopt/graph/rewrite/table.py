@@ -53,6 +53,7 @@ from onnxopt.graph.rewrite.decomposed import (
     decomposed_choices,
     decomposed_group_norms,
     decomposed_reductions,
+    decomposed_scales,
 )
 from onnxopt.graph.rewrite.decomposed import near_misses as near_activations
 from onnxopt.graph.rewrite.products import (
@@ -142,6 +143,7 @@ TABLE: tuple[Phase, ...] = (
         steps=(
             Step(_INDICES, scattered_order.RULES, then=Cleanup.CLEAN_UP),
             Step((*_DECOMPOSED, *_FORMS, *_MAPPED), layout.AXES),
+            Step(_DECOMPOSED, decomposed_scales.RULES, then=Cleanup.CLEAN_UP),
             Step(_DECOMPOSED, decomposed_reductions.SUMS, then=Cleanup.CLEAN_UP),  # what it adds may be there already
             Step(
                 _DECOMPOSED,
