@@ -16,6 +16,7 @@ EXTRAS_PIP := $(EXTRAS)/bin/python -m pip --disable-pip-version-check --quiet --
 
 EXPORTERS := .venv-exporters
 EXPORTERS_PIP := $(EXPORTERS)/bin/python -m pip --disable-pip-version-check --quiet --quiet
+PADDLE := .venv-paddle
 
 # Which Python makes .venv: 3.11 or later.
 PYTHON ?= python3
@@ -79,17 +80,26 @@ test-extras: build $(EXTRAS)/ready ## run the tests that need Ray, optimum-onnx 
 	@$(EXTRAS)/bin/python -m pytest --basetemp=build/pytest-extras tests/tools/test_optimum.py \
 		tests/artifact/export/test_tritonserver.py tests/tools/test_batch.py -k "not test_batch.py or ray" $(PYTEST)
 
-# The exporters of `python -m benchmarks cpu.exporters`, which pin one another's versions.
+# The exporters of `python -m benchmarks cpu.exporters`, which pin one another's versions: later genai needs a transformers
+# that optimum does not take, and paddle2onnx an onnx of 2024, so that it has an environment of its own.
 $(EXPORTERS)/ready: Makefile | $(READY)
 	@echo "Installing into $(EXPORTERS) (several minutes the first time)"
 	@rm -rf $(EXPORTERS)
 	@$(BIN)/python -m venv $(EXPORTERS)
 	@$(EXPORTERS_PIP) install --no-compile torch==2.13.0
 	@$(EXPORTERS_PIP) install --no-compile torchvision timm optimum-onnx ultralytics tensorflow-cpu keras tf2onnx onnxscript \
-		onnxconverter-common onnxslim onnxsim onnxruntime accelerate
+		onnxconverter-common onnxslim onnxsim onnxruntime accelerate onnxruntime-genai==0.11.4
 	@touch $@
 
-exporters: $(EXPORTERS)/ready ## make .venv-exporters: the exporters whose files `make bench BENCH=cpu.exporters` compares
+$(PADDLE)/ready: Makefile | $(READY)
+	@echo "Installing into $(PADDLE)"
+	@rm -rf $(PADDLE)
+	@$(BIN)/python -m venv $(PADDLE)
+	@$(PADDLE)/bin/python -m pip --disable-pip-version-check --quiet --quiet install --no-compile paddlepaddle==3.3.1 \
+		paddle2onnx==2.1.0
+	@touch $@
+
+exporters: $(EXPORTERS)/ready $(PADDLE)/ready ## install the exporters whose files `make bench BENCH=cpu.exporters` compares
 
 check: build ## formatting, lint, types, the library without warnings, subjects of commits, the site's links
 	@$(BIN)/ruff check .

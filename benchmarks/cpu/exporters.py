@@ -2,10 +2,11 @@
 
     python -m benchmarks cpu.exporters [NETWORK ...] [--files DIR] [--out FILE.json] [--recorded FILE.json]
 
-The exporters run in .venv-exporters (`make exporters`). Each file is optimized as it is, and float32 files once more
-with --precision float16, and verified on the CPU; kernels are planned for sm_90 and not compiled. Launches are those of
-the whole model, predicted, beside the fewest that any exporter's file of the network has in the same dtype. --recorded
-prints the tables of figures that --out wrote. Exit code 1 where a file that ONNX Runtime opens does not optimize.
+The exporters run in .venv-exporters and .venv-paddle (`make exporters`). Each file is optimized as it is, and float32
+files once more with --precision float16, and verified on the CPU; kernels are planned for sm_90 and not compiled.
+Launches are those of the whole model, predicted, beside the fewest that any exporter's file of the network has in the
+same dtype. --recorded prints the tables of figures that --out wrote. Exit code 1 where a file that ONNX Runtime opens
+does not optimize.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from onnxopt.pipeline import Options
 from onnxopt.tools import text_table
 from tests.support.fusing import compile_nothing
 
-PYTHON = pathlib.Path(".venv-exporters/bin/python")
+PYTHON, PADDLE = (pathlib.Path(f".venv-{name}/bin/python") for name in ("exporters", "paddle"))
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention", "PackedMultiHeadAttention"})
 _KINDS = ("attention", "flash_attention")
 _MINUTES = 20  # that writing a network may take
@@ -62,11 +63,12 @@ class Row:
 
 def write(names: list[str], folder: pathlib.Path) -> None:
     """Let the exporters write the networks."""
-    if not PYTHON.exists():
-        sys.exit(f"{PYTHON}: the exporters are not installed; run: make exporters")
     for name in names:
+        python = PADDLE if NETWORKS[name].framework == "paddle" else PYTHON
+        if not python.exists():
+            sys.exit(f"{python}: the exporters are not installed; run: make exporters")
         print(f"exporting {name}", file=sys.stderr)
-        command = [str(PYTHON), "-m", "benchmarks.support.exporters.write", name, str(folder)]
+        command = [str(python), "-m", "benchmarks.support.exporters.write", name, str(folder)]
         subprocess.run(command, check=True, timeout=60 * _MINUTES, capture_output=True)
 
 
@@ -130,13 +132,19 @@ def launches(model: ir.Model) -> int:
 
 def is_half(row: Row) -> bool:
     """Whether the exporter writes float16, which is not compared with a float32 file."""
-    return any(word in row.exporter for word in ("half", "float16"))
+    return "half" in row.exporter
+
+
+def dtype(row: Row) -> str:
+    """What the exporter writes: the dtype of values, and of weights where that is another one."""
+    floats = "float16" if is_half(row) else "float32"
+    return f"{floats}, int4" if "int4" in row.exporter else floats
 
 
 def of_fewest(rows: list[Row]) -> dict[Row, float]:
     """The launches of every row that has them, over the fewest of its network, dtype of the file and precision."""
-    fewest: dict[tuple[str, bool, str], int] = {}
-    counted = [(row, (row.network, is_half(row), row.precision), row.launches) for row in rows]
+    fewest: dict[tuple[str, str, str], int] = {}
+    counted = [(row, (row.network, dtype(row), row.precision), row.launches) for row in rows]
     for _, key, count in counted:
         if count is not None:
             fewest[key] = min(fewest.get(key, count), count)
@@ -148,13 +156,12 @@ def report(rows: list[Row]) -> list[str]:
     times = of_fewest(rows)
     lines = []
     for row in rows:
-        dtype = "float16" if is_half(row) else "float32"
         if row not in times:
-            lines.append((row.network, row.exporter, dtype, row.precision, "", "", "", "", row.failed[:70]))
+            lines.append((row.network, row.exporter, dtype(row), row.precision, "", "", "", "", row.failed[:70]))
             continue
         found = f"{row.attentions} of {NETWORKS[row.network].attentions}"
         texts = (found, str(row.launches), f"{times[row]:.2f}", f"{row.seconds:.1f}", row.verify)
-        lines.append((row.network, row.exporter, dtype, row.precision, *texts))
+        lines.append((row.network, row.exporter, dtype(row), row.precision, *texts))
     titles = ("network", "exporter", "file", "precision", "attention", "launches", "of fewest", "s", "verify")
     return list(text_table.lines(titles, lines, left=("network", "exporter", "file", "precision", "verify")))
 

@@ -1,4 +1,4 @@
-"""The networks: small ones of transformers, torchvision, Keras and ultralytics, with random weights.
+"""The networks: small ones of transformers, torchvision, Keras, ultralytics and Paddle, with random weights.
 
 Each is named after its architecture, and says how many attentions a person counts in it.
 """
@@ -15,7 +15,7 @@ _VOCABULARY = {"vocab_size": 128, "max_position_embeddings": 64}
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """framework: whose exporters take it, "torch", "keras" or "ultralytics". attentions: how many it has.
+    """framework: whose exporters take it: "torch", "keras", "ultralytics", "genai" or "paddle". attentions: how many.
 
     build: the module, in eval mode, and its example inputs by name. dynamic: axes with a name, by input. task: of
     optimum, "" where optimum has none for it.
@@ -95,6 +95,41 @@ def _keras_convolutions() -> tuple[Any, dict[str, Any]]:
         x = x + keras.layers.BatchNormalization()(keras.layers.Conv2D(32, 1, use_bias=False)(h))
     x = keras.layers.GroupNormalization(8)(x)
     return keras.Model(inputs, keras.layers.UpSampling2D()(x)), {"x": np.zeros((2, 32, 32, 3), np.float32)}
+
+
+def _decoder(name: str, **sizes: Any) -> Callable[[], tuple[Any, dict]]:
+    """A causal language model with its head, which genai's builder writes with a cache."""
+
+    def build() -> tuple[Any, dict[str, Any]]:
+        import torch
+        import transformers
+
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{name}Config")(**sizes, bos_token_id=1, eos_token_id=2, pad_token_id=2)
+        return getattr(transformers, f"{name}ForCausalLM")(config).eval(), {}
+
+    return build
+
+
+def _paddle(name: str) -> Callable[[], tuple[Any, dict]]:
+    """One of paddle.vision, or of paddle_networks.py."""
+
+    def build() -> tuple[Any, dict[str, Any]]:
+        import paddle
+
+        from benchmarks.support.exporters import paddle_networks
+
+        paddle.seed(0)
+        image = {"x": paddle.static.InputSpec([None, 3, 64, 64], "float32", "x")}
+        if name in ("bert", "vit"):
+            module = {"bert": paddle_networks.Bert, "vit": paddle_networks.ViT}[name]()
+        else:
+            module = getattr(paddle.vision.models, name)(num_classes=10)
+        ids = {n: paddle.static.InputSpec([None, None], "int64", n) for n in ("input_ids", "attention_mask")}
+        module.eval()
+        return module, ids if name == "bert" else image
+
+    return build
 
 
 def _whisper_encoder() -> tuple[Any, dict[str, Any]]:
@@ -178,6 +213,13 @@ NETWORKS: dict[str, Network] = {
     "shufflenet": Network("torch", 0, _torchvision("shufflenet_v2_x0_5"), {"x": {0: "batch"}}),
     "keras_transformer": Network("keras", 2, _keras_transformer),
     "keras_convolutions": Network("keras", 0, _keras_convolutions),
+    "llama_cached": Network("genai", 2, _decoder("Llama", **_LLAMA)),
+    "qwen3_cached": Network("genai", 2, _decoder("Qwen3", **_LLAMA, head_dim=16)),
+    "paddle_bert": Network("paddle", 2, _paddle("bert")),
+    "paddle_vit": Network("paddle", 2, _paddle("vit")),
+    "paddle_resnet18": Network("paddle", 0, _paddle("resnet18")),
+    "paddle_mobilenet_v3": Network("paddle", 0, _paddle("mobilenet_v3_small")),
+    "paddle_shufflenet": Network("paddle", 0, _paddle("shufflenet_v2_x0_5")),
     "yolov8n": Network("ultralytics", 0, lambda: ("yolov8n.yaml", {})),
     "yolo11n": Network("ultralytics", 1, lambda: ("yolo11n.yaml", {})),
     "yolo12n": Network("ultralytics", 8, lambda: ("yolo12n.yaml", {})),

@@ -1,6 +1,6 @@
 """Writes one network by its exporters: `python -m benchmarks.support.exporters.write NETWORK FOLDER`.
 
-Runs in the environment of the exporters, one process a network. FOLDER gets NETWORK.EXPORTER.onnx, or a text file
+Runs in an environment of the exporters, one process a network. FOLDER gets NETWORK.EXPORTER.onnx, or a text file
 NETWORK.EXPORTER.failed with the exporter's error.
 """
 
@@ -82,6 +82,43 @@ def _ultralytics(half: bool = False, dynamic: bool = False) -> Exporter:
             model.ckpt_path = model.model.pt_path
             path = model.export(format="onnx", imgsz=64, half=half, dynamic=dynamic, simplify=False, verbose=False)
             shutil.move(path, file)
+
+    return export
+
+
+def _genai(precision: str, provider: str) -> Exporter:
+    """The model builder of onnxruntime-genai, which reads a folder with weights and a tokenizer."""
+
+    def export(network: Network, file: pathlib.Path) -> None:
+        import onnx
+        import transformers
+        from onnxruntime_genai.models.builder import create_model
+        from tokenizers import Tokenizer, models
+
+        module, _ = network.build()
+        words = Tokenizer(models.WordLevel({f"w{k}": k for k in range(module.config.vocab_size)}, unk_token="w0"))
+        tokenizer = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=words, unk_token="w0", bos_token="w1", eos_token="w2", pad_token="w2"
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            source, target, cache = (f"{folder}/{part}" for part in ("source", "target", "cache"))
+            for part in (module, tokenizer):
+                part.save_pretrained(source)
+            create_model(None, source, target, precision, provider, cache)
+            onnx.save(onnx.load(f"{target}/model.onnx"), file)
+
+    return export
+
+
+def _paddle(opset: int) -> Exporter:
+    def export(network: Network, file: pathlib.Path) -> None:
+        import paddle
+
+        module, inputs = network.build()
+        try:
+            paddle.onnx.export(module, str(file.with_suffix("")), input_spec=list(inputs.values()), opset_version=opset)
+        except SystemExit as error:  # which paddle2onnx raises after it has printed the reason
+            raise RuntimeError(f"paddle2onnx ended with {error}") from error
 
     return export
 
@@ -173,6 +210,8 @@ EXPORTERS: dict[str, Exporter] = {
     "optimum": _optimum, "tf2onnx": _tf2onnx, "keras": _keras,
     "ultralytics": _ultralytics(), "ultralytics-half": _ultralytics(half=True),
     "ultralytics-dynamic": _ultralytics(dynamic=True),
+    "genai": _genai("fp32", "cpu"), "genai-half": _genai("fp16", "cuda"), "genai-int4": _genai("int4", "cpu"),
+    "genai-int4-half": _genai("int4", "cuda"), "paddle13": _paddle(13), "paddle17": _paddle(17),
     "ort-transformers": _after("torchscript17", _transformers_optimizer(False)),
     "ort-transformers-half": _after("torchscript17", _transformers_optimizer(True)),
     "ort-basic": _after("torchscript17", _session_model("ORT_ENABLE_BASIC")),
@@ -186,10 +225,11 @@ def exporters_of(network: Network) -> list[str]:
     """The exporters that take a network."""
     if network.framework == "keras":
         return ["tf2onnx", "keras"]
-    if network.framework == "ultralytics":
-        return ["ultralytics", "ultralytics-half", "ultralytics-dynamic"]
+    if network.framework in ("ultralytics", "genai", "paddle"):
+        return [name for name in EXPORTERS if name.startswith(network.framework)]
     of_transformers = [name for name in EXPORTERS if name.startswith("ort-transformers")]
-    others = [name for name in EXPORTERS if name not in ("tf2onnx", "keras") and not name.startswith("ultralytics")]
+    apart = ("tf2onnx", "keras", "ultralytics", "genai", "paddle")
+    others = [name for name in EXPORTERS if not name.startswith(apart)]
     left_out = {*([] if network.task else ["optimum"]), *([] if network.attentions else of_transformers)}
     return [name for name in others if name not in left_out]
 
