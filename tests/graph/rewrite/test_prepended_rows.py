@@ -58,6 +58,21 @@ def test_rows_in_front_go_into_the_positions(
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("body", [BODY, BODY.replace("joined, positions", "positions, joined")], ids=["", "reversed"])
+def test_the_positions_state_a_symbolic_number_of_rows(body: str, tmp_path: Path) -> None:
+    source = model(body, tokens="tokens")
+    found = source.clone()
+    rewrite(found, tmp_path)
+    assert [node.op_type for node in found.graph] == ["Reshape", "Pad", "Add"]
+    for batch in (1, 3):
+        feeds = {"x": np.random.default_rng(batch).standard_normal((batch, TOKENS, WIDTH)).astype(np.float32)}
+        np.testing.assert_array_equal(run(found, feeds)[0], run(source, feeds)[0])
+    for tokens in (TOKENS - 1, TOKENS + 1):
+        for other in (source, found):
+            with pytest.raises(Exception, match=r"Add|Reshape"):
+                run(other, {"x": np.zeros((1, tokens, WIDTH), np.float32)})
+
+
 @pytest.mark.parametrize(
     ("source", "why"),
     [
@@ -66,7 +81,7 @@ def test_rows_in_front_go_into_the_positions(
         (model(of_positions=f"{TOKENS + 1},{WIDTH}"), "the constants have fewer dims than the result"),
         (model(of_positions=f"1,1,{WIDTH}"), "the number of rows is not known, or they repeat"),
         (model(rows=2, of_row=f"1,1,{WIDTH}"), "the number of rows is not known, or they repeat"),
-        (model(tokens="tokens"), "the number of rows is not known, or they repeat"),
+        (model(tokens="tokens", of_positions=f"1,1,{WIDTH}"), "the number of rows is not known, or they repeat"),
         (model(of_positions=f"7,{TOKENS + 1},{WIDTH}"), "what is added repeats the rows"),
     ],
     ids=["computed", "fewer dims", "one position", "one row for two", "unknown number", "a batch of positions"],

@@ -4,7 +4,8 @@
 
 Vision transformers put the row of a class token in front of the patches, and add positions. Where the batch is
 symbolic, Expand repeats the row in a kernel of its own at every run; Pad is address arithmetic in the Add's kernel. The
-sum is rounded once, as before. -0.0 in front becomes 0.0.
+sum is rounded once, as before. -0.0 in front becomes 0.0. Where the number of patches is symbolic, the positions state
+it: a Reshape of x fails at every other number, as the Add did. Sizes are taken to be at least 1.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class FrontRows(RewriteRuleClassBase):
         axis, sums, rows = _axis(joined), positions.const_value.shape.numpy(), row.const_value.shape.numpy()
         if not len(sums) == len(rows) == len(joined.shape):
             return result.fail("the constants have fewer dims than the result")
-        if not isinstance(x.shape[axis], int) or sums[axis] != joined.shape[axis] or rows[axis] != expanded.shape[axis]:
+        if rows[axis] != expanded.shape[axis] or not _fits(joined.shape[axis], sums[axis], rows[axis]):
             return result.fail("the number of rows is not known, or they repeat")
         if any(n not in (1, d) for k, (n, d) in enumerate(zip(sums, joined.shape, strict=True)) if k != axis):
             return result.fail("what is added repeats the rows")
@@ -59,7 +60,15 @@ class FrontRows(RewriteRuleClassBase):
         name = f"{positions.name}/with_rows_in_front"
         sums = op.initializer(rounded(whole, positions.dtype, name), name=name)
         pads = [count if k == axis else 0 for k in range(2 * rank)]
+        if not isinstance(x.shape[axis], int):
+            dims = [array.shape[axis] - count if k == axis else 0 for k in range(rank)]
+            x = op.Reshape(x, op.Constant(value=ir.tensor(dims, dtype=ir.DataType.INT64)))
         return op.Add(op.Pad(x, op.Constant(value=ir.tensor(pads, dtype=ir.DataType.INT64))), sums)
+
+
+def _fits(joined: int | ir.SymbolicDim, sums: int, rows: int) -> bool:
+    """Whether as many rows are added as there are: a number of more than the constant rows is no 1 that repeats."""
+    return joined == sums if isinstance(joined, int) else sums > rows
 
 
 def _axis(joined: ir.Value) -> int:
