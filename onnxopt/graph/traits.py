@@ -36,7 +36,8 @@ class Traits:
     ONNX Runtime can end the process, and trapping_optimizers: those of ONNX Runtime that can do so when a session
     opens on the CPU (graph/ort_traps.py). lowered: whether `precision` is that of a model of lower precision that
     is compared with this one. checked: sizes of symbols of inputs that the graph checks. nan_hazards: inputs in
-    which NaN and infinity are not tried, and why.
+    which NaN and infinity are not tried, and why. never_empty: sets of symbols that the user's model refuses where all
+    are 0, though a form of it may take them.
     """
 
     inputs: tuple[Tensor, ...]
@@ -52,6 +53,7 @@ class Traits:
     lowered: bool = False
     checked: Mapping[str, int] = dataclasses.field(default_factory=dict)
     nan_hazards: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    never_empty: frozenset[frozenset[str]] = frozenset()
 
     @property
     def is_narrow(self) -> bool:

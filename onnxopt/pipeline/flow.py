@@ -224,7 +224,7 @@ def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: 
     if low.source is None:
         normalized = dataclasses.replace(job.normalized, notes=(*job.normalized.notes, *low.notes))
         return job._replace(normalized=normalized, data=data, composed=None, lowered=low)
-    traits = model_traits.of(low.source.model)
+    traits = dataclasses.replace(model_traits.of(low.source.model), never_empty=low.never_empty)
     again = normalize.normalize(low.source.model)
     notes = tuple(dict.fromkeys((*job.normalized.notes, *again.notes, *low.notes)))
     converted = dataclasses.replace(again, notes=notes)

@@ -29,6 +29,7 @@ from onnxopt.verification.lowering.quality import Goals, check_inputs, qualities
 from onnxopt.verification.reference import Reference
 from onnxopt.verification.refusals import original_runs
 from onnxopt.verification.rounding.widening import NotWidened
+from onnxopt.verification.sampling.extremes import refused_empty
 from onnxopt.verification.sampling.user_data import UserData
 
 _UNMEASURED = "ranges cannot be measured"
@@ -77,6 +78,7 @@ class Lowered:
     """A converted model, and the float32 original's outputs to hold the artifact against.
 
     source: the converted model; None where no value can be stored in 16 bits. notes: what stays float32 unasked.
+    never_empty: of its traits, as the original refuses it.
     """
 
     source: read.Source | None
@@ -86,6 +88,7 @@ class Lowered:
     originals: Sequence[Reference]
     data: Sequence[UserData]
     caches: Sequence[str]
+    never_empty: frozenset[frozenset[str]] = frozenset()
 
     def precision(self, build: Build, scratch: Path) -> Precision:
         """The manifest's record. DisagreementError where an output is farther from float32 than was asked for."""
@@ -133,6 +136,7 @@ def lower(original: Baseline, normalized: ir.Model, want: Asked, folder: Path, c
             narrowed = narrowing.narrow(
                 folded, originals[0], to_ir(want.dtype), folder, keep_float=want.keep_float, goals=goals, pinned=pinned
             )
+            never_empty = refused_empty(originals[0])
     except (RunError, NotWidened) as error:
         raise NotVerifiedError(f"{source.path}: {_UNMEASURED}: {error}. {advice}") from error
     converted = None
@@ -140,7 +144,7 @@ def lower(original: Baseline, normalized: ir.Model, want: Asked, folder: Path, c
         read_back = read.load(narrowed.folder / write.MODEL_FILE)
         converted = dataclasses.replace(read_back, title=f"{source} in {want.dtype}", converted=True)
     notes = (*_notes_of_bodies(folded), *_notes_of_branches(folded, narrowed), *_notes_of_caches(folded, want))
-    return Lowered(converted, notes, want, narrowed, originals, original.data, caches)
+    return Lowered(converted, notes, want, narrowed, originals, original.data, caches, never_empty)
 
 
 def _check_caches(original: Reference, caches: Sequence[str], dtype: ir.DataType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,14 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import onnxopt
 from onnxopt.graph import normalize, traits
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.lowering import ranges
 from onnxopt.verification.reference import Reference
-from onnxopt.verification.sampling.extremes import extremes
+from onnxopt.verification.sampling import edges
+from onnxopt.verification.sampling.extremes import extremes, refused_empty
 from onnxopt.verification.sampling.user_data import UserData
 from tests.support.graphs import graph
 
@@ -83,3 +86,32 @@ def test_a_run_of_no_elements_that_a_reshape_refuses_has_no_ranges(tmp_path: Pat
     assert measured["y"] == ranges.measure(model, [typical], ir.DataType.FLOAT16, tmp_path)["y"]
     with pytest.raises(RunError):
         ranges.measure(model, [{"x": np.zeros((3, 5), np.float32)}], ir.DataType.FLOAT16, tmp_path)
+
+
+# Paddle's class token: repeated to at least one image, where the Reshape refuses none. Normalization writes the Reshape
+# with -1 for the images, which takes none.
+_TOKEN = """
+    shape = Shape (x) two = Slice (shape, none, i2) flat = Concat <axis = 0> (two, last) r = Reshape (x, flat)
+    s = Transpose <perm = [0, 2, 1]> (r)
+    n = Slice (shape, none, i1) some = Concat <axis = 0> (n, last, last) wide = Max (some, whole)
+    e = Expand (token, wide) c = Concat <axis = 1> (e, s) a = Add (c, positions) m = MatMul (a, w) y = Add (m, bias)
+"""
+_TOKENS = f"""int64[1] none = {{0}}, int64[1] i1 = {{1}}, int64[1] i2 = {{2}}, int64[1] last = {{-1}},
+    int64[3] whole = {{1, 1, 4}}, float[1, 1, 4] token = {{1, 2, 3, 4}}, float[4] bias = {{1, 2, 3, 4}},
+    float[1, 5, 4] positions = {{{", ".join(["0.25"] * 20)}}}, float[4, 4] w = {{{", ".join(["0.5"] * 16)}}}"""
+
+
+def test_sizes_of_0_that_the_users_model_refuses_are_not_tried_in_16_bits(tmp_path: Path) -> None:
+    model = graph("float[B, 4, 2, 2] x", "float[B, 5, 4] y", _TOKEN, constants=_TOKENS)
+    onnx.save(ir.to_proto(model), tmp_path / "model.onnx")
+    artifact = onnxopt.optimize(tmp_path / "model.onnx", tmp_path / "artifact", archs=(), precision="float16")
+    assert (artifact.manifest.verify.status, artifact.manifest.left_out) == ("passed", ())
+
+
+def test_sizes_of_0_that_are_taken_are_tried(tmp_path: Path) -> None:
+    _, reference = _reference(tmp_path, [], "h = Exp(x) y = Relu(h)")
+    assert refused_empty(reference) == frozenset()
+    sizes = {"B": 2, "N": 3}
+    assert [s["B"] for s in edges.empty_sizes(reference.traits, sizes)] == [0, 2]
+    refusing = dataclasses.replace(reference.traits, never_empty=frozenset({frozenset({"B"})}))
+    assert [s["B"] for s in edges.empty_sizes(refusing, sizes)] == [2]

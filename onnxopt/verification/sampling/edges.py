@@ -123,12 +123,13 @@ def _has_ends(tensor: Tensor, uses: Sequence[Use]) -> bool:
 
 
 def empty_sizes(traits: Traits, sizes: Sizes) -> Iterator[Sizes]:
-    """The sizes with the batch 0, with each other symbol 0, and with all of these; none that might end the process."""
+    """The sizes with the batch 0, with each other symbol 0, and with all of these; none that might end the process, and
+    none that the user's model refuses."""
     batch, _ = roles(traits.inputs)
-    if batch and not why_not_empty(traits.operators, batch=True):
-        yield sizes | dict.fromkeys(sorted(batch), 0)
+    names = [sorted(batch)] if batch and not why_not_empty(traits.operators, batch=True) else []
     if not why_not_empty(traits.operators, batch=False):
-        yield from (sizes | dict.fromkeys(names, 0) for names in _alone_and_together(traits, sizes))
+        names += _alone_and_together(traits, sizes)
+    yield from (sizes | dict.fromkeys(some, 0) for some in names if frozenset(some) not in traits.never_empty)
 
 
 def one_sizes(traits: Traits, sizes: Sizes) -> Iterator[Sizes]:

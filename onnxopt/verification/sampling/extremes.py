@@ -50,6 +50,19 @@ def extremes(model: ir.Model, reference: Reference, pinned: Sizes) -> list[Feeds
     return result
 
 
+def refused_empty(reference: Reference) -> frozenset[frozenset[str]]:
+    """The symbols that the original refuses where they are 0 together. None of models that `extremes` does not run."""
+    traits, first = reference.traits, next(iter(reference.outputs))
+    if traits.random or traits.traps or first.data:
+        return frozenset()
+    session = reference.open(reference.model, library=reference.library)
+    refused = set()
+    for sizes in edges.empty_sizes(traits, dict(first.sizes)):
+        if _run(session, _drawn(reference, sizes, {}, edges.EMPTY, first.seed)) is None:
+            refused.add(frozenset(name for name, size in sizes.items() if size == 0))
+    return frozenset(refused)
+
+
 def _longest(model: ir.Model, reference: Reference, session: Any, pinned: Sizes, seed: int) -> Iterator[Feeds]:
     """The longest inputs that the original takes, in the time and memory that there is."""
     weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
