@@ -16,11 +16,12 @@ from onnxopt.verification.compare import Array, excess_of, is_float
 from onnxopt.verification.rounding.without_rounding import Original
 from onnxopt.verification.sampling.cases import Case
 
+_OTHERS = 2  # cases that are run between
 _CHANGED = 0.1  # of the limit: what kernels that add in any order differ by from run to run is less
 
 
 class Repeats:
-    """Runs the original again, once a case, with results in other places of the memory."""
+    """Runs the original again, once a case, after other cases and with results in other places of the memory."""
 
     def __init__(self, original: Original) -> None:
         self._original = original
@@ -55,9 +56,13 @@ class Repeats:
         return self._runs[case]
 
     def _run(self, case: Case) -> list[dict[str, Any]]:
-        """Two runs of a case, with a run of another one between them."""
+        """Runs of a case, between which others leave their results in the memory."""
         original = self._original
-        session = original.open(original.model, library=original.library, reuse_memory=False)
-        others = [other for other in original.outputs if other != case][:1]
-        runs = [sessions.run(session, original.feeds(c)) for c in (case, *others, case)]
-        return [runs[0], runs[-1]]
+        others = sorted((other for other in original.outputs if other != case), key=lambda c: c.sizes != case.sizes)
+        runs = []
+        for reuse_memory in (True, False):
+            session = original.open(original.model, library=original.library, reuse_memory=reuse_memory)
+            for other in others[:_OTHERS]:
+                sessions.run(session, original.feeds(other))
+                runs.append(sessions.run(session, original.feeds(case)))
+        return runs

@@ -34,7 +34,7 @@ def _repeats(
 def test_what_changes_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     unwritten = _EXPECTED.copy()
     unwritten[2] = (7, np.nan, -np.inf, 1.9)
-    repeats, notes = _repeats(monkeypatch, [{"y": _EXPECTED}, {}, {"y": unwritten}])
+    repeats, notes = _repeats(monkeypatch, [{}, {"y": _EXPECTED}, {}, {"y": unwritten}])
     actual = _EXPECTED.copy()
     actual[2], actual[0, 0] = 50, 5
     kept = repeats.without_changing(_CASES[0], "y", actual)
@@ -47,7 +47,7 @@ def test_what_changes_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_results_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     near = _EXPECTED * np.float32(1 + 1e-4)
-    repeats, notes = _repeats(monkeypatch, [{"y": near}, {}, {"y": near}])
+    repeats, notes = _repeats(monkeypatch, [{}, {"y": near}, {}, {"y": near}])
     actual = _EXPECTED + 1
     assert repeats.without_changing(_CASES[0], "y", actual) is actual
     assert not notes
