@@ -313,7 +313,7 @@ _HOPPER: tuple[Case, ...] = (
     Extended(2, 500, 500, 2, 128, bias=(True, False), by_query=False, before=300, after=300, padded=450),
     Extended(2, 700, 700, 2, 128, bias=(True, True), before=550, after=0, padded=690),
     Extended(2, 600, 600, 2, 64, bias=(True, False), by_query=False, after=0, padded=600),
-    Extended(2, 600, 600, 2, 128, bias=(True, False), by_query=False, before=400, after=0, padded=500, joint=True),
+    Extended(1, 900, 900, 2, 64, bias=(True, False), by_query=False, before=600, after=0, padded=880, joint=True),
     Extended(2, 400, 400, 2, 64, bias=(True, False), by_query=False, after=0, padded=400, joint=True),
     Extended(2, 130, 130, 2, 64, bias=(True, False), by_query=False, padded=130),
     Case(4, 300, 300, 4, 32, layout="split"),
