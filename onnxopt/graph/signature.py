@@ -111,7 +111,7 @@ def roles(inputs: Sequence[Tensor]) -> tuple[set[str], dict[str, int]]:
     """
     batch: set[str] = set()
     space: dict[str, int] = {}
-    cached = _lengths_of_caches(inputs)
+    cached = lengths_of_caches(inputs)
     for t in inputs:
         for axis in range(len(t.dims or ())):
             symbol = symbol_of(t, axis)
@@ -123,16 +123,18 @@ def roles(inputs: Sequence[Tensor]) -> tuple[set[str], dict[str, int]]:
     return batch, {name: times for name, times in space.items() if name not in batch and name not in cached}
 
 
-def _lengths_of_caches(inputs: Sequence[Tensor]) -> set[str]:
+def lengths_of_caches(inputs: Sequence[Tensor]) -> dict[str, int]:
     """The symbols of the third dim of keys and values of earlier tokens: equal tensors of four dims, beside integers.
 
     The number of elements, which is the last dim, is fixed, where the width of images of an open height is open too.
+    With each symbol comes how much longer than other dims it is drawn, so that none of these are equal: 2, 4, ...
     """
     if not any(t.dtype in ("int32", "int64") and t.dims for t in inputs):
-        return set()
+        return {}
     shapes = [t.dims for t in inputs if len(t.dims or ()) == _CACHE_RANK and t.dtype.startswith(("float", "bfloat"))]
     pairs = [t for t in inputs if t.dims is not None and shapes.count(t.dims) > 1]
-    return {s for t in pairs if isinstance(t.dims[-1], int) and (s := symbol_of(t, 2))}  # type: ignore[index]
+    names = [s for t in pairs if isinstance(t.dims[-1], int) and (s := symbol_of(t, 2))]  # type: ignore[index]
+    return {name: 2 + 2 * k for k, name in enumerate(dict.fromkeys(names))}
 
 
 def multiple_of(symbol: str) -> tuple[int, str] | None:

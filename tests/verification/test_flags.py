@@ -111,5 +111,6 @@ def test_caches_are_no_images() -> None:
     left, right = (Tensor(name, "float32", ("b", 3, "h", "w")) for name in ("l", "r"))
     assert set(signature.roles([ids, left, right])[1]) == {"h", "w"}
     sizes = [samples.fitted([ids, key, value], each, {}) for each in samples.usual_sizes([ids, key, value])]
-    assert all(each["past"] < 64 for each in sizes)
+    assert all(each["past"] < 64 and each["past"] != each["n"] for each in sizes)
+    assert any(each["n"] == 1 and each["past"] > 1 for each in sizes)  # a step of one token
     assert np.array_equal(samples.draw([ids, key, value], sizes[0], 0, {})["k"].shape, (1, 4, sizes[0]["past"], 16))

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from onnxopt.graph.input_uses import Use
-from onnxopt.graph.signature import Sizes, Tensor, resolve, roles, symbol_of, symbols
+from onnxopt.graph.signature import Sizes, Tensor, lengths_of_caches, resolve, roles, symbol_of, symbols
 from onnxopt.graph.traits import NARROW, Traits
 from onnxopt.verification.empty_operators import why_not_empty
 
@@ -163,7 +163,7 @@ def many_sizes(traits: Traits, pinned: Sizes) -> Iterator[Sizes]:
     Larger ones of images come first.
     """
     batch, space = roles(traits.inputs)
-    names = [n for n in symbols(traits.inputs) if n not in pinned]
+    names, cached = [n for n in symbols(traits.inputs) if n not in pinned], lengths_of_caches(traits.inputs)
     needed = {n for n in names if n not in batch} or set(names)
     tensors = (*traits.inputs, *traits.outputs) if needed - batch else traits.inputs  # outputs may be classes alone
     wanted = [t for t in tensors if _is_wide(t, traits, needed, batch)]
@@ -175,7 +175,8 @@ def many_sizes(traits: Traits, pinned: Sizes) -> Iterator[Sizes]:
         for samples, length, side in growing if names else ():
             if _has_squares(traits) and length > _LONG_OF_SQUARES:
                 break
-            drawn = {n: samples if n in batch else max(side // space[n], 1) if n in space else length for n in names}
+            longer = {n: length + cached.get(n, 0) for n in names}
+            drawn = {n: samples if n in batch else max(side // space[n], 1) if n in space else longer[n] for n in names}
             sizes = {n: pinned.get(n, drawn.get(n, length)) for n in symbols(traits.inputs)} | pinned
             if all(_elements(tensor, sizes) >= many for tensor in wanted):
                 yield sizes
@@ -223,7 +224,9 @@ def long_sizes(traits: Traits, pinned: Sizes) -> Iterator[tuple[int, Sizes]]:
 def at_length(traits: Traits, pinned: Sizes, length: int, side: int = _SIDES[-1]) -> Sizes:
     """Sizes at which sequences are so long, and images have these sides."""
     batch, space = roles(traits.inputs)
+    cached = lengths_of_caches(traits.inputs)
     sizes: Mapping[str, int] = {
-        n: 1 if n in batch else max(side // space[n], 1) if n in space else length for n in symbols(traits.inputs)
+        n: 1 if n in batch else max(side // space[n], 1) if n in space else length + cached.get(n, 0)
+        for n in symbols(traits.inputs)
     }
     return {**sizes, **pinned}

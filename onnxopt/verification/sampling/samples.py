@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from onnxopt.graph.input_uses import Use
-from onnxopt.graph.signature import Sizes, Tensor, resolve, roles, symbol_of, symbols
+from onnxopt.graph.signature import Sizes, Tensor, lengths_of_caches, resolve, roles, symbol_of, symbols
 from onnxopt.program.dtypes import to_ir
 from onnxopt.verification.sampling import contents, edges, flags
 
@@ -37,9 +37,13 @@ _SEED_OF_BIASES, _KINDS_OF_BIASES = 1, (edges.ZEROS, edges.DENORMAL)
 
 
 def usual_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
-    """Sizes worth checking at, most telling first: odd and all different, all ones (every broadcast), even, larger."""
+    """Sizes worth checking at, most telling first: odd and all different, all ones (every broadcast), even, larger.
+
+    Caches of a decoder have lengths of their own: equal ones hide that one is taken for another.
+    """
     names = symbols(inputs)
     batch, space = roles(inputs)
+    cached = lengths_of_caches(inputs)
     if not names:
         yield {}
         return
@@ -48,11 +52,15 @@ def usual_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
     def side(name: str, pixels: int) -> int:
         return max(pixels // space[name], 1)
 
+    def usual(samples: int, pixels: int, length: int, cache: int) -> Sizes:
+        lengths = {n: cache + cached[n] if n in cached else length for n in names}
+        return {n: samples if n in batch else side(n, pixels) if n in space else lengths[n] for n in names}
+
     yield {n: 1 if n in batch else side(n, 64 + 32 * k) if n in space else next(primes) for k, n in enumerate(names)}
-    yield {n: 2 if n in batch else side(n, 96) if n in space else 16 for n in names}
-    yield {n: 3 if n in batch else side(n, 64) if n in space else 1 for n in names}
-    yield {n: 2 if n in batch else side(n, 160) if n in space else 37 for n in names}
-    yield {n: 5 if n in batch else side(n, 64) if n in space else 9 for n in names}
+    yield usual(2, 96, 16, 20)
+    yield usual(3, 64, 1, 32)
+    yield usual(2, 160, 37, 18)
+    yield usual(5, 64, 9, 12)
 
 
 def fallback_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
