@@ -19,7 +19,7 @@ from onnx_ir.passes import common
 from onnxopt.errors import ModelError, step
 from onnxopt.graph import code_limits, fused_domain, read
 from onnxopt.graph.bounded_sizes import BoundedSizesPass
-from onnxopt.graph.passes.branch_casts import BranchCastsPass
+from onnxopt.graph.branches import BranchCastsPass
 from onnxopt.graph.passes.codes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.contrib.anchors import carried

@@ -14,7 +14,7 @@ FOLDER = Path(onnxopt.graph.__file__).parent
 MAY_IMPORT = {
     "shapes": {"shapes"},
     "placement": {"placement", "shapes", "signature"},
-    "passes": {"passes", "shapes", "placement", "branches", "codes", "match"},
+    "passes": {"passes", "shapes", "placement", "codes", "match"},
     "layout": {"layout", "passes", "shapes", "match"},
     "precision": {"precision", "passes", "branches", "match"},
     "rewrite/masks": {"rewrite.masks", "shapes"},
