@@ -126,6 +126,18 @@ def floor(value: Dim) -> Dim:
 
 
 @functools.lru_cache(maxsize=4096)
+def joined(total: Dim) -> Dim:
+    """A sum of sizes, where the first and the last part of x are x: min(n, x) + max(0, x - n)."""
+    terms = sympy.Add.make_args(sympy.sympify(total))
+    for part in (term for term in terms if isinstance(term, sympy.Min) and len(term.args) == 2):
+        for count, whole in (part.args, part.args[::-1]):
+            rest = sympy.Max(0, sympy.expand(whole - count))
+            if rest in terms:
+                return joined(simplest(total - part - rest + whole))
+    return simplest(total)
+
+
+@functools.lru_cache(maxsize=4096)
 def minimum(a: Dim, b: Dim) -> Dim:
     return simplest(sympy.Min(a, b))
 
@@ -234,7 +246,9 @@ def slice_length(dim: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim] |
 
 
 def _rest(dim: Dim, start: Dim) -> Dim | None:
-    """n where a start is Max(0, dim - n), so that the last n elements of a table follow, or all; None for others."""
+    """n where a start is Max(0, dim - n), or -n, so that the last n elements follow, or all; None for others."""
+    if isinstance(start, int):
+        return -start if start < 0 else None
     if not isinstance(start, sympy.Max) or len(start.args) != 2 or 0 not in start.args:
         return None
     rest = simplest(dim - next(arg for arg in start.args if arg != 0))

@@ -21,6 +21,7 @@ from onnxopt.graph.shapes.dims import (
     broadcast,
     broadcast_dim,
     greatest,
+    joined,
     not_negative,
     product,
     quotient,
@@ -187,7 +188,7 @@ def _concat(node: ir.Node, inferred: InferredShapes) -> Dims | None:
     present = [s for s in shapes if s is not None]
     axis = node.attributes["axis"].as_int() % len(present[0])
     dims = [_simplest_of([s[k] for s in present]) for k in range(len(present[0]))]
-    dims[axis] = simplest(sum((s[axis] for s in present), start=sympy.Integer(0)))
+    dims[axis] = joined(sum((s[axis] for s in present), start=sympy.Integer(0)))
     return tuple(dims)
 
 
