@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -92,7 +93,6 @@ def _genai(precision: str, provider: str) -> Exporter:
     def export(network: Network, file: pathlib.Path) -> None:
         import onnx
         import transformers
-        from onnxruntime_genai.models.builder import create_model
         from tokenizers import Tokenizer, models
 
         module, _ = network.build()
@@ -104,7 +104,11 @@ def _genai(precision: str, provider: str) -> Exporter:
             source, target, cache = (f"{folder}/{part}" for part in ("source", "target", "cache"))
             for part in (module, tokenizer):
                 part.save_pretrained(source)
-            create_model(None, source, target, precision, provider, cache)
+            options = ("-i", source, "-o", target, "-p", precision, "-e", provider, "-c", cache)
+            command = [sys.executable, "-m", "onnxruntime_genai.models.builder", *options]
+            built = subprocess.run(command, capture_output=True, encoding="utf-8")
+            if built.returncode:
+                raise RuntimeError(built.stderr.strip().splitlines()[-1])
             onnx.save(onnx.load(f"{target}/model.onnx"), file)
 
     return export
