@@ -76,7 +76,8 @@ def test_failing_products(function: str, said: str, programs: Path, tmp_path: Pa
         (tmp_path / name).write_bytes(content)
     shutil.copy(programs / "faults", tmp_path)
     command = [tmp_path / "faults", tmp_path, programs]
-    variables = build.environment() | {"FAKE_CUBLASLT_FAILS": function}
+    own = {"FAKE_CUBLASLT_FAILS": function, "XDG_CACHE_HOME": str(tmp_path / "caches")}
+    variables = build.environment() | own
     done = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert (done.returncode, done.stderr) == (1, "")
     assert f'fails without a fault: "onnxopt: MatMulAddAdd_ced5fa89: {said}' in done.stdout

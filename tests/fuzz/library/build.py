@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from tests.support.emulation import library_programs
@@ -55,10 +56,14 @@ def _run_cmake(folder: Path, options: dict[str, str]) -> None:
     subprocess.run([cmake, "--build", folder, "--", "--quiet"], check=True)
 
 
+_CACHES = tempfile.TemporaryDirectory(prefix="onnxopt-caches-")
+
+
 def environment() -> dict[str, str]:
-    """Variables for the programs: what is too large is out of memory, and a report ends the process."""
+    """Variables for the programs: what is too large is out of memory, a report ends the process, caches are empty."""
     asan = "exitcode=99:allocator_may_return_null=1:max_allocation_size_mb=2048:detect_leaks=0"
-    return {**os.environ, "ASAN_OPTIONS": asan, "UBSAN_OPTIONS": "print_stacktrace=0:silence_unsigned_overflow=1"}
+    variables = {**os.environ, "XDG_CACHE_HOME": _CACHES.name}  # what a fake cuBLASLt chose would stay in the user's
+    return {**variables, "ASAN_OPTIONS": asan, "UBSAN_OPTIONS": "print_stacktrace=0:silence_unsigned_overflow=1"}
 
 
 def _tool(name: str) -> str:
