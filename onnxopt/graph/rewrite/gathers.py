@@ -7,6 +7,7 @@
     Gather(table, Range(k, k + n, 1))      -> Unsqueeze(Slice(table, k, k + n), axes)
     And(x, what always holds)              -> x
     Where(what always holds, x, y)         -> x               y where the condition never holds
+    Expand(x, computed shape)              -> x               where every reader broadcasts
 
 The table is a constant. Exporters of dynamic graphs write masks and embeddings this way, and leave such arithmetic
 in the graph, one small kernel a node. A result may lose axes along which it repeats, where every reader broadcasts it.
@@ -323,6 +324,30 @@ class CertainChoice(RewriteRuleClassBase):
         return _noted(op.Identity(chosen), y, dims, self._values)
 
 
+class ReadersRepeat(RewriteRuleClassBase):
+    """Expand to a computed shape, where every reader broadcasts what is expanded itself."""
+
+    def __init__(self, values: IndexValues) -> None:
+        super().__init__()
+        self._values = values
+
+    def pattern(self, op, x, shape):
+        return op.Expand(x, shape, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, shape: ir.Value, y: ir.Value) -> MatchResult:
+        if is_constant(shape):
+            return MatchResult().fail("the shape is a constant, so kernels fuse the Expand")
+        dims = self._values.dims(x)
+        if not y.uses() or dims is None or _narrowed(y, dims, self._values) is None:
+            return MatchResult().fail(REPEATS)
+        return MatchResult()
+
+    def rewrite(self, op, x: ir.Value, shape: ir.Value, y: ir.Value):
+        dims = self._values.dims(x)
+        assert dims is not None
+        return _noted(op.Identity(x), y, dims, self._values)
+
+
 def _narrowed(y: ir.Value, dims: Dims, values: IndexValues) -> dict[ir.Value, Dims] | None:
     """The values whose dims change where y gets these, None where a reader needs those that it has."""
     return {} if values.dims(y) == dims else narrowed(y, dims, values.inferred)
@@ -346,6 +371,7 @@ def _rules(scope: Scope) -> Sequence[Rooted]:
         Rooted("Gather", KnownRows.rule(values, scope.graph)),
         *(Rooted("And", Certain.rule(values, position)) for position in (0, 1)),
         Rooted("Where", CertainChoice.rule(values)),
+        Rooted("Expand", ReadersRepeat.rule(values)),
     ]
 
 
@@ -355,7 +381,7 @@ RULES = (RuleSet(_rules),)
 def may_apply(graph: ir.Graph) -> bool:
     """Whether a graph has nodes that the rules of this file are for, as far as that shows without shapes."""
     return any(
-        node.op_type in ("GatherND", "And", "Where") or (node.op_type == "Gather" and _may_be_view(node))
+        node.op_type in ("GatherND", "And", "Where", "Expand") or (node.op_type == "Gather" and _may_be_view(node))
         for node in graph.all_nodes()
     )
 

@@ -172,8 +172,8 @@ TABLE: tuple[Phase, ...] = (
         why="masks of attention get smaller, and tables are no longer repeated once pairs are rotated",
         steps=(
             Step(_ROTARY, rotary_pairs.RULES, only_if=rotary_pairs.may_apply),
-            Step(_INDICES, gathers.RULES, then=Cleanup.CLEAN_UP, only_if=gathers.may_apply),
             Step(_INDICES, scatters.RULES, then=Cleanup.CLEAN_UP, only_if=scatters.may_apply),
+            Step(_INDICES, gathers.RULES, then=Cleanup.CLEAN_UP, only_if=gathers.may_apply),
             Step(_FOLD, prepended_rows.RULES, then=Cleanup.CLEAN_UP, only_if=prepended_rows.may_apply),
         ),
     ),

@@ -11,7 +11,7 @@ from onnxscript.rewriter import RewriteRule
 
 from onnxopt.graph import normalize
 from onnxopt.graph.rewrite import rewrite
-from onnxopt.graph.rewrite.gathers import CertainChoice
+from onnxopt.graph.rewrite.gathers import REPEATS, CertainChoice, ReadersRepeat
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.scatters import EveryElementWritten
 from onnxopt.graph.shapes.infer import infer
@@ -21,7 +21,7 @@ from tests.support.refused import reason
 CONSTANTS = (
     "int64 zero = {0}, int64 one = {1}, int64[1] last = {-1}, int64[1] ones = {1}, int64[1] twos = {2}, "
     "int64[2] middle = {1, 2}, int64[3] behind = {1, 2, 3}, int64[3] rows = {0, 1, 3}, int64[3] columns = {0, 1, 2}, "
-    "float low = {-1e30}, float none = {0}, float unit = {1}"
+    "int64[1] first = {0}, float low = {-1e30}, float none = {0}, float unit = {1}"
 )
 # mask[:, :, :, :n] = y, as TorchScript writes it: x and y are [batch, 1, length, keys].
 POSITIONS = """
@@ -93,7 +93,7 @@ def test_other_scatters_stay(body: str, inputs: str, why: str) -> None:
 # transformers 4: mask[:, :, :, :n] = mask.masked_fill(mask + padding == 0, low), with a padding of ones
 CAUSAL = """
     square = Concat <axis = 0> (n1, n1) filled = Expand (low, square) t = Trilu <upper = 1> (filled, one)
-    down = Reshape (q, column) g = Greater (q, down) f = Cast <to = 1> (g) m = Mul (t, f) m4 = Unsqueeze (m, first)
+    down = Reshape (q, column) g = Greater (q, down) f = Cast <to = 1> (g) m = Mul (t, f) m4 = Unsqueeze (m, heads)
     ask = Concat <axis = 0> (b1, ones, n1, n1) e = Expand (m4, ask) attended = Concat <axis = 0> (b1, n1)
     p = Expand (unit, attended) p4 = Unsqueeze (p, middle) s = Add (e, p4) hidden = Equal (s, none)
     u = Where (hidden, low, e)
@@ -108,7 +108,7 @@ def test_masks_of_transformers_are_causal(tmp_path: Path) -> None:
     )
     source = graph(
         "float[batch, 1, length, length] x, float[batch, 2, length, 8] h", "float[batch, 2, length, 8] y", body,
-        constants=f"{CONSTANTS}, int64[2] column = {{-1, 1}}, int64[2] first = {{0, 1}}",
+        constants=f"{CONSTANTS}, int64[2] column = {{-1, 1}}, int64[2] heads = {{0, 1}}",
     )  # fmt: skip
     found = normalize.normalize(source.clone()).model
     rewrite(found, tmp_path)
@@ -134,3 +134,20 @@ def test_a_choice_that_is_open() -> None:
     assert refused(POSITIONS + "c = Less (q, one) cu = Unsqueeze (c, last) y = Where (cu, x, u)", CertainChoice) == (
         "the condition may hold or not"
     )
+
+
+def test_an_expand_whose_readers_repeat(tmp_path: Path) -> None:
+    """As a mask that is the same for all samples; the sizes are those of the other operand."""
+    source = model("s = Shape (x) m = ReduceMax <keepdims = 1> (u, first) e = Expand (m, s) y = Add (e, x)")
+    found = source.clone()
+    rewrite(found, tmp_path)
+    assert operators(found) == {"ReduceMax", "Add"}
+    assert_equal(source, found)
+
+
+@pytest.mark.parametrize("read", ["y = Identity (e)", "y = Transpose <perm = [0, 1, 3, 2]> (e)", "y = Add (e, m)"])
+def test_an_expand_that_is_needed(read: str) -> None:
+    body = f"s = Shape (x) m = ReduceMax <keepdims = 1> (u, first) e = Expand (m, s) {read}"
+    source = model(body)
+    made: RewriteRule = ReadersRepeat.rule(IndexValues(source.graph, infer(source)))  # type: ignore[attr-defined]
+    assert reason(source, "e", made) == REPEATS
