@@ -2,6 +2,7 @@
 
 a small integer tensor  -> a constant        where every element is known to be a number
                         -> an earlier value  where that one holds the same expressions
+                        -> Concat(earlier)   in place of a Reshape of a matrix, where earlier ones hold each element
 Expand(x, shape)        -> x                 where every reader broadcasts x to the same result
 """
 
@@ -12,7 +13,9 @@ from collections.abc import Hashable
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.shapes import infer
+from onnxopt.graph.shapes.contents import Contents
 from onnxopt.graph.shapes.infer import Knowledge
 from onnxopt.graph.shapes.narrowed import narrowed
 
@@ -49,9 +52,32 @@ def _replace_contents(value: ir.Value, graph: ir.Graph, inferred: Knowledge, fir
         return True
     earlier = first.setdefault((dtype, held.shape, tuple(held.flat)), value)
     if earlier is value:
-        return False
+        joined = _joined(value, held, graph, inferred, first)
+        if joined is None:
+            return False
+        first[dtype, held.shape, tuple(held.flat)] = earlier = joined
     value.replace_all_uses_with(earlier)
     return True
+
+
+def _joined(
+    value: ir.Value, held: Contents, graph: ir.Graph, inferred: Knowledge, first: dict[Hashable, ir.Value]
+) -> ir.Value | None:
+    """A vector of the elements of a matrix, joined of earlier vectors of one element; None for others.
+
+    Exporters order pads so, by Reshape, Slice and Transpose, and kernels would take the matrix for data.
+    """
+    node, dtype = value.producer(), value.dtype
+    if node is None or (node.domain, node.op_type) != ("", "Reshape") or held.ndim != 1 or dtype is None:
+        return None
+    if len(inferred.dims(node.inputs[0]) or ()) < 2:
+        return None
+    parts = [e if isinstance(e, int) else first.get((dtype, (1,), (e,))) for e in held.flat]
+    if any(part is None for part in parts):
+        return None
+    nodes = NewNodes(graph, node)
+    operands = [nodes.constant(np.array([p], dtype.numpy())) if isinstance(p, int) else p for p in parts]
+    return nodes.add("Concat", operands, dtype, [ir.AttrInt64("axis", 0)])
 
 
 def _drop_expand(node: ir.Node, inferred: Knowledge) -> bool:

@@ -391,6 +391,16 @@ def test_an_expand_of_batches_goes_where_a_product_over_one_element_broadcasts(
     np.testing.assert_array_equal(run(after, feeds)[0], run(before, feeds)[0])
 
 
+def test_pads_in_another_order_are_joined_of_their_elements() -> None:
+    """As a matrix, which is turned, they would be data for kernels; Pad reads them on the host."""
+    body = f"n = Shape<start = 2>(x) {_TO_FOURS} y = Pad(x, p)"
+    before, after = _normalized("float[N, 3, H] x", "float[] y", body, _FOURS)
+    assert not {"Reshape", "Transpose", "Slice"} & set(_operators(after))
+    for length in (1, 3, 4, 6):
+        x = np.random.default_rng(length).standard_normal((2, 3, length)).astype(np.float32)
+        np.testing.assert_array_equal(run(after, {"x": x})[0], run(before, {"x": x})[0])
+
+
 def test_what_is_computed_of_dims_twice_is_computed_once() -> None:
     body = (
         "s = Shape<start=0, end=1>(x)  t = Shape(w)  u = Slice(t, z, o)  a = Concat<axis=0>(s, k) "
