@@ -81,7 +81,8 @@ test-extras: build $(EXTRAS)/ready ## run the tests that need Ray, optimum-onnx 
 		tests/artifact/export/test_tritonserver.py tests/tools/test_batch.py -k "not test_batch.py or ray" $(PYTEST)
 
 # The exporters of `python -m benchmarks cpu.exporters`, which pin one another's versions: later genai needs a transformers
-# that optimum does not take, and paddle2onnx an onnx of 2024, so that it has an environment of its own.
+# that optimum does not take. paddle2onnx has an environment of its own, as it needs an onnx of 2024; onnxruntime folds its
+# constants.
 $(EXPORTERS)/ready: Makefile | $(READY)
 	@echo "Installing into $(EXPORTERS) (several minutes the first time)"
 	@rm -rf $(EXPORTERS)
@@ -96,7 +97,7 @@ $(PADDLE)/ready: Makefile | $(READY)
 	@rm -rf $(PADDLE)
 	@$(BIN)/python -m venv $(PADDLE)
 	@$(PADDLE)/bin/python -m pip --disable-pip-version-check --quiet --quiet install --no-compile paddlepaddle==3.3.1 \
-		paddle2onnx==2.1.0
+		paddle2onnx==2.1.0 onnxruntime==1.32.0
 	@touch $@
 
 exporters: $(EXPORTERS)/ready $(PADDLE)/ready ## install the exporters whose files `make bench BENCH=cpu.exporters` compares
