@@ -25,7 +25,6 @@ from onnxopt.graph.shapes.dims import (
     not_negative,
     product,
     quotient,
-    simplest,
     slice_length,
     step_count,
 )
