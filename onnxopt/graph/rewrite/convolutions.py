@@ -1,5 +1,6 @@
 """Convolutions in 16 bit whose result is read as tokens (B, L, O), as products, which need no change of layout.
 
+    Conv(x, W, b)                       -> Reshape(MatMul(Reshape(x), W') + b)    where W covers x, in any dtype
     Transpose(Reshape(Conv2d(x, W, b))) -> MatMul(patches(x), W') + b     where patches lie side by side
     Transpose(Conv1d(x, W, b))          -> MatMul(taps(Transpose(x)), W') + b
     Transpose(Gelu(Conv1d(...)))        -> Gelu(Transpose(Conv1d(...)))
@@ -10,6 +11,8 @@ convolutions, and its result needs another layout (figures for ViT-base: benchma
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import onnx_ir as ir
@@ -22,15 +25,16 @@ from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT
 
 _END = np.iinfo(np.int64).max
 _ACTIVATIONS = ("Gelu", "Relu")
+_OF_ROWS = ("Elu", "Gelu", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 _NO_GAIN = "Conv of {} is as fast as the product; only 16-bit floats gain"
 
 
 class _Product(RewriteRuleClassBase):
     """What both rules share: the obstacles to a product, and the product."""
 
-    def _obstacle(self, conv: ir.Node, x: ir.Value, w: ir.Value, rank: int) -> str:
+    def _obstacle(self, conv: ir.Node, x: ir.Value, w: ir.Value, rank: int, *, of_any_dtype: bool = False) -> str:
         bias = conv.inputs[2] if len(conv.inputs) > 2 else None
-        if x.dtype not in SIXTEEN_BIT:
+        if x.dtype not in SIXTEEN_BIT and not of_any_dtype:
             return _NO_GAIN.format(x.dtype)
         if x.shape is None or len(x.shape) != rank or not isinstance(x.shape[1], int):
             return f"the rank or the channels of Conv's input `{x.name}` are not known"
@@ -50,6 +54,67 @@ class _Product(RewriteRuleClassBase):
         weight = ir.Tensor(np.ascontiguousarray(array), dtype=tensor.dtype, name=f"{w.name}/columns")
         product = op.MatMul(columns, op.initializer(weight))
         return op.Add(product, conv.inputs[2]) if len(conv.inputs) > 2 and conv.inputs[2] is not None else product
+
+
+class WholeInput(_Product):
+    """A kernel as large as its input, so that each image gives one row: the first layer of a classifier, as VGG's.
+
+    cuDNN's heuristics name engines for it that take 50 times as long. A kernel of one element stays a Conv, which
+    gates of channels are recognised by. channels_last: whether the layout of the input will be, so that rows are read
+    off it in that order.
+    """
+
+    def __init__(self, channels_last: bool) -> None:
+        super().__init__()
+        self._channels_last = channels_last
+
+    def pattern(self, op, x, w):
+        return op.Conv(x, w, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["convolved"])
+
+    def check(self, context: MatchContext, x, w, convolved):
+        result, conv = MatchResult(), convolved.producer()
+        rank = 0 if x.shape is None else len(x.shape)
+        if reason := self._obstacle(conv, x, w, rank, of_any_dtype=True):
+            return result.fail(reason)
+        size = tuple(w.const_value.shape.numpy()[2:])
+        if tuple(x.shape.dims[2:]) != size or math.prod(size) == 1:
+            return result.fail("the kernel is not as large as the input, or has one element")
+        if any(conv.attributes.get_ints("pads", ())):
+            return result.fail("the input is padded")
+        return result
+
+    def rewrite(self, op, x, w, convolved):
+        rank, outputs = len(x.shape), w.const_value.shape.numpy()[0]
+        order = (*range(2, rank), 1) if self._channels_last and rank == 4 else tuple(range(1, rank))
+        moved = op.Transpose(x, perm=[0, *order]) if order[-1] == 1 else x
+        flat = op.Reshape(moved, new_integers(op, [0, math.prod(w.const_value.shape.numpy()[1:])]))
+        product = self._product(op, convolved.producer(), flat, w, order)
+        return op.Reshape(product, new_integers(op, [0, outputs, *[1] * (rank - 2)]))
+
+
+class ActivationOfRows(RewriteRuleClassBase):
+    """`f(Reshape(x)) -> Reshape(f(x))` of rows (B, O) that become maps of one element: the product applies f."""
+
+    def __init__(self, activation: str) -> None:
+        super().__init__(f"{activation.lower()}_of_rows")
+        self._activation = activation
+
+    def pattern(self, op, x, shape):
+        maps = op.Reshape(x, shape, _allow_other_attributes=True, _outputs=["maps"])
+        return getattr(op, self._activation)(maps, _allow_other_attributes=True, _outputs=["activated"])
+
+    def check(self, context: MatchContext, x, shape, maps, **_):
+        result = MatchResult()
+        if x.shape is None or len(x.shape) != 2 or maps.shape is None or len(maps.shape) < 3:
+            return result.fail("Reshape does not make maps of rows")
+        if any(dim != 1 for dim in maps.shape.dims[2:]) or len(maps.uses()) != 1 or maps.is_graph_output():
+            return result.fail("the maps have more elements than one, or other readers")
+        return result
+
+    def rewrite(self, op, x, shape, maps, activated):
+        attributes = {name: attribute.value for name, attribute in activated.producer().attributes.items()}
+        reshaped = {name: attribute.value for name, attribute in maps.producer().attributes.items()}
+        return op.Reshape(getattr(op, self._activation)(x, **attributes), shape, **reshaped)
 
 
 class Patches(_Product):
@@ -149,4 +214,8 @@ ACTIVATIONS = (
     RuleSet(lambda _: [Rooted("Transpose", ActivationOfTokens.rule(name)) for name in _ACTIVATIONS], counted=False),
 )
 # Makes the products. What a product reads may be the result of another convolution, transposed by the product.
-PRODUCTS = (RuleSet(lambda _: [Rooted("Transpose", Patches.rule()), Rooted("Transpose", Taps.rule())]),)
+PRODUCTS = (
+    RuleSet(lambda _: [Rooted("Transpose", Patches.rule()), Rooted("Transpose", Taps.rule())]),
+    RuleSet(lambda scope: [Rooted("Conv", WholeInput.rule(scope.gpu))]),
+    RuleSet(lambda _: [Rooted(name, ActivationOfRows.rule(name)) for name in _OF_ROWS], counted=False),
+)

@@ -16,18 +16,22 @@ from tests.support.attention.attention_graphs import ops
 
 TENSORS = {
     "patch": (6, 3, 2, 4), "narrow": (6, 3, 2, 2), "grouped": (6, 1, 2, 4), "tap": (6, 3, 3), "wide": (5, 6, 4),
-    "dot": (6, 3, 1), "pixel": (6, 3, 1, 1), "bias": (6,),
+    "dot": (6, 3, 1), "pixel": (6, 3, 1, 1), "bias": (6,), "image": (6, 3, 6, 8), "line": (6, 3, 9),
+    "volume": (6, 3, 2, 3, 4),
 }  # fmt: skip
 SHAPES = "int64[3] flat = {0, 6, -1}, int64[3] other = {0, 12, -1}"
 
 
-def model(inputs: str, body: str, opset: int = 20) -> ir.Model:
-    made = graphs.graph(inputs, "float16[] y", body, constants=SHAPES, opset=opset)
+def model(inputs: str, body: str, opset: int = 20, dtype: str = "float16") -> ir.Model:
+    spelled = dtype.replace("32", "")  # by onnx's parser
+    made = graphs.graph(inputs.replace("float16", spelled), f"{spelled}[] y", body, constants=SHAPES, opset=opset)
     rng = np.random.default_rng(0)
     for name, dims in TENSORS.items():
-        array = (rng.standard_normal(dims) * 0.3).astype(np.float16)
+        array = (rng.standard_normal(dims) * 0.3).astype(
+            dtype.replace("float", "f").replace("16", "2").replace("32", "4")
+        )
         value = ir.Value(name=name, const_value=ir.tensor(array, name=name), shape=ir.Shape(dims))
-        value.type = ir.TensorType(ir.DataType.FLOAT16)
+        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
         for node in made.graph:
             for k, operand in enumerate(node.inputs):
                 if operand is not None and operand.name == name:
@@ -53,7 +57,7 @@ TWO = """
 def check(source: ir.Model, found: ir.Model, *shapes: tuple[int, ...]) -> None:
     rng = np.random.default_rng(1)
     for shape in shapes:
-        x = rng.standard_normal(shape).astype(np.float16)
+        x = rng.standard_normal(shape).astype(next(v.dtype for v in source.graph.inputs).numpy())
         (expected,), (result,) = graphs.run(source, {"x": x}), graphs.run(found, {"x": x})
         assert result.shape == expected.shape
         np.testing.assert_allclose(result, expected, atol=4e-3, rtol=4e-3)
@@ -146,3 +150,42 @@ def _reason(source: ir.Model, rule: type[RewriteRuleClassBase]) -> str:
     transpose = next(n for n in source.graph if n.op_type == "Transpose")
     assert not compiled.match(source, source.graph, transpose, tracer=tracer)
     return str(tracer.best_matches_map[compiled][0].match_result.reason)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    ("kernel", "attributes", "shape"),
+    [
+        ("image", "<pads = [0, 0, 0, 0]>", (3, 6, 8)), ("line", "<strides = [2]>", (3, 9)),
+        ("volume", "", (3, 2, 3, 4)),
+    ],
+)  # fmt: skip
+def test_a_kernel_as_large_as_its_input(
+    kernel: str, attributes: str, shape: tuple[int, ...], dtype: str, tmp_path: Path
+) -> None:
+    (tmp_path / "gpu").mkdir()
+    image = f"float16[n, {', '.join(map(str, shape))}] x, {WEIGHTS}"
+    source = model(image, f"c = Conv{attributes}(x, {kernel}, bias) y = LeakyRelu<alpha = 0.2>(c)", dtype=dtype)
+    found = source.clone()
+    assert rewrite(found, tmp_path).applied["tokens"] == 1
+    assert [op for op in ops(found) if op != "Reshape"] == ["MatMul", "Add", "LeakyRelu"]
+    assert ops(found)[-1] == "Reshape"  # after the activation, which the product applies
+    check(source, found, (1, *shape), (5, *shape))
+    found = source.clone()
+    rewrite(found, tmp_path / "gpu", gpu=True)
+    assert ops(found).count("Transpose") == (len(shape) == 3)  # an image, which channels last needs none for
+    check(source, found, (1, *shape), (5, *shape))
+
+
+@pytest.mark.parametrize(
+    ("shape", "conv"),
+    [
+        ("3, 6, 9", "Conv(x, image)"), ("3, n, 8", "Conv(x, image)"), ("3, 1, 1", "Conv(x, pixel)"),
+        ("3, 6, 8", "Conv<pads = [1, 0, 1, 0]>(x, image)"), ("6, 6, 8", "Conv<group = 2>(x, image)"),
+        ("3, 6, 8", "Conv<dilations = [1, 1], auto_pad = \"SAME_UPPER\">(x, image)"),
+    ],
+)  # fmt: skip
+def test_kernels_that_stay(shape: str, conv: str, tmp_path: Path) -> None:
+    source = model(f"float16[b, {shape}] x, {WEIGHTS}", f"y = {conv}")
+    rewrite(source, tmp_path)
+    assert "Conv" in ops(source) and "MatMul" not in ops(source)
