@@ -1,6 +1,6 @@
 """Masks of local attention as attention/attention_nodes.py writes them, which the kernel computes from positions.
 
-Unsqueeze(Where(shown, 0, low), [0, 1])    Where(Unsqueeze(shown, [0, 1]), left, low)
+Unsqueeze(Where(shown, 0, low), [0, 1])    Where(Unsqueeze(shown, [0, 1]), 0 or left, low)
 shown = apart <= before and apart >= -after
 apart = Unsqueeze(Range(T - S, T, 1), [1]) - Range(0, T, 1)     S = Shape(q), T = Shape(k)
 """
@@ -46,7 +46,8 @@ def window_of(
         return None
     rest, inner = None, outer
     if outer is None:
-        rest, inner = where.inputs[1], _producer(where.inputs[0], "Unsqueeze", matched)
+        rest = None if number(where.inputs[1]) == 0 else where.inputs[1]
+        inner = _producer(where.inputs[0], "Unsqueeze", matched)
     elif number(where.inputs[1]) != 0:
         return None
     if inner is None or not _is(inner.inputs[1], [0, 1]):

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.match import constant
 from onnxopt.graph.rewrite.masks.index_functions import ALWAYS, FLOATS, Choice, Truth, uniform
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.masks.masks import HIDES, Mask, shown_by
@@ -244,7 +243,8 @@ def least_of(mask: ir.Value | None, depth: int = 0) -> float | None:
     node = None if mask is None else mask.producer()
     if mask is None or depth > _DEEPEST:
         return None
-    if (array := constant(mask)) is not None:
+    if mask.const_value is not None and not mask.is_graph_input():
+        array = mask.const_value.numpy()
         return float(array.min()) if array.size else None
     if node is None:
         return None
