@@ -1,10 +1,12 @@
-"""Dims as shape inference has written them on values (onnx_ir.Shape), for pattern rules."""
+"""Dims as shape inference has written them on values (onnx_ir.Shape), and numbers of values, for pattern rules."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from onnxopt.graph.shapes.dims import Dim, parse_dim
+
+_SPREAD = frozenset({"Expand", "Unsqueeze", "Squeeze", "Reshape", "Identity"})
 
 
 def dims_of(value: ir.Value) -> tuple[int | ir.SymbolicDim, ...]:
@@ -40,3 +42,19 @@ def reshape_to(x: ir.Value, wanted: ir.Shape) -> list[int] | str:
         for k, dim in enumerate(wanted.dims)
     ]
     return dims if dims.count(-1) <= 1 else "several dims of the result are not known"
+
+
+def uniform(value: ir.Value | None) -> float | None:
+    """The number that every element of a tensor is; None where the elements differ or are not known."""
+    while value is not None:
+        tensor, node = value.const_value, value.producer()
+        if tensor is not None:
+            numeric = tensor.size == 1 and tensor.dtype not in (ir.DataType.BOOL, ir.DataType.STRING)
+            return float(tensor.numpy().item()) if numeric else None
+        if node is not None and node.op_type == "ConstantOfShape" and node.domain == "":
+            fill = node.attributes.get_tensor("value")
+            return float(fill.numpy().item()) if fill is not None else 0.0
+        if node is None or node.domain != "" or node.op_type not in _SPREAD:
+            return None
+        value = node.inputs[0]
+    return None

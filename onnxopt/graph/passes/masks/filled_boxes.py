@@ -16,9 +16,9 @@ import onnx_ir as ir
 
 from onnxopt.graph.passes.equal_views import constant_of
 from onnxopt.graph.passes.new_nodes import NewNodes
-from onnxopt.graph.rewrite.masks.index_functions import uniform
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes.infer import Knowledge
+from onnxopt.graph.shapes.value_dims import uniform
 
 _END = np.iinfo(np.int32).max  # and above: up to the last element
 

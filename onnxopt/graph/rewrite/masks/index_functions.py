@@ -11,7 +11,6 @@ import onnx_ir as ir
 from onnxopt.graph.shapes.dims import Dim, Dims, not_negative, simplest
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
-_SPREAD = frozenset({"Expand", "Unsqueeze", "Squeeze", "Reshape", "Identity"})
 _LARGEST = 1 << 24  # elements; larger constant masks are not read
 
 
@@ -174,19 +173,3 @@ def fit_choice(array: np.ndarray) -> Choice | None:
     hidden = float(others.flat[0])
     truth = _fit_truth(zero) if bool((others == hidden).all()) else None
     return Choice(truth, 0.0, hidden) if truth is not None else None
-
-
-def uniform(value: ir.Value | None) -> float | None:
-    """The number that every element of a tensor is; None where the elements differ or are not known."""
-    while value is not None:
-        tensor, node = value.const_value, value.producer()
-        if tensor is not None:
-            numeric = tensor.size == 1 and tensor.dtype not in (ir.DataType.BOOL, ir.DataType.STRING)
-            return float(tensor.numpy().item()) if numeric else None
-        if node is not None and node.op_type == "ConstantOfShape" and node.domain == "":
-            fill = node.attributes.get_tensor("value")
-            return float(fill.numpy().item()) if fill is not None else 0.0
-        if node is None or node.domain != "" or node.op_type not in _SPREAD:
-            return None
-        value = node.inputs[0]
-    return None

@@ -28,10 +28,10 @@ from onnxopt.graph.rewrite.masks.index_functions import (
     fit,
     fit_choice,
     mapped,
-    uniform,
 )
 from onnxopt.graph.shapes.dims import Dim, Dims, simplest
 from onnxopt.graph.shapes.infer import Knowledge
+from onnxopt.graph.shapes.value_dims import uniform
 
 
 class IndexValues:

@@ -13,9 +13,10 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.rewrite.masks.index_functions import Affine, Choice, Truth, uniform
+from onnxopt.graph.rewrite.masks.index_functions import Affine, Choice, Truth
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.shapes.dims import Dim, simplest
+from onnxopt.graph.shapes.value_dims import uniform
 
 HIDES = -1e4  # an added mask of this or less makes a weight 0 in every float dtype
 _PASSED_THROUGH = frozenset({"Expand", "Unsqueeze", "Cast", "Identity"})
