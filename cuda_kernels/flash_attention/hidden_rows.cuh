@@ -32,7 +32,8 @@ struct FlashHiddenRows {
 
   static constexpr bool kMayBe = Op::kBiased && (Op::kHiddenWeighAll || Op::kHiddenWeighWindow);
   static constexpr bool kHasWindow = Op::kBegins || Op::kEnds;
-  static constexpr float kHidden = (kHasWindow ? -5e3f : -2e4f) * kFlashLog2E;  // scores of hidden keys are this or less
+  static constexpr float kHidden =
+      (kHasWindow ? -5e3f : -2e4f) * kFlashLog2E;  // scores of hidden keys are this or less
   static constexpr int kColumns = 8 * Tile::kTiles;
 
   // shared: bytes for kColumns floats of every warp, which nothing else needs any more.
