@@ -42,7 +42,7 @@ class Repeats:
             return actual
         if changes.ndim > 1:  # what was not written may hold the same number by chance
             changes |= changes.mean(-1, keepdims=True) > _SHARE
-        count = f"{np.count_nonzero(changes)} of {changes.size} elements of {name}"
+        count = f"{np.count_nonzero(changes):,} of {changes.size:,} elements of {name}"
         note = (
             f"{original.provider}: the original gives other results from run to run at {case}: {count} are not compared"
         )
