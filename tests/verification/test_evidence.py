@@ -159,6 +159,26 @@ def test_results_that_change_move_by_last_places(tmp_path: Path, dtype: str, ops
         np.testing.assert_array_equal(runs[0]["z"], expected["z"])  # integers stay
 
 
+@pytest.mark.parametrize("opset", [20, 22])
+def test_results_in_branches_and_bodies_change(tmp_path: Path, opset: int) -> None:
+    """A decoder whose whole step is a branch moves as one without branches does."""
+    text = """
+        g (bool[1] flag, float[n] x) => (float[n] y, float[n] z) <int64 three = {3}, bool always = {1}> {
+          y = If (flag) <then_branch = t () => (float[n] a) { e = Sin (x) a = Mul (e, e) },
+                         else_branch = f () => (float[n] b) { c = Cos (x) b = Mul (c, c) }>
+          z = Loop (three, always, x) <body = body (int64 i, bool go, float[n] v) => (bool on, float[n] w) {
+            on = Identity (go) w = Cos (v) }>
+        }"""
+    (tmp_path / "changed").mkdir()
+    model = write(tmp_path / "m.onnx", f'<ir_version: 10, opset_import: ["" : {opset}]> {text}')
+    path = last_places.change(model, tmp_path / "changed")
+    for flag in (True, False):
+        feeds = {"flag": np.array([flag]), "x": np.linspace(0.1, 1.4, 50, dtype=np.float32)}
+        expected, run = (sessions.run(sessions.open_session(file), feeds) for file in (model, path))
+        for name in ("y", "z"):
+            assert 1e-9 < np.abs(run[name] - expected[name]).max() <= 8 * 2.0**-22
+
+
 def test_an_unstable_original_is_named_and_does_not_count(tmp_path: Path) -> None:
     """Rounding decides how many elements the output has; the original and another order of additions differ."""
     body = (

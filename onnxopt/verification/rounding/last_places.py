@@ -53,12 +53,16 @@ def change(model: Path, folder: Path, draw: int = 0, times: float = 1.0) -> Path
         raise NotChanged(reason)
     TopologicalSortPass()(source)
     InferShapesPass()(source)
-    changed = [value for node in list(source.graph) for value in node.outputs if _is_rounded(node, value)]
+    nodes = list(source.graph.all_nodes())  # also in branches and bodies
+    changed = [value for node in nodes for value in node.outputs if _is_rounded(node, value)]
     if not changed:
         raise NotChanged("no operator of it is known to round")
     inputs = [v for v in source.graph.inputs if v.name not in source.graph.initializers and v.dtype in _CHANGE]
+    opset = source.opset_imports.get("", 1)
     for number, value in enumerate((*inputs, *changed)):
-        _change(source.graph, value, 1.0 + number + draw * _DRAWS, times)
+        producer = value.producer()
+        graph = source.graph if producer is None or producer.graph is None else producer.graph
+        _change(graph, value, opset, 1.0 + number + draw * _DRAWS, times)
     UniqueNamesPass()(source)
     try:
         write.save(source, folder)
@@ -71,7 +75,7 @@ def _is_rounded(node: ir.Node, value: ir.Value) -> bool:
     return node.op_type not in _EXACT and isinstance(value.type, ir.TensorType) and value.dtype in _CHANGE
 
 
-def _change(graph: ir.Graph, value: ir.Value, seed: float, times: float) -> None:
+def _change(graph: ir.Graph, value: ir.Value, opset: int, seed: float, times: float) -> None:
     """Multiply an input or a result, in float32 where it has 16 bits; consumers and graph outputs take the product."""
     producer, dtype = value.producer(), value.dtype
     assert dtype is not None
@@ -80,7 +84,7 @@ def _change(graph: ir.Graph, value: ir.Value, seed: float, times: float) -> None
     uses, is_output = tuple(value.uses()), value.is_graph_output() and producer is not None
     add = NewNodes(graph, graph[0]) if producer is None else NewNodes(graph, producer, producer)
     operand = add.add("Cast", [value], wide, [ir.AttrInt64("to", wide.value)]) if is_narrow else value
-    factor = _factor(graph, add, operand, wide, seed, times * _CHANGE[dtype])
+    factor = _factor(opset, add, operand, wide, seed, times * _CHANGE[dtype])
     # Integers are counts, masks and positions, which are exact.
     is_integer = add.add("Equal", [add.add("Round", [operand], wide), operand], ir.DataType.BOOL)
     result = add.add("Where", [is_integer, operand, add.add("Mul", [operand, factor], wide)], wide)
@@ -97,15 +101,13 @@ def _change(graph: ir.Graph, value: ir.Value, seed: float, times: float) -> None
         value.name, result.name = f"{name}_exact", name
 
 
-def _factor(
-    graph: ir.Graph, add: NewNodes, operand: ir.Value, dtype: ir.DataType, seed: float, change: float
-) -> ir.Value:
+def _factor(opset: int, add: NewNodes, operand: ir.Value, dtype: ir.DataType, seed: float, change: float) -> ir.Value:
     """Random factors of the operand's shape, between 1 and 1 - change. dtype: FLOAT or DOUBLE."""
 
     def constant(number: float) -> ir.Value:
         return add.constant(dtype.numpy().type(number))
 
-    if graph.opset_imports.get("", 1) >= _WITHOUT_RANDOM:
+    if opset >= _WITHOUT_RANDOM:
         whole = add.add("Shape", [operand], ir.DataType.INT64)
         ones = add.add("ConstantOfShape", [whole], dtype, [ir.AttrTensor("value", ir.tensor([1.0], dtype=dtype))])
         half = constant(0.5)
