@@ -28,7 +28,7 @@ class Extended(Case):
     before, after: keys that a query sees around its own, -1 for all; the mask is made of Range and comparisons. sunk:
     with a sink for each head. by_query: whether the bias differs from query to query. padded: keys at the end of the
     first sequence that the bias hides. joint: whether one mask is made of bias and window, not the sum of two. Queries
-    that see no key weigh alike those of their window, all keys where the mask is joint.
+    that see no key weigh all keys alike.
     """
 
     groups: int = 0
@@ -126,7 +126,7 @@ class Extended(Case):
         scores = np.where(hidden, -np.inf, scores)
         if self.padded and not self.sunk:
             blind = (hidden | (wide["bias"] <= -1e4)).all(axis=-1, keepdims=True)
-            scores = np.where(blind & (self.joint | ~hidden), 0.0, scores)
+            scores = np.where(blind, 0.0, scores)
         if self.sunk:
             column = np.broadcast_to(self.sinks().astype(np.float64)[:, None, None], (b, n, self.queries, 1))
             scores = np.concatenate([scores, column], axis=-1)

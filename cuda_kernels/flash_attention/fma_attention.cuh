@@ -55,13 +55,10 @@ struct FlashPlain {
     }
     if constexpr (HiddenRows::kMayBe) {
       if (top <= HiddenRows::kHidden) {
-        if constexpr (Op::kHiddenWeighAll) {
-          begin = 0;
-          end = static_cast<int>(p.keys);
-        }
+        const int keys = static_cast<int>(p.keys);
         for (int c = 0; c < kOfLane; ++c) y[c] = 0.0f;
-        for (int first = begin; first < end; first += 32) add_values(p, at, 1.0f, first, end, y);
-        sum = lane == 0 ? static_cast<float>(end - begin) : 0.0f;
+        for (int first = 0; first < keys; first += 32) add_values(p, at, 1.0f, first, keys, y);
+        sum = lane == 0 ? static_cast<float>(keys) : 0.0f;
       }
     }
     for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);

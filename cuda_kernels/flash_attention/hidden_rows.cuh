@@ -1,9 +1,8 @@
 // Rows whose every key a bias hides, as those of padding before or after a sequence.
 //
-// In float16, a score beside -65504 is rounded away, so that such a row weighs its keys alike: all keys, also those
-// outside of its window, where the window and the bias come from one mask (kHiddenWeighAll), else those of its window
-// (kHiddenWeighWindow). The row becomes the mean of their values. The warps of the block share the sum of the keys that
-// all of their rows have.
+// In float16, a score beside -65504 is rounded away, so that such a row weighs all keys alike. So it does where the
+// bias and a window come from one mask: keys outside of the window count too, which were not visited. The row becomes
+// the mean of all values. The warps of the block share the sum.
 #pragma once
 
 #include "device/scalar.cuh"
@@ -30,7 +29,7 @@ struct FlashHiddenRows {
   using Softmax = FlashSoftmax<Op, Tile>;
   using Rows = typename Softmax::Rows;
 
-  static constexpr bool kMayBe = Op::kBiased && (Op::kHiddenWeighAll || Op::kHiddenWeighWindow);
+  static constexpr bool kMayBe = Op::kBiased && Op::kHiddenWeighAll;
   static constexpr bool kHasWindow = Op::kBegins || Op::kEnds;
   static constexpr float kHidden =
       (kHasWindow ? -5e3f : -2e4f) * kFlashLog2E;  // scores of hidden keys are this or less
@@ -44,12 +43,12 @@ struct FlashHiddenRows {
                               query + 8 < p.queries && rows.top[1] <= kHidden};
       if (!Threads::any(hidden[0] || hidden[1])) return;
       float* const sums = reinterpret_cast<float*>(shared);
-      const int common = keys_of_all(p, at);
-      add_up(p, at, common, sums + threadIdx.x / 32 * kColumns);
+      add_up(p, at, sums + threadIdx.x / 32 * kColumns);
       Threads::wait();
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if (!hidden[half]) continue;
+        rows.sum[half] = 0.25f * static_cast<float>(p.keys);  // four lanes hold a row
 #pragma unroll
         for (int j = 0; j < Tile::kTiles; ++j) {
 #pragma unroll
@@ -59,47 +58,17 @@ struct FlashHiddenRows {
             rows.y[j][2 * half + e] = sum;
           }
         }
-        int begin = 0;
-        int end = common;
-        if constexpr (Op::kHiddenWeighWindow) add_own(p, at, query + 8 * half, common, half, rows, begin, end);
-        rows.sum[half] = 0.25f * static_cast<float>(end - begin);  // four lanes hold a row
       }
       Threads::wait();
     }
   }
 
-  // How many keys from the first on all rows of the block count.
-  __device__ static int keys_of_all(const Params& p, const Place& at) {
-    if constexpr (!Op::kHiddenWeighWindow) return static_cast<int>(p.keys);
-    if constexpr (Op::kBegins) return 0;
-    int begin;
-    int end;
-    Softmax::seen(p, at.first, begin, end);
-    return end;
-  }
-
-  // Adds the values of the row's further keys. begin, end: of its window.
-  __device__ static void add_own(const Params& p, const Place& at, unsigned query, int common, int half, Rows& rows,
-                                 int& begin, int& end) {
-    Softmax::seen(p, query, begin, end);
-    for (int key = max(begin, common); key < end; ++key) {
-      const T* const values = Operands::of(p.v, at.batch, at.head / p.group, key);
-#pragma unroll
-      for (int j = 0; j < Tile::kTiles; ++j) {
-        float sum[2] = {};
-        add_pair(values, 8 * j + threadIdx.x % 4 * 2, sum);
-        rows.y[j][2 * half] += sum[0];
-        rows.y[j][2 * half + 1] += sum[1];
-      }
-    }
-  }
-
-  // The sums of the warp's share of the values of the first `keys` keys.
-  __device__ static void add_up(const Params& p, const Place& at, int keys, float* sums) {
+  // The sums of the warp's share of all values.
+  __device__ static void add_up(const Params& p, const Place& at, float* sums) {
     const unsigned lane = threadIdx.x % 32;
     float found[Tile::kTiles][2] = {};
 #pragma unroll 4
-    for (int key = static_cast<int>(threadIdx.x / 4); key < keys; key += 8 * Tile::kWarps) {
+    for (unsigned key = threadIdx.x / 4; key < p.keys; key += 8 * Tile::kWarps) {
       const T* const values = Operands::of(p.v, at.batch, at.head / p.group, key);
 #pragma unroll
       for (int j = 0; j < Tile::kTiles; ++j) add_pair(values, 8 * j + lane % 4 * 2, found[j]);

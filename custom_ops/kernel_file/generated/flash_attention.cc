@@ -51,9 +51,8 @@ FlashAttention ReadFlashAttention(const JsonReader& json, const std::vector<Dtyp
   if (json.Has("cap")) r.cap = ReadNumber(json["cap"], {0.0, 3.4028234663852886e+38, true, false});
   if (json.Has("before")) r.before = ReadInteger(json["before"], 0, 1073741824, 1);
   if (json.Has("after")) r.after = ReadInteger(json["after"], 0, 1073741824, 1);
-  r.hidden = ReadChoice<HiddenWeights>(
-      json["hidden"],
-      {{"scores", HiddenWeights::kScores}, {"all", HiddenWeights::kAll}, {"window", HiddenWeights::kWindow}});
+  r.hidden =
+      ReadChoice<HiddenWeights>(json["hidden"], {{"scores", HiddenWeights::kScores}, {"all", HiddenWeights::kAll}});
   if (json.Has("codes")) r.codes = ReadAttentionCodes(json["codes"]);
   if (!(std::all_of(std::begin(r.inputs), std::end(r.inputs), [&](const auto& v) { return v == r.inputs[0]; })))
     json["inputs"].Fail("differ in dtype");

@@ -258,7 +258,8 @@ TABLE: tuple[Phase, ...] = (
         why="attention reads parts of a product where they are",
         steps=(
             Step(("splits",), unequal_splits.RULES, only_if=_has("Split")),
-            Step(_MAPPED, hidden_rows.RULES, only_if=_has("MultiHeadAttention")),  # after what reads queries
+            # After what reads queries. Layers share which queries see no key.
+            Step(_MAPPED, hidden_rows.RULES, then=Cleanup.CLEAN_UP, only_if=_has("MultiHeadAttention")),
         ),
     ),
     Phase(

@@ -116,8 +116,8 @@ class MultiHead(RewriteRuleClassBase):
         flattens = _is_transposed(k) or _is_transposed(v) or not same(k.shape[3], v.shape[3])
         queries, keys, values = flat(op, q), *(flat(op, x) if flattens else x for x in (k, v))
         causal = node.attributes.get_int("causal", 0)
-        attributes = {"unidirectional": 1} if causal else {}
-        attributes |= {hidden_rows.UNIFORM: 1} if mask is not None and hidden_rows.weighs_alike(node) else {}
+        attributes: dict[str, int | str] = {"unidirectional": 1} if causal else {}
+        attributes |= hidden_rows.uniform(node) if mask is not None else {}
         window = {} if causal else window_of(node)
         window_left = window_left_of(node)
         read = window_left if window else mask

@@ -9,7 +9,8 @@ rewrite/to_standard.py replace all of them.
         beside those of the keys, without a value. cap: of scores x in front of the mask, which become
         cap tanh(x / cap). before, after: where S = T and the mask says nothing else than that query s reads the keys
         from s - before to s + after, and adds `left`, which broadcasts as the mask does. hidden: what a query weighs
-        from which the mask hides every key: "all" keys alike, those of its "window" alike, or keys by their "scores".
+        from which the mask hides every key: "all" keys alike, alike those that one of two masks hides ("once"), or
+        keys by their "scores".
     Rotary(x, cos, sin) -> y     x cos + (-x2, x1) sin over the halves x1, x2 of the last axis
         x, y (B, N, S, H), cos and sin (1, 1, S, H), whose halves are equal
 """
@@ -34,7 +35,7 @@ _ATTRIBUTES = {
     },
     "MultiHeadAttention": {
         "num_heads": "i", "scale": "f", "unidirectional": "i", "mask_filter_value": "f",
-        "uniform": "i",  # until rewrite/attention/hidden_rows.py replaces it
+        "uniform": "s",  # until rewrite/attention/hidden_rows.py replaces it
     },
     "GroupQueryAttention": {
         "num_heads": "i", "kv_num_heads": "i", "scale": "f", "do_rotary": "i", "rotary_interleaved": "i",

@@ -25,7 +25,6 @@ def lines(kernel: Kernel) -> list[str]:
         "kEnds": meaning.after is not None,
         "kBiased": meaning.bias is not None,
         "kHiddenWeighAll": meaning.hidden == "all",
-        "kHiddenWeighWindow": meaning.hidden == "window",
         "kCapped": meaning.cap is not None,
         "kSinks": meaning.sinks is not None,
     }

@@ -49,15 +49,9 @@ def unzeroed(queries: ir.Value, masks: Collection[ir.Value | None], reader: ir.N
 def weights(bias: ir.Value | None, window: Window | None, zeroed: bool) -> str:
     """What a query weighs that the bias shows no key, see FlashAttention. zeroed: whether such queries are zeros.
 
-    bfloat16 rounds scores away beside its least number, and needs no zeros.
+    Window and bias are parts of one mask.
     """
-    if bias is None:
-        return "scores"
-    if window is None:
-        return "all" if zeroed else "scores"
-    if not window.apart:
-        return "all"
-    return "window" if zeroed or bias.dtype == ir.DataType.BFLOAT16 else "scores"
+    return "all" if bias is not None and (zeroed or window is not None) else "scores"
 
 
 def _axes(node: ir.Node) -> list[int] | None:

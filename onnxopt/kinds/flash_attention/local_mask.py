@@ -7,7 +7,6 @@ apart = Unsqueeze(Range(T - S, T, 1), [1]) - Range(0, T, 1)     S = Shape(q), T 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -21,14 +20,12 @@ _LIMITS = {"LessOrEqual": "before", "GreaterOrEqual": "after"}
 
 class Window(NamedTuple):
     """nodes: of the mask. before, after: keys in front of and behind a query's own that it sees; None for all. rest: is
-    added to the scores of these keys, [1 or B, 1 or N, 1 or S, T]. apart: whether it hides keys by less than the window
-    does."""
+    added to the scores of these keys, [1 or B, 1 or N, 1 or S, T]."""
 
     nodes: tuple[ir.Node, ...]
     before: int | None
     after: int | None
     rest: ir.Value | None = None
-    apart: bool = False
 
 
 def window_of(
@@ -63,7 +60,6 @@ def window_of(
         limits.get("before"),
         limits.get("after"),
         rest,
-        number(where.inputs[2]) == -math.inf,
     )
 
 

@@ -13,7 +13,6 @@ graph at first, and `read_off_operands` the operands when products are merged.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -26,7 +25,7 @@ from onnxopt.costs.attention import AttentionSize
 from onnxopt.graph.match import new_integers
 from onnxopt.graph.rewrite.attention import hidden_rows
 from onnxopt.graph.rewrite.attention.attention_operands import has_usual_heads
-from onnxopt.graph.rewrite.masks.parts import LOW
+from onnxopt.graph.rewrite.masks.parts import LOW, MIN, least_of
 from onnxopt.graph.rewrite.rule_sets import Pass
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
 from onnxopt.graph.shapes.expected import ExpectedSizes
@@ -69,7 +68,9 @@ class AttentionNodes(RewriteRuleClassBase):
             mask = mask if rank == 4 else op.Unsqueeze(mask, new_integers(op, range(4 - rank)))
         queries = q
         if mask is not None and hidden_rows.weighs_alike(node):
-            queries = hidden_rows.zeroed(op, q, mask, self._graph.opset_imports.get("", 0))
+            queries = hidden_rows.zeroed(
+                op, q, mask, self._graph.opset_imports.get("", 0), node.attributes.get_string(hidden_rows.WEIGH)
+            )
         scores = op.MatMul(queries, keys)
         scores = op.Mul(scores, _scalar(op, node.attributes.get_float("scale"), dtype))
         if cap:
@@ -172,9 +173,8 @@ def local_mask(op, counts: tuple[ir.Value, ir.Value], sdpa: ir.Node, dtype: ir.D
     The last query stands at the last key. counts: S and T, of shape [1]. sdpa: with a window.
     """
     window, mask_left = window_of(sdpa), window_left_of(sdpa)
-    low = _scalar(
-        op, -math.inf if hidden_rows.hides_more_by_window(sdpa) and mask_left is not None else LOW[dtype], dtype
-    )
+    # A mask of unknown numbers hides keys by the least one, if by any.
+    low = _scalar(op, (LOW if mask_left is None or least_of(mask_left) is not None else MIN)[dtype], dtype)
     queries, keys = (op.Squeeze(count, new_integers(op, [0])) for count in counts)
     none, one = (op.Constant(value=ir.tensor(np.array(n, np.int64))) for n in (0, 1))
     rows = op.Unsqueeze(op.Range(op.Sub(keys, queries), keys, one), new_integers(op, [1]))

@@ -5,11 +5,11 @@
 
 float32 rounds a score away beside -3.4e38, float16 beside -65504. Attention operators and kernels add in float32, where
 -65504 rounds no score away. So queries of float16 that see no key become zeros, whose scores are all the same. Where a
-sum of two masks hides keys, those that both hide weigh nothing beside those that one hides.
+sum of two masks hides keys, those that both hide weigh nothing beside those that one hides; the sum then stays whole.
 
     MultiHeadAttention(q, k, v, mask) -> MultiHeadAttention(Where(ReduceMax(mask) > -2e4, q, 0), k, v, mask)
 
-onnxopt's kernel does so by itself (kinds/flash_attention/hidden_rows.py).
+onnxopt's kernel weighs all keys alike by itself (kinds/flash_attention/hidden_rows.py).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ LOWEST_ADDED = -1.7e38  # of float32: a sum of two is finite
 ROUNDS_AWAY = -1e8  # float32 has steps of 8 from here on
 HIDES_IN_A_WINDOW = -5e3  # from where on a kernel takes keys of a window for hidden ones
 WEIGH = "hidden"  # the attribute of Sdpa
+_ALIKE = ("all", "once")
 UNIFORM = "uniform"  # the attribute that MultiHeadAttention has meanwhile
 _AXES_INPUT = 18  # opset from which on ReduceMax has its axes as an input
 _BIAS = 5  # position among the inputs of MultiHeadAttention
@@ -78,24 +79,25 @@ def unrepeated(mask: ir.Value) -> ir.Value:
     return source if same(dims_of(source)[-1], dims_of(mask)[-1]) else mask
 
 
-def zeroed(op, queries: ir.Value, mask: ir.Value, opset: int):
+def zeroed(op, queries: ir.Value, mask: ir.Value, opset: int, weigh: str):
     """Queries (B, S, N H) or (B, N, S, H) with zeros for those from which a mask of four dims hides every key.
 
-    op: onnxscript's builder.
+    op: onnxscript's builder. weigh: "all" or "once"; onnxopt's kernel takes in what zeroes the former.
     """
     by_head = queries.shape is not None and len(queries.shape) == 4
     if opset < _AXES_INPUT:
         most = op.ReduceMax(mask, axes=[1, 3], keepdims=int(by_head))
     else:
         most = op.ReduceMax(mask, new_integers(op, [1, 3]), keepdims=int(by_head))
-    keep_apart(most)
+    inside = [most]  # of the kernel, so that each attention has its own
     if not by_head:
         most = op.Unsqueeze(most, new_integers(op, [2]))
-        keep_apart(most)
+        inside.append(most)
     limit, zero = (op.Constant(value=scalar_of(n, ir.DataType.FLOAT16)) for n in (LOWEST_SHOWN, 0.0))
-    sees = op.Greater(most, limit)
-    keep_apart(sees)
-    result = op.Where(sees, queries, zero)
+    sees = op.Greater(most, limit) if weigh == "all" else op.LessOrEqual(most, limit)
+    result = op.Where(sees, queries, zero) if weigh == "all" else op.Where(sees, zero, queries)
+    for value in (*inside, sees) if weigh == "all" else ():
+        keep_apart(value)
     result.shape, result.dtype = queries.shape, queries.dtype
     return result
 
@@ -103,14 +105,12 @@ def zeroed(op, queries: ir.Value, mask: ir.Value, opset: int):
 def weighs_alike(sdpa: ir.Node) -> bool:
     """Whether queries of an Sdpa that see no key have to be `zeroed`: of float16, which weigh some keys alike."""
     q = sdpa.inputs[0]
-    return (
-        q is not None and q.dtype == ir.DataType.FLOAT16 and sdpa.attributes.get_string(WEIGH, "") in ("all", "window")
-    )
+    return q is not None and q.dtype == ir.DataType.FLOAT16 and sdpa.attributes.get_string(WEIGH, "") in _ALIKE
 
 
-def hides_more_by_window(sdpa: ir.Node) -> bool:
-    """Whether keys outside of the window count less than those that the rest of the mask hides."""
-    return sdpa.attributes.get_string(WEIGH, "") in ("window", "scores")
+def uniform(sdpa: ir.Node) -> dict[str, str]:
+    """The attribute of the MultiHeadAttention that an Sdpa becomes, if it needs one."""
+    return {UNIFORM: str(sdpa.attributes.get_string(WEIGH))} if weighs_alike(sdpa) else {}
 
 
 class ZeroedQueries(RewriteRuleClassBase):
@@ -133,7 +133,8 @@ class ZeroedQueries(RewriteRuleClassBase):
         node = y.producer()
         q, *others = node.inputs
         attributes = {name: a.value for name, a in node.attributes.items() if name != UNIFORM}
-        queries = zeroed(op, q, unrepeated(others[_BIAS - 1]), self._graph.opset_imports.get("", 0))
+        weigh = node.attributes.get_string(UNIFORM)
+        queries = zeroed(op, q, unrepeated(others[_BIAS - 1]), self._graph.opset_imports.get("", 0), weigh)
         return op.MultiHeadAttention(queries, *others, _domain=CONTRIB, **attributes)
 
 

@@ -278,23 +278,30 @@ class ScaledDotProduct(RewriteRuleClassBase):
         apart = self._parts(masking, mask, more, shown, hidden, low)
         dtype = mask.dtype if masking in ("add", "twice") else low.dtype
         shifts = masking in ("add", "twice") and self._only_shifts(form, apart, mask, more, dtype)
-        hidden_weigh = "scores" if shifts else "window" if apart.summed else "all"
+        hidden_weigh = "scores" if shifts else "once" if apart.summed else "all"
         limits, rest = {}, None
-        if form.mask_value is not None and form.mask.kind == "any" and (apart.conditions or apart.added):
+        may_part = form.mask.kind == "any" and not apart.summed
+        if form.mask_value is not None and may_part and (apart.conditions or apart.added):
             within = apart.by_position(form.mask_value, self._index_values)
-            is_window = not shifts or (apart.summed and q.dtype == ir.DataType.FLOAT16)
-            limits = within.limits() if diagonal and is_window else {}
+            limits = within.limits() if diagonal and not shifts else {}
             if limits or (within.kind == "none" and apart.are_shared(form.mask_value, self._index_values)):
                 rest = apart.rest(op, q.dtype, form.mask.finite)
         if rest is not None and not limits:
             mask, rest, dtype = rest, None, q.dtype
-        elif masking == "twice":
-            mask = parts.added(op, mask, more, form.mask.finite, dtype)
         elif masking != "add":
-            nothing, low = (op.Constant(value=parts.scalar_of(n, dtype)) for n in (0.0, _low(low)))
-            beside = mask if masking in ("over", "under") else nothing
-            bias = op.Where(hidden, low, beside) if masking in _HIDDEN else op.Where(shown, beside, low)
-            mask = parts.added(op, bias, mask, form.mask.finite, dtype) if masking == "both" else bias
+            added_masks = (mask, more) if masking == "twice" else (mask,)
+            if masking != "twice":
+                number = scalar(low) or 0.0 if masking == "both" else _low(low)
+                nothing, lowest = (op.Constant(value=parts.scalar_of(n, dtype)) for n in (0.0, number))
+                beside = mask if masking in ("over", "under") else nothing
+                bias = op.Where(hidden, lowest, beside) if masking in _HIDDEN else op.Where(shown, beside, lowest)
+                bias.dtype = dtype
+                added_masks = (bias, mask) if masking == "both" else (bias,)
+            if apart.summed and q.dtype == ir.DataType.FLOAT16:
+                added_masks, dtype = tuple(parts.raised(op, m, q.dtype) for m in added_masks), q.dtype
+            mask = added_masks[0]
+            for other in added_masks[1:]:
+                mask = parts.added(op, mask, other, form.mask.finite, dtype)
         unrounded = mask  # narrowing makes -inf finite
         if dtype is not None and dtype != q.dtype:
             mask = parts.narrowed(op, mask, q.dtype)

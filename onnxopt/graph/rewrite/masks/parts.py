@@ -64,10 +64,10 @@ class Parts:
         mask_rows, *rest = ((1, *d)[-2] for d in dims if d is not None)
         return mask_rows != 1 and all(d == 1 for d in rest)
 
-    def _hides_by_little(self) -> bool:
-        """Whether what is added hides no key by more than its position does."""
+    def _hides_by_more(self) -> bool:
+        """Whether what is added hides keys by more than their position does."""
         least = [least_of(v) for v in self.added]
-        return self.summed or all(n is not None and n >= LOW[ir.DataType.FLOAT16] for n in least)
+        return any(n is not None and n < LOW[ir.DataType.FLOAT16] for n in least)
 
     def rest(self, op, dtype: ir.DataType, finite: bool) -> ir.Value | None:
         """The mask without what is shown by position, None where nothing is left. dtype: of the scores. finite: whether
@@ -79,7 +79,7 @@ class Parts:
         result = None
         for mask in (narrowed(op, v, dtype) if v.dtype != dtype else v for v in self.added):
             result = mask if result is None else added(op, result, mask, finite, dtype)
-        if result is not None and dtype == ir.DataType.FLOAT16 and not self._hides_by_little():
+        if result is not None and dtype == ir.DataType.FLOAT16 and self._hides_by_more():
             result = op.Max(result, op.Constant(value=scalar_of(LOW[dtype], dtype)))
         if shown is None:
             return result
@@ -110,15 +110,12 @@ def condition_parts(value: ir.Value, negated: bool, low: float, index_values: In
 
 def _add_masks(masks: Sequence[ir.Value], parts: Parts, index_values: IndexValues, hiding: int = 0) -> None:
     """hiding: how many others hide keys that these are added to."""
-    is_loose = False
     for mask in masks:
         shown, conditions, others = parts.shown, len(parts.conditions), len(parts.added)
         _add_mask(mask, parts, index_values)
         least = min((least_of(v) or 0.0 for v in parts.added[others:]), default=0.0)
         hiding += parts.shown != shown or len(parts.conditions) > conditions or least <= HIDES
-        is_loose |= parts.shown == shown and len(parts.added) > others
-    # A mask of unknown numbers beside a window is what hides keys of it, if anything does.
-    parts.summed |= hiding > 1 or (is_loose and parts.shown != ALWAYS and not parts.conditions)
+    parts.summed |= hiding > 1
 
 
 def _add_mask(value: ir.Value, parts: Parts, index_values: IndexValues) -> None:
@@ -271,6 +268,12 @@ def narrowed(op, mask, dtype: ir.DataType):
     if dtype == ir.DataType.FLOAT16:
         mask = op.Max(mask, op.Constant(value=scalar_of(MIN[dtype], ir.DataType.FLOAT)))
     return op.Cast(mask, to=dtype)
+
+
+def raised(op, mask, dtype: ir.DataType):
+    """A mask in the dtype of the scores, whose sum with another keeps apart what one of them hides and what both."""
+    mask = mask if mask.dtype == dtype else narrowed(op, mask, dtype)
+    return op.Max(mask, op.Constant(value=scalar_of(LOW[dtype], dtype)))
 
 
 def is_lowest(value: ir.Value) -> bool:
