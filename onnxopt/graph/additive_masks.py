@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
 
+HIDDEN = -3e4  # hides a key in float16: exp of it is 0, and two of them add up to a number of float16
+LOWEST_SHOWN = -2e4  # a query to whose every key a mask of float16 adds no more than this sees none
 # What stands between a product and its Softmax.
 _STEPS = frozenset(
     {"Add", "Cast", "Clip", "Div", "Expand", "Identity", "Max", "Mul", "Reshape", "Softcap", "Squeeze", "Sub", "Sum",

@@ -16,9 +16,9 @@ MAY_IMPORT = {
     "placement": {"placement", "shapes", "signature"},
     "passes": {"passes", "shapes", "placement", "codes", "match", "fused_domain"},
     "layout": {"layout", "passes", "shapes", "match"},
-    "precision": {"precision", "passes", "branches", "match"},
-    "rewrite/masks": {"rewrite.masks", "shapes"},
-    "rewrite": {"rewrite", "layout", "passes", "shapes", "match", "read", "refusal"},
+    "precision": {"additive_masks", "precision", "passes", "branches", "match"},
+    "rewrite/masks": {"additive_masks", "rewrite.masks", "shapes"},
+    "rewrite": {"additive_masks", "rewrite", "layout", "passes", "shapes", "match", "read", "refusal"},
 }
 WITHOUT_FOLDERS = (
     "additive_masks",

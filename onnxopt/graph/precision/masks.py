@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxopt.graph.additive_masks import HIDDEN
+
 # The operators that pass a mask on to the scores.
 _PASSING = frozenset(
     {"Add", "Sub", "Mul", "Where", "Max", "Min", "Expand", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice",
      "Concat", "Tile", "Gather", "Identity"}
 )  # fmt: skip
-LOWEST = -3e4  # stands for all lower numbers: exp of it is 0, and two of them add up to a number of float16
+LOWEST = HIDDEN  # in place of all lower numbers
 
 
 class Hiding:

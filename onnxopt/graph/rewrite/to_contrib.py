@@ -117,7 +117,7 @@ class MultiHead(RewriteRuleClassBase):
         queries, keys, values = flat(op, q), *(flat(op, x) if flattens else x for x in (k, v))
         causal = node.attributes.get_int("causal", 0)
         attributes: dict[str, int | str] = {"unidirectional": 1} if causal else {}
-        attributes |= hidden_rows.uniform(node) if mask is not None else {}
+        attributes |= hidden_rows.attribute_of(node) if mask is not None else {}
         window = {} if causal else window_of(node)
         window_left = window_left_of(node)
         read = window_left if window else mask

@@ -35,7 +35,7 @@ _ATTRIBUTES = {
     },
     "MultiHeadAttention": {
         "num_heads": "i", "scale": "f", "unidirectional": "i", "mask_filter_value": "f",
-        "uniform": "s",  # until rewrite/attention/hidden_rows.py replaces it
+        "hidden": "s",  # until rewrite/attention/hidden_rows.py replaces it
     },
     "GroupQueryAttention": {
         "num_heads": "i", "kv_num_heads": "i", "scale": "f", "do_rotary": "i", "rotary_interleaved": "i",

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from onnxopt.graph.additive_masks import LOWEST_SHOWN
 from onnxopt.kinds.flash_attention.local_mask import Window, number
 from onnxopt.kinds.flash_attention.views import integers
 
-_LOWEST_SHOWN = (-3e4, -1e4)
 _AXES = [1, 3]
 
 
@@ -31,7 +31,7 @@ def unzeroed(queries: ir.Value, masks: Collection[ir.Value | None], reader: ir.N
     if where is None or sees is None or where.inputs[1] is None:
         return Queries(queries)
     limit, lowest = number(sees.inputs[1]), _producer(sees.inputs[0], "Unsqueeze")
-    if limit is None or not _LOWEST_SHOWN[0] < limit <= _LOWEST_SHOWN[1]:
+    if limit != LOWEST_SHOWN:
         return Queries(queries)
     most = _producer(sees.inputs[0] if lowest is None else lowest.inputs[0], "ReduceMax")
     if most is None or most.inputs[0] not in masks or _axes(most) != _AXES:

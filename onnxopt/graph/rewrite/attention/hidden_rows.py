@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.additive_masks import LOWEST_SHOWN
 from onnxopt.graph.match import constant, new_integers
 from onnxopt.graph.passes.common_subexpressions import keep_apart
 from onnxopt.graph.passes.rooted import Rooted
@@ -27,13 +28,11 @@ from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.value_dims import dims_of, same
 
-LOWEST_SHOWN = -2e4  # queries whose every key gets less from the mask see none
 LOWEST_ADDED = -1.7e38  # of float32: a sum of two is finite
 ROUNDS_AWAY = -1e8  # float32 has steps of 8 from here on
 HIDES_IN_A_WINDOW = -5e3  # from where on a kernel takes keys of a window for hidden ones
-WEIGH = "hidden"  # the attribute of Sdpa
+WEIGH = "hidden"  # the attribute of Sdpa, and of the MultiHeadAttention that it becomes until RULES ran
 _ALIKE = ("all", "once")
-UNIFORM = "uniform"  # the attribute that MultiHeadAttention has meanwhile
 _AXES_INPUT = 18  # opset from which on ReduceMax has its axes as an input
 _BIAS = 5  # position among the inputs of MultiHeadAttention
 _CACHED = frozenset({"Concat", "ScatterND", "ScatterElements"})
@@ -108,13 +107,13 @@ def weighs_alike(sdpa: ir.Node) -> bool:
     return q is not None and q.dtype == ir.DataType.FLOAT16 and sdpa.attributes.get_string(WEIGH, "") in _ALIKE
 
 
-def uniform(sdpa: ir.Node) -> dict[str, str]:
+def attribute_of(sdpa: ir.Node) -> dict[str, str]:
     """The attribute of the MultiHeadAttention that an Sdpa becomes, if it needs one."""
-    return {UNIFORM: str(sdpa.attributes.get_string(WEIGH))} if weighs_alike(sdpa) else {}
+    return {WEIGH: str(sdpa.attributes.get_string(WEIGH))} if weighs_alike(sdpa) else {}
 
 
 class ZeroedQueries(RewriteRuleClassBase):
-    """MultiHeadAttention with the attribute `uniform` reads `zeroed` queries. graph: the main one."""
+    """MultiHeadAttention with the attribute `hidden` reads `zeroed` queries. graph: the main one."""
 
     def __init__(self, graph: ir.Graph) -> None:
         super().__init__("zeroed_queries")
@@ -127,13 +126,13 @@ class ZeroedQueries(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, y):
         result = MatchResult()
-        return result if UNIFORM in y.producer().attributes else result.fail("rows have no key or keep their weights")
+        return result if WEIGH in y.producer().attributes else result.fail("rows have no key or keep their weights")
 
     def rewrite(self, op, y):
         node = y.producer()
         q, *others = node.inputs
-        attributes = {name: a.value for name, a in node.attributes.items() if name != UNIFORM}
-        weigh = node.attributes.get_string(UNIFORM)
+        attributes = {name: a.value for name, a in node.attributes.items() if name != WEIGH}
+        weigh = node.attributes.get_string(WEIGH)
         queries = zeroed(op, q, unrepeated(others[_BIAS - 1]), self._graph.opset_imports.get("", 0), weigh)
         return op.MultiHeadAttention(queries, *others, _domain=CONTRIB, **attributes)
 

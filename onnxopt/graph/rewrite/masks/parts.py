@@ -17,14 +17,14 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph.additive_masks import HIDDEN
 from onnxopt.graph.rewrite.masks.index_functions import ALWAYS, FLOATS, Choice, Truth
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.masks.masks import HIDES, Mask, shown_by
 from onnxopt.graph.shapes.value_dims import uniform
 
 MIN = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
-# What hides a key by a condition or by its position. Two of them are a number of float16, as in precision/masks.py.
-LOW = {ir.DataType.FLOAT: MIN[ir.DataType.FLOAT], ir.DataType.FLOAT16: -3e4, ir.DataType.BFLOAT16: -3.38e38}
+LOW = {**MIN, ir.DataType.FLOAT16: HIDDEN}  # what hides a key by a condition or by its position
 _COMPARED: dict[str, Callable[[float, float], bool]] = {
     "Cast": operator.ne, "Equal": operator.eq, "Less": operator.lt, "LessOrEqual": operator.le, "Greater": operator.gt,
     "GreaterOrEqual": operator.ge,

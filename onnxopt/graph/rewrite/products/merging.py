@@ -160,7 +160,7 @@ class SelfAttention(_Merge):
         """Whether Attention takes weights of this dtype, and q, k and v are small enough for it, or of unknown size."""
         if packed_weights.of(weights[0]) is not None or x.dtype not in _LARGEST_ATTENTION or x.shape is None:
             return False
-        if hidden_rows.UNIFORM in node.attributes:  # its queries become zeros
+        if hidden_rows.WEIGH in node.attributes:  # its queries become zeros
             return False
         rows = [d for d in x.shape.dims[:2] if isinstance(d, int)]
         size = rows[0] * rows[1] * sum(_widths(weights)) * x.dtype.itemsize if len(rows) == 2 else 0
