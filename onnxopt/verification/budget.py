@@ -13,7 +13,7 @@ _CASE_SECONDS = 2.0  # of each case of a quick model
 QUICK = 0.01  # seconds of a plain run, up to which all usual cases and edges are run
 _RUNS = 3  # of a case: the original, and the other model with its library and without
 _GROWTH = 1.3  # exponent of the time that a run takes, by the bytes of its inputs
-_SHORT, _CHANGES = 1e-3, 0.1  # seconds of a run, below which no size changes most of it, and the share that one does
+_FIXED, _CHANGES = 2e-3, 0.1  # seconds of a run that no size changes but by this share: launches, threads
 _SMALLEST = 0.25  # of a plain run: what the smallest run takes
 _TIMES_IN_FLOAT64 = 6.0  # a run in float64, in plain runs
 _MAKING_FLOAT64 = 10.0  # its session, in plain runs
@@ -40,11 +40,16 @@ class Budget:
 
         by_samples: there are more samples alone, each of which takes as long as before.
         """
-        times = max(growth, _SMALLEST)
-        if growth > 1.0:
-            times = growth ** (1.0 if by_samples else _GROWTH) if self.run > _SHORT else 1.0 + _CHANGES * growth
-        seconds = times * (_RUNS * self.run + self.draw)
+        seconds = _RUNS * self._grown(self.run, growth, by_samples) + self._grown(self.draw, growth, by_samples)
         return seconds <= _CASE_SECONDS if self.run <= QUICK else self._spend(seconds)
+
+    @staticmethod
+    def _grown(seconds: float, growth: float, by_samples: bool) -> float:
+        """What takes these seconds at plain inputs, at inputs of growth times their bytes."""
+        if growth <= 1.0:
+            return seconds * max(growth, _SMALLEST)
+        fixed = min(seconds, _FIXED)
+        return fixed * (1.0 + _CHANGES * growth) + (seconds - fixed) * growth ** (1.0 if by_samples else _GROWTH)
 
     def takes_float64(self) -> bool:
         """Whether there is time for a case in float64 that no verdict needs."""

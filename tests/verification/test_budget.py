@@ -87,6 +87,12 @@ def test_costs_grow_with_the_inputs() -> None:
     assert quick.takes_case(1.0) and quick.takes_case(20.0) and not quick.takes_case(100.0)
 
 
+@pytest.mark.parametrize("milliseconds", [0.2, 0.9, 1.1, 1.4, 2.0])
+def test_a_small_model_tries_many_elements_on_a_busy_machine(milliseconds: float) -> None:
+    """Most of its run is launches and threads, which take five times as long beside other work."""
+    assert Budget(milliseconds / 1e3, milliseconds / 2e3).takes_case(164.0)
+
+
 def test_more_samples_alone_take_as_long_each(tmp_path: Path) -> None:
     assert not Budget(0.02, 0.0).takes_case(13.0)
     assert Budget(0.02, 0.0).takes_case(13.0, by_samples=True)

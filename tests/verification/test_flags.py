@@ -47,7 +47,7 @@ def cpu(original: Path, other: Path) -> onnxopt.VerificationReport:
 @pytest.mark.parametrize("condition", CONDITIONS.values(), ids=CONDITIONS)
 def test_a_branch_that_differs_is_found_at_each_kind_of_case(condition: tuple[str, str], tmp_path: Path) -> None:
     original = write(tmp_path / "m.onnx", model(condition))
-    assert cpu(original, original).notes == ()
+    assert not any("branch" in note for note in cpu(original, original).notes)
     wrong = write(tmp_path / "wrong.onnx", model(condition, then="Sub"))
     failed = [check.case for check in cpu(original, wrong).checks if not check.ok]
     assert any(edges.ZEROS in case for case in failed) and any(edges.NAN in case for case in failed)

@@ -120,7 +120,7 @@ g (float[n, 1, 8] x, float[n, m, 8] a, bool now) => (float[n, 1, 8] y, float[n, 
 def test_both_branches_of_a_merged_decoder_read_and_return_16_bits(tmp_path: Path) -> None:
     """As optimum merges the steps with a cache and without: no Cast is beside the If, nor between it and the cache."""
     manifest = optimized(write(tmp_path / "model.onnx", _BRANCHES), tmp_path, "a", *_HALF, "--caches")
-    assert manifest.verify.status == "passed" and manifest.verify.notes == ()
+    assert manifest.verify.status == "passed" and not any("branch" in note for note in manifest.verify.notes)
     assert manifest.precision is not None and manifest.precision.caches == ("a", "c")
     written = onnx.load(tmp_path / "a" / "model.onnx")
     assert [node.op_type for node in written.graph.node if "a" in node.input or "c" in node.output] == ["If"]
