@@ -28,7 +28,9 @@ class Extended(Case):
     before, after: keys that a query sees around its own, -1 for all; the mask is made of Range and comparisons. sunk:
     with a sink for each head. by_query: whether the bias differs from query to query. padded: keys at the end of the
     first sequence that the bias hides. joint: whether one mask is made of bias and window, not the sum of two. Queries
-    that see no key weigh all keys alike.
+    that see no key weigh all keys alike. summed: the bias is known to do nothing but hide keys, so that queries that
+    see no key weigh alike those keys that are hidden "once", by bias or window, or, where the window's mask is added
+    twice, those of their "window".
     """
 
     groups: int = 0
@@ -39,6 +41,7 @@ class Extended(Case):
     by_query: bool = True
     padded: int = 0
     joint: bool = False
+    summed: str = ""
 
     @property
     def of_keys(self) -> int:
@@ -55,6 +58,8 @@ class Extended(Case):
 
     def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
         made = super().feeds(seed)
+        if self.summed:
+            made["bias"][:] = 0
         if self.padded:
             made["bias"][0, ..., -self.padded :] = LOW[self.dtype]
         return made
@@ -77,11 +82,16 @@ class Extended(Case):
         if self.cap:
             scores = built.node("Mul", built.node("Tanh", built.node("Div", scores, built.number(self.cap))),
                                 built.number(self.cap))  # fmt: skip
-        if self.bias is not None and not self.joint:
+        if self.summed:
+            shown = built.node("GreaterOrEqual", "bias", built.number(-1e4))
+            mask = built.node("Where", shown, built.number(0.0), built.number(LOW[self.dtype]))
+            scores = built.node("Add", scores, mask)
+        elif self.bias is not None and not self.joint:
             scores = built.node("Add", scores, "bias")
         if self.before >= 0 or self.after >= 0:
             shown = "bias" if self.joint else built.number(0.0)
-            scores = built.node("Add", scores, built.window(self.before, self.after, shown))
+            window = built.window(self.before, self.after, shown)
+            scores = built.node("Add", scores, built.node("Add", window, window) if self.summed == "window" else window)
         weights = built.weights(scores, self.sinks() if self.sunk else None)
         product = built.node("MatMul", weights, v)
         turned = built.node("Transpose", product, perm=[0, 2, 1, 3])
@@ -94,6 +104,8 @@ class Extended(Case):
         model = ir.serde.deserialize_model(self.model())
         with tempfile.TemporaryDirectory() as folder:
             rewrite(model, Path(folder))
+        if self.summed:
+            _read_mask(model.graph)
         return model
 
     def _stated(self, name: str, dims: tuple[int, ...]) -> list[Any]:
@@ -125,8 +137,10 @@ class Extended(Case):
         hidden = hidden | ((-apart > self.after) if self.after >= 0 else False)
         scores = np.where(hidden, -np.inf, scores)
         if self.padded and not self.sunk:
-            blind = (hidden | (wide["bias"] <= -1e4)).all(axis=-1, keepdims=True)
-            scores = np.where(blind, 0.0, scores)
+            padding = wide["bias"] <= -1e4
+            blind = (hidden | padding).all(axis=-1, keepdims=True)
+            counted = {"": True, "once": hidden != padding, "window": ~hidden}[self.summed]
+            scores = np.where(blind, np.where(counted, 0.0, -np.inf), scores)
         if self.sunk:
             column = np.broadcast_to(self.sinks().astype(np.float64)[:, None, None], (b, n, self.queries, 1))
             scores = np.concatenate([scores, column], axis=-1)
@@ -134,6 +148,16 @@ class Extended(Case):
         weights = (weights / weights.sum(axis=-1, keepdims=True))[..., : self.keys]
         made: np.ndarray = (weights @ v).transpose(0, 2, 1, 3).reshape(b, self.queries, n * self.of_values)
         return made
+
+
+def _read_mask(graph: ir.Graph) -> None:
+    """Let an attention read the input `bias` in place of the mask that is computed of it."""
+    bias = next(value for value in graph.inputs if value.name == "bias")
+    (shown,) = bias.consumers()
+    (where,) = shown.outputs[0].consumers()
+    where.outputs[0].replace_all_uses_with(bias)
+    for node in (where, shown):
+        graph.remove(node, safe=True)
 
 
 class _Builder:
@@ -239,6 +263,11 @@ _HIDDEN = (
     Extended(2, 70, 70, 2, 32, bias=(True, False), by_query=False, before=69, after=0, padded=70),
     Extended(2, 50, 50, 2, 32, bias=(True, False), by_query=False, padded=50),
     Extended(2, 50, 60, 2, 8, 16, bias=(True, True), padded=60),
+    Extended(2, 70, 70, 2, 32, bias=(True, False), by_query=False, after=0, padded=70, summed="once"),
+    Extended(2, 100, 100, 2, 16, bias=(True, False), by_query=False, before=8, after=8, padded=60, summed="once"),
+    Extended(1, 90, 90, 2, 8, 16, bias=(True, True), by_query=False, before=20, after=0, padded=80, summed="once"),
+    Extended(1, 90, 90, 2, 8, 16, bias=(True, True), before=20, after=0, padded=80, summed="window"),
+    Extended(2, 70, 70, 2, 32, bias=(True, False), by_query=False, after=0, padded=70, summed="window"),
 )
 _PADDED = Extended(2, 40, 40, 2, 16, dtype="bfloat16", bias=(True, False), by_query=False, padded=40)
 ROWS = (
@@ -316,6 +345,11 @@ _HOPPER: tuple[Case, ...] = (
     Extended(1, 900, 900, 2, 64, bias=(True, False), by_query=False, before=600, after=0, padded=880, joint=True),
     Extended(2, 400, 400, 2, 64, bias=(True, False), by_query=False, after=0, padded=400, joint=True),
     Extended(2, 130, 130, 2, 64, bias=(True, False), by_query=False, padded=130),
+    Extended(2, 600, 600, 2, 64, bias=(True, False), by_query=False, after=0, padded=600, summed="once"),
+    Extended(2, 500, 500, 2, 128, bias=(True, True), by_query=False, before=300, after=300, padded=480, summed="once"),
+    Extended(2, 100, 100, 2, 64, bias=(True, False), by_query=False, after=0, padded=100, summed="once"),
+    Extended(2, 500, 500, 2, 128, bias=(True, True), before=300, after=0, padded=480, summed="window"),
+    Extended(2, 100, 100, 2, 64, bias=(True, False), by_query=False, after=0, padded=100, summed="window"),
     Case(4, 300, 300, 4, 32, layout="split"),
     Case(2, 200, 200, 3, 40),
     Case(8, 500, 500, 16, 56, layout="split"),

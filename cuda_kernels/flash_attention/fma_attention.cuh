@@ -41,6 +41,7 @@ struct FlashPlain {
         for (int j = 0; j < Tile::kWidth; ++j) score = ::fmaf(widen(q[j]), widen(k[j]), score);
         weight = Softmax::scaled(p, score);
         if constexpr (Op::kBiased) weight += Bias::scaled(widen(bias[key]), kFlashLog2E);
+        if constexpr (Softmax::kRaises) weight = weight < Softmax::kLow ? Softmax::kLow : weight;
       }
       float largest = weight;
       for (int mask = 16; mask > 0; mask /= 2) largest = ::fmaxf(largest, shuffle_xor(largest, mask));
@@ -54,11 +55,18 @@ struct FlashPlain {
       add_values(p, at, weight, first, end, y);
     }
     if constexpr (HiddenRows::kMayBe) {
-      if (top <= HiddenRows::kHidden) {
+      if (top <= Softmax::kHidden) {
         const int keys = static_cast<int>(p.keys);
-        for (int c = 0; c < kOfLane; ++c) y[c] = 0.0f;
-        for (int first = 0; first < keys; first += 32) add_values(p, at, 1.0f, first, keys, y);
-        sum = lane == 0 ? static_cast<float>(keys) : 0.0f;
+        if constexpr (Op::kHiddenWeighAll) {
+          sum = 0.0f;
+          for (int c = 0; c < kOfLane; ++c) y[c] = 0.0f;
+        }
+        for (int first = 0; first < keys; first += 32) {
+          const int key = first + static_cast<int>(lane);
+          const float weight = key < keys ? HiddenRows::weight(bias, key) : 0.0f;
+          sum += weight;
+          add_values(p, at, weight, first, keys, y);
+        }
       }
     }
     for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);

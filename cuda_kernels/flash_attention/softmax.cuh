@@ -31,6 +31,11 @@ struct FlashSoftmax {
   // one changes how many registers a thread takes, and so how many blocks a multiprocessor holds.
   static constexpr int kSums = Tile::kKeys >= (Op::kBiased ? 64 : 128) ? 2 : 1;
 
+  // What a bias hides scores this or less, and kLow where rows weigh it alike within their window.
+  static constexpr float kHidden = (Op::kBegins || Op::kEnds ? -5e3f : -2e4f) * kFlashLog2E;
+  static constexpr float kLow = 1.0625f * kHidden;
+  static constexpr bool kRaises = Op::kHiddenWeighOnce || Op::kHiddenWeighWindow;
+
   static __device__ float nothing() { return __uint_as_float(0xff800000u); }  // the score of a hidden key
 
   struct Rows {  // of a lane: lane / 4 and that plus 8 of the warp's 16
@@ -77,6 +82,7 @@ struct FlashSoftmax {
 
   // Hides keys that there are none of, and those that local queries do not see.
   __device__ static void hide(const Params& p, const Place& at, unsigned first, Scores& s) {
+    if constexpr (kRaises) raise(low(p), s);
     if (sees_all(p, at, first)) return;
     const unsigned query = query_of_lane(at);
 #pragma unroll
@@ -94,6 +100,18 @@ struct FlashSoftmax {
       }
     }
   }
+
+  // Makes `least` of lower scores; NaN stays.
+  __device__ static void raise(float least, Scores& s) {
+#pragma unroll
+    for (int j = 0; j < kKeyTiles; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s.at[j][e] = s.at[j][e] < least ? least : s.at[j][e];
+    }
+  }
+
+  // kLow as scores are here, which a cap has scaled.
+  __device__ static float low(const Params& p) { return Op::kCapped ? kLow : kLow / p.scale; }
 
   // --- scores ---
 

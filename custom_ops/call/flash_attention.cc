@@ -73,10 +73,12 @@ FlashAttentionCall OpenCall(const FlashAttention& attention, OrtKernelContext* c
   call.bias_period = 1;
   if (attention.bias) {
     const Shape& shape = open.shape(*attention.bias);
+    const bool is_shared = attention.hidden == HiddenWeights::kOnce;  // by all queries
     const bool repeats =
         shape.rank == 4 && (shape.dims[0] == call.batch || (shape.dims[0] > 0 && call.batch % shape.dims[0] == 0));
     const bool fits = repeats && (shape.dims[1] == 1 || shape.dims[1] == attention.heads) &&
-                      (shape.dims[2] == 1 || shape.dims[2] == call.queries) && shape.dims[3] == call.keys;
+                      (shape.dims[2] == 1 || (shape.dims[2] == call.queries && !is_shared)) &&
+                      shape.dims[3] == call.keys;
     if (!fits) open.Fail("the bias", shape);
     call.bias = open.data(*attention.bias);
     const std::int64_t of_head = shape.dims[2] * call.keys;

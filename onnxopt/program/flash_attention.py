@@ -15,7 +15,7 @@ from onnxopt.program.schema import WHOLE_WARPS, Meaning, Record, Rule, Variant, 
 
 STORED = ("float16", "bfloat16")
 FLOAT8 = "float8e4m3fn"  # of codes; those of integers are stored as float16
-HIDDEN_WEIGHTS = ("scores", "all")  # of queries that a bias shows no key
+HIDDEN_WEIGHTS = ("scores", "all", "once", "window")  # of queries that a bias shows no key
 MAX_CODE = 255  # minus a zero point
 MAX_WIDTH = 256  # elements of a head
 MAX_HEADS = 4096
@@ -65,12 +65,14 @@ class FlashAttention(Meaning):
     each of which several neighbouring heads of q share. width: elements of a head of q and k. values: of v. cap: of
     scores x, which become cap tanh(x / cap); None without one. The last query is at the position of the last key, each
     query before it at one key less. before: how many keys before its own a query sees; None for all. after: how many
-    after it; 0 is causal. hidden: what a query weighs that the bias shows no key: keys by their "scores", or "all"
-    keys alike. codes: those that the results, rounded to the inputs' dtype, become.
+    after it; 0 is causal. hidden: what a query weighs that the bias shows no key: keys by their "scores", "all" keys
+    alike, alike those that are hidden "once", either by the bias or by lying outside of the window, or alike those of
+    its "window". codes: those that the results, rounded to the inputs' dtype, become.
 
     Shapes with B sequences, S queries and T keys:
         q, k, v     as Heads says
-        bias        [P, heads or 1, S or 1, T], added to the scores, the same again every P sequences
+        bias        [P, heads or 1, S or 1, T], added to the scores, the same again every P sequences; with hidden
+                    "once" [P, heads or 1, 1, T]
         sinks       [heads], a score beside those of the keys, whose weight goes to no value
         output      [B, S, heads * values]
     """
@@ -90,6 +92,11 @@ class FlashAttention(Meaning):
         ),
         Rule("heads", "heads % groups == 0", "is no multiple of groups"),
         Rule("hidden", "bias is not None or hidden == 'scores'", "goes with a bias"),
+        Rule(
+            "hidden",
+            "hidden == 'scores' or hidden == 'all' or before is not None or after is not None",
+            "goes with a window",
+        ),
         *(
             rule
             for name, count, width in (("q", "heads", "width"), ("k", "groups", "width"), ("v", "groups", "values"))

@@ -51,8 +51,10 @@ FlashAttention ReadFlashAttention(const JsonReader& json, const std::vector<Dtyp
   if (json.Has("cap")) r.cap = ReadNumber(json["cap"], {0.0, 3.4028234663852886e+38, true, false});
   if (json.Has("before")) r.before = ReadInteger(json["before"], 0, 1073741824, 1);
   if (json.Has("after")) r.after = ReadInteger(json["after"], 0, 1073741824, 1);
-  r.hidden =
-      ReadChoice<HiddenWeights>(json["hidden"], {{"scores", HiddenWeights::kScores}, {"all", HiddenWeights::kAll}});
+  r.hidden = ReadChoice<HiddenWeights>(json["hidden"], {{"scores", HiddenWeights::kScores},
+                                                        {"all", HiddenWeights::kAll},
+                                                        {"once", HiddenWeights::kOnce},
+                                                        {"window", HiddenWeights::kWindow}});
   if (json.Has("codes")) r.codes = ReadAttentionCodes(json["codes"]);
   if (!(std::all_of(std::begin(r.inputs), std::end(r.inputs), [&](const auto& v) { return v == r.inputs[0]; })))
     json["inputs"].Fail("differ in dtype");
@@ -65,6 +67,9 @@ FlashAttention ReadFlashAttention(const JsonReader& json, const std::vector<Dtyp
     (json.Has("codes") ? json["codes"] : json).Fail("with limits are not float16 of float16");
   if (!((r.heads % r.groups) == 0)) json["heads"].Fail("is no multiple of groups");
   if (!(r.bias.has_value() || r.hidden == HiddenWeights::kScores)) json["hidden"].Fail("goes with a bias");
+  if (!(r.hidden == HiddenWeights::kScores || r.hidden == HiddenWeights::kAll || r.before.has_value() ||
+        r.after.has_value()))
+    json["hidden"].Fail("goes with a window");
   if (!(r.q.row == 0 || r.heads == 1 || r.q.step > 0)) json["q"]["step"].Fail("is 0");
   if (!(r.q.row == 0 || ((r.q.first + ((r.heads - 1) * r.q.step)) + r.width) <= r.q.row))
     json["q"]["row"].Fail("does not hold all heads");

@@ -8,7 +8,7 @@
 
 namespace onnxopt {
 
-enum class HiddenWeights : std::uint8_t { kScores, kAll };
+enum class HiddenWeights : std::uint8_t { kScores, kAll, kOnce, kWindow };
 
 // Where the heads of q, k or v are stored: in input `input`, whose tokens have `row` elements, [B, tokens, row].
 //
@@ -35,12 +35,14 @@ struct AttentionCodes {
 // each of which several neighbouring heads of q share. width: elements of a head of q and k. values: of v. cap: of
 // scores x, which become cap tanh(x / cap); None without one. The last query is at the position of the last key, each
 // query before it at one key less. before: how many keys before its own a query sees; None for all. after: how many
-// after it; 0 is causal. hidden: what a query weighs that the bias shows no key: keys by their "scores", or "all"
-// keys alike. codes: those that the results, rounded to the inputs' dtype, become.
+// after it; 0 is causal. hidden: what a query weighs that the bias shows no key: keys by their "scores", "all" keys
+// alike, alike those that are hidden "once", either by the bias or by lying outside of the window, or alike those of
+// its "window". codes: those that the results, rounded to the inputs' dtype, become.
 //
 // Shapes with B sequences, S queries and T keys:
 //     q, k, v     as Heads says
-//     bias        [P, heads or 1, S or 1, T], added to the scores, the same again every P sequences
+//     bias        [P, heads or 1, S or 1, T], added to the scores, the same again every P sequences; with hidden
+//                 "once" [P, heads or 1, 1, T]
 //     sinks       [heads], a score beside those of the keys, whose weight goes to no value
 //     output      [B, S, heads * values]
 struct FlashAttention {

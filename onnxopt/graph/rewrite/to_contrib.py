@@ -117,12 +117,13 @@ class MultiHead(RewriteRuleClassBase):
         queries, keys, values = flat(op, q), *(flat(op, x) if flattens else x for x in (k, v))
         causal = node.attributes.get_int("causal", 0)
         attributes: dict[str, int | str] = {"unidirectional": 1} if causal else {}
-        attributes |= hidden_rows.attribute_of(node) if mask is not None else {}
         window = {} if causal else window_of(node)
         window_left = window_left_of(node)
         read = window_left if window else mask
         has_kernel = kernel_supports(node, self._expected) and (read is None or same(dims_of(read)[-1], k.shape[2]))
-        if window and has_kernel:
+        windowed = bool(window) and has_kernel
+        attributes |= hidden_rows.attribute_of(node, windowed) if mask is not None else {}
+        if windowed:
             query_count = count_of_own(op, self._graph, queries, 0, q.shape[2])
             key_count = count_of_own(op, self._graph, keys, 1, k.shape[2], 1 if flattens else 2)
             extra = [None, None, local_mask(op, (query_count, key_count), node, q.dtype)]

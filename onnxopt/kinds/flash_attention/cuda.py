@@ -25,6 +25,8 @@ def lines(kernel: Kernel) -> list[str]:
         "kEnds": meaning.after is not None,
         "kBiased": meaning.bias is not None,
         "kHiddenWeighAll": meaning.hidden == "all",
+        "kHiddenWeighOnce": meaning.hidden == "once",
+        "kHiddenWeighWindow": meaning.hidden == "window",
         "kCapped": meaning.cap is not None,
         "kSinks": meaning.sinks is not None,
     }

@@ -49,8 +49,10 @@ def unzeroed(queries: ir.Value, masks: Collection[ir.Value | None], reader: ir.N
 def weights(bias: ir.Value | None, window: Window | None, zeroed: bool) -> str:
     """What a query weighs that the bias shows no key, see FlashAttention. zeroed: whether such queries are zeros.
 
-    Window and bias are parts of one mask.
+    Window and bias are parts of one mask, or masks that are added.
     """
+    if window is not None and (window.summed or window.by_far):
+        return "once" if window.summed else "window"
     return "all" if bias is not None and (zeroed or window is not None) else "scores"
 
 

@@ -1,12 +1,14 @@
 """Masks of local attention as attention/attention_nodes.py writes them, which the kernel computes from positions.
 
 Unsqueeze(Where(shown, 0, low), [0, 1])    Where(Unsqueeze(shown, [0, 1]), 0 or left, low)
+Add(left, Unsqueeze(Where(shown, 0, low), [0, 1]))
 shown = apart <= before and apart >= -after
 apart = Unsqueeze(Range(T - S, T, 1), [1]) - Range(0, T, 1)     S = Shape(q), T = Shape(k)
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -20,12 +22,16 @@ _LIMITS = {"LessOrEqual": "before", "GreaterOrEqual": "after"}
 
 class Window(NamedTuple):
     """nodes: of the mask. before, after: keys in front of and behind a query's own that it sees; None for all. rest: is
-    added to the scores of these keys, [1 or B, 1 or N, 1 or S, T]."""
+    added to the scores of these keys, [1 or B, 1 or N, 1 or S, T]. summed: keys outside of the window get it too.
+    by_far: they are hidden by more than it hides others.
+    """
 
     nodes: tuple[ir.Node, ...]
     before: int | None
     after: int | None
     rest: ir.Value | None = None
+    summed: bool = False
+    by_far: bool = False
 
 
 def window_of(
@@ -37,11 +43,13 @@ def window_of(
     q, k: the operands off which it reads the numbers of queries and keys, and the axes along which these lie.
     """
     matched: list[ir.Node] = []
-    outer = _producer(mask, "Unsqueeze", matched)
+    both = _producer(mask, "Add", matched)
+    added = None if both is None else both.inputs[0]
+    outer = _producer(mask if both is None else both.inputs[1], "Unsqueeze", matched)
     where = _producer(mask if outer is None else outer.inputs[0], "Where", matched)
     if where is None or not (number(where.inputs[2]) or 0.0) <= _HIDING:
         return None
-    rest, inner = None, outer
+    rest, inner = added, outer
     if outer is None:
         rest = None if number(where.inputs[1]) == 0 else where.inputs[1]
         inner = _producer(where.inputs[0], "Unsqueeze", matched)
@@ -60,6 +68,8 @@ def window_of(
         limits.get("before"),
         limits.get("after"),
         rest,
+        summed=both is not None,
+        by_far=rest is not None and number(where.inputs[2]) == -math.inf,
     )
 
 

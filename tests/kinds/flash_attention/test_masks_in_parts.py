@@ -112,7 +112,8 @@ def test_sums_of_float32_masks_stay_finite(tmp_path: Path) -> None:
     model = model_of(text, 40)
     rewrite(model, tmp_path)
     (region,) = (r for r in fuse(model).regions if r.kind is FLASH_ATTENTION)
-    assert isinstance(region.meaning, FlashAttention) and region.meaning.after is None  # a sum stays whole
+    assert isinstance(region.meaning, FlashAttention)
+    assert (region.meaning.after, region.meaning.hidden) == (0, "once")
     feeds = _feeds(40)
     np.testing.assert_allclose(run(model, feeds), run(model_of(text, 40), feeds), atol=4e-3)
     feeds["mask"][:] = False
@@ -143,7 +144,7 @@ def test_products_of_16_bits_that_are_cast(tokens: object, tmp_path: Path) -> No
     rewrite(model, tmp_path)
     (region,) = (r for r in fuse(model).regions if r.kind is FLASH_ATTENTION)
     assert isinstance(region.meaning, FlashAttention)
-    assert (region.meaning.before, region.meaning.after, region.meaning.bias is not None) == (None, None, True)
+    assert (region.meaning.before, region.meaning.after, region.meaning.hidden) == (None, 0, "once")
     for count in (40,) if tokens == 40 else (40, 1, 23):
         np.testing.assert_allclose(run(model, _feeds(count)), run(_cast(tokens), _feeds(count)), atol=4e-3)
 
@@ -160,8 +161,24 @@ def test_values_of_another_dtype_than_the_product_stay(tmp_path: Path) -> None:
     [
         # every key in front of its query, from the third on: no window
         ("h = Greater (key, one) g = And (causal, h) m = Where (g, none, low) a = Add (f, m)", "scores"),
-        # a sum of two that hide keys
-        ("i = Where (causal, none, low) j = Where (kept, none, low) b = Add (f, i) a = Add (b, j)", "scores"),
+        # a sum of three that hide keys
+        (
+            "i = Where (causal, none, low) j = Where (kept, none, low) h = Where (local, none, low) b = Add (i, h) "
+            "c = Add (b, j) a = Add (f, c)",
+            "scores",
+        ),
+        # a sum of two, one of which hides by both
+        (
+            "g = And (causal, kept) i = Where (g, none, low) j = Where (local, none, low) b = Add (f, i) "
+            "a = Add (b, j)",
+            "scores",
+        ),
+        # a sum of two, one of which differs from query to query
+        (
+            "i = Where (causal, none, low) h = Greater (key, one) g = And (kept, h) n = Or (g, causal) "
+            "j = Where (n, none, low) b = Add (f, i) a = Add (b, j)",
+            "scores",
+        ),
         # weak numbers hide nothing
         ("g = And (causal, kept) m = Where (g, none, one16) a = Add (f, m)", "scores"),
         # shown where one of both holds

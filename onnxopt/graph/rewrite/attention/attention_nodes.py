@@ -4,6 +4,7 @@
         scores = cap tanh(scale q k^T / cap) + mask, with the sinks behind them, whose weights are cut off
 
     local mask = Where(in the window(query - key), 0 or what is left of the mask, low)
+    local mask = Add(what is left of the mask, Where(in the window(query - key), 0, low))      see hidden_rows.py
 
 The numbers of queries and keys of such a mask are read off the operands of its own attention, so that the kernel takes
 the mask's nodes in and computes none of it. Where no kernel would, attention keeps the mask that the model has, which
@@ -13,6 +14,7 @@ graph at first, and `read_off_operands` the operands when products are merged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -68,9 +70,8 @@ class AttentionNodes(RewriteRuleClassBase):
             mask = mask if rank == 4 else op.Unsqueeze(mask, new_integers(op, range(4 - rank)))
         queries = q
         if mask is not None and hidden_rows.weighs_alike(node):
-            queries = hidden_rows.zeroed(
-                op, q, mask, self._graph.opset_imports.get("", 0), node.attributes.get_string(hidden_rows.WEIGH)
-            )
+            weigh = hidden_rows.weigh_of(node, windowed)
+            queries = hidden_rows.zeroed(op, q, mask, self._graph.opset_imports.get("", 0), weigh)
         scores = op.MatMul(queries, keys)
         scores = op.Mul(scores, _scalar(op, node.attributes.get_float("scale"), dtype))
         if cap:
@@ -170,6 +171,8 @@ def _bias(sdpa: ir.Node) -> Literal["", "keys", "scores"]:
 def local_mask(op, counts: tuple[ir.Value, ir.Value], sdpa: ir.Node, dtype: ir.DataType):
     """(1 or B, 1 or N, S, T): 0, or what is added besides, where query s sees key t, and a low number elsewhere.
 
+    It is added to what is added besides where a key may be hidden twice, and -inf where others are hidden once at most.
+
     The last query stands at the last key. counts: S and T, of shape [1]. sdpa: with a window.
     """
     window, mask_left = window_of(sdpa), window_left_of(sdpa)
@@ -185,10 +188,17 @@ def local_mask(op, counts: tuple[ir.Value, ir.Value], sdpa: ir.Node, dtype: ir.D
     if "after" in window:
         limits.append(op.GreaterOrEqual(apart, op.Constant(value=ir.tensor(np.array(-window["after"], np.int64)))))
     shown = limits[0] if len(limits) == 1 else op.And(*limits)
+    weigh = sdpa.attributes.get_string(hidden_rows.WEIGH, "")
+    if mask_left is None or weigh == "once":
+        alone = op.Unsqueeze(op.Where(shown, _scalar(op, 0.0, dtype), low), new_integers(op, [0, 1]))
     if mask_left is None:
-        return op.Unsqueeze(op.Where(shown, _scalar(op, 0.0, dtype), low), new_integers(op, [0, 1]))
+        return alone
     rank = len(dims_of(mask_left))
     mask_left = mask_left if rank == 4 else op.Unsqueeze(mask_left, new_integers(op, range(4 - rank)))
+    if weigh == "once":
+        return op.Add(mask_left, alone)
+    if weigh == "window":
+        low = _scalar(op, -math.inf, dtype)
     return op.Where(op.Unsqueeze(shown, new_integers(op, [0, 1])), mask_left, low)
 
 

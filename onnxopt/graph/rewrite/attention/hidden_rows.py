@@ -5,7 +5,8 @@
 
 float32 rounds a score away beside -3.4e38, float16 beside -65504. Attention operators and kernels add in float32, where
 -65504 rounds no score away. So queries of float16 that see no key become zeros, whose scores are all the same. Where a
-sum of two masks hides keys, those that both hide weigh nothing beside those that one hides; the sum then stays whole.
+sum of two masks hides keys, those that both hide weigh nothing beside those that one hides; the sum then stays whole,
+but for a window beside a mask that all queries share, which the kernel adds by itself.
 
     MultiHeadAttention(q, k, v, mask) -> MultiHeadAttention(Where(ReduceMax(mask) > -2e4, q, 0), k, v, mask)
 
@@ -32,7 +33,7 @@ LOWEST_ADDED = -1.7e38  # of float32: a sum of two is finite
 ROUNDS_AWAY = -1e8  # float32 has steps of 8 from here on
 HIDES_IN_A_WINDOW = -5e3  # from where on a kernel takes keys of a window for hidden ones
 WEIGH = "hidden"  # the attribute of Sdpa, and of the MultiHeadAttention that it becomes until RULES ran
-_ALIKE = ("all", "once")
+_ALIKE = ("all", "once", "window")
 _AXES_INPUT = 18  # opset from which on ReduceMax has its axes as an input
 _BIAS = 5  # position among the inputs of MultiHeadAttention
 _CACHED = frozenset({"Concat", "ScatterND", "ScatterElements"})
@@ -81,7 +82,7 @@ def unrepeated(mask: ir.Value) -> ir.Value:
 def zeroed(op, queries: ir.Value, mask: ir.Value, opset: int, weigh: str):
     """Queries (B, S, N H) or (B, N, S, H) with zeros for those from which a mask of four dims hides every key.
 
-    op: onnxscript's builder. weigh: "all" or "once"; onnxopt's kernel takes in what zeroes the former.
+    op: onnxscript's builder. weigh: see `weigh_of`; onnxopt's kernel takes in what zeroes those of "all".
     """
     by_head = queries.shape is not None and len(queries.shape) == 4
     if opset < _AXES_INPUT:
@@ -107,9 +108,14 @@ def weighs_alike(sdpa: ir.Node) -> bool:
     return q is not None and q.dtype == ir.DataType.FLOAT16 and sdpa.attributes.get_string(WEIGH, "") in _ALIKE
 
 
-def attribute_of(sdpa: ir.Node) -> dict[str, str]:
+def weigh_of(sdpa: ir.Node, windowed: bool) -> str:
+    """What `zeroed` queries of an Sdpa weigh. windowed: a kernel computes its window, and takes in what zeroes them."""
+    return "all" if windowed or sdpa.attributes.get_string(WEIGH) == "all" else "once"
+
+
+def attribute_of(sdpa: ir.Node, windowed: bool) -> dict[str, str]:
     """The attribute of the MultiHeadAttention that an Sdpa becomes, if it needs one."""
-    return {WEIGH: str(sdpa.attributes.get_string(WEIGH))} if weighs_alike(sdpa) else {}
+    return {WEIGH: weigh_of(sdpa, windowed)} if weighs_alike(sdpa) else {}
 
 
 class ZeroedQueries(RewriteRuleClassBase):

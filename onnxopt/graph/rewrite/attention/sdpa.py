@@ -278,9 +278,10 @@ class ScaledDotProduct(RewriteRuleClassBase):
         apart = self._parts(masking, mask, more, shown, hidden, low)
         dtype = mask.dtype if masking in ("add", "twice") else low.dtype
         shifts = masking in ("add", "twice") and self._only_shifts(form, apart, mask, more, dtype)
-        hidden_weigh = "scores" if shifts else "once" if apart.summed else "all"
+        weigh = apart.weigh(self._index_values)
+        hidden_weigh = "scores" if shifts else weigh or "once"
         limits, rest = {}, None
-        may_part = form.mask.kind == "any" and not apart.summed
+        may_part = form.mask.kind == "any" and bool(weigh)
         if form.mask_value is not None and may_part and (apart.conditions or apart.added):
             within = apart.by_position(form.mask_value, self._index_values)
             limits = within.limits() if diagonal and not shifts else {}

@@ -71,6 +71,10 @@ class Truth:
         """True exactly where this one is false: an integer x is negative where -1 - x is not. None for several."""
         return None if self.others else Truth(Affine(-1).plus(self.expression, -1))
 
+    def implies(self, other: Truth) -> bool:
+        """Whether the other is seen to be true wherever this one is."""
+        return all(e.never_negative() or any(map(e.follows, self.expressions)) for e in other.expressions)
+
     def both(self, other: Truth) -> Truth:
         """True exactly where this one and the other are."""
         if self.never or other.never:

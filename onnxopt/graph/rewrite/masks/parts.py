@@ -3,6 +3,7 @@
 Where(And(near, c), 0, low)         near by position, Where(c, 0, low) is left
 Where(Or(far, c), low, 0)           the same of what hides
 Where(c, low, mask)                 c and the mask
+Where(Cast(x), low, x)              c alone, as x is 0 elsewhere
 Where(Cast(Where(c, 0, low)), ...)  c, where a bool is made of one of two numbers; Less and the like as Cast
 Add(mask, bias)                     what the mask shows by position, and the bias
 """
@@ -41,16 +42,42 @@ class Condition(NamedTuple):
     negated: bool
 
 
+class Hiding(NamedTuple):
+    """A mask that hides keys by the number `low`. shown: by position. by_others: whether others hide keys, too."""
+
+    shown: Truth
+    by_others: bool
+    low: float
+
+
 @dataclasses.dataclass
 class Parts:
     """shown: by position. conditions: which hold together, each broadcast to the scores. added: to the scores. low: the
-    least of the numbers that hidden keys get. summed: whether keys that are hidden twice get it twice."""
+    least of the numbers that hidden keys get. summed: whether keys that are hidden twice get it twice. hiding: all the
+    masks that hide keys. nested: whether one of them is what another shows."""
 
     shown: Truth = ALWAYS
     conditions: list[Condition] = dataclasses.field(default_factory=list)
     added: list[ir.Value] = dataclasses.field(default_factory=list)
     low: float = 0.0
     summed: bool = False
+    hiding: list[Hiding] = dataclasses.field(default_factory=list)
+    nested: bool = False
+
+    def weigh(self, index_values: IndexValues) -> str:
+        """What queries weigh alike that see no key: "all" keys, or, of masks that are added, those that are hidden
+        "once", or those of their "window"; "" where a kernel that computes the window does not tell these apart."""
+        if not self.summed:
+            return "all"
+        others, local = [h for h in self.hiding if h.by_others], [h for h in self.hiding if not h.shown.always]
+        if self.nested or len(others) != 1 or not all(h.shown.implies(self.shown) for h in local):
+            return ""
+        if np.isfinite(others[0].low) and sum(h.low for h in local) - others[0].low <= HIDES:
+            return "window"
+        left = [*(c.value for c in self.conditions), *self.added]
+        dims = None if len(self.hiding) != 2 or len(left) != 1 else index_values.dims(left[0])
+        is_shared = dims is not None and (1, *dims)[-2] == 1  # by queries
+        return "once" if is_shared and len(local) == 1 and local[0].low == others[0].low else ""
 
     def by_position(self, mask: ir.Value, index_values: IndexValues) -> Mask:
         """What is shown by position. mask: that was taken apart."""
@@ -59,7 +86,7 @@ class Parts:
     def are_shared(self, mask: ir.Value, index_values: IndexValues) -> bool:
         """Whether nothing but conditions is left, which all queries share, though the mask may differ between them."""
         dims = [index_values.dims(v) for v in (mask, *(c.value for c in self.conditions))]
-        if self.added or any(d is None for d in dims):
+        if self.summed or self.added or any(d is None for d in dims):
             return False
         mask_rows, *rest = ((1, *d)[-2] for d in dims if d is not None)
         return mask_rows != 1 and all(d == 1 for d in rest)
@@ -104,7 +131,7 @@ def of(
 def condition_parts(value: ir.Value, negated: bool, low: float, index_values: IndexValues) -> Parts:
     """The parts of a mask that shows keys where `value` holds, or hides them there (negated), by the number `low`."""
     parts = Parts(low=low)
-    _add_condition(value, negated, parts, index_values)
+    _add_condition(value, negated, low, parts, index_values)
     return parts
 
 
@@ -133,6 +160,9 @@ def _add_mask(value: ir.Value, parts: Parts, index_values: IndexValues) -> None:
         if _only_broadcasts(node) or (node.op_type == "Cast" and _is_bool_mask(operands[0], index_values)):
             _add_mask(operands[0], parts, index_values)
             return
+    least = least_of(value) or 0.0
+    if least <= HIDES:
+        parts.hiding.append(Hiding(ALWAYS, True, least))
     parts.added.append(value)
 
 
@@ -142,11 +172,13 @@ def _show(choice: Choice, parts: Parts) -> bool:
     if choice.truth.always and choice.shown == 0:
         return True
     if shown:
-        parts.shown, parts.low = parts.shown.both(choice.truth), min(parts.low, choice.hidden)
+        own, low = choice.truth, choice.hidden
     elif choice.hidden == 0 and choice.shown <= HIDES and truth is not None:
-        parts.shown, parts.low = parts.shown.both(truth), min(parts.low, choice.shown)
+        own, low = truth, choice.shown
     else:
         return False
+    parts.shown, parts.low = parts.shown.both(own), min(parts.low, low)
+    parts.hiding.append(Hiding(own, False, low))
     return True
 
 
@@ -157,14 +189,29 @@ def _add_where(operands: Sequence[ir.Value], parts: Parts, index_values: IndexVa
         if low is None or low > HIDES:
             continue
         parts.low = min(parts.low, low)
-        _add_condition(condition, negated, parts, index_values)
-        if uniform(other) != 0:
+        _add_condition(condition, negated, low, parts, index_values)
+        if uniform(other) != 0 and not (negated and _is_cast_of(condition, other)):
+            parts.nested = True
             _add_mask(other, parts, index_values)
         return True
     return False
 
 
-def _add_condition(value: ir.Value, negated: bool, parts: Parts, index_values: IndexValues) -> None:
+def _is_cast_of(condition: ir.Value, number: ir.Value) -> bool:
+    """Whether a bool is true wherever a number, of any float dtype, is not 0."""
+    node, source = condition.producer(), number.producer()
+    whole = source.inputs[0] if source is not None and (source.domain, source.op_type) == ("", "Cast") else None
+    return node is not None and (node.domain, node.op_type) == ("", "Cast") and node.inputs[0] in (number, whole)
+
+
+def _add_condition(value: ir.Value, negated: bool, low: float, parts: Parts, index_values: IndexValues) -> None:
+    own = Parts()
+    _add_conditions(value, negated, own, index_values)
+    parts.shown, parts.conditions = parts.shown.both(own.shown), [*parts.conditions, *own.conditions]
+    parts.hiding.append(Hiding(own.shown, bool(own.conditions), low))
+
+
+def _add_conditions(value: ir.Value, negated: bool, parts: Parts, index_values: IndexValues) -> None:
     truth = index_values.of(value)
     truth = truth.negated() if isinstance(truth, Truth) and negated else truth
     if isinstance(truth, Truth):
@@ -174,13 +221,13 @@ def _add_condition(value: ir.Value, negated: bool, parts: Parts, index_values: I
     operands = [] if node is None or node.domain != "" else [v for v in node.inputs if v is not None]
     if node is not None and operands and _CONCAT_AXES.get(node.op_type) == negated:
         for operand in operands:
-            _add_condition(operand, negated, parts, index_values)
+            _add_conditions(operand, negated, parts, index_values)
     elif node is not None and operands and node.op_type == "Not":
-        _add_condition(operands[0], not negated, parts, index_values)
+        _add_conditions(operands[0], not negated, parts, index_values)
     elif node is not None and operands and _only_broadcasts(node):
-        _add_condition(operands[0], negated, parts, index_values)
+        _add_conditions(operands[0], negated, parts, index_values)
     elif node is not None and operands and (decided := _decided_by(node, operands)) is not None:
-        _add_condition(decided.value, negated != decided.negated, parts, index_values)
+        _add_conditions(decided.value, negated != decided.negated, parts, index_values)
     else:
         parts.conditions.append(Condition(value, negated))
 
