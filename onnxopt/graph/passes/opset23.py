@@ -72,8 +72,8 @@ def _rotary(op: Standard) -> Sequence[ir.Value | None]:
     for table in (required(node, 1), required(node, 2)):
         if size_of(table, rank_of(table) - 1) != half:
             raise NoStandardForm("a part of each head is rotated")
-        rows = table if positions is None else op("Gather", table, positions)
-        tables.append(op("Unsqueeze", op("Concat", rows, rows, axis=-1), op.constant([1])))
+        rows = op("Concat", table, table, axis=-1) if positions is None else op.rows_twice(table, positions)
+        tables.append(op("Unsqueeze", rows, op.constant([1])))
     first, second = op.several("Split", 2, heads, op.constant([half, half]), axis=-1)
     turned = op("Concat", op("Neg", second), first, axis=-1)
     result = op("Add", op("Mul", heads, tables[0]), op("Mul", turned, tables[1]))

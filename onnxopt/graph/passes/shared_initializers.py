@@ -1,12 +1,15 @@
-"""Merges initializers of the same value into one, without reading large ones."""
+"""Merges initializers of the same value into one, without reading large or lazy ones."""
 
 from __future__ import annotations
 
+import collections
+import hashlib
 from collections.abc import Hashable
 
 import onnx_ir as ir
 
-_COMPARED = 1024  # bytes; larger tensors count as equal only where they are the same range of the same file
+_DIGEST = "onnxopt.digest"  # in a tensor's meta: the pass runs after each step of rewriting
+_COMPARED = 4 << 20  # bytes; larger tensors count as equal only where they are the same range of the same file
 
 
 class ShareInitializersPass(ir.passes.InPlacePass):
@@ -18,29 +21,37 @@ class ShareInitializersPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
         for graph in model.graphs():
-            first: dict[Hashable, ir.Value] = {}
-            for value in tuple(graph.initializers.values()):
-                key = _identity(value)
-                if key is None:
-                    continue
-                shared = first.setdefault(key, value)
-                if shared is not value and value.name is not None:
-                    value.replace_all_uses_with(shared)
-                    del graph.initializers[value.name]
-                    modified = True
+            alike: dict[Hashable, list[ir.Value]] = collections.defaultdict(list)
+            for value in graph.initializers.values():
+                tensor = value.const_value
+                if tensor is not None and not value.is_graph_input() and not value.is_graph_output():
+                    alike[tensor.dtype, tuple(tensor.shape.numpy())].append(value)
+            for values in alike.values():
+                modified |= len(values) > 1 and _merge(graph, values)
         return ir.passes.PassResult(model, modified)
 
 
-def _identity(value: ir.Value) -> Hashable | None:
-    """A key that equal initializers share, None where the value is not compared."""
-    tensor = value.const_value
-    if tensor is None or value.is_graph_input() or value.is_graph_output():
-        return None
-    kind = (tensor.dtype, tuple(tensor.shape.numpy()))
-    if isinstance(tensor, ir.ExternalTensor):
-        return (*kind, tensor.path, tensor.offset)
-    if tensor.nbytes > _COMPARED:
-        return None
+def _merge(graph: ir.Graph, values: list[ir.Value]) -> bool:
+    """Replace values by earlier ones that are equal. Returns whether there were any."""
+    first: dict[Hashable, ir.Value] = {}
+    for value in values:
+        keys = _identities(value.const_value)
+        shared = next((first[key] for key in keys if key in first), value)
+        first |= {key: shared for key in keys if key not in first}
+        if shared is not value and value.name is not None:
+            value.replace_all_uses_with(shared)
+            del graph.initializers[value.name]
+    return any(value.name not in graph.initializers for value in values)
+
+
+def _identities(tensor: ir.TensorProtocol | None) -> list[Hashable]:
+    """Keys, any of which equal tensors of one dtype and shape share; none where a tensor is not compared."""
+    assert tensor is not None
+    keys: list[Hashable] = [(tensor.path, tensor.offset)] if isinstance(tensor, ir.ExternalTensor) else []
     if tensor.dtype == ir.DataType.STRING:
-        return (*kind, tuple(tensor.numpy().flat))
-    return (*kind, tensor.tobytes())
+        return [*keys, tuple(tensor.numpy().flat)]
+    if isinstance(tensor, ir.LazyTensor) or tensor.nbytes > _COMPARED:
+        return keys
+    if _DIGEST not in tensor.meta:
+        tensor.meta[_DIGEST] = hashlib.sha256(tensor.tobytes()).digest()
+    return [*keys, tensor.meta[_DIGEST]]

@@ -211,7 +211,7 @@ def _is_number(value: ir.Value) -> bool:
 
 def repeats(value: ir.Value, axis: int = -1) -> bool:
     """Whether the two halves of a value along an axis, counted from the last one, are known to be equal."""
-    if value.const_value is not None:
+    if value.const_value is not None and not value.is_graph_input():
         array = value.const_value.numpy()
         one, *other = np.split(array, 2, axis) if array.shape[axis] % 2 == 0 else [array]
         return bool(other) and bool(np.array_equal(one, other[0]))
@@ -227,6 +227,13 @@ def repeats(value: ir.Value, axis: int = -1) -> bool:
         return len(factors) == 1 and repeats(factors[0], axis)
     if node.inputs[0] is None:
         return False
+    if node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0:
+        table = node.inputs[0]
+        return table.shape is not None and len(table.shape) > -axis and repeats(table, axis)
+    if node.op_type == "Slice":
+        cut = None if len(node.inputs) < 4 or node.inputs[3] is None else node.inputs[3].const_value
+        kept = cut is not None and all(int(a) % rank != rank + axis for a in cut.numpy().ravel())
+        return kept and repeats(node.inputs[0], axis)
     if node.op_type == "Transpose":
         moved = node.attributes.get_ints("perm", tuple(reversed(range(rank))))[axis]
         return repeats(node.inputs[0], moved - rank)

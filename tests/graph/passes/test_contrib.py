@@ -186,6 +186,21 @@ def test_results_are_those_of_onnx_runtime(name: str, constant: bool) -> None:
     np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
 
 
+def test_constant_tables_are_doubled_once() -> None:
+    body = f"q = {_M}RotaryEmbedding(x, at, cos, sin) y = {_M}RotaryEmbedding(q, at, cos, sin)"
+    model = graph(f"float[B, S, 16] x, int64[B, S] at, {_TABLES}", "float[] y", body, contrib=True)
+    feeds = _feeds(model, True)
+    (expected,) = run(model, feeds)
+    (result,) = run(normalized := _decomposed(model), feeds)
+    np.testing.assert_allclose(result, expected, rtol=2e-5, atol=2e-5)
+    tables = {node.inputs[0] for node in normalized.graph if node.op_type == "Gather"}
+    assert {value.name: list(value.shape or ()) for value in tables if value} == {
+        "cos/twice": [5, 8],
+        "sin/twice": [5, 8],
+    }
+    assert sum(node.op_type == "Concat" for node in normalized.graph) == 2  # of x and q
+
+
 def _decomposed(model: ir.Model) -> ir.Model:
     normalized = normalize(model).model
     assert not _operators(normalized)

@@ -160,8 +160,8 @@ def _rotary(op: Standard) -> Sequence[ir.Value | None]:
     heads = x if x_in_heads else _to_heads(op, x, size_of(x, 2) // (2 * half), 2 * half)
     tables = []
     for table in (cos, sin):
-        rows = op("Gather", table, _row_numbers(op, positions, x, 2 if x_in_heads else 1))
-        tables.append(op("Unsqueeze", op("Concat", rows, rows, axis=-1), op.constant([1])))
+        rows = op.rows_twice(table, _row_numbers(op, positions, x, 2 if x_in_heads else 1))
+        tables.append(op("Unsqueeze", rows, op.constant([1])))
     first, second = op.several("Split", 2, heads, op.constant([half, half]), axis=-1)
     turned = op("Concat", op("Neg", second), first, axis=-1)
     result = op("Add", op("Mul", heads, tables[0]), op("Mul", turned, tables[1]))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.match import operand
+from onnxopt.graph.match import is_constant, operand
 
 
 class NoStandardForm(Exception):
@@ -51,6 +51,29 @@ class Standard:
 
         lazy = ir.LazyTensor(columns, dtype=tensor.dtype, shape=shape, name=f"{whole.name}/{start}")
         return self("Constant", value=lazy)
+
+    def rows_twice(self, table: ir.Value, numbers: ir.Value) -> ir.Value:
+        """Rows of a table (T, H) beside themselves, (.., 2 H). numbers: of the rows."""
+        if is_constant(table):
+            return self("Gather", self._twice(table), numbers)
+        rows = self("Gather", table, numbers)
+        return self("Concat", rows, rows, axis=-1)
+
+    def _twice(self, table: ir.Value) -> ir.Value:
+        """A constant (T, H) beside itself, (T, 2 H): one for all nodes that read the table, copied when it is read."""
+        tensor, graph, name = table.const_value, self.node.graph, f"{table.name}/twice"
+        assert tensor is not None and graph is not None
+        if name in graph.initializers:
+            return graph.initializers[name]
+        rows, width = tensor.shape.numpy()
+
+        def doubled() -> ir.Tensor:
+            return ir.Tensor(np.concatenate([tensor.numpy()] * 2, axis=-1), dtype=tensor.dtype)
+
+        lazy = ir.LazyTensor(doubled, dtype=tensor.dtype, shape=ir.Shape([rows, 2 * width]), name=name)
+        new = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=lazy.shape, const_value=lazy)
+        graph.register_initializer(new)
+        return new
 
     def place(self, result: ir.Value | None) -> None:
         """Insert the nodes before the one that they replace; the one that computes the result gets its name."""

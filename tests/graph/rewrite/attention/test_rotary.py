@@ -86,14 +86,17 @@ _TABLES = {
                               "c = Transpose<perm = [0, 2, 1]>(v)", False),
     "moved to another dim": ("v = Concat<axis = -1>(t, t) c = Transpose<perm = [0, 2, 1]>(v)", False),
     "an added dim": ("v = Concat<axis = -1>(t, t) c = Unsqueeze(v, four)", False),
+    "rows": ("v = Concat<axis = -1>(t, t) w = Slice(v, one, four, one) c = Gather(w, none)", True),
+    "rows of another dim": ("v = Concat<axis = 1>(t, t) c = Slice(v, one, four, one)", False),
+    "elements of rows": ("v = Concat<axis = -1>(t, t) c = Gather<axis = 2>(v, four)", False),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", _TABLES)
 def test_tables_with_each_angle_twice(name: str) -> None:
     body, twice = _TABLES[name]
-    model = graph("float[1, S, 4] t", "float[] c", body,
-                  constants="float f = {0.5}, int64[1] one = {1}, int64[1] four = {3}")  # fmt: skip
+    constants = "float f = {0.5}, int64[1] one = {1}, int64[1] four = {3}, int64[1] none = {0}"
+    model = graph("float[1, S, 4] t", "float[] c", body, constants=constants)
     infer(model).write()
     assert repeats(model.graph.outputs[0]) is twice
     (table,) = run(model, {"t": np.random.default_rng(0).standard_normal((1, 6, 4)).astype(np.float32)})
