@@ -30,6 +30,7 @@ from onnxopt.graph.passes.inline import inline_functions
 from onnxopt.graph.passes.interface import ORT_CONSTANT_IR_VERSION, Interface
 from onnxopt.graph.passes.joined_splits import JoinedSplitsPass
 from onnxopt.graph.passes.masks.filled_boxes import FilledBoxesPass
+from onnxopt.graph.passes.masks.summed_padding import SummedPaddingPass
 from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
 from onnxopt.graph.passes.no_op_rules import no_op_rules
 from onnxopt.graph.passes.operand_order import OperandOrderPass
@@ -225,6 +226,7 @@ def _simplify(model: ir.Model, growth: float) -> None:
         _run("joining the parts of Splits", JoinedSplitsPass(), model)
         if _run("choosing in place of filling boxes", FilledBoxesPass(), model).modified:
             _remove_unused(model)  # before what they read is counted on the device
+        _run("finding padding without a sum", SummedPaddingPass(), model)
         _run("counting positions on the device", CountOnDevicePass(), model)
     _name(model)
     _lift_constants(model)

@@ -19,6 +19,7 @@ from onnxopt.graph.passes.opset import READABLE, TARGET
 from onnxopt.graph.precision import bodies, ranges
 from onnxopt.graph.precision.caches import find as find_caches
 from onnxopt.graph.precision.fit import HEADROOM, UNMEASURED
+from onnxopt.graph.precision.masks import separate_numbers
 from onnxopt.pipeline.build import Baseline, Build
 from onnxopt.pipeline.options import DTYPES, Dtype, Options
 from onnxopt.program.dtypes import to_ir
@@ -131,6 +132,7 @@ def lower(original: Baseline, normalized: ir.Model, want: Asked, folder: Path, c
             _check_caches(originals[0], caches, to_ir(want.dtype))
             folded = normalized.clone()
             rewrite.prepare_float32(folded)
+            separate_numbers(folded)
             goals = want.goals if want.verify else None
             pinned = signature.pin(traits.inputs, original.shapes, traits.checked)
             narrowed = narrowing.narrow(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt.graph.additive_masks import HIDDEN
+from onnxopt.graph.passes.new_nodes import initializer
+from onnxopt.graph.shapes.value_dims import uniform
 
 # The operators that pass a mask on to the scores.
 _PASSING = frozenset(
@@ -12,6 +14,29 @@ _PASSING = frozenset(
      "Concat", "Tile", "Gather", "Identity"}
 )  # fmt: skip
 LOWEST = HIDDEN  # in place of all lower numbers
+
+
+def separate_numbers(model: ir.Model) -> None:
+    """Give each Where that puts a low number among computed ones a constant of its own, in place.
+
+    It may hide scores, while others compute with the number.
+    """
+    for graph in model.graphs():
+        for value in tuple(graph.initializers.values()):
+            number = None if value.is_graph_input() or value.dtype != ir.DataType.FLOAT else uniform(value)
+            if number is None or number > LOWEST:
+                continue
+            choosing = [use for use in value.uses() if _chooses(use.node, use.idx)]
+            for use in choosing if len(value.uses()) > 1 else ():
+                assert value.const_value is not None
+                own = initializer(graph, value.const_value, f"{value.name}_of_{use.node.name}")
+                use.node.replace_input_with(use.idx, own)
+
+
+def _chooses(node: ir.Node, position: int) -> bool:
+    """Whether a node chooses between its operand at this position and computed elements."""
+    other = node.inputs[3 - position] if node.op_type == "Where" and node.domain == "" and position else None
+    return other is not None and uniform(other) is None
 
 
 class Hiding:

@@ -10,7 +10,7 @@ import pytest
 
 from onnxopt.graph import normalize, precision
 from onnxopt.graph.precision import Choice, Range, range_of
-from onnxopt.graph.precision.masks import LOWEST
+from onnxopt.graph.precision.masks import LOWEST, separate_numbers
 from onnxopt.verification.lowering import ranges
 from tests.support.graphs import graph, node, run, value
 
@@ -29,6 +29,7 @@ def lowered(
 ) -> tuple[ir.Model, Choice]:
     """The model in lower precision, with the ranges of one run."""
     normalized = normalize.normalize(model).model
+    separate_numbers(normalized)
     measured = ranges.measure(normalized, [feeds], dtype, tmp_path)
     choice = precision.choose(normalized, measured, dtype, keep_float=keep_float)
     precision.convert(normalized, choice, lambda array, dtype, name: ir.Tensor(array, dtype=dtype, name=name))
@@ -91,6 +92,17 @@ def test_masks_of_the_lowest_float32_are_clamped(tmp_path: Path, mask: str) -> N
     lowest = [v.const_value.numpy().min() for v in half.graph.initializers.values() if v.const_value is not None]
     assert min(lowest) >= LOWEST
     assert sqnr(model, half, feeds) > 55
+
+
+def test_a_low_number_that_something_else_reads_hides_scores_all_the_same(tmp_path: Path) -> None:
+    body = (
+        "s = MatMul(x, w)  m = Where(b, s, low)  p = Softmax<axis = -1>(m)  y = MatMul(p, w)  z = Where(b, zero, low)"
+    )
+    model = graph("float[N, 8] x, bool[N, 8] b", "float[N, 8] y, float[N, 8] z", body, constants=_CONSTANTS)
+    feeds = x() | {"b": np.eye(4, 8, dtype=bool)}
+    half, _ = lowered(model.clone(), feeds, tmp_path)
+    assert (dtypes(half, "m"), dtypes(half, "z")) == ({HALF}, {FLOAT})
+    np.testing.assert_array_equal(run(half, feeds)[1], run(model, feeds)[1])
 
 
 def test_a_mask_that_is_an_input_is_clamped_where_it_is_stored(tmp_path: Path) -> None:
