@@ -83,6 +83,8 @@ def _feeds(tokens: int) -> dict[str, np.ndarray]:
         "n = Not (kept) i = Where ({window}, none, low) m = Where (n, low, i) a = Add (f, m)",
         "g = And ({window}, kept) m = Where (g, nothing, wide) "
         "e = Cast <to = 1> (f) d = Add (e, m) a = Cast <to = 10> (d)",
+        "g = And ({window}, kept) m = Where (g, nothing, wide) l = Max (m, little) n = Cast <to = 10> (l) "
+        "a = Add (f, n)",
         "i = Where ({window}, none, low) b = Add (bias, i) a = Add (f, b)",
         "i = Where ({window}, none, low) b = Add (f, bias) a = Add (b, i)",
     ],
@@ -179,6 +181,8 @@ def test_values_of_another_dtype_than_the_product_stay(tmp_path: Path) -> None:
             "j = Where (n, none, low) b = Add (f, i) a = Add (b, j)",
             "scores",
         ),
+        # limited by a number that hides nothing
+        ("g = And (causal, kept) m = Where (g, none, low) l = Max (m, scale) a = Add (f, l)", "scores"),
         # weak numbers hide nothing
         ("g = And (causal, kept) m = Where (g, none, one16) a = Add (f, m)", "scores"),
         # shown where one of both holds

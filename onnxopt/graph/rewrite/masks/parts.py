@@ -4,6 +4,7 @@ Where(And(near, c), 0, low)         near by position, Where(c, 0, low) is left
 Where(Or(far, c), low, 0)           the same of what hides
 Where(c, low, mask)                 c and the mask
 Where(Cast(x), low, x)              c alone, as x is 0 elsewhere
+Max(mask, low)                      the mask, where it does nothing but hide
 Where(Cast(Where(c, 0, low)), ...)  c, where a bool is made of one of two numbers; Less and the like as Cast
 Add(mask, bias)                     what the mask shows by position, and the bias
 """
@@ -157,6 +158,8 @@ def _add_mask(value: ir.Value, parts: Parts, index_values: IndexValues) -> None:
             return
         if node.op_type == "Where" and _add_where(operands, parts, index_values):
             return
+        if node.op_type == "Max" and _add_limited(operands, parts, index_values):
+            return
         if _only_broadcasts(node) or (node.op_type == "Cast" and _is_bool_mask(operands[0], index_values)):
             _add_mask(operands[0], parts, index_values)
             return
@@ -193,6 +196,24 @@ def _add_where(operands: Sequence[ir.Value], parts: Parts, index_values: IndexVa
         if uniform(other) != 0 and not (negated and _is_cast_of(condition, other)):
             parts.nested = True
             _add_mask(other, parts, index_values)
+        return True
+    return False
+
+
+def _add_limited(operands: Sequence[ir.Value], parts: Parts, index_values: IndexValues) -> bool:
+    """Add what a mask shows whose numbers are a low one or more, as they fit a lower precision; False for others."""
+    for mask, number in zip(operands, reversed(operands), strict=True) if len(operands) == 2 else ():
+        least = uniform(number)
+        if least is None or least > HIDES:
+            continue
+        own = of([mask], index_values)
+        if own.added:
+            return False
+        parts.shown, parts.low = parts.shown.both(own.shown), min(parts.low, max(own.low, least))
+        parts.conditions += own.conditions
+        parts.hiding += [hiding._replace(low=max(hiding.low, least)) for hiding in own.hiding]
+        parts.nested |= own.nested
+        parts.summed |= own.summed
         return True
     return False
 
