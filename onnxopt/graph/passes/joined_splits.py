@@ -1,10 +1,11 @@
 """Concats of all parts of a Split read the Split's input.
 
     a, b = Split(x); Concat(a, b, y) -> Concat(x, y)
-    a = Slice(x, 0, n), b = Slice(x, n, 2 n) -> a, b = Split(x)       channels of maps, and the last dim of rows
+    a = Slice(x, 0, n), b = Slice(x, n, 2 n) -> a, b = Split(x)
 
 A part of a Split that is the only one that is read becomes a Slice, so that nobody writes the others.
-TorchScript writes chunk as Slices; halves of heads stay Slices, as rotary embedding is recognised by them.
+TorchScript writes chunk as Slices. Of halves, those of channels of maps and of the last dim of rows are split; those of
+heads stay Slices, as rotary embedding is recognised by them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import onnx_ir as ir
 
 from onnxopt.graph.match import integers
 from onnxopt.graph.passes.new_nodes import NewNodes
+
+_HALVED = ((2, 1), (3, 2), (4, 1))  # ranks and axes
 
 
 class JoinedSplitsPass(ir.passes.InPlacePass):
@@ -41,7 +44,7 @@ def _join_slices(graph: ir.Graph) -> int:
 
 
 def _cut(node: ir.Node) -> tuple[ir.Value, int, tuple[int, int]] | None:
-    """Tensor, axis, begin and end of a Slice of channels, or of the last dim of rows, that a node computes."""
+    """Tensor, axis, begin and end of a Slice that a node computes."""
     source = node.inputs[0] if node.op_type == "Slice" and node.domain == "" else None
     if source is None or source.shape is None or len(node.inputs) < 4:
         return None
@@ -50,7 +53,7 @@ def _cut(node: ir.Node) -> tuple[ir.Value, int, tuple[int, int]] | None:
         return None
     begin, end, axis, *step = (bound[0] for bound in bounds if bound is not None)
     rank = len(source.shape)
-    if (rank, axis % rank) not in ((2, 1), (3, 2), (4, 1)) or step not in ([], [1]):
+    if rank < 2 or step not in ([], [1]):
         return None
     size = source.shape[axis]
     if not isinstance(size, int) or node.outputs[0].is_graph_output():
@@ -61,6 +64,8 @@ def _cut(node: ir.Node) -> tuple[ir.Value, int, tuple[int, int]] | None:
 def _split(graph: ir.Graph, source: ir.Value, axis: int, parts: dict[tuple[int, int], list[ir.Node]]) -> bool:
     size, count, bounds = source.shape[axis], len(parts), sorted(parts)  # type: ignore[index]
     if not isinstance(size, int) or count < 2 or size % count:
+        return False
+    if count == 2 and (len(source.shape or ()), axis) not in _HALVED:
         return False
     length = size // count
     if bounds != [(k, k + length) for k in range(0, size, length)]:

@@ -108,6 +108,8 @@ _SLICED = """a = Slice(t, o, n6, axis) b = Slice(t, n6, far, axis, one)"""
          ["Tanh", "Split", "Sigmoid", "Mul", "Add"]),
         ("N, S, 12", 2, f"{_SLICED} c = Concat<axis = 2>(a, b) y = Neg(c)", ["Tanh", "Neg"]),
         # heads, unequal parts, a gap, an overlap, every other one, one part as the output
+        ("N, 4, S, 12", 3, "a = Slice(t, o, n4, axis) b = Slice(t, n4, n8, axis) c = Slice(t, n8, far, axis) "
+         "d = Mul(a, b) y = Add(c, d)", ["Tanh", "Split", "Mul", "Add"]),
         ("N, 4, S, 12", 3, f"{_SLICED} y = Mul(a, b)", ["Tanh", "Slice", "Slice", "Mul"]),
         ("N, 12", 1, "a = Slice(t, o, n4, axis) b = Slice(t, n4, far, axis) c = Neg(a) y = Concat<axis = 1>(b, c)",
          ["Tanh", "Slice", "Slice", "Neg", "Concat"]),
