@@ -1,7 +1,7 @@
 """Rules on Reshapes and Transposes around attention: one form before it is recognised, nothing that cancels afterwards.
 
 Reshape(Transpose(Reshape(x, [B N, T, H]), [0, 2, 1]), [B, N, H, T]) -> Transpose(x, [0, 1, 3, 2])
-Reshape(Reshape(x)) -> x                                   where the result has x's shape
+Reshape(Reshape(x)) -> x                                   where the result has x's shape; also of Flatten
 Transpose(Transpose(x)) -> Transpose(x) or x
 Transpose(Where(hidden, 0, Transpose(x))) -> Where(Transpose(hidden), 0, x)
 """
@@ -53,10 +53,14 @@ class TransposeInThreeDims(RewriteRuleClassBase):
 
 
 class ReshapeThereAndBack(RewriteRuleClassBase):
-    """`Reshape(Reshape(x)) -> x` where the result has x's shape."""
+    """`Reshape(Reshape(x)) -> x` where the result has x's shape. inner: the first operator, which may be Flatten."""
+
+    def __init__(self, inner: str) -> None:
+        super().__init__(f"reshape_of_{inner}")
+        self._inner = inner
 
     def pattern(self, op, x):
-        inner = op.Reshape(x, _allow_other_inputs=True, _allow_other_attributes=True)
+        inner = getattr(op, self._inner)(x, _allow_other_inputs=True, _allow_other_attributes=True)
         return op.Reshape(inner, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
 
     def check(self, context: MatchContext, x: ir.Value, y: ir.Value) -> MatchResult:
@@ -111,7 +115,7 @@ CANCELLING = (  # in one pass, since each rule may leave what another one remove
             Rooted("Transpose", TransposedGuard.rule()),
             Rooted("Transpose", common.transpose_transpose_rule),
             Rooted("Transpose", common.no_op_transpose_rule),
-            Rooted("Reshape", ReshapeThereAndBack.rule()),
+            *(Rooted("Reshape", ReshapeThereAndBack.rule(inner)) for inner in ("Reshape", "Flatten")),
             Rooted("Reshape", SameShape.rule("Reshape")),
             Rooted("Reshape", MergedReshapes.rule()),
         ],

@@ -64,6 +64,7 @@ def agree(source: ir.Model, found: ir.Model, shape: tuple[int, ...], dtype: str)
     [
         (BIASED + FLAT, False, ["MatMul", "Add"]),
         ("a = MatMul(x, w) " + FLAT, False, ["MatMul", "Add"]),
+        (BIASED + FLAT.replace("Reshape(a, flat)", "Flatten<axis=-1>(a)"), False, ["MatMul", "Add"]),
         (BIASED + "y = " + NORM.format("a"), True, ["MatMul", "Add"]),
         ("a = Gemm(x, w, c) y = " + NORM.format("a"), True, ["Gemm"]),
         ("a = Gemm<transB=1>(x, t) y = " + NORM.format("a"), True, ["Gemm"]),

@@ -1,6 +1,6 @@
 """BatchNormalization that is not behind a convolution.
 
-    BatchNormalization(Reshape(Add(MatMul(x, w), b)), ...) -> Reshape(Add(MatMul(x, s w), s b + t))
+    BatchNormalization(Reshape(Add(MatMul(x, w), b)), ...) -> Reshape(Add(MatMul(x, s w), s b + t))    also of Flatten
     BatchNormalization(Gemm(x, w, b), ...)                 -> Gemm(x, s w, s b + t)
     BatchNormalization(x, ...) of a matrix, or beside elementwise nodes -> Add(Mul(x, s), t)
 
@@ -41,16 +41,19 @@ class NormalizedProduct(RewriteRuleClassBase):
             product = op.MatMul(x, w, _outputs=["product"])
             total = pattern.OrValue([op.Add(product, bias), op.Add(bias, product), product], name="total")
             reshaped = op.Reshape(total, pattern.Var("shape"), _allow_other_attributes=True, _outputs=["flat"])
-            flat = pattern.OrValue([reshaped, total])
+            flattened = op.Flatten(total, _allow_other_attributes=True, _outputs=["flattened"])
+            flat = pattern.OrValue([reshaped, flattened, total])
         return op.BatchNormalization(
             flat, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["normalized"]
         )
 
-    def check(self, context: MatchContext, x, w, product, normalized, total=None, flat=None, b=None, **_):
+    def check(
+        self, context: MatchContext, x, w, product, normalized, total=None, flat=None, flattened=None, b=None, **_
+    ):
         result = MatchResult()
         if reason := why_not_constant(normalized.producer()):
             return result.fail(reason)
-        for value in {v for v in (product, total, flat) if v is not None}:
+        for value in {v for v in (product, total, flat, flattened) if v is not None}:
             if len(value.uses()) != 1 or value.is_graph_output():
                 return result.fail(f"the product's result `{value.name}` has other readers")
         read = normalized.producer().inputs[0]
@@ -100,7 +103,7 @@ class NormalizedProduct(RewriteRuleClassBase):
             return "the weights of a column would become subnormal in float16"
         return weight, bias
 
-    def rewrite(self, op, x, w, product, normalized, flat=None, shape=None, b=None, **_):
+    def rewrite(self, op, x, w, product, normalized, flat=None, flattened=None, shape=None, b=None, **_):
         node = product.producer()
         if self._operator == "Gemm":
             b = _third(node)
@@ -112,6 +115,8 @@ class NormalizedProduct(RewriteRuleClassBase):
             attributes = {name: attribute.value for name, attribute in node.attributes.items()}
             return op.Gemm(x, constant, op.initializer(bias), **attributes)
         total = op.Add(op.MatMul(x, constant), op.initializer(bias))
+        if flattened is not None:
+            return op.Flatten(total, axis=flattened.producer().attributes.get_int("axis", 1))
         if shape is None:
             return total
         return op.Reshape(total, shape, allowzero=flat.producer().attributes.get_int("allowzero", 0))
