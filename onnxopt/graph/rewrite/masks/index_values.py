@@ -42,7 +42,7 @@ class IndexValues:
         self._functions: dict[ir.Value, IndexFunction | None] = {}
         self._rules: dict[str, Callable[[ir.Node], IndexFunction | None]] = {
             "Range": self._range, "Unsqueeze": self._unsqueeze, "Squeeze": self._squeeze, "Expand": self._expand,
-            "Reshape": self._reshape,
+            "Reshape": self._reshape, "Transpose": self._transpose,
             "Identity": self._first, "Cast": self._cast, "Slice": self._slice, "Concat": self._concat,
             "CumSum": self._cumsum, "GatherND": self._gather_nd, "GatherElements": self._gather_elements,
             "Neg": self._neg, "Add": self._sum, "Sub": self._sum, "Mul": self._mul, "Equal": self._equal,
@@ -166,6 +166,11 @@ class IndexValues:
 
     def _expand(self, node: ir.Node) -> IndexFunction | None:
         return self._moved(self.of(node.inputs[0]), lambda c: c, self._rank(node.outputs[0]))
+
+    def _transpose(self, node: ir.Node) -> IndexFunction | None:
+        rank = self._rank(node.inputs[0])
+        perm = node.attributes.get_ints("perm") or tuple(reversed(range(rank)))
+        return self._moved(self.of(node.inputs[0]), lambda dims: tuple(dims[axis] for axis in perm), rank)
 
     def _cast(self, node: ir.Node) -> IndexFunction | None:
         function, to = self.of(node.inputs[0]), ir.DataType(node.attributes.get_int("to"))

@@ -99,6 +99,8 @@ def test_unlike_dims_stay_unknown() -> None:
          Choice(Truth(Affine(-1, (-1, 1))), -1e30, 0.0)),
         (f"{TRIANGLE} o = LessOrEqual(i, j) k = Cast<to = 1>(o) y = Add(t, k)", None),
         (f"{TRIANGLE} v = Expand(least, shape) u = Trilu<upper = 1>(v, zero) y = Mul(u, h)", None),  # -inf * 0 is NaN
+        ("y = Transpose(j)", Affine(0, (0, 1))),
+        ("u = Unsqueeze(j, zero) y = Transpose<perm = [1, 2, 0]>(u)", Affine(0, (1, 0, 0))),
         # the second limit is in the first
         ("g = Greater(i, j) k = Add(j, one) h = Greater(i, k) y = And(g, h)", Truth(Affine(-2, (-1, 1)))),
     ],
@@ -164,6 +166,11 @@ _NEAR = "c = LessOrEqual(i, j) e = Sub(j, three) f = Greater(i, e) g = And(c, f)
         (_NEAR + "t = And(g, all) y = Where(t, none, low)", masks.Mask("local", 0, before=2)),
         (
             "d = Sub(j, i) a = Abs(d) g = LessOrEqual(a, three) y = Where(g, none, low)",
+            masks.Mask("local", 3, before=3),
+        ),
+        (
+            "t = Transpose<perm = [1, 0]>(j) d = Sub(t, j) a = Abs(d) g = LessOrEqual(a, three) "
+            "y = Where(g, none, low)",
             masks.Mask("local", 3, before=3),
         ),
         ("e = Sub(j, three) g = GreaterOrEqual(i, e) y = Where(g, none, low)", masks.Mask("local", None, before=3)),
