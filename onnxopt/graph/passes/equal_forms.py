@@ -5,6 +5,7 @@
     Div(1, x) -> Reciprocal(x)                                                   floats
     Sub(x, Neg(y)) -> Add(x, y)    Add(x, Neg(y)) -> Sub(x, y)    Mul(x, -1) -> Neg(x)
     Cast(Cast(x) op Cast(y)) -> x op y                                           where op rounds once, to 16 bits
+    Shape(Cast(x)) -> Shape(x)    Cast(ConstantOfShape(n, c)) -> ConstantOfShape(n, Cast(c))    floats
 
 Constants are second operands, and vectors have one dim (operand_order.py). Floats are rounded as IEEE 754 says; which
 bits a NaN has is left open.
@@ -157,6 +158,42 @@ class TimesMinusOne(RewriteRuleClassBase):
         return op.Neg(x)
 
 
+class ShapeOfCast(RewriteRuleClassBase):
+    """`Shape(Cast(x)) -> Shape(x)`."""
+
+    def pattern(self, op, x):  # type: ignore[no-untyped-def]
+        return op.Shape(op.Cast(x, _allow_other_attributes=True), _allow_other_attributes=True, _outputs=["y"])
+
+    def rewrite(self, op, x: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
+        node = y.producer()
+        assert node is not None
+        return op.Shape(x, **{name: a.value for name, a in node.attributes.items()})
+
+
+class CastOfFilled(RewriteRuleClassBase):
+    """`Cast(ConstantOfShape(n, c)) -> ConstantOfShape(n, Cast(c))` where both are floats of 16 bits or more."""
+
+    def pattern(self, op, n):  # type: ignore[no-untyped-def]
+        return op.Cast(
+            op.ConstantOfShape(n, _allow_other_attributes=True, _outputs=["x"]), _allow_other_attributes=True,
+            _outputs=["y"],
+        )  # fmt: skip
+
+    def check(self, context: MatchContext, n: ir.Value, x: ir.Value, y: ir.Value) -> MatchResult:
+        result = MatchResult()
+        if any(v.dtype is None or not v.dtype.is_floating_point() or v.dtype.bitwidth < 16 for v in (x, y)):
+            return result.fail("the Cast is not one of floats of 16 bits or more")
+        return result.fail(f"`{x.name}` has other readers") if len(x.uses()) > 1 or x.is_graph_output() else result
+
+    def rewrite(self, op, n: ir.Value, x: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
+        node, dtype = x.producer(), y.dtype
+        assert node is not None and dtype is not None
+        held = node.attributes.get("value")
+        number = np.zeros(1, np.float32) if held is None else held.as_tensor().numpy()
+        with np.errstate(over="ignore"):
+            return op.ConstantOfShape(n, value=ir.tensor(number.astype(dtype.numpy()), dtype=dtype))
+
+
 class ComputedWide(RewriteRuleClassBase):
     """`Cast(Cast(x) op Cast(y)) -> x op y` where the operator rounds once, or not at all.
 
@@ -221,6 +258,8 @@ RULES: tuple[tuple[str, Callable[[], RewriteRule]], ...] = (
     ("Div", QuotientOfOne.rule),
     ("Mul", TimesMinusOne.rule),
     ("Cast", ComputedWide.rule),
+    ("Cast", CastOfFilled.rule),
+    ("Shape", ShapeOfCast.rule),
 )
 
 

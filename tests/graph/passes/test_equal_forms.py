@@ -11,7 +11,7 @@ from onnxscript.rewriter import RewriteRuleSet
 
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.passes import equal_forms
-from onnxopt.graph.passes.equal_forms import ComputedWide, ExactQuotient, SubtractedConstant
+from onnxopt.graph.passes.equal_forms import CastOfFilled, ComputedWide, ExactQuotient, SubtractedConstant
 from onnxopt.graph.passes.equal_views import NeighbouringPositions, ViewOfView
 from onnxopt.graph.shapes.infer import infer
 from tests.support.graphs import graph, run, value
@@ -66,6 +66,14 @@ APPLIED = {
         "float[B, 3, 4] x", "u = Unsqueeze(x, added) t = Transpose<perm = [4, 0, 3, 1, 2]>(u) y = Reshape(t, flat)",
         "int64[2] added = {-2, 1}, int64[2] flat = {4, -1}", ["Transpose", "Reshape"],
     ),
+    "Shape of a Cast": (_X, "c = Cast<to = 10>(x) s = Shape<start = 0, end = 1>(c) y = Expand(one, s)",
+                        "float[1] one = {2}", ["Shape", "Expand"]),
+    "Cast of one number": (_X, "s = Shape(x) f = ConstantOfShape<value = float[1] {0.1}>(s) y = Cast<to = 10>(f)", "",
+                           ["Shape", "ConstantOfShape"]),
+    "Cast of zeros": (_WIDE, "s = Shape(x) f = ConstantOfShape(s) y = Cast<to = 10>(f)", "",
+                      ["Shape", "ConstantOfShape"]),
+    "Cast of an overflow": (_WIDE, "s = Shape(x) f = ConstantOfShape<value = float[1] {1e6}>(s) y = Cast<to = 10>(f)",
+                            "", ["Shape", "ConstantOfShape"]),
     "Softmax of reshaped rows": ("float[2, 3, 4] x", "r = Reshape(x, flat) w = Softmax(r) y = Reshape(w, back)",
                                  "int64[2] flat = {6, 4}, int64[3] back = {2, 3, 4}", ["Softmax"]),
 }  # fmt: skip
@@ -96,7 +104,17 @@ STAYS = {
                                      "z = Reshape(w, s) u = Reshape(v, s) y = Add(z, u)", "int64[3] s = {2, 3, 4}",
                                      ["Flatten", "Softmax", "Abs", "Reshape", "Reshape", "Add"]),
     "Tile of more than ones": (_X, "y = Tile(x, k)", "int64[2] k = {1, 2}", ["Tile"]),
+    "Cast of one number to integers": (
+        _X, "s = Shape(x) f = ConstantOfShape<value = float[1] {2.5}>(s) i = Cast<to = 7>(f) y = Abs(i)", "",
+        ["Shape", "ConstantOfShape", "Cast", "Abs"],
+    ),
+    "one number that another node reads": (
+        _X, "s = Shape(x) f = ConstantOfShape<value = float[1] {0.1}>(s) h = Cast<to = 10>(f) g = Cast<to = 1>(h) "
+        "y = Sub(f, g)", "", ["Shape", "ConstantOfShape", "Cast", "Cast", "Sub"],
+    ),
 }  # fmt: skip
+# Dtypes of results that are not those of the operand.
+RESULTS = {"Cast of one number": "float16", "Cast of one number to integers": "int64"}
 _SPECIAL = (0.0, -0.0, 1.5, -2.25, np.inf, -np.inf, np.nan, 3e-7)
 
 
@@ -113,8 +131,7 @@ def _feeds(model: ir.Model) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", [*APPLIED, *STAYS])
 def test_operators_and_bits(name: str) -> None:
     inputs, body, constants, left = (APPLIED | STAYS)[name]
-    source = graph(inputs, f"{inputs.split('[')[0]}[] y", body,
-                   constants=constants)  # fmt: skip
+    source = graph(inputs, f"{RESULTS.get(name, inputs.split('[')[0])}[] y", body, constants=constants)
     found = normalize(source.clone()).model
     assert [node.op_type for node in found.graph] == left
     feeds = _feeds(source)
@@ -156,6 +173,8 @@ def test_opset_11(op_type: str, dims: str, axis: str, left: int) -> None:
         (ExactQuotient(), _X, "y = Div(x, c)", "float c = {1e-40}", "xc", "is not exact"),
         (ComputedWide(), _WIDE, "a = Cast<to = 1>(x) b = Exp(a) y = Cast<to = 10>(b)", "", "by",
          "not the result of an operator that rounds once"),
+        (CastOfFilled(), _X, "n = Shape(x) a = ConstantOfShape(n) i = Cast<to = 7>(a) y = Cast<to = 1>(i)", "", "nai",
+         "not one of floats of 16 bits or more"),
         (NeighbouringPositions("p"), _X, "y = Gather<axis = 1>(x, c)", "int64[2] c = {2, 1}", "xcy", "do not count up"),
         (ViewOfView("Unsqueeze", "Squeeze"), _X, "v = Squeeze(x, z) y = Unsqueeze(v, z)", "int64[1] z = {0}", "xvy",
          "Squeeze checks that a dim is 1"),
@@ -167,6 +186,8 @@ def test_reasons(rule: Any, inputs: str, body: str, constants: str, names: str, 
     parts = {name: value(model, name) for name in names}
     if names == "by":
         parts = {"x": parts["b"], "y": parts["y"]}
+    elif names == "nai":
+        parts |= {"x": parts.pop("a"), "y": parts.pop("i")}
     elif names == "xcy":
         parts["positions"] = parts.pop("c")
     elif names == "xvy":
