@@ -67,7 +67,7 @@ def _why_not_elementwise(node: ir.Node, opsets: Mapping[str, int], shapes: Shape
         return f"The operator table has no {node.op_type} with {counts}"
     if any(v is None and not row.operand(k).optional for k, v in enumerate(node.inputs)):
         return f"{node.op_type} leaves out an input that the operator table requires"
-    if any(v in host for v in (*operands, *node.outputs)):
+    if any(v in host and constant(v) is None for v in (*operands, *node.outputs)):
         return runs_on_host(node)
     for value in (*operands, *node.outputs):
         if shapes.dtype(value) is None:

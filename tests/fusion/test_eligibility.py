@@ -27,6 +27,11 @@ def _why_not(inputs: str, body: str, name: str, *, constants: str = "", opset: i
         (F, "y = Tanh(x)", ""),
         (F, "y = Add(x, c)", "float c = {1}"),
         (F, "y = Clip(x, , c)", "float c = {1}"),
+        (
+            F,
+            "s = Size(x) t = Cast<to = 1>(s) e = Add(t, c) i = Cast<to = 7>(e) r = Range(o, i, o) y = Mul(x, c)",
+            "float c = {0.5}, int64 o = {1}",
+        ),  # the host reads the constant too
         (F, "y = Clip(x)", ""),
         (F + ", bool[N, 4] b", "y = Where(b, x, x)", ""),
         (F + ", int64[N, 4] e", "y = Pow(x, e)", ""),
