@@ -2,6 +2,12 @@
 
 Transpose(Reshape | Squeeze (x, [N, C, H W]), [0, 2, 1]) -> Reshape(Transpose(x, [0, 2, 3, 1]), [N, H W, C])
 Reshape(Transpose(y, [0, 2, 1]), [N, C, H, W]) -> Transpose(Reshape(y, [N, H, W, C]), [0, 3, 1, 2])
+
+The pixels of several maps that are computed in channels last are joined in that order. Kernels fuse a Concat whose
+parts have known sizes; others get one Transpose in place of one for each map:
+
+Concat(Reshape(Transpose(y, [0, 3, 1, 2]), [N, C, H W]), ..., axis=2)
+    -> Transpose(Concat(Reshape(y, [N, H W, C]), ..., axis=1), [0, 2, 1])
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ import onnx_ir as ir
 
 from onnxopt.graph.layout.forms import is_map, rank
 from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC, transposes
-from onnxopt.graph.match import constant
+from onnxopt.graph.match import constant, is_private
 from onnxopt.graph.shapes.value_dims import same
 
 _SWAP = (0, 2, 1)
@@ -68,6 +74,38 @@ def _unflattened(node: ir.Node) -> bool:
     whole.shape = ir.Shape([x.shape[axis] for axis in TO_NHWC])
     _replace(reshape, "Transpose", [whole], {"perm": TO_NCHW})
     return True
+
+
+def join_tokens(graph: ir.Graph) -> int:
+    """Change the third form in place; how often. Nodes without use remain."""
+    count = 0
+    for node in list(graph):
+        if node.op_type != "Concat" or node.domain != "" or node.attributes.get_int("axis", 0) not in (2, -1):
+            continue
+        maps = [found for found in map(_flattened_map, node.inputs) if found is not None]
+        if len(maps) < len(node.inputs) or all(isinstance(v.shape[2], int) for v in node.inputs if v and v.shape):
+            continue
+        joined = [_before(node, "Reshape", [y, _dims(graph, [0, -1, c])], {}, f"{flat}_nhwc") for y, c, flat in maps]
+        whole = _before(node, "Concat", joined, {"axis": 1}, f"{node.outputs[0].name}_nhwc")
+        _replace(node, "Transpose", [whole], {"perm": _SWAP})
+        count += 1
+    return count
+
+
+def _flattened_map(flat: ir.Value | None) -> tuple[ir.Value, int, str] | None:
+    """The map [N, H, W, C] whose pixels a value [N, C, H W] holds in the other order, C, and the value's name."""
+    reshape = flat.producer() if flat is not None else None
+    x = reshape.inputs[0] if reshape is not None and reshape.op_type == "Reshape" and reshape.domain == "" else None
+    turn = x.producer() if x is not None else None
+    if flat is None or x is None or turn is None or not transposes(turn, TO_NCHW) or not is_map(x):
+        return None
+    if not is_private(flat) or not is_private(x) or rank(flat) != len(_SWAP) or turn.inputs[0] is None:
+        return None
+    assert x.shape is not None and flat.shape is not None
+    channels = x.shape[1]
+    if not isinstance(channels, int) or flat.shape[1] != channels or not same(flat.shape[0], x.shape[0]):
+        return None
+    return turn.inputs[0], channels, str(flat.name)
 
 
 def graph_of(node: ir.Node) -> ir.Graph:

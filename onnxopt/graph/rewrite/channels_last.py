@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxopt.graph.layout import assign, gated_weights, turn_tokens
+from onnxopt.graph.layout import assign, gated_weights, join_tokens, turn_tokens
 from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 
 
@@ -17,5 +17,5 @@ def _scale(model: ir.Model, scope: Scope) -> int:
 
 
 TOKENS = (Pass(lambda model, _: turn_tokens(model.graph), counted=False),)
-RULES = (Pass(_assign),)
+RULES = (Pass(_assign), Pass(lambda model, _: join_tokens(model.graph), counted=False))
 GATES = (Pass(_scale),)

@@ -301,6 +301,30 @@ def test_tokens_need_no_transpose(tmp_path: Path) -> None:
     same(source, found, 2)
 
 
+TWO_SCALES = """
+    q = Conv(x, p) r = Conv<strides = [2, 2]>(x, p) f = Reshape(q, flat) g = Reshape(r, flat) j = Concat<axis = 2>(f, g)
+"""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "rest", "left"),
+    [
+        ("float[N, 8, H, W] x", "y = Neg(j)", ["x", "j"]),
+        ("float[N, 8, H, W] x", "y = Concat<axis = 2>(j, f)", ["x", "q", "r"]),  # f has another reader
+        ("float[N, 8, 16, 16] x", "y = Neg(j)", ["x", "q", "r"]),  # kernels fuse this Concat
+    ],
+)
+def test_pixels_of_maps_of_open_sizes_are_joined_in_channels_last(
+    inputs: str, rest: str, left: list[str], tmp_path: Path
+) -> None:
+    source = model(TWO_SCALES + rest, inputs, constants="int64[3] flat = {0, 8, -1}")
+    found, _ = laid_out(source, tmp_path)
+    assert borders(found) == left
+    for height, width in ((16, 16), (5, 3), (1, 1)) if "H" in inputs else ((16, 16),):
+        x = np.random.default_rng(1).standard_normal((2, 8, height, width)).astype(np.float32)
+        np.testing.assert_allclose(run(found, {"x": x})[0], run(source, {"x": x})[0], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("body", "inputs", "weights"),
     [
