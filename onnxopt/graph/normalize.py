@@ -37,6 +37,7 @@ from onnxopt.graph.passes.operand_order import OperandOrderPass
 from onnxopt.graph.passes.opset import TARGET, convert_opset
 from onnxopt.graph.passes.opset23 import Opset23Pass
 from onnxopt.graph.passes.padding.constant_padding import ConstantPaddingPass
+from onnxopt.graph.passes.padding.multiple_sizes import MultipleSizesPass
 from onnxopt.graph.passes.padding.same_padding import SamePaddingPass
 from onnxopt.graph.passes.shape_subgraphs import SimplifyShapesPass
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
@@ -118,6 +119,7 @@ def normalize(
             _run("looking for dims that can only be 1", single_sizes, model)
             notes += single_sizes.notes
             _run("looking for minima of sizes that can only be one of them", BoundedSizesPass(), model)
+            _run("looking for sizes that can only be whole multiples", MultipleSizesPass(), model)
         _simplify(model, growth)
         interface.restore(model)
         _declare_stacks(model, stacked)

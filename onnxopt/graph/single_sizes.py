@@ -266,7 +266,7 @@ def _wanted(node: ir.Node, before: Dims, inferred: Knowledge) -> list[Dim] | Non
         return None
     copies = not node.attributes.get_int("allowzero", 0)
     dims = [before[k] if dim == 0 and copies and k < len(before) else dim for k, dim in enumerate(held)]
-    return dims if all(sign(dim) == 1 for dim in dims) else None
+    return dims if all(map(inferred.is_size, dims)) else None
 
 
 def _past_the_end(node: ir.Node, index_values: IndexValues) -> Iterator[sympy.Expr]:

@@ -44,6 +44,7 @@ def adopt(model: ir.Model, proto: onnx.ModelProto) -> None:
     own_inputs = list(graph.inputs[:inputs])
     graph.inputs.clear()
     graph.inputs.extend(own_inputs)
+    graph.meta.update(model.graph.meta)
     model.graph = graph
     model.functions.clear()
     model.functions.update(adopted.functions)

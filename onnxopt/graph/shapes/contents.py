@@ -114,8 +114,9 @@ def _complemented(a: Dim, b: int) -> sympy.Expr | None:
     """x of an expression n b - x mod b, n above 0, as what is missing to a multiple of b is computed."""
     for term in sympy.Add.make_args(sympy.sympify(a)):
         count = sympy.sympify(a - term) / b
-        if isinstance(-term, sympy.Mod) and (-term).args[1] == b and count.is_Integer and count > 0:
-            return (-term).args[0]
+        times, remainder = (-term).as_coeff_Mul()  # sympy writes (2 y) mod 4 as 2 (y mod 2)
+        if isinstance(remainder, sympy.Mod) and times * remainder.args[1] == b and count.is_Integer and count > 0:
+            return times * remainder.args[0]
     return None
 
 

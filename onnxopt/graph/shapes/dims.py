@@ -25,16 +25,16 @@ _SUMS: dict[type[ast.operator], str] = {ast.Add: "__add__", ast.Sub: "__sub__", 
 def parse_dim(name: str) -> Dim:
     """The dim that a model names `name`: a symbol, or an expression such as "past + sequence"."""
     if len(name) > _LONGEST_EXPRESSION:
-        return _symbol(name)
+        return size_symbol(name)
     try:
         return _value(ast.parse(name, mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deeply
-        return _symbol(name)
+        return size_symbol(name)
 
 
 def _value(node: ast.expr) -> Dim:
     if isinstance(node, ast.Name):
-        return _symbol(node.id)
+        return size_symbol(node.id)
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return sympy.Integer(node.value)
     if isinstance(node, ast.BinOp) and type(node.op) in _SUMS:
@@ -43,7 +43,7 @@ def _value(node: ast.expr) -> Dim:
 
 
 @functools.cache
-def _symbol(name: str) -> sympy.Symbol:
+def size_symbol(name: str) -> sympy.Symbol:
     return sympy.Symbol(name, integer=True, positive=True)
 
 
@@ -56,7 +56,7 @@ class Unknowns:
 
     def dim(self) -> sympy.Symbol:
         """A dim: an integer of at minimum 1."""
-        return _symbol(self._name())
+        return size_symbol(self._name())
 
     def integer(self) -> sympy.Symbol:
         """An element of an integer tensor, of any sign."""
@@ -113,7 +113,8 @@ def quotient(total: Dim, part: Dim) -> Dim:
 def floor(value: Dim) -> Dim:
     """The greatest integer up to a value, in one form.
 
-    floor((floor(x) + m) / n) is floor((x + m) / n), and what is added to x inside of a floor is 0 or more and below 1.
+    floor((floor(x) + m) / n) is floor((x + m) / n), and what is added to x inside of a floor is 0 or more and below 1,
+    in steps of 1/n where n x is an integer.
     """
     whole = sympy.expand(value)
     for term in sympy.Add.make_args(whole):
@@ -122,6 +123,10 @@ def floor(value: Dim) -> Dim:
         if isinstance(inner, sympy.floor) and part > 0 and (1 / part).is_Integer and rest.is_integer:
             return floor((inner.args[0] + rest) * part)
     added, rest = whole.as_coeff_Add()
+    parts = [term.as_coeff_Mul() for term in sympy.Add.make_args(rest)]
+    if all(inner.is_integer for _, inner in parts):
+        steps = sympy.ilcm(1, *(sympy.Rational(part).q for part, _ in parts))
+        added = sympy.floor(added * steps) / steps
     return simplest(sympy.floor(rest + added % 1) + sympy.floor(added))
 
 

@@ -22,6 +22,7 @@ from onnxopt.graph.shapes.dims import (
     simplest,
     symbols_of,
 )  # fmt: skip
+from onnxopt.graph.shapes.multiples import as_multiple, multiples_of
 from onnxopt.graph.shapes.result_dtypes import result_dtype_of
 from onnxopt.graph.shapes.rules import rule_of
 from onnxopt.graph.shapes.schema_inference import SchemaInference, tensor, tensor_type
@@ -69,6 +70,7 @@ class Knowledge:
         self._named: dict[str, Dim] = {name: parse_dim(name) for name in names}
         if sizes := {parse_dim(name): size for name, size in checked_sizes(model.graph).items()}:
             self._named = {name: simplest(sympy.sympify(dim).subs(sizes)) for name, dim in self._named.items()}
+        self._multiples = multiples_of(model.graph)
         self._rules = model.opset_imports.get("", 0) >= _RULES_FROM
         self._schemas = SchemaInference(dict(model.opset_imports), model.ir_version)
         self._dims: dict[ir.Value, Dims | None] = {}
@@ -171,7 +173,7 @@ class Knowledge:
             self._node(node)
 
     def _note(self, value: ir.Value, dims: Dims | None, kind: ir.TypeProtocol | None) -> None:
-        dims = None if dims is None else tuple(map(self._without_bound, dims))
+        dims = None if dims is None else tuple(self._without_bound(as_multiple(dim, self._multiples)) for dim in dims)
         self._dims[value], self._types[value] = dims, kind
         for dim in dims or ():
             if not isinstance(dim, int):

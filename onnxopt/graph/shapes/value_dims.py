@@ -7,6 +7,7 @@ import onnx_ir as ir
 from onnxopt.graph.shapes.dims import Dim, parse_dim
 
 _SPREAD = frozenset({"Expand", "Unsqueeze", "Squeeze", "Reshape", "Identity"})
+_READ = 1024  # elements; larger tensors are data
 
 
 def dims_of(value: ir.Value) -> tuple[int | ir.SymbolicDim, ...]:
@@ -49,8 +50,10 @@ def uniform(value: ir.Value | None) -> float | None:
     while value is not None:
         tensor, node = value.const_value, value.producer()
         if tensor is not None:
-            numeric = tensor.size == 1 and tensor.dtype not in (ir.DataType.BOOL, ir.DataType.STRING)
-            return float(tensor.numpy().item()) if numeric else None
+            numeric = 1 <= tensor.size <= _READ and tensor.dtype not in (ir.DataType.BOOL, ir.DataType.STRING)
+            elements = tensor.numpy().ravel() if numeric else None
+            equal = elements is not None and elements.tobytes() == elements[:1].tobytes() * len(elements)
+            return float(elements[0]) if elements is not None and equal else None
         if node is not None and node.op_type == "ConstantOfShape" and node.domain == "":
             fill = node.attributes.get_tensor("value")
             return float(fill.numpy().item()) if fill is not None else 0.0

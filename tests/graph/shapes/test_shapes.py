@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
 from onnxopt.graph.shapes import shapes as shape_inference
+from onnxopt.graph.shapes.value_dims import uniform
 from tests.support.graphs import graph, node, value
 
 
@@ -89,3 +91,12 @@ def test_root_of_a_long_chain_needs_no_recursion() -> None:
     body = "v0 = Tanh(x) " + " ".join(f"v{k} = Neg(v{k - 1})" for k in range(1, 1500)) + " y = Exp(v1499)"
     model = graph("float[?, 8] x", "float[] y", body)
     assert shape_inference.infer(model).root(node(model, "y").outputs[0]) is value(model, "x")
+
+
+@pytest.mark.parametrize(
+    ("elements", "number"),
+    [([4.0, 4.0, 4.0], 4.0), ([4.0, 5.0], None), ([0.0, -0.0], None), ([], None), ([True, True], None)],
+)
+def test_uniform_reads_equal_elements(elements: list[float], number: float | None) -> None:
+    tensor = ir.tensor(np.array(elements, bool if elements[:1] == [True] else np.float32))
+    assert uniform(ir.Value(name="x", const_value=tensor)) == number
