@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from onnxopt.program.extents import ONE, Extent, product
+from onnxopt.program.extents import ONE, ZERO, Extent, Sum, product, total
 
 _SPLITS_A_DIM = "A Reshape splits a dim at a point that is not a boundary of the other shape"
 _NO_MATCH = "The dims before and after a Reshape cannot be matched to each other"
@@ -28,12 +28,12 @@ class NotAffine(ValueError):
 class Linear:
     """offset + sum of coefficient * digit. terms: pairs (digit, coefficient), in the order of the digits."""
 
-    offset: int = 0
+    offset: Sum = ZERO
     terms: tuple[tuple[int, Extent], ...] = ()
 
-    def shifted(self, offset: int, step: int = 1) -> Linear:
+    def shifted(self, offset: Sum | Extent | int, step: int = 1) -> Linear:
         """offset + step * self."""
-        return Linear(offset + step * self.offset, tuple((k, c * step) for k, c in self.terms))
+        return Linear(self.offset * step + offset, tuple((k, c * step) for k, c in self.terms))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Guard:
     """The condition low <= form < high."""
 
     form: Linear
-    low: int
-    high: int
+    low: Sum
+    high: Sum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,30 +60,30 @@ class Map:
     def with_coordinates(self, coordinates: Sequence[Linear]) -> Map:
         return Map(self.digits, tuple(coordinates), self.guards)
 
-    def guarded(self, form: Linear, low: int, high: int) -> Map | None:
+    def guarded(self, form: Linear, low: Sum, high: Sum) -> Map | None:
         """This map with the guard low <= form < high; unchanged where that always holds, None where it never does."""
-        bounds = self.bounds(form)
-        if bounds is None:
-            raise NotAffine("A part of a Concat or Pad begins or ends inside a dim of unknown size")
-        same_form = [g for g in self.guards if g.form == form]  # inside a part, the form stays in the part's range
-        first = max((bounds[0], *(g.low for g in same_form)))
-        last = min((bounds[1], *(g.high - 1 for g in same_form)))
-        if last < low or first >= high:
+        first, last = self.bounds(form)
+        for guard in (g for g in self.guards if g.form == form):  # inside a part, the form stays in the part's range
+            first = guard.low if (guard.low - first).not_negative() else first
+            last = guard.high - 1 if (last - (guard.high - 1)).not_negative() else last
+        if (low - last - 1).not_negative() or (first - high).not_negative():
             return None
-        if low <= first and last < high:
+        if (first - low).not_negative() and (high - 1 - last).not_negative():
             return self
         return dataclasses.replace(self, guards=(*self.guards, Guard(form, low, high)))
 
-    def bounds(self, form: Linear) -> tuple[int, int] | None:
-        """The least and the greatest value of a form; None where they depend on a symbol."""
+    def bounds(self, form: Linear) -> tuple[Sum, Sum]:
+        """The smallest and the greatest value of a form."""
         low = high = form.offset
         for digit, coefficient in form.terms:
-            step, size = coefficient.number, self.digits[digit].number
-            if step is None or size is None:
-                return None
-            low += min(0, step * (size - 1))
-            high += max(0, step * (size - 1))
+            reach = total(coefficient * self.digits[digit]) - coefficient
+            low, high = (low, high + reach) if coefficient.factor > 0 else (low + reach, high)
         return low, high
+
+    def is_inside(self, form: Linear, dim: Extent) -> bool:
+        """Whether a form is known to be in [0, dim) for all sizes of the symbols."""
+        low, high = self.bounds(form)
+        return low.not_negative() and (total(dim) - 1 - high).not_negative()
 
     def split(self, digit: int, inner: Extent) -> Map:
         """The same map with one digit written as two. inner: extent of the inner digit; it must divide the digit's."""
@@ -110,7 +110,7 @@ def identity(dims: Sequence[Extent]) -> Map:
     digits = tuple(d for d in dims if d != ONE)
     coordinates, k = [], 0
     for d in dims:
-        coordinates.append(Linear() if d == ONE else Linear(0, ((k, ONE),)))
+        coordinates.append(Linear() if d == ONE else Linear(terms=((k, ONE),)))
         k += d != ONE
     return Map(digits, tuple(coordinates))
 
@@ -182,8 +182,7 @@ def _flatten(
     offsets, terms, stride = [], [], ONE
     for k in reversed(group):
         coordinate = current.coordinates[k]
-        if coordinate.offset:
-            offsets.append((coordinate.offset, stride))
+        offsets += [(part.factor, Extent(1, part.symbols) * stride) for part in coordinate.offset.parts]
         terms += [(digit, c * stride) for digit, c in coordinate.terms]
         stride = stride * dims[k]
     return offsets, terms
@@ -235,16 +234,16 @@ def _dim_of(coefficient: Extent, strides: Sequence[Extent]) -> int:
     raise NotAffine("The symbolic dims before and after a Reshape cannot be matched to each other")
 
 
-def _spread_offsets(offsets: list[tuple[int, Extent]], strides: Sequence[Extent], dims: Sequence[Extent]) -> list[int]:
-    spread = [0] * len(dims)
+def _spread_offsets(offsets: list[tuple[int, Extent]], strides: Sequence[Extent], dims: Sequence[Extent]) -> list[Sum]:
+    spread = [ZERO] * len(dims)
     numbers = [n * s.factor for n, s in offsets if not s.symbols]
     symbolic = [(n, s) for n, s in offsets if s.symbols]
     for n, s in symbolic:
         k = _dim_of(s, strides)
         over = s.over(strides[k])
-        if over is None or over.number is None:
+        if over is None:
             raise NotAffine(_SPLITS_A_DIM)
-        spread[k] += n * over.number
+        spread[k] += over * n
     total = sum(numbers)
     for k, stride in enumerate(strides):
         if total and stride.number is not None:
@@ -256,9 +255,8 @@ def _spread_offsets(offsets: list[tuple[int, Extent]], strides: Sequence[Extent]
 
 def _stays_inside(current: Map, form: Linear, dim: Extent) -> bool:
     """Whether a form lies in [0, dim) for all sizes of the symbols."""
-    bounds = current.bounds(form)
-    if bounds is not None and dim.number is not None:
-        return bounds[0] >= 0 and bounds[1] < dim.number
+    if current.is_inside(form, dim):
+        return True
     if form.offset or any(c.factor < 0 for _, c in form.terms):
         return False
     reach = ONE  # one more than the greatest value, as in a mixed radix

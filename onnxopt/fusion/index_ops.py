@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onnxopt.fusion.index_maps import Guard, Linear, Map, NotAffine, reshape
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.program.extents import ONE, Extent
+from onnxopt.program.extents import ONE, ZERO, Extent, Sum, total
 
 SINCE = 13  # the versions whose parameters are inputs
 # Names of the inputs behind the data, for reasons.
@@ -62,6 +62,15 @@ class Use:
         if value is None:
             raise NotAffine(f"{self.node.op_type} has no data input")
         return dims_of(value, self.shapes)
+
+    def length(self, k: int, axis: int) -> Sum:
+        """The size of a dim of input k as a sum. NotAffine where it is unknown."""
+        value = self.node.inputs[k]
+        dims = None if value is None else self.shapes.dims(value)
+        dim = None if dims is None else dims[axis]
+        if dim is None:
+            raise NotAffine(f"{self.node.op_type} works along a dim that is not known")
+        return self.shapes.length(dim)
 
     def parameter(self, k: int) -> np.ndarray | None:
         """Input k as a constant; None where it is left out."""
@@ -111,8 +120,15 @@ def number(dim: Extent, op_type: str) -> int:
 
 
 def _reshape(use: Use) -> list[Piece]:
-    use.parameter(1)  # the dims give the shape, but the function's body needs the shape as a constant
+    if not is_shape_of_dims(use.node):
+        use.parameter(1)
     return [Piece(use.data, reshape(use.map, use.result_dims, use.dims()))]
+
+
+def is_shape_of_dims(node: ir.Node) -> bool:
+    """Whether a node is a Reshape to a computed shape, which a function's body computes from dims."""
+    shape = node.inputs[1] if node.op_type == "Reshape" and node.domain == "" else None
+    return shape is not None and (shape.const_value is None or shape.is_graph_input())
 
 
 def _transpose(use: Use) -> list[Piece]:
@@ -149,13 +165,19 @@ def _slice(use: Use) -> list[Piece]:
         axis = (int(axes[k]) if axes is not None else k) % len(dims)
         step = int(steps[k]) if steps is not None else 1
         size = dims[axis].number
-        if size is None:
-            if not (step == 1 and start >= 0 and (end >= 2**31 - 1 or use.result_dims[axis].number == end - start)):
-                raise NotAffine("Slice cuts a dim of unknown size")
-        else:
-            start = slice(start, end, step).indices(size)[0]
-        rows[axis] = rows[axis].shifted(start, step)
+        first = total(slice(start, end, step).indices(size)[0]) if size is not None else _first(use, axis, start, step)
+        rows[axis] = rows[axis].shifted(first, step)
     return use.moved(rows)
+
+
+def _first(use: Use, axis: int, start: int, step: int) -> Sum:
+    """The first element that a Slice takes of a dim of unknown size, given that it takes one."""
+    if start >= 0 and step > 0:
+        return total(start)
+    first = use.length(0, axis) + start
+    if step < 0 or not first.not_negative():
+        raise NotAffine("Slice cuts a dim of unknown size")
+    return first
 
 
 def _split(use: Use) -> list[Piece]:
@@ -176,11 +198,11 @@ def _gather(use: Use) -> list[Piece]:
     flat = [int(i) % size for i in indices.reshape(-1)]
     rows = list(use.map.coordinates)
     if indices.ndim == 0:
-        return use.moved([*rows[:axis], Linear(flat[0]), *rows[axis:]])
+        return use.moved([*rows[:axis], Linear(total(flat[0])), *rows[axis:]])
     step = flat[1] - flat[0] if len(flat) > 1 else 0
     if flat != [flat[0] + k * step for k in range(len(flat))]:
         raise NotAffine("Gather's indices are not evenly spaced; only indices with a constant step are fused")
-    rows[axis] = rows[axis].shifted(flat[0], step) if step else Linear(flat[0])
+    rows[axis] = rows[axis].shifted(flat[0], step) if step else Linear(total(flat[0]))
     return use.moved(rows)
 
 
@@ -195,21 +217,33 @@ def _tile(use: Use) -> list[Piece]:
 
 
 def _concat(use: Use) -> list[Piece]:
-    axis, offset = use.axis(0), 0
+    axis, begin = use.axis(0), ZERO
     form = use.map.coordinates[axis]
     pieces = []
+    rolls = bool(rolled(use.node))
     for k, value in enumerate(use.node.inputs):
         if value is None:
             raise NotAffine("Concat leaves out an input")
-        size = number(use.dims(k)[axis], "Concat")
-        guarded = use.map.guarded(form, offset, offset + size)
+        end = begin + (use.length(k, axis) if rolls else number(use.dims(k)[axis], "Concat"))
+        guarded = use.map.guarded(form, begin, end)
         if guarded is not None:
             rows = list(guarded.coordinates)
-            rows[axis] = rows[axis].shifted(-offset)
-            inside = () if guarded is use.map else (Guard(form, offset, offset + size),)
+            rows[axis] = rows[axis].shifted(begin * -1)
+            inside = () if guarded is use.map else (Guard(form, begin, end),)
             pieces.append(Piece(value, guarded.with_coordinates(rows), inside))
-        offset += size
+        begin = end
     return pieces
+
+
+def rolled(node: ir.Node) -> list[ir.Node]:
+    """The Slices of one tensor that a Concat joins; none where it joins others.
+
+    Dims of unknown size that others join stay a copy of ONNX Runtime.
+    """
+    parts = [None if value is None else value.producer() for value in node.inputs]
+    slices = [part for part in parts if part is not None and (part.domain, part.op_type) == ("", "Slice")]
+    is_roll = node.op_type == "Concat" and len(slices) == len(node.inputs) and len({s.inputs[0] for s in slices}) == 1
+    return list(dict.fromkeys(slices)) if is_roll else []
 
 
 def _pad(use: Use) -> list[Piece]:
@@ -228,11 +262,11 @@ def _pad(use: Use) -> list[Piece]:
         if not low and not high:
             continue
         size = number(dims[axis], "Pad")
-        guarded = current.guarded(rows[axis], low, low + size)
+        guarded = current.guarded(rows[axis], total(low), total(low + size))
         if guarded is None:
             return [filler]
         if guarded is not current:
-            inside.append(Guard(rows[axis], low, low + size))
+            inside.append(Guard(rows[axis], total(low), total(low + size)))
         current = guarded
         rows[axis] = rows[axis].shifted(-low)
     data = Piece(use.data, current.with_coordinates(rows), tuple(inside))
@@ -349,7 +383,12 @@ def data_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
 
 
 def reads_computed_parameters(node: ir.Node) -> bool:
-    """Whether axes, a shape or other parameters of a node are computed: a kernel has no operand for them."""
+    """Whether axes or other parameters of a node are computed: a kernel has no operand for them.
+
+    The shape of a Reshape is none of them: the result's dims tell it.
+    """
+    if is_shape_of_dims(node):
+        return False
     parameters = [v for v in node.inputs[len(data_inputs(node)) :] if v is not None]
     return any(v.const_value is None or v.is_graph_input() for v in parameters)
 

@@ -17,7 +17,9 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, TopologicalSortPass
 
+from onnxopt.fusion.index_ops import is_shape_of_dims
 from onnxopt.fusion.kernel import Meaning, Site
+from onnxopt.fusion.outlined_shapes import shape_of
 from onnxopt.fusion.region import FusionPlan, Region
 from onnxopt.graph import fused_domain
 from onnxopt.graph.fused_domain import holds_fused
@@ -130,12 +132,18 @@ def _function(
     inside = {v: ir.Value(name=names[v]) for v in region.inputs}
     nodes: list[ir.Node] = []
     for node in region.nodes:
-        for value in node.inputs:
+        operands, attributes = list(node.inputs), list(node.attributes.values())
+        if is_shape_of_dims(node):
+            operands[1:], attributes = [], [ir.AttrInt64("allowzero", 1)]
+        for value in operands:
             if value is not None and value not in inside:
                 inside[value] = _constant_node(nodes, value, f"c{len(nodes)}")
+        read = [None if v is None else inside[v] for v in operands]
+        if is_shape_of_dims(node):
+            read.append(shape_of(node.outputs[0], region, inside, nodes, shapes))
         copy = ir.Node(
-            node.domain, node.op_type, [None if v is None else inside[v] for v in node.inputs],
-            list(node.attributes.values()), num_outputs=len(node.outputs), name=f"{node.op_type}_{len(nodes)}",
+            node.domain, node.op_type, read, attributes, num_outputs=len(node.outputs),
+            name=f"{node.op_type}_{len(nodes)}",
         )  # fmt: skip
         for k, (value, copied) in enumerate(zip(node.outputs, copy.outputs, strict=True)):
             copied.name = names.get(value, f"v{len(nodes)}" + (f"_{k}" if k else "")) if value.name else ""

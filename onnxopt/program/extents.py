@@ -1,6 +1,7 @@
 """Extents: the dims, divisors and strides of index maps. Each is a number times symbolic dims.
 
-A sum of dims, such as the length of a Concat along a symbolic axis, is no extent. Callers refuse what needs one.
+A sum of dims, such as the length of a Concat along a symbolic axis, is no extent. Offsets and the bounds of parts are
+sums; callers refuse what needs a sum as a dim, a divisor or a stride.
 """
 
 from __future__ import annotations
@@ -65,3 +66,49 @@ def product(extents: Iterable[Extent]) -> Extent:
     for e in extents:
         result = result * e
     return result
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum:
+    """A sum of extents, whose factors may be negative. parts: by symbols, none of which stands twice; none is 0."""
+
+    parts: tuple[Extent, ...] = ()
+
+    def __add__(self, other: Sum | Extent | int) -> Sum:
+        factors = {e.symbols: e.factor for e in self.parts}
+        for e in total(other).parts:
+            factors[e.symbols] = factors.get(e.symbols, 0) + e.factor
+        return Sum(tuple(Extent(factor, symbols) for symbols, factor in sorted(factors.items()) if factor))
+
+    def __mul__(self, other: int) -> Sum:
+        return Sum(tuple(e * other for e in self.parts) if other else ())
+
+    def __sub__(self, other: Sum | Extent | int) -> Sum:
+        return self + total(other) * -1
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+    @property
+    def number(self) -> int | None:
+        """The sum as a number; None where it depends on symbols."""
+        return None if any(e.symbols for e in self.parts) else sum(e.factor for e in self.parts)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(s for e in self.parts for s in e.symbols))
+
+    def not_negative(self) -> bool:
+        """Whether the sum is 0 or more for all sizes of the symbols: it is smallest where each of them is 1."""
+        return all(e.factor > 0 or not e.symbols for e in self.parts) and sum(e.factor for e in self.parts) >= 0
+
+
+ZERO = Sum()
+
+
+def total(summand: Sum | Extent | int) -> Sum:
+    """A number or an extent as a sum."""
+    if isinstance(summand, Sum):
+        return summand
+    summand = Extent(summand) if isinstance(summand, int) else summand
+    return Sum((summand,) if summand.factor else ())

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from onnxopt.program.extents import Extent
+from onnxopt.program.extents import Extent, Sum
 
 MAX_TERMS = 6  # of one access or condition: a kernel's parameters hold no more (cuda_kernels/device/abi.h)
 MAX_CONDITIONS = 8
@@ -46,8 +46,8 @@ class Condition:
 
     offset: int
     terms: tuple[Term, ...]
-    low: int
-    high: int
+    low: Sum
+    high: Sum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Indexing:
     """How a kernel reads its inputs.
 
     dims: of every input. shapes: of every output; all outputs have the same number of elements. symbols: for each
-    symbolic dim its name, and an input and an axis that have its size.
+    symbol its name, and an input and an axis whose size is a multiple of it and depends on no other one.
     """
 
     accesses: tuple[Access, ...]
@@ -91,14 +91,20 @@ class Indexing:
             return False
         pairs = ((self.conditions[g], self.conditions[h]) for g in a.guards for h in b.guards)
         return any(
-            one.terms == other.terms and one.offset == other.offset and (one.high <= other.low or other.high <= one.low)
+            one.terms == other.terms
+            and one.offset == other.offset
+            and ((other.low - one.high).not_negative() or (one.low - other.high).not_negative())
             for one, other in pairs
         )
+
+    @property
+    def _bounds(self) -> list[Extent]:
+        return [e for c in self.conditions for bound in (c.low, c.high) for e in bound.parts]
 
     def symbols_used(self) -> set[str]:
         """The symbols on which an offset, a term or a shape depends."""
         terms = [t for form in self.forms for t in form]
-        used = [e for dims in self.shapes for e in dims] + [e for a in self.accesses for e in a.offset]
+        used = [e for dims in self.shapes for e in dims] + [e for a in self.accesses for e in a.offset] + self._bounds
         return {s for e in (*used, *(e for t in terms for e in (t.div, t.mod, t.stride))) for s in e.symbols}
 
     def verify(self, inputs: int, outputs: int) -> None:
@@ -115,7 +121,7 @@ class Indexing:
             if any(not 0 <= g < len(self.conditions) for g in a.guards):
                 raise ValueError("index: an access has a guard that is not there")
             used += a.offset
-        used += [e for terms in self.forms for t in terms for e in (t.div, t.mod, t.stride)]
+        used += [e for terms in self.forms for t in terms for e in (t.div, t.mod, t.stride)] + self._bounds
         if len(self.conditions) > MAX_CONDITIONS or any(len(c.terms) > MAX_TERMS for c in self.conditions):
             raise ValueError("index: too many conditions, or too many terms")
         if unknown := {s for e in used for s in e.symbols} - names:
@@ -138,6 +144,9 @@ class Indexing:
         def rows(terms: tuple[Term, ...]) -> list[Any]:
             return [[number(t.div), number(t.mod), number(t.stride)] for t in terms]
 
+        def summands(bound: Sum) -> list[Any]:
+            return [number(e) for e in bound.parts]
+
         return {
             "symbols": [[k, axis] for _, k, axis in self.symbols],
             "dims": [[number(d) for d in dims] for dims in self.dims],
@@ -152,6 +161,7 @@ class Indexing:
                 for a in self.accesses
             ],
             "conditions": [
-                {"offset": c.offset, "terms": rows(c.terms), "low": c.low, "high": c.high} for c in self.conditions
+                {"offset": c.offset, "terms": rows(c.terms), "low": summands(c.low), "high": summands(c.high)}
+                for c in self.conditions
             ],
         }

@@ -31,8 +31,8 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "div of a condition": ("rotary", f"{INDEX}.conditions.0.terms.0.0", 5, "places that do not fit into one another"),
     "guard that is another": ("rotary", f"{INDEX}.accesses.0.guards", [1], "access 0 would read outside of input 0"),
     "no guards": ("rotary", f"{INDEX}.accesses.0.guards", [], "access 0 would read outside of input 0"),
-    "a bound of 2^62": ("rotary", f"{INDEX}.conditions.0.high", 2**62, "a bound lies too far away"),
-    "a wider condition": ("rotary", f"{INDEX}.conditions.0.low", 3, "access 0 would read outside of input 0"),
+    "a bound of 2^62": ("rotary", f"{INDEX}.conditions.0.high", [2**62], "a bound lies too far away"),
+    "a wider condition": ("rotary", f"{INDEX}.conditions.0.low", [3], "access 0 would read outside of input 0"),
     "an output twice as large": ("rotary", f"{INDEX}.shapes.0.1", 16, "differ in size"),
     "an output half as large": ("rotary", f"{INDEX}.shapes.1.1", 4, "differ in size"),
     "more rows than are stored": ("joined", "kernels.0.domain.0", [4, 0, 1], "is not that of the rows"),
@@ -99,8 +99,8 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
 }  # fmt: skip
 # Changes that stay inside: a kernel of another model, for all that the library can tell.
 INSIDE: dict[str, tuple[str, str, Any]] = {
-    "a condition behind its run": ("rotary", f"{INDEX}.conditions.0.low", 2**20),
-    "a condition that never holds": ("long", f"{INDEX}.conditions.0.low", 10**6),
+    "a condition behind its run": ("rotary", f"{INDEX}.conditions.0.low", [2**20]),
+    "a condition that never holds": ("long", f"{INDEX}.conditions.0.low", [10**6]),
     "a condition on other digits": ("rotary", f"{INDEX}.conditions.0.terms.0.0", 3),
     "both outputs larger": ("rotary", f"{INDEX}.shapes", [[[1, 0], 9], [[1, 0], 9]]),
 }

@@ -72,7 +72,7 @@ Indexing ReadIndexing(const JsonReader& json) {
   });
   json["conditions"].Each([&](const JsonReader& row) {
     index.conditions.push_back(
-        {ReadInteger(row["offset"]), ReadTerms(row["terms"]), ReadInteger(row["low"]), ReadInteger(row["high"])});
+        {ReadInteger(row["offset"]), ReadTerms(row["terms"]), ReadExtents(row["low"]), ReadExtents(row["high"])});
   });
   return index;
 }

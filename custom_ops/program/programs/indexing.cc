@@ -54,8 +54,8 @@ void Indexing::Verify(std::size_t inputs, std::size_t outputs) const {
   for (const Symbol& s : symbols) {
     Require(s.input < inputs && s.axis < dims[s.input].size(), "a symbol is found in no input");
     const Extent& dim = dims[s.input][s.axis];
-    Require(dim.factor == 1 && dim.symbols.size() == 1 && &symbols[dim.symbols[0]] == &s,
-            "a symbol is not the dim that it is found in");
+    Require(dim.factor > 0 && dim.symbols.size() == 1 && &symbols[dim.symbols[0]] == &s,
+            "a symbol is not in the dim that it is found in");
   }
   Require(!accesses.empty() && accesses.size() <= kMaxInputs, "has no accesses, or too many");
   Require(conditions.size() <= kMaxConditions, "has too many conditions");
@@ -65,7 +65,12 @@ void Indexing::Verify(std::size_t inputs, std::size_t outputs) const {
     VerifyTerms(a.terms, symbols.size(), "an access");
     for (const std::uint32_t g : a.guards) Require(g < conditions.size(), "an access has a guard that is not there");
   }
-  for (const IndexCondition& c : conditions) VerifyTerms(c.terms, symbols.size(), "a condition");
+  for (const IndexCondition& c : conditions) {
+    VerifyTerms(c.terms, symbols.size(), "a condition");
+    for (const auto* bound : {&c.low, &c.high}) {
+      for (const Extent& e : *bound) VerifyExtent(e, symbols.size(), "a condition");
+    }
+  }
 }
 
 void Indexing::VerifyExtents(const std::vector<Extent>& extents, const std::string& where) const {
@@ -77,7 +82,10 @@ void Indexing::VerifyExtents(const std::vector<Extent>& extents, const std::stri
 
 Sizes::Sizes(const Indexing& indexing, const Shape* inputs, std::size_t count) : indexing_(indexing) {
   const auto fits = [&](std::size_t k) { return inputs[k].rank == indexing.dims[k].size(); };
-  for (const Symbol& s : indexing.symbols) sizes_.push_back(fits(s.input) ? inputs[s.input].dims[s.axis] : 0);
+  for (const Symbol& s : indexing.symbols) {  // a dim that is no multiple of the factor is refused below
+    const std::int64_t factor = indexing.dims[s.input][s.axis].factor;
+    sizes_.push_back(fits(s.input) ? inputs[s.input].dims[s.axis] / factor : 0);
+  }
   for (std::size_t k = 0; k < count; ++k) {
     bool same = fits(k);
     for (std::size_t d = 0; same && d < inputs[k].rank; ++d) {
@@ -96,12 +104,17 @@ Shape Sizes::OutputShape(std::size_t k) const {
   return shape;
 }
 
+std::int64_t Sizes::Sum(const std::vector<Extent>& summands) const {
+  std::int64_t sum = 0;
+  for (const Extent& e : summands) {
+    if (__builtin_add_overflow(sum, e.Value(sizes_), &sum)) throw Error("index: an offset exceeds 2^63");
+  }
+  return sum;
+}
+
 Access Sizes::Resolve(std::size_t k, std::int64_t* offset) const {
   const InputAccess& access = indexing_.accesses[k];
-  *offset = 0;
-  for (const Extent& e : access.offset) {
-    if (__builtin_add_overflow(*offset, e.Value(sizes_), offset)) throw Error("index: an offset exceeds 2^63");
-  }
+  *offset = Sum(access.offset);
   Access resolved;
   Fill(access.terms, &resolved);
   resolved.guards = 0;
@@ -114,8 +127,8 @@ Condition Sizes::ResolveCondition(std::size_t k) const {
   Condition resolved{};
   Fill(condition.terms, &resolved.form);
   resolved.offset = condition.offset;
-  resolved.low = condition.low;
-  resolved.high = condition.high;
+  resolved.low = Sum(condition.low);
+  resolved.high = Sum(condition.high);
   return resolved;
 }
 

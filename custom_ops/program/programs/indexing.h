@@ -40,8 +40,8 @@ struct InputAccess {
 struct IndexCondition {
   std::int64_t offset;
   std::vector<IndexTerm> terms;
-  std::int64_t low;
-  std::int64_t high;
+  std::vector<Extent> low;  // summands, as of `high`
+  std::vector<Extent> high;
 };
 
 struct Symbol {
@@ -101,6 +101,8 @@ class Sizes {
 
   Shape OutputShape(std::size_t k) const;
   std::int64_t Value(const Extent& extent) const { return extent.Value(sizes_); }
+  // The sum of these. Throws Error where it does not fit 64 bits.
+  std::int64_t Sum(const std::vector<Extent>& summands) const;
   // The terms of access `k`, and its offset in elements. Both are as kernels.json says: reach.h checks them.
   Access Resolve(std::size_t k, std::int64_t* offset) const;
   Condition ResolveCondition(std::size_t k) const;

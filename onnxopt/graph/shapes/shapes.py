@@ -11,13 +11,14 @@ import types
 from collections.abc import Mapping
 
 import onnx_ir as ir
+import sympy
 
 from onnxopt.graph.shapes import infer as inference
 from onnxopt.graph.shapes.checked_sizes import checked_sizes
 from onnxopt.graph.shapes.dims import quotient
 from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.program.dtypes import Dtype, from_ir
-from onnxopt.program.extents import Extent, extent
+from onnxopt.program.extents import ZERO, Extent, Sum, extent, total
 from onnxopt.program.operators import row_operators
 from onnxopt.program.operators import table as operators
 
@@ -64,6 +65,22 @@ class Shapes:
     def extent(self, dim: int | str) -> Extent:
         """A dim as kernels count it: its name is a symbol, where it is not written as a multiple of another one."""
         return self._multiples.get(dim, extent(dim)) if isinstance(dim, str) else extent(dim)
+
+    def length(self, dim: int | str) -> Sum:
+        """A dim as a sum, whose symbols are those of the dims of inputs where kernels count in these."""
+        if isinstance(dim, int) or not self._multiples:
+            return total(self.extent(dim))
+        length = ZERO
+        for term in sympy.Add.make_args(sympy.expand(self._inferred.named(dim))):
+            if (part := _monomial(term)) is None:
+                return total(self.extent(dim))
+            length += part
+        return length
+
+    def monomial(self, dim: str) -> Extent | None:
+        """A dim as a number times symbols of the model's inputs, and of sizes that are multiples; None for others."""
+        part = _monomial(sympy.sympify(self._inferred.named(dim)))
+        return part if part is not None and part.factor > 0 else None
 
     def with_multiples(self, multiples: Mapping[str, Extent]) -> Shapes:
         """The same shapes, with some dims written as multiples of others."""
@@ -127,6 +144,17 @@ class Shapes:
         if s is None or big is None or len(s) > len(big):
             return s == ()
         return all(d == 1 or (d == b and d is not None) for d, b in zip(reversed(s), reversed(big), strict=False))
+
+
+def _monomial(term: sympy.Expr) -> Extent | None:
+    factor, rest = term.as_coeff_Mul()
+    powers = rest.as_powers_dict().items()
+    if not factor.is_Integer or any(
+        not (base == 1 or base.is_Symbol) or not power.is_Integer for base, power in powers
+    ):
+        return None
+    names = [str(base) for base, power in powers if base != 1 for _ in range(int(power))]
+    return Extent(int(factor), tuple(sorted(names))) if all(power > 0 for _, power in powers) else None
 
 
 def infer(model: ir.Model, usual: Mapping[str, int] = types.MappingProxyType({})) -> Shapes:

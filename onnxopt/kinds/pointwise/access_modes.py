@@ -126,8 +126,8 @@ def condition_mode(condition: Condition, fit: Fit) -> Mode:
         return Mode.PER_ELEMENT
     cell = step * fit.width
     bounds = (condition.low - condition.offset, condition.high - condition.offset)
-    steps = [t.stride.factor for t in condition.terms[1:]]
-    return Mode.UNIFORM if all(n % cell == 0 for n in (*bounds, *steps)) else Mode.PER_ELEMENT
+    steps = [*(e.factor for bound in bounds for e in bound.parts), *(t.stride.factor for t in condition.terms[1:])]
+    return Mode.UNIFORM if all(n % cell == 0 for n in steps) else Mode.PER_ELEMENT
 
 
 def columns(terms: tuple[Term, ...]) -> Term | None:

@@ -48,7 +48,7 @@ class Evaluation:
     """
 
     def __init__(self, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], opsets: Mapping[str, int], shapes: Shapes):
-        self.opsets, self.shapes = opsets, with_multiples(nodes, shapes)
+        self.opsets, self.shapes = opsets, with_multiples(nodes, inputs, shapes)
         self._producers = {v: (node, k) for node in nodes for k, v in enumerate(node.outputs)}
         self._inputs = {v: k for k, v in enumerate(inputs)}
         self._builder = Builder(())
@@ -149,7 +149,9 @@ class Evaluation:
         return Expr(self._builder, -2 - 2 * self._condition_number(guard, digits), "bool", "bool")
 
     def _condition_number(self, guard: Guard, digits: tuple[Extent, ...]) -> int:
-        condition = Condition(guard.form.offset, _terms(guard.form, digits), guard.low, guard.high)
+        constant_part = sum(e.factor for e in guard.form.offset.parts if not e.symbols)
+        symbolic = guard.form.offset - constant_part
+        condition = Condition(constant_part, _terms(guard.form, digits), guard.low - symbolic, guard.high - symbolic)
         number = self._conditions.setdefault(condition, len(self._conditions))
         if number >= MAX_CONDITIONS:
             raise NotAffine(
@@ -162,20 +164,14 @@ class Evaluation:
         for coordinate, dim in zip(at.coordinates, dims_of(value, self.shapes), strict=True):
             if not coordinate.terms and not coordinate.offset:
                 continue
-            if coordinate.offset == 0 and len(coordinate.terms) == 1:
-                ((digit, step),) = coordinate.terms
-                if step == ONE and at.digits[digit] == dim:
-                    continue
-            bounds = at.bounds(coordinate)
-            if bounds is None or dim.number is None or bounds[0] < 0 or bounds[1] >= dim.number:
+            if not at.is_inside(coordinate, dim):
                 return False
         return True
 
     def _access(self, value: ir.Value, at: Map) -> Expr:
         stride, offset, flat = ONE, [], []
         for coordinate, dim in zip(reversed(at.coordinates), reversed(dims_of(value, self.shapes)), strict=True):
-            if coordinate.offset:
-                offset.append(stride * coordinate.offset)
+            offset += [stride * part for part in coordinate.offset.parts]
             flat += [(digit, c * stride) for digit, c in coordinate.terms]
             stride = stride * dim
         guards: tuple[int, ...] = ()
@@ -190,13 +186,14 @@ class Evaluation:
 
 
 def _symbols(dims: Sequence[tuple[Extent, ...]]) -> tuple[tuple[str, int, int], ...]:
-    """(symbol, input, axis) for each symbol: the first input and axis whose size is the symbol."""
-    symbols: dict[str, tuple[str, int, int]] = {}
+    """(symbol, input, axis) for each symbol: the first input and axis whose size is the smallest multiple of it."""
+    symbols: dict[str, tuple[int, int, int]] = {}
     for k, row in enumerate(dims):
         for axis, dim in enumerate(row):
-            if len(dim.symbols) == 1 and dim.factor == 1:
-                symbols.setdefault(dim.symbols[0], (dim.symbols[0], k, axis))
-    return tuple(symbols.values())
+            if len(dim.symbols) == 1:
+                place = (dim.factor, k, axis)
+                symbols[dim.symbols[0]] = min(symbols.get(dim.symbols[0], place), place)
+    return tuple((name, k, axis) for name, (_, k, axis) in symbols.items())
 
 
 def _summed(offset: list[Extent]) -> tuple[Extent, ...]:
@@ -215,7 +212,7 @@ def _merged(flat: list[tuple[int, Extent]]) -> Linear:
         if before is not None and before.symbols != coefficient.symbols:
             raise NotAffine("The index of an element depends on a sum of different symbolic dims")
         merged[digit] = coefficient if before is None else Extent(before.factor + coefficient.factor, before.symbols)
-    return Linear(0, tuple(sorted(merged.items())))
+    return Linear(terms=tuple(sorted(merged.items())))
 
 
 def _terms(form: Linear, digits: tuple[Extent, ...]) -> tuple[Term, ...]:

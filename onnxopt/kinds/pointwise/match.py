@@ -82,7 +82,7 @@ class _Growth:
                 continue
             reason = self._context.why_not(node)
             try:
-                group = self._single(node)
+                group = self._first(node)
                 group.cost = self._lowered(group).cost if reason is None else 0
             except NotAffine as error:
                 reason = f"{node.op_type} cannot become index arithmetic: {error}"
@@ -91,16 +91,24 @@ class _Growth:
             if reason is not None:
                 self._unfit[node] = reason
                 continue
-            self._groups[node] = group
+            self._groups |= dict.fromkeys(group.nodes, group)
+            if len(group.nodes) > 1:
+                self._context.contract(group.nodes)
             self._take_in_producers(group, node)
         self._try_again()
         self._fuse_siblings()
         self._fuse_tiny()
 
-    def _single(self, node: ir.Node) -> Group:
-        """A group of one node, without its cost."""
-        reads, writes = boundary.inputs_of([node], index_ops.data_inputs), self._context.outputs_of([node])
-        return Group(self._context, [node], node.outputs[0], 0, reads, writes, index_ops.is_index(node))
+    def _first(self, node: ir.Node) -> Group:
+        """A group of one node, without its cost; of a roll with the Slices whose lengths no kernel alone can tell."""
+        slices = [s for s in index_ops.rolled(node) if s in self._unfit and self._is_open(s)]
+        nodes = [*slices, node]
+        if any(self._is_read_outside(s.outputs[0], set(nodes)) for s in slices):
+            nodes = [node]
+        for part in nodes:
+            self._unfit.pop(part, None)
+        reads, writes = boundary.inputs_of(nodes, index_ops.data_inputs), self._context.outputs_of(nodes)
+        return Group(self._context, nodes, node.outputs[0], 0, reads, writes, index_ops.is_index(node))
 
     def _lowered(self, group: Group) -> Program:
         """The program of a group. ValueError where there is none."""

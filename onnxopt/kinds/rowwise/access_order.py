@@ -66,7 +66,8 @@ def splits_vectors(program: RowProgram) -> bool:
     guards = {g for a in index.accesses for g in a.guards}
     width = ACCESS_BYTES // min(DTYPES[d].size for d in program.inputs)
     in_rows = [index.conditions[g] for g in guards if _condition_mode(program, index.conditions[g]) != Mode.DENSE]
-    return any((c.low - c.offset) % width or (c.high - c.low) % width for c in in_rows)
+    bounds = [bound for c in in_rows for bound in (c.low - c.offset, c.high - c.low)]
+    return any(part.factor % width for bound in bounds for part in bound.parts)
 
 
 def _is_scattered(access: Access, size: int, length: Extent) -> bool:

@@ -194,8 +194,9 @@ def _index(program: RowProgram) -> list[str]:
     lines += index_forms.of_rows(program.index, product(program.domain))
     conditions = program.index.conditions
     if conditions:
-        lines.append(f"static constexpr long long low[] = {{{', '.join(str(c.low - c.offset) for c in conditions)}}};")
-        extents = ", ".join(str(c.high - c.low) for c in conditions)
+        lows = ", ".join(str((c.low - c.offset).number) for c in conditions)
+        lines.append(f"static constexpr long long low[] = {{{lows}}};")
+        extents = ", ".join(str((c.high - c.low).number) for c in conditions)
         lines.append(f"static constexpr long long extent[] = {{{extents}}};")
     return lines
 

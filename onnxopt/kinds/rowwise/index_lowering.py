@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from onnxopt.fusion.index_maps import Guard, Linear, Map, NotAffine, identity, reshape
 from onnxopt.fusion.index_ops import broadcast, dims_of
+from onnxopt.fusion.multiples import with_multiples
 from onnxopt.fusion.operands import constant, storage
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise.index_lowering import MAX_ACCESSES, TOO_MANY_ACCESSES, Evaluation
@@ -40,6 +41,7 @@ def lower_indexed_rows(
     The grid is the first of those that the outputs allow under which every reduced row is a row of the grid.
     """
     reason: NotAffine | None = None
+    shapes = with_multiples(nodes, inputs, shapes)
     for domain in _domains(nodes, outputs, opsets, shapes):
         try:
             return _RowEvaluation(nodes, inputs, opsets, shapes, domain).row_program(outputs)
@@ -117,6 +119,8 @@ class _RowEvaluation(Evaluation):
             results.append(Result("element" if is_element else "row"))
             values.append(self.value(value, at))
         index = self.indexing(tuple(dims_of(v, self.shapes) for v in outputs))
+        if any((c.high - c.low).number is None or c.low.number is None for c in index.conditions):
+            raise NotAffine("A part of a Concat or Pad begins or ends inside a dim of unknown size")
         read = [storage(self._read[a.input], self.shapes).name for a in index.accesses]
         builder = Builder((*read, *("bool" for _ in index.conditions)))
         if len(builder.inputs) > MAX_ACCESSES:
@@ -189,7 +193,7 @@ class _RowEvaluation(Evaluation):
             weight = weight * at.digits[k]
         if weight != product(dims[a] for a in reduced):
             raise NotAffine("The kernel would reduce rows of different lengths")
-        over_row = Map(at.digits, (*outer, Linear(0, tuple(reversed(flat)))), _outside(at.guards, row))
+        over_row = Map(at.digits, (*outer, Linear(terms=tuple(reversed(flat)))), _outside(at.guards, row))
         outer_dims = [dims[a] for a in others]
         over_row = reshape(over_row, [*outer_dims, weight], [*outer_dims, *(dims[a] for a in reduced)])
         place = {a: k for k, a in enumerate((*others, *reduced))}

@@ -15,8 +15,10 @@ import onnx_ir as ir
 from onnxopt.costs.rowwise import numbers
 from onnxopt.fusion import boundary, cost, eligibility, index_ops
 from onnxopt.fusion.context import Context
+from onnxopt.fusion.multiples import with_multiples
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise.kind import POINTWISE
 from onnxopt.kinds.pointwise.lower import lower as lower_pointwise
 from onnxopt.kinds.rowwise import access_order, grid
@@ -142,10 +144,14 @@ class _Joiner:
         try:
             program = context.lowered(lower, nodes, inputs, outputs)
         except ValueError as error:
-            return str(error)
+            computed = next((view for view in neighbour.views if index_ops.is_shape_of_dims(view)), None)
+            where = "" if computed is None else f"The shape of the Reshape `{computed.name}` is computed at run time: "
+            return f"{where}{error}"
         if program.cost > cost.MAX_COST:
             return "The fused kernel would need too many registers"
-        obstacle = _obstacle(program, inputs) or self._repetition(program, region)
+        obstacle = _obstacle(program, inputs) or self._repetition(
+            program, region, with_multiples(nodes, inputs, shapes)
+        )
         if obstacle is not None:
             return obstacle
         together = cost.moved(program, inputs, outputs, shapes)
@@ -165,14 +171,15 @@ class _Joiner:
         union.verify()
         return union
 
-    def _repetition(self, program: RowProgram, region: Region) -> str | None:
+    def _repetition(self, program: RowProgram, region: Region, shapes: Shapes) -> str | None:
         """The reason to refuse a kernel that would reduce every row more than _MAX_REPEATED times, else None.
 
+        shapes: dims as the kernel counts them.
         Up to that limit, as where the heads of a group share a key, the repeated reads hit the cache.
         """
         node = next(n for n in region.nodes if grid.operator(n, self._context.opsets) is not None)
         whole = product(program.domain)
-        rows = product(index_ops.dims_of(grid.values_read(node, self._context.opsets)[0], self._context.shapes))
+        rows = product(index_ops.dims_of(grid.values_read(node, self._context.opsets)[0], shapes))
         times = whole.over(rows)
         number = None if times is None else times.number
         if whole.at_most(rows) or (number is not None and number <= _MAX_REPEATED):

@@ -4,7 +4,7 @@
 namespace onnxopt {
 
 // Slice -> Reshape -> Transpose -> Cast -> Mul -> Slice -> Slice -> Neg -> Concat -> Mul -> Add -> Cast
-struct SliceReshapeTransposeCastAnd8More_5c5fbedb {
+struct SliceReshapeTransposeCastAnd8More_1f88208e {
   using Inputs = List<float16, float, float16, float16, float>;
   using Outputs = List<float16>;
   static constexpr int kConditions = 2;
@@ -46,18 +46,18 @@ struct SliceReshapeTransposeCastAnd8More_5c5fbedb {
 };
 
 extern "C" __global__ void __launch_bounds__(256)
-SliceReshapeTransposeCastAnd8More_5c5fbedb_strided_VRVVRPP(const __grid_constant__ Params<uint32_t, 5, 1, 2> params) {
-  pointwise<SliceReshapeTransposeCastAnd8More_5c5fbedb, uint32_t, 4, 1, 256, 'V', 'R', 'V', 'V', 'R', 'P', 'P'>(params);
+SliceReshapeTransposeCastAnd8More_1f88208e_strided_VRVVRPP(const __grid_constant__ Params<uint32_t, 5, 1, 2> params) {
+  pointwise<SliceReshapeTransposeCastAnd8More_1f88208e, uint32_t, 4, 1, 256, 'V', 'R', 'V', 'V', 'R', 'P', 'P'>(params);
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-SliceReshapeTransposeCastAnd8More_5c5fbedb_strided(const __grid_constant__ Params<uint32_t, 5, 1, 2> params) {
-  pointwise<SliceReshapeTransposeCastAnd8More_5c5fbedb, uint32_t, 1, 1, 128, '*', '*', '*', '*', '*', 'p', 'p'>(params);
+SliceReshapeTransposeCastAnd8More_1f88208e_strided(const __grid_constant__ Params<uint32_t, 5, 1, 2> params) {
+  pointwise<SliceReshapeTransposeCastAnd8More_1f88208e, uint32_t, 1, 1, 128, '*', '*', '*', '*', '*', 'p', 'p'>(params);
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-SliceReshapeTransposeCastAnd8More_5c5fbedb_strided64(const __grid_constant__ Params<uint64_t, 5, 1, 2> params) {
-  pointwise<SliceReshapeTransposeCastAnd8More_5c5fbedb, uint64_t, 1, 1, 128, '*', '*', '*', '*', '*', 'p', 'p'>(params);
+SliceReshapeTransposeCastAnd8More_1f88208e_strided64(const __grid_constant__ Params<uint64_t, 5, 1, 2> params) {
+  pointwise<SliceReshapeTransposeCastAnd8More_1f88208e, uint64_t, 1, 1, 128, '*', '*', '*', '*', '*', 'p', 'p'>(params);
 }
 
 }  // namespace onnxopt

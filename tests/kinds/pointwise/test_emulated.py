@@ -172,7 +172,7 @@ def _fill(k: int, index: Indexing) -> str:
 
 
 def _condition(k: int, c: Condition) -> str:
-    low, extent = (c.low - c.offset) % 2**32, c.high - c.low
+    low, extent = ((c.low - c.offset).number or 0) % 2**32, (c.high - c.low).number
     return f"params.condition[{k}] = {{{low}u, {extent}u, {len(c.terms)}u, 0u, {{{_terms(c.terms)}}}}};"
 
 

@@ -18,6 +18,26 @@ from tests.support.graphs import graph, run
 pytestmark = pytest.mark.usefixtures("library")
 
 # name: inputs, outputs, body, constants. Each must become exactly one call.
+_NUMBERS = ", ".join(
+    f"int64[1] {name} = {{{number}}}"
+    for name, number in {
+        "zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "back": -2, "big": 2**63 - 1,
+    }.items()
+)  # fmt: skip
+_MAP = (  # of 4 N rows and 4 S columns
+    "s = Shape(x)  n = Slice(s, zero, one)  l = Slice(s, two, three)  h = Mul(n, four)  w = Mul(l, four)  "
+    "whole = Concat<axis=0>(h, w, three)  m = Reshape<allowzero = 1>(x, whole)  t = Neg(m)"
+)
+
+
+def _rolled(rows: str, columns: str, result: str = "b") -> str:
+    """A map t, rolled to the elements that begin at these rows and columns."""
+    return (
+        f"a1 = Slice(t, {rows}, big, zero)  a2 = Slice(t, zero, {rows}, zero)  a = Concat<axis=0>(a1, a2)  "
+        f"b1 = Slice(a, {columns}, big, one)  b2 = Slice(a, zero, {columns}, one)  {result} = Concat<axis=1>(b1, b2)"
+    )
+
+
 ONE_KERNEL = {
     "transpose": ("float[2, 3, 5, 7] x", "float[2, 5, 7, 3] y", "a = Neg(x)  y = Transpose<perm=[0,2,3,1]>(a)", ""),
     "transpose without perm": ("float[3, 4, 5] x", "float[5, 4, 3] y", "a = Neg(x)  y = Transpose(a)", ""),
@@ -132,6 +152,14 @@ ONE_KERNEL = {
         "h = Slice(x, zero, half, last)  g = Slice(x, half, big, last)  n = Neg(g)  y = Concat<axis=1>(n, h)",
         "int64[1] zero = {0}, int64[1] half = {3}, int64[1] big = {9223372036854775807}, int64[1] last = {1}",
     ),
+    "dynamic shifted windows": (
+        "float[N, 4, S, 4, 3] x", "float[N, S, 4, 4, 3] y",
+        f"{_MAP}  {_rolled('two', 'two')}  p = Concat<axis=0>(n, four, l, four, three)  "
+        "r = Reshape<allowzero = 1>(b, p)  y = Transpose<perm=[0,2,1,3,4]>(r)", _NUMBERS,
+    ),
+    "dynamic windows shifted back": (
+        "float[N, 4, S, 4, 3] x", "float[R, C, 3] y", f"{_MAP}  {_rolled('back', 'back', 'y')}", _NUMBERS,
+    ),
 }  # fmt: skip
 SYMBOLS = {"N": (1, 3, 0), "S": (5, 1, 4)}
 
@@ -167,6 +195,15 @@ def test_one_kernel_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
         feeds = _feeds(before, draw)
         for found, expected in zip(session.run(None, feeds), run(before, feeds), strict=True):
             np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in ONE_KERNEL if "windows" in name])
+def test_the_function_computes_shapes_itself(name: str) -> None:
+    before, after, _ = _outlined(name)
+    for draw in range(3 if "dynamic" in name else 1):
+        feeds = _feeds(before, draw)
+        for found, expected in zip(run(after, feeds), run(before, feeds), strict=True):
+            np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("name", ["rotary embedding", "dynamic batch and length", "shifted windows"])
@@ -245,3 +282,9 @@ def test_other_shapes_than_declared_are_refused_by_the_library(tmp_path: Path) -
     session = artifact.session(model, library)
     with pytest.raises(Exception, match="where the model declares"):
         session.run(None, {"x": np.zeros((2, 16, 5, 8), np.float32), "b": np.zeros(8, np.float32)})
+
+
+def test_two_tensors_of_unknown_length_are_not_joined() -> None:
+    model = graph("float[N, 4] x, float[S, 4] z", "float[R, 4] y", "a = Neg(x)  y = Concat<axis=0>(a, z)")
+    (refusal,) = fuse(model).refusals
+    assert refusal.reason.endswith("Concat works along a dim of unknown size; only dims of known size are fused")

@@ -81,7 +81,8 @@ def _leaves(program: RowProgram, names: list[str], width: int) -> list[str]:
 
 
 def _is_uniform(condition: Condition, width: int) -> bool:
-    numbers = (condition.low - condition.offset, condition.high - condition.offset, condition.terms[0].mod.factor)
+    bounds = (condition.low - condition.offset, condition.high - condition.offset)
+    numbers = (*(e.factor for bound in bounds for e in bound.parts), condition.terms[0].mod.factor)
     inner = condition.terms[0].div.factor == condition.terms[0].stride.factor == 1
     return len(condition.terms) == 1 and inner and all(n % width == 0 for n in numbers)
 
