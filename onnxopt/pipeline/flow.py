@@ -23,6 +23,7 @@ from onnxopt.graph import fixed_dims, model_source, normalize, read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.model_source import ModelSource
 from onnxopt.graph.passes.contrib import decompose
+from onnxopt.graph.shapes.multiples import hand_on_multiples
 from onnxopt.graph.traits import Traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Phases, Progress
@@ -225,6 +226,7 @@ def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: 
         normalized = dataclasses.replace(job.normalized, notes=(*job.normalized.notes, *low.notes))
         return job._replace(normalized=normalized, data=data, composed=None, lowered=low)
     traits = dataclasses.replace(model_traits.of(low.source.model), never_empty=low.never_empty)
+    hand_on_multiples(job.normalized.model.graph, low.source.model.graph)  # what proves them may be gone by now
     again = normalize.normalize(low.source.model)
     notes = tuple(dict.fromkeys((*job.normalized.notes, *again.notes, *low.notes)))
     converted = dataclasses.replace(again, notes=notes)

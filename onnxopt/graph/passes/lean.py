@@ -5,6 +5,8 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
+from onnxopt.graph.shapes.multiples import hand_on_multiples
+
 _RETAINED = 1024  # bytes; constants up to this size stay, since axes and shapes are among them
 
 
@@ -44,7 +46,7 @@ def adopt(model: ir.Model, proto: onnx.ModelProto) -> None:
     own_inputs = list(graph.inputs[:inputs])
     graph.inputs.clear()
     graph.inputs.extend(own_inputs)
-    graph.meta.update(model.graph.meta)
+    hand_on_multiples(model.graph, graph)
     model.graph = graph
     model.functions.clear()
     model.functions.update(adopted.functions)

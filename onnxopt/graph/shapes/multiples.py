@@ -34,6 +34,11 @@ def state_multiple(graph: ir.Graph, size: sympy.Expr, times: int) -> None:
     graph.meta[_KEY] = {**stated, **({} if size in symbols else known), part: symbol}
 
 
+def hand_on_multiples(graph: ir.Graph, to: ir.Graph) -> None:
+    """Note what a graph states for another one too, of the same inputs and the same sizes."""
+    to.meta[_KEY] = dict(multiples_of(graph))
+
+
 def as_multiple(dim: Dim, stated: Mapping[sympy.Expr, sympy.Expr]) -> Dim:
     """A dim with each of these sizes as the product that it is."""
     return dim if isinstance(dim, int) or not stated else simplest(dim.xreplace(dict(stated)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -10,11 +11,14 @@ import pytest
 import sympy
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
+from onnxopt import pipeline
 from onnxopt.graph import normalize
 from onnxopt.graph.passes.padding.multiple_sizes import multiples
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes.dims import dim_text, floor, parse_dim
 from onnxopt.graph.shapes.multiples import multiples_of
+from onnxopt.pipeline import Options
+from tests.support.fusing import compile_nothing
 from tests.support.graphs import graph, run, value
 
 REFUSED = (ort.Fail, ort.InvalidArgument, ort.RuntimeException)
@@ -134,3 +138,14 @@ def test_a_multiple_of_a_part_of_a_multiple() -> None:
     for one in (model, after):
         with pytest.raises(REFUSED):
             run(one, image(16, 32))
+
+
+def test_lower_precision_hands_multiples_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Pads that prove them are gone by then. With them, one kernel makes the windows and undoes that."""
+    compile_nothing(monkeypatch)
+    ir.save(windows(UNPADDED), tmp_path / "model.onnx")
+    made = pipeline.optimize(
+        tmp_path / "model.onnx", tmp_path / "artifact", Options(archs=("sm_90",), precision="float16")
+    )
+    bodies = [[node.op_type for node in body] for body in ir.load(made.path / "model.onnx").functions.values()]
+    assert any({"Relu", "Transpose", "Reshape"} <= set(body) for body in bodies)
