@@ -82,7 +82,7 @@ def _tile(bias: ir.Value, q: ir.Value, readers: Collection[ir.Node], shapes: Sha
     counts = integers(repeats)
     if counts is not None:
         return (node,) if counts[1:] == [1, 1, 1] else ()
-    count = _count(repeats, q)
+    count = _count(repeats, q, source)
     return (*count, node) if count else ()
 
 
@@ -121,17 +121,27 @@ def _count_of_queries(sizes: ir.Value | None, q: ir.Value) -> tuple[ir.Node, ...
     return (count, concat) if counts_queries and alone and count.inputs[0] is q else ()
 
 
-def _count(repeats: ir.Value | None, q: ir.Value) -> tuple[ir.Node, ...]:
-    """The nodes of Concat(Div(Shape(q) of the batch, windows), [1, 1, 1]) and no others."""
+def _count(repeats: ir.Value | None, q: ir.Value, masks: ir.Value) -> tuple[ir.Node, ...]:
+    """The nodes of Concat(Div(Shape(q) of the batch, windows), [1, 1, 1]) and no others.
+
+    The windows are a constant, or Shape(masks) of the batch.
+    """
     concat = None if repeats is None else repeats.producer()
     if concat is None or concat.op_type != "Concat" or len(concat.inputs) != 2:
         return ()
     images = None if concat.inputs[0] is None else concat.inputs[0].producer()
     if integers(concat.inputs[1]) != [1, 1, 1] or images is None or images.op_type != "Div":
         return ()
-    count = None if images.inputs[0] is None else images.inputs[0].producer()
-    if count is None or count.op_type != "Shape" or count.inputs[0] is not q:
+    count, windows = (None if v is None else v.producer() for v in images.inputs)
+    if not _is_batch_of(count, q) or count is None:
         return ()
-    counts_batch = (count.attributes.get_int("start", 0), count.attributes.get_int("end", 0)) == (0, 1)
-    alone = all(map(_read_once, (concat, images, count)))
-    return (count, images, concat) if counts_batch and alone and len(integers(images.inputs[1]) or ()) == 1 else ()
+    nodes = (count, *([windows] if windows is not None and _is_batch_of(windows, masks) else []), images, concat)
+    alone = all(map(_read_once, nodes))
+    return nodes if alone and (len(nodes) == 4 or len(integers(images.inputs[1]) or ()) == 1) else ()
+
+
+def _is_batch_of(node: ir.Node | None, value: ir.Value) -> bool:
+    """Whether a node is the Shape of the first axis of a value."""
+    if node is None or (node.domain, node.op_type) != ("", "Shape") or node.inputs[0] is not value:
+        return False
+    return (node.attributes.get_int("start", 0), node.attributes.get_int("end", 0)) == (0, 1)

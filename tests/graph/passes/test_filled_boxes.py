@@ -58,6 +58,13 @@ def test_boxes_become_choices(rows: tuple[int, int], columns: tuple[int, int]) -
     _agree(source, changed)
 
 
+def test_sizes_stay_on_the_host() -> None:
+    changed = normalize(_model((0, -4), (-2, _LAST))).model
+    bounds = [v.producer().op_type for n in changed.graph if n.op_type == "Range" for v in n.inputs if v.producer()]
+    assert bounds.count("Neg") == 2
+    assert "Sub" not in {node.op_type for node in changed.graph}
+
+
 def test_of_one_number_both_are_constants() -> None:
     source = _model((0, -4), (-2, _LAST), "s = Shape (x) data = ConstantOfShape <value = float[1] {7}> (s)")
     changed = normalize(source.clone()).model

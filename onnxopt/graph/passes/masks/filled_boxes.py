@@ -4,7 +4,7 @@
         -> Where(And(i >= a, i < b, j >= c, j < d), k, x)
 
 Exporters write assignments to slices in this way, as the masks of shifted windows are made, where sizes are dynamic:
-a dozen nodes for each box. Bounds that count from the end are compared with i - n, which is negative.
+a dozen nodes for each box. Bounds that count from the end are compared with i - n, which is Range(-n, 0, 1).
 """
 
 from __future__ import annotations
@@ -147,13 +147,22 @@ def _conditions(new: NewNodes, side: Side, rank: int) -> list[ir.Value]:
     """Which positions of the axis are on the side, broadcast to a tensor of this rank."""
     shape = np.array([-1, *[1] * (rank - 1 - side.axis)], np.int64)
     position = new.add("Reshape", [side.counted.outputs[0], new.constant(shape)], ir.DataType.INT64)
-    conditions = []
+    conditions, from_end = [], None
     for bound, op_type in ((side.begin, "GreaterOrEqual"), (side.end, "Less")):
         if (bound == 0 and op_type == "GreaterOrEqual") or bound >= _END:
             continue
         counted = position
         if bound < 0:
-            counted = new.add("Sub", [position, side.counted.inputs[1]], ir.DataType.INT64)
+            from_end = from_end or _from_end(new, side, shape)
+            counted = from_end
         limit = new.constant(np.array(bound, np.int64))
         conditions.append(new.add(op_type, [counted, limit], ir.DataType.BOOL))
     return conditions
+
+
+def _from_end(new: NewNodes, side: Side, shape: np.ndarray) -> ir.Value:
+    """The positions, counted from the end: a Range, whose bounds stay on the host. i - n would read n on the device."""
+    first = new.add("Neg", [side.counted.inputs[1]], ir.DataType.INT64)
+    zero, one = (new.constant(np.array(number, np.int64)) for number in (0, 1))
+    counted = new.add("Range", [first, zero, one], ir.DataType.INT64)
+    return new.add("Reshape", [counted, new.constant(shape)], ir.DataType.INT64)

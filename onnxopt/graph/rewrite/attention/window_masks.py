@@ -2,7 +2,7 @@
 
     Reshape(Add(Reshape(scores + bias, [B / W, W, N, S, T]), mask [1, W, 1, S, T]), [B, N, S, T])
         -> Add(scores, Tile(bias + mask, [B / W, 1, 1, 1]))                  of constants
-        -> Add(scores + bias, Reshape(Expand(mask), [B, 1, S, T]))           of a mask that is computed
+        -> Add(scores, Tile(bias + mask [W, 1, S, T], [B / W, 1, 1, 1]))     of a mask that is computed
 
 A second mask of this shape may be added to the first (Swin v2 adds its mask twice). A shifted window hides keys of
 other windows from its queries by a mask of its own, and all windows of an image have one table of relative positions.
@@ -103,15 +103,20 @@ class ComputedMask(RewriteRuleClassBase):
         super().__init__()
         self._inputs, self._inferred = inputs, inferred
 
-    def pattern(self, op, scores, mask):
-        apart = op.Reshape(scores, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["apart"])
+    def pattern(self, op, scores, mask, bias):
+        biased = pattern.OrValue(
+            [op.Add(scores, bias), op.Add(bias, scores), scores], tag_var="form", tag_values=["bias", "bias", "none"]
+        )
+        apart = op.Reshape(biased, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["apart"])
         masked = pattern.OrValue([op.Add(apart, mask), op.Add(mask, apart)])
         return op.Reshape(masked, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
 
-    def check(self, context: MatchContext, scores, mask, apart, y):
+    def check(self, context: MatchContext, scores, mask, apart, y, form, bias=None):
         result = MatchResult()
         if is_constant(mask):
             return result.fail("the mask is a constant")
+        if form == "bias" and not is_constant(bias):
+            return result.fail("the bias is no constant")
         dims, five, mask_dims, after = map(self._inferred.dims, (scores, apart, mask, y))
         if dims is None or five is None or mask_dims is None or (len(dims), len(five), len(mask_dims)) != (4, 5, 5):
             return result.fail("the scores are not known to have four dims, and five in between")
@@ -126,17 +131,18 @@ class ComputedMask(RewriteRuleClassBase):
             return result.fail("the number of images is no dim of an input")
         return result
 
-    def rewrite(self, op, scores, mask, apart, **_):
+    def rewrite(self, op, scores, mask, apart, form, bias=None, **_):
         images, window = dims_of(apart)[0], [d for d in dims_of(mask)[2:] if isinstance(d, int)]  # all of them are
-        ones = op.Constant(value=ir.tensor([1, *_ONES], dtype=ir.DataType.INT64))
+        ones = op.Constant(value=ir.tensor(_ONES, dtype=ir.DataType.INT64))
         if isinstance(images, int):
             count = op.Constant(value=ir.tensor([images], dtype=ir.DataType.INT64))
         else:
             place = _place(self._inputs, images)
             assert place is not None
             count = op.Shape(place[0], start=place[1], end=place[1] + 1)
-        every = op.Expand(mask, op.Concat(count, ones, axis=0))
-        return op.Add(scores, op.Reshape(every, op.Constant(value=ir.tensor([-1, *window], dtype=ir.DataType.INT64))))
+        masks = op.Reshape(mask, op.Constant(value=ir.tensor([-1, *window], dtype=ir.DataType.INT64)))
+        masks = op.Add(bias, masks) if form == "bias" else masks
+        return op.Add(scores, op.Tile(masks, op.Concat(count, ones, axis=0)))
 
 
 def _place(inputs: Sequence[ir.Value], dim: ir.SymbolicDim) -> tuple[ir.Value, int] | None:
@@ -145,9 +151,11 @@ def _place(inputs: Sequence[ir.Value], dim: ir.SymbolicDim) -> tuple[ir.Value, i
 
 
 def read_off_queries(model: ir.Model) -> int:
-    """Let the Tile of each attention's mask count the images of its own queries, in place. Returns how many.
+    """Let the Tile of the mask of each attention in 16 bits count the images of its own queries, in place.
 
     Tile(masks [W, N, S, T], Concat(Shape(input), [1, 1, 1])) -> Tile(masks, Concat(Shape(q) / W, [1, 1, 1]))
+
+    W is Shape(masks) where it is symbolic. Returns how many attentions there are.
     """
     count = 0
     for node in list(model.graph):
@@ -156,13 +164,17 @@ def read_off_queries(model: ir.Model) -> int:
             continue
         q, masks, mask = node.inputs[0], tile.inputs[0], tile.outputs[0]
         repeats = tile.inputs[1].producer()
-        if q is None or masks is None or masks.const_value is None or repeats is None or repeats.op_type != "Concat":
+        if q is None or masks is None or repeats is None or repeats.op_type != "Concat":
             continue
+        if q.dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+            continue  # no kernel takes the Tile in, and a product of q, k and v has no reader of q beside the attention
         if q.shape is None or mask.shape is None or not same(q.shape[0], mask.shape[0]):
             continue
-        number = masks.const_value.shape.numpy()[0]
         batch = ir.node("Shape", [q], {"start": 0, "end": 1})
-        windows = ir.node("Constant", [], {"value": ir.tensor([number], dtype=ir.DataType.INT64)})
+        windows = ir.node("Shape", [masks], {"start": 0, "end": 1})
+        if masks.const_value is not None:
+            number = ir.tensor(masks.const_value.shape.numpy()[:1], dtype=ir.DataType.INT64)
+            windows = ir.node("Constant", [], {"value": number})
         images = ir.node("Div", [batch.outputs[0], windows.outputs[0]])
         ones = ir.node("Constant", [], {"value": ir.tensor(_ONES, dtype=ir.DataType.INT64)})
         sizes = ir.node("Concat", [images.outputs[0], ones.outputs[0]], {"axis": 0})

@@ -116,17 +116,17 @@ COMPUTED = """
 """
 
 
-def dynamic(operands: str = "apart, mask", masks: str = "windows") -> ir.Model:
+def dynamic(operands: str = "apart, mask", masks: str = "windows", dtype: type[np.floating] = np.float16) -> ir.Model:
     """The same of any number of windows, whose masks are computed of an input."""
-    rng = np.random.default_rng(0)
+    rng, stored = np.random.default_rng(0), {np.float16: "float16", np.float32: "float"}[dtype]
     arrays = {
         "w": rng.standard_normal((WIDTH, 3 * WIDTH)) * 0.3, "scale": np.array([0.5]), "zero": np.array([0.0]),
         "nothing": np.array([0.0]), "bias": rng.standard_normal((1, HEADS, TOKENS, TOKENS)),
     }  # fmt: skip
-    held = [f"float16[{','.join(map(str, a.shape))}] {name}" for name, a in arrays.items()]
+    held = [f"{stored}[{','.join(map(str, a.shape))}] {name}" for name, a in arrays.items()]
     source = graph(
-        f"float16[images, windows, {TOKENS}, {WIDTH}] x, float16[{masks}, {TOKENS}, {TOKENS}] m, " + ", ".join(held),
-        f"float16[n, {TOKENS}, {WIDTH}] y", BODY.replace("{scores}", COMPUTED.format(operands=operands)),
+        f"{stored}[images, windows, {TOKENS}, {WIDTH}] x, {stored}[{masks}, {TOKENS}, {TOKENS}] m, " + ", ".join(held),
+        f"{stored}[n, {TOKENS}, {WIDTH}] y", BODY.replace("{scores}", COMPUTED.format(operands=operands)),
         constants=(
             f"int64[3] tokens = {{-1, {TOKENS}, {WIDTH}}}, int64[5] parts = {{-1, {TOKENS}, 3, {HEADS}, {SIZE}}}, "
             "int64 first = {0}, int64 second = {1}, int64 third = {2}, int64[2] around = {0, 2}, "
@@ -134,7 +134,7 @@ def dynamic(operands: str = "apart, mask", masks: str = "windows") -> ir.Model:
             f"int64[4] four = {{-1, {HEADS}, {TOKENS}, {TOKENS}}}"
         ),
     )  # fmt: skip
-    hold(source, arrays, np.float16)
+    hold(source, arrays, dtype)
     return source
 
 
@@ -144,13 +144,24 @@ def test_masks_of_a_symbolic_number_of_windows(operands: str, tmp_path: Path) ->
     found = source.clone()
     assert rewrite(found, tmp_path).applied["attention"] == 1
     operators = [node.op_type for node in found.graph]
-    assert "Softmax" not in operators and operators.count("MultiHeadAttention") == 1
+    assert "Softmax" not in operators and operators.count("MultiHeadAttention") == operators.count("Tile") == 1
+    (region,) = (r for r in fuse(found).regions if r.kind is FLASH_ATTENTION)
+    assert {"Shape", "Div", "Tile", "MultiHeadAttention"} <= {n.op_type for n in region.nodes}
     for images, windows in ((2, 3), (1, 4), (3, 1)):
         rng = np.random.default_rng(windows)
         x = rng.standard_normal((images, windows, TOKENS, WIDTH)).astype(np.float16)
         m = np.where(rng.random((windows, TOKENS, TOKENS)) < 0.4, -100.0, 1.0).astype(np.float16)
         (one,), (other,) = (run(form, {"x": x, "m": m}) for form in (found, source))
         np.testing.assert_allclose(one, other, rtol=4e-3, atol=4e-3)
+
+
+def test_images_are_read_off_queries_of_16_bits_alone(tmp_path: Path) -> None:
+    """The kernels of float32 attention are ONNX Runtime's, and q has no other reader then."""
+    for source, counted in ((dynamic(), True), (dynamic(dtype=np.float32), False)):
+        assert rewrite(source, tmp_path).applied["attention"] == 1
+        (tile,) = (node for node in source.graph if node.op_type == "Tile")
+        count = tile.inputs[1].producer().inputs[0].producer()
+        assert count.op_type == ("Div" if counted else "Shape")
 
 
 @pytest.mark.parametrize(
