@@ -60,17 +60,14 @@ def _unflattened(node: ir.Node) -> bool:
     if reshape.op_type != "Reshape" or reshape.domain != "" or not is_map(reshape.outputs[0]):
         return False
     x = reshape.outputs[0]
-    target = constant(reshape.inputs[1])
     assert x.shape is not None and y.shape is not None
     channels = x.shape[1]
-    if target is None or not isinstance(channels, int) or y.shape[2] != channels or not same(y.shape[0], x.shape[0]):
+    if not isinstance(channels, int) or y.shape[2] != channels or not same(y.shape[0], x.shape[0]):
         return False
-    if target[2] == 0 or target[3] == 0:
-        return False  # copies of dims of y, which come in another order
-    dims = [0, int(target[2]), int(target[3]), channels]
-    if target[0] == -1:
-        dims[0] = -1
-    whole = _before(reshape, "Reshape", [y, _dims(graph_of(node), dims)], {}, f"{x.name}_nhwc")
+    dims = _in_channels_last(reshape, channels)
+    if dims is None:
+        return False
+    whole = _before(reshape, "Reshape", [y, dims], {}, f"{x.name}_nhwc")
     whole.shape = ir.Shape([x.shape[axis] for axis in TO_NHWC])
     _replace(reshape, "Transpose", [whole], {"perm": TO_NCHW})
     return True
@@ -106,6 +103,21 @@ def _flattened_map(flat: ir.Value | None) -> tuple[ir.Value, int, str] | None:
     if not isinstance(channels, int) or flat.shape[1] != channels or not same(flat.shape[0], x.shape[0]):
         return None
     return turn.inputs[0], channels, str(flat.name)
+
+
+def _in_channels_last(reshape: ir.Node, channels: int) -> ir.Value | None:
+    """What a Reshape of [N, C, H W] to [N, C, H, W] asks for, in channels last; None where that cannot be said."""
+    wanted = reshape.inputs[1]
+    target = constant(wanted)
+    zeros_stay = reshape.attributes.get_int("allowzero", 0) != 0
+    if wanted is None or (target is None and zeros_stay):
+        return None
+    if target is None:  # computed; a 0 in place of H copies the same dim of both operands
+        order = _dims(graph_of(reshape), TO_NHWC)
+        return _before(reshape, "Gather", [wanted, order], {"axis": 0}, f"{reshape.outputs[0].name}_nhwc_dims")
+    if target[2] == 0 or target[3] == 0:
+        return None  # copies of dims of y, which come in another order
+    return _dims(graph_of(reshape), [-1 if target[0] == -1 else 0, int(target[2]), int(target[3]), channels])
 
 
 def graph_of(node: ir.Node) -> ir.Graph:
