@@ -17,7 +17,7 @@ from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.operands import constant
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.program.extents import extent, product
+from onnxopt.program.extents import Extent, extent, product
 from onnxopt.program.pointwise import Program
 from onnxopt.program.rowwise import RowProgram
 
@@ -108,8 +108,14 @@ def grows(producer: ir.Value, consumer: ir.Value, shapes: Shapes) -> bool:
     dims = [shapes.dims(v) for v in (producer, consumer)]
     if any(d is None or None in d for d in dims):
         return True
-    before_size, after_size = (product(extent(x) for x in d if x is not None) for d in dims if d is not None)
+    before_size, after_size = (product(_size(x, shapes) for x in d if x is not None) for d in dims if d is not None)
     return not after_size.at_most(before_size)
+
+
+def _size(dim: int | str, shapes: Shapes) -> Extent:
+    """A dim by the symbols that it is a product of, so that a view has as many elements as what it is of."""
+    symbols = shapes.monomial(dim) if isinstance(dim, str) else None
+    return symbols or extent(dim)
 
 
 def total(values: Iterable[ir.Value], shapes: Shapes) -> int | None:

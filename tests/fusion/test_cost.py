@@ -6,7 +6,7 @@ import pytest
 
 from onnxopt.fusion import cost
 from onnxopt.graph.shapes import shapes as shape_inference
-from tests.support.graphs import graph
+from tests.support.graphs import graph, value
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,15 @@ def test_floating_point_operations(inputs: str, body: str, flops: int | None) ->
     (node,) = model.graph
     operands = [v for v in node.inputs if v is not None]
     assert cost.region_traffic([node], operands, node.outputs, shapes).flops == flops
+
+
+def test_a_view_has_as_many_elements_as_what_it_is_of() -> None:
+    model = graph(
+        "float[n, s, 8] x", "float[] z", "r = Reshape(x, flat) t = Transpose<perm = [1, 0]>(r) z = Expand(r, more)",
+        constants="int64[2] flat = {-1, 2}, int64[3] more = {3, 1, 1}",
+    )  # fmt: skip
+    shapes = shape_inference.infer(model)
+    x, t, z = (value(model, name) for name in "xtz")
+    assert not cost.grows(x, t, shapes)
+    assert not cost.grows(t, x, shapes)
+    assert cost.grows(x, z, shapes)

@@ -3,7 +3,8 @@
     Shape(x)            -> Concat(Shape(input, start=0, end=1), [4], Shape(input, start=1, end=2))
     Gather(Shape(x), 2) -> Squeeze(Shape(input, start=1, end=2))
 
-Then no Shape reads the intermediate value any more, and rules may replace the nodes that compute it.
+A Gather of one dim does so where no input tells the other dims of x. Then no Shape reads the intermediate value,
+and rules and kernels may take in the nodes that compute it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from onnxopt.graph.shapes.infer import Knowledge
 
 
 def read_from_inputs(model: ir.Model, inferred: Knowledge) -> int:
-    """Replace each Shape of an intermediate value whose dims are numbers or dims of inputs. Returns how many.
+    """Replace Shapes, and Gathers of them, of intermediate values whose dims are numbers or dims of inputs.
 
-    inferred: what is inferred of the model's values, which is changed in place.
+    inferred: what is inferred of the model's values, which is changed in place. Returns how many Shapes were replaced.
     """
     graph, count = model.graph, 0
     sources = sources_of(graph, inferred)
@@ -29,18 +30,24 @@ def read_from_inputs(model: ir.Model, inferred: Knowledge) -> int:
         contents = inferred.contents(node.outputs[0])
         parts = [] if contents is None else [_part(dim, sources) for dim in contents.flat]
         nodes = [part for part in parts if part is not None]
+        read = _read_parts(graph, node, parts)
         if not parts or len(nodes) < len(parts):
+            graph.insert_before(node, [part for part in nodes if part.outputs[0].uses()])
+            count += bool(read)
             continue
         concat = [ir.node("Concat", [n.outputs[0] for n in nodes], {"axis": 0})] if len(nodes) > 1 else []
         added = [*nodes, *concat]
-        _read_parts(graph, node, nodes)
         ir.convenience.replace_nodes_and_values(graph, node, [node], added, node.outputs, added[-1].outputs)
         count += 1
     return count
 
 
-def _read_parts(graph: ir.Graph, shape: ir.Node, parts: list[ir.Node]) -> None:
-    """Let each Gather of one dim read the part with this dim. parts: of the Shape's elements, which join the graph."""
+def _read_parts(graph: ir.Graph, shape: ir.Node, parts: list[ir.Node | None]) -> int:
+    """Let each Gather of one dim read the part with this dim. Returns how many.
+
+    parts: nodes that give the Shape's elements and join the graph, None for elements that no input tells.
+    """
+    count = 0
     for gather in list(shape.outputs[0].consumers()):
         position = gather.inputs[1] if gather.op_type == "Gather" and gather.domain == "" else None
         index = position.const_value if is_constant(position) and position is not None else None
@@ -48,12 +55,15 @@ def _read_parts(graph: ir.Graph, shape: ir.Node, parts: list[ir.Node]) -> None:
         if index is None or index.size != 1 or len(index.shape) > 1 or gather.graph is not graph or is_output:
             continue
         k = int(index.numpy().reshape(()))
-        if not -len(parts) <= k < len(parts):
+        part = parts[k] if -len(parts) <= k < len(parts) else None
+        if part is None:
             continue
-        scalar = [] if len(index.shape) else [ir.node("Squeeze", [parts[k].outputs[0]])]
-        part, result = (scalar or parts)[0 if scalar else k], gather.outputs[0]
-        graph.insert_before(gather, scalar)
-        ir.convenience.replace_all_uses_with(result, part.outputs[0], replace_graph_outputs=False)
+        if not len(index.shape):
+            part = ir.node("Squeeze", [part.outputs[0]])
+            graph.insert_before(gather, [part])
+        ir.convenience.replace_all_uses_with(gather.outputs[0], part.outputs[0], replace_graph_outputs=False)
+        count += 1
+    return count
 
 
 def sources_of(graph: ir.Graph, inferred: Knowledge) -> dict[Dim, tuple[ir.Value, int]]:

@@ -69,3 +69,19 @@ def test_a_dim_that_is_read_alone_needs_no_others(read: str, left: list[str]) ->
 def test_other_shapes_stay(body: str) -> None:
     model = graphs.graph("float[batch, length, width] x", "float[] y", body, constants=CONSTANTS)
     assert not read_from_inputs(model, infer(model))
+
+
+def test_a_dim_that_an_input_tells_is_read_beside_others() -> None:
+    text = "a = Reshape(x, flat)  s = Shape(a)  h = Gather(s, first)  k = Gather(s, last)  "
+    text += "g = Add(h, k)  y = Cast<to = 1>(g)"
+    constants = f"{CONSTANTS}, int64 first = {{0}}, int64 last = {{-1}}"
+    model, original = (
+        graphs.graph("float[batch, length, 4] x", "float[] y", text, constants=constants) for _ in range(2)
+    )
+    assert read_from_inputs(model, infer(model)) == 1
+    RemoveUnusedNodesPass()(model)
+    left = [node.op_type for node in model.graph if node.op_type != "Constant"]
+    assert left == ["Reshape", "Shape", "Shape", "Squeeze", "Gather", "Add", "Cast"]
+    assert read_from_inputs(model, infer(model)) == 0
+    feeds = {"x": np.zeros((2, 3, 4), np.float32)}
+    np.testing.assert_array_equal(graphs.run(model, feeds)[0], graphs.run(original, feeds)[0])
