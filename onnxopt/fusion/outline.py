@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, TopologicalSortPass
 
-from onnxopt.fusion.index_ops import is_shape_of_dims
+from onnxopt.fusion.index_ops import dims_of, is_shape_of_dims
 from onnxopt.fusion.kernel import Meaning, Site
-from onnxopt.fusion.outlined_shapes import shape_of
+from onnxopt.fusion.multiples import with_multiples
 from onnxopt.fusion.region import FusionPlan, Region
 from onnxopt.graph import fused_domain
 from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.extents import Extent
 
 _OPSET = 1  # of the functions' domain
 _NAMED_OPS = 4
@@ -140,7 +143,7 @@ def _function(
                 inside[value] = _constant_node(nodes, value, f"c{len(nodes)}")
         read = [None if v is None else inside[v] for v in operands]
         if is_shape_of_dims(node):
-            read.append(shape_of(node.outputs[0], region, inside, nodes, shapes))
+            read.append(_shape_of(node.outputs[0], region, inside, nodes, shapes))
         copy = ir.Node(
             node.domain, node.op_type, read, attributes, num_outputs=len(node.outputs),
             name=f"{node.op_type}_{len(nodes)}",
@@ -160,6 +163,57 @@ def _function(
         name += f"And{len(named) - _NAMED_OPS}More"
     name = _distinct(name, _hash(graph, dtypes, region.kind.identity(meaning)), hashes)
     return ir.Function(fused_domain.BARE, name, graph=graph, attributes=[])
+
+
+def _shape_of(
+    value: ir.Value, region: Region, inside: Mapping[ir.Value, ir.Value], nodes: list[ir.Node], shapes: Shapes
+) -> ir.Value:
+    """The shape of a value of a region, computed by nodes that are added from the dims of the function's inputs.
+
+    Reshape(x0 [n, 4*h, c], s) -> [n, h, 4, c], s computed outside
+        -> Reshape(x0, Concat(Shape(x0)[0:1], Shape(x0)[1:2] / 4, [4], Shape(x0)[2:3]))
+
+    inside: value of the region -> value of the body. NotAffine where a dim is unknown.
+    """
+    counted = with_multiples(region.nodes, region.inputs, shapes)
+    body = _ShapeNodes(nodes, {inside[v]: dims_of(v, counted) for v in region.inputs})
+    return body.node("Concat", [body.dim(d) for d in dims_of(value, counted)], [ir.AttrInt64("axis", 0)])
+
+
+class _ShapeNodes:
+    """Nodes of a body that compute dims. inputs: the function's inputs, each with its dims."""
+
+    def __init__(self, nodes: list[ir.Node], inputs: Mapping[ir.Value, Sequence[Extent]]):
+        self._nodes, self._inputs = nodes, inputs
+
+    def node(self, op_type: str, operands: Sequence[ir.Value], attributes: Sequence[ir.Attr] = ()) -> ir.Value:
+        node = ir.Node("", op_type, operands, attributes, num_outputs=1, name=f"{op_type}_{len(self._nodes)}")
+        node.outputs[0].name = f"s{len(self._nodes)}"
+        self._nodes.append(node)
+        return node.outputs[0]
+
+    def dim(self, dim: Extent) -> ir.Value:
+        """A dim as a tensor of one element."""
+        factors = [self._symbol(symbol) for symbol in dim.symbols]
+        if dim.factor != 1 or not factors:
+            factors.append(self._number(dim.factor))
+        return functools.reduce(lambda a, b: self.node("Mul", [a, b]), factors)
+
+    def _symbol(self, symbol: str) -> ir.Value:
+        places = [
+            (dim.factor, value, axis)
+            for value, dims in self._inputs.items()
+            for axis, dim in enumerate(dims)
+            if dim.symbols == (symbol,)
+        ]
+        factor, value, axis = min(places, key=lambda place: place[0])
+        part = [ir.AttrInt64("start", axis), ir.AttrInt64("end", axis + 1)]
+        size = self.node("Shape", [value], part)
+        return size if factor == 1 else self.node("Div", [size, self._number(factor)])
+
+    def _number(self, number: int) -> ir.Value:
+        tensor = ir.tensor(np.array([number], np.int64))
+        return self.node("Constant", [], [ir.AttrTensor("value", tensor)])
 
 
 def _distinct(operators: str, content: str, hashes: dict[str, str]) -> str:
