@@ -28,6 +28,8 @@ struct CacheOp {  // as FlashSoftmax wants it
   static constexpr bool kBegins = false;
   static constexpr bool kEnds = false;
   static constexpr bool kBiased = kMasked;
+  static constexpr bool kHiddenWeighOnce = false;
+  static constexpr bool kHiddenWeighWindow = false;
   static constexpr bool kCapped = false;
   static constexpr bool kSinks = false;
 };

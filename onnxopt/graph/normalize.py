@@ -18,7 +18,6 @@ from onnx_ir.passes import common
 
 from onnxopt.errors import ModelError, step
 from onnxopt.graph import code_limits, fused_domain, read
-from onnxopt.graph.bounded_sizes import BoundedSizesPass
 from onnxopt.graph.branches import BranchCastsPass
 from onnxopt.graph.passes.codes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
@@ -30,14 +29,12 @@ from onnxopt.graph.passes.inline import inline_functions
 from onnxopt.graph.passes.interface import ORT_CONSTANT_IR_VERSION, Interface
 from onnxopt.graph.passes.joined_splits import JoinedSplitsPass
 from onnxopt.graph.passes.masks.filled_boxes import FilledBoxesPass
-from onnxopt.graph.passes.masks.summed_padding import SummedPaddingPass
 from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
 from onnxopt.graph.passes.no_op_rules import no_op_rules
 from onnxopt.graph.passes.operand_order import OperandOrderPass
 from onnxopt.graph.passes.opset import TARGET, convert_opset
 from onnxopt.graph.passes.opset23 import Opset23Pass
 from onnxopt.graph.passes.padding.constant_padding import ConstantPaddingPass
-from onnxopt.graph.passes.padding.multiple_sizes import MultipleSizesPass
 from onnxopt.graph.passes.padding.same_padding import SamePaddingPass
 from onnxopt.graph.passes.shape_subgraphs import SimplifyShapesPass
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
@@ -45,7 +42,10 @@ from onnxopt.graph.passes.simplified_norms import SimplifiedNormsPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.passes.whole_resizes import WholeResizesPass
 from onnxopt.graph.shapes.checked_sizes import checked_sizes
-from onnxopt.graph.single_sizes import SingleSizesPass
+from onnxopt.graph.sizes.bounded_sizes import BoundedSizesPass
+from onnxopt.graph.sizes.multiple_sizes import MultipleSizesPass
+from onnxopt.graph.sizes.single_sizes import SingleSizesPass
+from onnxopt.graph.summed_padding import SummedPaddingPass
 from onnxopt.paths import StrPath
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote

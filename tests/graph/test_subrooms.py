@@ -1,4 +1,7 @@
-"""The order of graph's parts: shapes <- passes <- layout <- rewrite, and masks within rewrite stand on shapes alone."""
+"""The order of graph's parts: shapes <- passes <- layout <- rewrite, and masks within rewrite stand on shapes alone.
+
+What finds sizes stands on these masks, which tell positions.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ MAY_IMPORT = {
     "passes": {"passes", "shapes", "placement", "codes", "match", "fused_domain"},
     "layout": {"layout", "passes", "shapes", "match"},
     "precision": {"additive_masks", "precision", "passes", "branches", "match"},
+    "sizes": {"sizes", "rewrite.masks", "passes", "shapes", "match"},
     "rewrite/masks": {"additive_masks", "rewrite.masks", "shapes"},
     "rewrite": {"additive_masks", "rewrite", "layout", "passes", "shapes", "match", "read", "refusal"},
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt.graph.additive_masks import HIDDEN
+from onnxopt.graph.match import constant
 from onnxopt.graph.passes.new_nodes import initializer
-from onnxopt.graph.shapes.value_dims import uniform
 
 # The operators that pass a mask on to the scores.
 _PASSING = frozenset(
@@ -23,8 +23,7 @@ def separate_numbers(model: ir.Model) -> None:
     """
     for graph in model.graphs():
         for value in tuple(graph.initializers.values()):
-            number = None if value.is_graph_input() or value.dtype != ir.DataType.FLOAT else uniform(value)
-            if number is None or number > LOWEST:
+            if value.dtype != ir.DataType.FLOAT or not _is_number(value) or constant(value).item() > LOWEST:  # type: ignore[union-attr]
                 continue
             choosing = [use for use in value.uses() if _chooses(use.node, use.idx)]
             for use in choosing if len(value.uses()) > 1 else ():
@@ -36,7 +35,12 @@ def separate_numbers(model: ir.Model) -> None:
 def _chooses(node: ir.Node, position: int) -> bool:
     """Whether a node chooses between its operand at this position and computed elements."""
     other = node.inputs[3 - position] if node.op_type == "Where" and node.domain == "" and position else None
-    return other is not None and uniform(other) is None
+    return other is not None and not _is_number(other)
+
+
+def _is_number(value: ir.Value) -> bool:
+    """Whether a value is a constant of one element."""
+    return value.const_value is not None and value.const_value.size == 1 and not value.is_graph_input()
 
 
 class Hiding:

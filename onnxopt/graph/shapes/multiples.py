@@ -1,4 +1,4 @@
-"""Sizes that are whole multiples at every run, as the graph states them (graph/passes/padding/multiple_sizes.py).
+"""Sizes that are whole multiples at every run, as the graph states them (graph/sizes/multiple_sizes.py).
 
     floor(height / 4)    is 8 times floor(height / 32)
 

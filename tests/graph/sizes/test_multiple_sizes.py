@@ -13,10 +13,10 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from onnxopt import pipeline
 from onnxopt.graph import normalize
-from onnxopt.graph.passes.padding.multiple_sizes import multiples
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes.dims import dim_text, floor, parse_dim
 from onnxopt.graph.shapes.multiples import multiples_of
+from onnxopt.graph.sizes.multiple_sizes import multiples
 from onnxopt.pipeline import Options
 from tests.support.fusing import compile_nothing
 from tests.support.graphs import graph, run, value

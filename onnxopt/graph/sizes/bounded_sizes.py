@@ -15,7 +15,7 @@ import sympy
 
 from onnxopt.graph.shapes.dims import Dim, sign
 from onnxopt.graph.shapes.infer import Knowledge, infer
-from onnxopt.graph.single_sizes import zeros
+from onnxopt.graph.sizes.single_sizes import zeros
 
 _LARGEST = 64  # terms of an expression that is solved
 

@@ -22,7 +22,7 @@ import sympy
 from onnxopt.graph.shapes.dims import floor
 from onnxopt.graph.shapes.infer import infer
 from onnxopt.graph.shapes.multiples import multiples_of, state_multiple
-from onnxopt.graph.single_sizes import zeros
+from onnxopt.graph.sizes.single_sizes import zeros
 
 _LARGEST = 64  # times that a size is as large as a part; and terms of an expression that is solved
 _FACTORS = 3  # windows have up to three dims

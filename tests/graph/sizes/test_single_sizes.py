@@ -13,10 +13,11 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort
 import onnxopt
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.errors import UsageError
-from onnxopt.graph import normalize, rewrite, signature, single_sizes, traits
+from onnxopt.graph import normalize, rewrite, signature, traits
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes import shapes as shape_inference
 from onnxopt.graph.shapes.dims import parse_dim
+from onnxopt.graph.sizes import single_sizes
 from tests.support import graphs
 from tests.support.graphs import graph, run, value
 
