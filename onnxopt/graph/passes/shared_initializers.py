@@ -1,4 +1,8 @@
-"""Merges initializers of the same value into one, without reading large or lazy ones."""
+"""Merges initializers of the same value into one, without reading large or lazy ones.
+
+Exporters write masks and positions for each layer. Equal weights stay apart: rules that change a weight take one with
+one reader.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from collections.abc import Hashable
 import onnx_ir as ir
 
 _DIGEST = "onnxopt.digest"  # in a tensor's meta: the pass runs after each step of rewriting
-_COMPARED = 4 << 20  # bytes; larger tensors count as equal only where they are the same range of the same file
+# Bytes; larger tensors count as equal only where they are the same range of the same file.
+_COMPARED, _COMPARED_FLOATS = 4 << 20, 1024
 
 
 class ShareInitializersPass(ir.passes.InPlacePass):
@@ -50,7 +55,8 @@ def _identities(tensor: ir.TensorProtocol | None) -> list[Hashable]:
     keys: list[Hashable] = [(tensor.path, tensor.offset)] if isinstance(tensor, ir.ExternalTensor) else []
     if tensor.dtype == ir.DataType.STRING:
         return [*keys, tuple(tensor.numpy().flat)]
-    if isinstance(tensor, ir.LazyTensor) or tensor.nbytes > _COMPARED:
+    most = _COMPARED_FLOATS if tensor.dtype.is_floating_point() else _COMPARED
+    if isinstance(tensor, ir.LazyTensor) or tensor.nbytes > most:
         return keys
     if _DIGEST not in tensor.meta:
         tensor.meta[_DIGEST] = hashlib.sha256(tensor.tobytes()).digest()
