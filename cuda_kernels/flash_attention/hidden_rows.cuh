@@ -53,13 +53,14 @@ struct FlashHiddenRows {
       for (int half = 0; half < 2; ++half) {
         if (!hidden[half]) continue;
         const float weight = Op::kHiddenWeighAll ? 1.0f : weight_of_low(p, rows.top[half]);
-        rows.sum[half] = kept(rows.sum[half]) + 0.25f * weight * sum_of(sums, kColumns);  // four lanes hold a row
+        rows.sum[half] =
+            sum_of_window(rows.sum[half]) + 0.25f * weight * sum_of(sums, kColumns);  // four lanes hold a row
 #pragma unroll
         for (int j = 0; j < Tile::kTiles; ++j) {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             float& y = rows.y[j][2 * half + e];
-            y = kept(y) + weight * sum_of(sums, 8 * j + threadIdx.x % 4 * 2 + e);
+            y = sum_of_window(y) + weight * sum_of(sums, 8 * j + threadIdx.x % 4 * 2 + e);
           }
         }
       }
@@ -68,7 +69,7 @@ struct FlashHiddenRows {
   }
 
   // What of a sum over the row's window counts.
-  __device__ static float kept(float sum) { return Op::kHiddenWeighAll ? 0.0f : sum; }
+  __device__ static float sum_of_window(float sum) { return Op::kHiddenWeighAll ? 0.0f : sum; }
 
   // Of a key beside those that count already.
   __device__ static float weight(const T* bias, int key) {

@@ -36,7 +36,7 @@ struct AttentionCodes {
 // scores x, which become cap tanh(x / cap); None without one. The last query is at the position of the last key, each
 // query before it at one key less. before: how many keys before its own a query sees; None for all. after: how many
 // after it; 0 is causal. hidden: what a query weighs that the bias shows no key: keys by their "scores", "all" keys
-// alike, alike those that are hidden "once", either by the bias or by lying outside of the window, or alike those of
+// alike, alike those that are hidden "once", either by the bias or by being outside of the window, or alike those of
 // its "window". codes: those that the results, rounded to the inputs' dtype, become.
 //
 // Shapes with B sequences, S queries and T keys:

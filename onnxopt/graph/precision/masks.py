@@ -23,7 +23,8 @@ def separate_numbers(model: ir.Model) -> None:
     """
     for graph in model.graphs():
         for value in tuple(graph.initializers.values()):
-            if value.dtype != ir.DataType.FLOAT or not _is_number(value) or constant(value).item() > LOWEST:  # type: ignore[union-attr]
+            number = _number(value)
+            if value.dtype != ir.DataType.FLOAT or number is None or number > LOWEST:
                 continue
             choosing = [use for use in value.uses() if _chooses(use.node, use.idx)]
             for use in choosing if len(value.uses()) > 1 else ():
@@ -35,12 +36,13 @@ def separate_numbers(model: ir.Model) -> None:
 def _chooses(node: ir.Node, position: int) -> bool:
     """Whether a node chooses between its operand at this position and computed elements."""
     other = node.inputs[3 - position] if node.op_type == "Where" and node.domain == "" and position else None
-    return other is not None and not _is_number(other)
+    return other is not None and _number(other) is None
 
 
-def _is_number(value: ir.Value) -> bool:
-    """Whether a value is a constant of one element."""
-    return value.const_value is not None and value.const_value.size == 1 and not value.is_graph_input()
+def _number(value: ir.Value) -> float | None:
+    """The element of a constant of one, None for other values."""
+    array = constant(value) if value.const_value is not None and value.const_value.size == 1 else None
+    return None if array is None else float(array.item())
 
 
 class Hiding:

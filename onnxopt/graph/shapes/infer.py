@@ -25,7 +25,7 @@ from onnxopt.graph.shapes.dims import (
 from onnxopt.graph.shapes.multiples import as_multiple, multiples_of
 from onnxopt.graph.shapes.result_dtypes import result_dtype_of
 from onnxopt.graph.shapes.rules import rule_of
-from onnxopt.graph.shapes.schema_inference import SchemaInference, tensor, tensor_type
+from onnxopt.graph.shapes.schema_inference import SchemaInference, ir_type, tensor, tensor_type
 from onnxopt.graph.shapes.window_rules import WINDOWED
 
 _READ = 1024  # bytes; constants up to this size (axes, pads, scales) are passed on to onnx's rules
@@ -237,7 +237,7 @@ class Knowledge:
                 continue
             kind, shared = inferred
             by_schema = self._from_proto(kind, shared, k)
-            self._note(value, dims if k == 0 and dims is not None else by_schema, value.type or _ir_type(kind))
+            self._note(value, dims if k == 0 and dims is not None else by_schema, value.type or ir_type(kind))
 
     def _type_proto(self, value: ir.Value) -> onnx.TypeProto:
         dims, kind = self.dims(value), self.type(value)
@@ -394,11 +394,3 @@ class Knowledge:
             )
             dims.append(row[0] if lasting and all(dim == row[0] for dim in row) else self.unknowns.dim())
         return tuple(dims)
-
-
-def _ir_type(kind: onnx.TypeProto) -> ir.TypeProtocol | None:
-    """The type in onnx_ir's form; None where it has no such form (maps)."""
-    try:
-        return ir.serde.deserialize_type_proto_for_type(kind)
-    except ir.serde.SerdeError:
-        return None

@@ -29,9 +29,9 @@ def state_multiple(graph: ir.Graph, size: sympy.Expr, times: int) -> None:
     symbols = {symbol: whole for whole, symbol in stated.items() if isinstance(symbol, sympy.Symbol)}
     part = floor(symbols.get(size, size) / sympy.Integer(times))
     symbol = size_symbol(str(part))
-    known = {size: times * symbol}
-    stated = {whole: simplest(product.xreplace(known)) for whole, product in stated.items()}
-    graph.meta[_KEY] = {**stated, **({} if size in symbols else known), part: symbol}
+    product_of = {size: times * symbol}
+    stated = {whole: simplest(product.xreplace(product_of)) for whole, product in stated.items()}
+    graph.meta[_KEY] = {**stated, **({} if size in symbols else product_of), part: symbol}
 
 
 def hand_on_multiples(graph: ir.Graph, to: ir.Graph) -> None:

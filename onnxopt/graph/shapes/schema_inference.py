@@ -81,6 +81,14 @@ def tensor_type(dtype: ir.DataType | None, dims: Dims | None) -> onnx.TypeProto:
     return onnx.helper.make_tensor_type_proto(0 if dtype is None else dtype.value, shape)
 
 
+def ir_type(kind: onnx.TypeProto) -> ir.TypeProtocol | None:
+    """The type in onnx_ir's form; None where it has no such form (maps)."""
+    try:
+        return ir.serde.deserialize_type_proto_for_type(kind)
+    except ir.serde.SerdeError:
+        return None
+
+
 def tensor(held: Contents, dtype: ir.DataType | None) -> onnx.TensorProto | None:
     """Contents as a tensor, where all of them are numbers."""
     if dtype is None or not all(isinstance(v, int) for v in held.flat):

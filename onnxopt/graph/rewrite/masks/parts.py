@@ -43,7 +43,7 @@ class Condition(NamedTuple):
     negated: bool
 
 
-class Hiding(NamedTuple):
+class HidingMask(NamedTuple):
     """A mask that hides keys by the number `low`. shown: by position. by_others: whether others hide keys, too."""
 
     shown: Truth
@@ -62,7 +62,7 @@ class Parts:
     added: list[ir.Value] = dataclasses.field(default_factory=list)
     low: float = 0.0
     summed: bool = False
-    hiding: list[Hiding] = dataclasses.field(default_factory=list)
+    hiding: list[HidingMask] = dataclasses.field(default_factory=list)
     nested: bool = False
 
     def weigh(self, index_values: IndexValues) -> str:
@@ -165,7 +165,7 @@ def _add_mask(value: ir.Value, parts: Parts, index_values: IndexValues) -> None:
             return
     least = least_of(value) or 0.0
     if least <= HIDES:
-        parts.hiding.append(Hiding(ALWAYS, True, least))
+        parts.hiding.append(HidingMask(ALWAYS, True, least))
     parts.added.append(value)
 
 
@@ -181,7 +181,7 @@ def _show(choice: Choice, parts: Parts) -> bool:
     else:
         return False
     parts.shown, parts.low = parts.shown.both(own), min(parts.low, low)
-    parts.hiding.append(Hiding(own, False, low))
+    parts.hiding.append(HidingMask(own, False, low))
     return True
 
 
@@ -227,12 +227,12 @@ def _is_cast_of(condition: ir.Value, number: ir.Value) -> bool:
 
 def _add_condition(value: ir.Value, negated: bool, low: float, parts: Parts, index_values: IndexValues) -> None:
     own = Parts()
-    _add_conditions(value, negated, own, index_values)
+    _split_condition(value, negated, own, index_values)
     parts.shown, parts.conditions = parts.shown.both(own.shown), [*parts.conditions, *own.conditions]
-    parts.hiding.append(Hiding(own.shown, bool(own.conditions), low))
+    parts.hiding.append(HidingMask(own.shown, bool(own.conditions), low))
 
 
-def _add_conditions(value: ir.Value, negated: bool, parts: Parts, index_values: IndexValues) -> None:
+def _split_condition(value: ir.Value, negated: bool, parts: Parts, index_values: IndexValues) -> None:
     truth = index_values.of(value)
     truth = truth.negated() if isinstance(truth, Truth) and negated else truth
     if isinstance(truth, Truth):
@@ -242,13 +242,13 @@ def _add_conditions(value: ir.Value, negated: bool, parts: Parts, index_values: 
     operands = [] if node is None or node.domain != "" else [v for v in node.inputs if v is not None]
     if node is not None and operands and _CONCAT_AXES.get(node.op_type) == negated:
         for operand in operands:
-            _add_conditions(operand, negated, parts, index_values)
+            _split_condition(operand, negated, parts, index_values)
     elif node is not None and operands and node.op_type == "Not":
-        _add_conditions(operands[0], not negated, parts, index_values)
+        _split_condition(operands[0], not negated, parts, index_values)
     elif node is not None and operands and _only_broadcasts(node):
-        _add_conditions(operands[0], negated, parts, index_values)
+        _split_condition(operands[0], negated, parts, index_values)
     elif node is not None and operands and (decided := _decided_by(node, operands)) is not None:
-        _add_conditions(decided.value, negated != decided.negated, parts, index_values)
+        _split_condition(decided.value, negated != decided.negated, parts, index_values)
     else:
         parts.conditions.append(Condition(value, negated))
 
