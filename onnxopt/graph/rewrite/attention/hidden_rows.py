@@ -82,7 +82,7 @@ def unrepeated(mask: ir.Value) -> ir.Value:
 def zeroed(op, queries: ir.Value, mask: ir.Value, opset: int, weigh: str):
     """Queries (B, S, N H) or (B, N, S, H) with zeros for those from which a mask of four dims hides every key.
 
-    op: onnxscript's builder. weigh: see `weigh_of`; onnxopt's kernel takes in what zeroes those of "all".
+    op: onnxscript's builder. weigh: see `weigh_of`; onnxopt's kernel fuses what zeroes those of "all".
     """
     by_head = queries.shape is not None and len(queries.shape) == 4
     if opset < _AXES_INPUT:
@@ -109,7 +109,7 @@ def weighs_alike(sdpa: ir.Node) -> bool:
 
 
 def weigh_of(sdpa: ir.Node, windowed: bool) -> str:
-    """What `zeroed` queries of an Sdpa weigh. windowed: a kernel computes its window, and takes in what zeroes them."""
+    """What `zeroed` queries of an Sdpa weigh. windowed: a kernel computes its window, and fuses what zeroes them."""
     return "all" if windowed or sdpa.attributes.get_string(WEIGH) == "all" else "once"
 
 
