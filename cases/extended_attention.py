@@ -348,7 +348,7 @@ _HOPPER: tuple[Case, ...] = (
     Extended(2, 600, 600, 2, 64, bias=(True, False), by_query=False, after=0, padded=600, summed="once"),
     Extended(2, 500, 500, 2, 128, bias=(True, True), by_query=False, before=300, after=300, padded=480, summed="once"),
     Extended(2, 100, 100, 2, 64, bias=(True, False), by_query=False, after=0, padded=100, summed="once"),
-    Extended(2, 500, 500, 2, 128, bias=(True, True), before=300, after=0, padded=480, summed="window"),
+    Extended(2, 700, 700, 2, 128, bias=(True, True), before=550, after=0, padded=690, summed="window"),
     Extended(2, 100, 100, 2, 64, bias=(True, False), by_query=False, after=0, padded=100, summed="window"),
     Case(4, 300, 300, 4, 32, layout="split"),
     Case(2, 200, 200, 3, 40),
