@@ -55,7 +55,7 @@ def measure(
     for inputs, is_typical in runs:
         for name, array in inputs.items():
             note(name, array, is_typical)
-    for part in _parts(exposed, [inputs for inputs, _ in runs]):
+    for part in _parts(exposed, [inputs for inputs, _ in runs], folder):
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             write.save(part, scratch)
             session = sessions.open_session(Path(scratch) / write.MODEL_FILE)
@@ -198,21 +198,58 @@ def _is_measured(value: ir.Value) -> bool:
     return value.dtype == ir.DataType.FLOAT and isinstance(value.type, ir.TensorType) and bool(value.name)
 
 
-def _parts(model: ir.Model, runs: Sequence[Feeds]) -> Iterator[ir.Model]:
+def _parts(model: ir.Model, runs: Sequence[Feeds], folder: Path) -> Iterator[ir.Model]:
     """The model with other outputs each time, so that all float32 values of its nodes are outputs of one of them."""
+    values = _values(model)
     all_sizes = [_sizes(model, inputs) for inputs in runs]
+    sizes = {str(v.name): max((_bytes(v, known) for known in all_sizes), default=0) for v in values}
+    if len(values) > _OUTPUTS or sum(sizes.values()) > _BYTES:
+        sizes |= _counted(model, [v for v in values if not _is_known(v, all_sizes)], runs, folder)
     groups: list[list[str]] = []
     total = 0
-    for value in _values(model):
-        size = max((_bytes(value, sizes) for sizes in all_sizes), default=0)
-        if not groups or len(groups[-1]) == _OUTPUTS or total + size > _BYTES:
+    for name in map(str, (value.name for value in values)):
+        if not groups or len(groups[-1]) == _OUTPUTS or total + sizes[name] > _BYTES:
             groups.append([])
             total = 0
-        groups[-1].append(str(value.name))
-        total += size
+        groups[-1].append(name)
+        total += sizes[name]
     for names in groups:
         part = model.clone()
         by_name = {value.name: value for node in part.graph for value in node.outputs}
         part.graph.outputs.clear()
         part.graph.outputs.extend(by_name[name] for name in names)
         yield part
+
+
+def _is_known(value: ir.Value, all_sizes: Sequence[Mapping[str, int]]) -> bool:
+    """Whether the dims of a value are numbers, or symbols of the inputs, in all runs."""
+    return value.shape is not None and all(
+        isinstance(dim, int) or str(dim) in sizes for sizes in all_sizes for dim in value.shape
+    )
+
+
+def _counted(model: ir.Model, values: Sequence[ir.Value], runs: Sequence[Feeds], folder: Path) -> dict[str, int]:
+    """The most bytes that each of these values takes in the runs, by name: their shapes are outputs of one model."""
+    if not values:
+        return {}
+    part = model.clone()
+    by_name = {value.name: value for node in part.graph for value in node.outputs}
+    part.graph.outputs.clear()
+    for value in values:
+        node = ir.node("Shape", [by_name[value.name]])
+        node.outputs[0].name, node.outputs[0].type = f"{value.name}/shape of it", ir.TensorType(ir.DataType.INT64)
+        part.graph.append(node)
+        part.graph.outputs.append(node.outputs[0])
+    counts: dict[str, int] = {}
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        write.save(part, scratch)
+        session = sessions.open_session(Path(scratch) / write.MODEL_FILE)
+        for inputs in runs:
+            try:
+                shapes = sessions.run(session, inputs)
+            except sessions.RunError:
+                continue  # `measure` says so, or leaves it out
+            for name, dims in shapes.items():
+                own = name.removesuffix("/shape of it")
+                counts[own] = max(counts.get(own, 0), 4 * math.prod(map(int, dims)))
+    return counts

@@ -11,6 +11,7 @@ import pytest
 from onnxopt.graph import normalize, precision
 from onnxopt.graph.precision import Choice, Range, range_of
 from onnxopt.graph.precision.masks import LOWEST, separate_numbers
+from onnxopt.runtime import sessions
 from onnxopt.verification.lowering import ranges
 from tests.support.graphs import graph, node, run, value
 
@@ -175,6 +176,27 @@ def test_values_of_nested_branches_are_measured(tmp_path: Path) -> None:
     measured = ranges.measure(model, [x() | {"c": np.array(True), "k": np.array(True)}], HALF, tmp_path)
     assert {"x", "a", "i", "y"} == set(measured)
     assert measured["i"].greatest == pytest.approx(float(np.abs(x()["x"] @ _WEIGHT).max()), rel=1e-5)
+
+
+def test_values_of_unknown_shapes_are_measured_together_where_they_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "v0 = Reshape(x, s)  " + "  ".join(f"v{k + 1} = Sin(v{k})" for k in range(9))
+    model = normalize.normalize(graph("float[N, 8] x, int64[2] s", "float[?, ?] v9", body)).model
+    monkeypatch.setattr(ranges, "_BYTES", 1 << 20)  # 32 kB each, where dims of 1,000 would take 4 MB
+    opened = []
+
+    def open_session(path: Path) -> object:
+        opened.append(path)
+        return sessions_open(path)
+
+    sessions_open = sessions.open_session
+    monkeypatch.setattr(sessions, "open_session", open_session)
+    feeds = {"x": np.full((1000, 8), 1.5, np.float32), "s": np.array([8, 1000])}
+    measured = ranges.measure(model, [feeds], HALF, tmp_path)
+    assert set(measured) == {"x", *(f"v{k}" for k in range(10))}
+    assert measured["v1"].greatest == pytest.approx(np.sin(1.5))
+    assert len(opened) == 2  # for shapes, and for values
 
 
 def test_bodies_of_loops_read_the_values_around_them_in_16_bits(tmp_path: Path) -> None:
