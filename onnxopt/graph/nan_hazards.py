@@ -50,6 +50,11 @@ _HAZARDS: Mapping[tuple[str, str], tuple[tuple[int, ...], str]] = {
     ("com.microsoft", "DynamicQuantizeMatMul"): ((0,), _ROUNDS),
     ("com.microsoft", "MatMulIntegerToFloat"): ((0,), _ROUNDS),
 }
+# ONNX Runtime's CPU kernels for these lose NaN, or keep it, by the order of the elements, which is another one where a
+# convolution of one dim runs as one of images. Pools of images are tried with samples of NaN alone.
+_MAXIMA = frozenset({"GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"})
+_MAXIMUM = "whether one NaN among numbers is its result depends on the order of these"
+_STEPS_AFTER_CONVOLUTION, _RANK_OF_ROWS = 6, 3
 # torch exports attention so that rows whose keys are all hidden give 0. Attention operators have no such step, and rows
 # that see a key reach it by NaN and infinities alone.
 _GUARD = "a guard of attention, which attention operators leave out"
@@ -84,7 +89,23 @@ def _of(node: ir.Node) -> tuple[tuple[int, ...], str]:
     if node.op_type == "IsNaN" and producer is not None and producer.op_type == "Softmax":
         return (0,), f"IsNaN of a Softmax: {_GUARD}"
     positions, reason = _HAZARDS.get((domain, node.op_type), ((), ""))
+    if domain == "" and node.op_type in _MAXIMA and _is_convolved_row(operand):
+        positions, reason = (0,), _MAXIMUM
     return positions, f"{node.op_type}: {reason}"
+
+
+def _is_convolved_row(value: ir.Value | None) -> bool:
+    """Whether a convolution of one dim has this result, with what follows it element by element."""
+    for _ in range(_STEPS_AFTER_CONVOLUTION):
+        node = None if value is None else value.producer()
+        if node is None or not node.inputs:
+            return False
+        if node.op_type in ("Conv", "ConvTranspose"):
+            weight = node.inputs[1]
+            shape = None if weight is None else weight.shape
+            return shape is not None and len(shape) == _RANK_OF_ROWS
+        value = node.inputs[0]
+    return False
 
 
 def _inputs(graph: ir.Graph, values: list[ir.Value]) -> list[ir.Value]:

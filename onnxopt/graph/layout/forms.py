@@ -113,7 +113,7 @@ def _spatial(node: ir.Node) -> Form | None:
         return None
     if node.op_type in CONVOLUTIONS:
         assert data is not None
-        if data.dtype not in CONVOLVED or rank(node.inputs[1]) != RANK or _is_quantized(node):
+        if data.dtype not in CONVOLVED or rank(node.inputs[1]) != RANK or is_quantized(node):
             return None
         if not is_constant(node.inputs[1]):
             return None  # no kernel takes it, so that nothing would absorb the Transposes
@@ -131,7 +131,7 @@ def _has_kernel(node: ir.Node) -> bool:
     return all(0 <= p < stride for p, stride in zip(padding, strides, strict=False))
 
 
-def _is_quantized(node: ir.Node) -> bool:
+def is_quantized(node: ir.Node) -> bool:
     """Whether the node reads or feeds an operator of quantization, with which runtimes fuse it."""
     around = [v.producer() for v in node.inputs if v is not None] + [u for v in node.outputs for u in v.consumers()]
     return any(n is not None and n.op_type in _QUANTIZED for n in around)

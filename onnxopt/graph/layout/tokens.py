@@ -1,7 +1,7 @@
 """Tokens: [N, C, H, W] flattened and moved to [N, H W, C], and back. Channels last needs no Transpose for either.
 
 Transpose(Reshape | Squeeze (x, [N, C, H W]), [0, 2, 1]) -> Reshape(Transpose(x, [0, 2, 3, 1]), [N, H W, C])
-Reshape(Transpose(y, [0, 2, 1]), [N, C, H, W]) -> Transpose(Reshape(y, [N, H, W, C]), [0, 3, 1, 2])
+Reshape | Unsqueeze (Transpose(y, [0, 2, 1]), [N, C, H, W]) -> Transpose(Reshape(y, [N, H, W, C]), [0, 3, 1, 2])
 
 The pixels of several maps that are computed in channels last are joined in that order. Kernels fuse a Concat whose
 parts have known sizes; others get one Transpose in place of one for each map:
@@ -47,7 +47,10 @@ def _flattened(node: ir.Node) -> bool:
     count = flat.shape[2] if isinstance(flat.shape[2], int) else -1
     last = _before(node, "Transpose", [x], {"perm": TO_NHWC}, f"{flat.name}_nhwc")
     last.shape = ir.Shape([x.shape[axis] for axis in TO_NHWC])
-    _replace(node, "Reshape", [last, _dims(graph_of(node), [0, count, channels])])
+    if reshape is not None and reshape.op_type == "Squeeze" and x.shape[2] == 1:  # no -1, which fails on no elements
+        _replace(node, "Squeeze", [last, _dims(graph_of(node), [1])])
+    else:
+        _replace(node, "Reshape", [last, _dims(graph_of(node), [0, count, channels])])
     return True
 
 
@@ -57,17 +60,20 @@ def _unflattened(node: ir.Node) -> bool:
     if y is None or rank(y) != len(_SWAP) or swapped.is_graph_output() or len(readers) != 1:
         return False
     reshape = readers[0].node
-    if reshape.op_type != "Reshape" or reshape.domain != "" or not is_map(reshape.outputs[0]):
+    if reshape.op_type not in ("Reshape", "Unsqueeze") or reshape.domain != "" or not is_map(reshape.outputs[0]):
         return False
     x = reshape.outputs[0]
     assert x.shape is not None and y.shape is not None
     channels = x.shape[1]
     if not isinstance(channels, int) or y.shape[2] != channels or not same(y.shape[0], x.shape[0]):
         return False
-    dims = _in_channels_last(reshape, channels)
+    if reshape.op_type == "Unsqueeze":
+        dims = _dims(graph_of(reshape), [1]) if x.shape[2] == 1 else None
+    else:
+        dims = _in_channels_last(reshape, channels)
     if dims is None:
         return False
-    whole = _before(reshape, "Reshape", [y, dims], {}, f"{x.name}_nhwc")
+    whole = _before(reshape, reshape.op_type, [y, dims], {}, f"{x.name}_nhwc")
     whole.shape = ir.Shape([x.shape[axis] for axis in TO_NHWC])
     _replace(reshape, "Transpose", [whole], {"perm": TO_NCHW})
     return True

@@ -15,6 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from onnxopt.graph import normalize, rewrite
 from tests.support.kinds.random_convolution_graphs import conv_graphs
+from tests.support.kinds.random_sequence_graphs import sequence_graphs
 
 REFUSALS = (errors.Fail, errors.InvalidArgument, errors.InvalidGraph, errors.RuntimeException, errors.NotImplemented)
 LEVELS = (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
@@ -47,11 +48,21 @@ def sizes(proto: onnx.ModelProto, dims: tuple[int, ...]) -> list[tuple[int, ...]
     return [dims, *(tuple(map(int, np.where(symbolic, other, dims))) for other in (0, 11) if any(symbolic))]
 
 
-@settings(max_examples=70, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=conv_graphs())
 def test_results_stay(case, seen, tmp_path_factory) -> None:
+    check(case, seen, tmp_path_factory.getbasetemp())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(case=sequence_graphs())
+def test_results_of_one_dim_stay(case, seen, tmp_path_factory) -> None:
+    check(case, seen, tmp_path_factory.getbasetemp())
+
+
+def check(case: tuple[onnx.ModelProto, tuple[int, ...]], seen: collections.Counter[str], folder: Path) -> None:
     proto, drawn = case
-    model, count = laid_out(proto, tmp_path_factory.getbasetemp())
+    model, count = laid_out(proto, folder)
     seen["moved" if count else "kept"] += 1
     text = ir.to_proto(model).SerializeToString()
     for dims in sizes(proto, drawn):
