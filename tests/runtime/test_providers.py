@@ -97,6 +97,23 @@ def test_nhwc_and_fused_biases_go_together() -> None:
     assert pair(model(transposed.format(", float[4] b", ", b"))) == ("0", "0")
 
 
+@pytest.mark.parametrize(
+    ("row", "weight", "value"),
+    [
+        ("Conv(s, v)", "4, 3, 3", "1"),
+        ("Conv<group = 3>(s, v)", "6, 1, 3", "1"),
+        ("Conv<group = 2>(e, v)", "4, 2, 3", "0"),
+        ("ConvTranspose(s, v)", "3, 2, 4", "0"),
+    ],
+)
+def test_no_nhwc_where_onnxruntime_refuses_a_convolution_of_one_dim(row: str, weight: str, value: str) -> None:
+    """Beside one of two dims, for which the pair would be right."""
+    text = f"""c (float16[1, 3, 8, 8] x, float16[4, 3, 3, 3] w, float16[1, 3, 9] s, float16[1, 4, 9] e,
+    float16[{weight}] v) => (float16[] y, float16[] z) {{ y = Conv(x, w) z = {row} }}"""
+    options = rules.cuda(facts.of(model(text)))["provider_options"]
+    assert (options["prefer_nhwc"], options["fuse_conv_bias"]) == (value, value)
+
+
 def test_no_nhwc_where_shapes_are_computed_from_shapes() -> None:
     """ONNX Runtime 1.31 then computes them on the device, and refuses to capture a CUDA graph."""
     of_shape = """c (float16[n, 3, 8, 8] x, float16[4, 3, 3, 3] w, float16[1, 1] one) => (float16[] y, float16[] z)

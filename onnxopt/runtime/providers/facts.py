@@ -26,8 +26,8 @@ class Facts:
     """ops: op types anywhere in the model. dtypes: ONNX's names, of every value that is declared.
 
     dynamic: some input's shape is not fixed. convolutions_1d: some convolution runs over one spatial dim.
-    convolutions_2d: some convolution runs over height and width. biased_transposed: some ConvTranspose has a bias.
-    computes_shapes: some nodes compute shapes from shapes.
+    convolutions_2d: some convolution runs over height and width. refused_nhwc: what ONNX Runtime 1.31 refuses to
+    run under prefer_nhwc and fuse_conv_bias, "" for nothing. computes_shapes: some nodes compute shapes from shapes.
     float32_products: some product or convolution takes float32. blocking: see graph/placement/cuda_graphs.py.
     dequantized_constants: constants of 8 bits and more are dequantized, and none of 4 bits or in blocks, which would
     take several times the memory as floats. trapping_optimizers: see graph/ort_traps.py.
@@ -39,7 +39,7 @@ class Facts:
     float32_products: bool
     convolutions_1d: bool
     convolutions_2d: bool
-    biased_transposed: bool
+    refused_nhwc: str
     blocking: tuple[tuple[str, str], ...]
     computes_shapes: bool = False
     dequantized_constants: bool = False
@@ -76,7 +76,7 @@ def of(model: ir.Model) -> Facts:
         float32_products=any(n.op_type in _PRODUCTS and _takes_float32(n, unstated) for n in nodes),
         convolutions_1d=any(n.op_type in _CONVOLUTIONS and _spatial_dims(n) == 1 for n in nodes),
         convolutions_2d=any(n.op_type in _CONVOLUTIONS and _spatial_dims(n) == 2 for n in nodes),
-        biased_transposed=any(n.op_type == "ConvTranspose" and n.inputs[2:] not in ((), (None,)) for n in nodes),
+        refused_nhwc=next(filter(None, map(_refused_nhwc, nodes)), ""),
         blocking=tuple(blocking_nodes(model)),
         computes_shapes=computes_shapes(model),
         dequantized_constants=_dequantizes_constants(nodes),
@@ -112,6 +112,18 @@ def _takes_float32(node: ir.Node, unstated: bool) -> bool:
     """Whether its first operand is float32; `unstated` where the dtype is not known."""
     first = node.inputs[0] if node.inputs else None
     return unstated if first is None or first.dtype is None else first.dtype == ir.DataType.FLOAT
+
+
+def _refused_nhwc(node: ir.Node) -> str:
+    """What of a convolution ONNX Runtime refuses under prefer_nhwc and fuse_conv_bias (tried with 1.31)."""
+    if node.op_type == "ConvTranspose":
+        if node.inputs[2:] not in ((), (None,)):
+            return "a ConvTranspose with a bias"
+        return "" if _spatial_dims(node) in (2, None) else "a ConvTranspose of one or three dims"
+    if node.op_type != "Conv" or _spatial_dims(node) != 1 or node.attributes.get_int("group", 1) == 1:
+        return ""
+    shape = None if node.inputs[1] is None else node.inputs[1].shape
+    return "" if shape is not None and shape[1] == 1 else "a Conv of one dim with several groups"
 
 
 def _spatial_dims(conv: ir.Node) -> int | None:

@@ -102,8 +102,8 @@ def _convolutions(facts: Facts) -> dict[str, tuple[str, str]]:
     }
     if not facts.convolutions_2d or not facts.dtypes & {"float16", "float32"}:
         return rows
-    if facts.biased_transposed:
-        reason = "1.31 refuses a ConvTranspose with a bias under prefer_nhwc and fuse_conv_bias"
+    if facts.refused_nhwc:
+        reason = f"1.31 refuses {facts.refused_nhwc} under prefer_nhwc and fuse_conv_bias"
         return rows | {"prefer_nhwc": ("0", reason), "fuse_conv_bias": ("0", reason)}
     if facts.computes_shapes:
         reason = "under prefer_nhwc, 1.31 computes shapes on the device, with copies that no CUDA graph can hold"
