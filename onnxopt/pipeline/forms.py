@@ -17,13 +17,14 @@ from onnxopt.graph.passes.codes import products_of_codes
 from onnxopt.graph.passes.codes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.contrib.restore import restore_attention
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
-from onnxopt.graph.rewrite.table import GATED_WEIGHTS
+from onnxopt.graph.rewrite.table import FLOAT32_KERNELS, GATED_WEIGHTS
 from onnxopt.graph.signature import Sizes
 from onnxopt.kinds.gemm.widened import FIRST_ARCH
 from onnxopt.pipeline.build import RewriteFails
 from onnxopt.verification.bisect import bisect_in_order
 
 _PRODUCTS_OF_CODES = "products_of_codes"  # is left out as a family of rewrite rules is, behind which it runs
+_GPU_FAMILIES = frozenset({GATED_WEIGHTS, FLOAT32_KERNELS, _PRODUCTS_OF_CODES})
 _FATAL = (OnnxoptError, OSError, MemoryError)  # errors that leaving rules out does not end
 
 
@@ -56,8 +57,8 @@ class Rewriter:
 
     def forms(self, leave_out: Collection[str], portable: bool) -> Forms:
         """The forms without some families. RewriteFails where others raise an error."""
-        gpu_families = {GATED_WEIGHTS, _PRODUCTS_OF_CODES} if not self.archs else set()  # for kernels of GPUs
-        families = tuple(n for n in (*rewrite.FAMILIES, _PRODUCTS_OF_CODES) if n not in {*leave_out, *gpu_families})
+        barred = {*leave_out, *(() if self.archs else _GPU_FAMILIES)}
+        families = tuple(n for n in (*rewrite.FAMILIES, _PRODUCTS_OF_CODES) if n not in barred)
         try:
             model, done = self._rewritten(families)
             standard = model.clone() if portable else None  # with transposed weights, which both forms share

@@ -1,6 +1,6 @@
-"""The order of graph's parts: shapes <- passes <- layout <- rewrite, and masks within rewrite stand on shapes alone.
+"""The order of graph's parts: shapes <- placement <- passes <- layout <- rewrite.
 
-What finds sizes stands on these masks, which tell positions.
+Masks within rewrite stand on shapes alone. What finds sizes stands on these masks, which tell positions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "precision": {"additive_masks", "precision", "passes", "branches", "match"},
     "sizes": {"sizes", "rewrite.masks", "passes", "shapes", "match"},
     "rewrite/masks": {"additive_masks", "rewrite.masks", "shapes"},
-    "rewrite": {"additive_masks", "rewrite", "layout", "passes", "shapes", "match", "read", "refusal"},
+    "rewrite": {"additive_masks", "rewrite", "layout", "passes", "placement", "shapes", "match", "read", "refusal"},
 }
 WITHOUT_FOLDERS = (
     "additive_masks",

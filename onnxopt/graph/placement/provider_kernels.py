@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import resources
 from typing import Any
 
@@ -62,6 +62,16 @@ def _dtype(node: ir.Node, dtype: Dtypes) -> str | None:
 def without_kernel() -> frozenset[str]:
     """The operators that the CUDA provider has no kernel for in any version and dtype."""
     return frozenset(_file()["without_kernel"])
+
+
+def without_kernel_of(dtypes: Iterable[ir.DataType]) -> frozenset[str]:
+    """The operators of which the CUDA provider has no kernel for one of these dtypes in some version."""
+    names = {dtype.name.lower() for dtype in dtypes}
+    return frozenset(
+        operator
+        for operator, versions in _table().items()
+        if any(not names.isdisjoint(missing) for variables in versions.values() for missing in variables.values())
+    )
 
 
 def _table() -> dict[str, dict[str, dict[str, list[str]]]]:

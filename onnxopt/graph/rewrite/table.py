@@ -18,6 +18,7 @@ from onnxopt.graph.rewrite import (
     conv_constants,
     convolutions,
     dims_of_inputs,
+    float32_kernels,
     gathers,
     layout,
     pooled_gates,
@@ -73,6 +74,7 @@ from onnxopt.graph.rewrite.schedule import CANCEL, UNTIL_NOTHING_APPLIES, Cleanu
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 
 GATED_WEIGHTS = "gated_weights"
+FLOAT32_KERNELS = "float32_kernels"
 # What `explain` says where rules of a family applied; {} is how often. A family comes after those whose results its
 # rules are for: bisection adds one after the other.
 FAMILIES: Mapping[str, str] = {
@@ -92,6 +94,7 @@ FAMILIES: Mapping[str, str] = {
     "splits": "{} x Split into unequal parts into Slices",
     "channels_last": "{} x convolution in channels last",
     GATED_WEIGHTS: "{} x gate of a map onto the weights of the 1x1 convolution that follows",
+    FLOAT32_KERNELS: "{} x operator without a CUDA kernel in 16 bits into float32, between Casts",
 }
 
 _DECOMPOSED = ("decomposed",)
@@ -270,6 +273,11 @@ TABLE: tuple[Phase, ...] = (
             Step(_CHANNELS_LAST, channels_last.RULES, only_if=_has("Conv", "ConvTranspose")),
             Step((GATED_WEIGHTS,), channels_last.GATES, only_if=lambda graph: bool(gated_weights.candidates(graph))),
         ),
+    ),
+    Phase(
+        name="float32",
+        why="no rule looks for an operator behind a Cast, and channels last needs no way through one",
+        steps=(Step((FLOAT32_KERNELS,), float32_kernels.RULES, only_if=float32_kernels.may_apply),),
     ),
 )
 # The portable form: standard operators in place of those of com.microsoft that TABLE made. Its rules are of no family,

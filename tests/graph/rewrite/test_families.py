@@ -18,7 +18,7 @@ from onnxopt.graph.passes.codes import products_of_codes
 from onnxopt.graph.rewrite import FAMILIES, schedule
 from onnxopt.graph.rewrite.rule_sets import Pass, Row, RuleSet, Scope
 from onnxopt.graph.rewrite.schedule import CANCEL
-from onnxopt.graph.rewrite.table import GATED_WEIGHTS, PORTABLE, TABLE
+from onnxopt.graph.rewrite.table import FLOAT32_KERNELS, GATED_WEIGHTS, PORTABLE, TABLE
 from onnxopt.pipeline import forms
 from onnxopt.tools import explain
 from tests.graph.rewrite import test_convolutions
@@ -125,6 +125,7 @@ _GRAPHS: dict[str, Callable[[], ir.Model]] = {
         _MAP, "c = Conv <pads = [1, 1, 1, 1]> (x, k) m = ReduceMean (c, hw) g = Sigmoid (m) v = Mul (c, g)"
         "y = Conv (v, p, b)", "int64[2] hw = {2, 3}",
     ),
+    FLOAT32_KERNELS: lambda: graph("float16[1, 2, 2, 2] x", "float16[] y", "y = GridSample (x, x)"),
 }  # fmt: skip
 
 
@@ -143,7 +144,7 @@ def test_a_wrong_family_is_named_and_left_out(
         return count
 
     monkeypatch.setattr(schedule, "apply", wrong)
-    monkeypatch.setattr(forms, "GATED_WEIGHTS", "none")  # applies for CPUs too, for which nothing is compiled
+    monkeypatch.setattr(forms, "_GPU_FAMILIES", frozenset())  # applies for CPUs too, for which nothing is compiled
     assert name in _GRAPHS, "a new family needs a graph that its rules apply to in _GRAPHS"
     ir.save(_GRAPHS[name](), tmp_path / "m.onnx")
     manifest = onnxopt.optimize(tmp_path / "m.onnx", artifact, archs=(), shapes={"x": _shape(name)}).manifest

@@ -1,0 +1,124 @@
+"""Operators compute in float32, where ONNX Runtime has a CUDA kernel for them in float32 and none in 16 bits.
+
+    GridSample(x, grid) -> Cast(GridSample(Cast(x), Cast(grid)))
+
+Without the Casts the node runs on the CPU: in every run its operands are copied to the host and its results back, and
+no CUDA graph can be captured. 18 GridSample of float16 took 50 of a detector's 67 ms on an H200, where torch takes 6 ms
+for all of it. With them the operator moves twice the bytes. A Cast is a launch at worst; most are in the kernels that
+compute the operands and read the results. The results are rounded once, as those of ONNX Runtime's CPU provider, which
+computes such nodes in float32 between Casts of its own.
+
+Which operators these are is data (graph/placement/provider_kernels.json).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import onnx
+import onnx_ir as ir
+
+from onnxopt.graph.passes.new_nodes import NewNodes
+from onnxopt.graph.passes.no_op_rules import LosslessCast
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.placement import provider_kernels
+from onnxopt.graph.placement.place import HOST_INPUTS, declared_dtype, folded_by_ort, has_no_kernel, place
+from onnxopt.graph.rewrite.rule_sets import Pass, RuleSet
+
+_NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_WIDE = ir.DataType.FLOAT
+_Typed = tuple[ir.Value, str, Iterable[str]]  # a value, its type variable, and the dtypes that this allows
+
+
+def may_apply(graph: ir.Graph) -> bool:
+    """Whether some operator of the main graph has no kernel in 16 bits, in whatever version."""
+    operators = provider_kernels.without_kernel_of(_NARROW)
+    return any(node.op_type in operators for node in graph)
+
+
+def compute_in_float32(graph: ir.Graph) -> int:
+    """Put Casts around each such node of the main graph whose operands are on the device. Returns of how many.
+
+    Nodes must be in topological order, and dtypes must have been inferred. New nodes need names.
+    """
+    folded, wide = folded_by_ort(graph), dict[ir.Value, ir.Value]()
+    host = place(graph, folded=folded).host_values
+    count = 0
+    for node in [n for n in graph if n not in folded and _has_kernel_in_float32_alone(n)]:
+        if not any(value in host for value in _read_on_device(node)):  # results of nodes that were replaced are not
+            _widen(graph, node, wide)
+            count += 1
+    return count
+
+
+def _read_on_device(node: ir.Node) -> Iterator[ir.Value]:
+    on_host = HOST_INPUTS.get(node.op_type, ())
+    return (value for k, value in enumerate(node.inputs) if value is not None and k not in on_host)
+
+
+def _has_kernel_in_float32_alone(node: ir.Node) -> bool:
+    if node.domain != "" or not has_no_kernel(node, declared_dtype) or has_no_kernel(node, _dtype_in_float32):
+        return False
+    return _computes_the_same(node)
+
+
+def _dtype_in_float32(value: ir.Value) -> ir.DataType | None:
+    return _WIDE if value.dtype in _NARROW else value.dtype
+
+
+def _computes_the_same(node: ir.Node) -> bool:
+    """Whether 16-bit tensors may be float32, and those among the results are so because operands are."""
+    assert node.graph is not None
+    schema = onnx.defs.get_schema(node.op_type, node.graph.opset_imports[""], "")
+    operands, results = _narrow(schema.inputs, node.inputs), _narrow(schema.outputs, node.outputs)
+    variables = {variable for _, variable, _ in operands}
+    return (
+        all(isinstance(v.type, ir.TensorType) and "tensor(float)" in dtypes for v, _, dtypes in (*operands, *results))
+        and all(variable in variables for _, variable, _ in results)
+    )  # fmt: skip
+
+
+def _narrow(formals: Sequence[onnx.defs.OpSchema.FormalParameter], values: Iterable[ir.Value | None]) -> list[_Typed]:
+    typed: list[_Typed] = []
+    for k, value in enumerate(values):
+        if value is not None and value.dtype in _NARROW:
+            formal = formals[min(k, len(formals) - 1)]
+            typed.append((value, formal.type_str, formal.types))
+    return typed
+
+
+def _widen(graph: ir.Graph, node: ir.Node, wide: dict[ir.Value, ir.Value]) -> None:
+    """Replace a node by one of float32 between Casts. wide: the float32 form of operands, for their other readers."""
+    new = NewNodes(graph, node)
+
+    def widened(value: ir.Value | None) -> ir.Value | None:
+        if value is None or value.dtype not in _NARROW:
+            return value
+        if value not in wide:
+            wide[value] = _cast(new, value, _WIDE, f"{value.name}_float32")
+        return wide[value]
+
+    computed = ir.Node(
+        node.domain, node.op_type, [widened(v) for v in node.inputs], node.attributes.values(), overload=node.overload,
+        num_outputs=len(node.outputs), name=node.name, doc_string=node.doc_string, metadata_props=node.metadata_props,
+    )  # fmt: skip
+    graph.insert_before(node, computed)
+    for old, result in zip(node.outputs, computed.outputs, strict=True):
+        result.name, result.type, result.shape = old.name, old.type, old.shape
+        if old.dtype in _NARROW and old.name:  # else it is an optional output that is left out
+            result.name, result.type = f"{old.name}_float32", ir.TensorType(_WIDE)
+            result = _cast(new, result, old.dtype, old.name)
+        old.replace_all_uses_with(result, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+
+
+def _cast(new: NewNodes, value: ir.Value, dtype: ir.DataType, name: str) -> ir.Value:
+    result = new.add("Cast", [value], dtype, [ir.AttrInt64("to", int(dtype))])
+    result.name, result.shape = name, value.shape
+    return result
+
+
+RULES = (
+    Pass(lambda model, _: compute_in_float32(model.graph)),
+    RuleSet(lambda _: [Rooted("Cast", LosslessCast.rule())], counted=False),  # of a bool that was cast to 16 bits
+)
