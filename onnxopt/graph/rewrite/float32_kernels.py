@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import onnx
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_private
+from onnxopt.graph.passes.contrib.anchors import ANCHORS
 from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.passes.no_op_rules import LosslessCast
 from onnxopt.graph.passes.rooted import Rooted
@@ -27,6 +29,7 @@ from onnxopt.graph.rewrite.rule_sets import Pass, RuleSet
 
 _NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _WIDE = ir.DataType.FLOAT
+_VIEWS = frozenset({("", "Reshape"), ("", "Squeeze"), ("", "Unsqueeze")})
 _Typed = tuple[ir.Value, str, Iterable[str]]  # a value, its type variable, and the dtypes that this allows
 
 
@@ -88,18 +91,10 @@ def _narrow(formals: Sequence[onnx.defs.OpSchema.FormalParameter], values: Itera
 
 
 def _widen(graph: ir.Graph, node: ir.Node, wide: dict[ir.Value, ir.Value]) -> None:
-    """Replace a node by one of float32 between Casts. wide: the float32 form of operands, for their other readers."""
-    new = NewNodes(graph, node)
-
-    def widened(value: ir.Value | None) -> ir.Value | None:
-        if value is None or value.dtype not in _NARROW:
-            return value
-        if value not in wide:
-            wide[value] = _cast(new, value, _WIDE, f"{value.name}_float32")
-        return wide[value]
-
+    """Replace a node by one of float32 between Casts. wide: the float32 form of values, for their other readers."""
+    inputs = [v if v is None or v.dtype not in _NARROW else _widened(graph, v, wide) for v in node.inputs]
     computed = ir.Node(
-        node.domain, node.op_type, [widened(v) for v in node.inputs], node.attributes.values(), overload=node.overload,
+        node.domain, node.op_type, inputs, node.attributes.values(), overload=node.overload,
         num_outputs=len(node.outputs), name=node.name, doc_string=node.doc_string, metadata_props=node.metadata_props,
     )  # fmt: skip
     graph.insert_before(node, computed)
@@ -107,9 +102,27 @@ def _widen(graph: ir.Graph, node: ir.Node, wide: dict[ir.Value, ir.Value]) -> No
         result.name, result.type, result.shape = old.name, old.type, old.shape
         if old.dtype in _NARROW and old.name:  # else it is an optional output that is left out
             result.name, result.type = f"{old.name}_float32", ir.TensorType(_WIDE)
-            result = _cast(new, result, old.dtype, old.name)
+            result = _cast(NewNodes(graph, node), result, old.dtype, old.name)
         old.replace_all_uses_with(result, replace_graph_outputs=True)
     graph.remove(node, safe=True)
+
+
+def _widened(graph: ir.Graph, value: ir.Value, wide: dict[ir.Value, ir.Value]) -> ir.Value:
+    """A value in float32. The Cast goes before views, where a kernel that computes their operand may contain it.
+
+    After views of unknown sizes no kernel could. A value keeps its dtype where an operator of ONNX Runtime's optimizers
+    may be put back that computes it.
+    """
+    producer = value.producer()
+    viewed = producer.inputs[0] if producer is not None and (producer.domain, producer.op_type) in _VIEWS else None
+    if producer is not None and viewed is not None and is_private(value) and ANCHORS not in value.meta:
+        producer.replace_input_with(0, _widened(graph, viewed, wide))
+        value.type = ir.TensorType(_WIDE)
+        return value
+    if value not in wide:
+        new = NewNodes(graph, graph[0], after=producer)  # where every reader comes later
+        wide[value] = _cast(new, value, _WIDE, f"{value.name}_float32")
+    return wide[value]
 
 
 def _cast(new: NewNodes, value: ir.Value, dtype: ir.DataType, name: str) -> ir.Value:

@@ -257,6 +257,11 @@ TABLE: tuple[Phase, ...] = (
         then=Cleanup.CLEAN_UP,
     ),
     Phase(
+        name="float32",
+        why="no rule before it looks past a Cast; kernels that compute Casts read parts of a Split where they are",
+        steps=(Step((FLOAT32_KERNELS,), float32_kernels.RULES, only_if=float32_kernels.may_apply),),
+    ),
+    Phase(
         name="splits",
         why="attention reads parts of a product where they are",
         steps=(
@@ -273,11 +278,6 @@ TABLE: tuple[Phase, ...] = (
             Step(_CHANNELS_LAST, channels_last.RULES, only_if=_has("Conv", "ConvTranspose")),
             Step((GATED_WEIGHTS,), channels_last.GATES, only_if=lambda graph: bool(gated_weights.candidates(graph))),
         ),
-    ),
-    Phase(
-        name="float32",
-        why="no rule looks for an operator behind a Cast, and channels last needs no way through one",
-        steps=(Step((FLOAT32_KERNELS,), float32_kernels.RULES, only_if=float32_kernels.may_apply),),
     ),
 )
 # The portable form: standard operators in place of those of com.microsoft that TABLE made. Its rules are of no family,

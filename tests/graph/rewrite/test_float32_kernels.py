@@ -13,6 +13,9 @@ from onnx.backend.test.case.node import collect_testcases
 from onnx.reference import ReferenceEvaluator
 
 import onnxopt
+from cases.models import fuse
+from onnxopt.graph.normalize import normalize
+from onnxopt.graph.passes.contrib.restore import restore_attention
 from onnxopt.graph.placement import provider_kernels
 from onnxopt.graph.placement.cuda_graphs import blocking_nodes, host_nodes
 from onnxopt.graph.rewrite import rewrite
@@ -160,3 +163,51 @@ def test_what_the_commands_say(archs: tuple[str, ...], tmp_path: Path, artifact:
     assert manifest.verify.status == "passed"
     assert len(inspect(artifact / "model.onnx").cuda_graph) == (0 if archs else 1)
     assert ("1 x operator without a CUDA kernel in 16 bits" in onnxopt.explain(artifact)) == bool(archs)
+
+
+def test_casts_go_before_views_that_one_node_reads(tmp_path: Path) -> None:
+    """There a kernel that computes their operand contains them, also where the sizes of the view are unknown."""
+    body = "t = Transpose(x) r = Reshape(t, s) u = Unsqueeze(r, a) y = GridSample(u, g)"
+    source = graph(
+        "float16[H, C] x, int64[3] s, float16[1, 3, 4, 2] g", "float16[] y", body, constants="int64[1] a = {0}"
+    )
+    found = source.clone()
+    assert _rewritten(found, tmp_path) == 1
+    assert _ops(found) == ["Cast", "Transpose", "Cast", "Reshape", "Unsqueeze", "GridSample", "Cast"]
+    drawn = np.random.default_rng(0)
+    feeds = {"x": drawn.standard_normal((6, 4)), "g": drawn.uniform(-1, 1, (1, 3, 4, 2))}
+    halves = {name: array.astype(np.float16) for name, array in feeds.items()} | {"s": np.array([2, 4, 3])}
+    np.testing.assert_array_equal(run(found, halves)[0], run(source, halves)[0])
+
+
+def test_a_view_that_others_read_stays_in_16_bits(tmp_path: Path) -> None:
+    found = graph(
+        _SAMPLE,
+        "float16[] y, float16[] r",
+        "r = Reshape(x, s) y = GridSample(r, g)",
+        constants="int64[4] s = {0, 1, 2, -1}",
+    )
+    assert _rewritten(found, tmp_path) == 1
+    assert [value.dtype for value in found.graph.outputs] == [ir.DataType.FLOAT16] * 2
+    assert _ops(found) == ["Cast", "Reshape", "Cast", "GridSample", "Cast"]
+
+
+def test_an_operator_that_is_put_back_computes_in_16_bits(tmp_path: Path) -> None:
+    inputs = "float16[2, 16, 64] q, float16[2, 16, 64] k, float16[2, 16, 64] v, float16[2, 3, 4, 2] g"
+    body = "a = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v) x = Unsqueeze(a, i) y = GridSample(x, g)"
+    found = normalize(graph(inputs, "float16[] y", body, constants="int64[1] i = {1}")).model
+    done = rewrite(found, tmp_path, leave_out={"attention", "attention_forms", "heads"})
+    assert done.applied[FLOAT32_KERNELS] == 1
+    restore_attention(found, recognises=False)
+    (attention,) = (node for node in found.graph if node.op_type == "MultiHeadAttention")
+    assert [value.dtype for value in (*attention.inputs[:3], *attention.outputs)] == [ir.DataType.FLOAT16] * 4  # type: ignore[union-attr]
+
+
+def test_kernels_read_parts_of_a_split_where_they_are(tmp_path: Path) -> None:
+    """As the levels of deformable attention."""
+    body = "a, b = Split<axis = 2>(x, n) r = Reshape(a, s) y = GridSample(r, g) t = Reshape(b, q) z = GridSample(t, g)"
+    constants = "int64[2] n = {16, 4}, int64[4] s = {0, 2, 4, 4}, int64[4] q = {0, 2, 2, 2}"
+    inputs = "float16[N, 2, 20] x, float16[N, 3, 4, 2] g"
+    found = graph(inputs, "float16[] y, float16[] z", body, constants=constants)
+    assert _rewritten(found, tmp_path) == 2
+    assert [{node.op_type for node in region.nodes} for region in fuse(found).regions] == [{"Slice", "Cast"}] * 2
