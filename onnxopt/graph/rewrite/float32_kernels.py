@@ -121,8 +121,19 @@ def _widened(graph: ir.Graph, value: ir.Value, wide: dict[ir.Value, ir.Value]) -
         return value
     if value not in wide:
         new = NewNodes(graph, graph[0], after=producer)  # where every reader comes later
-        wide[value] = _cast(new, value, _WIDE, f"{value.name}_float32")
+        wide[value] = _cast(new, _rounded(new, value), _WIDE, f"{value.name}_float32")
     return wide[value]
+
+
+def _rounded(new: NewNodes, value: ir.Value) -> ir.Value:
+    """A value that a kernel, if one computes it, rounds to its dtype: a Cast does so, also one to the same dtype.
+
+    Else the kernel would store more digits, and with `mode = "nearest"` another element may be the nearest then.
+    """
+    producer = value.producer()
+    if producer is None or producer.op_type == "Cast" or value.dtype is None:
+        return value
+    return _cast(new, value, value.dtype, f"{value.name}_rounded")
 
 
 def _cast(new: NewNodes, value: ir.Value, dtype: ir.DataType, name: str) -> ir.Value:

@@ -21,8 +21,9 @@ from onnxopt.graph.placement.cuda_graphs import blocking_nodes, host_nodes
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.graph.rewrite.table import FLOAT32_KERNELS
 from onnxopt.graph.shapes.infer import infer
+from onnxopt.program.pointwise import Program
 from onnxopt.tools.inspect import inspect
-from tests.support.graphs import graph, run
+from tests.support.graphs import graph, run, spelled
 
 _NARROW = {"float16": onnx.TensorProto.FLOAT16}  # the CPU provider has no kernels of bfloat16 to compare with
 _SAMPLE = "float16[N, 2, H, W] x, float16[N, 3, 4, 2] g"
@@ -165,6 +166,15 @@ def test_what_the_commands_say(archs: tuple[str, ...], tmp_path: Path, artifact:
     assert ("1 x operator without a CUDA kernel in 16 bits" in onnxopt.explain(artifact)) == bool(archs)
 
 
+def test_kernels_round_what_they_compute_for_it(tmp_path: Path) -> None:
+    """The nearest element is that of a rounded grid."""
+    found = graph(_SAMPLE, "float16[] y", 'h = Tanh(g) y = GridSample<mode = "nearest">(x, h)')
+    assert _rewritten(found, tmp_path) == 1
+    (region,) = (region for region in fuse(found).regions if region.nodes[0].op_type == "Tanh")
+    assert isinstance(region.meaning, Program)
+    assert (region.meaning.outputs, spelled(region.meaning)) == (("float32",), ["narrow<float16>(tanh(x0))"])
+
+
 def test_casts_go_before_views_that_one_node_reads(tmp_path: Path) -> None:
     """There a kernel that computes their operand contains them, also where the sizes of the view are unknown."""
     body = "t = Transpose(x) r = Reshape(t, s) u = Unsqueeze(r, a) y = GridSample(u, g)"
@@ -173,7 +183,7 @@ def test_casts_go_before_views_that_one_node_reads(tmp_path: Path) -> None:
     )
     found = source.clone()
     assert _rewritten(found, tmp_path) == 1
-    assert _ops(found) == ["Cast", "Transpose", "Cast", "Reshape", "Unsqueeze", "GridSample", "Cast"]
+    assert _ops(found) == ["Cast", "Transpose", "Cast", "Cast", "Reshape", "Unsqueeze", "GridSample", "Cast"]
     drawn = np.random.default_rng(0)
     feeds = {"x": drawn.standard_normal((6, 4)), "g": drawn.uniform(-1, 1, (1, 3, 4, 2))}
     halves = {name: array.astype(np.float16) for name, array in feeds.items()} | {"s": np.array([2, 4, 3])}
@@ -189,7 +199,7 @@ def test_a_view_that_others_read_stays_in_16_bits(tmp_path: Path) -> None:
     )
     assert _rewritten(found, tmp_path) == 1
     assert [value.dtype for value in found.graph.outputs] == [ir.DataType.FLOAT16] * 2
-    assert _ops(found) == ["Cast", "Reshape", "Cast", "GridSample", "Cast"]
+    assert _ops(found) == ["Cast", "Reshape", "Cast", "Cast", "GridSample", "Cast"]
 
 
 def test_an_operator_that_is_put_back_computes_in_16_bits(tmp_path: Path) -> None:
