@@ -6,7 +6,8 @@ Without the Casts the node runs on the CPU: in every run its operands are copied
 no CUDA graph can be captured. 18 GridSample of float16 took 50 of a detector's 67 ms on an H200, where torch takes 6 ms
 for all of it. With them the operator moves twice the bytes. A Cast is a launch at worst; most are in the kernels that
 compute the operands and read the results. The results are rounded once, as those of ONNX Runtime's CPU provider, which
-computes such nodes in float32 between Casts of its own.
+computes such nodes in float32 between Casts of its own. A kernel that computes an operand gives it more digits than 16
+bits have, but where results jump, as those of the nearest element: there a Cast to 16 bits comes first, which rounds.
 
 Which operators these are is data (graph/placement/provider_kernels.json).
 """
@@ -31,6 +32,7 @@ _NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _WIDE = ir.DataType.FLOAT
 _VIEWS = frozenset({("", "Reshape"), ("", "Squeeze"), ("", "Unsqueeze")})
 _Typed = tuple[ir.Value, str, Iterable[str]]  # a value, its type variable, and the dtypes that this allows
+_Wide = dict[tuple[ir.Value, bool], ir.Value]  # of a value that is rounded or not: its float32 form
 
 
 def may_apply(graph: ir.Graph) -> bool:
@@ -44,7 +46,7 @@ def compute_in_float32(graph: ir.Graph) -> int:
 
     Nodes must be in topological order, and dtypes must have been inferred. New nodes need names.
     """
-    folded, wide = folded_by_ort(graph), dict[ir.Value, ir.Value]()
+    folded, wide = folded_by_ort(graph), _Wide()
     host = place(graph, folded=folded).host_values
     count = 0
     for node in [n for n in graph if n not in folded and _has_kernel_in_float32_alone(n)]:
@@ -90,9 +92,10 @@ def _narrow(formals: Sequence[onnx.defs.OpSchema.FormalParameter], values: Itera
     return typed
 
 
-def _widen(graph: ir.Graph, node: ir.Node, wide: dict[ir.Value, ir.Value]) -> None:
+def _widen(graph: ir.Graph, node: ir.Node, wide: _Wide) -> None:
     """Replace a node by one of float32 between Casts. wide: the float32 form of values, for their other readers."""
-    inputs = [v if v is None or v.dtype not in _NARROW else _widened(graph, v, wide) for v in node.inputs]
+    rounded = _jumps(node)
+    inputs = [v if v is None or v.dtype not in _NARROW else _widened(graph, v, rounded, wide) for v in node.inputs]
     computed = ir.Node(
         node.domain, node.op_type, inputs, node.attributes.values(), overload=node.overload,
         num_outputs=len(node.outputs), name=node.name, doc_string=node.doc_string, metadata_props=node.metadata_props,
@@ -107,33 +110,32 @@ def _widen(graph: ir.Graph, node: ir.Node, wide: dict[ir.Value, ir.Value]) -> No
     graph.remove(node, safe=True)
 
 
-def _widened(graph: ir.Graph, value: ir.Value, wide: dict[ir.Value, ir.Value]) -> ir.Value:
+def _jumps(node: ir.Node) -> bool:
+    """Whether the last digits of operands decide over results: which element is the nearest, or a position."""
+    nearest = node.attributes.get_string("mode", "") == "nearest"
+    return nearest or any(v.name and v.dtype is not None and not v.dtype.is_floating_point() for v in node.outputs)
+
+
+def _widened(graph: ir.Graph, value: ir.Value, rounded: bool, wide: _Wide) -> ir.Value:
     """A value in float32. The Cast goes before views, where a kernel that computes their operand may contain it.
 
     After views of unknown sizes no kernel could. A value keeps its dtype where an operator of ONNX Runtime's optimizers
-    may be put back that computes it.
+    may be put back that computes it. rounded: such a kernel stores no more digits than the value has.
     """
     producer = value.producer()
     viewed = producer.inputs[0] if producer is not None and (producer.domain, producer.op_type) in _VIEWS else None
     if producer is not None and viewed is not None and is_private(value) and ANCHORS not in value.meta:
-        producer.replace_input_with(0, _widened(graph, viewed, wide))
+        producer.replace_input_with(0, _widened(graph, viewed, rounded, wide))
         value.type = ir.TensorType(_WIDE)
         return value
-    if value not in wide:
+    if (value, rounded) not in wide:
         new = NewNodes(graph, graph[0], after=producer)  # where every reader comes later
-        wide[value] = _cast(new, _rounded(new, value), _WIDE, f"{value.name}_float32")
-    return wide[value]
-
-
-def _rounded(new: NewNodes, value: ir.Value) -> ir.Value:
-    """A value that a kernel, if one computes it, rounds to its dtype: a Cast does so, also one to the same dtype.
-
-    Else the kernel would store more digits, and with `mode = "nearest"` another element may be the nearest then.
-    """
-    producer = value.producer()
-    if producer is None or producer.op_type == "Cast" or value.dtype is None:
-        return value
-    return _cast(new, value, value.dtype, f"{value.name}_rounded")
+        is_rounded = producer is None or producer.op_type == "Cast"
+        narrow = value
+        if rounded and not is_rounded and value.dtype is not None:
+            narrow = _cast(new, value, value.dtype, f"{value.name}_rounded")
+        wide[value, rounded] = _cast(new, narrow, _WIDE, f"{value.name}_float32")
+    return wide[value, rounded]
 
 
 def _cast(new: NewNodes, value: ir.Value, dtype: ir.DataType, name: str) -> ir.Value:

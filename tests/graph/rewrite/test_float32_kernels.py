@@ -110,13 +110,14 @@ def test_operands_are_cast_once(tmp_path: Path) -> None:
     assert [value.name for value in found.graph.outputs] == ["y", "z"]
 
 
-def test_between_two_of_them_the_result_is_rounded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["", '<mode = "nearest">'])
+def test_between_two_of_them_the_result_is_rounded(mode: str, tmp_path: Path) -> None:
     """As the graph says; ONNX Runtime's CPU provider takes the Casts between two such nodes out."""
-    found = graph(_SAMPLE, "float16[] y", "a = GridSample(x, g) y = GridSample(a, g)")
+    found = graph(_SAMPLE, "float16[] y", f"a = GridSample{mode}(x, g) y = GridSample{mode}(a, g)")
     assert _rewritten(found, tmp_path) == 2
     assert _ops(found) == [*_CASTS, "Cast", "GridSample", "Cast"]
     assert not host_nodes(found)
-    one, drawn = graph(_SAMPLE, "float16[] y", "y = GridSample(x, g)"), np.random.default_rng(0)
+    one, drawn = graph(_SAMPLE, "float16[] y", f"y = GridSample{mode}(x, g)"), np.random.default_rng(0)
     x, g = drawn.standard_normal((1, 2, 4, 4)).astype("f2"), drawn.uniform(-1, 1, (1, 3, 4, 2)).astype("f2")
     expected = run(one, {"x": run(one, {"x": x, "g": g})[0], "g": g})[0]
     np.testing.assert_array_equal(run(found, {"x": x, "g": g})[0], expected)
@@ -166,13 +167,21 @@ def test_what_the_commands_say(archs: tuple[str, ...], tmp_path: Path, artifact:
     assert ("1 x operator without a CUDA kernel in 16 bits" in onnxopt.explain(artifact)) == bool(archs)
 
 
-def test_kernels_round_what_they_compute_for_it(tmp_path: Path) -> None:
-    """The nearest element is that of a rounded grid."""
-    found = graph(_SAMPLE, "float16[] y", 'h = Tanh(g) y = GridSample<mode = "nearest">(x, h)')
+@pytest.mark.parametrize(("mode", "stored"), [("linear", "tanh(x0)"), ("nearest", "narrow<float16>(tanh(x0))")])
+def test_kernels_round_where_the_nearest_element_is_taken(mode: str, stored: str, tmp_path: Path) -> None:
+    found = graph(_SAMPLE, "float16[] y", f'h = Tanh(g) y = GridSample<mode = "{mode}">(x, h)')
     assert _rewritten(found, tmp_path) == 1
     (region,) = (region for region in fuse(found).regions if region.nodes[0].op_type == "Tanh")
     assert isinstance(region.meaning, Program)
-    assert (region.meaning.outputs, spelled(region.meaning)) == (("float32",), ["narrow<float16>(tanh(x0))"])
+    assert (region.meaning.outputs, spelled(region.meaning)) == (("float32",), [stored])
+
+
+def test_readers_that_round_and_others_share_no_cast(tmp_path: Path) -> None:
+    body = 'h = Tanh(g) y = GridSample(x, h) z = GridSample<mode = "nearest">(x, h)'
+    found = graph(_SAMPLE, "float16[] y, float16[] z", body)
+    assert _rewritten(found, tmp_path) == 2
+    linear, nearest = (node for node in found.graph if node.op_type == "GridSample")
+    assert linear.inputs[1] is not nearest.inputs[1]
 
 
 def test_casts_go_before_views_that_one_node_reads(tmp_path: Path) -> None:
@@ -183,7 +192,7 @@ def test_casts_go_before_views_that_one_node_reads(tmp_path: Path) -> None:
     )
     found = source.clone()
     assert _rewritten(found, tmp_path) == 1
-    assert _ops(found) == ["Cast", "Transpose", "Cast", "Cast", "Reshape", "Unsqueeze", "GridSample", "Cast"]
+    assert _ops(found) == ["Cast", "Transpose", "Cast", "Reshape", "Unsqueeze", "GridSample", "Cast"]
     drawn = np.random.default_rng(0)
     feeds = {"x": drawn.standard_normal((6, 4)), "g": drawn.uniform(-1, 1, (1, 3, 4, 2))}
     halves = {name: array.astype(np.float16) for name, array in feeds.items()} | {"s": np.array([2, 4, 3])}
@@ -199,7 +208,7 @@ def test_a_view_that_others_read_stays_in_16_bits(tmp_path: Path) -> None:
     )
     assert _rewritten(found, tmp_path) == 1
     assert [value.dtype for value in found.graph.outputs] == [ir.DataType.FLOAT16] * 2
-    assert _ops(found) == ["Cast", "Reshape", "Cast", "Cast", "GridSample", "Cast"]
+    assert _ops(found) == ["Cast", "Reshape", "Cast", "GridSample", "Cast"]
 
 
 def test_an_operator_that_is_put_back_computes_in_16_bits(tmp_path: Path) -> None:
