@@ -290,6 +290,17 @@ ROWS = (
         ("walking",),
         alone=True,
     ),
+    Row(  # all outputs of a tile lie side by side
+        "rows",
+        (
+            Case((2, 1, 50, 16), (1, 3), pads=(0, 1, 0, 1), dtype="float16", behind="silu"),
+            Case((1, 1, 61, 8), (1, 31), pads=(0, 15, 0, 15), dtype="float16", in_front="bias_silu", behind="relu"),
+            Case((2, 1, 75, 6), (1, 3), (1, 1), (1, 16), (0, 16, 0, 16), dtype="float16", behind="residual"),
+            Case((1, 1, 33, 5), (1, 7), (1, 2), pads=(0, 3, 0, 2), dtype="float16"),
+            Case((1, 1, 40, 4), (1, 5), pads=(0, 4, 0, 0), behind="gelu_residual_scale"),
+        ),
+        ("held_v2d1a14", "held_v1d1a14"),
+    ),
     _of_16_bits("float16"),
     _of_16_bits("bfloat16"),
     _banded("float16"),

@@ -22,6 +22,7 @@ from onnxopt.program.window import Window
 
 MAX_HELD = 49  # weights that a thread holds for a channel
 _MAX_BANDED = 13  # the most inputs along an axis that an output of a banded entry point sees the first and last of
+_MAX_ACROSS = 14  # outputs of a tile in a map of height 1: 16 of a dilated window spill registers
 _NO_WIDTH = 2**31 - 1
 
 
@@ -31,20 +32,40 @@ def choose(name: str, meaning: Depthwise, regions: Sequence[Region], shapes: Sha
         stated = [_sizes(shapes.dims(region.outputs[0])) for region in regions]
         usual = [_sizes(shapes.usual(region.outputs[0])) for region in regions]
         return expanded.choose(name, meaning, list(dict.fromkeys([*usual, *stated])))
-    widths = [_width(region, shapes) for region in regions]
-    return tuple(v for v in every(name, meaning) if _may_run(v, meaning.channels, widths))
+    sizes = [_sizes(shapes.dims(region.outputs[0])) for region in regions]
+    is_row = meaning.window.kernel[0] == 1 and all(height == 1 for _, height, _ in sizes)
+    widths = [width for *_, width in sizes]
+    return tuple(v for v in every(name, meaning, is_row) if _may_run(v, meaning.channels, widths))
 
 
-def every(name: str, meaning: Depthwise) -> tuple[DepthwiseVariant, ...]:
-    """Variants in the order in which the host tries them, for every width."""
+def every(name: str, meaning: Depthwise, is_row: bool = False) -> tuple[DepthwiseVariant, ...]:
+    """Variants in the order in which the host tries them, for every width. is_row: results have a height of 1."""
     prologue = meaning.prologue is not None
     chosen = list(_table_variants(name, meaning.window, DTYPES[meaning.dtype].size, prologue))
+    if is_row:
+        chosen = _flat(name, chosen)
     if (
         DTYPES[meaning.outputs[0]].size != DTYPES[meaning.dtype].size
     ):  # a plane of shared memory holds inputs and results
         chosen = [v for v in chosen if v.layout != "banded"]
     last = _fallback(name, meaning.window)
     return (*chosen, *([last] if not chosen or chosen[-1].vector > 1 else []))
+
+
+def _flat(name: str, variants: Sequence[DepthwiseVariant]) -> list[DepthwiseVariant]:
+    """The tiles with their outputs side by side: in a map of height 1 none is outside then, and all share inputs.
+
+    Tiles differ by width no longer, so of several of one vector only the first runs that asks for no number of threads.
+    """
+    flat: dict[str, DepthwiseVariant] = {}
+    for variant in variants:
+        if variant.layout == "banded" or any(v.vector == variant.vector and not v.fewest for v in flat.values()):
+            continue
+        if variant.layout == "held":
+            tile = held(name, variant.vector, 1, min(variant.down * variant.across, _MAX_ACROSS))
+            variant = flat.get(tile.symbol, dataclasses.replace(tile, fewest=variant.fewest))
+        flat[variant.symbol] = variant
+    return list(flat.values())
 
 
 def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
@@ -159,10 +180,6 @@ def _sizes(dims: Sequence[int | str | None] | None) -> tuple[int | None, int | N
     """N, height and width of a result, as far as they are numbers."""
     static = [d if isinstance(d, int) else None for d in dims or ()]
     return (static[0], static[1], static[2]) if len(static) == 4 else (None, None, None)
-
-
-def _width(region: Region, shapes: Shapes) -> int | None:
-    return _sizes(shapes.dims(region.outputs[0]))[2]
 
 
 def _prefers(variant: DepthwiseVariant, width: int) -> bool:

@@ -192,6 +192,9 @@ def test_double_stays() -> None:
         (dataclasses.replace(CASE, x=(8, 56, 56, 37)), ["held_v1d4a4"]),
         (dataclasses.replace(CASE, kernel=(9, 9), x=(8, 20, 20, 6)), ["walking_v2a4", "walking_v1a4"]),
         (dataclasses.replace(CASE, dtype="float32", strides=(2, 2)), ["held_v2d2a2", "held_v1d2a4"]),
+        (Case((8, 1, 500, 32), (1, 3), dtype="float16"), ["held_v2d1a14", "held_v2d1a8", "held_v1d1a14"]),
+        (Case((8, 1, 500, 32), (1, 31), dtype="float16"), ["held_v1d1a14"]),
+        (Case((8, 2, 500, 32), (1, 31), dtype="float16"), ["held_v1d7a4"]),
     ],
 )
 def test_entry_points_for_known_sizes(case: Case, chosen: list[str]) -> None:
