@@ -165,9 +165,32 @@ def apply(model: ir.Model, row: Row, scope: Scope) -> int:
     with carried(model):
         count = row.run(model, scope) if isinstance(row, Pass) else _match(model, list(row.rules(scope)))
     if count:
-        common.IdentityEliminationPass()(model)
+        remove_identities(model)
         common.RemoveUnusedNodesPass()(model)
     return count
+
+
+def remove_identities(model: ir.Model) -> None:
+    """Let readers of an Identity read its operand.
+
+    An output of a graph stays where its operand is no result of the same graph, as in a branch of If that hands on
+    a value from outside, or is an output itself. onnx_ir's pass lets such a branch return what it does not compute.
+    """
+    nodes = [n for part in (model.graph, *model.functions.values()) for n in part.all_nodes()]
+    for node in [n for n in nodes if (n.domain, n.op_type) == ("", "Identity")]:
+        x, y = node.inputs[0], node.outputs[0]
+        if x is None or node.graph is None:
+            continue
+        if y.is_graph_output():
+            producer = x.producer()
+            if producer is None or producer.graph is not node.graph or x.is_graph_output():
+                continue
+            x.name = y.name
+        if x.shape is None:
+            x.shape = y.shape
+        x.type = x.type or y.type
+        y.replace_all_uses_with(x, replace_graph_outputs=True)
+        node.graph.remove(node, safe=True)
 
 
 def _match(model: ir.Model, rules: Sequence[RewriteRule | Rooted]) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
-from onnxopt.graph.rewrite import FAMILIES
+from onnxopt.graph.rewrite import FAMILIES, schedule
 from onnxopt.graph.rewrite.attention import sdpa
 from onnxopt.graph.rewrite.table import FLOAT32_KERNELS, GATED_WEIGHTS
 from onnxopt.runtime import releases
@@ -108,3 +109,20 @@ def test_an_output_declared_wrong_stays_as_it_is_declared(source: Path, artifact
     manifest = onnxopt.optimize(tmp_path / "wrong.onnx", artifact, archs=()).manifest
     assert manifest.rewrites["attention"] == 1
     assert manifest.outputs[0].dims == ("anything", *declared[1:])
+
+
+def test_identities_go_but_for_outputs_that_nothing_in_their_graph_computes() -> None:
+    body = (
+        "t = Tanh(x) a = Identity(t) s = Sin(a) y = Identity(s) z = Identity(y) u = Identity(x) "
+        "v = If(c) <then_branch = i () => (float[N] k) {k = Identity(t)}, "
+        "else_branch = e () => (float[N] l) {m = Identity(s) l = Neg(m)}>"
+    )
+    outputs = "float[N] y, float[N] z, float[N] u, float[N] v"
+    model = graphs.graph("float[N] x, bool c", outputs, body)
+    feeds = {"x": np.arange(3, dtype=np.float32), "c": np.array(True)}
+    before = graphs.run(model, feeds)
+    schedule.remove_identities(model)
+    onnx.checker.check_model(ir.to_proto(model))
+    assert [n.op_type for n in model.graph.all_nodes()].count("Identity") == 3  # of k, z and u
+    for one, other in zip(graphs.run(model, feeds), before, strict=True):
+        np.testing.assert_array_equal(one, other)
