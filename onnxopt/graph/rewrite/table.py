@@ -62,6 +62,7 @@ from onnxopt.graph.rewrite.products import (
     merging,
     normalized_products,
     outer_products,
+    packed_attention,
     part_biases,
     prepended_rows,
     product_forms,
@@ -233,6 +234,7 @@ TABLE: tuple[Phase, ...] = (
             _GEMMS,
             Step(("outer_products",), outer_products.RULES),  # attention may be over one key
             Step(_MERGE, merging.PROJECTIONS),
+            Step(_MERGE, packed_attention.PARTS, only_if=_has("MultiHeadAttention")),
             Step(_MERGE, shared_operand.RULES),
             Step(_MERGE, head_norms.MERGED),
             Step(_MAPPED, attention_nodes.OPERAND_SIZES),  # of operands that were not merged

@@ -130,17 +130,23 @@ class SelfAttention(_Merge):
         if reason := self._obstacle(x, (wq, wk, wv), (bq, bk, bv)):
             return result.fail(reason)
         node, widths = y.producer(), _widths((wq, wk, wv))
-        if any(v is not None for k, v in enumerate(node.inputs) if k > 2 and k != _ATTENTION_BIAS):
-            return result.fail("MultiHeadAttention has inputs besides a mask, which Attention reads in another form")
-        if widths[0] != widths[1]:
-            return result.fail("q and k have different widths")
-        if x.shape is None or len(x.shape) != 3:
-            return result.fail(f"the projected `{x.name}` is not known to have three dims")
+        if reason := self._unlike_attention(x, widths, node):
+            return result.fail(reason)
         if self._is_ours(x, widths, y.producer()):
             return result
         if not self._fits_attention(x, (wq, wk, wv), node) and (x.dtype not in SIXTEEN_BIT or len(set(widths)) != 1):
             return result.fail("splitting one product into q, k and v would cost more than it saves")
         return result
+
+    def _unlike_attention(self, x: ir.Value, widths: Sequence[int], node: ir.Node) -> str:
+        """Why Attention cannot replace the MultiHeadAttention `node` of products of x with these widths, if so."""
+        if any(v is not None for k, v in enumerate(node.inputs) if k > 2 and k != _ATTENTION_BIAS):
+            return "MultiHeadAttention has inputs besides a mask, which Attention reads in another form"
+        if widths[0] != widths[1]:
+            return "q and k have different widths"
+        if x.shape is None or len(x.shape) != 3:
+            return f"the projected `{x.name}` is not known to have three dims"
+        return ""
 
     def _is_ours(self, x: ir.Value, widths: Sequence[int], node: ir.Node) -> bool:
         """Whether a kernel of ours runs this attention, which reads the parts where they lie."""
@@ -168,17 +174,22 @@ class SelfAttention(_Merge):
 
     def rewrite(self, op, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):
         node, weights = y.producer(), (wq, wk, wv)
-        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         widths = _widths(weights)
         if self._is_ours(x, widths, node) or not self._fits_attention(x, weights, node):
             parts = self._parts(op, self._product(op, x, weights, (bq, bk, bv)), weights)
+            attributes = {name: attribute.value for name, attribute in node.attributes.items()}
             return op.MultiHeadAttention(*parts, *node.inputs[3:], _domain=CONTRIB, **attributes)
+        weight = op.initializer(self._merged(weights))
+        bias = op.initializer(self._merged_bias(weights, (bq, bk, bv)))
+        return self._attention(op, node, x, weight, bias, widths)
+
+    def _attention(self, op, node: ir.Node, x, weight, bias, widths: Sequence[int]):
+        """Attention in place of the MultiHeadAttention `node`."""
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         if widths[2] != widths[0]:
             attributes["qkv_hidden_sizes"] = list(widths)
         mask = node.inputs[_ATTENTION_BIAS] if len(node.inputs) > _ATTENTION_BIAS else None
         extra = [] if mask is None else [None, None, mask]
-        weight = op.initializer(self._merged(weights))
-        bias = op.initializer(self._merged_bias(weights, (bq, bk, bv)))
         return op.Attention(x, weight, bias, *extra, _domain=CONTRIB, **attributes)
 
 
