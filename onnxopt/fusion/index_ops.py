@@ -126,8 +126,8 @@ def _reshape(use: Use) -> list[Piece]:
 
 
 def is_shape_of_dims(node: ir.Node) -> bool:
-    """Whether a node is a Reshape to a computed shape, which a function's body computes from dims."""
-    shape = node.inputs[1] if node.op_type == "Reshape" and node.domain == "" else None
+    """Whether a node is a Reshape or Expand to a computed shape, which a function's body computes from dims."""
+    shape = node.inputs[1] if node.op_type in ("Reshape", "Expand") and node.domain == "" else None
     return shape is not None and (shape.const_value is None or shape.is_graph_input())
 
 
@@ -137,7 +137,8 @@ def _transpose(use: Use) -> list[Piece]:
 
 
 def _expand(use: Use) -> list[Piece]:
-    use.parameter(1)
+    if not is_shape_of_dims(use.node):
+        use.parameter(1)
     return use.moved(broadcast(use.map, use.result_dims, use.data, use.shapes))
 
 
@@ -385,7 +386,7 @@ def data_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
 def reads_computed_parameters(node: ir.Node) -> bool:
     """Whether axes or other parameters of a node are computed: a kernel has no operand for them.
 
-    The shape of a Reshape is none of them: the result's dims tell it.
+    The shape of a Reshape or Expand is none of them: the result's dims tell it.
     """
     if is_shape_of_dims(node):
         return False

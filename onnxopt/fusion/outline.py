@@ -136,13 +136,15 @@ def _function(
     nodes: list[ir.Node] = []
     for node in region.nodes:
         operands, attributes = list(node.inputs), list(node.attributes.values())
-        if is_shape_of_dims(node):
-            operands[1:], attributes = [], [ir.AttrInt64("allowzero", 1)]
+        computes_shape = is_shape_of_dims(node) and node.inputs[1] not in inside
+        if computes_shape:
+            operands[1:] = []
+            attributes = [ir.AttrInt64("allowzero", 1)] if node.op_type == "Reshape" else []
         for value in operands:
             if value is not None and value not in inside:
                 inside[value] = _constant_node(nodes, value, f"c{len(nodes)}")
         read = [None if v is None else inside[v] for v in operands]
-        if is_shape_of_dims(node):
+        if computes_shape:
             read.append(_shape_of(node.outputs[0], region, inside, nodes, shapes))
         copy = ir.Node(
             node.domain, node.op_type, read, attributes, num_outputs=len(node.outputs),

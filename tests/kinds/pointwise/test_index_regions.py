@@ -147,6 +147,17 @@ ONE_KERNEL = {
         "float[N, S, 12] x", "float[N, 2, S, 6] y",
         "a = Neg(x)  r = Reshape(a, s)  t = Transpose<perm=[0,2,1,3]>(r)  y = Tanh(t)", "int64[4] s = {0, 0, 2, 6}",
     ),
+    "dynamic repetition, for queries": (
+        "float[N, 1, S] x", "float[N, 1, S, S] y",
+        "s = Shape(x)  n = Slice(s, zero, one)  l = Slice(s, two, three)  to = Concat<axis=0>(n, one, l, l)  "
+        "a = Neg(x)  b = Unsqueeze(a, one)  y = Expand(b, to)", _NUMBERS,
+    ),
+    "dynamic repetition, then a view": (
+        "float[N, S, 1, 3] x", "float[N, R] y",
+        "s = Shape(x)  n = Slice(s, zero, one)  l = Slice(s, one, two)  to = Concat<axis=0>(one, l, four, one)  "
+        "a = Expand(x, to)  b = Neg(a)  e = Mul(l, four)  e3 = Mul(e, three)  "
+        "flat = Concat<axis=0>(n, e3)  r = Reshape<allowzero = 1>(b, flat)  y = Abs(r)", _NUMBERS,
+    ),
     "dynamic halves": (
         "float[N, 6] x", "float[N, 6] y",
         "h = Slice(x, zero, half, last)  g = Slice(x, half, big, last)  n = Neg(g)  y = Concat<axis=1>(n, h)",
@@ -197,7 +208,7 @@ def test_one_kernel_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
             np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in ONE_KERNEL if "windows" in name])
+@pytest.mark.parametrize("name", [name for name in ONE_KERNEL if "windows" in name or "repetition" in name])
 def test_the_function_computes_shapes_itself(name: str) -> None:
     before, after, _ = _outlined(name)
     for draw in range(3 if "dynamic" in name else 1):
@@ -255,9 +266,14 @@ def test_a_view_alone_stays_a_view() -> None:
             "Erf would be recomputed for every element that `a` is broadcast to",
         ),
         (
-            "a = Neg(x)  s = Shape(x)  y = Expand(a, s)",
+            "a = Neg(x)  y = Expand(a, shape)",
             "",
-            "Expand's shape `s` is computed at run time; only a constant shape is fused",
+            "Expand cannot become index arithmetic: The fused kernel is not valid",
+        ),
+        (
+            "s = Shape(z)  to = Concat<axis=0>(s, one, one)  a = Neg(x)  y = Expand(a, to)",
+            "int64[1] one = {1}",
+            "no input has a dim of size `T`",
         ),
         (
             "a = Neg(x)  t = Transpose(a)  y = MatMul(t, x)",
@@ -267,7 +283,8 @@ def test_a_view_alone_stays_a_view() -> None:
     ],
 )
 def test_what_stays_apart(body: str, constants: str, reason: str) -> None:
-    plan = fuse(graph("float[4, 6] x", "float[] y", body, constants=constants))
+    inputs = "float[4, 6] x, float[T] z, int64[3] shape"
+    plan = fuse(graph(inputs, "float[] y", body, constants=constants))
     assert plan.regions == ()
     assert any(reason in r.reason for r in plan.refusals), [r.reason for r in plan.refusals]
 
