@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from onnxopt.program.extents import Extent, Sum
+from onnxopt.program.extents import Extent, Sum, total
 
 MAX_TERMS = 6  # of one access or condition: a kernel's parameters hold no more (cuda_kernels/device/abi.h)
 MAX_CONDITIONS = 8
@@ -48,6 +48,14 @@ class Condition:
     terms: tuple[Term, ...]
     low: Sum
     high: Sum
+
+    def is_below(self) -> bool:
+        """Whether the sum is below `high` for every element, as where the last part of a Concat begins at `low`."""
+        greatest = total(self.offset)
+        for term in self.terms:
+            if term.stride.factor > 0:
+                greatest = greatest + term.stride * term.mod - term.stride
+        return (self.high - 1 - greatest).not_negative()
 
 
 @dataclasses.dataclass(frozen=True)

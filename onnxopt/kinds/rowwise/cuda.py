@@ -13,12 +13,14 @@ from onnxopt.kinds.rowwise.exponential_sums import exponential_sums
 from onnxopt.program.cuda_text.statements import C_TYPES, INDEX, seen_by_casts, statements
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.extents import product
+from onnxopt.program.indexing import Condition
 from onnxopt.program.pointwise import Instruction
 from onnxopt.program.rowwise import ROW_INPUTS, Piece, RowProgram, Stage, is_float
 
 HEADER = "rowwise/rowwise.cuh"
 _WORD = 4  # bytes; threads exchange partial results word by word
 _MERGE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+_ALL = "0x7fffffff7fffffff"  # in 32 bits as in 64, more than any index, and less than one below `low` wraps around to
 _HAS_CLUSTERS = "#if __CUDA_ARCH__ >= 900"  # the host never launches a cluster kernel on older GPUs
 
 
@@ -196,9 +198,15 @@ def _index(program: RowProgram) -> list[str]:
     if conditions:
         lows = ", ".join(str((c.low - c.offset).number) for c in conditions)
         lines.append(f"static constexpr long long low[] = {{{lows}}};")
-        extents = ", ".join(str((c.high - c.low).number) for c in conditions)
+        extents = ", ".join(map(_extent, conditions))
         lines.append(f"static constexpr long long extent[] = {{{extents}}};")
     return lines
+
+
+def _extent(condition: Condition) -> str:
+    """How many numbers from `low` on a condition allows, all where it has no upper bound that a row reaches."""
+    number = (condition.high - condition.low).number
+    return _ALL if number is None else str(number)
 
 
 def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:

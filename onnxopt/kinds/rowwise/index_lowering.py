@@ -22,7 +22,7 @@ from onnxopt.kinds.rowwise import grid
 from onnxopt.kinds.rowwise.stages import split
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.extents import ONE, Extent, product
-from onnxopt.program.indexing import Term
+from onnxopt.program.indexing import Condition, Term
 from onnxopt.program.operators.row_operators import RowCall, RowOperator, reduce
 from onnxopt.program.rowwise import Operand, Result, RowProgram, View
 
@@ -119,7 +119,7 @@ class _RowEvaluation(Evaluation):
             results.append(Result("element" if is_element else "row"))
             values.append(self.value(value, at))
         index = self.indexing(tuple(dims_of(v, self.shapes) for v in outputs))
-        if any((c.high - c.low).number is None or c.low.number is None for c in index.conditions):
+        if not all(map(_is_compiled, index.conditions)):
             raise NotAffine("A part of a Concat or Pad begins or ends inside a dim of unknown size")
         read = [storage(self._read[a.input], self.shapes).name for a in index.accesses]
         builder = Builder((*read, *("bool" for _ in index.conditions)))
@@ -221,6 +221,12 @@ def _first(node: ir.Node) -> ir.Value:
     if value is None:
         raise NotAffine(f"{node.op_type} has no data input")
     return value
+
+
+def _is_compiled(condition: Condition) -> bool:
+    """Whether the kernel can state the condition's bounds as numbers."""
+    extent = (condition.high - condition.low).number
+    return condition.low.number is not None and (extent is not None or condition.is_below())
 
 
 def _outside(guards: Sequence[Guard], row: Sequence[int]) -> tuple[Guard, ...]:

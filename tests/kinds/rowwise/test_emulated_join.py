@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import cast
 from unittest import mock
@@ -14,6 +15,7 @@ from cases.models import fuse, outline
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.rowwise import access_order
+from onnxopt.program.cuda_text.statements import INDEX
 from onnxopt.program.indexing import Condition, Term
 from onnxopt.program.rowwise import RowProgram
 from tests.kinds.rowwise.test_join import CASES as JOINED
@@ -30,11 +32,21 @@ CASES = {
         "a = Concat<axis = 1>(k, x) z = Add(a, p) y = LayerNormalization(z, g)", "",
     ),
     "gated": ("float[6,96] x", "float[6,1] y", *JOINED["gated product and its mean"][2:4]),
+    "rolled back": (
+        "float[2,4,3,4,24] x, float[24] g", "float[8,12,24] y", *JOINED["a map of unknown size, rolled back"][2:4],
+    ),
 }  # fmt: skip
+# Kernels that are generated without knowing these sizes.
+DYNAMIC = {"rolled back": JOINED["a map of unknown size, rolled back"][:4]}
 _MAIN = """
 %(source)s
 using namespace onnxopt;
-using Index = unsigned long long;
+using Index = %(index)s;
+template <typename I>
+Divisor<I> divisor(unsigned number, unsigned multiplier, unsigned shift) {
+  if constexpr (sizeof(I) == 4) return {number, multiplier, shift};
+  else return {number};
+}
 int main() {
   %(files)s
   std::vector<float> y(%(stored)d, -1e30f);
@@ -45,8 +57,7 @@ int main() {
 """
 
 
-def _kernel(case: str) -> tuple[ir.Model, Kernel]:
-    inputs, outputs, body, constants = CASES[case]
+def _kernel(inputs: str, outputs: str, body: str, constants: str) -> tuple[ir.Model, Kernel]:
     model = graph(inputs, outputs, body, constants=constants, opset=23)
     optimized = model.clone()
     with mock.patch.object(access_order, "splits_vectors", return_value=False):  # slow is no reason not to be right
@@ -55,8 +66,20 @@ def _kernel(case: str) -> tuple[ir.Model, Kernel]:
     return model, kernel
 
 
+def _viewed(value: ir.Value) -> ir.Value:
+    """The input of the model that a value is, or is a Reshape of."""
+    node = value.producer()
+    return value if node is None or node.inputs[0] is None else node.inputs[0]
+
+
+def _divisor(number: int) -> str:
+    """As program/divisor.h makes it for 32 bits; in 64 bits the number alone counts."""
+    shift = (number - 1).bit_length()
+    return f"divisor<Index>({number}u, {((((1 << shift) - number) << 32) // number + 1) % 2**32}u, {shift}u)"
+
+
 def _terms(terms: tuple[Term, ...]) -> str:
-    rows = [f"{{{{{t.div.factor}}}, {{{t.mod.factor}}}, Index({t.stride.factor}ll)}}" for t in terms]
+    rows = [f"{{{_divisor(t.div.factor)}, {_divisor(t.mod.factor)}, Index({t.stride.factor}ll)}}" for t in terms]
     return f"{len(terms)}, %s, {{{', '.join(rows)}}}"
 
 
@@ -87,6 +110,7 @@ def _is_uniform(condition: Condition, width: int) -> bool:
     return len(condition.terms) == 1 and inner and all(n % width == 0 for n in numbers)
 
 
+@pytest.mark.parametrize("index", sorted(INDEX.values()))
 @pytest.mark.parametrize(
     ("case", "call", "threads", "rows"),
     [
@@ -105,18 +129,22 @@ def _is_uniform(condition: Condition, width: int) -> bool:
         ("class token", "ragged 8, 1, 8, 64, 0", 64, 8),
         ("class token", "looped 4, 1, 64, 1", 64, 1),
         ("gated", "held 4, 2, 8, 64, 48", 64, 8),
+        ("rolled back", "held 4, 1, 8, 64, 24", 64, 8),
+        ("rolled back", "ragged 8, 1, 4, 64, 0", 64, 16),
+        ("rolled back", "looped 4, 1, 64, 1", 64, 1),
     ],
 )
-def test_layouts(tmp_path: Path, case: str, call: str, threads: int, rows: int) -> None:
+def test_layouts(tmp_path: Path, case: str, call: str, threads: int, rows: int, index: str) -> None:
     """rows: of the domain that one block runs."""
-    model, kernel = _kernel(case)
+    model, kernel = _kernel(*CASES[case])
+    generated = _kernel(*DYNAMIC[case])[1] if case in DYNAMIC else kernel
     program = cast(RowProgram, kernel.program)
     original = session(ir.to_proto(model).SerializeToString())
     rng = np.random.default_rng(0)
     feeds = {i.name: rng.normal(1, 2, i.shape).astype(np.float32) for i in original.get_inputs()}
     (expected,) = original.run(None, feeds)
     with mock.patch.object(access_order, "splits_vectors", return_value=False):
-        names = [v.name for v in fuse(model).regions[0].inputs]
+        names = [_viewed(v).name for v in fuse(model).regions[0].inputs]
     for name, value in feeds.items():
         value.tofile(tmp_path / name)
     outer, columns, inner = (e.factor for e in program.domain)
@@ -127,12 +155,30 @@ def test_layouts(tmp_path: Path, case: str, call: str, threads: int, rows: int) 
     letters = access_order.modes(program)
     modes = ", ".join(f"'{m if template != 'looped' or m in 'FK' else '*'}'" for m in letters)
     main = _MAIN % {
-        "source": generate.generate([kernel]), "leaves": len(leaves), "inputs": ", ".join(leaves),
+        "index": index,
+        "source": generate.generate([generated]), "leaves": len(leaves), "inputs": ", ".join(leaves),
         "data": ", ".join(leaf[1:].split(",")[0] for leaf in leaves),
         "files": "  ".join(f'auto {n} = emulation::read<float>("{n}", {feeds[str(n)].size});' for n in names),
         "stored": expected.size, "rows": outer * inner, "columns": columns, "inner": inner, "blocks": blocks,
-        "threads": threads, "call": f"{template}<{kernel.name}, Index, {arguments}, {modes}>",
+        "threads": threads, "call": f"{template}<{generated.name}, Index, {arguments}, {modes}>",
     }  # fmt: skip
     emulated.run(tmp_path, main)
     found = np.fromfile(tmp_path / "y", np.float32).reshape(expected.shape)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("bits", INDEX)
+def test_a_part_that_ends_with_its_dim_is_every_index_from_its_first_on(bits: int) -> None:
+    """A condition holds where index - low, in as many bits, is below the extent. Emulation may read elsewhere."""
+    _, kernel = _kernel(*DYNAMIC["rolled back"])
+    source = generate.generate([kernel])
+    lows, extents = (re.search(rf"long long {name}\[\] = {{(.*)}};", source) for name in ("low", "extent"))
+    assert lows is not None and extents is not None
+    bounds = [(int(low), int(n, 0)) for low, n in zip(lows[1].split(","), extents[1].split(","), strict=True)]
+    ends = [low for low, extent in bounds if extent > 2]
+    assert ends == [2, 2]
+    for low, extent in bounds:
+        limit = 2**bits
+        for index in (0, low - 1, low, low + 1, low + 2, 2**31 - 1):
+            holds = (index - low) % limit < extent % limit
+            assert holds == (index >= low and (extent > 2 or index < low + extent))

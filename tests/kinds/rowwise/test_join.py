@@ -30,6 +30,23 @@ IMAGE, CHANNELS = "float[2, 96, 14, 14]", "float[96] g, float[96] b"
 TO_LAST = "t = Transpose<perm = [0, 2, 3, 1]>(x)"
 WINDOWS = "n = LayerNormalization(z, g) s = Reshape(n, w) t = Transpose<perm = [0, 1, 3, 2, 4, 5]>(s) y = Reshape(t, q)"
 SIZES = "int64[6] w = {3, 2, 7, 3, 7, 24}, int64[3] q = {18, 49, 24}"
+MAP = (  # of 4 N rows and 4 T columns
+    "s = Shape(x) n = Slice(s, n0, n1) l = Slice(s, n2, n3) h = Mul(n, n4) w = Mul(l, n4) "
+    "whole = Concat<axis = 0>(h, w, c) m = Reshape<allowzero = 1>(x, whole)"
+)
+NUMBERS = "int64[1] n0 = {0}, int64[1] n1 = {1}, int64[1] n2 = {2}, int64[1] n3 = {3}, int64[1] n4 = {4}"
+
+
+def _rolled(first: str) -> str:
+    """A map, rolled to the rows and columns that begin at `first`, and its norm."""
+    return (
+        f"{MAP} a1 = Slice(m, {first}, big, n0) a2 = Slice(m, n0, {first}, n0) a = Concat<axis = 0>(a1, a2) "
+        f"b1 = Slice(a, {first}, big, n1) b2 = Slice(a, n0, {first}, n1) b = Concat<axis = 1>(b1, b2) "
+        "y = LayerNormalization(b, g)"
+    )
+
+
+ROLLED_SIZES = f"{NUMBERS}, int64[1] back = {{-2}}, int64[1] big = {{9223372036854775807}}, int64[1] c = {{24}}"
 
 # name: inputs, outputs, body, constants, the operators of each rowwise region
 CASES = {
@@ -60,6 +77,10 @@ CASES = {
         "y = LayerNormalization(v, g)",
         "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4}, int64[1] row = {24}",
         ["Transpose Reshape LayerNormalization"],
+    ),
+    "a map of unknown size, rolled back": (
+        "float[N, 4, T, 4, 24] x, float[24] g", "float[H, W, 24] y", _rolled("back"), ROLLED_SIZES,
+        ["Slice Slice Concat Slice Slice Concat LayerNormalization"],
     ),
     "halves of a product, both outputs": (
         "float[N, 96] x, float[48] g", "float[N, 48] y, float[N, 48] z",
@@ -188,9 +209,11 @@ ACROSS = "The fused kernel would read `x` against its memory layout and use litt
          "The fused kernel would move 677472 bytes; the separate kernels move 592800"),
         ("float[9, 33] x", "float[9, 33] y", "n = Softmax(x) y = Slice(n, last, low, last, last)",
          f"{ENDS}, int64[1] low = {{-1000}}", "Softmax", ACROSS),
+        ("float[N, 4, T, 4, 24] x, float[24] g", "float[H, W, 24] y", _rolled("n2"), ROLLED_SIZES,
+         "LayerNormalization", "A part of a Concat or Pad begins or ends inside a dim of unknown size"),
     ],
     ids=["transposed reads", "rows of the result are others", "part of the result", "beside another", "two sizes",
-         "broadcast", "sink", "two copies", "between transposes", "three operands twice", "turned around"],
+         "broadcast", "sink", "two copies", "between transposes", "three operands twice", "turned around", "rolled"],
 )  # fmt: skip
 def test_what_stays_apart(inputs: str, outputs: str, body: str, constants: str, kept: str, reason: str) -> None:
     found = fused(inputs, outputs, body, constants=constants, opset=23)
