@@ -230,14 +230,15 @@ TABLE: tuple[Phase, ...] = (
         name="merge",
         why="products of attention are MatMuls now, and which of them share an operand no longer changes",
         steps=(
-            Step(_MAPPED, (*query_scale.RULES, *window_masks.QUERY_SIZES)),
+            Step(_MAPPED, query_scale.RULES),
             _GEMMS,
             Step(("outer_products",), outer_products.RULES),  # attention may be over one key
             Step(_MERGE, merging.PROJECTIONS),
             Step(_MERGE, packed_attention.PARTS, only_if=_has("MultiHeadAttention")),
             Step(_MERGE, shared_operand.RULES),
             Step(_MERGE, head_norms.MERGED),
-            Step(_MAPPED, attention_nodes.OPERAND_SIZES),  # of operands that were not merged
+            # Last, as products of queries are merged where nothing but attention reads these.
+            Step(_MAPPED, (*window_masks.QUERY_SIZES, *attention_nodes.OPERAND_SIZES)),
         ),
     ),
     Phase(

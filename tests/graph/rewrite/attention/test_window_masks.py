@@ -36,12 +36,18 @@ BODY = """
     at = Transpose <perm = [0, 2, 1, 3]> (a)
     y = Reshape (at, flat)
 """
+CUT = BODY[BODY.index("    l = MatMul") : BODY.index("    scaled")]
+SEPARATE = "".join(
+    f"m{p} = MatMul (t, w{p}) l{p} = Add (m{p}, b{p}) r{p} = Reshape (l{p}, heads) "
+    f"{p} = Transpose <perm = [0, 2, 1, 3]> (r{p})\n"
+    for p in "qkv"
+)
 BIASED = "b = Add (s, bias) apart = Reshape (b, to_five) five = Add (apart, mask)"
 TWICE = BIASED.replace("five = Add (apart, mask)", "once = Add (apart, mask) five = Add (other, once)")
 PLAIN = "apart = Reshape (s, to_five) five = Add (mask, apart)"
 
 
-def model(scores: str, images: str, windows: int = WINDOWS) -> ir.Model:
+def model(scores: str, images: str, windows: int = WINDOWS, body: str = BODY) -> ir.Model:
     """Attention of x [images, windows, tokens, width] in windows; every image has a mask for each of its windows."""
     rng = np.random.default_rng(0)
     arrays = {
@@ -51,13 +57,16 @@ def model(scores: str, images: str, windows: int = WINDOWS) -> ir.Model:
         "mask": np.where(rng.random((1, windows, 1, TOKENS, TOKENS)) < 0.4, -100.0, 0.0),
         "other": rng.standard_normal((1, windows, 1, TOKENS, TOKENS)),
         "row": rng.standard_normal((1, 1, 1, 1, TOKENS)),
+        **{f"w{part}": rng.standard_normal((WIDTH, WIDTH)) * 0.3 for part in "qkv"},
+        **{f"b{part}": rng.standard_normal(WIDTH) for part in "qkv"},
     }
     held = [f"float16[{','.join(map(str, a.shape))}] {name}" for name, a in arrays.items()]
     source = graph(
         f"float16[{images}, {WINDOWS}, {TOKENS}, {WIDTH}] x, " + ", ".join(held),
         f"float16[n, {TOKENS}, {WIDTH}] y",
-        BODY.replace("{scores}", scores),
+        body.replace("{scores}", scores),
         constants=(
+            f"int64[4] heads = {{0, 0, {HEADS}, {SIZE}}}, "
             f"int64[3] tokens = {{-1, {TOKENS}, {WIDTH}}}, int64[5] parts = {{-1, {TOKENS}, 3, {HEADS}, {SIZE}}}, "
             f"int64 first = {{0}}, int64 second = {{1}}, int64 third = {{2}}, "
             f"int64[5] to_five = {{-1, {windows}, {HEADS}, {TOKENS}, {TOKENS}}}, "
@@ -84,6 +93,19 @@ def test_windows_become_one_attention(scores: str, images: str, tmp_path: Path) 
         x = np.random.default_rng(count).standard_normal((count, WINDOWS, TOKENS, WIDTH)).astype(np.float16)
         (one,), (other,) = run(found, {"x": x}), run(source, {"x": x})
         np.testing.assert_allclose(one, other, rtol=4e-3, atol=4e-3)
+
+
+def test_products_of_one_tensor_are_one_though_images_are_read_off_queries(tmp_path: Path) -> None:
+    source = model(BIASED, "images", body=BODY.replace(CUT, SEPARATE))
+    found = source.clone()
+    assert rewrite(found, tmp_path).applied["attention"] == 1
+    assert [node.op_type for node in found.graph].count("MatMul") == 1
+    (region,) = (r for r in fuse(found).regions if r.kind is FLASH_ATTENTION)
+    assert {"Tile", "Shape", "Split", "MultiHeadAttention"} <= {n.op_type for n in region.nodes}
+    for count in (4, 1):
+        x = np.random.default_rng(count).standard_normal((count, WINDOWS, TOKENS, WIDTH)).astype(np.float16)
+        (one,), (other,) = run(found, {"x": x}), run(source, {"x": x})
+        np.testing.assert_allclose(one, other, rtol=8e-3, atol=8e-3)
 
 
 @pytest.mark.parametrize(
