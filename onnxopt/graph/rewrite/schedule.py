@@ -176,7 +176,8 @@ def remove_identities(model: ir.Model) -> None:
     An output of a graph stays where its operand is no result of the same graph, as in a branch of If that hands on
     a value from outside, or is an output itself. onnx_ir's pass lets such a branch return what it does not compute.
     """
-    nodes = [n for part in (model.graph, *model.functions.values()) for n in part.all_nodes()]
+    parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    nodes = [n for part in parts for n in part.all_nodes()]
     for node in [n for n in nodes if (n.domain, n.op_type) == ("", "Identity")]:
         x, y = node.inputs[0], node.outputs[0]
         if x is None or node.graph is None:

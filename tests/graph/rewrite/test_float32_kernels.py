@@ -64,7 +64,9 @@ def _ops(model: ir.Model) -> list[str]:
 @pytest.mark.parametrize(("operator", "version", "dtype"), [pytest.param(*c, id=f"{c[0]}-{c[1]}") for c in _cases()])
 def test_every_operator_of_the_table(operator: str, version: int, dtype: int, tmp_path: Path) -> None:
     """Against onnx's evaluator in float32, over operands that were rounded."""
-    cases = [case for case in collect_testcases(operator) if case.model is not None and len(case.model.graph.node) == 1]
+    # What an earlier call collected, of other operators, comes back too.
+    cases = [case for case in collect_testcases(operator) if case.model is not None]
+    cases = [case for case in cases if [node.op_type for node in case.model.graph.node] == [operator]]
     assert cases
     rewritten = 0
     for case in cases:
