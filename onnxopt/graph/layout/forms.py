@@ -22,7 +22,7 @@ _SPATIAL = CONVOLUTIONS | {"MaxPool", "AveragePool", "Resize", "DepthToSpace", "
 # Operators over whole maps, which a kernel for reductions runs in any layout.
 _GLOBAL_POOLS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
 _REDUCED_AS_INPUT = 18  # the opset from which on these operators take their axes as an input
-_QUANTIZED = frozenset({"QuantizeLinear", "DequantizeLinear"})
+QUANTIZED = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ def form(node: ir.Node, opset: int) -> Form | None:
         row = row_operators.find("", node.op_type, opset)
         if row is not None and row.operands == 1 and not row.channels:
             return _along_axes(node, row.axes, row.axis) if row.axes in ("axis", "axes") else None
-    if node.op_type in _QUANTIZED:
+    if node.op_type in QUANTIZED:
         return None  # beside convolutions that stay, and with an axis of its own
     if operators.find(node.domain, node.op_type, opset if node.domain == "" else 1) is not None:
         return _elementwise(node)
@@ -134,7 +134,7 @@ def _has_kernel(node: ir.Node) -> bool:
 def is_quantized(node: ir.Node) -> bool:
     """Whether the node reads or feeds an operator of quantization, with which runtimes fuse it."""
     around = [v.producer() for v in node.inputs if v is not None] + [u for v in node.outputs for u in v.consumers()]
-    return any(n is not None and n.op_type in _QUANTIZED for n in around)
+    return any(n is not None and n.op_type in QUANTIZED for n in around)
 
 
 def _elementwise(node: ir.Node) -> Form | None:

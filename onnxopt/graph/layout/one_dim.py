@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from onnxopt.graph.layout import group_norms
-from onnxopt.graph.layout.forms import CONVOLUTIONS, CONVOLVED, is_quantized, operand, rank
+from onnxopt.graph.layout.forms import CONVOLUTIONS, CONVOLVED, QUANTIZED, is_quantized, operand, rank
 from onnxopt.graph.match import constant, is_constant, only_consumer
 from onnxopt.graph.shapes.value_dims import same
 from onnxopt.program.operators import row_operators
@@ -91,6 +91,8 @@ def _form(node: ir.Node, opset: int) -> _Form | None:
         row = row_operators.find("", node.op_type, opset)
         if row is not None and row.operands == 1 and not row.channels:
             return _along_axes(node) if row.axes == "axes" else None
+    if node.op_type in QUANTIZED:
+        return None  # which may have an axis
     if operators.find(node.domain, node.op_type, opset if node.domain == "" else 1) is not None:
         return _elementwise(node)
     return None

@@ -95,6 +95,16 @@ def test_no_batch_is_no_error(tmp_path: Path) -> None:
     assert y.shape == (0, 7, 8)
 
 
+def test_quantization_along_the_length_stays() -> None:
+    """Of an operator after the convolution: one beside it keeps the convolution as it is."""
+    body = (
+        "a = Conv(x, p) t = Tanh(a) q = QuantizeLinear<axis=2>(t, steps) e = DequantizeLinear<axis=2>(q, steps) "
+        "y = Sin(e)"
+    )
+    _, found = widened(body, f"float[40] steps = {{{', '.join(['0.1'] * 40)}}}")
+    assert ops(found) == ["Unsqueeze", "Conv", "Tanh", "Squeeze", "QuantizeLinear", "DequantizeLinear", "Sin"]
+
+
 def test_a_constant_part_gets_a_height() -> None:
     _, found = widened("a = Conv(x, p) q = Concat<axis=2>(a, whole) y = Conv(q, w)", inputs="float[2, 8, 40] x")
     assert ops(found) == ["Unsqueeze", "Conv", "Concat", "Conv", "Squeeze"]
