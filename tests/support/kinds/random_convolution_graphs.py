@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -302,12 +303,21 @@ def conv_graphs(draw: st.DrawFn) -> tuple[onnx.ModelProto, tuple[int, int, int, 
         m = b.pick(maps[-1], *maps)
         if max(m.dims) <= _LARGEST:
             maps.append(draw(st.sampled_from(STEPS))(b, m, maps))
-    symbolic = b.pick((), ("N",), ("N", "H", "W"))
-    declared = [name if name in symbolic else size for name, size in zip("NCHW", maps[0].dims, strict=True)]
-    read = {name for node in b.nodes for name in node.input}
-    results = [name for node in b.nodes for name in node.output if name not in read]
-    results += draw(st.lists(st.sampled_from([m.name for m in maps[1:]]), max_size=2, unique=True))
-    outputs = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in dict.fromkeys(results)]
-    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, declared)
+    return finished(b, [(m.name, m.dims) for m in maps], "NCHW", b.pick((), ("N",), ("N", "H", "W"))), maps[0].dims
+
+
+def finished(
+    b: Building, values: Sequence[tuple[str, tuple[int, ...]]], letters: str, symbolic: Sequence[str]
+) -> onnx.ModelProto:
+    """The model of the nodes that were drawn: of the values, by name and dims, the first is its input, and what nothing
+    reads and some others are its outputs. symbolic: letters of the input's dims that it does not state."""
+    name, dims = values[0]
+    declared = [letter if letter in symbolic else size for letter, size in zip(letters, dims, strict=True)]
+    read = {operand for node in b.nodes for operand in node.input}
+    results = [result for node in b.nodes for result in node.output if result not in read]
+    others = [other for other, _ in values[1:] if other != name]
+    results += b.draw(st.lists(st.sampled_from(others), max_size=2, unique=True))
+    outputs = [helper.make_tensor_value_info(result, onnx.TensorProto.FLOAT, None) for result in dict.fromkeys(results)]
+    x = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, declared)
     graph = helper.make_graph(b.nodes, "g", [x], outputs, b.constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), maps[0].dims
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 from hypothesis import strategies as st
-from onnx import helper
 
-from tests.support.kinds.random_convolution_graphs import Building
+from tests.support.kinds.random_convolution_graphs import Building, finished
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,12 +157,4 @@ def sequence_graphs(draw: st.DrawFn) -> tuple[onnx.ModelProto, tuple[int, int, i
         x = b.pick(rows[-1], *rows)
         if max(x.dims) <= _LARGEST:
             rows.append(draw(st.sampled_from(STEPS))(b, x, rows))
-    symbolic = b.pick((), ("N",), ("N", "L"))
-    declared = [name if name in symbolic else size for name, size in zip("NCL", rows[0].dims, strict=True)]
-    read = {name for node in b.nodes for name in node.input}
-    results = [name for node in b.nodes for name in node.output if name not in read]
-    results += draw(st.lists(st.sampled_from([row.name for row in rows[1:]]), max_size=2, unique=True))
-    outputs = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in dict.fromkeys(results)]
-    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, declared)
-    graph = helper.make_graph(b.nodes, "g", [x], outputs, b.constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), rows[0].dims
+    return finished(b, [(row.name, row.dims) for row in rows], "NCL", b.pick((), ("N",), ("N", "L"))), rows[0].dims
