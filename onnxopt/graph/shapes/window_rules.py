@@ -40,15 +40,41 @@ def _convolution(node: ir.Node, inferred: InferredShapes) -> Dims | None:
 
 
 def _pool(node: ir.Node, inferred: InferredShapes) -> Dims | None:
-    """Pools with ceil_mode leave out a last window that begins behind the input, so onnx's rule counts them."""
     source, kernel = inferred.dims(node.inputs[0]), node.attributes.get_ints("kernel_shape", ())
-    if source is None or len(kernel) != len(source) - 2 or all(isinstance(dim, int) for dim in source[2:]):
+    if source is None or len(kernel) != len(source) - 2:
         return None
     strides = node.attributes.get_ints("strides", (1,) * len(kernel))
     if node.attributes.get_int("ceil_mode", 0) and any(stride != 1 for stride in strides):
+        rounded_up = _slid_beyond(node, source[2:], kernel, inferred.unknowns)
+        return None if rounded_up is None else (*source[:2], *rounded_up)
+    if all(isinstance(dim, int) for dim in source[2:]):
         return None
     sizes = _slid(node, source[2:], kernel)
     return None if sizes is None else (*source[:2], *sizes)
+
+
+def _slid_beyond(
+    node: ir.Node, sizes: Sequence[Dim], kernel: Sequence[int], unknowns: Unknowns
+) -> list[Dim] | None:  # fmt: skip
+    """How many windows a pool with ceil_mode has along axes of known sizes: the last one may end after the padding.
+
+    Unknown where it would begin in the padding: ONNX Runtime runs no such window, but its inference counts it, and
+    refuses a model that states another number.
+    """
+    count, of = len(sizes), node.attributes
+    if of.get_string("auto_pad", "NOTSET") != "NOTSET" or not all(isinstance(size, int) for size in sizes):
+        return None
+    pads = of.get_ints("pads", (0,) * 2 * count)
+    strides, dilations = (of.get_ints(name, (1,) * count) for name in ("strides", "dilations"))
+    windows: list[Dim] = []
+    for k, size in enumerate(map(int, sizes)):
+        room = size + pads[k] + pads[count + k] - dilations[k] * (kernel[k] - 1) - 1
+        if room < 0 or min(*strides, *dilations) < 1:
+            return None
+        number = -(-room // strides[k]) + 1
+        begins_in_padding = (number - 1) * strides[k] >= size + pads[k]
+        windows.append(unknowns.dim() if begins_in_padding else number)
+    return windows
 
 
 def _slid(node: ir.Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Dim] | None:
