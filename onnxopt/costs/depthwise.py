@@ -23,6 +23,7 @@ class DepthwiseCosts:
     others: Mapping[int, tuple[Mapping[str, Any], ...]]
     threads: int
     walking: Mapping[int, tuple[int, int]]
+    row_across: int
     simple_extent: int
     nominal_elements: int
     min_activated_channels: int

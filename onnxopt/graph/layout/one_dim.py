@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from onnxopt.graph.layout import group_norms
 from onnxopt.graph.layout.forms import CONVOLUTIONS, CONVOLVED, QUANTIZED, is_quantized, operand, rank
+from onnxopt.graph.layout.weights import reordered
 from onnxopt.graph.match import constant, is_constant, only_consumer
 from onnxopt.graph.shapes.value_dims import same
 from onnxopt.program.operators import row_operators
@@ -55,13 +55,19 @@ class _Form:
 
 
 def widen_sequences(model: ir.Model) -> int:
-    """Change the main graph in place, where shapes are known; how many convolutions have two dims now."""
-    writer, opset, count = _Writer(model.graph), model.opset_imports.get("", 0), 0
+    """Change the main graph in place, where shapes are known; how many convolutions have two dims now.
+
+    Nodes without use remain: most values have no reader of three dims.
+    """
+    convolutions = {node: found for node in model.graph if (found := _convolution(node)) is not None}
+    if not convolutions:
+        return 0
+    writer, opset = _Writer(model.graph), model.opset_imports.get("", 0)
     normed: dict[ir.Node, ir.Value] = {}  # the last node of a norm over groups -> what the first one reads
     for node in list(model.graph):
+        form: _Form | None
         if node.op_type in CONVOLUTIONS and node.domain == "":
-            form = _convolution(node)
-            count += form is not None
+            form = convolutions.get(node)
         elif node in normed:
             form = _ungrouped(node, normed[node])
         elif any(v in writer.images for v in node.inputs):
@@ -72,9 +78,7 @@ def widen_sequences(model: ir.Model) -> int:
             form = _pad(node, _SAME_AXIS) if node.op_type == "Pad" and rank(node.inputs[0]) == _RANK else None
         if form is not None:
             writer.write(node, form)
-    if count:
-        common.RemoveUnusedNodesPass()(model)  # most values have no reader of three dims
-    return count
+    return len(convolutions)
 
 
 def _form(node: ir.Node, opset: int) -> _Form | None:
@@ -99,6 +103,8 @@ def _form(node: ir.Node, opset: int) -> _Form | None:
 
 
 def _convolution(node: ir.Node) -> _Form | None:
+    if node.op_type not in CONVOLUTIONS or node.domain != "":
+        return None
     x, weight = node.inputs[0], node.inputs[1]
     if x is None or weight is None or x.dtype not in CONVOLVED or rank(x) != _RANK or is_quantized(node):
         return None
@@ -311,11 +317,8 @@ class _Writer:
         """A constant with these dims; its contents stay lazy."""
         tensor = value.const_value
         assert tensor is not None
-        name, dtype = str(value.name), tensor.dtype
-        lazy = ir.LazyTensor(
-            lambda: ir.Tensor(tensor.numpy().reshape(dims), dtype=dtype, name=name),
-            dtype=dtype, shape=ir.Shape(dims), name=name,
-        )  # fmt: skip
+        lazy = reordered(tensor, (), dims, str(value.name)).const_value
+        assert lazy is not None
         return self._constant(value, lazy, dims, b"")
 
     def _constant(

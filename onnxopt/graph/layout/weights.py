@@ -35,10 +35,10 @@ def stored(weight: ir.Value, group: int, name: str, missing: int = 0) -> Stored:
     assert tensor is not None
     k, c, r, s = tensor.shape.numpy()
     if group == 1 and r == s == 1:
-        return Stored(_lazy(tensor, (), (k, c), name), ())
+        return Stored(reordered(tensor, (), (k, c), name), ())
     order = _RSK if c == 1 and k == group > 1 else _KRSC
     dims = tuple((k, c + missing, r, s)[axis] for axis in order)
-    return Stored(_lazy(tensor, order, dims, name), tuple(order.index(axis) for axis in range(4)))
+    return Stored(reordered(tensor, order, dims, name), tuple(order.index(axis) for axis in range(4)))
 
 
 def missing_channels(conv: ir.Node) -> int:
@@ -51,8 +51,8 @@ def missing_channels(conv: ir.Node) -> int:
     return 1 if image else 0
 
 
-def _lazy(tensor: ir.TensorProtocol, order: tuple[int, ...], dims: tuple[int, ...], name: str) -> ir.Value:
-    """The tensor in this order, with zeros behind its ends where dims are larger."""
+def reordered(tensor: ir.TensorProtocol, order: tuple[int, ...], dims: tuple[int, ...], name: str) -> ir.Value:
+    """The tensor in this order, () to reshape it, with zeros after its ends where dims are larger; it stays lazy."""
 
     def evaluate() -> ir.Tensor:
         array = tensor.numpy()

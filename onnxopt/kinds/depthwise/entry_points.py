@@ -22,7 +22,6 @@ from onnxopt.program.window import Window
 
 MAX_HELD = 49  # weights that a thread holds for a channel
 _MAX_BANDED = 13  # the most inputs along an axis that an output of a banded entry point sees the first and last of
-_MAX_ACROSS = 14  # outputs of a tile in a map of height 1: 16 of a dilated window spill registers
 _NO_WIDTH = 2**31 - 1
 
 
@@ -62,7 +61,7 @@ def _flat(name: str, variants: Sequence[DepthwiseVariant]) -> list[DepthwiseVari
         if variant.layout == "banded" or any(v.vector == variant.vector and not v.fewest for v in flat.values()):
             continue
         if variant.layout == "held":
-            tile = held(name, variant.vector, 1, min(variant.down * variant.across, _MAX_ACROSS))
+            tile = held(name, variant.vector, 1, min(variant.down * variant.across, costs.numbers().row_across))
             variant = flat.get(tile.symbol, dataclasses.replace(tile, fewest=variant.fewest))
         flat[variant.symbol] = variant
     return list(flat.values())

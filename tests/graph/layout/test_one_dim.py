@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
+from onnx_ir.passes import common
 
 from onnxopt.graph.layout import widen_sequences
 from onnxopt.graph.rewrite.schedule import infer_shapes
@@ -25,6 +26,7 @@ def widened(body: str, constants: str = "", inputs: str = INPUT) -> tuple[ir.Mod
     found = source.clone()
     infer_shapes(found)
     widen_sequences(found)
+    common.RemoveUnusedNodesPass()(found)
     same(source, found, 2)
     return source, found
 

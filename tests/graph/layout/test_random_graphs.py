@@ -48,7 +48,7 @@ def sizes(proto: onnx.ModelProto, dims: tuple[int, ...]) -> list[tuple[int, ...]
     return [dims, *(tuple(map(int, np.where(symbolic, other, dims))) for other in (0, 11) if any(symbolic))]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=70, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=conv_graphs())
 def test_results_stay(case, seen, tmp_path_factory) -> None:
     check(case, seen, tmp_path_factory.getbasetemp())

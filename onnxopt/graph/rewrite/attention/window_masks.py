@@ -167,7 +167,7 @@ def read_off_queries(model: ir.Model) -> int:
         if q is None or masks is None or repeats is None or repeats.op_type != "Concat":
             continue
         if q.dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
-            continue  # no kernel takes the Tile in
+            continue  # no kernel fuses the Tile
         if q.shape is None or mask.shape is None or not same(q.shape[0], mask.shape[0]):
             continue
         batch = ir.node("Shape", [q], {"start": 0, "end": 1})

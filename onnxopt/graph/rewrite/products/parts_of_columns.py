@@ -97,11 +97,14 @@ def _cut(part: Part, axis: int, bounds: slice) -> Part:
 
 def _squeeze(node: ir.Node, result: ir.Value, part: Part) -> Part | None:
     axes = integers(operand(node, 1))
-    gone = sorted(axis % part.columns.ndim for axis in axes or ())
-    if not gone or any(axis in part.rows for axis in gone):
+    squeezed = sorted(axis % part.columns.ndim for axis in axes or ())
+    if not squeezed or any(axis in part.rows for axis in squeezed):
         return None
-    rows = (part.rows[0] - sum(a < part.rows[0] for a in gone), part.rows[1] - sum(a < part.rows[1] for a in gone))
-    return dataclasses.replace(part, columns=part.columns.squeeze(tuple(gone)), rows=rows)
+    rows = (
+        part.rows[0] - sum(a < part.rows[0] for a in squeezed),
+        part.rows[1] - sum(a < part.rows[1] for a in squeezed),
+    )
+    return dataclasses.replace(part, columns=part.columns.squeeze(tuple(squeezed)), rows=rows)
 
 
 def _unsqueeze(node: ir.Node, result: ir.Value, part: Part) -> Part | None:
