@@ -12,6 +12,7 @@ from tests.fuzz.respell.examining import case, examine, respelled
 from tests.fuzz.respell.spelling import SPELLINGS
 
 SEEDS = range(16)
+_UNDONE_FIRST = (47, 50)  # of networks whose spelling the first phase of rules undoes
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -38,5 +39,6 @@ def test_every_spelling_applies_to_some_network() -> None:
 
 def test_a_lost_fusion_is_a_finding(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the first test: without the rules of the first phase, launches are more."""
+    assert not any(examine(seed, tmp_path).problem for seed in _UNDONE_FIRST)
     monkeypatch.setattr(forms, "TABLE", table.TABLE[1:])
-    assert any("launches" in examine(seed, tmp_path).problem for seed in SEEDS)
+    assert any("launches" in examine(seed, tmp_path).problem for seed in _UNDONE_FIRST)

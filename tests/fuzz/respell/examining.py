@@ -25,6 +25,7 @@ from tests.fuzz.respell.networks import NETWORKS, Options, network
 from tests.fuzz.respell.spelling import ANY, Site, apply, sites
 
 _VIEWS = frozenset({"Reshape", "Flatten", "Unsqueeze", "Squeeze", "Shape", "Constant", "Identity"})
+_DTYPES = {"tensor(float16)": np.float16, "tensor(float)": np.float32}
 _LIMIT = {ir.DataType.FLOAT: 1e-4, ir.DataType.FLOAT16: 2e-2}  # of an output's root mean square
 _SIZES = {"b": 3, "s": 5, "p": 6, "p + 1": 7}
 _MAX_STEPS = 4
@@ -157,8 +158,8 @@ def _run(path: Path, library: bool = False) -> tuple[np.ndarray, ...]:
     feeds, draw = {}, np.random.default_rng(7)
     for value in session.get_inputs():
         dims = [_SIZES[d] if isinstance(d, str) else d for d in value.shape]
-        dtype = np.float16 if value.type == "tensor(float16)" else np.float32
-        feeds[value.name] = draw.standard_normal(dims).astype(dtype)
+        drawn = draw.standard_normal(dims)
+        feeds[value.name] = drawn > 0 if value.type == "tensor(bool)" else drawn.astype(_DTYPES[value.type])
     return tuple(session.run(None, feeds))
 
 

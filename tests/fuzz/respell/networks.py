@@ -205,6 +205,13 @@ def rotary(net: _Net) -> list[ir.Value]:
     return [net.linear(net.weighted(net.rotated(q, cos, sin), keys, v, net.mask()), "out", _WIDTH)]
 
 
+def chosen(net: _Net) -> list[ir.Value]:
+    """A layer that changes some tokens and leaves the others, as those that drop padding."""
+    x = _tokens(net)
+    keep = net.input("keep", net.o.batch, "s", 1, dtype=ir.DataType.BOOL)
+    return [net.norm(net.b.op("Where", keep, net.mlp(x), x), "norm")]
+
+
 def embedding(net: _Net) -> list[ir.Value]:
     """Rotary embedding alone."""
     heads = net.input("x", net.o.batch, net.o.heads, "s", _WIDTH // net.o.heads)
@@ -279,8 +286,8 @@ def normalized(net: _Net) -> list[ir.Value]:
 NETWORKS: dict[str, Callable[[_Net], list[ir.Value]]] = {
     f.__name__: f
     for f in (
-        attention, mlp, gated, norms, encoder, rotary, embedding, grouped, step, residual, separable, halves, pooled,
-        normalized,
+        attention, mlp, gated, norms, encoder, rotary, chosen, embedding, grouped, step, residual, separable, halves,
+        pooled, normalized,
     )
 }  # fmt: skip
 
