@@ -13,19 +13,50 @@ _STEPS = frozenset(
     {"Add", "Cast", "Clip", "Div", "Expand", "Identity", "Max", "Mul", "Reshape", "Softcap", "Squeeze", "Sub", "Sum",
      "Tanh", "Transpose", "Unsqueeze", "Where"}
 )  # fmt: skip
+_MOVES = frozenset({"Expand", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _PRODUCTS = frozenset({"Einsum", "FusedMatMul", "MatMul"})
 _OPERANDS = {("", "Attention"): 3, ("com.microsoft", "Attention"): 5, ("com.microsoft", "MultiHeadAttention"): 5}
 _FARTHEST = 10  # nodes between a product and its Softmax
 
 
 def is_additive_mask(node: ir.Node, position: int) -> bool:
-    """Whether a node adds this operand to scores: products of two computed values that a Softmax follows."""
+    """Whether a node adds this operand to scores that a Softmax follows.
+
+    Scores are products of two computed values, or what the graph reads as an input and the operand is broadcast to.
+    """
     if _OPERANDS.get((node.domain, node.op_type)) == position:
         return True
     if node.domain or node.op_type not in ("Add", "Sum"):
         return False
-    others = [v.producer() for k, v in enumerate(node.inputs) if k != position and v is not None]
-    return _reaches([node], _consumers, _is_softmax) and _reaches(others, _producers, _is_product_of_computed)
+    others = [v for k, v in enumerate(node.inputs) if k != position and v is not None]
+    if not _reaches([node], _consumers, _is_softmax):
+        return False
+    producers = [v.producer() for v in others]
+    return _reaches(producers, _producers, _is_product_of_computed) or any(
+        _is_broadcast(node.inputs[position], _input_of(other)) for other in others
+    )
+
+
+def _is_broadcast(value: ir.Value | None, other: ir.Value | None) -> bool:
+    """Whether a value is stretched along a dim of the other."""
+    if value is None or value.shape is None or other is None or other.shape is None:
+        return False
+    dims, longer = list(value.shape), list(other.shape)
+    aligned = zip([1] * (len(longer) - len(dims)) + dims, longer, strict=False)
+    return len(dims) <= len(longer) and any(dim == 1 != length for dim, length in aligned)
+
+
+def _input_of(value: ir.Value) -> ir.Value | None:
+    """The input of the graph that elementwise steps turn into this value, of its shape."""
+    for _ in range(_FARTHEST):
+        producer = value.producer()
+        if producer is None:
+            return value if value.is_graph_input() else None
+        first = producer.inputs[0] if producer.inputs else None
+        if first is None or producer.op_type not in _STEPS - _MOVES:
+            return None
+        value = first
+    return None
 
 
 def _reaches(

@@ -49,6 +49,7 @@ def test_elements_of_each_kind_are_among_noise(dtype: str) -> None:
     zeros = drawn(edges.ZEROS)
     for value in (0.0, 1.0, -1.0):
         assert (zeros == value).any()
+    assert not zeros[-1].any()  # silence, beside samples that are not
     assert np.signbit(zeros[zeros == 0]).any()
     denormal = np.abs(zeros[zeros != 0]).min()
     assert 0 < denormal < float(samples.ml_dtypes.finfo(dtype).smallest_normal)
@@ -63,6 +64,22 @@ def test_elements_of_each_kind_are_among_noise(dtype: str) -> None:
     assert np.median(np.abs(alone)) > 0 and np.abs(alone).max() < 2 * float(
         samples.ml_dtypes.finfo(dtype).smallest_normal
     )
+
+
+@pytest.mark.parametrize(
+    ("mask", "scores", "roles"),
+    [
+        ("batch, 1, keys", "batch, tokens, keys", ["additive_mask"]), ("1, 1", "tokens, keys", ["additive_mask"]),
+        ("keys", "batch, tokens, keys", ["additive_mask"]), ("batch, tokens, keys", "batch, tokens, keys", []),
+    ],
+)  # fmt: skip
+def test_masks_of_scores_that_are_inputs_are_stretched(
+    mask: str, scores: str, roles: list[str], tmp_path: Path
+) -> None:
+    text = f"""g (float[{scores}] scores, float[{mask}] mask) => (float[{scores}] p) <float k = {{0.5}}> {{
+        s = Mul(scores, k)  f = Add(s, mask)  p = Softmax<axis = -1>(f) }}"""
+    known = traits.of(ir.load(write(tmp_path / "m.onnx", text)))
+    assert [use.role for use in known.uses.get("mask", ())] == roles
 
 
 def test_masks_that_are_added_are_told_by_their_use(tmp_path: Path) -> None:

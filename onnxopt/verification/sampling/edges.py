@@ -32,6 +32,7 @@ UNTELLING = frozenset({NAN, INFINITE, NOTHING, DENORMAL, EMPTY})
 LIKE_NOISE = frozenset({"", ZEROS, ONE, LONG, SIDE, MANY, EMPTY})
 GREAT = frozenset({LONG, SIDE, MANY})  # sizes above the usual ones
 _IMAGE, _SAMPLES_BESIDE_NAN = 4, 3  # rank, and samples of which one may be NaN
+_SAMPLES_BESIDE_ZEROS = 2  # so many at least, where one more is zeros alone
 
 LENGTHS = (65, 129, 257, 513, 1025, 2049, 4097, 16385, 70001)
 # Of models with values of length x length, as attention's scores: of one sample, and of eight.
@@ -65,7 +66,10 @@ def sprinkled(random: np.random.Generator, values: Array, kind: str, dtype: np.d
     if kind == ZEROS:
         smallest = float(info.smallest_subnormal)
         edges = np.array([0.0, 0.0, 0.0, -0.0, 1.0, -1.0, 1e-6, -1e-6, 3 * smallest, -3 * smallest])
-        return np.where(random.random(values.shape) < 0.35, random.choice(edges, values.shape), values)
+        values = np.where(random.random(values.shape) < 0.35, random.choice(edges, values.shape), values)
+        if values.ndim > 1 and len(values) > _SAMPLES_BESIDE_ZEROS:
+            values[-1] = 0.0  # silence, or a black image
+        return values
     if kind in UP_TO:
         factors = np.exp(random.uniform(np.log(3.0), np.log(UP_TO[kind]), values.shape))
         return np.where(random.random(values.shape) < 0.25, np.sign(values) * factors, values)
