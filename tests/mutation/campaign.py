@@ -60,11 +60,12 @@ class Result:
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """Which mutants to try: at most so many of each class for a kind, of these classes (all: none named), in these
-    places."""
+    places. times: the limit from which on a fault counts as above it."""
 
     at_most: int = 1 << 30
     only: Sequence[str] = ()
     where: Sequence[str] = WHERE[:-2]
+    times: float = 1.0
 
 
 def run(model: Path, folder: Path, plan: Plan) -> list[Result]:
@@ -80,7 +81,7 @@ def run(model: Path, folder: Path, plan: Plan) -> list[Result]:
     def verified(build: Build, *given: Any, **named: Any) -> VerificationReport:
         with mock.patch.object(building, "references", kept):
             report = verify(build, *given, **named)
-        results.extend(_Campaign(build, of_original[0], folder.with_name("mutants")).results(plan))
+        results.extend(_Campaign(build, of_original[0], folder.with_name("mutants"), plan.times).results(plan))
         return report
 
     with mock.patch.object(flow, "verify_and_leave_out", verified):
@@ -103,8 +104,8 @@ class _Of:
 class _Campaign:
     """The mutants of one artifact. reference: the original's runs, which verification has made."""
 
-    def __init__(self, build: Build, reference: Reference, scratch: Path):
-        self._build, self._reference, self._scratch = build, reference, scratch
+    def __init__(self, build: Build, reference: Reference, scratch: Path, times: float):
+        self._build, self._reference, self._scratch, self._times = build, reference, scratch, times
         self._proto = onnx.load(build.model_file, load_external_data=False)
         self._fresh: Fresh | None = None
         self._written = 0
@@ -175,7 +176,7 @@ class _Campaign:
             if failed := next((c for c in checks if not c.ok), None):
                 return FOUND, _told(failed)
         if self._fresh is None:
-            self._fresh = Fresh(self._reference, self._build.model_file)
+            self._fresh = Fresh(self._reference, self._build.model_file, self._times)
         above = self._fresh.above(model, library, right)
         return (MISSED if above else BELOW), above
 

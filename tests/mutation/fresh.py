@@ -58,9 +58,12 @@ _FILLED: Mapping[str, Callable[[np.random.Generator, Array, np.finfo[Any]], Arra
 
 
 class Fresh:
-    """What the original gives at fresh inputs, where the unchanged artifact gives the same within the limit."""
+    """What the original gives at fresh inputs, where the unchanged artifact gives the same within the limit.
 
-    def __init__(self, reference: Reference, artifact: Path):
+    times: the limit from which on other outputs are above it.
+    """
+
+    def __init__(self, reference: Reference, artifact: Path, times: float = 1.0):
         self._reference = reference
         self._runs: dict[str, tuple[dict[str, Any], dict[str, _Expected]]] = {}
         models = (reference.model, artifact)
@@ -78,7 +81,7 @@ class Fresh:
                 expected, found = sessions.run(original, feeds), sessions.run(right, feeds)
             except RunError:
                 continue
-            limits = {k: _Expected(v, reference.limit(k)) for k, v in expected.items()}
+            limits = {k: _Expected(v, reference.limit(k), times) for k, v in expected.items()}
             # Where other roundings take the original above the limit, the limit says nothing of a kernel.
             for other in self._otherwise(feeds, expected):
                 limits = {k: v for k, v in limits.items() if not v.excess(other[k])}
@@ -136,13 +139,13 @@ def _beyond(expected: Array, changed: Array) -> Array:
 class _Expected:
     """An output of the original, and what another one may differ by."""
 
-    def __init__(self, array: Array, limit: Limit):
+    def __init__(self, array: Array, limit: Limit, times: float):
         self._array, self._limit = array, limit
         if is_float(array):
             self._wide = array.astype(np.float64)
             finite = self._wide[np.isfinite(self._wide)]
             rms = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
-            self._allowed = limit.relative * (np.abs(self._wide) + (rms or 1.0))
+            self._allowed = times * limit.relative * (np.abs(self._wide) + (rms or 1.0))
 
     def excess(self, other: Array) -> str:
         """How another output is above the limit, "" where it is not."""
