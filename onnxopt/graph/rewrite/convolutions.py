@@ -2,12 +2,9 @@
 
     Conv(x, W, b)                       -> Reshape(MatMul(Reshape(x), W') + b)    where W covers x, in any dtype
     Transpose(Reshape(Conv2d(x, W, b))) -> MatMul(patches(x), W') + b     where patches lie side by side
-    Transpose(Conv1d(x, W, b))          -> MatMul(taps(Transpose(x)), W') + b
-    Transpose(Gelu(Conv1d(...)))        -> Gelu(Transpose(Conv1d(...)))
 
-patches: (B, C, H, W) as (B, H/p W/q, C p q), one Transpose. taps: (B, L, C) as (B, L', k C): Pad, and a Slice for each
-of the k taps, joined along the channels; one fused kernel runs these, where L is a number. cuDNN is slow for such
-convolutions, and its result needs another layout (figures for ViT-base: benchmarks/notes: models).
+patches: (B, C, H, W) as (B, H/p W/q, C p q), one Transpose. cuDNN is slow for such convolutions, and its result needs
+another layout (figures for ViT-base: benchmarks/notes: models). Convolutions along a sequence compute in channels last.
 """
 
 from __future__ import annotations
@@ -23,8 +20,6 @@ from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT
 
-_END = np.iinfo(np.int64).max
-_ACTIVATIONS = ("Gelu", "Relu")
 _OF_ROWS = ("Elu", "Gelu", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 _NO_GAIN = "Conv of {} is as fast as the product; only 16-bit floats gain"
 
@@ -154,68 +149,9 @@ class Patches(_Product):
         return self._product(op, patches.producer(), flat, w, (1, 2, 3))
 
 
-class Taps(_Product):
-    """A convolution along a sequence, whose channels are moved to the end."""
-
-    def pattern(self, op, x, w):
-        conv = op.Conv(x, w, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["convolved"])
-        return op.Transpose(conv, perm=[0, 2, 1])
-
-    def check(self, context: MatchContext, x, w, convolved):
-        result, conv = MatchResult(), convolved.producer()
-        if reason := self._obstacle(conv, x, w, 3):
-            return result.fail(reason)
-        one = w.const_value.shape.numpy()[2] == 1 and conv.attributes.get_ints("strides", (1,))[0] == 1
-        if not isinstance(x.shape[2], int) and not (one and not any(conv.attributes.get_ints("pads", ()))):
-            return result.fail(f"the length of `{x.name}` is not known, so that no kernel joins its taps")
-        return result
-
-    def rewrite(self, op, x, w, convolved):
-        conv = convolved.producer()
-        count = w.const_value.shape.numpy()[2]
-        step = conv.attributes.get_ints("strides", (1,))[0]
-        begin, after = conv.attributes.get_ints("pads", (0, 0))
-        sequence = op.Transpose(x, perm=[0, 2, 1])
-        if begin or after:
-            sequence = op.Pad(sequence, new_integers(op, [0, begin, 0, 0, after, 0]))
-        if count == step == 1:
-            return self._product(op, conv, sequence, w, (2, 1))
-        ends = [k + 1 - count if k + 1 < count else _END for k in range(count)]
-        taps = [op.Slice(sequence, *(new_integers(op, [n]) for n in (k, end, 1, step))) for k, end in enumerate(ends)]
-        return self._product(op, conv, op.Concat(*taps, axis=2) if count > 1 else taps[0], w, (2, 1))
-
-
-class ActivationOfTokens(RewriteRuleClassBase):
-    """`Transpose(f(Conv1d)) -> f(Transpose(Conv1d))`"""
-
-    def __init__(self, activation: str) -> None:
-        super().__init__(f"{activation.lower()}_of_tokens")
-        self._activation = activation
-
-    def pattern(self, op, convolved):
-        activated = getattr(op, self._activation)(convolved, _allow_other_attributes=True, _outputs=["activated"])
-        return op.Transpose(activated, perm=[0, 2, 1])
-
-    def check(self, context: MatchContext, convolved, **_):
-        node = convolved.producer()
-        if node is None or node.op_type != "Conv" or len(convolved.uses()) != 1:
-            return MatchResult().fail(f"{self._activation} reads no Conv, or the Conv has other readers")
-        if convolved.dtype not in SIXTEEN_BIT:
-            return MatchResult().fail(_NO_GAIN.format(convolved.dtype))
-        return MatchResult()
-
-    def rewrite(self, op, convolved, activated, **_):
-        attributes = {name: attribute.value for name, attribute in activated.producer().attributes.items()}
-        return getattr(op, self._activation)(op.Transpose(convolved, perm=[0, 2, 1]), **attributes)
-
-
-# Brings Transposes to their convolutions.
-ACTIVATIONS = (
-    RuleSet(lambda _: [Rooted("Transpose", ActivationOfTokens.rule(name)) for name in _ACTIVATIONS], counted=False),
-)
-# Makes the products. What a product reads may be the result of another convolution, transposed by the product.
+# Makes the products.
 PRODUCTS = (
-    RuleSet(lambda _: [Rooted("Transpose", Patches.rule()), Rooted("Transpose", Taps.rule())]),
+    RuleSet(lambda _: [Rooted("Transpose", Patches.rule())]),
     RuleSet(lambda scope: [Rooted("Conv", WholeInput.rule(scope.gpu))]),
     RuleSet(lambda _: [Rooted(name, ActivationOfRows.rule(name)) for name in _OF_ROWS], counted=False),
 )

@@ -243,8 +243,8 @@ TABLE: tuple[Phase, ...] = (
     ),
     Phase(
         name="convolutions",
-        why="those that are products become products; a Transpose that passes an activation may reach another one",
-        steps=(Step(_TOKENS, convolutions.ACTIVATIONS), Step(_TOKENS, convolutions.PRODUCTS)),
+        why="those that are products become products, which then apply the activations that follow",
+        steps=(Step(_TOKENS, convolutions.PRODUCTS),),
         repeat=UNTIL_NOTHING_APPLIES,
         then=Cleanup.CANCEL,
     ),

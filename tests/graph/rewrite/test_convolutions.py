@@ -15,8 +15,7 @@ from tests.support import graphs
 from tests.support.attention.attention_graphs import ops
 
 TENSORS = {
-    "patch": (6, 3, 2, 4), "narrow": (6, 3, 2, 2), "grouped": (6, 1, 2, 4), "tap": (6, 3, 3), "wide": (5, 6, 4),
-    "dot": (6, 3, 1), "pixel": (6, 3, 1, 1), "bias": (6,), "image": (6, 3, 6, 8), "line": (6, 3, 9),
+    "patch": (6, 3, 2, 4), "pixel": (6, 3, 1, 1), "bias": (6,), "image": (6, 3, 6, 8), "line": (6, 3, 9),
     "volume": (6, 3, 2, 3, 4),
 }  # fmt: skip
 SHAPES = "int64[3] flat = {0, 6, -1}, int64[3] other = {0, 12, -1}"
@@ -45,13 +44,7 @@ def model(inputs: str, body: str, opset: int = 20, dtype: str = "float16") -> ir
 
 WEIGHTS = ", ".join(f"float16[{', '.join(map(str, dims))}] {name}" for name, dims in TENSORS.items())
 IMAGE = f"float16[n, 3, 6, 8] x, {WEIGHTS}"
-SEQUENCE = f"float16[n, 3, 9] x, {WEIGHTS}"
 PATCHES = "c = Conv<strides = [2, 4]>(x, patch{bias}) r = Reshape(c, flat) y = Transpose<perm = [0, 2, 1]>(r)"
-TAPS = "c = Conv<strides = [{step}], pads = [{before}, {after}]>(x, tap) y = Transpose<perm = [0, 2, 1]>(c)"
-TWO = """
-  a = Conv<pads = [1, 1]>(x, tap, bias) b = Gelu(a) c = Conv<strides = [2], pads = [1, 0]>(b, wide)
-  d = Relu(c) y = Transpose<perm = [0, 2, 1]>(d)
-"""
 
 
 def check(source: ir.Model, found: ir.Model, *shapes: tuple[int, ...]) -> None:
@@ -83,39 +76,6 @@ def test_one_pixel_is_a_token(tmp_path: Path) -> None:
     check(source, found, (2, 3, 6, 8))
 
 
-@pytest.mark.parametrize(("step", "before", "after"), [(1, 1, 1), (2, 1, 1), (1, 0, 0), (3, 2, 0)])
-def test_taps(step: int, before: int, after: int, tmp_path: Path) -> None:
-    source = model(SEQUENCE, TAPS.format(step=step, before=before, after=after))
-    found = source.clone()
-    assert rewrite(found, tmp_path).applied["tokens"] == 1
-    assert "Conv" not in ops(found)
-    assert ops(found).count("Slice") == 3
-    check(source, found, (2, 3, 9), (1, 3, 9))
-
-
-def test_one_convolution_after_the_other(tmp_path: Path) -> None:
-    """The activations between them move behind the Transpose, which then meets the convolution before."""
-    source = model(SEQUENCE, TWO)
-    found = source.clone()
-    assert rewrite(found, tmp_path).applied["tokens"] == 2
-    assert "Conv" not in ops(found)
-    assert ops(found).count("Transpose") == 1
-    check(source, found, (2, 3, 9), (1, 3, 9))
-
-
-def test_a_sequence_of_symbolic_length_is_convolved(tmp_path: Path) -> None:
-    """No kernel joins its taps; of one tap there is nothing to join."""
-    for taps, left in (("tap", "Conv"), ("dot", "MatMul")):
-        source = model(SEQUENCE.replace("9]", "length]"), f"c = Conv(x, {taps}) y = Transpose<perm = [0, 2, 1]>(c)")
-        found = source.clone()
-        rewrite(found, tmp_path)
-        assert ops(found).count("Slice") == 0 and left in ops(found)
-        check(source, found, (2, 3, 9), (1, 3, 4))
-    body = TAPS.format(step=1, before=1, after=1)
-    reason = _reason(model(SEQUENCE.replace("9]", "length]"), body), convolutions.Taps)
-    assert reason == "the length of `x` is not known, so that no kernel joins its taps"
-
-
 @pytest.mark.parametrize(
     ("inputs", "body", "reason"),
     [
@@ -129,11 +89,6 @@ def test_a_sequence_of_symbolic_length_is_convolved(tmp_path: Path) -> None:
 )
 def test_patches_that_are_not(inputs: str, body: str, reason: str) -> None:
     assert reason in _reason(model(inputs, body), convolutions.Patches)
-
-
-def test_taps_with_gaps() -> None:
-    body = TAPS.format(step=1, before=0, after=0).replace("strides = [1]", "strides = [1], dilations = [2]")
-    assert "groups or dilations" in _reason(model(SEQUENCE, body), convolutions.Taps)
 
 
 def test_float32_stays(tmp_path: Path) -> None:
