@@ -2,6 +2,7 @@
 
 View(View(x)) -> x or Reshape(x)                                             Reshape, Flatten, Squeeze, Unsqueeze
 Unsqueeze(Reduce(x, axes; keepdims=0), axes) -> Reduce(x, axes; keepdims=1)
+Reduce(x, axes) -> x or Squeeze(x, axes)                                      over dims of 1
 Gather(x, [k, k + 1, ..]) -> Slice(x, k, ..)                                 where x has these positions
 Slice(x, -k, ..) -> Slice(x, N - k, ..)                                      where x has N positions
 Tile(x, repeats) | Concat(x, x, ..) -> Expand(x)                             along dims of 1
@@ -23,6 +24,7 @@ from onnxopt.graph.shapes.value_dims import reshape_to, same
 
 _MAX_POSITIONS = 1 << 16  # of a Gather that are compared
 _REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceSumSquare", "ReduceL2")
+_OF_ONE = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "GlobalAveragePool", "GlobalMaxPool")
 _SOFTMAXES = ("Softmax", "LogSoftmax", "Hardmax")
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
@@ -199,6 +201,46 @@ class KeptDims(RewriteRuleClassBase):
         return getattr(op, self._op_type)(x, axes, **attributes)
 
 
+class ReducedOnes(RewriteRuleClassBase):
+    """`Reduce(x, axes) -> x` over dims of 1, and Squeeze where these go."""
+
+    def __init__(self, op_type: str) -> None:
+        super().__init__(f"ReducedOnes{op_type}")
+        self._op_type = op_type
+
+    def pattern(self, op, x):  # type: ignore[no-untyped-def]
+        return getattr(op, self._op_type)(x, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, y: ir.Value) -> MatchResult:
+        axes = _reduced(x, y)
+        if axes is None or x.shape is None:
+            return MatchResult().fail("the rank, or the axes, are not known")
+        return MatchResult() if all(x.shape[a] == 1 for a in axes) else MatchResult().fail("a reduced dim may not be 1")
+
+    def rewrite(self, op, x: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
+        node, axes = y.producer(), _reduced(x, y)
+        if node is None or not axes or node.attributes.get_int("keepdims", 1) == 1:
+            return op.Identity(x)
+        return op.Squeeze(x, op.Constant(value=ir.tensor(axes, dtype=ir.DataType.INT64)))
+
+
+def _reduced(x: ir.Value, y: ir.Value) -> list[int] | None:
+    """The axes that a reduction or a global pool goes over, None where they are not known."""
+    node = y.producer()
+    if node is None or x.shape is None:
+        return None
+    if node.op_type.startswith("Global"):
+        return list(range(2, len(x.shape)))
+    stated = node.inputs[1] if len(node.inputs) > 1 else None
+    tensor = constant_of(stated)
+    if stated is not None and tensor is None:
+        return None
+    axes = node.attributes.get_ints("axes", ()) if tensor is None else tensor.numpy().ravel()
+    if not len(axes):
+        return [] if node.attributes.get_int("noop_with_empty_axes", 0) == 1 else list(range(len(x.shape)))
+    return sorted(int(axis) % len(x.shape) for axis in axes)
+
+
 class ViewOfView(RewriteRuleClassBase):
     """Two views in a row are x, where the result has x's shape; else Reshape, unless the second one is Unsqueeze."""
 
@@ -327,6 +369,7 @@ RULES: tuple[tuple[str, Callable[[], RewriteRule]], ...] = (
     ("Concat", lambda: TiledOnes.rule("Concat")),
     ("Expand", StatedRepeats.rule),
     *(("Unsqueeze", lambda op_type=op_type: KeptDims.rule(op_type)) for op_type in _REDUCTIONS),
+    *((op_type, lambda op_type=op_type: ReducedOnes.rule(op_type)) for op_type in _OF_ONE),
     *((o, lambda o=o, i=i: ViewOfView.rule(o, i)) for o in _VIEWS for i in _VIEWS),
     ("Reshape", TransposeOfUnsqueeze.rule),
     *(

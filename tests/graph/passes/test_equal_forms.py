@@ -12,7 +12,7 @@ from onnxscript.rewriter import RewriteRuleSet
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.passes import equal_forms
 from onnxopt.graph.passes.equal_forms import CastOfFilled, ComputedWide, ExactQuotient, SubtractedConstant
-from onnxopt.graph.passes.equal_views import NeighbouringPositions, ViewOfView
+from onnxopt.graph.passes.equal_views import NeighbouringPositions, ReducedOnes, ViewOfView
 from onnxopt.graph.shapes.infer import infer
 from tests.support.graphs import graph, run, value
 
@@ -38,6 +38,11 @@ APPLIED = {
         "y = Cast<to = 10>(e)", "float m = {0.75}", ["Mul", "Add"],
     ),
     "kept dims": (_X, "a = ReduceMean<keepdims = 0>(x, last) y = Unsqueeze(a, last)", _AXES, ["ReduceMean"]),
+    "mean over one": ("float[N, 1, 4] x", "a = ReduceMean(x, k) b = Squeeze(a, k) y = Abs(b)", "int64[1] k = {-2}",
+                      ["Squeeze", "Abs"]),
+    "maximum over one without it": ("float[N, 1, 4] x", "a = Tanh(x) b = ReduceMax<keepdims = 0>(a, k) y = Abs(b)",
+                                    "int64[1] k = {1}", ["Tanh", "Squeeze", "Abs"]),
+    "pool of one": ("float[N, 4, 1, 1] x", "a = Tanh(x) b = GlobalAveragePool(a) y = Abs(b)", "", ["Tanh", "Abs"]),
     "Squeeze of Unsqueeze": (_X, "a = Tanh(x) b = Unsqueeze(a, first) c = Squeeze(b, first) y = Abs(c)", _AXES,
                              ["Tanh", "Abs"]),
     "Unsqueeze of Squeeze": ("float[N, 1, 4] x", "a = Squeeze(x, one) b = Unsqueeze(a, one) y = Abs(b)",
@@ -103,6 +108,7 @@ STAYS = {
     "rows that another node reads": ("float[2, 3, 4] x", "r = Flatten<axis = 2>(x) w = Softmax(r) v = Abs(w) "
                                      "z = Reshape(w, s) u = Reshape(v, s) y = Add(z, u)", "int64[3] s = {2, 3, 4}",
                                      ["Flatten", "Softmax", "Abs", "Reshape", "Reshape", "Add"]),
+    "sum over more than ones": (_X, "y = ReduceSum(x, two)", "int64[2] two = {0, 1}", ["ReduceSum"]),
     "Tile of more than ones": (_X, "y = Tile(x, k)", "int64[2] k = {1, 2}", ["Tile"]),
     "Cast of one number to integers": (
         _X, "s = Shape(x) f = ConstantOfShape<value = float[1] {2.5}>(s) i = Cast<to = 7>(f) y = Abs(i)", "",
@@ -176,6 +182,7 @@ def test_opset_11(op_type: str, dims: str, axis: str, left: int) -> None:
         (CastOfFilled(), _X, "n = Shape(x) a = ConstantOfShape(n) i = Cast<to = 7>(a) y = Cast<to = 1>(i)", "", "nai",
          "not one of floats of 16 bits or more"),
         (NeighbouringPositions("p"), _X, "y = Gather<axis = 1>(x, c)", "int64[2] c = {2, 1}", "xcy", "do not count up"),
+        (ReducedOnes("ReduceSum"), "float[N, M] x", "y = ReduceSum(x, c)", "int64[1] c = {1}", "xy", "may not be 1"),
         (ViewOfView("Unsqueeze", "Squeeze"), _X, "v = Squeeze(x, z) y = Unsqueeze(v, z)", "int64[1] z = {0}", "xvy",
          "Squeeze checks that a dim is 1"),
     ],
