@@ -279,7 +279,7 @@ def _flat(node: ir.Node) -> Form | None:
     if node.op_type == "Squeeze":
         same = sorted(int(axis) % RANK for axis in array) == [2, 3]
         return Form((0,), (), constants={1: np.array([1, 2], np.int64)}) if same else None
-    copies = bool((array[1:] == 0).any()) or node.attributes.get_int("allowzero", 0) == 1
+    copies = bool((array[node.attributes.get_int("allowzero", 0) != 1 :] == 0).any())  # or dims of 0
     return None if copies or array.size >= RANK else Form((0,), ())
 
 
