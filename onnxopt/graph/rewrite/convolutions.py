@@ -10,12 +10,13 @@ another layout (figures for ViT-base: benchmarks/notes: models). Convolutions al
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
-from onnxopt.graph.match import new_integers
+from onnxopt.graph.match import is_constant, new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT
@@ -25,11 +26,11 @@ _NO_GAIN = "Conv of {} is as fast as the product; only 16-bit floats gain"
 
 
 class _Product(RewriteRuleClassBase):
-    """What both rules share: the obstacles to a product, and the product."""
+    """What rules of tokens share: the obstacles to a product, and the product."""
 
-    def _obstacle(self, conv: ir.Node, x: ir.Value, w: ir.Value, rank: int, *, of_any_dtype: bool = False) -> str:
+    def _obstacle(self, conv: ir.Node, x: ir.Value, w: ir.Value, rank: int) -> str:
         bias = conv.inputs[2] if len(conv.inputs) > 2 else None
-        if x.dtype not in SIXTEEN_BIT and not of_any_dtype:
+        if x.dtype not in SIXTEEN_BIT:
             return _NO_GAIN.format(x.dtype)
         if x.shape is None or len(x.shape) != rank or not isinstance(x.shape[1], int):
             return f"the rank or the channels of Conv's input `{x.name}` are not known"
@@ -51,8 +52,8 @@ class _Product(RewriteRuleClassBase):
         return op.Add(product, conv.inputs[2]) if len(conv.inputs) > 2 and conv.inputs[2] is not None else product
 
 
-class WholeInput(_Product):
-    """A kernel as large as its input, so that each image gives one row: the first layer of a classifier, as VGG's.
+class WholeInput(RewriteRuleClassBase):
+    """A window that covers its padded input, so that each image gives one row: a classifier's first layer, as VGG's.
 
     cuDNN's heuristics name engines for it that take 50 times as long. A kernel of one element stays a Conv, which
     gates of channels are recognised by. channels_last: whether the layout of the input will be, so that rows are read
@@ -62,29 +63,81 @@ class WholeInput(_Product):
     def __init__(self, channels_last: bool) -> None:
         super().__init__()
         self._channels_last = channels_last
+        self._columns: dict[tuple[ir.Value, object], ir.Value] = {}  # a weight, the graph that reads it -> its matrix
 
     def pattern(self, op, x, w):
         return op.Conv(x, w, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["convolved"])
 
     def check(self, context: MatchContext, x, w, convolved):
-        result, conv = MatchResult(), convolved.producer()
-        rank = 0 if x.shape is None else len(x.shape)
-        if reason := self._obstacle(conv, x, w, rank, of_any_dtype=True):
-            return result.fail(reason)
-        size = tuple(w.const_value.shape.numpy()[2:])
-        if tuple(x.shape.dims[2:]) != size or math.prod(size) == 1:
-            return result.fail("the kernel is not as large as the input, or has one element")
-        if any(conv.attributes.get_ints("pads", ())):
-            return result.fail("the input is padded")
+        result, inside = MatchResult(), _inside(convolved.producer())
+        if isinstance(inside, str):
+            return result.fail(inside)
+        if any(use.idx != 1 or _inside(use.node) != inside for use in w.uses()):
+            return result.fail(f"what else reads the weight `{w.name}` needs it as it is")
         return result
 
     def rewrite(self, op, x, w, convolved):
-        rank, outputs = len(x.shape), w.const_value.shape.numpy()[0]
-        order = (*range(2, rank), 1) if self._channels_last and rank == 4 else tuple(range(1, rank))
-        moved = op.Transpose(x, perm=[0, *order]) if order[-1] == 1 else x
-        flat = op.Reshape(moved, new_integers(op, [0, math.prod(w.const_value.shape.numpy()[1:])]))
-        product = self._product(op, convolved.producer(), flat, w, order)
+        conv, rank, outputs = convolved.producer(), len(x.shape), w.const_value.shape.numpy()[0]
+        is_turned = self._channels_last and rank == 4 and any(dim != 1 for dim in x.shape[2:])
+        order = (*range(2, rank), 1) if is_turned else tuple(range(1, rank))
+        moved = op.Transpose(x, perm=[0, *order]) if is_turned else x
+        inside, known = _inside(conv), self._columns
+        assert not isinstance(inside, str)
+        if (w, conv.graph) not in known:
+            known[w, conv.graph] = op.initializer(_columns(w, inside, order))
+        flat = op.Reshape(moved, new_integers(op, [0, math.prod(x.shape[1:])]))
+        product = op.MatMul(flat, known[w, conv.graph])
+        if len(conv.inputs) > 2 and conv.inputs[2] is not None:
+            product = op.Add(product, conv.inputs[2])
         return op.Reshape(product, new_integers(op, [0, outputs, *[1] * (rank - 2)]))
+
+
+def _inside(conv: ir.Node) -> tuple[slice, ...] | str:
+    """The part of the window that is on the input where it covers all of it, else why it does not."""
+    if conv.op_type != "Conv" or conv.domain != "" or conv.attributes.get_int("group", 1) != 1:
+        return "it is no Conv of one group"
+    x, w, y = conv.inputs[0], conv.inputs[1], conv.outputs[0]
+    if x is None or x.shape is None or y.shape is None or w is None or w.const_value is None or not is_constant(w):
+        return "shapes are not known, or Conv's weight is not a constant"
+    kernel, size = w.const_value.shape.numpy()[2:], [dim for dim in x.shape[2:] if isinstance(dim, int) and dim > 0]
+    if math.prod(kernel) == 1:
+        return "the kernel has one element"
+    if len(y.shape) != len(x.shape) or any(dim != 1 for dim in y.shape[2:]):
+        return "the result has more pixels than one"
+    if len(size) != len(kernel):
+        return f"the size of `{x.name}` is not known"
+    dilations = conv.attributes.get_ints("dilations", (1,) * len(kernel))
+    parts = []
+    for count, step, begin, dim in zip(kernel, dilations, _pads_before(conv, kernel, size), size, strict=True):
+        taps = [k for k in range(count) if 0 <= k * step - begin < dim]
+        if [k * step - begin for k in taps] != list(range(dim)):
+            return "the window reads a part of its input"
+        parts.append(slice(taps[0], taps[-1] + 1))
+    return tuple(parts)
+
+
+def _pads_before(conv: ir.Node, kernel: Sequence[int], size: Sequence[int]) -> Sequence[int]:
+    """How many elements of padding are before each dim, where there is one window."""
+    way = conv.attributes.get_string("auto_pad", "NOTSET")
+    if way.startswith("SAME"):  # ONNX Runtime takes no dilations beside it
+        missing = [max(count - dim, 0) for count, dim in zip(kernel, size, strict=True)]
+        return [(pad + (way == "SAME_LOWER")) // 2 for pad in missing]
+    none = (0,) * len(kernel)
+    return conv.attributes.get_ints("pads", none)[: len(kernel)] if way == "NOTSET" else none
+
+
+def _columns(w: ir.Value, inside: tuple[slice, ...], order: tuple[int, ...]) -> ir.LazyTensor:
+    """A part of the weight (O, ...), whose dims but the first, in this order, are the rows of a matrix."""
+    tensor, name = w.const_value, f"{w.name}/columns"
+    assert tensor is not None
+    outputs, channels = tensor.shape.numpy()[:2]
+    rows = channels * math.prod(part.stop - part.start for part in inside)
+
+    def evaluate() -> ir.Tensor:
+        array = tensor.numpy()[:, :, *inside].transpose(*order, 0).reshape(rows, outputs)
+        return ir.Tensor(np.ascontiguousarray(array), dtype=tensor.dtype, name=name)
+
+    return ir.LazyTensor(evaluate, dtype=tensor.dtype, shape=ir.Shape([rows, outputs]), name=name)
 
 
 class ActivationOfRows(RewriteRuleClassBase):

@@ -243,19 +243,20 @@ TABLE: tuple[Phase, ...] = (
     ),
     Phase(
         name="convolutions",
-        why="those that are products become products, which then apply the activations that follow",
-        steps=(Step(_TOKENS, convolutions.PRODUCTS),),
+        why="those that are products become products, with the constants and the activations that follow them",
+        steps=(
+            Step(_FOLD, conv_constants.RULES, only_if=_has("Conv", "ConvTranspose")),
+            Step(_TOKENS, convolutions.PRODUCTS),
+        ),
         repeat=UNTIL_NOTHING_APPLIES,
         then=Cleanup.CANCEL,
     ),
     Phase(
         name="fold",
-        why="constants and normalizations are folded into the convolutions and products that remain",
+        why="constants and normalizations are folded into the products that there are now",
         steps=(
             Step(("gate",), merging.GATES),
-            Step(
-                _FOLD, (*conv_constants.RULES, *scaled_products.RULES, *normalized_products.RULES), then=Cleanup.CANCEL
-            ),
+            Step(_FOLD, (*scaled_products.RULES, *normalized_products.RULES), then=Cleanup.CANCEL),
         ),
         then=Cleanup.CLEAN_UP,
     ),

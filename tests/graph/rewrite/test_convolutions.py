@@ -16,7 +16,7 @@ from tests.support.attention.attention_graphs import ops
 
 TENSORS = {
     "patch": (6, 3, 2, 4), "pixel": (6, 3, 1, 1), "bias": (6,), "image": (6, 3, 6, 8), "line": (6, 3, 9),
-    "volume": (6, 3, 2, 3, 4),
+    "volume": (6, 3, 2, 3, 4), "variance": (6,),
 }  # fmt: skip
 SHAPES = "int64[3] flat = {0, 6, -1}, int64[3] other = {0, 12, -1}"
 
@@ -26,7 +26,8 @@ def model(inputs: str, body: str, opset: int = 20, dtype: str = "float16") -> ir
     made = graphs.graph(inputs.replace("float16", spelled), f"{spelled}[] y", body, constants=SHAPES, opset=opset)
     rng = np.random.default_rng(0)
     for name, dims in TENSORS.items():
-        array = (rng.standard_normal(dims) * 0.3).astype(
+        drawn = rng.standard_normal(dims) * 0.3
+        array = (np.abs(drawn) + 0.5 if name == "variance" else drawn).astype(
             dtype.replace("float", "f").replace("16", "2").replace("32", "4")
         )
         value = ir.Value(name=name, const_value=ir.tensor(array, name=name), shape=ir.Shape(dims))
@@ -112,10 +113,14 @@ def _reason(source: ir.Model, rule: type[RewriteRuleClassBase]) -> str:
     ("kernel", "attributes", "shape"),
     [
         ("image", "<pads = [0, 0, 0, 0]>", (3, 6, 8)), ("line", "<strides = [2]>", (3, 9)),
-        ("volume", "", (3, 2, 3, 4)),
+        ("volume", "", (3, 2, 3, 4)), ("image", "<pads = [2, 1, 2, 3], strides = [3, 2]>", (3, 3, 5)),
+        ("image", '<auto_pad = "SAME_UPPER", strides = [4, 6]>', (3, 4, 6)),
+        ("image", '<auto_pad = "SAME_LOWER", strides = [3, 5]>', (3, 3, 5)),
+        ("image", "<pads = [4, 6, 6, 8], dilations = [2, 2]>", (3, 1, 1)),
+        ("tap", "<pads = [1, 1], strides = [2]>", (3, 2)),
     ],
 )  # fmt: skip
-def test_a_kernel_as_large_as_its_input(
+def test_a_window_that_covers_its_input(
     kernel: str, attributes: str, shape: tuple[int, ...], dtype: str, tmp_path: Path
 ) -> None:
     (tmp_path / "gpu").mkdir()
@@ -128,8 +133,18 @@ def test_a_kernel_as_large_as_its_input(
     check(source, found, (1, *shape), (5, *shape))
     found = source.clone()
     rewrite(found, tmp_path / "gpu", gpu=True)
-    assert ops(found).count("Transpose") == (len(shape) == 3)  # an image, which channels last needs none for
+    turned = len(shape) == 3 and shape[1:] != (1, 1)
+    assert ops(found).count("Transpose") == turned  # of an image, which channels last needs none for
     check(source, found, (1, *shape), (5, *shape))
+
+
+def test_a_normalization_is_folded_before(tmp_path: Path) -> None:
+    body = "c = Conv(x, image, bias) n = BatchNormalization(c, bias, bias, bias, variance) y = Relu(n)"
+    source = model(IMAGE, body)
+    found = source.clone()
+    assert rewrite(found, tmp_path).applied["fold"] == 1
+    assert ops(found) == ["Reshape", "MatMul", "Add", "Relu", "Reshape"]
+    check(source, found, (3, 3, 6, 8))
 
 
 @pytest.mark.parametrize(
@@ -138,9 +153,29 @@ def test_a_kernel_as_large_as_its_input(
         ("3, 6, 9", "Conv(x, image)"), ("3, n, 8", "Conv(x, image)"), ("3, 1, 1", "Conv(x, pixel)"),
         ("3, 6, 8", "Conv<pads = [1, 0, 1, 0]>(x, image)"), ("6, 6, 8", "Conv<group = 2>(x, image)"),
         ("3, 6, 8", "Conv<dilations = [1, 1], auto_pad = \"SAME_UPPER\">(x, image)"),
+        ("3, 7, 8", "Conv<strides = [2, 1]>(x, image)"),
+        ("3, 1, 8", "Conv<pads = [5, 7, 5, 7], dilations = [2, 2]>(x, image)"),
+        ("3, 11, 15", "Conv<dilations = [2, 2]>(x, image)"),
     ],
 )  # fmt: skip
 def test_kernels_that_stay(shape: str, conv: str, tmp_path: Path) -> None:
     source = model(f"float16[b, {shape}] x, {WEIGHTS}", f"y = {conv}")
     rewrite(source, tmp_path)
     assert "Conv" in ops(source) and "MatMul" not in ops(source)
+
+
+def test_one_weight_is_stored_once(tmp_path: Path) -> None:
+    """Two inputs of one size share the matrix; where another size needs other rows of it, the convolutions stay."""
+    inputs, sizes = f"float16[n, 3, 6, 8] x, float16[n, 3, {{}}, 8] z, {WEIGHTS}", {6: 0, 5: 2}
+    for height, stay in sizes.items():
+        body = f"a = Conv(x, image) b = Conv<pads = [{6 - height}, 0, 0, 0]>(z, image) y = Add(a, b)"
+        source = model(inputs.format(height), body)
+        found = source.clone()
+        (tmp_path / str(height)).mkdir()
+        rewrite(found, tmp_path / str(height))
+        assert ops(found).count("Conv") == stay
+        assert sum("image" in name for name in found.graph.initializers) == 1
+        rng = np.random.default_rng(1)
+        feeds = {v.name: rng.standard_normal((2, *v.shape[1:])).astype("f2") for v in source.graph.inputs}  # type: ignore[union-attr]
+        (expected,), (result,) = graphs.run(source, feeds), graphs.run(found, feeds)
+        np.testing.assert_allclose(result, expected, atol=8e-3, rtol=4e-3)
