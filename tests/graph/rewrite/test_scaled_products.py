@@ -24,6 +24,7 @@ def model(
     arrays: dict[str, np.ndarray] = {
         "w": rng.standard_normal((K, N)), "b": rng.standard_normal(N), "c": rng.uniform(-2, 2, N),
         "r": rng.uniform(0.5, 2, (1, 1, N)), "s": np.array(0.3), "deep": np.ones((1, 1, 1, N)), "rows": np.ones((5, 1)),
+        "up": rng.uniform(0.5, 2, (N, 1)), "first": rng.uniform(0.5, 2, (N, 1, 1)),
     }  # fmt: skip
     arrays |= constants or {}
     inputs = [f"{dtype}[2, 5, {K}] x", *(f"{dtype}[{','.join(map(str, a.shape))}] {k}" for k, a in arrays.items())]
@@ -51,6 +52,8 @@ def given(dtype: str) -> dict[str, np.ndarray]:
         (BIASED + "y = Mul(s, a)", ["MatMul", "Add"]),
         ("p = MatMul(x, w) a = Add(b, p) y = Mul(a, c)", ["MatMul", "Add"]),
         ("p = MatMul(x, w) y = Mul(p, c)", ["MatMul"]),
+        (BIASED + "t = Transpose<perm=[0,2,1]>(a) y = Mul(t, up)", ["MatMul", "Add", "Transpose"]),
+        (BIASED + "t = Transpose<perm=[2,0,1]>(a) y = Mul(first, t)", ["MatMul", "Add", "Transpose"]),
     ],
 )
 def test_what_is_folded(body: str, operators: list[str], dtype: str, tmp_path: Path) -> None:

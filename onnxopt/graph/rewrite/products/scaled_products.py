@@ -1,6 +1,7 @@
 """A constant factor behind a product with a constant matrix, folded into the matrix and the bias.
 
     Mul(c, Add(MatMul(x, w), b)) -> Add(Mul(MatMul(x, c / s w), s), c b)     c one value a column, or one value
+    Mul(c, Transpose(Add(MatMul(x, w), b))) -> Transpose(Mul(c', Add(MatMul(x, w), b)))
 
 Vision models scale every block's result this way (layer scale, often small numbers) before they add it to the residual.
 s is a power of two that keeps the matrix in the range of its dtype: 1 where it stays there anyway. Kernels of products
@@ -13,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
-from onnxopt.graph.match import is_constant
+from onnxopt.graph.match import is_constant, is_private
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.rewrite.weights import Joiner, array_of, loses_precision, rounded
@@ -66,6 +67,43 @@ class ScaledProduct(RewriteRuleClassBase):
         return result if bias is None else op.Add(result, op.initializer(bias))
 
 
+class ScaledTranspose(RewriteRuleClassBase):
+    """A factor of channels that comes after the columns were moved to their place, as ConvNeXt's in NCHW."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__(f"scaled_transpose_{first}")
+        self._first = first
+
+    def pattern(self, op, total, c):
+        moved = op.Transpose(total, _allow_other_attributes=True, _outputs=["moved"])
+        return op.Mul(c, moved) if self._first else op.Mul(moved, c)
+
+    def check(self, context: MatchContext, total, c, moved) -> MatchResult:
+        result, perm = MatchResult(), moved.producer().attributes.get_ints("perm", ())
+        if len(moved.uses()) != 1 or moved.is_graph_output() or not _is_of_product(total):
+            return result.fail("the Transpose is not one of a product alone, or has other readers")
+        if not perm or not is_constant(c) or c.const_value.size == 1 or len(c.const_value.shape) > len(perm):
+            return result.fail(f"the factor `{c.name}` is not a constant of several values")
+        dims = (1,) * (len(perm) - len(c.const_value.shape)) + tuple(c.const_value.shape.numpy())
+        if any(dim != 1 and axis != len(perm) - 1 for dim, axis in zip(dims, perm, strict=True)):
+            return result.fail(f"the factor `{c.name}` has not one value a column")
+        return result
+
+    def rewrite(self, op, total, c, moved):
+        factor = ir.Tensor(c.const_value.numpy().reshape(-1), dtype=c.const_value.dtype, name=f"{moved.name}/factor")
+        scaled = op.Mul(total, op.initializer(factor))
+        return op.Transpose(scaled, perm=list(moved.producer().attributes.get_ints("perm")))
+
+
+def _is_of_product(total: ir.Value) -> bool:
+    """Whether a value is a product, or its sum with a constant, that one node reads."""
+    node = total.producer()
+    if node is not None and node.op_type == "Add" and node.domain == "" and is_private(total):
+        inner = [v for v in node.inputs if v is not None and not is_constant(v)]
+        total, node = inner[0], inner[0].producer() if len(inner) == 1 else None
+    return node is not None and (node.op_type, node.domain) == ("MatMul", "") and is_private(total)
+
+
 def _folded(w: ir.Value, c: ir.Value, b: ir.Value | None) -> tuple[ir.Tensor | None, ir.Tensor, ir.Tensor | None] | str:
     """s, the matrix and the bias; None where there is none. Or the reason why the factor stays."""
     assert w.const_value is not None
@@ -102,6 +140,7 @@ def _is_of_columns(dims: tuple[int, ...], columns: int, rank: int | None) -> boo
 
 
 RULES = (
+    RuleSet(lambda _: [Rooted("Mul", ScaledTranspose.rule(first)) for first in (True, False)], counted=False),
     RuleSet(
         lambda scope: [
             Rooted("Mul", ScaledProduct.rule(joiner, first)) for joiner in (scope.joiner,) for first in (True, False)
