@@ -11,6 +11,8 @@ import onnx_ir as ir
 
 from onnxopt.fusion import eligibility, index_ops
 from onnxopt.fusion.operands import constant
+from onnxopt.graph.layout.orders import TO_NCHW, transposes
+from onnxopt.graph.match import only_consumer
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.gemm import codes
 from onnxopt.program.gemm import DTYPES, MAX_PARTS, SIXTEEN_BIT, Gemm, PackedIntegers
@@ -280,15 +282,23 @@ def _take_gelu(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
 
 def _why_gelu_stays(gemm: GrowingGemm, gelu: ir.Node, shapes: Shapes) -> str | None:
     """Why an exact Gelu stays a kernel of its own, None where the GEMM computes it (kinds/gemm/large_products.py)."""
-    if gemm.packed is not None or gemm.multiplies_codes or gemm.is_convolution():
-        return "products of codes and convolutions have no entry points for it"
+    if gemm.packed is not None or gemm.multiplies_codes or gemm.per_sample:
+        return "products of codes and those of a weight for each sample have no entry points for it"
     dtype = _dtype(gelu.outputs[0], shapes)
     if dtype not in SIXTEEN_BIT or _dtype(gemm.a, shapes) != dtype:
         return f"entry points for it are of float16 and bfloat16, not {dtype}"
     for reader in gelu.outputs[0].consumers():
-        if reader.op_type not in _PRODUCTS or reader.domain != "":
+        if not _is_product(reader):
             return f"the kernel of {reader.op_type} may compute it at no extra cost"
     return None
+
+
+def _is_product(reader: ir.Node) -> bool:
+    """Whether a node is a product, or turns a map for a convolution of one group alone."""
+    conv = only_consumer(reader.outputs[0]) if transposes(reader, TO_NCHW) else None
+    if conv is not None:
+        return conv.op_type == "Conv" and conv.domain == "" and conv.attributes.get_int("group", 1) == 1
+    return reader.op_type in _PRODUCTS and reader.domain == ""
 
 
 def _take_split(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:

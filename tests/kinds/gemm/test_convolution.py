@@ -56,6 +56,33 @@ def test_what_a_convolution_takes_in(body: str, nodes: str, fields: dict[str, ob
     assert [v.name for v in region.inputs][:2] == ["x", "matrix"]
 
 
+def _half(source: ir.Model) -> ir.Model:
+    """The model in float16."""
+    for value in [*source.graph.inputs, *source.graph.initializers.values()]:
+        if value.dtype == ir.DataType.FLOAT:
+            value.type = ir.TensorType(ir.DataType.FLOAT16)
+            if value.const_value is not None:
+                value.const_value = ir.Tensor(value.const_value.numpy().astype(np.float16), name=value.name)
+    return source
+
+
+@pytest.mark.parametrize(
+    ("reader", "taken"),
+    [
+        (f"o = {_TO_NCHW}(g)  d = Conv(o, v)  y = {_TO_NHWC}(d)", True),
+        ("y = MatMul(g, u)", True),
+        (f"o = {_TO_NCHW}(g)  d = Conv<group = 6>(o, each)  y = {_TO_NHWC}(d)", False),
+        ("y = Neg(g)", False),
+    ],
+)
+def test_an_exact_gelu_of_16_bits_is_of_the_convolution_before_another_one(reader: str, taken: bool) -> None:
+    inputs = _INPUTS + ", float[4, 6, 3, 3] v, float[6, 4] u, float[6, 1, 3, 3] each"
+    source = _half(_model(_CONV + "g = Gelu(p)  " + reader, inputs))
+    (region,) = [r for r in fuse(source).regions if r.kind is GEMM and "c" in {n.name for n in r.nodes}]
+    assert ("g" in {n.name for n in region.nodes}) == taken
+    assert isinstance(region.meaning, Gemm) and region.meaning.activation == ("gelu" if taken else "none")
+
+
 @pytest.mark.parametrize(
     "body",
     [
