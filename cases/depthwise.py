@@ -23,7 +23,7 @@ from onnxopt.kinds.depthwise.kind import DepthwiseKind
 from onnxopt.program.dtypes import to_ir
 
 # What stands in front and behind, as onnx text over names: `t` is what passes through, `c` has one element a channel,
-# `r` has the result's shape.
+# `r` has the result's shape. `v1` and `v2` are the halves of the channels, of which `half` has one element for each.
 IN_FRONT = {
     "": "",
     "bias_silu": "b = Add(t, c)  s = Sigmoid(b)  x = Mul(b, s)",
@@ -36,6 +36,9 @@ BEHIND = {
     "silu": "s1 = Sigmoid(v)  y = Mul(v, s1)",
     "residual": "y = Add(v, r)",
     "gelu_residual_scale": "h = Gelu(v)  m = Mul(h, d)  y = Add(m, r)",
+    "gate": "y = Mul(v1, v2)",
+    "gelu_gate": "h = Gelu(v1)  m = Mul(h, v2)  y = Mul(m, half)",
+    "gate_residual": "s1 = Sigmoid(v2)  m = Mul(v1, s1)  y = Add(m, r)",
     "hardswish": "a1 = Add(v, three)  a2 = Clip(a1, zero, six)  a3 = Mul(v, a2)  y = Div(a3, six)",
 }
 
@@ -63,6 +66,11 @@ class Case:
         return self.x[3]
 
     @property
+    def is_gated(self) -> bool:
+        """Whether what follows reads halves of the channels."""
+        return "v1" in BEHIND[self.behind]
+
+    @property
     def stored(self) -> str:
         """The dtype of the result."""
         return self.dtype
@@ -81,6 +89,7 @@ class Case:
         made = {"w": rng.standard_normal((*self.kernel, 1, self.channels)) / np.sqrt(self.kernel[0] * self.kernel[1])}
         for name in ("bias", "c", "d"):
             made[name] = rng.standard_normal(self.channels)
+        made["half"] = made["d"][: self.channels // 2]
         made |= {"zero": np.array(0.0), "six": np.array(6.0), "three": np.array(3.0)}
         return {k: v.astype(numpy_dtype(self.dtype)).astype(np.float64) for k, v in made.items()}
 
@@ -91,12 +100,14 @@ class Case:
         front, back = IN_FRONT[self.in_front], BEHIND[self.behind]
         names = ["N", "H", "W", self.channels]
         shape = list(self.x) if self.known else names
-        behind = names if self.result_dims() == list(self.x) else ["N", "Ho", "Wo", self.channels]
+        behind = names if self.result_dims() == list(self.x) else ["N", "Ho", "Wo", self.result_dims()[3]]
         result = self.result_dims() if self.known else behind
         inputs = [helper.make_tensor_value_info("t", element, shape)]
         if "r)" in back and not self.skip:
             inputs.append(helper.make_tensor_value_info("r", element, result))
         nodes = [*parse_nodes(front), *self._convolution("x" if front else "t", "v" if back else "y")]
+        if self.is_gated:
+            nodes.append(helper.make_node("Split", ["v"], ["v1", "v2"], name="split", axis=3, num_outputs=2))
         nodes += parse_nodes(back.replace("r)", "t)") if self.skip else back)
         used = {name for node in nodes for name in node.input}
         constants = [numpy_helper.from_array(a.astype(stored), k) for k, a in self.constants().items() if k in used]
@@ -123,7 +134,7 @@ class Case:
                 out.append(-(-size // stride))
             else:
                 out.append((size + self.pads[axis] + self.pads[2 + axis] - reach) // stride + 1)
-        return [self.x[0], *out, self.channels]
+        return [self.x[0], *out, self.channels // 2 if self.is_gated else self.channels]
 
     def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(seed)
@@ -184,8 +195,9 @@ def random_case(seed: int, dtype: str) -> Case:
     room = [r - pads[k] - pads[2 + k] if not auto_pad.startswith("SAME") else 1 for k, r in enumerate(reach)]
     sizes = [max(1, room[k]) + int(rng.integers(0, 40)) for k in range(2)]
     behind = pick(*BEHIND)
+    channels = pick(1, 3, 8, 16, 24, 37, 40, 72, 104) * (1 + ("gate" in behind))
     case = Case(
-        (int(rng.integers(1, 4)), *sizes, pick(1, 3, 8, 16, 24, 37, 40, 72, 104)), kernel, strides, dilations, pads,
+        (int(rng.integers(1, 4)), *sizes, channels), kernel, strides, dilations, pads,
         auto_pad, dtype, bias=bool(rng.random() < 0.7), in_front=pick(*IN_FRONT), behind=behind,
         known=bool(rng.random() < 0.6),
     )  # fmt: skip
@@ -300,6 +312,19 @@ ROWS = (
             Case((1, 1, 40, 4), (1, 5), pads=(0, 4, 0, 0), behind="gelu_residual_scale"),
         ),
         ("held_v2d1a14", "held_v1d1a14"),
+    ),
+    Row(  # halves of the channels
+        "gated",
+        (
+            Case((2, 7, 9, 12), (3, 3), pads=_SAME[3], dtype="float16", behind="gate"),
+            Case((1, 9, 11, 74), (3, 3), pads=_SAME[3], dtype="float16", behind="gelu_gate", known=False),
+            Case((1, 9, 10, 4), (3, 3), (2, 2), pads=(1, 0, 1, 1), dtype="bfloat16", bias=False, behind="gate"),
+            Case((1, 6, 9, 8), (5, 5), pads=_SAME[5], behind="gate_residual"),
+            Case((1, 8, 7, 6), (7, 7), pads=_SAME[7], dtype="float16", behind="gelu_gate"),
+            Case((1, 4, 6, 2), (3, 5), (1, 1), (2, 1), pads=(2, 2, 2, 2), behind="gate", known=False),
+            Case((2, 1, 21, 8), (1, 3), pads=(0, 1, 0, 1), dtype="float16", behind="gelu_gate"),
+        ),
+        ("held",),
     ),
     _of_16_bits("float16"),
     _of_16_bits("bfloat16"),

@@ -5,11 +5,12 @@
 // The last tile of a row is moved to the left until it is whole, and computes some columns a second time. Where the
 // result is narrower than a tile, or padded by more than the window reaches, a thread takes output after output.
 //
-// Op is generated: Op::Stored and Op::Result are storage dtypes, Op::kChannels the channels of both, Op::Before and
-// Op::After the programs in front and behind. Before::apply(x, of) and After::apply(sum, of, near, v) compute one
-// element, Before::kStored tells whether its result needs no rounding to Stored; channel(params, c) reads what they
-// need of channel c, After::load(params, at) what is read by element; of.start is what a sum starts from. Where
-// Op::kSums is set, each thread also leaves the sums of the outputs that it stores.
+// Op is generated: Op::Stored and Op::Result are storage dtypes, Op::kChannels the channels of the result, of which x
+// has Op::kHalves times as many, Op::Before and Op::After the programs in front and behind. Before::apply(x, of) and
+// After::apply(sum, of, near, v) compute one element, of halves After::apply(sum, sum, of, near, v); Before::kStored
+// tells whether its result needs no rounding to Stored; channel(params, c) reads what they need of channel c,
+// After::load(params, at) what is read by element; of.start is what a sum starts from, of.half_start that of the other
+// half. Where Op::kSums is set, each thread also leaves the sums of the outputs that it stores.
 #pragma once
 
 #include "depthwise/abi.h"
@@ -41,10 +42,12 @@ struct HeldWindow {
   __device__ static void load_weights(const DepthwiseParams& p, int channel, typename Tile::Weights& weight) {
     const T* const from = static_cast<const T*>(p.input[Op::kWeight]) + channel;
 #pragma unroll
-    for (int k = 0; k < W::kTaps; ++k) {
-      const auto tap = load_vector<T, kVector>(from + k * Op::kChannels);
+    for (int k = 0; k < W::kTaps * Op::kHalves; ++k) {
+      const int tap = k / Op::kHalves;
+      const int first = k % Op::kHalves * kVector;
+      const auto loaded = load_vector<T, kVector>(from + k * Op::kChannels);
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) weight[k / W::kWidth][k % W::kWidth][v] = widen(tap.at[v]);
+      for (int v = 0; v < kVector; ++v) weight[tap / W::kWidth][tap % W::kWidth][first + v] = widen(loaded.at[v]);
     }
   }
 

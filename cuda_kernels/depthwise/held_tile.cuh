@@ -1,5 +1,6 @@
 // A tile of outputs of a depthwise convolution, NHWC: kDown x kAcross outputs of kVector neighbouring channels, by one
-// thread that holds the weights of these channels in registers.
+// thread that holds the weights of these channels in registers. Where halves of the channels gate each other, it sums
+// twice as many lanes: those of its channels, and those Op::kChannels further.
 //
 // Inputs come row by row, kAhead rows before they are used; each is loaded and converted once, and serves every output
 // of the tile that sees it. A row of outputs is stored as soon as it is complete. Columns of inputs and outputs lie at
@@ -32,9 +33,13 @@ struct HeldTile {
   using Result = typename Op::Result;
   using Before = typename Op::Before;
   using After = typename Op::After;
-  using Loaded = Vector<T, kVector>;
+  static constexpr int kLanes = kVector * Op::kHalves;
+  struct Loaded {
+    Vector<T, kVector> part[Op::kHalves];
+    __device__ T at(int lane) const { return part[lane / kVector].at[lane % kVector]; }
+  };
   using Near = typename After::template Near<kVector>;
-  using Weights = float[W::kHeight][W::kWidth][kVector];
+  using Weights = float[W::kHeight][W::kWidth][kLanes];
   static constexpr int kColumns = W::columns(kAcross);
   static constexpr int kSeen = W::rows(kDown);
   static constexpr int kReachDown = (W::kHeight - 1) * W::kDilationDown;
@@ -42,7 +47,8 @@ struct HeldTile {
   // Rows of inputs on their way at a time. The sums of one row of a large window take long enough for the next to come.
   static constexpr int kMostAhead = W::kHeight > 3 ? 1 : 3;
   static constexpr int kAhead = kSeen < kMostAhead ? kSeen : kMostAhead;
-  static constexpr int kPixel = Op::kChannels * static_cast<int>(sizeof(T));  // bytes
+  static constexpr int kHalf = Op::kChannels * static_cast<int>(sizeof(T));  // bytes
+  static constexpr int kPixel = kHalf * Op::kHalves;
   static constexpr int kResultPixel = Op::kChannels * static_cast<int>(sizeof(Result));
 
   const DepthwiseParams& p;
@@ -90,33 +96,37 @@ struct HeldTile {
   __device__ void load_row(const char* row, int step, Loaded (&x)[kColumns]) const {
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
-      if (sees(j)) x[j] = load_or_zero<T, kVector>(row + j * kPixel, row_exists(step) && column_exists(j));
+      if (!sees(j)) continue;
+#pragma unroll
+      for (int h = 0; h < Op::kHalves; ++h) {
+        x[j].part[h] = load_or_zero<T, kVector>(row + j * kPixel + h * kHalf, row_exists(step) && column_exists(j));
+      }
     }
   }
 
-  __device__ void widen_row(const Loaded (&x)[kColumns], int step, const typename Before::Of (&of)[kVector],
-                            float (&values)[kColumns][kVector]) const {
+  __device__ void widen_row(const Loaded (&x)[kColumns], int step, const typename Before::Of (&of)[kLanes],
+                            float (&values)[kColumns][kLanes]) const {
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       if (!sees(j)) continue;
       const bool here = row_exists(step) && column_exists(j);
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) {
-        const float value = widen(x[j].at[v]);
+      for (int v = 0; v < kLanes; ++v) {
+        const float value = widen(x[j].at(v));
         values[j][v] = Before::kNothing ? value : here ? rounded(Before::apply(value, of[v])) : 0.0f;
       }
     }
   }
 
   // A row of inputs through a row of weights.
-  __device__ static void add_row(const float (&x)[kColumns][kVector], const float (&weight)[W::kWidth][kVector],
-                                 float (&sum)[kAcross][kVector]) {
+  __device__ static void add_row(const float (&x)[kColumns][kLanes], const float (&weight)[W::kWidth][kLanes],
+                                 float (&sum)[kAcross][kLanes]) {
 #pragma unroll
     for (int c = 0; c < W::kWidth; ++c) {
 #pragma unroll
       for (int j = 0; j < kAcross; ++j) {
 #pragma unroll
-        for (int v = 0; v < kVector; ++v) {
+        for (int v = 0; v < kLanes; ++v) {
           sum[j][v] = ::fmaf(x[j * W::kStrideAcross + c * W::kDilationAcross][v], weight[c][v], sum[j][v]);
         }
       }
@@ -139,16 +149,24 @@ struct HeldTile {
     }
   }
 
+  __device__ static float applied(const float (&sum)[kLanes], const typename After::Of& of, const Near& near, int v) {
+    if constexpr (Op::kHalves == 2) {
+      return After::apply(sum[v], sum[kVector + v], of, near, v);
+    } else {
+      return After::apply(sum[v], of, near, v);
+    }
+  }
+
   // Stores row i of the outputs to `row`, and adds what it stores to `total`.
   __device__ void write_row(char* row, int i, const typename After::Of (&of)[kVector],
-                            const float (&sum)[kAcross][kVector], const Near (&near)[kAcross],
+                            const float (&sum)[kAcross][kLanes], const Near (&near)[kAcross],
                             Vector<float, kVector>& total) const {
 #pragma unroll
     for (int j = 0; j < kAcross; ++j) {
       Vector<Result, kVector> y;
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
-        y.at[v] = Narrow<Result>::from(After::apply(sum[j][v], of[v], near[j], v));
+        y.at[v] = Narrow<Result>::from(applied(sum[j], of[v], near[j], v));
       }
       if (!stores(i, j)) continue;
       store_at_once(reinterpret_cast<Result*>(row + j * kResultPixel), y);
@@ -173,20 +191,21 @@ struct HeldTile {
       load_near(step, near);
       row += row_bytes;
     }
-    typename Before::Of before[kVector];
+    typename Before::Of before[kLanes];
     typename After::Of after[kVector];
-    float sum[kDown][kAcross][kVector];
+    float sum[kDown][kAcross][kLanes];
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) before[v] = Before::channel(p, at.channel + v);
+    for (int v = 0; v < kLanes; ++v) before[v] = Before::channel(p, at.channel + v);
 #pragma unroll
     for (int v = 0; v < kVector; ++v) after[v] = After::channel(p, at.channel + v);
 #pragma unroll
-    for (int k = 0; k < kDown * kAcross * kVector; ++k) {
-      sum[k / kVector / kAcross][k / kVector % kAcross][k % kVector] = after[k % kVector].start;
+    for (int k = 0; k < kDown * kAcross * kLanes; ++k) {
+      const int v = k % kLanes;
+      sum[k / kLanes / kAcross][k / kLanes % kAcross][v] = v < kVector ? after[v].start : after[v - kVector].half_start;
     }
 #pragma unroll
     for (int step = 0; step < kSeen; ++step) {
-      float x[kColumns][kVector];
+      float x[kColumns][kLanes];
       if (W::sees_row(step, kDown)) widen_row(loaded[step % kAhead], step, before, x);
       if (step + kAhead < kSeen) {
         if (W::sees_row(step + kAhead, kDown)) load_row(row, step + kAhead, loaded[step % kAhead]);

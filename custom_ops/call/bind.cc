@@ -55,10 +55,12 @@ void Binding::Reads(const Transform& transform, const Shape& result, std::int64_
         return has(groups);
       case TransformForm::kScalar:
         return has(1);
+      case TransformForm::kHalf:
+        return true;  // x, of which the kernel has computed it
     }
     return false;
   };
-  static constexpr const char* kForms[] = {"element", "channel", "sample", "group", "scalar"};
+  static constexpr const char* kForms[] = {"element", "channel", "sample", "group", "scalar", "half"};
   for (const TransformRead& read : transform.reads) {
     const Shape& shape = shapes_[read.input];
     if (fits(read, shape)) continue;

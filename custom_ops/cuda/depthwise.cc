@@ -47,7 +47,7 @@ std::optional<DepthwiseParams> CommonParams(const Depthwise& depthwise, const Co
   const std::uint64_t rows = static_cast<std::uint64_t>(std::max(call.height, call.out_height * window.strides[0]));
   const std::uint64_t columns = static_cast<std::uint64_t>(std::max(call.width, call.out_width * window.strides[1]));
   if (static_cast<std::uint64_t>(call.batch) > kMax31 || rows + reach(0) > kMax31 ||
-      (columns + reach(1)) > kMax31 / channels / sizeof(float)) {
+      (columns + reach(1)) > kMax31 / static_cast<std::uint64_t>(depthwise.filters()) / sizeof(float)) {
     return std::nullopt;
   }
   DepthwiseParams params{};

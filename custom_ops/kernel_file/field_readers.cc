@@ -92,7 +92,7 @@ Transform ReadTransform(const JsonReader& json, const std::vector<Dtype>& inputs
     }
     if (read.row && read.first + channels > *read.row) place["first"].Fail("leaves less than all channels");
     if (Row(inputs[read.input]).kind != DtypeKind::kFloat) place["input"].Fail("is no float");
-    operands.push_back(inputs[read.input]);
+    operands.push_back(read.form == TransformForm::kHalf ? first : inputs[read.input]);
     transform.reads.push_back(read);
   });
   if (transform.program.index) json["program"].Fail("has index operations");

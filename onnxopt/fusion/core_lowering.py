@@ -18,7 +18,7 @@ from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.operands import constant, storage
 from onnxopt.fusion.programs import program_of
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.program.core import Transform, TransformRead
+from onnxopt.program.core import HALF, Transform, TransformRead
 from onnxopt.program.expressions import Expr
 
 
@@ -41,6 +41,7 @@ class CoreMatch:
     the meaning's fields of these names are positions of. first: the region's first inputs, in their order. fields:
     other fields of the meaning. channels: the axis of channels in x. entry: where the core's own nodes compute what a
     prologue reads: that value, and the one that the region reads for it. steps: what the epilogue begins with.
+    half: what the core computes beside y where each is half of its channels; then x has twice as many as y.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -53,6 +54,7 @@ class CoreMatch:
     channels: int = -1
     entry: tuple[ir.Value, ir.Value] | None = None
     steps: tuple[Step, ...] = ()
+    half: ir.Value | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,7 +227,8 @@ class _Transforms:
         others = [v for v in read_outside(nodes) if v is not source[0]]
         reads = [TransformRead(_position(s.operand, self.inputs), s.form) for s in steps]
         reads += [self._read(v, like, channels) for v in others]
-        operands = [source, *((v, storage(v, self.shapes).name) for v in (*(s.operand for s in steps), *others))]
+        dtypes = ((v, source[1] if v is self.match.half else storage(v, self.shapes).name) for v in others)
+        operands = [source, *((s.operand, storage(s.operand, self.shapes).name) for s in steps), *dtypes]
 
         def begin(operands: Sequence[Expr]) -> Expr:
             value = operands[0]
@@ -236,6 +239,8 @@ class _Transforms:
         return Transform(program_of(nodes, operands, result, self.opsets, self.shapes, begin), tuple(reads))
 
     def _read(self, value: ir.Value, like: ir.Value, channels: int) -> TransformRead:
+        if value is self.match.half:
+            return TransformRead(_position(self.match.x, self.inputs), HALF)
         form, row = form_of(value, like, self.shapes, channels), self.slices.get(value)
         if row is None:
             return TransformRead(_position(value, self.inputs), form)

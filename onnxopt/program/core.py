@@ -16,13 +16,15 @@ from onnxopt.program.schema import Meaning, Record, Rule
 
 FLOATS = ("float16", "bfloat16", "float32")
 FORMS = ("element", "channel", "sample", "group", "scalar")
+HALF = "half"
 ROW_MULTIPLE = 8  # of elements, at which slices of a row begin, so that vectors of them are aligned
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformRead(Record):
     """How a program reads an input. form: "element": a tensor of the result's shape; "channel": one element a channel;
-    "sample": one a channel of every sample, [N, 1, 1, C]; "group": one a group of channels; "scalar": one element.
+    "sample": one a channel of every sample, [N, 1, 1, C]; "group": one a group of channels; "scalar": one element;
+    "half": no input, but the operator's result of the channel that is the result's channels further; x is named.
     row, first: by sample, the input may be [N, row], of which C elements from `first` on are read."""
 
     RULES: ClassVar = (
@@ -30,7 +32,7 @@ class TransformRead(Record):
         Rule("first", "row is not None or first == 0", "is for slices of a row"),
     )
     input: int = operand()
-    form: str = choice("TransformForm", FORMS)
+    form: str = choice("TransformForm", (*FORMS, HALF))
     row: int | None = integer(1, multiple=ROW_MULTIPLE, optional=True)
     first: int = integer(0, multiple=ROW_MULTIPLE, default=0, beside="row")
 
@@ -64,13 +66,13 @@ class TransformField(Field):
                 return f"reads by {read.form}, not by {', '.join(self.forms)}"
             if read.row is not None and read.first + kernel.channels > read.row:
                 return f"reads {kernel.channels} elements from {read.first} on of rows of {read.row}"
-        stored = [kernel.inputs[read.input] for read in value.reads]
-        if any(DTYPES[dtype].kind != "float" for dtype in stored):
+        if any(DTYPES[kernel.inputs[read.input]].kind != "float" for read in value.reads):
             return "reads what is no float"
         value.program.verify()
         if value.program.index is not None:
             return "has index operations"
         first, result = (self._dtype(name, kernel) for name in (self.first, self.result))
+        stored = [first if read.form == HALF else kernel.inputs[read.input] for read in value.reads]
         if value.program.inputs != (first, *stored) or value.program.outputs != (result,):
             return f"is no program of {first} and its reads that stores {result}"
         return ""

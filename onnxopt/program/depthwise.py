@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from onnxopt.program.core import FLOATS, Core, Transform, transform
+from onnxopt.program.core import FLOATS, HALF, Core, Transform, transform
 from onnxopt.program.fields import choice, integer, nested, operand
 from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.schema import WHOLE_WARPS, Dims, Record, Rule, Variant, shared
 from onnxopt.program.window import Window
 
 MAX_SIDE = 255  # rows and columns of a kernel, and the largest stride and dilation
+MAX_HELD = 49  # weights that a thread holds for a channel
 FORMS = ("element", "channel", "scalar")
 EXPANDED = ("float16", "bfloat16")  # dtypes of an expansion
 MAX_EXPANDED = 96  # channels of x with an expansion, as registers hold the weights of so many
@@ -43,6 +44,7 @@ class Depthwise(Core):
 
         x [N, H, W, channels], weight [R, S, 1, channels], bias [channels], result [N, Ho, Wo, channels]
 
+    gated: the epilogue reads sums by half; x, weight and bias have twice as many channels then.
     expansion: computes from x [N, H, W, expansion.channels] what is read as x by all that follows. prologue: computes
     what is convolved from x and from one element a channel, None where x is convolved. The result is rounded to x's
     dtype, and padded with zeros afterwards. epilogue: computes the output from the sum in float32, which includes the
@@ -78,11 +80,16 @@ class Depthwise(Core):
             f"goes with no kernel above {MAX_EXPANDED_SIDE}, no stride above 2, and no dilation",
         ),
         Rule("expansion", "expansion is None or not reads_elements", "goes with no epilogue that reads by element"),
+        Rule(
+            "epilogue",
+            "not gated or (expansion is None and prologue is None)",
+            "reads by half what a prologue computes",
+        ),
     )
     SHAPES: ClassVar = (
         Dims("x", "N H W x_channels"),
-        Dims("weight", "window.kernel[0] window.kernel[1] 1 channels"),
-        Dims("bias", "#channels"),
+        Dims("weight", "window.kernel[0] window.kernel[1] 1 filters"),
+        Dims("bias", "#filters"),
         Dims("expansion.weight", "channels expansion.channels"),
         Dims("expansion.bias", "#channels"),
     )
@@ -96,7 +103,7 @@ class Depthwise(Core):
     bias: int | None = operand(same_as="x", optional=True)
     expansion: Expansion | None = nested(Expansion, optional=True)
     prologue: Transform | None = transform("x", "x", FORMS[1:], optional=True)
-    epilogue: Transform = transform("float32", "outputs", FORMS)
+    epilogue: Transform = transform("float32", "outputs", (*FORMS, HALF))
 
     @property
     @shared
@@ -111,8 +118,20 @@ class Depthwise(Core):
 
     @property
     @shared
+    def gated(self) -> bool:
+        """Whether the epilogue reads what halves of the channels are convolved to."""
+        return any(r.form == "half" for r in self.epilogue.reads)
+
+    @property
+    @shared
+    def filters(self) -> int:
+        """Channels that are convolved."""
+        return self.channels * 2 if self.gated else self.channels
+
+    @property
+    @shared
     def x_channels(self) -> int:
-        return self.channels if self.expansion is None else self.expansion.channels
+        return self.filters if self.expansion is None else self.expansion.channels
 
     @property
     @shared
@@ -153,6 +172,7 @@ class DepthwiseVariant(Variant):
         Rule(
             "vector", f"layout == 'banded' or vector * size(kernel.dtype) <= {ACCESS_BYTES}", "is wider than one access"
         ),
+        Rule("layout", "layout == 'held' or not kernel.gated", 'is not "held", as those of halves are'),
         Rule(
             "threads",
             "layout != 'expanded' or threads >= chunks * 8 // vector",

@@ -76,6 +76,10 @@ SAME = Window((3, 3), pads=(1, 1, 1, 1))
 OF_MAP = Depthwise(
     inputs=F16 * 3, outputs=F16, channels=16, window=SAME, bias=2, epilogue=added("float32", "float16"),
 )  # fmt: skip
+OF_HALVES = Depthwise(
+    inputs=F32 * 3, outputs=F32, channels=8, window=SAME, bias=2,
+    epilogue=added("float32", "float32", TransformRead(0, "half"), of="float32"),
+)  # fmt: skip
 _STATED: tuple[schema.Meaning, ...] = (
     Convolution(F16 * 4, F16, bias=2, residual=3, residual_last=True, activation="silu", window=SAME),
     Convolution(F32 * 4, F32, bias=2, slope=3, activation="prelu", window=Window((1, 1)), group=4),
@@ -106,6 +110,7 @@ _STATED: tuple[schema.Meaning, ...] = (
     FlashAttention(F16 * 3, F16, 4, 2, 64, 64, 0.125, Heads(0, 256, 0, 64), Heads(1), Heads(2),
                    codes=AttentionCodes(0.05, -128.0, 127.0)),
     OF_MAP,
+    OF_HALVES,
     Depthwise(inputs=F16 * 7, outputs=F16, channels=64, window=SAME, bias=2, expansion=Expansion(3, 16, 4),
               prologue=added("float16", "float16", TransformRead(5, "channel")),
               epilogue=added("float32", "float16", TransformRead(6, "scalar"))),
@@ -144,6 +149,7 @@ BROKEN: tuple[schema.Meaning, ...] = (
     dataclasses.replace(EXPANDED, inputs=F32 * 7, outputs=F32, prologue=None,
                         epilogue=added("float32", "float32", TransformRead(5, "channel"), TransformRead(6, "scalar"),
                                        of="float32")),
+    dataclasses.replace(OF_HALVES, prologue=added("float32", "float32")),
     dataclasses.replace(IMAGE, window=Window((1, 1))),
     dataclasses.replace(IMAGE, outputs=F32, epilogue=added("float32", "float32", TransformRead(4, "scalar"))),
     dataclasses.replace(IMAGE, inputs=("uint8", *F16 * 3, "float32"),
@@ -163,6 +169,7 @@ VARIANTS: tuple[tuple[schema.Variant, schema.Meaning], ...] = (
     (DepthwiseVariant("f", "", 32, 8, 1, 128, down=2, across=2), OF_MAP),
     (DepthwiseVariant("f", "", 32, 8, 1, 128, layout="banded", chunks=2, across=2, images=2), OF_MAP),
     (DepthwiseVariant("f", "", 32, 8, 1, 32, layout="walking", across=4), OF_MAP),
+    (DepthwiseVariant("f", "", 32, 4, 1, 128, down=2, across=2), OF_HALVES),
     (DepthwiseVariant("f", "", 32, 2, 1, 32, layout="expanded", down=8, across=8, chunks=4), EXPANDED),
     (ExpertsVariant("f", "", 32, 1, 1, 128, rows=16, columns=32, depth=64), MEANINGS[-1]),
     (FactorsVariant("f", "", 32, 1, 2, 128), MEANINGS[-4]),
@@ -183,6 +190,7 @@ _PRODUCT = next(m for m in MEANINGS if isinstance(m, Gemm) and m.activates_apart
 # Entry points that break a rule by their kernels' meanings.
 BROKEN_VARIANTS: tuple[tuple[schema.Variant, schema.Meaning], ...] = (
     (DepthwiseVariant("f", "", 32, 1, 1, 32, layout="expanded", down=8, across=8, chunks=8), EXPANDED),
+    (DepthwiseVariant("f", "", 32, 4, 1, 32, layout="walking", across=4), OF_HALVES),
     (FlashAttentionVariant("f", "", 32, 8, 1, 128),
      dataclasses.replace(_FLASH, width=68, values=68, q=Heads(0, 272, 0, 68))),
     (FlashAttentionVariant("f", "", 32, 8, 1, 128), dataclasses.replace(_FLASH, q=Heads(0, 260, 0, 64))),

@@ -31,9 +31,9 @@ CoreCall OpenCall(const GroupNorm& r, OrtKernelContext* context) {
 
 void BindShapes(const Depthwise& r, Binding* binding) {
   binding->Dims("x", r.x, "N, H, W, x_channels", {kN, kH, kW, r.x_channels()});
-  binding->Dims("weight", r.weight, "window.kernel[0], window.kernel[1], 1, channels",
-                {r.window.kernel[0], r.window.kernel[1], 1, r.channels});
-  if (r.bias.has_value()) binding->Elements("bias", *r.bias, "channels", r.channels);
+  binding->Dims("weight", r.weight, "window.kernel[0], window.kernel[1], 1, filters",
+                {r.window.kernel[0], r.window.kernel[1], 1, r.filters()});
+  if (r.bias.has_value()) binding->Elements("bias", *r.bias, "filters", r.filters());
   if (r.expansion.has_value())
     binding->Dims("expansion.weight", r.expansion->weight, "channels, expansion.channels",
                   {r.channels, r.expansion->channels});

@@ -18,7 +18,8 @@ TransformRead ReadTransformRead(const JsonReader& json, const std::vector<Dtype>
                                                     {"channel", TransformForm::kChannel},
                                                     {"sample", TransformForm::kSample},
                                                     {"group", TransformForm::kGroup},
-                                                    {"scalar", TransformForm::kScalar}});
+                                                    {"scalar", TransformForm::kScalar},
+                                                    {"half", TransformForm::kHalf}});
   if (json.Has("row")) r.row = ReadInteger(json["row"], 1, 2147483647, 8);
   if (json.Has("first")) r.first = ReadInteger(json["first"], 0, 2147483647, 8);
   if (!(!r.row.has_value() || r.form == TransformForm::kSample))

@@ -36,8 +36,9 @@ Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs
   if (json.Has("prologue"))
     r.prologue = ReadTransform(json["prologue"], inputs, inputs[r.x], inputs[r.x],
                                {TransformForm::kChannel, TransformForm::kScalar}, r.channels);
-  r.epilogue = ReadTransform(json["epilogue"], inputs, Dtype::kFloat32, outputs[0],
-                             {TransformForm::kElement, TransformForm::kChannel, TransformForm::kScalar}, r.channels);
+  r.epilogue = ReadTransform(
+      json["epilogue"], inputs, Dtype::kFloat32, outputs[0],
+      {TransformForm::kElement, TransformForm::kChannel, TransformForm::kScalar, TransformForm::kHalf}, r.channels);
   CheckSameDtype(json["weight"], inputs[r.weight], inputs[r.x], "x");
   if (r.bias) CheckSameDtype(json["bias"], inputs[*r.bias], inputs[r.x], "x");
   if (!(std::max({std::max({r.window.kernel[0], r.window.kernel[1]}),
@@ -59,6 +60,8 @@ Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs
         .Fail("goes with no kernel above 7, no stride above 2, and no dilation");
   if (!(!r.expansion.has_value() || !r.reads_elements()))
     (json.Has("expansion") ? json["expansion"] : json).Fail("goes with no epilogue that reads by element");
+  if (!(!r.gated() || (!r.expansion.has_value() && !r.prologue.has_value())))
+    json["epilogue"].Fail("reads by half what a prologue computes");
   InputsRead read(inputs.size());
   read.Add(r.x);
   read.Add(r.weight);
@@ -108,6 +111,8 @@ Variant ReadDepthwiseVariant(const JsonReader& json, const Depthwise& kernel) {
   if (!(r.layout == DepthwiseLayout::kBanded ||
         (std::int64_t{v.vector} * static_cast<std::int64_t>(Size(kernel.dtype()))) <= 16))
     json["vector"].Fail("is wider than one access");
+  if (!(r.layout == DepthwiseLayout::kHeld || !kernel.gated()))
+    json["layout"].Fail("is not \"held\", as those of halves are");
   if (!(r.layout != DepthwiseLayout::kExpanded ||
         std::int64_t{v.threads} >= ((std::int64_t{r.chunks} * 8) / std::int64_t{v.vector})))
     json["threads"].Fail("are fewer than a round's vectors of channels");

@@ -8,10 +8,11 @@
 
 namespace onnxopt {
 
-enum class TransformForm : std::uint8_t { kElement, kChannel, kSample, kGroup, kScalar };
+enum class TransformForm : std::uint8_t { kElement, kChannel, kSample, kGroup, kScalar, kHalf };
 
 // How a program reads an input. form: "element": a tensor of the result's shape; "channel": one element a channel;
-// "sample": one a channel of every sample, [N, 1, 1, C]; "group": one a group of channels; "scalar": one element.
+// "sample": one a channel of every sample, [N, 1, 1, C]; "group": one a group of channels; "scalar": one element;
+// "half": no input, but the operator's result of the channel that is the result's channels further; x is named.
 // row, first: by sample, the input may be [N, row], of which C elements from `first` on are read.
 struct TransformRead {
   std::size_t input = 0;

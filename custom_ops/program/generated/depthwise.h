@@ -26,6 +26,7 @@ struct Expansion {
 //
 //     x [N, H, W, channels], weight [R, S, 1, channels], bias [channels], result [N, Ho, Wo, channels]
 //
+// gated: the epilogue reads sums by half; x, weight and bias have twice as many channels then.
 // expansion: computes from x [N, H, W, expansion.channels] what is read as x by all that follows. prologue: computes
 // what is convolved from x and from one element a channel, None where x is convolved. The result is rounded to x's
 // dtype, and padded with zeros afterwards. epilogue: computes the output from the sum in float32, which includes the
@@ -50,7 +51,16 @@ struct Depthwise {
 
   Dtype output() const { return outputs[0]; }
 
-  std::int64_t x_channels() const { return !expansion.has_value() ? channels : expansion->channels; }
+  // Whether the epilogue reads what halves of the channels are convolved to.
+  bool gated() const {
+    return std::any_of(std::begin(epilogue.reads), std::end(epilogue.reads),
+                       [&](const auto& v) { return v.form == TransformForm::kHalf; });
+  }
+
+  // Channels that are convolved.
+  std::int64_t filters() const { return gated() ? (channels * 2) : channels; }
+
+  std::int64_t x_channels() const { return !expansion.has_value() ? filters() : expansion->channels; }
 
   // Whether the epilogue reads a tensor of the result's shape.
   bool reads_elements() const {

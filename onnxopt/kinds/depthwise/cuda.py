@@ -37,6 +37,7 @@ def _struct(name: str, meaning: Depthwise, sums: bool) -> list[str]:
         f"using Result = {DTYPES[meaning.outputs[0]].cuda};",
         f"using W = {static_window(meaning.window)};",
         f"static constexpr int kChannels = {meaning.channels};",
+        f"static constexpr int kHalves = {meaning.filters // meaning.channels};",
         f"static constexpr int kX = {meaning.x};",
         f"static constexpr int kWeight = {meaning.weight};",
         *_expansion(meaning),
@@ -97,17 +98,19 @@ def _after(meaning: Depthwise) -> list[str]:
         f"load_vector<{_type(meaning, r.input)}, kVector>({data(meaning.inputs, r.input)} + at)" for _, r in near
     ]  # fmt: skip
     start = "0.0f" if meaning.bias is None else f"widen({data(meaning.inputs, meaning.bias)}[c])"
+    half = start.replace("[c]", "[kChannels + c]")
+    sums = "float x0, float other" if meaning.gated else "float x0"
     body = [
         f"static constexpr bool kNear = {str(bool(near)).lower()};",
         "template <int kVector>",
         f"struct Near {{ {' '.join(fields)} }};",
-        *_channels(meaning, part, [("start", start)]),
+        *_channels(meaning, part, [("start", start), ("half_start", half if meaning.gated else "0.0f")]),
         "template <int kVector>",
         "__device__ static Near<kVector> load(const DepthwiseParams& p, int64_t at) {",
         f"  return {{{', '.join(loads)}}};",
         "}",
         "template <typename N>",
-        "__device__ static float apply(float x0, const Of& of, const N& near, int v) {",
+        f"__device__ static float apply({sums}, const Of& of, const N& near, int v) {{",
         *(f"  {line}" for line in element_read(part, meaning.dtype)),
         "}",
     ]

@@ -15,12 +15,11 @@ from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.depthwise import expanded
 from onnxopt.kinds.depthwise.tiles import BANDED_CHANNELS, extent, seen, shared_bytes
-from onnxopt.program.depthwise import Depthwise, DepthwiseVariant
+from onnxopt.program.depthwise import MAX_HELD, Depthwise, DepthwiseVariant
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import WARP
 from onnxopt.program.window import Window
 
-MAX_HELD = 49  # weights that a thread holds for a channel
 _MAX_BANDED = 13  # the most inputs along an axis that an output of a banded entry point sees the first and last of
 _NO_WIDTH = 2**31 - 1
 
@@ -41,6 +40,8 @@ def every(name: str, meaning: Depthwise, is_row: bool = False) -> tuple[Depthwis
     """Variants in the order in which the host tries them, for every width. is_row: results have a height of 1."""
     prologue = meaning.prologue is not None
     chosen = list(_table_variants(name, meaning.window, DTYPES[meaning.dtype].size, prologue))
+    if meaning.gated:
+        chosen = _of_halves(name, meaning.window, chosen)
     if is_row:
         chosen = _flat(name, chosen)
     if (
@@ -49,6 +50,20 @@ def every(name: str, meaning: Depthwise, is_row: bool = False) -> tuple[Depthwis
         chosen = [v for v in chosen if v.layout != "banded"]
     last = _fallback(name, meaning.window)
     return (*chosen, *([last] if not chosen or chosen[-1].vector > 1 else []))
+
+
+def _of_halves(name: str, window: Window, variants: Sequence[DepthwiseVariant]) -> list[DepthwiseVariant]:
+    """Held tiles where a thread sums twice as many channels: of two columns at most where it had more, and of one
+    channel where weights would fill the registers. Of equal tiles the last one says for which widths."""
+    taps, tiles = window.kernel[0] * window.kernel[1], dict[str, DepthwiseVariant]()
+    for variant in variants:
+        if variant.layout == "held":
+            vector = variant.vector if 2 * variant.vector * taps <= MAX_HELD else 1
+            tile = held(name, vector, variant.down, min(variant.across, 2))
+            tiles[tile.symbol] = dataclasses.replace(
+                tile, narrowest=variant.narrowest, widest=variant.widest, fewest=variant.fewest
+            )
+    return list(tiles.values())
 
 
 def _flat(name: str, variants: Sequence[DepthwiseVariant]) -> list[DepthwiseVariant]:
@@ -69,6 +84,8 @@ def _flat(name: str, variants: Sequence[DepthwiseVariant]) -> list[DepthwiseVari
 
 def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
     """Further variants for `tune` to measure; no width prefers them."""
+    if meaning.gated:
+        return
     if meaning.expansion is not None:
         yield from (dataclasses.replace(v, narrowest=_NO_WIDTH) for v in expanded.others(name, meaning))
         return

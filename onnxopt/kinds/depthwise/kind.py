@@ -1,6 +1,7 @@
 """The kind of kernels that are depthwise convolutions in NHWC, with a prologue and an epilogue.
 
     y = f(DepthwiseConv(g(x)), residual, one element a channel, ...)
+    a, b = Split(DepthwiseConv(x))    y = f(a, b, ...)               halves of the channels: a * b, Gelu(a) * b
 
 The kernel applies g to every input that it loads, and loads an input for each tile of outputs that sees it. So nodes
 upstream become part of the region only where that is predicted to take less time than a kernel of their own
@@ -9,7 +10,7 @@ upstream become part of the region only where that is predicted to take less tim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import onnx_ir as ir
@@ -20,9 +21,10 @@ from onnxopt.fusion.core_growth import CoreKind, Growth
 from onnxopt.fusion.core_lowering import CoreMatch
 from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Region
+from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.depthwise import cuda, entry_points, expanded
-from onnxopt.kinds.depthwise.match import core, expanded_core, expansion, has_groups_of_one
+from onnxopt.kinds.depthwise.match import core, expanded_core, expansion, gated_core, has_groups_of_one
 from onnxopt.program.depthwise import Depthwise
 from onnxopt.program.schema import Variant
 
@@ -46,6 +48,8 @@ class DepthwiseKind(CoreKind):
     def match_within(self, nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shapes) -> CoreMatch | str:
         *first, conv = filter(self.is_core, nodes)
         match = core(conv, shapes)
+        if not isinstance(match, str) and any(n.op_type == "Split" and n.inputs[0] is match.y for n in nodes):
+            match = gated_core(match, shapes) or "The Split is not one into halves"
         if isinstance(match, str) or not first:
             return match
         wide = expansion(first[0], shapes) if len(first) == 1 else f"{len(first) + 1} convolutions"
@@ -53,10 +57,32 @@ class DepthwiseKind(CoreKind):
 
     def meaning_of(self, match: CoreMatch, inputs: Sequence[ir.Value], fields: dict[str, Any]) -> Meaning:
         wide = match.fields.get("expansion")
-        return super().meaning_of(match, inputs, fields | ({} if wide is None else {"expansion": wide(inputs)}))
+        meaning = super().meaning_of(match, inputs, fields | ({} if wide is None else {"expansion": wide(inputs)}))
+        if (match.half is not None) != cast(Depthwise, meaning).gated:
+            raise ValueError("The epilogue does not read both halves of the channels")
+        return meaning
 
     def refuses(self, node: ir.Node, shapes: Shapes) -> bool:
         return has_groups_of_one(node, shapes)
+
+    def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
+        gated = list(self._gated(context))
+        regions, refusals = super().find(context)
+        return [*gated, *regions], refusals
+
+    def _gated(self, context: Context) -> Iterator[Region]:
+        """A region for every depthwise convolution whose halves one epilogue reads."""
+        for node in list(context.order):
+            match = core(node, context.shapes) if self.is_core(node) and not context.is_owned(node) else ""
+            halves = None if isinstance(match, str) else gated_core(match, context.shapes)
+            if halves is None or any(map(context.is_owned, halves.nodes)):
+                continue
+            growth = Growth(context, self, halves)
+            nodes = growth.with_epilogue(growth.in_order(halves.nodes))
+            if growth.fits(nodes):
+                region = growth.region_of(nodes)
+                context.take([region.nodes])
+                yield region
 
     def find_early(self, context: Context) -> list[Region]:
         """A region for every depthwise convolution of what a 1x1 convolution widens, where one kernel pays."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from onnxopt.fusion.channels_last import RSK, Sandwich, sandwich
 from onnxopt.fusion.core_lowering import CoreMatch
-from onnxopt.graph.match import is_constant
+from onnxopt.graph.match import is_constant, only_consumer
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.core import FLOATS
-from onnxopt.program.depthwise import EXPANDED, MAX_EXPANDED, MAX_SIDE, Expansion
+from onnxopt.program.depthwise import EXPANDED, MAX_EXPANDED, MAX_HELD, MAX_SIDE, Expansion
 
 
 def core(node: ir.Node, shapes: Shapes) -> CoreMatch | str:
@@ -31,6 +32,22 @@ def core(node: ir.Node, shapes: Shapes) -> CoreMatch | str:
         first=(conv.x, conv.w, conv.bias),
         fields={"channels": dims[3], "window": conv.window},
     )
+
+
+def gated_core(match: CoreMatch, shapes: Shapes) -> CoreMatch | None:
+    """The depthwise convolution with the Split of its result into halves of the channels, None where there is none."""
+    split, dims = only_consumer(match.y), shapes.dims(match.y)
+    if split is None or (split.domain, split.op_type) != ("", "Split") or dims is None or len(split.outputs) != 2:
+        return None
+    window = match.fields["window"]
+    if split.attributes.get_int("axis", 0) not in (-1, len(dims) - 1) or math.prod(window.kernel) > MAX_HELD:
+        return None
+    first, half = split.outputs
+    channels = match.fields["channels"] // 2
+    if any(shapes.dims(v) != (*dims[:-1], channels) or v.is_graph_output() for v in (first, half)):
+        return None
+    fields = {**match.fields, "channels": channels}
+    return dataclasses.replace(match, nodes=(*match.nodes, split), y=first, half=half, fields=fields)
 
 
 def expanded_core(match: CoreMatch, wide: Sandwich, shapes: Shapes) -> CoreMatch:

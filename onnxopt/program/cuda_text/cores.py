@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from onnxopt.program.core import Transform, TransformRead
+from onnxopt.program.core import HALF, Transform, TransformRead
 from onnxopt.program.cuda_text.statements import is_exact, statements
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.pointwise import Program
@@ -42,7 +42,7 @@ def channel_reads(
     """
     values = list(first)
     for name, read in reads:
-        if read.form != "element":
+        if read.form not in ("element", HALF):
             values.append((name, f"widen({data(dtypes, read.input)}[{'c' if read.form == 'channel' else '0'}])"))
     return [
         f"struct Of {{ {' '.join(f'float {name};' for name, _ in values)} }};",
@@ -53,8 +53,11 @@ def channel_reads(
 
 
 def element_read(part: Transform, dtype: str) -> list[str]:
-    """The body of a function that applies a part to one element x0. dtype: in which that is stored in the graph."""
+    """The body of a function that applies a part to one element x0. dtype: in which that is stored in the graph,
+    and what else the operator computes."""
     names = ["x0"]
     for k, read in enumerate(part.reads, 1):
-        names.append(f"widen(near.x{k}.at[v])" if read.form == "element" else f"of.x{k}")
-    return function_body(part.program, names, (dtype, *part.program.inputs[1:]))
+        near = {"element": f"widen(near.x{k}.at[v])", HALF: "other"}
+        names.append(near.get(read.form, f"of.x{k}"))
+    reads = zip(part.reads, part.program.inputs[1:], strict=True)
+    return function_body(part.program, names, (dtype, *(dtype if r.form == HALF else stored for r, stored in reads)))

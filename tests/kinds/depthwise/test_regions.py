@@ -31,6 +31,8 @@ CASE = Case((8, 56, 56, 144), pads=(1, 1, 1, 1), dtype="float16")
         ({"behind": "gelu_residual_scale"}, "Transpose Transpose Conv Transpose Gelu Mul Add"),
         ({"behind": "residual", "skip": True, "known": False}, "Transpose Transpose Conv Transpose Add"),
         ({"in_front": "bias_silu", "behind": "relu"}, "Add Sigmoid Mul Transpose Transpose Conv Transpose Relu"),
+        ({"behind": "gate"}, "Transpose Transpose Conv Transpose Split Mul"),
+        ({"behind": "gelu_gate", "known": False}, "Transpose Transpose Conv Transpose Split Gelu Mul Mul"),
     ],
 )
 def test_neighbours_join(changed: dict[str, Any], found: str) -> None:
@@ -75,6 +77,51 @@ def test_operands() -> None:
 def test_a_residual_may_be_the_input_itself() -> None:
     meaning = _meaning(dataclasses.replace(CASE, behind="residual", skip=True))
     assert meaning.epilogue.reads == (TransformRead(meaning.x, "element"),)
+
+
+def test_halves_of_the_channels_are_read_in_one_kernel() -> None:
+    meaning = _meaning(dataclasses.replace(CASE, behind="gelu_gate"))
+    assert meaning.gated and (meaning.channels, meaning.filters, meaning.x_channels) == (72, 144, 144)
+    assert [r.form for r in meaning.epilogue.reads if r.input == meaning.x] == ["half"]
+    assert meaning.epilogue.program.inputs[:2] == ("float32", "float32")  # neither sum is rounded in between
+    assert not _meaning(dataclasses.replace(CASE, behind="silu")).gated
+
+
+def _change(name: str, **attributes: Any) -> Any:
+    def change(model: Any) -> None:
+        (node,) = (n for n in model.graph.node if n.name == name)
+        for key, value in attributes.items():
+            kept = [a for a in node.attribute if a.name != key]
+            del node.attribute[:]
+            node.attribute.extend([*kept, helper.make_attribute(key, value)])
+
+    return change
+
+
+def _outputs(*names: str) -> Any:
+    def change(model: Any) -> None:
+        element = model.graph.output[0].type.tensor_type.elem_type
+        model.graph.output.extend(helper.make_tensor_value_info(name, element, None) for name in names)
+
+    return change
+
+
+def _in_two_kernels(model: Any) -> None:
+    """The halves meet behind an operator that no kernel has."""
+    (gate,) = (n for n in model.graph.node if n.name == "y")
+    gate.input[1] = "hard"
+    model.graph.node.insert(len(model.graph.node) - 1, helper.make_node("Hardmax", ["v2"], ["hard"], name="hard"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_outputs("v1"), _outputs("v2"), _outputs("v"), _change("split", axis=2), _in_two_kernels],
+)
+def test_halves_that_others_read_end_the_region(change: Any) -> None:
+    model = dataclasses.replace(CASE, behind="gate", known=False).model()
+    change(model)
+    (region,) = (r for r in fuse(ir.serde.deserialize_model(model)).regions if r.kind is DEPTHWISE)
+    assert [v.name for v in region.outputs] == ["v"]
 
 
 def test_one_channel() -> None:
@@ -146,17 +193,6 @@ def test_a_value_that_others_read_ends_the_region() -> None:
     assert [v.name for v in region.outputs] == ["v"]
 
 
-def _change(name: str, **attributes: Any) -> Any:
-    def change(model: Any) -> None:
-        (node,) = (n for n in model.graph.node if n.name == name)
-        for key, value in attributes.items():
-            kept = [a for a in node.attribute if a.name != key]
-            del node.attribute[:]
-            node.attribute.extend([*kept, helper.make_attribute(key, value)])
-
-    return change
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -190,6 +226,8 @@ def test_double_stays() -> None:
         (CASE, ["held_v2d7a4", "held_v2d7a2", "held_v2d4a2", "held_v1d4a4"]),
         (dataclasses.replace(CASE, x=(8, 20, 3, 32)), ["held_v2d7a2", "held_v2d4a2", "held_v1d4a4"]),
         (dataclasses.replace(CASE, x=(8, 56, 56, 37)), ["held_v1d4a4"]),
+        (dataclasses.replace(CASE, behind="gate"), ["held_v2d7a2", "held_v2d4a2", "held_v1d4a2"]),
+        (dataclasses.replace(CASE, kernel=(7, 7), behind="gate"), ["held_v1d7a2"]),
         (dataclasses.replace(CASE, kernel=(9, 9), x=(8, 20, 20, 6)), ["walking_v2a4", "walking_v1a4"]),
         (dataclasses.replace(CASE, dtype="float32", strides=(2, 2)), ["held_v2d2a2", "held_v1d2a4"]),
         (Case((8, 1, 500, 32), (1, 3), dtype="float16"), ["held_v2d1a14", "held_v2d1a8", "held_v1d1a14"]),
