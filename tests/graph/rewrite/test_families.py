@@ -99,6 +99,9 @@ _GRAPHS: dict[str, Callable[[], ir.Model]] = {
         "int64[2] rows = {-1, 8}, int64[3] whole = {2, 3, 8}",
     ),
     "indices": lambda: _graph(f"float[2, S, 8] x, {_W}", _ROWS, "int64 none = {0}, int64 some = {1}"),
+    "tables": lambda: _graph(
+        "float[2, 3, 3] x", "t = Transpose <perm = [1, 2, 0]> (x) y = GatherND (t, p)", "int64[2, 2] p = {1, 0, 2, 1}"
+    ),
     "einsums": lambda: _graph(f"float[3, 8] x, {_W}", 'y = Einsum <equation = "ij,jk->ik"> (x, w)'),
     "attention_forms": _FORMED.model,
     "attention": Attention("2, 3").model,
