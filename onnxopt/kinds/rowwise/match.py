@@ -1,7 +1,8 @@
 """Rowwise regions: a reduction with the elementwise nodes before and after it.
 
 Every value of a region has the shape of the region's grid (kinds/rowwise/grid.py) or one element per row. Elementwise
-work before the reduction adds no memory traffic; a value that nodes outside read too becomes an output.
+work before the reduction adds no memory traffic; a value that nodes outside read too becomes an output. What another
+reduction along the same rows computes for the region alone, perhaps behind nodes of one element per row, is part of it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from onnxopt.program.rowwise import RowProgram
 
 _MIN_ELEMENTS = numbers().min_elements
 _CODES = (ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT16)  # of products, which read them through a Cast
+_MAX_CHAIN = 8  # nodes from a reduction to what a region reads of it
 _NEAREST = 256  # neighbours that a region looks at; more read one tensor only in graphs of thousands of like nodes
 
 
@@ -89,16 +91,14 @@ class _Growth:
 
     def _take(self, node: ir.Node) -> bool:
         grid = self._fitting(node)
-        if grid is None:
-            self._refused.add(node)
-            return False
-        if self._is_cheaper_downstream(node):
+        added = [node] if grid is not None else self._chain_from_reduction(node)
+        if not added or self._is_cheaper_downstream(node):
             self._refused.add(node)
             return False
         before = (self.grid, self.nodes, self._inside)
-        self.grid = grid
-        self.nodes = sorted([*self.nodes, node], key=self._context.order.__getitem__)
-        self._inside = {*self._inside, node}
+        self.grid = grid or self.grid
+        self.nodes = sorted([*self.nodes, *added], key=self._context.order.__getitem__)
+        self._inside = {*self._inside, *added}
         if self._problem() is None:
             return True
         self.grid, self.nodes, self._inside = before
@@ -135,6 +135,34 @@ class _Growth:
         if x is None or other.target is not None or (other.first, other.last) != (self.grid.first, self.grid.last):
             return None
         return self.grid if self.grid.view(x, self._shapes) == 0 else None
+
+    def _chain_from_reduction(self, last: ir.Node) -> list[ir.Node]:
+        """What computes one element a row from another reduction along the same rows, for the region alone; empty
+        where `last` ends no such chain. torch's var is one: it has a mean of its own, and norms need the root of it.
+        """
+        chain, pending = set[ir.Node](), [last]
+        reduces = False
+        while pending:
+            node = pending.pop()
+            if node in chain or len(chain) == _MAX_CHAIN or not self._is_free(node) or self._on_host(node):
+                return []
+            result = node.outputs[0]
+            if any(v.is_graph_output() for v in node.outputs) or not (
+                self.grid.is_row(result, self._shapes) or self.grid.is_squeezed(result, self._shapes)
+            ):
+                return []
+            chain.add(node)
+            if row_domain.operator(node, self._opsets) is not None:
+                if self._with_row_operator(node) is None:
+                    return []
+                reduces = True
+                continue
+            is_view = node.op_type in RESHAPES and node.domain == ""
+            if not is_view and (not eligibility.is_elementwise(node) or self._context.why_not(node) is not None):
+                return []
+            pending += [p for v in node.inputs if v is not None and (p := v.producer()) is not None]
+        readers = {u for n in chain for v in n.outputs for u in self._context.readers(v)}
+        return list(chain) if reduces and readers <= chain | self._inside else []
 
     def _with_reshape(self, node: ir.Node) -> Grid | None:
         source, result = node.inputs[0], node.outputs[0]
