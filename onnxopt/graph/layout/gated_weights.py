@@ -2,9 +2,10 @@
 
     y = Conv(x * g, w) + b    ->    y[n] = x[n] (w * g[n])^T + b        x [N, H, W, C], g [N, 1, 1, C], w [K, C]
 
-A squeeze-excite's gate is then no pass over the map. What it scales is small where K is smaller than H * W. The gate
-has to be bounded, as sigmoids are, so that no weight overflows where the map did not. The product is written in
-NCHW between two Transposes, as convolutions are, so that an execution provider cancels these.
+A squeeze-excite's gate is then no pass over the map. What it scales is small where K is smaller than H * W. Either the
+gate is bounded, as sigmoids are, or all weights are up to 1, as those of NAFNet, whose gate is any number: so no weight
+overflows where neither the gate nor the map did. The product is written in NCHW between two Transposes, as convolutions
+are, so that an execution provider cancels these.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from onnxopt.graph.shapes.infer import Knowledge
 _BOUNDED = frozenset({"Sigmoid", "HardSigmoid"})
 _VIEWS = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Transpose"})
 _MAX_GATE = 1.01  # of a scaled Clip; 1 / 6 is rounded
+_MAX_WEIGHT = 1.0  # beside a gate of any size
 _MAX_COLUMNS, _MIN_PIXELS = numbers().gated_columns  # scaled weights, of a scaled map
 
 
@@ -89,10 +91,17 @@ def _gated(conv: ir.Node, inferred: Knowledge) -> _Gated | None:
         return None
     operands = [v for v in mul.inputs if v is not None]
     for x, gate in (operands, operands[::-1]):
-        if inferred.dims(x) == dims and inferred.dims(gate) == (dims[0], 1, 1, channels) and _is_bounded(gate):
-            gated = _Gated(conv, turn, back, x, gate, weight, columns, channels, (height, width))
-            return gated if _pays(columns, height * width) else None
+        if inferred.dims(x) != dims or inferred.dims(gate) != (dims[0], 1, 1, channels):
+            continue
+        if _pays(columns, height * width) and (_is_bounded(gate) or _is_small(weight)):
+            return _Gated(conv, turn, back, x, gate, weight, columns, channels, (height, width))
     return None
+
+
+def _is_small(weight: ir.Value) -> bool:
+    """Whether a product of any number with a weight is no larger than the number."""
+    assert weight.const_value is not None
+    return bool((np.abs(weight.const_value.numpy().astype(np.float32)) <= _MAX_WEIGHT).all())
 
 
 def _pays(columns: int, pixels: int) -> bool:

@@ -30,9 +30,14 @@ CONSTANTS = "int64[2] hw = {2, 3}, float zero = {0}, float three = {3}, float si
 BODY = MAP + MEAN + GATES["sigmoid"] + "v = Mul(a, g) y = Conv(v, p, b)"
 
 
-def gated(body: str, folder: Path, inputs: str = INPUT, **more: str) -> tuple[ir.Model, ir.Model, int]:
-    """The model, the rewritten model, and how many gates were moved."""
+def gated(
+    body: str, folder: Path, inputs: str = INPUT, largest: float = 2, **more: str
+) -> tuple[ir.Model, ir.Model, int]:
+    """The model, the rewritten model, and how many gates were moved. largest: of the weights."""
     source = model(body, inputs, constants=CONSTANTS, **more)
+    held = source.graph.initializers["p"]
+    array = held.const_value.numpy() * largest / np.abs(held.const_value.numpy()).max()  # type: ignore[union-attr]
+    held.const_value = ir.tensor(array, dtype=held.dtype, name="p")
     found = source.clone()
     return source, found, rewrite.rewrite(found, folder).applied[GATED_WEIGHTS]
 
@@ -74,6 +79,15 @@ def test_what_keeps_its_gate(body: str, inputs: str, tmp_path: Path) -> None:
     _, found, count = gated(body, tmp_path, inputs, outputs=outputs)
     assert count == 0
     assert not any(node.op_type == "MatMul" for node in found.graph)
+
+
+@pytest.mark.parametrize("gate", ["g = Relu(m)", "g = Neg(m)", "g = Conv(m, p, b)"])
+def test_a_gate_of_any_size_scales_weights_up_to_one(gate: str, tmp_path: Path) -> None:
+    body = BODY.replace("g = Sigmoid(m)", gate)
+    source, found, count = gated(body, tmp_path, largest=1)
+    assert count == 1
+    same(source, found, 3)
+    assert gated(body, tmp_path, largest=1.001)[2] == 0
 
 
 def test_artifacts_for_cpus_keep_their_gates(tmp_path: Path) -> None:
