@@ -6,7 +6,7 @@
 // result is narrower than a tile, or padded by more than the window reaches, a thread takes output after output.
 //
 // Op is generated: Op::Stored and Op::Result are storage dtypes, Op::kChannels the channels of the result, of which x
-// has Op::kHalves times as many, Op::Before and Op::After the programs in front and behind. Before::apply(x, of) and
+// has Op::kHalves times as many, Op::Before and Op::After the prologue and the epilogue. Before::apply(x, of) and
 // After::apply(sum, of, near, v) compute one element, of halves After::apply(sum, sum, of, near, v); Before::kStored
 // tells whether its result needs no rounding to Stored; channel(params, c) reads what they need of channel c,
 // After::load(params, at) what is read by element; of.start is what a sum starts from, of.half_start that of the other

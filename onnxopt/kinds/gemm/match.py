@@ -7,7 +7,7 @@
     MatMulNBits -> the same nodes (kinds/gemm/packed.py)
     MatMulNBits -> Split -> Mul of one half behind an activation and the other (kinds/gemm/gated.py)
 
-An exact Gelu is absorbed in 16 bits in front of another product or convolution (kinds/gemm/large_products.py).
+An exact Gelu is absorbed in 16 bits before another product or convolution (kinds/gemm/large_products.py).
 
 A GEMM absorbs the nodes that follow it, one step at a time, while its value has one reader (kinds/gemm/steps.py). The
 library runs the result as one call of cuBLASLt. Transposed weights are read without a copy

@@ -2,7 +2,7 @@
 
 Every value of a region has the shape of the region's grid (kinds/rowwise/grid.py) or one element per row. Elementwise
 work before the reduction adds no memory traffic; a value that nodes outside read too becomes an output. What another
-reduction along the same rows computes for the region alone, perhaps behind nodes of one element per row, is part of it.
+reduction along the same rows computes for the region alone, also by way of nodes of one element per row, is part of it.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _outputs(*names: str) -> Any:
 
 
 def _in_two_kernels(model: Any) -> None:
-    """The halves meet behind an operator that no kernel has."""
+    """The halves meet after an operator that no kernel has."""
     (gate,) = (n for n in model.graph.node if n.name == "y")
     gate.input[1] = "hard"
     model.graph.node.insert(len(model.graph.node) - 1, helper.make_node("Hardmax", ["v2"], ["hard"], name="hard"))

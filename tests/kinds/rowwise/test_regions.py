@@ -21,7 +21,7 @@ SPELLED_LN = (
     "n = Div(d, q) h = Mul(n, g) y = Add(h, b)"
 )
 SPELLED_SOFTMAX = "m = ReduceMax(x, last) d = Sub(x, m) e = Exp(d) t = ReduceSum(e, last) y = Div(e, t)"
-VAR_LN = (  # the variance has a mean of its own, as torch's var of float32 behind a Cast
+VAR_LN = (  # the variance has a mean of its own, as torch's var of float32 after a Cast
     "m = ReduceMean(x, last) w = Mul(x, two) k = ReduceMean(w, last) d = Sub(w, k) p = Mul(d, d) "
     "v = ReduceMean<keepdims = 0>(p, last) u = Unsqueeze(v, last) e = Add(u, eps) q = Sqrt(e) s = Sub(x, m) "
     "n = Div(s, q) h = Mul(n, g) y = Add(h, b)"
