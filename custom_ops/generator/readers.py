@@ -175,7 +175,8 @@ def _value(json: str, field: fields.Field) -> str:
         case TransformField():
             forms = ", ".join(f"TransformForm::k{camel(form)}" for form in field.forms)
             lists = f"inputs, {_dtype_of(field.first)}, {_dtype_of(field.result)}"
-            return f"ReadTransform({json}, {lists}, {{{forms}}}, r.channels)"
+            channels = "r.channels" if "sample" in field.forms else "0"  # slices of rows are read by sample alone
+            return f"ReadTransform({json}, {lists}, {{{forms}}}, {channels})"
         case fields.Code():
             return f"ReadCode({json}, {field.low}, {field.high}, outputs.back())"
     raise ValueError(f"no reader of {field}")

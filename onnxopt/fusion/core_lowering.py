@@ -39,9 +39,9 @@ class CoreMatch:
     nodes: of the core, in topological order; those of `layout` the model did not have, so they cost nothing. x: what
     the core reads, and a prologue computes. y: what the core computes, and an epilogue reads. operands: the values that
     the meaning's fields of these names are positions of. first: the region's first inputs, in their order. fields:
-    other fields of the meaning. channels: the axis of channels in x. entry: where the core's own nodes compute what a
-    prologue reads: that value, and the one that the region reads for it. steps: what the epilogue begins with.
-    half: what the core computes beside y where each is half of its channels; then x has twice as many as y.
+    other fields of the meaning. channels, y_channels: the axis of channels in x, and in y. entry: where the core's own
+    nodes compute what a prologue reads: that value, and the one that the region reads for it. steps: what the epilogue
+    begins with. half: what the core computes beside y where each is half of its channels; then x has twice as many as y.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -52,6 +52,7 @@ class CoreMatch:
     fields: Mapping[str, Any]
     layout: tuple[ir.Node, ...] = ()
     channels: int = -1
+    y_channels: int = -1
     entry: tuple[ir.Value, ir.Value] | None = None
     steps: tuple[Step, ...] = ()
     half: ir.Value | None = None
@@ -204,7 +205,9 @@ class _Transforms:
                 raise ValueError(f"`{match.x.name}` is no function of `{computed.name}` alone")
         downstream = [n for n in nodes if n not in upstream]
         stored = storage(result, shapes).name
-        epilogue = self._transform(downstream, (match.y, "float32"), (result, stored), match.y, -1, match.steps)
+        epilogue = self._transform(
+            downstream, (match.y, "float32"), (result, stored), match.y, match.y_channels, match.steps
+        )
         return {"x": _position(x, self.inputs), "prologue": prologue, "epilogue": epilogue}
 
     def _source(self, nodes: Sequence[ir.Node]) -> ir.Value:

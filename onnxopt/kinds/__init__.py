@@ -24,6 +24,7 @@ _IN_ORDER = (
     "convolution",
     "depthwise",
     "pool",
+    "grid_sample",
     "group_norm",
     "rowwise",
     "scan",

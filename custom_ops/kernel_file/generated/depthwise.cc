@@ -35,10 +35,10 @@ Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs
   if (json.Has("expansion")) r.expansion = ReadExpansion(json["expansion"], inputs, outputs);
   if (json.Has("prologue"))
     r.prologue = ReadTransform(json["prologue"], inputs, inputs[r.x], inputs[r.x],
-                               {TransformForm::kChannel, TransformForm::kScalar}, r.channels);
+                               {TransformForm::kChannel, TransformForm::kScalar}, 0);
   r.epilogue = ReadTransform(
       json["epilogue"], inputs, Dtype::kFloat32, outputs[0],
-      {TransformForm::kElement, TransformForm::kChannel, TransformForm::kScalar, TransformForm::kHalf}, r.channels);
+      {TransformForm::kElement, TransformForm::kChannel, TransformForm::kScalar, TransformForm::kHalf}, 0);
   CheckSameDtype(json["weight"], inputs[r.weight], inputs[r.x], "x");
   if (r.bias) CheckSameDtype(json["bias"], inputs[*r.bias], inputs[r.x], "x");
   if (!(std::max({std::max({r.window.kernel[0], r.window.kernel[1]}),

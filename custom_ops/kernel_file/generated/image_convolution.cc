@@ -28,10 +28,10 @@ ImageConvolution ReadImageConvolution(const JsonReader& json, const std::vector<
   r.weight = ReadPosition(json["weight"], inputs);
   if (json.Has("bias")) r.bias = ReadPosition(json["bias"], inputs);
   r.epilogue = ReadTransform(json["epilogue"], inputs, Dtype::kFloat32, outputs[0],
-                             {TransformForm::kChannel, TransformForm::kScalar}, r.channels);
+                             {TransformForm::kChannel, TransformForm::kScalar}, 0);
   if (json.Has("prologue"))
     r.prologue = ReadTransform(json["prologue"], inputs, inputs[r.x], inputs[r.weight],
-                               {TransformForm::kChannel, TransformForm::kScalar}, r.channels);
+                               {TransformForm::kChannel, TransformForm::kScalar}, 0);
   CheckDtype(json["x"], inputs[r.x], {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kUint8});
   CheckDtype(json["weight"], inputs[r.weight], {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32});
   if (r.bias) CheckSameDtype(json["bias"], inputs[*r.bias], inputs[r.weight], "weight");

@@ -11,6 +11,7 @@
 #include "program/generated/experts.h"
 #include "program/generated/flash_attention.h"
 #include "program/generated/gemm.h"
+#include "program/generated/grid_sample.h"
 #include "program/generated/group_norm.h"
 #include "program/generated/image_convolution.h"
 #include "program/generated/pool.h"
@@ -43,6 +44,11 @@ Variant ReadFewRowsVariant(const JsonReader& json, const Gemm& kernel);
 Variant ReadPackedVariant(const JsonReader& json, const Gemm& kernel);
 Variant ReadActivationVariant(const JsonReader& json, const Gemm& kernel);
 Variant ReadTilesVariant(const JsonReader& json, const Gemm& kernel);
+GridSampleSteps ReadGridSampleSteps(const JsonReader& json);
+GridSampleLevel ReadGridSampleLevel(const JsonReader& json);
+GridSampleView ReadGridSampleView(const JsonReader& json);
+GridSample ReadGridSample(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+Variant ReadGridSampleVariant(const JsonReader& json, const GridSample& kernel);
 GroupNorm ReadGroupNorm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 Variant ReadGroupNormVariant(const JsonReader& json, const GroupNorm& kernel);
 ConvolutionOperation ReadConvolutionOperation(const JsonReader& json);

@@ -11,6 +11,7 @@
 #include "cuda/experts/experts.h"
 #include "cuda/flash_attention.h"
 #include "cuda/gemm/gemm.h"
+#include "cuda/grid_sample.h"
 #include "cuda/group_norm.h"
 #include "cuda/image_convolution.h"
 #include "cuda/pool.h"
@@ -37,6 +38,7 @@ const Kind* FindKind(const std::string& name) {
   static const KindRow<ReadFlashAttention, ReadFlashAttentionVariant, cuda::FlashAttentionCudaKernel> flash_attention(
       "flash_attention");
   static const KindRow<ReadGemm, ReadGemmVariant, cuda::GemmCudaKernel> gemm("gemm");
+  static const KindRow<ReadGridSample, ReadGridSampleVariant, cuda::GridSampleCudaKernel> grid_sample("grid_sample");
   static const KindRow<ReadGroupNorm, ReadGroupNormVariant, cuda::GroupNormCudaKernel> group_norm("group_norm");
   static const KindRow<ReadConvolution, ReadConvolutionVariant, cuda::ConvolutionCudaKernel> convolution("convolution");
   static const KindRow<ReadDepthwise, ReadDepthwiseVariant, cuda::DepthwiseCudaKernel> depthwise("depthwise");
@@ -46,9 +48,10 @@ const Kind* FindKind(const std::string& name) {
   static const KindRow<ReadBlock, ReadBlockVariant, cuda::BlockCudaKernel> block("block");
   static const KindRow<ReadSqueezeExcite, ReadSqueezeExciteVariant, cuda::SqueezeExciteCudaKernel> squeeze_excite(
       "squeeze_excite");
-  static const Kind* const rows[] = {&pointwise,         &rowwise, &scan,       &attention,     &experts,
-                                     &flash_attention,   &gemm,    &group_norm, &convolution,   &depthwise,
-                                     &image_convolution, &pool,    &block,      &squeeze_excite};
+  static const Kind* const rows[] = {&pointwise,  &rowwise,         &scan,          &attention,
+                                     &experts,    &flash_attention, &gemm,          &grid_sample,
+                                     &group_norm, &convolution,     &depthwise,     &image_convolution,
+                                     &pool,       &block,           &squeeze_excite};
   for (const Kind* row : rows) {
     if (name == row->name()) return row;
   }

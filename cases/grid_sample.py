@@ -1,0 +1,496 @@
+"""Samples of maps, with views, weights and sums around them, beside their results in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from cases.models import fused_model, graph, numpy_dtype, text_dtype
+from cases.table import INF, NAN, Row, Table
+from onnxopt.program.dtypes import to_ir
+
+ALPHA = -0.75  # of cubic convolution
+BEFORE = {  # of the grid, as onnx text: s is a scalar, k has one element a coordinate
+    "": "",
+    "scale": "g1 = Mul (g, s) g2 = Add (g1, k)",
+}
+AFTER = {  # c has one element a channel, r is of the result's shape, m a scalar
+    "": "",
+    "relu": "y = Relu (z)",
+    "affine": "z1 = Mul (z, c) z2 = Add (z1, r) y = Tanh (z2)",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """data: [N, C, *S]. size: So. grid_dtype: "" for that of the data. form: "plain"; "last" (data and result with
+    channels last), "data last" or "result last"; "cast" (float32 between Casts), "widened" (float32 after Casts);
+    "sum" and "weighed" (over the last of So), with "kept" dims. open: whether the model states no sizes. spread: of
+    coordinates from 0."""
+
+    data: tuple[int, ...]
+    size: tuple[int, ...]
+    mode: str = "linear"
+    padding: str = "zeros"
+    align: bool = False
+    dtype: str = "float32"
+    grid_dtype: str = ""
+    form: str = "plain"
+    before: str = ""
+    after: str = ""
+    open: bool = True
+    spread: float = 1.5
+
+    @property
+    def stored(self) -> str:
+        """The dtype of the result."""
+        return "float32" if self.form == "widened" else self.dtype
+
+    @property
+    def dims(self) -> int:
+        return len(self.size)
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        return (*self.data[:2], *self.size)
+
+    @property
+    def is_last(self) -> bool:
+        return self.form in ("last", "result last")
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        shape = self.samples
+        if self.form in ("sum", "weighed"):
+            shape = shape[:-1]
+        elif self.form.startswith("kept"):
+            shape = (*shape[:-1], 1)
+        return (shape[0], *shape[2:], shape[1]) if self.is_last else shape
+
+    def inputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """dtype and shape of each that the model reads."""
+        grid = self.grid_dtype or self.dtype
+        n, c, *s = self.data
+        every = {
+            "x": (self.dtype, (n, *s, c) if self.form in ("last", "data last") else self.data),
+            "g": (grid, (n, *self.size, self.dims)),
+            "w": (self.dtype, (n, 1, *self.size)),
+            "s": (grid, ()),
+            "k": (grid, (self.dims,)),
+            "c": (self.stored, (c,) if self.is_last else (c, *[1] * (len(self.result) - 2))),
+            "r": (self.stored, self.result),
+        }
+        return {name: info for name, info in every.items() if name in ("x", "g") or self._reads(name)}
+
+    def _reads(self, name: str) -> bool:
+        return f", {name})" in self.body()
+
+    def body(self) -> str:
+        grid, back = ("g2" if self.before else "g"), f"{(0, *range(2, self.dims + 2), 1)}"
+        data, text = "x", BEFORE[self.before]
+        if self.form in ("last", "data last"):
+            order = [0, self.dims + 1, *range(1, self.dims + 1)]
+            text, data = f"{text} t = Transpose <perm = {order}> (x)", "t"
+        if self.form in ("cast", "widened"):
+            text = f"{text} xw = Cast <to = 1> (x) gw = Cast <to = 1> ({grid})"
+            data, grid = "xw", "gw"
+        named = f'mode = "{self.mode}", padding_mode = "{self.padding}", align_corners = {int(self.align)}'
+        text += f" v0 = GridSample <{named}> ({data}, {grid})"
+        last = "v0"
+        if self.form == "cast":
+            text, last = f"{text} v1 = Cast <to = {to_ir(self.dtype).value}> (v0)", "v1"
+        if self.form in ("weighed", "kept weighed"):
+            text, last = f"{text} v1 = Mul (v0, w)", "v1"
+        if "weighed" in self.form or "sum" in self.form:
+            text, last = f"{text} v2 = ReduceSum <keepdims = {int('kept' in self.form)}> ({last}, last)", "v2"
+        if self.is_last:
+            text, last = f"{text} v3 = Transpose <perm = {back.replace('(', '[').replace(')', ']')}> ({last})", "v3"
+        name = "z" if self.after else "y"
+        head, found, tail = text.rpartition(f" {last} = ")
+        return f"{head} {name} = {tail} {AFTER[self.after]}" if found else text
+
+    def model(self) -> onnx.ModelProto:
+        inputs = []
+        for name, (dtype, shape) in self.inputs().items():
+            sizes = [f"{name}{k}" if self.open and name in "xgwr" else d for k, d in enumerate(shape)]
+            if name in "gwr":
+                sizes[:1] = ["x0"] if self.open else sizes[:1]
+            if name == "g":
+                sizes[-1] = self.dims
+            if self.open and name == "w":  # weights are broadcast along their second dim alone
+                sizes = ["x0", 1, *(f"g{k + 1}" for k in range(self.dims))]
+            if self.open and name == "x" and self.after == "affine":
+                sizes[-1 if self.form in ("last", "data last") else 1] = self.data[1]
+            if self.open and name == "r":
+                of = ["x0", self.data[1], *(f"g{k + 1}" for k in range(len(self.result) - 2))]
+                sizes = [of[0], *of[2:], of[1]] if self.is_last else of
+            stated = f"[{', '.join(map(str, sizes))}]" if sizes else ""
+            inputs.append(f"{text_dtype(dtype)}{stated} {name}")
+        constants = "int64[1] last = {-1}"
+        return ir.to_proto(
+            graph(", ".join(inputs), f"{text_dtype(self.stored)}[] y", self.body(), constants=constants, opset=22)
+        )
+
+    def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng([seed, *self.data, *self.size])
+        drawn = {}
+        for name, (dtype, shape) in self.inputs().items():
+            values = rng.uniform(-self.spread, self.spread, shape) if name == "g" else rng.standard_normal(shape)
+            if name in "sk":
+                values = values / 8 + (name == "s")
+            drawn[name] = np.asarray(values).astype(numpy_dtype(dtype))
+        return drawn
+
+    def expected(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        of = {name: np.asarray(array).astype(np.float64) for name, array in feeds.items()}
+        x, grid = of["x"], of["g"]
+        if self.form in ("last", "data last"):
+            x = np.moveaxis(x, -1, 1)
+        if self.before:
+            grid = grid * of["s"] + of["k"]
+        y = sampled(x, grid, self.mode, self.padding, self.align)
+        y = y * of["w"] if "weighed" in self.form else y
+        if "weighed" in self.form or "sum" in self.form:
+            y = y.sum(-1, keepdims="kept" in self.form)
+        if self.is_last:
+            y = np.moveaxis(y, 1, -1)
+        if self.after == "relu":
+            y = np.where(y > 0, y, y * 0)
+        elif self.after == "affine":
+            y = np.tanh(y * of["c"] + of["r"])
+        return y
+
+
+def sampled(x: np.ndarray, grid: np.ndarray, mode: str, padding: str, align: bool) -> np.ndarray:
+    """ONNX's GridSample in float64; nearest pixels are those of float32. What is outside of zeros adds nothing."""
+    n, c, *extents = x.shape
+    size = grid.shape[1:-1]
+    axes = [_taps(grid[..., k], extents[len(extents) - 1 - k], mode, padding, align) for k in range(len(extents))]
+    y = np.zeros((n, c, *size))
+    if 0 in x.shape:
+        return y
+    batch = np.arange(n).reshape(n, *[1] * len(size))
+    for taps in itertools.product(*(range(len(axis)) for axis in axes)):
+        chosen = [axis[k] for axis, k in zip(axes, taps, strict=True)]
+        weight = np.prod([w for _, w, _ in chosen], axis=0)
+        inside = np.all([i for _, _, i in chosen], axis=0)
+        at = tuple(index for index, _, _ in reversed(chosen))
+        values = np.moveaxis(x[(batch, slice(None), *at)], -1, 1)
+        y += weight[:, None] * np.where(inside[:, None], values, 0)
+    return y
+
+
+def _taps(
+    grid: np.ndarray, extent: int, mode: str, padding: str, align: bool
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Indices, weights, and which are inside, of each pixel of an axis that coordinates take."""
+    if mode == "nearest":
+        grid = grid.astype(np.float32)
+    one, half = grid.dtype.type(1), grid.dtype.type(0.5)
+    pixel = (grid + one) * half * grid.dtype.type(extent - 1)
+    if not align:
+        pixel = ((grid + one) * grid.dtype.type(extent) - one) * half
+    pixel = pixel.astype(np.float64)
+    first = np.rint(pixel) if mode == "nearest" else np.floor(pixel)
+    t = pixel - first
+    if mode == "nearest":
+        weights = [np.ones_like(pixel)]
+    elif mode == "linear":
+        weights = [1 - t, t]
+    else:
+        weights, first = [_cubic(d) for d in (t + 1, t, 1 - t, 2 - t)], first - 1
+    low, high = (0.0, extent - 1.0) if align else (-0.5, extent - 0.5)
+    found = []
+    for k, weight in enumerate(weights):
+        at = first + k
+        if padding == "reflection":
+            beyond = np.where(at < low, low - at, at - high)
+            times = np.trunc(beyond / (high - low)) if high > low else np.full_like(at, NAN)
+            rest, odd = beyond - times * (high - low), times % 2 != 0
+            turned = np.where((at < low) != odd, low + rest, high - rest)
+            at = np.where((at < low) | (at > high), turned, at)
+        inside = (at >= 0) & (at < extent)
+        index = np.where(inside, at, np.where(at >= extent, extent - 1, 0)).astype(np.int64)
+        if padding == "zeros":
+            weight = np.where(inside, weight, 0)
+        found.append((index, weight, inside if padding == "zeros" else np.ones_like(inside)))
+    return found
+
+
+def _cubic(d: np.ndarray) -> np.ndarray:
+    near = ((ALPHA + 2) * d - (ALPHA + 3)) * d * d + 1
+    far = ((ALPHA * d - 5 * ALPHA) * d + 8 * ALPHA) * d - 4 * ALPHA
+    return np.where(d <= 1, near, far)
+
+
+@dataclasses.dataclass(frozen=True)
+class Deformable:
+    """Deformable attention: value [B, T, heads * channels], locations [B, Q, heads, levels, P, 2], weights [B, Q,
+    heads, levels * P]. maps: height and width of each level. form: "stack" of levels and Slices, "concat" of points and
+    Splits. tokens: whether the result is [B, Q, heads * channels]. cast: GridSamples in float32 between Casts."""
+
+    maps: tuple[tuple[int, int], ...]
+    batch: int = 2
+    queries: int = 7
+    heads: int = 3
+    channels: int = 8
+    points: int = 4
+    dtype: str = "float32"
+    form: str = "stack"
+    tokens: bool = True
+    cast: bool = False
+    before: bool = False
+    open: bool = False
+
+    @property
+    def stored(self) -> str:
+        """The dtype of the result."""
+        return self.dtype
+
+    @property
+    def ends(self) -> list[int]:
+        """Of each map, its first token and the one after its last."""
+        return list(itertools.accumulate((h * w for h, w in self.maps), initial=0))
+
+    def inputs(self) -> dict[str, tuple[int, ...]]:
+        b, q, m, levels, p = self.batch, self.queries, self.heads, len(self.maps), self.points
+        return {
+            "value": (b, self.ends[-1], m * self.channels),
+            "loc": (b, q, m, levels, p, 2),
+            "attention": (b, q, m, levels * p),
+        }
+
+    def body(self) -> Iterator[str]:
+        to, levels = to_ir(self.dtype).value, len(self.maps)
+        yield "value4 = Reshape (value, split_heads)"
+        at = "loc"
+        if self.before:
+            yield "loc1 = Mul (loc, two) loc2 = Sub (loc1, one)"
+            at = "loc2"
+        if self.form == "concat":
+            yield f"{', '.join(f'part{k}' for k in range(levels))} = Split <axis = 1> (value4, lengths)"
+            yield f"turned_grid = Transpose <perm = [0, 2, 1, 3, 4, 5]> ({at})"
+            yield "all_grids = Reshape (turned_grid, samples)"
+        for k in range(levels):
+            if self.form == "stack":
+                yield f"part{k} = Slice (value4, begin{k}, end{k}, axis1)"
+                yield f"of{k} = Gather <axis = 3> ({at}, number{k})"
+                yield f"turned{k} = Transpose <perm = [0, 2, 1, 3, 4]> (of{k})"
+                yield f"grid{k} = Reshape (turned{k}, grid_shape)"
+            else:
+                yield f"grid{k} = Slice (all_grids, point{k}, point{k + 1}, axis2)"
+            yield f"flat{k} = Reshape (part{k}, flat) planes{k} = Transpose <perm = [0, 2, 1]> (flat{k})"
+            data, grid = f"planes{k}", f"grid{k}"
+            if self.cast:
+                yield f"wide{k} = Cast <to = 1> (planes{k}) wide_grid{k} = Cast <to = 1> (grid{k})"
+                data, grid = f"wide{k}", f"wide_grid{k}"
+            yield f"map{k} = Reshape ({data}, map_shape{k})"
+            result = f"sampled{k}" if self.cast else f"sample{k}"
+            yield f"{result} = GridSample (map{k}, {grid})"
+            if self.cast:
+                yield f"sample{k} = Cast <to = {to}> (sampled{k})"
+            if self.form == "stack":
+                yield f"stacked{k} = Unsqueeze (sample{k}, minus2)"
+        if self.form == "stack":
+            yield f"levels = Concat <axis = -2> ({', '.join(f'stacked{k}' for k in range(levels))})"
+            yield "samples_ = Reshape (levels, joined)"
+        else:
+            yield f"samples_ = Concat <axis = -1> ({', '.join(f'sample{k}' for k in range(levels))})"
+        yield "turned_weights = Transpose <perm = [0, 2, 1, 3]> (attention)"
+        yield "weights = Reshape (turned_weights, weight_shape)"
+        yield "weighed = Mul (samples_, weights) summed = ReduceSum <keepdims = 0> (weighed, minus1)"
+        if self.tokens:
+            yield "by_head = Reshape (summed, head_shape) y = Transpose <perm = [0, 2, 1]> (by_head)"
+        else:
+            yield "y = Relu (summed)"
+
+    def constants(self) -> str:
+        b, q, m, c, p = (-1 if self.open else self.batch), self.queries, self.heads, self.channels, self.points
+        n, levels, number = (-1 if self.open else b * m), len(self.maps), text_dtype(self.dtype)
+        lists: dict[str, Sequence[int]] = {
+            "split_heads": [b, self.ends[-1], m, c], "flat": [0, 0, m * c], "joined": [n, c, q, levels * p],
+            "samples": [n, q, levels * p, 2], "grid_shape": [n, q, p, 2], "weight_shape": [n, 1, q, levels * p],
+            "head_shape": [b, m * c, q], "lengths": [h * w for h, w in self.maps], "axis1": [1], "axis2": [2],
+            "minus1": [-1], "minus2": [-2],
+        }  # fmt: skip
+        for k, (h, w) in enumerate(self.maps):
+            lists |= {f"begin{k}": [self.ends[k]], f"end{k}": [self.ends[k + 1]], f"map_shape{k}": [n, c, h, w]}
+        lists |= {f"point{k}": [k * p] for k in range(levels + 1)}
+        text = [f"int64[{len(v)}] {name} = {{{', '.join(map(str, v))}}}" for name, v in lists.items()]
+        text += [f"int64 number{k} = {{{k}}}" for k in range(levels)]
+        for name, value in (("one", 1.0), ("two", 2.0)):
+            stored = np.array(value, numpy_dtype(self.dtype))  # onnx's text has the bits of 16-bit floats
+            text.append(f"{number} {name} = {{{value if number == 'float' else stored.view(np.uint16)}}}")
+        return ", ".join(text)
+
+    def model(self) -> onnx.ModelProto:
+        inputs = []
+        for name, shape in self.inputs().items():
+            dims = ["B" if self.open else shape[0], *shape[1:]]
+            inputs.append(f"{text_dtype(self.dtype)}[{', '.join(map(str, dims))}] {name}")
+        return ir.to_proto(
+            graph(", ".join(inputs), f"{text_dtype(self.dtype)}[] y", " ".join(self.body()),
+                  constants=self.constants(), opset=22)
+        )  # fmt: skip
+
+    def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng([seed, self.batch, self.queries, *self.ends])
+        of = {name: rng.standard_normal(shape) for name, shape in self.inputs().items()}
+        of["loc"] = rng.uniform(-0.1, 1.1, of["loc"].shape) if self.before else rng.uniform(-1.2, 1.2, of["loc"].shape)
+        return {name: array.astype(numpy_dtype(self.dtype)) for name, array in of.items()}
+
+    def expected(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        of = {name: np.asarray(array).astype(np.float64) for name, array in feeds.items()}
+        m, c, p = self.heads, self.channels, self.points
+        batch, queries = of["loc"].shape[:2]
+        value = of["value"].reshape(batch, -1, m, c)
+        loc = of["loc"] * 2 - 1 if self.before else of["loc"]
+        y = np.zeros((batch, m, c, queries))
+        for k, (h, w) in enumerate(self.maps):
+            part = value[:, self.ends[k] : self.ends[k + 1]]
+            data = part.transpose(0, 2, 3, 1).reshape(batch * m, c, h, w)
+            grid = loc[:, :, :, k].transpose(0, 2, 1, 3, 4).reshape(batch * m, queries, p, 2)
+            sample = sampled(data, grid, "linear", "zeros", False).reshape(batch, m, c, queries, p)
+            weights = of["attention"][..., k * p : (k + 1) * p].transpose(0, 2, 1, 3)
+            y += (sample * weights[:, :, None]).sum(-1)
+        if self.tokens:
+            return y.reshape(batch, m * c, queries).transpose(0, 2, 1)
+        return np.maximum(y.reshape(batch * m, c, queries), 0)
+
+
+def error(case: Any, _: str, found: np.ndarray, right: np.ndarray) -> float:
+    """The largest error as a multiple of the limit."""
+    wide = found.astype(np.float64)
+    if wide.shape != right.shape or not np.array_equal(np.isnan(wide), np.isnan(right)):
+        return INF
+    limit = {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(case.stored, 2.0**-16)
+    finite = np.isfinite(right)
+    if not np.array_equal(wide[~finite], right[~finite], equal_nan=True):
+        return INF
+    off = np.abs(wide - right)[finite] / (limit * (1 + np.abs(right[finite])))
+    return float(off.max(initial=0.0))
+
+
+_PAIRS = [(padding, align) for padding in ("zeros", "border", "reflection") for align in (False, True)]
+_TWO = tuple(
+    Case((2, 5, 6, 7), (4, 9), mode, padding, align, spread=2.5)
+    for mode in ("linear", "nearest", "cubic")
+    for padding, align in _PAIRS
+)
+_THREE = tuple(
+    Case((2, 3, 4, 5, 6), (3, 2, 5), mode, padding, align)
+    for mode in ("linear", "nearest")
+    for padding, align in _PAIRS
+)
+_DTYPES = (
+    Case((2, 16, 5, 9), (3, 7), dtype="float16"),
+    Case((2, 16, 5, 9), (3, 7), "cubic", "border", dtype="bfloat16"),
+    Case((1, 3, 9, 2), (5, 1), dtype="float16", grid_dtype="float32"),
+    Case((2, 1, 4, 4), (5, 6), "nearest", "reflection", dtype="float16"),
+    Case((2, 2, 4, 4), (5, 6), dtype="float32", grid_dtype="float16"),
+    Case((2, 8, 4, 4), (5, 6), dtype="bfloat16", grid_dtype="float32", padding="border"),
+    Case((2, 6, 4, 3), (5, 6), dtype="float16", form="cast"),
+    Case((2, 6, 4, 3), (5, 6), "nearest", dtype="float16", form="cast"),
+    Case((2, 6, 4, 3), (5, 6), dtype="float16", form="widened", after="affine"),
+)
+_LAYOUTS = tuple(
+    Case(data, size, dtype=dtype, form=form, after=after, open=is_open)
+    for form in ("last", "data last", "result last")
+    for data, size, dtype, after, is_open in (
+        ((2, 8, 5, 4), (3, 6), "float16", "", True),
+        ((1, 12, 3, 4), (7, 2), "float32", "affine", False),
+        ((2, 7, 3, 4), (5, 4), "bfloat16", "relu", True),
+        ((1, 4, 2, 3, 4), (2, 3, 2), "float32", "", True),
+    )
+)
+_SUMS = tuple(
+    Case((2, 6, 5, 4), (5, 3), form=form, dtype=dtype, open=is_open, after=after)
+    for form in ("sum", "weighed", "kept sum", "kept weighed")
+    for dtype, is_open, after in (("float32", True, ""), ("float16", False, "relu"))
+)
+_AROUND = (
+    Case((2, 5, 6, 7), (4, 9), before="scale", after="affine"),
+    Case((2, 5, 6, 7), (4, 9), before="scale", after="relu", dtype="float16"),
+    Case((2, 5, 6, 7), (4, 9), "nearest", before="scale", dtype="float32"),
+    Case((2, 4, 3, 4, 5), (2, 3, 4), before="scale", after="affine", dtype="bfloat16"),
+)
+_EDGES = (
+    Case((1, 2, 1, 1), (2, 3), padding="reflection", align=True, spread=4.0),
+    Case((1, 2, 1, 1), (2, 3), padding="reflection", spread=4.0),
+    Case((1, 2, 1, 5), (2, 3), "cubic", "border", True),
+    Case((0, 2, 3, 5), (2, 3)),
+    Case((2, 0, 3, 5), (2, 3)),
+    Case((2, 3, 3, 5), (0, 3)),
+    Case((2, 3, 3, 5), (3, 0), form="sum"),
+    Case((2, 3, 0, 5), (2, 3)),
+    Case((2, 3, 4, 5), (2, 3), padding="reflection", spread=50.0),
+)
+_FAR = tuple(
+    Case((1, 2, 3, 4), (3, 3), mode, padding, align)
+    for mode in ("linear", "nearest", "cubic")
+    for padding, align in (("zeros", False), ("zeros", True))
+)
+_HUGE = tuple(
+    Case((1, 2, 3, 4), (3, 3), mode, padding)
+    for mode in ("linear", "nearest", "cubic")
+    for padding in ("border", "reflection")
+)
+_LEVELS = ((5, 4), (3, 2), (1, 2))
+_DEFORMABLE = (
+    Deformable(_LEVELS),
+    Deformable(_LEVELS, dtype="float16", channels=16, cast=True, before=True),
+    Deformable(_LEVELS, form="concat", channels=5),
+    Deformable(_LEVELS, form="concat", dtype="bfloat16", batch=1, heads=1),
+    Deformable(_LEVELS[:1], dtype="float16", heads=2, channels=32),
+    Deformable(_LEVELS, tokens=False, channels=3),
+    Deformable(_LEVELS, open=True, batch=3, points=1),
+    Deformable(_LEVELS, open=True, dtype="float16", cast=True, before=True, form="concat"),
+)
+DAMAGED = {
+    "grid_sample": (Case((2, 4, 6, 7), (4, 9), "cubic", "border", before="scale", after="affine"),),
+    "sampled_volume": (Case((2, 4, 3, 4, 5), (2, 3, 4), dtype="float16", form="last"),),
+    "kept_sum_of_samples": (Case((2, 4, 6, 7), (4, 9), "nearest", "reflection", True, form="kept weighed"),),
+    "deformable_attention": (Deformable(_LEVELS, dtype="float16", before=True),),
+    "turned_samples": (Case((2, 8, 5, 4), (3, 6), form="data last", open=False),),
+}
+TABLE = Table(
+    "grid_sample",
+    (
+        Row("two dims", _TWO, ("w4",)),
+        Row("three dims", _THREE, ("w4",)),
+        Row("dtypes", _DTYPES, ("w4",)),
+        Row("layouts", _LAYOUTS, ("w8", "w4", "w1")),
+        Row("sums", _SUMS),
+        Row("around it", _AROUND),
+        Row("edges", _EDGES),
+        Row(
+            "zeros far outside",
+            _FAR,
+            changed=tuple(
+                ("g", (0, *divmod(k, 3), k % 2), value) for k, value in enumerate((NAN, INF, -INF, 1e10, -1e20, 3e38))
+            ),
+        ),
+        Row("far outside", _HUGE, changed=(("g", (0, 0, 0, 0), 1e5), ("g", (0, 1, 0, 1), -3e4))),
+        Row("deformable attention", _DEFORMABLE, ("w8", "w4", "w1")),
+        Row(
+            "large",
+            (
+                Case((8, 64, 128, 128), (128, 128), dtype="float16", padding="border"),
+                Case((3, 33, 65, 47), (129, 63), "cubic", "reflection", True),
+                Deformable(((80, 80), (40, 40), (20, 20)), 8, 300, 8, 32, dtype="float16", cast=True, before=True),
+                Deformable(((33, 47), (17, 23)), 3, 101, 5, 24, dtype="float32"),
+            ),
+            gpu=True,
+        ),
+    ),
+    lambda case: fused_model(case.model()),
+    error,
+    emulated="sessions",
+    damaged=DAMAGED,
+)
