@@ -452,6 +452,38 @@ _DEFORMABLE = (
     Deformable(_LEVELS, open=True, batch=3, points=1),
     Deformable(_LEVELS, open=True, dtype="float16", cast=True, before=True, form="concat"),
 )
+
+
+def _random_cases() -> Iterator[Case | Deformable]:
+    """Always the same ones."""
+    rng = np.random.default_rng(3)
+
+    def one(*of: Any) -> Any:
+        return of[int(rng.integers(len(of)))]
+
+    for _ in range(80):
+        dims = one(2, 2, 3)
+        data = (int(rng.integers(1, 4)), one(1, 2, 3, 4, 7, 8, 12, 16), *map(int, rng.integers(1, 8, dims)))
+        mode = one("linear", "linear", "nearest", *["cubic"] * (dims == 2))
+        form = one("plain", "last", "data last", "result last", "cast", "widened", "sum", "weighed", "kept weighed")
+        dtype, after = one("float32", "float16", "bfloat16"), one("", "relu", "affine")
+        # Sums of float32 casts and of 16 bits that are nearest to a tie would be other pixels.
+        before = one("", "scale") if mode != "nearest" and form != "widened" else ""
+        size = tuple(map(int, rng.integers(1, 7, dims)))
+        yield Case(
+            data, size, mode, one("zeros", "border", "reflection"), bool(rng.integers(2)), dtype, "", form, before,
+            after, bool(rng.integers(2)), float(rng.uniform(0.8, 3)),
+        )  # fmt: skip
+    for _ in range(40):
+        maps = tuple((int(h), int(w)) for h, w in rng.integers(1, 8, (int(rng.integers(1, 5)), 2)))
+        yield Deformable(
+            maps, int(rng.integers(1, 4)), int(rng.integers(1, 9)), int(rng.integers(1, 5)), one(1, 3, 4, 8, 24),
+            int(rng.integers(1, 5)), one("float32", "float16", "bfloat16"), one("stack", "concat"),
+            bool(rng.integers(2)), bool(rng.integers(2)), bool(rng.integers(2)), bool(rng.integers(2)),
+        )  # fmt: skip
+
+
+_RANDOM = tuple(_random_cases())
 DAMAGED = {
     "grid_sample": (Case((2, 4, 6, 7), (4, 9), "cubic", "border", before="scale", after="affine"),),
     "sampled_volume": (Case((2, 4, 3, 4, 5), (2, 3, 4), dtype="float16", form="last"),),
@@ -478,6 +510,9 @@ TABLE = Table(
         ),
         Row("far outside", _HUGE, changed=(("g", (0, 0, 0, 0), 1e5), ("g", (0, 1, 0, 1), -3e4))),
         Row("deformable attention", _DEFORMABLE, ("w8", "w4", "w1")),
+        *(
+            Row(f"random {k}", _RANDOM[k::3], exhaustive=True) for k in range(3)
+        ),  # as many kernels as one process can load
         Row(
             "large",
             (
