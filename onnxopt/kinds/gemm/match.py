@@ -21,6 +21,7 @@ bias or residual a following pointwise kernel can add at no cost, because that k
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import onnx_ir as ir
 
@@ -67,14 +68,14 @@ def reserve(context: Context) -> None:
     if not context.cuda:
         return
     for node in list(context.order):
-        gemm = _start(node, context.shapes) if _is_gemm(node) and node.op_type != "Conv" else ""
+        gemm = _start(node, context.shapes, lambda _: True) if _is_gemm(node) and node.op_type != "Conv" else ""
         if not isinstance(gemm, str) and gemm.multiplies_codes and not gemm.unread:
             context.take([[n for n in gemm.nodes if n is not node]])
 
 
 def lower(region: Region, shapes: Shapes) -> Gemm:
     """The meaning of a region of `find`."""
-    gemm = _start(next(n for n in region.nodes if _is_gemm(n)), shapes)
+    gemm = _start(next(n for n in region.nodes if _is_gemm(n)), shapes, set(region.nodes).__contains__)
     if isinstance(gemm, str):
         raise ValueError(f"`{region.nodes[0].name}` is not a GEMM: {gemm}")
     while gemm.output is not region.outputs[0]:
@@ -91,23 +92,28 @@ def _is_gemm(node: ir.Node) -> bool:
     return (node.op_type in _OPERATORS and node.domain == "") or packed.is_packed(node)
 
 
-def _start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
-    """The GEMM of a node and the Transposes that belong to it, or the reason why cuBLASLt cannot run the node."""
+def _start(node: ir.Node, shapes: Shapes, is_free: Callable[[ir.Node], bool]) -> GrowingGemm | str:
+    """The GEMM of a node and the Transposes that belong to it, or the reason why cuBLASLt cannot run the node.
+
+    is_free: whether a Transpose can belong to it: no kernel of another kind has it.
+    """
     if node.op_type == "Conv":
         return convolution.start(node, shapes)
     if packed.is_packed(node):
         return packed.start(node, shapes)
     gemm = steps.start(node, shapes)
-    if not isinstance(gemm, str) and (convolved := convolution.sample_product(node, shapes)) is not None:
+    if isinstance(gemm, str):
+        return gemm
+    convolved = convolution.sample_product(node, shapes)
+    if convolved is not None and all(n is node or is_free(n) for n in convolved.nodes):
         return convolved
-    if not isinstance(gemm, str):
-        take_transposes(gemm, shapes)
+    take_transposes(gemm, shapes, is_free)
     return gemm
 
 
 def _grow(node: ir.Node, context: Context) -> tuple[GrowingGemm | None, list[Refusal]]:
     """The GEMM of a node with all nodes that it can absorb, and the refusals of further nodes."""
-    gemm = _start(node, context.shapes)
+    gemm = _start(node, context.shapes, lambda n: not context.is_owned(n))
     if not isinstance(gemm, str) and not context.cuda and (reason := eligibility.reason_for_provider(node)) is not None:
         gemm = reason
     if isinstance(gemm, str):
@@ -139,7 +145,7 @@ def _grow(node: ir.Node, context: Context) -> tuple[GrowingGemm | None, list[Ref
 
 def _alone(node: ir.Node, context: Context) -> GrowingGemm:
     """The GEMM of a node without the nodes behind it."""
-    gemm = _start(node, context.shapes)
+    gemm = _start(node, context.shapes, lambda n: not context.is_owned(n))
     if isinstance(gemm, str):
         raise ValueError(f"`{node.name}` was a GEMM before: {gemm}")
     return gemm

@@ -146,8 +146,8 @@ def take_codes(gemm: GrowingGemm, node: ir.Node) -> None:
     gemm.unread = tuple(dict.fromkeys((*a.unread, *b.unread)))
 
 
-def take_transposes(gemm: GrowingGemm, shapes: Shapes) -> None:
-    """Absorb a Transpose of the last two dims of a or b whose result has no other reader."""
+def take_transposes(gemm: GrowingGemm, shapes: Shapes, is_free: Callable[[ir.Node], bool]) -> None:
+    """Absorb a free Transpose of the last two dims of a or b whose result has no other reader."""
     for name in ("a", "b"):
         value: ir.Value = getattr(gemm, name)
         node = value.producer()
@@ -157,6 +157,7 @@ def take_transposes(gemm: GrowingGemm, shapes: Shapes) -> None:
             or node.domain != ""
             or gemm.a is gemm.b
             or gemm.multiplies_codes
+            or not is_free(node)
         ):
             continue
         source = node.inputs[0]

@@ -58,7 +58,7 @@ def product(node: ir.Node, shapes: Shapes) -> GrowingGemm | None:
     if isinstance(gemm, str):
         return None
     if node.op_type != "Conv":
-        steps.take_transposes(gemm, shapes)
+        steps.take_transposes(gemm, shapes, lambda _: True)
         _take_bias(gemm, shapes)
     dims, weight_dims = shapes.dims(gemm.a), shapes.dims(gemm.b)
     if dims is None or len(dims) < 2 or any(d != 1 for d in dims[1:-1]) or not is_constant(gemm.b):

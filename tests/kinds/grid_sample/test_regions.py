@@ -101,6 +101,19 @@ def test_deformable_attention_is_found_however_it_is_written(form: str, is_open:
     assert {"GridSample", "ReduceSum", "Transpose"} < {n.op_type for n in region.nodes}
 
 
+def test_a_product_of_the_result_leaves_its_transpose() -> None:
+    """GEMM kernels take Transposes of their operands, but not those of other kernels."""
+    case = Deformable(_MAPS)
+    inputs = ", ".join(f"float{list(shape)} {name}" for name, shape in case.inputs().items())
+    body = " ".join(case.body()).replace(" y = ", " t = ") + " m = MatMul (t, w) a = Add (m, b) y = Relu (a)"
+    numbers = f"float[24, 4] w = {{{', '.join(['1.5'] * 96)}}}, float[4] b = {{1.0, 2.0, 3.0, 4.0}}"
+    model = graph(inputs, "float[] y", body, constants=f"{case.constants()}, {numbers}", opset=22)
+    plan = fuse(model)
+    assert [r.kind.name for r in plan.regions] == ["grid_sample", "gemm"]
+    (of_product,) = [r for r in plan.regions if r.kind.name == "gemm"]
+    assert "Transpose" not in [n.op_type for n in of_product.nodes]
+
+
 def test_levels_whose_samples_others_read_are_kernels_each() -> None:
     model = ir.from_proto(Deformable(_MAPS).model())
     sample = next(n.outputs[0] for n in model.graph if n.op_type == "GridSample")
