@@ -54,6 +54,8 @@ _HAZARDS: Mapping[tuple[str, str], tuple[tuple[int, ...], str]] = {
 # convolution of one dim runs as one of images. Pools of images are tried with samples of NaN alone.
 _MAXIMA = frozenset({"GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"})
 _MAXIMUM = "whether one NaN among numbers is its result depends on the order of these"
+# Positions that are computed may be rounded to the next pixel, whose weight is then about 0 where it was not read.
+_PIXELS = "which results have a pixel that is NaN depends on the last digits of computed positions"
 _STEPS_AFTER_CONVOLUTION, _RANK_OF_ROWS = 6, 3
 # torch exports attention so that rows whose keys are all hidden give 0. Attention operators have no such step, and rows
 # that see a key reach it by NaN and infinities alone.
@@ -91,6 +93,8 @@ def _of(node: ir.Node) -> tuple[tuple[int, ...], str]:
     positions, reason = _HAZARDS.get((domain, node.op_type), ((), ""))
     if domain == "" and node.op_type in _MAXIMA and _is_convolved_row(operand):
         positions, reason = (0,), _MAXIMUM
+    if node.op_type == "GridSample" and len(node.inputs) > 1 and (grid := node.inputs[1]) is not None:
+        positions, reason = ((0, 1), _PIXELS) if grid.producer() is not None else (positions, reason)
     return positions, f"{node.op_type}: {reason}"
 
 

@@ -44,3 +44,11 @@ def test_an_operator_in_a_body_concerns_all_inputs() -> None:
         "else_branch = e () => (float[n, 4] b) { b = Identity(x) }>"
     )
     assert sorted(_found(body)) == ["s", "x"]
+
+
+@pytest.mark.parametrize(("grid", "inputs"), [("s", ["s"]), ("t", ["s", "x"])])
+def test_pixels_of_maps_are_tried_where_their_positions_are_exact(grid: str, inputs: list[str]) -> None:
+    signature = "g (float[1, 2, 3, 4] x, float[1, 5, 6, 2] s) => (float[1, 2, 5, 6] y) "
+    found = _found(f"t = Tanh(s) u = Relu(t) y = GridSample(x, {grid})", signature)
+    assert sorted(found) == inputs
+    assert all(text.startswith("GridSample") for text in found.values())
