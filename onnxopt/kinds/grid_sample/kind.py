@@ -18,7 +18,8 @@ from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.grid_sample import cuda, entry_points
-from onnxopt.kinds.grid_sample.match import OPERATOR, matches, why_not
+from onnxopt.kinds.grid_sample.match import matches, why_not
+from onnxopt.kinds.grid_sample.samples import OPERATOR
 from onnxopt.program.grid_sample import GridSample
 from onnxopt.program.schema import Variant
 
@@ -53,11 +54,12 @@ class GridSampleKind(CoreKind):
         return found
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
-        """A region for every GridSample that a kernel can run, with as much around it as one can."""
+        """A region for every GridSample that a kernel can run, with as much around it as one can; none for CPUs alone,
+        where the operator is to be seen as what it is."""
         regions: list[Region] = []
         refusals: list[Refusal] = []
         for node in [n for n in context.order if self.is_core(n)]:
-            if context.is_owned(node):
+            if context.is_owned(node) or not context.cuda:
                 continue
             if reason := why_not(node, context.shapes, context.opsets.get("", 0)):
                 refusals.append(Refusal(node.name or "", node.op_type, "", reason))

@@ -21,6 +21,7 @@ from onnxopt.graph.placement.cuda_graphs import blocking_nodes, host_nodes
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.graph.rewrite.table import FLOAT32_KERNELS
 from onnxopt.graph.shapes.infer import infer
+from onnxopt.program.grid_sample import GridSample
 from onnxopt.program.pointwise import Program
 from onnxopt.tools.inspect import inspect
 from tests.support.graphs import graph, run, spelled
@@ -169,13 +170,18 @@ def test_what_the_commands_say(archs: tuple[str, ...], tmp_path: Path, artifact:
     assert ("1 x operator without a CUDA kernel in 16 bits" in onnxopt.explain(artifact)) == bool(archs)
 
 
-@pytest.mark.parametrize(("mode", "stored"), [("linear", "tanh(x0)"), ("nearest", "narrow<float16>(tanh(x0))")])
-def test_kernels_round_where_the_nearest_element_is_taken(mode: str, stored: str, tmp_path: Path) -> None:
-    found = graph(_SAMPLE, "float16[] y", f'h = Tanh(g) y = GridSample<mode = "{mode}">(x, h)')
+def test_kernels_round_where_the_nearest_element_is_taken(tmp_path: Path) -> None:
+    """A kernel ahead of GridSample's, which computes other coordinates itself."""
+    found = graph(_SAMPLE, "float16[] y", 'h = Tanh(g) y = GridSample<mode = "nearest">(x, h)')
     assert _rewritten(found, tmp_path) == 1
     (region,) = (region for region in fuse(found).regions if region.nodes[0].op_type == "Tanh")
     assert isinstance(region.meaning, Program)
-    assert (region.meaning.outputs, spelled(region.meaning)) == (("float32",), [stored])
+    assert (region.meaning.outputs, spelled(region.meaning)) == (("float16",), ["narrow<float16>(tanh(x0))"])
+    found = graph(_SAMPLE, "float16[] y", "h = Tanh(g) y = GridSample(x, h)")
+    assert _rewritten(found, tmp_path) == 1
+    (region,) = fuse(found).regions
+    assert isinstance(region.meaning, GridSample) and region.meaning.prologue is not None
+    assert spelled(region.meaning.prologue.program) == ["tanh(x0)"]
 
 
 def test_readers_that_round_and_others_share_no_cast(tmp_path: Path) -> None:
@@ -231,4 +237,6 @@ def test_kernels_read_parts_of_a_split_where_they_are(tmp_path: Path) -> None:
     inputs = "float16[N, 2, 20] x, float16[N, 3, 4, 2] g"
     found = graph(inputs, "float16[] y, float16[] z", body, constants=constants)
     assert _rewritten(found, tmp_path) == 2
-    assert [{node.op_type for node in region.nodes} for region in fuse(found).regions] == [{"Slice", "Cast"}] * 2
+    assert [{node.op_type for node in region.nodes} for region in fuse(found).regions] == [
+        {"Slice", "Cast", "Reshape", "GridSample"}
+    ] * 2

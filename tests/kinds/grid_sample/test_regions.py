@@ -10,7 +10,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from cases.grid_sample import Case, Deformable, sampled
+from cases.deformable_attention import Deformable
+from cases.grid_sample import Case, sampled
 from cases.models import fuse, outline
 from onnxopt.codegen.generate import generate
 from onnxopt.fusion.region import FusionPlan, Region
@@ -132,6 +133,15 @@ def test_views_that_others_read_stay() -> None:
     model.graph.outputs.append(next(n.outputs[0] for n in model.graph if n.op_type == "Transpose"))
     _, region, meaning = _region(model)
     assert [v.name for v in region.inputs] == ["t", "g"] and not meaning.reads_vectors
+
+
+@pytest.mark.parametrize("node", ["Transpose (g)", "Transpose <perm = [3, 1, 2, 0]> (g)", "Cast <to = 1> (g)"])
+def test_what_turns_a_grid_stays(node: str) -> None:
+    """Where sizes are unknown; a Cast turns nothing."""
+    dtype, x = ("float16", "float16") if "Cast" in node else ("float", "float")
+    body = f"t = {node} y = GridSample (x, t)"
+    _, region, _ = _region(graph(f"{x}[N, C, H, W] x, {dtype}[N, P, Q, 2] g", f"{x}[] y", body))
+    assert [n.op_type for n in region.nodes] == (["Cast", "GridSample"] if "Cast" in node else ["GridSample"])
 
 
 @pytest.mark.parametrize("op", ["Cast <to = 6> (z)", "Cast <to = 11> (z)"])
