@@ -1,4 +1,4 @@
-// The kernel size, strides and dilations of a convolution or a pool, known when compiling.
+// The kernel size, strides and dilations of a convolution or a pool, known when compiling. Images have one plane.
 #pragma once
 
 namespace onnxopt {
@@ -12,6 +12,8 @@ struct StaticWindow {
   static constexpr int kDilationDown = kDilationDown_;
   static constexpr int kDilationAcross = kDilationAcross_;
   static constexpr int kTaps = kHeight * kWidth;
+  static constexpr bool kIsVolume = false;
+  static constexpr int kPlanes = 1;
   static constexpr bool kDense = kDilationDown == 1 && kDilationAcross == 1;
 
   // Inputs from the first to the last that `outputs` neighbouring outputs see through `taps` taps.
@@ -34,6 +36,15 @@ struct StaticWindow {
     }
     return false;
   }
+};
+
+// A window over planes of that window.
+template <typename Plane, int kPlanes_, int kStrideThrough_, int kDilationThrough_>
+struct StaticVolume : Plane {
+  static constexpr bool kIsVolume = true;
+  static constexpr int kPlanes = kPlanes_;
+  static constexpr int kStrideThrough = kStrideThrough_;
+  static constexpr int kDilationThrough = kDilationThrough_;
 };
 
 }  // namespace onnxopt

@@ -1,9 +1,11 @@
-// Max and average pools of NHWC tensors. A thread computes kDown x kAcross neighbouring outputs of some channels.
+// Max and average pools of NHWC and NDHWC tensors. A thread computes kDown x kAcross neighbouring outputs of some
+// channels.
 //
 // Where windows have no dilation, the thread goes once over the pixels that its windows cover: each row's pixels are
 // reduced for every output of that row first, and the rows' results for every output. Coordinates are clamped to the
 // tensor, so that no load is a branch. A pixel in the padding is then the nearest pixel of the tensor, which lies in
-// the same window, as pads are smaller than windows: for a max it changes nothing, an average takes zeros instead.
+// the same window, as pads are smaller than windows: for a max it changes nothing, an average takes zeros instead. Of a
+// volume, the planes that a window covers come one after the other.
 #pragma once
 
 #include "device/early_launch.cuh"
@@ -39,31 +41,35 @@ struct PoolTile {
   }
 };
 
-// The first output of a thread's tile, and the image's data from the thread's first channel on.
+// The first output of a thread's tile, and the data of its image and of its plane of outputs, from the thread's first
+// channel on.
 template <typename T>
 struct PoolPlace {
+  int plane;
   int top;
   int left;
   const T* x;
   T* y;
 };
 
-template <typename T, int kWidth, int kDown, int kAcross>
+template <typename T, bool kIsVolume, int kWidth, int kDown, int kAcross>
 __device__ inline PoolPlace<T> place_of(const PoolParams& params, unsigned int i) {
   const unsigned int pixel = quotient(i, params.groups);
   const unsigned int row = quotient(pixel, params.across);
-  const unsigned int image = quotient(row, params.down);
+  const unsigned int plane = quotient(row, params.down);  // of all planes of outputs
+  const unsigned int image = kIsVolume ? quotient(plane, params.through) : plane;
   const uint64_t channel = (i - pixel * params.groups.divisor) * kWidth;
-  const uint64_t pixels = static_cast<uint64_t>(params.height) * params.width;
+  const uint64_t pixels = static_cast<uint64_t>(params.height) * params.width * (kIsVolume ? params.depth : 1);
   const uint64_t out_pixels = static_cast<uint64_t>(params.out_height) * params.out_width;
-  return {static_cast<int>(row - image * params.down.divisor) * kDown,
+  return {static_cast<int>(plane - (kIsVolume ? image * params.through.divisor : image)),
+          static_cast<int>(row - plane * params.down.divisor) * kDown,
           static_cast<int>(pixel - row * params.across.divisor) * kAcross,
           static_cast<const T*>(params.x) + image * pixels * params.channels + channel,
-          static_cast<T*>(params.y) + image * out_pixels * params.channels + channel};
+          static_cast<T*>(params.y) + plane * out_pixels * params.channels + channel};
 }
 
-// kInside: no pixel lies in the padding. All of a row's loads come before what is made of them, and no load is a
-// branch.
+// Over the plane at place.x. kInside: no pixel of it lies in the padding. All of a row's loads come before what is made
+// of them, and no load is a branch.
 template <bool kInside, typename Result, typename Window, int kDown, int kAcross>
 __device__ inline void reduce_dense(const PoolParams& params, const PoolPlace<typename Result::Storage>& place,
                                     Result (&results)[kDown][kAcross]) {
@@ -105,7 +111,7 @@ __device__ inline void reduce_dense(const PoolParams& params, const PoolPlace<ty
   }
 }
 
-// Of one window. Returns how many of its places lie inside of the tensor.
+// Of one window, over the plane at place.x. Returns how many of its places lie inside of the tensor.
 template <typename Result, typename Window>
 __device__ inline int reduce_places(const PoolParams& params, const PoolPlace<typename Result::Storage>& place,
                                     Result& result) {
@@ -127,17 +133,10 @@ __device__ inline int reduce_places(const PoolParams& params, const PoolPlace<ty
   return inside;
 }
 
-// Result: how values are reduced (results.cuh). kThreads: of a block.
-template <typename Result, typename Window, int kDown, int kAcross, int kThreads>
-__device__ inline void pool(const PoolParams& params) {
-  using T = typename Result::Storage;
-  begin_early();
-  const unsigned int i = blockIdx.x * kThreads + threadIdx.x;
-  if (i >= params.count) return;
-  const PoolPlace<T> place = place_of<T, Result::kWidth, kDown, kAcross>(params, i);
-  Result results[kDown][kAcross];
-  constexpr bool kDense = Window::kDense && Window::kWidth <= kUnrolledColumns;
-  int inside = 0;
+// Over the plane at place.x. Returns how many places of a window that is not dense lie inside.
+template <bool kDense, typename Result, typename Window, int kDown, int kAcross>
+__device__ inline int reduce_plane(const PoolParams& params, const PoolPlace<typename Result::Storage>& place,
+                                   Result (&results)[kDown][kAcross]) {
   if constexpr (kDense) {
     const int top = place.top * Window::kStrideDown - params.pad_top;
     const int left = place.left * Window::kStrideAcross - params.pad_left;
@@ -146,9 +145,48 @@ __device__ inline void pool(const PoolParams& params) {
     } else {
       reduce_dense<false, Result, Window>(params, place, results);
     }
+    return 0;
   } else {
     static_assert(kDown == 1 && kAcross == 1, "windows whose places are told one by one are not shared");
-    inside = reduce_places<Result, Window>(params, place, results[0][0]);
+    return reduce_places<Result, Window>(params, place, results[0][0]);
+  }
+}
+
+// Over all planes of the window that lie inside; returns their number. inside: as reduce_plane returns it, of all.
+template <bool kDense, typename Result, typename Window, int kDown, int kAcross>
+__device__ inline int reduce_planes(const PoolParams& params, const PoolPlace<typename Result::Storage>& place,
+                                    Result (&results)[kDown][kAcross], int& inside) {
+  constexpr int kUnrolledPlanes = Window::kPlanes * Window::kTaps <= kUnrolledTaps ? Window::kPlanes : 1;
+  const int front = place.plane * Window::kStrideThrough - params.pad_front;
+  int planes = 0;
+#pragma unroll kUnrolledPlanes
+  for (int t = 0; t < Window::kPlanes; ++t) {
+    const int z = front + t * Window::kDilationThrough;
+    if (!is_inside(z, params.depth)) continue;
+    PoolPlace<typename Result::Storage> at = place;
+    at.x += static_cast<int64_t>(z) * params.height * params.width * params.channels;
+    inside += reduce_plane<kDense, Result, Window>(params, at, results);
+    ++planes;
+  }
+  return planes;
+}
+
+// Result: how values are reduced (results.cuh). kThreads: of a block.
+template <typename Result, typename Window, int kDown, int kAcross, int kThreads>
+__device__ inline void pool(const PoolParams& params) {
+  using T = typename Result::Storage;
+  begin_early();
+  const unsigned int i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= params.count) return;
+  const PoolPlace<T> place = place_of<T, Window::kIsVolume, Result::kWidth, kDown, kAcross>(params, i);
+  Result results[kDown][kAcross];
+  constexpr bool kDense = Window::kDense && Window::kWidth <= kUnrolledColumns;
+  int inside = 0;
+  int planes = 1;
+  if constexpr (Window::kIsVolume) {
+    planes = reduce_planes<kDense, Result, Window>(params, place, results, inside);
+  } else {
+    inside = reduce_plane<kDense, Result, Window>(params, place, results);
   }
 #pragma unroll
   for (int d = 0; d < kDown; ++d) {
@@ -160,10 +198,10 @@ __device__ inline void pool(const PoolParams& params) {
       const int w = place.left + a;
       if (w >= params.out_width) break;
       if constexpr (kDense) {
-        inside = rows * taps_inside(w * Window::kStrideAcross - params.pad_left, Window::kWidth, params.width);
+        inside = planes * rows * taps_inside(w * Window::kStrideAcross - params.pad_left, Window::kWidth, params.width);
       }
       store_vector(place.y + (static_cast<int64_t>(h) * params.out_width + w) * params.channels,
-                   results[d][a].value(inside, Window::kTaps));
+                   results[d][a].value(inside, Window::kPlanes * Window::kTaps));
     }
   }
 }

@@ -14,19 +14,23 @@ Binding::Binding(const char* kind, std::size_t inputs, OrtKernelContext* context
 void Binding::Dims(const char* operand, std::size_t input, const char* declared,
                    std::initializer_list<std::int64_t> dims) {
   const Shape& shape = shapes_[input];
-  bool fits = shape.rank == dims.size();
-  for (std::size_t d = 0; fits && d < shape.rank; ++d) {
-    const std::int64_t dim = dims.begin()[d];
-    const bool is_symbol = dim < 0;
-    if (is_symbol && symbols_[-1 - dim] < 0) symbols_[-1 - dim] = shape.dims[d];
-    fits = shape.dims[d] == (is_symbol ? symbols_[-1 - dim] : dim);
+  const bool may_be_image = std::find(dims.begin(), dims.end(), kD) != dims.end();
+  const bool is_image = may_be_image && shape.rank + 1 == dims.size();
+  bool fits = is_image || shape.rank == dims.size();
+  std::size_t d = 0;
+  for (auto at = dims.begin(); fits && at != dims.end(); ++at) {
+    if (is_image && *at == kD) continue;
+    const bool is_symbol = *at < 0;
+    if (is_symbol && symbols_[-1 - *at] < 0) symbols_[-1 - *at] = shape.dims[d];
+    fits = shape.dims[d++] == (is_symbol ? symbols_[-1 - *at] : *at);
   }
   if (!fits) {
     std::string expected;
     for (const std::int64_t dim : dims) {
       const std::int64_t number = dim < 0 ? symbols_[-1 - dim] : dim;
+      if (dim == kD && shape.rank < dims.size()) continue;
       expected +=
-          (expected.empty() ? "" : ", ") + (number < 0 ? std::string(1, "NHWC"[-1 - dim]) : std::to_string(number));
+          (expected.empty() ? "" : ", ") + (number < 0 ? std::string(1, "NHWCD"[-1 - dim]) : std::to_string(number));
     }
     Fail(operand, shape, "is not [" + std::string(declared) + "], here [" + expected + "]");
   }
@@ -40,7 +44,8 @@ void Binding::Elements(const char* operand, std::size_t input, const char* decla
   Fail(operand, shapes_[input], "has not as many elements as " + std::string(declared) + ", " + std::to_string(count));
 }
 
-void Binding::Reads(const Transform& transform, const Shape& result, std::int64_t channels, std::int64_t groups) const {
+void Binding::Reads(const Transform& transform, const Shape& result, std::int64_t samples, std::int64_t channels,
+                    std::int64_t groups) const {
   const auto fits = [&](const TransformRead& read, const Shape& shape) {
     const auto has = [&](std::int64_t count) { return shape.count() == static_cast<std::uint64_t>(count); };
     switch (read.form) {
@@ -49,8 +54,8 @@ void Binding::Reads(const Transform& transform, const Shape& result, std::int64_
       case TransformForm::kChannel:
         return has(channels);
       case TransformForm::kSample:
-        if (read.row) return shape.rank == 2 && shape.dims[0] == result.dims[0] && shape.dims[1] == *read.row;
-        return has(result.dims[0] * channels);
+        if (read.row) return shape.rank == 2 && shape.dims[0] == samples && shape.dims[1] == *read.row;
+        return has(samples * channels);
       case TransformForm::kGroup:
         return has(groups);
       case TransformForm::kScalar:

@@ -10,8 +10,9 @@
 
 namespace onnxopt {
 
-// Dims that the first operand that has them binds. Other dims are numbers from 0 on.
-enum DimSymbol : std::int64_t { kN = -1, kH = -2, kW = -3, kC = -4 };
+// Dims that the first operand that has them binds; of kD, that volumes alone have, an image binds none. Other dims are
+// numbers from 0 on.
+enum DimSymbol : std::int64_t { kN = -1, kH = -2, kW = -3, kC = -4, kD = -5 };
 
 // Throws Error naming the kind, the operand, its shape and what was expected.
 class Binding {
@@ -25,11 +26,13 @@ class Binding {
   // Of an operand of any shape with so many elements.
   void Elements(const char* operand, std::size_t input, const char* declared, std::int64_t count) const;
 
-  // What a transform reads beside a value of `result`'s shape, in so many channels and groups.
-  void Reads(const Transform& transform, const Shape& result, std::int64_t channels, std::int64_t groups) const;
+  // What a transform reads beside a value of `result`'s shape, in so many samples, channels and groups.
+  void Reads(const Transform& transform, const Shape& result, std::int64_t samples, std::int64_t channels,
+             std::int64_t groups) const;
 
   [[noreturn]] void Fail(const std::string& operand, const Shape& shape, const std::string& problem) const;
 
+  // -1 where no operand has bound it.
   std::int64_t operator[](DimSymbol symbol) const { return symbols_[-1 - symbol]; }
   const Shape& shape(std::size_t input) const { return shapes_[input]; }
   const void* data(std::size_t input) const { return data_[input]; }
@@ -38,7 +41,7 @@ class Binding {
   const char* kind_;
   Shape shapes_[kMaxInputs];
   const void* data_[kMaxInputs];
-  std::int64_t symbols_[4] = {-1, -1, -1, -1};
+  std::int64_t symbols_[5] = {-1, -1, -1, -1, -1};
 };
 
 }  // namespace onnxopt

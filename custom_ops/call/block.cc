@@ -58,8 +58,9 @@ BlockCall MakeBlock(const Block& block, const Shape* inputs) {
     operands[count++] = call.shapes[step.w];
     if (step.bias) operands[count++] = call.shapes[*step.bias];
     if (step.residual) operands[count++] = ShapeOf(*step.residual, call.shapes);
-    ConvolutionSizes sizes = MakeConvolution(ConvolutionOf(block, step), operands);
-    Shape whole = sizes.output();
+    Convolution convolution = ConvolutionOf(block, step);
+    ConvolutionSizes sizes = MakeConvolution(&convolution, operands);
+    Shape whole = sizes.output;
     if (sizes.k != step.y.channels) {
       throw Error("a convolution writes " + std::to_string(sizes.k) + " channels where there is room for " +
                   std::to_string(step.y.channels));

@@ -8,27 +8,32 @@
 namespace onnxopt {
 
 // input: as the meaning numbers them. y: null where the result has no elements. channels: of the result, whose height
-// and width are those of x where there is no window.
+// and width are those of x where there is no window. Of volumes [N, D, H, W, C] whose depth no window goes over, the
+// planes count as images, or where there is no window as rows of one image; others have a depth here.
 struct CoreCall {
   static constexpr std::size_t kMaxInputs = 16;
 
   const void* input[kMaxInputs];
   void* y;
   std::int64_t batch;
+  std::int64_t depth;
   std::int64_t height;
   std::int64_t width;
   std::int64_t channels;
+  std::int64_t out_depth;
   std::int64_t out_height;
   std::int64_t out_width;
+  std::int64_t pad_front;
   std::int64_t pad_top;
   std::int64_t pad_left;
+  Shape result;
 
-  Shape result() const { return ShapeOf(batch, out_height, out_width, channels); }
-  std::int64_t elements() const { return batch * out_height * out_width * channels; }
+  std::int64_t elements() const { return static_cast<std::int64_t>(result.count()); }
 };
 
-// The inputs, and the sizes of x, which is bound. Throws Error where an image has 2^31 pixels and there is no window.
-CoreCall OpenCore(const Binding& binding, std::size_t inputs, std::int64_t channels, bool has_window);
+// The inputs, and the sizes of x, which is bound. window: null where there is none. Throws Error where an image has
+// 2^31 pixels and there is no window.
+CoreCall OpenCore(const Binding& binding, std::size_t inputs, std::int64_t channels, const Window* window);
 
 // Sets what the window makes of the sizes. Throws Error where it is larger than the padded image.
 void SlideOver(const Window& window, CoreCall* call);

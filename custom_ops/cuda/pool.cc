@@ -17,21 +17,24 @@ constexpr std::uint64_t kMaxThreads = std::numeric_limits<std::int32_t>::max(); 
 using costs::pool::kFewThreads;
 using costs::pool::kMinAccess;
 
-// What the threads of one variant go through in an image.
+// What the threads of one variant go through in an image, or a volume.
 struct Tiles {
   std::uint64_t groups;
   std::uint64_t across;
   std::uint64_t down;
+  std::uint64_t through;
 
   Tiles(const Variant& variant, const CoreCall& call)
       : groups(static_cast<std::uint64_t>(call.channels) / variant.vector),
         across(CeilDiv(call.out_width, variant.shape.As<PoolVariant>().across)),
-        down(CeilDiv(call.out_height, variant.shape.As<PoolVariant>().down)) {}
+        down(CeilDiv(call.out_height, variant.shape.As<PoolVariant>().down)),
+        through(static_cast<std::uint64_t>(call.out_depth)) {}
 
   // At most kMaxThreads + 1: such an image is too large.
   std::uint64_t of_image() const {
     const std::uint64_t row = groups * across;  // both below 2^31
-    return row > kMaxThreads / down ? kMaxThreads + 1 : row * down;
+    if (row > kMaxThreads / down) return kMaxThreads + 1;
+    return row * down > kMaxThreads / through ? kMaxThreads + 1 : row * down * through;
   }
 };
 
@@ -54,16 +57,17 @@ std::optional<PoolCore::Launch> PoolCore::LaunchOf(const Pool& pool, const Varia
   const auto all = static_cast<std::uint64_t>(call.batch);
   const std::uint64_t first = pass * images_at_once;
   const auto count = static_cast<unsigned>(std::min(images_at_once, all - first) * tiles.of_image());
-  const auto bytes = [&](std::int64_t h, std::int64_t w) {
-    return first * static_cast<std::uint64_t>(h * w * call.channels) * size;
+  const auto bytes = [&](std::int64_t d, std::int64_t h, std::int64_t w) {
+    return first * static_cast<std::uint64_t>(d * h * w * call.channels) * size;
   };
-  Launch launch{
-      {static_cast<const char*>(call.input[0]) + bytes(call.height, call.width),
-       static_cast<char*>(call.y) + bytes(call.out_height, call.out_width), count, static_cast<int>(call.height),
-       static_cast<int>(call.width), static_cast<int>(call.channels), static_cast<int>(call.out_height),
-       static_cast<int>(call.out_width), static_cast<int>(call.pad_top), static_cast<int>(call.pad_left),
-       MakeDivisor32(tiles.groups), MakeDivisor32(tiles.across), MakeDivisor32(tiles.down)},
-      static_cast<unsigned>(CeilDiv(count, variant.threads))};
+  Launch launch{{static_cast<const char*>(call.input[0]) + bytes(call.depth, call.height, call.width),
+                 static_cast<char*>(call.y) + bytes(call.out_depth, call.out_height, call.out_width), count,
+                 static_cast<int>(call.depth), static_cast<int>(call.height), static_cast<int>(call.width),
+                 static_cast<int>(call.channels), static_cast<int>(call.out_height), static_cast<int>(call.out_width),
+                 static_cast<int>(call.pad_front), static_cast<int>(call.pad_top), static_cast<int>(call.pad_left),
+                 MakeDivisor32(tiles.groups), MakeDivisor32(tiles.across), MakeDivisor32(tiles.down),
+                 MakeDivisor32(tiles.through)},
+                static_cast<unsigned>(CeilDiv(count, variant.threads))};
   launch.passes = CeilDiv(all, images_at_once);
   return launch;
 }

@@ -12,7 +12,7 @@ from generator.expressions import Translator
 from onnxopt.program import schema
 from onnxopt.program.core import TransformField
 
-_SYMBOLS = "NHWC"
+_SYMBOLS = {"N": "kN", "D?": "kD", "H": "kH", "W": "kW", "C": "kC"}
 
 
 def files(records: Iterable[type[schema.Record]]) -> Iterator[tuple[str, str]]:
@@ -65,26 +65,26 @@ def _checks(record: type[schema.Meaning]) -> Iterator[str]:
 
 
 def _dim(translator: Translator, dim: str) -> str:
-    return f"k{dim}" if dim in _SYMBOLS else translator.text(dim)
+    return _SYMBOLS.get(dim) or translator.text(dim)
 
 
 def _call(record: type[schema.Meaning]) -> Iterator[str]:
     if not record.RESULT:
         return
     last = record.RESULT.split()[-1]
-    channels = f"binding[k{last}]" if last in _SYMBOLS else f"r.{last}"
+    channels = f"binding[{_SYMBOLS[last]}]" if last in _SYMBOLS else f"r.{last}"
     groups = "r.groups" if "groups" in record.schema() else "1"
-    has_window = "window" in record.schema()
+    window = "&r.window" if "window" in record.schema() else "nullptr"
     yield f"{_signatures(record)[1]} {{"
     yield f'static_assert({record.__name__}::kMaxInputs <= CoreCall::kMaxInputs, "room for inputs");'
     yield f'Binding binding("{record.KIND}", r.inputs.size(), context);'
     yield "BindShapes(r, &binding);"
-    yield f"CoreCall call = OpenCore(binding, r.inputs.size(), {channels}, {str(has_window).lower()});"
-    if has_window:
+    yield f"CoreCall call = OpenCore(binding, r.inputs.size(), {channels}, {window});"
+    if "window" in record.schema():
         yield "SlideOver(r, &call);"
     for name, field in record.schema().items():
         if isinstance(field, TransformField):
             unless, value = (f"if (r.{name}) ", f"*r.{name}") if field.optional else ("", f"r.{name}")
             of = "call.channels" if field.result == "outputs" else "r.channels"
-            yield f"{unless}binding.Reads({value}, call.result(), {of}, {groups});"
+            yield f"{unless}binding.Reads({value}, call.result, call.batch, {of}, {groups});"
     yield "Allocate(context, &call);\nreturn call;\n}\n"

@@ -8,7 +8,7 @@
 
 namespace onnxopt {
 
-// Along `axis` (0: height, 1: width) of `extent` elements, at most kMaxExtent, as ONNX Runtime's pools work it out.
+// Along `axis` of `extent` elements, at most kMaxExtent, as ONNX Runtime's pools work it out.
 // The output is below 0 where the window is too large.
 Slide SlideAlong(const Pool& pool, int axis, std::int64_t extent);
 

@@ -6,13 +6,10 @@
 
 namespace onnxopt {
 
-Shape ShapeOf(std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
+Shape ShapeOf(std::initializer_list<std::int64_t> dims) {
   Shape shape;
-  shape.rank = 4;
-  shape.dims[0] = a;
-  shape.dims[1] = b;
-  shape.dims[2] = c;
-  shape.dims[3] = d;
+  shape.rank = dims.size();
+  std::copy(dims.begin(), dims.end(), shape.dims);
   return shape;
 }
 

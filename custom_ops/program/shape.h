@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 namespace onnxopt {
@@ -23,8 +24,7 @@ struct Shape {
   bool operator==(const Shape& other) const;
 };
 
-// [a, b, c, d].
-Shape ShapeOf(std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d);
+Shape ShapeOf(std::initializer_list<std::int64_t> dims);
 
 // The product of dims; 0 where one of them is 0, however large the others are. Throws Error above 2^63.
 std::int64_t Elements(const std::int64_t* dims, std::size_t count);

@@ -41,12 +41,13 @@ class BlockStep(ConvolutionOperation):
     """One convolution of a block. w, bias: positions among the block's inputs."""
 
     JSON: ClassVar = (
-        "window", "group", "residual_last", "activation", "activation_value", "transposed", "output_padding", "x", "w",
-        "bias", "residual", "y",
+        "window", "group", "residual_last", "activation", "activation_value", "transposed", "output_padding",
+        "depth_padding", "x", "w", "bias", "residual", "y",
     )  # fmt: skip
     RULES: ClassVar[Sequence[Rule]] = (
         *ConvolutionOperation.RULES,
         Rule("transposed", "not transposed", "is set in a block"),
+        Rule("window", "window.depth is None", "has a depth"),
         Rule("activation", "activation != 'prelu'", "is prelu, which has slopes"),
         Rule("residual_last", "not residual_last or residual is not None", "is set without a residual"),
         Rule("residual", "residual is None or residual.channels == y.channels", "has not the channels of y"),

@@ -1,4 +1,4 @@
-"""Convolution: what one convolution that cuDNN runs computes, its epilogue included. All tensors are NHWC.
+"""Convolution: what one convolution that cuDNN runs computes, its epilogue included. Tensors are NHWC, or NDHWC.
 
     y = activation(conv(x, w) + bias + residual)      residual_last: activation(conv(x, w) + bias) + residual
 
@@ -27,7 +27,7 @@ ACTIVATIONS = ("none", "relu", "silu", "clip", "leaky_relu", "hardswish", "prelu
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvolutionOperation(Record):
     """A convolution without its operands. transposed: a ConvTranspose; output_padding: rows and columns that it adds to
-    y. activation_value: the upper bound of clip, the slope of leaky_relu, else 0."""
+    y; depth_padding: planes. activation_value: the upper bound of clip, the slope of leaky_relu, else 0."""
 
     RULES: ClassVar[Sequence[Rule]] = (
         Rule("activation_value", "activation != 'clip' or activation_value > 0", "is no upper bound above 0"),
@@ -42,6 +42,12 @@ class ConvolutionOperation(Record):
             "output_padding[0] < window.strides[0] and output_padding[1] < window.strides[1]",
             "is not below the strides",
         ),
+        Rule("depth_padding", "transposed or depth_padding == 0", "is for a ConvTranspose"),
+        Rule(
+            "depth_padding",
+            "depth_padding == 0 or (window.depth is not None and depth_padding < window.depth.stride)",
+            "is not below the depth's stride",
+        ),
         Rule("transposed", "not transposed or window.auto_pad == 'NOTSET'", "is set beside auto_pad"),
     )
     window: Window = nested(Window)
@@ -51,6 +57,7 @@ class ConvolutionOperation(Record):
     activation_value: float = number(default=0.0)
     transposed: bool = flag(default=False)
     output_padding: tuple[int, int] = integers(0, count=2, default=(0, 0))
+    depth_padding: int = integer(0, default=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +66,8 @@ class Convolution(ConvolutionOperation, Meaning):
 
     inputs: storage dtypes of all inputs. outputs: storage dtype of y [N, Ho, Wo, K]. x, w, bias, residual, slope:
     positions in inputs; two operands may be one input. Their shapes are [N, H, W, C], [K, R, S, C / group] (or [K, C]
-    for a 1x1 window), [K], [N, Ho, Wo, K] and [K]. Of a ConvTranspose, w is [C, R, S, K / group].
+    for a 1x1 window), [K], [N, Ho, Wo, K] and [K]. Of a ConvTranspose, w is [C, R, S, K / group]. Volumes have their
+    depth after N, and w its depth before R, [K, T, R, S, C / group], where the window has one.
     """
 
     KIND: ClassVar = "convolution"
@@ -67,7 +75,7 @@ class Convolution(ConvolutionOperation, Meaning):
     INPUT_DTYPES: ClassVar = DTYPES
     JSON: ClassVar = (
         "inputs", "outputs", "window", "group", "x", "w", "bias", "residual", "slope", "residual_last", "activation",
-        "activation_value", "transposed", "output_padding",
+        "activation_value", "transposed", "output_padding", "depth_padding",
     )  # fmt: skip
     RULES: ClassVar[Sequence[Rule]] = (
         *ConvolutionOperation.RULES,

@@ -57,6 +57,7 @@ class Depthwise(Core):
     INPUT_DTYPES: ClassVar = FLOATS
     OUTPUT_DTYPES: ClassVar = FLOATS
     RULES: ClassVar = (
+        Rule("window", "window.depth is None", "has a depth"),
         Rule(
             "window",
             f"max(max(window.kernel), max(window.strides), max(window.dilations)) <= {MAX_SIDE}",
@@ -87,13 +88,13 @@ class Depthwise(Core):
         ),
     )
     SHAPES: ClassVar = (
-        Dims("x", "N H W x_channels"),
+        Dims("x", "N D? H W x_channels"),
         Dims("weight", "window.kernel[0] window.kernel[1] 1 filters"),
         Dims("bias", "#filters"),
         Dims("expansion.weight", "channels expansion.channels"),
         Dims("expansion.bias", "#channels"),
     )
-    RESULT: ClassVar = "N Ho Wo channels"
+    RESULT: ClassVar = "N D? Ho Wo channels"
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     channels: int = integer(1)

@@ -19,7 +19,7 @@ MAX_GROUP = 1024  # channels: a block has a thread for each
 class GroupNorm(Core):
     """The meaning of a kernel. inputs, outputs: storage dtype names. x: position in inputs.
 
-        x [N, H, W, channels], result [N, H, W, channels]
+        x [N, H, W, channels], result [N, H, W, channels]; volumes have a depth after N
 
     prologue: computes what is normed from x, in float32, which is not rounded; None where x is normed. For each sample
     and each of the `groups` of neighbouring channels: (value - mean) / sqrt(variance + epsilon), in float32. epilogue:
@@ -36,8 +36,8 @@ class GroupNorm(Core):
         Rule("groups", "channels % groups == 0", "do not divide the channels"),
         Rule("groups", f"channels <= {MAX_GROUP} * groups", f"have more than {MAX_GROUP} channels"),
     )
-    SHAPES: ClassVar = (Dims("x", "N H W channels"),)
-    RESULT: ClassVar = "N H W channels"
+    SHAPES: ClassVar = (Dims("x", "N D? H W channels"),)
+    RESULT: ClassVar = "N D? H W channels"
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     channels: int = integer(1)

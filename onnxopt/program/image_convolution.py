@@ -55,14 +55,15 @@ class ImageConvolution(Core):
         Rule("window", f"max(window.strides) <= {MAX_STRIDE}", f"has a stride above {MAX_STRIDE}"),
         Rule("window", "max(window.kernel) > 1", "is 1x1, of which a convolution is a product"),
         Rule("window", "max(window.dilations) == 1", "has dilations"),
+        Rule("window", "window.depth is None", "has a depth"),
     )
     SHAPES: ClassVar = (
         Dims("x", "N channels H W", when="planes"),
-        Dims("x", "N H W channels", when="not planes"),
+        Dims("x", "N D? H W channels", when="not planes"),
         Dims("weight", "filters window.kernel[0] window.kernel[1] weight_channels"),
         Dims("bias", "#filters"),
     )
-    RESULT: ClassVar = "N Ho Wo filters"
+    RESULT: ClassVar = "N D? Ho Wo filters"
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     channels: int = integer(1, MAX_CHANNELS)

@@ -1,4 +1,4 @@
-"""Pool: a max or average over windows of an NHWC tensor, channel by channel.
+"""Pool: a max or average over windows of an NHWC or NDHWC tensor, channel by channel.
 
 Neither a program nor another operand: an epilogue is to come. The CUDA side is cuda_kernels/pool/.
 """
@@ -22,12 +22,13 @@ MAX_SIDE = 1023  # rows and columns of a window, strides and dilations
 _LARGEST = "max(max(window.kernel), max(window.strides), max(window.dilations))"
 _SAME = "window.auto_pad in ('SAME_UPPER', 'SAME_LOWER')"
 _OVERLAPS = "window.strides[0] <= window.kernel[0] and window.strides[1] <= window.kernel[1]"
+_DEPTH = "max(max(window.depth.kernel, window.depth.stride), window.depth.dilation)"
 _COVERED = " and ".join(f"window.pads[{k}] < window.kernel[{k % 2}]" for k in range(4))
 
 
 @dataclasses.dataclass(frozen=True)
 class Pool(Meaning):
-    """The meaning of a pool's kernel: x [N, H, W, C] to y [N, Ho, Wo, C].
+    """The meaning of a pool's kernel: x [N, H, W, C] to y [N, Ho, Wo, C], or x [N, D, H, W, C] to y [N, Do, Ho, Wo, C].
 
     inputs, outputs: storage dtype names, one each, the same. operation: "max" or "average"; averages are summed in
     float32. Of a window outside of x alone, the max is the least finite number and the average is 0. Not a number in a
@@ -44,6 +45,18 @@ class Pool(Meaning):
         Rule("inputs", f"operation == 'max' or inputs[0] in {DTYPES['average']}", "are no floats, as averages take"),
         Rule("window", f"{_LARGEST} <= {MAX_SIDE}", f"has a kernel, stride or dilation above {MAX_SIDE}"),
         Rule("window.pads", _COVERED, "are not smaller than the kernel"),
+        Rule("window.depth", f"window.depth is None or {_DEPTH} <= {MAX_SIDE}", f"has a number above {MAX_SIDE}"),
+        Rule(
+            "window.depth",
+            "window.depth is None or max(window.depth.front, window.depth.back) < window.depth.kernel",
+            "has padding that is not smaller than the kernel",
+        ),
+        Rule(
+            "window.depth",
+            f"not {_SAME} or window.depth is None or"
+            " (window.depth.dilation == 1 and window.depth.stride <= window.depth.kernel)",
+            "has a dilation or a stride above the kernel beside auto_pad",
+        ),
         Rule("window.dilations", f"not {_SAME} or max(window.dilations) == 1", "are not 1 beside auto_pad"),
         Rule("window.strides", f"not {_SAME} or {_OVERLAPS}", "exceed the kernel beside auto_pad"),
         Rule("count_include_pad", "not (ceil_mode and count_include_pad)", "is set beside ceil_mode"),
@@ -51,8 +64,8 @@ class Pool(Meaning):
     )
     INPUT_DTYPES: ClassVar = DTYPES["max"]
     IMPLICIT: ClassVar = (0,)
-    SHAPES: ClassVar = (Dims("x", "N H W C", at=0),)
-    RESULT: ClassVar = "N Ho Wo C"
+    SHAPES: ClassVar = (Dims("x", "N D? H W C", at=0),)
+    RESULT: ClassVar = "N D? Ho Wo C"
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     operation: str = choice("PoolOperation", tuple(DTYPES))

@@ -45,7 +45,8 @@ class Rule:
 class Dims:
     """The shape of an operand, which calls are checked against. operand: its field, with dots for fields of fields; or
     a name, beside `at`, its position in inputs. dims: of each N, H, W or C, which the first operand that has it binds,
-    or an expression without spaces; "#" and an expression for any shape of so many elements. when: a condition."""
+    or an expression without spaces; "D?" for a depth that volumes alone have, whose planes are images where no window
+    goes over it; "#" and an expression for any shape of so many elements. when: a condition."""
 
     operand: str
     dims: str

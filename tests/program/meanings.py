@@ -35,8 +35,9 @@ from onnxopt.program.gemm import (
 from onnxopt.program.group_norm import GroupNorm, GroupNormVariant
 from onnxopt.program.image_convolution import ImageConvolution, ImageConvolutionVariant
 from onnxopt.program.pointwise import Instruction, Program
+from onnxopt.program.pool import Pool
 from onnxopt.program.squeeze_excite import FactorsVariant, SqueezeExcite, SqueezeExciteLayer
-from onnxopt.program.window import Window
+from onnxopt.program.window import Depth, Window
 
 F16, F32 = ("float16",), ("float32",)
 
@@ -85,6 +86,9 @@ _STATED: tuple[schema.Meaning, ...] = (
     Convolution(F32 * 4, F32, bias=2, slope=3, activation="prelu", window=Window((1, 1)), group=4),
     Convolution(F16 * 2, F16, window=Window((2, 2), (2, 2)), transposed=True, output_padding=(1, 0), activation="clip",
                 activation_value=6.0),
+    Convolution(F16 * 2, F16, window=Window((2, 2), (2, 2), depth=Depth(3, 2, 1, 1, 1)), transposed=True,
+                depth_padding=1),
+    Convolution(F16 * 2, F16, window=Window((3, 3), auto_pad="SAME_UPPER", depth=Depth(3, 2))),
     Block(F16 * 5, F16, (96,), (
         BlockStep(Part(0, 0, 64, 64), 1, Part(5, 0, 64, 96), bias=2, window=SAME, activation="relu"),
         BlockStep(Part(5, 32, 32, 96), 3, Part(5, 64, 32, 96), bias=4, residual=Part(0, 32, 32, 64), window=SAME),
@@ -139,13 +143,21 @@ _KERNELS = [
     for cases in table.damaged.values()
     for kernel in table.fused(cases[0]).kernels
 ]  # fmt: skip
-MEANINGS = (*(cast(schema.Meaning, kernel.program) for kernel in _KERNELS), *_STATED)
+_POOLS = (
+    Pool(F16, F16, "max", Window((2, 2), (2, 2), depth=Depth(3, 2, 2, 1, 2))),
+    Pool(F16, F16, "average", Window((2, 2), (2, 2), auto_pad="SAME_UPPER", depth=Depth(3, 2))),
+)
+MEANINGS = (*(cast(schema.Meaning, kernel.program) for kernel in _KERNELS), *_POOLS, *_STATED)
 EXPANDED, IMAGE, NORM = (next(m for m in MEANINGS if test(m)) for test in (
     lambda m: isinstance(m, Depthwise) and m.expansion, lambda m: isinstance(m, ImageConvolution),
     lambda m: isinstance(m, GroupNorm),
 ))  # fmt: skip
-# Meanings that break a rule which mutants break together with others, as programs have the inputs' dtypes.
+_DEEP = tuple(Window((3, 3), auto_pad="VALID", depth=depth) for depth in (Depth(2), Depth(2, front=1)))
+# Meanings that break a rule which mutants break together with others, as programs have the inputs' dtypes, or which no
+# mutant breaks, as they add no record.
 BROKEN: tuple[schema.Meaning, ...] = (
+    *(dataclasses.replace(meaning, window=deep) for meaning in (OF_MAP, IMAGE) for deep in _DEEP),
+    *(Block(F16 * 2, F16, (8,), (BlockStep(Part(0, 0, 8, 8), 1, Part(2, 0, 8, 8), window=deep),)) for deep in _DEEP),
     dataclasses.replace(EXPANDED, inputs=F32 * 7, outputs=F32, prologue=None,
                         epilogue=added("float32", "float32", TransformRead(5, "channel"), TransformRead(6, "scalar"),
                                        of="float32")),

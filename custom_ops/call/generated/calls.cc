@@ -15,22 +15,22 @@ void BindShapes(const Experts& r, Binding* binding) {
 }
 
 void BindShapes(const GroupNorm& r, Binding* binding) {
-  binding->Dims("x", r.x, "N, H, W, channels", {kN, kH, kW, r.channels});
+  binding->Dims("x", r.x, "N, D?, H, W, channels", {kN, kD, kH, kW, r.channels});
 }
 
 CoreCall OpenCall(const GroupNorm& r, OrtKernelContext* context) {
   static_assert(GroupNorm::kMaxInputs <= CoreCall::kMaxInputs, "room for inputs");
   Binding binding("group_norm", r.inputs.size(), context);
   BindShapes(r, &binding);
-  CoreCall call = OpenCore(binding, r.inputs.size(), r.channels, false);
-  if (r.prologue) binding.Reads(*r.prologue, call.result(), r.channels, r.groups);
-  binding.Reads(r.epilogue, call.result(), call.channels, r.groups);
+  CoreCall call = OpenCore(binding, r.inputs.size(), r.channels, nullptr);
+  if (r.prologue) binding.Reads(*r.prologue, call.result, call.batch, r.channels, r.groups);
+  binding.Reads(r.epilogue, call.result, call.batch, call.channels, r.groups);
   Allocate(context, &call);
   return call;
 }
 
 void BindShapes(const Depthwise& r, Binding* binding) {
-  binding->Dims("x", r.x, "N, H, W, x_channels", {kN, kH, kW, r.x_channels()});
+  binding->Dims("x", r.x, "N, D?, H, W, x_channels", {kN, kD, kH, kW, r.x_channels()});
   binding->Dims("weight", r.weight, "window.kernel[0], window.kernel[1], 1, filters",
                 {r.window.kernel[0], r.window.kernel[1], 1, r.filters()});
   if (r.bias.has_value()) binding->Elements("bias", *r.bias, "filters", r.filters());
@@ -45,17 +45,17 @@ CoreCall OpenCall(const Depthwise& r, OrtKernelContext* context) {
   static_assert(Depthwise::kMaxInputs <= CoreCall::kMaxInputs, "room for inputs");
   Binding binding("depthwise", r.inputs.size(), context);
   BindShapes(r, &binding);
-  CoreCall call = OpenCore(binding, r.inputs.size(), r.channels, true);
+  CoreCall call = OpenCore(binding, r.inputs.size(), r.channels, &r.window);
   SlideOver(r, &call);
-  if (r.prologue) binding.Reads(*r.prologue, call.result(), r.channels, 1);
-  binding.Reads(r.epilogue, call.result(), call.channels, 1);
+  if (r.prologue) binding.Reads(*r.prologue, call.result, call.batch, r.channels, 1);
+  binding.Reads(r.epilogue, call.result, call.batch, call.channels, 1);
   Allocate(context, &call);
   return call;
 }
 
 void BindShapes(const ImageConvolution& r, Binding* binding) {
   if (r.planes) binding->Dims("x", r.x, "N, channels, H, W", {kN, r.channels, kH, kW});
-  if (!r.planes) binding->Dims("x", r.x, "N, H, W, channels", {kN, kH, kW, r.channels});
+  if (!r.planes) binding->Dims("x", r.x, "N, D?, H, W, channels", {kN, kD, kH, kW, r.channels});
   binding->Dims("weight", r.weight, "filters, window.kernel[0], window.kernel[1], weight_channels",
                 {r.filters, r.window.kernel[0], r.window.kernel[1], r.weight_channels});
   if (r.bias.has_value()) binding->Elements("bias", *r.bias, "filters", r.filters);
@@ -65,21 +65,21 @@ CoreCall OpenCall(const ImageConvolution& r, OrtKernelContext* context) {
   static_assert(ImageConvolution::kMaxInputs <= CoreCall::kMaxInputs, "room for inputs");
   Binding binding("image_convolution", r.inputs.size(), context);
   BindShapes(r, &binding);
-  CoreCall call = OpenCore(binding, r.inputs.size(), r.filters, true);
+  CoreCall call = OpenCore(binding, r.inputs.size(), r.filters, &r.window);
   SlideOver(r, &call);
-  binding.Reads(r.epilogue, call.result(), call.channels, 1);
-  if (r.prologue) binding.Reads(*r.prologue, call.result(), r.channels, 1);
+  binding.Reads(r.epilogue, call.result, call.batch, call.channels, 1);
+  if (r.prologue) binding.Reads(*r.prologue, call.result, call.batch, r.channels, 1);
   Allocate(context, &call);
   return call;
 }
 
-void BindShapes(const Pool& /*r*/, Binding* binding) { binding->Dims("x", 0, "N, H, W, C", {kN, kH, kW, kC}); }
+void BindShapes(const Pool& /*r*/, Binding* binding) { binding->Dims("x", 0, "N, D?, H, W, C", {kN, kD, kH, kW, kC}); }
 
 CoreCall OpenCall(const Pool& r, OrtKernelContext* context) {
   static_assert(Pool::kMaxInputs <= CoreCall::kMaxInputs, "room for inputs");
   Binding binding("pool", r.inputs.size(), context);
   BindShapes(r, &binding);
-  CoreCall call = OpenCore(binding, r.inputs.size(), binding[kC], true);
+  CoreCall call = OpenCore(binding, r.inputs.size(), binding[kC], &r.window);
   SlideOver(r, &call);
   Allocate(context, &call);
   return call;

@@ -24,7 +24,7 @@ void ConvolutionCudaKernel::Prepare(const OrtKernelInfo* info) {
   for (const std::vector<Shape>& shapes : stated.all()) {
     ConvolutionProblem problem{convolution_, {}};
     try {
-      problem.sizes = MakeConvolution(convolution_, shapes.data());
+      problem.sizes = MakeConvolution(&problem.convolution, shapes.data());
     } catch (const Error&) {
       return;  // the run says so, where there is one
     }
@@ -36,8 +36,9 @@ void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
   Shape shapes[Convolution::kMaxInputs];
   const void* inputs[Convolution::kMaxInputs] = {};
   for (std::size_t k = 0; k < convolution_.inputs.size(); ++k) inputs[k] = InputTensor(ort_context, k, &shapes[k]);
-  ConvolutionProblem problem{convolution_, MakeConvolution(convolution_, shapes)};
-  const Shape output = problem.sizes.output();
+  ConvolutionProblem problem{convolution_, {}};
+  problem.sizes = MakeConvolution(&problem.convolution, shapes);
+  const Shape& output = problem.sizes.output;
   void* const y = OutputTensor(ort_context, 0, output);
   if (y == nullptr || output.count() == 0) return;
   const ConvolutionPointers at{inputs[convolution_.x],

@@ -177,21 +177,22 @@ std::int64_t EpilogueScratch(const ConvolutionProblem& problem) {
   if (activation != ConvolutionActivation::kHardswish && activation != ConvolutionActivation::kPrelu) return 0;
   // The scratch lies as the result does, which may have other channels between its pixels.
   const ConvolutionSizes& s = problem.sizes;
-  return s.n * s.output_h * s.output_w * s.y_pixel * static_cast<std::int64_t>(Size(problem.convolution.dtype()));
+  return s.output_pixels() * s.y_pixel * static_cast<std::int64_t>(Size(problem.convolution.dtype()));
 }
 
 void RunEpilogue(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
                  const ConvolutionPointers& at, const PixelsAt& to, void* scratch) {
   const Convolution& convolution = problem.convolution;
   const ConvolutionSizes& s = problem.sizes;
-  const Tensor y(api, convolution.dtype(), s.n, s.output_h, s.output_w, s.k, s.y_pixel);
-  const Tensor target(api, convolution.dtype(), s.n, s.output_h, s.output_w, s.k, to.pixel);
+  const std::int64_t rows = s.output_d * s.output_h;
+  const Tensor y(api, convolution.dtype(), s.n, rows, s.output_w, s.k, s.y_pixel);
+  const Tensor target(api, convolution.dtype(), s.n, rows, s.output_w, s.k, to.pixel);
   const auto add = [&](const Tensor& tensor, const void* data, const Tensor& sum, void* at_sum) {
     const cudnn::Status status = api.cudnnAddTensor(handle, &kOne, tensor.raw(), data, &kOne, sum.raw(), at_sum);
     api.Check(status, "cuDNN does not add to the result of a convolution");
   };
   const auto add_residual = [&](const Tensor& sum, void* at_sum) {
-    add(Tensor(api, convolution.dtype(), s.n, s.output_h, s.output_w, s.k, s.residual_pixel), at.residual, sum, at_sum);
+    add(Tensor(api, convolution.dtype(), s.n, rows, s.output_w, s.k, s.residual_pixel), at.residual, sum, at_sum);
   };
   if (at.bias != nullptr) add(Tensor(api, convolution.dtype(), 1, 1, 1, s.k, s.k), at.bias, y, at.y);
   if (at.residual != nullptr && !convolution.residual_last) add_residual(y, at.y);
@@ -208,8 +209,8 @@ void CopyResult(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPr
                 const PixelsAt& to) {
   const ConvolutionSizes& s = problem.sizes;
   if (y == to.data) return;
-  CopyPixels(api, handle, problem.convolution.dtype(), {s.n, s.output_h, s.output_w, s.k}, y, s.y_pixel, to.data,
-             to.pixel);
+  CopyPixels(api, handle, problem.convolution.dtype(), {s.n, s.output_d * s.output_h, s.output_w, s.k}, y, s.y_pixel,
+             to.data, to.pixel);
 }
 
 void CopyPixels(const cudnn::Api& api, cudnn::Handle handle, Dtype dtype, const Pixels& pixels, const void* from,

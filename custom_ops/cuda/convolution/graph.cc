@@ -22,15 +22,27 @@ int DataType(Dtype dtype) {
   return dtype == Dtype::kBfloat16 ? cudnn::kBfloat16 : cudnn::kFloat;
 }
 
-// dims: N, C, H, W, of which C lies innermost. pixel: elements from one pixel to the next.
+// [N, D, H, W, C]. pixel: elements from one pixel to the next.
 struct Dims {
-  Dims(std::int64_t batch, std::int64_t channels, std::int64_t height, std::int64_t width, std::int64_t distance = 0)
-      : n(batch), c(channels), h(height), w(width), pixel(distance == 0 ? channels : distance) {}
+  // has_depth: whether cuDNN is to know of three dims. distance: 0 where pixels have no other channels between them.
+  Dims(bool has_depth, const std::array<std::int64_t, 5>& sizes, std::int64_t distance = 0)
+      : is_volume(has_depth), of(sizes), pixel(distance == 0 ? sizes[4] : distance) {}
 
-  std::vector<std::int64_t> all() const { return {n, c, h, w}; }
-  std::vector<std::int64_t> strides() const { return {h * w * pixel, 1, w * pixel, pixel}; }
+  // N, C, D, H, W, of which C lies innermost; no D where there are two dims.
+  std::vector<std::int64_t> all() const {
+    return is_volume ? std::vector<std::int64_t>{of[0], of[4], of[1], of[2], of[3]}
+                     : std::vector<std::int64_t>{of[0], of[4], of[2], of[3]};
+  }
+  std::vector<std::int64_t> strides() const {
+    const std::int64_t row = of[3] * pixel;
+    const std::int64_t plane = of[2] * row;
+    return is_volume ? std::vector<std::int64_t>{of[1] * plane, 1, plane, row, pixel}
+                     : std::vector<std::int64_t>{plane, 1, row, pixel};
+  }
 
-  std::int64_t n, c, h, w, pixel;
+  bool is_volume;
+  std::array<std::int64_t, 5> of;
+  std::int64_t pixel;
 };
 
 // Makes the descriptors of one graph, in the order in which they refer to each other.
@@ -122,8 +134,8 @@ class Builder {
     scalars_.push_back({id, value});
     Descriptor tensor(api_, cudnn::kTensor);
     tensor.Set(Name::kTensorDataType, Type::kDataType, cudnn::kFloat);
-    tensor.Set(Name::kTensorDims, Type::kInt64, std::vector<std::int64_t>{1, 1, 1, 1});
-    tensor.Set(Name::kTensorStrides, Type::kInt64, std::vector<std::int64_t>{1, 1, 1, 1});
+    tensor.Set(Name::kTensorDims, Type::kInt64, Of({1, 1, 1, 1, 1}).all());
+    tensor.Set(Name::kTensorStrides, Type::kInt64, Of({1, 1, 1, 1, 1}).strides());
     tensor.Set(Name::kTensorId, Type::kInt64, id);
     tensor.Set(Name::kTensorAlignment, Type::kInt64, static_cast<std::int64_t>(sizeof(float)));
     tensor.Set(Name::kTensorIsByValue, Type::kBoolean, true);
@@ -137,7 +149,11 @@ class Builder {
   // pixel: 0 where the tensor has no other channels.
   Dims Output(std::int64_t pixel = 0) const {
     const ConvolutionSizes& sizes = problem_.sizes;
-    return {sizes.n, sizes.k, sizes.output_h, sizes.output_w, pixel};
+    return Of({sizes.n, sizes.output_d, sizes.output_h, sizes.output_w, sizes.k}, pixel);
+  }
+
+  Dims Of(const std::array<std::int64_t, 5>& sizes, std::int64_t pixel = 0) const {
+    return {problem_.convolution.window.depth.has_value(), sizes, pixel};
   }
 
   // What the convolution (before step 0) or the step before `step` writes.
@@ -150,22 +166,32 @@ class Builder {
     const Window& window = problem_.convolution.window;
     const ConvolutionSizes& sizes = problem_.sizes;
     Descriptor convolution(api_, cudnn::kConvolution);
-    const auto pair = [](const std::int64_t* at) { return std::vector<std::int64_t>{at[0], at[1]}; };
-    convolution.Set(Name::kConvolutionSpatialDims, Type::kInt64, std::int64_t{2});
+    std::vector<std::int64_t> before;
+    std::vector<std::int64_t> after;
+    std::vector<std::int64_t> strides;
+    std::vector<std::int64_t> dilations;
+    for (int axis = window.depth ? kDepthAxis : kHeightAxis; axis <= kWidthAxis; ++axis) {
+      const WindowSide side = SideOf(window, axis);
+      before.push_back(sizes.pads[axis + 1]);
+      after.push_back(sizes.pads[axis + 4]);
+      strides.push_back(side.stride);
+      dilations.push_back(side.dilation);
+    }
+    convolution.Set(Name::kConvolutionSpatialDims, Type::kInt64, static_cast<std::int64_t>(strides.size()));
     convolution.Set(Name::kConvolutionPrecision, Type::kDataType, cudnn::kFloat);
     convolution.Set(Name::kConvolutionMode, Type::kConvolutionMode, cudnn::kCrossCorrelation);
-    convolution.Set(Name::kConvolutionPrePaddings, Type::kInt64, pair(sizes.pads));
-    convolution.Set(Name::kConvolutionPostPaddings, Type::kInt64, pair(sizes.pads + 2));
-    convolution.Set(Name::kConvolutionStrides, Type::kInt64, pair(window.strides));
-    convolution.Set(Name::kConvolutionDilations, Type::kInt64, pair(window.dilations));
+    convolution.Set(Name::kConvolutionPrePaddings, Type::kInt64, before);
+    convolution.Set(Name::kConvolutionPostPaddings, Type::kInt64, after);
+    convolution.Set(Name::kConvolutionStrides, Type::kInt64, strides);
+    convolution.Set(Name::kConvolutionDilations, Type::kInt64, dilations);
     convolution.Finalize("cuDNN does not take the window of a convolution");
-    const std::size_t x = AddTensor(Operand::kX, {sizes.n, sizes.c, sizes.h, sizes.w, sizes.x_pixel});
+    const std::size_t x = AddTensor(Operand::kX, Of({sizes.n, sizes.d, sizes.h, sizes.w, sizes.c}, sizes.x_pixel));
     // The number of groups follows from the channels of x and w.
     const std::int64_t group = problem_.convolution.group;
     const bool transposed = problem_.convolution.transposed;
-    const Dims dims = transposed ? Dims{sizes.c, sizes.k / group, sizes.r, sizes.s}
-                                 : Dims{sizes.k, sizes.c / group, sizes.r, sizes.s};
-    const std::size_t w = AddTensor(Operand::kW, dims);
+    const std::size_t w =
+        AddTensor(Operand::kW, transposed ? Of({sizes.c, sizes.t, sizes.r, sizes.s, sizes.k / group})
+                                          : Of({sizes.k, sizes.t, sizes.r, sizes.s, sizes.c / group}));
     at_ = Before(0);
     results_.push_back(at_);
     Descriptor operation(api_, transposed ? cudnn::kConvolutionBackwardData : cudnn::kConvolutionForward);
@@ -201,8 +227,8 @@ class Builder {
   }
 
   std::size_t SecondOf(const Step& step) {
-    if (step.second == Second::kBias) return AddTensor(Operand::kBias, {1, problem_.sizes.k, 1, 1});
-    if (step.second == Second::kSlope) return AddTensor(Operand::kSlope, {1, problem_.sizes.k, 1, 1});
+    if (step.second == Second::kBias) return AddTensor(Operand::kBias, Of({1, 1, 1, 1, problem_.sizes.k}));
+    if (step.second == Second::kSlope) return AddTensor(Operand::kSlope, Of({1, 1, 1, 1, problem_.sizes.k}));
     if (step.second == Second::kResidual) return AddTensor(Operand::kResidual, Output(problem_.sizes.residual_pixel));
     return step.second == Second::kScalar ? AddScalar(step.number) : results_[step.earlier];
   }
@@ -241,7 +267,7 @@ std::string Text(const Convolution& convolution) {
   return "";
 }
 
-std::string Times(std::initializer_list<std::int64_t> numbers) {
+std::string Times(const std::vector<std::int64_t>& numbers) {
   std::string text;
   for (const std::int64_t number : numbers) text += (text.empty() ? "" : "x") + std::to_string(number);
   return text;
@@ -273,23 +299,30 @@ ConvolutionProblem ConvolutionProblem::Ready() const {
 }
 
 int ConvolutionProblem::PowerOfPixels() const {
-  const double pixels = static_cast<double>(sizes.n) * static_cast<double>(sizes.output_h * sizes.output_w);
+  const double pixels = static_cast<double>(sizes.n) * static_cast<double>(sizes.output_d) *
+                        static_cast<double>(sizes.output_h * sizes.output_w);
   return static_cast<int>(std::lround(std::log2(std::max(pixels, 1.0))));
 }
 
 std::optional<ConvolutionProblem> ConvolutionProblem::OfPixels(int power) const {
-  const std::int64_t side = std::int64_t{1} << static_cast<unsigned>(power / 2);
+  const auto power_of_two = [](int of) { return std::int64_t{1} << static_cast<unsigned>(of); };
+  const bool is_volume = convolution.window.depth.has_value();
+  const int through = is_volume ? power / 3 : 0;
+  const int plane = power - through;
   ConvolutionProblem like = *this;
-  like.sizes.n = 1 + power % 2;
-  for (int axis = 0; axis < 2; ++axis) {
-    const std::int64_t stride = convolution.window.strides[axis];
+  like.sizes.n = 1 + plane % 2;
+  for (int axis = is_volume ? kDepthAxis : kHeightAxis; axis <= kWidthAxis; ++axis) {
+    const std::int64_t side = power_of_two(axis == kDepthAxis ? through : plane / 2);
+    const std::int64_t stride = SideOf(convolution.window, axis).stride;
     const std::int64_t extent = convolution.transposed ? std::max<std::int64_t>(1, side / stride) : side * stride;
     const Slide slide = OutputAlong(convolution, axis, extent);
     if (slide.output < 1) return std::nullopt;
-    (axis == 0 ? like.sizes.h : like.sizes.w) = extent;
-    (axis == 0 ? like.sizes.output_h : like.sizes.output_w) = slide.output;
-    like.sizes.pads[axis] = slide.pad_before;
-    like.sizes.pads[axis + 2] = slide.pad_after;
+    (axis == kDepthAxis ? like.sizes.d : axis == kHeightAxis ? like.sizes.h : like.sizes.w) = extent;
+    (axis == kDepthAxis    ? like.sizes.output_d
+     : axis == kHeightAxis ? like.sizes.output_h
+                           : like.sizes.output_w) = slide.output;
+    like.sizes.pads[axis + 1] = slide.pad_before;
+    like.sizes.pads[axis + 4] = slide.pad_after;
   }
   return like;
 }
@@ -315,19 +348,31 @@ ConvolutionProblem ConvolutionProblem::Packed() const {
 
 std::string ConvolutionProblem::Describe() const {
   const Window& window = convolution.window;
-  std::string text{Row(convolution.dtype()).name};
-  text += " x " + Times({sizes.n, sizes.h, sizes.w, sizes.c});
-  const std::int64_t group = convolution.group;
-  text += " w " + (convolution.transposed ? Times({sizes.c, sizes.r, sizes.s, sizes.k / group}) + " transposed"
-                                          : Times({sizes.k, sizes.r, sizes.s, sizes.c / group}));
-  text += " y " + Times({sizes.output_h, sizes.output_w});
-  if (window.strides[0] != 1 || window.strides[1] != 1)
-    text += " strides " + Times({window.strides[0], window.strides[1]});
-  if (window.dilations[0] != 1 || window.dilations[1] != 1) {
-    text += " dilations " + Times({window.dilations[0], window.dilations[1]});
+  // A number for each axis, of images without the depth, which is the second of five dims and the first of three.
+  const auto times = [&](std::vector<std::int64_t> of) {
+    if (!window.depth) of.erase(of.begin() + (of.size() == 5 ? 1 : 0));
+    return Times(of);
+  };
+  std::vector<std::int64_t> strides;
+  std::vector<std::int64_t> dilations;
+  for (int axis = window.depth ? kDepthAxis : kHeightAxis; axis <= kWidthAxis; ++axis) {
+    strides.push_back(SideOf(window, axis).stride);
+    dilations.push_back(SideOf(window, axis).dilation);
   }
-  const bool padded = std::any_of(sizes.pads, sizes.pads + 4, [](std::int64_t pad) { return pad != 0; });
-  if (padded) text += " pads " + Times({sizes.pads[0], sizes.pads[1], sizes.pads[2], sizes.pads[3]});
+  std::string text{Row(convolution.dtype()).name};
+  text += " x " + times({sizes.n, sizes.d, sizes.h, sizes.w, sizes.c});
+  const std::int64_t group = convolution.group;
+  text += " w " + (convolution.transposed ? times({sizes.c, sizes.t, sizes.r, sizes.s, sizes.k / group}) + " transposed"
+                                          : times({sizes.k, sizes.t, sizes.r, sizes.s, sizes.c / group}));
+  text += " y " + times({sizes.output_d, sizes.output_h, sizes.output_w});
+  const auto above = [](std::int64_t least) { return [least](std::int64_t number) { return number > least; }; };
+  if (std::any_of(strides.begin(), strides.end(), above(1))) text += " strides " + Times(strides);
+  if (std::any_of(dilations.begin(), dilations.end(), above(1))) text += " dilations " + Times(dilations);
+  if (std::any_of(sizes.pads, sizes.pads + 6, above(0))) {
+    std::vector<std::int64_t> pads(sizes.pads, sizes.pads + 6);
+    if (!window.depth) pads = {pads[1], pads[2], pads[4], pads[5]};
+    text += " pads " + Times(pads);
+  }
   if (convolution.group != 1) text += " groups " + std::to_string(convolution.group);
   if (convolution.residual && !convolution.residual_last) text += " residual";
   if (convolution.bias) text += " bias";

@@ -35,7 +35,8 @@ std::vector<Other> Others(const ConvolutionProblem& planned) {
 bool IsProduct(const ConvolutionProblem& problem) {
   const Convolution& convolution = problem.convolution;
   const ConvolutionSizes& sizes = problem.sizes;
-  const bool alike = sizes.r == 1 && sizes.s == 1 && sizes.h == sizes.output_h && sizes.w == sizes.output_w;
+  const bool one = sizes.t == 1 && sizes.r == 1 && sizes.s == 1;
+  const bool alike = one && sizes.d == sizes.output_d && sizes.h == sizes.output_h && sizes.w == sizes.output_w;
   return alike && convolution.group == 1 && !convolution.transposed;
 }
 
@@ -61,8 +62,8 @@ class Memory {
   Memory(const ConvolutionProblem& problem, std::int64_t workspace) : workspace_bytes_(workspace) {
     const ConvolutionSizes& s = problem.sizes;
     const auto size = static_cast<std::int64_t>(Size(problem.convolution.dtype()));
-    const std::int64_t pixels = s.n * s.output_h * s.output_w;
-    x_bytes_ = RoundUp(s.n * s.h * s.w * s.x_pixel * size, kAligned);
+    const std::int64_t pixels = s.output_pixels();
+    x_bytes_ = RoundUp(s.input_pixels() * s.x_pixel * size, kAligned);
     residual_bytes_ = problem.convolution.residual ? RoundUp(pixels * s.residual_pixel * size, kAligned) : 0;
     y_bytes_ = RoundUp(pixels * s.y_pixel * size, kAligned);
   }

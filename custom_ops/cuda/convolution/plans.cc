@@ -18,8 +18,8 @@ struct Copies {
   Copies(const ConvolutionProblem& problem, bool of_residual) {
     const ConvolutionSizes& s = problem.sizes;
     const auto size = static_cast<std::int64_t>(Size(problem.convolution.dtype()));
-    const std::int64_t result = RoundUp(s.n * s.output_h * s.output_w * s.k * size, kAligned);
-    if (s.x_pixel != s.c) x = RoundUp(s.n * s.h * s.w * s.c * size, kAligned);
+    const std::int64_t result = RoundUp(s.output_pixels() * s.k * size, kAligned);
+    if (s.x_pixel != s.c) x = RoundUp(s.input_pixels() * s.c * size, kAligned);
     if (of_residual && problem.convolution.residual && s.residual_pixel != s.k) residual = result;
     if (s.y_pixel != s.k) y = result;
   }
@@ -180,10 +180,10 @@ void ReadyConvolution::RunPacked(const cudnn::Api& api, cudnn::Handle handle, co
   char* const free = static_cast<char*>(workspace) + RoundUp(PlanWorkspace(problem), kAligned);
   ConvolutionPointers packed = at;
   if (copies.x > 0) {
-    CopyPixels(api, handle, dtype, {s.n, s.h, s.w, s.c}, at.x, s.x_pixel, free, s.c);
+    CopyPixels(api, handle, dtype, {s.n, s.d * s.h, s.w, s.c}, at.x, s.x_pixel, free, s.c);
     packed.x = free;
   }
-  const Pixels result{s.n, s.output_h, s.output_w, s.k};
+  const Pixels result{s.n, s.output_d * s.output_h, s.output_w, s.k};
   if (copies.residual > 0) {
     CopyPixels(api, handle, dtype, result, at.residual, s.residual_pixel, free + copies.x, s.k);
     packed.residual = free + copies.x;

@@ -27,7 +27,8 @@ std::int64_t Alignment(const ConvolutionPointers& at) {
 }
 
 double PixelsOf(const ConvolutionSizes& sizes) {
-  return static_cast<double>(sizes.n) * static_cast<double>(sizes.output_h) * static_cast<double>(sizes.output_w);
+  return static_cast<double>(sizes.n) * static_cast<double>(sizes.output_d) * static_cast<double>(sizes.output_h) *
+         static_cast<double>(sizes.output_w);
 }
 
 }  // namespace
@@ -69,7 +70,7 @@ void ConvolutionRunner::Prepare(ConvolutionProblem problem, bool alone) {
 }
 
 void ConvolutionRunner::FillFromNothing(const ConvolutionCall& call) const {
-  const std::size_t bytes = call.problem.sizes.output().count() * Size(call.problem.convolution.dtype());
+  const std::size_t bytes = call.problem.sizes.output.count() * Size(call.problem.convolution.dtype());
   driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(call.at.y), 0, bytes, call.stream),
                 "cannot clear the result of a convolution");
   void* const scratch = call.scratch->Of(static_cast<std::size_t>(EpilogueScratch(call.problem)));

@@ -32,7 +32,11 @@ std::optional<ConvolutionProblem> AsConvolution(const Gemm& gemm, const PlanKey&
   const bool one_matrix = key.batch == 1 && gemm.outputs.size() == 1 && key.ldb == key.k;
   const bool lies_so = !gemm.transpose_a && gemm.transpose_b && !gemm.packed && gemm.operands() == gemm.dtype();
   if (!one_matrix || !lies_so || key.operands != gemm.dtype() || !HasConvolutionsEpilogue(gemm)) return std::nullopt;
-  if (a.rank != kImageRank || a.dims[0] * a.dims[1] * a.dims[2] != key.m || a.dims[3] != key.k) return std::nullopt;
+  if (a.rank != kImageRank && a.rank != kImageRank + 1) return std::nullopt;
+  // The planes of a volume are rows of one image.
+  const std::int64_t rows = a.rank == kImageRank ? a.dims[1] : a.dims[1] * a.dims[2];
+  const std::int64_t columns = a.dims[a.rank - 2];
+  if (a.dims[0] * rows * columns != key.m || a.dims[a.rank - 1] != key.k) return std::nullopt;
   ConvolutionProblem problem;
   problem.convolution.inputs = gemm.inputs;
   problem.convolution.outputs = gemm.outputs;
@@ -41,7 +45,23 @@ std::optional<ConvolutionProblem> AsConvolution(const Gemm& gemm, const PlanKey&
   problem.convolution.bias = gemm.bias;
   problem.convolution.residual = gemm.residual;
   if (gemm.activation == Activation::kRelu) problem.convolution.activation = ConvolutionActivation::kRelu;
-  problem.sizes = {a.dims[0], a.dims[1], a.dims[2], key.k, key.n, 1, 1, a.dims[1], a.dims[2], {}, key.k, key.n, key.n};
+  problem.sizes = {a.dims[0],
+                   1,
+                   rows,
+                   columns,
+                   key.k,
+                   key.n,
+                   1,
+                   1,
+                   1,
+                   1,
+                   rows,
+                   columns,
+                   {},
+                   key.k,
+                   key.n,
+                   key.n,
+                   ShapeOf({a.dims[0], rows, columns, key.n})};
   problem.tf32 = key.tf32;
   for (const unsigned bytes : {key.alignment_a, key.alignment_b, key.alignment_c, key.alignment_d}) {
     problem.alignment = std::min(problem.alignment, std::min(kAlignment, std::int64_t{bytes}));

@@ -38,6 +38,7 @@ BlockStep ReadBlockStep(const JsonReader& json, const std::vector<Dtype>& inputs
       ReadNumber(json["activation_value"], {-3.4028234663852886e+38, 3.4028234663852886e+38, false, false});
   r.transposed = json["transposed"].Flag();
   ReadIntegers(json["output_padding"], 0, 2147483647, 2, r.output_padding);
+  r.depth_padding = ReadInteger(json["depth_padding"], 0, 2147483647, 1);
   r.x = ReadPart(json["x"]);
   r.w = ReadPosition(json["w"], inputs);
   r.y = ReadPart(json["y"]);
@@ -52,8 +53,12 @@ BlockStep ReadBlockStep(const JsonReader& json, const std::vector<Dtype>& inputs
     json["output_padding"].Fail("is for a ConvTranspose");
   if (!(r.output_padding[0] < r.window.strides[0] && r.output_padding[1] < r.window.strides[1]))
     json["output_padding"].Fail("is not below the strides");
+  if (!(r.transposed || r.depth_padding == 0)) json["depth_padding"].Fail("is for a ConvTranspose");
+  if (!(r.depth_padding == 0 || (r.window.depth.has_value() && r.depth_padding < r.window.depth->stride)))
+    json["depth_padding"].Fail("is not below the depth's stride");
   if (!(!r.transposed || r.window.auto_pad == AutoPad::kNotset)) json["transposed"].Fail("is set beside auto_pad");
   if (!(!r.transposed)) json["transposed"].Fail("is set in a block");
+  if (!(!r.window.depth.has_value())) json["window"].Fail("has a depth");
   if (!(r.activation != ConvolutionActivation::kPrelu)) json["activation"].Fail("is prelu, which has slopes");
   if (!(!r.residual_last || r.residual.has_value())) json["residual_last"].Fail("is set without a residual");
   if (!(!r.residual.has_value() || r.residual->channels == r.y.channels))

@@ -27,6 +27,7 @@ ConvolutionOperation ReadConvolutionOperation(const JsonReader& json) {
       ReadNumber(json["activation_value"], {-3.4028234663852886e+38, 3.4028234663852886e+38, false, false});
   r.transposed = json["transposed"].Flag();
   ReadIntegers(json["output_padding"], 0, 2147483647, 2, r.output_padding);
+  r.depth_padding = ReadInteger(json["depth_padding"], 0, 2147483647, 1);
   if (!(r.activation != ConvolutionActivation::kClip || r.activation_value > 0))
     json["activation_value"].Fail("is no upper bound above 0");
   if (!((r.activation == ConvolutionActivation::kClip || r.activation == ConvolutionActivation::kLeakyRelu) ||
@@ -36,6 +37,9 @@ ConvolutionOperation ReadConvolutionOperation(const JsonReader& json) {
     json["output_padding"].Fail("is for a ConvTranspose");
   if (!(r.output_padding[0] < r.window.strides[0] && r.output_padding[1] < r.window.strides[1]))
     json["output_padding"].Fail("is not below the strides");
+  if (!(r.transposed || r.depth_padding == 0)) json["depth_padding"].Fail("is for a ConvTranspose");
+  if (!(r.depth_padding == 0 || (r.window.depth.has_value() && r.depth_padding < r.window.depth->stride)))
+    json["depth_padding"].Fail("is not below the depth's stride");
   if (!(!r.transposed || r.window.auto_pad == AutoPad::kNotset)) json["transposed"].Fail("is set beside auto_pad");
   return r;
 }
@@ -62,6 +66,7 @@ Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& in
       ReadNumber(json["activation_value"], {-3.4028234663852886e+38, 3.4028234663852886e+38, false, false});
   r.transposed = json["transposed"].Flag();
   ReadIntegers(json["output_padding"], 0, 2147483647, 2, r.output_padding);
+  r.depth_padding = ReadInteger(json["depth_padding"], 0, 2147483647, 1);
   r.x = ReadPosition(json["x"], inputs);
   r.w = ReadPosition(json["w"], inputs);
   if (json.Has("bias")) r.bias = ReadPosition(json["bias"], inputs);
@@ -76,6 +81,9 @@ Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& in
     json["output_padding"].Fail("is for a ConvTranspose");
   if (!(r.output_padding[0] < r.window.strides[0] && r.output_padding[1] < r.window.strides[1]))
     json["output_padding"].Fail("is not below the strides");
+  if (!(r.transposed || r.depth_padding == 0)) json["depth_padding"].Fail("is for a ConvTranspose");
+  if (!(r.depth_padding == 0 || (r.window.depth.has_value() && r.depth_padding < r.window.depth->stride)))
+    json["depth_padding"].Fail("is not below the depth's stride");
   if (!(!r.transposed || r.window.auto_pad == AutoPad::kNotset)) json["transposed"].Fail("is set beside auto_pad");
   if (!(std::all_of(std::begin(r.inputs), std::end(r.inputs), [&](const auto& v) { return v == r.outputs[0]; })))
     json["inputs"].Fail("differ from the output's dtype");

@@ -41,6 +41,7 @@ Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs
       {TransformForm::kElement, TransformForm::kChannel, TransformForm::kScalar, TransformForm::kHalf}, 0);
   CheckSameDtype(json["weight"], inputs[r.weight], inputs[r.x], "x");
   if (r.bias) CheckSameDtype(json["bias"], inputs[*r.bias], inputs[r.x], "x");
+  if (!(!r.window.depth.has_value())) json["window"].Fail("has a depth");
   if (!(std::max({std::max({r.window.kernel[0], r.window.kernel[1]}),
                   std::max({r.window.strides[0], r.window.strides[1]}),
                   std::max({r.window.dilations[0], r.window.dilations[1]})}) <= 255))

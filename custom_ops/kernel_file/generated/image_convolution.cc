@@ -46,6 +46,7 @@ ImageConvolution ReadImageConvolution(const JsonReader& json, const std::vector<
   if (!(std::max({r.window.kernel[0], r.window.kernel[1]}) > 1))
     json["window"].Fail("is 1x1, of which a convolution is a product");
   if (!(std::max({r.window.dilations[0], r.window.dilations[1]}) == 1)) json["window"].Fail("has dilations");
+  if (!(!r.window.depth.has_value())) json["window"].Fail("has a depth");
   InputsRead read(inputs.size());
   read.Add(r.epilogue);
   read.Add(r.prologue);

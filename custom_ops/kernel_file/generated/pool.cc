@@ -33,6 +33,18 @@ Pool ReadPool(const JsonReader& json, const std::vector<Dtype>& inputs, const st
   if (!(r.window.pads[0] < r.window.kernel[0] && r.window.pads[1] < r.window.kernel[1] &&
         r.window.pads[2] < r.window.kernel[0] && r.window.pads[3] < r.window.kernel[1]))
     json["window"]["pads"].Fail("are not smaller than the kernel");
+  if (!(!r.window.depth.has_value() ||
+        std::max({std::max({r.window.depth->kernel, r.window.depth->stride}), r.window.depth->dilation}) <= 1023))
+    (json["window"].Has("depth") ? json["window"]["depth"] : json["window"]).Fail("has a number above 1023");
+  if (!(!r.window.depth.has_value() ||
+        std::max({r.window.depth->front, r.window.depth->back}) < r.window.depth->kernel))
+    (json["window"].Has("depth") ? json["window"]["depth"] : json["window"])
+        .Fail("has padding that is not smaller than the kernel");
+  if (!(!(r.window.auto_pad == AutoPad::kSameUpper || r.window.auto_pad == AutoPad::kSameLower) ||
+        !r.window.depth.has_value() ||
+        (r.window.depth->dilation == 1 && r.window.depth->stride <= r.window.depth->kernel)))
+    (json["window"].Has("depth") ? json["window"]["depth"] : json["window"])
+        .Fail("has a dilation or a stride above the kernel beside auto_pad");
   if (!(!(r.window.auto_pad == AutoPad::kSameUpper || r.window.auto_pad == AutoPad::kSameLower) ||
         std::max({r.window.dilations[0], r.window.dilations[1]}) == 1))
     json["window"]["dilations"].Fail("are not 1 beside auto_pad");

@@ -25,6 +25,7 @@ CacheCodes ReadCacheCodes(const JsonReader& json, const std::vector<Dtype>& inpu
 TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
                                   const std::vector<Dtype>& outputs);
 Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& kernel);
+Depth ReadDepth(const JsonReader& json);
 Window ReadWindow(const JsonReader& json);
 TransformRead ReadTransformRead(const JsonReader& json, const std::vector<Dtype>& inputs,
                                 const std::vector<Dtype>& outputs);

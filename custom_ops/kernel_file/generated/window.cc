@@ -10,6 +10,16 @@
 
 namespace onnxopt {
 
+Depth ReadDepth(const JsonReader& json) {
+  Depth r;
+  r.kernel = ReadInteger(json["kernel"], 1, 2147483647, 1);
+  r.stride = ReadInteger(json["stride"], 1, 2147483647, 1);
+  r.dilation = ReadInteger(json["dilation"], 1, 2147483647, 1);
+  r.front = ReadInteger(json["front"], 0, 2147483647, 1);
+  r.back = ReadInteger(json["back"], 0, 2147483647, 1);
+  return r;
+}
+
 Window ReadWindow(const JsonReader& json) {
   Window r;
   ReadIntegers(json["kernel"], 1, 2147483647, 2, r.kernel);
@@ -20,8 +30,11 @@ Window ReadWindow(const JsonReader& json) {
                                                       {"VALID", AutoPad::kValid},
                                                       {"SAME_UPPER", AutoPad::kSameUpper},
                                                       {"SAME_LOWER", AutoPad::kSameLower}});
+  if (json.Has("depth")) r.depth = ReadDepth(json["depth"]);
   if (!(r.auto_pad == AutoPad::kNotset || std::max({r.pads[0], r.pads[1], r.pads[2], r.pads[3]}) == 0))
     json["pads"].Fail("are not zeros beside auto_pad");
+  if (!(!r.depth.has_value() || r.auto_pad == AutoPad::kNotset || (r.depth->front == 0 && r.depth->back == 0)))
+    (json.Has("depth") ? json["depth"] : json).Fail("has padding beside auto_pad");
   return r;
 }
 

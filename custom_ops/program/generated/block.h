@@ -28,6 +28,7 @@ struct BlockStep {
   float activation_value = 0;
   bool transposed = false;
   std::int64_t output_padding[2] = {0, 0};
+  std::int64_t depth_padding = 0;
   Part x;
   std::size_t w = 0;
   Part y;

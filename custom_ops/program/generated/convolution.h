@@ -12,7 +12,7 @@ namespace onnxopt {
 enum class ConvolutionActivation : std::uint8_t { kNone, kRelu, kSilu, kClip, kLeakyRelu, kHardswish, kPrelu };
 
 // A convolution without its operands. transposed: a ConvTranspose; output_padding: rows and columns that it adds to
-// y. activation_value: the upper bound of clip, the slope of leaky_relu, else 0.
+// y; depth_padding: planes. activation_value: the upper bound of clip, the slope of leaky_relu, else 0.
 struct ConvolutionOperation {
   Window window;
   std::int64_t group = 1;
@@ -21,13 +21,15 @@ struct ConvolutionOperation {
   float activation_value = 0;
   bool transposed = false;
   std::int64_t output_padding[2] = {0, 0};
+  std::int64_t depth_padding = 0;
 };
 
 // The meaning of a convolution kernel.
 //
 // inputs: storage dtypes of all inputs. outputs: storage dtype of y [N, Ho, Wo, K]. x, w, bias, residual, slope:
 // positions in inputs; two operands may be one input. Their shapes are [N, H, W, C], [K, R, S, C / group] (or [K, C]
-// for a 1x1 window), [K], [N, Ho, Wo, K] and [K]. Of a ConvTranspose, w is [C, R, S, K / group].
+// for a 1x1 window), [K], [N, Ho, Wo, K] and [K]. Of a ConvTranspose, w is [C, R, S, K / group]. Volumes have their
+// depth after N, and w its depth before R, [K, T, R, S, C / group], where the window has one.
 struct Convolution {
   static constexpr std::size_t kMaxInputs = 5;
   static constexpr std::size_t kMaxOutputs = 1;
@@ -41,6 +43,7 @@ struct Convolution {
   float activation_value = 0;
   bool transposed = false;
   std::int64_t output_padding[2] = {0, 0};
+  std::int64_t depth_padding = 0;
   std::size_t x = 0;
   std::size_t w = 1;
   std::optional<std::size_t> bias;

@@ -13,7 +13,7 @@ enum class GroupNormLayout : std::uint8_t { kHeld, kSplit, kLooped };
 
 // The meaning of a kernel. inputs, outputs: storage dtype names. x: position in inputs.
 //
-//     x [N, H, W, channels], result [N, H, W, channels]
+//     x [N, H, W, channels], result [N, H, W, channels]; volumes have a depth after N
 //
 // prologue: computes what is normed from x, in float32, which is not rounded; None where x is normed. For each sample
 // and each of the `groups` of neighbouring channels: (value - mean) / sqrt(variance + epsilon), in float32. epilogue:

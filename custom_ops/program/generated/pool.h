@@ -10,7 +10,7 @@ namespace onnxopt {
 
 enum class PoolOperation : std::uint8_t { kMax, kAverage };
 
-// The meaning of a pool's kernel: x [N, H, W, C] to y [N, Ho, Wo, C].
+// The meaning of a pool's kernel: x [N, H, W, C] to y [N, Ho, Wo, C], or x [N, D, H, W, C] to y [N, Do, Ho, Wo, C].
 //
 // inputs, outputs: storage dtype names, one each, the same. operation: "max" or "average"; averages are summed in
 // float32. Of a window outside of x alone, the max is the least finite number and the average is 0. Not a number in a

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "program/dtype.h"
 
@@ -9,14 +10,25 @@ namespace onnxopt {
 
 enum class AutoPad : std::uint8_t { kNotset, kValid, kSameUpper, kSameLower };
 
+// How a window slides over the depth of a volume. front, back: planes of padding.
+struct Depth {
+  std::int64_t kernel = 1;
+  std::int64_t stride = 1;
+  std::int64_t dilation = 1;
+  std::int64_t front = 0;
+  std::int64_t back = 0;
+};
+
 // kernel: (R, S). strides, dilations: (vertical, horizontal). pads: (top, left, bottom, right); zeros where
-// auto_pad works the padding out from the shape (SAME_UPPER, SAME_LOWER) or there is none (VALID).
+// auto_pad works the padding out from the shape (SAME_UPPER, SAME_LOWER) or there is none (VALID). depth: of a volume
+// [N, D, H, W, C]; None for images, and where each plane of a volume is an image of its own.
 struct Window {
   std::int64_t kernel[2] = {1, 1};
   std::int64_t strides[2] = {1, 1};
   std::int64_t dilations[2] = {1, 1};
   std::int64_t pads[4] = {0, 0, 0, 0};
   AutoPad auto_pad = AutoPad::kNotset;
+  std::optional<Depth> depth;
 };
 
 }  // namespace onnxopt

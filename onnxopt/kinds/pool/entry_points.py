@@ -32,7 +32,8 @@ def choose(name: str, meaning: Pool, regions: Sequence[Region], shapes: Shapes) 
     widths = {1, *(_width(meaning, c) for c in channels)}
     window = meaning.window
     shares = any(stride < side for stride, side in zip(window.strides, window.kernel, strict=True))
-    if not shares and window.kernel[0] * window.kernel[1] > _MAX_UNROLLED:
+    planes = 1 if window.depth is None else window.depth.kernel
+    if not shares and planes * window.kernel[0] * window.kernel[1] > _MAX_UNROLLED:
         widths |= {min(max(numbers().min_access // DTYPES[meaning.dtype].size, 1), width) for width in widths}
     tile = _tile(window, [shapes.dims(r.outputs[0]) for r in regions])
     return tuple(variant(name, width, tile) for width in sorted(widths, reverse=True))
@@ -64,7 +65,7 @@ def _tile(window: Window, outputs: Sequence[Sequence[int | str | None] | None]) 
     """
     wanted = [1, 1]
     for axis in (0, 1):
-        single = bool(outputs) and all(dims is not None and dims[1 + axis] == 1 for dims in outputs)
+        single = bool(outputs) and all(dims is not None and dims[axis - 3] == 1 for dims in outputs)
         if not single:
             wanted[axis] = numbers().outputs(window.kernel[axis], window.strides[axis], across=axis == 1)
     down, across = wanted

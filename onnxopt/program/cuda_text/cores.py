@@ -15,7 +15,8 @@ from onnxopt.program.window import Window
 def static_window(window: Window) -> str:
     """The type of a window."""
     numbers = (*window.kernel, *window.strides, *window.dilations)
-    return f"StaticWindow<{', '.join(map(str, numbers))}>"
+    plane, depth = f"StaticWindow<{', '.join(map(str, numbers))}>", window.depth
+    return plane if depth is None else f"StaticVolume<{plane}, {depth.kernel}, {depth.stride}, {depth.dilation}>"
 
 
 def data(dtypes: Sequence[str], position: int) -> str:

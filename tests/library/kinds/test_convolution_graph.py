@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onnxopt.program.window import Window
+from onnxopt.program.window import Depth, Window
 from tests.support.fakes.fake_cudnn import Log, convolution, drive, tensors
 
 POINTWISE, CONVOLUTION, PLAN, FORWARD, OPERATION, GRAPH, PACK, TENSOR = 0, 1, 5, 10, 13, 15, 16, 17
@@ -19,6 +19,7 @@ X, W, Y, BIAS, RESIDUAL, SLOPE = 1, 2, 3, 4, 5, 6
 HALF, FLOAT, BFLOAT16 = 2, 0, 9
 ADD, MULTIPLY, MINIMUM, RELU, SWISH = 0, 1, 2, 100, 106
 BACKWARD_DATA = 12
+DEEP = Window((3, 3), depth=Depth(3))
 FIRST_SCALAR = 200
 
 
@@ -56,6 +57,46 @@ def test_the_window(program: Path, tmp_path: Path) -> None:
     assert tensors(log)[Y][2:4] == [11, 10]
     (forward,) = log.of_kind(FORWARD)
     assert (forward.values[700], forward.values[701]) == (["1"], ["0"])
+
+
+def test_volumes_have_three_dims(program: Path, tmp_path: Path) -> None:
+    window = Window((3, 5), (2, 3), (1, 2), (1, 2, 3, 4), depth=Depth(2, 3, 4, 5, 6))
+    log = drive(program, tmp_path, convolution(bias=2, window=window), [[2, 7, 20, 30, 8], [16, 2, 3, 5, 8], [16]])
+    assert log.lines[0] == (
+        "problem float16 x 2x7x20x30x8 w 16x2x3x5x8 y 5x11x10 strides 3x2x3 dilations 4x1x2 pads 5x1x2x6x3x4 bias"
+    )
+    (found,) = log.of_kind(CONVOLUTION)
+    names = (105, 104, 103, 102, 106)
+    assert [found.numbers(n) for n in names] == [[5, 1, 2], [6, 3, 4], [3, 2, 3], [4, 1, 2], [3]]
+    of = tensors(log)
+    assert of[X] == [2, 8, 7, 20, 30, 7 * 20 * 30 * 8, 1, 20 * 30 * 8, 30 * 8, 8]
+    assert of[W] == [16, 8, 2, 3, 5, 2 * 3 * 5 * 8, 1, 3 * 5 * 8, 5 * 8, 8]
+    assert of[Y] == [2, 16, 5, 11, 10, 5 * 11 * 10 * 16, 1, 11 * 10 * 16, 10 * 16, 16]
+    assert of[BIAS] == [1, 16, 1, 1, 1, 16, 1, 16, 16, 16]
+    assert all(d.ok for d in log.of_kind(TENSOR))
+
+
+def test_transposed_volumes(program: Path, tmp_path: Path) -> None:
+    window = Window((2, 2), (2, 2), depth=Depth(3, 2, 1, 1, 1))
+    meaning = convolution(2, window=window, transposed=True, depth_padding=1)
+    log = drive(program, tmp_path, meaning, [[1, 4, 5, 6, 16], [16, 3, 2, 2, 8]])
+    assert tensors(log)[Y][:5] == [1, 8, 8, 10, 12]
+    assert log.of_kind(BACKWARD_DATA)
+
+
+def test_planes_of_volumes_are_images_where_no_window_goes_over_the_depth(program: Path, tmp_path: Path) -> None:
+    log = drive(program, tmp_path, convolution(bias=2), [[2, 7, 9, 11, 16], [24, 3, 3, 16], [24]])
+    assert log.lines[0] == "problem float16 x 14x9x11x16 w 24x3x3x16 y 9x11 pads 1x1x1x1 bias"
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_window_over_a_depth_alone_is_one_over_the_height(program: Path, tmp_path: Path, transposed: bool) -> None:
+    """Of an image whose width is all pixels of a plane."""
+    window = Window((1, 1), depth=Depth(3, 2, 1, 1, 0))
+    meaning = convolution(2, window=window, transposed=transposed, depth_padding=int(transposed))
+    log = drive(program, tmp_path, meaning, [[2, 7, 9, 11, 16], [16, 3, 1, 1, 16]])
+    of = "transposed y 15x99" if transposed else "y 3x99"
+    assert log.lines[0] == f"problem float16 x 2x7x99x16 w 16x3x1x16 {of} strides 2x1 pads 1x0x0x0"
 
 
 @pytest.mark.parametrize(
@@ -325,6 +366,10 @@ def test_alignment_and_dtype_reach_cudnn(program: Path, tmp_path: Path) -> None:
         (Window((3, 3), auto_pad="VALID"), [[1, 2, 5, 8], [8, 3, 3, 8]], "the kernel is larger than the padded input"),
         (Window((3, 3)), [[1, 5, 5, 9], [8, 3, 3, 8]], "the weight does not fit the input"),
         (Window((3, 3)), [[1, 5, 5], [8, 3, 3, 8]], "not \\[N, H, W, C\\]"),
+        (DEEP, [[1, 5, 5, 8], [8, 3, 3, 3, 8]], "not \\[N, H, W, C\\] or \\[N, D, H, W, C\\]"),
+        (DEEP, [[1, 5, 5, 5, 8], [8, 3, 3, 8]], "the weight does not fit the input"),
+        (DEEP, [[1, 5, 5, 5, 8], [8, 2, 3, 3, 8]], "the weight does not fit the input"),
+        (DEEP, [[1, 2, 5, 5, 8], [8, 3, 3, 3, 8]], "the kernel is larger than the padded input"),
         (Window((1, 1)), [[1, 5, 5, 4], [8, 3]], "the weight does not fit the input"),
     ],
 )

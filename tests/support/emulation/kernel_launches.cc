@@ -3,7 +3,8 @@
 // file: the kernel's row of kernels.json. bytes: what addresses are multiples of, and of no more, but for those of the
 // constants (a bit an input), which are multiples of 256. The GPU: its compute capability's major number,
 // multiprocessors, bytes of shared memory that a block can have, blocks that run at once, and whether float32 products
-// may round their operands. sizes: of the call; of cores, N, H, W and, where the meaning does not have it, C.
+// may round their operands. sizes: of the call; of cores, N, H, W and, where the meaning does not have it, C;
+// of pools of volumes then D.
 // library_programs.py defines CORES, a row CORE for each kind of cores.
 // Prints the number of the entry point that is chosen, then for each its blocks, 0 where it does not fit, its bytes of
 // scratch and, in hexadecimal, the bytes of its parameters, whose addresses are those that AddressOf gives.
@@ -15,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "cuda/flash_attention.h"
 #include "kernel_file/fields.h"
@@ -88,9 +90,17 @@ void OfCore(const JsonReader& json, const Arguments& given, ReadMeaning read, Re
   for (std::size_t k = 0; k < std::size(call.input); ++k) call.input[k] = given.AddressOf(k);
   call.y = given.AddressOf(kResult);
   call.batch = given.Size(0);
+  call.depth = call.out_depth = 1;
   call.height = given.Size(1);
   call.width = given.Size(2);
   call.channels = channels(meaning);
+  call.result = ShapeOf({call.batch, call.height, call.width, call.channels});
+  if constexpr (std::is_same_v<typename Kind::Meaning, Pool>) {
+    if (meaning.window.depth) {
+      call.depth = given.Size(4);
+      call.result = ShapeOf({call.batch, call.depth, call.height, call.width, call.channels});
+    }
+  }
   Slide(meaning, &call, 0);
   Print<Kind>(meaning, variants, call, given);
 }

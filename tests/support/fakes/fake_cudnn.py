@@ -183,7 +183,7 @@ int main(int count, char** arguments) {
       shapes[k].rank = 0;
       for (const auto& dim : json["shapes"][k]) shapes[k].dims[shapes[k].rank++] = dim.get<std::int64_t>();
     }
-    problem.sizes = MakeConvolution(problem.convolution, shapes);
+    problem.sizes = MakeConvolution(&problem.convolution, shapes);
     problem.sizes.x_pixel = json["pixels"].value("x", problem.sizes.x_pixel);
     problem.sizes.residual_pixel = json["pixels"].value("residual", problem.sizes.residual_pixel);
     problem.sizes.y_pixel = json["pixels"].value("y", problem.sizes.y_pixel);
