@@ -1,10 +1,11 @@
 """Convolutions in 16 bit whose result is read as tokens (B, L, O), as products, which need no change of layout.
 
     Conv(x, W, b)                       -> Reshape(MatMul(Reshape(x), W') + b)    where W covers x, in any dtype
-    Transpose(Reshape(Conv2d(x, W, b))) -> MatMul(patches(x), W') + b     where patches lie side by side
+    Transpose(Reshape(Conv(x, W, b)))   -> MatMul(patches(x), W') + b     where patches lie side by side
 
-patches: (B, C, H, W) as (B, H/p W/q, C p q), one Transpose. cuDNN is slow for such convolutions, and its result needs
-another layout (figures for ViT-base: benchmarks/notes: models). Convolutions along a sequence compute in channels last.
+patches: (B, C, H, W) as (B, H/p W/q, C p q), one Transpose; so of volumes. cuDNN is slow for such
+convolutions, and its result needs another layout (figures for ViT-base: benchmarks/notes: models). Convolutions along a
+sequence compute in channels last.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.layout.orders import RANK, RANKS
 from onnxopt.graph.match import is_constant, new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
@@ -78,7 +80,7 @@ class WholeInput(RewriteRuleClassBase):
 
     def rewrite(self, op, x, w, convolved):
         conv, rank, outputs = convolved.producer(), len(x.shape), w.const_value.shape.numpy()[0]
-        is_turned = self._channels_last and rank == 4 and any(dim != 1 for dim in x.shape[2:])
+        is_turned = self._channels_last and rank in RANKS and any(dim != 1 for dim in x.shape[2:])
         order = (*range(2, rank), 1) if is_turned else tuple(range(1, rank))
         moved = op.Transpose(x, perm=[0, *order]) if is_turned else x
         inside, known = _inside(conv), self._columns
@@ -166,7 +168,7 @@ class ActivationOfRows(RewriteRuleClassBase):
 
 
 class Patches(_Product):
-    """Patches side by side (a 2-d convolution whose stride is its kernel), flattened and moved before the channels."""
+    """Patches side by side (a convolution whose stride is its kernel), flattened and moved before the channels."""
 
     def pattern(self, op, x, w, shape):
         conv = op.Conv(x, w, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["patches"])
@@ -176,30 +178,33 @@ class Patches(_Product):
     def check(self, context: MatchContext, x, w, patches, flat, **_):
         result = MatchResult()
         conv = patches.producer()
-        if reason := self._obstacle(conv, x, w, 4):
+        rank = len(x.shape) if x.shape is not None and len(x.shape) in RANKS else RANK
+        if reason := self._obstacle(conv, x, w, rank):
             return result.fail(reason)
         size = w.const_value.shape.numpy()[2:]
-        if conv.attributes.get_ints("strides", (1, 1)) != size or any(conv.attributes.get_ints("pads", ())):
+        if conv.attributes.get_ints("strides", (1,) * len(size)) != size or any(conv.attributes.get_ints("pads", ())):
             return result.fail("Conv's patches overlap or have gaps, or are padded")
         image = x.shape.dims[2:]
         if not all(isinstance(d, int) and d % p == 0 for d, p in zip(image, size, strict=True)):
             return result.fail(f"the image `{x.name}` is not known to be made of whole patches")
-        count = (image[0] // size[0]) * (image[1] // size[1])
+        count = math.prod(d // p for d, p in zip(image, size, strict=True))
         if flat.shape is None or len(flat.shape) != 3 or flat.shape[2] != count or flat.shape[1] != w.shape[0]:
             return result.fail("Reshape does not flatten the patches")
         return result
 
     def rewrite(self, op, x, w, patches, **_):
-        channels, (height, width) = x.shape[1], x.shape.dims[2:]
-        p, q = w.const_value.shape.numpy()[2:]
-        rows, columns = height // p, width // q
-        if p == q == 1:  # tokens, which channels last needs no Transpose for
-            flat = op.Transpose(op.Reshape(x, new_integers(op, [0, channels, rows * columns])), perm=[0, 2, 1])
-            return self._product(op, patches.producer(), flat, w, (1, 2, 3))
-        cut = op.Reshape(x, new_integers(op, [0, channels, rows, p, columns, q]))
-        cut = op.Transpose(cut, perm=[0, 2, 4, 1, 3, 5])
-        flat = op.Reshape(cut, new_integers(op, [-1, rows * columns, channels * p * q]))
-        return self._product(op, patches.producer(), flat, w, (1, 2, 3))
+        channels, size = x.shape[1], w.const_value.shape.numpy()[2:]
+        counts = [d // p for d, p in zip(x.shape.dims[2:], size, strict=True)]
+        order = tuple(range(1, len(x.shape)))
+        if math.prod(size) == 1:  # tokens, which channels last needs no Transpose for
+            flat = op.Transpose(op.Reshape(x, new_integers(op, [0, channels, math.prod(counts)])), perm=[0, 2, 1])
+            return self._product(op, patches.producer(), flat, w, order)
+        pairs = [n for pair in zip(counts, size, strict=True) for n in pair]
+        cut = op.Reshape(x, new_integers(op, [0, channels, *pairs]))
+        last = 2 + len(pairs)
+        cut = op.Transpose(cut, perm=[0, *range(2, last, 2), 1, *range(3, last, 2)])
+        flat = op.Reshape(cut, new_integers(op, [-1, math.prod(counts), channels * math.prod(size)]))
+        return self._product(op, patches.producer(), flat, w, order)
 
 
 # Makes the products.

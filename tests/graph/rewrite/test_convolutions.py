@@ -66,6 +66,15 @@ def test_patches(bias: str, tmp_path: Path) -> None:
     check(source, found, (2, 3, 6, 8), (1, 3, 6, 8))
 
 
+def test_patches_of_a_volume(tmp_path: Path) -> None:
+    body = "c = Conv<strides = [2, 3, 4]>(x, volume, bias) r = Reshape(c, flat) y = Transpose<perm = [0, 2, 1]>(r)"
+    source = model(f"float16[n, 3, 4, 6, 8] x, {WEIGHTS}", body)
+    found = source.clone()
+    assert rewrite(found, tmp_path).applied["tokens"] == 1
+    assert [op for op in ops(found) if op != "Reshape"] == ["Transpose", "MatMul", "Add"]
+    check(source, found, (2, 3, 4, 6, 8))
+
+
 def test_one_pixel_is_a_token(tmp_path: Path) -> None:
     """Of a map in channels last, no Transpose is left."""
     one = "c = Conv(x, pixel, bias) r = Reshape(c, flat) y = Transpose<perm = [0, 2, 1]>(r)"
@@ -133,8 +142,8 @@ def test_a_window_that_covers_its_input(
     check(source, found, (1, *shape), (5, *shape))
     found = source.clone()
     rewrite(found, tmp_path / "gpu", gpu=True)
-    turned = len(shape) == 3 and shape[1:] != (1, 1)
-    assert ops(found).count("Transpose") == turned  # of an image, which channels last needs none for
+    turned = len(shape) > 2 and any(side > 1 for side in shape[1:])
+    assert ops(found).count("Transpose") == turned  # of images and volumes, which channels last needs none for
     check(source, found, (1, *shape), (5, *shape))
 
 
