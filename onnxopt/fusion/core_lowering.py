@@ -74,12 +74,14 @@ class CoreLowering(abc.ABC):
     meaning: the class of the meaning. operators: what a core is around. has_transforms: whether the meaning has an
     epilogue and a prologue. forms: by which these read (program/core.py). rounds_prologue: whether a prologue's result
     is stored in x's dtype, else in float32.
+    by_sample: ranks of results beside which operands are read by sample; others have images that are planes of one.
     """
 
     meaning: ClassVar[type[Any]]
     operators: ClassVar[frozenset[str]]
     has_transforms: ClassVar[bool] = True
     rounds_prologue: ClassVar[bool] = True
+    by_sample: ClassVar[tuple[int, ...]] = (4,)
 
     @abc.abstractmethod
     def match(self, node: ir.Node, opsets: Mapping[str, int], shapes: Shapes) -> CoreMatch | str:
@@ -129,7 +131,7 @@ class CoreLowering(abc.ABC):
         fields |= {name: None if v is None else _position(v, inputs) for name, v in match.operands.items()}
         if self.has_transforms:
             slices = self._slices(match, nodes, shapes)
-            fields |= _Transforms(match, list(inputs), slices, opsets, shapes).fields(
+            fields |= _Transforms(match, list(inputs), slices, opsets, shapes, self.by_sample).fields(
                 _without(nodes, match.nodes, slices), outputs[0], self.rounds_prologue
             )
         meaning = self.meaning_of(match, inputs, fields)
@@ -186,6 +188,7 @@ class _Transforms:
     slices: Mapping[ir.Value, RowSlice]
     opsets: Mapping[str, int]
     shapes: Shapes
+    by_sample: tuple[int, ...]
 
     def fields(self, nodes: Sequence[ir.Node], result: ir.Value, rounds: bool) -> dict[str, Any]:
         """The meaning's fields x, prologue and epilogue. nodes: elementwise ones around the core."""
@@ -244,7 +247,7 @@ class _Transforms:
     def _read(self, value: ir.Value, like: ir.Value, channels: int) -> TransformRead:
         if value is self.match.half:
             return TransformRead(_position(self.match.x, self.inputs), HALF)
-        form, row = form_of(value, like, self.shapes, channels), self.slices.get(value)
+        form, row = form_of(value, like, self.shapes, channels, self.by_sample), self.slices.get(value)
         if row is None:
             return TransformRead(_position(value, self.inputs), form)
         if form != "sample":
@@ -252,9 +255,9 @@ class _Transforms:
         return TransformRead(_position(row.source, self.inputs), form, row.row, row.first)
 
 
-def form_of(value: ir.Value, like: ir.Value, shapes: Shapes, axis: int) -> str:
-    """How a value that is broadcast against [N, H, W, C] is read. axis: of channels. ValueError where no kernel can
-    read it."""
+def form_of(value: ir.Value, like: ir.Value, shapes: Shapes, axis: int, by_sample: Sequence[int]) -> str:
+    """How a value that is broadcast against [N, H, W, C] is read. axis: of channels. by_sample: as kinds have it.
+    ValueError where no kernel can read it."""
     dims, of = shapes.dims(value), shapes.dims(like)
     if dims is not None and of is not None and len(dims) <= len(of):
         if shapes.elements(value) == 1:
@@ -264,7 +267,8 @@ def form_of(value: ir.Value, like: ir.Value, shapes: Shapes, axis: int) -> str:
             return "channel"
         if len(dims) == len(of) and shapes.same(value, like):
             return "element"
-        if len(dims) == len(of) == 4 and axis == -1 and dims == (of[0], 1, 1, of[3]) and of[0] is not None:
+        of_sample = (of[0], *(1 for _ in of[2:]), of[-1])
+        if len(of) in by_sample and axis == -1 and dims == of_sample and of[0] is not None:
             return "sample"
     raise ValueError(f"`{value.name}` is not broadcast against `{like.name}` by element, channel or sample")
 

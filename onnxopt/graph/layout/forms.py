@@ -1,22 +1,24 @@
-"""How each operator looks in channels last: which operands and results lie as [N, H, W, C], and what else changes."""
+"""How each operator looks in channels last: which operands and results lie as [N, H, W, C], and what else changes.
+
+Volumes have a depth after N.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC
+from onnxopt.graph.layout.orders import RANK, RANKS, to_channels_first, to_channels_last
 from onnxopt.graph.match import constant, is_constant
 from onnxopt.program.operators import row_operators
 from onnxopt.program.operators import table as operators
 
 CONVOLVED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
-_AXIS = {0: 0, 1: 3, 2: 1, 3: 2}  # an axis of [N, C, H, W] in [N, H, W, C]
-# Operators over height and width, which stay as they are between two Transposes.
+# Operators over height and width, of volumes over depth too, which stay as they are between two Transposes.
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _SPATIAL = CONVOLUTIONS | {"MaxPool", "AveragePool", "Resize", "DepthToSpace", "SpaceToDepth"}
 # Operators over whole maps, which a kernel for reductions runs in any layout.
@@ -31,8 +33,8 @@ class Form:
 
     inputs, outputs: positions of the operands and results that lie in channels last; no result where all lie the same
     in either layout. attributes: those that change. constants: by position, operands with new contents. spread:
-    positions of computed operands of less than four dims, which get four and then lie in channels last. between: the
-    node itself stays as it is, between Transposes. op_type: of the node that replaces it, "" for its own.
+    positions of computed operands of fewer dims than the result, which get as many and then lie in channels last.
+    between: the node itself stays as it is, between Transposes. op_type: of the node that replaces it, "" for its own.
     term: of a normalization, which becomes a Mul by constant 1 and an Add of this. dims: of a Shape: which
     dims of channels last its result consists of. begins: of the last node of a norm over groups, the first one: either
     both lie in channels last or none, and the result has the shape of the first one's operand.
@@ -70,7 +72,8 @@ def form(node: ir.Node, opset: int) -> Form | None:
         if node.op_type in _SPATIAL:
             return _spatial(node)
         if node.op_type in _GLOBAL_POOLS and opset >= _REDUCED_AS_INPUT and is_map(node.inputs[0]):
-            return Form((0,), constants={1: np.array([1, 2], np.int64)}, op_type=_GLOBAL_POOLS[node.op_type])
+            axes = np.arange(1, _rank_of(node.inputs[0]) - 1)
+            return Form((0,), constants={1: axes}, op_type=_GLOBAL_POOLS[node.op_type])
         if node.op_type in _BY_OPERATOR:
             return _BY_OPERATOR[node.op_type](node)
         row = row_operators.find("", node.op_type, opset)
@@ -92,34 +95,58 @@ def rank(value: ir.Value | None) -> int | None:
 
 
 def is_map(value: ir.Value | None) -> bool:
-    """Whether a value is computed, or an input, and has four dims."""
-    return rank(value) == RANK and not is_constant(value)
+    """Whether a value is computed, or an input, and has the dims of an image or a volume."""
+    return rank(value) in RANKS and not is_constant(value)
 
 
-def _axis_of(axis: int) -> int:
-    return _AXIS[axis % RANK]
+def _rank_of(map_: ir.Value | None) -> int:
+    dims = rank(map_)
+    assert dims is not None
+    return dims
 
 
-def _result_positions(node: ir.Node) -> tuple[int, ...] | None:
-    """The positions of all results, None where one has not four dims."""
-    if any(v.name and rank(v) != RANK for v in node.outputs):
+def _axis_of(axis: int, dims: int) -> int:
+    """An axis of [N, C, ...], of so many dims, in [N, ..., C]."""
+    return to_channels_last(dims).index(axis % dims)
+
+
+def _result_positions(node: ir.Node, dims: int) -> tuple[int, ...] | None:
+    """The positions of all results, None where one has not so many dims."""
+    if any(v.name and rank(v) != dims for v in node.outputs):
         return None
     return tuple(range(len(node.outputs)))
 
 
 def _spatial(node: ir.Node) -> Form | None:
     data = node.inputs[0]
-    if not is_map(data) or rank(node.outputs[0]) != RANK or len(node.outputs) != 1:
+    if not is_map(data) or rank(node.outputs[0]) != rank(data) or len(node.outputs) != 1:
         return None
     if node.op_type in CONVOLUTIONS:
         assert data is not None
-        if data.dtype not in CONVOLVED or rank(node.inputs[1]) != RANK or is_quantized(node):
+        if data.dtype not in CONVOLVED or rank(node.inputs[1]) != rank(data) or is_quantized(node):
             return None
-        if not is_constant(node.inputs[1]):
+        if not is_constant(node.inputs[1]) or _has_grouped_depth(node):
             return None  # no kernel takes it, so that nothing would absorb the Transposes
     if node.op_type == "ConvTranspose" and not _has_kernel(node):
         return None
     return Form((0,), between=True)
+
+
+def _has_grouped_depth(node: ir.Node) -> bool:
+    """Whether a convolution with groups goes over the depth of a volume, for which no NDHWC kernel was measured."""
+    if rank(node.inputs[0]) == RANK or node.attributes.get_int("group", 1) == 1:
+        return False
+    weight = operand(node, 1).const_value
+    return node.op_type != "Conv" or weight is None or not is_plane_by_plane(node, weight.shape.numpy()[2:])
+
+
+def is_plane_by_plane(node: ir.Node, kernel: Sequence[object] = ()) -> bool:
+    """Whether a window over a volume sees one plane at a time, each as an image of its own. kernel: where the node
+    does not state it."""
+    of = node.attributes
+    sides, strides = of.get_ints("kernel_shape", kernel), of.get_ints("strides", (1, 1, 1))
+    pads = of.get_ints("pads", (0,) * 6)
+    return len(sides) == 3 and sides[0] == strides[0] == 1 and pads[0] == pads[3] == 0
 
 
 def _has_kernel(node: ir.Node) -> bool:
@@ -127,7 +154,8 @@ def _has_kernel(node: ir.Node) -> bool:
     of = node.attributes
     if "output_shape" in of or of.get_string("auto_pad", "NOTSET") != "NOTSET":
         return False
-    padding, strides = of.get_ints("output_padding", (0, 0)), of.get_ints("strides", (1, 1))
+    axes = _rank_of(node.inputs[0]) - 2
+    padding, strides = of.get_ints("output_padding", (0,) * axes), of.get_ints("strides", (1,) * axes)
     return all(0 <= p < stride for p, stride in zip(padding, strides, strict=False))
 
 
@@ -138,7 +166,8 @@ def is_quantized(node: ir.Node) -> bool:
 
 
 def _elementwise(node: ir.Node) -> Form | None:
-    if len(node.outputs) != 1 or rank(node.outputs[0]) != RANK:
+    count = rank(node.outputs[0])
+    if len(node.outputs) != 1 or count not in RANKS:
         return None
     maps, spread, constants = [], [], {}
     for k, value in enumerate(node.inputs):
@@ -146,12 +175,12 @@ def _elementwise(node: ir.Node) -> Form | None:
             continue
         if (array := constant(value)) is not None:
             if array.size != 1:
-                constants[k] = _permuted(array)
-            elif array.ndim == RANK:
+                constants[k] = _permuted(array, count)
+            elif array.ndim == count:
                 constants[k] = array.reshape(())
         elif (dims := rank(value)) is None:
             return None
-        elif dims == RANK:
+        elif dims == count:
             maps.append(k)
         elif not _is_scalar(value):
             spread.append(k)
@@ -162,10 +191,10 @@ def _is_scalar(value: ir.Value) -> bool:
     return value.shape is not None and all(dim == 1 for dim in value.shape)
 
 
-def _permuted(array: np.ndarray) -> np.ndarray:
-    """A constant that broadcasts against [N, C, H, W], for [N, H, W, C]; no leading dims of 1."""
-    whole = array.reshape((1,) * (RANK - array.ndim) + array.shape).transpose(TO_NHWC)
-    first = next((k for k, size in enumerate(whole.shape) if size != 1), RANK)
+def _permuted(array: np.ndarray, dims: int) -> np.ndarray:
+    """A constant that broadcasts against [N, C, ...], of so many dims, for [N, ..., C]; no leading dims of 1."""
+    whole = array.reshape((1,) * (dims - array.ndim) + array.shape).transpose(to_channels_last(dims))
+    first = next((k for k, size in enumerate(whole.shape) if size != 1), dims)
     return np.ascontiguousarray(whole.reshape(whole.shape[first:]))
 
 
@@ -191,28 +220,29 @@ def _along_axes(node: ir.Node, axes: str, default: int) -> Form | None:
         return None
     attributes: dict[str, Any] = {}
     constants: dict[int, np.ndarray] = {}
+    dims = _rank_of(node.inputs[0])
     if axes == "axis":
-        reduced = {int(node.attributes.get_int("axis", default)) % RANK}
-        attributes["axis"] = _AXIS[next(iter(reduced))]
+        reduced = {int(node.attributes.get_int("axis", default)) % dims}
+        attributes["axis"] = _axis_of(next(iter(reduced)), dims)
     elif "axes" in node.attributes:
-        reduced = {axis % RANK for axis in node.attributes.get_ints("axes")}
-        attributes["axes"] = sorted(map(_axis_of, reduced))
+        reduced = {axis % dims for axis in node.attributes.get_ints("axes")}
+        attributes["axes"] = sorted(_axis_of(axis, dims) for axis in reduced)
     elif len(node.inputs) > 1 and node.inputs[1] is not None:
         array = constant(node.inputs[1])
         if array is None:
             return None
-        reduced = {int(axis) % RANK for axis in array}
-        constants[1] = np.array(sorted(map(_axis_of, reduced)), np.int64)
+        reduced = {int(axis) % dims for axis in array}
+        constants[1] = np.array(sorted(_axis_of(axis, dims) for axis in reduced), np.int64)
         if not reduced:
             return None
     else:
         if node.op_type == "MeanVarianceNormalization" or node.attributes.get_int("noop_with_empty_axes", 0) == 1:
             return None
-        reduced = set(range(RANK))
-    if rank(node.outputs[0]) == RANK:
+        reduced = set(range(dims))
+    if rank(node.outputs[0]) == dims:
         return Form((0,), attributes=attributes, constants=constants)
-    rest = [axis for axis in range(RANK) if axis not in reduced]
-    if [_AXIS[axis] for axis in rest] != sorted(_AXIS[axis] for axis in rest):
+    rest = [_axis_of(axis, dims) for axis in range(dims) if axis not in reduced]
+    if rest != sorted(rest):
         return None  # the result's dims would come in another order
     return Form((0,), (), attributes, constants)
 
@@ -220,30 +250,35 @@ def _along_axes(node: ir.Node, axes: str, default: int) -> Form | None:
 def _concat(node: ir.Node) -> Form | None:
     constants = {k: array for k, v in enumerate(node.inputs) if (array := constant(v)) is not None}
     maps = tuple(k for k, v in enumerate(node.inputs) if k not in constants)
-    if not maps or not all(is_map(node.inputs[k]) for k in maps) or _result_positions(node) is None:
+    count = rank(node.outputs[0])
+    if not maps or count is None or not all(is_map(node.inputs[k]) and rank(node.inputs[k]) == count for k in maps):
         return None
-    turned = {k: np.ascontiguousarray(array.transpose(TO_NHWC)) for k, array in constants.items()}
-    return Form(maps, attributes={"axis": _axis_of(node.attributes.get_int("axis", 0))}, constants=turned)
+    turned = {k: np.ascontiguousarray(array.transpose(to_channels_last(count))) for k, array in constants.items()}
+    return Form(maps, attributes={"axis": _axis_of(node.attributes.get_int("axis", 0), count)}, constants=turned)
 
 
 def _split(node: ir.Node) -> Form | None:
-    results = _result_positions(node)
-    if not is_map(node.inputs[0]) or results is None:
+    if not is_map(node.inputs[0]):
         return None
-    return Form((0,), results, {"axis": _axis_of(node.attributes.get_int("axis", 0))})
+    count = _rank_of(node.inputs[0])
+    results = _result_positions(node, count)
+    if results is None:
+        return None
+    return Form((0,), results, {"axis": _axis_of(node.attributes.get_int("axis", 0), count)})
 
 
 def _slice(node: ir.Node) -> Form | None:
-    if not is_map(node.inputs[0]) or rank(node.outputs[0]) != RANK or len(node.inputs) < 3:
+    count = rank(node.outputs[0])
+    if not is_map(node.inputs[0]) or rank(node.inputs[0]) != count or count is None or len(node.inputs) < 3:
         return None
     axes = node.inputs[3] if len(node.inputs) > 3 else None
     array = constant(axes)
     if array is None:
-        count = None if axes is not None or node.inputs[1] is None else constant(node.inputs[1])
-        if count is None:
+        starts = None if axes is not None or node.inputs[1] is None else constant(node.inputs[1])
+        if starts is None:
             return None
-        array = np.arange(count.size)
-    return Form((0,), constants={3: np.array([_axis_of(int(axis)) for axis in array], np.int64)})
+        array = np.arange(starts.size)
+    return Form((0,), constants={3: np.array([_axis_of(int(axis), count) for axis in array], np.int64)})
 
 
 def _pad(node: ir.Node) -> Form | None:
@@ -253,32 +288,35 @@ def _pad(node: ir.Node) -> Form | None:
     pads, which are minus infinity (seen up to 1.31.1): results that the original does not have.
     """
     pads = constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    if not is_map(node.inputs[0]) or rank(node.outputs[0]) != RANK or pads is None:
+    count = rank(node.outputs[0])
+    if not is_map(node.inputs[0]) or rank(node.inputs[0]) != count or count is None or pads is None:
         return None
     fill = node.inputs[3] if len(node.inputs) > 3 else None
-    axes = constant(fill) if fill is not None else np.arange(RANK)
+    axes = constant(fill) if fill is not None else np.arange(count)
     if axes is None or pads.size != 2 * axes.size:
         return None
-    whole = np.zeros(2 * RANK, np.int64)
+    whole = np.zeros(2 * count, np.int64)
     for k, axis in enumerate(axes):
-        whole[[_axis_of(int(axis)), RANK + _axis_of(int(axis))]] = pads[k], pads[axes.size + k]
-    stated = {} if fill is None else {3: np.arange(RANK, dtype=np.int64)}
+        at = _axis_of(int(axis), count)
+        whole[[at, count + at]] = pads[k], pads[axes.size + k]
+    stated = {} if fill is None else {3: np.arange(count, dtype=np.int64)}
     return Form((0,), constants={1: whole} | stated)
 
 
 def _flat(node: ir.Node) -> Form | None:
     """An operator that only changes the dims of [N, C, 1, 1], which is the same memory in either layout."""
     value = node.inputs[0]
-    if not is_map(value) or value is None or value.shape is None or [*value.shape[2:]] != [1, 1]:
+    if not is_map(value) or value is None or value.shape is None or any(dim != 1 for dim in value.shape[2:]):
         return None
+    count = len(value.shape)
     if node.op_type == "Flatten":
         return Form((0,), ()) if node.attributes.get_int("axis", 1) == 1 else None
     array = constant(node.inputs[1]) if len(node.inputs) > 1 else None
     if array is None:
         return None
     if node.op_type == "Squeeze":
-        same = sorted(int(axis) % RANK for axis in array) == [2, 3]
-        return Form((0,), (), constants={1: np.array([1, 2], np.int64)}) if same else None
+        same = sorted(int(axis) % count for axis in array) == list(range(2, count))
+        return Form((0,), (), constants={1: np.arange(1, count - 1)}) if same else None
     copies = bool((array[node.attributes.get_int("allowzero", 0) != 1 :] == 0).any())  # or dims of 0
     return None if copies or array.size >= RANK else Form((0,), ())
 
@@ -288,15 +326,18 @@ def _unflat(node: ir.Node) -> Form | None:
     array = constant(node.inputs[1]) if len(node.inputs) > 1 else None
     if array is None or rank(node.inputs[0]) != 2 or is_constant(node.inputs[0]):
         return None
-    same = sorted(int(axis) % RANK for axis in array.reshape(-1)) == [2, 3]
-    return Form((), (0,), constants={1: np.array([1, 2], np.int64)}) if same else None
+    count = 2 + array.size
+    same = count in RANKS and sorted(int(axis) % count for axis in array.reshape(-1)) == list(range(2, count))
+    return Form((), (0,), constants={1: np.arange(1, count - 1)}) if same else None
 
 
 def _shape(node: ir.Node) -> Form | None:
     """The dims of a map, which need no other layout of the map."""
-    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", RANK)
-    dims = TO_NCHW[start:end]
-    return Form((0,), (), dims=dims) if is_map(node.inputs[0]) and dims else None
+    if not is_map(node.inputs[0]):
+        return None
+    count = _rank_of(node.inputs[0])
+    dims = to_channels_first(count)[node.attributes.get_int("start", 0) : node.attributes.get_int("end", count)]
+    return Form((0,), (), dims=dims) if dims else None
 
 
 _BY_OPERATOR: Mapping[str, Callable[[ir.Node], Form | None]] = {

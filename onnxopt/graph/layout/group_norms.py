@@ -1,6 +1,7 @@
 """Normalizations over groups of channels, which stay as they are between two Transposes.
 
-GroupNormalization and InstanceNormalization of [N, C, H, W] are one node. Exporters spell groups as three:
+GroupNormalization and InstanceNormalization of [N, C, H, W], or of volumes, are one node. Exporters spell groups as
+three:
 
     x [N, C, H, W] -> Reshape [N, groups, -1] -> InstanceNormalization -> Reshape to x's shape
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxopt.graph.layout.forms import CONVOLVED, Form, is_map
+from onnxopt.graph.layout.forms import CONVOLVED, Form, is_map, rank
 from onnxopt.graph.match import is_constant, only_consumer
 from onnxopt.graph.shapes.value_dims import same
 from onnxopt.program.group_norm import MAX_GROUP
@@ -61,7 +62,7 @@ def _decomposed(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
     if ends is None or grouped is None or grouped.shape is None or len(grouped.shape) != _GROUPED:
         return None
     x, y = ends[0].inputs[0], ends[1].outputs[0]
-    if x is None or not is_map(x) or not is_map(y) or not same(x.shape[0], grouped.shape[0]):  # type: ignore[index]
+    if x is None or not is_map(x) or rank(x) != rank(y) or not same(x.shape[0], grouped.shape[0]):  # type: ignore[index]
         return None
     groups = grouped.shape[1]
     if not isinstance(groups, int) or not _is_of_groups(x, groups) or not _same_dims(x, y):

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxopt.costs.layout import numbers
 from onnxopt.graph.layout import min_cut
 from onnxopt.graph.layout.forms import CONVOLUTIONS, Form, operand
-from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC, transposes
+from onnxopt.graph.layout.orders import RANKS, turns_first, turns_last
 from onnxopt.graph.shapes.dims import Dim, symbols_of
 from onnxopt.graph.shapes.infer import Knowledge
 
@@ -33,7 +33,7 @@ class Costs:
         dims = self._inferred.dims(value)
         if dims is None:
             return _COSTS.unknown_bytes
-        if len(dims) == RANK and (dims[1] == 1 or dims[2] == dims[3] == 1):
+        if len(dims) in RANKS and (dims[1] == 1 or all(dim == 1 for dim in dims[2:])):
             return 1  # the same memory in either layout
         itemsize = math.ceil(value.dtype.itemsize) if value.dtype is not None else 4
         return max(1, itemsize * math.prod(map(self._size, dims)))
@@ -72,7 +72,7 @@ def _connect(
     """Edges that cut off `cost` where a reader lies on another side than the producer of a value."""
     producer = value.producer()
     vertex = min_cut.SINK
-    if producer is not None and transposes(producer, TO_NCHW):
+    if producer is not None and turns_first(producer):
         vertex = min_cut.SOURCE  # what it transposes lies in channels last
     elif producer in forms and producer is not None:
         vertex = vertices[producer]
@@ -91,7 +91,7 @@ def _connect(
 def _readers(value: ir.Value, forms: Mapping[ir.Node, Form], vertices: Mapping[ir.Node, int]) -> Collection[int]:
     readers = {min_cut.SINK} if value.is_graph_output() else set()
     for use in value.uses():
-        if transposes(use.node, TO_NHWC):
+        if turns_last(use.node):
             readers.add(min_cut.SOURCE)
         elif use.node in forms and use.idx in forms[use.node].inputs:
             readers.add(vertices[use.node])

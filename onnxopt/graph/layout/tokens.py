@@ -1,4 +1,5 @@
 """Tokens: [N, C, H, W] flattened and moved to [N, H W, C], and back. Channels last needs no Transpose for either.
+Volumes have a depth before H.
 
 Transpose(Reshape | Squeeze (x, [N, C, H W]), [0, 2, 1]) -> Reshape(Transpose(x, [0, 2, 3, 1]), [N, H W, C])
 Reshape | Unsqueeze (Transpose(y, [0, 2, 1]), [N, C, H, W]) -> Transpose(Reshape(y, [N, H, W, C]), [0, 3, 1, 2])
@@ -18,11 +19,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.layout.forms import is_map, rank
-from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC, transposes
+from onnxopt.graph.layout.orders import to_channels_first, to_channels_last, transposes, turns_first
 from onnxopt.graph.match import constant, is_private
 from onnxopt.graph.shapes.value_dims import same
 
 _SWAP = (0, 2, 1)
+_IMAGE = 4  # dims
 
 
 def turn_tokens(graph: ir.Graph) -> bool:
@@ -45,9 +47,11 @@ def _flattened(node: ir.Node) -> bool:
     if not isinstance(channels, int) or flat.shape[1] != channels or not same(flat.shape[0], x.shape[0]):
         return False
     count = flat.shape[2] if isinstance(flat.shape[2], int) else -1
-    last = _before(node, "Transpose", [x], {"perm": TO_NHWC}, f"{flat.name}_nhwc")
-    last.shape = ir.Shape([x.shape[axis] for axis in TO_NHWC])
-    if reshape is not None and reshape.op_type == "Squeeze" and x.shape[2] == 1:  # no -1, which fails on no elements
+    order = to_channels_last(len(x.shape))
+    last = _before(node, "Transpose", [x], {"perm": order}, f"{flat.name}_nhwc")
+    last.shape = ir.Shape([x.shape[axis] for axis in order])
+    squeezes = reshape is not None and reshape.op_type == "Squeeze" and len(x.shape) == _IMAGE
+    if squeezes and x.shape[2] == 1:  # no -1, which fails on no elements
         _replace(node, "Squeeze", [last, _dims(graph_of(node), [1])])
     else:
         _replace(node, "Reshape", [last, _dims(graph_of(node), [0, count, channels])])
@@ -68,14 +72,14 @@ def _unflattened(node: ir.Node) -> bool:
     if not isinstance(channels, int) or y.shape[2] != channels or not same(y.shape[0], x.shape[0]):
         return False
     if reshape.op_type == "Unsqueeze":
-        dims = _dims(graph_of(reshape), [1]) if x.shape[2] == 1 else None
+        dims = _dims(graph_of(reshape), [1]) if x.shape[2] == 1 and len(x.shape) == _IMAGE else None
     else:
-        dims = _in_channels_last(reshape, channels)
+        dims = _in_channels_last(reshape, channels, len(x.shape))
     if dims is None:
         return False
     whole = _before(reshape, reshape.op_type, [y, dims], {}, f"{x.name}_nhwc")
-    whole.shape = ir.Shape([x.shape[axis] for axis in TO_NHWC])
-    _replace(reshape, "Transpose", [whole], {"perm": TO_NCHW})
+    whole.shape = ir.Shape([x.shape[axis] for axis in to_channels_last(len(x.shape))])
+    _replace(reshape, "Transpose", [whole], {"perm": to_channels_first(len(x.shape))})
     return True
 
 
@@ -100,7 +104,7 @@ def _flattened_map(flat: ir.Value | None) -> tuple[ir.Value, int, str] | None:
     reshape = flat.producer() if flat is not None else None
     x = reshape.inputs[0] if reshape is not None and reshape.op_type == "Reshape" and reshape.domain == "" else None
     turn = x.producer() if x is not None else None
-    if flat is None or x is None or turn is None or not transposes(turn, TO_NCHW) or not is_map(x):
+    if flat is None or x is None or turn is None or not turns_first(turn) or not is_map(x):
         return None
     if not is_private(flat) or not is_private(x) or rank(flat) != len(_SWAP) or turn.inputs[0] is None:
         return None
@@ -111,19 +115,20 @@ def _flattened_map(flat: ir.Value | None) -> tuple[ir.Value, int, str] | None:
     return turn.inputs[0], channels, str(flat.name)
 
 
-def _in_channels_last(reshape: ir.Node, channels: int) -> ir.Value | None:
-    """What a Reshape of [N, C, H W] to [N, C, H, W] asks for, in channels last; None where that cannot be said."""
+def _in_channels_last(reshape: ir.Node, channels: int, count: int) -> ir.Value | None:
+    """What a Reshape of [N, C, H W] to [N, C, H, W], which is `count` dims, asks for, in channels last; None where that
+    cannot be said."""
     wanted = reshape.inputs[1]
     target = constant(wanted)
     zeros_stay = reshape.attributes.get_int("allowzero", 0) != 0
     if wanted is None or (target is None and zeros_stay):
         return None
     if target is None:  # computed; a 0 in place of H copies the same dim of both operands
-        order = _dims(graph_of(reshape), TO_NHWC)
+        order = _dims(graph_of(reshape), to_channels_last(count))
         return _before(reshape, "Gather", [wanted, order], {"axis": 0}, f"{reshape.outputs[0].name}_nhwc_dims")
-    if target[2] == 0 or target[3] == 0:
+    if (target[2:] == 0).any():
         return None  # copies of dims of y, which come in another order
-    return _dims(graph_of(reshape), [-1 if target[0] == -1 else 0, int(target[2]), int(target[3]), channels])
+    return _dims(graph_of(reshape), [-1 if target[0] == -1 else 0, *map(int, target[2:]), channels])
 
 
 def graph_of(node: ir.Node) -> ir.Graph:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.layout.forms import CONVOLUTIONS, Form, operand
+from onnxopt.graph.layout.forms import CONVOLUTIONS, Form, is_plane_by_plane, operand, rank
 from onnxopt.graph.layout.mark import mark
-from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC, transposes
+from onnxopt.graph.layout.orders import to_channels_first, to_channels_last, turns_first, turns_last
 from onnxopt.graph.layout.weights import Stored, missing_channels, stored
 
 
@@ -22,7 +22,7 @@ class Writer:
         self._graph = graph
         self._last: dict[ir.Value, ir.Value] = {}  # a value in NCHW -> the same in channels last
         self._constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
-        self._weights: dict[tuple[ir.Value, bool], Stored] = {}
+        self._weights: dict[tuple[ir.Value, bool, bool], Stored] = {}
         self._padded: dict[tuple[ir.Value, int], ir.Value] = {}  # an image and how many channels were added -> it
         self._began: dict[ir.Node, ir.Value] = {}  # the first node of a norm over groups -> its operand in NCHW
 
@@ -30,9 +30,9 @@ class Writer:
         """Write a node; form: None where it stays as it is."""
         if form is not None:
             self._write(node, form)
-        elif transposes(node, TO_NCHW):
+        elif turns_first(node):
             self._last[node.outputs[0]] = operand(node, 0)
-        elif transposes(node, TO_NHWC) and node.inputs[0] in self._last and not node.outputs[0].is_graph_output():
+        elif turns_last(node) and node.inputs[0] in self._last and not node.outputs[0].is_graph_output():
             ir.convenience.replace_all_uses_with(node.outputs[0], self._last[node.inputs[0]])
 
     def _write(self, node: ir.Node, form: Form) -> None:
@@ -68,8 +68,9 @@ class Writer:
             x = self._channels_last(operand(node, 0), node)
             if node.op_type == "Conv":
                 x = self._with_channels(x, missing_channels(node), node)
-            turned = self._add(node, "Transpose", [x], {"perm": TO_NCHW}, f"{node.outputs[0].name}_nchw_in")
-            turned.shape = _moved(x.shape, TO_NCHW)
+            order = to_channels_first(_rank_of(operand(node, 0)))
+            turned = self._add(node, "Transpose", [x], {"perm": order}, f"{node.outputs[0].name}_nchw_in")
+            turned.shape = _moved(x.shape, order)
             inputs[0] = self._began[node] = turned
             if node.op_type in CONVOLUTIONS:
                 inputs[1] = self._weight(node, operand(node, 1))
@@ -87,7 +88,7 @@ class Writer:
             first = x.shape[0] if isinstance(x.shape[0], int) else 0
             return self._constant(np.array([first, *x.shape[1:]], np.int64))
         dims = self._add(node, "Shape", [x], {}, f"{x.name}_dims")
-        dims.type, dims.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([RANK])
+        dims.type, dims.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([_rank_of(x)])
         return dims
 
     def _affine(self, node: ir.Node, form: Form) -> ir.Node:
@@ -103,24 +104,25 @@ class Writer:
         """The shape in channels last, and a Gather that brings the dims in order."""
         x = self._channels_last(operand(node, 0), node)
         whole = self._add(node, "Shape", [x], {}, f"{node.outputs[0].name}_nhwc")
-        whole.type, whole.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([RANK])
+        whole.type, whole.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([_rank_of(x)])
         return ir.Node("", "Gather", [whole, self._constant(np.array(form.dims))], num_outputs=1, name=node.name)
 
     def _replace(self, old: ir.Value, result: ir.Value, node: ir.Node, between: bool) -> None:
         """Readers get a Transpose of `result`, which may turn out to have no use."""
+        last = to_channels_last(_rank_of(old))
         if between:
             result.name, result.shape = f"{old.name}_nchw_out", old.shape
-            result = self._add(node, "Transpose", [result], {"perm": TO_NHWC}, f"{old.name}_nhwc")
-        result.name, result.type, result.shape = f"{old.name}_nhwc", old.type, _moved(old.shape, TO_NHWC)
+            result = self._add(node, "Transpose", [result], {"perm": last}, f"{old.name}_nhwc")
+        result.name, result.type, result.shape = f"{old.name}_nhwc", old.type, _moved(old.shape, last)
         mark(result)
-        back = self._turned(node, result, TO_NCHW, str(old.name))
+        back = self._turned(node, result, to_channels_first(_rank_of(old)), str(old.name))
         back.shape = old.shape
         ir.convenience.replace_all_uses_with(old, back, replace_graph_outputs=True)
         self._last[back] = result
 
     def _channels_last(self, value: ir.Value, node: ir.Node) -> ir.Value:
         if value not in self._last:
-            turned = self._turned(node, value, TO_NHWC, f"{value.name}_nhwc")
+            turned = self._turned(node, value, to_channels_last(_rank_of(value)), f"{value.name}_nhwc")
             mark(turned)
             self._last[value] = turned
         return self._last[value]
@@ -128,10 +130,10 @@ class Writer:
     def _turned(self, node: ir.Node, value: ir.Value, order: tuple[int, ...], name: str) -> ir.Value:
         """`value` in another layout; a Reshape where that is the same memory."""
         dims = _moved(value.shape, order)
-        if dims is not None and order == TO_NCHW:
-            free = dims[2] == dims[3] == 1 or dims[1] == 1
+        if dims is not None and order == to_channels_first(len(order)):
+            free = all(dim == 1 for dim in dims[2:]) or dims[1] == 1
         else:
-            free = dims is not None and (dims[1] == dims[2] == 1 or dims[3] == 1)
+            free = dims is not None and (all(dim == 1 for dim in dims[1:-1]) or dims[-1] == 1)
         if free and dims is not None and all(isinstance(dim, int) and dim > 0 for dim in dims[1:]):
             shape = self._constant(np.array([0, *dims[1:]], np.int64))
             result = self._add(node, "Reshape", [value, shape], {}, name)
@@ -141,20 +143,20 @@ class Writer:
         return result
 
     def _spread(self, value: ir.Value, node: ir.Node) -> ir.Value:
-        """A value of less than four dims, as it broadcasts in channels last."""
+        """A value of fewer dims than the result of its node, as it broadcasts in channels last."""
         assert value.shape is not None
-        missing = RANK - len(value.shape)
+        missing = _rank_of(node.outputs[0]) - len(value.shape)
         axes = self._constant(np.arange(missing))
-        whole = self._add(node, "Unsqueeze", [value, axes], {}, f"{value.name}_of_four_dims")
+        whole = self._add(node, "Unsqueeze", [value, axes], {}, f"{value.name}_of_all_dims")
         whole.shape = ir.Shape([1] * missing + list(value.shape))
-        return self._turned(node, whole, TO_NHWC, f"{value.name}_nhwc")
+        return self._turned(node, whole, to_channels_last(len(whole.shape)), f"{value.name}_nhwc")
 
     def _with_channels(self, x: ir.Value, missing: int, node: ir.Node) -> ir.Value:
-        """x [N, H, W, C] with `missing` channels of zeros behind its own."""
+        """x [N, ..., C] with `missing` channels of zeros behind its own."""
         if not missing:
             return x
         if (x, missing) not in self._padded:
-            pads = self._constant(np.array([0] * (2 * RANK - 1) + [missing], np.int64))
+            pads = self._constant(np.array([0] * (2 * _rank_of(x) - 1) + [missing], np.int64))
             padded = self._add(node, "Pad", [x, pads], {}, f"{x.name}_of_more_channels")
             if x.shape is not None and isinstance(x.shape[-1], int):
                 padded.shape = ir.Shape([*x.shape[:-1], x.shape[-1] + missing])
@@ -166,21 +168,25 @@ class Writer:
         """A constant weight as kernels read it, with a node that brings it back to the operator's order."""
         # A ConvTranspose's [C, K / group, R, S] lies as [C, R, S, K / group], as if it had several groups.
         group = node.attributes.get_int("group", 1) if node.op_type == "Conv" else 0
-        key = (weight, group == 1)  # no weight fits two numbers of groups beside 1
+        assert weight.const_value is not None
+        k, c, *window = weight.const_value.shape.numpy()
+        by_planes = is_plane_by_plane(node, window)
+        key = (weight, group == 1, by_planes)  # no weight fits two numbers of groups beside 1
+        missing = missing_channels(node) if group else 0
         if key not in self._weights:
-            missing = missing_channels(node) if group else 0
-            self._weights[key] = stored(weight, group, self._free_name(f"{weight.name}_nhwc"), missing)
+            name = self._free_name(f"{weight.name}_nhwc")
+            self._weights[key] = stored(weight, group, name, missing, by_planes=by_planes)
             self._graph.register_initializer(self._weights[key].value)
-        in_layout, back = self._weights[key]
+        result, back, views = self._weights[key]
         name = f"{weight.name}_nchw"
-        assert weight.const_value is not None and in_layout.shape is not None
         if back:
-            result = self._add(node, "Transpose", [in_layout], {"perm": back}, name)
-            result.shape = _moved(in_layout.shape, back)
-            return result
-        dims = self._constant(np.array(weight.const_value.shape.numpy(), np.int64))
-        result = self._add(node, "Reshape", [in_layout, dims], {}, name)
-        result.shape = weight.shape
+            order = result.shape
+            result = self._add(node, "Transpose", [result], {"perm": back}, f"{name}_planes" if views else name)
+            result.shape = _moved(order, back)
+        if views:
+            own = (k, c + missing, *window)
+            result = self._add(node, "Reshape", [result, self._constant(np.array(own, np.int64))], {}, name)
+            result.shape = ir.Shape(own)
         return result
 
     def _constant(self, array: np.ndarray, like: ir.Value | None = None) -> ir.Value:
@@ -211,6 +217,13 @@ class Writer:
         result.type = inputs[0].type
         self._graph.insert_before(node, new)
         return result
+
+
+def _rank_of(value: ir.Value) -> int:
+    """Of a value whose dims are known."""
+    dims = rank(value)
+    assert dims is not None
+    return dims
 
 
 def _moved(shape: ir.Shape | None, order: tuple[int, ...]) -> ir.Shape | None:

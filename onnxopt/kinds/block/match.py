@@ -252,8 +252,9 @@ class _Search:
 
 
 def _runs_in_block(convolution: GrowingConvolution) -> bool:
-    """Whether a step of a block can be this convolution: it has no slopes and is no ConvTranspose."""
-    return not convolution.is_transposed and convolution.activation.slope is None
+    """Whether a step of a block can be this convolution: it has no slopes and no depth and is no ConvTranspose."""
+    plain = not convolution.is_transposed and convolution.window.depth is None
+    return plain and convolution.activation.slope is None
 
 
 def _dtype(value: ir.Value, shapes: Shapes) -> str:

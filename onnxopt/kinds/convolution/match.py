@@ -20,6 +20,7 @@ from onnxopt.fusion.channels_last import CONVOLUTIONS, RSK, sandwich
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.codes import is_dequantize
+from onnxopt.graph.layout.orders import RANKS
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
@@ -84,9 +85,9 @@ def lower(region: Region, shapes: Shapes) -> Convolution:
 
 
 def _computes_weight(conv: ir.Node, shapes: Shapes) -> bool:
-    """Whether a Conv over two dims has a weight that is neither a constant nor dequantized."""
+    """Whether a Conv of images or volumes has a weight that is neither a constant nor dequantized."""
     weight = conv.inputs[1]
-    if weight is None or is_constant(weight) or len(shapes.dims(weight) or ()) != 4:
+    if weight is None or is_constant(weight) or len(shapes.dims(weight) or ()) not in RANKS:
         return False
     return not is_dequantize(weight.producer())
 

@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxopt.costs.convolution import numbers
-from onnxopt.fusion.channels_last import KRSC, Sandwich, sandwich
+from onnxopt.fusion.channels_last import KRSC, KTRSC, Sandwich, sandwich
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.convolution import activations
@@ -62,6 +62,7 @@ class GrowingConvolution:
     residual_last: bool = False
     activation: Activation = NONE
     output_padding: tuple[int, int] = (0, 0)
+    depth_padding: int = 0
 
     def operands(self) -> list[ir.Value]:
         """The values that it reads, in the order of the region's inputs; a value read twice is there twice."""
@@ -86,6 +87,7 @@ class GrowingConvolution:
             "window": self.window, "group": self.group, "residual_last": self.residual_last,
             "activation": self.activation.name, "activation_value": self.activation.value,
             "transposed": self.is_transposed, "output_padding": self.output_padding,
+            "depth_padding": self.depth_padding,
         }  # fmt: skip
 
     def meaning(self, inputs: Sequence[ir.Value], shapes: Shapes) -> Convolution:
@@ -116,18 +118,17 @@ def start(conv: ir.Node, shapes: Shapes) -> GrowingConvolution | str:
         return "The weight is computed at run time, in NCHW"
     assert match.w.const_value is not None
     dims, channels = match.w.const_value.shape.numpy(), (shapes.dims(match.x) or (None,))[-1]
-    matrix = len(dims) == 2
-    if not (matrix or (len(dims) == 4 and match.weight_order == KRSC)):
+    if len(dims) != 2 and match.weight_order not in (KRSC, KTRSC):
         return "The weight does not lie as [K, R, S, C / group]"
-    k, r, s, group_channels = (dims[0], 1, 1, dims[1]) if matrix else dims
+    k, *kernel, group_channels = dims
     read = group_channels * match.group
     if match.is_transposed:
         k, read = read, k
-    if min(k, r, s, group_channels) < 1 or channels != read or k % match.group or read % match.group:
+    if min(dims) < 1 or channels != read or k % match.group or read % match.group:
         return "The channels of the input are not those of the weight"
     if match.bias is not None and shapes.dims(match.bias) != (k,):
         return "The bias has not one number a channel"
-    window = _window(match, (r, s))
+    window = _window(match, kernel)
     if isinstance(window, str):
         return window
     sizes = shapes.dims(match.x) or (None,)
@@ -135,7 +136,7 @@ def start(conv: ir.Node, shapes: Shapes) -> GrowingConvolution | str:
     usual = all(shapes.expected.of(d) is not None for d in sizes)
     return GrowingConvolution(
         conv, list(match.nodes), match.x, match.w, match.bias, match.y, window, match.group, (read, k), fixed, usual,
-        output_padding=match.output_padding,
+        output_padding=match.output_padding, depth_padding=match.depth_padding,
     )  # fmt: skip
 
 
@@ -221,11 +222,15 @@ def _why_not_compiled(convolution: GrowingConvolution, title: str) -> str | None
     return None
 
 
-def _window(match: Sandwich, kernel: tuple[int, int]) -> Window | str:
+def _window(match: Sandwich, kernel: Sequence[int]) -> Window | str:
+    """kernel: the sides of the window, none of a matrix."""
     window, conv = match.window, match.conv
-    if window is None or window.kernel != kernel:
+    depth = None if window is None else window.depth
+    sides = () if window is None else window.kernel if depth is None else (depth.kernel, *window.kernel)
+    if window is None or sides != (tuple(kernel) or (1,) * len(sides)):
         return "kernel_shape is not that of the weight"
-    if window.auto_pad.startswith("SAME") and window.dilations != (1, 1):
+    dilations = (*window.dilations, *(() if depth is None else (depth.dilation,)))
+    if window.auto_pad.startswith("SAME") and max(dilations) > 1:
         return "ONNX Runtime refuses auto_pad with dilations"
     if window.auto_pad != "NOTSET" and any(conv.attributes.get_ints("pads", ())):
         return "ONNX Runtime refuses pads beside auto_pad"

@@ -137,7 +137,7 @@ class DepthwiseKind(CoreKind):
         elements = shapes.elements(match.x) or _NOMINAL
         size = 2 if meaning.dtype != "float32" else 4
         dims = shapes.dims(match.y)
-        width = dims[2] if dims is not None and isinstance(dims[2], int) else None
+        width = dims[-2] if dims is not None and isinstance(dims[-2], int) else None
         outputs = shapes.elements(match.y) or elements // (down * across)
         inside = entry_points.prologue_microseconds(meaning, meaning.prologue.program.cost, outputs, width)
         return inside < entry_points.microseconds_of_pass(2 * elements * size)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxopt.fusion.channels_last import RSK, Sandwich, sandwich
 from onnxopt.fusion.core_lowering import CoreMatch
+from onnxopt.graph.layout.orders import RANKS
 from onnxopt.graph.match import is_constant, only_consumer
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.core import FLOATS
@@ -85,7 +86,7 @@ def convolution(node: ir.Node, shapes: Shapes) -> Sandwich | str:
     if match.weight_order != RSK or not is_constant(match.w) or dims is None or len(dims) != 4:
         return "The weight is no constant in the order of its kernel's rows"
     channels, dtype = dims[3], shapes.dtype(match.x)
-    if match.group != channels or dims[2] != 1 or x is None or len(x) != 4 or x[3] != channels:
+    if match.group != channels or dims[2] != 1 or x is None or len(x) not in RANKS or x[-1] != channels:
         return "The convolution has no filter of its own for each channel"
     if dtype is None or dtype.name not in FLOATS or any(shapes.dtype(v) != dtype for v in (match.w, match.y)):
         return f"The dtype of `{match.x.name}` is not one of {', '.join(FLOATS)}"
@@ -94,6 +95,8 @@ def convolution(node: ir.Node, shapes: Shapes) -> Sandwich | str:
     window = match.window
     if window is None:
         return "The size of the convolution's kernel is unknown"
+    if window.depth is not None:
+        return "The convolution goes over the depth of a volume"
     if max(*window.kernel, *window.strides, *window.dilations) > MAX_SIDE or min(window.pads) < 0:
         return f"The convolution's kernel, stride or dilation is above {MAX_SIDE}, or a padding is negative"
     if window.auto_pad.startswith("SAME") and max(window.dilations) > 1:

@@ -11,6 +11,7 @@ from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.codes import is_dequantize
+from onnxopt.graph.layout.orders import RANKS
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm import few_rows, large_products, match, packed_entry_points, widened
@@ -38,7 +39,7 @@ class GemmKind(Kind):
         return match.find(context, self)
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
-        turned = sum(n.op_type == "Transpose" and len(n.attributes.get_ints("perm", ())) == 4 for n in region.nodes)
+        turned = sum(n.op_type == "Transpose" and len(n.attributes.get_ints("perm", ())) in RANKS for n in region.nodes)
         if turned > 1 or any(n.op_type == "Conv" for n in region.nodes):
             return [n for n in region.nodes if n.op_type not in ("Transpose", "Reshape")]
         if any(value.dtype == ir.DataType.FLOAT8E4M3FN for value in region.inputs):

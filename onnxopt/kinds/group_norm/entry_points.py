@@ -119,8 +119,8 @@ def _size(region: Region, shapes: Shapes) -> tuple[int, int] | None:
     dims = shapes.dims(region.inputs[meaning.x])
     if dims is None or not all(isinstance(d, int) for d in dims):
         return None
-    n, h, w, _ = (d for d in dims if isinstance(d, int))
-    return n, h * w
+    samples, *pixels, _ = (d for d in dims if isinstance(d, int))
+    return samples, math.prod(pixels)
 
 
 def _fits(variant: GroupNormVariant, pixels: int) -> bool:

@@ -17,6 +17,7 @@ from onnxopt.fusion.core_growth import CoreKind
 from onnxopt.fusion.core_lowering import CoreMatch, RowSlice
 from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Region
+from onnxopt.graph.layout.orders import RANKS
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.group_norm import cuda, entry_points
 from onnxopt.kinds.group_norm.match import NORMS, norm
@@ -32,6 +33,7 @@ class GroupNormKind(CoreKind):
     meaning = GroupNorm
     operators = NORMS
     rounds_prologue = False
+    by_sample = RANKS
 
     def match(self, node: ir.Node, opsets: Mapping[str, int], shapes: Shapes) -> CoreMatch | str:
         return norm(node, shapes, opsets.get("", 0))

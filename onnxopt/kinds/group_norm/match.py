@@ -2,6 +2,8 @@
 
 x [N, H, W, C] -> Transpose -> GroupNormalization | InstanceNormalization -> Transpose -> y [N, H, W, C]
 x -> Transpose -> Reshape [N, groups, -1] -> InstanceNormalization -> Reshape -> Transpose -> y
+
+Volumes have a depth after N.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import onnx_ir as ir
 from onnxopt.fusion import channels_last
 from onnxopt.fusion.core_lowering import CoreMatch, Step
 from onnxopt.graph.layout import group_norms
-from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC, transposes
+from onnxopt.graph.layout.orders import RANKS, turns_first, turns_last
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.core import FLOATS
@@ -34,7 +36,7 @@ def norm(node: ir.Node, shapes: Shapes, opset: int) -> CoreMatch | str:
     y = nodes[-1].outputs[0]
     assert x is not None and scale is not None and bias is not None
     dims, dtype = shapes.dims(x), shapes.dtype(x)
-    channels = dims[3] if dims is not None and len(dims) == 4 else None
+    channels = dims[-1] if dims is not None and len(dims) in RANKS else None
     groups = _groups(node, ends is not None, channels, shapes)
     if not isinstance(channels, int) or groups is None or channels < 1 or channels % groups:
         return f"The channels of `{x.name}` or their groups are not known"
@@ -85,12 +87,18 @@ def _around(node: ir.Node, first: ir.Node, last: ir.Node, shapes: Shapes) -> tup
     whole, result, dims = first.inputs[0], last.outputs[0], last.inputs[1]
     assert whole is not None and dims is not None
     turn, readers = whole.producer(), list(result.uses())
-    if turn is None or not transposes(turn, TO_NCHW) or whole.is_graph_output():
+    if turn is None or not turns_first(turn) or whole.is_graph_output():
         return f"The operand of {node.op_type} is NCHW"
-    if len(readers) != 1 or result.is_graph_output() or not transposes(readers[0].node, TO_NHWC):
+    if len(readers) != 1 or result.is_graph_output() or not turns_last(readers[0].node):
         return f"The result of {node.op_type} is NCHW, or other nodes read it too"
     of, grouped = shapes.dims(whole), shapes.dims(first.outputs[0])
-    if of is None or grouped is None or len(of) != 4 or len(grouped) != 3 or of[0] is None or of[0] != grouped[0]:
+    if (
+        of is None
+        or grouped is None
+        or (len(of) not in RANKS or len(grouped) != 3)
+        or of[0] is None
+        or of[0] != grouped[0]
+    ):
         return f"The Reshape before {node.op_type} leaves no samples and groups"
     if not shapes.same(whole, result):
         return f"The Reshape after {node.op_type} does not bring its operand's shape back"

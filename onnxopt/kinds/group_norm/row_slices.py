@@ -1,6 +1,6 @@
 """Operands of a norm over groups that are parts of a row: one element a channel of every sample.
 
-    w [N, W] -> Slice -> Unsqueeze | Reshape -> v [N, 1, 1, C]
+    w [N, W] -> Slice -> Unsqueeze | Reshape -> v [N, 1, 1, C], or of volumes [N, 1, 1, 1, C]
 
 The kernel reads them there, so that neither a copy nor a product of its own is needed for each.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt.fusion.core_lowering import RowSlice
+from onnxopt.graph.layout.orders import RANKS
 from onnxopt.graph.match import is_constant, is_private
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.core import ROW_MULTIPLE
@@ -28,7 +29,8 @@ def row_slice(value: ir.Value, shapes: Shapes) -> RowSlice | None:
     row, narrow = (None if v is None else shapes.dims(v) for v in (source, part))
     if source is None or row is None or narrow is None or dims is None or len(row) != 2 or len(narrow) != 2:
         return None
-    if len(dims) != 4 or dims != (row[0], 1, 1, narrow[1]) or row[0] != narrow[0] or row[0] is None:
+    of_sample = (row[0], *(1 for _ in dims[2:]), narrow[1])
+    if len(dims) not in RANKS or dims != of_sample or row[0] != narrow[0] or row[0] is None:
         return None
     bounds = [_number(v) for v in node.inputs[1:]]
     step = bounds[3] if len(bounds) > 3 else 1

@@ -21,10 +21,10 @@ def image(conv: ir.Node, shapes: Shapes) -> CoreMatch | str:
     if isinstance(match, str):
         return match
     w, x = shapes.dims(match.w), shapes.dims(match.x)
-    if w is None or x is None or len(w) != 4 or len(x) != 4 or match.weight_order != KRSC or not is_constant(match.w):
+    if w is None or x is None or len(w) != 4 or match.weight_order != KRSC or not is_constant(match.w):
         return "The weight is no constant [K, R, S, C]"
     filters, rows, columns, channels = w
-    if match.group != 1 or not isinstance(channels, int) or not 1 <= channels <= MAX_CHANNELS or x[3] != channels:
+    if match.group != 1 or not isinstance(channels, int) or not 1 <= channels <= MAX_CHANNELS or x[-1] != channels:
         return f"The convolution has groups, or not 1 to {MAX_CHANNELS} channels"
     if not isinstance(filters, int) or filters < FILTERS or filters % FILTERS or filters > MAX_FILTERS:
         return f"The number of filters, {filters}, is no multiple of {FILTERS} up to {MAX_FILTERS}"
@@ -58,8 +58,8 @@ def _with_layout(match: Sandwich, channels: int, shapes: Shapes) -> CoreMatch:
     source = _padded(x, shapes)
     if source is not None:
         producer, dims = x.producer(), shapes.dims(source)
-        assert producer is not None and dims is not None and isinstance(dims[3], int)
-        x, nodes, channels = source, (producer, *nodes), dims[3]
+        assert producer is not None and dims is not None and isinstance(dims[-1], int)
+        x, nodes, channels = source, (producer, *nodes), dims[-1]
     turn = x.producer()
     turned = turn is not None and transposes(turn, TO_NHWC) and around_window(turn) is None  # not another operator's
     if turn is not None and turned and is_private(x) and turn.inputs[0] is not None:
@@ -110,10 +110,12 @@ def _padded(x: ir.Value, shapes: Shapes) -> ir.Value | None:
         return None
     source, pads = pad.inputs
     dims, padded = (shapes.dims(v) if v is not None else None for v in (source, x))
-    if source is None or pads is None or not is_constant(pads) or dims is None or padded is None or len(dims) != 4:
+    if source is None or pads is None or not is_constant(pads) or dims is None or padded is None:
         return None
     assert pads.const_value is not None
     counts = pads.const_value.numpy().tolist()
-    appended = pad.attributes.get_string("mode", "constant") == "constant" and not any(counts[:7]) and len(counts) == 8
-    fits = isinstance(dims[3], int) and dims[3] >= 1 and counts[-1] >= 0 and dims[3] + counts[-1] == padded[3]
+    is_constant_pad = pad.attributes.get_string("mode", "constant") == "constant"
+    appended = is_constant_pad and not any(counts[:-1]) and len(counts) == 2 * len(dims)
+    channels = dims[-1]
+    fits = isinstance(channels, int) and channels >= 1 and counts[-1] >= 0 and channels + counts[-1] == padded[-1]
     return source if appended and fits else None

@@ -23,7 +23,7 @@ from onnxopt.program.schema import Variant
 
 
 class PoolKind(CoreKind):
-    """MaxPool and AveragePool of two dims between the Transposes of the layout pass."""
+    """MaxPool and AveragePool of two or three dims between the Transposes of the layout pass."""
 
     name = "pool"
     meaning = Pool

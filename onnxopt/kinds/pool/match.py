@@ -1,6 +1,8 @@
 """Pools between the Transposes of the layout pass.
 
 x [N, H, W, C] -> Transpose -> MaxPool | AveragePool -> Transpose -> y [N, Ho, Wo, C]
+
+Volumes have a depth after N, and windows may go over it.
 """
 
 from __future__ import annotations
@@ -33,10 +35,13 @@ def pool(node: ir.Node, shapes: Shapes, opset: int) -> CoreMatch | str:
         return f"No kernel runs {node.op_type} of {dtype.name if dtype else 'an unknown dtype'}"
     window = channels_last.window_of(node)
     if window is None:
-        return f"{node.op_type} has no kernel_shape of two numbers"
-    # The dilation of one row or column changes nothing.
+        return f"{node.op_type} has no kernel_shape of two or three numbers"
+    # The dilation of one row, column or plane changes nothing.
     down, across = (1 if side == 1 else d for side, d in zip(window.kernel, window.dilations, strict=True))
-    window = dataclasses.replace(window, dilations=(down, across))
+    depth = window.depth
+    if depth is not None and depth.kernel == 1:
+        depth = dataclasses.replace(depth, dilation=1)
+    window = dataclasses.replace(window, dilations=(down, across), depth=depth)
     ceil_mode, count_include_pad = (bool(node.attributes.get_int(n, 0)) for n in ("ceil_mode", "count_include_pad"))
     fields: dict[str, Any] = {
         "operation": operation,

@@ -321,7 +321,7 @@ def test_tokens_need_no_transpose(tmp_path: Path) -> None:
     [
         ("y = Conv(x, w)", "double[N, 8, 16] x", "double[8,8,3] w"),
         ("y = ConvTranspose<output_shape=[20]>(x, w)", "float[N, 8, 16] x", "float[8,8,3] w"),
-        ("y = Conv(x, w)", "float[N, 8, 6, 6, 6] x", "float[8,8,3,3,3] w"),
+        ("y = Conv(x, w)", "double[N, 8, 6, 6, 6] x", "double[8,8,3,3,3] w"),
         ("y = Conv(x, w)", "double[N, 8, 16, 16] x", "double[8,8,3,3] w"),
     ],
 )

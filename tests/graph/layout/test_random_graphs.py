@@ -16,6 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 from onnxopt.graph import normalize, rewrite
 from tests.support.kinds.random_convolution_graphs import conv_graphs
 from tests.support.kinds.random_sequence_graphs import sequence_graphs
+from tests.support.kinds.random_volume_graphs import volume_graphs
 
 REFUSALS = (errors.Fail, errors.InvalidArgument, errors.InvalidGraph, errors.RuntimeException, errors.NotImplemented)
 LEVELS = (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
@@ -57,6 +58,12 @@ def test_results_stay(case, seen, tmp_path_factory) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=sequence_graphs())
 def test_results_of_one_dim_stay(case, seen, tmp_path_factory) -> None:
+    check(case, seen, tmp_path_factory.getbasetemp())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(case=volume_graphs())
+def test_results_of_three_dims_stay(case, seen, tmp_path_factory) -> None:
     check(case, seen, tmp_path_factory.getbasetemp())
 
 

@@ -21,6 +21,7 @@ from cases.models import fuse, outline, text_dtype
 from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.fusion.region import Kernel
 from onnxopt.program.pool import DTYPES, Pool
+from onnxopt.program.window import Depth
 from tests.support import graphs
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.custom_ops.custom_ops_damage import set_field
@@ -62,6 +63,8 @@ _SPACE = (
     pool_models.of("max", "float16", (2, 2), strides=(3, 3), pads=(1, 1, 1, 1), ceil_mode=True),
     pool_models.of("average", "float32", (3, 3), strides=(2, 2), pads=(1, 1, 0, 0), ceil_mode=True),
     pool_models.of("average", "float32", (2, 2), dilations=(2, 1), pads=(1, 0, 1, 1), count_include_pad=True),
+    pool_models.of("max", "float16", (3, 3), strides=(2, 2), depth=Depth(3, 2, 1, 1, 1), ceil_mode=True),
+    pool_models.of("average", "float32", (2, 2), auto_pad="SAME_LOWER", depth=Depth(3, 2)),
 )
 
 
@@ -70,7 +73,8 @@ def _several(chosen: Sequence[Pool]) -> ir.Model:
     inputs, outputs, body = [], [], []
     for k, pool in enumerate(chosen):
         dtype = text_dtype("float32" if pool.dtype == "bfloat16" else pool.dtype)
-        inputs.append(f"{dtype}[N{k}, H{k}, W{k}, C{k}] x{k}")
+        depth = "" if pool.window.depth is None else f"D{k}, "
+        inputs.append(f"{dtype}[N{k}, {depth}H{k}, W{k}, C{k}] x{k}")
         outputs.append(f"{dtype}[] y{k}")
         x, y = f"x{k}", f"y{k}"
         if pool.dtype == "bfloat16":
@@ -103,9 +107,14 @@ def test_shapes_are_those_of_the_operator(tmp_path: pathlib.Path) -> None:
 
 def _drawn(rng: np.random.Generator, pool: Pool, dims: tuple[int, ...]) -> np.ndarray:
     dtype = "float32" if pool.dtype == "bfloat16" else pool.dtype  # numpy has none
-    return rng.integers(0, 100, dims).astype(dtype)
+    planes = () if pool.window.depth is None else (4 + dims[0],)
+    return rng.integers(0, 100, (dims[0], *planes, *dims[1:])).astype(dtype)
 
 
+REFUSED_VOLUMES = [
+    ((1, 0, 4, 4, 3), "an image of 0 x 4 x 4 x 3 is empty; only N may be 0"),
+    ((1, 1, 4, 4, 3), "a window of 3 x 2 x 2 is larger than its padded image of 1 x 4 x 4"),
+]
 REFUSED = [
     ((1, 0, 4, 3), "an image of 0 x 4 x 3 is empty; only N may be 0"),
     ((1, 4, 4, 0), "an image of 4 x 4 x 0 is empty; only N may be 0"),
@@ -113,12 +122,18 @@ REFUSED = [
 ]
 
 
-def test_what_a_call_refuses(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("pool", "refused"),
+    [
+        (pool_models.of("max", "float32", (5, 5)), REFUSED),
+        (pool_models.of("max", "float32", (2, 2), depth=Depth(3)), REFUSED_VOLUMES),
+    ],
+)
+def test_what_a_call_refuses(pool: Pool, refused: list[tuple[tuple[int, ...], str]], tmp_path: pathlib.Path) -> None:
     """ONNX Runtime's own pool refuses the same."""
-    pool = pool_models.of("max", "float32", (5, 5))
-    arrays = [np.zeros(dims, np.float32) for dims, _ in REFUSED]
+    arrays = [np.zeros(dims, np.float32) for dims, _ in refused]
     said = _shapes(tmp_path, [pool], [{"x0": x} for x in arrays])
-    for x, one, (_, message) in zip(arrays, said, REFUSED, strict=True):
+    for x, one, (_, message) in zip(arrays, said, refused, strict=True):
         assert message in one
         with pytest.raises(Exception, match="MaxPool"):
             artifact.session(ir.to_proto(pool_models.model(pool)), None).run(None, {"x": x})
