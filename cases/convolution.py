@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -11,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from cases.models import fused_model, numpy_dtype
 from cases.table import Row, Table
+from onnxopt.graph.layout.orders import to_channels_first, to_channels_last
 
 _TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
-NHWC, NCHW, KRSC = [0, 2, 3, 1], [0, 3, 1, 2], [0, 3, 1, 2]
 SLOPE = 0.125
 
 
@@ -36,22 +37,24 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A convolution of x [n, h, w, c] to k channels.
+    """A convolution of x [n, h, w, c] to k channels, or of a volume [n, d, h, w, c].
 
-    residual: "", "before" or "last" (behind the activation). activation: "", "prelu" or a key of ACTIVATIONS.
-    transposed: a ConvTranspose. symbolic: names instead of n, h and w in the model. Outside of the model every tensor
-    is float32.
+    d: 0 of an image. kernel, strides, dilations, output_padding: a number for each axis; pads: for their begins, then
+    for their ends. residual: "", "before" or "last" (behind the activation). activation: "", "prelu" or a key of
+    ACTIVATIONS. transposed: a ConvTranspose. symbolic: names instead of n, h and w in the model. Outside of the model
+    every tensor is float32.
     """
 
     n: int = 2
+    d: int = 0
     h: int = 9
     w: int = 11
     c: int = 16
     k: int = 24
-    kernel: tuple[int, int] = (3, 3)
-    strides: tuple[int, int] = (1, 1)
-    dilations: tuple[int, int] = (1, 1)
-    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    kernel: tuple[int, ...] = (3, 3)
+    strides: tuple[int, ...] = (1, 1)
+    dilations: tuple[int, ...] = (1, 1)
+    pads: tuple[int, ...] = (0, 0, 0, 0)
     auto_pad: str = "NOTSET"
     group: int = 1
     dtype: str = "float32"
@@ -59,16 +62,21 @@ class Layer:
     residual: str = ""
     activation: str = ""
     transposed: bool = False
-    output_padding: tuple[int, int] = (0, 0)
+    output_padding: tuple[int, ...] = (0, 0)
     symbolic: tuple[str, ...] = ()
     seed: int = 0
 
-    def placed(self) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
-        """The height and width of the result, and the padding: top, left, bottom, right."""
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of an image or a volume."""
+        return (self.d, self.h, self.w) if self.d else (self.h, self.w)
+
+    def placed(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The sizes of the result, and the padding: of the begins of all axes, then of their ends."""
         sizes, before, after = [], [], []
-        for axis, extent in enumerate((self.h, self.w)):
+        for axis, extent in enumerate(self.sizes):
             stride, covered = self.strides[axis], self.dilations[axis] * (self.kernel[axis] - 1) + 1
-            first, last = self.pads[axis], self.pads[axis + 2]
+            first, last = self.pads[axis], self.pads[axis + len(self.sizes)]
             if self.transposed:
                 sizes.append((extent - 1) * stride + covered + self.output_padding[axis] - first - last)
                 before.append(first)
@@ -81,7 +89,7 @@ class Layer:
             sizes.append((extent + first + last - covered) // stride + 1)
             before.append(first)
             after.append(last)
-        return (sizes[0], sizes[1]), (before[0], before[1], after[0], after[1])
+        return tuple(sizes), (*before, *after)
 
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
         """[K, R, S, C / group], scaled so that results are about 1, and the bias [K]: values that the dtype holds.
@@ -102,10 +110,9 @@ class Layer:
     def feeds(self, seed: int = 1) -> dict[str, np.ndarray]:
         """Random inputs that the dtype holds."""
         rng = np.random.default_rng(seed)
-        found = {"x": rounded(rng.standard_normal((self.n, self.h, self.w, self.c)), self.dtype)}
+        found = {"x": rounded(rng.standard_normal((self.n, *self.sizes, self.c)), self.dtype)}
         if self.residual:
-            (ho, wo), _ = self.placed()
-            found["residual"] = rounded(rng.standard_normal((self.n, ho, wo, self.k)), self.dtype)
+            found["residual"] = rounded(rng.standard_normal((self.n, *self.placed()[0], self.k)), self.dtype)
         return found
 
     def expected(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
@@ -125,44 +132,50 @@ class Layer:
 
     def _spread(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """A transposed convolution: every input is added to the outputs that its window covers."""
-        (ho, wo), (top, left, bottom, right) = self.placed()
-        groups = self.group
-        x = x.reshape(*x.shape[:3], groups, -1)
+        sizes, pads = self.placed()
+        groups, axes = self.group, len(sizes)
+        x = x.reshape(*x.shape[:-1], groups, -1)
         w = weight.reshape(groups, -1, *weight.shape[1:])
-        whole = np.zeros((self.n, ho + top + bottom, wo + left + right, groups, self.k // groups))
-        for r in range(self.kernel[0]):
-            for s in range(self.kernel[1]):
-                rows = r * self.dilations[0] + self.strides[0] * np.arange(self.h)
-                columns = s * self.dilations[1] + self.strides[1] * np.arange(self.w)
-                added = np.einsum("nhwgc,gck->nhwgk", x, w[:, :, r, s])
-                whole[:, rows[:, None], columns] += added
-        return whole[:, top : top + ho, left : left + wo].reshape(self.n, ho, wo, self.k)
+        padded = [size + pads[axis] + pads[axis + axes] for axis, size in enumerate(sizes)]
+        whole = np.zeros((self.n, *padded, groups, self.k // groups))
+        for tap in itertools.product(*map(range, self.kernel)):
+            added = np.einsum("n...gc,gck->n...gk", x, w[(slice(None), slice(None), *tap)])
+            whole[(slice(None), *np.ix_(*self._places(tap, self.sizes)))] += added
+        inside = tuple(slice(pads[axis], pads[axis] + size) for axis, size in enumerate(sizes))
+        return whole[(slice(None), *inside)].reshape(self.n, *sizes, self.k)
+
+    def _places(self, tap: tuple[int, ...], counts: tuple[int, ...]) -> list[np.ndarray]:
+        """Along each axis, where a place of the window is, for so many windows."""
+        return [
+            at * dilation + stride * np.arange(count)
+            for at, dilation, stride, count in zip(tap, self.dilations, self.strides, counts, strict=True)
+        ]
 
     def _convolved(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        (ho, wo), pads = self.placed()
-        x = np.pad(x, ((0, 0), (pads[0], pads[2]), (pads[1], pads[3]), (0, 0)))
+        sizes, pads = self.placed()
+        x = np.pad(x, ((0, 0), *zip(pads[: len(sizes)], pads[len(sizes) :], strict=True), (0, 0)))
         groups = self.group
-        x = x.reshape(*x.shape[:3], groups, -1)
+        x = x.reshape(*x.shape[:-1], groups, -1)
         w = weight.reshape(groups, -1, *weight.shape[1:])
-        y = np.zeros((self.n, ho, wo, groups, self.k // groups))
-        for r in range(self.kernel[0]):
-            for s in range(self.kernel[1]):
-                rows = r * self.dilations[0] + self.strides[0] * np.arange(ho)
-                columns = s * self.dilations[1] + self.strides[1] * np.arange(wo)
-                y += np.einsum("nhwgc,gkc->nhwgk", x[:, rows][:, :, columns], w[:, :, r, s])
-        return y.reshape(self.n, ho, wo, self.k)
+        y = np.zeros((self.n, *sizes, groups, self.k // groups))
+        for tap in itertools.product(*map(range, self.kernel)):
+            seen = x[(slice(None), *np.ix_(*self._places(tap, sizes)))]
+            y += np.einsum("n...gc,gkc->n...gk", seen, w[(slice(None), slice(None), *tap)])
+        return y.reshape(self.n, *sizes, self.k)
 
     def model(self, *, casts: bool = True) -> onnx.ModelProto:
         """x and residual to y, all float32 outside, the layer in its dtype inside. casts=False: its dtype outside too,
         and the output has the name of the last node."""
         inside = "float32" if casts else self.dtype
-        names = [*self.symbolic, *(None,) * 3][:3]
-        dims = [name or extent for name, extent in zip(names, (self.n, self.h, self.w), strict=True)]
+        count = 1 + len(self.sizes)
+        names = [*self.symbolic, *(None,) * count][:count]
+        dims = [name or extent for name, extent in zip(names, (self.n, *self.sizes), strict=True)]
         given = {"x": [*dims, self.c]}
         if self.residual:
-            (ho, wo), _ = self.placed()
-            given["residual"] = [dims[0], *(f"{d}_out" if n else d for d, n in zip((ho, wo), names[1:])), self.k]
-            if self.strides == (1, 1) and (ho, wo) == (self.h, self.w):
+            sizes, _ = self.placed()
+            out = (f"{size}_out" if name else size for size, name in zip(sizes, names[1:], strict=True))
+            given["residual"] = [dims[0], *out, self.k]
+            if max(self.strides) == 1 and sizes == self.sizes:
                 given["residual"] = [*dims, self.k]
         infos = [helper.make_tensor_value_info(name, _TYPES[inside], shape) for name, shape in given.items()]
         inner = {name: name if self.dtype == inside else f"{name}_{self.dtype}" for name in given}
@@ -183,18 +196,19 @@ class Layer:
 
     def body(self, inner: dict[str, str]) -> tuple[list[onnx.NodeProto], str]:
         """The nodes between the inputs, by these names, and the name of the result. Nodes are named by their output."""
-        turned = [self.k, self.c // self.group, *self.kernel]
-        if self.kernel == (1, 1) and self.group == 1 and not self.transposed:
+        rank = 2 + len(self.sizes)
+        first, last = to_channels_first(rank), to_channels_last(rank)
+        if self._has_matrix():
             nodes = [helper.make_node("Reshape", ["w", "w_shape"], ["w_turned"], name="w_turned")]
         else:
-            nodes = [helper.make_node("Transpose", ["w"], ["w_turned"], name="w_turned", perm=KRSC)]
-        attributes = {"kernel_shape": turned[2:], "strides": self.strides, "dilations": self.dilations}
+            nodes = [helper.make_node("Transpose", ["w"], ["w_turned"], name="w_turned", perm=first)]
+        attributes = {"kernel_shape": self.kernel, "strides": self.strides, "dilations": self.dilations}
         attributes |= {"pads": self.pads} if self.auto_pad == "NOTSET" else {"auto_pad": self.auto_pad}
         if self.transposed:
             attributes["output_padding"] = self.output_padding
         inputs = ["x_nchw", "w_turned", *(["b"] if self.bias else [])]
         nodes += [
-            helper.make_node("Transpose", [inner["x"]], ["x_nchw"], name="x_nchw", perm=NCHW),
+            helper.make_node("Transpose", [inner["x"]], ["x_nchw"], name="x_nchw", perm=first),
             helper.make_node(
                 "ConvTranspose" if self.transposed else "Conv",
                 inputs,
@@ -203,7 +217,7 @@ class Layer:
                 group=self.group,
                 **attributes,
             ),
-            helper.make_node("Transpose", ["conv"], ["v"], name="v", perm=NHWC),
+            helper.make_node("Transpose", ["conv"], ["v"], name="v", perm=last),
         ]
         at = "v"
 
@@ -240,12 +254,16 @@ class Layer:
             return add("Div", [add("Mul", [at, gate], "product"), "six"], "active")
         return at
 
+    def _has_matrix(self) -> bool:
+        """Whether the weight is stored as [K, C]."""
+        return max(self.kernel) == 1 and self.group == 1 and not self.transposed
+
     def initializers(self) -> list[onnx.TensorProto]:
         weight, bias = self.weights()
-        matrix = self.kernel == (1, 1) and self.group == 1 and not self.transposed
+        matrix = self._has_matrix()
         found = [_tensor("w", weight.reshape(self.k, -1) if matrix else weight, self.dtype)]
         if matrix:
-            found.append(numpy_helper.from_array(np.array([self.k, self.c, 1, 1], np.int64), "w_shape"))
+            found.append(numpy_helper.from_array(np.array([self.k, self.c, *self.kernel], np.int64), "w_shape"))
         if self.activation == "prelu":
             found.append(_tensor("slopes", self.slopes(), self.dtype))
         if self.activation == "clip" or self.activation.startswith("hardswish_"):
@@ -330,6 +348,32 @@ LAYERS = (
 )
 
 
+def _volume(**fields: object) -> Layer:
+    """A volume of five planes, with a kernel of 3x3x3 and no padding."""
+    window = {"kernel": (3,) * 3, "strides": (1,) * 3, "dilations": (1,) * 3, "pads": (0,) * 6}
+    return Layer(**{"d": 5, **window, "output_padding": (0,) * 3, **fields})  # type: ignore[arg-type]
+
+
+VOLUMES = (
+    _volume(pads=(1,) * 6, residual="before", activation="relu"),
+    _volume(kernel=(2, 3, 2), strides=(2, 1, 3), dilations=(2, 1, 2), pads=(1, 0, 2, 2, 1, 0), bias=False),
+    _volume(kernel=(1, 1, 1), strides=(2, 2, 2)),
+    _volume(kernel=(1, 1, 1), c=17, k=5, activation="relu"),
+    _volume(kernel=(3, 1, 1), strides=(2, 1, 1), pads=(1, 0, 0, 1, 0, 0), activation="relu"),
+    _volume(auto_pad="SAME_UPPER", strides=(2, 2, 2), activation="relu"),
+    _volume(auto_pad="SAME_LOWER", kernel=(2, 2, 4)),
+    _volume(c=1, k=32, pads=(1,) * 6),
+    _volume(c=3, k=8, n=1, h=3, w=3, pads=(2,) * 6, residual="before", activation="relu"),
+    _volume(c=64, k=64, pads=(1,) * 6, activation="silu"),
+    _volume(c=64, k=64, pads=(1,) * 6, activation="leaky_relu", residual="last"),
+    _volume(c=64, k=64, pads=(1,) * 6, activation="prelu"),
+    _volume(kernel=(2, 2, 2), strides=(2, 2, 2), transposed=True),
+    _volume(kernel=(2, 2, 2), strides=(2, 2, 2), transposed=True, residual="before", activation="relu"),
+    _volume(kernel=(3, 3, 3), strides=(2, 2, 1), pads=(1,) * 6, output_padding=(1, 1, 0), transposed=True, bias=False),
+    _volume(kernel=(3, 1, 1), strides=(2, 1, 1), output_padding=(1, 0, 0), transposed=True),
+)
+
+
 def _bare(layer: Layer, **changed: object) -> Bare:
     return Bare(**{**dataclasses.asdict(layer), **changed})  # type: ignore[arg-type]
 
@@ -337,7 +381,8 @@ def _bare(layer: Layer, **changed: object) -> Bare:
 TABLE = Table(
     "convolution",
     tuple(
-        Row(dtype, tuple(_bare(layer, dtype=dtype) for layer in LAYERS), gpu=True)
+        Row(f"{dtype}{of}", tuple(_bare(layer, dtype=dtype) for layer in layers), gpu=True)
+        for of, layers in (("", LAYERS), (" volumes", VOLUMES))
         for dtype in ("float32", "float16", "bfloat16")
     ),
     lambda layer: fused_model(layer.model()),
