@@ -1,4 +1,4 @@
-"""Channels last: which values of a graph lie as [N, H, W, C], and the graph that computes them so.
+"""Channels last: which values of a graph lie as [N, H, W, C] or [N, D, H, W, C], and the graph that computes them so.
 
 `widen_sequences` and `turn_tokens` prepare the graph, `assign` is the pass, `join_tokens` follows. forms.py says how
 each operator looks in channels last, network.py weighs the bytes of Transposes, min_cut.py finds a least cut, write.py

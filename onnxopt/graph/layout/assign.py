@@ -2,8 +2,9 @@
 
     Conv(x, w, b) -> Transpose(Conv(Transpose(x'), turned(w'), b))        x' as [N, H, W, C]
 
-Inputs and outputs of the graph keep their layout. Attention and control flow stay NCHW. Convolutions of three dims, of
-other dtypes than floats and of quantized operands stay as they are; those of one dim have two here (one_dim.py).
+Inputs and outputs of the graph keep their layout. Attention and control flow stay NCHW. Convolutions of other dtypes
+than floats and of quantized operands stay as they are; those of one dim have two here (one_dim.py), and those of three
+compute in [N, D, H, W, C].
 """
 
 from __future__ import annotations
