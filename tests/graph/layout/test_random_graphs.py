@@ -33,9 +33,9 @@ def outcome(model: bytes, x: np.ndarray, level: ort.GraphOptimizationLevel) -> l
         return str(error)
 
 
-def laid_out(proto: onnx.ModelProto, folder: Path) -> tuple[ir.Model, int]:
+def laid_out(proto: onnx.ModelProto, folder: Path, gpu: bool) -> tuple[ir.Model, int]:
     model = normalize.normalize(ir.from_proto(proto)).model
-    return model, rewrite.rewrite(model, folder).applied["channels_last"]
+    return model, rewrite.rewrite(model, folder, gpu=gpu).applied["channels_last"]
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +64,15 @@ def test_results_of_one_dim_stay(case, seen, tmp_path_factory) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=volume_graphs())
 def test_results_of_three_dims_stay(case, seen, tmp_path_factory) -> None:
-    check(case, seen, tmp_path_factory.getbasetemp())
+    check(case, seen, tmp_path_factory.getbasetemp(), gpu=True)
 
 
-def check(case: tuple[onnx.ModelProto, tuple[int, ...]], seen: collections.Counter[str], folder: Path) -> None:
+def check(
+    case: tuple[onnx.ModelProto, tuple[int, ...]], seen: collections.Counter[str], folder: Path, *, gpu: bool = False
+) -> None:
+    """gpu: as in artifacts for GPUs."""
     proto, drawn = case
-    model, count = laid_out(proto, folder)
+    model, count = laid_out(proto, folder, gpu)
     seen["moved" if count else "kept"] += 1
     text = ir.to_proto(model).SerializeToString()
     for dims in sizes(proto, drawn):

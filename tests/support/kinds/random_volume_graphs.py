@@ -54,7 +54,7 @@ def _window(b: Building, x: Volume, *, is_pool: bool) -> tuple[dict[str, Any], _
 def conv(b: Building, x: Volume, others: list[Volume]) -> Volume:
     n, c = x.dims[:2]
     group = b.pick(1, 1, 1, 1, c, *(g for g in (2, 3) if c % g == 0))
-    k = group * b.pick(1, 2, 3)
+    k = group * b.pick(1, 2, 3) if group > 1 else b.pick(1, 2, 3, 8)
     attributes, sizes = _window(b, x, is_pool=False)
     weight = b.normal(k, c // group, *attributes["kernel_shape"])
     inputs = [x.name, weight] + ([b.normal(k)] if b.pick(True, False) else [])
