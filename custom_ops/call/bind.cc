@@ -26,13 +26,15 @@ void Binding::Dims(const char* operand, std::size_t input, const char* declared,
   }
   if (!fits) {
     std::string expected;
+    std::string named = declared;
+    if (may_be_image) named.replace(named.find("D?, "), 4, shape.rank < dims.size() ? "" : "D, ");
     for (const std::int64_t dim : dims) {
       const std::int64_t number = dim < 0 ? symbols_[-1 - dim] : dim;
       if (dim == kD && shape.rank < dims.size()) continue;
       expected +=
           (expected.empty() ? "" : ", ") + (number < 0 ? std::string(1, "NHWCD"[-1 - dim]) : std::to_string(number));
     }
-    Fail(operand, shape, "is not [" + std::string(declared) + "], here [" + expected + "]");
+    Fail(operand, shape, "is not [" + named + "], here [" + expected + "]");
   }
   if (*std::max_element(shape.dims, shape.dims + shape.rank) > kMaxExtent) {
     Fail(operand, shape, "has a dim of 2^31 or more");
