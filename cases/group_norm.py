@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +13,7 @@ from onnx import helper, numpy_helper
 
 from cases.models import OPSET, Fused, fused_model, numpy_dtype, parse_nodes
 from cases.table import INF, NAN, Row, Table
+from onnxopt.graph.layout.orders import to_channels_first, to_channels_last
 from onnxopt.program.dtypes import to_ir
 
 # What stands in front and behind, as onnx text. `t` passes through in front, `v` behind; `c` and `d` have one element a
@@ -33,11 +35,11 @@ FORMS = ("spelled", "spelled_open", "group", "instance")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One norm. x: [N, H, W, C]. form: how it is written. ones: whether scale and bias change nothing. known: whether
-    the model states N, H and W. mean: of what is normed, in units of its deviation. part: where `e` begins in rows of
-    an input `rows`, -1 where it is an input itself."""
+    """One norm. x: [N, H, W, C], or with D. form: how it is written. ones: whether scale and bias change nothing.
+    known: whether the model states all but C. mean: of what is normed, in units of its deviation. part: where `e`
+    begins in rows of an input `rows`, -1 where it is an input itself."""
 
-    x: tuple[int, int, int, int]
+    x: tuple[int, ...]
     groups: int
     dtype: str = "float32"
     form: str = "spelled"
@@ -51,7 +53,7 @@ class Case:
 
     @property
     def channels(self) -> int:
-        return self.x[3]
+        return self.x[-1]
 
     @property
     def stored(self) -> str:
@@ -59,8 +61,8 @@ class Case:
         return self.dtype
 
     def sizes(self) -> tuple[int, ...]:
-        """What a call states: batch, height and width."""
-        return self.x[:3]
+        """What a call states: batch, height and width; the planes of a volume are rows."""
+        return (self.x[0], math.prod(self.x[1:-2]), self.x[-2])
 
     def arrays(self, *, images: bool = True) -> dict[str, np.ndarray]:
         """Constants and inputs, of values that the dtype has, in float64. images: with those of the size of x."""
@@ -70,7 +72,7 @@ class Case:
         made |= {"scale": 1 + rng.standard_normal(each) / 2, "bias": rng.standard_normal(each)}
         if self.ones:
             made |= {"scale": np.ones(each), "bias": np.zeros(each)}
-        made |= {"e": rng.standard_normal((self.x[0], 1, 1, c)), "half": np.array(0.5)}
+        made |= {"e": rng.standard_normal((self.x[0], *self._ones, c)), "half": np.array(0.5)}
         made["rows"] = rng.standard_normal((self.x[0], self._row))
         made["rows"][:, max(self.part, 0) :][:, :c] = made["e"].reshape(self.x[0], c)
         if images:
@@ -87,12 +89,19 @@ class Case:
 
     def inputs(self) -> dict[str, list[Any]]:
         """The inputs of the model and their shapes."""
-        n, h, w, c = self.x if self.known else ("N", "H", "W", self.channels)
-        shapes: dict[str, list[Any]] = {"t": [n, h, w, c], "e": [n, 1, 1, c], "r": [n, h, w, c]}
+        names = ("N", *"DHW"[-len(self._ones) :], self.channels)
+        x: list[Any] = list(self.x if self.known else names)
+        n = x[0]
+        shapes: dict[str, list[Any]] = {"t": x, "e": [n, *self._ones, self.channels], "r": x}
         text = IN_FRONT[self.in_front] + BEHIND[self.behind]
         read = {k: v for k, v in shapes.items() if k == "t" or f" {k})" in text}
         return {"rows" if k == "e" and self.part >= 0 else k: [n, self._row] if k == "e" and self.part >= 0 else v
                 for k, v in read.items()}  # fmt: skip
+
+    @property
+    def _ones(self) -> tuple[int, ...]:
+        """A 1 for each axis of an image or a volume."""
+        return (1,) * (len(self.x) - 2)
 
     @property
     def _row(self) -> int:
@@ -109,8 +118,8 @@ class Case:
         stored = {k: v.astype(numpy_dtype(self.dtype)) for k, v in self.arrays(images=False).items()}
         stored |= {"from": np.array([self.part]), "to": np.array([self.part + self.channels]), "last": np.array([-1])}
         stored["split"] = np.array([0, self.groups, -1])
-        stored["inner"] = np.array([1, 2])
-        stored["back"] = np.array([self.x[0] if self.known else 0, self.channels, *self.x[1:3]])
+        stored["inner"] = np.arange(1, len(self.x) - 1)
+        stored["back"] = np.array([self.x[0] if self.known else 0, self.channels, *self.x[1:-1]])
         constants = [numpy_helper.from_array(v, k) for k, v in stored.items() if k in used]
         inputs = [helper.make_tensor_value_info(k, element, v) for k, v in self.inputs().items()]
         infos = [helper.make_tensor_value_info("y", element, None)]
@@ -126,7 +135,8 @@ class Case:
         ]
 
     def _norm(self, x: str, y: str) -> list[onnx.NodeProto]:
-        nodes = [helper.make_node("Transpose", [x], ["n"], name="to_nchw", perm=[0, 3, 1, 2])]
+        first, last = to_channels_first(len(self.x)), to_channels_last(len(self.x))
+        nodes = [helper.make_node("Transpose", [x], ["n"], name="to_nchw", perm=first)]
         if self.form.startswith("spelled"):
             if self.form == "spelled_open":
                 nodes.append(helper.make_node("Shape", ["n"], ["shape"], name="shape"))
@@ -142,7 +152,7 @@ class Case:
             more = {"num_groups": self.groups} if self.form == "group" else {}
             nodes.append(helper.make_node(op_type, ["n", "scale", "bias"], ["w"], name="norm", epsilon=self.epsilon,
                                           **more))  # fmt: skip
-        return [*nodes, helper.make_node("Transpose", ["w"], [y], name="to_nhwc", perm=[0, 2, 3, 1])]
+        return [*nodes, helper.make_node("Transpose", ["w"], [y], name="to_nhwc", perm=last)]
 
     def expected(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
         """The result in float64."""
@@ -152,8 +162,7 @@ class Case:
             x = x + of["e"]
         elif self.in_front:
             x = _silu(x + of["c"] + of["e"])
-        n, h, w, c = x.shape
-        grouped = x.reshape(n, h * w, self.groups, c // self.groups)
+        grouped = x.reshape(x.shape[0], math.prod(x.shape[1:-1]), self.groups, self.channels // self.groups)
         apart = grouped - grouped.mean(axis=(1, 3), keepdims=True)
         normed = apart / np.sqrt((apart**2).mean(axis=(1, 3), keepdims=True) + self.epsilon)
         if self.form.startswith("spelled"):
@@ -232,11 +241,20 @@ def _of_16_bits(dtype: str) -> Row:
     return Row(dtype, cases, _LAYOUTS, alone=True)
 
 
+_VOLUMES = (
+    Case((1, 3, 9, 11, 40), 8, "float16", in_front="time", behind="affine_silu", ones=True),
+    Case((2, 3, 4, 5, 80), 8, "float16", "group", "time", "scale_shift", part=24),
+    Case((1, 8, 8, 8, 32), 32, "float16", "instance", behind="affine", known=False),
+    Case((2, 2, 3, 5, 12), 4, "float32", "spelled_open", "bias_time_silu", "residual", known=False),
+)
+
+
 def _random(dtype: str) -> Row:
     return Row(f"random {dtype}", tuple({random_case(seed, dtype): None for seed in range(5)}))
 
 
 ROWS = (
+    Row("volumes", _VOLUMES),
     Row(
         "float32",
         (

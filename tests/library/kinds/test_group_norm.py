@@ -27,6 +27,12 @@ def test_a_model_of_any_shape(tmp_path: Path) -> None:
     assert _calls(tmp_path, first, [case.feeds() for case in cases]) == [{"y": case.x} for case in cases]
 
 
+def test_volumes(tmp_path: Path) -> None:
+    first = Case((1, 2, 3, 4, 12), 4, "float16", "group", "time", "affine_silu", known=False)
+    cases = [dataclasses.replace(first, x=(*size, 12)) for size in ((1, 2, 3, 4), (3, 1, 1, 5), (2, 0, 3, 4))]
+    assert _calls(tmp_path, first, [case.feeds() for case in cases]) == [{"y": case.x} for case in cases]
+
+
 def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     case = Case((2, 6, 6, 8), 4, form="group", in_front="time", behind="residual", known=False)
     feeds = case.feeds()
