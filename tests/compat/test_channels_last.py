@@ -133,13 +133,37 @@ def diffusion(b: Network) -> str:
     return b.conv(b.silu(b.group_norm(x, 48, 8)), 48, 3)
 
 
+def volumes(b: Network) -> str:
+    """As a U-Net of volumes: strided, flat and transposed convolutions, norms of channels and groups, a pool, Concat."""
+
+    def conv(x: str, c: int, k: int, sides: tuple[int, ...] = (3, 3, 3), stride: int = 1) -> str:
+        pads = [side // 2 for side in sides] * 2
+        inputs = [x, b.normal(k, c, *sides), b.normal(k)]
+        return b.of("Conv", *inputs, kernel_shape=sides, strides=[stride] * 3, pads=pads)
+
+    x = b.of("LeakyRelu", b.of("InstanceNormalization", conv("x", 3, 16), b.normal(16), b.normal(16)))
+    x = b.of("Relu", conv(conv(x, 16, 16, (1, 3, 3)), 16, 16, (3, 1, 1)))
+    small = conv(b.of("MaxPool", x, kernel_shape=[2] * 3, strides=[2] * 3), 16, 32)
+    ones, zeros = (b.constant(np.full(4, v, np.float32)) for v in (1, 0))
+    grouped = b.of("Reshape", small, b.ints(0, 4, -1))
+    whole = b.of("Reshape", b.of("InstanceNormalization", grouped, ones, zeros), b.of("Shape", small))
+    small = conv(b.of("Relu", b.of("Mul", whole, b.normal(32, 1, 1, 1))), 32, 32, stride=2)
+    large = b.of("ConvTranspose", small, b.normal(32, 16, 4, 4, 4), b.normal(16), strides=[4] * 3)
+    return conv(b.of("Concat", b.of("Add", large, x), x, axis=1), 32, 8, (1, 1, 1))
+
+
 def model(build, batch: int | str) -> onnx.ModelProto:  # type: ignore[no-untyped-def]
     b = Network()
     y = build(b)
-    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [batch, 3, 64, 64])
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [batch, *sizes_of(build)])
     outputs = [helper.make_tensor_value_info(y, onnx.TensorProto.FLOAT, None)]
     graph = helper.make_graph(b.nodes, "g", [x], outputs, b.constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def sizes_of(build) -> tuple[int, ...]:  # type: ignore[no-untyped-def]
+    """Of the input of a network, but for the batch."""
+    return (3, 8, 16, 16) if build is volumes else (3, 64, 64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +178,8 @@ def run(release: Path, source: onnx.ModelProto, functions: ir.Model, folder: Pat
     """Both models at each of LEVELS."""
     onnx.save(source, folder / "original.onnx")
     onnx.save(ir.to_proto(functions), folder / "functions.onnx")
-    np.save(folder / "x.npy", np.random.default_rng(1).standard_normal((2, 3, 64, 64)).astype(np.float32))
+    sizes = [dim.dim_value for dim in source.graph.input[0].type.tensor_type.shape.dim[1:]]
+    np.save(folder / "x.npy", np.random.default_rng(1).standard_normal((2, *sizes)).astype(np.float32))
     command = [sys.executable, "-s", "-c", _RUNNER, *LEVELS]
     environment = dict(os.environ) | {"PYTHONPATH": str(release)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
@@ -170,7 +195,7 @@ def run(release: Path, source: onnx.ModelProto, functions: ir.Model, folder: Pat
 @pytest.mark.compat
 @pytest.mark.parametrize(
     ("build", "batch", "release"),
-    sampling.pairs(itertools.product((residual, mobile, decoder, diffusion), (2, "N"), RELEASES)),
+    sampling.pairs(itertools.product((residual, mobile, decoder, diffusion, volumes), (2, "N"), RELEASES)),
 )
 def test_transposes_cancel(build, batch: int | str, release: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     try:
