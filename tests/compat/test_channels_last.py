@@ -134,7 +134,7 @@ def diffusion(b: Network) -> str:
 
 
 def volumes(b: Network) -> str:
-    """As a U-Net of volumes: strided, flat and transposed convolutions, norms of channels and groups, a pool, Concat."""
+    """As a U-Net of volumes: strided, flat and transposed convolutions, norms of channels and groups, a pool."""
 
     def conv(x: str, c: int, k: int, sides: tuple[int, ...] = (3, 3, 3), stride: int = 1) -> str:
         pads = [side // 2 for side in sides] * 2
