@@ -165,8 +165,9 @@ GridSampleCall OpenCall(const GridSample& meaning, OrtKernelContext* context) {
     call.result_shape = ShapeAround(call.batch, -1, size, channels);
     call.result = {call.heads * of_head, call.channels, 1, channels};
   }
-  if (meaning.prologue) binding.Reads(*meaning.prologue, call.result_shape, meaning.dims, 1);
-  binding.Reads(meaning.epilogue, call.result_shape, channels, 1);
+  const std::int64_t samples = call.result_shape.dims[0];
+  if (meaning.prologue) binding.Reads(*meaning.prologue, call.result_shape, samples, meaning.dims, 1);
+  binding.Reads(meaning.epilogue, call.result_shape, samples, channels, 1);
   call.y = OutputTensor(context, 0, call.result_shape);
   if (call.result_shape.count() == 0) call.y = nullptr;
   return call;

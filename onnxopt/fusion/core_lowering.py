@@ -41,7 +41,7 @@ class CoreMatch:
     the meaning's fields of these names are positions of. first: the region's first inputs, in their order. fields:
     other fields of the meaning. channels, y_channels: the axis of channels in x, and in y. entry: where the core's own
     nodes compute what a prologue reads: that value, and the one that the region reads for it. steps: what the epilogue
-    begins with. half: what the core computes beside y where each is half of its channels; then x has twice as many as y.
+    begins with. half: what the core computes beside y where each is half of its channels; x then has twice as many.
     """
 
     nodes: tuple[ir.Node, ...]

@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any
 
 import onnx_ir as ir
+import sympy
 
 from onnxopt.fusion import channels_last
 from onnxopt.fusion.core_lowering import CoreMatch
@@ -42,7 +43,7 @@ def pool(node: ir.Node, shapes: Shapes, opset: int) -> CoreMatch | str:
     if depth is not None and depth.kernel == 1:
         depth = dataclasses.replace(depth, dilation=1)
     window = dataclasses.replace(window, dilations=(down, across), depth=depth)
-    ceil_mode, count_include_pad = (bool(node.attributes.get_int(n, 0)) for n in ("ceil_mode", "count_include_pad"))
+    ceil_mode, count_include_pad = _flags(node, shapes)
     fields: dict[str, Any] = {
         "operation": operation,
         "window": window,
@@ -55,3 +56,21 @@ def pool(node: ir.Node, shapes: Shapes, opset: int) -> CoreMatch | str:
     x, y = turn.inputs[0], back.outputs[0]
     assert x is not None
     return CoreMatch((turn, node, back), x, y, operands={}, first=(x,), fields=fields, layout=around)
+
+
+def _flags(node: ir.Node, shapes: Shapes) -> tuple[bool, bool]:
+    """ceil_mode and count_include_pad where they change a result: a window reaches beyond x, or over padding."""
+    of, dims = node.attributes, (shapes.dims(node.inputs[0]) or ())[2:]  # type: ignore[arg-type]
+    ceil_mode, counts = (bool(of.get_int(name, 0)) for name in ("ceil_mode", "count_include_pad"))
+    kernel, pads = of.get_ints("kernel_shape", ()), of.get_ints("pads", ())
+    if of.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or len(dims) != len(kernel):
+        return ceil_mode, counts
+    ones = (1,) * len(kernel)
+    padded = [a + b for a, b in zip(pads, pads[len(kernel) :], strict=False)] or [0] * len(kernel)
+    windows = zip(dims, kernel, of.get_ints("strides", ones), of.get_ints("dilations", ones), padded, strict=True)
+    left = [
+        sympy.Mod(sympy.sympify(dim) + pad - (side - 1) * dilation - 1, stride)
+        for dim, side, stride, dilation, pad in windows
+    ]
+    ceil_mode &= any(rest != 0 for rest in left)
+    return ceil_mode, counts and (ceil_mode or any(pads))

@@ -15,8 +15,8 @@ from tests.support import graphs
 from tests.support.attention.attention_graphs import ops
 
 TENSORS = {
-    "patch": (6, 3, 2, 4), "pixel": (6, 3, 1, 1), "bias": (6,), "image": (6, 3, 6, 8), "line": (6, 3, 9), "tap": (6, 3, 3),
-    "volume": (6, 3, 2, 3, 4), "variance": (6,),
+    "patch": (6, 3, 2, 4), "pixel": (6, 3, 1, 1), "bias": (6,), "image": (6, 3, 6, 8), "line": (6, 3, 9),
+    "tap": (6, 3, 3), "volume": (6, 3, 2, 3, 4), "variance": (6,),
 }  # fmt: skip
 SHAPES = "int64[3] flat = {0, 6, -1}, int64[3] other = {0, 12, -1}"
 

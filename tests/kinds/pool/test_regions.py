@@ -39,7 +39,10 @@ def _pool_regions(plan: FusionPlan) -> list[list[str]]:
         (_MAX, {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
         (_MAX.replace("MaxPool", "AveragePool"), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
         ("MaxPool<kernel_shape = [3, 3], ceil_mode = 1, storage_order = 1>", {"ceil_mode": True}),
-        ("AveragePool<kernel_shape = [3, 3], count_include_pad = 1>", {"count_include_pad": True}),
+        (
+            "AveragePool<kernel_shape = [3, 3], pads = [0, 0, 1, 1], count_include_pad = 1>",
+            {"pads": (0, 0, 1, 1), "count_include_pad": True},
+        ),
         ('MaxPool<kernel_shape = [3, 3], auto_pad = "SAME_LOWER">', {"auto_pad": "SAME_LOWER"}),
         ("MaxPool<kernel_shape = [3, 3], dilations = [2, 1]>", {"dilations": (2, 1)}),
     ],
@@ -100,6 +103,25 @@ def test_pools_in_other_layouts_stay(behind: str, front: str, reason: str) -> No
     plan = _plan(_MAX, behind=behind, front=front)
     assert not _pool_regions(plan)
     assert any(reason in r.reason for r in plan.refusals), plan.refusals
+
+
+@pytest.mark.parametrize(
+    ("size", "attributes", "flags"),
+    [
+        ("8, 6", "strides = [2, 2]", (False, False)), ("8, h", "strides = [2, 1]", (False, False)),
+        ("8, 6", "strides = [2, 2], pads = [1, 1, 1, 1], ceil_mode = 0", (False, True)),
+        ("9, 6", "strides = [2, 2], ceil_mode = 0", (False, False)), ("9, 6", "strides = [2, 2]", None),
+        ("h, 6", "strides = [2, 2]", None), ("8, 6", "strides = [2, 2], pads = [1, 0, 0, 0]", None),
+    ],
+)  # fmt: skip
+def test_flags_that_change_nothing(size: str, attributes: str, flags: tuple[bool, bool] | None) -> None:
+    """As torch writes both: windows that end with their map and have no padding are what they are without."""
+    attributes += "" if "ceil_mode" in attributes else ", ceil_mode = 1"
+    pool = f"AveragePool<kernel_shape = [2, 2], count_include_pad = 1, {attributes}>"
+    body = f"t = {_TO_NCHW}(x)  p = {pool}(t)  q = {_TO_NHWC}(p)  y = Hardmax(q)"
+    meanings = [r.meaning for r in fuse(graph(f"float16[N, {size}, C] x", "float16[] y", body)).regions]
+    found = [(pool.ceil_mode, pool.count_include_pad) for pool in meanings if isinstance(pool, Pool)]
+    assert found == ([] if flags is None else [flags])
 
 
 def test_indices_stay_with_onnx_runtime() -> None:
