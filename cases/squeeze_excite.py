@@ -35,7 +35,7 @@ BEHIND = {
 class Case:
     """x: [N, H, W, C] of the depthwise convolution, or of the map where there is none. form: of the products, "conv",
     "gemm" or "matmul". known: whether the model states N, H and W. narrow: channels of the model's input where a 1x1
-    convolution with a Relu computes x from it, else 0."""
+    convolution with a Relu computes x from it, else 0. halves: the map is the product of halves of the channels."""
 
     x: tuple[int, int, int, int]
     hidden: int
@@ -50,14 +50,16 @@ class Case:
     bias: bool = True
     known: bool = True
     narrow: int = 0
+    halves: bool = False
 
     @property
     def channels(self) -> int:
-        return self.x[3]
+        """Of the map."""
+        return self.x[3] // 2 if self.halves else self.x[3]
 
     def _input(self) -> tuple[int, ...]:
         """Dims of the model's input."""
-        return (*self.x[:3], self.narrow or self.channels)
+        return (*self.x[:3], self.narrow or self.x[3])
 
     def result_dims(self) -> tuple[int, int, int, int]:
         """Of the map."""
@@ -71,8 +73,8 @@ class Case:
         """The initializers in float64."""
         rng = np.random.default_rng([self.channels, self.hidden])
         made = {
-            "w": rng.standard_normal((self.kernel, self.kernel, 1, self.channels)) / self.kernel,
-            "b": rng.standard_normal(self.channels),
+            "w": rng.standard_normal((self.kernel, self.kernel, 1, self.x[3])) / self.kernel,
+            "b": rng.standard_normal(self.x[3]),
             "w1": rng.standard_normal((self.hidden, self.channels)) * 3 / np.sqrt(self.channels),
             "b1": rng.standard_normal(self.hidden),
             "w2": rng.standard_normal((self.channels, self.hidden)) * 2 / np.sqrt(self.hidden),
@@ -119,12 +121,16 @@ class Case:
             helper.make_node("Transpose", ["w"], ["w_krs"], name="turn_w", perm=[3, 2, 0, 1]),
             helper.make_node("Transpose", ["x" if in_front else "t"], ["x_nchw"], name="to", perm=[0, 3, 1, 2]),
             helper.make_node(
-                "Conv", ["x_nchw", "w_krs", "b"], ["y_nchw"], name="depthwise", group=self.channels, pads=pads,
+                "Conv", ["x_nchw", "w_krs", "b"], ["y_nchw"], name="depthwise", group=self.x[3], pads=pads,
                 strides=strides, kernel_shape=[self.kernel] * 2,
             ),
             helper.make_node("Transpose", ["y_nchw"], ["c"], name="back", perm=[0, 2, 3, 1]),
-            *parse_nodes(BEHIND["silu"].format("v", "c")),
+            *(self._gate() if self.halves else parse_nodes(BEHIND["silu"].format("v", "c"))),
         ]  # fmt: skip
+
+    def _gate(self) -> list[onnx.NodeProto]:
+        split = helper.make_node("Split", ["c"], ["c1", "c2"], name="split", axis=3, num_outputs=2)
+        return [split, helper.make_node("Mul", ["c1", "c2"], ["v"], name="v")]
 
     def _product(self, x: str, k: str, y: str) -> list[onnx.NodeProto]:
         bias = [f"b{k}"] if self.bias else []
@@ -184,7 +190,7 @@ def fused(case: Case) -> Fused:
 
 def at_sizes(case: Case, *sizes: tuple[int, int, int]) -> tuple[Case, ...]:
     """One model for images of these numbers, heights and widths."""
-    return tuple(dataclasses.replace(case, x=(*size, case.channels), known=False) for size in sizes)
+    return tuple(dataclasses.replace(case, x=(*size, case.x[3]), known=False) for size in sizes)
 
 
 _MAPS = (
@@ -198,6 +204,8 @@ _MAPS = (
     at_sizes(Case((1, 1, 1, 1152), 48, "float16"), (2, 7, 7)),
     at_sizes(Case((1, 1, 1, 96), 4, "float16", 3, 2, narrow=16), (2, 17, 19), (1, 2, 3)),
     at_sizes(Case((1, 1, 1, 144), 6, "bfloat16", 5, narrow=24), (2, 9, 11), (3, 5, 7)),
+    at_sizes(Case((1, 1, 1, 48), 6, "float16", halves=True), (2, 9, 11), (1, 3, 2)),
+    at_sizes(Case((1, 1, 1, 74), 5, kernel=5, stride=2, halves=True), (2, 9, 12)),
 )  # fmt: skip
 _ON_GPUS = (
     Case((1, 1, 1, 37), 7),
