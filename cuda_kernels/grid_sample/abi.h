@@ -16,7 +16,8 @@ struct GridSamplePointSteps {
   long long point;
 };
 
-// Elements from one b, head, channel, and pixel of the data or position of the result, to the next.
+// Elements from one b, head, channel, and pixel of the data or position of the result, to the next. From one pixel of
+// the data to the next there are less than 2^31.
 struct GridSampleMapSteps {
   long long batch;
   long long head;

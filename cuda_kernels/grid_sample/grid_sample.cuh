@@ -50,6 +50,11 @@ __device__ inline void add_sample(const GridSampleParams& p, const typename K::D
   using Taps = GridTaps<kTaps>;
   const Taps across = taps_at<K::kMode, K::kPadding, K::kAlignCorners>(coordinate[0], map.width);
   const Taps down = taps_at<K::kMode, K::kPadding, K::kAlignCorners>(coordinate[1], map.height);
+  const int step = static_cast<int>(p.data.pixel);
+  const int64_t pitch = static_cast<int64_t>(map.width) * step;  // of rows
+  int64_t column[kTaps];
+#pragma unroll
+  for (int w = 0; w < kTaps; ++w) column[w] = static_cast<int64_t>(across.at[w]) * step;
   Taps deep;
   if constexpr (kDeep) deep = taps_at<K::kMode, K::kPadding, K::kAlignCorners>(coordinate[2], map.depth);
 #pragma unroll
@@ -58,12 +63,13 @@ __device__ inline void add_sample(const GridSampleParams& p, const typename K::D
     for (int h = 0; h < kTaps; ++h) {
       const bool in_row = down.inside[h] && (!kDeep || deep.inside[d]);
       const float of_row = (kDeep ? deep.weight[d] * down.weight[h] : down.weight[h]) * factor;
-      const int64_t row = (kDeep ? static_cast<int64_t>(deep.at[d]) * map.height : 0) + down.at[h];
+      const int64_t number = (kDeep ? static_cast<int64_t>(deep.at[d]) * map.height : 0) + down.at[h];
+      const typename K::Data* const row = data + number * pitch;
 #pragma unroll
       for (int w = 0; w < kTaps; ++w) {
         const bool inside = in_row && across.inside[w];
         const float weight = of_row * across.weight[w];
-        const typename K::Data* const pixel = data + (row * map.width + across.at[w]) * p.data.pixel;
+        const typename K::Data* const pixel = row + column[w];
         Vector<typename K::Data, kVector> values;
         if constexpr (K::kDataVectors || kVector == 1) {
           values = load_or_zero<typename K::Data, kVector>(pixel, inside);
