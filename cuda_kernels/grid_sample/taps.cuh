@@ -1,8 +1,8 @@
 // Which pixels of an axis a coordinate takes, and by what weights, as ONNX's GridSample says it.
 //
-// Pixels are float32 until they are known to be inside, so no coordinate overflows. What is farther than 2^24 pixels
-// is as far off as in ONNX Runtime's CPU kernel. Zeros outside of a map have no weight: coordinates that are infinite
-// or not a number then add nothing, where that kernel is undefined or adds nothing either.
+// Pixels are float32 until they are known to be inside, so no coordinate overflows. Coordinates that are not a number,
+// infinite or farther than kFarthest are the first edge, and what is farther than 2^24 pixels is as far off as in ONNX
+// Runtime's CPU kernel (1.31).
 #pragma once
 
 #include "device/scalar.cuh"
@@ -12,6 +12,8 @@ namespace onnxopt {
 enum class GridMode { kNearest, kLinear, kCubic };
 enum class GridPadding { kZeros, kBorder, kReflection };
 
+constexpr float kFarthest = 4611686018427387904.0f;  // 2^62
+
 constexpr int taps_of(GridMode mode) { return mode == GridMode::kNearest ? 1 : mode == GridMode::kLinear ? 2 : 4; }
 
 // The pixel that a coordinate from -1 to 1 is, with a fraction. Never one rounding for a product and a sum: the
@@ -19,11 +21,9 @@ constexpr int taps_of(GridMode mode) { return mode == GridMode::kNearest ? 1 : m
 template <bool kAlignCorners>
 __device__ inline float grid_pixel(float coordinate, float extent) {
   const float from_start = coordinate + 1.0f;
-  if constexpr (kAlignCorners) {
-    return from_start * 0.5f * (extent - 1.0f);
-  } else {
-    return add_rounded(from_start * extent, -1.0f) * 0.5f;
-  }
+  const float pixel =
+      kAlignCorners ? from_start * 0.5f * (extent - 1.0f) : add_rounded(from_start * extent, -1.0f) * 0.5f;
+  return ::fabsf(pixel) <= kFarthest ? pixel : kAlignCorners ? 0.0f : -0.5f;
 }
 
 // A pixel outside, reflected at the edges until it is inside. extent: not 0.
@@ -91,7 +91,7 @@ __device__ inline GridTaps<taps_of(kMode)> taps_at(float coordinate, int extent)
       taps.weight[k] = is_inside ? taps.weight[k] : 0.0f;
       taps.at[k] = is_inside ? static_cast<int>(at) : 0;
     } else {
-      taps.inside[k] = extent > 0;
+      taps.inside[k] = true;
       taps.at[k] = is_inside ? static_cast<int>(at) : at >= length ? extent - 1 : 0;
     }
   }

@@ -51,6 +51,7 @@ std::vector<std::int64_t> BindPlain(const GridSample& meaning, const Binding& bi
   call->heads = 1;
   call->channels = data.dims[meaning.planes ? 1 : dims + 1];
   const std::int64_t pixels = Elements(extents, dims);
+  if (pixels == 0) binding.Fail("data", data, "has no pixels");
   const std::int64_t all = Elements(size.data(), dims);
   const std::int64_t points = meaning.summed ? size.back() : 1;
   call->data = {Elements(data.dims + 1, dims + 1), 0, meaning.planes ? pixels : 1, meaning.planes ? 1 : call->channels};

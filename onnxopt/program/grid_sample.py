@@ -76,8 +76,8 @@ class GridSample(Core):
     result_planes: whether y is stored so, else it is [N, *So, C], or [b, *So, heads * C] of a view. epilogue: computes
     the output from the sample or the sum, in float32.
 
-    Modes, padding and align_corners are those of ONNX. With zeros, what is outside of a map adds nothing: a coordinate
-    that is not a number gives 0. Elsewhere it gives not a number, but with mode "nearest" the first pixel.
+    Modes, padding and align_corners are those of ONNX. A coordinate that is infinite, not a number or farther than 2^62
+    pixels is the first edge of the map, as in ONNX Runtime 1.31's CPU kernel. A map has pixels.
     """
 
     KIND: ClassVar = "grid_sample"
