@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxopt.graph.layout import assign, gated_weights, join_planes, join_tokens, turn_tokens, widen_sequences
+from onnxopt.graph.layout import (
+    assign,
+    gated_weights,
+    join_planes,
+    join_tokens,
+    part_biases,
+    turn_tokens,
+    widen_sequences,
+)
 from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 
 
@@ -19,6 +27,7 @@ def _scale(model: ir.Model, scope: Scope) -> int:
 TOKENS = (
     Pass(lambda model, _: widen_sequences(model), counted=False),
     Pass(lambda model, scope: join_planes(model.graph) if scope.gpu else 0, counted=False),
+    Pass(lambda model, scope: part_biases(model.graph) if scope.gpu else 0, counted=False),
     Pass(lambda model, _: turn_tokens(model.graph), counted=False),
 )
 RULES = (Pass(_assign), Pass(lambda model, _: join_tokens(model.graph), counted=False))

@@ -76,9 +76,18 @@ class GrowingConvolution:
     def is_transposed(self) -> bool:
         return self.conv.op_type == "ConvTranspose"
 
+    def is_strided_volume(self) -> bool:
+        """Whether it is a ConvTranspose with strides over a depth and more (graph/layout/transposed_volumes.py)."""
+        window = self.window
+        if not self.is_transposed or window.depth is None or dataclasses.replace(window, depth=None).is_pointwise:
+            return False
+        return max(window.depth.stride, *window.strides) > 1
+
     def can_take_more(self) -> bool:
         """Whether some step may still follow."""
         name = self.activation.name
+        if self.is_strided_volume():
+            return False
         return name == "none" or (name != "relu" and self.residual is None)
 
     def operation(self) -> dict[str, Any]:
@@ -157,6 +166,8 @@ def is_step(node: ir.Node) -> bool:
 def take(convolution: GrowingConvolution, nodes: Sequence[ir.Node], shapes: Shapes) -> str | None:
     """Absorb the nodes of a step. Returns None, or a reason; then the convolution is unchanged."""
     last = nodes[-1]
+    if convolution.is_strided_volume():
+        return "cuDNN has no fast kernel for what follows a strided ConvTranspose of three dims"
     if last.domain != "" or not last.outputs or _dtype(last.outputs[0], shapes) != _dtype(convolution.output, shapes):
         return f"cuDNN has no epilogue for {last.op_type}"
     if len(nodes) == 1 and last.op_type == "Add":
