@@ -71,6 +71,7 @@ def _flags(node: ir.Node, shapes: Shapes) -> tuple[bool, bool]:
     left = [
         sympy.Mod(sympy.sympify(dim) + pad - (side - 1) * dilation - 1, stride)
         for dim, side, stride, dilation, pad in windows
+        if stride != 1
     ]
     ceil_mode &= any(rest != 0 for rest in left)
     return ceil_mode, counts and (ceil_mode or any(pads))

@@ -38,7 +38,10 @@ def _pool_regions(plan: FusionPlan) -> list[list[str]]:
     [
         (_MAX, {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
         (_MAX.replace("MaxPool", "AveragePool"), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
-        ("MaxPool<kernel_shape = [3, 3], ceil_mode = 1, storage_order = 1>", {"ceil_mode": True}),
+        (
+            "MaxPool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1, storage_order = 1>",
+            {"strides": (2, 2), "ceil_mode": True},
+        ),
         (
             "AveragePool<kernel_shape = [3, 3], pads = [0, 0, 1, 1], count_include_pad = 1>",
             {"pads": (0, 0, 1, 1), "count_include_pad": True},
@@ -79,7 +82,7 @@ def test_dtypes(dtype: str) -> None:
          "its window.dilations are not 1 beside auto_pad"),
         ('MaxPool<kernel_shape = [1, 1], strides = [2, 2], auto_pad = "SAME_UPPER">', "float16",
          "its window.strides exceed the kernel beside auto_pad"),
-        ("AveragePool<kernel_shape = [3, 3], ceil_mode = 1, count_include_pad = 1>", "float16",
+        ("AveragePool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1, count_include_pad = 1>", "float16",
          "its count_include_pad is set beside ceil_mode"),
         ("MaxPool<kernel_shape = [1024, 1]>", "float16", "its window has a kernel, stride or dilation above 1023"),
     ],
