@@ -8,12 +8,14 @@
         -> Transpose(Gather(Flatten of two dims of x, points), [1, 0])
 
 Recommenders look up a row for each feature, and read a triangle of the products of all pairs: every column, every row
-and every view was a launch of its own. An index from the end of its table counts from there as before, and one outside
-of its table is outside of the joined table, so that it is still an error, or zeros where a provider says none.
+and every view was a launch of its own. Several Concats may read the same rows. An index from the end of its table
+counts from there as before, and one outside of its table is outside of the joined table, so that it is still an error,
+or zeros where a provider says none.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import math
@@ -23,7 +25,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
-from onnxopt.graph.match import constant, integers, is_constant, is_private, new_integers
+from onnxopt.graph.match import constant, integers, is_constant, new_integers
 from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import Pass, RuleSet, Scope
@@ -58,33 +60,69 @@ class _Lookup:
         return self.dims, self.ids.dtype, tensor.dtype, tensor.shape.numpy()[1]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """Neighbouring parts of a Concat that are lookups, from part `first` on. by_row: joined along the last axis."""
+
+    concat: ir.Node
+    first: int
+    lookups: tuple[_Lookup, ...]
+    by_row: bool
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What runs that read the same rows have in common."""
+        return tuple(one.gather for one in self.lookups), self.lookups[0].kind
+
+
 def merge(graph: ir.Graph, inferred: Knowledge, joiner: Joiner) -> int:
     """Change such Concats in place; how many tables there are now in place of others. Nodes without use remain."""
-    count = 0
-    for node in [n for n in graph if (n.domain, n.op_type) == ("", "Concat")]:
-        rank = len(inferred.dims(node.outputs[0]) or ())
-        axis = node.attributes.get_int("axis", 0) % rank if rank else 0
-        parts = [(value, _lookup(value, axis, rank, inferred)) for value in node.inputs]
-        inputs: list[ir.Value | None] = []
-        for kind, group in itertools.groupby(parts, lambda part: None if part[1] is None else part[1].kind):
-            run = list(group)
-            lookups = [lookup for _, lookup in run if lookup is not None]
-            if kind is None or not _may_merge(lookups):
-                inputs += [value for value, _ in run]
-                continue
-            inputs.append(_merged(graph, node, lookups, axis == rank - 1, joiner, inferred))
-            count += 1
-        if len(inputs) < len(parts):
-            _replace(graph, node, inputs)
-    return count
+    concats = [node for node in graph if (node.domain, node.op_type) == ("", "Concat")]
+    alike: dict[tuple[object, ...], list[_Run]] = collections.defaultdict(list)
+    for run in (run for concat in concats for run in _runs(concat, inferred)):
+        alike[run.key].append(run)
+    merged = {key: runs for key, runs in alike.items() if _may_merge(runs)}
+    rows: dict[tuple[object, ...], ir.Value] = {}
+    of_concat: dict[ir.Node, list[_Run]] = collections.defaultdict(list)
+    for run in itertools.chain.from_iterable(merged.values()):
+        of_concat[run.concat].append(run)
+    for concat in (node for node in concats if node in of_concat):
+        inputs: list[ir.Value | None] = list(concat.inputs)
+        for run in sorted(of_concat[concat], key=lambda run: run.first, reverse=True):
+            if run.key not in rows:
+                rows[run.key] = _merged(graph, concat, run.lookups, joiner, inferred)
+            inputs[run.first : run.first + len(run.lookups)] = [_joined(graph, run, rows[run.key])]
+        _replace(graph, concat, inputs)
+    return len(merged)
+
+
+def _runs(concat: ir.Node, inferred: Knowledge) -> Iterator[_Run]:
+    rank = len(inferred.dims(concat.outputs[0]) or ())
+    axis = concat.attributes.get_int("axis", 0) % rank if rank else 0
+    found, first = [_lookup(value, axis, rank, inferred) for value in concat.inputs], 0
+    for kind, group in itertools.groupby(found, lambda one: None if one is None else one.kind):
+        run = list(group)
+        if kind is not None:
+            yield _Run(concat, first, tuple(one for one in run if one is not None), axis == rank - 1)
+        first += len(run)
+
+
+def _joined(graph: ir.Graph, run: _Run, rows: ir.Value) -> ir.Value:
+    """The rows [.., n, D] as the Concat reads them: [.., n D] where it joins them along the last axis."""
+    if not run.by_row:
+        return rows
+    new, tensor = NewNodes(graph, run.concat), run.lookups[0].table.const_value
+    assert tensor is not None
+    columns = len(run.lookups) * tensor.shape.numpy()[1]
+    return new.add("Reshape", [rows, new.constant(np.array([0] * len(run.lookups[0].dims) + [columns]))], rows.dtype)
 
 
 def _replace(graph: ir.Graph, concat: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
     """Put a Concat of these in place of one."""
     old, attributes = concat.outputs[0], list(concat.attributes.values())
     new = NewNodes(graph, concat)
-    result = new.add("Concat", inputs, old.dtype, attributes) if len(inputs) > 1 else inputs[0]
-    assert result is not None
+    several = len(inputs) > 1
+    result = new.add("Concat" if several else "Identity", inputs, old.dtype, attributes if several else ())
     result.shape, result.name, old.name = old.shape, old.name, None
     ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
     graph.remove(concat, safe=True)
@@ -97,8 +135,6 @@ def _lookup(part: ir.Value | None, axis: int, rank: int, inferred: Knowledge) ->
         return None
     node, whole = part.producer(), dims[:axis]
     while node is not None and node.op_type in _VIEWS and node.domain == "" and node.inputs[0] is not None:
-        if not is_private(node.outputs[0]):
-            return None
         node = node.inputs[0].producer()
     if node is None or (node.domain, node.op_type) != ("", "Gather") or node.attributes.get_int("axis", 0) != 0:
         return None
@@ -110,20 +146,22 @@ def _lookup(part: ir.Value | None, axis: int, rank: int, inferred: Knowledge) ->
     shape, dtype = table.const_value.shape.numpy(), table.const_value.dtype
     if not (dtype.is_floating_point() or dtype.is_integer()) or dtype.bitwidth < 8:
         return None
-    if len(shape) != 2 or dims[-1] != shape[1] or ids.dtype not in _INDICES or not is_private(node.outputs[0]):
+    if len(shape) != 2 or dims[-1] != shape[1] or ids.dtype not in _INDICES:
         return None
     if [d for d in of_ids if d != 1] != [d for d in whole if d != 1] or _view(of_ids, whole).count(-1) > 1:
         return None
     return _Lookup(node, table, ids, whole)
 
 
-def _may_merge(lookups: Sequence[_Lookup]) -> bool:
-    """Whether there are enough, no table is read elsewhere, and neither indices nor the result become too large."""
-    readers = {one.gather for one in lookups}
-    tables = dict.fromkeys(one.table for one in lookups)
-    if len(lookups) < _MIN_TABLES or any(not {*table.consumers()} <= readers for table in tables):
+def _may_merge(runs: Sequence[_Run]) -> bool:
+    """Whether there are enough, nothing else reads the rows or the tables, and nothing becomes too large."""
+    lookups, concats = runs[0].lookups, {run.concat for run in runs}
+    gathers, tables = {one.gather for one in lookups}, dict.fromkeys(one.table for one in lookups)
+    if len(lookups) < _MIN_TABLES or any(not {*table.consumers()} <= gathers for table in tables):
         return False
     if any(table.is_graph_output() or table.graph is not lookups[0].gather.graph for table in tables):
+        return False
+    if not all(_is_read_by(gather.outputs[0], concats) for gather in gathers):
         return False
     shape = lookups[0].table.const_value.shape.numpy()  # type: ignore[union-attr]
     stated = [dim for dim in lookups[0].dims if isinstance(dim, int)]
@@ -131,15 +169,22 @@ def _may_merge(lookups: Sequence[_Lookup]) -> bool:
     return len(lookups) * math.prod(stated) * shape[1] <= _MAX_ELEMENTS and 2 * rows <= _MAX_ELEMENTS
 
 
+def _is_read_by(value: ir.Value, concats: set[ir.Node]) -> bool:
+    """Whether these Concats alone read a value, perhaps by way of views."""
+    readers = [n for n in value.consumers() if n not in concats]
+    views = all(n.op_type in _VIEWS and n.domain == "" and _is_read_by(n.outputs[0], concats) for n in readers)
+    return views and not value.is_graph_output()
+
+
 def _merged(
-    graph: ir.Graph, place: ir.Node, lookups: Sequence[_Lookup], by_row: bool, joiner: Joiner, inferred: Knowledge
+    graph: ir.Graph, place: ir.Node, lookups: Sequence[_Lookup], joiner: Joiner, inferred: Knowledge
 ) -> ir.Value:
-    """The rows of all lookups, [.., n, D], or [.., n D] where they are joined by_row."""
+    """The rows of all lookups, [.., n, D]."""
     new, tables = NewNodes(graph, place), list(dict.fromkeys(one.table for one in lookups))
     sizes = {one.table: one.rows for one in lookups}
     begin = dict(zip(tables, itertools.accumulate((sizes[t] for t in tables), initial=0), strict=False))
     tensors = [t.const_value for t in tables if t.const_value is not None]
-    whole = new.held(joiner.rows(tensors, f"{tables[0].name}/joined") if len(tensors) > 1 else tensors[0])
+    whole = new.held(joiner.rows(tensors, f"{tables[0].name}/joined")) if len(tensors) > 1 else tables[0]
     dtype = lookups[0].ids.dtype
     assert dtype is not None
 
@@ -153,12 +198,7 @@ def _merged(
                              _less(new, from_end, count)], ir.DataType.BOOL)  # fmt: skip
     placed = new.add("Add", [from_end, row(begin[one.table] for one in lookups)], dtype)
     at = new.add("Where", [inside, placed, row(iter([sum(sizes.values())]))], dtype)
-    rows = new.add("Gather", [whole, at], tensors[0].dtype, [ir.AttrInt64("axis", 0)])
-    if not by_row:
-        return rows
-    columns = len(lookups) * tensors[0].shape.numpy()[1]
-    shape = new.constant(np.array([0] * len(lookups[0].dims) + [columns], np.int64))
-    return new.add("Reshape", [rows, shape], tensors[0].dtype)
+    return new.add("Gather", [whole, at], tensors[0].dtype, [ir.AttrInt64("axis", 0)])
 
 
 def _less(new: NewNodes, a: ir.Value, b: ir.Value) -> ir.Value:

@@ -80,6 +80,8 @@ def gathers(found: ir.Model) -> int:
         ("i0 = Slice(i, zero, one, one) i1 = Slice(i, one, two, one) i2 = Slice(i, two, three, last) " + LOOKED_UP
          + "y = Concat<axis = 1>(a, b, c)", "int64[N, 3] i", 1),
         (LOOKED_UP + "y = Concat<axis = -1>(a, b, c)", "int64[N, L] i0, int64[N, L] i1, int64[N, L] i2", 1),
+        (STACKED + "d = Concat<axis = 1>(a, b, c) e = Concat<axis = 1>(u, v, w) f = Flatten(e) y = Sub(d, f)",
+         "int64[N, 3] i", 1),  # the same rows twice
         (LOOKED_UP + "d = Concat<axis = 1>(a, b, c, x) y = Relu(d)", "int64[N] i0, int64[N] i1, int64[N] i2, "
          "float[N, 4] x", 1),
     ],
@@ -113,6 +115,7 @@ def test_an_index_outside_of_its_table_is_an_error_still(index: int, tmp_path: P
         (STACKED + "y = Concat<axis = 1>(u, v, w) z = Gather(t1, i0)", "float[] y, float[] z"),
         (STACKED + "y = Concat<axis = 1>(u, v, w) z = Relu(b)", "float[] y, float[] z"),
         (STACKED + "y = Concat<axis = 0>(u, v, w)", "float[] y"),
+        (STACKED + "y = Concat<axis = 1>(u, v, w) z = Concat<axis = 1>(a, b)", "float[] y, float[] z"),
         (STACKED.replace("Gather(t2, i2)", "Gather<axis = 1>(t2, k1)") + "y = Concat<axis = 1>(u, v)", "float[] y"),
     ],
 )  # fmt: skip
