@@ -41,8 +41,8 @@ def launch_program() -> Path:
 
 
 def _cores() -> Iterator[str]:
-    """The kinds of cores, by the naming convention of registry/generated/kinds.cc."""
-    cores = [kind for kind in KINDS if isinstance(kind, CoreKind)]
+    """The kinds of cores on images, by the naming convention of registry/generated/kinds.cc."""
+    cores = [kind for kind in KINDS if isinstance(kind, CoreKind) and kind.meaning.RESULT]
     yield from (f'#include "cuda/{kind.name}.h"\n' for kind in cores)
     yield "#define CORES"
     for kind in cores:
