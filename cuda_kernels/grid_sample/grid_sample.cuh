@@ -6,6 +6,7 @@
 // positions.
 #pragma once
 
+#include "device/approximate.cuh"
 #include "device/early_launch.cuh"
 #include "device/index.cuh"
 #include "device/load_or_zero.cuh"
