@@ -235,16 +235,18 @@ struct GroupNormBlock {
     return inverse_sqrt(ptx::div(squares, elements) + Op::kEpsilon);
   }
 
-  // By a warp, from the moments of every part, part k's of a group at all[k * kGroups]: its mean and 1 / deviation.
-  __device__ Moments finished(const Moments* all) const {
+  // By a warp, from the moments of every part, part k's of a group at all[k * step]: its mean and 1 / deviation.
+  __device__ Moments finished(const Moments* all, int step) const {
     const float elements = static_cast<float>(p.pixels) * Op::kGroup;
     const float near = all[0].mean;
     float mean = 0.0f;
-    for (int k = lane(); k < parts; k += 32) mean += (all[k * kGroups].mean - near) * weight(k);
+#pragma unroll 4
+    for (int k = lane(); k < parts; k += 32) mean += (all[k * step].mean - near) * weight(k);
     mean = near + ptx::div(sum_of_lanes(mean), elements);
     float squares = 0.0f;
+#pragma unroll 4
     for (int k = lane(); k < parts; k += 32) {
-      const Moments of = all[k * kGroups];
+      const Moments of = all[k * step];
       const float apart = of.mean - mean;
       squares += of.squares + apart * apart * weight(k);
     }
@@ -263,7 +265,7 @@ struct GroupNormBlock {
     if constexpr (kPass == GroupNormPass::kApply) {
       const auto* const all = reinterpret_cast<const Moments*>(p.scratch) + int64_t{blockIdx.x - part} * kGroups;
       for (int g = warp; g < kGroups; g += kWarps) {
-        const Moments norm = finished(all + g);
+        const Moments norm = finished(all + g * parts, 1);
         if (lane() == 0) done[g] = norm;
       }
     } else if constexpr (kCluster == 1) {
@@ -281,7 +283,7 @@ struct GroupNormBlock {
       });
       wait_for(arrived, 0);
       for (int g = warp; g < kGroups; g += kWarps) {
-        const Moments norm = finished(&exchange.from[0][0].of[g]);
+        const Moments norm = finished(&exchange.from[0][0].of[g], kGroups);
         if (lane() == 0) done[g] = norm;
       }
     }
@@ -369,11 +371,11 @@ struct GroupNormBlock {
     if constexpr (kPass == GroupNormPass::kApply) load(last, tail, x);
     const auto before = Op::Before::template of<kVector>(p, sample, channel);
     if constexpr (kPass == GroupNormPass::kMoments) {
-      Moments* const to = reinterpret_cast<Moments*>(p.scratch) + int64_t{blockIdx.x} * kGroups;
+      Moments* const to = reinterpret_cast<Moments*>(p.scratch) + int64_t{blockIdx.x - part} * kGroups + part;
       float means[kRuns] = {}, squares[kRuns] = {};
       stream(before, means, squares);
       merge_threads(means, squares, [&](int g, const Moments& of) {
-        if (lane() == 0) to[g] = of;
+        if (lane() == 0) to[g * parts] = of;  // the parts of a group are neighbours
       });
     } else if constexpr (kHeld > 0) {
       float centers[kRuns];
