@@ -42,6 +42,11 @@ class Deformable:
         return self.dtype
 
     @property
+    def largest(self) -> int:
+        """The greatest side of a map."""
+        return max(max(sides) for sides in self.maps)
+
+    @property
     def ends(self) -> list[int]:
         """Of each map, its first token and the one after its last."""
         return list(itertools.accumulate((h * w for h, w in self.maps), initial=0))
