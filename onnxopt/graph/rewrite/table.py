@@ -20,6 +20,7 @@ from onnxopt.graph.rewrite import (
     dims_of_inputs,
     float32_kernels,
     gathers,
+    idle_taps,
     layout,
     pooled_gates,
     rotary,
@@ -249,7 +250,7 @@ TABLE: tuple[Phase, ...] = (
         name="convolutions",
         why="those that are products become products, with the constants and the activations that follow them",
         steps=(
-            Step(_FOLD, conv_constants.RULES, only_if=_has("Conv", "ConvTranspose")),
+            Step(_FOLD, (*idle_taps.RULES, *conv_constants.RULES), only_if=_has("Conv", "ConvTranspose")),
             Step(_TOKENS, convolutions.PRODUCTS),
         ),
         repeat=UNTIL_NOTHING_APPLIES,

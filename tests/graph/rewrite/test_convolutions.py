@@ -125,7 +125,6 @@ def _reason(source: ir.Model, rule: type[RewriteRuleClassBase]) -> str:
         ("volume", "", (3, 2, 3, 4)), ("image", "<pads = [2, 1, 2, 3], strides = [3, 2]>", (3, 3, 5)),
         ("image", '<auto_pad = "SAME_UPPER", strides = [4, 6]>', (3, 4, 6)),
         ("image", '<auto_pad = "SAME_LOWER", strides = [3, 5]>', (3, 3, 5)),
-        ("image", "<pads = [4, 6, 6, 8], dilations = [2, 2]>", (3, 1, 1)),
         ("tap", "<pads = [1, 1], strides = [2]>", (3, 2)),
     ],
 )  # fmt: skip
