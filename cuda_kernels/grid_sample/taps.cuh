@@ -48,7 +48,7 @@ struct GridTaps {
   bool inside[kCount];
 };
 
-// t: the fraction behind the second of four pixels.
+// t: the distance from the second of four pixels.
 __device__ inline void cubic_weights(float t, float (&weight)[4]) {
   constexpr float kAlpha = -0.75f;
   const float before = t + 1.0f;

@@ -2,8 +2,8 @@
 
     Conv(x [N, C, D, H, W], w [K, C, T, R, S]) -> Conv(Concat(x at each of T places), w')     w' [K, T C, 1, R, S]
 
-cuDNN's products take channels in vectors, of which one channel leaves most idle; the kernel of images of few channels
-takes T C of them (kinds/image_convolution), and the Concat is small beside the K channels of the result.
+cuDNN's products take channels in vectors, and one channel leaves most of a vector idle; the kernel of images of few
+channels takes T C of them (kinds/image_convolution), and the Concat is small beside the K channels of the result.
 """
 
 from __future__ import annotations

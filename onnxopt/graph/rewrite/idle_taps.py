@@ -19,7 +19,7 @@ from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 
 
-class _Kept(NamedTuple):
+class _Cut(NamedTuple):
     """Of each axis, the taps that stay; and all pads, those before each axis first."""
 
     taps: tuple[slice, ...]
@@ -29,7 +29,7 @@ class _Kept(NamedTuple):
 class IdleTaps(RewriteRuleClassBase):
     def __init__(self) -> None:
         super().__init__()
-        self._cut: dict[tuple[ir.Value, object], ir.Value] = {}  # a weight, the graph that reads it -> what stays
+        self._parts: dict[tuple[ir.Value, object], ir.Value] = {}  # a weight, the graph that reads it -> its part
 
     def pattern(self, op, x, w):
         return op.Conv(x, w, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["convolved"])
@@ -37,31 +37,31 @@ class IdleTaps(RewriteRuleClassBase):
     def check(self, context: MatchContext, x: ir.Value, w: ir.Value, convolved: ir.Value) -> MatchResult:
         result, conv = MatchResult(), convolved.producer()
         assert conv is not None
-        kept = _kept(conv)
-        if isinstance(kept, str):
-            return result.fail(kept)
-        if any(use.idx != 1 or _taps(use.node) != kept.taps for use in w.uses()):
+        cut = _cut_of(conv)
+        if isinstance(cut, str):
+            return result.fail(cut)
+        if any(use.idx != 1 or _taps(use.node) != cut.taps for use in w.uses()):
             return result.fail(f"what else reads the weight `{w.name}` needs it as it is")
         return result
 
     def rewrite(self, op, x: ir.Value, w: ir.Value, convolved: ir.Value):
         conv = convolved.producer()
         assert conv is not None
-        kept = _kept(conv)
-        assert not isinstance(kept, str)
-        if (w, conv.graph) not in self._cut:
-            self._cut[w, conv.graph] = op.initializer(_part(w, kept.taps))
+        cut = _cut_of(conv)
+        assert not isinstance(cut, str)
+        if (w, conv.graph) not in self._parts:
+            self._parts[w, conv.graph] = op.initializer(_part(w, cut.taps))
         attributes = {name: attribute.value for name, attribute in conv.attributes.items()}
-        attributes |= {"pads": kept.pads, "kernel_shape": tuple(t.stop - t.start for t in kept.taps)}
-        return op.Conv(x, self._cut[w, conv.graph], *conv.inputs[2:], **attributes)
+        attributes |= {"pads": cut.pads, "kernel_shape": tuple(t.stop - t.start for t in cut.taps)}
+        return op.Conv(x, self._parts[w, conv.graph], *conv.inputs[2:], **attributes)
 
 
 def _taps(node: ir.Node) -> tuple[slice, ...] | None:
-    kept = _kept(node)
-    return None if isinstance(kept, str) else kept.taps
+    cut = _cut_of(node)
+    return None if isinstance(cut, str) else cut.taps
 
 
-def _kept(conv: ir.Node) -> _Kept | str:
+def _cut_of(conv: ir.Node) -> _Cut | str:
     """What stays of a Conv, or why all of it does."""
     if conv.op_type != "Conv" or conv.domain != "" or conv.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
         return "it is no Conv that states its padding"
@@ -87,7 +87,7 @@ def _kept(conv: ir.Node) -> _Kept | str:
         taps.append(slice(first, end))
     if all(part.stop - part.start == count for part, count in zip(taps, kernel, strict=True)):
         return "every tap reads an element of its input, or sizes are not known"
-    return _Kept(tuple(taps), tuple(pads))
+    return _Cut(tuple(taps), tuple(pads))
 
 
 def _is_idle(place: int, stride: int, size: int, windows: int) -> bool:
