@@ -22,6 +22,7 @@ _NOT_CONSTANT = _RANDOM | _COMPACT - {"ConstantOfShape"}
 _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 _COPIES = _VIEWS | {"ConstantOfShape", "Expand", "Tile"}  # of elements that are stored already
+_MOVES = _VIEWS | {"Concat", "Gather"}  # of elements to other places
 _DATA_DEPENDENT = frozenset({"Compress", "NonZero", "Unique"})  # output no larger than rank times the input
 _CONTRACTIONS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})  # too slow in numpy where large
 _PRODUCTS = frozenset({"Gemm", "MatMul"})  # which WideConstants leaves to BLAS, in float32
@@ -44,12 +45,14 @@ class Fold:
     def __init__(self, allowance: int) -> None:
         self._allowance, self._computed = allowance, _COMPUTED + 4 * allowance
         self._constant = frozenset[ir.Node]()  # nodes that depend on constants alone
+        self._rearranging = frozenset[ir.Node]()  # nodes that together store no more than they free
         self._readable = _READ_LIMIT
 
     def __call__(self, model: ir.Model) -> bool:
         """Fold in place; whether anything changed. Growth and bytes read add up over all calls."""
         with np.errstate(all="ignore"), _hidden(model):  # dividing constants by 0 is the model's business
             self._constant = _constant_nodes(model)
+            self._rearranging = _rearranging(model)
             split = self._split(model)
             wide = WideConstants(functools.partial(self._should_fold, wide=True))(model)
             result = fold_constants_ir(
@@ -105,7 +108,12 @@ class Fold:
         if node.op_type in _CONTRACTIONS and read > _CONTRACTED and not fast:
             return False  # runtimes fold these at load
         computed = min(max(growth, 0), self._computed) if node in self._constant and not copies else 0
-        if growth - computed > self._allowance or read + written > self._readable:
+        if read + written > self._readable:
+            return False
+        if node in self._rearranging:
+            self._readable -= read + written
+            return True
+        if growth - computed > self._allowance:
             return False
         self._computed -= computed
         self._allowance -= growth - computed
@@ -128,6 +136,39 @@ def _constant_nodes(model: ir.Model) -> frozenset[ir.Node]:
         if all(v.producer() in constant or _is_small(v) for v in operands):
             constant.add(node)
     return frozenset(constant)
+
+
+def _rearranging(model: ir.Model) -> frozenset[ir.Node]:
+    """Nodes that move elements of constants, in groups whose results are no larger than the constants only they read.
+
+    Exporters write the gates of an LSTM in ONNX's order so: a Slice for each gate, and a Concat of these.
+    """
+    groups: dict[ir.Value, set[ir.Node]] = {}  # by each weight and each result of a member
+    for node in model.graph:
+        operands = [v for v in node.inputs if v is not None]
+        if node.domain != "" or node.op_type not in _MOVES or not operands:
+            continue
+        if not all(v in groups or (is_constant(v) and v.const_value is not None) for v in operands):
+            continue
+        weights = [v for v in operands if v in groups or not _is_small(v)]
+        members = set().union({node}, *(groups[v] for v in weights if v in groups))
+        results = [v for member in members for v in (*member.inputs, *member.outputs) if v in groups]
+        groups |= dict.fromkeys([*weights, *results, *node.outputs], members)
+    distinct = {id(members): members for members in groups.values()}
+    return frozenset(n for members in distinct.values() if _stores_no_more(members) for n in members)
+
+
+def _stores_no_more(members: set[ir.Node]) -> bool:
+    """Whether what other nodes read of these nodes' results is no larger than the constants that only these read."""
+    results = [v for n in members for v in n.outputs]
+    kept = [v for v in results if v.is_graph_output() or not members.issuperset(v.consumers())]
+    written = [_output_bytes(n, []) for n in members if n.outputs[0] in kept]
+    freed = sum(
+        v.const_value.nbytes
+        for v in {v for n in members for v in n.inputs if v is not None}
+        if v.const_value is not None and is_constant(v) and members.issuperset(v.consumers())
+    )
+    return None not in written and sum(w for w in written if w is not None) <= freed
 
 
 def _is_small(value: ir.Value) -> bool:
