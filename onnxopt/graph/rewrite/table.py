@@ -22,6 +22,7 @@ from onnxopt.graph.rewrite import (
     gathers,
     idle_taps,
     layout,
+    pixel_shuffles,
     pooled_gates,
     rotary,
     rotary_pairs,
@@ -251,6 +252,7 @@ TABLE: tuple[Phase, ...] = (
         why="those that are products become products, with the constants and the activations that follow them",
         steps=(
             Step(_FOLD, (*idle_taps.RULES, *conv_constants.RULES), only_if=_has("Conv", "ConvTranspose")),
+            Step(_FOLD, pixel_shuffles.RULES, only_if=_has("DepthToSpace")),
             Step(_TOKENS, convolutions.PRODUCTS),
         ),
         repeat=UNTIL_NOTHING_APPLIES,
