@@ -39,7 +39,7 @@ TABLE = table(
         "softmax": (_SOFTMAX, _SOFTMAX.at((1, 3000), (3000,))),
         "norm": (_NORM,),
         "groups": (_GROUPS,),
-        "strided": (_STRIDED,),
+        "strided": (_STRIDED, _STRIDED.at((1, 2500, 12)), _STRIDED.at((2, 2100, 7))),
         "joined": (_JOINED,),
     },
 )

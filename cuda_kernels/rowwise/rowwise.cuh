@@ -6,4 +6,5 @@
 #include "rowwise/piped.cuh"
 #include "rowwise/ring.cuh"
 #include "rowwise/split.cuh"
+#include "rowwise/split_strided.cuh"
 #include "rowwise/strided.cuh"

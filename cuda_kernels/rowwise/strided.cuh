@@ -7,8 +7,9 @@
 
 namespace onnxopt {
 
-// kThreads / kLanes threads, at most a warp, side by side along `inner`, each with kWidth rows; kLanes of them share a
-// row's elements. kVectors: how many a thread holds in registers, 0 where it reads them again for every stage.
+// kThreads / kLanes threads, at most a warp, side by side along `inner`, each with kWidth rows; kLanes of them share
+// columns begin to end - 1. kVectors: how many a thread holds in registers, 0 where it reads them again for every
+// stage.
 template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, char... kModes>
 struct Strided {
   using B = RowBodyOf<Op, kWidth>;
@@ -19,18 +20,20 @@ struct Strided {
   const Index first;  // element of the domain
   const Index columns;
   const Index inner;
+  const Index begin;
+  const Index end;
   const bool live;
   typename Op::Row row[kWidth];
   typename RowBodyOf<Op, 1>::RowLoaded row_in[kWidth];
   typename B::Loaded held[kVectors > 0 ? kVectors : 1];
 
-  __device__ Index column(int v) const { return threadIdx.x / kSide + static_cast<Index>(v * kLanes); }
+  __device__ Index column(int v) const { return begin + threadIdx.x / kSide + static_cast<Index>(v * kLanes); }
 
   __device__ void load() {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const Index k = column(v);
-      if (live && k < columns) B::template load_all<~0u, kModes...>(params, first + k * inner, k, held[v]);
+      if (live && k < end) B::template load_all<~0u, kModes...>(params, first + k * inner, k, held[v]);
     }
   }
 
@@ -40,11 +43,11 @@ struct Strided {
     if constexpr (kVectors > 0) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        if (column(v) < columns) body(column(v), held[v]);
+        if (column(v) < end) body(column(v), held[v]);
       }
     } else {
 #pragma unroll 4
-      for (Index k = column(0); k < columns; k += kLanes) {
+      for (Index k = column(0); k < end; k += kLanes) {
         typename B::Loaded in;
         B::template load_all<kMask, kModes...>(params, first + k * inner, k, in);
         body(k, in);
@@ -72,11 +75,9 @@ struct Strided {
     }
   }
 
-  __device__ void stages(List<>) {}
-
-  template <typename Stage, typename... Rest>
-  __device__ void stages(List<Stage, Rest...>) {
-    typename Stage::Partial partial[kWidth];
+  // Of these columns, for each of the thread's rows.
+  template <typename Stage>
+  __device__ void reduce(typename Stage::Partial (&partial)[kWidth]) {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) partial[j] = Stage::identity();
     each<Stage::kReads>([&](Index k, const typename B::Loaded& in) {
@@ -87,8 +88,21 @@ struct Strided {
       }
     });
     reduce_shares<Stage>(partial);
+  }
+
+  template <typename Stage>
+  __device__ void finish(const typename Stage::Partial (&partial)[kWidth]) {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) B::template finish<Stage>(row[j], partial[j], row_in[j]);
+  }
+
+  __device__ void stages(List<>) {}
+
+  template <typename Stage, typename... Rest>
+  __device__ void stages(List<Stage, Rest...>) {
+    typename Stage::Partial partial[kWidth];
+    reduce<Stage>(partial);
+    finish<Stage>(partial);
     if constexpr (kVectors * kWidth > kMostUnpacked) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) B::template forget_all<~0u>(held[v]);
@@ -96,7 +110,7 @@ struct Strided {
     stages(List<Rest...>());
   }
 
-  __device__ void run(Index at) {
+  __device__ void start() {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       row[j].length = static_cast<float>(columns);
@@ -104,7 +118,10 @@ struct Strided {
       if (live) B::load_row(params, static_cast<Index>(first + j), row_in[j]);
     }
     load();
-    stages(typename Op::Stages());
+  }
+
+  // The elements of these columns, and where stores_rows the values of the rows from `at` on.
+  __device__ void store(Index at, bool stores_rows) {
     if constexpr (Op::kStoresElements) {
       each<Op::kOutputReads>([&](Index k, const typename B::Loaded& in) {
         typename B::Stored out;
@@ -116,7 +133,7 @@ struct Strided {
         B::store(params, first + k * inner, out);
       });
     }
-    if (Op::kRowOutputs != 0 && live && threadIdx.x < kSide) {
+    if (Op::kRowOutputs != 0 && stores_rows && live && threadIdx.x < kSide) {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) B::store_row(params, static_cast<Index>(at + j), row[j], row_in[j]);
     }
@@ -133,8 +150,10 @@ __device__ inline void strided(const RowParams<Index, Op::Inputs::size, Op::Outp
   const Index outer = blockIdx.x / tiles;
   const Index column = (blockIdx.x % tiles * kSide + threadIdx.x % kSide) * kWidth;
   Strided<Op, Index, kWidth, kVectors, kLanes, kThreads, kModes...> part{
-      params, outer * columns * inner + column, columns, inner, column < inner, {}, {}, {}};
-  part.run(outer * inner + column);
+      params, outer * columns * inner + column, columns, inner, 0, columns, column < inner, {}, {}, {}};
+  part.start();
+  part.stages(typename Op::Stages());
+  part.store(outer * inner + column, true);
 }
 
 }  // namespace onnxopt

@@ -28,6 +28,8 @@ class Thresholds:
     ragged_threads: tuple[int, ...]
     strided_threads: tuple[int, ...]
     strided_looped_threads: tuple[int, ...]
+    split_strided_side: int
+    split_strided_columns: int
     strided_warp_threads: int
     strided_part_threads: int
     strided_lanes: int

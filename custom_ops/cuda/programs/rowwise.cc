@@ -29,7 +29,7 @@ void RowwiseCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
   const auto launch = [&](std::size_t chosen) {
     const Variant& variant = kernel().variants[chosen];
     const Layout layout = variant.shape.As<RowShape>().layout;
-    if (layout == Layout::kSplit) return RunSplit(chosen, grid, gpu, stream, &scratch);
+    if (IsSplit(layout)) return RunSplit(chosen, grid, gpu, stream, &scratch);
     alignas(16) unsigned char block[kMaxParams];
     FillRowParams(rows(), variant, grid, block);
     const unsigned resident = Stays(layout) ? launcher_.Resident(chosen) : 0;
@@ -48,9 +48,8 @@ void RowwiseCudaKernel::RunSplit(std::size_t chosen, const Grid& grid, const Gpu
   alignas(16) unsigned char block[kMaxParams];
   std::memcpy(block, &parts, sizeof(parts));
   FillRowParams(rows(), first, grid, block + sizeof(parts));
-  const std::uint64_t blocks = grid.rows() * cut.parts;
   for (std::size_t pass = 0; pass <= rows().stages.size(); ++pass) {
-    launcher_.Launch(chosen + pass, static_cast<unsigned>(blocks), block, stream);
+    launcher_.Launch(chosen + pass, static_cast<unsigned>(cut.blocks), block, stream);
   }
 }
 

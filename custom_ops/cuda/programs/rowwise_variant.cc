@@ -19,6 +19,7 @@ using costs::rowwise::kBlocksOfSplit;
 using costs::rowwise::kClusterRows;
 using costs::rowwise::kMaxParts;
 using costs::rowwise::kShortForCluster;
+using costs::rowwise::kSplitStridedColumns;
 
 // Element k of every row is element k of the input.
 bool ByColumn(const Access& access, std::uint64_t columns) {
@@ -138,7 +139,8 @@ bool LoopedFits(const RowProgram& program, const Variant& variant, const Grid& g
 bool StridedFits(const RowProgram& program, const Variant& variant, const Grid& grid) {
   const RowShape& shape = variant.shape.As<RowShape>();
   const std::uint64_t held = std::uint64_t{shape.lanes} * variant.unroll;
-  if (grid.inner == 1 || (variant.unroll > 0 && grid.columns > held)) return false;
+  const bool holds = shape.layout == Layout::kStrided && variant.unroll > 0;
+  if (grid.inner == 1 || (holds && grid.columns > held)) return false;
   if (grid.inner % variant.vector != 0) return false;
   const std::vector<Dtype> leaves = program.Leaves();
   for (std::size_t k = 0; k < leaves.size(); ++k) {
@@ -155,6 +157,12 @@ bool StridedFits(const RowProgram& program, const Variant& variant, const Grid& 
   return true;
 }
 
+// Blocks of threads that cover all strided rows, of neighbouring rows each.
+std::uint64_t StridedTiles(const Variant& variant, const Grid& grid) {
+  const std::uint64_t side = variant.threads / variant.shape.As<RowShape>().lanes;
+  return grid.outer * CeilDiv(grid.inner, side * variant.vector);
+}
+
 // Several blocks a row pay where there are too few rows to give every multiprocessor one.
 bool ClusterPays(const Grid& grid, const Gpu& gpu) {
   return grid.columns > kShortForCluster && grid.rows() < kClusterRows * gpu.multiprocessors;
@@ -164,6 +172,11 @@ bool ClusterPays(const Grid& grid, const Gpu& gpu) {
 bool SplitPays(const Grid& grid, const Gpu& gpu) {
   const std::uint64_t blocks = grid.rows() * std::min(gpu.largest_cluster, kBlocksOfLoop);
   return grid.columns > kShortForCluster && blocks < gpu.multiprocessors;
+}
+
+// Blocks that each have some of a strided row's columns pay where there are fewer tiles than multiprocessors.
+bool SplitStridedPays(const Variant& variant, const Grid& grid, const Gpu& gpu) {
+  return grid.columns >= kSplitStridedColumns && StridedTiles(variant, grid) < gpu.multiprocessors;
 }
 
 bool Fits(const RowProgram& program, const Variant& variant, const Grid& grid, const Gpu& gpu, bool fits32) {
@@ -181,6 +194,8 @@ bool Fits(const RowProgram& program, const Variant& variant, const Grid& grid, c
       return LoopedFits(program, variant, grid) && (variant.cluster == 1 || ClusterPays(grid, gpu));
     case Layout::kSplit:
       return LoopedFits(program, variant, grid) && SplitPays(grid, gpu);
+    case Layout::kSplitStrided:
+      return StridedFits(program, variant, grid) && SplitStridedPays(variant, grid, gpu);
     default:
       return StridedFits(program, variant, grid);
   }
@@ -215,11 +230,21 @@ void FillRowParams(const RowProgram& program, const Variant& variant, const Grid
 }
 
 Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu) {
-  const std::uint64_t least = std::uint64_t{variant.threads} * variant.vector;  // columns: a vector a thread
-  const std::uint64_t wanted = kBlocksOfSplit * gpu.multiprocessors / grid.rows();
-  const std::uint64_t parts = std::clamp<std::uint64_t>(wanted, 1, kMaxParts);
-  const std::uint64_t columns = RoundUp(CeilDiv(grid.columns, parts), least);
-  return {CeilDiv(grid.columns, columns), columns};
+  const RowShape& shape = variant.shape.As<RowShape>();
+  // Columns: an element a lane where vectors lie across rows, else a vector a thread.
+  if (shape.layout == Layout::kSplitStrided) {
+    return CutColumns(grid.columns, StridedTiles(variant, grid), shape.lanes, gpu.multiprocessors);
+  }
+  const std::uint64_t step = std::uint64_t{variant.threads} * variant.vector;
+  return CutColumns(grid.columns, grid.rows(), step, gpu.multiprocessors);
+}
+
+Cut CutColumns(std::uint64_t columns, std::uint64_t tiles, std::uint64_t step, unsigned multiprocessors) {
+  const std::uint64_t wanted = kBlocksOfSplit * multiprocessors / tiles;
+  const std::uint64_t most = std::clamp<std::uint64_t>(wanted, 1, kMaxParts);
+  const std::uint64_t length = RoundUp(CeilDiv(columns, most), step);
+  const std::uint64_t parts = CeilDiv(columns, length);
+  return {parts, length, tiles * parts};
 }
 
 std::size_t ScratchBytes(const RowProgram& program, const Grid& grid, const Cut& cut) {
@@ -248,7 +273,7 @@ unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident
       blocks = grid.rows() * variant.cluster;
       break;
     default:
-      blocks = grid.outer * CeilDiv(grid.inner, variant.threads / shape.lanes * variant.vector);
+      blocks = StridedTiles(variant, grid);
   }
   if (blocks > kMaxGrid) throw Error(std::to_string(grid.rows()) + " rows are too many for one launch");
   return static_cast<unsigned>(blocks);

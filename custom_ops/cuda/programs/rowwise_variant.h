@@ -23,13 +23,18 @@ bool RowVariantFits(const RowProgram& program, const Variant& variant, const Gri
 // Writes rowwise/abi.h's RowParams for this variant into `block` of kMaxParams bytes.
 void FillRowParams(const RowProgram& program, const Variant& variant, const Grid& grid, unsigned char* block);
 
-// How a split variant cuts rows: parts of a row, and columns of a part.
+// How a split variant cuts rows: parts of a row, columns of a part, and blocks of a launch.
 struct Cut {
   std::uint64_t parts;
   std::uint64_t columns;
+  std::uint64_t blocks;
 };
 
 Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu);
+
+// Parts that give every multiprocessor some. tiles: of rows, a block each where nothing is cut. step: columns, of which
+// a part has a multiple.
+Cut CutColumns(std::uint64_t columns, std::uint64_t tiles, std::uint64_t step, unsigned multiprocessors);
 
 // Bytes that the partial results of all stages and parts take at most.
 std::size_t ScratchBytes(const RowProgram& program, const Grid& grid, const Cut& cut);

@@ -38,14 +38,6 @@ bool SplitPays(const Variant& variant, const Grid& grid, const Gpu& gpu) {
   return ShapeOf(variant).launch == 0 && few && grid.columns >= kChunksOfSplit * Chunk(variant);
 }
 
-Cut CutForScan(const Variant& variant, const Grid& grid, const Gpu& gpu) {
-  const std::uint64_t least = Chunk(variant);
-  const std::uint64_t wanted = kBlocksOfSplit * gpu.multiprocessors / grid.rows();
-  const std::uint64_t parts = std::clamp<std::uint64_t>(wanted, 1, kMaxParts);
-  const std::uint64_t columns = RoundUp(CeilDiv(grid.columns, parts), least);
-  return {CeilDiv(grid.columns, columns), columns};
-}
-
 }  // namespace
 
 ScanCudaKernel::ScanCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
@@ -90,15 +82,14 @@ void ScanCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
 // The first launch leaves the sum of every part, the second one goes on from the sums of those before its own.
 void ScanCudaKernel::RunSplit(std::size_t chosen, const Grid& grid, Stream stream, OrtKernelContext* context) const {
   const Variant& first = kernel().variants[chosen];
-  const Cut cut = CutForScan(first, grid, {launcher_.device().multiprocessors, 0, 1});
-  const std::uint64_t blocks = grid.rows() * cut.parts;
+  const Cut cut = CutColumns(grid.columns, grid.rows(), Chunk(first), launcher_.device().multiprocessors);
   CallScratch scratch(allocator_, context);
-  const Parts parts{scratch.Of(blocks * sizeof(std::uint64_t)), cut.parts, cut.columns};
+  const Parts parts{scratch.Of(cut.blocks * sizeof(std::uint64_t)), cut.parts, cut.columns};
   alignas(16) unsigned char block[kMaxParams];
   std::memcpy(block, &parts, sizeof(parts));
   FillRowParams(rows(), first, grid, block + sizeof(parts));
   for (std::size_t pass = 0; pass < kScanLaunches; ++pass) {
-    launcher_.Launch(chosen + pass, static_cast<unsigned>(blocks), block, stream);
+    launcher_.Launch(chosen + pass, static_cast<unsigned>(cut.blocks), block, stream);
   }
 }
 

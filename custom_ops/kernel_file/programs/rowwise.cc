@@ -60,9 +60,14 @@ Stage ReadStage(const JsonReader& json) {
 }
 
 Layout ReadLayout(const JsonReader& json) {
-  constexpr std::pair<std::string_view, Layout> kLayouts[] = {
-      {"held", Layout::kHeld},     {"ragged", Layout::kRagged}, {"piped", Layout::kPiped},    {"ring", Layout::kRing},
-      {"looped", Layout::kLooped}, {"split", Layout::kSplit},   {"strided", Layout::kStrided}};
+  constexpr std::pair<std::string_view, Layout> kLayouts[] = {{"held", Layout::kHeld},
+                                                              {"ragged", Layout::kRagged},
+                                                              {"piped", Layout::kPiped},
+                                                              {"ring", Layout::kRing},
+                                                              {"looped", Layout::kLooped},
+                                                              {"split", Layout::kSplit},
+                                                              {"split_strided", Layout::kSplitStrided},
+                                                              {"strided", Layout::kStrided}};
   const std::string name = json.Text();
   for (const auto& [word, layout] : kLayouts) {
     if (name == word) return layout;
@@ -121,7 +126,8 @@ Variant ReadRowVariant(const JsonReader& json, const RowProgram& program, std::s
   if (whole && shape.lanes != variant.threads * variant.cluster) {
     json["lanes"].Fail("are not those of the cluster");
   }
-  if (shape.layout == Layout::kStrided && (variant.cluster > 1 || shape.lanes > variant.threads)) {
+  const bool strided = shape.layout == Layout::kStrided || shape.layout == Layout::kSplitStrided;
+  if (strided && (variant.cluster > 1 || shape.lanes > variant.threads)) {
     json["lanes"].Fail("are not those of a block");
   }
   if (variant.modes.size() != program.leaves() || variant.modes.find_first_not_of("FKDC*") != std::string::npos) {
@@ -139,7 +145,7 @@ void CheckPasses(const std::vector<Variant>& variants, std::size_t passes, const
   std::size_t pass = 0;  // the one that must come next, 0 where a new variant may begin
   for (const Variant& variant : variants) {
     const RowShape& shape = variant.shape.As<RowShape>();
-    const bool split = shape.layout == Layout::kSplit;
+    const bool split = IsSplit(shape.layout);
     if (shape.launch != pass || (pass > 0 && !split)) json.Fail("have a split variant whose passes are not all there");
     pass = split ? (pass + 1) % passes : 0;
   }

@@ -10,7 +10,10 @@
 namespace onnxopt {
 
 // How a rowwise kernel goes through its rows, see cuda_kernels/rowwise/.
-enum class Layout { kHeld, kRagged, kPiped, kRing, kLooped, kSplit, kStrided };
+enum class Layout { kHeld, kRagged, kPiped, kRing, kLooped, kSplit, kSplitStrided, kStrided };
+
+// Whether rows are cut into parts: one launch for every stage and one for what is stored.
+inline bool IsSplit(Layout layout) { return layout == Layout::kSplit || layout == Layout::kSplitStrided; }
 
 // What only entry points of kernels over rows have, see onnxopt/row_variants.py.
 struct RowShape {

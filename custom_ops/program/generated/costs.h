@@ -143,6 +143,8 @@ constexpr std::size_t kMinAccess = 4;
 
 namespace onnxopt::costs::rowwise {
 
+// columns: of a strided row below which it is not split
+constexpr std::uint64_t kSplitStridedColumns = 2048;
 // blocks: of a cluster that goes along a row
 constexpr unsigned kBlocksOfLoop = 8;
 // rows of a multiprocessor: below which several blocks a row pay

@@ -8,7 +8,7 @@ from typing import cast
 
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise import index_forms
-from onnxopt.kinds.rowwise.entry_points import RowVariant
+from onnxopt.kinds.rowwise.entry_points import SPLIT, RowVariant
 from onnxopt.kinds.rowwise.exponential_sums import exponential_sums
 from onnxopt.program.cuda_text.statements import C_TYPES, INDEX, seen_by_casts, statements
 from onnxopt.program.dtypes import DTYPES
@@ -212,7 +212,7 @@ def _extent(condition: Condition) -> str:
 def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
     index = INDEX[variant.index]
     modes = "".join(f", '{mode}'" for mode in variant.modes)
-    block = "SplitParams" if variant.layout == "split" else "RowParams"
+    block = "SplitParams" if variant.layout in SPLIT else "RowParams"
     params = f"{block}<{index}, {len(program.leaves)}, {len(program.outputs)}>"
     size = f"{variant.vector}, {variant.unroll}"
     held = f"{size}, {variant.lanes}, {variant.threads}, {variant.columns}"
@@ -224,6 +224,7 @@ def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
         "ring": f"{piped}, {variant.depth}",
         "looped": f"{size}, {variant.threads}, {variant.cluster}",
         "split": f"{size}, {variant.threads}, {variant.launch}",
+        "split_strided": f"{variant.vector}, {variant.lanes}, {variant.threads}, {variant.launch}",
         "strided": f"{size}, {variant.lanes}, {variant.threads}",
     }[variant.layout]
     call = f"  {variant.layout}<{name}, {index}, {arguments}{modes}>(params);"

@@ -23,7 +23,9 @@ from onnxopt.program.rowwise import RowProgram
 from onnxopt.program.schema import Variant
 
 _MIN_COPIED = 4  # bytes of one copy to shared memory
-LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "strided")  # in the order in which the host tries them
+# In the order in which the host tries them.
+LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "split_strided", "strided")
+SPLIT = ("split", "split_strided")  # with one launch per stage and one for the outputs
 _MAX_LENGTHS = numbers().special_lengths
 _LOOPED_THREADS, _CLUSTER = numbers().looped_threads, numbers().blocks_of_loop
 
@@ -32,12 +34,12 @@ _LOOPED_THREADS, _CLUSTER = numbers().looped_threads, numbers().blocks_of_loop
 class RowVariant(Variant):
     """One entry point of a rowwise kernel.
 
-    layout: held (in registers), ragged, piped, ring (in shared memory), looped, split or strided; each has a file in
-    cuda_kernels/rowwise/. lanes: threads that share a row. cluster: blocks that share a row. columns: the only row
+    layout: held (in registers), ragged, piped, ring (in shared memory), looped, split, split_strided or strided; each
+    has a file in cuda_kernels/rowwise/. lanes: threads that share a row. cluster: blocks that share a row. columns: the only row
     length that the entry point runs, 0 for any length that fits. resident: blocks that a multiprocessor should hold at
     once, 0 for no limit on the compiler's registers. fetched: bit mask of the inputs that go through shared memory.
     shared: bytes of shared memory per block. depth: rows that a ring holds. launch: the number of this launch of a
-    split kernel, which has one launch per stage and one for the outputs.
+    kernel of SPLIT.
     modes: FLAT, BY_COLUMN, DENSE, CELL or ANY for each input (kinds/pointwise/access_modes.py).
     """
 
@@ -233,7 +235,7 @@ def _general(name: str, program: RowProgram, vector: int, modes: str, others: bo
 def split_variants(name: str, program: RowProgram, shape: RowShape, modes: str) -> list[RowVariant]:
     """The entry points of all launches of a split kernel."""
     modes = anywhere(modes)
-    return [_variant(name, "split", modes, shape, launch=k) for k in range(len(program.stages) + 1)]
+    return [_variant(name, shape.layout, modes, shape, launch=k) for k in range(len(program.stages) + 1)]
 
 
 def _strided(name: str, program: RowProgram, grids: Sequence[Grid], modes: str) -> list[RowVariant]:
@@ -243,7 +245,9 @@ def _strided(name: str, program: RowProgram, grids: Sequence[Grid], modes: str) 
     works = {n: _work(program, [g for g in grids if g.length == n], modes) for n in common}
     *shapes, fallback = launch_shapes.for_strided(works, widest(program), values)
     flat = "".join(mode if mode == Mode.FLAT else Mode.ANY for mode in modes)
+    split = launch_shapes.for_split_strided(works, widest(program), values)
     return [
+        *(v for shape in split for v in split_variants(name, program, shape, flat)),
         *(_variant(name, "strided", flat, shape) for shape in shapes),
         _variant(name, "strided", Mode.ANY * len(program.leaves), fallback),
     ]

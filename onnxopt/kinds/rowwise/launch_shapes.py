@@ -192,6 +192,29 @@ def for_strided(works: Mapping[int | None, RowWork], widest: int, values: int) -
     return [*shapes, _strided_unknown(1)]
 
 
+def for_split_strided(works: Mapping[int | None, RowWork], widest: int, values: int) -> list[RowShape]:
+    """Shapes for long rows of elements that are not contiguous, whose tiles may be fewer than the multiprocessors.
+
+    The host decides by the sizes of a call. Arguments are those of for_strided.
+    """
+    limits = numbers()
+
+    def may_be_few(length: int | None, vector: int) -> bool:
+        rows, tile = works[length].rows, limits.split_strided_side * vector
+        return (length is None or length >= limits.split_strided_columns) and (
+            rows is None or rows < limits.multiprocessors * tile
+        )
+
+    shapes = []
+    for vector in dict.fromkeys((min(widest, 4), 1)):
+        threads = limits.strided_part_threads
+        fits = threads * vector * 8 * values <= STATIC_SHARED_BYTES
+        if fits and any(may_be_few(length, vector) for length in works):
+            lanes = threads // limits.split_strided_side
+            shapes.append(RowShape("split_strided", vector, 1, lanes, threads))
+    return shapes
+
+
 def _threads_side_by_side(vector: int, work: RowWork) -> int:
     """As many as a warp has, or fewer where the rows would not give every multiprocessor a block."""
     limits = numbers()
