@@ -17,14 +17,14 @@ from onnxopt.graph.passes.codes import products_of_codes
 from onnxopt.graph.passes.codes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.contrib.restore import restore_attention
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
-from onnxopt.graph.rewrite.table import FLOAT32_KERNELS, GATED_WEIGHTS
+from onnxopt.graph.rewrite.table import ALIGNED_CHANNELS, FLOAT32_KERNELS, GATED_WEIGHTS
 from onnxopt.graph.signature import Sizes
 from onnxopt.kinds.gemm.widened import FIRST_ARCH
 from onnxopt.pipeline.build import RewriteFails
 from onnxopt.verification.bisect import bisect_in_order
 
 _PRODUCTS_OF_CODES = "products_of_codes"  # is left out as a family of rewrite rules is, behind which it runs
-_GPU_FAMILIES = frozenset({GATED_WEIGHTS, FLOAT32_KERNELS, _PRODUCTS_OF_CODES})
+_GPU_FAMILIES = frozenset({ALIGNED_CHANNELS, GATED_WEIGHTS, FLOAT32_KERNELS, _PRODUCTS_OF_CODES})
 _FATAL = (OnnxoptError, OSError, MemoryError)  # errors that leaving rules out does not end
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt.graph.layout import (
+    align,
     assign,
     gated_weights,
     join_planes,
@@ -24,6 +25,7 @@ def _scale(model: ir.Model, scope: Scope) -> int:
     return gated_weights.scale(model.graph, gated_weights.candidates(model.graph), scope.inferred)
 
 
+ALIGNED = (Pass(lambda model, scope: align(model.graph, scope.inferred)),)
 TOKENS = (
     Pass(lambda model, _: widen_sequences(model), counted=False),
     Pass(lambda model, scope: join_planes(model.graph) if scope.gpu else 0, counted=False),

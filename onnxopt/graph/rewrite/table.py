@@ -78,6 +78,7 @@ from onnxopt.graph.rewrite.rule_sets import Scope
 from onnxopt.graph.rewrite.schedule import CANCEL, UNTIL_NOTHING_APPLIES, Cleanup, Phase, Step
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 
+ALIGNED_CHANNELS = "aligned_channels"
 GATED_WEIGHTS = "gated_weights"
 FLOAT32_KERNELS = "float32_kernels"
 # What `explain` says where rules of a family applied; {} is how often. A family comes after those whose results its
@@ -98,6 +99,7 @@ FAMILIES: Mapping[str, str] = {
     "tokens": "{} x convolution into a product",
     "fold": "{} x bias, factor, normalization or row into the convolution, product or constant beside it",
     "splits": "{} x Split into unequal parts into Slices",
+    ALIGNED_CHANNELS: "{} x convolution whose channels are filled up to multiples of 16 bytes",
     "channels_last": "{} x convolution in channels last",
     GATED_WEIGHTS: "{} x gate of a map onto the weights of the 1x1 convolution that follows",
     FLOAT32_KERNELS: "{} x operator without a CUDA kernel in 16 bits into float32, between Casts",
@@ -286,6 +288,7 @@ TABLE: tuple[Phase, ...] = (
         name="channels_last",
         why="Transposes of equal convolutions have to stay apart, so nothing that merges equal nodes follows",
         steps=(
+            Step((ALIGNED_CHANNELS,), channels_last.ALIGNED, only_if=_has("Conv", "ConvTranspose")),
             Step(_CHANNELS_LAST, channels_last.TOKENS, only_if=_has("Conv", "ConvTranspose")),
             Step(_CHANNELS_LAST, channels_last.RULES, only_if=_has("Conv", "ConvTranspose")),
             Step((GATED_WEIGHTS,), channels_last.GATES, only_if=lambda graph: bool(gated_weights.candidates(graph))),

@@ -119,6 +119,9 @@ _GRAPHS: dict[str, Callable[[], ir.Model]] = {
         test_convolutions.IMAGE.replace("n,", "1,"), test_convolutions.PATCHES.format(bias="")
     ),
     "fold": lambda: _graph(_MAP, "c = Conv (x, k) y = Mul (c, s)", "float s = {0.75}"),
+    "aligned_channels": lambda: _graph(
+        "float[1, 8, 6, 6] x, float[6, 8, 3, 3] k, float[8, 6, 1, 1] p", "c = Conv (x, k) r = Relu (c) y = Conv (r, p)"
+    ),
     "splits": lambda: _graph(
         "float[3, 6, 8] x", "a, b = Split <axis = 1> (x, n) c = Mul (b, b) y = Concat <axis = 1> (a, c)",
         "int64[2] n = {1, 5}",

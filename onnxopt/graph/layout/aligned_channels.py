@@ -1,0 +1,272 @@
+"""Channels of maps that are no multiple of 16 bytes, filled up with channels that nothing reads.
+
+    Conv(Relu(Conv(x, w [18, C, 3, 3])), v [K, 18, 3, 3])
+        -> Conv(Relu(Conv(x, [w; 0] [24, C, 3, 3])), [v, 0] [K, 24, 3, 3])
+
+Tensor cores load 16 bytes at a time. For other numbers of channels cuDNN copies a convolution's operands into larger
+tensors first, in kernels of their own, for every convolution anew; cuBLASLt has slower algorithms for them. The weights
+that read an added channel are 0, and what is computed in it is finite, so that it adds nothing.
+
+Every node between the convolutions treats channels alike: elementwise operators, pools, Resize, depthwise convolutions,
+norms of single channels and Concats of channels. Where any other node reads a map, its convolutions stay as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.graph.match import constant, integers, is_constant, is_private, operand
+from onnxopt.graph.passes.new_nodes import initializer
+from onnxopt.graph.shapes.infer import Knowledge
+from onnxopt.program.hardware import ACCESS_BYTES
+
+_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
+_MOST_ADDED = 0.5  # of the channels that there are
+_CHANNEL = 1  # the axis
+# Finite for finite operands, as a channel of zeros has them in every map.
+_ELEMENTWISE = frozenset(
+    {"Add", "Celu", "Clip", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "Mish", "Mul"}
+    | {"Neg", "PRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sub", "Swish", "Tanh"}
+)
+_POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
+_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_Parts = tuple[tuple[int, int], ...]  # of a map's channels in their order: how many there are, and how many follow them
+
+
+@dataclasses.dataclass(frozen=True)
+class _Filled:
+    """A map with more channels. by: the convolutions that it is computed from, with such nodes between."""
+
+    parts: _Parts
+    by: frozenset[ir.Node]
+
+    @property
+    def channels(self) -> int:
+        return sum(map(sum, self.parts))
+
+    @property
+    def places(self) -> np.ndarray:
+        """Of each channel that there was, where it is."""
+        first = np.cumsum([0, *map(sum, self.parts)])
+        return np.concatenate([np.arange(n) + at for (n, _), at in zip(self.parts, first, strict=False)])
+
+
+class _Unlike(Exception):
+    """A node does not treat the channels of these maps alike."""
+
+
+def align(graph: ir.Graph, inferred: Knowledge) -> int:
+    """Fill up the channels of convolutions in place; of how many. Shapes of the values that change are written."""
+    chosen = {node for node in graph if _is_unaligned(node, inferred)}
+    while chosen:
+        filling = _Filling(graph, inferred, chosen)
+        wrong = filling.run()
+        if not wrong:
+            filling.write()
+            break
+        chosen -= wrong
+    return len(chosen)
+
+
+def _is_unaligned(node: ir.Node, inferred: Knowledge) -> bool:
+    """Whether a convolution of one group has constants of its own, and channels to which few are added."""
+    weight = operand(node, 1)
+    if node.op_type not in _CONVOLUTIONS or node.domain != "" or weight is None or weight.dtype not in _DTYPES:
+        return False
+    of_it = [v for v in node.inputs[1:] if v is not None]
+    if node.attributes.get_int("group", 1) != 1 or not all(is_constant(v) and is_private(v) for v in of_it):
+        return False
+    dims = inferred.dims(node.outputs[0])
+    if dims is None or not isinstance(dims[_CHANNEL], int):
+        return False
+    return 0 < _missing(dims[_CHANNEL], weight.dtype) <= _MOST_ADDED * dims[_CHANNEL]
+
+
+def _missing(channels: int, dtype: ir.DataType) -> int:
+    return -channels % (ACCESS_BYTES * 8 // dtype.bitwidth)
+
+
+class _Filling:
+    """What the maps of a graph are with the channels of `chosen` filled up."""
+
+    def __init__(self, graph: ir.Graph, inferred: Knowledge, chosen: set[ir.Node]) -> None:
+        self._graph, self._inferred, self._chosen = graph, inferred, chosen
+        self._maps: dict[ir.Value, _Filled] = {}
+
+    def run(self) -> set[ir.Node]:
+        """Follow the maps through the graph. Returns the convolutions whose maps some node does not take so."""
+        wrong = set[ir.Node]()
+        for node in self._graph:
+            try:
+                filled = self._result(node)
+            except _Unlike:
+                wrong |= {conv for v in self._read(node) for conv in self._maps[v].by}
+                continue
+            if filled is not None:
+                self._maps |= dict.fromkeys(node.outputs[:1], filled)
+        for value, filled in self._maps.items():
+            inside = all(use.node.graph is self._graph for use in value.uses())
+            if value.is_graph_output() or not inside:
+                wrong |= filled.by
+        return wrong
+
+    def _read(self, node: ir.Node) -> list[ir.Value]:
+        return [v for v in node.inputs if v is not None and v in self._maps]
+
+    def _result(self, node: ir.Node) -> _Filled | None:
+        """The first result of a node, None where it is as it was."""
+        read = self._read(node)
+        if node in self._chosen:
+            dims, weight = self._inferred.dims(node.outputs[0]), node.inputs[1]
+            assert dims is not None and isinstance(dims[_CHANNEL], int) and weight is not None and weight.dtype
+            if any(v is not node.inputs[0] for v in read):
+                raise _Unlike
+            return _Filled(((dims[_CHANNEL], _missing(dims[_CHANNEL], weight.dtype)),), frozenset({node}))
+        if not read:
+            return None
+        if node.domain != "" or len(node.outputs) != 1 or node.op_type not in _RESULTS:
+            raise _Unlike
+        return _RESULTS[node.op_type](self, node)
+
+    def _convolution(self, node: ir.Node) -> _Filled | None:
+        weight, x = node.inputs[1], node.inputs[0]
+        group = node.attributes.get_int("group", 1)
+        of_it = [v for v in node.inputs[1:] if v is not None]
+        if not all(is_constant(v) and is_private(v) for v in of_it) or x not in self._maps or weight is None:
+            raise _Unlike
+        if group == 1:
+            return None
+        shape = weight.const_value.shape.numpy()  # type: ignore[union-attr]
+        if node.op_type != "Conv" or shape[:2] != (group, 1):
+            raise _Unlike
+        return self._maps[x]
+
+    def _alike(self, node: ir.Node) -> _Filled:
+        """Of an elementwise node: its maps have the same channels, its other operands one, or are constants."""
+        maps = {self._maps[v].parts for v in self._read(node)}
+        if len(maps) > 1:
+            raise _Unlike
+        beside = [v for v in node.inputs if v is not None and v not in self._maps and not is_constant(v)]
+        if any(self._channels(node, v) not in (1, None) for v in beside):
+            raise _Unlike
+        by = frozenset(conv for v in self._read(node) for conv in self._maps[v].by)
+        return _Filled(maps.pop(), by)
+
+    def _channels(self, node: ir.Node, value: ir.Value) -> int | str | None:
+        """Of an operand beside a map, which is broadcast into it: None for no such axis."""
+        axis = _CHANNEL - len(self._inferred.dims(node.outputs[0]) or ())
+        dims = self._inferred.dims(value)
+        if dims is None:
+            raise _Unlike
+        return dims[axis] if len(dims) >= -axis else None
+
+    def _first(self, node: ir.Node) -> _Filled:
+        """Of a node whose first operand alone is a map."""
+        x = node.inputs[0]
+        if x is None or self._read(node) != [x]:
+            raise _Unlike
+        return self._maps[x]
+
+    def _norm(self, node: ir.Node) -> _Filled:
+        if not all(v is not None and is_constant(v) for v in node.inputs[1:]):
+            raise _Unlike
+        return self._first(node)
+
+    def _resized(self, node: ir.Node) -> _Filled:
+        filled = self._first(node)
+        scales, sizes, axes = operand(node, 2), operand(node, 3), node.attributes.get_ints("axes", ())
+        rank = len(self._inferred.dims(node.outputs[0]) or ())
+        if axes and all(axis % rank > _CHANNEL for axis in axes):
+            return filled
+        factors = constant(scales)
+        if axes or sizes is not None or factors is None or not all(f == 1 for f in factors[: _CHANNEL + 1]):
+            raise _Unlike
+        return filled
+
+    def _reduced(self, node: ir.Node) -> _Filled:
+        filled = self._first(node)
+        rank = len(self._inferred.dims(node.inputs[0]) or ())
+        axes = integers(operand(node, 1)) or list(node.attributes.get_ints("axes", ()) or ())
+        if not axes or not all(axis % rank > _CHANNEL for axis in axes) or not node.attributes.get_int("keepdims", 1):
+            raise _Unlike
+        return filled
+
+    def _joined(self, node: ir.Node) -> _Filled:
+        rank = len(self._inferred.dims(node.outputs[0]) or ())
+        parts: list[tuple[int, int]] = []
+        if node.attributes.get_int("axis", 0) % max(rank, 1) != _CHANNEL:
+            raise _Unlike
+        for value in node.inputs:
+            dims = self._inferred.dims(value)
+            if value is not None and value in self._maps:
+                parts += self._maps[value].parts
+            elif dims is not None and isinstance(dims[_CHANNEL], int):
+                parts.append((dims[_CHANNEL], 0))
+            else:
+                raise _Unlike
+        return _Filled(tuple(parts), frozenset(conv for v in self._read(node) for conv in self._maps[v].by))
+
+    def write(self) -> None:
+        """Change the graph: weights, biases and other constants get zeros, and values their shapes."""
+        for node in [n for n in self._graph if n in self._chosen or self._read(n)]:
+            for position, axes in self._constants(node):
+                value = node.inputs[position]
+                assert value is not None
+                node.replace_input_with(position, self._spread(value, axes))
+            filled = self._maps.get(node.outputs[0])
+            if node.op_type == "Conv" and node.attributes.get_int("group", 1) != 1 and filled is not None:
+                node.attributes["group"] = ir.AttrInt64("group", filled.channels)
+        for value, filled in self._maps.items():
+            if value.shape is not None:
+                dims = list(value.shape)
+                dims[_CHANNEL] = filled.channels
+                value.shape = ir.Shape(dims)
+
+    def _constants(self, node: ir.Node) -> Iterator[tuple[int, dict[int, _Filled]]]:
+        """The constants of a node that count channels, by their positions: their axes, and what these become."""
+        result, x = self._maps.get(node.outputs[0]), self._maps.get(node.inputs[0])  # type: ignore[arg-type]
+        if node.op_type in _CONVOLUTIONS:
+            turned = node.op_type == "ConvTranspose"
+            of_input = x if node.attributes.get_int("group", 1) == 1 else None
+            axes = {int(turned): result, 1 - int(turned): of_input}
+            yield 1, {axis: filled for axis, filled in axes.items() if filled is not None}
+            if operand(node, 2) is not None and result is not None:
+                yield 2, {0: result}
+        elif node.op_type == "InstanceNormalization" and result is not None:
+            yield from ((position, {0: result}) for position in (1, 2))
+        elif node.op_type in _ELEMENTWISE and result is not None:
+            for position, value in enumerate(node.inputs):
+                if value is not None and is_constant(value) and self._channels(node, value) not in (1, None):
+                    dims, rank = self._inferred.dims(value) or (), len(self._inferred.dims(node.outputs[0]) or ())
+                    yield position, {len(dims) - rank + _CHANNEL: result}
+
+    def _spread(self, value: ir.Value, axes: dict[int, _Filled]) -> ir.Value:
+        """A constant with zeros between its elements along these axes."""
+        tensor, name = value.const_value, f"{value.name}/aligned"
+        assert tensor is not None
+        dims = [axes[k].channels if k in axes else size for k, size in enumerate(tensor.shape.numpy())]
+
+        def evaluate() -> ir.Tensor:
+            array = tensor.numpy()
+            spread = np.zeros(dims, array.dtype)
+            places = [axes[k].places if k in axes else np.arange(size) for k, size in enumerate(array.shape)]
+            spread[np.ix_(*places)] = array
+            return ir.Tensor(spread, dtype=tensor.dtype, name=name)
+
+        lazy = ir.LazyTensor(evaluate, dtype=tensor.dtype, shape=ir.Shape(dims), name=name)
+        return initializer(self._graph, lazy, name)
+
+
+_RESULTS = {
+    **dict.fromkeys(_CONVOLUTIONS, _Filling._convolution),
+    **dict.fromkeys(_ELEMENTWISE, _Filling._alike),
+    **dict.fromkeys(_POOLS, _Filling._first),
+    "Concat": _Filling._joined,
+    "InstanceNormalization": _Filling._norm,
+    "ReduceMean": _Filling._reduced,
+    "Resize": _Filling._resized,
+}

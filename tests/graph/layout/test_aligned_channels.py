@@ -1,0 +1,72 @@
+"""Channels filled up to 16 bytes: which convolutions get them, which stay as they are, and that no value changes."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnxopt.graph.layout import align
+from onnxopt.graph.shapes.infer import infer
+from tests.support.graphs import graph, hold, run
+
+_WEIGHT = re.compile(r"\b([wb]\d*_(\d+(?:_\d+)*))\b")  # w_18_3_3_3 is a weight of these dims, b_18 a bias
+
+
+def _model(body: str, shape: str = "n, 3, h, 8") -> ir.Model:
+    names = dict(_WEIGHT.findall(body))
+    declared = ", ".join(f"float[{dims.replace('_', ', ')}] {name}" for name, dims in names.items())
+    made = graph(f"float[{shape}] x, {declared}", "float[] y", body, constants="float[4] s = {1, 1, 2, 2}")
+    rng = np.random.default_rng(0)
+    hold(made, {k: rng.standard_normal([int(d) for d in dims.split("_")]) for k, dims in names.items()}, np.float32)
+    return made
+
+
+_FIRST = "a = Conv<pads = [1, 1, 1, 1]>(x, w_18_3_3_3, b_18)"
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        (f"{_FIRST} r = Relu(a) y = Conv(r, w_8_18_1_1)", 1),
+        (f"{_FIRST} d = Conv<group = 18>(a, w_18_1_3_3, b2_18) y = Conv(d, w_8_18_1_1, b_8)", 1),
+        (f"{_FIRST} c = Conv(x, w_22_3_3_3) p = MaxPool<kernel_shape = [3, 3]>(a) j = Concat<axis = 1>(c, p) "
+         "y = Conv(j, w_8_40_1_1)", 2),
+        (f"{_FIRST} c = Conv(a, w_18_18_1_1) t = Add(a, c) u = Resize(t, , s) "
+         "i = InstanceNormalization(u, b3_18, b4_18) y = Conv<strides = [2, 2]>(i, w_8_18_3_3)", 2),
+        (f"{_FIRST} g = GlobalAveragePool(a) q = Conv(g, w_6_18_1_1) e = Relu(q) f = Conv(e, w_18_6_1_1, b5_18) "
+         "k = Sigmoid(f) m = Mul(a, k) y = Conv(m, w_8_18_1_1)", 3),
+        (f"{_FIRST} l = PRelu(a, w2_18_1_1) t = ConvTranspose<strides = [2, 2]>(l, w_18_10_2_2, b_10) "
+         "y = Conv(t, w_8_10_1_1)", 2),
+        (f"{_FIRST} k = Conv(a, w_1_18_1_1) g = Sigmoid(k) m = Mul(a, g) y = Conv(m, w_8_18_1_1)", 1),
+        # What reads the map tells channels apart, or the weights are read twice.
+        (f"{_FIRST} y = Relu(a)", 0),
+        (f"{_FIRST} t = Softmax<axis = 1>(a) y = Conv(t, w_8_18_1_1)", 0),
+        (f"{_FIRST} t = Add(a, x2_18) y = Conv(t, w_8_18_1_1)".replace("x2_18", "a2").replace(
+            "t =", "m = Conv<pads = [1, 1, 1, 1]>(x, w2_18_3_3_3) a2 = Softmax<axis = 1>(m) t ="), 0),
+        (f"{_FIRST} t = Conv<group = 2>(a, w_8_9_1_1) y = Relu(t)", 0),
+        (f"{_FIRST} c = Conv<pads = [1, 1, 1, 1]>(x, w_18_3_3_3) t = Mul(a, c) y = Conv(t, w_8_18_1_1)", 0),
+        ("a = Conv(x, w_5_3_1_1) y = Conv(a, w_8_5_1_1)", 0),  # 3 for 5 are too many
+    ],
+)  # fmt: skip
+def test_what_is_filled_up(body: str, count: int) -> None:
+    source = _model(body)
+    found = source.clone()
+    assert align(found.graph, infer(found)) == count
+    weights = [n.inputs[1].shape.numpy() for n in found.graph if n.op_type == "Conv"]  # type: ignore[union-attr]
+    assert sum(w[0] % 4 == 0 for w in weights) >= count
+    x = np.random.default_rng(1).standard_normal((2, 3, 6, 8)).astype(np.float32)
+    (expected,), (result,) = run(source, {"x": x}), run(found, {"x": x})
+    np.testing.assert_allclose(result, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(("x", "window"), [("n, 3, l", "w_7_3_5"), ("n, 3, d, 4, 4", "w_7_3_1_3_3")])
+def test_one_and_three_dims(x: str, window: str) -> None:
+    taps = window.split("_", 3)[3].replace("_", ", ").replace("5", "1").replace("3", "1")
+    source = _model(f"a = Conv(x, {window}) r = Tanh(a) y = Conv(r, w_8_7_{taps.replace(', ', '_')})", x)
+    found = source.clone()
+    assert align(found.graph, infer(found)) == 1
+    values = np.random.default_rng(2).standard_normal((2, 3, *(6, 4, 4)[: x.count(",") - 1])).astype(np.float32)
+    np.testing.assert_allclose(run(found, {"x": values})[0], run(source, {"x": values})[0], rtol=2e-5, atol=2e-5)
