@@ -114,6 +114,16 @@ def test_no_nhwc_where_onnxruntime_refuses_a_convolution_of_one_dim(row: str, we
     assert (options["prefer_nhwc"], options["fuse_conv_bias"]) == (value, value)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "group", "weight", "value"),
+    [("float", 4, "4, 1, 3, 3", "0"), ("float16", 4, "4, 1, 3, 3", "1"), ("float", 2, "4, 2, 3, 3", "1")],
+)
+def test_no_nhwc_beside_depthwise_convolutions_of_float32(dtype: str, group: int, weight: str, value: str) -> None:
+    text = f"c ({dtype}[1, 4, 8, 8] x, {dtype}[{weight}] w) => ({dtype}[] y) {{ y = Conv<group = {group}>(x, w) }}"
+    options = rules.cuda(facts.of(model(text)))["provider_options"]
+    assert (options["prefer_nhwc"], options["fuse_conv_bias"]) == (value, value)
+
+
 def test_no_nhwc_where_shapes_are_computed_from_shapes() -> None:
     """ONNX Runtime 1.31 then computes them on the device, and refuses to capture a CUDA graph."""
     of_shape = """c (float16[n, 3, 8, 8] x, float16[4, 3, 3, 3] w, float16[1, 1] one) => (float16[] y, float16[] z)

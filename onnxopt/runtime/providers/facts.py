@@ -26,7 +26,8 @@ class Facts:
     """ops: op types anywhere in the model. dtypes: ONNX's names, of every value that is declared.
 
     dynamic: some input's shape is not fixed. convolutions_1d: some convolution runs over one spatial dim.
-    convolutions_2d: some convolution runs over height and width. refused_nhwc: what ONNX Runtime 1.31 refuses to
+    convolutions_2d: some convolution runs over height and width. float32_depthwise: some depthwise convolution over
+    height and width that ONNX Runtime runs itself takes float32. refused_nhwc: what ONNX Runtime 1.31 refuses to
     run under prefer_nhwc and fuse_conv_bias, "" for nothing. computes_shapes: some nodes compute shapes from shapes.
     float32_products: some product or convolution takes float32. blocking: see graph/placement/cuda_graphs.py.
     dequantized_constants: constants of 8 bits and more are dequantized, and none of 4 bits or in blocks, which would
@@ -41,6 +42,7 @@ class Facts:
     convolutions_2d: bool
     refused_nhwc: str
     blocking: tuple[tuple[str, str], ...]
+    float32_depthwise: bool = False
     computes_shapes: bool = False
     dequantized_constants: bool = False
     float8_codes: bool = False
@@ -78,6 +80,7 @@ def of(model: ir.Model) -> Facts:
         convolutions_2d=any(n.op_type in _CONVOLUTIONS and _spatial_dims(n) == 2 for n in nodes),
         refused_nhwc=next(filter(None, map(_refused_nhwc, nodes)), ""),
         blocking=tuple(blocking_nodes(model)),
+        float32_depthwise=any(_is_depthwise(n) and _takes_float32(n, unstated) for n in model.graph.all_nodes()),
         computes_shapes=computes_shapes(model),
         dequantized_constants=_dequantizes_constants(nodes),
         float8_codes=any(n.op_type in _CODING and _has_float8(n) for n in nodes),
@@ -124,6 +127,14 @@ def _refused_nhwc(node: ir.Node) -> str:
         return ""
     shape = None if node.inputs[1] is None else node.inputs[1].shape
     return "" if shape is not None and shape[1] == 1 else "a Conv of one dim with several groups"
+
+
+def _is_depthwise(node: ir.Node) -> bool:
+    """Whether a node is a convolution over height and width of one channel at a time."""
+    if node.op_type != "Conv" or _spatial_dims(node) != 2 or node.attributes.get_int("group", 1) == 1:
+        return False
+    weight = node.inputs[1]
+    return weight is not None and weight.shape is not None and weight.shape[1] == 1
 
 
 def _spatial_dims(conv: ir.Node) -> int | None:

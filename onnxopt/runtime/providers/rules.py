@@ -105,6 +105,9 @@ def _convolutions(facts: Facts) -> dict[str, tuple[str, str]]:
     if facts.refused_nhwc:
         reason = f"1.31 refuses {facts.refused_nhwc} under prefer_nhwc and fuse_conv_bias"
         return rows | {"prefer_nhwc": ("0", reason), "fuse_conv_bias": ("0", reason)}
+    if facts.float32_depthwise:
+        reason = "cuDNN's depthwise convolutions of float32 in NHWC take several times those in NCHW"
+        return rows | {"prefer_nhwc": ("0", reason), "fuse_conv_bias": ("0", "goes with prefer_nhwc")}
     if facts.computes_shapes:
         reason = "under prefer_nhwc, 1.31 computes shapes on the device, with copies that no CUDA graph can hold"
         return rows | {"prefer_nhwc": ("0", reason), "fuse_conv_bias": ("0", "goes with prefer_nhwc")}
