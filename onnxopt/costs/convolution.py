@@ -17,6 +17,7 @@ class ConvolutionCosts:
     channels_without_concat: int
     tuned_plans: int
     first_run_plans: int
+    timed_plans: int
     first_run_workspace: int
     alike: float
 

@@ -26,6 +26,7 @@ int main(int, char** arguments) {
     if (std::string(arguments[1]) == "keep") {
       products.Add("GPU", 130100, "float16 m8 n16 k32", {{{11, 2, 3, 4, 5, 6, 7, 8}}, 5.0, 6.0});
       plans.Add("GPU", 91900, "float16 x 1x5x5x8", {{42, {{3, 7}}}, 5.0, 6.0});
+      plans.AddExpected("GPU", 91900, {{"float16 x 1x8x8x8", {{43, {}}, true}}, {"float16 x 1x4x4x8", {{44, {}}}}});
     }
     const auto product = products.FindKept("GPU", 130100, "float16 m8 n16 k32");
     const auto plan = plans.FindKept("GPU", 91900, "float16 x 1x5x5x8");
@@ -34,6 +35,10 @@ int main(int, char** arguments) {
     if (plan) std::printf("known %lld %lld=%lld\n", static_cast<long long>(plan->choice.engine),
                           static_cast<long long>(plan->choice.knobs[0].first),
                           static_cast<long long>(plan->choice.knobs[0].second));
+    for (const char* about : {"float16 x 1x8x8x8", "float16 x 1x4x4x8"}) {
+      const auto size = plans.FindExpected("GPU", 91900, about);
+      if (size) std::printf("known %lld timed %d\n", static_cast<long long>(size->choice.engine), size->timed);
+    }
     if (!product || !plan) std::printf("unknown\n");
   } catch (const std::exception& e) {
     std::printf("error %s\n", e.what());
@@ -41,7 +46,7 @@ int main(int, char** arguments) {
   }
 }
 """
-KNOWN = ["known 11", "known 42 3=7"]
+KNOWN = ["known 11", "known 42 3=7", "known 43 timed 1", "known 44 timed 0"]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +74,7 @@ def test_choices_are_kept_for_later_processes(tables: Path, tmp_path: Path) -> N
     assert ask(tables, tmp_path, "keep") == KNOWN
     assert ask(tables, tmp_path) == KNOWN
     assert b"float16 m8 n16 k32" in kept(tmp_path, "products").read_bytes()
-    assert kept(tmp_path, "convolutions").stat().st_mode & 0o777 == 0o600
+    assert all(f.stat().st_mode & 0o777 == 0o600 for f in (tmp_path / "onnxopt" / "convolutions").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -83,7 +88,7 @@ def test_damaged_choices_are_none(tables: Path, tmp_path: Path, change: Callable
     content = file.read_bytes()
     file.write_bytes(change(content))
     assert file.read_bytes() != content
-    assert ask(tables, tmp_path) == [KNOWN[1], "unknown"]
+    assert ask(tables, tmp_path) == [*KNOWN[1:], "unknown"]
 
 
 def test_tune_measures_everything_itself(tables: Path, tmp_path: Path) -> None:
@@ -101,7 +106,8 @@ from pathlib import Path
 from tests.library.kinds import test_convolution as t
 kernel = (3, 3) if sys.argv[2] == "convolutions" else (1, 1)
 pads = t.SAME if kernel == (3, 3) else (0, 0, 0, 0)
-layer = t.Layer(n=5, h=13, w=13, c=96, k=128, kernel=kernel, pads=pads, dtype="float16", activation="relu")
+layer = t.Layer(n=5, h=13, w=13, c=96, k=128, kernel=kernel, pads=pads, dtype="float16", activation="relu",
+                symbolic=("N", "H", "W") if "sizes" in sys.argv else ())
 ready = t.gpu_session(Path(sys.argv[1]), layer)
 outputs = [ready.run(None, layer.feeds())[0] for _ in range(3)]
 t.assert_close(outputs[0], layer, layer.feeds(), t.ON_GPU["float16"])
@@ -113,27 +119,41 @@ KEPT = {
 }
 
 
+def _in_a_process(folder: Path, run: str, *arguments: str, **variables: str) -> str:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **variables}
+    command = [sys.executable, "-c", _A_PROCESS, str(folder / run), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", KEPT)
 def test_a_first_run_keeps_the_fastest(tmp_path: Path, name: str) -> None:
     """One file for a shape that the graph states. Later runs and processes give the same bits."""
 
-    def run(folder: str, **variables: str) -> str:
-        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), **variables}
-        command = [sys.executable, "-c", _A_PROCESS, str(tmp_path / folder), name]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    run("unmeasured", ONNXOPT_MEASURE="0")
+    _in_a_process(tmp_path, "unmeasured", name, ONNXOPT_MEASURE="0")
     assert not (tmp_path / "cache" / "onnxopt" / name).exists()
-    first = run("first")
+    first = _in_a_process(tmp_path, "first", name)
     file = kept(tmp_path / "cache", name)
     content = file.read_bytes()
     assert KEPT[name] in content
-    assert run("later") == first and file.read_bytes() == content
+    assert _in_a_process(tmp_path, "later", name) == first and file.read_bytes() == content
     damaged = content.replace(KEPT[name], KEPT[name].replace(b"13", b"14").replace(b"845", b"846"))
     assert damaged != content
     file.write_bytes(damaged)  # measured again
-    run("damaged")
+    _in_a_process(tmp_path, "damaged", name)
     assert file.read_bytes() != damaged
+
+
+@pytest.mark.gpu
+def test_a_first_run_of_a_size_keeps_the_fastest_for_all_like_it(tmp_path: Path) -> None:
+    """The heuristic's choice alone is kept where nothing measures, and is timed where it is needed next."""
+    _in_a_process(tmp_path, "unmeasured", "convolutions", "sizes", ONNXOPT_MEASURE="0")
+    file = kept(tmp_path / "cache", "convolutions")
+    untimed = file.read_bytes()
+    assert b'"about"' in untimed and b'"timed"' not in untimed
+    first = _in_a_process(tmp_path, "first", "convolutions", "sizes")
+    timed = file.read_bytes()
+    assert b'"timed":true' in timed
+    assert _in_a_process(tmp_path, "later", "convolutions", "sizes") == first and file.read_bytes() == timed

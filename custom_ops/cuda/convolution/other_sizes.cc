@@ -5,6 +5,8 @@
 #include <mutex>
 #include <set>
 
+#include "cuda/launch/stopwatch.h"
+#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt::cuda {
@@ -16,6 +18,10 @@ constexpr int kLarger = 5;
 constexpr int kMaxPixels = 26;                                     // 2^26, 8,192 by 8,192
 constexpr int kLoadedPixels = 8;                                   // 2^8, over which a kernel runs that is to be loaded
 constexpr std::int64_t kMaxLoadedBytes = std::int64_t{64} << 20U;  // that it works in
+constexpr int kTimedPowers = 3;  // from 2^-3 to 2^3 times the pixels of the size that runs
+constexpr std::int64_t kMaxTimedBytes = std::int64_t{512} << 20U;  // of one size's operands and workspace
+using costs::convolution::kFirstRunWorkspace;
+using costs::convolution::kTimedPlans;
 
 struct Other {
   int power;
@@ -95,17 +101,99 @@ class Memory {
   char* y_ = nullptr;
 };
 
+using Ready = std::shared_ptr<const ReadyConvolution>;
+
+// Plans that could run a problem, the first of which does. workspace: the most bytes that one wants.
+struct Candidates {
+  std::vector<std::pair<EngineChoice, Ready>> plans;
+  std::int64_t workspace = 0;
+};
+
+Candidates CandidatesFor(const TimedOn& on, const ConvolutionProblem& problem, const EngineChoice& first) {
+  std::vector<EngineChoice> choices{first};
+  {
+    BuilderHandle& builder = BuilderOf(on.api, on.context);
+    const std::lock_guard<std::mutex> builds(builder.mutex);
+    const ConvolutionProblem planned = problem.WithoutCompiling();
+    for (const EnginePlan& plan : OfferedPlans(on.api, builder.raw, planned, kTimedPlans, Preference::kReady)) {
+      const std::optional<EngineChoice> choice = plan.Choice();
+      if (choice && !(*choice == first) && plan.workspace() <= kFirstRunWorkspace) choices.push_back(*choice);
+    }
+  }
+  Candidates candidates;
+  for (const EngineChoice& choice : choices) {
+    Ready ready = ReadyBy(on.api, on.context, problem, choice);
+    if (ready == nullptr && choice == first) return {};
+    if (ready == nullptr) continue;
+    candidates.workspace = std::max(candidates.workspace, ready->workspace());
+    candidates.plans.emplace_back(choice, std::move(ready));
+  }
+  return candidates;
+}
+
+// Which of the candidates is the fastest.
+std::size_t FastestOf(const TimedOn& on, const Candidates& candidates, const ConvolutionPointers& at, void* workspace) {
+  const BorrowedHandle handle(on.api, on.context, on.stream);
+  const Stopwatch stopwatch(on.driver, on.stream, MemoryToEvictWith(on.driver), kQuick);
+  return stopwatch
+      .Fastest(candidates.plans.size(),
+               [&](std::size_t way) { candidates.plans[way].second->Run(on.api, handle.raw(), at, workspace); })
+      .second.way;
+}
+
 }  // namespace
+
+bool TimeForSize(const TimedOn& on, const ConvolutionProblem& problem, const ConvolutionPointers& at) {
+  const ConvolutionProblem planned = problem.WithoutCompiling();
+  const std::optional<ConvolutionProblem> like = planned.OfPixels(planned.PowerOfPixels());
+  if (!like) return false;
+  ConvolutionPlans& table = ConvolutionPlans::Get();
+  const std::size_t version = on.api.cudnnGetVersion();
+  const std::optional<ExpectedPlan> expected = table.FindExpected(on.gpu, version, like->Describe());
+  if (!expected || expected->timed) return false;
+  const Candidates candidates = CandidatesFor(on, problem, expected->choice);
+  std::size_t best = 0;
+  if (candidates.plans.size() > 1) {
+    best = FastestOf(on, candidates, at, on.scratch(static_cast<std::size_t>(candidates.workspace)));
+  }
+  const EngineChoice& choice = best == 0 ? expected->choice : candidates.plans[best].first;
+  table.AddExpected(on.gpu, version, {{like->Describe(), {choice, true}}});
+  return best != 0;
+}
+
+void TimeForSizes(const TimedOn& on, const ConvolutionProblem& problem, const ConvolutionPointers& at) {
+  ConvolutionPlans& table = ConvolutionPlans::Get();
+  const std::size_t version = on.api.cudnnGetVersion();
+  const int power = problem.PowerOfPixels();
+  std::map<std::string, ExpectedPlan> timed;
+  for (const auto& [other, like] : Others(problem.WithoutCompiling())) {
+    const std::optional<ExpectedPlan> expected = table.FindExpected(on.gpu, version, like.Describe());
+    if (std::abs(other - power) > kTimedPowers || !expected || expected->timed) continue;
+    const std::optional<ConvolutionProblem> run = problem.OfPixels(other);
+    if (!run) continue;
+    try {
+      const Candidates candidates = CandidatesFor(on, *run, expected->choice);
+      Memory memory(*run, candidates.workspace);
+      if (candidates.plans.size() < 2 || memory.bytes() > kMaxTimedBytes) continue;
+      memory.Place(on.scratch(static_cast<std::size_t>(memory.bytes())));
+      const std::size_t best = FastestOf(on, candidates, memory.Pointers(at), memory.workspace());
+      timed[like.Describe()] = {candidates.plans[best].first, true};
+    } catch (const Error&) {
+      continue;  // the heuristic's choice stays
+    }
+  }
+  if (!timed.empty()) table.AddExpected(on.gpu, version, timed);
+}
 
 void ChooseForSizes(const cudnn::Api& api, Context context, const std::string& gpu, const ConvolutionProblem& problem) {
   ConvolutionPlans& measured = ConvolutionPlans::Get();
-  std::map<std::string, EngineChoice> choices;
+  std::map<std::string, ExpectedPlan> choices;
   BuilderHandle& builder = BuilderOf(api, context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
   for (const auto& [power, like] : Others(problem.WithoutCompiling())) {
     if (measured.FindExpected(gpu, api.cudnnGetVersion(), like.Describe())) continue;
     const std::optional<EngineChoice> choice = AskHeuristic(api, builder.raw, like);
-    if (choice) choices.emplace(like.Describe(), *choice);
+    if (choice) choices[like.Describe()] = {*choice, false};
   }
   if (!choices.empty()) measured.AddExpected(gpu, api.cudnnGetVersion(), choices);
 }

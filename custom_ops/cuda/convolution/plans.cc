@@ -108,11 +108,10 @@ std::optional<EngineChoice> ChoiceForSize(const cudnn::Api& api, cudnn::Handle h
   if (!like) return std::nullopt;
   ConvolutionPlans& entries = ConvolutionPlans::Get();
   const std::string text = like->Describe();
-  std::optional<EngineChoice> choice = entries.FindExpected(gpu, api.cudnnGetVersion(), text);
-  if (!choice) {
-    choice = AskHeuristic(api, handle, *like);
-    if (choice) entries.AddExpected(gpu, api.cudnnGetVersion(), {{text, *choice}});
-  }
+  const std::optional<ExpectedPlan> expected = entries.FindExpected(gpu, api.cudnnGetVersion(), text);
+  if (expected) return expected->choice;
+  std::optional<EngineChoice> choice = AskHeuristic(api, handle, *like);
+  if (choice) entries.AddExpected(gpu, api.cudnnGetVersion(), {{text, {*choice, false}}});
   return choice;
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "cuda/convolution/epilogue.h"
-#include "cuda/convolution/other_sizes.h"
 #include "cuda/launch/stopwatch.h"
 #include "program/generated/costs.h"
 
@@ -138,6 +137,7 @@ void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
   if (ChoosesForSizesAlone()) return;
   const std::size_t version = api_.cudnnGetVersion();
   const std::lock_guard<std::mutex> alone(Measuring());
+  if (preference_ == Preference::kSoonest) TimeForSizes(On(call, gpu), call.problem, call.at);
   if (measured.Find(gpu, version, problem)) return;
   const std::vector<EnginePlan> plans = Offered(call, kTunedPlans, Preference::kFastest);
   if (plans.empty()) return;
@@ -159,10 +159,15 @@ std::vector<EnginePlan> ConvolutionRunner::Offered(const ConvolutionCall& call, 
   return OfferedPlans(api_, builder.raw, call.problem, most, preference);
 }
 
-// The first run of a shape that the graph states: another plan that is ready may be faster than the heuristic's first.
+TimedOn ConvolutionRunner::On(const ConvolutionCall& call, const std::string& gpu) const {
+  return {api_, driver_, call.context, call.stream, gpu, [&](std::size_t bytes) { return call.scratch->Of(bytes); }};
+}
+
+// The first run of a shape: another plan that is ready may be faster than the heuristic's first.
 void ConvolutionRunner::MeasureFirstRun(const ConvolutionCall& call, Recent* entry) const {
   entry->measured = true;
   ConvolutionPlans& measured = ConvolutionPlans::Get();
+  if (!entry->stated) return MeasureSize(call, entry);
   const bool stated = entry->stated && !call.problem.Compiles() && entry->plan->is_one_plan();
   if (!stated || call.stream == nullptr || measured.tunes() || !MeasuresFirstRuns()) return;
   const std::string problem = call.problem.Describe();
@@ -176,6 +181,21 @@ void ConvolutionRunner::MeasureFirstRun(const ConvolutionCall& call, Recent* ent
     return;  // nobody asked for this measurement: the heuristic's plan runs
   }
   if (measured.Find(gpu, version, problem)) entry->plan = Build(call.context, call.problem, Preference::kFastest);
+}
+
+// The same of a shape that came with its input, once for all of about its size. Where `tune` has chosen for sizes, a
+// new one must not take long.
+void ConvolutionRunner::MeasureSize(const ConvolutionCall& call, Recent* entry) const {
+  const ConvolutionPlans& measured = ConvolutionPlans::Get();
+  const std::string gpu = NameOfGpu(driver_);
+  const bool chosen = measured.tunes() || measured.ships(gpu, api_.cudnnGetVersion());
+  if (call.stream == nullptr || chosen || !MeasuresFirstRuns()) return;
+  const std::lock_guard<std::mutex> alone(Measuring());
+  try {
+    if (TimeForSize(On(call, gpu), call.problem, call.at)) entry->plan = Build(call.context, call.problem, preference_);
+  } catch (const Error&) {
+    return;  // nobody asked for this measurement: the heuristic's plan runs
+  }
 }
 
 // Measures the plans that are ready beside the one that would run, and keeps the fastest.

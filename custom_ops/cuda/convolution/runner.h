@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/convolution/handles.h"
+#include "cuda/convolution/other_sizes.h"
 #include "cuda/convolution/pending.h"
 #include "cuda/launch/driver.h"
 #include "cuda/launch/scratch.h"
@@ -63,6 +64,8 @@ class ConvolutionRunner {
   void LoadOnce(const ConvolutionCall& call) const;
   void Measure(const ConvolutionCall& call) const;
   void MeasureFirstRun(const ConvolutionCall& call, Recent* entry) const;
+  void MeasureSize(const ConvolutionCall& call, Recent* entry) const;
+  TimedOn On(const ConvolutionCall& call, const std::string& gpu) const;
   std::vector<EnginePlan> Offered(const ConvolutionCall& call, std::size_t most, Preference preference) const;
   void MeasureBeside(const ConvolutionCall& call, const ReadyConvolution& first) const;
   PlanDevice Device() const;

@@ -8,6 +8,7 @@ namespace {
 constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMaxType = std::numeric_limits<std::int32_t>::max();
 constexpr char kAbout[] = "about";
+constexpr char kTimed[] = "timed";
 
 std::vector<std::pair<std::int64_t, std::int64_t>> ReadKnobs(const JsonReader& json) {
   std::vector<std::pair<std::int64_t, std::int64_t>> knobs;
@@ -48,7 +49,11 @@ nlohmann::json Entry(const Key& key, const MeasuredPlan& plan) {
   return entry;
 }
 
-nlohmann::json Entry(const Key& key, const EngineChoice& choice) { return EntryOf(key, choice, kAbout); }
+nlohmann::json Entry(const Key& key, const ExpectedPlan& plan) {
+  nlohmann::json entry = EntryOf(key, plan.choice, kAbout);
+  if (plan.timed) entry[kTimed] = true;
+  return entry;
+}
 
 std::string ExpectedKeyOf(const Key& key) { return KeyOf(key) + "; about"; }
 
@@ -70,7 +75,7 @@ void ReadPlan(const JsonReader& entry, PlanTable* measured, ExpectedTable* expec
   const Key key{entry["gpu"].Text(), entry["cudnn"].Number(0, kMax), entry[about ? kAbout : "convolution"].Text()};
   const EngineChoice choice = ReadEngineChoice(entry);
   if (about) {
-    (*expected)[key] = choice;
+    (*expected)[key] = {choice, entry.Has(kTimed) && entry[kTimed].Flag()};
   } else {
     (*measured)[key] = {choice, MeasuredFile::Microseconds(entry["microseconds"]),
                         MeasuredFile::Microseconds(entry["heuristic_microseconds"])};
@@ -85,7 +90,7 @@ ConvolutionPlans& ConvolutionPlans::Get() {
 ConvolutionPlans::ConvolutionPlans()
     : file_("conv_plans.json", "ONNXOPT_CONV_TUNE",
             [this](const JsonReader& entry) { ReadPlan(entry, &measured_, &expected_); }) {
-  for (const auto& [key, choice] : expected_) shipped_.emplace(std::get<0>(key), std::get<1>(key));
+  for (const auto& [key, plan] : expected_) shipped_.emplace(std::get<0>(key), std::get<1>(key));
 }
 
 std::optional<MeasuredPlan> ConvolutionPlans::Find(const std::string& gpu, std::size_t version,
@@ -116,7 +121,7 @@ void ConvolutionPlans::Add(const std::string& gpu, std::size_t version, const st
   WriteFile();
 }
 
-std::optional<EngineChoice> ConvolutionPlans::FindExpected(const std::string& gpu, std::size_t version,
+std::optional<ExpectedPlan> ConvolutionPlans::FindExpected(const std::string& gpu, std::size_t version,
                                                            const std::string& about) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Key key{gpu, version, about};
@@ -132,16 +137,16 @@ std::optional<EngineChoice> ConvolutionPlans::FindShipped(const std::string& gpu
                                                           const std::string& about) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto match = expected_.find({gpu, version, about});
-  return match == expected_.end() ? std::nullopt : std::optional<EngineChoice>(match->second);
+  return match == expected_.end() ? std::nullopt : std::optional<EngineChoice>(match->second.choice);
 }
 
 void ConvolutionPlans::AddExpected(const std::string& gpu, std::size_t version,
-                                   const std::map<std::string, EngineChoice>& choices) {
+                                   const std::map<std::string, ExpectedPlan>& plans) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [about, choice] : choices) {
+  for (const auto& [about, plan] : plans) {
     const Key key{gpu, version, about};
-    expected_[key] = choice;
-    if (!tunes()) kept_.Write(ExpectedKeyOf(key), Entry(key, choice));
+    expected_[key] = plan;
+    if (!tunes()) kept_.Write(ExpectedKeyOf(key), Entry(key, plan));
   }
   if (tunes()) WriteFile();
 }
@@ -150,7 +155,7 @@ void ConvolutionPlans::AddExpected(const std::string& gpu, std::size_t version,
 void ConvolutionPlans::WriteFile() const {
   nlohmann::json entries = nlohmann::json::array();
   for (const auto& [key, plan] : measured_) entries.push_back(Entry(key, plan));
-  for (const auto& [key, choice] : expected_) entries.push_back(Entry(key, choice));
+  for (const auto& [key, plan] : expected_) entries.push_back(Entry(key, plan));
   file_.Write(entries);
 }
 

@@ -5,8 +5,9 @@
 //                              "engine": 4, "knobs": [[type, value], ...],
 //                              "microseconds": 25.9, "heuristic_microseconds": 26.3}]}
 //
-// An entry of a convolution whose shape comes with its input has "about" in place of "convolution", and no times: what
-// cuDNN's heuristic chose for a shape that stands for all of about its size.
+// An entry of a convolution whose shape comes with its input has "about" in place of "convolution", and "timed" in
+// place of times: what is chosen for a shape that stands for all of about its size, by cuDNN's heuristic alone or
+// beside the next plans that it names.
 //
 // An entry counts only for the same GPU model and the same version of cuDNN. ONNXOPT_CONV_TUNE=<path> has every
 // convolution that has no entry measured when it is first run (never under capture) and written to that file. Without
@@ -49,8 +50,14 @@ struct MeasuredPlan {
 // By GPU model, version of cuDNN and convolution.
 using PlanTable = std::map<std::tuple<std::string, std::size_t, std::string>, MeasuredPlan>;
 
+// timed: whether it was the fastest of several, not the heuristic's first alone.
+struct ExpectedPlan {
+  EngineChoice choice;
+  bool timed = false;
+};
+
 // The choices of entries with "about", by the same.
-using ExpectedTable = std::map<PlanTable::key_type, EngineChoice>;
+using ExpectedTable = std::map<PlanTable::key_type, ExpectedPlan>;
 
 // Adds an entry of the file to its table. Throws Error naming the place of what is damaged.
 void ReadPlan(const JsonReader& entry, PlanTable* measured, ExpectedTable* expected);
@@ -73,8 +80,8 @@ class ConvolutionPlans {
   void Add(const std::string& gpu, std::size_t version, const std::string& convolution, const MeasuredPlan& plan);
 
   // The same of choices for sizes: `about` is the shape that stands for them.
-  std::optional<EngineChoice> FindExpected(const std::string& gpu, std::size_t version, const std::string& about);
-  void AddExpected(const std::string& gpu, std::size_t version, const std::map<std::string, EngineChoice>& choices);
+  std::optional<ExpectedPlan> FindExpected(const std::string& gpu, std::size_t version, const std::string& about);
+  void AddExpected(const std::string& gpu, std::size_t version, const std::map<std::string, ExpectedPlan>& plans);
 
   // Whether some lie beside the library.
   bool ships(const std::string& gpu, std::size_t version) const { return shipped_.count({gpu, version}) > 0; }

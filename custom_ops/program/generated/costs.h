@@ -11,6 +11,8 @@ namespace onnxopt::costs::convolution {
 constexpr std::size_t kTunedPlans = 16;
 // plans: of cuDNN that a first run measures
 constexpr std::size_t kFirstRunPlans = 6;
+// plans: of cuDNN that are timed for a size that comes with its input
+constexpr std::size_t kTimedPlans = 3;
 // bytes: of workspace; a first run measures no plan that wants more
 constexpr std::int64_t kFirstRunWorkspace = 33554432;
 // factor: between the sizes of shapes that one choice is right for
