@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from onnxopt.artifact.manifest import Fixing, Kernel, Manifest, Precision, Predicted, ReferenceQuality, Totals
+from onnxopt.costs import measured
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import FAMILIES
@@ -106,6 +107,18 @@ def predicted_rows(predicted: Predicted, keys: Sequence[str] = ()) -> list[tuple
     names = {gpu.key: gpu.name.removeprefix("NVIDIA ") for gpu in catalogue().values()}
     rows = [row for row in predicted.times if not keys or row.gpu in keys]
     return [(names.get(row.gpu, row.gpu), row.before_ms, row.after_ms) for row in rows]
+
+
+def unmeasured(manifest: Manifest) -> dict[str, str]:
+    """GPU of the predicted times -> "not measured on this GPU", and of which kinds where others were; its name as
+    predicted_rows has it. Without those on which thresholds of all the artifact's kinds were measured."""
+    found, kinds = {}, sorted({kernel.kind for kernel in manifest.kernels})
+    for gpu in catalogue().values():
+        lacking = [kind for kind in kinds if not measured.gpus(kind) & set(gpu.driver_names)]
+        if lacking:
+            of = "" if lacking == kinds else f": {', '.join(lacking)}"
+            found[gpu.name.removeprefix("NVIDIA ")] = f"not measured on this GPU{of}"
+    return found
 
 
 def executed_text(report: VerificationReport, archs: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ FOLDER = Path(__file__).parent / "data"
 Numbers = TypeVar("Numbers")
 _TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float)}
 _CHOSEN = "chosen, not measured: "
+_OF_KINDS = {"attention": "token_attention", "block": "convolution"}  # kinds whose family has another name
 _MEASUREMENT = ({"gpu", "date", "results"}, {"cpu", "date", "results"})
 
 
@@ -46,6 +47,14 @@ class Family:
 def family(name: str) -> Family:
     """The numbers of costs/<name>.json. ValueError says what is wrong."""
     return parse(json.loads((FOLDER / f"{name}.json").read_text("utf-8")), name)
+
+
+def gpus(kind: str) -> frozenset[str]:
+    """Names of the GPUs on which numbers of a kind of kernels were measured; none where the kind has no numbers."""
+    name = _OF_KINDS.get(kind, kind)
+    if not (FOLDER / f"{name}.json").is_file():
+        return frozenset()
+    return frozenset(str(row["gpu"]) for row in family(name).measurements.values() if "gpu" in row)
 
 
 def parse(document: Mapping[str, Any], name: str) -> Family:

@@ -24,6 +24,7 @@ from onnxopt.artifact.summary import (
     size_text,
     status_text,
     totals_text,
+    unmeasured,
     work_text,
 )
 from onnxopt.fusion.kernel import Traffic
@@ -132,8 +133,10 @@ def _predicted(manifest: Manifest) -> Iterator[str]:
     sizes = signature.describe(manifest.predicted.sizes)
     yield ""
     yield f"predicted milliseconds of a run with a CUDA graph, {sizes}:"
-    rows = [(name, f"{before:.3g}", f"{after:.3g}") for name, before, after in predicted_rows(manifest.predicted)]
-    for line in text_table.lines(("GPU", "before", "after"), rows, left=("GPU",)):
+    notes = unmeasured(manifest)
+    times = predicted_rows(manifest.predicted)
+    rows = [(name, f"{before:.3g}", f"{after:.3g}", notes.get(name, "measured")) for name, before, after in times]
+    for line in text_table.lines(("GPU", "before", "after", "thresholds"), rows, left=("GPU", "thresholds")):
         yield f"    {line}"
     yield f"    a roofline: {ERROR}"
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from onnxopt.costs import measured
+from onnxopt.kinds import KINDS
 from onnxopt.runtime import gpus
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +40,13 @@ def test_every_number_has_a_place_in_its_module(family: str) -> None:
     numbers = importlib.import_module(f"onnxopt.costs.{family}").numbers()
     rows = measured.family(family).rows
     assert {field.name for field in dataclasses.fields(numbers)} == {key for key, row in rows.items() if not row.where}
+
+
+def test_gpus_of_kinds() -> None:
+    """Those of every kind with a family of numbers are GPUs of the catalogue."""
+    named = {kind.name: measured.gpus(kind.name) for kind in KINDS}
+    assert {name for name, found in named.items() if not found} == {"grid_sample"}
+    assert all(gpus.find_gpu(name) for found in named.values() for name in found)
 
 
 def test_device_code_has_the_numbers_that_are_said_to_be_there() -> None:

@@ -177,13 +177,25 @@ def test_predicted_times_are_in_every_place(tmp_path: Path, artifact: Path) -> N
     assert "predicted milliseconds of a run with a CUDA graph, batch=64:" in lines
     (row,) = [row for row in predicted.times if row.gpu == "h100_sxm"]
     times = f"{row.before_ms:.3g} {row.after_ms:.3g}"
-    assert f"H100 SXM5 {times}" in lines
+    assert f"H100 SXM5 {times} not measured on this GPU" in lines
+    assert [line.split()[-1] for line in lines if line.startswith("H200 SXM")] == ["measured"]
     table = before_after.table(made.manifest, page.read_facts(artifact, made.manifest))
-    assert f"predicted ms, H100 SXM5 at batch=64 {times}" in [" ".join(line.split()) for line in table]
+    assert f"predicted ms, H100 SXM5 at batch=64 (not measured on this GPU) {times}" in [
+        " ".join(line.split()) for line in table
+    ]
     named = before_after.table(made.manifest, page.read_facts(artifact, made.manifest), ["h200"])
     assert [line.split(" at ")[0] for line in named if "predicted ms" in line] == ["predicted ms, H200 SXM"]
     assert '<section id="predicted"' in (artifact / "report.html").read_text("utf-8")
     assert manifests.load(artifact).predicted == predicted
+
+
+def test_kinds_without_measured_thresholds_are_named(artifact: Path) -> None:
+    manifest = onnxopt.optimize(write(artifact.with_name("m.onnx"), CHAIN), artifact, archs=["h200"]).manifest
+    kernel = manifest.kernels[0]
+    both = manifest.model_copy(update={"kernels": (kernel, kernel.model_copy(update={"kind": "grid_sample"}))})
+    found = summary.unmeasured(both)
+    assert found["H200 SXM"] == "not measured on this GPU: grid_sample"
+    assert found["H100 SXM5"] == "not measured on this GPU"
 
 
 def test_nothing_is_predicted_where_there_is_no_gpu_or_no_kernel(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.report.facts import Facts
 from onnxopt.artifact.report.gpus import FIRST
-from onnxopt.artifact.summary import predicted_rows, size_text
+from onnxopt.artifact.summary import predicted_rows, size_text, unmeasured
 from onnxopt.graph import signature
 from onnxopt.runtime.sessions import CUDA
 from onnxopt.tools import text_table
@@ -48,7 +48,11 @@ def _times(manifest: Manifest, named: Sequence[str]) -> list[tuple[str, str, str
     keys = keys or [key for key in (*FIRST, *sorted(predicted)) if key in predicted][:_GPUS]
     at = f" at {signature.describe(manifest.predicted.sizes)}" if manifest.predicted.sizes else ""
     rows = predicted_rows(manifest.predicted, keys)
-    return [(f"predicted ms, {name}{at}", f"{before:.3g}", f"{after:.3g}") for name, before, after in rows]
+    notes = {name: f" ({note})" for name, note in unmeasured(manifest).items()}
+    return [
+        (f"predicted ms, {name}{at}{notes.get(name, '')}", f"{before:.3g}", f"{after:.3g}")
+        for name, before, after in rows
+    ]
 
 
 def _bytes(manifest: Manifest) -> tuple[str, str]:
