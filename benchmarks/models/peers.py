@@ -38,7 +38,7 @@ from benchmarks.models.exports import compare
 from benchmarks.support import skeletons
 from benchmarks.support.arguments import command
 from benchmarks.support.gpu_timing import library, session
-from benchmarks.support.torch_peers import MODES, Workers, graph_of, torch_rows
+from benchmarks.support.torch_peers import MODES, graph_of, torch_rows, workers
 
 MODELS = ("bert", "vit", "whisperenc", "llama", "llama_decode", "llama_decode@4096")
 OPTIMIZERS = ("ort_fusions", "transformers.optimizer")
@@ -188,14 +188,13 @@ def run(
         concurrent.futures.ThreadPoolExecutor(1) as ort_thread,
     ):
         # All models in the first mode first: where the time runs out, it does so mode by mode.
-        workers = Workers([(name, mode) for mode in args.modes for name in names], cache, log)
+        compiling = workers([(name, mode) for mode in args.modes for name in names], cache, log)
         ort = [] if args.torch_only else names
         opened = {name: ort_thread.submit(open_sessions, name, folder, rows[name]) for name in ort}
         try:
-            torch_rows(workers, start + args.seconds, rows, opened.values())
+            torch_rows(compiling, start + args.seconds, rows, opened.values())
         finally:
-            for process in workers.processes.values():
-                process.kill()
+            compiling.end()
         keep()
         for name in ort:
             try:

@@ -20,9 +20,9 @@ PAGE = ROOT / "benchmarks" / "notes" / "README.md"
 BEGIN, END = "<!-- written by benchmarks/support/claims.py -->\n", "<!-- end of what is written -->\n"
 _MODELS = """
 Whole models of the README's picture, ms a run with a CUDA graph, float16, one NVIDIA H200 (`models.peers`,
-`models.packed`, `models.unseen`). "Its best option or optimizer" is the fastest of `prefer_nhwc` with `fuse_conv_bias`,
-onnxscript's `ort_fusions` and transformers.optimizer, of those that were timed. `torch.compile` runs its mode
-`reduce-overhead`, over channels_last where that is faster.
+`models.packed`, `models.networks`). "Its best option or optimizer" is the fastest of `prefer_nhwc` with
+`fuse_conv_bias`, onnxscript's `ort_fusions` and transformers.optimizer, of those that were timed. `torch.compile` runs
+its mode `reduce-overhead`, over channels_last where that is faster.
 
 """
 _COMPILED = ("torch.compile reduce-overhead", "torch.compile channels_last", "torch.compile max-autotune")
@@ -62,7 +62,7 @@ def mean(ratios: Iterable[float]) -> float:
 
 
 def models(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The rows of a file of `models.unseen_transformers`, which may group them by the call."""
+    """The rows of a file of `models.networks`, which may group them by the call."""
     for name, row in document.items():
         if isinstance(row, dict):
             if "onnxopt" in row and "ORT" in row:
@@ -190,7 +190,7 @@ CLAIMS = (
         "transformers that nothing was tuned for, beside ONNX Runtime",
         _UNSEEN,
         _unseen(("ORT",)),
-        "models.unseen_transformers",
+        "models.networks",
         "2026-11-28",
         "H200, H100",
     ),
@@ -198,7 +198,7 @@ CLAIMS = (
         "the same beside `torch.compile`, where it was timed",
         _UNSEEN,
         _unseen(_COMPILED),
-        "models.unseen_transformers",
+        "models.networks",
         "2026-11-28",
         "H200, H100",
     ),
@@ -206,7 +206,7 @@ CLAIMS = (
         "convolution networks that nothing was tuned for, beside the best of ONNX Runtime",
         ("models/gpu_unseen_h200.json",),
         _peers(("ORT", "ORT, both options")),
-        "models.unseen",
+        "models.networks",
         "2026-11-24",
     ),
     Claim(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import math
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -16,11 +16,11 @@ import torch
 
 from benchmarks.cases import torch_decode
 from benchmarks.support import skeletons
+from benchmarks.support.workers import Job, Workers
 
-CHANNELS_LAST = "channels_last"
+CHANNELS_LAST, CUDNN_ATTENTION = "channels_last", "cuDNN attention"
 MODES = ("reduce-overhead", "default", "max-autotune", CHANNELS_LAST)
 DYNAMIC = {"bert": ("batch", "seq"), "vit": ("batch",), "llama": ("batch", "seq"), "llama_decode": ("past", "batch")}
-_AT_ONCE = 8  # workers that compile
 _ROUNDS, _RUNS = 5, 40
 
 
@@ -52,13 +52,24 @@ def net_of(name: str) -> tuple[Any, Any]:
 def compiled(net: Any, mode: str) -> Any:
     """The module as torch.compile makes it in one of MODES, or in the mode "dynamic".
 
-    channels_last: reduce-overhead, with the weights of convolutions in that layout.
+    channels_last: reduce-overhead, with the weights of convolutions in that layout. "cuDNN attention":
+    reduce-overhead, to be called within `attention_of`.
     """
     if mode == "dynamic":
         return torch.compile(net, dynamic=True)
     if mode == CHANNELS_LAST:
         return torch.compile(net.to(memory_format=torch.channels_last), mode="reduce-overhead", dynamic=False)
-    return torch.compile(net, mode=mode, dynamic=False)
+    return torch.compile(net, mode="reduce-overhead" if mode == CUDNN_ATTENTION else mode, dynamic=False)
+
+
+def attention_of(mode: str) -> contextlib.AbstractContextManager[Any]:
+    """In which a module of a mode is compiled and called: cuDNN's attention first where the mode asks for that."""
+    if mode != CUDNN_ATTENTION:
+        return contextlib.nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    others = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+    return sdpa_kernel([SDPBackend.CUDNN_ATTENTION, *others], set_priority=True)
 
 
 def input_for(mode: str, x: Any) -> Any:
@@ -100,65 +111,24 @@ def work(names: str, mode: str) -> None:
     print(json.dumps({"ms": best}), flush=True)
 
 
-class Workers:
-    """One process for each model (or several names joined by +) and mode, some compiling at once; the next begins
-    when one is ready."""
+def workers(waiting: Iterable[tuple[str, str]], cache: str, log: TextIO) -> Workers[tuple[str, str]]:
+    """Workers for models (or several names joined by +) in modes."""
+    cores = os.cpu_count() or 16
 
-    def __init__(self, waiting: list[tuple[str, str]], cache: str, log: TextIO) -> None:
-        self._log = log
-        self._environment = {
-            **os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
+    def job(name: str, mode: str) -> Job:
+        threads = max(2, cores // 3 if mode == "max-autotune" else 2)  # that has many kernels
+        environment = {
+            "TORCHINDUCTOR_CACHE_DIR": cache, "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
+            "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
         }  # fmt: skip
-        self.processes: dict[tuple[str, str], subprocess.Popen[str]] = {}
-        self._waiting = list(waiting)
+        return Job((sys.executable, "-m", "benchmarks.support.torch_peers", name, mode), environment)
 
-    def _start(self) -> tuple[str, str]:
-        name, mode = self._waiting.pop(0)
-        line = [sys.executable, "-m", "benchmarks.support.torch_peers", name, mode]
-        threads = max(2, (os.cpu_count() or 16) // 3 if mode == "max-autotune" else 2)  # that has many kernels
-        environment = {**self._environment, "TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
-        pipe = subprocess.PIPE
-        self.processes[name, mode] = subprocess.Popen(
-            line, stdin=pipe, stdout=pipe, stderr=self._log, text=True, env=environment
-        )
-        return name, mode
-
-    def wait(self, deadline: float) -> dict[tuple[str, str], dict[str, Any]]:
-        """What each said when it was ready; those that are not by then are ended, and say so."""
-        import selectors
-
-        found: dict[tuple[str, str], dict[str, Any]] = {}
-        selector = selectors.DefaultSelector()
-        while (left := deadline - time.perf_counter()) > 0:
-            while self._waiting and len(self.processes) - len(found) < _AT_ONCE:
-                key = self._start()
-                selector.register(self.processes[key].stdout, selectors.EVENT_READ, key)  # type: ignore[arg-type]
-            if len(found) == len(self.processes):
-                break
-            for event, _ in selector.select(left):
-                selector.unregister(event.fileobj)
-                line = self.processes[event.data].stdout.readline()  # type: ignore[union-attr]
-                found[event.data] = json.loads(line) if line.startswith("{") else {"failed": "it ended; see the log"}
-        for key, process in self.processes.items():
-            if key not in found:
-                process.kill()
-                found[key] = {"failed": "ran out of time: not compiled when the workers were stopped"}
-        for key in self._waiting:
-            found[key] = {"failed": "ran out of time: not begun when the workers were stopped"}
-        return found
-
-    def time(self, key: tuple[str, str]) -> dict[str, float]:
-        """Milliseconds a run of every name, alone on the GPU."""
-        process = self.processes[key]
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-        line = process.stdout.readline()  # its end is not waited for: a CUDA context takes a second to go
-        milliseconds: dict[str, float] = json.loads(line)["ms"]
-        return milliseconds
+    return Workers({(name, mode): job(name, mode) for name, mode in waiting}, log)
 
 
-def torch_rows(workers: Workers, deadline: float, rows: dict[str, dict[str, Any]], beside: Iterable[Any]) -> None:
+def torch_rows(
+    workers: Workers[tuple[str, str]], deadline: float, rows: dict[str, dict[str, Any]], beside: Iterable[Any]
+) -> None:
     """Milliseconds of every worker into rows[model]["torch.compile MODE"], or why there are none.
 
     Nothing is timed before what goes on beside is done.
@@ -171,7 +141,7 @@ def torch_rows(workers: Workers, deadline: float, rows: dict[str, dict[str, Any]
         if said.get("finite"):
             rows[every[0]][f"{label} seconds until ready"] = said["ready"]
             try:
-                found = {name: round(ms, 4) for name, ms in workers.time((names, mode)).items()}
+                found = {name: round(ms, 4) for name, ms in workers.answer((names, mode))["ms"].items()}
             except Exception as error:  # noqa: BLE001
                 found = dict.fromkeys(every, f"failed: {type(error).__name__}: {error}"[:200])
         for name, value in found.items():

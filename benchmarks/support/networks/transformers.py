@@ -1,4 +1,4 @@
-"""Transformers that nothing was tuned for: what unseen_models.json says of each, its module and its inputs."""
+"""Transformers that nothing was tuned for: what transformers.json says of each, its module and its inputs."""
 
 from __future__ import annotations
 
