@@ -76,7 +76,7 @@ def _job(name: str, args: argparse.Namespace) -> Job:
     flags = ["--device", args.device, *["--without-torch"] * args.without_torch, *["--exact"] * args.exact]
     environment = {
         "TORCHINDUCTOR_CACHE_DIR": str(args.folder.resolve() / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "2",
-        "OMP_NUM_THREADS": "2",
+        "OMP_NUM_THREADS": "2", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",  # which does not tell kernels of attention apart
     }  # fmt: skip
     place = str(args.folder / "work" / name)
     return Job((sys.executable, "-m", "benchmarks.support.network_worker", name, place, *flags), environment)
