@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -62,8 +63,9 @@ const std::vector<Artifact>& Artifact::All() {
   return *all;
 }
 
-void Artifact::Register(OrtSessionOptions* options) const {
-  if (domain_ == nullptr) return;
+void Artifact::Register(OrtSessionOptions* options, const std::set<std::string>& left_out) const {
+  OrtCustomOpDomain* domain = DomainWithout(left_out);
+  if (domain == nullptr) return;
   const std::string entry = kRegistered + file_->domain;
   const std::optional<std::string> digest = SessionEntry(options, entry.c_str());
   if (digest == file_->digest) return;
@@ -71,7 +73,7 @@ void Artifact::Register(OrtSessionOptions* options) const {
     throw Error(file_->path + ": the session options have other kernels in the domain `" + file_->domain +
                 "` already; take other session options for this model, or optimize it again");
   }
-  Check(Ort().AddCustomOpDomain(options, domain_));
+  Check(Ort().AddCustomOpDomain(options, domain));
   Check(Ort().AddSessionConfigEntry(options, entry.c_str(), file_->digest.c_str()));
 }
 
@@ -121,13 +123,26 @@ void Artifact::AddOps(const cuda::Library* library) {
 }
 
 void Artifact::AddOp(const Kernel& kernel, const char* provider, const cuda::Library* library) {
-  if (domain_ == nullptr) Check(Ort().CreateCustomOpDomain(file_->domain.c_str(), &domain_));
   if (hidden_.empty() || hidden_.back()->name() != kernel.name) {
     hidden_.push_back(std::make_unique<HiddenSchema>(kernel.name));
-    Check(Ort().CustomOpDomain_Add(domain_, hidden_.back().get()));
+    order_.emplace_back(&kernel, hidden_.back().get());
   }
   ops_.push_back(std::make_unique<CustomOp>(kernel, provider, library));
-  Check(Ort().CustomOpDomain_Add(domain_, ops_.back().get()));
+  order_.emplace_back(&kernel, ops_.back().get());
+}
+
+OrtCustomOpDomain* Artifact::DomainWithout(const std::set<std::string>& kinds) const {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = domains_.find(kinds);
+  if (found != domains_.end()) return found->second;
+  OrtCustomOpDomain* domain = nullptr;  // of this process: sessions refer to it
+  for (const auto& [kernel, op] : order_) {
+    if (kinds.count(kernel->kind) != 0) continue;
+    if (domain == nullptr) Check(Ort().CreateCustomOpDomain(file_->domain.c_str(), &domain));
+    Check(Ort().CustomOpDomain_Add(domain, op));
+  }
+  return domains_[kinds] = domain;
 }
 
 }  // namespace onnxopt

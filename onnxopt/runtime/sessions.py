@@ -64,6 +64,8 @@ class Session(Protocol):
 WITHOUT_INTEGER_KERNELS = ("session.disable_quant_qdq", "1")
 # The entry that names optimizers of ONNX Runtime to leave out, with semicolons between them.
 WITHOUT_OPTIMIZERS = "optimization.disable_specified_optimizers"
+# The entry that names kinds of onnxopt's kernels to leave out, with commas between them.
+WITHOUT_KINDS = "onnxopt.leave_out"
 # In its messages about such a kernel of its own, and about a Reshape that it moved in front of a DQ.
 _FLOAT8_CODES = ("Type Error: Type 'tensor(float8", "has the following type (tensor(float8")
 

@@ -73,6 +73,16 @@ def test_session_entry_disables(tmp_path):
     assert ran_kernel(artifact.session(model, library, {"onnxopt.disable": "0"}))
 
 
+def test_session_entry_leaves_kinds_out(tmp_path):
+    """In one session of several in the process; the others have all kernels."""
+    library, model = negation_or_identity(tmp_path)
+    for names, runs in (("gemm,pool", True), ("pool,pointwise", False), ("", True), ("pointwise", False)):
+        assert ran_kernel(artifact.session(model, library, {"onnxopt.leave_out": names})) == runs
+    for wrong in ("nothing", "pool, pointwise", "pool,,gemm"):
+        with pytest.raises(Exception, match=r"onnxopt\.leave_out names `.*`, which is no kind of kernels"):
+            artifact.session(model, library, {"onnxopt.leave_out": wrong})
+
+
 def test_environment_disables(tmp_path, monkeypatch):
     library, model = negation_or_identity(tmp_path)
     monkeypatch.setenv("ONNXOPT_DISABLE", "1")

@@ -262,6 +262,19 @@ def test_kernels_that_are_switched_off(subject: Subject, monkeypatch: pytest.Mon
     assert "ONNXOPT_DISABLE" in found.fix
 
 
+def test_kinds_of_kernels_that_tune_left_out(subject: Subject, artifact: Path) -> None:
+    shutil.copytree(subject.folder, artifact)
+    file = artifact / "providers" / "cpu.json"
+    data = json.loads(file.read_text())
+    data["session_config"][sessions.WITHOUT_KINDS] = "pointwise"
+    file.write_text(json.dumps(data))
+    found, *_ = placement.library(Subject(artifact, subject.manifest, opened=True))
+    text = (
+        "loads; 0 calls of 0 functions run as kernels; without kernels of pointwise, which tune measured to be faster"
+    )
+    assert (found.status, found.message) == ("ok", text)
+
+
 def test_a_library_that_does_not_load(subject: Subject, artifact: Path) -> None:
     shutil.copytree(subject.folder, artifact)
     (artifact / "lib" / "libonnxopt_ops.so").write_bytes(b"no library")

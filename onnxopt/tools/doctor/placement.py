@@ -14,7 +14,7 @@ from onnxopt.graph import read
 from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.runtime import configuration as configurations
 from onnxopt.runtime.configuration import Configuration, configuration_for
-from onnxopt.runtime.sessions import CPU, CUDA, RunError
+from onnxopt.runtime.sessions import CPU, CUDA, WITHOUT_KINDS, RunError
 from onnxopt.tools.doctor.finding import Finding, Subject
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ def _kernels(subject: Subject, chosen: Configuration, nodes: Sequence[tuple[str,
     """Which fused functions got their kernels."""
     calls = collections.Counter(op for _, _, domain, op in nodes if holds_fused(domain))
     # On the CPU, ORT's own kernels are left to run what they run faster.
+    left_out = chosen.data["session_config"].get(WITHOUT_KINDS, "")
     expected = [k for k in subject.manifest.kernels if chosen.provider == CUDA or k.cpu]
+    expected = [k for k in expected if k.kind not in left_out.split(",")]
     missing = [k.name for k in expected if not calls[k.name]]
     disabled = chosen.data["session_config"].get("onnxopt.disable") == "1"
     if disabled:
@@ -78,7 +80,8 @@ def _kernels(subject: Subject, chosen: Configuration, nodes: Sequence[tuple[str,
     else:
         total = sum(calls[k.name] for k in expected)
         run = f"{counted(total, 'call')} of {counted(len(expected), 'function')}"
-        yield Finding("library", "ok", f"loads; {run} run as kernels")
+        without = f"; without kernels of {left_out}, which tune measured to be faster" if left_out else ""
+        yield Finding("library", "ok", f"loads; {run} run as kernels{without}")
 
 
 def _placement(

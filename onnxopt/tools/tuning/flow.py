@@ -24,7 +24,7 @@ from onnxopt.paths import StrPath
 from onnxopt.runtime import devices, gpus, sessions, time_limit
 from onnxopt.runtime.configuration import Configuration, configuration_for
 from onnxopt.runtime.providers import facts as model_facts
-from onnxopt.runtime.sessions import CUDA, RunError
+from onnxopt.runtime.sessions import CPU, CUDA, RunError
 from onnxopt.tools.tuning import kernels as measured_kernels
 from onnxopt.tools.tuning import recording, search
 from onnxopt.tools.tuning.kernels import MeasuredKernels
@@ -140,7 +140,7 @@ class _Tuning:
         """Status, whether everything was tried, the last comparisons, the configuration to keep, and the search."""
         deadline = self.started + (1 - _CONFIRM_SHARE) * self.budget
         facts = model_facts.of(read.load(self.opened.folder / layout.MODEL).model)
-        tried = knobs(facts, self.chosen.provider, library=self.opened.library is not None)
+        tried = knobs(facts, self.chosen.provider, kinds=self._kinds())
         seconds = min(MAX_SECONDS, _COMPARISON_SHARE * self.budget)
         searching = Search(self.target, self.oracle, self.state, self.base, tried, deadline, self.advance, seconds)
         status, complete, comparisons = "interrupted", False, dict[str, Comparison]()
@@ -157,6 +157,11 @@ class _Tuning:
                 "options faster when tried were not faster than the rule-made file at the end: nothing was changed"
             )
         return status, complete, comparisons, searching.best if status != "unchanged" else self.base, searching
+
+    def _kinds(self) -> set[str]:
+        """Of the kernels that the library has for the provider."""
+        on_cpu, kernels = self.chosen.provider == CPU, self.opened.manifest.kernels
+        return {kernel.kind for kernel in kernels if kernel.cpu or not on_cpu}
 
     def _measure_kernels(self) -> bool:
         """Have the library measure its kernels; returns whether it measured all of them."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from onnxopt.runtime.providers.facts import Facts
-from onnxopt.runtime.sessions import CPU, WITHOUT_OPTIMIZERS
+from onnxopt.runtime.sessions import CPU, WITHOUT_KINDS, WITHOUT_OPTIMIZERS
 
 _OFF = "off"
 
@@ -33,32 +34,6 @@ class Knob:
         """A copy of the configuration with this value."""
         changed = copy.deepcopy(configuration)
         changed[self.section][self.option] = value
-        return changed
-
-
-@dataclasses.dataclass(frozen=True)
-class Optimizer:
-    """One of ORT's graph optimizers, on or off. ORT takes the names of those to leave out as one list."""
-
-    optimizer: str
-    section: str = "session_config"
-    option: str = WITHOUT_OPTIMIZERS
-    values: tuple[str, ...] = ("on", _OFF)
-
-    @property
-    def name(self) -> str:
-        return self.optimizer
-
-    def current(self, configuration: dict[str, Any]) -> str:
-        return _OFF if self.optimizer in _disabled(configuration) else "on"
-
-    def apply(self, configuration: dict[str, Any], value: str) -> dict[str, Any]:
-        """As Knob.apply."""
-        changed = copy.deepcopy(configuration)
-        disabled = _disabled(configuration) - {self.optimizer} | ({self.optimizer} if value == _OFF else set())
-        changed[self.section].pop(self.option, None)
-        if disabled:
-            changed[self.section][self.option] = ";".join(sorted(disabled))
         return changed
 
 
@@ -88,20 +63,79 @@ class Together:
         return changed
 
 
-AnyKnob = Knob | Optimizer | Together
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """Names that are on, or off: in the list of an option, which is what a session leaves out, between separators.
+
+    beside: what is on where the names are off.
+    """
+
+    name: str
+    names: frozenset[str]
+    option: str
+    separator: str
+    beside: Together | None = None
+    section: str = "session_config"
+    values: tuple[str, ...] = ("on", _OFF)
+
+    def current(self, configuration: dict[str, Any]) -> str:
+        beside = self.beside is None or self.beside.current(configuration) == "on"
+        return _OFF if beside and self.names <= self._listed(configuration) else "on"
+
+    def apply(self, configuration: dict[str, Any], value: str) -> dict[str, Any]:
+        """As Knob.apply."""
+        changed = copy.deepcopy(configuration)
+        if value == _OFF and self.beside is not None:
+            changed = self.beside.apply(changed, "on")
+        listed = self._listed(configuration) - self.names | (self.names if value == _OFF else frozenset())
+        changed[self.section].pop(self.option, None)
+        if listed:
+            changed[self.section][self.option] = self.separator.join(sorted(listed))
+        return changed
+
+    def _listed(self, configuration: dict[str, Any]) -> frozenset[str]:
+        listed: str = configuration[self.section].get(self.option, "")
+        return frozenset(name for name in listed.split(self.separator) if name)
+
+
+def optimizer(name: str) -> LeftOut:
+    """One of ORT's graph optimizers, on or off."""
+    return LeftOut(name, frozenset({name}), WITHOUT_OPTIMIZERS, ";")
+
+
+def kernels(name: str, kinds: Iterable[str], beside: Together | None = None) -> LeftOut:
+    """onnxopt's kernels of some kinds, on or off: then ONNX Runtime runs their original nodes."""
+    return LeftOut(f"kernels: {name}", frozenset(kinds), WITHOUT_KINDS, ",", beside)
+
+
+AnyKnob = Knob | LeftOut | Together
+# Kinds that compute in channels last: where one is given back, Transposes stay between it and the others.
+_CHANNELS_LAST = frozenset(
+    {"block", "convolution", "depthwise", "group_norm", "image_convolution", "pool", "squeeze_excite"}
+)
 # ORT times cuBLAS' algorithms for every product at the first run of each shape.
 _NHWC = Together("nhwc_and_fuse_bias", "provider_options", (("prefer_nhwc", "1"), ("fuse_conv_bias", "1")))
 _TUNABLE = Together("tunable_op", "provider_options", (("tunable_op_enable", "1"), ("tunable_op_tuning_enable", "1")))
 
 
-def knobs(facts: Facts, provider: str, *, library: bool) -> list[AnyKnob]:
-    """Every knob for this model. library: whether it has fused functions."""
+def knobs(facts: Facts, provider: str, *, kinds: Collection[str]) -> list[AnyKnob]:
+    """Every knob for this model. kinds: of its kernels that the library has for the provider."""
     chosen: list[AnyKnob] = _cpu(facts) if provider == CPU else _cuda_kernels(facts)
+    chosen += _kinds(kinds, provider)
     chosen += _optimizers(facts, provider)
-    if library:  # the original nodes instead of our kernels: never slower than without onnxopt
+    if kinds:  # the original nodes instead of our kernels: never slower than without onnxopt
         chosen.append(Knob("session_config", "onnxopt.disable", ("0", "1"), "0"))
     chosen.append(Knob("session_options", "graph_optimization_level", ("all", "extended", "basic"), "all"))
     return chosen if provider == CPU else chosen + _cuda_rest(facts)
+
+
+def _kinds(kinds: Collection[str], provider: str) -> list[AnyKnob]:
+    """Each kind of kernels given back to ONNX Runtime, and those of channels last together, in its own layout too."""
+    if len(kinds) < 2:
+        return []  # that is onnxopt.disable
+    together = sorted(_CHANNELS_LAST & set(kinds))
+    layout = [kernels("channels last", together, _NHWC)] if together and provider != CPU else []
+    return [*layout, *(kernels(kind, [kind]) for kind in sorted(kinds))]
 
 
 def _cuda_kernels(facts: Facts) -> list[AnyKnob]:
@@ -150,7 +184,7 @@ def _optimizers(facts: Facts, provider: str) -> list[AnyKnob]:
     }
     if provider == CPU and "NchwcTransformer" not in facts.trapping_optimizers:
         rows["NchwcTransformer"] = {"Conv"}
-    return [Optimizer(name) for name, ops in rows.items() if ops <= facts.ops]
+    return [optimizer(name) for name, ops in rows.items() if ops <= facts.ops]
 
 
 def _cpu(facts: Facts) -> list[AnyKnob]:
@@ -164,7 +198,3 @@ def _cpu(facts: Facts) -> list[AnyKnob]:
         Knob("session_options", "enable_mem_pattern", (True, False), True),
         Knob("session_options", "execution_mode", ("sequential", "parallel"), "sequential"),
     ]
-
-
-def _disabled(configuration: dict[str, Any]) -> set[str]:
-    return {name for name in configuration["session_config"].get(WITHOUT_OPTIMIZERS, "").split(";") if name}

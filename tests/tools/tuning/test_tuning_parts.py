@@ -9,6 +9,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
+from onnxopt.kinds import KINDS
 from onnxopt.runtime import sessions
 from onnxopt.runtime.providers import facts, rules
 from onnxopt.tools.tuning import kernels, knobs, rounds, search
@@ -62,7 +63,7 @@ def model(text: str) -> ir.Model:
 
 
 def names(text: str, provider: str = sessions.CUDA) -> set[str]:
-    return {k.name for k in knobs.knobs(facts.of(model(text)), provider, library=True)}
+    return {k.name for k in knobs.knobs(facts.of(model(text)), provider, kinds=["gemm"])}
 
 
 def test_only_what_matters_for_the_model_is_tried() -> None:
@@ -90,24 +91,46 @@ def test_only_what_matters_for_the_model_is_tried() -> None:
 def test_every_knob_changes_what_it_says_and_nothing_else(provider: str) -> None:
     of = facts.of(model(CHAIN))
     base = (rules.cpu(of) if provider == sessions.CPU else rules.cuda(of)) | {kernels.SECTION: dict(kernels.RULES)}
-    for knob in knobs.knobs(of, provider, library=True):
+    for knob in knobs.knobs(of, provider, kinds=["gemm", "pool"]):
         assert knob.current(base) in knob.values
         for value in knob.values:
             changed = knob.apply(base, value)
             assert knob.current(changed) == value
             assert knob.apply(changed, knob.current(base)).keys() == base.keys()
-            same = {
-                s: {k: v for k, v in changed[s].items() if k in base[s]} for s in search.SECTIONS if s != knob.section
+            others = set(search.SECTIONS) - {knob.section} - ({"provider_options"} if "last" in knob.name else set())
+            assert {s: {k: v for k, v in changed[s].items() if k in base[s]} for s in others} == {
+                s: base[s] for s in others
             }
-            assert same == {s: base[s] for s in search.SECTIONS if s != knob.section}
 
 
 def test_optimizers_are_left_out_as_one_list() -> None:
-    first, second = knobs.Optimizer("A"), knobs.Optimizer("B")
+    first, second = knobs.optimizer("A"), knobs.optimizer("B")
     both = second.apply(first.apply(rules.cpu(facts.of(model(CHAIN))), "off"), "off")
     assert both["session_config"][knobs.WITHOUT_OPTIMIZERS] == "A;B"
     assert first.apply(both, "on")["session_config"][knobs.WITHOUT_OPTIMIZERS] == "B"
     assert knobs.WITHOUT_OPTIMIZERS not in second.apply(first.apply(both, "on"), "on")["session_config"]
+
+
+def test_kinds_of_kernels_are_given_back_alone_and_those_of_channels_last_with_their_options() -> None:
+    base = rules.cuda(facts.of(model(CHAIN)))
+    tried = {
+        k.name: k for k in knobs.knobs(facts.of(model(CHAIN)), sessions.CUDA, kinds=["pool", "gemm", "convolution"])
+    }
+    alone, together = tried["kernels: pool"], tried["kernels: channels last"]
+    assert alone.apply(base, "off")["session_config"][sessions.WITHOUT_KINDS] == "pool"
+    both = together.apply(tried["kernels: gemm"].apply(base, "off"), "off")
+    assert both["session_config"][sessions.WITHOUT_KINDS] == "convolution,gemm,pool"
+    assert both["provider_options"]["prefer_nhwc"] == both["provider_options"]["fuse_conv_bias"] == "1"
+    assert (alone.current(both), together.current(both), together.current(base)) == ("off", "off", "on")
+    assert alone.apply(both, "on")["session_config"][sessions.WITHOUT_KINDS] == "convolution,gemm"
+    assert {kind.name for kind in KINDS} >= knobs._CHANNELS_LAST
+    for kinds, provider, expected in (
+        (["pool"], sessions.CUDA, {"onnxopt.disable"}),
+        ([], sessions.CUDA, set()),
+        (["pool", "gemm"], sessions.CPU, {"onnxopt.disable", "kernels: pool", "kernels: gemm"}),
+    ):
+        named = {k.name for k in knobs.knobs(facts.of(model(CHAIN)), provider, kinds=kinds)}
+        assert {name for name in named if name.startswith(("kernels", "onnxopt"))} == expected
 
 
 # --- what is remembered ----------------------------------------------------------------------------------------------
