@@ -10,8 +10,9 @@ Networks are exported, optimized and compiled by torch several at a time, each i
 is timed alone. Before that its outputs are compared with torch's in float32 without TF32. All run in CUDA graphs. ONNX
 Runtime's best is the faster of no options and, where there are convolutions, prefer_nhwc with fuse_conv_bias; torch's
 best is the fastest of reduce-overhead, channels_last for networks of two-dimensional convolutions, and cuDNN's
-attention. TF32 is allowed on all sides, or with --exact on none. After --limit seconds nothing more begins: the same
-command continues with what has no row in --folder. Exit code 1 where an output differs or onnxopt fails.
+attention. TF32 is allowed on all sides, or with --exact on none. --kinds also times onnxopt without each kind of its
+kernels (`onnxopt.leave_out`), and a row then names what is faster without. After --limit seconds nothing more begins:
+the same command continues with what has no row in --folder. Exit code 1 where an output differs or onnxopt fails.
 """
 
 from __future__ import annotations
@@ -73,7 +74,13 @@ def measure(names: Sequence[str], args: argparse.Namespace, log: TextIO) -> None
 
 
 def _job(name: str, args: argparse.Namespace) -> Job:
-    flags = ["--device", args.device, *["--without-torch"] * args.without_torch, *["--exact"] * args.exact]
+    flags = [
+        "--device",
+        args.device,
+        *["--without-torch"] * args.without_torch,
+        *["--exact"] * args.exact,
+        *["--kinds"] * args.kinds,
+    ]
     environment = {
         "TORCHINDUCTOR_CACHE_DIR": str(args.folder.resolve() / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "2",
         "OMP_NUM_THREADS": "2", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",  # which does not tell kernels of attention apart
@@ -102,11 +109,14 @@ def _row(folder: pathlib.Path, name: str) -> pathlib.Path:
     return folder / f"{name}.json"
 
 
+def _times(row: Row, side: str) -> dict[str, float]:
+    """Milliseconds by label, of the labels that begin with `side`."""
+    return {k: v for k, v in row.items() if k.startswith(side) and not k.endswith("cosine") and type(v) is float}
+
+
 def best(row: Row, side: str) -> float | None:
     """Milliseconds of the fastest of the labels that begin with `side`."""
-    return min(
-        (v for k, v in row.items() if k.startswith(side) and type(v) is float and "cosine" not in k), default=None
-    )
+    return min(_times(row, side).values(), default=None)
 
 
 def ratio(row: Row, side: str) -> float | None:
@@ -118,8 +128,15 @@ def ratio(row: Row, side: str) -> float | None:
 def line(name: str, row: Row) -> str:
     cells = [f"{value:9.3f}" if (value := best(row, side)) else f"{'-':>9}" for side in ("ORT", "torch", "onnxopt")]
     ratios = [f"{value:6.2f}" if (value := ratio(row, side)) else f"{'-':>6}" for side in _GOALS]
+    faster = [f" without {kind} {value:.3f}" for kind, value in faster_without(row).items()]
     problem = "" if row.get("onnxopt agrees") else "  DIFFERS" if best(row, "onnxopt") else "  FAILED"
-    return " ".join([f"{name:32}", *cells, *ratios]) + problem
+    return " ".join([f"{name:32}", *cells, *ratios]) + "".join(faster) + problem
+
+
+def faster_without(row: Row) -> dict[str, float]:
+    """Kinds of kernels -> milliseconds of onnxopt without them, where that is faster by more than two percent."""
+    ours = best(row, "onnxopt") or 0.0
+    return {k.removeprefix("without "): ms for k, ms in _times(row, "without ").items() if ms < 0.98 * ours}
 
 
 def report(rows: Mapping[str, Row]) -> Iterable[str]:
@@ -159,6 +176,7 @@ def main() -> int:
     )
     parser.add_argument("--without-torch", action="store_true")
     parser.add_argument("--exact", action="store_true", help="without TF32, on all sides")
+    parser.add_argument("--kinds", action="store_true", help="also time onnxopt without each kind of kernels")
     parser.add_argument("--again", action="store_true", help="remove these networks' rows first")
     parser.add_argument("--out", type=pathlib.Path, help="JSON of all rows")
     args = parser.parse_args()

@@ -1,6 +1,6 @@
 """One network of `models.networks`: exported, optimized, compiled by torch, compared and timed, in its own process.
 
-    python -m benchmarks.support.network_worker NAME FOLDER [--device cpu] [--without-torch] [--exact]
+    python -m benchmarks.support.network_worker NAME FOLDER [--device cpu] [--without-torch] [--exact] [--kinds]
 
 A job of `workers`: it prepares, says so, waits for a line, and times. FOLDER/row.json is rewritten after each session,
 as ONNX Runtime may end the process.
@@ -13,6 +13,7 @@ import copy
 import gc
 import json
 import pathlib
+import shutil
 import sys
 import time
 import traceback
@@ -29,7 +30,10 @@ from benchmarks.support.gpu_timing import Tensors, bound, poisoned, session
 from benchmarks.support.networks import NETWORKS, built
 from benchmarks.support.torch_peers import CHANNELS_LAST, CUDNN_ATTENTION, attention_of, compiled, input_for
 from benchmarks.support.workers import answering
+from onnxopt.artifact import manifest as manifests
 from onnxopt.runtime.configuration import configuration_for
+from onnxopt.runtime.sessions import WITHOUT_KINDS
+from onnxopt.tools.tuning.knobs import CHANNELS_LAST as CHANNELS_LAST_KINDS
 
 PAIR = {"prefer_nhwc": "1", "fuse_conv_bias": "1"}
 _CAPTURED = ("enable_cuda_graph", "do_copy_in_default_stream")  # options that a CUDA graph decides
@@ -63,12 +67,16 @@ def _wait() -> None:
 
 @dataclass
 class Worker:
-    """folder: of this network alone. exact: without TF32, on all sides. Names of rows' cells are those of the sides."""
+    """folder: of this network alone. exact: without TF32, on all sides. kinds: also without each kind of kernels.
+
+    Names of rows' cells are those of the sides.
+    """
 
     name: str
     folder: pathlib.Path
     device: str
     exact: bool
+    kinds: bool
 
     def __post_init__(self) -> None:
         self.row: dict[str, Any] = {"group": NETWORKS[self.name].group}
@@ -90,6 +98,7 @@ class Worker:
                 input_names=[f"x{k}" for k in range(len(inputs))], dynamic_shapes=NETWORKS[self.name].dynamic,
             )  # fmt: skip
         major, minor = torch.cuda.get_device_capability() if self.device == "cuda" else (9, 0)
+        shutil.rmtree(self.artifact, ignore_errors=True)  # of a call that ended
         onnxopt.optimize(self.exported, self.artifact, archs=(f"sm_{major}{minor}",), verify=False)
         (self.folder / "prepared").touch()
 
@@ -121,8 +130,21 @@ class Worker:
         yield "ORT", self.exported, None, tf32, {}
         ours = str(library) if library.is_file() else None
         yield "onnxopt", self.artifact / "model.onnx", ours, options | tf32, data["session_config"]
+        for label, kinds, beside in self.without:
+            entries = data["session_config"] | {WITHOUT_KINDS: ",".join(kinds)}
+            yield f"without {label}", self.artifact / "model.onnx", ours, options | beside | tf32, entries
         if self.device == "cuda" and "Conv" in _operators(self.exported):
             yield "ORT, both options", self.exported, None, PAIR | tf32, {}
+
+    @property
+    def without(self) -> list[tuple[str, list[str], dict[str, str]]]:
+        """Kinds of kernels to give back to ONNX Runtime: a label, the kinds, and options for their place."""
+        kinds = sorted({kernel.kind for kernel in manifests.load(self.artifact).kernels})
+        if not self.kinds or len(kinds) < 2:
+            return []
+        together = [kind for kind in kinds if kind in CHANNELS_LAST_KINDS]
+        rows = [(kind, [kind], dict[str, str]()) for kind in kinds]
+        return rows + ([("channels last", together, PAIR)] if together and self.device == "cuda" else [])
 
     def time(self, label: str, model: pathlib.Path, library: str | None, options: Any, entries: Any) -> None:
         """Open a session, compare its outputs and time it; without a CUDA graph where that is refused."""
@@ -205,9 +227,10 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--without-torch", action="store_true")
     parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--kinds", action="store_true")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    worker = Worker(args.name, args.folder, args.device, args.exact)
+    worker = Worker(args.name, args.folder, args.device, args.exact, args.kinds)
     with answering() as answers:
         start = time.perf_counter()
         try:
@@ -218,7 +241,8 @@ def main() -> None:
             print(json.dumps({"failed": traceback.format_exc()[-600:]}), file=answers)
             return
         print(json.dumps({"ready": round(time.perf_counter() - start, 1)}), file=answers)
-        sys.stdin.readline()
+        if not sys.stdin.readline():
+            return  # nobody waits for an answer
         with torch.inference_mode():
             for mode, call in torched.items():
                 worker.keep(**{f"torch.compile {mode}": milliseconds(call)})

@@ -45,6 +45,9 @@ def test_the_report_names_the_worst_and_what_misses_the_goals() -> None:
     ]
     printed = [networks.line(name, row).split() for name, row in ROWS.items()]
     assert printed[0] == ["hifigan", "1.000", "4.000", "2.000", "0.50", "2.00"]
+    assert networks.faster_without(
+        {"onnxopt": 2.0, "without pool": 1.5, "without pool cosine": 1.0, "without gemm": 1.99}
+    ) == {"pool": 1.5}
     assert printed[2:] == [["dit", *"-" * 5, "FAILED"], ["gpt2", "1.000", "-", "1.000", "1.00", "-", "DIFFERS"]]
 
 
@@ -75,11 +78,23 @@ def test_a_network_is_measured_and_a_later_call_continues(
 ) -> None:
     """On the CPU, beside ONNX Runtime alone."""
     out = tmp_path / "rows.json"
-    options = ["--device", "cpu", "--without-torch", "--jobs", "1", "--folder", str(tmp_path), "--out", str(out)]
+    options = [
+        "--device",
+        "cpu",
+        "--without-torch",
+        "--jobs",
+        "1",
+        "--kinds",
+        "--folder",
+        str(tmp_path),
+        "--out",
+        str(out),
+    ]
     monkeypatch.setattr(sys, "argv", ["networks", "pointnet", *options])
     assert networks.main() == 0, (tmp_path / "log").read_text()[-2000:]
     row = json.loads(out.read_text())["pointnet"]
     assert row["group"] == "open" and row["onnxopt agrees"] is True and row["ORT cosine"] > 0.999
+    assert isinstance(row["without gemm"], float) and row["without gemm agrees"]
     assert isinstance(row["ORT"], float) and isinstance(row["onnxopt"], float)
     assert not list((tmp_path / "work").iterdir())
     assert "1 of 1 agree" in capsys.readouterr().out

@@ -110,7 +110,7 @@ def kernels(name: str, kinds: Iterable[str], beside: Together | None = None) -> 
 
 AnyKnob = Knob | LeftOut | Together
 # Kinds that compute in channels last: where one is given back, Transposes stay between it and the others.
-_CHANNELS_LAST = frozenset(
+CHANNELS_LAST = frozenset(
     {"block", "convolution", "depthwise", "group_norm", "image_convolution", "pool", "squeeze_excite"}
 )
 # ORT times cuBLAS' algorithms for every product at the first run of each shape.
@@ -133,7 +133,7 @@ def _kinds(kinds: Collection[str], provider: str) -> list[AnyKnob]:
     """Each kind of kernels given back to ONNX Runtime, and those of channels last together, in its own layout too."""
     if len(kinds) < 2:
         return []  # that is onnxopt.disable
-    together = sorted(_CHANNELS_LAST & set(kinds))
+    together = sorted(CHANNELS_LAST & set(kinds))
     layout = [kernels("channels last", together, _NHWC)] if together and provider != CPU else []
     return [*layout, *(kernels(kind, [kind]) for kind in sorted(kinds))]
 

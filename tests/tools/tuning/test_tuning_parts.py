@@ -123,7 +123,7 @@ def test_kinds_of_kernels_are_given_back_alone_and_those_of_channels_last_with_t
     assert both["provider_options"]["prefer_nhwc"] == both["provider_options"]["fuse_conv_bias"] == "1"
     assert (alone.current(both), together.current(both), together.current(base)) == ("off", "off", "on")
     assert alone.apply(both, "on")["session_config"][sessions.WITHOUT_KINDS] == "convolution,gemm"
-    assert {kind.name for kind in KINDS} >= knobs._CHANNELS_LAST
+    assert {kind.name for kind in KINDS} >= knobs.CHANNELS_LAST
     for kinds, provider, expected in (
         (["pool"], sessions.CUDA, {"onnxopt.disable"}),
         ([], sessions.CUDA, set()),
