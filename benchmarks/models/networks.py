@@ -129,8 +129,11 @@ def line(name: str, row: Row) -> str:
     cells = [f"{value:9.3f}" if (value := best(row, side)) else f"{'-':>9}" for side in ("ORT", "torch", "onnxopt")]
     ratios = [f"{value:6.2f}" if (value := ratio(row, side)) else f"{'-':>6}" for side in _GOALS]
     faster = [f" without {kind} {value:.3f}" for kind, value in faster_without(row).items()]
-    problem = "" if row.get("onnxopt agrees") else "  DIFFERS" if best(row, "onnxopt") else "  FAILED"
-    return " ".join([f"{name:32}", *cells, *ratios]) + "".join(faster) + problem
+    failure = str(row.get("failed", row.get("onnxopt"))).strip().rpartition("\n")[2]
+    problem = f"  DIFFERS ({row.get('onnxopt cosine')})" if best(row, "onnxopt") else f"  FAILED: {failure}"
+    return (
+        " ".join([f"{name:32}", *cells, *ratios]) + "".join(faster) + problem * (row.get("onnxopt agrees") is not True)
+    )
 
 
 def faster_without(row: Row) -> dict[str, float]:
