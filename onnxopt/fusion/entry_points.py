@@ -28,6 +28,22 @@ def with_alternatives(kernel: Kernel) -> Kernel:
     return dataclasses.replace(kernel, variants=(*kernel.variants, *_verified(variants.values(), kernel.program)))
 
 
+def shared(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    """The kernels, those of equal CUDA text with the entry points of the first of them.
+
+    Kernels of one text differ in numbers that a launch passes, such as which columns of a product they read.
+    """
+    first: dict[object, tuple[Variant, ...]] = {}
+    kernels = list(kernels)
+    for k, kernel in enumerate(kernels):
+        if kernel.variants:
+            named = tuple(dataclasses.replace(v, symbol=f"entry_{n}") for n, v in enumerate(kernel.variants))
+            text = "\n".join(kernel.kind.cuda(dataclasses.replace(kernel, name="kernel", variants=named)))
+            variants = first.setdefault((kernel.kind.name, text, named), kernel.variants)
+            kernels[k] = dataclasses.replace(kernel, variants=variants)
+    return tuple(kernels)
+
+
 def _kernel(function: Function, opsets: Mapping[str, int], shapes: Shapes) -> Kernel:
     first, kind = function.regions[0], function.regions[0].kind
     return Kernel(

@@ -124,8 +124,8 @@ class Fuser:
         with phases("outline"):
             functions = outline.functions(plan, model.opset_imports)
         with phases("entry_points"):
-            own = entry_points.choose(functions, model.opset_imports, plan.shapes)
-            kernels = tuple(map(entry_points.with_alternatives, own)) if self.alternatives else own
+            own = entry_points.shared(entry_points.choose(functions, model.opset_imports, plan.shapes))
+            kernels = entry_points.shared(map(entry_points.with_alternatives, own)) if self.alternatives else own
         with phases("outline"):
             outline.replace(model, functions)
             restore(model)
