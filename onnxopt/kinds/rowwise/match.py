@@ -20,6 +20,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.rowwise import grid as row_domain
 from onnxopt.kinds.rowwise.grid import RESHAPES, Grid, Unfit
 from onnxopt.kinds.rowwise.lower import lower
+from onnxopt.kinds.rowwise.merge import take_parts
 from onnxopt.program.rowwise import RowProgram
 
 _MIN_ELEMENTS = numbers().min_elements
@@ -39,7 +40,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
         try:
             growth = _Growth(context, kind, node, owned)
             growth.grow()
-            region = growth.region()
+            region = take_parts(context, kind, growth.region())
         except ValueError as error:  # Unfit, NotAffine, or an error of lowering
             refusals.append(Refusal(node.name or "", node.op_type, "", str(error)))
             continue

@@ -8,7 +8,7 @@ joined where the union can be lowered, moves no more bytes, which saves a launch
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -43,8 +43,15 @@ def merge(context: Context, kind: Kind, regions: Sequence[Region]) -> tuple[list
     """The regions after joining, and refusals of index operations beside rowwise regions. kind: the rowwise kind."""
     joiner = _Joiner(context, kind, regions)
     for region in [r for r in regions if r.kind is kind]:
-        joiner.grow(region)
+        joiner.grow(region, joiner.neighbours)
     return list(joiner.regions.values()), list(joiner.refusals.values())
+
+
+def take_parts(context: Context, kind: Kind, region: Region) -> Region:
+    """The region with the Slices that it alone reads and broadcasts, where the kernel can read the parts in place."""
+    joiner = _Joiner(context, kind, [region])
+    joiner.grow(region, joiner.parts)
+    return next(iter(joiner.regions.values()))
 
 
 class _Joiner:
@@ -56,11 +63,11 @@ class _Joiner:
         self.refusals: dict[ir.Node, Refusal] = {}
         self._of = {n: r for r in regions for n in r.nodes}
 
-    def grow(self, region: Region) -> None:
-        """Join one rowwise region with its neighbours until no neighbour fits."""
+    def grow(self, region: Region, candidates: Callable[[Region], Iterator[_Neighbour]]) -> None:
+        """Join one rowwise region with its neighbours until none of the candidates fits."""
         refused: set[tuple[ir.Node, ...]] = set()
         while True:
-            for neighbour in self._candidates(region):
+            for neighbour in candidates(region):
                 if neighbour.nodes in refused:
                     continue
                 union = self._union(region, neighbour)
@@ -82,9 +89,19 @@ class _Joiner:
             self._context.take([union.nodes])
             region = union
 
-    def _candidates(self, region: Region) -> Iterator[_Neighbour]:
+    def neighbours(self, region: Region) -> Iterator[_Neighbour]:
         yield from self._readers(region)
         yield from self._producers(region)
+
+    def parts(self, region: Region) -> Iterator[_Neighbour]:
+        """Slices, maybe with views after them, that this region alone reads, and repeats for its rows."""
+        for neighbour in self._producers(region):
+            (node, *more), nodes = neighbour.nodes, {*neighbour.nodes, *neighbour.views, *region.nodes}
+            results = [node.outputs[0], *(view.outputs[0] for view in neighbour.views)]
+            if more or node.op_type != "Slice" or not cost.grows(results[0], region.outputs[0], self._context.shapes):
+                continue
+            if all(not v.is_graph_output() and nodes.issuperset(self._context.readers(v)) for v in results):
+                yield neighbour
 
     def _readers(self, region: Region) -> Iterator[_Neighbour]:
         for value in region.outputs:

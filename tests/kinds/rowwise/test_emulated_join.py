@@ -31,6 +31,7 @@ CASES = {
         "float[2,9,40] x, float[2,1,40] k, float[10,40] p, float[40] g", "float[2,10,40] y",
         "a = Concat<axis = 1>(k, x) z = Add(a, p) y = LayerNormalization(z, g)", "",
     ),
+    "modulated": JOINED["parts of a modulation"][:4],
     "gated": ("float[6,96] x", "float[6,1] y", *JOINED["gated product and its mean"][2:4]),
     "rolled back": (
         "float[2,4,3,4,24] x, float[24] g", "float[8,12,24] y", *JOINED["a map of unknown size, rolled back"][2:4],

@@ -50,6 +50,13 @@ ROLLED_SIZES = f"{NUMBERS}, int64[1] back = {{-2}}, int64[1] big = {{92233720368
 
 # name: inputs, outputs, body, constants, the operators of each rowwise region
 CASES = {
+    "parts of a modulation": (
+        "float[3, 7, 96] x, float[3, 240] p, float[96] g", "float[3, 7, 96] y",
+        "e = Slice(p, n8, n104, last) f = Slice(p, n104, n200, last) u = Unsqueeze(e, one) w = Unsqueeze(f, one) "
+        "n = LayerNormalization(x, g) m = Mul(n, u) y = Add(m, w)",
+        "int64[1] n8 = {8}, int64[1] n104 = {104}, int64[1] n200 = {200}, int64[1] last = {-1}, int64[1] one = {1}",
+        ["Slice Slice Unsqueeze Unsqueeze LayerNormalization Mul Add"],
+    ),
     "query norm, heads, rotary embedding": (
         "float[2, 7, 512] x, float[128] g, float[1, 1, 7, 128] c, float[1, 1, 7, 128] s", "float[2, 4, 7, 128] y",
         f"{NORM} {ROTARY}", f"{ENDS}, {HEADS}",
