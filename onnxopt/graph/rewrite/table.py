@@ -146,7 +146,7 @@ def _refusals(model: ir.Model, scope: Scope, families: Collection[str]) -> tuple
 
 
 _GEMMS = Step(_PRODUCTS, product_forms.GEMM, then=Cleanup.CLEAN_UP, only_if=_has("Gemm"))
-_BIASES = Step(_PRODUCTS, part_biases.RULES, then=Cleanup.CLEAN_UP, only_if=_has("MatMul"))
+_BIASES = Step(_PRODUCTS, part_biases.RULES, then=Cleanup.CLEAN_UP, only_if=_has("MatMul", "Gemm"))
 TABLE: tuple[Phase, ...] = (
     Phase(
         name="recompose",

@@ -20,10 +20,12 @@ from onnxopt.graph.shapes.infer import infer
 HALF = onnx.TensorProto.FLOAT16
 
 
-def _model(nodes: list[onnx.NodeProto], inputs: dict[str, list[object]], arrays: dict[str, np.ndarray]) -> ir.Model:
-    infos = [helper.make_tensor_value_info(k, HALF, v) for k, v in inputs.items()]
+def _model(
+    nodes: list[onnx.NodeProto], inputs: dict[str, list[object]], arrays: dict[str, np.ndarray], dtype: int = HALF
+) -> ir.Model:
+    infos = [helper.make_tensor_value_info(k, dtype, v) for k, v in inputs.items()]
     results = [name for node in nodes for name in node.output if name.startswith("y")]
-    outputs = [helper.make_tensor_value_info(name, HALF, None) for name in results]
+    outputs = [helper.make_tensor_value_info(name, dtype, None) for name in results]
     constants = [numpy_helper.from_array(v, k) for k, v in arrays.items()]
     graph = helper.make_graph(nodes, "g", infos, outputs, constants)
     opsets = [helper.make_opsetid("", 22), helper.make_opsetid("com.microsoft", 1)]
@@ -75,6 +77,75 @@ def test_embeddings(form: str, tmp_path: Path) -> None:
     assert [n.op_type for n in model.graph if n.op_type in (form, "Slice")] == [form, *["Slice"] * 3]
     for found, y in zip(_evaluated(model, feeds), expected, strict=True):
         np.testing.assert_allclose(found.astype(np.float32), y.astype(np.float32), rtol=4e-3, atol=4e-2)
+
+
+def _modulations(cut: str = "Split", layers: int = 2, rows: int = 2, dtype: int = HALF) -> ir.Model:
+    """Layers that scale and shift tokens by parts of a Gemm of one tensor. cut: how it is cut."""
+    rng, half = np.random.default_rng(0), helper.tensor_dtype_to_np_dtype(dtype)
+    arrays: dict[str, np.ndarray] = {"one": np.array([1]), "last": np.array([-1]), "number": np.array(1, half)}
+    arrays |= {f"n{n}": np.array([n]) for n in (0, 8, 16, 24)}
+    nodes = []
+    for k in range(layers):
+        arrays |= {f"w{k}": rng.standard_normal((24, 32)).astype(half), f"b{k}": rng.standard_normal(24).astype(half)}
+        nodes.append(helper.make_node("Gemm", ["t", f"w{k}", f"b{k}"], [f"p{k}"], transB=1))
+        parts = [f"{name}{k}" for name in "ijk"]
+        if cut == "views":
+            nodes.append(helper.make_node("Unsqueeze", [f"p{k}", "one"], [f"v{k}"]))
+            nodes.append(helper.make_node("Split", [f"v{k}"], [f"{p}e" for p in parts], axis=-1, num_outputs=3))
+        elif cut == "Split":
+            nodes.append(helper.make_node("Split", [f"p{k}"], parts, axis=1, num_outputs=3))
+        else:
+            nodes += [
+                helper.make_node("Slice", [f"p{k}", f"n{n}", f"n{n + 8}", "last"], [p])
+                for n, p in zip((0, 8, 16), parts, strict=True)
+            ]
+        if cut != "views":
+            nodes += [helper.make_node("Unsqueeze", [p, "one"], [f"{p}e"]) for p in parts]
+        nodes += [
+            helper.make_node("Add", [f"i{k}e", "number"], [f"s{k}"]),
+            helper.make_node("Mul", [f"x{k}", f"s{k}"], [f"m{k}"]),
+            helper.make_node("Add", [f"m{k}", f"j{k}e"], [f"h{k}"]),
+            helper.make_node("Mul", [f"h{k}", f"k{k}e"], [f"y{k}"]),
+        ]
+    return _model(nodes, {"t": [rows, 32], **{f"x{k}": [rows, 5, 8] for k in range(layers)}}, arrays, dtype)
+
+
+@pytest.mark.parametrize("dtype", [HALF, onnx.TensorProto.FLOAT])
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("cut", ["Split", "views", "Slice"])
+def test_modulations(cut: str, layers: int, dtype: int, tmp_path: Path) -> None:
+    model = _modulations(cut, layers, dtype=dtype)
+    rng, half = np.random.default_rng(1), helper.tensor_dtype_to_np_dtype(dtype)
+    feeds = {i.name: rng.standard_normal([int(d) for d in i.shape]).astype(half) for i in model.graph.inputs}
+    expected = _evaluated(model, feeds)
+    assert _merge(model, tmp_path) == (layers > 1)
+    ir.passes.common.RemoveUnusedNodesPass()(model)
+    UniqueNamesPass()(model)
+    assert [n.op_type for n in model.graph if n.op_type in ("Gemm", "Split", "Slice")] == [
+        "Gemm",
+        *["Slice"] * 3 * layers,
+    ]
+    for found, y in zip(_evaluated(model, feeds), expected, strict=True):
+        np.testing.assert_allclose(found.astype(np.float32), y.astype(np.float32), rtol=2e-2, atol=2e-1)
+
+
+def test_modulations_of_many_rows_and_those_that_are_not_repeated_stay_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _modulations()
+    for value in model.graph.inputs:
+        if value.name != "t":
+            value.shape = ir.Shape([2, 1, 8])
+    for value in (v for node in model.graph for v in node.outputs):
+        value.shape = None
+    infer(model).write()
+    assert _merge(model, tmp_path) == 0
+    monkeypatch.setattr(shared_operand, "_MAX_BYTES", 2 * 24 * 32 * 2)
+    model = _modulations(layers=5)
+    assert _merge(model, tmp_path) == 2  # and one alone
+    ir.passes.common.RemoveUnusedNodesPass()(model)
+    assert [node.op_type for node in model.graph].count("Gemm") == 3
+    assert _merge(_modulations(rows=65), tmp_path) == 0  # results are larger than weights
 
 
 def _attentions(keys: int, layers: int = 2, width: int = 16) -> ir.Model:

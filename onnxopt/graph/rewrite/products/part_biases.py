@@ -1,110 +1,132 @@
 """Biases of the parts of a product become one bias of the product.
 
-    Split(x W) -> (Add(q, b1), k, Add(v, b3))    ->    Split(Add(x W, [b1, 0, b3]))    also by Slices
+    Split(x W) -> (Add(q, b1), k, Add(v, b3))            ->    Split(Add(x W, [b1, 0, b3]))    also by Slices
+    Split(Gemm(x, W, b)) -> (q, Add(Unsqueeze(k), 1))    ->    Split(Gemm(x, W, b + [0, 1])) -> (q, Unsqueeze(k))
 
-DeBERTa adds biases to q and v of one product, and exporters leave them where they stand. A product takes one bias in
-its kernel, and attention reads the parts where they lie.
+DeBERTa adds biases to q and v of one product, and diffusion transformers add 1 to the scales among the parts of a
+modulation. A product takes one bias in its kernel, and other kernels read the parts where they are stored. Two biases
+are added in float32 and rounded once.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
-
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.match import constant, integers, is_constant, is_private, only_consumer, operand
+from onnxopt.graph.match import constant, is_constant, is_private, only_consumer, operand
 from onnxopt.graph.passes.new_nodes import NewNodes
+from onnxopt.graph.rewrite.products.column_parts import Cut, cuts_of, keeps_columns
 from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 
-
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """Columns of a product from `first` on. sum: the Add of a constant that is all that reads them, if it is."""
-
-    value: ir.Value
-    first: int
-    size: int
-    sum: ir.Node | None
-    bias: np.ndarray | None
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+_BIAS_OF_GEMM = 2  # its position among the inputs
 
 
 def _merge(model: ir.Model, _: Scope) -> int:
-    return sum(_merge_biases(node) for node in tuple(model.graph) if node.op_type == "MatMul" and node.domain == "")
+    return sum(_merge_biases(node) for node in tuple(model.graph) if node.op_type in ("MatMul", "Gemm"))
 
 
 def _merge_biases(product: ir.Node) -> bool:
-    weight, y = product.inputs[1], product.outputs[0]
-    if not is_constant(weight) or y.is_graph_output() or y.shape is None or y.dtype is None:
+    columns = _width(product)
+    if columns is None or product.outputs[0].dtype not in _FLOATS:
         return False
-    columns, rank = weight.const_value.shape[-1], len(y.shape)  # type: ignore[union-attr]
-    parts = _parts(y, rank)
-    if parts is None or not any(part.sum for part in parts) or rank < 2 or not isinstance(columns, int):
+    last = _biased(product, columns)
+    cuts = cuts_of(last.outputs[0], columns)
+    own = _bias(last, columns)
+    if cuts is None or own is None:
         return False
-    bias, covered = np.zeros(columns, y.dtype.numpy()), np.zeros(columns, bool)
-    for part in parts:
-        span = slice(part.first, part.first + part.size)
-        if covered[span].any() or part.first + part.size > columns:
-            return False
-        covered[span] = True
-        if part.bias is not None:
-            bias[span] = part.bias
-    assert isinstance(product.graph, ir.Graph)
-    new = NewNodes(product.graph, product, product)
-    readers = {use.node for use in y.uses()}
-    total = new.add("Add", [y, new.constant(bias)], y.dtype)
-    total.shape = y.shape.copy()
-    for reader in readers:
-        reader.replace_input_with(0, total)
-    for part in parts:
-        if part.sum is not None:
-            part.sum.outputs[0].replace_all_uses_with(part.value, replace_graph_outputs=True)
+    sums = {cut: total for cut in cuts if (total := _sum(cut)) is not None}
+    bias = _with_sums(own, cuts, sums)
+    if not sums or bias is None:
+        return False
+    _set_bias(last, bias)
+    for total in sums.values():
+        term = next(v for v in total.inputs if not is_constant(v))
+        assert term is not None
+        total.outputs[0].replace_all_uses_with(term, replace_graph_outputs=True)
     return True
 
 
-def _parts(y: ir.Value, rank: int) -> list[_Part] | None:
-    """What the last axis of a value is divided into; None where something else reads the value."""
-    parts: list[_Part] = []
-    for node, position in y.uses():
-        columns = list(_columns(node, rank)) if position == 0 and node.domain == "" else []
-        if not columns:
-            return None
-        for value, first, size in columns:
-            total = only_consumer(value)
-            bias = None if total is None else _bias(total, value, size)
-            parts.append(_Part(value, first, size, None if bias is None else total, bias))
-    return parts
+def _width(product: ir.Node) -> int | None:
+    """How many columns the constant weight of a MatMul or Gemm has, None where there is none."""
+    weight = operand(product, 1)
+    if product.domain != "" or not is_constant(weight):
+        return None
+    shape = weight.const_value.shape.numpy()  # type: ignore[union-attr]
+    return shape[-2 if product.attributes.get_int("transB", 0) else -1] if len(shape) > 1 else None
 
 
-def _columns(node: ir.Node, rank: int) -> Iterator[tuple[ir.Value, int, int]]:
-    """Each result of a Split or Slice of columns, with its first column and how many it has."""
-    if node.op_type == "Split" and node.attributes.get_int("axis", 0) in (-1, rank - 1):
-        sizes = integers(operand(node, 1)) or [_last(value) for value in node.outputs]
-        if all(sizes):
-            firsts = np.cumsum([0, *sizes[:-1]]).tolist()  # type: ignore[list-item]
-            yield from zip(node.outputs, firsts, sizes, strict=True)  # type: ignore[misc]
-    if node.op_type == "Slice":
-        starts, axes = integers(operand(node, 1)), integers(operand(node, 3))
-        steps, size = integers(operand(node, 4)) or [1], _last(node.outputs[0])
-        if starts is not None and axes in ([-1], [rank - 1]) and steps == [1] and starts[0] >= 0 and size:
-            yield node.outputs[0], starts[0], size
+def _biased(product: ir.Node, columns: int) -> ir.Node:
+    """The node that adds a product's own bias, if anything does; else the product."""
+    total = only_consumer(product.outputs[0])
+    return product if total is None or _added(total, product.outputs[0], columns) is None else total
 
 
-def _last(value: ir.Value) -> int:
-    """The size of the last dim, 0 where it is not known."""
-    size = None if value.shape is None or not len(value.shape) else value.shape[-1]
-    return size if isinstance(size, int) else 0
+def _bias(node: ir.Node, columns: int) -> np.ndarray | None:
+    """What the node of `_biased` adds to each column, zeros where it adds nothing; None where that is unknown."""
+    dtype = node.outputs[0].dtype
+    assert dtype is not None
+    if node.op_type == "Add":
+        term = next(v for v in node.inputs if is_constant(v))
+    elif (term := operand(node, _BIAS_OF_GEMM)) is None:
+        return np.zeros(columns, dtype.numpy())
+    bias = constant(term)
+    fits = bias is not None and bias.size == columns and bias.shape[-1] == columns
+    return (
+        bias.reshape(columns) if bias is not None and fits and node.attributes.get_float("beta", 1.0) == 1.0 else None
+    )
 
 
-def _bias(total: ir.Node, value: ir.Value, size: int) -> np.ndarray | None:
-    """The constant that a node adds to columns, one element each."""
+def _sum(cut: Cut) -> ir.Node | None:
+    """The Add of a constant that is all that reads a part, maybe after views."""
+    value, total = cut.value, only_consumer(cut.value)
+    while total is not None and keeps_columns(total, cut.size):
+        value = total.outputs[0]
+        total = only_consumer(value)
+    return None if total is None or _added(total, value, cut.size) is None else total
+
+
+def _added(total: ir.Node, value: ir.Value, size: int) -> np.ndarray | None:
+    """The constant that a node adds to columns, one number or one for each."""
     if total.op_type != "Add" or total.domain != "" or not is_private(value) or value.shape is None:
         return None
     added = constant(total.inputs[1] if total.inputs[0] is value else total.inputs[0])
-    if added is None or added.size != size or added.shape[-1:] != (size,) or added.ndim > len(value.shape):
+    if added is None or added.size not in (1, size) or added.ndim > len(value.shape):
         return None
-    return added.reshape(size)
+    return added.reshape(-1) if added.size == 1 or added.shape[-1] == size else None
+
+
+def _with_sums(own: np.ndarray, cuts: list[Cut], sums: dict[Cut, ir.Node]) -> np.ndarray | None:
+    """The bias of all columns. None where parts share columns, or a sum is too large for the dtype."""
+    bias, covered = own.astype(np.float64 if own.dtype == np.float64 else np.float32), np.zeros(own.size, bool)
+    for cut in cuts:
+        span = slice(cut.first, cut.first + cut.size)
+        if covered[span].any() or cut.first + cut.size > own.size:
+            return None
+        covered[span] = True
+        if cut in sums:
+            term = next(v for v in sums[cut].inputs if is_constant(v))
+            bias[span] = bias[span] + constant(term).reshape(-1).astype(bias.dtype)  # type: ignore[union-attr]
+    with np.errstate(over="ignore"):
+        rounded = bias.astype(own.dtype)
+    return rounded if np.isfinite(rounded.astype(bias.dtype)).all() else None
+
+
+def _set_bias(node: ir.Node, bias: np.ndarray) -> None:
+    """Make `bias` what the node adds, or what a new Add adds to a MatMul's result."""
+    y, graph = node.outputs[0], node.graph
+    assert isinstance(graph, ir.Graph)
+    if node.op_type == "MatMul":
+        readers = {use.node for use in y.uses()}
+        new = NewNodes(graph, node, node)
+        total = new.add("Add", [y, new.constant(bias)], y.dtype)
+        total.shape = None if y.shape is None else y.shape.copy()
+        for reader in readers:
+            reader.replace_input_with(0, total)
+        return
+    place = _BIAS_OF_GEMM if node.op_type == "Gemm" else [is_constant(v) for v in node.inputs].index(True)
+    node.resize_inputs(max(place + 1, len(node.inputs)))
+    node.replace_input_with(place, NewNodes(graph, node).constant(bias))
 
 
 RULES = (Pass(_merge),)

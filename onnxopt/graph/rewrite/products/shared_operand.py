@@ -2,7 +2,7 @@
 
     MultiHeadAttention(q1, z Wk1, z Wv1), MultiHeadAttention(q2, z Wk2, z Wv2)
         -> the same with Slices of z [Wk1 Wv1 Wk2 Wv2]
-    Add(x1, Unsqueeze(t W1)), Add(x2, Unsqueeze(t W2))
+    Add(x1, Unsqueeze(t W1)), Mul(x2, Unsqueeze(Split(t W2)))
         -> the same with Slices of t [W1 W2]
     Reshape(x Wq), Reshape(x Wk), Concat(cache, Transpose(Reshape(x Wv)))
         -> the same with Slices of x [Wq Wk Wv]
@@ -10,10 +10,11 @@
         -> the same with Slices of x [Wq Wk Wv]
 
 Every layer of a decoder, and of a diffusion network, attends to the same few tokens, and every block of the latter adds
-a product of the same embedding to its map. Each of these products is smaller than a GPU. Our kernels read the Slices
-where they lie. ONNX Runtime copies them, so that only those are merged that such a kernel reads. Behind a cache, a step
-of a decoder has few tokens: kernels of ours rotate queries and keys, and copy the new values to the cache anyway. f and
-g are what such kernels compute: norms, and rotary embedding of a part of each head or of some tokens.
+a product of the same embedding to its map, or scales and shifts its tokens by parts of one. Each of these products is
+smaller than a GPU. Our kernels read the Slices where they are stored. ONNX Runtime copies them, so that only those are
+merged that such a kernel reads. Behind a cache, a step of a decoder has few tokens: kernels of ours rotate queries and
+keys, and copy the new values to the cache anyway. f and g are what such kernels compute: norms, and rotary embedding of
+a part of each head or of some tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -29,30 +31,37 @@ import onnx_ir as ir
 from onnxopt.costs import attention as costs
 from onnxopt.costs.attention import AttentionSize
 from onnxopt.costs.rewrite import numbers
-from onnxopt.graph.match import is_constant
+from onnxopt.graph.match import is_constant, only_consumer
 from onnxopt.graph.passes.new_nodes import NewNodes, initializer
 from onnxopt.graph.rewrite.attention.attention_nodes import has_mask, is_for_kernel
+from onnxopt.graph.rewrite.products.column_parts import Cut, cuts_of
 from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.expected import ExpectedSizes
+from onnxopt.graph.shapes.value_dims import reshape_to
 from onnxopt.program import flash_attention
 from onnxopt.program.operators.row_operators import ROW_OPERATORS
 from onnxopt.program.operators.table import OPERATORS
 
 _KEYS, _VALUES = 1, 2  # positions among the inputs of MultiHeadAttention
 _STORED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-_VIEWS = frozenset({"Unsqueeze", "Reshape"})
-_MOVING = _VIEWS | {"Concat", "Expand", "Slice", "Split", "Squeeze", "Transpose"}
+_FLOATS = _STORED | {ir.DataType.FLOAT}
+_VIEWS = frozenset({"Unsqueeze", "Reshape", "Squeeze"})
+_MOVING = _VIEWS | {"Concat", "Expand", "Slice", "Split", "Transpose"}
 _MAX_PREPARING = 64  # values between a product and an attention
-_BROADCASTING = frozenset({"Add", "Mul"})
+_MAX_WORK = 8  # operators between a part of a product and what it is broadcast against
 _MULTIPLE = 8  # of the columns of a product of an embedding: parts of a row stay aligned
 _MAX_BYTES = numbers().max_merged_bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class _Product:
-    """x op(weight) + bias. result: what is read of it. node: the MatMul or Gemm. by_rows: the weight is [N, K]."""
+    """x op(weight) + bias.
+
+    result: what is read of it. node: the MatMul or Gemm. by_rows: the weight is [N, K]. cuts: the parts of the result
+    that are read; none where it is read whole.
+    """
 
     x: ir.Value
     weight: ir.Value
@@ -60,6 +69,7 @@ class _Product:
     result: ir.Value
     node: ir.Node
     by_rows: bool = False
+    cuts: tuple[Cut, ...] = ()
 
     @property
     def tensor(self) -> ir.TensorProtocol:
@@ -75,6 +85,13 @@ class _Product:
         """What products have in common that one product takes the place of."""
         return self.x, self.tensor.dtype, self.by_rows, self.tensor.shape[1 if self.by_rows else 0]
 
+    @property
+    def bytes(self) -> int:
+        """Of the weight, or of the result where that is known to be larger."""
+        shape = self.result.shape
+        known = shape is not None and shape.is_static()
+        return max(self.tensor.nbytes, math.prod(shape.numpy()) * self.tensor.dtype.bitwidth // 8 if known else 0)  # type: ignore[union-attr]
+
 
 def merge(model: ir.Model, joiner: Joiner, expected: ExpectedSizes) -> int:
     """Merge products of one tensor, in place. Returns how many products there are now in place of others.
@@ -82,15 +99,36 @@ def merge(model: ir.Model, joiner: Joiner, expected: ExpectedSizes) -> int:
     expected: sizes of symbolic dims to choose by.
     """
     graph = model.graph
+    whole = (*_key_and_value_products(graph, expected), *_cache_products(graph))
+    groups = _grouped((*whole, *_prepared_head_products(graph, expected)))
+    groups = [group for group in groups if sum(p.tensor.nbytes for p in group) <= _MAX_BYTES]
+    groups += [part for group in _grouped(_broadcast_products(graph)) for part in _up_to_limit(group)]
+    for group in groups:
+        alone, last = group[0], group[0].result.producer()
+        if len(group) > 1:
+            _merge(graph, group, joiner)
+        elif last is not None and any(cut.value is not alone.result for cut in alone.cuts):
+            _cut(NewNodes(graph, last, last), alone, alone.result, 0)
+    return sum(len(group) > 1 for group in groups)
+
+
+def _grouped(products: Iterable[_Product]) -> list[list[_Product]]:
+    """The products that one product can take the place of, together."""
     groups: dict[tuple[object, ...], dict[ir.Value, _Product]] = collections.defaultdict(dict)
-    sets = (*_key_and_value_products(graph, expected), *_embedding_products(graph), *_cache_products(graph))
-    for product in (*sets, *_prepared_head_products(graph, expected)):
-        groups[product.group][product.result] = product
-    merged = [list(group.values()) for group in groups.values() if len(group) > 1]
-    merged = [products for products in merged if sum(p.tensor.nbytes for p in products) <= _MAX_BYTES]
-    for products in merged:
-        _merge(graph, products, joiner)
-    return len(merged)
+    for product in products:
+        groups[product.group].setdefault(product.result, product)
+    return [list(group.values()) for group in groups.values()]
+
+
+def _up_to_limit(products: list[_Product]) -> Iterator[list[_Product]]:
+    """The products in their order, in groups of up to _MAX_BYTES."""
+    group: list[_Product] = []
+    for product in products:
+        if group and sum(p.bytes for p in (*group, product)) > _MAX_BYTES:
+            yield group
+            group = []
+        group.append(product)
+    yield group
 
 
 def _key_and_value_products(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
@@ -120,23 +158,39 @@ def _is_ours(node: ir.Node, expected: ExpectedSizes) -> bool:
     return is_for_kernel(node) or costs.pays(size)
 
 
-def _embedding_products(graph: ir.Graph) -> Iterator[_Product]:
-    """Products [M, C] that a view makes [M, C, 1, 1], which is broadcast against a map."""
+def _broadcast_products(graph: ir.Graph) -> Iterator[_Product]:
+    """Products that are broadcast against larger tensors, whole or in parts: embeddings and modulations."""
     for node in graph:
-        if node.op_type not in _VIEWS or node.domain != "" or len(node.inputs) != 2:
+        if node.op_type not in ("MatMul", "Gemm") or node.domain != "" or node.outputs[0].dtype not in _FLOATS:
             continue
-        value, view = node.inputs[0], node.outputs[0]
-        if value is None or value.dtype not in _STORED or value.shape is None or view.shape is None:
+        total = only_consumer(node.outputs[0])
+        product = None if total is None else _matrix_product(total.outputs[0], None)
+        product = product or _matrix_product(node.outputs[0], None) or _gemm(node.outputs[0])
+        if product is None:
             continue
-        channels = value.shape[-1]
-        if len(value.shape) != 2 or len(view.shape) != 4 or list(view.shape)[1:] != [channels, 1, 1]:
+        cuts = cuts_of(product.result, product.width) or [Cut(product.result, 0, product.width)]
+        if all(cut.first % _MULTIPLE == cut.size % _MULTIPLE == 0 and _is_broadcast(cut.value) for cut in cuts):
+            yield dataclasses.replace(product, cuts=tuple(cuts))
+
+
+def _is_broadcast(value: ir.Value, work: int = _MAX_WORK) -> bool:
+    """Whether kernels of ours may take in all readers of a value, and repeat it, maybe after `work` operators."""
+    if value.is_graph_output() or value.shape is None or isinstance(reshape_to(value, value.shape), str) or not work:
+        return False
+    for reader in value.consumers():
+        result, key = reader.outputs[0], (reader.domain, reader.op_type)
+        if key in OPERATORS and result.shape is not None and _repeats(value.shape, result.shape):
             continue
-        readers = list(view.consumers())
-        if view.is_graph_output() or not readers or any(r.op_type not in _BROADCASTING or r.domain for r in readers):
-            continue
-        product = _gemm(value, node) or _matrix_product(value, node)
-        if product is not None and isinstance(channels, int) and channels % _MULTIPLE == 0:
-            yield product
+        is_view = reader.op_type in _VIEWS and reader.domain == ""
+        if not (is_view or key in OPERATORS) or not _is_broadcast(result, work - 1):
+            return False
+    return True
+
+
+def _repeats(shape: ir.Shape, result: ir.Shape) -> bool:
+    """Whether a result has more elements than an operand that is broadcast into it, whatever the symbols are."""
+    dims = [1] * (len(result) - len(shape)) + list(shape)
+    return any(dim == 1 != wide for dim, wide in zip(dims, result, strict=True))
 
 
 def _cache_products(graph: ir.Graph) -> Iterator[_Product]:
@@ -204,8 +258,8 @@ def _goes_to_a_cache(view: ir.Value) -> bool:
     return writer.op_type == "Concat" and along_tokens and past is not None and past.is_graph_input()
 
 
-def _matrix_product(value: ir.Value, reader: ir.Node) -> _Product | None:
-    """MatMul with a constant, and the Add of a constant vector behind it, that only `reader` reads."""
+def _matrix_product(value: ir.Value, reader: ir.Node | None) -> _Product | None:
+    """MatMul with a constant, and the Add of a constant vector behind it, that only `reader` reads, if one is named."""
     node, bias, result = value.producer(), None, value
     if node is not None and node.op_type == "Add" and node.domain == "" and _is_read_by(value, reader):
         terms = [v for v in node.inputs if v is not None]
@@ -220,10 +274,10 @@ def _matrix_product(value: ir.Value, reader: ir.Node) -> _Product | None:
     return _product(node, bias, result, by_rows=False)
 
 
-def _gemm(value: ir.Value, reader: ir.Node) -> _Product | None:
-    """Gemm of a matrix and a constant that only `reader` reads."""
+def _gemm(value: ir.Value) -> _Product | None:
+    """Gemm of a matrix and a constant."""
     node = value.producer()
-    if node is None or node.op_type != "Gemm" or node.domain != "" or not _is_read_by(value, reader):
+    if node is None or node.op_type != "Gemm" or node.domain != "":
         return None
     plain = {"transA": 0, "alpha": 1.0, "beta": 1.0}
     if any(name in node.attributes and node.attributes[name].value != number for name, number in plain.items()):
@@ -247,8 +301,8 @@ def _product(node: ir.Node, bias: ir.Value | None, result: ir.Value, by_rows: bo
     return product if fits else None
 
 
-def _is_read_by(value: ir.Value, reader: ir.Node) -> bool:
-    return not value.is_graph_output() and [use.node for use in value.uses()] == [reader]
+def _is_read_by(value: ir.Value, reader: ir.Node | None) -> bool:
+    return reader is None or (not value.is_graph_output() and [use.node for use in value.uses()] == [reader])
 
 
 def _merge(graph: ir.Graph, products: Sequence[_Product], joiner: Joiner) -> None:
@@ -268,11 +322,22 @@ def _merge(graph: ir.Graph, products: Sequence[_Product], joiner: Joiner) -> Non
         if any(p.bias is not None for p in products):
             value = new.add("Add", [value, new.constant(_merged_bias(products))], dtype)
     ends = [0, *itertools.accumulate(p.width for p in products)]
-    for product, begin, end in zip(products, ends, ends[1:], strict=False):
-        bounds = [new.constant(np.array([n], np.int64)) for n in (begin, end, -1)]
-        part = new.add("Slice", [value, *bounds], dtype)
-        part.shape = ir.Shape([*list(x.shape)[:-1], end - begin]) if x.shape is not None else None
-        product.result.replace_all_uses_with(part)
+    for product, begin in zip(products, ends, strict=False):
+        _cut(new, product, value, begin)
+
+
+def _cut(new: NewNodes, product: _Product, value: ir.Value, begin: int) -> None:
+    """Let Slices of `value`, in whose columns from `begin` on the product is, take the place of what is read of it."""
+    for cut in product.cuts or (Cut(product.result, 0, product.width),):
+        first, dims = begin + cut.first, [] if product.x.shape is None else list(product.x.shape)[:-1]
+        bounds = [new.constant(np.array([n], np.int64)) for n in (first, first + cut.size, -1)]
+        part = new.add("Slice", [value, *bounds], value.dtype)
+        part.shape = ir.Shape([*dims, cut.size]) if product.x.shape is not None else None
+        wanted = cut.value.shape
+        if product.cuts and wanted is not None and wanted != part.shape:
+            part = new.add("Reshape", [part, new.constant(np.array(reshape_to(part, wanted), np.int64))], value.dtype)
+            part.shape = wanted.copy()
+        cut.value.replace_all_uses_with(part)
 
 
 def _merged_bias(products: Sequence[_Product]) -> np.ndarray:
