@@ -14,7 +14,7 @@ from onnxopt.program.pointwise import PRIMITIVES, Instruction
 # The result of each of these fits into a storage dtype without rounding if its float operands do.
 _KEEPS_STORAGE = frozenset({"neg", "abs", "sign", "min", "max", "floor", "ceil", "round", "select"})
 _EXACT = 2**24  # integers up to here are exact in float32
-_COMMUTES = frozenset({"add", "mul", "and", "or", "xor", "bit_and", "bit_or", "bit_xor", "eq"})
+COMMUTES = frozenset({"add", "mul", "and", "or", "xor", "bit_and", "bit_or", "bit_xor", "eq"})
 
 
 class Builder:
@@ -23,6 +23,7 @@ class Builder:
     def __init__(self, inputs: tuple[str, ...]):
         self.code: list[Instruction] = []
         self._numbers: dict[Any, Expr] = {}
+        self._values: list[Expr] = []  # of the instructions
         self.whole: dict[int, Expr] = {}  # by the id of a code: the float of the same number
         self.inputs = tuple(Expr(self, k, DTYPES[d].compute, d) for k, d in enumerate(inputs))
         self._first = len(inputs)
@@ -37,13 +38,18 @@ class Builder:
         exact_in: str | None = None,
     ) -> Expr:
         ids = tuple(a.id for a in args)
-        if op in _COMMUTES:
+        if op in COMMUTES:
             ids = tuple(sorted(ids))
         key = (op, dtype, ids, _constant_key(value), storage)
         if key not in self._numbers:
             self.code.append(Instruction(op, dtype, ids, value, storage))
             self._numbers[key] = Expr(self, self._first + len(self.code) - 1, dtype, exact_in, value)
+            self._values.append(self._numbers[key])
         return self._numbers[key]
+
+    def value(self, number: int) -> Expr:
+        """The value of an instruction, by its position in the code."""
+        return self._values[number]
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -1,10 +1,11 @@
-"""Splits into parts of different sizes become Slices, where kernels of ours read all parts.
+"""Splits into parts that go different ways become Slices, where kernels of ours read all parts.
 
     a, b = Split(x, [1, n - 1]) -> a = Slice(x, 0, 1), b = Slice(x, 1, n)
+    q, k, v = Split(x, axis=-1), Concat(f(q), r, axis=1), .. -> q = Slice(x, 0, n), k = Slice(x, n, 2 n), ..
 
-A kernel writes outputs of one size, so it would have to contain all readers of such parts; of a Slice, each reader's
-kernel takes in its own. A part that a product or another operator of ONNX Runtime reads would be copied, which Split
-does for all parts at once: then it stays.
+A kernel writes outputs of one size, so it would have to contain all readers of parts that differ in size, or that
+Concats join with rows of other tensors; of a Slice, each reader's kernel takes in its own. A part that a product or
+another operator of ONNX Runtime reads would be copied, which Split does for all parts at once: then it stays.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from onnxopt.program.operators.table import OPERATORS
 
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 _MOVING = frozenset({"Concat", "Expand", "Pad", "Slice", "Transpose"})
+_MAX_WORK = 16  # operators between a part and a Concat: more than norms and rotary embedding have
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -31,7 +33,8 @@ def slice_parts(graph: ir.Graph) -> int:
         sizes = _sizes(node)
         if _is_constant(node) or sizes is None:
             continue  # runtimes fold a constant's parts
-        if len(set(sizes)) > 1 and all(map(_is_read_by_kernels, node.outputs)):
+        differ = len(set(sizes)) > 1 or (_is_of_columns(node) and all(map(_is_joined, node.outputs)))
+        if differ and all(map(_is_read_by_kernels, node.outputs)):
             _slice(graph, node, sizes)
             count += 1
     return count
@@ -66,6 +69,25 @@ def _is_read_by_kernels(part: ir.Value) -> bool:
             if not _is_read_by_kernels(reader.outputs[0]):
                 return False
         elif key not in OPERATORS and key not in ROW_OPERATORS and key not in {("", name) for name in _MOVING}:
+            return False
+    return True
+
+
+def _is_of_columns(node: ir.Node) -> bool:
+    shape = node.outputs[0].shape
+    return shape is not None and _axis(node) in (-1, len(shape) - 1)
+
+
+def _is_joined(part: ir.Value, work: int = _MAX_WORK) -> bool:
+    """Whether all that is made of a part goes to Concats along rows, after up to `work` operators in sequence."""
+    if not work or not part.uses():
+        return False
+    for reader in part.consumers():
+        result = reader.outputs[0]
+        if (reader.domain, reader.op_type) == ("", "Concat"):
+            if result.shape is None or _axis(reader) % len(result.shape) == len(result.shape) - 1:
+                return False
+        elif not _is_joined(result, work - 1):
             return False
     return True
 

@@ -44,7 +44,7 @@ def lower_indexed(
 class Evaluation:
     """Instructions and accesses, collected while values are evaluated.
 
-    Leaves have ids below 0 until their number is known.
+    leaves: by their ids, which are below 0 until their number is known.
     """
 
     def __init__(self, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], opsets: Mapping[str, int], shapes: Shapes):
@@ -54,6 +54,7 @@ class Evaluation:
         self._builder = Builder(())
         self._accesses: dict[Access, int] = {}
         self._conditions: dict[Condition, int] = {}
+        self.leaves: dict[int, Expr] = {}
         self._results: dict[tuple[ir.Value, Map], Expr] = {}
 
     def program(self, outputs: Sequence[ir.Value]) -> Program:
@@ -140,13 +141,20 @@ class Evaluation:
             inside = functools.reduce(
                 lambda a, b: a.apply("and", b), (self._condition(g, piece.map.digits) for g in piece.inside)
             )
-            result = inside.where(part, result)
+            result = self.selected(inside, piece, part, result)
         if result is None:
             raise NotAffine("A result has no elements")
         return result
 
+    def selected(self, inside: Expr, piece: Piece, part: Expr, rest: Expr) -> Expr:
+        """A part of a result where `inside` states that its piece applies, else the rest."""
+        return inside.where(part, rest)
+
     def _condition(self, guard: Guard, digits: tuple[Extent, ...]) -> Expr:
-        return Expr(self._builder, -2 - 2 * self._condition_number(guard, digits), "bool", "bool")
+        return self._leaf(-2 - 2 * self._condition_number(guard, digits), "bool", "bool")
+
+    def _leaf(self, number: int, dtype: str, storage: str) -> Expr:
+        return self.leaves.setdefault(number, Expr(self._builder, number, dtype, storage))
 
     def _condition_number(self, guard: Guard, digits: tuple[Extent, ...]) -> int:
         constant_part = sum(e.factor for e in guard.form.offset.parts if not e.symbols)
@@ -182,7 +190,7 @@ class Evaluation:
         if number >= MAX_ACCESSES:
             raise NotAffine(TOO_MANY_ACCESSES)
         dtype = storage(value, self.shapes)
-        return Expr(self._builder, -1 - 2 * number, DTYPES[dtype.name].compute, dtype.name)
+        return self._leaf(-1 - 2 * number, DTYPES[dtype.name].compute, dtype.name)
 
 
 def _symbols(dims: Sequence[tuple[Extent, ...]]) -> tuple[tuple[str, int, int], ...]:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from onnxopt.fusion.index_maps import Guard, Linear, Map, NotAffine, identity, reshape
-from onnxopt.fusion.index_ops import broadcast, dims_of
+from onnxopt.fusion.index_ops import Piece, broadcast, dims_of
 from onnxopt.fusion.multiples import with_multiples
 from onnxopt.fusion.operands import constant, storage
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise.index_lowering import MAX_ACCESSES, TOO_MANY_ACCESSES, Evaluation
 from onnxopt.kinds.rowwise import grid
+from onnxopt.kinds.rowwise.choices import choice
 from onnxopt.kinds.rowwise.stages import split
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.extents import ONE, Extent, product
@@ -178,6 +179,12 @@ class _RowEvaluation(Evaluation):
             remaining = iter(reductions)
             results = row.meaning(self._call(node, row, at, lambda kind, x: next(remaining)))
         return results[output]
+
+    def selected(self, inside: Expr, piece: Piece, part: Expr, rest: Expr) -> Expr:
+        row = self._row_digits(piece.map.digits)
+        of_rows = not any(k in row for guard in piece.inside for k, _ in guard.form.terms)
+        chosen = choice(inside, part, rest, self.leaves) if of_rows else None
+        return inside.where(part, rest) if chosen is None else chosen
 
     def _over_row(self, at: Map, dims: Sequence[Extent], reduced: Sequence[int]) -> Map:
         """The map of a reduced operand of `dims` from a row of the domain to the row of the operand that `at` reads."""

@@ -23,7 +23,7 @@ from onnxopt.kinds.pointwise.kind import POINTWISE
 from onnxopt.kinds.pointwise.lower import lower as lower_pointwise
 from onnxopt.kinds.rowwise import access_order, grid
 from onnxopt.kinds.rowwise.lower import lower
-from onnxopt.program.extents import product
+from onnxopt.program.extents import ZERO, product, total
 from onnxopt.program.pointwise import Program
 from onnxopt.program.rowwise import RowProgram
 
@@ -90,18 +90,49 @@ class _Joiner:
             region = union
 
     def neighbours(self, region: Region) -> Iterator[_Neighbour]:
+        yield from self._concats(region)
         yield from self._readers(region)
         yield from self._producers(region)
+        yield from self._siblings(region)
 
     def parts(self, region: Region) -> Iterator[_Neighbour]:
-        """Slices, maybe with views after them, that this region alone reads, and repeats for its rows."""
+        """Slices, maybe with views after them, that this region alone reads.
+
+        It repeats them for its rows, or a Concat joins its results with others, so that parts differ in their readers.
+        """
+        joined = any(_is_joining(reader) for value in region.outputs for reader in self._context.readers(value))
         for neighbour in self._producers(region):
             (node, *more), nodes = neighbour.nodes, {*neighbour.nodes, *neighbour.views, *region.nodes}
             results = [node.outputs[0], *(view.outputs[0] for view in neighbour.views)]
-            if more or node.op_type != "Slice" or not cost.grows(results[0], region.outputs[0], self._context.shapes):
+            if more or node.op_type != "Slice":
+                continue
+            if not joined and not cost.grows(results[0], region.outputs[0], self._context.shapes):
                 continue
             if all(not v.is_graph_output() and nodes.issuperset(self._context.readers(v)) for v in results):
                 yield neighbour
+
+    def _concats(self, region: Region) -> Iterator[_Neighbour]:
+        """Concats of the region's result and results of other rowwise regions, together with these regions."""
+        for reader in (r for value in region.outputs for r in self._context.readers(value) if _is_joining(r)):
+            for neighbour in self._as_neighbour(reader, ()):
+                others = {id(r): r for v in reader.inputs if (r := self._producing(v)) is not None and r is not region}
+                nodes = tuple(node for other in others.values() for node in other.nodes)
+                if others:
+                    yield _Neighbour((*neighbour.nodes, *nodes), (), (*neighbour.regions, *others.values()))
+
+    def _siblings(self, region: Region) -> Iterator[_Neighbour]:
+        """Other regions that join rows of the same tensors by Concats: those of keys and values beside queries."""
+        if any(map(_is_joining, region.nodes)):
+            readers = (self._of.get(r) for value in region.inputs for r in self._context.readers(value))
+            for other in {id(r): r for r in readers if r is not None and r is not region}.values():
+                if any(map(_is_joining, other.nodes)) and other.kind in (self._kind, POINTWISE):
+                    yield _Neighbour(other.nodes, (), (other,))
+
+    def _producing(self, value: ir.Value | None) -> Region | None:
+        """The rowwise region that computes a value."""
+        node = None if value is None else value.producer()
+        region = None if node is None else self._of.get(node)
+        return region if region is not None and region.kind is self._kind else None
 
     def _readers(self, region: Region) -> Iterator[_Neighbour]:
         for value in region.outputs:
@@ -166,9 +197,7 @@ class _Joiner:
             return f"{where}{error}"
         if program.cost > cost.MAX_COST:
             return "The fused kernel would need too many registers"
-        obstacle = _obstacle(program, inputs) or self._repetition(
-            program, region, with_multiples(nodes, inputs, shapes)
-        )
+        obstacle = _obstacle(program, inputs) or self._repetition(program, nodes, with_multiples(nodes, inputs, shapes))
         if obstacle is not None:
             return obstacle
         together = cost.moved(program, inputs, outputs, shapes)
@@ -188,18 +217,21 @@ class _Joiner:
         union.verify()
         return union
 
-    def _repetition(self, program: RowProgram, region: Region, shapes: Shapes) -> str | None:
+    def _repetition(self, program: RowProgram, nodes: Sequence[ir.Node], shapes: Shapes) -> str | None:
         """The reason to refuse a kernel that would reduce every row more than _MAX_REPEATED times, else None.
 
         shapes: dims as the kernel counts them.
         Up to that limit, as where the heads of a group share a key, the repeated reads hit the cache.
         """
-        node = next(n for n in region.nodes if grid.operator(n, self._context.opsets) is not None)
+        opsets = self._context.opsets
+        reducing = [n for n in nodes if grid.operator(n, opsets) is not None]
+        rows = [product(index_ops.dims_of(grid.values_read(n, opsets)[0], shapes)) for n in reducing]
         whole = product(program.domain)
-        rows = product(index_ops.dims_of(grid.values_read(node, self._context.opsets)[0], shapes))
-        times = whole.over(rows)
+        if any(map(_is_joining, nodes)) and (sum(map(total, rows), ZERO) - whole).not_negative():
+            return None
+        times = whole.over(rows[0])
         number = None if times is None else times.number
-        if whole.at_most(rows) or (number is not None and number <= _MAX_REPEATED):
+        if whole.at_most(rows[0]) or (number is not None and number <= _MAX_REPEATED):
             return None
         return (
             "Each row would be reduced again for every place it is broadcast to"
@@ -222,6 +254,14 @@ class _Joiner:
             yield self._moved(region)
         single = [n for n in neighbour.nodes if n not in self._of]
         yield cost.region_traffic(single, (), (), self._context.shapes).bytes_before
+
+
+def _is_joining(node: ir.Node) -> bool:
+    """Whether a node joins rows, and not what is in them."""
+    shape = node.outputs[0].shape
+    if (node.domain, node.op_type) != ("", "Concat") or shape is None:
+        return False
+    return node.attributes.get_int("axis", 0) not in (-1, len(shape) - 1)  # type: ignore[operator]
 
 
 def _obstacle(program: RowProgram, inputs: Sequence[ir.Value]) -> str | None:

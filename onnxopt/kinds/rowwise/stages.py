@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxopt.program.expressions import Builder
+from onnxopt.program.operators.row_operators import REDUCE
 from onnxopt.program.pointwise import Instruction, Program
 from onnxopt.program.rowwise import ROW_INPUTS, Operand, Piece, Result, Stage
-
-_REDUCE = "reduce_"
 
 
 def split(
@@ -50,7 +49,7 @@ class _Splitter:
         self.depth = [0] * self.inputs
         self._slots: dict[int, int] = {}
         for i in self.code:
-            reduces = i.op.startswith(_REDUCE)
+            reduces = i.op.startswith(REDUCE)
             self.is_row.append(reduces or (i.op != "position" and all(self.is_row[a] for a in i.args)))
             self.depth.append(max((self.depth[a] for a in i.args), default=0) + reduces)
             self._dtypes.append(i.dtype)
@@ -60,7 +59,7 @@ class _Splitter:
 
     def _reduces(self, value: int) -> bool:
         i = self._instruction(value)
-        return i is not None and i.op.startswith(_REDUCE)
+        return i is not None and i.op.startswith(REDUCE)
 
     def stages(self, element: Sequence[int], row: Sequence[int]) -> tuple[Stage, ...]:
         """The stages that these results need. Assigns a number to every slot."""
@@ -71,7 +70,7 @@ class _Splitter:
             reduced = sorted(r for r in reductions if self.depth[r] == depth)
             operands = [self.code[r - self.inputs].args[0] for r in reduced]
             piece = self.piece(operands, [self._dtypes[a] for a in operands], False, None)
-            kinds = tuple(self.code[r - self.inputs].op.removeprefix(_REDUCE) for r in reduced)
+            kinds = tuple(self.code[r - self.inputs].op.removeprefix(REDUCE) for r in reduced)
             for value in reduced:
                 self._slots[value], slot = slot, slot + 1
             row_results = sorted(v for v in row_values if self.depth[v] == depth)

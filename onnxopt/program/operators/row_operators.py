@@ -15,10 +15,12 @@ from onnxopt.program.dtypes import FLOATS, NUMBERS
 from onnxopt.program.expressions import Expr
 from onnxopt.program.operators.result_dtypes import ResultDtype, always, operand_dtype, same
 
+REDUCE = "reduce_"  # what the names of the instructions that reduce begin with
+
 
 def reduce(kind: str, x: Expr) -> Expr:
     """x reduced along the row. kind: sum, prod, max or min."""
-    return x.builder.emit(f"reduce_{kind}", x.dtype, x, exact_in=x.exact_in if kind in ("max", "min") else None)
+    return x.builder.emit(f"{REDUCE}{kind}", x.dtype, x, exact_in=x.exact_in if kind in ("max", "min") else None)
 
 
 @dataclasses.dataclass(frozen=True)

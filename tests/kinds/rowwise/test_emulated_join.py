@@ -31,6 +31,14 @@ CASES = {
         "float[2,9,40] x, float[2,1,40] k, float[10,40] p, float[40] g", "float[2,10,40] y",
         "a = Concat<axis = 1>(k, x) z = Add(a, p) y = LayerNormalization(z, g)", "",
     ),
+    "two streams": (
+        "float[2,7,96] a, float[2,5,96] b, float[32] g, float[32] h", "float[2,12,3,32] y",
+        *JOINED["norms of two streams"][2:4],
+    ),
+    "two norms": (
+        "float[2,7,96] a, float[2,5,96] b, float[32] g, float[32] h", "float[2,12,3,32] y",
+        *JOINED["different norms of two streams"][2:4],
+    ),
     "modulated": JOINED["parts of a modulation"][:4],
     "gated": ("float[6,96] x", "float[6,1] y", *JOINED["gated product and its mean"][2:4]),
     "rolled back": (

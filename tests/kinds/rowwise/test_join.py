@@ -48,8 +48,34 @@ def _rolled(first: str) -> str:
 
 ROLLED_SIZES = f"{NUMBERS}, int64[1] back = {{-2}}, int64[1] big = {{9223372036854775807}}, int64[1] c = {{24}}"
 
+STREAMS = "float[N, 7, 96] a, float[N, 5, 96] b, float[32] g, float[32] h"
+JOINED = "u = Reshape(a, three) w = Reshape(b, three) {norms} y = Concat<axis = 1>(m, n)"
+THREE = "int64[4] three = {0, 0, 3, 32}"
+
 # name: inputs, outputs, body, constants, the operators of each rowwise region
 CASES = {
+    "norms of two streams": (
+        STREAMS, "float[N, 12, 3, 32] y",
+        JOINED.format(norms="m = RMSNormalization(u, g) n = RMSNormalization<epsilon = 0.001>(w, h)"), THREE,
+        ["Reshape Reshape RMSNormalization RMSNormalization Concat"],
+    ),
+    "different norms of two streams": (
+        STREAMS, "float[N, 12, 3, 32] y",
+        JOINED.format(norms="m = LayerNormalization(u, g) n = RMSNormalization(w, h)"), THREE,
+        ["Reshape Reshape LayerNormalization RMSNormalization Concat"],
+    ),
+    "queries and values of three streams": (
+        "float[N, 4, 192] a, float[N, 8, 192] b, float[N, 3, 192] d, float[32] g, float[32] h",
+        "float[N, 15, 3, 32] y, float[N, 15, 3, 32] z",
+        " ".join(
+            f"q{x} = Slice({x}, zero, n96, last) r{x} = Reshape(q{x}, three) n{x} = RMSNormalization(r{x}, {g}) "
+            f"v{x} = Slice({x}, n96, n192, last) w{x} = Reshape(v{x}, three)"
+            for x, g in zip("abd", "ghg", strict=True)
+        ) + " y = Concat<axis = 1>(na, nb, nd) z = Concat<axis = 1>(wa, wb, wd)",
+        f"{ENDS}, {THREE}, int64[1] n96 = {{96}}, int64[1] n192 = {{192}}",
+        ["Slice Reshape RMSNormalization Slice Reshape Slice Reshape RMSNormalization Slice Reshape Slice Reshape"
+         " RMSNormalization Slice Reshape Concat Concat"],
+    ),
     "parts of a modulation": (
         "float[3, 7, 96] x, float[3, 240] p, float[96] g", "float[3, 7, 96] y",
         "e = Slice(p, n8, n104, last) f = Slice(p, n104, n200, last) u = Unsqueeze(e, one) w = Unsqueeze(f, one) "

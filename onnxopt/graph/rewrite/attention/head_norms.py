@@ -102,7 +102,7 @@ def _sink(product: ir.Node, position: int, graph: ir.Graph) -> bool:
     perm = transpose.attributes.get_ints("perm")
     assert perm is not None
     new, back = NewNodes(graph, node), [list(perm).index(k) for k in range(RANK)]
-    constants = {v: new.held(_turned(v, back)) for v in work.constants()}
+    constants = {v: new.held(turned(v, back)) for v in work.constants()}
     below = work.repeated(new, transpose.inputs[0], constants)
     transposed = new.add("Transpose", [below], value.dtype, [ir.AttrInt64s("perm", perm)])
     transposed.shape = value.shape
@@ -118,7 +118,7 @@ def _keeps_elements(node: ir.Node) -> bool:
     return perm is not None and len(perm) == RANK and perm[-1] == RANK - 1
 
 
-def _turned(value: ir.Value, perm: list[int]) -> ir.Tensor:
+def turned(value: ir.Value, perm: list[int]) -> ir.Tensor:
     """A constant as it broadcasts in front of a Transpose. perm: back from behind it."""
     assert value.const_value is not None
     array = value.const_value.numpy()
