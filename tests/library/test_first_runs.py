@@ -155,5 +155,5 @@ def test_a_first_run_of_a_size_keeps_the_fastest_for_all_like_it(tmp_path: Path)
     assert b'"about"' in untimed and b'"timed"' not in untimed
     first = _in_a_process(tmp_path, "first", "convolutions", "sizes")
     timed = file.read_bytes()
-    assert b'"timed":true' in timed
+    assert b'"timed": true' in timed
     assert _in_a_process(tmp_path, "later", "convolutions", "sizes") == first and file.read_bytes() == timed
