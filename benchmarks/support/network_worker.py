@@ -156,6 +156,7 @@ class Worker:
                 )  # fmt: skip
                 given = dict(zip((i.name for i in opened.get_inputs()), self.inputs, strict=True))
                 outputs = self.buffers(opened)
+                _wait()  # ONNX Runtime's stream does not
                 run = bound(opened, given, outputs)
                 for _ in range(3):
                     run()
