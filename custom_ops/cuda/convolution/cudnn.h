@@ -142,7 +142,9 @@ constexpr int kActivationRelu = 1;
 constexpr int kActivationClippedRelu = 3;
 constexpr int kActivationSwish = 6;
 constexpr int kOpTensorMultiply = 1;  // cudnnOpTensorOp_t
-constexpr int kPropagatesNan = 1;     // cudnnNanPropagation_t
+constexpr int kOpTensorMinimum = 2;
+constexpr int kOpTensorMaximum = 3;
+constexpr int kPropagatesNan = 1;  // cudnnNanPropagation_t
 
 struct Api {
   std::size_t (*cudnnGetVersion)();

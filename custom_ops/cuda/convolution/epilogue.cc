@@ -59,15 +59,13 @@ class ActivationOf {
   ActivationOf& operator=(const ActivationOf&) = delete;
   ~ActivationOf() { api_.cudnnDestroyActivationDescriptor(raw_); }
 
-  // data = scale * activation(data) + kept * data
-  void Run(cudnn::Handle handle, const Tensor& tensor, void* data, float scale = kOne, float kept = kZero) const {
-    Run(handle, tensor, data, tensor, data, scale, kept);
-  }
-  // to = scale * activation(from) + kept * to
+  // data = activation(data)
+  void Run(cudnn::Handle handle, const Tensor& tensor, void* data) const { Run(handle, tensor, data, tensor, data); }
+  // to = scale * activation(from)
   void Run(cudnn::Handle handle, const Tensor& tensor, const void* from, const Tensor& target, void* to,
-           float scale = kOne, float kept = kZero) const {
+           float scale = kOne) const {
     const cudnn::Status status =
-        api_.cudnnActivationForward(handle, raw_, &scale, tensor.raw(), from, &kept, target.raw(), to);
+        api_.cudnnActivationForward(handle, raw_, &scale, tensor.raw(), from, &kZero, target.raw(), to);
     api_.Check(status, "cuDNN does not activate the result of a convolution");
   }
 
@@ -76,24 +74,25 @@ class ActivationOf {
   cudnn::ActivationDescriptor raw_ = nullptr;
 };
 
-class Product {
+// A function of two tensors, element by element.
+class OfTwo {
  public:
-  explicit Product(const cudnn::Api& api) : api_(api) {
-    api.Check(api.cudnnCreateOpTensorDescriptor(&raw_), "cuDNN makes no product");
-    const cudnn::Status status =
-        api.cudnnSetOpTensorDescriptor(raw_, cudnn::kOpTensorMultiply, cudnn::kFloat, cudnn::kPropagatesNan);
+  OfTwo(const cudnn::Api& api, int mode) : api_(api) {
+    api.Check(api.cudnnCreateOpTensorDescriptor(&raw_), "cuDNN makes no function of two tensors");
+    const cudnn::Status status = api.cudnnSetOpTensorDescriptor(raw_, mode, cudnn::kFloat, cudnn::kPropagatesNan);
     if (status != cudnn::kSuccess) api.cudnnDestroyOpTensorDescriptor(raw_);
-    api.Check(status, "cuDNN does not take a product");
+    api.Check(status, "cuDNN does not take a function of two tensors");
   }
-  Product(const Product&) = delete;
-  Product& operator=(const Product&) = delete;
-  ~Product() { api_.cudnnDestroyOpTensorDescriptor(raw_); }
+  OfTwo(const OfTwo&) = delete;
+  OfTwo& operator=(const OfTwo&) = delete;
+  ~OfTwo() { api_.cudnnDestroyOpTensorDescriptor(raw_); }
 
-  // data = data * factor, element by element. factors: of the factor, which may be broadcast.
-  void Run(cudnn::Handle handle, const Tensor& tensor, void* data, const Tensor& factors, const void* factor) const {
-    const cudnn::Status status = api_.cudnnOpTensor(handle, raw_, &kOne, tensor.raw(), data, &kOne, factors.raw(),
-                                                    factor, &kZero, tensor.raw(), data);
-    api_.Check(status, "cuDNN does not multiply the result of a convolution");
+  // to = function(from, scale * second). seconds: of the second, which may be broadcast.
+  void Run(cudnn::Handle handle, const Tensor& tensor, const void* from, const Tensor& seconds, const void* second,
+           const Tensor& target, void* to, float scale = kOne) const {
+    const cudnn::Status status = api_.cudnnOpTensor(handle, raw_, &kOne, tensor.raw(), from, &scale, seconds.raw(),
+                                                    second, &kZero, target.raw(), to);
+    api_.Check(status, "cuDNN does not compute a function of the result of a convolution");
   }
 
  private:
@@ -101,8 +100,9 @@ class Product {
   cudnn::OpTensorDescriptor raw_ = nullptr;
 };
 
-// gate = clip(y / 6 + 1 / 2) to 0 to 1; y = y * gate
-void RunHardSwish(const cudnn::Api& api, cudnn::Handle handle, const Tensor& tensor, void* y, void* gate) {
+// gate = clip(y / 6 + 1 / 2) to 0 to 1; to = y * gate
+void RunHardSwish(const cudnn::Api& api, cudnn::Handle handle, const Tensor& tensor, const void* y, void* gate,
+                  const Tensor& target, void* to) {
   constexpr float kSixth = 1.0F / 6;
   // 1 / 2 is the sigmoid of 0. cuDNN 9.19 reads the number that cudnnSetTensor takes as a float, and its manual says as
   // an element of the tensor; 0 is the same in both.
@@ -111,62 +111,52 @@ void RunHardSwish(const cudnn::Api& api, cudnn::Handle handle, const Tensor& ten
   api.Check(api.cudnnAddTensor(handle, &kSixth, tensor.raw(), y, &kOne, tensor.raw(), gate),
             "cuDNN does not scale the result of a convolution");
   ActivationOf(api, cudnn::kActivationClippedRelu, kOne).Run(handle, tensor, gate);
-  Product(api).Run(handle, tensor, y, tensor, gate);
+  OfTwo(api, cudnn::kOpTensorMultiply).Run(handle, tensor, y, tensor, gate, target, to);
 }
 
-// below = y - relu(y), times the slope of its channel; y = relu(y) + below
-void RunPrelu(const cudnn::Api& api, cudnn::Handle handle, const Tensor& tensor, const Tensor& slopes, void* y,
-              const void* slope, void* below) {
+// below = y - relu(y), times the slope of its channel; to = relu(y) + below
+void RunPrelu(const cudnn::Api& api, cudnn::Handle handle, const Tensor& tensor, const Tensor& slopes, const void* y,
+              const void* slope, void* below, const Tensor& target, void* to) {
   constexpr float kMinusOne = -1;
-  const auto add = [&](const void* what, void* to) {
-    api.Check(api.cudnnAddTensor(handle, &kOne, tensor.raw(), what, &kOne, tensor.raw(), to),
+  const auto add = [&](const void* what, const Tensor& sum, void* at_sum) {
+    api.Check(api.cudnnAddTensor(handle, &kOne, tensor.raw(), what, &kOne, sum.raw(), at_sum),
               "cuDNN does not add to the result of a convolution");
   };
   const ActivationOf relu(api, cudnn::kActivationRelu);
-  relu.Run(handle, tensor, y, tensor, below, kMinusOne, kZero);
-  add(y, below);
-  Product(api).Run(handle, tensor, below, slopes, slope);
-  relu.Run(handle, tensor, y);
-  add(below, y);
+  relu.Run(handle, tensor, y, tensor, below, kMinusOne);
+  add(y, tensor, below);
+  OfTwo(api, cudnn::kOpTensorMultiply).Run(handle, tensor, below, slopes, slope, tensor, below);
+  relu.Run(handle, tensor, y, target, to);
+  add(below, target, to);
 }
 
-// The activation as one function of cuDNN's, where it is one.
-std::optional<ActivationOf> OneStep(const cudnn::Api& api, const Convolution& convolution) {
-  switch (convolution.activation) {
-    case ConvolutionActivation::kRelu:
-      return std::optional<ActivationOf>(std::in_place, api, cudnn::kActivationRelu);
-    case ConvolutionActivation::kSilu:
-      return std::optional<ActivationOf>(std::in_place, api, cudnn::kActivationSwish);
-    case ConvolutionActivation::kClip:
-      return std::optional<ActivationOf>(std::in_place, api, cudnn::kActivationClippedRelu,
-                                         convolution.activation_value);
-    case ConvolutionActivation::kNone:
-    case ConvolutionActivation::kLeakyRelu:
-    case ConvolutionActivation::kHardswish:
-    case ConvolutionActivation::kPrelu:
-      break;
-  }
-  return std::nullopt;
-}
-
-// The others, in place.
-void RunSteps(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem, const Tensor& tensor,
-              const ConvolutionPointers& at, void* scratch) {
+// to = activation(y). scratch: of EpilogueScratch().
+void RunActivation(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem, const Tensor& y,
+                   const ConvolutionPointers& at, const Tensor& target, const PixelsAt& to, void* scratch) {
   const Convolution& convolution = problem.convolution;
-  const float slope = convolution.activation_value;
+  const float value = convolution.activation_value;
+  const auto activate = [&](int mode, float limit = 0) {
+    ActivationOf(api, mode, limit).Run(handle, y, at.y, target, to.data);
+  };
   switch (convolution.activation) {
     case ConvolutionActivation::kNone:
+      return CopyResult(api, handle, problem, at.y, to);
     case ConvolutionActivation::kRelu:
+      return activate(cudnn::kActivationRelu);
     case ConvolutionActivation::kSilu:
+      return activate(cudnn::kActivationSwish);
     case ConvolutionActivation::kClip:
-      return;
+      return activate(cudnn::kActivationClippedRelu, value);
     case ConvolutionActivation::kLeakyRelu:
-      return ActivationOf(api, cudnn::kActivationRelu).Run(handle, tensor, at.y, kOne - slope, slope);
+      if (value == 0) return activate(cudnn::kActivationRelu);
+      return OfTwo(api, value <= 1 ? cudnn::kOpTensorMaximum : cudnn::kOpTensorMinimum)
+          .Run(handle, y, at.y, y, at.y, target, to.data, value);
     case ConvolutionActivation::kHardswish:
-      return RunHardSwish(api, handle, tensor, at.y, scratch);
+      return RunHardSwish(api, handle, y, at.y, scratch, target, to.data);
     case ConvolutionActivation::kPrelu:
-      return RunPrelu(api, handle, tensor, Tensor(api, convolution.dtype(), 1, 1, 1, problem.sizes.k, problem.sizes.k),
-                      at.y, at.slope, scratch);
+      const std::int64_t k = problem.sizes.k;
+      return RunPrelu(api, handle, y, Tensor(api, convolution.dtype(), 1, 1, 1, k, k), at.y, at.slope, scratch, target,
+                      to.data);
   }
 }
 
@@ -196,12 +186,7 @@ void RunEpilogue(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionP
   };
   if (at.bias != nullptr) add(Tensor(api, convolution.dtype(), 1, 1, 1, s.k, s.k), at.bias, y, at.y);
   if (at.residual != nullptr && !convolution.residual_last) add_residual(y, at.y);
-  if (const std::optional<ActivationOf> activation = OneStep(api, convolution)) {
-    activation->Run(handle, y, at.y, target, to.data);
-  } else {
-    RunSteps(api, handle, problem, y, at, scratch);
-    CopyResult(api, handle, problem, at.y, to);
-  }
+  RunActivation(api, handle, problem, y, at, target, to, scratch);
   if (at.residual != nullptr && convolution.residual_last) add_residual(target, to.data);
 }
 

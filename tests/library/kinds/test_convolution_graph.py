@@ -187,7 +187,9 @@ def test_an_epilogue_without_a_plan_runs_behind_the_convolution(program: Path, t
     ("activation", "value", "expected"),
     [
         ("clip", 6.0, ["activation 3 to 6", "activate 4096"]),
-        ("leaky_relu", 0.125, ["activation 1", "activate 4096", "blend 0.875 0.125"]),
+        ("leaky_relu", 0.125, ["product 3 0", "multiply 4096 4096 4096 times 0.125"]),  # a maximum
+        ("leaky_relu", 1.5, ["product 2 0", "multiply 4096 4096 4096 times 1.5"]),  # a minimum
+        ("leaky_relu", 0.0, ["activation 1", "activate 4096"]),
         ("silu", 0.0, ["activation 6", "activate 4096"]),
         (
             "hardswish",

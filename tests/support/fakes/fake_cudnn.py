@@ -151,7 +151,8 @@ int cudnnSetOpTensorDescriptor(void* o, int mode, int type, int nan) {
 }
 int cudnnOpTensor(void* h, void* o, const float* p, void* at, const void* a, const float* q, void* bt, const void* b,
                   const float* r, void* ct, void* c) {
-  printf("multiply %lld %lld %lld\n", (long long)a, (long long)b, (long long)c);
+  printf("multiply %lld %lld %lld", (long long)a, (long long)b, (long long)c);
+  printf(*q != 1 ? " times %g\n" : "\n", *q);
   return 0;
 }
 """
