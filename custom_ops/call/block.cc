@@ -22,6 +22,16 @@ Shape ShapeOf(const Part& part, const std::vector<Shape>& shapes) {
   return shape;
 }
 
+// Where a copy or a step writes a part of a tensor of this shape, with the part's channels.
+void Target(const Part& part, Shape whole, std::vector<Shape>* shapes) {
+  whole.dims[3] = part.of;
+  Shape& target = (*shapes)[static_cast<std::size_t>(part.tensor)];
+  if (target.rank == 0) target = whole;
+  if (!(target == whole)) {
+    throw Error("a block writes parts of one tensor that are " + ToString(target) + " and " + ToString(whole));
+  }
+}
+
 // The first and the last step that uses a tensor.
 struct Life {
   std::size_t first;
@@ -30,17 +40,18 @@ struct Life {
 
 std::vector<Life> Lives(const Block& block) {
   std::vector<Life> lives(block.channels.size(), {block.steps.size(), 0});
+  const auto use = [&](const Part& part, std::size_t step) {
+    const std::int64_t place = part.tensor - static_cast<std::int64_t>(block.inputs.size());
+    if (place < 0) return;
+    Life& life = lives[static_cast<std::size_t>(place)];
+    life = {std::min(life.first, step), std::max(life.last, step)};
+  };
+  for (const BlockCopy& copy : block.copies) use(copy.y, 0);
   for (std::size_t k = 0; k < block.steps.size(); ++k) {
     const BlockStep& step = block.steps[k];
-    const auto use = [&](const Part& part) {
-      const std::int64_t place = part.tensor - static_cast<std::int64_t>(block.inputs.size());
-      if (place < 0) return;
-      Life& life = lives[static_cast<std::size_t>(place)];
-      life = {std::min(life.first, k), std::max(life.last, k)};
-    };
-    use(step.x);
-    if (step.residual) use(*step.residual);
-    use(step.y);
+    use(step.x, k);
+    if (step.residual) use(*step.residual, k);
+    use(step.y, k);
   }
   return lives;
 }
@@ -51,6 +62,7 @@ BlockCall MakeBlock(const Block& block, const Shape* inputs) {
   BlockCall call;
   call.shapes.assign(inputs, inputs + block.inputs.size());
   call.shapes.resize(block.inputs.size() + block.channels.size(), Shape{});
+  for (const BlockCopy& copy : block.copies) Target(copy.y, ShapeOf(copy.x, call.shapes), &call.shapes);
   for (const BlockStep& step : block.steps) {
     Shape operands[Convolution::kMaxInputs];
     std::size_t count = 0;
@@ -58,19 +70,14 @@ BlockCall MakeBlock(const Block& block, const Shape* inputs) {
     operands[count++] = call.shapes[step.w];
     if (step.bias) operands[count++] = call.shapes[*step.bias];
     if (step.residual) operands[count++] = ShapeOf(*step.residual, call.shapes);
+    if (step.slope) operands[count++] = call.shapes[*step.slope];
     Convolution convolution = ConvolutionOf(block, step);
     ConvolutionSizes sizes = MakeConvolution(&convolution, operands);
-    Shape whole = sizes.output;
     if (sizes.k != step.y.channels) {
       throw Error("a convolution writes " + std::to_string(sizes.k) + " channels where there is room for " +
                   std::to_string(step.y.channels));
     }
-    whole.dims[3] = step.y.of;
-    Shape& target = call.shapes[static_cast<std::size_t>(step.y.tensor)];
-    if (target.rank == 0) target = whole;
-    if (!(target == whole)) {
-      throw Error("convolutions write parts of one tensor that are " + ToString(target) + " and " + ToString(whole));
-    }
+    Target(step.y, sizes.output, &call.shapes);
     sizes.x_pixel = step.x.of;
     if (step.residual) sizes.residual_pixel = step.residual->of;
     sizes.y_pixel = step.y.of;

@@ -225,7 +225,7 @@ def _marks(record: type[schema.Record], prefix: str) -> Iterator[str]:
             marks = list(_marks(field.record, f"{path}->" if field.optional else f"{path}."))
             if marks:
                 yield from (f"if ({path}) {{", *marks, "}") if field.optional else marks
-        elif isinstance(field, fields.Several):
+        elif isinstance(field, fields.Several) and _needs_lists(field.record):
             yield from (f"for (const auto& one : {path}) {{", *_marks(field.record, "one."), "}")
 
 

@@ -49,6 +49,12 @@ void CheckResult(const JsonReader& json, const Block& block, const Part& part, s
 void Check(const JsonReader& json, const Block& block) {
   std::vector<Written> written;
   for (const std::int64_t channels : block.channels) written.emplace_back(static_cast<std::size_t>(channels), false);
+  std::size_t c = 0;
+  json["copies"].Each([&](const JsonReader& place) {
+    const BlockCopy& copy = block.copies[c++];
+    if (Place(block, copy.x) >= 0) place["x"].Fail("is no part of an input");
+    CheckResult(place["y"], block, copy.y, &written);
+  });
   std::size_t k = 0;
   json["steps"].Each([&](const JsonReader& place) {
     const BlockStep& step = block.steps[k++];
@@ -85,6 +91,7 @@ void AddReads(const Block& block, InputsRead* read) {
     add(step.x);
     if (step.residual) add(*step.residual);
   }
+  for (const BlockCopy& copy : block.copies) add(copy.x);
 }
 
 }  // namespace onnxopt

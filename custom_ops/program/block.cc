@@ -12,6 +12,7 @@ Convolution ConvolutionOf(const Block& block, const BlockStep& step) {
   std::size_t operands = 2;
   if (step.bias) convolution.bias = operands++;
   if (step.residual) convolution.residual = operands++;
+  if (step.slope) convolution.slope = operands++;
   convolution.inputs = DtypeList(operands, block.dtype());
   convolution.outputs = {block.dtype()};
   return convolution;

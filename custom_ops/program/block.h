@@ -6,7 +6,7 @@
 
 namespace onnxopt {
 
-// Its operands are x, w, bias and residual, in this order.
+// Its operands are x, w, bias, residual and slope, in this order.
 Convolution ConvolutionOf(const Block& block, const BlockStep& step);
 
 }  // namespace onnxopt

@@ -3,7 +3,8 @@
     open -> Split -> one half -> convolutions ... -> Concat with what they computed
 
 Each convolution writes its channels of the Concat's result, and reads channels of a tensor where they are stored:
-neither the Concat nor the Split moves anything. cuDNN runs the convolutions, so no program is an epilogue.
+neither the Concat nor the Split moves anything. What else is in the Concat is copied to its channels first. cuDNN runs
+the convolutions, so no program is an epilogue.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ class Part(Record):
 
 @dataclasses.dataclass(frozen=True)
 class BlockStep(ConvolutionOperation):
-    """One convolution of a block. w, bias: positions among the block's inputs."""
+    """One convolution of a block. w, bias, slope: positions among the block's inputs."""
 
     JSON: ClassVar = (
         "window", "group", "residual_last", "activation", "activation_value", "transposed", "output_padding",
-        "depth_padding", "x", "w", "bias", "residual", "y",
+        "depth_padding", "x", "w", "bias", "residual", "slope", "y",
     )  # fmt: skip
     RULES: ClassVar[Sequence[Rule]] = (
         *ConvolutionOperation.RULES,
         Rule("transposed", "not transposed", "is set in a block"),
         Rule("window", "window.depth is None", "has a depth"),
-        Rule("activation", "activation != 'prelu'", "is prelu, which has slopes"),
+        Rule("slope", "(slope is not None) == (activation == 'prelu')", "does not go with the activation"),
         Rule("residual_last", "not residual_last or residual is not None", "is set without a residual"),
         Rule("residual", "residual is None or residual.channels == y.channels", "has not the channels of y"),
     )
@@ -57,6 +58,16 @@ class BlockStep(ConvolutionOperation):
     y: Part = nested(Part)
     bias: int | None = operand(optional=True)
     residual: Part | None = nested(Part, optional=True)
+    slope: int | None = operand(optional=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockCopy(Record):
+    """Channels x of one of the block's inputs, which are copied to y."""
+
+    RULES: ClassVar[Sequence[Rule]] = (Rule("x", "x.channels == y.channels", "has not the channels of y"),)
+    x: Part = nested(Part)
+    y: Part = nested(Part)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +75,8 @@ class Block(Meaning):
     """The meaning of a block.
 
     inputs, outputs: storage dtypes. channels: of the tensors that steps write: the outputs, then those that stay
-    inside. Tensors are numbered: the inputs, then these. Every channel of a tensor after the inputs is written by one
-    step, and read by later ones alone.
+    inside. Tensors are numbered: the inputs, then these. The copies come before the steps. Every channel of a tensor
+    after the inputs is written by one copy or step, and read by later steps alone.
     """
 
     KIND: ClassVar = "block"
@@ -81,6 +92,7 @@ class Block(Meaning):
     outputs: tuple[str, ...]
     channels: tuple[int, ...] = integers(1, MAX_CHANNELS, max_count=MAX_STEPS)
     steps: tuple[BlockStep, ...] = several(BlockStep, 1, MAX_STEPS)
+    copies: tuple[BlockCopy, ...] = several(BlockCopy, 0, MAX_INPUTS, default=())
 
     @property
     @shared
@@ -88,11 +100,17 @@ class Block(Meaning):
         return self.outputs[0]
 
     def positions(self) -> set[int]:
-        parts = (part for step in self.steps for part in (step.x, step.residual) if part is not None)
+        parts = [part for step in self.steps for part in (step.x, step.residual) if part is not None]
+        parts += [copy.x for copy in self.copies]
         return super().positions() | {part.tensor for part in parts if part.tensor < len(self.inputs)}
 
     def check(self) -> tuple[str, str] | None:
         written: list[set[int]] = [set() for _ in self.channels]
+        for k, copy in enumerate(self.copies):
+            if copy.x.tensor >= len(self.inputs):
+                return f"copies[{k}].x", "is no part of an input"
+            if reason := self._wrong(copy.y, written, writes=True):
+                return f"copies[{k}].y", reason
         for k, step in enumerate(self.steps):
             for name, part in (("x", step.x), ("residual", step.residual), ("y", step.y)):
                 reason = "" if part is None else self._wrong(part, written, name == "y")

@@ -10,7 +10,7 @@ from onnxopt.fusion.core_growth import CoreKind
 from onnxopt.kinds import KINDS as KERNEL_KINDS
 from onnxopt.program import schema
 from onnxopt.program.attention import AttentionVariant, CacheCodes, TokenAttention
-from onnxopt.program.block import Block, BlockStep, Part
+from onnxopt.program.block import Block, BlockCopy, BlockStep, Part
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.core import Transform, TransformRead
 from onnxopt.program.depthwise import Depthwise, DepthwiseVariant, Expansion
@@ -99,6 +99,9 @@ _STATED: tuple[schema.Meaning, ...] = (
         BlockStep(Part(0, 8, 16, 64), 2, Part(4, 0, 16, 16), window=Window((1, 1)), activation="leaky_relu",
                   activation_value=0.1),
     )),
+    Block(F32 * 4, F32, (96,), (
+        BlockStep(Part(0, 0, 64, 64), 1, Part(4, 64, 16, 96), window=SAME, activation="prelu", slope=2),
+    ), (BlockCopy(Part(0, 0, 64, 64), Part(4, 0, 64, 96)), BlockCopy(Part(3, 4, 16, 32), Part(4, 80, 16, 96)))),
     Gemm(F16 * 4, F16, bias=2, residual=3, residual_shape=True, transpose_b=True, activation="gelu", alpha=0.5),
     Gemm(("float16", "uint8", "float16", "uint8", "float16"), F16, bias=4, transpose_b=True, gate="silu",
          packed=PackedIntegers(4, 32, 2, 3)),

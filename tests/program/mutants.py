@@ -62,7 +62,7 @@ def _wrong(field: fields.Field, value: Any, inputs: int) -> list[Any]:
         case fields.Unread():
             return [[inputs], [-1], 3]
         case fields.Several():
-            return [[], [7], 7, {}]
+            return [*([[]] if field.low else []), [7], 7, {}]
         case _:
             return [7, None, []]
 
@@ -248,7 +248,7 @@ def _other(
             return dataclasses.replace(value, reads=tuple(reads))
         case fields.Nested() if value is not None:
             return _mutant(value, meaning, rng)
-        case fields.Several():
+        case fields.Several() if value:
             at = rng.randrange(len(value))
             return tuple(_mutant(one, meaning, rng) if k == at else one for k, one in enumerate(value))
     return value

@@ -24,7 +24,7 @@ class Tensors {
             data_[step.w],
             step.bias ? data_[*step.bias] : nullptr,
             step.residual ? At(*step.residual) : nullptr,
-            nullptr,
+            step.slope ? data_[*step.slope] : nullptr,
             At(step.y)};
   }
 
@@ -108,6 +108,11 @@ void BlockCudaKernel::Compute(OrtKernelContext* ort_context) const {
   }
   void* const workspace = scratch.Of(static_cast<std::size_t>(bytes));
   const BorrowedHandle handle(api_, context, stream);
+  for (const BlockCopy& copy : block_.copies) {
+    const Shape& of = sizes.shapes[static_cast<std::size_t>(copy.x.tensor)];
+    CopyPixels(api_, handle.raw(), block_.dtype(), {of.dims[0], of.dims[1], of.dims[2], copy.x.channels},
+               tensors.At(copy.x), copy.x.of, tensors.At(copy.y), copy.y.of);
+  }
   for (std::size_t k = 0; k < block_.steps.size(); ++k) {
     plans[k]->Run(api_, handle.raw(), tensors.Of(block_.steps[k]), workspace);
   }

@@ -44,6 +44,7 @@ BlockStep ReadBlockStep(const JsonReader& json, const std::vector<Dtype>& inputs
   r.y = ReadPart(json["y"]);
   if (json.Has("bias")) r.bias = ReadPosition(json["bias"], inputs);
   if (json.Has("residual")) r.residual = ReadPart(json["residual"]);
+  if (json.Has("slope")) r.slope = ReadPosition(json["slope"], inputs);
   if (!(r.activation != ConvolutionActivation::kClip || r.activation_value > 0))
     json["activation_value"].Fail("is no upper bound above 0");
   if (!((r.activation == ConvolutionActivation::kClip || r.activation == ConvolutionActivation::kLeakyRelu) ||
@@ -59,10 +60,19 @@ BlockStep ReadBlockStep(const JsonReader& json, const std::vector<Dtype>& inputs
   if (!(!r.transposed || r.window.auto_pad == AutoPad::kNotset)) json["transposed"].Fail("is set beside auto_pad");
   if (!(!r.transposed)) json["transposed"].Fail("is set in a block");
   if (!(!r.window.depth.has_value())) json["window"].Fail("has a depth");
-  if (!(r.activation != ConvolutionActivation::kPrelu)) json["activation"].Fail("is prelu, which has slopes");
+  if (!((r.slope.has_value()) == (r.activation == ConvolutionActivation::kPrelu)))
+    (json.Has("slope") ? json["slope"] : json).Fail("does not go with the activation");
   if (!(!r.residual_last || r.residual.has_value())) json["residual_last"].Fail("is set without a residual");
   if (!(!r.residual.has_value() || r.residual->channels == r.y.channels))
     (json.Has("residual") ? json["residual"] : json).Fail("has not the channels of y");
+  return r;
+}
+
+BlockCopy ReadBlockCopy(const JsonReader& json) {
+  BlockCopy r;
+  r.x = ReadPart(json["x"]);
+  r.y = ReadPart(json["y"]);
+  if (!(r.x.channels == r.y.channels)) json["x"].Fail("has not the channels of y");
   return r;
 }
 
@@ -74,6 +84,7 @@ Block ReadBlock(const JsonReader& json, const std::vector<Dtype>& inputs, const 
   r.outputs = outputs;
   r.channels = ReadIntegerList(json["channels"], 1, 1048576, 24);
   r.steps = ReadList(json["steps"], 1, 24, [&](const JsonReader& one) { return ReadBlockStep(one, inputs, outputs); });
+  r.copies = ReadList(json["copies"], 0, 64, [&](const JsonReader& one) { return ReadBlockCopy(one); });
   if (!(std::all_of(std::begin(r.inputs), std::end(r.inputs), [&](const auto& v) { return v == r.outputs[0]; })))
     json["inputs"].Fail("differ from the output's dtype");
   if (!(std::all_of(std::begin(r.outputs), std::end(r.outputs), [&](const auto& v) { return v == r.outputs[0]; })))
@@ -84,6 +95,7 @@ Block ReadBlock(const JsonReader& json, const std::vector<Dtype>& inputs, const 
   for (const auto& one : r.steps) {
     read.Add(one.w);
     read.Add(one.bias);
+    read.Add(one.slope);
   }
   AddReads(r, &read);
   read.Check(json["inputs"]);

@@ -65,6 +65,7 @@ Pool ReadPool(const JsonReader& json, const std::vector<Dtype>& inputs, const st
 Variant ReadPoolVariant(const JsonReader& json, const Pool& kernel);
 Part ReadPart(const JsonReader& json);
 BlockStep ReadBlockStep(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+BlockCopy ReadBlockCopy(const JsonReader& json);
 Block ReadBlock(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 SqueezeExciteLayer ReadSqueezeExciteLayer(const JsonReader& json, const std::vector<Dtype>& inputs,
                                           const std::vector<Dtype>& outputs);

@@ -19,7 +19,7 @@ struct Part {
   std::int64_t of = 1;
 };
 
-// One convolution of a block. w, bias: positions among the block's inputs.
+// One convolution of a block. w, bias, slope: positions among the block's inputs.
 struct BlockStep {
   Window window;
   std::int64_t group = 1;
@@ -34,13 +34,20 @@ struct BlockStep {
   Part y;
   std::optional<std::size_t> bias;
   std::optional<Part> residual;
+  std::optional<std::size_t> slope;
+};
+
+// Channels x of one of the block's inputs, which are copied to y.
+struct BlockCopy {
+  Part x;
+  Part y;
 };
 
 // The meaning of a block.
 //
 // inputs, outputs: storage dtypes. channels: of the tensors that steps write: the outputs, then those that stay
-// inside. Tensors are numbered: the inputs, then these. Every channel of a tensor after the inputs is written by one
-// step, and read by later ones alone.
+// inside. Tensors are numbered: the inputs, then these. The copies come before the steps. Every channel of a tensor
+// after the inputs is written by one copy or step, and read by later steps alone.
 struct Block {
   static constexpr std::size_t kMaxInputs = 64;
   static constexpr std::size_t kMaxOutputs = 24;
@@ -49,6 +56,7 @@ struct Block {
   DtypeList outputs;
   std::vector<std::int64_t> channels;
   std::vector<BlockStep> steps;
+  std::vector<BlockCopy> copies;
 
   Dtype dtype() const { return outputs[0]; }
 };
