@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from cases import dense_block
+from cases.convolution import TYPES, rounded, tensor
+from cases.dense_block import NCHW, NHWC, Dense
 from cases.models import Fused, fused_model, laid_out
 from cases.table import Row, Table
-
-_TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
-NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,18 +50,18 @@ class Halves:
         for name, c, k, side in self.layers():
             scale = 1.5 / np.sqrt(c * side * side)
             drawn = random.standard_normal((k, c, side, side)) * scale, random.standard_normal(k) * 0.2
-            weight, bias = (_rounded(v, self.dtype) for v in drawn)
+            weight, bias = (rounded(v, self.dtype) for v in drawn)
             yield name, weight, bias
 
     def feeds(self, seed: int = 1) -> dict[str, np.ndarray]:
         drawn = np.random.default_rng([self.seed, seed]).standard_normal((self.n, self.h, self.w, self.c))
-        return {"x": _rounded(drawn, self.dtype).astype(np.float32 if self.dtype == "bfloat16" else self.dtype)}
+        return {"x": rounded(drawn, self.dtype).astype(np.float32 if self.dtype == "bfloat16" else self.dtype)}
 
     def model(self, change: Callable[[list[onnx.NodeProto], list[str]], None] | None = None) -> onnx.ModelProto:
         """The block in NCHW between two Transposes. change: of its nodes and the names of its outputs, in place."""
         casts = self.dtype == "bfloat16"
-        outside = TensorProto.FLOAT if casts else _TYPES[self.dtype]
-        nodes = [helper.make_node("Cast", ["x"], ["inner"], to=_TYPES[self.dtype])] if casts else []
+        outside = TensorProto.FLOAT if casts else TYPES[self.dtype]
+        nodes = [helper.make_node("Cast", ["x"], ["inner"], to=TYPES[self.dtype])] if casts else []
         nodes += [helper.make_node("Transpose", ["inner" if casts else "x"], ["x_nchw"], perm=NCHW)]
         nodes += self._convolved("open", "x_nchw")
         nodes += [helper.make_node("Split", ["open_y"], ["left", "right"], name="split", axis=1, num_outputs=2)]
@@ -80,8 +80,7 @@ class Halves:
         constants = []
         for name, weight, bias in self.weights():
             for suffix, value in (("w", weight), ("bias", bias)):
-                tensor = numpy_helper.from_array(value.astype(np.float32), f"{name}_{suffix}")
-                constants.append(_as(tensor, self.dtype))
+                constants.append(tensor(f"{name}_{suffix}", value, self.dtype))
         x = helper.make_tensor_value_info("x", outside, [self.symbolic or self.n, self.h, self.w, self.c])
         outputs = [helper.make_tensor_value_info(name, outside, None) for name in names]
         graph = helper.make_graph(nodes, "g", [x], outputs, constants)
@@ -131,33 +130,13 @@ def draw(seed: int) -> Halves:
     )  # fmt: skip
 
 
-def _rounded(values: np.ndarray, dtype: str) -> np.ndarray:
-    values = values.astype(np.float32)
-    if dtype == "float16":
-        return values.astype(np.float16).astype(np.float32)
-    if dtype == "bfloat16":
-        return (values.view(np.uint32) & 0xFFFF0000).view(np.float32)
-    return values
-
-
-def _as(tensor: onnx.TensorProto, dtype: str) -> onnx.TensorProto:
-    """A float32 tensor in another dtype that holds its values."""
-    values = numpy_helper.to_array(tensor)
-    if dtype == "float16":
-        return numpy_helper.from_array(values.astype(np.float16), tensor.name)
-    if dtype == "bfloat16":
-        words = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
-        return TensorProto(name=tensor.name, dims=values.shape, data_type=TensorProto.BFLOAT16, raw_data=words)
-    return tensor
-
-
-def fused(case: Halves) -> Fused:
+def fused(case: Halves | Dense) -> Fused:
     """The block in channels last."""
     original = case.model()
     return fused_model(original, laid_out(original))
 
 
-def error(case: Halves, _: str, found: np.ndarray, right: np.ndarray) -> float:
+def error(case: Halves | Dense, _: str, found: np.ndarray, right: np.ndarray) -> float:
     """As a multiple of the limit of the largest magnitude: five convolutions, each rounded to storage."""
     limit = {"float16": 4e-3, "bfloat16": 3e-2}[case.dtype] * np.abs(right).max(initial=1.0)
     wide = found.astype(np.float64)
@@ -170,9 +149,12 @@ CASES = (
 )  # fmt: skip
 TABLE = Table(
     "block",
-    (Row("halves", CASES, gpu=True),),
+    (Row("halves", CASES, gpu=True), Row("dense", dense_block.CASES, gpu=True)),
     fused,
     error,
     emulated="",
-    damaged={"block": (Halves(n=1, h=3, w=4, c=8, half=32, depth=1),)},
+    damaged={
+        "block": (Halves(n=1, h=3, w=4, c=8, half=32, depth=1),),
+        "dense_block": (Dense(n=1, h=3, w=4, c=8, growth=8, layers=3, activation="prelu"),),
+    },
 )

@@ -14,7 +14,7 @@ from cases.models import fused_model, numpy_dtype
 from cases.table import Row, Table
 from onnxopt.graph.layout.orders import to_channels_first, to_channels_last
 
-_TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 SLOPE = 0.125
 
 
@@ -177,10 +177,10 @@ class Layer:
             given["residual"] = [dims[0], *out, self.k]
             if max(self.strides) == 1 and sizes == self.sizes:
                 given["residual"] = [*dims, self.k]
-        infos = [helper.make_tensor_value_info(name, _TYPES[inside], shape) for name, shape in given.items()]
+        infos = [helper.make_tensor_value_info(name, TYPES[inside], shape) for name, shape in given.items()]
         inner = {name: name if self.dtype == inside else f"{name}_{self.dtype}" for name in given}
         nodes = [
-            helper.make_node("Cast", [name], [cast], name=cast, to=_TYPES[self.dtype])
+            helper.make_node("Cast", [name], [cast], name=cast, to=TYPES[self.dtype])
             for name, cast in inner.items()
             if name != cast
         ]
@@ -189,7 +189,7 @@ class Layer:
         last = result if self.dtype == inside else "y"
         if self.dtype != inside:
             nodes.append(helper.make_node("Cast", [result], ["y"], name="y", to=TensorProto.FLOAT))
-        outputs = [helper.make_tensor_value_info(last, _TYPES[inside], None)]
+        outputs = [helper.make_tensor_value_info(last, TYPES[inside], None)]
         graph = helper.make_graph(nodes, "g", infos, outputs, self.initializers())
         opset = 22 if self.dtype == "bfloat16" else 20  # the first that has the Conv
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
@@ -261,15 +261,15 @@ class Layer:
     def initializers(self) -> list[onnx.TensorProto]:
         weight, bias = self.weights()
         matrix = self._has_matrix()
-        found = [_tensor("w", weight.reshape(self.k, -1) if matrix else weight, self.dtype)]
+        found = [tensor("w", weight.reshape(self.k, -1) if matrix else weight, self.dtype)]
         if matrix:
             found.append(numpy_helper.from_array(np.array([self.k, self.c, *self.kernel], np.int64), "w_shape"))
         if self.activation == "prelu":
-            found.append(_tensor("slopes", self.slopes(), self.dtype))
+            found.append(tensor("slopes", self.slopes(), self.dtype))
         if self.activation == "clip" or self.activation.startswith("hardswish_"):
             numbers = {"zero": 0.0, "three": 3.0, "six": 6.0}
-            found += [_tensor(name, np.array(value), self.dtype) for name, value in numbers.items()]
-        return [*found, _tensor("b", bias, self.dtype)] if self.bias else found
+            found += [tensor(name, np.array(value), self.dtype) for name, value in numbers.items()]
+        return [*found, tensor("b", bias, self.dtype)] if self.bias else found
 
 
 def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
@@ -279,7 +279,7 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
     return values.astype(dtype).astype(np.float32)
 
 
-def _tensor(name: str, values: np.ndarray, dtype: str) -> onnx.TensorProto:
+def tensor(name: str, values: np.ndarray, dtype: str) -> onnx.TensorProto:
     if dtype != "bfloat16":
         return numpy_helper.from_array(np.ascontiguousarray(values.astype(dtype)), name)
     words = (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)

@@ -207,24 +207,35 @@ def _take_activation(convolution: GrowingConvolution, nodes: Sequence[ir.Node], 
         return activation
     if convolution.activation.name != "none":
         return "The convolution already has an activation"
-    if activation.name != "relu" and (reason := _why_not_compiled(convolution, _TITLES[activation.name])) is not None:
+    if activation.name != "relu" and (reason := _why_not_compiled(convolution, activation.name)) is not None:
         return reason
     convolution.activation = activation
     return None
 
 
-def _why_not_compiled(convolution: GrowingConvolution, title: str) -> str | None:
-    """Why a kernel behind the convolution computes an activation for which cuDNN would compile a kernel."""
+def few_channels(convolution: GrowingConvolution, activation: str) -> str | None:
+    """Why a kernel that cuDNN compiles with an activation is slow for so few channels, if it is."""
+    minimum = _COMPILED_CHANNELS_IN_BLOCK if convolution.in_block else _COMPILED_CHANNELS
+    few = any(count < of for count, of in zip(convolution.channels, minimum, strict=True))
+    if activation in ("none", "relu") or not few or convolution.is_product():
+        return None
+    return f"cuDNN's kernel with {_TITLES[activation]} is slow for fewer than {minimum[0]} channels to {minimum[1]}"
+
+
+def _why_not_compiled(convolution: GrowingConvolution, activation: str) -> str | None:
+    """Why a kernel behind the convolution computes an activation for which cuDNN would compile a kernel.
+
+    In blocks, the number of channels is no reason: which may have few, the block knows.
+    """
+    title = _TITLES[activation]
     if convolution.residual is not None:
         return f"The {title} follows a residual; a kernel after the convolution computes it"
     if _dtype_of(convolution) not in _COMPILED_DTYPES:
         return f"cuDNN has a kernel with {title} for 16-bit floats alone"
     if convolution.is_transposed and convolution.group > 1:
         return f"cuDNN has no kernel with {title} for a ConvTranspose with groups"
-    minimum = _COMPILED_CHANNELS_IN_BLOCK if convolution.in_block else _COMPILED_CHANNELS
-    few = any(count < of for count, of in zip(convolution.channels, minimum, strict=True))
-    if few and not convolution.is_product():
-        return f"cuDNN's kernel with {title} is slow for fewer than {minimum[0]} channels to {minimum[1]}"
+    if not convolution.in_block and (reason := few_channels(convolution, activation)):
+        return reason
     if not convolution.usual or (convolution.is_transposed and not convolution.fixed):
         return (
             f"cuDNN compiles its kernel with {title} for every shape, which takes half a second; the shape is not known"

@@ -14,6 +14,7 @@ import onnxruntime as ort
 import pytest
 
 from cases.block import Halves
+from cases.dense_block import Dense
 from cases.models import fuse, laid_out, outline
 from onnxopt.fusion.region import Kernel
 from tests.support.custom_ops import custom_ops_artifact as artifact
@@ -24,9 +25,9 @@ pytestmark = pytest.mark.usefixtures("library")
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}  # of the largest |value|: five convolutions, each rounded to storage
 
 
-def block_of(halves: Halves) -> tuple[ir.Model, Kernel]:
+def block_of(case: Halves | Dense) -> tuple[ir.Model, Kernel]:
     """The model with its block as a function without a body, which only the library can run, and its kernel."""
-    model = laid_out(halves.model())
+    model = laid_out(case.model())
     (made,) = [k for k in outline(model, fuse(model)) if k.kind.name == "block"]
     return model, made
 
@@ -57,9 +58,12 @@ Shapes = list[tuple[int, ...]]
 WHOLE: Shapes = [(2, 5, 6, 64), (128, 64), (128,), (64, 3, 3, 64), (64,), (64, 3, 3, 64), (64,)]
 
 
-def described(change: idle_gpu.Change | None = None) -> dict[str, Any]:
+_ONE_PAIR = Halves(depth=1)
+
+
+def described(change: idle_gpu.Change | None = None, case: Halves | Dense = _ONE_PAIR) -> dict[str, Any]:
     """A kernels.json of a block, named as in hand-made models. change: of its row."""
-    _, kernel = block_of(Halves(depth=1))
+    _, kernel = block_of(case)
     changed = copy.deepcopy(row(kernel)) | {"name": artifact.NAME}
     if change is not None:
         change(changed)
@@ -105,6 +109,30 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         at[last] = value
 
     return change
+
+
+DENSE: Shapes = [(2, 5, 6, 8), *[(8, 3, 3, 8 + 8 * k) if of == "w" else (8,) for k in range(4) for of in ("w", "b")]]
+
+
+def test_copies(tmp_path: Path) -> None:
+    """A batch of any size, and shapes that do not fit."""
+    dense = described(case=Dense(c=8, growth=8))
+    narrow = [(2, 5, 6, 7), *DENSE[1:]]
+    many = [(0, 5, 6, 8), *DENSE[1:]]
+    found, said, none = calls(tmp_path, dense, [DENSE, narrow, many])
+    assert found == {"y0": (2, 5, 6, 40)} and none == {"y0": (0, 5, 6, 40)}
+    assert "a tensor [2, 5, 6, 7] that should have 8 channels" in said
+    # A copy of an input whose height is another one.
+    changed = copy.deepcopy(dense)
+    (block,) = changed["kernels"]
+    block["inputs"] = [*block["inputs"], "float16"]
+    for step in block["steps"]:
+        for part in (step["x"], step["y"]):
+            part["tensor"] += part["tensor"] == len(DENSE)
+    block["copies"][0]["x"]["tensor"] = len(DENSE)
+    block["copies"][0]["y"]["tensor"] = len(DENSE) + 1
+    (said,) = calls(tmp_path, changed, [[*DENSE, (2, 4, 6, 8)]])
+    assert "a block writes parts of one tensor that are [2, 4, 6, 40] and [2, 5, 6, 40]" in said
 
 
 @pytest.mark.parametrize(
