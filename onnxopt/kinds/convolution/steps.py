@@ -26,6 +26,7 @@ from onnxopt.program.window import Window
 # (custom_ops/cuda/convolution/plans.h).
 _COMPILED_CHANNELS = numbers().compiled_channels
 _COMPILED_CHANNELS_IN_BLOCK = numbers().compiled_channels_in_block
+_COMPILED_WIDE_CHANNELS = numbers().compiled_wide_channels
 _COMPILED_DTYPES = ("float16", "bfloat16")
 _TITLES = {
     "relu": "Relu",
@@ -216,7 +217,8 @@ def _take_activation(convolution: GrowingConvolution, nodes: Sequence[ir.Node], 
 def few_channels(convolution: GrowingConvolution, activation: str) -> str | None:
     """Why a kernel that cuDNN compiles with an activation is slow for so few channels, if it is."""
     minimum = _COMPILED_CHANNELS_IN_BLOCK if convolution.in_block else _COMPILED_CHANNELS
-    few = any(count < of for count, of in zip(convolution.channels, minimum, strict=True))
+    x, y = convolution.channels
+    few = not any(x >= of_x and y >= of_y for of_x, of_y in (minimum, _COMPILED_WIDE_CHANNELS))
     if activation in ("none", "relu") or not few or convolution.is_product():
         return None
     return f"cuDNN's kernel with {_TITLES[activation]} is slow for fewer than {minimum[0]} channels to {minimum[1]}"

@@ -35,11 +35,11 @@ class RowVariant(Variant):
     """One entry point of a rowwise kernel.
 
     layout: held (in registers), ragged, piped, ring (in shared memory), looped, split, split_strided or strided; each
-    has a file in cuda_kernels/rowwise/. lanes: threads that share a row. cluster: blocks that share a row. columns: the only row
-    length that the entry point runs, 0 for any length that fits. resident: blocks that a multiprocessor should hold at
-    once, 0 for no limit on the compiler's registers. fetched: bit mask of the inputs that go through shared memory.
-    shared: bytes of shared memory per block. depth: rows that a ring holds. launch: the number of this launch of a
-    kernel of SPLIT.
+    has a file in cuda_kernels/rowwise/. lanes: threads that share a row. cluster: blocks that share a row. columns: the
+    only row length that the entry point runs, 0 for any length that fits. resident: blocks that a multiprocessor should
+    hold at once, 0 for no limit on the compiler's registers. fetched: bit mask of the inputs that go through shared
+    memory. shared: bytes of shared memory per block. depth: rows that a ring holds. launch: of a kernel of SPLIT, which
+    of its launches this is.
     modes: FLAT, BY_COLUMN, DENSE, CELL or ANY for each input (kinds/pointwise/access_modes.py).
     """
 
