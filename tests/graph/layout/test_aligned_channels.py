@@ -7,10 +7,13 @@ import re
 import numpy as np
 import onnx_ir as ir
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from onnxopt.graph.layout import align
 from onnxopt.graph.shapes.infer import infer
 from tests.support.graphs import graph, hold, run
+from tests.support.kinds.random_convolution_graphs import Building, Map, finished
 
 _WEIGHT = re.compile(r"\b([wb]\d*_(\d+(?:_\d+)*))\b")  # w_18_3_3_3 is a weight of these dims, b_18 a bias
 
@@ -70,3 +73,61 @@ def test_one_and_three_dims(x: str, window: str) -> None:
     assert align(found.graph, infer(found)) == 1
     values = np.random.default_rng(2).standard_normal((2, 3, *(6, 4, 4)[: x.count(",") - 1])).astype(np.float32)
     np.testing.assert_allclose(run(found, {"x": values})[0], run(source, {"x": values})[0], rtol=2e-5, atol=2e-5)
+
+
+def _conv(b: Building, m: Map, channels: int, kernel: int = 3) -> Map:
+    name = [m.name, b.normal(channels, m.dims[1], kernel, kernel)] + (
+        [b.normal(channels)] if b.pick(True, False) else []
+    )
+    return b.add((m.dims[0], channels, *m.dims[2:]), "Conv", name, pads=[kernel // 2] * 4)
+
+
+def _step(b: Building, m: Map) -> Map:
+    """What treats channels alike, or once in a while something that does not."""
+    n, c, h, w = m.dims
+    kind = b.pick(*"cccdujgsrpx")
+    if kind == "c":
+        return _conv(b, m, b.pick(5, 6, 8, 10, 14, 18), b.pick(1, 3))
+    if kind == "d":
+        return b.add(m.dims, "Conv", [m.name, b.normal(c, 1, 3, 3), b.normal(c)], group=c, pads=[1] * 4)
+    if kind == "u":
+        return b.add(m.dims, b.pick("Relu", "Sigmoid", "HardSwish", "Tanh", "Neg"), [m.name])
+    if kind == "j":  # two branches, joined or added
+        one, other = _conv(b, m, c), _conv(b, m, b.pick(c, 6))
+        if one.dims == other.dims and b.pick(True, False):
+            return b.add(m.dims, b.pick("Add", "Mul", "Max"), [one.name, other.name])
+        return b.add((n, c + other.dims[1], h, w), "Concat", [one.name, other.name], axis=1)
+    if kind == "g":
+        mean = b.add((n, c, 1, 1), "ReduceMean", [m.name, b.ints(2, 3)])
+        gate = b.add((n, c, 1, 1), "Sigmoid", [_conv(b, _conv(b, mean, 6, 1), c, 1).name])
+        return b.add(m.dims, "Mul", [m.name, gate.name])
+    if kind == "s":
+        scales = b.constant(np.array([1, 1, 2, 2], np.float32))
+        return b.add((n, c, 2 * h, 2 * w), "Resize", [m.name, "", scales], mode="nearest") if h < 16 else m
+    if kind == "r":
+        dims = b.pick((c, 1, 1), (1,), (1, c, 1, 1))
+        return b.add(m.dims, b.pick("Mul", "Add", "PRelu"), [m.name, b.normal(*dims)])
+    if kind == "p":
+        return b.add(m.dims, b.pick("MaxPool", "AveragePool"), [m.name], kernel_shape=[3, 3], pads=[1] * 4)
+    return b.add(m.dims, "Softmax", [m.name], axis=b.pick(1, 3))
+
+
+@st.composite
+def _networks(draw: st.DrawFn) -> ir.Model:
+    b = Building(draw)
+    m = _conv(b, Map("x", (2, 3, 6, 5)), b.pick(6, 7, 18))
+    for _ in range(draw(st.integers(1, 6))):
+        m = _step(b, m)
+    last = _conv(b, m, 8)
+    values = [("x", (2, 3, 6, 5)), (last.name, last.dims)]
+    return ir.from_proto(finished(b, values, "NCHW", draw(st.sampled_from(("", "N", "NHW")))))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(source=_networks())
+def test_random_networks_compute_the_same(source: ir.Model) -> None:
+    found = source.clone()
+    align(found.graph, infer(found))
+    x = np.random.default_rng(3).standard_normal((2, 3, 6, 5)).astype(np.float32)
+    for expected, result in zip(run(source, {"x": x}), run(found, {"x": x}), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4 * max(1, np.abs(expected).max()))
