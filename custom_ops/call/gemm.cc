@@ -52,7 +52,8 @@ void Append(const BatchDim& dim, Product* product) {
 // batch, of as many rows as share a b.
 void SetBatch(const Gemm& gemm, const Shape* inputs, const Shape& batch, Product* product) {
   product->batch_dims = 0;
-  if (!gemm.transpose_a && Elements(inputs[gemm.b].dims, inputs[gemm.b].rank - 2) == 1) {
+  const bool whole = gemm.rows == 0 || batch.count() == 1;
+  if (!gemm.transpose_a && whole && Elements(inputs[gemm.b].dims, inputs[gemm.b].rank - 2) == 1) {
     product->m *= static_cast<std::int64_t>(batch.count());
     return;
   }
@@ -110,6 +111,11 @@ Product MakeProduct(const Gemm& gemm, const Shape* shapes) {
   product.k = gemm.transpose_a ? x[0] : x[1];
   product.n = gemm.transpose_b ? y[0] : y[1];
   product.ldb = y[1];
+  if (gemm.rows > 0) {
+    if (gemm.first_row + gemm.rows > product.m) Misfit(gemm, inputs, "rows that are read are not there");
+    product.m = gemm.rows;
+    product.first_a = gemm.first_row * product.k;
+  }
   if ((gemm.transpose_b ? y[1] : y[0]) != product.k) Misfit(gemm, inputs, "the matrices do not fit together");
   const auto parts = static_cast<std::int64_t>(gemm.outputs.size());
   if (product.n % parts != 0 || (parts > 1 && Elements(b.dims, b.rank - 2) != 1)) {

@@ -16,7 +16,8 @@ struct BatchDim {
 
 // One call as row-major matrices: m x k times k x n, for every index of the batch dims (outermost first). Rows of b as
 // it lies are ldb elements apart. Where there are parts, output and n are of one of them, and its b begins part_b
-// elements behind that of the one before. With a gate, output is half as wide as n.
+// elements behind that of the one before. With a gate, output is half as wide as n. The first element of a that is read
+// is first_a.
 struct Product {
   Shape output;
   std::int64_t m;
@@ -24,6 +25,7 @@ struct Product {
   std::int64_t k;
   std::int64_t ldb;
   std::int64_t part_b;
+  std::int64_t first_a;
   std::size_t batch_dims;
   BatchDim batch[kMaxRank];
 };

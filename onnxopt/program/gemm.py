@@ -62,6 +62,7 @@ class Gemm(Meaning):
     unread: positions of inputs that the kernel does not read. Operands may be float16 where all else is float32, and
     codes of 8-bit floats, which alpha scales: then a is as it lies, and b transposed.
     packed: how b holds integers of 2, 4 or 8 bits instead of floats, a matrix [N, K] that transpose_b goes with.
+    rows: where it is not 0, a is [..., T, K] and M = rows of its T rows are read, from the row `first_row` on.
     gate: with a packed b alone, one of GATES: the output is [..., M, N / 2], gate(g) * u of the two halves g and u of
     the columns, bias included. There is neither a residual nor an activation then.
     """
@@ -111,6 +112,12 @@ class Gemm(Meaning):
             f"activation != 'gelu' or (packed is None and inputs[a] == outputs[0] and outputs[0] in {SIXTEEN_BIT})",
             "does not go with these dtypes",
         ),
+        Rule(
+            "rows",
+            f"rows == 0 or (packed is None and not transpose_a and inputs[a] != '{FLOAT8}' and len(outputs) == 1)",
+            "do not go with this product",
+        ),
+        Rule("first_row", "first_row == 0 or rows > 0", "is set without rows"),
         Rule("residual_shape", "not residual_shape or residual is not None", "is set without a residual"),
     )
     inputs: tuple[str, ...]
@@ -128,6 +135,8 @@ class Gemm(Meaning):
     unread: tuple[int, ...] = unread(default=(), omit=True)
     packed: PackedIntegers | None = nested(PackedIntegers, optional=True, key="codes")
     gate: str | None = choice("Activation", GATES, optional=True)
+    rows: int = integer(0, default=0, omit=True)
+    first_row: int = integer(0, default=0, omit=True)
 
     @property
     @shared

@@ -102,6 +102,7 @@ _STATED: tuple[schema.Meaning, ...] = (
     Block(F32 * 4, F32, (96,), (
         BlockStep(Part(0, 0, 64, 64), 1, Part(4, 64, 16, 96), window=SAME, activation="prelu", slope=2),
     ), (BlockCopy(Part(0, 0, 64, 64), Part(4, 0, 64, 96)), BlockCopy(Part(3, 4, 16, 32), Part(4, 80, 16, 96)))),
+    Gemm(F16 * 2, F16, transpose_b=True, rows=7, first_row=5),
     Gemm(F16 * 4, F16, bias=2, residual=3, residual_shape=True, transpose_b=True, activation="gelu", alpha=0.5),
     Gemm(("float16", "uint8", "float16", "uint8", "float16"), F16, bias=4, transpose_b=True, gate="silu",
          packed=PackedIntegers(4, 32, 2, 3)),

@@ -100,7 +100,8 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   void* outputs[Gemm::kMaxOutputs] = {};
   for (std::size_t k = 0; k < gemm_.outputs.size(); ++k) outputs[k] = OutputTensor(ort_context, k, product.output);
   if (product.output.count() == 0) return;
-  Operands operands = {inputs[gemm_.a], inputs[gemm_.b], gemm_.bias ? inputs[*gemm_.bias] : nullptr,
+  const void* const a = Move(inputs[gemm_.a], product.first_a, Size(gemm_.operands()));
+  Operands operands = {a, inputs[gemm_.b], gemm_.bias ? inputs[*gemm_.bias] : nullptr,
                        gemm_.residual ? inputs[*gemm_.residual] : nullptr, nullptr};
   const auto [stream, context] = EnterStream(driver_, ort_context);
   int capturing = 0;

@@ -50,6 +50,8 @@ Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const st
   if (json.Has("codes")) r.packed = ReadPackedIntegers(json["codes"], inputs, outputs);
   if (json.Has("gate"))
     r.gate = ReadChoice<Activation>(json["gate"], {{"silu", Activation::kSilu}, {"gelu_tanh", Activation::kGeluTanh}});
+  if (json.Has("rows")) r.rows = ReadInteger(json["rows"], 0, 2147483647, 1);
+  if (json.Has("first_row")) r.first_row = ReadInteger(json["first_row"], 0, 2147483647, 1);
   if (r.bias) CheckSameDtype(json["bias"], inputs[*r.bias], outputs[0], "outputs");
   if (r.residual) CheckSameDtype(json["residual"], inputs[*r.residual], outputs[0], "outputs");
   if (!(std::all_of(std::begin(r.outputs), std::end(r.outputs), [&](const auto& v) { return v == r.outputs[0]; })))
@@ -78,6 +80,10 @@ Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const st
   if (!(r.activation != Activation::kGelu || (!r.packed.has_value() && r.inputs[r.a] == r.outputs[0] &&
                                               (r.outputs[0] == Dtype::kFloat16 || r.outputs[0] == Dtype::kBfloat16))))
     json["activation"].Fail("does not go with these dtypes");
+  if (!(r.rows == 0 || (!r.packed.has_value() && !r.transpose_a && r.inputs[r.a] != Dtype::kFloat8E4M3 &&
+                        static_cast<std::int64_t>(r.outputs.size()) == 1)))
+    (json.Has("rows") ? json["rows"] : json).Fail("do not go with this product");
+  if (!(r.first_row == 0 || r.rows > 0)) (json.Has("first_row") ? json["first_row"] : json).Fail("is set without rows");
   if (!(!r.residual_shape || r.residual.has_value())) json["residual_shape"].Fail("is set without a residual");
   InputsRead read(inputs.size());
   read.Add(r.a);

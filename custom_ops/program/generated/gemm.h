@@ -41,6 +41,7 @@ struct PackedIntegers {
 // unread: positions of inputs that the kernel does not read. Operands may be float16 where all else is float32, and
 // codes of 8-bit floats, which alpha scales: then a is as it lies, and b transposed.
 // packed: how b holds integers of 2, 4 or 8 bits instead of floats, a matrix [N, K] that transpose_b goes with.
+// rows: where it is not 0, a is [..., T, K] and M = rows of its T rows are read, from the row `first_row` on.
 // gate: with a packed b alone, one of GATES: the output is [..., M, N / 2], gate(g) * u of the two halves g and u of
 // the columns, bias included. There is neither a residual nor an activation then.
 struct Gemm {
@@ -62,6 +63,8 @@ struct Gemm {
   std::vector<std::size_t> unread;
   std::optional<PackedIntegers> packed;
   std::optional<Activation> gate;
+  std::int64_t rows = 0;
+  std::int64_t first_row = 0;
 
   // Of the outputs, the bias and the residual.
   Dtype dtype() const { return outputs[0]; }

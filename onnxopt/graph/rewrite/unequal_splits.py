@@ -5,7 +5,8 @@
 
 A kernel writes outputs of one size, so it would have to contain all readers of parts that differ in size, or that
 Concats join with rows of other tensors; of a Slice, each reader's kernel takes in its own. A part that a product or
-another operator of ONNX Runtime reads would be copied, which Split does for all parts at once: then it stays.
+another operator of ONNX Runtime reads would be copied, which Split does for all parts at once: then it stays. Kernels
+of products for GPUs read rows of a larger tensor, as those of one stream of a joint attention.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import itertools
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph.match import is_constant, only_consumer
 from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.rewrite.rule_sets import Pass
 from onnxopt.program.operators.row_operators import ROW_OPERATORS
@@ -26,15 +28,20 @@ _MAX_WORK = 16  # operators between a part and a Concat: more than norms and rot
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def slice_parts(graph: ir.Graph) -> int:
-    """Let Slices take the place of each such Split of the main graph. Returns of how many; new nodes need names."""
+def slice_parts(graph: ir.Graph, gpu: bool = False) -> int:
+    """Let Slices take the place of each such Split of the main graph. Returns of how many; new nodes need names.
+
+    gpu: whether kernels for GPUs are made of the result.
+    """
     count = 0
     for node in [n for n in graph if n.op_type == "Split" and n.domain == ""]:
         sizes = _sizes(node)
         if _is_constant(node) or sizes is None:
             continue  # runtimes fold a constant's parts
         differ = len(set(sizes)) > 1 or (_is_of_columns(node) and all(map(_is_joined, node.outputs)))
-        if differ and all(map(_is_read_by_kernels, node.outputs)):
+        if (differ and all(map(_is_read_by_kernels, node.outputs))) or (
+            gpu and all(_is_rows_of_product(part, _axis(node)) for part in node.outputs)
+        ):
             _slice(graph, node, sizes)
             count += 1
     return count
@@ -73,6 +80,15 @@ def _is_read_by_kernels(part: ir.Value) -> bool:
     return True
 
 
+def _is_rows_of_product(part: ir.Value, axis: int) -> bool:
+    """Whether only a product with a constant reads a part, which is rows of a tensor. Unread parts are no obstacle."""
+    reader = only_consumer(part)
+    if reader is None or part.shape is None or part.dtype not in _FLOATS:
+        return not part.uses() and not part.is_graph_output()
+    is_product = (reader.domain, reader.op_type) == ("", "MatMul") and reader.inputs[0] is part
+    return is_product and is_constant(reader.inputs[1]) and axis in (-2, len(part.shape) - 2)
+
+
 def _is_of_columns(node: ir.Node) -> bool:
     shape = node.outputs[0].shape
     return shape is not None and _axis(node) in (-1, len(shape) - 1)
@@ -108,4 +124,4 @@ def _slice(graph: ir.Graph, node: ir.Node, sizes: list[int]) -> None:
     graph.remove(node, safe=True)
 
 
-RULES = (Pass(lambda model, _: slice_parts(model.graph)),)
+RULES = (Pass(lambda model, scope: slice_parts(model.graph, scope.gpu)),)

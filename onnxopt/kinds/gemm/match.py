@@ -32,7 +32,7 @@ from onnxopt.graph.codes import is_quantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm import convolution, gated, packed, steps
-from onnxopt.kinds.gemm.steps import EPILOGUE, GrowingGemm, take, take_transposes
+from onnxopt.kinds.gemm.steps import EPILOGUE, GrowingGemm, take, take_rows, take_transposes
 from onnxopt.program.gemm import Gemm
 
 _OPERATORS = frozenset({"MatMul", "Gemm", "Conv"})
@@ -108,6 +108,7 @@ def _start(node: ir.Node, shapes: Shapes, is_free: Callable[[ir.Node], bool]) ->
     if convolved is not None and all(n is node or is_free(n) for n in convolved.nodes):
         return convolved
     take_transposes(gemm, shapes, is_free)
+    take_rows(gemm, shapes, is_free)
     return gemm
 
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxopt.fusion import eligibility, index_ops
 from onnxopt.fusion.operands import constant
 from onnxopt.graph.layout.orders import TO_NCHW, transposes
-from onnxopt.graph.match import only_consumer
+from onnxopt.graph.match import integers, is_constant, only_consumer, operand
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.gemm import codes
 from onnxopt.program.gemm import DTYPES, MAX_PARTS, SIXTEEN_BIT, Gemm, PackedIntegers
@@ -35,9 +35,10 @@ class GrowingGemm:
     """A GEMM while it absorbs neighbouring nodes.
 
     nodes: the nodes that it replaces. output: the value that it computes. parts: the values that it computes where its
-    columns are split, else empty; output is the first of them. residual_shape: see program/gemm.py. unread: 8-bit codes
-    that the nodes read and the kernel does not, because a and b are the same codes in 16 bits. multiplies_codes: a and
-    b are codes, of 16 bits or of 8. per_sample: a 1x1 convolution whose weight each sample has for itself.
+    columns are split, else empty; output is the first of them. residual_shape, rows, first_row: see program/gemm.py.
+    unread: 8-bit codes that the nodes read and the kernel does not, because a and b are the same codes in 16 bits.
+    multiplies_codes: a and b are codes, of 16 bits or of 8. per_sample: a 1x1 convolution whose weight each sample has
+    for itself.
     """
 
     nodes: list[ir.Node]
@@ -58,6 +59,8 @@ class GrowingGemm:
     packed: Packed | None = None
     gate: str | None = None
     per_sample: bool = False
+    rows: int = 0
+    first_row: int = 0
 
     def outputs(self) -> tuple[ir.Value, ...]:
         """The values that the GEMM computes."""
@@ -72,7 +75,7 @@ class GrowingGemm:
     def can_fuse(self) -> bool:
         """Whether the GEMM is faster than the execution provider's own kernels."""
         adds = self.bias is not None or self.residual is not None or self.activation != "none" or self.multiplies_codes
-        reads = self.reads_transposed_weight() or self.packed is not None
+        reads = self.reads_transposed_weight() or self.packed is not None or self.rows > 0
         return adds or bool(self.parts) or reads or self.is_convolution()
 
     @property
@@ -104,6 +107,7 @@ class GrowingGemm:
             transpose_a=self.transpose_a, transpose_b=self.transpose_b,
             alpha=self.alpha, beta=self.beta, residual_shape=self.residual_shape, activation=self.activation,
             unread=tuple(map(inputs.index, self.unread)), packed=packed, gate=self.gate,
+            rows=self.rows, first_row=self.first_row,
         )  # fmt: skip
         gemm.verify()
         return gemm
@@ -170,6 +174,32 @@ def take_transposes(gemm: GrowingGemm, shapes: Shapes, is_free: Callable[[ir.Nod
         setattr(gemm, name, source)
         setattr(gemm, f"transpose_{name}", not getattr(gemm, f"transpose_{name}"))
         gemm.nodes.append(node)
+
+
+def take_rows(gemm: GrowingGemm, shapes: Shapes, is_free: Callable[[ir.Node], bool]) -> None:
+    """Absorb a free Slice of the rows of a that nothing else reads: the GEMM reads them where they are stored."""
+    node = gemm.a.producer()
+    if node is None or not is_free(node) or only_consumer(gemm.a) is None or gemm.transpose_a or gemm.multiplies_codes:
+        return
+    source = node.inputs[0]
+    dims = None if source is None else shapes.dims(source)
+    count = None if dims is None or len(dims) < 2 else dims[-2]
+    if source is None or source is gemm.b or is_constant(source) or dims is None or not isinstance(count, int):
+        return
+    rows = _sliced_rows(node, len(dims), count)
+    if len(rows):
+        gemm.a, gemm.rows, gemm.first_row = source, len(rows), rows.start
+        gemm.nodes.append(node)
+
+
+def _sliced_rows(node: ir.Node, rank: int, count: int) -> range:
+    """The rows of `count` that a Slice along the last dim but one takes; none where it takes others."""
+    starts, ends, axes, steps = (integers(operand(node, k)) for k in (1, 2, 3, 4))
+    if (node.op_type, node.domain) != ("Slice", "") or axes not in ([-2], [rank - 2]) or not starts or not ends:
+        return range(0)
+    if operand(node, 4) is not None and steps != [1]:
+        return range(0)
+    return range(count)[starts[0] : ends[0]]
 
 
 def take(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
@@ -312,10 +342,10 @@ def _take_split(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
     if not isinstance(columns, int) or not 2 <= count <= MAX_PARTS or widths != [columns / count] * count:
         return "The Split's parts are not known to have equal sizes"
     batch = len(weight or ()) != 2 and gemm.packed is None
-    if gemm.residual is not None or gemm.residual_shape or gemm.transpose_a or batch:
+    if gemm.residual is not None or gemm.residual_shape or gemm.transpose_a or gemm.rows or batch:
         return (
-            "The GEMM has a residual, a Reshape, a transposed A or a batch of weights, so its columns cannot be written"
-            " as separate outputs"
+            "The GEMM has a residual, a Reshape, a transposed A, some rows of A or a batch of weights, so its columns"
+            " cannot be written as separate outputs"
         )
     readers = (reader for value in node.outputs for reader in value.consumers())
     if reader := next(filter(_is_read_in_place, readers), None):

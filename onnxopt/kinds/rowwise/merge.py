@@ -100,7 +100,7 @@ class _Joiner:
 
         It repeats them for its rows, or a Concat joins its results with others, so that parts differ in their readers.
         """
-        joined = any(_is_joining(reader) for value in region.outputs for reader in self._context.readers(value))
+        joined = any(self._is_joining(reader) for value in region.outputs for reader in self._context.readers(value))
         for neighbour in self._producers(region):
             (node, *more), nodes = neighbour.nodes, {*neighbour.nodes, *neighbour.views, *region.nodes}
             results = [node.outputs[0], *(view.outputs[0] for view in neighbour.views)]
@@ -113,7 +113,7 @@ class _Joiner:
 
     def _concats(self, region: Region) -> Iterator[_Neighbour]:
         """Concats of the region's result and results of other rowwise regions, together with these regions."""
-        for reader in (r for value in region.outputs for r in self._context.readers(value) if _is_joining(r)):
+        for reader in (r for value in region.outputs for r in self._context.readers(value) if self._is_joining(r)):
             for neighbour in self._as_neighbour(reader, ()):
                 others = {id(r): r for v in reader.inputs if (r := self._producing(v)) is not None and r is not region}
                 nodes = tuple(node for other in others.values() for node in other.nodes)
@@ -122,11 +122,17 @@ class _Joiner:
 
     def _siblings(self, region: Region) -> Iterator[_Neighbour]:
         """Other regions that join rows of the same tensors by Concats: those of keys and values beside queries."""
-        if any(map(_is_joining, region.nodes)):
+        if any(map(self._is_joining, region.nodes)):
             readers = (self._of.get(r) for value in region.inputs for r in self._context.readers(value))
             for other in {id(r): r for r in readers if r is not None and r is not region}.values():
-                if any(map(_is_joining, other.nodes)) and other.kind in (self._kind, POINTWISE):
+                if any(map(self._is_joining, other.nodes)) and other.kind in (self._kind, POINTWISE):
                     yield _Neighbour(other.nodes, (), (other,))
+
+    def _is_joining(self, node: ir.Node) -> bool:
+        """Whether a node joins rows, and not what is in them."""
+        dims = self._context.shapes.dims(node.outputs[0])
+        is_concat = (node.domain, node.op_type) == ("", "Concat") and dims is not None
+        return is_concat and node.attributes.get_int("axis", 0) not in (-1, len(dims or ()) - 1)
 
     def _producing(self, value: ir.Value | None) -> Region | None:
         """The rowwise region that computes a value."""
@@ -227,7 +233,7 @@ class _Joiner:
         reducing = [n for n in nodes if grid.operator(n, opsets) is not None]
         rows = [product(index_ops.dims_of(grid.values_read(n, opsets)[0], shapes)) for n in reducing]
         whole = product(program.domain)
-        if any(map(_is_joining, nodes)) and (sum(map(total, rows), ZERO) - whole).not_negative():
+        if any(map(self._is_joining, nodes)) and (sum(map(total, rows), ZERO) - whole).not_negative():
             return None
         times = whole.over(rows[0])
         number = None if times is None else times.number
@@ -254,14 +260,6 @@ class _Joiner:
             yield self._moved(region)
         single = [n for n in neighbour.nodes if n not in self._of]
         yield cost.region_traffic(single, (), (), self._context.shapes).bytes_before
-
-
-def _is_joining(node: ir.Node) -> bool:
-    """Whether a node joins rows, and not what is in them."""
-    shape = node.outputs[0].shape
-    if (node.domain, node.op_type) != ("", "Concat") or shape is None:
-        return False
-    return node.attributes.get_int("axis", 0) not in (-1, len(shape) - 1)  # type: ignore[operator]
 
 
 def _obstacle(program: RowProgram, inputs: Sequence[ir.Value]) -> str | None:

@@ -97,3 +97,33 @@ def test_weights_of_single_experts_stay_in_one_tensor() -> None:
     """A kernel reads them there."""
     model = _biased("a, a2, b, b2, c2, d2 = Split<axis = 0, num_outputs = 6>(w)")
     assert _ops(normalize(model).model)["Split"] == 1
+
+
+@pytest.mark.parametrize(
+    ("split", "gpu", "splits"),
+    [("<axis = 1>(x, sizes)", True, 0), ("<axis = -2>(x, equal)", True, 0), ("<axis = 1>(x, sizes)", False, 1),
+     ("<axis = 0, num_outputs = 2>(x)", True, 1)],
+)  # fmt: skip
+def test_rows_that_products_read(split: str, gpu: bool, splits: int, tmp_path: Path) -> None:
+    body = f"a, b = Split{split} c = MatMul(a, v) d = MatMul(b, w) e = Relu(c) f = Abs(d) y = Concat<axis = 1>(e, f)"
+    source = graph("float[2, 6, 8] x, float[8, 8] v, float[8, 8] w", "float[] y", body, constants=SIZES)
+    rng = np.random.default_rng(0)
+    hold(source, {name: rng.standard_normal((8, 8)) for name in "vw"}, np.float32)
+    found = source.clone()
+    rewrite(found, tmp_path, gpu=gpu)
+    assert _ops(found)["Split"] == splits
+    x = rng.standard_normal((2, 6, 8)).astype(np.float32)
+    np.testing.assert_allclose(run(found, {"x": x})[0], run(source, {"x": x})[0], rtol=1e-6, atol=1e-6)
+
+
+def test_parts_that_concats_join_with_other_rows(tmp_path: Path) -> None:
+    body = (
+        "a, b = Split<axis = -1, num_outputs = 2>(x) c, d = Split<axis = -1, num_outputs = 2>(z) "
+        "e = Softmax(a) f = Softmax(c) y = Concat<axis = 1>(e, f) g = Concat<axis = 1>(b, d)"
+    )
+    source = graph("float[2, 6, 64] x, float[2, 3, 64] z", "float[] y, float[] g", body)
+    found = source.clone()
+    rewrite(found, tmp_path)
+    assert _ops(found) == {"Slice": 4, "Softmax": 2, "Concat": 2}
+    (region,) = fuse(found).regions
+    assert len(region.nodes) == len(found.graph) and len(region.outputs) == 2

@@ -95,6 +95,25 @@ def test_the_bias_behind_a_reshape_waits_for_a_residual() -> None:
     assert [n.name for n in region.nodes] == ["m", "s"]
 
 
+@pytest.mark.parametrize(
+    ("cut", "rows", "first"),
+    [("Slice(x, n2, n5, rows)", 3, 2), ("Slice(x, n5, big, rows)", 4, 5), ("Slice(x, minus, big, axis)", 2, 7),
+     ("Slice(x, n2, n5, columns)", 0, 0), ("Slice(x, n2, big, rows, step)", 0, 0), ("Slice(x, n5, n2, rows)", 0, 0),
+     ("Slice(x, n0, n1, batch)", 0, 0), ("Slice(x, n2, n5, rows)  z = Abs(r)", 0, 0)],
+)  # fmt: skip
+def test_rows_of_a_larger_tensor_are_read_in_place(cut: str, rows: int, first: int) -> None:
+    numbers = {"n0": 0, "n1": 1, "n2": 2, "n5": 5, "big": 2**62, "minus": -2, "step": 2, "rows": 1, "axis": -2}
+    numbers |= {"columns": 2, "batch": 0}
+    width = 3 if "columns" in cut else 4
+    outputs = "float16[] y, float16[] z" if "z =" in cut else "float16[] y"
+    source = graph(
+        f"float16[B, 9, 4] x, float16[{width}, 8] w", outputs, f"r = {cut}  y = MatMul(r, w)",
+        constants=", ".join(f"int64[1] {name} = {{{number}}}" for name, number in numbers.items()),
+    )  # fmt: skip
+    kernels = [k.program for k in _kernels(source) if k.kind is GEMM]
+    assert kernels == ([Gemm(("float16",) * 2, ("float16",), rows=rows, first_row=first)] if rows else [])
+
+
 _HALF = "float16[B, S, 64] x, float16[64, 72] w, float16[72, 64] v, float16[72] b"
 
 

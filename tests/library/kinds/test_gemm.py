@@ -34,6 +34,8 @@ def row(gemm: Gemm, **fields) -> dict:
 def expected(gemm: Gemm, arrays: list[np.ndarray]) -> np.ndarray:
     """The definition in gemm.py, in float64."""
     x = [a.astype(np.float64) for a in arrays]
+    if gemm.rows:
+        x[gemm.a] = x[gemm.a][..., gemm.first_row : gemm.first_row + gemm.rows, :]
     a = x[gemm.a].swapaxes(-1, -2) if gemm.transpose_a else x[gemm.a]
     b = x[gemm.b].swapaxes(-1, -2) if gemm.transpose_b else x[gemm.b]
     y = gemm.alpha * (a @ b)
@@ -153,6 +155,33 @@ def test_parts(tmp_path):
     check(tmp_path, cases)
 
 
+SLICED = [
+    ((9, 8), (8, 6)),
+    ((2, 9, 8), (8, 6)),
+    ((3, 2, 9, 8), (8, 6)),
+    ((2, 9, 8), (2, 8, 6)),
+    ((1, 9, 8), (3, 8, 6)),
+    ((4, 1, 9, 8), (3, 8, 6)),
+    ((2, 9, 0), (0, 6)),
+    ((0, 9, 8), (8, 6)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_rows_of_a(tmp_path, dtype):
+    """Some rows of every matrix are read where they are stored."""
+    cases = []
+    for rows, first, turned in itertools.product([1, 3, 5], [0, 2, 4], [False, True]):
+        common = {"dtype": dtype, "rows": rows, "first_row": first, "transpose_b": turned}
+        for a, b in SLICED:
+            b = (*b[:-2], b[-1], b[-2]) if turned else b
+            cases.append((gemm(**common), [a, b]))
+        out = (2, rows, 6)
+        b = (6, 8) if turned else (8, 6)
+        cases.append((gemm(4, bias=2, residual=3, activation="relu", **common), [(2, 9, 8), b, (6,), out]))
+    check(tmp_path, cases)
+
+
 def test_nan_passes_relu(tmp_path):
     x = np.array([[np.nan, 0], [1, 0]], F)
     (((found,),)) = results(tmp_path, [(gemm(activation="relu"), [x, np.eye(2, dtype=F)], [[2, 2], [2, 2]])])
@@ -168,6 +197,7 @@ MISFITS = [
     ({"bias": 2}, 3, [(2, 3), (3, 5), (2, 5)], "the bias is not a vector along the last dim"),
     ({"residual": 2}, 3, [(2, 3), (3, 5), (1, 5)], "the residual does not have the product's shape"),
     ({"outputs": (F, F)}, 2, [(2, 3), (3, 5)], "have no 2 equal parts"),
+    ({"rows": 2, "first_row": 3}, 2, [(2, 4, 3), (3, 5)], "rows that are read are not there"),
     ({"outputs": (F, F)}, 2, [(2, 2, 3), (2, 3, 4)], "have no 2 equal parts"),
 ]
 
