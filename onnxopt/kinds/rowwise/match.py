@@ -20,7 +20,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.rowwise import grid as row_domain
 from onnxopt.kinds.rowwise.grid import RESHAPES, Grid, Unfit
 from onnxopt.kinds.rowwise.lower import lower
-from onnxopt.kinds.rowwise.merge import take_parts
+from onnxopt.kinds.rowwise.merge import join_rows, take_parts
 from onnxopt.program.rowwise import RowProgram
 
 _MIN_ELEMENTS = numbers().min_elements
@@ -47,7 +47,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
         owned.update(region.nodes)
         context.contract(region.nodes)
         regions.append(region)
-    return regions, refusals
+    return join_rows(context, kind, regions), refusals
 
 
 class _Growth:

@@ -42,8 +42,7 @@ class _Neighbour:
 def merge(context: Context, kind: Kind, regions: Sequence[Region]) -> tuple[list[Region], list[Refusal]]:
     """The regions after joining, and refusals of index operations beside rowwise regions. kind: the rowwise kind."""
     joiner = _Joiner(context, kind, regions)
-    for region in [r for r in regions if r.kind is kind]:
-        joiner.grow(region, joiner.neighbours)
+    joiner.grow_all(joiner.neighbours)
     return list(joiner.regions.values()), list(joiner.refusals.values())
 
 
@@ -54,6 +53,13 @@ def take_parts(context: Context, kind: Kind, region: Region) -> Region:
     return next(iter(joiner.regions.values()))
 
 
+def join_rows(context: Context, kind: Kind, regions: Sequence[Region]) -> list[Region]:
+    """The regions, those joined whose results Concats join, before pointwise regions take the Concats."""
+    joiner = _Joiner(context, kind, regions)
+    joiner.grow_all(joiner.concats)
+    return list(joiner.regions.values())
+
+
 class _Joiner:
     """The regions of one graph while they are joined."""
 
@@ -62,6 +68,12 @@ class _Joiner:
         self.regions = {id(region): region for region in regions}
         self.refusals: dict[ir.Node, Refusal] = {}
         self._of = {n: r for r in regions for n in r.nodes}
+
+    def grow_all(self, candidates: Callable[[Region], Iterator[_Neighbour]]) -> None:
+        """Join every rowwise region that no other has taken in by then."""
+        for region in [r for r in self.regions.values() if r.kind is self._kind]:
+            if id(region) in self.regions:
+                self.grow(region, candidates)
 
     def grow(self, region: Region, candidates: Callable[[Region], Iterator[_Neighbour]]) -> None:
         """Join one rowwise region with its neighbours until none of the candidates fits."""
@@ -90,7 +102,7 @@ class _Joiner:
             region = union
 
     def neighbours(self, region: Region) -> Iterator[_Neighbour]:
-        yield from self._concats(region)
+        yield from self.concats(region)
         yield from self._readers(region)
         yield from self._producers(region)
         yield from self._siblings(region)
@@ -111,7 +123,7 @@ class _Joiner:
             if all(not v.is_graph_output() and nodes.issuperset(self._context.readers(v)) for v in results):
                 yield neighbour
 
-    def _concats(self, region: Region) -> Iterator[_Neighbour]:
+    def concats(self, region: Region) -> Iterator[_Neighbour]:
         """Concats of the region's result and results of other rowwise regions, together with these regions."""
         for reader in (r for value in region.outputs for r in self._context.readers(value) if self._is_joining(r)):
             for neighbour in self._as_neighbour(reader, ()):
