@@ -93,7 +93,11 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "a part of another width": ("block", "kernels.0.steps.1.x.of", 64, "x.of is not what channels says of the tensor"),
     "a part written twice": ("block", "kernels.0.steps.2.y.first", 32, "has channels that an earlier step wrote"),
     "groups in a block": ("block", "kernels.0.steps.1.group", 64, "the weight does not fit the input"),
-    "slopes in a block": ("block", "kernels.0.steps.1.activation", "prelu", "activation is prelu, which has slopes"),
+    "slopes in a block": ("block", "kernels.0.steps.1.activation", "prelu", "does not go with the activation"),
+    "a copy of another width": ("dense_block", "kernels.0.copies.0.x.channels", 7, "x has not the channels of y"),
+    "a copy of a result": ("dense_block", "kernels.0.copies.0.x.tensor", 10, "x is no part of an input"),
+    "a copy to an input": ("dense_block", "kernels.0.copies.0.y.tensor", 0, "no part of a tensor that steps write"),
+    "a copy over a step": ("dense_block", "kernels.0.copies.0.y.first", 8, "has channels that an earlier step wrote"),
     "a transposed step of a block": ("block", "kernels.0.steps.1.transposed", True, "transposed is set in a block"),
     "an input for two": ("convolution", "kernels.0.residual", 0, "have an input 3 that nothing reads"),
 }  # fmt: skip
