@@ -11,12 +11,12 @@ operand.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.block.slices import channels, is_concat
+from onnxopt.kinds.block.slices import channels
 from onnxopt.program.block import MAX_INPUTS, MAX_STEPS
 
 
@@ -32,12 +32,12 @@ class Growing:
     narrower: Mapping[ir.Node, int]
 
 
-def growing(widest: ir.Node, shapes: Shapes, whole: Collection[ir.Value] = ()) -> Growing | None:
+def growing(widest: ir.Node, shapes: Shapes, joins: Callable[[ir.Node], bool]) -> Growing | None:
     """The Concats whose operands this one has too. None where there are none, or it has an operand twice or too many.
 
-    whole: results of Concats that are operands like others.
+    joins: whether a node is a Concat of channels that may be one of them.
     """
-    operands = _operands(widest, shapes, whole)
+    operands = _operands(widest, joins)
     if not operands:
         return None
     firsts: dict[ir.Value, int] = {}
@@ -47,23 +47,21 @@ def growing(widest: ir.Node, shapes: Shapes, whole: Collection[ir.Value] = ()) -
         at += channels(value, shapes) or 0
     narrower: dict[ir.Node, int] = {}
     for node in dict.fromkeys(n for v in operands for n in v.consumers()):
-        if node is widest or not is_concat(node, shapes) or node.outputs[0] in whole:
-            continue
-        joined = _operands(node, shapes, whole)
+        joined = _operands(node, joins) if node is not widest and joins(node) else []
         k = operands.index(joined[0]) if joined and joined[0] in firsts else 0
         if joined and operands[k : k + len(joined)] == joined:
             narrower[node] = firsts[joined[0]]
     return Growing(widest, firsts, narrower) if narrower else None
 
 
-def _operands(concat: ir.Node, shapes: Shapes, whole: Collection[ir.Value]) -> list[ir.Value]:
+def _operands(concat: ir.Node, joins: Callable[[ir.Node], bool]) -> list[ir.Value]:
     """Nothing where one is there twice, or there are more than a block reads and computes."""
     operands: dict[ir.Value, None] = {}
     waiting = [v for v in reversed(concat.inputs) if v is not None]
     while waiting:
         value = waiting.pop()
         node = value.producer()
-        if node is not None and value not in whole and is_concat(node, shapes):
+        if node is not None and joins(node):
             waiting += [v for v in reversed(node.inputs) if v is not None]
         elif value in operands or len(operands) == MAX_INPUTS + MAX_STEPS:
             return []

@@ -94,8 +94,13 @@ class _Search:
         """Make a block of the convolutions whose results this Concat joins and narrower ones do, too."""
         whole: set[ir.Value] = set()
         copied: set[ir.Value] = set()
-        while not self._context.is_owned(widest):
-            concats = growing(widest, self._shapes, whole)
+
+        def joins(node: ir.Node) -> bool:
+            is_open = node in self._context.order and not self._context.is_owned(node)
+            return is_open and node.outputs[0] not in whole and is_concat(node, self._shapes)
+
+        while joins(widest):
+            concats = growing(widest, self._shapes, joins)
             if concats is None:
                 break
             joined = {node.outputs[0]: first for node, first in concats.narrower.items()}
@@ -115,10 +120,7 @@ class _Search:
         self._joined = {}
 
     def _shared(self, concats: Growing, copied: Iterable[ir.Value]) -> _Shared:
-        """What growing Concats join. copied: results of convolutions that are tensors of their own.
-
-        So are those of which cuDNN's kernels would be slow in place.
-        """
+        """What growing Concats join. copied: results of convolutions to copy, as those are that cuDNN writes slowly."""
         result = concats.widest.outputs[0]
         parts = {v: (self._source_of(v), _Placed(result, first)) for v, first in concats.operands.items()}
         placed: dict[ir.Value, _Placed] = {}
@@ -279,6 +281,7 @@ class _Search:
         return None
 
     def _unaligned(self, parts: Iterable[tuple[int, ir.Value]]) -> str | None:
+        """The reason why cuDNN would not read or write these channels of tensors, by the first one of each."""
         for first, whole in parts:
             dtype, width = self._shapes.dtype(whole), channels(whole, self._shapes) or 1
             if dtype is None or first * dtype.size % _ALIGNED or width * dtype.size % _ALIGNED:
@@ -292,8 +295,8 @@ class _Search:
             return f"`{computed[0].name}` is read elsewhere too, so it must be a tensor of its own"
         operands = [self._operand(v, inside).whole for c in members for v in c.operands()]
         inputs = [v for v in dict.fromkeys([*operands, *copied]) if v not in inside]
-        if len(inputs) > MAX_INPUTS:
-            return f"The block would read {len(inputs)} tensors; the limit is {MAX_INPUTS}"
+        if (count := max(len(inputs), len(shared.copied))) > MAX_INPUTS:
+            return f"The block would read {count} tensors; the limit is {MAX_INPUTS}"
         written = list(dict.fromkeys([*outputs, *(shared.place(c.output).whole for c in members)]))
         numbers = {v: k for k, v in enumerate([*inputs, *written])}
 

@@ -89,16 +89,42 @@ def _computed(result: str, *more: onnx.NodeProto) -> Change:
     return change
 
 
+SILU = [
+    helper.make_node("Sigmoid", ["before"], ["gate"], name="gate"),
+    helper.make_node("Mul", ["before", "gate"], ["x_nchw"], name="silu"),
+]
+
+
+@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize("first", ["left", "right"])
+def test_halves_of_x(computed: bool, first: str) -> None:
+    """In place where a convolution computes x, with its halves in their order; else they are copied."""
+
+    def change(nodes: list[onnx.NodeProto], names: list[str]) -> None:
+        if computed:
+            _computed("before", *SILU)(nodes, names)
+        at = next(k for k, n in enumerate(nodes) if n.name == "conv0")
+        nodes.insert(at, helper.make_node("Split", ["x_nchw"], ["left", "right"], name="split", axis=1, num_outputs=2))
+        for node in nodes:
+            if node.op_type == "Concat":
+                node.input[:] = [*(["left", "right"] if first == "left" else ["right", "left"]), *node.input[1:]]
+
+    block = the_block(fuse(laid_out(Dense().model(change))))
+    assert [step.x.channels for step in block.steps[-4:]] == [64, 96, 128, 160]
+    if first == "right":
+        assert block.copies == tuple(BlockCopy(Part(0, 32 - k, 32, 64), Part(9, k, 32, 192)) for k in (0, 32))
+    elif computed:
+        assert not block.copies and block.steps[0].y == Part(10, 0, 64, 192)
+    else:
+        assert block.copies == (BlockCopy(Part(0, 0, 64, 64), Part(9, 0, 64, 192)),)
+
+
 def test_x_that_a_convolution_computes() -> None:
     """It is copied where no kernel that cuDNN compiles writes it, and where others read it too."""
-    silu = [
-        helper.make_node("Sigmoid", ["before"], ["gate"], name="gate"),
-        helper.make_node("Mul", ["before", "gate"], ["x_nchw"], name="silu"),
-    ]
     neg = helper.make_node("Neg", ["x_nchw"], ["z"], name="neg")
-    block = the_block(fuse(laid_out(Dense().model(_computed("before", *silu)))))
+    block = the_block(fuse(laid_out(Dense().model(_computed("before", *SILU)))))
     assert not block.copies and len(block.steps) == 5 and block.steps[0].y == Part(10, 0, 64, 192)
-    for changed in (_computed("x_nchw"), _computed("before", *silu, neg)):
+    for changed in (_computed("x_nchw"), _computed("before", *SILU, neg)):
         plan = fuse(laid_out(Dense().model(changed)))
         block = the_block(plan)
         assert len(block.copies) == 1 and len(block.steps) == 4
@@ -207,3 +233,18 @@ def test_concats_nested_deeply_or_twice() -> None:
 
     plan = fuse(laid_out(Dense(c=8, growth=8, layers=1).model(change)))
     assert not blocks(plan)
+
+
+def test_concats_in_the_bodies_of_other_nodes_stay() -> None:
+    """A branch joins x and a result, as a narrower Concat does."""
+    branches = {}
+    for name in ("then", "else"):
+        joined = helper.make_node("Concat", ["x_nchw", "conv0_y"], [name], axis=1)
+        value = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT16, None)
+        branches[f"{name}_branch"] = helper.make_graph([joined], name, [], [value])
+    total = helper.make_node("ReduceSum", ["x_nchw"], ["total"], keepdims=0)
+    flag = helper.make_node("Greater", ["total", "zero"], ["flag"])
+    zero = helper.make_node("Constant", [], ["zero"], value=numpy_helper.from_array(np.float16(0), "zero"))
+    chosen = helper.make_node("If", ["flag"], ["z"], **branches)
+    found = blocks(fuse(laid_out(Dense().model(add(total, zero, flag, chosen, outputs=("z",))))))
+    assert [len(region.meaning.steps) for region in found if isinstance(region.meaning, Block)] == [3]
