@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from cases.block import Halves
+from cases.block import TABLE, Halves
 from cases.dense_block import Dense
 from cases.models import fuse, laid_out, outline
+from cases.table import Row
 from onnxopt.fusion.region import Kernel
+from onnxopt.kinds.block.kind import BLOCK
+from onnxopt.kinds.convolution.kind import CONVOLUTION
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.fakes import idle_gpu
 from tests.support.wrong_bodies import with_wrong_bodies
@@ -52,6 +56,20 @@ def assert_close(found: np.ndarray, halves: Halves, feeds: dict[str, np.ndarray]
     expected = halves.expected(feeds)
     scale = np.abs(expected).max(initial=1.0)
     np.testing.assert_allclose(found.astype(np.float64), expected, atol=TOLERANCE[halves.dtype] * scale, rtol=0)
+
+
+@pytest.mark.parametrize("row", TABLE.rows, ids=lambda row: row.name)
+def test_results(row: Row, tmp_path: Path) -> None:
+    """A stand-in for cuDNN convolves, with the strides that the library states."""
+    cases = []
+    for case in row.cases:
+        fused = TABLE.fused(case)
+        assert [k.kind for k in fused.kernels].count(BLOCK) == 1
+        cases.append((fused.optimized, fused.kernels, [case.feeds()]))
+    for case, (outputs,) in zip(
+        row.cases, idle_gpu.products(tmp_path / "run", cases, (BLOCK, CONVOLUTION)), strict=True
+    ):
+        assert TABLE.worst(case, outputs, case.expected(case.feeds())) <= 1, case
 
 
 Shapes = list[tuple[int, ...]]
@@ -148,19 +166,40 @@ def test_damaged_files(tmp_path: Path, change: Callable[[dict[str, Any]], None],
     idle_gpu.assert_refused(tmp_path, described(change), problem)
 
 
+def of_any_shape(case: Halves | Dense) -> tuple[onnx.ModelProto, dict[str, Any], list[tuple[int, ...]]]:
+    """The model of a block for images of any size, the row of its kernel, and the shapes of its weights."""
+    model, kernel = block_of(case)
+    (_, weights), proto = _inputs_of(kernel, model), ir.to_proto(model)
+    for dim, name in zip(proto.graph.input[0].type.tensor_type.shape.dim, "NHW", strict=False):
+        dim.dim_param = name
+    del proto.graph.value_info[:]
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    return with_wrong_bodies(proto, [kernel.name]), row(kernel), weights
+
+
+SIZES = [(2, 5, 6), (1, 6, 9), (3, 2, 1), (2, 5, 6)]
+
+
+@pytest.mark.parametrize(
+    "case", [Halves(), *(Dense(activation=of) for of in ("leaky_relu", "prelu", "silu", "hardswish"))], ids=str
+)
+def test_results_of_any_size(case: Halves | Dense, tmp_path: Path) -> None:
+    """What is ready runs, with passes over its results."""
+    proto, described, _ = of_any_shape(case)
+    cases = [dataclasses.replace(case, n=n, h=h, w=w) for n, h, w in SIZES]
+    feeds = [of.feeds(seed) for seed, of in enumerate(cases)]
+    (results,) = idle_gpu.run(tmp_path / "run", idle_gpu.document_of(described), [(proto, feeds)], multiplies=True)
+    for result, of, given in zip(results, cases, feeds, strict=True):
+        assert not isinstance(result, str), result
+        assert TABLE.worst(of, result, of.expected(given)) <= 1, of
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("usual", [[], [(2, 5, 6)]], ids=["none", "one"])
 def test_blocks_of_any_shape_on_the_gpu(tmp_path: Path, usual: list[tuple[int, int, int]]) -> None:
     """With plans that were made ahead for one shape, and with those that are ready at a first run."""
     first = Halves()
-    model, kernel = block_of(first)
-    (_, weights), proto = _inputs_of(kernel, model), ir.to_proto(model)
-    for dim, name in zip(proto.graph.input[0].type.tensor_type.shape.dim, "NHW", strict=False):
-        dim.dim_param = name
-    proto = with_wrong_bodies(proto, [kernel.name])
-    del proto.graph.value_info[:]
-    proto.graph.output[0].type.tensor_type.ClearField("shape")
-    changed = row(kernel)
+    proto, changed, weights = of_any_shape(first)
     if usual:
         changed["usual"] = [[[*size, first.c], *map(list, weights)] for size in usual]
     settings = ort.SessionOptions()

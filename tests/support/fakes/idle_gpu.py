@@ -1,7 +1,7 @@
 """Calls of the library's CUDA kernels on a GPU whose launches do nothing: what is refused, and which shapes come out.
 
-Files, meanings and calls are read and checked as on a GPU. Of what is computed, only cuBLASLt's products are, and only
-where a stand-in multiplies.
+Files, meanings and calls are read and checked as on a GPU. Of what is computed, only cuBLASLt's products and cuDNN's
+convolutions are, and only where stand-ins compute them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import onnxruntime as ort
 import pytest
 
 from onnxopt.codegen import kernels_json, sealed_json
-from onnxopt.fusion.region import Kernel
+from onnxopt.fusion.region import Kernel, Kind
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.verification import emulation
 from tests.support.custom_ops.custom_ops_artifact import copy_library
@@ -30,6 +30,7 @@ from tests.support.wrong_bodies import failing_nodes, read_by_casts
 Change = Callable[[dict[str, Any]], None]
 _STAND_INS = Path(__file__).parents[2] / "fuzz" / "library"
 MULTIPLIES = Path(__file__).with_name("multiplying_cublaslt.cc")
+CONVOLVES = Path(__file__).with_name("convolving_cudnn.cc")
 _DRIVER = Path(__file__).parents[1] / "emulation" / "idle_driver.cc"
 _MAJOR = 9
 FATBIN = fatbin((_MAJOR * 10, False))
@@ -44,13 +45,15 @@ def document(kernels: Sequence[Kernel], change: Change | None = None) -> dict[st
 
 
 def products(
-    folder: Path, cases: Sequence[tuple[onnx.ModelProto, Sequence[Kernel], Sequence[dict[str, np.ndarray]]]]
+    folder: Path,
+    cases: Sequence[tuple[onnx.ModelProto, Sequence[Kernel], Sequence[dict[str, np.ndarray]]]],
+    kinds: Sequence[Kind] = (GEMM,),
 ) -> list[list[dict[str, np.ndarray]]]:
-    """What fused models give for feeds where the library has a stand-in for cuBLASLt compute their products.
+    """What fused models give for feeds where stand-ins for cuBLASLt and cuDNN compute the kernels of some kinds.
 
     folder: a new one. The other functions are inlined. AssertionError where the library fails.
     """
-    described = document(list({k.name: k for _, kernels, _ in cases for k in kernels if k.kind is GEMM}.values()))
+    described = document(list({k.name: k for _, kernels, _ in cases for k in kernels if k.kind in kinds}.values()))
     for row in described["kernels"]:
         row["variants"] = [v for v in row["variants"] if "rows" not in v]
     found = run(folder, described, [(model, feeds) for model, _, feeds in cases], multiplies=True)
@@ -81,18 +84,19 @@ def run(
 ) -> list[list[dict[str, np.ndarray] | str]]:
     """What models give for each of their feeds, in a session each, or the text of the error. folder: a new one.
 
-    The bodies of the kernels' functions fail if they run. multiplies: the stand-in for cuBLASLt does; else results are
-    what is in memory.
+    The bodies of the kernels' functions fail if they run. multiplies: stand-ins for cuBLASLt and cuDNN compute; else
+    results are what is in memory.
     """
     library, paths = _written(folder, described), list[tuple[Path, list[dict[str, np.ndarray]]]]()
     for k, (model, feeds) in enumerate(jobs):
         paths.append((folder / f"{k}.onnx", list(feeds)))
         onnx.save(_with_failing_bodies(model, described), paths[-1][0])
-    source = MULTIPLIES if multiplies else _STAND_INS / "stand_in_cublaslt.cc"
+    products = MULTIPLIES if multiplies else _STAND_INS / "stand_in_cublaslt.cc"
+    convolutions = CONVOLVES if multiplies else _STAND_INS / "stand_in_cudnn.cc"
     stand_ins = [
         emulated_library.stand_in(_DRIVER, "libcuda.so.1", f"-I{Path(emulation.__file__).parent}"),
-        emulated_library.stand_in(source, "libcublasLt.so.13"),
-        emulated_library.stand_in(_STAND_INS / "stand_in_cudnn.cc", "libcudnn.so.9"),
+        emulated_library.stand_in(products, "libcublasLt.so.13"),
+        emulated_library.stand_in(convolutions, "libcudnn.so.9"),
     ]
     return emulated_library.in_sessions(folder, library, paths, _MAJOR, stand_ins)
 
