@@ -279,7 +279,46 @@ def test_heads_that_are_prepared(tmp_path: Path) -> None:
         np.testing.assert_allclose(found.astype(np.float32), y.astype(np.float32), rtol=4e-3, atol=4e-2)
 
 
-@pytest.mark.parametrize("model", [_prepared(other="z"), _prepared(keys=1025)], ids=["of two tensors", "many keys"])
+def _streams(last: str = "z") -> ir.Model:
+    """Joint attention of x and z, with six products, more keys than our kernel takes. last: what values are also of."""
+    rng = np.random.default_rng(0)
+    arrays: dict[str, np.ndarray] = {"flat": np.array([0, 0, 32])}
+    nodes = []
+    for n in "qkv":
+        for x in ("x", last if n == "v" else "z"):
+            arrays |= {
+                f"w{n}{x}": rng.standard_normal((24, 32)).astype(np.float16),
+                f"b{n}{x}": np.ones(32, np.float16),
+            }
+            nodes.append(helper.make_node("MatMul", [x, f"w{n}{x}"], [f"m{n}{x}"]))
+            nodes.append(helper.make_node("Add", [f"m{n}{x}", f"b{n}{x}"], [f"p{n}{x}"]))
+        nodes.append(helper.make_node("Concat", [f"p{n}x", f"p{n}{last if n == 'v' else 'z'}"], [n], axis=1))
+    nodes.append(
+        helper.make_node("MultiHeadAttention", [*"qkv"], ["y"], domain="com.microsoft", num_heads=2, name="mha")
+    )
+    sizes = {"x": 1000, "z": 50, last: 50}
+    return _model(nodes, {name: ["B", size, 24] for name, size in sizes.items()}, arrays)
+
+
+def test_products_of_two_streams(tmp_path: Path) -> None:
+    model = _streams()
+    rng = np.random.default_rng(1)
+    feeds = {x: rng.standard_normal((2, n, 24)).astype(np.float16) for x, n in (("x", 1000), ("z", 50))}
+    expected = [_read(model, name, feeds) for name in "qkv"]
+    assert _merge(model, tmp_path) == 2
+    ir.passes.common.RemoveUnusedNodesPass()(model)
+    UniqueNamesPass()(model)
+    names = [n.op_type for n in model.graph]
+    assert (names.count("MatMul"), names.count("Slice"), names.count("Concat")) == (2, 6, 3)
+    for name, y in zip("qkv", expected, strict=True):
+        np.testing.assert_allclose(_read(model, name, feeds), y, rtol=4e-3, atol=4e-2)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [_streams("other"), _prepared(other="z"), _prepared(keys=1025)],
+    ids=["values of another tensor", "of two tensors", "many keys"],
+)
 def test_heads_that_are_prepared_otherwise_stay_apart(model: ir.Model, tmp_path: Path) -> None:
     assert _merge(model, tmp_path) == 0
 

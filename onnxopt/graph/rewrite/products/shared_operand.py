@@ -7,7 +7,7 @@
     Reshape(x Wq), Reshape(x Wk), Concat(cache, Transpose(Reshape(x Wv)))
         -> the same with Slices of x [Wq Wk Wv]
     MultiHeadAttention(f(x Wq), g(x Wk), x Wv)
-        -> the same with Slices of x [Wq Wk Wv]
+        -> the same with Slices of x [Wq Wk Wv]; also where each is a Concat of such of two tensors x
 
 Every layer of a decoder, and of a diffusion network, attends to the same few tokens, and every block of the latter adds
 a product of the same embedding to its map, or scales and shifts its tokens by parts of one. Each of these products is
@@ -211,18 +211,24 @@ def _cache_products(graph: ir.Graph) -> Iterator[_Product]:
 
 
 def _prepared_head_products(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
-    """Queries, keys and values of one tensor, the former prepared by kernels of ours for an attention of ours."""
+    """Queries, keys and values of one tensor, or of each of several streams, which kernels prepare for attention.
+
+    Those of one tensor are for an attention of ours, which reads the values in place; Concats join those of streams.
+    """
     for node in graph:
-        if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node, expected):
+        if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention"):
             continue
-        sources = [_source_product(value, node) for value in node.inputs[: _VALUES + 1]]
-        products = {product.node: product for product in sources if product is not None}
-        if len(products) == len("qkv") and len({product.group for product in products.values()}) == 1:
+        sources = [_source_products(value, node) for value in node.inputs[: _VALUES + 1]]
+        products = {product.node: product for source in sources for product in source}
+        count = len({product.group for product in products.values()})
+        if not count or any(len({product.group for product in source}) != count for source in sources):
+            continue
+        if len(products) == sum(map(len, sources)) == len("qkv") * count and (count > 1 or _is_ours(node, expected)):
             yield from products.values()
 
 
-def _source_product(value: ir.Value | None, reader: ir.Node) -> _Product | None:
-    """The one product that a value is prepared from by operators that kernels of ours take in, besides other values."""
+def _source_products(value: ir.Value | None, reader: ir.Node) -> list[_Product]:
+    """The products that a value is prepared from by operators that kernels of ours take in, besides other values."""
     seen, ring, products = {value}, [(value, reader)], dict[ir.Value, _Product]()
     while ring and len(seen) <= _MAX_PREPARING:
         operand, reader = ring.pop()
@@ -239,7 +245,7 @@ def _source_product(value: ir.Value | None, reader: ir.Node) -> _Product | None:
         new = [v for v in node.inputs if v not in seen]
         seen.update(new)
         ring += [(v, node) for v in new]
-    return next(iter(products.values())) if len(products) == 1 and not ring else None
+    return [] if ring else list(products.values())
 
 
 def _goes_to_a_cache(view: ir.Value) -> bool:
