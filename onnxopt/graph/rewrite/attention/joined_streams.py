@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from onnxopt.graph.match import is_private
 from onnxopt.graph.passes.new_nodes import NewNodes
+from onnxopt.graph.rewrite.attention import joined_rotary
 from onnxopt.graph.rewrite.attention.head_norms import turned
 from onnxopt.graph.rewrite.attention.head_work import RANK, HeadWork, work_after
 from onnxopt.graph.rewrite.rule_sets import Pass
@@ -24,15 +25,24 @@ _TOKENS = 2  # the axis of tokens [B, N, S, H]
 
 
 def join(model: ir.Model) -> int:
-    """Apply the rule to Concats whose operands all begin at Transposes, in place. Returns how often."""
-    concats = [n for n in model.graph if n.op_type == "Concat" and n.domain == "" and len(n.inputs) > 1]
-    return sum(_join(node, model.graph) for node in concats)
+    """Apply the rule to Concats whose operands all begin at Transposes, in place. Returns how often.
+
+    Rotary embedding between the two moves after the Concat first (joined_rotary.py).
+    """
+    concats = [n for n in model.graph if n.op_type == "Concat" and n.domain == "" and _is_of_tokens(n)]
+    tables: dict[joined_rotary.Streams, ir.Value] = {}
+    before_rotary = [joined_rotary.join(node, model.graph, tables) or node for node in concats]
+    return sum(_join(node, model.graph) for node in before_rotary)
+
+
+def _is_of_tokens(node: ir.Node) -> bool:
+    shape = node.outputs[0].shape
+    is_of_heads = shape is not None and len(shape) == RANK and len(node.inputs) > 1
+    return is_of_heads and node.attributes.get_int("axis", 0) % RANK == _TOKENS  # type: ignore[operator]
 
 
 def _join(node: ir.Node, graph: ir.Graph) -> bool:
     result = node.outputs[0]
-    if result.shape is None or len(result.shape) != RANK or node.attributes.get_int("axis", 0) % RANK != _TOKENS:
-        return False
     streams = [None if value is None else _stream(value) for value in node.inputs]
     if any(stream is None for stream in streams):
         return False
@@ -40,6 +50,7 @@ def _join(node: ir.Node, graph: ir.Graph) -> bool:
     parts = [_untransposed(new, stream) for stream in streams if stream is not None]
     axis = ir.AttrInt64("axis", _SWAPPED.index(_TOKENS))
     joined = new.add("Concat", parts, result.dtype, [axis])
+    assert result.shape is not None
     joined.shape = ir.Shape([result.shape[k] for k in _SWAPPED])
     heads = new.add("Transpose", [joined], result.dtype, [ir.AttrInt64s("perm", _SWAPPED)])
     heads.shape = result.shape.copy()
