@@ -210,6 +210,20 @@ CLAIMS = (
         "2026-11-24",
     ),
     Claim(
+        "other networks (RRDB, MMDiT, DiT, NAFNet, LSTM, volumes, timm), beside the best of ONNX Runtime",
+        ("models/gpu_networks_h200.json",),
+        _peers(("ORT", "ORT, both options")),
+        "models.networks",
+        "2026-11-30",
+    ),
+    Claim(
+        "the same beside the best of `torch.compile`, where it was timed",
+        ("models/gpu_networks_h200.json",),
+        _peers(("torch.compile reduce-overhead", "torch.compile channels_last", "torch.compile cuDNN attention")),
+        "models.networks",
+        "2026-11-30",
+    ),
+    Claim(
         "one decoding step with packed weights, ONNX Runtime and onnxopt",
         ("models/gpu_packed_h200.json",),
         _sides(("4 bits x 1", "8 bits x 1", "16 bits x 1"), "ORT", "onnxopt"),
