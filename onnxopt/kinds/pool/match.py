@@ -11,7 +11,6 @@ import dataclasses
 from typing import Any
 
 import onnx_ir as ir
-import sympy
 
 from onnxopt.fusion import channels_last
 from onnxopt.fusion.core_lowering import CoreMatch
@@ -58,6 +57,16 @@ def pool(node: ir.Node, shapes: Shapes, opset: int) -> CoreMatch | str:
     return CoreMatch((turn, node, back), x, y, operands={}, first=(x,), fields=fields, layout=around)
 
 
+def _is_multiple(dim: int | str | None, added: int, stride: int, shapes: Shapes) -> bool:
+    """Whether dim + added is a multiple of the stride, whatever the sizes of symbols are."""
+    if stride == 1 or dim is None:
+        return stride == 1
+    if isinstance(dim, int):
+        return (dim + added) % stride == 0
+    size = shapes.monomial(dim)
+    return size is not None and size.factor % stride == added % stride == 0
+
+
 def _flags(node: ir.Node, shapes: Shapes) -> tuple[bool, bool]:
     """ceil_mode and count_include_pad where they change a result: a window reaches beyond x, or over padding."""
     of, dims = node.attributes, (shapes.dims(node.inputs[0]) or ())[2:]  # type: ignore[arg-type]
@@ -68,10 +77,8 @@ def _flags(node: ir.Node, shapes: Shapes) -> tuple[bool, bool]:
     ones = (1,) * len(kernel)
     padded = [a + b for a, b in zip(pads, pads[len(kernel) :], strict=False)] or [0] * len(kernel)
     windows = zip(dims, kernel, of.get_ints("strides", ones), of.get_ints("dilations", ones), padded, strict=True)
-    left = [
-        sympy.Mod(sympy.sympify(dim) + pad - (side - 1) * dilation - 1, stride)
+    ceil_mode &= not all(
+        _is_multiple(dim, pad - (side - 1) * dilation - 1, stride, shapes)
         for dim, side, stride, dilation, pad in windows
-        if stride != 1
-    ]
-    ceil_mode &= any(rest != 0 for rest in left)
+    )
     return ceil_mode, counts and (ceil_mode or any(pads))

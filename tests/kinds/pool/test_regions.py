@@ -127,6 +127,16 @@ def test_flags_that_change_nothing(size: str, attributes: str, flags: tuple[bool
     assert found == ([] if flags is None else [flags])
 
 
+@pytest.mark.parametrize("name", ["DynamicDimension.1", "floor(h/2)", "print(1)"])
+def test_names_of_dims_are_no_expressions(name: str) -> None:
+    """A model may name a dim by any text."""
+    body = f"t = {_TO_NCHW}(x)  p = {_MAX.replace('pads', 'ceil_mode = 1, pads')}(t)  q = {_TO_NHWC}(p)  y = Hardmax(q)"
+    model = graph("float16[N, H, W, C] x", "float16[] y", body)
+    model.graph.inputs[0].shape = ir.Shape(["N", name, "W", "C"])
+    (region,) = fuse(model).regions
+    assert isinstance(region.meaning, Pool) and region.meaning.ceil_mode
+
+
 def test_indices_stay_with_onnx_runtime() -> None:
     body = f"t = {_TO_NCHW}(x)  p, i = MaxPool<kernel_shape = [3, 3]>(t)  q = {_TO_NHWC}(p)  y = Hardmax(q)"
     plan = fuse(graph("float16[N, H, W, C] x", "float16[] y, int64[] i", body))
