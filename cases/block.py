@@ -6,38 +6,31 @@ x -> 1x1 -> SiLU -> Split -> 3x3 -> SiLU -> 3x3 -> SiLU -> Add the half -> ... -
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 from cases import dense_block
-from cases.convolution import TYPES, rounded, tensor
-from cases.dense_block import NCHW, NHWC, Dense
+from cases.block_model import BlockModel, Change, convolved
+from cases.dense_block import Dense
 from cases.models import Fused, fused_model, laid_out
 from cases.table import Row, Table
 
 
 @dataclasses.dataclass(frozen=True)
-class Halves:
+class Halves(BlockModel):
     """One such block of x [n, h, w, c] to y [n, h, w, (2 + depth) * half].
 
     depth: pairs of convolutions. shortcut: whether what a pair reads is added to its result. activation: "silu" or
-    "relu". symbolic: a name instead of n. Inputs and outputs have the dtype float16, or float32 where it is bfloat16.
+    "relu".
     """
 
-    n: int = 2
-    h: int = 5
-    w: int = 6
-    c: int = 64
     half: int = 64
     depth: int = 2
     shortcut: bool = True
-    dtype: str = "float16"
     activation: str = "silu"
-    symbolic: str = ""
-    seed: int = 0
 
     def layers(self) -> list[tuple[str, int, int, int]]:
         """Every convolution: its name, C, K, and the side of its window."""
@@ -48,21 +41,11 @@ class Halves:
         """Every convolution's name, its weight [K, C, R, S] and its bias, rounded to the dtype; float32."""
         random = np.random.default_rng(self.seed)
         for name, c, k, side in self.layers():
-            scale = 1.5 / np.sqrt(c * side * side)
-            drawn = random.standard_normal((k, c, side, side)) * scale, random.standard_normal(k) * 0.2
-            weight, bias = (rounded(v, self.dtype) for v in drawn)
-            yield name, weight, bias
+            yield name, *self.drawn(random, c, k, side)
 
-    def feeds(self, seed: int = 1) -> dict[str, np.ndarray]:
-        drawn = np.random.default_rng([self.seed, seed]).standard_normal((self.n, self.h, self.w, self.c))
-        return {"x": rounded(drawn, self.dtype).astype(np.float32 if self.dtype == "bfloat16" else self.dtype)}
-
-    def model(self, change: Callable[[list[onnx.NodeProto], list[str]], None] | None = None) -> onnx.ModelProto:
-        """The block in NCHW between two Transposes. change: of its nodes and the names of its outputs, in place."""
-        casts = self.dtype == "bfloat16"
-        outside = TensorProto.FLOAT if casts else TYPES[self.dtype]
-        nodes = [helper.make_node("Cast", ["x"], ["inner"], to=TYPES[self.dtype])] if casts else []
-        nodes += [helper.make_node("Transpose", ["inner" if casts else "x"], ["x_nchw"], perm=NCHW)]
+    def model(self, change: Change | None = None) -> onnx.ModelProto:
+        """change: of its nodes and the names of its outputs, in place."""
+        nodes: list[onnx.NodeProto] = []
         nodes += self._convolved("open", "x_nchw")
         nodes += [helper.make_node("Split", ["open_y"], ["left", "right"], name="split", axis=1, num_outputs=2)]
         parts = ["left", "right"]
@@ -72,19 +55,9 @@ class Halves:
                 nodes.append(helper.make_node("Add", [parts[-1], f"b{k}_y"], [f"sum{k}"], name=f"sum{k}"))
             parts.append(f"sum{k}" if self.shortcut else f"b{k}_y")
         nodes += [helper.make_node("Concat", parts, ["joined"], name="joined", axis=1)]
-        nodes += [helper.make_node("Transpose", ["joined"], ["last" if casts else "y"], perm=NHWC)]
-        nodes += [helper.make_node("Cast", ["last"], ["y"], to=outside)] if casts else []
-        names = ["y"]
-        if change is not None:
-            change(nodes, names)
-        constants = []
-        for name, weight, bias in self.weights():
-            for suffix, value in (("w", weight), ("bias", bias)):
-                constants.append(tensor(f"{name}_{suffix}", value, self.dtype))
-        x = helper.make_tensor_value_info("x", outside, [self.symbolic or self.n, self.h, self.w, self.c])
-        outputs = [helper.make_tensor_value_info(name, outside, None) for name in names]
-        graph = helper.make_graph(nodes, "g", [x], outputs, constants)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+        weights = list(self.weights())
+        constants = [(f"{name}_{k}", v) for name, w, b in weights for k, v in (("w", w), ("bias", b))]
+        return self.between_transposes(nodes, "joined", constants, change)
 
     def _convolved(self, name: str, x: str) -> list[onnx.NodeProto]:
         side = 1 if name == "open" else 3
@@ -100,19 +73,14 @@ class Halves:
         """y in float64."""
         weights = {name: (w.astype(np.float64), b.astype(np.float64)) for name, w, b in self.weights()}
 
-        def convolved(name: str, x: np.ndarray) -> np.ndarray:
-            weight, bias = weights[name]
-            side = weight.shape[2]
-            padded = np.pad(x, ((0, 0), (side // 2,) * 2, (side // 2,) * 2, (0, 0)))
-            taps = [(r, s) for r in range(side) for s in range(side)]
-            h, w = x.shape[1:3]
-            total = sum(padded[:, r : r + h, s : s + w] @ weight[:, :, r, s].T for r, s in taps) + bias
+        def computed(name: str, x: np.ndarray) -> np.ndarray:
+            total = convolved(x, *weights[name])
             return np.maximum(total, 0) if self.activation == "relu" else total / (1 + np.exp(-total))
 
-        whole = convolved("open", feeds["x"].astype(np.float64))
+        whole = computed("open", feeds["x"].astype(np.float64))
         parts = [whole[..., : self.half], whole[..., self.half :]]
         for k in range(self.depth):
-            result = convolved(f"b{k}", convolved(f"a{k}", parts[-1]))
+            result = computed(f"b{k}", computed(f"a{k}", parts[-1]))
             parts.append(parts[-1] + result if self.shortcut else result)
         return np.concatenate(parts, axis=-1)
 
