@@ -19,7 +19,7 @@ constexpr int kMaxPixels = 26;                                     // 2^26, 8,19
 constexpr int kLoadedPixels = 8;                                   // 2^8, over which a kernel runs that is to be loaded
 constexpr std::int64_t kMaxLoadedBytes = std::int64_t{64} << 20U;  // that it works in
 constexpr int kTimedPowers = 3;  // from 2^-3 to 2^3 times the pixels of the size that runs
-constexpr std::int64_t kMaxTimedBytes = std::int64_t{512} << 20U;  // of one size's operands and workspace
+constexpr std::int64_t kMaxTimedBytes = std::int64_t{256} << 20U;  // of one size's operands and workspace
 using costs::convolution::kFirstRunWorkspace;
 using costs::convolution::kTimedPlans;
 
@@ -171,16 +171,12 @@ void TimeForSizes(const TimedOn& on, const ConvolutionProblem& problem, const Co
     if (std::abs(other - power) > kTimedPowers || !expected || expected->timed) continue;
     const std::optional<ConvolutionProblem> run = problem.OfPixels(other);
     if (!run) continue;
-    try {
-      const Candidates candidates = CandidatesFor(on, *run, expected->choice);
-      Memory memory(*run, candidates.workspace);
-      if (candidates.plans.size() < 2 || memory.bytes() > kMaxTimedBytes) continue;
-      memory.Place(on.scratch(static_cast<std::size_t>(memory.bytes())));
-      const std::size_t best = FastestOf(on, candidates, memory.Pointers(at), memory.workspace());
-      timed[like.Describe()] = {candidates.plans[best].first, true};
-    } catch (const Error&) {
-      continue;  // the heuristic's choice stays
-    }
+    const Candidates candidates = CandidatesFor(on, *run, expected->choice);
+    Memory memory(*run, candidates.workspace);
+    if (candidates.plans.size() < 2 || memory.bytes() > kMaxTimedBytes) continue;
+    memory.Place(on.scratch(static_cast<std::size_t>(memory.bytes())));
+    const std::size_t best = FastestOf(on, candidates, memory.Pointers(at), memory.workspace());
+    timed[like.Describe()] = {candidates.plans[best].first, true};
   }
   if (!timed.empty()) table.AddExpected(on.gpu, version, timed);
 }

@@ -29,7 +29,7 @@ struct TimedOn {
 // has no memory left.
 bool TimeForSize(const TimedOn& on, const ConvolutionProblem& problem, const ConvolutionPointers& at);
 
-// The same for the sizes around a problem's, over operands of no particular numbers, where these fit `scratch`.
+// The same for the sizes around a problem's, over operands of no particular numbers, where these are not large.
 void TimeForSizes(const TimedOn& on, const ConvolutionProblem& problem, const ConvolutionPointers& at);
 
 // Runs each choice that the artifact holds for these sizes and that nothing ran before, over a few pixels where it can:
