@@ -141,25 +141,29 @@ def _constant_nodes(model: ir.Model) -> frozenset[ir.Node]:
 def _rearranging(model: ir.Model) -> frozenset[ir.Node]:
     """Nodes that move elements of constants, in groups whose results are no larger than the constants only they read.
 
-    Exporters write the gates of an LSTM in ONNX's order so: a Slice for each gate, and a Concat of these.
+    Exporters write the gates of an LSTM in ONNX's order so: a Slice for each gate, and a Concat of these. A group that
+    only takes a constant apart stays: a kernel reads the parts where they are stored.
     """
     groups: dict[ir.Value, set[ir.Node]] = {}  # by each weight and each result of a member
+    joined = set[ir.Value]()  # results that a Concat is in
     for node in model.graph:
         operands = [v for v in node.inputs if v is not None]
         if node.domain != "" or node.op_type not in _MOVES or not operands:
             continue
         if not all(v in groups or (is_constant(v) and v.const_value is not None) for v in operands):
             continue
+        if node.op_type == "Concat" or not joined.isdisjoint(operands):
+            joined |= set(node.outputs)
         weights = [v for v in operands if v in groups or not _is_small(v)]
         members = set().union({node}, *(groups[v] for v in weights if v in groups))
         results = [v for member in members for v in (*member.inputs, *member.outputs) if v in groups]
         groups |= dict.fromkeys([*weights, *results, *node.outputs], members)
     distinct = {id(members): members for members in groups.values()}
-    return frozenset(n for members in distinct.values() if _stores_no_more(members) for n in members)
+    return frozenset(n for members in distinct.values() if _stores_no_more(members, joined) for n in members)
 
 
-def _stores_no_more(members: set[ir.Node]) -> bool:
-    """Whether what other nodes read of these nodes' results is no larger than the constants that only these read."""
+def _stores_no_more(members: set[ir.Node], joined: set[ir.Value]) -> bool:
+    """Whether what other nodes read of these is all joined, and no larger than the constants that only these read."""
     results = [v for n in members for v in n.outputs]
     kept = [v for v in results if v.is_graph_output() or not members.issuperset(v.consumers())]
     written = [_output_bytes(n, []) for n in members if n.outputs[0] in kept]
@@ -168,7 +172,7 @@ def _stores_no_more(members: set[ir.Node]) -> bool:
         for v in {v for n in members for v in n.inputs if v is not None}
         if v.const_value is not None and is_constant(v) and members.issuperset(v.consumers())
     )
-    return None not in written and sum(w for w in written if w is not None) <= freed
+    return joined.issuperset(kept) and None not in written and sum(w for w in written if w is not None) <= freed
 
 
 def _is_small(value: ir.Value) -> bool:

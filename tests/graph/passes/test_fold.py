@@ -51,3 +51,27 @@ def test_weights_are_not_copied() -> None:
     hold(model, {"w": np.ones((128, 128))}, np.float32)
     normalize(model)
     assert [node.op_type for node in model.graph][-3:] == ["Concat", "MatMul", "MatMul"]
+
+
+@pytest.mark.parametrize(
+    ("body", "depth", "left"),
+    [
+        ("c = Concat<axis = 0>(b, a) y = MatMul(x, c)", 128, ["MatMul"]),
+        ("c = Concat<axis = 0>(b, a) u = Unsqueeze(c, o) y = MatMul(x, u)", 128, ["MatMul"]),
+        ("p = MatMul(x, a) q = MatMul(x, b) y = Add(p, q)", 64, ["Slice", "Slice", "MatMul", "MatMul", "Add"]),
+        ("c = Concat<axis = 0>(b, a, a) y = MatMul(x, c)", 192, ["Slice", "Slice", "Concat", "MatMul"]),
+    ],
+)
+def test_weights_that_are_rearranged(body: str, depth: int, left: list[str]) -> None:
+    """An exporter's order of gates is a constant, which is as large as what it is made of."""
+    bounds = "int64[1] o = {0}, int64[1] h = {64}, int64[1] e = {128}"
+    parts = "a = Slice(w, o, h, o) b = Slice(w, h, e, o)"
+    model = graph("float[N, K] x, float[128, 128] w", "float[] y", f"{parts} {body}", constants=bounds)
+    hold(model, {"w": np.arange(128 * 128).reshape(128, 128)}, np.float32)
+    before = ir.from_proto(ir.to_proto(model))
+    normalize(model)
+    found = [node.op_type for node in model.graph if node.op_type != "Split"]
+    assert found == [op for op in left if op != "Slice" or "Slice" in found]
+    x = np.ones((2, depth), np.float32)
+    for wanted, result in zip(run(before, {"x": x}), run(model, {"x": x}), strict=True):
+        np.testing.assert_array_equal(wanted, result)
