@@ -4,14 +4,15 @@
     q, k, v = Split(x, axis=-1), Concat(f(q), r, axis=1), .. -> q = Slice(x, 0, n), k = Slice(x, n, 2 n), ..
 
 A kernel writes outputs of one size, so it would have to contain all readers of parts that differ in size, or that
-Concats join with rows of other tensors; of a Slice, each reader's kernel takes in its own. A part that a product or
-another operator of ONNX Runtime reads would be copied, which Split does for all parts at once: then it stays. Kernels
-of products for GPUs read rows of a larger tensor, as those of one stream of a joint attention.
+different Concats join with rows of other tensors; of a Slice, each reader's kernel takes in its own. A part that a
+product or another operator of ONNX Runtime reads would be copied, which Split does for all parts at once: then it
+stays. Kernels of products for GPUs read rows of a larger tensor, as those of one stream of a joint attention.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -38,7 +39,7 @@ def slice_parts(graph: ir.Graph, gpu: bool = False) -> int:
         sizes = _sizes(node)
         if _is_constant(node) or sizes is None:
             continue  # runtimes fold a constant's parts
-        differ = len(set(sizes)) > 1 or (_is_of_columns(node) and all(map(_is_joined, node.outputs)))
+        differ = len(set(sizes)) > 1 or (_is_of_columns(node) and _are_joined_apart(node.outputs))
         if (differ and all(map(_is_read_by_kernels, node.outputs))) or (
             gpu and all(_is_rows_of_product(part, _axis(node)) for part in node.outputs)
         ):
@@ -94,18 +95,30 @@ def _is_of_columns(node: ir.Node) -> bool:
     return shape is not None and _axis(node) in (-1, len(shape) - 1)
 
 
-def _is_joined(part: ir.Value, work: int = _MAX_WORK) -> bool:
-    """Whether all that is made of a part goes to Concats along rows, after up to `work` operators in sequence."""
-    if not work or not part.uses():
-        return False
-    for reader in part.consumers():
+def _are_joined_apart(parts: Sequence[ir.Value]) -> bool:
+    """Whether all that is made of each part goes to Concats along rows, to which no other part goes."""
+    concats = [_concats(part) for part in parts]
+    return all(concats) and sum(map(len, concats)) == len(set().union(*concats))
+
+
+def _concats(part: ir.Value, work: int = _MAX_WORK) -> set[ir.Node]:
+    """The Concats along rows to which all that is made of a part goes after up to `work` operators in sequence.
+
+    Nothing where some of it goes elsewhere.
+    """
+    found = set[ir.Node]()
+    for reader in part.consumers() if work else ():
         result = reader.outputs[0]
-        if (reader.domain, reader.op_type) == ("", "Concat"):
-            if result.shape is None or _axis(reader) % len(result.shape) == len(result.shape) - 1:
-                return False
-        elif not _is_joined(result, work - 1):
-            return False
-    return True
+        if (reader.domain, reader.op_type) != ("", "Concat"):
+            further = _concats(result, work - 1)
+        elif result.shape is None or _axis(reader) % len(result.shape) == len(result.shape) - 1:
+            return set()
+        else:
+            further = {reader}
+        if not further:
+            return set()
+        found |= further
+    return found
 
 
 def _slice(graph: ir.Graph, node: ir.Node, sizes: list[int]) -> None:
