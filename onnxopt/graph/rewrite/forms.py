@@ -14,7 +14,7 @@ from onnxopt.graph import read
 from onnxopt.graph.passes.interface import Interface
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.refusal import Refusal
-from onnxopt.graph.rewrite import conv_constants
+from onnxopt.graph.rewrite.convolutions import constants
 from onnxopt.graph.rewrite.decomposed import (
     decomposed_activations,
     decomposed_choices,
@@ -86,7 +86,7 @@ def prepare_float32(model: ir.Model) -> None:
         *decomposed_choices.RULES,
     )
     groups = decomposed_group_norms.RULES if decomposed_group_norms.may_apply(model.graph) else ()
-    rows = (*conv_constants.RULES, *recomposed, *groups, *decomposed_layer_norms.rules_for(opset))
+    rows = (*constants.RULES, *recomposed, *groups, *decomposed_layer_norms.rules_for(opset))
     with read.quiet():
         interface = Interface(model)
         Rewriting(model).run(

@@ -15,15 +15,10 @@ from onnxopt.graph.layout import gated_weights
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import (
     channels_last,
-    conv_constants,
-    convolutions,
     dims_of_inputs,
     float32_kernels,
     gathers,
-    idle_taps,
     layout,
-    pixel_shuffles,
-    pooled_gates,
     rotary,
     rotary_pairs,
     scattered_order,
@@ -53,6 +48,7 @@ from onnxopt.graph.rewrite.attention import (
     window_views,
     windows_apart,
 )
+from onnxopt.graph.rewrite.convolutions import as_products, constants, idle_taps, pixel_shuffles, pooled_gates
 from onnxopt.graph.rewrite.decomposed import (
     decomposed_activations,
     decomposed_choices,
@@ -255,9 +251,9 @@ TABLE: tuple[Phase, ...] = (
         name="convolutions",
         why="those that are products become products, with the constants and the activations that follow them",
         steps=(
-            Step(_FOLD, (*idle_taps.RULES, *conv_constants.RULES), only_if=_has("Conv", "ConvTranspose")),
+            Step(_FOLD, (*idle_taps.RULES, *constants.RULES), only_if=_has("Conv", "ConvTranspose")),
             Step(_FOLD, pixel_shuffles.RULES, only_if=_has("DepthToSpace")),
-            Step(_TOKENS, convolutions.PRODUCTS),
+            Step(_TOKENS, as_products.PRODUCTS),
         ),
         repeat=UNTIL_NOTHING_APPLIES,
         then=Cleanup.CANCEL,

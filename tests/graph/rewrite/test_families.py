@@ -21,8 +21,8 @@ from onnxopt.graph.rewrite.schedule import CANCEL
 from onnxopt.graph.rewrite.table import FLOAT32_KERNELS, GATED_WEIGHTS, PORTABLE, TABLE
 from onnxopt.pipeline import forms
 from onnxopt.tools import explain
-from tests.graph.rewrite import test_convolutions
 from tests.graph.rewrite.attention import test_padded_heads
+from tests.graph.rewrite.convolutions import test_as_products
 from tests.support.attention.attention_graphs import Attention, ops, rewritten
 from tests.support.graphs import graph, hold
 
@@ -115,8 +115,8 @@ _GRAPHS: dict[str, Callable[[], ir.Model]] = {
     "gate": lambda: _graph(
         f"float[3, 8] x, {_W}", "g = MatMul (x, w) u = MatMul (x, w2) a = Relu (g) y = Mul (a, u)"
     ),
-    "tokens": lambda: test_convolutions.model(
-        test_convolutions.IMAGE.replace("n,", "1,"), test_convolutions.PATCHES.format(bias="")
+    "tokens": lambda: test_as_products.model(
+        test_as_products.IMAGE.replace("n,", "1,"), test_as_products.PATCHES.format(bias="")
     ),
     "fold": lambda: _graph(_MAP, "c = Conv (x, k) y = Mul (c, s)", "float s = {0.75}"),
     "aligned_channels": lambda: _graph(

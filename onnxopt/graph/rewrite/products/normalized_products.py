@@ -16,7 +16,7 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase,
 
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.rooted import Rooted
-from onnxopt.graph.rewrite.conv_constants import factor_and_term, why_not_constant
+from onnxopt.graph.rewrite.convolutions.constants import factor_and_term, why_not_constant
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.rewrite.weights import Joiner, array_of, loses_precision, rounded
 from onnxopt.program.operators.table import OPERATORS

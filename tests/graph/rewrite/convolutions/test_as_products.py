@@ -9,7 +9,8 @@ import onnx_ir as ir
 import pytest
 from onnxscript.rewriter import MatchingTracer, RewriteRuleClassBase
 
-from onnxopt.graph.rewrite import convolutions, rewrite
+from onnxopt.graph.rewrite import rewrite
+from onnxopt.graph.rewrite.convolutions import as_products
 from onnxopt.graph.shapes.infer import InferShapesPass
 from tests.support import graphs
 from tests.support.attention.attention_graphs import ops
@@ -98,7 +99,7 @@ def test_one_pixel_is_a_token(tmp_path: Path) -> None:
     ],
 )
 def test_patches_that_are_not(inputs: str, body: str, reason: str) -> None:
-    assert reason in _reason(model(inputs, body), convolutions.Patches)
+    assert reason in _reason(model(inputs, body), as_products.Patches)
 
 
 def test_float32_stays(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxopt.graph.rewrite import conv_constants, rewrite
+from onnxopt.graph.rewrite import rewrite
+from onnxopt.graph.rewrite.convolutions import constants
 from tests.support.graphs import graph, hold, node, run, value
 
 C = 4
@@ -146,7 +147,7 @@ def test_what_is_refused(body: str, outputs: str, changes: dict[str, np.ndarray]
 
 def test_a_refusal_says_why() -> None:
     source = model(CONV + "y = Mul(a, k)", "float16", constants={"k": np.full((1, C, 1, 1), 1e-5)})
-    rule = conv_constants.Arithmetic("Mul", "Conv", True)
+    rule = constants.Arithmetic("Mul", "Conv", True)
     values = {name: value(source, name) for name in ("x", "w")}
     result = rule.check(None, c=value(source, "k"), convolved=node(source, "a").outputs[0], **values)  # type: ignore[arg-type]
     assert "subnormal in float16" in result.reason

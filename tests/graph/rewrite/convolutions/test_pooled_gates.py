@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.graph import normalize
-from onnxopt.graph.rewrite.pooled_gates import to_convolutions
+from onnxopt.graph.rewrite.convolutions.pooled_gates import to_convolutions
 from onnxopt.graph.shapes.infer import infer
 from tests.support.graphs import graph, hold, run
 
