@@ -143,6 +143,9 @@ def _set_sampling(model: ir.Model, rounding: list[str]) -> None:
 def _interface_types(model: ir.Model) -> list[_OutputType]:
     """What each output is by inference; raises where an operator's inputs do not fit it."""
     knowledge, proto = infer(model), lean_proto(model)
+    for value in (v for node in model.graph.all_nodes() for v in node.outputs):
+        if any(isinstance(dim, int) and dim < 0 for dim in knowledge.dims(value) or ()):
+            raise ValueError(f"`{value.name}` has a size below 0")  # at which onnx can end the process
     for output in proto.graph.output:
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")

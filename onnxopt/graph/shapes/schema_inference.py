@@ -76,8 +76,11 @@ class SchemaInference:
 
 
 def tensor_type(dtype: ir.DataType | None, dims: Dims | None) -> onnx.TypeProto:
-    """The type of a tensor; expressions become the names of dims."""
-    shape = None if dims is None else [dim_text(dim) for dim in dims]
+    """The type of a tensor; expressions become the names of dims.
+
+    Sizes below 0, as damaged models have them, are unknown: onnx ends the process at a Slice of them.
+    """
+    shape = None if dims is None else [None if isinstance(d, int) and d < 0 else dim_text(d) for d in dims]
     return onnx.helper.make_tensor_type_proto(0 if dtype is None else dtype.value, shape)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from onnxopt.graph.passes.opset import convert_opset
 from onnxopt.graph.shapes import shapes as shape_inference
 from onnxopt.graph.shapes.value_dims import uniform
 from tests.support.graphs import graph, node, value
@@ -100,3 +101,14 @@ def test_root_of_a_long_chain_needs_no_recursion() -> None:
 def test_uniform_reads_equal_elements(elements: list[float], number: float | None) -> None:
     tensor = ir.tensor(np.array(elements, bool if elements[:1] == [True] else np.float32))
     assert uniform(ir.Value(name="x", const_value=tensor)) == number
+
+
+def test_sizes_below_0_end_nothing() -> None:
+    """Damaged pads; onnx's inference of a Slice of such a size ends the process."""
+    model = graph(
+        "float[N, 4, 8] x", "float[] y", "p = Pad(x, pads) y = Slice(p, one, last, axis)", opset=12,
+        constants="int64[6] pads = {0, 0, 0, 0, 0, -9223372036854775800}, int64[1] one = {1}, int64[1] last = {-1}, "
+        "int64[1] axis = {2}",
+    )  # fmt: skip
+    assert shape_inference.infer(model).dims(value(model, "y"))[:2] == ("N", 4)  # type: ignore[index]
+    assert convert_opset(model) == "opset 12 kept: `p` has a size below 0"
