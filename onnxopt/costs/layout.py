@@ -18,6 +18,7 @@ class LayoutCosts:
     gated_columns: tuple[int, int]
     moved_alone: tuple[str, ...]
     image_channels: int
+    max_added_channels: float
 
 
 @functools.cache

@@ -1,11 +1,12 @@
-"""Channels of maps that are no multiple of 16 bytes, filled up with channels that nothing reads.
+"""Channels of maps that are no multiple of 16 bytes, filled up with channels that repeat the first ones.
 
     Conv(Relu(Conv(x, w [18, C, 3, 3])), v [K, 18, 3, 3])
-        -> Conv(Relu(Conv(x, [w; 0] [24, C, 3, 3])), [v, 0] [K, 24, 3, 3])
+        -> Conv(Relu(Conv(x, [w; w[:6]] [24, C, 3, 3])), [v[:, :6] / 2, v[:, 6:], v[:, :6] / 2] [K, 24, 3, 3])
 
 Tensor cores load 16 bytes at a time. For other numbers of channels cuDNN copies a convolution's operands into larger
-tensors first, in kernels of their own, for every convolution anew; cuBLASLt has slower algorithms for them. The weights
-that read an added channel are 0, and what is computed in it is finite, so that it adds nothing.
+tensors first, in kernels of their own, for every convolution anew; cuBLASLt has slower algorithms for them. A channel
+and its copy have the same value, also where that is NaN or infinite, and half of the weight each. Channels of zeros
+would turn infinities into NaN.
 
 Every node between the convolutions treats channels alike: elementwise operators, pools, Resize, depthwise convolutions,
 norms of single channels and Concats of channels. Where any other node reads a map, its convolutions stay as they are.
@@ -19,22 +20,21 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.costs.layout import numbers
 from onnxopt.graph.match import constant, integers, is_constant, is_private, operand
 from onnxopt.graph.passes.new_nodes import initializer
 from onnxopt.graph.shapes.infer import Knowledge
 from onnxopt.program.hardware import ACCESS_BYTES
 
 _DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
-_MOST_ADDED = 0.5  # of the channels that there are
 _CHANNEL = 1  # the axis
-# Finite for finite operands, as a channel of zeros has them in every map.
 _ELEMENTWISE = frozenset(
     {"Add", "Celu", "Clip", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "Mish", "Mul"}
     | {"Neg", "PRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sub", "Swish", "Tanh"}
 )
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
-_Parts = tuple[tuple[int, int], ...]  # of a map's channels in their order: how many there are, and how many follow them
+_Parts = tuple[tuple[int, int], ...]  # of a map's channels: how many, and of how many of them copies follow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +49,16 @@ class _Filled:
         return sum(map(sum, self.parts))
 
     @property
-    def places(self) -> np.ndarray:
-        """Of each channel that there was, where it is."""
-        first = np.cumsum([0, *map(sum, self.parts)])
-        return np.concatenate([np.arange(n) + at for (n, _), at in zip(self.parts, first, strict=False)])
+    def sources(self) -> np.ndarray:
+        """For each channel, which channel of the map before it is."""
+        first = np.cumsum([0, *(count for count, _ in self.parts)])
+        parts = zip(self.parts, first, strict=False)
+        return np.concatenate([at + np.r_[:count, :copies] for (count, copies), at in parts])
+
+    @property
+    def shares(self) -> np.ndarray:
+        """The part of a weight that each channel has: half of it where there are two of the channel."""
+        return 1 / np.bincount(self.sources)[self.sources]
 
 
 class _Unlike(Exception):
@@ -83,7 +89,7 @@ def _is_unaligned(node: ir.Node, inferred: Knowledge) -> bool:
     dims = inferred.dims(node.outputs[0])
     if dims is None or not isinstance(dims[_CHANNEL], int):
         return False
-    return 0 < _missing(dims[_CHANNEL], weight.dtype) <= _MOST_ADDED * dims[_CHANNEL]
+    return 0 < _missing(dims[_CHANNEL], weight.dtype) <= numbers().max_added_channels * dims[_CHANNEL]
 
 
 def _missing(channels: int, dtype: ir.DataType) -> int:
@@ -211,12 +217,14 @@ class _Filling:
         return _Filled(tuple(parts), frozenset(conv for v in self._read(node) for conv in self._maps[v].by))
 
     def write(self) -> None:
-        """Change the graph: weights, biases and other constants get zeros, and values their shapes."""
+        """Change the graph: weights, biases and other constants get their copies, and values their shapes."""
         for node in [n for n in self._graph if n in self._chosen or self._read(n)]:
-            for position, axes in self._constants(node):
-                value = node.inputs[position]
-                assert value is not None
-                node.replace_input_with(position, self._spread(value, axes))
+            for position, axis, filled in self._constants(node):
+                node.replace_input_with(position, self._repeated(node.inputs[position], axis, filled.sources))
+            x = self._maps.get(node.inputs[0])  # type: ignore[arg-type]
+            if x is not None and node.op_type in _CONVOLUTIONS and node.attributes.get_int("group", 1) == 1:
+                axis = 1 - int(node.op_type == "ConvTranspose")
+                node.replace_input_with(1, self._repeated(node.inputs[1], axis, x.sources, x.shares))
             filled = self._maps.get(node.outputs[0])
             if node.op_type == "Conv" and node.attributes.get_int("group", 1) != 1 and filled is not None:
                 node.attributes["group"] = ir.AttrInt64("group", filled.channels)
@@ -226,36 +234,36 @@ class _Filling:
                 dims[_CHANNEL] = filled.channels
                 value.shape = ir.Shape(dims)
 
-    def _constants(self, node: ir.Node) -> Iterator[tuple[int, dict[int, _Filled]]]:
-        """The constants of a node that count channels, by their positions: their axes, and what these become."""
-        result, x = self._maps.get(node.outputs[0]), self._maps.get(node.inputs[0])  # type: ignore[arg-type]
+    def _constants(self, node: ir.Node) -> Iterator[tuple[int, int, _Filled]]:
+        """The constants of a node that count channels of its result: positions, axes, and what these become."""
+        result = self._maps.get(node.outputs[0])
+        if result is None:
+            return
         if node.op_type in _CONVOLUTIONS:
-            turned = node.op_type == "ConvTranspose"
-            of_input = x if node.attributes.get_int("group", 1) == 1 else None
-            axes = {int(turned): result, 1 - int(turned): of_input}
-            yield 1, {axis: filled for axis, filled in axes.items() if filled is not None}
-            if operand(node, 2) is not None and result is not None:
-                yield 2, {0: result}
-        elif node.op_type == "InstanceNormalization" and result is not None:
-            yield from ((position, {0: result}) for position in (1, 2))
-        elif node.op_type in _ELEMENTWISE and result is not None:
+            yield 1, int(node.op_type == "ConvTranspose"), result
+            if operand(node, 2) is not None:
+                yield 2, 0, result
+        elif node.op_type == "InstanceNormalization":
+            yield from ((position, 0, result) for position in (1, 2))
+        elif node.op_type in _ELEMENTWISE:
+            rank = len(self._inferred.dims(node.outputs[0]) or ())
             for position, value in enumerate(node.inputs):
                 if value is not None and is_constant(value) and self._channels(node, value) not in (1, None):
-                    dims, rank = self._inferred.dims(value) or (), len(self._inferred.dims(node.outputs[0]) or ())
-                    yield position, {len(dims) - rank + _CHANNEL: result}
+                    yield position, len(self._inferred.dims(value) or ()) - rank + _CHANNEL, result
 
-    def _spread(self, value: ir.Value, axes: dict[int, _Filled]) -> ir.Value:
-        """A constant with zeros between its elements along these axes."""
+    def _repeated(
+        self, value: ir.Value | None, axis: int, sources: np.ndarray, shares: np.ndarray | None = None
+    ) -> ir.Value:
+        """A constant with these channels along an axis, multiplied by their shares of it."""
+        assert value is not None and value.const_value is not None
         tensor, name = value.const_value, f"{value.name}/aligned"
-        assert tensor is not None
-        dims = [axes[k].channels if k in axes else size for k, size in enumerate(tensor.shape.numpy())]
+        dims = [len(sources) if k == axis else size for k, size in enumerate(tensor.shape.numpy())]
 
         def evaluate() -> ir.Tensor:
-            array = tensor.numpy()
-            spread = np.zeros(dims, array.dtype)
-            places = [axes[k].places if k in axes else np.arange(size) for k, size in enumerate(array.shape)]
-            spread[np.ix_(*places)] = array
-            return ir.Tensor(spread, dtype=tensor.dtype, name=name)
+            array = tensor.numpy().take(sources, axis)
+            if shares is not None:
+                array = array * shares.astype(array.dtype).reshape([-1 if k == axis else 1 for k in range(len(dims))])
+            return ir.Tensor(array, dtype=tensor.dtype, name=name)
 
         lazy = ir.LazyTensor(evaluate, dtype=tensor.dtype, shape=ir.Shape(dims), name=name)
         return initializer(self._graph, lazy, name)

@@ -65,6 +65,20 @@ def test_what_is_filled_up(body: str, count: int) -> None:
     np.testing.assert_allclose(result, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
+def test_infinities_and_nan_stay(special: float) -> None:
+    """A channel of zeros would make NaN of an infinity."""
+    source = _model("a = Conv(x, w_6_3_1_1, b_6) r = Relu(a) y = Conv(r, w_8_6_1_1)")
+    for tensor in ("w_6_3_1_1", "w_8_6_1_1"):
+        weight = source.graph.initializers[tensor]
+        weight.const_value = ir.Tensor(np.abs(weight.const_value.numpy()), name=tensor)  # type: ignore[union-attr]
+    found = source.clone()
+    assert align(found.graph, infer(found)) == 1
+    x = np.ones((2, 3, 6, 8), np.float32)
+    x[0, 1, 2, 3] = special
+    np.testing.assert_allclose(run(found, {"x": x})[0], run(source, {"x": x})[0], rtol=2e-5)
+
+
 @pytest.mark.parametrize(("x", "window"), [("n, 3, l", "w_7_3_5"), ("n, 3, d, 4, 4", "w_7_3_1_3_3")])
 def test_one_and_three_dims(x: str, window: str) -> None:
     taps = window.split("_", 3)[3].replace("_", ", ").replace("5", "1").replace("3", "1")
