@@ -102,6 +102,13 @@ def test_biases_of_parts_are_added_to_that_of_the_product(name: str, dtype: type
     np.testing.assert_allclose(run(after, _feeds(dtype))[0], before[0], rtol=tolerance, atol=4 * tolerance)
 
 
+def test_half_of_an_absent_bias_stays() -> None:
+    body = BIASED["of a Gemm without a bias"].replace("alpha = 1.0", "alpha = 1.0, beta = 0.5")
+    model = _model(body)
+    infer(model).write()
+    assert RULES[0].run(model, Scope(model.graph, infer(model))) == 0
+
+
 def test_a_sum_of_biases_that_overflows_stays() -> None:
     model = _model(BIASED["of one part of a Gemm"], np.float16)
     for name, size in (("g", 12), ("one", 1)):

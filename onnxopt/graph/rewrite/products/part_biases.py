@@ -66,15 +66,15 @@ def _bias(node: ir.Node, columns: int) -> np.ndarray | None:
     """What the node of `_biased` adds to each column, zeros where it adds nothing; None where that is unknown."""
     dtype = node.outputs[0].dtype
     assert dtype is not None
+    if node.attributes.get_float("beta", 1.0) != 1.0:
+        return None
     if node.op_type == "Add":
         term = next(v for v in node.inputs if is_constant(v))
     elif (term := operand(node, _BIAS_OF_GEMM)) is None:
         return np.zeros(columns, dtype.numpy())
     bias = constant(term)
     fits = bias is not None and bias.size == columns and bias.shape[-1] == columns
-    return (
-        bias.reshape(columns) if bias is not None and fits and node.attributes.get_float("beta", 1.0) == 1.0 else None
-    )
+    return bias.reshape(columns) if bias is not None and fits else None
 
 
 def _sum(cut: Cut) -> ir.Node | None:
