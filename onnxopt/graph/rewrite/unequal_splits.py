@@ -101,24 +101,28 @@ def _are_joined_apart(parts: Sequence[ir.Value]) -> bool:
     return all(concats) and sum(map(len, concats)) == len(set().union(*concats))
 
 
-def _concats(part: ir.Value, work: int = _MAX_WORK) -> set[ir.Node]:
-    """The Concats along rows to which all that is made of a part goes after up to `work` operators in sequence.
+def _concats(part: ir.Value) -> set[ir.Node]:
+    """The Concats along rows to which all that is made of a part goes after up to _MAX_WORK operators in sequence.
 
     Nothing where some of it goes elsewhere.
     """
-    found = set[ir.Node]()
-    for reader in part.consumers() if work else ():
-        result = reader.outputs[0]
-        if (reader.domain, reader.op_type) != ("", "Concat"):
-            further = _concats(result, work - 1)
-        elif result.shape is None or _axis(reader) % len(result.shape) == len(result.shape) - 1:
-            return set()
-        else:
-            further = {reader}
-        if not further:
-            return set()
-        found |= further
-    return found
+    concats, seen, values = set[ir.Node](), {part}, [part]
+    for _ in range(_MAX_WORK):
+        results = list[ir.Value]()
+        for value in values:
+            if not value.uses():
+                return set()
+            for reader in value.consumers():
+                result = reader.outputs[0]
+                if (reader.domain, reader.op_type) != ("", "Concat"):
+                    results += {result} - seen
+                    seen.add(result)
+                elif result.shape is None or _axis(reader) % len(result.shape) == len(result.shape) - 1:
+                    return set()
+                else:
+                    concats.add(reader)
+        values = results
+    return set() if values else concats
 
 
 def _slice(graph: ir.Graph, node: ir.Node, sizes: list[int]) -> None:
