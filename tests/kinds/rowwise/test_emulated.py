@@ -109,7 +109,7 @@ def _run(
     }  # fmt: skip
     emulated.run(tmp_path, main)
     found = np.fromfile(tmp_path / "y", np.float32).reshape(expected.shape)
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=4e-6)
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize(("body", "columns"), [("softmax", 64), ("variance", 1000), ("sum", 1021), ("variance", 1021)])
@@ -140,7 +140,7 @@ def test_strided_rows(tmp_path: Path, body: str, dims: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("body", "dims"),
-    [("softmax", (2, 1030, 8)), ("variance", (2, 1500, 3, 5)), ("sum", (1, 2048, 12)), ("variance", (1, 513, 65))],
+    [("softmax", (2, 1030, 8)), ("variance", (2, 1500, 3, 5)), ("sum", (1, 2048, 12)), ("softmax", (1, 513, 65))],
     ids=str,
 )
 def test_split_strided_rows(tmp_path: Path, body: str, dims: tuple[int, ...]) -> None:
