@@ -1,4 +1,4 @@
-// split_strided: long rows whose elements lie `inner` apart, on too few tiles of neighbouring rows; each row is cut
+// split_strided: long rows whose elements are `inner` apart, on too few tiles of neighbouring rows; each row is cut
 // into parts for blocks of their own, as in split.cuh: one launch for every stage and one for what is stored.
 #pragma once
 
@@ -27,7 +27,7 @@ struct SplitStrided {
   __device__ void stages(List<Stage, Rest...>, unsigned char* scratch) {
     using Partial = typename Stage::Partial;
     constexpr unsigned kSize = (sizeof(Partial) + 7) / 8 * 8;
-    const auto kept = [&](Index k, int j) {
+    const auto partial_of = [&](Index k, int j) {
       return reinterpret_cast<Partial*>(scratch + (static_cast<uint64_t>(k) * rows + row + j) * kSize);
     };
     Partial partial[kWidth];
@@ -36,7 +36,7 @@ struct SplitStrided {
       for (int j = 0; j < kWidth; ++j) {
         partial[j] = Stage::identity();
         for (Index k = threadIdx.x / Part::kSide; part.live && k < parts; k += kLanes) {
-          Stage::merge(partial[j], *kept(k, j));
+          Stage::merge(partial[j], *partial_of(k, j));
         }
       }
       part.template reduce_shares<Stage>(partial);
@@ -46,7 +46,7 @@ struct SplitStrided {
       part.template reduce<Stage>(partial);
       if (!part.live || threadIdx.x >= Part::kSide) return;
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) *kept(index, j) = partial[j];
+      for (int j = 0; j < kWidth; ++j) *partial_of(index, j) = partial[j];
     }
   }
 };

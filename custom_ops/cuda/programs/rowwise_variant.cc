@@ -241,8 +241,8 @@ Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu) {
 
 Cut CutColumns(std::uint64_t columns, std::uint64_t tiles, std::uint64_t step, unsigned multiprocessors) {
   const std::uint64_t wanted = kBlocksOfSplit * multiprocessors / tiles;
-  const std::uint64_t most = std::clamp<std::uint64_t>(wanted, 1, kMaxParts);
-  const std::uint64_t length = RoundUp(CeilDiv(columns, most), step);
+  const std::uint64_t max_parts = std::clamp<std::uint64_t>(wanted, 1, kMaxParts);
+  const std::uint64_t length = RoundUp(CeilDiv(columns, max_parts), step);
   const std::uint64_t parts = CeilDiv(columns, length);
   return {parts, length, tiles * parts};
 }

@@ -165,14 +165,14 @@ def _rearranging(model: ir.Model) -> frozenset[ir.Node]:
 def _stores_no_more(members: set[ir.Node], joined: set[ir.Value]) -> bool:
     """Whether what other nodes read of these is all joined, and no larger than the constants that only these read."""
     results = [v for n in members for v in n.outputs]
-    kept = [v for v in results if v.is_graph_output() or not members.issuperset(v.consumers())]
-    written = [_output_bytes(n, []) for n in members if n.outputs[0] in kept]
+    outside = [v for v in results if v.is_graph_output() or not members.issuperset(v.consumers())]
+    written = [_output_bytes(n, []) for n in members if n.outputs[0] in outside]
     freed = sum(
         v.const_value.nbytes
         for v in {v for n in members for v in n.inputs if v is not None}
         if v.const_value is not None and is_constant(v) and members.issuperset(v.consumers())
     )
-    return joined.issuperset(kept) and None not in written and sum(w for w in written if w is not None) <= freed
+    return joined.issuperset(outside) and None not in written and sum(w for w in written if w is not None) <= freed
 
 
 def _is_small(value: ir.Value) -> bool:

@@ -225,7 +225,7 @@ def few_channels(convolution: GrowingConvolution, activation: str) -> str | None
 
 
 def _why_not_compiled(convolution: GrowingConvolution, activation: str) -> str | None:
-    """Why a kernel behind the convolution computes an activation for which cuDNN would compile a kernel.
+    """Why a kernel after the convolution computes an activation for which cuDNN would compile a kernel.
 
     In blocks, the number of channels is no reason: which may have few, the block knows.
     """

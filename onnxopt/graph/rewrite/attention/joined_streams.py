@@ -3,7 +3,7 @@
     Concat(f(Transpose(a)), g(Transpose(b)), axis=2) -> Transpose(Concat(f(a), g(b), axis=1))
                                                         f, g: work on heads, such as norms with weights of their own
 
-Each stream has a projection, and norms, of its own. With the Transpose behind the Concat, attention has its usual form,
+Each stream has a projection, and norms, of its own. With the Transpose after the Concat, attention has its usual form,
 and a kernel reads the rows of both products and writes what attention reads.
 """
 

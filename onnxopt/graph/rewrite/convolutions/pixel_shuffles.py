@@ -2,9 +2,9 @@
 
     DepthToSpace<mode = CRD>(Conv(x, w, b)) -> DepthToSpace<mode = DCR>(Conv(x, w', b'))
 
-In mode CRD, the channels of one pixel of the result lie blocksize² apart in those of the convolution. In mode DCR they
-lie side by side, so that in channels last whole rows of blocksize pixels are copied. The weight's channels change their
-places; no value changes. Activations of one operand may lie between.
+In mode CRD, the channels of one pixel of the result are blocksize² apart in those of the convolution. In mode DCR they
+are side by side, so that in channels last whole rows of blocksize pixels are copied. The weight's channels change their
+places; no value changes. Activations of one operand may be between.
 """
 
 from __future__ import annotations
