@@ -219,8 +219,8 @@ class _Filling:
     def write(self) -> None:
         """Change the graph: weights, biases and other constants get their copies, and values their shapes."""
         for node in [n for n in self._graph if n in self._chosen or self._read(n)]:
-            for position, axis, filled in self._constants(node):
-                node.replace_input_with(position, self._repeated(node.inputs[position], axis, filled.sources))
+            for position, axis, result in self._constants(node):
+                node.replace_input_with(position, self._repeated(node.inputs[position], axis, result.sources))
             x = self._maps.get(node.inputs[0])  # type: ignore[arg-type]
             if x is not None and node.op_type in _CONVOLUTIONS and node.attributes.get_int("group", 1) == 1:
                 axis = 1 - int(node.op_type == "ConvTranspose")
