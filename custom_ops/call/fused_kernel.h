@@ -26,6 +26,7 @@ class FusedKernel {
   static std::optional<std::string> Obstacle() { return std::nullopt; }
   static bool RunsWithoutFatbin(const Kernel& /*kernel*/) { return false; }
   static bool MayRunInPlace(const Kernel& /*kernel*/) { return false; }
+  static int FirstMajor(const Kernel& /*kernel*/) { return 0; }
 
  private:
   const Kernel& kernel_;

@@ -56,6 +56,7 @@ struct Core {
   static constexpr bool kHasWarpgroups = false;
 
   static bool HasFloat32Products(const Meaning& /*meaning*/) { return false; }
+  static int FirstMajor(const Meaning& /*meaning*/) { return 0; }
 
   // Whether a call may run an entry point, whatever is preferred.
   static bool Fits(const Meaning& meaning, const Variant& variant, const Call& call, const CoreGpu& gpu) {
@@ -131,6 +132,8 @@ class CoreKernel final : public FusedKernel {
         launcher_(kernel, library),
         allocator_(info),
         for_hopper_(Kind::kHasWarpgroups && library.HasCodeForAlone(kHopper)) {}
+
+  static int FirstMajor(const Kernel& kernel) { return Kind::FirstMajor(kernel.meaning.As<typename Kind::Meaning>()); }
 
   void Compute(OrtKernelContext* context) const override {
     const typename Kind::Call call = OpenCall(meaning_, context);

@@ -102,6 +102,7 @@ Artifact::Artifact(KernelFile file) : file_(std::make_unique<const KernelFile>(s
 
 void Artifact::AddOps(const cuda::Library* library) {
   std::optional<std::string> problem;
+  const int major = library != nullptr && library->driver().emulates == nullptr ? library->LeastMajor() : 0;
   for (const Kernel& kernel : file_->kernels) {
     if (library != nullptr && library->driver().emulates != nullptr) {
       // Its CUDA code runs on the CPU, on tensors in the CPU's memory.
@@ -113,6 +114,7 @@ void Artifact::AddOps(const cuda::Library* library) {
       problem = obstacle;  // without a CPU op as well, which would move the node off the GPU
       continue;
     }
+    if (gpu && KindOf(kernel).FirstMajor(kernel) > major) continue;
     // A session inlines the function where none of its providers has an op.
     for (const char* provider : kCudaProviders) {
       if (gpu) AddOp(kernel, provider, library);

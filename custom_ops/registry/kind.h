@@ -31,6 +31,9 @@ class Kind : public KindReader {
   // Whether a kernel runs on a GPU without code of its own in the fatbin.
   virtual bool RunsWithoutFatbin(const Kernel& kernel) const = 0;
 
+  // The major compute capability from which a kernel is faster than the original nodes; 0 for all.
+  virtual int FirstMajor(const Kernel& kernel) const = 0;
+
   // Whether a kernel reads an element of an input that has output 0's shape before it writes that element, and nothing
   // of it afterwards.
   virtual bool MayRunInPlace(const Kernel& kernel) const = 0;
@@ -78,6 +81,7 @@ class KindRow final : public Kind {
   std::optional<std::string> Obstacle() const override { return Cuda::Obstacle(); }
   bool RunsWithoutFatbin(const Kernel& kernel) const override { return Cuda::RunsWithoutFatbin(kernel); }
   bool MayRunInPlace(const Kernel& kernel) const override { return Cuda::MayRunInPlace(kernel); }
+  int FirstMajor(const Kernel& kernel) const override { return Cuda::FirstMajor(kernel); }
 
  private:
   template <typename Meaning>

@@ -1,5 +1,6 @@
 #include "cuda/launch/library.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -45,6 +46,20 @@ bool Library::HasCodeForAlone(unsigned arch) const {
   const char* const from_ptx = std::getenv("CUDA_FORCE_PTX_JIT");
   if (from_ptx != nullptr && std::strcmp(from_ptx, "0") != 0) return false;  // PTX in fatbins is for all later GPUs
   return HasMachineCodeForAlone(fatbin_, arch);
+}
+
+int Library::LeastMajor() const {
+  int devices = 0;
+  int least = 0;
+  driver_.Check(driver_.cuDeviceGetCount(&devices), "cannot count the GPUs");
+  for (int ordinal = 0; ordinal < devices; ++ordinal) {
+    Device device = 0;
+    int major = 0;
+    driver_.Check(driver_.cuDeviceGet(&device, ordinal), "cannot open GPU " + std::to_string(ordinal));
+    driver_.Check(driver_.cuDeviceGetAttribute(&major, kComputeCapabilityMajor, device), "cannot ask for a GPU's arch");
+    least = ordinal == 0 ? major : std::min(least, major);
+  }
+  return least;
 }
 
 bool Library::RunsHere(const std::string& symbol, std::string* problem) const {

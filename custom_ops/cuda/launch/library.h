@@ -24,6 +24,9 @@ class Library {
   // Whether the kernel `symbol` can run on at least one GPU of this machine. Where not, `problem` says why.
   bool RunsHere(const std::string& symbol, std::string* problem) const;
 
+  // The least major compute capability of this machine's GPUs; 0 where there is none.
+  int LeastMajor() const;
+
   // Whether there is machine code for GPUs of this architecture alone, 90 for sm_90a, which the driver loads on them.
   bool HasCodeForAlone(unsigned arch) const;
 
