@@ -20,7 +20,7 @@ struct FlashBias {
   using Softmax = FlashSoftmax<Op, Tile>;
   using Scores = typename Softmax::Scores;
 
-  static constexpr int kTileBytes = Op::kBiased ? 2 * Tile::kKeys : 0;  // of one that all queries share
+  static constexpr int kTileBytes = Op::kBiased ? sizeof(T) * Tile::kKeys : 0;  // of one that all queries share
   static constexpr int kRun = Tile::kRun;
   static constexpr int kRuns = Tile::kKeys / (4 * kRun);  // of a lane and a query
   static constexpr float kLeast = -1e37f;                 // of finite ones: rows that they hide all keys of have a mean
@@ -43,12 +43,13 @@ struct FlashBias {
   template <int kBy>
   __device__ static void fetch(const Params& p, const Place& at, unsigned first, unsigned char* to, unsigned thread) {
     if constexpr (Op::kBiased) {
+      constexpr int kPair = 2 * sizeof(T);
       if (!is_copied(p) || thread >= kBy) return;
       const T* const of_head = Softmax::bias_of(p, at);
       for (unsigned i = thread; i < Tile::kKeys / 2; i += kBy) {
         const int left = static_cast<int>(p.keys) - static_cast<int>(first + 2 * i);
-        const int bytes = 2 * max(min(left, 2), 0);
-        copy_part_async<4>(to + 4 * i, bytes > 0 ? of_head + first + 2 * i : of_head, bytes);
+        const int bytes = sizeof(T) * max(min(left, 2), 0);
+        copy_part_async<kPair>(to + kPair * i, bytes > 0 ? of_head + first + 2 * i : of_head, bytes);
       }
     }
   }

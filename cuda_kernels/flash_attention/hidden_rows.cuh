@@ -123,7 +123,7 @@ struct FlashHiddenRows {
   }
 
   __device__ static void add_pair(const T* values, unsigned column, float (&to)[2]) {
-    if constexpr (Tile::kAccess >= 4 && Tile::kValues % 2 == 0) {
+    if constexpr (Tile::kAccess >= 2 * sizeof(T) && Tile::kValues % 2 == 0) {
       if (column >= Tile::kValues) return;
       const Vector<T, 2> pair = load_vector<T, 2>(values + column);
       to[0] += widen(pair.at[0]);

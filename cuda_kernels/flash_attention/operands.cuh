@@ -20,7 +20,7 @@ struct FlashOperands {
   using Params = FlashAttentionParams;
   using Place = FlashPlace;
 
-  static constexpr int kPart = Tile::kAccess / 2;  // elements of a copy
+  static constexpr int kPart = Tile::kAccess / Tile::kBytes;  // elements of a copy
 
   // Rows of a tile, zeros where there are none. kKeys: they are those of keys, which have an order of their own.
   template <int kRows, int kElements, int kPitch, bool kKeys>
@@ -44,12 +44,12 @@ struct FlashOperands {
     const unsigned column = threadIdx.x % kParts * kPart;
     const uint64_t step = static_cast<uint64_t>(of_token) * kAtOnce;
     const T* source = from + static_cast<uint64_t>(first) * of_token + column;
-    unsigned char* const place = to + ((kKeys ? Tile::row_of(first) : first) * kPitch + column) * 2;
+    unsigned char* const place = to + ((kKeys ? Tile::row_of(first) : first) * kPitch + column) * Tile::kBytes;
 #pragma unroll
     for (int i = 0; i < kRows; i += kAtOnce, source += step) {
       if (kRows % kAtOnce != 0 && first + i >= kRows) break;
       const bool inside = (kAll || first + i < exist) && column < kElements;
-      copy(place + (kKeys ? Tile::row_of(i) : i) * kPitch * 2, inside ? source : from, inside);
+      copy(place + (kKeys ? Tile::row_of(i) : i) * kPitch * Tile::kBytes, inside ? source : from, inside);
     }
   }
 
@@ -62,7 +62,7 @@ struct FlashOperands {
       const unsigned column = i % kParts * kPart;
       const bool inside = row < exist && column < kElements;
       const T* const source = from + (inside ? row * of_token + column : 0);
-      copy(to + ((kKeys ? Tile::row_of(row) : row) * kPitch + column) * 2, source, inside);
+      copy(to + ((kKeys ? Tile::row_of(row) : row) * kPitch + column) * Tile::kBytes, source, inside);
     }
   }
 

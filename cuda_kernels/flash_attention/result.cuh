@@ -14,13 +14,15 @@ struct FlashResult {
   using Result = typename Op::Result;
   using Rows = typename FlashSoftmax<Op, Tile>::Rows;
 
-  static constexpr int kPitch = Tile::kQueryPitch * 2 / sizeof(Result);
+  static constexpr int kPitch = Tile::kQueryPitch * Tile::kBytes / sizeof(Result);
 
   __device__ static void store_pair(Result* to, float first, float second) {
     if constexpr (sizeof(Result) == 1) {
       const unsigned low = Narrow<Result>::from(Op::finish(first)).bits;
       const unsigned high = Narrow<Result>::from(Op::finish(second)).bits;
       *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(low | high << 8);
+    } else if constexpr (sizeof(Result) == 4) {
+      store_vector(to, Vector<Result, 2>{Op::finish(first), Op::finish(second)});
     } else {
       *reinterpret_cast<uint32_t*>(to) = narrow_pair<Result>(Op::finish(first), Op::finish(second));
     }
@@ -46,7 +48,7 @@ struct FlashResult {
       }
     }
     __syncwarp();
-    constexpr int kPart = Tile::kAccess / 2;
+    constexpr int kPart = Tile::kAccess / Tile::kBytes;
     constexpr int kParts = Tile::kValues / kPart;
     const unsigned first = at.first + warp * 16;
     const uint64_t token = static_cast<uint64_t>(at.batch) * p.queries + first;

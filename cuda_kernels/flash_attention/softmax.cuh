@@ -18,6 +18,8 @@ template <typename T>
 constexpr bool kReachesFar = false;
 template <>
 constexpr bool kReachesFar<bfloat16> = true;
+template <>
+constexpr bool kReachesFar<float> = true;
 
 // Op: as of FlashAttention.
 template <typename Op, typename Tile>
@@ -139,8 +141,8 @@ struct FlashSoftmax {
     }
   }
 
-  // The power of two that is the weight of a score without its scale. In bfloat16, hidden keys may score so low that a
-  // product which `base` has rounded and this has not would differ by more than a power of two can be.
+  // The power of two that is the weight of a score without its scale. In bfloat16 and float32, hidden keys may score so
+  // low that a product which `base` has rounded and this has not would differ by more than a power of two can be.
   __device__ static float exponent(float score, float scale, float base) {
     if constexpr (Op::kBiased && kReachesFar<T>) return add_rounded(score * scale, -base);
     return ::fmaf(score, scale, -base);

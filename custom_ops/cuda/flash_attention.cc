@@ -100,8 +100,10 @@ std::optional<FlashAttentionCore::Launch> FlashAttentionCore::LaunchOf(const Fla
 
 bool FlashAttentionCore::Fits(const FlashAttention& attention, const Variant& variant, const FlashAttentionCall& call,
                               const CoreGpu& gpu) {
-  const bool runs = !variant.shape.As<FlashAttentionVariant>().warpgroups || gpu.warpgroups;
-  return runs && variant.shared <= gpu.shared && LaunchOf(attention, variant, call, gpu, 0).has_value();
+  const auto& shape = variant.shape.As<FlashAttentionVariant>();
+  const bool runs = !shape.warpgroups || gpu.warpgroups;
+  const bool rounds = !HasFloat32Products(attention) || shape.exact != gpu.tf32;
+  return runs && rounds && variant.shared <= gpu.shared && LaunchOf(attention, variant, call, gpu, 0).has_value();
 }
 
 std::size_t FlashAttentionCore::Choose(const FlashAttention& attention, const std::vector<Variant>& variants,

@@ -11,6 +11,12 @@ struct FlashAttentionCore
     : Core<FlashAttentionCore, FlashAttention, FlashAttentionCall, CoreLaunch<FlashAttentionParams>> {
   static constexpr bool kAsksResident = true;
   static constexpr bool kHasWarpgroups = true;
+  static constexpr int kFirstTf32Major = 8;  // compute capability
+
+  static bool HasFloat32Products(const FlashAttention& attention) { return attention.dtype() == Dtype::kFloat32; }
+
+  // Older GPUs multiply float32 without their matrix units, where ONNX Runtime's products are faster.
+  static int FirstMajor(const FlashAttention& attention) { return HasFloat32Products(attention) ? kFirstTf32Major : 0; }
 
   static std::optional<Launch> LaunchOf(const FlashAttention& attention, const Variant& variant,
                                         const FlashAttentionCall& call, const CoreGpu& gpu, std::uint64_t pass);

@@ -32,10 +32,14 @@ std::uint64_t SharedBytes(const TokenAttention& attention, const Variant& varian
   return kKeys * row + warps * warp;
 }
 
-constexpr std::int64_t kEight = 8;  // elements of 16 bytes
+constexpr std::int64_t kEight = 8;  // elements of a product's columns
 
-// Elements from a row to the next, an odd number of 16 bytes.
-std::uint64_t Pitch(std::int64_t width) { return kEight * (CeilDiv(width, kEight) | 1U); }
+// Bytes from a row to the next, an odd number of 16.
+std::uint64_t Pitch(std::int64_t width, std::uint64_t element) {
+  constexpr std::uint64_t kPart = 16;
+  const std::uint64_t parts = CeilDiv(width, kEight) * kEight * element / kPart;
+  return kPart * (parts | 1U);
+}
 
 // Bytes of shared memory that the tile takes where warpgroups multiply (cuda_kernels/flash_attention/hopper_tile.cuh).
 std::uint64_t WarpgroupBytes(const FlashAttention& attention, const FlashAttentionVariant& shape,
@@ -45,7 +49,7 @@ std::uint64_t WarpgroupBytes(const FlashAttention& attention, const FlashAttenti
   constexpr std::uint64_t kPanel = 64;    // elements of a row
   constexpr std::uint64_t kGroup = 1024;  // of which a warpgroup's queries and results are multiples
   const std::uint64_t row = RoundUp(static_cast<std::uint64_t>(attention.width), kPanel) * 2;
-  const std::uint64_t group = RoundUp(kWarpgroupRows * std::max(row, Pitch(attention.width) * 2), kGroup);
+  const std::uint64_t group = RoundUp(kWarpgroupRows * std::max(row, Pitch(attention.width, 2)), kGroup);
   const std::uint64_t tiles = std::uint64_t{2} * shape.stages * shape.keys;
   return kAligned + tiles * row + queries / kWarpgroupRows * group +
          (shape.warpgroups->copier ? kBarriers * shape.stages : 0) + (attention.bias ? tiles : 0);
@@ -56,13 +60,15 @@ std::uint64_t SharedBytes(const FlashAttention& attention, const Variant& varian
   constexpr std::uint64_t kHeldSteps = 8;
   const auto& shape = variant.shape.As<FlashAttentionVariant>();
   if (shape.warpgroups) return WarpgroupBytes(attention, shape, FlashQueries(variant));
-  const std::uint64_t row = Pitch(attention.width);
-  const std::uint64_t value_row = Pitch(attention.values);
-  const std::uint64_t queries = FlashQueries(variant) * std::max(row, value_row) * 2;
-  const std::uint64_t values = shape.keys * value_row * 2;
-  const std::uint64_t stage = shape.keys * (row + (attention.bias ? 1 : 0)) * 2 + values;
+  const std::uint64_t element = Size(attention.dtype());
+  const std::uint64_t row = Pitch(attention.width, element);
+  const std::uint64_t value_row = Pitch(attention.values, element);
+  const std::uint64_t queries = FlashQueries(variant) * std::max(row, value_row);
+  const std::uint64_t values = shape.keys * value_row;
+  const std::uint64_t stage = shape.keys * (row + (attention.bias ? element : 0)) + values;
   if (shape.short_rows) return 2 * (queries + stage);
-  const bool lends = shape.stages == 1 && shape.bands * (CeilDiv(attention.width, kEight) / 2) <= kHeldSteps;
+  const std::uint64_t steps = shape.bands * (CeilDiv(attention.width, kEight) * element / 4) * (shape.exact ? 2U : 1U);
+  const bool lends = shape.stages == 1 && steps <= kHeldSteps;
   return lends ? stage - values + std::max(values, queries) : queries + shape.stages * stage;
 }
 

@@ -44,7 +44,7 @@ class AttentionSize:
     would have to be copied out of one product for ONNX Runtime's operator. hopper: there is a kernel for Hopper.
     causal: queries see no later key. bias: what is added to scores, one for each key or one for each score. queries:
     their expected number. seen: keys that a query of local attention sees. alone: ONNX Runtime has no operator, and
-    would write the scores to memory.
+    would write the scores to memory. dtype: of q, k and v.
     """
 
     keys: int | None
@@ -56,6 +56,7 @@ class AttentionSize:
     queries: int | None = None
     seen: int | None = None
     alone: bool = False
+    dtype: str = "float16"
 
 
 def pays(size: AttentionSize) -> bool:
@@ -65,6 +66,8 @@ def pays(size: AttentionSize) -> bool:
     if few and (size.keys is None or size.keys > limits.keys_if_few_queries) and (size.alone or size.seen is not None):
         return False
     if size.alone or _is_local(size):
+        return True
+    if size.dtype == "float32" and not few:  # by no number of keys up to 4,096 is another kernel faster
         return True
     apart = limits.keys_if_apart if few or size.width in _UNPADDED else limits.keys_if_padded
     limit: float = limits.keys_if_packed if size.packed else apart

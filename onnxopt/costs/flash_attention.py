@@ -25,6 +25,9 @@ class FlashAttentionCosts:
     long_blocks: int
     long_widths: tuple[int, int]
     others: tuple[tuple[int, ...], ...]
+    float32_tiles: tuple[Mapping[str, Any], ...]
+    float32_biased_tiles: tuple[Mapping[str, Any], ...]
+    float32_others: tuple[tuple[int, ...], ...]
     hopper: tuple[Mapping[str, Any], ...]
     narrow_biased_tiles: int
     hopper_short: Mapping[str, Any]
@@ -39,6 +42,13 @@ class FlashAttentionCosts:
             return self.biased_tiles.get(row["width"], tiles)
         narrowest, widest = self.long_widths
         return (self.long_tile, *tiles) if whole and narrowest <= width <= widest else tiles
+
+    def float32_tiles_of(self, width: int, *, biased: bool) -> tuple[tuple[int, ...], ...]:
+        """The tiles of float32 heads of so many elements."""
+        rows = self.float32_biased_tiles if biased else self.float32_tiles
+        row = next(row for row in rows if width <= row["width"])
+        tiles: tuple[tuple[int, ...], ...] = row["tiles"]
+        return tiles
 
     def hopper_tiles(self, width: int, *, biased: bool) -> tuple[Mapping[str, Any], ...]:
         """The tiles of Hopper, of heads of so many elements."""

@@ -1,7 +1,7 @@
 """FlashAttention: attention of many queries, whose scores stay on the multiprocessor.
 
-Its operands are views of packed tensors, so it has neither prologue nor epilogue. The CUDA side is
-cuda_kernels/flash_attention/.
+Its operands are views of packed tensors, so it has neither prologue nor epilogue. float32 products use TF32 where ONNX
+Runtime's own products do (provider option use_tf32, on by default). The CUDA side is cuda_kernels/flash_attention/.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import dataclasses
 import math
 from typing import ClassVar
 
+from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.fields import choice, flag, integer, nested, number, operand
 from onnxopt.program.schema import WHOLE_WARPS, Meaning, Record, Rule, Variant, shared
 
-STORED = ("float16", "bfloat16")
+STORED = ("float16", "bfloat16", "float32")
 FLOAT8 = "float8e4m3fn"  # of codes; those of integers are stored as float16
 HIDDEN_WEIGHTS = ("scores", "all", "once", "window")  # of queries that a bias shows no key
 MAX_CODE = 255  # minus a zero point
@@ -136,6 +137,11 @@ class FlashAttention(Meaning):
         return self.inputs[0]
 
     @property
+    def element_bytes(self) -> int:
+        """Of the inputs."""
+        return DTYPES[self.dtype].size
+
+    @property
     @shared
     def output(self) -> str:
         return self.outputs[0]
@@ -191,7 +197,8 @@ class FlashAttentionVariant(Variant):
     """threads / 32 warps of `bands` times 16 queries each, `keys` keys at a time in `stages` places.
 
     short_rows: takes at most `keys` keys, and one sequence after the other. access: bytes that rows of all tensors are
-    aligned to. shared: bytes of shared memory of a block. warpgroups: of an entry point that runs on Hopper alone.
+    aligned to. shared: bytes of shared memory of a block. exact: of float32, whether products keep what TF32 rounds
+    off. warpgroups: of an entry point that runs on Hopper alone.
     """
 
     KERNEL = FlashAttention
@@ -215,14 +222,16 @@ class FlashAttentionVariant(Variant):
             "warpgroups is None or kernel.cap is None or kernel.bias is None",
             "go with no cap of biased scores",
         ),
-        Rule("access", "kernel.width * 2 % access == 0 and kernel.values * 2 % access == 0", "does not divide a head"),
+        Rule("warpgroups", "warpgroups is None or kernel.dtype != 'float32'", "multiply no float32"),
+        Rule("exact", "not exact or kernel.dtype == 'float32'", "goes with float32"),
         *(
-            Rule(
-                "access",
-                " and ".join(f"kernel.{heads}.{field} * 2 % access == 0" for field in ("row", "first", "step")),
-                "does not divide a row",
-            )
+            Rule("access", f"kernel.{width} * size(kernel.dtype) % access == 0", "does not divide a head")
+            for width in ("width", "values")
+        ),
+        *(
+            Rule("access", f"kernel.{heads}.{field} * size(kernel.dtype) % access == 0", "does not divide a row")
             for heads in "qkv"
+            for field in ("row", "first", "step")
         ),
     )
     keys: int = integer(16, 1024, 16, default=64)
@@ -231,4 +240,5 @@ class FlashAttentionVariant(Variant):
     short_rows: bool = flag(key="short", default=False)
     access: int = integer(2, 16, default=16)
     shared: int = integer(0, 256 << 10, default=0)
+    exact: bool = flag(default=False)
     warpgroups: FlashWarpgroups | None = nested(FlashWarpgroups, optional=True)

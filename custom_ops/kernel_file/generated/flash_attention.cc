@@ -33,8 +33,8 @@ AttentionCodes ReadAttentionCodes(const JsonReader& json) {
 
 FlashAttention ReadFlashAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
                                   const std::vector<Dtype>& outputs) {
-  CheckDtypes(json["inputs"], inputs, 1, 5, {Dtype::kFloat16, Dtype::kBfloat16});
-  CheckDtypes(json["outputs"], outputs, 1, 1, {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat8E4M3});
+  CheckDtypes(json["inputs"], inputs, 1, 5, {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32});
+  CheckDtypes(json["outputs"], outputs, 1, 1, {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kFloat8E4M3});
   FlashAttention r;
   r.inputs = inputs;
   r.outputs = outputs;
@@ -111,6 +111,7 @@ Variant ReadFlashAttentionVariant(const JsonReader& json, const FlashAttention& 
   r.short_rows = json["short"].Flag();
   r.access = static_cast<unsigned>(ReadInteger(json["access"], 2, 16, 1));
   v.shared = static_cast<unsigned>(ReadInteger(json["shared"], 0, 262144, 1));
+  r.exact = json["exact"].Flag();
   if (json.Has("warpgroups")) r.warpgroups = ReadFlashWarpgroups(json["warpgroups"]);
   if (!((std::int64_t{v.threads} % 32) == 0)) json["threads"].Fail("is no multiple of a warp");
   if (!(std::int64_t{r.access} == 2 || std::int64_t{r.access} == 4 || std::int64_t{r.access} == 8 ||
@@ -126,16 +127,30 @@ Variant ReadFlashAttentionVariant(const JsonReader& json, const FlashAttention& 
         .Fail("go with values as wide as keys, a multiple of 8 elements");
   if (!(!r.warpgroups.has_value() || !kernel.cap.has_value() || !kernel.bias.has_value()))
     (json.Has("warpgroups") ? json["warpgroups"] : json).Fail("go with no cap of biased scores");
-  if (!(((kernel.width * 2) % std::int64_t{r.access}) == 0 && ((kernel.values * 2) % std::int64_t{r.access}) == 0))
+  if (!(!r.warpgroups.has_value() || kernel.dtype() != Dtype::kFloat32))
+    (json.Has("warpgroups") ? json["warpgroups"] : json).Fail("multiply no float32");
+  if (!(!r.exact || kernel.dtype() == Dtype::kFloat32)) json["exact"].Fail("goes with float32");
+  if (!(((kernel.width * static_cast<std::int64_t>(Size(kernel.dtype()))) % std::int64_t{r.access}) == 0))
     json["access"].Fail("does not divide a head");
-  if (!(((kernel.q.row * 2) % std::int64_t{r.access}) == 0 && ((kernel.q.first * 2) % std::int64_t{r.access}) == 0 &&
-        ((kernel.q.step * 2) % std::int64_t{r.access}) == 0))
+  if (!(((kernel.values * static_cast<std::int64_t>(Size(kernel.dtype()))) % std::int64_t{r.access}) == 0))
+    json["access"].Fail("does not divide a head");
+  if (!(((kernel.q.row * static_cast<std::int64_t>(Size(kernel.dtype()))) % std::int64_t{r.access}) == 0))
     json["access"].Fail("does not divide a row");
-  if (!(((kernel.k.row * 2) % std::int64_t{r.access}) == 0 && ((kernel.k.first * 2) % std::int64_t{r.access}) == 0 &&
-        ((kernel.k.step * 2) % std::int64_t{r.access}) == 0))
+  if (!(((kernel.q.first * static_cast<std::int64_t>(Size(kernel.dtype()))) % std::int64_t{r.access}) == 0))
     json["access"].Fail("does not divide a row");
-  if (!(((kernel.v.row * 2) % std::int64_t{r.access}) == 0 && ((kernel.v.first * 2) % std::int64_t{r.access}) == 0 &&
-        ((kernel.v.step * 2) % std::int64_t{r.access}) == 0))
+  if (!(((kernel.q.step * static_cast<std::int64_t>(Size(kernel.dtype()))) % std::int64_t{r.access}) == 0))
+    json["access"].Fail("does not divide a row");
+  if (!(((kernel.k.row * static_cast<std::int64_t>(Size(kernel.dtype()))) % std::int64_t{r.access}) == 0))
+    json["access"].Fail("does not divide a row");
+  if (!(((kernel.k.first * static_cast<std::int64_t>(Size(kernel.dtype()))) % std::int64_t{r.access}) == 0))
+    json["access"].Fail("does not divide a row");
+  if (!(((kernel.k.step * static_cast<std::int64_t>(Size(kernel.dtype()))) % std::int64_t{r.access}) == 0))
+    json["access"].Fail("does not divide a row");
+  if (!(((kernel.v.row * static_cast<std::int64_t>(Size(kernel.dtype()))) % std::int64_t{r.access}) == 0))
+    json["access"].Fail("does not divide a row");
+  if (!(((kernel.v.first * static_cast<std::int64_t>(Size(kernel.dtype()))) % std::int64_t{r.access}) == 0))
+    json["access"].Fail("does not divide a row");
+  if (!(((kernel.v.step * static_cast<std::int64_t>(Size(kernel.dtype()))) % std::int64_t{r.access}) == 0))
     json["access"].Fail("does not divide a row");
   v.shape.Set(r);
   return v;

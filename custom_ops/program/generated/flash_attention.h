@@ -90,13 +90,15 @@ struct FlashWarpgroups {
 // threads / 32 warps of `bands` times 16 queries each, `keys` keys at a time in `stages` places.
 //
 // short_rows: takes at most `keys` keys, and one sequence after the other. access: bytes that rows of all tensors are
-// aligned to. shared: bytes of shared memory of a block. warpgroups: of an entry point that runs on Hopper alone.
+// aligned to. shared: bytes of shared memory of a block. exact: of float32, whether products keep what TF32 rounds
+// off. warpgroups: of an entry point that runs on Hopper alone.
 struct FlashAttentionVariant {
   unsigned keys = 64;
   unsigned stages = 1;
   unsigned bands = 1;
   bool short_rows = false;
   unsigned access = 16;
+  bool exact = false;
   std::optional<FlashWarpgroups> warpgroups;
 };
 

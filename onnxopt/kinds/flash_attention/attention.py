@@ -69,7 +69,7 @@ def attention_of(
     dtype = shapes.dtype(read.inputs[0])
     if dtype is None or dtype.name not in STORED:
         of = dtype.name if dtype else "unknown"
-        return f"The kernel supports {' and '.join(STORED)}; q has dtype {of}"
+        return f"The kernel supports {', '.join(STORED)}; q has dtype {of}"
     inputs = tuple(dict.fromkeys((*read.inputs, *(v for v in (bias, sinks) if v is not None))))
     if any(shapes.dtype(v) != dtype for v in inputs):
         return f"The inputs of {node.op_type} do not all have dtype {dtype.name}"

@@ -63,8 +63,9 @@ def _entry(name: str, meaning: FlashAttention, variant: FlashAttentionVariant) -
     if variant.warpgroups is not None:
         return _hopper_entry(name, meaning, variant, variant.warpgroups)
     sides = (meaning.width, meaning.values, variant.threads // WARP, variant.keys, variant.stages, variant.access)
-    neighbours = 2 if meaning.bias is None else 8 if variant.keys % 32 == 0 else 4
-    tile = ", ".join(map(str, (*sides, variant.bands, neighbours)))
+    tile = ", ".join(map(str, (*sides, variant.bands, _neighbours(meaning, variant))))
+    if meaning.dtype == "float32":
+        tile += f", 4, {str(variant.exact).lower()}"
     shared, run = ("kShortBytes", "run_short") if variant.short_rows else ("kSharedBytes", "run")
     return [
         f'extern "C" __global__ void __launch_bounds__({variant.threads})',
@@ -75,6 +76,13 @@ def _entry(name: str, meaning: FlashAttention, variant: FlashAttentionVariant) -
         "}",
         "",
     ]
+
+
+def _neighbours(meaning: FlashAttention, variant: FlashAttentionVariant) -> int:
+    """Keys whose scores a lane has beside each other: of a bias, 16 bytes where a tile has as many for each lane."""
+    if meaning.bias is None:
+        return 2
+    return 8 if variant.keys % 32 == 0 and meaning.dtype != "float32" else 4
 
 
 def _hopper_entry(

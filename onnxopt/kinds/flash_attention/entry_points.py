@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ from onnxopt.program.hardware import MAX_SHARED_BYTES, WARP
 
 ROWS = 16  # queries of a warp
 _ACCESS = 16
-_MIN_ACCESS = 2
 _MAX_SHARED = 64 << 10  # bytes that a block can have on every GPU
 _COSTS = numbers()
 
@@ -31,7 +31,7 @@ class Tile(NamedTuple):
     bands: int = 1
 
 
-_HELD_STEPS = 8  # of 16 elements of queries, in the bands of a warp, that registers hold
+_HELD_STEPS = 8  # of 32 bytes of queries, in the bands of a warp, that registers hold; exact ones take two
 _HOPPER_ROWS = 64  # queries of a warpgroup
 _HOPPER_PANEL = 128  # bytes of a row in shared memory, of 64 elements
 _HOPPER_GROUP = 1024  # bytes that what a warpgroup reads is aligned to
@@ -67,11 +67,21 @@ def choose(
     chosen = list(short)
     if len(short) < len(attentions) or any(v.shared > _MAX_SHARED for v in short):
         chosen += [variant(name, meaning, tile, access) for tile in _tiles(meaning)]
+        chosen = [v for v in chosen if v.shared <= MAX_SHARED_BYTES]
     long = any(v.keys > _COSTS.max_short for v in short) and meaning.width in _COSTS.max_short_widths
     if len(short) < len(attentions) or long:
         chosen += hopper(name, meaning, [a.lengths[1] for a in attentions])
-    chosen.append(variant(name, meaning, _min_rows(meaning), _MIN_ACCESS))
-    return tuple({v.symbol: v for v in chosen}.values())
+    chosen.append(variant(name, meaning, _min_rows(meaning), meaning.element_bytes))
+    if meaning.dtype == "float32":
+        chosen += [_exact(meaning, v) for v in chosen]
+    return tuple({v.symbol: v for v in chosen if v.shared <= MAX_SHARED_BYTES}.values())
+
+
+def _exact(meaning: FlashAttention, rounded: FlashAttentionVariant) -> FlashAttentionVariant:
+    """An entry point of float32 that keeps what TF32 rounds off."""
+    tile = Tile(rounded.threads // WARP, rounded.keys, rounded.stages, rounded.bands)
+    shared = shared_bytes(meaning, tile, short=rounded.short_rows, exact=True)
+    return dataclasses.replace(rounded, symbol=f"{rounded.symbol}x", exact=True, shared=shared)
 
 
 def hopper(name: str, meaning: FlashAttention, counts: Sequence[object]) -> Iterator[FlashAttentionVariant]:
@@ -97,6 +107,8 @@ def _hopper_short(meaning: FlashAttention, keys: object) -> int:
 
 def on_warpgroups(meaning: FlashAttention) -> bool:
     """Whether there are entry points for Hopper: scores have no cap beside a bias, and queries see many keys."""
+    if meaning.dtype == "float32":
+        return False
     seen = flash_attention.seen(meaning.before, meaning.after)
     plain = (meaning.cap is None or meaning.bias is None) and (seen is None or seen > _COSTS.max_local)
     return plain and flash_attention.is_hopper(meaning.width, meaning.values) and access_of(meaning) == _ACCESS
@@ -109,7 +121,7 @@ def _hopper_variant(
     symbol = f"{name}_h{warpgroups.count}k{keys}{'s' if short else f't{stages}'}"
     row = _HOPPER_PANEL * -(-meaning.width // (_HOPPER_PANEL // 2))
     tiles = 2 * stages * keys * row
-    group_bytes = _HOPPER_ROWS * max(row, _pitch(meaning.width) * 2)
+    group_bytes = _HOPPER_ROWS * max(row, _pitch(meaning.width))
     queries = warpgroups.count * -(-group_bytes // _HOPPER_GROUP) * _HOPPER_GROUP
     bias = 2 * stages * keys if meaning.bias is not None else 0
     shared = _HOPPER_ALIGNED + tiles + queries + 16 * stages * warpgroups.copier + bias
@@ -131,13 +143,14 @@ def _max_short(attention: Attention, shapes: Shapes) -> int:
 
 def others(name: str, meaning: FlashAttention) -> Iterator[FlashAttentionVariant]:
     """Further tiles, for `tune`."""
-    for tile in (Tile(*sides) for sides in _COSTS.others):
+    is_float32 = meaning.dtype == "float32"
+    for tile in (Tile(*sides) for sides in (_COSTS.float32_others if is_float32 else _COSTS.others)):
         for short in (False, True):
             if short and tile != Tile(tile.warps, tile.keys):
                 continue  # it has one place and one band
             other = variant(name, meaning, tile, access_of(meaning), short=short)
-            if other.shared <= _MAX_SHARED:
-                yield other
+            if other.shared <= (MAX_SHARED_BYTES if is_float32 else _MAX_SHARED):
+                yield from (other, _exact(meaning, other)) if is_float32 else (other,)
 
 
 def access_of(meaning: FlashAttention) -> int:
@@ -145,19 +158,24 @@ def access_of(meaning: FlashAttention) -> int:
     steps = [meaning.width, meaning.values]
     for heads, *_ in meaning.operands:
         steps += [heads.row, heads.first, heads.step]
-    return math.gcd(_ACCESS, *(2 * step for step in steps))
+    return math.gcd(_ACCESS, *(meaning.element_bytes * step for step in steps))
 
 
 def _tiles(meaning: FlashAttention) -> tuple[Tile, ...]:
     widest = max(meaning.width, meaning.values)
     whole = meaning.before is None and meaning.after is None
+    if meaning.dtype == "float32":
+        return tuple(Tile(*of) for of in _COSTS.float32_tiles_of(widest, biased=meaning.bias is not None))
     sides = _COSTS.tiles_of(widest, biased=meaning.bias is not None, whole=whole)
     return tuple(Tile(*of) for of in sides)
 
 
 def _min_rows(meaning: FlashAttention) -> Tile:
     """The tile whose one stage every GPU holds."""
-    return Tile(4, 64, 1) if max(meaning.width, meaning.values) <= 64 else Tile(2, 32, 1)
+    widest = max(meaning.width, meaning.values)
+    if meaning.dtype == "float32" and widest > 64:
+        return Tile(2, 32, 1) if widest <= 128 else Tile(1, 16, 1)
+    return Tile(4, 64, 1) if widest <= 64 else Tile(2, 32, 1)
 
 
 def _warps(queries: object) -> int:
@@ -175,24 +193,26 @@ def variant(
     symbol += f"{'s' if short else f't{stages}'}a{access}"
     shared = shared_bytes(meaning, tile, short=short)
     return FlashAttentionVariant(
-        symbol, "", 32, access // 2, 1, WARP * tile.warps, waits=True, keys=tile.keys, stages=stages, bands=tile.bands,
-        short_rows=short, access=access, shared=shared,
+        symbol, "", 32, access // meaning.element_bytes, 1, WARP * tile.warps, waits=True, keys=tile.keys,
+        stages=stages, bands=tile.bands, short_rows=short, access=access, shared=shared,
     )  # fmt: skip
 
 
-def _pitch(width: int) -> int:
-    """Elements from a row to the next, an odd number of 16 bytes."""
-    return int(8 * (-(-width // 8) | 1))
+def _pitch(width: int, element_bytes: int = 2) -> int:
+    """Bytes from a row to the next, an odd number of 16."""
+    return int(16 * (-(-width // 8) * element_bytes // 2 | 1))
 
 
-def shared_bytes(meaning: FlashAttention, tile: Tile, *, short: bool) -> int:
+def shared_bytes(meaning: FlashAttention, tile: Tile, *, short: bool, exact: bool = False) -> int:
     """Bytes of shared memory of a block, as cuda_kernels/flash_attention/ counts them."""
-    pitch, value_pitch = map(_pitch, (meaning.width, meaning.values))
-    queries = ROWS * tile.warps * tile.bands * max(pitch, value_pitch) * 2
-    bias = tile.keys * 2 if meaning.bias is not None else 0
-    values = tile.keys * value_pitch * 2
-    stage = tile.keys * pitch * 2 + bias + values
+    size = meaning.element_bytes
+    pitch, value_pitch = (_pitch(width, size) for width in (meaning.width, meaning.values))
+    queries = ROWS * tile.warps * tile.bands * max(pitch, value_pitch)
+    bias = tile.keys * size if meaning.bias is not None else 0
+    values = tile.keys * value_pitch
+    stage = tile.keys * pitch + bias + values
     if short:
         return 2 * (queries + stage)
-    lends = tile.stages == 1 and tile.bands * (-(-meaning.width // 8) // 2) <= _HELD_STEPS
+    steps = tile.bands * (-(-meaning.width // 8) * size // 4) * (2 if exact else 1)
+    lends = tile.stages == 1 and steps <= _HELD_STEPS
     return stage - values + max(values, queries) if lends else queries + tile.stages * stage

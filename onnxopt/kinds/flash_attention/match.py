@@ -63,6 +63,7 @@ def _why_not(match: Attention, context: Context) -> str:
     size = AttentionSize(
         keys, meaning.width, match.shares_tensors, hopper=hopper, causal=meaning.after == 0,
         bias=match.bias(context.shapes), queries=queries, seen=visited, alone=match.alone,
+        dtype=meaning.dtype,
     )  # fmt: skip
     if costs.pays(size):
         return ""

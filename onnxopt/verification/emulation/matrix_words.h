@@ -41,6 +41,12 @@ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(pointer) - dynamic_shared());
 }
 
+inline uint32_t load_word(uint32_t address) {
+  uint32_t x;
+  std::memcpy(&x, dynamic_shared() + address, sizeof(x));
+  return x;
+}
+
 // Element (row, column) of matrix i, whose rows begin at the addresses that lanes 8 i + row give.
 template <typename Of>
 unsigned short* matrix_element(const Of& of, int i, int row, int column) {

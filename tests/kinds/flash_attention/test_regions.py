@@ -91,7 +91,10 @@ def test_a_part_that_others_read_stays() -> None:
         (Case(2, 20, 20, 2, 264), "A head has 264 elements"),
         (Case(2, 20, 20, 2, 64, scale=-1.0), "The scale of the scores is -1.0"),
         (Case(2, 20, 20, 2, 64, scale=2.0**-100), "The scale of the scores is 7.88"),
-        (Case(2, 20, 20, 2, 64, dtype="float32"), "The kernel supports float16 and bfloat16; q has dtype float32"),
+        (
+            Case(2, 20, 20, 2, 64, dtype="float64"),
+            "The kernel supports float16, bfloat16, float32; q has dtype float64",
+        ),
     ],
 )
 def test_what_stays_with_onnx_runtime(case: Case, reason: str) -> None:
