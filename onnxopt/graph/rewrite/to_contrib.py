@@ -33,9 +33,8 @@ from onnxopt.graph.rewrite.attention.attention_nodes import (
     window_left_of,
     window_of,
 )
-from onnxopt.graph.rewrite.rule_sets import RuleSet
+from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
-from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.value_dims import dims_of, same
 
 SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -46,13 +45,13 @@ _ROTARY_MULTIPLE = 16  # of a head's size that GroupQueryAttention's rotary embe
 class GroupQuery(RewriteRuleClassBase):
     """Causal attention with grouped heads that no kernel of onnxopt's will run.
 
-    rotary: with the rotary embedding of q and k inside. graph: the main one. expected: sizes to choose by.
+    rotary: with the rotary embedding of q and k inside. scope: of the rules.
     """
 
-    def __init__(self, rotary: bool, graph: ir.Graph, expected: ExpectedSizes) -> None:
+    def __init__(self, rotary: bool, scope: Scope) -> None:
         super().__init__("group_query_rotary" if rotary else "group_query")
         self._rotary = rotary
-        self._graph, self._expected = graph, expected
+        self._graph, self._scope = scope.graph, scope
 
     def pattern(self, op, q, k, v, cos, sin):
         queries, keys = (op.Rotary(x, cos, sin, _domain=DOMAIN) if self._rotary else x for x in (q, k))
@@ -66,7 +65,7 @@ class GroupQuery(RewriteRuleClassBase):
             return result.fail(f"GroupQueryAttention has no CUDA kernel for {q.dtype}")
         if q.dtype == ir.DataType.FLOAT16 and not GROUPED_OF_FLOAT16:
             return result.fail("MultiHeadAttention is faster in FLOAT16: a fused kernel prepares its operands")
-        if kernel_supports(y.producer(), self._expected):
+        if kernel_supports(y.producer(), self._scope):
             return result.fail("onnxopt's kernel of attention is faster, and reads grouped heads where they lie")
         if q.shape[3] != v.shape[3]:
             return result.fail("k and v have heads of different sizes")
@@ -94,11 +93,11 @@ class GroupQuery(RewriteRuleClassBase):
 
 
 class MultiHead(RewriteRuleClassBase):
-    """Attention whose query heads all have keys of their own. graph: the main one. expected: sizes to choose by."""
+    """Attention whose query heads all have keys of their own. scope: of the rules."""
 
-    def __init__(self, graph: ir.Graph, expected: ExpectedSizes) -> None:
+    def __init__(self, scope: Scope) -> None:
         super().__init__("multi_head")
-        self._graph, self._expected = graph, expected
+        self._graph, self._scope = scope.graph, scope
 
     def pattern(self, op, q, k, v):
         return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
@@ -120,7 +119,7 @@ class MultiHead(RewriteRuleClassBase):
         window = {} if causal else window_of(node)
         window_left = window_left_of(node)
         read = window_left if window else mask
-        has_kernel = kernel_supports(node, self._expected) and (read is None or same(dims_of(read)[-1], k.shape[2]))
+        has_kernel = kernel_supports(node, self._scope) and (read is None or same(dims_of(read)[-1], k.shape[2]))
         windowed = bool(window) and has_kernel
         attributes |= hidden_rows.attribute_of(node, windowed) if mask is not None else {}
         if windowed:
@@ -339,15 +338,15 @@ def _half_table(op, table: ir.Value):
 
 
 GROUPED = (
-    RuleSet(lambda scope: [Rooted("Sdpa", GroupQuery.rule(True, scope.graph, scope.expected))], counted=False),
-    RuleSet(lambda scope: [Rooted("Sdpa", GroupQuery.rule(False, scope.graph, scope.expected))], counted=False),
+    RuleSet(lambda scope: [Rooted("Sdpa", GroupQuery.rule(True, scope))], counted=False),
+    RuleSet(lambda scope: [Rooted("Sdpa", GroupQuery.rule(False, scope))], counted=False),
 )
 UNGROUP = (RuleSet(lambda _: [Rooted("Sdpa", Ungroup.rule())], counted=False),)
 ROTARY_NODES = (RuleSet(lambda _: [Rooted("Rotary", RotaryNodes.rule())], counted=False),)
 # After these, and GROUPED before them, no operator of the internal domain is left.
 ATTENTION = (
-    RuleSet(lambda scope: [Rooted("Sdpa", AttentionNodes.rule(scope.graph, scope.expected))], counted=False),
+    RuleSet(lambda scope: [Rooted("Sdpa", AttentionNodes.rule(scope))], counted=False),
     *UNGROUP,
-    RuleSet(lambda scope: [Rooted("Sdpa", MultiHead.rule(scope.graph, scope.expected))], counted=False),
+    RuleSet(lambda scope: [Rooted("Sdpa", MultiHead.rule(scope))], counted=False),
 )
 ROTARY = (RuleSet(lambda scope: [Rooted("Rotary", RotaryOperator.rule(scope.gpu))], counted=False), *ROTARY_NODES)

@@ -74,4 +74,4 @@ def test_each_part_is_a_range_of_columns(tmp_path: Path) -> None:
     ids=["one group", "float32", "another reader", "unequal parts", "two parts"],
 )
 def test_what_is_refused(source: ir.Model, why: str, tmp_path: Path) -> None:
-    assert reason(source, "qg", ReorderedColumns.rule(Joiner(tmp_path))) == why
+    assert reason(source, "qg", ReorderedColumns.rule(Joiner(tmp_path), False)) == why

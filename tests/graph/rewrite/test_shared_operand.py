@@ -13,8 +13,8 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.rewrite.products import shared_operand
+from onnxopt.graph.rewrite.rule_sets import Scope
 from onnxopt.graph.rewrite.weights import Joiner
-from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.infer import infer
 
 HALF = onnx.TensorProto.FLOAT16
@@ -35,7 +35,7 @@ def _model(
 
 
 def _merge(model: ir.Model, folder: Path) -> int:
-    return shared_operand.merge(model, Joiner(folder), ExpectedSizes(infer(model), {}))
+    return shared_operand.merge(model, Joiner(folder), Scope(model.graph, infer(model)))
 
 
 def _evaluated(model: ir.Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:

@@ -28,9 +28,8 @@ from onnxopt.graph.match import new_integers
 from onnxopt.graph.rewrite.attention import hidden_rows
 from onnxopt.graph.rewrite.attention.attention_operands import has_usual_heads
 from onnxopt.graph.rewrite.masks.parts import LOW, MIN, least_of
-from onnxopt.graph.rewrite.rule_sets import Pass
+from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
-from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.value_dims import dims_of, same
 from onnxopt.program import flash_attention
 
@@ -41,11 +40,11 @@ _OURS = "onnxopt.ours"  # in the meta of an attention's result: a kernel of onnx
 
 
 class AttentionNodes(RewriteRuleClassBase):
-    """Attention with a cap or sinks as standard operators. graph: the main one. expected: sizes to choose by."""
+    """Attention with a cap or sinks as standard operators. scope: of the rules."""
 
-    def __init__(self, graph: ir.Graph, expected: ExpectedSizes) -> None:
+    def __init__(self, scope: Scope) -> None:
         super().__init__("attention_nodes")
-        self._graph, self._expected = graph, expected
+        self._graph, self._scope = scope.graph, scope
 
     def pattern(self, op, q, k, v):
         return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
@@ -57,7 +56,7 @@ class AttentionNodes(RewriteRuleClassBase):
 
     def rewrite(self, op, q, k, v, y):
         node, dtype, window = y.producer(), q.dtype, window_of(y.producer())
-        windowed = bool(window) and kernel_supports(node, self._expected)
+        windowed = bool(window) and kernel_supports(node, self._scope)
         mask, sinks = (node.inputs[at] if len(node.inputs) > at else None for at in (_MASK, _SINKS))
         cap = node.attributes.get_float("cap", 0.0)
         k, v = (_repeated(op, x, q) for x in (k, v))
@@ -133,26 +132,32 @@ def is_for_kernel(attention: ir.Node) -> bool:
     return _OURS in attention.outputs[0].meta
 
 
-def kernel_supports(sdpa: ir.Node, expected: ExpectedSizes) -> bool:
-    """Whether the kernel of attention of many queries will run an Sdpa that has a window, a cap or sinks."""
+def attends(dtype: ir.DataType | None, gpu: bool) -> bool:
+    """Whether kernels of onnxopt's attend in this dtype. gpu: whether kernels for GPUs are made.
+
+    Without them, ONNX Runtime's Attention takes float32, with the projections inside.
+    """
+    return dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) or (gpu and dtype == ir.DataType.FLOAT)
+
+
+def kernel_supports(sdpa: ir.Node, scope: Scope) -> bool:
+    """Whether the kernel of attention of many queries will run an Sdpa."""
     q, k, v = sdpa.inputs[:3]
     assert q is not None and k is not None and v is not None
-    if q.dtype is None or q.dtype.name.lower() not in flash_attention.STORED:
+    if not attends(q.dtype, scope.gpu) or q.dtype is None:
         return False
+    expected = scope.expected
     heads, groups, width, values = dims_of(q)[1], dims_of(k)[1], dims_of(q)[3], dims_of(v)[3]
     scale = sdpa.attributes.get_float("scale", 0.0) or 0.0
     sizes = [n for n in (heads, groups, width, values) if isinstance(n, int)]
     if len(sizes) != 4 or flash_attention.why_not(sizes[0], sizes[1], sizes[2], sizes[3], scale):
         return False
-    queries, keys = (
-        d if isinstance(d, int) else None if expected is None else expected.of(d)
-        for d in (dims_of(q)[2], dims_of(k)[2])
-    )
+    queries, keys = (d if isinstance(d, int) else expected.of(d) for d in (dims_of(q)[2], dims_of(k)[2]))
     window = window_of(sdpa)
     hopper = flash_attention.is_hopper(sizes[2], sizes[3])
     size = AttentionSize(
         keys, sizes[2], hopper=hopper, causal=window.get("after") == 0, bias=_bias(sdpa), queries=queries,
-        seen=flash_attention.seen(**window), alone=is_extended(sdpa),
+        seen=flash_attention.seen(**window), alone=is_extended(sdpa), dtype=q.dtype.name.lower(),
     )  # fmt: skip
     return costs.pays(size)
 

@@ -14,11 +14,10 @@ from onnxopt.costs import attention as costs
 from onnxopt.costs.attention import AttentionSize
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.attention import padded_heads
+from onnxopt.graph.rewrite.attention.attention_nodes import attends
 from onnxopt.graph.rewrite.attention.attention_operands import has_usual_heads
 from onnxopt.graph.rewrite.attention.sdpa import Form, ScaledDotProduct, odd_size
-from onnxopt.graph.rewrite.masks.index_values import IndexValues
-from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.shapes.expected import ExpectedSizes
+from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
 from onnxopt.graph.shapes.value_dims import dims_of
 from onnxopt.program import flash_attention
 
@@ -43,18 +42,18 @@ class PaddedDotProduct(ScaledDotProduct):
 class DotProductOfOwnKernel(ScaledDotProduct):
     """The same for heads of other sizes that zeros did not pad, where a kernel of onnxopt's will run them.
 
-    expected: sizes of symbolic dims to choose by.
+    scope: of the rules.
     """
 
-    def __init__(self, index_values: IndexValues, expected: ExpectedSizes) -> None:
-        super().__init__(index_values)
-        self._expected = expected
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope.index_values)
+        self._scope = scope
 
     def size_obstacle(self, form: Form, context: MatchContext) -> str:
         if has_usual_heads(form.q, form.v):
             return "operators of ONNX Runtime take these heads"
         (_, heads, queries, width), (_, _, keys, values) = dims_of(form.q), dims_of(form.v)
-        if form.q.dtype is None or form.q.dtype.name.lower() not in flash_attention.STORED:
+        if not attends(form.q.dtype, self._scope.gpu) or form.q.dtype is None:
             return f"{odd_size(form)}, and onnxopt's kernel none of {form.q.dtype}"
         if not (isinstance(heads, int) and isinstance(width, int) and isinstance(values, int)):
             return "the number of heads, or of their elements, is not known"
@@ -62,8 +61,8 @@ class DotProductOfOwnKernel(ScaledDotProduct):
             return reason
         if form.widened or form.guards_rows or not _joins_heads(context.root.outputs[0]):
             return f"{odd_size(form)}, and onnxopt's kernel writes concatenated heads, which this result is not"
-        asked, seen = (n if isinstance(n, int) else self._expected.of(n) for n in (queries, keys))
-        paid = costs.pays(AttentionSize(seen, width, queries=asked, alone=True))
+        asked, seen = (n if isinstance(n, int) else self._scope.expected.of(n) for n in (queries, keys))
+        paid = costs.pays(AttentionSize(seen, width, queries=asked, alone=True, dtype=form.q.dtype.name.lower()))
         return "" if paid else f"{odd_size(form)}, and {asked} queries are too few for onnxopt's kernel"
 
 
@@ -82,6 +81,4 @@ def _joins_heads(attended: ir.Value) -> bool:
 
 
 PADDED = (RuleSet(lambda scope: [Rooted("MatMul", PaddedDotProduct.rule(scope.index_values))]),)
-OWN_KERNEL = (
-    RuleSet(lambda scope: [Rooted("MatMul", DotProductOfOwnKernel.rule(scope.index_values, scope.expected))]),
-)
+OWN_KERNEL = (RuleSet(lambda scope: [Rooted("MatMul", DotProductOfOwnKernel.rule(scope))]),)

@@ -24,13 +24,12 @@ from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.match import new_integers
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.attention import hidden_rows
-from onnxopt.graph.rewrite.attention.attention_nodes import has_mask, is_for_kernel
+from onnxopt.graph.rewrite.attention.attention_nodes import attends, has_mask, is_for_kernel
 from onnxopt.graph.rewrite.products import packed_weights
 from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, rotated, swapped
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
-from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.program import flash_attention
 
 _ATTENTION_DTYPES = (ir.DataType.FLOAT16, ir.DataType.FLOAT)
@@ -115,9 +114,9 @@ class SelfAttention(_Merge):
     one product.
     """
 
-    def __init__(self, name: str, joiner: Joiner, expected: ExpectedSizes) -> None:
+    def __init__(self, name: str, joiner: Joiner, scope: Scope) -> None:
         super().__init__(name, joiner)
-        self._expected = expected
+        self._scope = scope
 
     def pattern(self, op, x):
         return op.MultiHeadAttention(
@@ -151,14 +150,17 @@ class SelfAttention(_Merge):
     def _is_ours(self, x: ir.Value, widths: Sequence[int], node: ir.Node) -> bool:
         """Whether a kernel of ours runs this attention, which reads the parts where they lie."""
         heads = node.attributes.get_int("num_heads", 0) or 0
-        if x.dtype not in SIXTEEN_BIT or x.shape is None or not heads or any(width % heads for width in widths):
+        if x.dtype is None or not attends(x.dtype, self._scope.gpu) or x.shape is None:
+            return False
+        if not heads or any(width % heads for width in widths):
             return False
         width, values = widths[0] // heads, widths[2] // heads
         if flash_attention.why_not(heads, heads, width, values, 1.0):
             return False
         size = AttentionSize(
-            self._expected.of(x.shape[1]), width, packed=True, hopper=flash_attention.is_hopper(width, values),
+            self._scope.expected.of(x.shape[1]), width, packed=True, hopper=flash_attention.is_hopper(width, values),
             bias="scores" if has_mask(node) else "",
+            dtype=x.dtype.name.lower(),
         )  # fmt: skip
         return is_for_kernel(node) or costs.pays(size)
 
@@ -222,9 +224,9 @@ class HeadProjections(_Merge):
     The slices may differ in width. A pointwise region cuts and prepares them in one kernel.
     """
 
-    def __init__(self, rotary: bool, joiner: Joiner) -> None:
+    def __init__(self, rotary: bool, joiner: Joiner, gpu: bool) -> None:
         super().__init__("merge_rotary_heads" if rotary else "merge_heads", joiner)
-        self._rotary = rotary
+        self._rotary, self._gpu = rotary, gpu
 
     def pattern(self, op, x, cos, sin):
         def heads(name: str):
@@ -238,8 +240,8 @@ class HeadProjections(_Merge):
 
     def check(self, context: MatchContext, x, q, k, v, wq, wk, wv, bq=None, bk=None, bv=None, **_):
         result = MatchResult()
-        if q.dtype not in SIXTEEN_BIT:
-            return result.fail(f"attention of {q.dtype} runs no faster from one product; only 16-bit floats gain")
+        if not attends(q.dtype, self._gpu):
+            return result.fail(f"attention of {q.dtype} runs no faster from one product; only onnxopt's kernels gain")
         if not self._rotary and q.shape[1] == k.shape[1]:
             return result.fail("every query head has keys of its own, which the rule SelfAttention merges")
         if any(value.shape is None or not isinstance(value.shape[1], int) for value in (q, k, v)):
@@ -334,8 +336,8 @@ def _gate_and_up(activation: str) -> Callable[[Scope], list[Rooted]]:
 
 
 HEADS = (
-    RuleSet(lambda scope: [Rooted("Sdpa", HeadProjections.rule(True, scope.joiner))], packed=True),
-    RuleSet(lambda scope: [Rooted("Sdpa", HeadProjections.rule(False, scope.joiner))], packed=True),
+    RuleSet(lambda scope: [Rooted("Sdpa", HeadProjections.rule(True, scope.joiner, scope.gpu))], packed=True),
+    RuleSet(lambda scope: [Rooted("Sdpa", HeadProjections.rule(False, scope.joiner, scope.gpu))], packed=True),
     RuleSet(
         lambda scope: [Rooted("GroupQueryAttention", CachedProjections.rule("merge_cached", scope.joiner))],
         packed=True,
@@ -347,9 +349,7 @@ PROJECTIONS = (
         packed=True,
     ),
     RuleSet(
-        lambda scope: [
-            Rooted("MultiHeadAttention", SelfAttention.rule("merge_self_attention", scope.joiner, scope.expected))
-        ],
+        lambda scope: [Rooted("MultiHeadAttention", SelfAttention.rule("merge_self_attention", scope.joiner, scope))],
         packed=True,
     ),
 )

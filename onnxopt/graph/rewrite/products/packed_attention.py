@@ -128,8 +128,6 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol:
 
 PARTS = (
     RuleSet(
-        lambda scope: [
-            Rooted("MultiHeadAttention", PackedSelfAttention.rule("packed_attention", scope.joiner, scope.expected))
-        ]
+        lambda scope: [Rooted("MultiHeadAttention", PackedSelfAttention.rule("packed_attention", scope.joiner, scope))]
     ),
 )

@@ -10,25 +10,24 @@ as attention of other models has them: kernels read it where it lies.
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
 from onnxopt.graph.match import is_constant, new_integers
 from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.attention.attention_nodes import attends
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.value_dims import same
 
-_STORED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _PARTS = 3
 
 
 class ReorderedColumns(RewriteRuleClassBase):
     """The rule above, for q, k and v."""
 
-    def __init__(self, joiner: Joiner) -> None:
+    def __init__(self, joiner: Joiner, gpu: bool) -> None:
         super().__init__()
-        self._joiner = joiner
+        self._joiner, self._gpu = joiner, gpu
 
     def pattern(self, op, x, w):
         product = op.MatMul(x, w, _outputs=["product"])
@@ -43,7 +42,7 @@ class ReorderedColumns(RewriteRuleClassBase):
             return result.fail("Split has two results")
         if not is_constant(w) or len(w.uses()) != 1 or w.is_graph_output() or len(w.const_value.shape) != 2:
             return result.fail(f"the weight `{w.name}` is no constant matrix, or has other readers")
-        if w.const_value.dtype not in _STORED:
+        if not attends(w.const_value.dtype, self._gpu):
             return result.fail(f"no kernel reads parts of {w.const_value.dtype} where they lie")
         if groups.shape is None or product.shape is None or len(groups.shape) != 4 or len(product.shape) != 3:
             return result.fail("the product is not known to be split into groups of columns")
@@ -66,4 +65,4 @@ class ReorderedColumns(RewriteRuleClassBase):
         return [op.Reshape(op.Slice(product, begin, end, new_integers(op, [-1])), view) for begin, end in bounds]
 
 
-RULES = (RuleSet(lambda scope: [Rooted("Split", ReorderedColumns.rule(scope.joiner))]),)
+RULES = (RuleSet(lambda scope: [Rooted("Split", ReorderedColumns.rule(scope.joiner, scope.gpu))]),)

@@ -33,12 +33,11 @@ from onnxopt.costs.attention import AttentionSize
 from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.match import is_constant, only_consumer
 from onnxopt.graph.passes.new_nodes import NewNodes, initializer
-from onnxopt.graph.rewrite.attention.attention_nodes import has_mask, is_for_kernel
+from onnxopt.graph.rewrite.attention.attention_nodes import attends, has_mask, is_for_kernel
 from onnxopt.graph.rewrite.products.column_parts import Cut, cuts_of
 from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
-from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.value_dims import reshape_to
 from onnxopt.program import flash_attention
 from onnxopt.program.operators.row_operators import ROW_OPERATORS
@@ -93,14 +92,11 @@ class _Product:
         return max(self.tensor.nbytes, math.prod(shape.numpy()) * self.tensor.dtype.bitwidth // 8 if known else 0)  # type: ignore[union-attr]
 
 
-def merge(model: ir.Model, joiner: Joiner, expected: ExpectedSizes) -> int:
-    """Merge products of one tensor, in place. Returns how many products there are now in place of others.
-
-    expected: sizes of symbolic dims to choose by.
-    """
+def merge(model: ir.Model, joiner: Joiner, scope: Scope) -> int:
+    """Merge products of one tensor, in place. Returns how many products there are now in place of others."""
     graph = model.graph
-    whole = (*_key_and_value_products(graph, expected), *_cache_products(graph))
-    groups = _grouped((*whole, *_prepared_head_products(graph, expected)))
+    whole = (*_key_and_value_products(graph, scope), *_cache_products(graph))
+    groups = _grouped((*whole, *_prepared_head_products(graph, scope)))
     groups = [group for group in groups if sum(p.tensor.nbytes for p in group) <= _MAX_BYTES]
     groups += [part for group in _grouped(_broadcast_products(graph)) for part in _up_to_limit(group)]
     for group in groups:
@@ -131,10 +127,10 @@ def _up_to_limit(products: list[_Product]) -> Iterator[list[_Product]]:
     yield group
 
 
-def _key_and_value_products(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
+def _key_and_value_products(graph: ir.Graph, scope: Scope) -> Iterator[_Product]:
     """Products that are keys or values of an attention that our kernel runs."""
     for node in graph:
-        if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node, expected):
+        if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node, scope):
             continue
         for value in node.inputs[_KEYS : _VALUES + 1]:
             product = None if value is None else _matrix_product(value, node)
@@ -142,18 +138,21 @@ def _key_and_value_products(graph: ir.Graph, expected: ExpectedSizes) -> Iterato
                 yield product
 
 
-def _is_ours(node: ir.Node, expected: ExpectedSizes) -> bool:
+def _is_ours(node: ir.Node, scope: Scope) -> bool:
     q, k = node.inputs[0], node.inputs[_KEYS] if len(node.inputs) > _KEYS else None
     heads = node.attributes.get_int("num_heads", 0) or 0
-    if q is None or k is None or q.dtype not in _STORED or q.shape is None or k.shape is None or len(k.shape) != 3:
+    if q is None or k is None or q.dtype is None or not attends(q.dtype, scope.gpu):
+        return False
+    if q.shape is None or k.shape is None or len(k.shape) != 3:
         return False
     row = q.shape[2] if len(q.shape) == 3 else None
     if not isinstance(row, int) or not heads or row % heads:
         return False
     width = row // heads
     size = AttentionSize(
-        expected.of(k.shape[1]), width, packed=True, hopper=flash_attention.is_hopper(width, width),
+        scope.expected.of(k.shape[1]), width, packed=True, hopper=flash_attention.is_hopper(width, width),
         bias="scores" if has_mask(node) else "",
+        dtype=q.dtype.name.lower(),
     )  # fmt: skip
     return is_for_kernel(node) or costs.pays(size)
 
@@ -210,7 +209,7 @@ def _cache_products(graph: ir.Graph) -> Iterator[_Product]:
             yield from (product for product, _ in products)
 
 
-def _prepared_head_products(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
+def _prepared_head_products(graph: ir.Graph, scope: Scope) -> Iterator[_Product]:
     """Queries, keys and values of one tensor, or of each of several streams, which kernels prepare for attention.
 
     Those of one tensor are for an attention of ours, which reads the values in place; Concats join those of streams.
@@ -223,7 +222,7 @@ def _prepared_head_products(graph: ir.Graph, expected: ExpectedSizes) -> Iterato
         count = len({product.group for product in products.values()})
         if not count or any(len({product.group for product in source}) != count for source in sources):
             continue
-        if len(products) == sum(map(len, sources)) == len("qkv") * count and (count > 1 or _is_ours(node, expected)):
+        if len(products) == sum(map(len, sources)) == len("qkv") * count and (count > 1 or _is_ours(node, scope)):
             yield from products.values()
 
 
@@ -357,7 +356,7 @@ def _merged_bias(products: Sequence[_Product]) -> np.ndarray:
 
 def _pass(model: ir.Model, scope: Scope) -> int:
     assert scope.joiner is not None
-    return merge(model, scope.joiner, scope.expected)
+    return merge(model, scope.joiner, scope)
 
 
 RULES = (Pass(_pass),)

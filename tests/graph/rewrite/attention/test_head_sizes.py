@@ -10,8 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.graph.rewrite.attention import head_sizes
-from onnxopt.graph.rewrite.masks.index_values import IndexValues
-from onnxopt.graph.shapes.expected import ExpectedSizes
+from onnxopt.graph.rewrite.rule_sets import Scope
 from onnxopt.graph.shapes.infer import infer
 from tests.graph.rewrite.attention.test_padded_heads import HIDDEN, MISSES, close, drawn
 from tests.support import graphs, refused
@@ -27,7 +26,7 @@ _KEPT = {  # and why onnxopt's kernel does not take them either
 def _reason(model: ir.Model) -> str:
     known = infer(model)
     known.write()
-    rule = head_sizes.DotProductOfOwnKernel.rule(IndexValues(model.graph, known), ExpectedSizes(known, {}))
+    rule = head_sizes.DotProductOfOwnKernel.rule(Scope(model.graph, known))
     return refused.reason(model, "a", rule)
 
 

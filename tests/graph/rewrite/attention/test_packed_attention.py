@@ -10,8 +10,8 @@ import pytest
 from onnxscript.rewriter import RewriteRule
 
 from onnxopt.graph.rewrite.products.packed_attention import PackedSelfAttention
+from onnxopt.graph.rewrite.rule_sets import Scope
 from onnxopt.graph.rewrite.weights import Joiner
-from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.infer import infer
 from tests.support.attention.attention_graphs import agree, ops, rewritten
 from tests.support.graphs import graph, hold
@@ -116,5 +116,5 @@ def test_a_kernel_of_ours_reads_the_parts_where_they_are(tmp_path: Path) -> None
 
 
 def _rule(source: ir.Model, folder: Path) -> RewriteRule:
-    expected = ExpectedSizes(infer(source.clone()), {})
-    return PackedSelfAttention.rule("packed_attention", Joiner(folder), expected)
+    scope = Scope(source.graph, infer(source.clone()))
+    return PackedSelfAttention.rule("packed_attention", Joiner(folder), scope)
