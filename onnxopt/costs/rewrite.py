@@ -17,6 +17,7 @@ class RewriteCosts:
     grouped_float16: bool
     split_is_fused: bool
     min_transposed: int
+    min_transposed_float32: int
     max_merged_bytes: int
     expected_share: int
     padded_length: int

@@ -97,7 +97,7 @@ class Rewriter:
         copy = self.normalized.clone()
         left_out, gpu = set(rewrite.FAMILIES) - set(names), bool(self.archs)
         done = rewrite.rewrite(copy, self.scratch, leave_out=left_out, usual=self.usual, gpu=gpu)
-        TransposeWeightsPass()(copy)  # after constant folding, which would transpose the weights back
+        TransposeWeightsPass(gpu=gpu)(copy)  # after constant folding, which would transpose the weights back
         return copy, done
 
     def _multiply_codes(self, model: ir.Model, names: Collection[str]) -> bool:

@@ -54,7 +54,7 @@ def test_every_kind_of_region_takes_bfloat16(name: str, tmp_path: Path) -> None:
     counts = collections.Counter(ops(model))
     assert counts["MultiHeadAttention"] == counts["Split"] == 2
     assert counts["Attention"] == 0  # its CUDA kernels are of float16 and float32
-    TransposeWeightsPass()(model)
+    TransposeWeightsPass(gpu=True)(model)
     kinds = collections.Counter(region.kind.name for region in fuse(model).regions)
     assert set(kinds) == {"rowwise", "gemm", "flash_attention"}  # its table has 64 positions, its GELU is a product's
     assert releases.of(model, library=True, archs=()).onnxruntime_cuda == "1.24"  # for MultiHeadAttention

@@ -53,7 +53,7 @@ def graph_work(path: Path, folder: Path) -> None:
     before = facts.count(source.model)
     model = normalize.normalize(source.model).model
     rewrite.rewrite(model, folder)
-    TransposeWeightsPass()(model)
+    TransposeWeightsPass(gpu=True)(model)
     plan = lower(fuse.fuse(model, KINDS), model.opset_imports)
     functions = outline.functions(plan, model.opset_imports)
     kernels = entry_points.choose(functions, model.opset_imports, plan.shapes)

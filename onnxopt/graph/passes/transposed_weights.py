@@ -1,4 +1,4 @@
-"""Stores the weights of 16-bit products transposed: MatMul(x, W) becomes MatMul(x, Transpose(W^T)).
+"""Stores the weights of products transposed: MatMul(x, W) becomes MatMul(x, Transpose(W^T)).
 
 A GPU's matrix units read both operands along the dim that is summed over. torch stores weights in this order, and
 exporters transpose them. From which sides on, costs/data/rewrite.json says. The GEMM's kernel absorbs the Transpose;
@@ -7,22 +7,31 @@ elsewhere ONNX Runtime folds it while it loads the model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_ir as ir
 
 from onnxopt.costs.rewrite import numbers
 
-_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-_MIN = numbers().min_transposed
-
 
 class TransposeWeightsPass(ir.passes.InPlacePass):
-    """Transposes every 16-bit weight that one MatMul alone reads, as its second operand. Values stay lazy."""
+    """Transposes every weight of floats that one MatMul alone reads, as its second operand. Values stay lazy.
+
+    gpu: whether kernels for GPUs are made, which float32 is transposed for.
+    """
+
+    def __init__(self, *, gpu: bool) -> None:
+        super().__init__()
+        of_16_bits = numbers().min_transposed
+        self._least = {ir.DataType.FLOAT16: of_16_bits, ir.DataType.BFLOAT16: of_16_bits}
+        if gpu:
+            self._least[ir.DataType.FLOAT] = numbers().min_transposed_float32
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
         for weight in list(model.graph.initializers.values()):
-            if not _fits(weight):
+            if not _fits(weight, self._least):
                 continue
             modified = True
             transposed = _transposed(weight)
@@ -36,14 +45,15 @@ class TransposeWeightsPass(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified)
 
 
-def _fits(weight: ir.Value) -> bool:
+def _fits(weight: ir.Value, least: Mapping[ir.DataType, int]) -> bool:
+    """least: rows and columns that a weight has, by its dtype."""
     tensor = weight.const_value
-    if tensor is None or weight.is_graph_input() or weight.is_graph_output() or tensor.dtype not in _DTYPES:
+    if tensor is None or weight.is_graph_input() or weight.is_graph_output() or tensor.dtype not in least:
         return False
     uses = list(weight.uses())
     return (
         len(tensor.shape) == 2
-        and min(tensor.shape.numpy()) >= _MIN
+        and min(tensor.shape.numpy()) >= least[tensor.dtype]
         and len(uses) == 1  # a Transpose with other readers would not be folded into the GEMM
         and all(u.node.op_type == "MatMul" and u.node.domain == "" and u.idx == 1 for u in uses)
         and all(u.node.graph is weight.graph for u in uses)
