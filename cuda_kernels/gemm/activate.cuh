@@ -12,6 +12,7 @@ namespace onnxopt {
 template <typename T, Activation kActivation, int kThreads>
 __device__ inline void activate_in_place(const ActivateParams& params) {
   constexpr int kWidth = kActivatedBytes / sizeof(T);
+  constexpr bool kExact = sizeof(T) == 4;
   const uint64_t first = (uint64_t{blockIdx.x} * kThreads + threadIdx.x) * kWidth;
   begin_early();
   if (first >= params.count) return;
@@ -19,12 +20,12 @@ __device__ inline void activate_in_place(const ActivateParams& params) {
   const bool whole = first + kWidth <= params.count && reinterpret_cast<uint64_t>(y) % kActivatedBytes == 0;
   if (!whole) {
     const uint64_t left = params.count - first;
-    for (int j = 0; j < kWidth && j < left; ++j) y[j] = Narrow<T>::from(activate<kActivation>(widen(y[j])));
+    for (int j = 0; j < kWidth && j < left; ++j) y[j] = Narrow<T>::from(activate<kActivation, kExact>(widen(y[j])));
     return;
   }
   Vector<T, kWidth> x = load_vector<T, kWidth>(y);
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) x.at[j] = Narrow<T>::from(activate<kActivation>(widen(x.at[j])));
+  for (int j = 0; j < kWidth; ++j) x.at[j] = Narrow<T>::from(activate<kActivation, kExact>(widen(x.at[j])));
   store_at_once(y, x);
 }
 

@@ -82,7 +82,7 @@ __device__ inline void few_rows(const FewRowsParams& params) {
       float y = params.alpha * sums[r][c];
       if (params.bias != nullptr) y += widen(static_cast<const T*>(params.bias)[first + c]);
       if (params.residual != nullptr) y += params.beta * widen(static_cast<const T*>(params.residual)[at]);
-      static_cast<T*>(params.output)[at] = Narrow<T>::from(activate<kActivation>(y));
+      static_cast<T*>(params.output)[at] = Narrow<T>::from(activate<kActivation, sizeof(T) == 4>(y));
     }
   }
 }

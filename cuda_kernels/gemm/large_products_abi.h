@@ -6,12 +6,12 @@
 namespace onnxopt {
 
 constexpr unsigned kTileRows = 128;       // rows of the result that a block computes at once
-constexpr unsigned kTileDepth = 64;       // of a and b that it brings at once: 128 bytes
+constexpr unsigned kTileRowBytes = 128;   // of the depth of a and b that it brings at once
 constexpr unsigned kActivatedBytes = 16;  // that a thread stores
 
 // output[r, c] = activation(alpha * sum over k of a[r, k] * b[k, c] + bias[c]), contiguous. columns are a multiple
-// of 8. a is a matrix of `rows` rows, in tiles of kTileRows x kTileDepth. b is one of `depth` rows, in tiles of
-// kTileDepth x 64; where it lies transposed, one of `columns` rows, in tiles of the entry point's columns x kTileDepth.
+// of 16 bytes. a is a matrix of `rows` rows, in tiles of kTileRows x kTileRowBytes. b is one of `depth` rows, in tiles
+// as deep x 64; where it lies transposed, one of `columns` rows, in tiles of the entry point's columns x kTileRowBytes.
 struct LargeProductParams {
   MatrixMap a;
   MatrixMap b;

@@ -33,6 +33,10 @@ class GemmCosts:
     their_tile: float
     their_step: float
     their_columns: float
+    large_float32: float
+    their_call_float32: float
+    their_tile_float32: float
+    their_step_float32: float
     clear: float
     max_packed_rows: int
     packed_shapes: Mapping[int, Mapping[int, tuple[int, int]]]

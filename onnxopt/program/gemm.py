@@ -25,7 +25,8 @@ GATES = ("silu", "gelu_tanh")
 PACKED_BITS = (2, 4, 8)
 GROUPS = (16, 32, 64, 128, 256)  # codes that share a scale
 MIN_GROUP = {2: 32, 4: 16, 8: 16}  # by bits: a word of 2-bit codes has them all of one scale, and its neighbour
-SIXTEEN_BIT = ("float16", "bfloat16")  # dtypes of a where b is packed, and with an exact GELU
+SIXTEEN_BIT = ("float16", "bfloat16")  # dtypes of a where b is packed
+_ACTIVATED = (*SIXTEEN_BIT, "float32")  # dtypes of an exact GELU
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Gemm(Meaning):
         ),
         Rule(
             "activation",
-            f"activation != 'gelu' or (packed is None and inputs[a] == outputs[0] and outputs[0] in {SIXTEEN_BIT})",
+            f"activation != 'gelu' or (packed is None and inputs[a] == outputs[0] and outputs[0] in {_ACTIVATED})",
             "does not go with these dtypes",
         ),
         Rule(
@@ -237,6 +238,7 @@ class TilesVariant(Variant):
         _ACTIVATES_APART,
         Rule("threads", "threads == 384", "is not 384"),
         Rule("columns", "not kernel.transpose_a", "are of a product whose first operand is not transposed"),
+        Rule("columns", "kernel.dtype != 'float32' or kernel.transpose_b", "are of float32 whose second one is"),
     )
     role: str = choice("TilesRole", ("tiles",), default="tiles")
     columns: int = integer(64, 256, 64, default=256)

@@ -88,6 +88,8 @@ __device__ inline void take_registers() {
   if constexpr (kWarpgroupProducts) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
+// float32: as TF32, 8 deep, of both in shared memory with a row for each column of b.
+//
 // add: y += a b, of a in registers, and b with a row in shared memory for each step of its depth. add_shared: the same
 // of both in shared memory, with a row for each column of b, or, kByDepth, for each step; or y = a b where `more` is
 // false.
@@ -219,6 +221,23 @@ ONNXOPT_PRODUCTS(248, "%124", "%125", "%126", "%127", "%128", "%129")
 ONNXOPT_PRODUCTS(256, "%128", "%129", "%130", "%131", "%132", "%133")
 #undef ONNXOPT_PRODUCTS
 #undef ONNXOPT_PRODUCT
+
+#define ONNXOPT_PRODUCT_OF_TF32(columns, r0, r1, r2)                                                             \
+  template <>                                                                                                    \
+  struct WarpgroupProduct<float, columns> {                                                                      \
+    __device__ static void add_shared(float (&y)[columns / 8][4], uint64_t a, uint64_t b, bool more) {           \
+      if constexpr (kWarpgroupProducts) {                                                                        \
+        asm volatile("{.reg .pred more; setp.ne.b32 more, " r2 ", 0; wgmma.mma_async.sync.aligned.m64n" #columns \
+                     "k8.f32.tf32.tf32 {" ONNXOPT_NUMBERS_##columns "}, " r0 ", " r1 ", more, 1, 1;}"            \
+                     : ONNXOPT_ROWS_##columns                                                                    \
+                     : "l"(a), "l"(b), "r"(static_cast<int>(more)));                                             \
+      }                                                                                                          \
+    }                                                                                                            \
+  };
+ONNXOPT_PRODUCT_OF_TF32(128, "%64", "%65", "%66")
+ONNXOPT_PRODUCT_OF_TF32(192, "%96", "%97", "%98")
+ONNXOPT_PRODUCT_OF_TF32(256, "%128", "%129", "%130")
+#undef ONNXOPT_PRODUCT_OF_TF32
 
 #endif
 

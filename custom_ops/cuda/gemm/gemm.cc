@@ -241,7 +241,7 @@ bool GemmCudaKernel::RunFewRows(const Call& call) const {
 }
 
 bool GemmCudaKernel::RunActivated(const Call& call) const {
-  if (large_->Run(call.product, call.operands, call.stream)) return true;
+  if (large_->Run(call.product, call.operands, call.tf32, call.stream)) return true;
   if (!RunBatch(call)) return false;
   large_->Activate(call.operands.output, call.product.output.count(), call.stream);
   return true;

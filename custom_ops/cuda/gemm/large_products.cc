@@ -19,6 +19,7 @@ constexpr std::int64_t kPanel = 64;  // columns of b that come together
 // Values of cuda.h.
 constexpr int kMapOfFloat16 = 6;
 constexpr int kMapOfBfloat16 = 9;
+constexpr int kMapOfTf32 = 11;
 constexpr int kRowsOf128Bytes = 3;  // swizzled
 constexpr int kWholeSectors = 3;    // 256 bytes of L2
 
@@ -27,27 +28,46 @@ constexpr int kWholeSectors = 3;    // 256 bytes of L2
 // good as full, and the activation reads and writes the result.
 using costs::gemm::kClear;
 using costs::gemm::kLargeCall;
+using costs::gemm::kLargeFloat32;
 using costs::gemm::kLargeStep;
 using costs::gemm::kLargeStepColumn;
 using costs::gemm::kLargeTile;
 using costs::gemm::kLargeTileColumn;
 using costs::gemm::kTheirCall;
+using costs::gemm::kTheirCallFloat32;
 using costs::gemm::kTheirColumns;
 using costs::gemm::kTheirStep;
+using costs::gemm::kTheirStepFloat32;
 using costs::gemm::kTheirTile;
+using costs::gemm::kTheirTileFloat32;
 
-double OursTakes(const Product& product, std::int64_t columns, unsigned multiprocessors) {
-  const std::uint64_t tiles = CeilDiv(product.m, kTileRows) * CeilDiv(product.n, columns);
-  const auto waves = static_cast<double>(CeilDiv(tiles, multiprocessors));
-  const auto steps = static_cast<double>(product.k) / kTileDepth;
-  const auto wide = static_cast<double>(columns);
-  return kLargeCall + waves * (kLargeTile + kLargeTileColumn * wide + steps * (kLargeStep + kLargeStepColumn * wide));
+// Elements of the depth that products read at once.
+std::int64_t Depth(Dtype dtype) { return static_cast<std::int64_t>(kTileRowBytes / Size(dtype)); }
+
+double Steps(const Product& product, Dtype dtype) {
+  return static_cast<double>(product.k) / static_cast<double>(Depth(dtype));
 }
 
-double TheirsTakes(const Product& product, unsigned multiprocessors) {
+int MapOf(Dtype dtype) {
+  if (dtype == Dtype::kFloat32) return kMapOfTf32;
+  return dtype == Dtype::kFloat16 ? kMapOfFloat16 : kMapOfBfloat16;
+}
+
+double OursTakes(const Product& product, Dtype dtype, std::int64_t columns, unsigned multiprocessors) {
+  const std::uint64_t tiles = CeilDiv(product.m, kTileRows) * CeilDiv(product.n, columns);
+  const auto waves = static_cast<double>(CeilDiv(tiles, multiprocessors));
+  const double steps = Steps(product, dtype);
+  const auto wide = static_cast<double>(columns);
+  const double tile = kLargeTile + kLargeTileColumn * wide + steps * (kLargeStep + kLargeStepColumn * wide);
+  return (dtype == Dtype::kFloat32 ? kLargeFloat32 : 1.0) * (kLargeCall + waves * tile);
+}
+
+double TheirsTakes(const Product& product, Dtype dtype, unsigned multiprocessors) {
   const double elements = static_cast<double>(product.m) * static_cast<double>(product.n);
   const double waves = elements / (kTileRows * kTheirColumns * multiprocessors);
-  return kTheirCall + waves * (kTheirTile + static_cast<double>(product.k) / kTileDepth * kTheirStep);
+  const double steps = Steps(product, dtype);
+  if (dtype == Dtype::kFloat32) return kTheirCallFloat32 + waves * (kTheirTileFloat32 + steps * kTheirStepFloat32);
+  return kTheirCall + waves * (kTheirTile + steps * kTheirStep);
 }
 
 }  // namespace
@@ -60,10 +80,11 @@ std::size_t LargeProducts::Choose(const Product& product) const {
   const DeviceTraits& device = launcher_.device();
   const auto& variants = kernel_.variants;
   std::size_t chosen = variants.size();
-  double least = kClear * TheirsTakes(product, device.multiprocessors);
+  double least = kClear * TheirsTakes(product, gemm_.dtype(), device.multiprocessors);
   for (std::size_t k = 0; k < variants.size(); ++k) {
     if (!variants[k].shape.Is<TilesVariant>() || variants[k].shared > device.shared) continue;
-    const double takes = OursTakes(product, variants[k].shape.As<TilesVariant>().columns, device.multiprocessors);
+    const std::int64_t columns = variants[k].shape.As<TilesVariant>().columns;
+    const double takes = OursTakes(product, gemm_.dtype(), columns, device.multiprocessors);
     if (takes >= least) continue;
     least = takes;
     chosen = k;
@@ -80,11 +101,12 @@ bool LargeProducts::Fits(const Product& product, const Operands& at) const {
          at.residual == nullptr && one && rows && aligned;
 }
 
-bool LargeProducts::Run(const Product& product, const Operands& at, Stream stream) const {
-  if (!Fits(product, at)) return false;
+bool LargeProducts::Run(const Product& product, const Operands& at, bool tf32, Stream stream) const {
+  if (!Fits(product, at) || (gemm_.dtype() == Dtype::kFloat32 && !tf32)) return false;
   const std::size_t chosen = Choose(product);
   if (chosen == kernel_.variants.size()) return false;
   const std::int64_t columns = kernel_.variants[chosen].shape.As<TilesVariant>().columns;
+  const std::int64_t depth = Depth(gemm_.dtype());
   LargeProductParams params{};
   const auto map = [&](const void* data, std::int64_t in_row, std::int64_t rows, std::int64_t pitch, std::int64_t wide,
                        std::int64_t high, MatrixMap* to) {
@@ -92,16 +114,15 @@ bool LargeProducts::Run(const Product& product, const Operands& at, Stream strea
     const std::uint64_t strides[] = {static_cast<std::uint64_t>(pitch) * Size(gemm_.dtype())};
     const unsigned tile[] = {static_cast<unsigned>(wide), static_cast<unsigned>(high)};
     const unsigned each[] = {1, 1};
-    const int dtype = gemm_.dtype() == Dtype::kFloat16 ? kMapOfFloat16 : kMapOfBfloat16;
-    driver_.Check(driver_.cuTensorMapEncodeTiled(to, dtype, 2, const_cast<void*>(data), dims, strides, tile, each, 0,
-                                                 kRowsOf128Bytes, kWholeSectors, 0),
+    driver_.Check(driver_.cuTensorMapEncodeTiled(to, MapOf(gemm_.dtype()), 2, const_cast<void*>(data), dims, strides,
+                                                 tile, each, 0, kRowsOf128Bytes, kWholeSectors, 0),
                   "cannot describe a product's operand");
   };
-  map(at.a, product.k, product.m, product.k, kTileDepth, kTileRows, &params.a);
+  map(at.a, product.k, product.m, product.k, depth, kTileRows, &params.a);
   if (gemm_.transpose_b) {
-    map(at.b, product.k, product.n, product.ldb, kTileDepth, columns, &params.b);
+    map(at.b, product.k, product.n, product.ldb, depth, columns, &params.b);
   } else {
-    map(at.b, product.n, product.k, product.ldb, kPanel, kTileDepth, &params.b);
+    map(at.b, product.n, product.k, product.ldb, kPanel, depth, &params.b);
   }
   params.bias = at.bias;
   params.output = at.output;

@@ -20,7 +20,7 @@ class LargeProducts {
 
   // Enqueues the product with its epilogue. False where no entry point fits, or cuBLASLt's product with the activation
   // behind it is expected to take less time. The context is current.
-  bool Run(const Product& product, const Operands& at, Stream stream) const;
+  bool Run(const Product& product, const Operands& at, bool tf32, Stream stream) const;
 
   // Enqueues the activation of so many elements.
   void Activate(void* output, std::uint64_t count, Stream stream) const;

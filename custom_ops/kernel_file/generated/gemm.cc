@@ -77,8 +77,9 @@ Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const st
   if (!(!r.gate.has_value() || (r.packed.has_value() && !r.residual.has_value() && r.activation == Activation::kNone &&
                                 static_cast<std::int64_t>(r.outputs.size()) == 1)))
     (json.Has("gate") ? json["gate"] : json).Fail("does not go with this product");
-  if (!(r.activation != Activation::kGelu || (!r.packed.has_value() && r.inputs[r.a] == r.outputs[0] &&
-                                              (r.outputs[0] == Dtype::kFloat16 || r.outputs[0] == Dtype::kBfloat16))))
+  if (!(r.activation != Activation::kGelu ||
+        (!r.packed.has_value() && r.inputs[r.a] == r.outputs[0] &&
+         (r.outputs[0] == Dtype::kFloat16 || r.outputs[0] == Dtype::kBfloat16 || r.outputs[0] == Dtype::kFloat32))))
     json["activation"].Fail("does not go with these dtypes");
   if (!(r.rows == 0 || (!r.packed.has_value() && !r.transpose_a && r.inputs[r.a] != Dtype::kFloat8E4M3 &&
                         static_cast<std::int64_t>(r.outputs.size()) == 1)))
@@ -160,6 +161,8 @@ Variant ReadTilesVariant(const JsonReader& json, const Gemm& kernel) {
   if (!(kernel.activates_apart())) json["role"].Fail("does not go with this product's activation");
   if (!(std::int64_t{v.threads} == 384)) json["threads"].Fail("is not 384");
   if (!(!kernel.transpose_a)) json["columns"].Fail("are of a product whose first operand is not transposed");
+  if (!(kernel.dtype() != Dtype::kFloat32 || kernel.transpose_b))
+    json["columns"].Fail("are of float32 whose second one is");
   v.shape.Set(r);
   return v;
 }

@@ -108,6 +108,14 @@ constexpr double kTheirTile = 5.0;
 constexpr double kTheirStep = 0.757;
 // columns: of a tile of theirs, of 128 rows
 constexpr double kTheirColumns = 256;
+// factor: of the time of a product of ours in float32, whose rows of 128 bytes have half as many elements
+constexpr double kLargeFloat32 = 1.1;
+// us: as their_call, of float32
+constexpr double kTheirCallFloat32 = 7.0;
+// us: as their_tile
+constexpr double kTheirTileFloat32 = 8.5;
+// us: as their_step, of half as many elements
+constexpr double kTheirStepFloat32 = 0.78;
 // factor: of their time, below which ours is a gain: less than that is what an expectation is off by
 constexpr double kClear = 0.95;
 // warps of a multiprocessor: that keep the memory busy; where columns are few, blocks have more of them

@@ -34,6 +34,7 @@ def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) 
         return ()
     rows = [few_rows.rows(region, meaning, shapes) for region in regions]
     many = not meaning.transpose_a and any(r is None or r >= _MIN_ROWS for r in rows)
+    many &= meaning.transpose_b or meaning.dtype != "float32"  # TF32 is multiplied along rows of both alone
     tiles = [_tiles(name, columns, stages) for columns, stages in _STAGES.items() if many]
     width = ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
     in_place = ActivationVariant(f"{name}_activation", "", 32, width, 1, _IN_PLACE_THREADS, waits=True)

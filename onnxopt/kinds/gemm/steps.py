@@ -316,8 +316,10 @@ def _why_gelu_stays(gemm: GrowingGemm, gelu: ir.Node, shapes: Shapes) -> str | N
     if gemm.packed is not None or gemm.multiplies_codes or gemm.per_sample:
         return "products of codes and those of a weight for each sample have no entry points for it"
     dtype = _dtype(gelu.outputs[0], shapes)
-    if dtype not in SIXTEEN_BIT or _dtype(gemm.a, shapes) != dtype:
-        return f"entry points for it are of float16 and bfloat16, not {dtype}"
+    if dtype not in (*SIXTEEN_BIT, "float32") or _dtype(gemm.a, shapes) != dtype:
+        return f"entry points for it are of float16, bfloat16 and float32, not {dtype}"
+    if dtype == "float32" and not (gemm.transpose_b and gemm.b.const_value is not None):
+        return "entry points of float32 read a constant weight that is stored transposed"
     for reader in gelu.outputs[0].consumers():
         if not _is_product(reader):
             return f"the kernel of {reader.op_type} may compute it at no extra cost"
