@@ -213,9 +213,13 @@ BROKEN_VARIANTS: tuple[tuple[schema.Variant, schema.Meaning], ...] = (
     *((FlashAttentionVariant("f", "", 32, 8, 1, 384, warpgroups=FlashWarpgroups(2, True, False, 2, 1.5, 0.5)), meaning)
       for one in MEANINGS if isinstance(one, FlashAttention) and one.bias is not None
       for meaning in (one, dataclasses.replace(one, values=one.width))),
+    (FlashAttentionVariant("f", "", 32, 8, 1, 384, warpgroups=FlashWarpgroups(2, True, False, 2, 1.5, 0.5)),
+     dataclasses.replace(_FLASH, inputs=F32 * len(_FLASH.inputs), outputs=F32, codes=None)),
     (ActivationVariant("f", "", 32, 8, 1, 128), Gemm(F16 * 2, F16)),
     (TilesVariant("f", "", 32, 1, 1, 384), Gemm(F16 * 2, F16)),
     (TilesVariant("f", "", 32, 1, 1, 384), dataclasses.replace(_PRODUCT, transpose_a=True)),
+    (TilesVariant("f", "", 32, 1, 1, 384),
+     dataclasses.replace(_PRODUCT, inputs=F32 * len(_PRODUCT.inputs), outputs=F32, transpose_b=False)),
     (FewRowsVariant("f", "", 32, 8, 1, 128, rows=4), Gemm(F16 * 2, F16)),
 )  # fmt: skip
 KINDS = tuple(dict.fromkeys(meaning.KIND for meaning in MEANINGS))
