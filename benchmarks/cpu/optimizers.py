@@ -35,7 +35,7 @@ def _graph(model: pathlib.Path, _cache: pathlib.Path) -> Callable[[], int]:
         normalized = normalize.normalize(source.model).model
         with tempfile.TemporaryDirectory() as folder:
             rewrite.rewrite(normalized, pathlib.Path(folder))
-            TransposeWeightsPass()(normalized)
+            TransposeWeightsPass(gpu=True)(normalized)
             outlined(normalized, fuse(normalized))
         return len(normalized.graph)
 

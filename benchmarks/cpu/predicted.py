@@ -79,7 +79,7 @@ def kernels(model: ir.Model) -> tuple[tuple[Work, ...], tuple[Work, ...]]:
     rewritten = normalized.clone()
     with tempfile.TemporaryDirectory() as scratch:
         rewrite.rewrite(rewritten, pathlib.Path(scratch))
-        TransposeWeightsPass()(rewritten)
+        TransposeWeightsPass(gpu=True)(rewritten)
         after = work.model_work(rewritten, sizes, fusing.fuse(rewritten).regions)
     assert before is not None and after is not None
     return before, after

@@ -76,7 +76,7 @@ def measure(path: pathlib.Path) -> dict[str, Any]:
         with step("rewrite"):
             model = model.clone()
             rewrite.rewrite(model, pathlib.Path(folder))
-            TransposeWeightsPass()(model)
+            TransposeWeightsPass(gpu=True)(model)
         with step("fuse"):
             model = model.clone()
             plan = fuse.fuse(model, KINDS)

@@ -42,7 +42,7 @@ class Collection:
             onnx.save(model, folder / "source.onnx")
             normalized = normalize.normalize(read.load(folder / "source.onnx").model).model
             rewrite.rewrite(normalized, folder)
-            TransposeWeightsPass()(normalized)
+            TransposeWeightsPass(gpu=True)(normalized)
             ProductsOfCodesPass()(normalized)
             plan = fuse(normalized)
             names = {kernel.name: self.add(kernel) for kernel in outlined(normalized, plan)}
