@@ -33,8 +33,9 @@ struct FlashSoftmax {
   // one changes how many registers a thread takes, and so how many blocks a multiprocessor holds.
   static constexpr int kSums = Tile::kKeys >= (Op::kBiased ? 64 : 128) ? 2 : 1;
 
-  // What a bias hides scores this or less, and kLow where rows weigh it alike within their window.
-  static constexpr float kHidden = (Op::kBegins || Op::kEnds ? -5e3f : -2e4f) * kFlashLog2E;
+  // What a bias hides scores this or less, and kLow where rows weigh it alike within their window. In float32 only a
+  // bias near the lowest number hides as the window does: beside a higher one, keys outside weigh nothing.
+  static constexpr float kHidden = sizeof(T) == 4 ? -1e25f : (Op::kBegins || Op::kEnds ? -5e3f : -2e4f) * kFlashLog2E;
   static constexpr float kLow = 1.0625f * kHidden;
   static constexpr bool kRaises = Op::kHiddenWeighOnce || Op::kHiddenWeighWindow;
 

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onnxopt.kinds.flash_attention.views import integers
 
 _HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
+_HIDING_FLOAT32 = -1e30  # and where a bias of float32 may hide keys inside of the window
 _LIMITS = {"LessOrEqual": "before", "GreaterOrEqual": "after"}
 
 
@@ -47,7 +48,7 @@ def window_of(
     added = None if both is None else both.inputs[0]
     outer = _producer(mask if both is None else both.inputs[1], "Unsqueeze", matched)
     where = _producer(mask if outer is None else outer.inputs[0], "Where", matched)
-    if where is None or not (number(where.inputs[2]) or 0.0) <= _HIDING:
+    if where is None or not (number(where.inputs[2]) or 0.0) <= _hiding(where.inputs[2]):
         return None
     rest, inner = added, outer
     if outer is None:
@@ -71,6 +72,11 @@ def window_of(
         summed=both is not None,
         by_far=rest is not None and number(where.inputs[2]) == -math.inf,
     )
+
+
+def _hiding(low: ir.Value | None) -> float:
+    """The number at or below which a window's mask hides keys. low: what it gives them."""
+    return _HIDING_FLOAT32 if low is not None and low.dtype == ir.DataType.FLOAT else _HIDING
 
 
 def _limits(
