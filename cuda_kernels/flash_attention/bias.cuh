@@ -117,7 +117,10 @@ struct FlashBias {
   }
 
   // A cap comes between scale and bias: there, scores do not begin as the bias, which is times log2(e).
-  __device__ static float factor(const Params& p) { return Op::kCapped ? kFlashLog2E : kFlashLog2E / p.scale; }
+  __device__ static float factor(const Params& p) {
+    if constexpr (Softmax::kNatural) return 1.0f;
+    return Op::kCapped ? kFlashLog2E : kFlashLog2E / p.scale;
+  }
 
   __device__ static float scaled(float bias, float factor) {
     const float x = bias * factor;

@@ -89,7 +89,7 @@ struct FlashAttention {
 
   // Scores of the tile of keys from `first` on, which lies at `keys`. s: the bias, where there is one.
   __device__ static void score(const Params& p, const Queries& held, uint32_t queries, uint32_t keys, Tiles& s) {
-    if constexpr (!Op::kCapped) {
+    if constexpr (!Op::kCapped && !Softmax::kNatural) {
       Products::template score<Op::kBiased>(held, queries, keys, s);
       return;
     }
@@ -101,7 +101,9 @@ struct FlashAttention {
       for (int j = 0; j < Tile::kKeyTiles; ++j) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          s[k].at[j][e] = Softmax::scaled(p, x[k].at[j][e]) + (Op::kBiased ? s[k].at[j][e] : 0.0f);
+          const float score = Softmax::scaled(p, x[k].at[j][e]) / Softmax::kUnit;
+          const float bias = Op::kBiased ? s[k].at[j][e] : 0.0f;
+          s[k].at[j][e] = Softmax::kNatural ? add_rounded(score, bias) : score + bias;
         }
       }
     }

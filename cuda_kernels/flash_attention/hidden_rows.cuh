@@ -79,7 +79,7 @@ struct FlashHiddenRows {
   // What the keys of the window weigh in a row with this largest score.
   __device__ static float weight_of_low(const Params& p, float top) {
     if (top == Softmax::nothing()) return 1.0f;
-    if constexpr (Op::kCapped) return ptx::exp2(Softmax::kLow - top);
+    if constexpr (Op::kCapped || Softmax::kNatural) return ptx::exp2(Softmax::kUnit * (Softmax::kLow - top));
     return ptx::exp2(Softmax::exponent(Softmax::low(p), p.scale, top));
   }
 

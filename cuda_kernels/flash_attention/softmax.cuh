@@ -37,6 +37,10 @@ struct FlashSoftmax {
   // bias near the lowest number hides as the window does: beside a higher one, keys outside weigh nothing.
   static constexpr float kHidden = sizeof(T) == 4 ? -1e25f : (Op::kBegins || Op::kEnds ? -5e3f : -2e4f) * kFlashLog2E;
   static constexpr float kLow = 1.0625f * kHidden;
+  // Whether scores are rounded as the model rounds them: products, scaled, and a bias that is added to them. Beside a
+  // bias of -1e4, that decides what the keys weigh that it hides. Others are times log2(e).
+  static constexpr bool kNatural = Tile::kExact && Op::kBiased && !Op::kCapped;
+  static constexpr float kUnit = kNatural ? kFlashLog2E : 1.0f;
   static constexpr bool kRaises = Op::kHiddenWeighOnce || Op::kHiddenWeighWindow;
 
   static __device__ float nothing() { return __uint_as_float(0xff800000u); }  // the score of a hidden key
@@ -114,7 +118,7 @@ struct FlashSoftmax {
   }
 
   // kLow as scores are here, which a cap has scaled.
-  __device__ static float low(const Params& p) { return Op::kCapped ? kLow : kLow / p.scale; }
+  __device__ static float low(const Params& p) { return Op::kCapped || kNatural ? kLow : kLow / p.scale; }
 
   // --- scores ---
 
@@ -137,7 +141,7 @@ struct FlashSoftmax {
   // A sink is a key that all rows see, and whose value is zero. One lane of each row's four counts it.
   __device__ static void begin(const Params& p, const Place& at, Rows& rows) {
     if constexpr (Op::kSinks) {
-      rows.top[0] = rows.top[1] = sink(p, at);
+      rows.top[0] = rows.top[1] = sink(p, at) / kUnit;
       rows.sum[0] = rows.sum[1] = threadIdx.x % 4 == 0 && rows.top[0] > nothing() ? 1.0f : 0.0f;
     }
   }
@@ -159,10 +163,10 @@ struct FlashSoftmax {
       for (int j = 0; j < kKeyTiles; ++j) top = ::fmaxf(top, ::fmaxf(s.at[j][2 * half], s.at[j][2 * half + 1]));
       top = ::fmaxf(top, shuffle_xor(top, 1));
       top = ::fmaxf(top, shuffle_xor(top, 2));
-      if constexpr (!kFinal) top *= scale;
+      if constexpr (!kFinal && !kNatural) top *= scale;
       top = ::fmaxf(top, rows.top[half]);
       const float base = top == nothing() ? 0.0f : top;
-      const float factor = ptx::exp2(rows.top[half] - base);
+      const float factor = ptx::exp2(kUnit * (rows.top[half] - base));
       rows.top[half] = top;
       float sum[kSums] = {rows.sum[half] * factor};
 #pragma unroll
@@ -170,7 +174,7 @@ struct FlashSoftmax {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& x = s.at[j][2 * half + e];
-          x = ptx::exp2(kFinal ? x - base : exponent(x, scale, base));
+          x = ptx::exp2(kNatural ? kUnit * (x - base) : kFinal ? x - base : exponent(x, scale, base));
           sum[e % kSums] += x;
         }
       }
