@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxopt.fusion import boundary, eligibility
 from onnxopt.fusion.vertices import Vertices
+from onnxopt.graph.match import reads
 from onnxopt.graph.shapes.shapes import Shapes
 
 M = TypeVar("M")
@@ -113,15 +114,7 @@ class Context:
         return self._vertices.makes_cycle(nodes)
 
     def _sources(self, node: ir.Node) -> Iterator[ir.Node]:
-        for value in _reads(node):
+        for value in reads(node):
             producer = value.producer()
             if producer is not None and producer in self.order:
                 yield producer
-
-
-def _reads(node: ir.Node) -> tuple[ir.Value, ...]:
-    """The values that a node reads: its inputs, and the outer values that bodies of a control-flow node capture."""
-    inner = [attribute.as_graph() for attribute in node.attributes.values() if attribute.type == ir.AttributeType.GRAPH]
-    captured = [v for graph in inner for n in graph for v in _reads(n)]
-    captured += [v for graph in inner for v in graph.outputs]
-    return tuple(dict.fromkeys(v for v in (*node.inputs, *captured) if v is not None))

@@ -32,6 +32,14 @@ def operand(node: ir.Node, position: int) -> ir.Value | None:
     return node.inputs[position] if len(node.inputs) > position else None
 
 
+def reads(node: ir.Node) -> tuple[ir.Value, ...]:
+    """The values that a node reads: its inputs, and the outer values that bodies of a control-flow node capture."""
+    inner = [attribute.as_graph() for attribute in node.attributes.values() if attribute.type == ir.AttributeType.GRAPH]
+    captured = [v for graph in inner for n in graph for v in reads(n)]
+    captured += [v for graph in inner for v in graph.outputs]
+    return tuple(dict.fromkeys(v for v in (*node.inputs, *captured) if v is not None))
+
+
 def is_private(value: ir.Value) -> bool:
     """Whether one node reads a value, at one position, and nothing outside the graph does."""
     return len(value.uses()) == 1 and not value.is_graph_output()

@@ -14,7 +14,7 @@ import onnxopt
 from onnxopt.graph import normalize, traits
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification.coverage import Coverage, ModelFile
-from onnxopt.verification.lowering import ranges
+from onnxopt.verification.lowering import parts, ranges
 from onnxopt.verification.reference import Reference
 from onnxopt.verification.sampling import edges
 from onnxopt.verification.sampling.extremes import extremes, refused_empty
@@ -76,7 +76,7 @@ def test_extremes_widen_bounds_and_cost_nothing(tmp_path: Path) -> None:
     assert (alone.greatest, both.greatest) == (2.0, np.float32(9.6))
     assert both.loss == alone.loss == 0
     assert (both.typical, both.smallest) == (alone.typical, 2.0)
-    assert ranges.bytes_of(model, far) == 3 * 4 * 9 * 4 + 4 * 9 * 4
+    assert parts.bytes_of(model, far) == 3 * 4 * 9 * 4 + 4 * 9 * 4
 
 
 def test_a_run_of_no_elements_that_a_reshape_refuses_has_no_ranges(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxopt.graph.signature import Sizes
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification.lowering import ranges
+from onnxopt.verification.lowering import parts
 from onnxopt.verification.reference import Reference
 from onnxopt.verification.sampling import cases, edges, samples
 from onnxopt.verification.sampling.cases import Case
@@ -55,9 +55,10 @@ def refused_empty(reference: Reference) -> frozenset[frozenset[str]]:
     traits, first = reference.traits, next(iter(reference.outputs))
     if traits.random or traits.traps or first.data:
         return frozenset()
-    session = reference.open(reference.model, library=reference.library)
+    empty = list(edges.empty_sizes(traits, dict(first.sizes)))
+    session = reference.open(reference.model, library=reference.library) if empty else None
     refused = set()
-    for sizes in edges.empty_sizes(traits, dict(first.sizes)):
+    for sizes in empty:
         if _run(session, _drawn(reference, sizes, {}, edges.EMPTY, first.seed)) is None:
             refused.add(frozenset(name for name, size in sizes.items() if size == 0))
     return frozenset(refused)
@@ -72,7 +73,7 @@ def _longest(model: ir.Model, reference: Reference, session: Any, pinned: Sizes,
         if cases.why_not(reference.traits, Case(tuple(sizes.items()), seed)):
             break
         feeds = _drawn(reference, sizes, pinned, edges.LONG, seed)
-        seconds = _run(session, feeds) if ranges.bytes_of(model, feeds) <= largest else None
+        seconds = _run(session, feeds) if parts.bytes_of(model, feeds) <= largest else None
         if seconds is None:
             break
         longest = feeds

@@ -12,7 +12,7 @@ from onnxopt.graph import normalize, precision
 from onnxopt.graph.precision import Choice, Range, range_of
 from onnxopt.graph.precision.masks import LOWEST, separate_numbers
 from onnxopt.runtime import sessions
-from onnxopt.verification.lowering import ranges
+from onnxopt.verification.lowering import parts, ranges
 from tests.support.graphs import graph, node, run, value
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
@@ -183,7 +183,7 @@ def test_values_of_unknown_shapes_are_measured_together_where_they_fit(
 ) -> None:
     body = "v0 = Reshape(x, s)  " + "  ".join(f"v{k + 1} = Sin(v{k})" for k in range(9))
     model = normalize.normalize(graph("float[N, 8] x, int64[2] s", "float[?, ?] v9", body)).model
-    monkeypatch.setattr(ranges, "_BYTES", 1 << 20)  # 32 kB each, where dims of 1,000 would take 4 MB
+    monkeypatch.setattr(parts, "_BYTES", 1 << 20)  # 32 kB each, where dims of 1,000 would take 4 MB
     opened = []
 
     def open_session(path: Path) -> object:
