@@ -82,21 +82,20 @@ NOTHING = Range(0.0, 0.0, 0.0, math.inf, 0.0, math.inf)
 def range_of(array: np.ndarray[Any, Any], dtype: ir.DataType) -> Range:
     """The range of one array of float32. dtype: of 16 bits, for the loss."""
     x = array.reshape(-1)
-    if x.size and not math.isfinite(float(x.max()) - float(x.min())):
+    lowest, highest = _bounds(x)
+    if not math.isfinite(highest - lowest):
         x = x[np.isfinite(x)]
+        lowest, highest = _bounds(x)
     if not x.size:
         return NOTHING
-    lowest, highest = float(x.min()), float(x.max())
     shown = x if lowest > HIDING else x[x > HIDING]
-    magnitude = np.abs(x)
-    sample = shown[:: 1 + shown.size // _SAMPLE]
-    smallest = float(magnitude.min()) or float(magnitude.min(initial=np.inf, where=magnitude > 0))
+    sample = np.ascontiguousarray(shown[:: 1 + shown.size // _SAMPLE])
     typical = float(np.abs(sample).mean(dtype=np.float64)) if sample.size else math.inf
     return Range(
         greatest=max(-lowest, highest),
         shown=float(np.abs(shown).max(initial=0.0)) if shown is not x else max(-lowest, highest),
         lowest=lowest,
-        smallest=smallest,
+        smallest=lowest if lowest > 0 else -highest if highest < 0 else _smallest(x),
         loss=_loss(sample, dtype),
         typical=typical,
         usual=typical if sample.size else 0.0,
@@ -104,10 +103,25 @@ def range_of(array: np.ndarray[Any, Any], dtype: ir.DataType) -> Range:
     )
 
 
+def _bounds(x: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """The lowest and the highest element; NaN where there is one, infinities where there is no element."""
+    return (float(x.min()), float(x.max())) if x.size else (math.inf, -math.inf)
+
+
+def _smallest(x: np.ndarray[Any, Any]) -> float:
+    """The least magnitude of finite elements of float32 that is not 0, infinity where all are 0."""
+    bits = np.abs(x).view(np.uint32)  # of positive numbers in their order
+    bits -= 1  # 0 becomes the greatest
+    least = bits.min()
+    return float((least + np.uint32(1)).view(np.float32)) if least != np.iinfo(np.uint32).max else math.inf
+
+
 def rounded(array: np.ndarray[Any, Any], dtype: ir.DataType, *, lowest: float | None = None) -> np.ndarray[Any, Any]:
     """The array in a 16-bit dtype; finite elements stay finite. lowest: finite elements below it become this number."""
     largest = _LARGEST[dtype]
     lower = -largest if lowest is None else max(lowest, -largest)
+    if array.size and lower <= array.min() and array.max() <= largest:
+        return array.astype(dtype.numpy())
     with np.errstate(over="ignore"):
         clipped = np.where(np.isfinite(array), np.clip(array, lower, largest), array)
         result: np.ndarray[Any, Any] = clipped.astype(dtype.numpy())
