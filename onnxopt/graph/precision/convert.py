@@ -19,9 +19,31 @@ FLOAT = ir.DataType.FLOAT
 Keep = Callable[[np.ndarray, ir.DataType, str], ir.TensorProtocol]
 
 
-def convert(model: ir.Model, choice: Choice, keep: Keep) -> None:
+def in_memory(array: np.ndarray, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
+    return ir.Tensor(array, dtype=dtype, name=name)
+
+
+class Constants:
+    """Constants in 16 bits, each made once for all conversions of a model and of its clones."""
+
+    def __init__(self, dtype: ir.DataType, keep: Keep = in_memory) -> None:
+        self._dtype, self._keep = dtype, keep
+        self._made: dict[tuple[int, float | None], tuple[ir.TensorProtocol, ir.TensorProtocol]] = {}
+
+    def of(self, constant: ir.TensorProtocol, lowest: float | None, name: str) -> ir.TensorProtocol:
+        """A constant of float32, rounded, by another name. lowest: as for `ranges.rounded`."""
+        key = (id(constant), lowest)
+        if key not in self._made:
+            array = ranges.rounded(constant.numpy(), self._dtype, lowest=lowest)
+            self._made[key] = (constant, self._keep(array, self._dtype, name))
+        made = self._made[key][1]
+        made.name = name
+        return made
+
+
+def convert(model: ir.Model, choice: Choice, constants: Constants | None = None) -> None:
     """Convert the model that the choice was made for, in place. Inputs and outputs keep names and dtypes."""
-    converting = _Converting(model, choice, keep)
+    converting = _Converting(model, choice, constants or Constants(choice.dtype))
     for node in list(bodies.nodes_of(model.graph)):
         if node in choice.narrow:
             converting.narrow(node)
@@ -34,8 +56,8 @@ def convert(model: ir.Model, choice: Choice, keep: Keep) -> None:
 class _Converting:
     """One model while it is converted. A value that becomes 16 bit keeps its object; float32 readers get a Cast."""
 
-    def __init__(self, model: ir.Model, choice: Choice, keep: Keep) -> None:
-        self._graph, self._choice, self._dtype, self._keep = model.graph, choice, choice.dtype, keep
+    def __init__(self, model: ir.Model, choice: Choice, constants: Constants) -> None:
+        self._graph, self._choice, self._dtype, self._made = model.graph, choice, choice.dtype, constants
         self._outputs = [(value, value.name, value.type, value.shape) for value in model.graph.outputs]
         self._stored: dict[ir.Value, None] = {}  # computed in 16 bits
         self._narrowed: dict[ir.Value, ir.Value] = {}  # float32 -> its 16-bit form
@@ -101,7 +123,8 @@ class _Converting:
         """The value; where it only hides scores and may be too low for 16 bits, with a bound from below."""
         if not self._choice.hiding.ends_in_softmax(value) or self._choice.reaches(value) > LOWEST:
             return value
-        lowest = self._new_constant(np.array(LOWEST, np.float32), FLOAT, f"{value.name}_lowest")
+        name = self._new_name(f"{value.name}_lowest")
+        lowest = self._new_constant(in_memory(np.array(LOWEST, np.float32), FLOAT, name), name)
         return self._downstream(value, "Max", {}, FLOAT, lowest)
 
     def _downstream(
@@ -129,16 +152,18 @@ class _Converting:
         lowest = LOWEST if self._choice.hiding.ends_in_softmax(value) else None
         key = (value, lowest)
         if key not in self._constants:
-            array = ranges.rounded(value.const_value.numpy(), self._dtype, lowest=lowest)
-            self._constants[key] = self._new_constant(array, self._dtype, f"{value.name}_{self._dtype.name.lower()}")
+            name = self._new_name(f"{value.name}_{self._dtype.name.lower()}")
+            self._constants[key] = self._new_constant(self._made.of(value.const_value, lowest, name), name)
         return self._constants[key]
 
-    def _new_constant(self, array: np.ndarray, dtype: ir.DataType, name: str) -> ir.Value:
-        names = self._graph.initializers
-        while name in names:
+    def _new_name(self, name: str) -> str:
+        while name in self._graph.initializers:
             name += "_"
-        tensor = self._keep(array, dtype, name)
-        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape), const_value=tensor)
+        return name
+
+    def _new_constant(self, tensor: ir.TensorProtocol, name: str) -> ir.Value:
+        shape = ir.Shape(tensor.shape.numpy())
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
         self._graph.register_initializer(value)
         return value
 

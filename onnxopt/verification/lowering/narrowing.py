@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import onnx_ir as ir
@@ -21,7 +21,7 @@ from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.signature import Sizes
 from onnxopt.runtime import sessions
 from onnxopt.verification.lowering import ranges, restoring
-from onnxopt.verification.lowering.quality import ROUNDED, Goals, Quality, qualities
+from onnxopt.verification.lowering.quality import ROUNDED, Goals, Outputs, Quality, qualities
 from onnxopt.verification.reference import Reference
 from onnxopt.verification.rounding import widening
 from onnxopt.verification.sampling.extremes import extremes
@@ -74,11 +74,23 @@ def narrow(
     trials = _Trials(model, reference, measured, dtype, folder, keep_float)
     first = trials.run(())
     goals = dataclasses.replace(asked, min_sqnr=min_sqnr)
-    return restoring.restored(trials, first, trials.narrow_nodes(), trials.loss, goals)
+    chosen = restoring.restored(trials, first, trials.narrow_nodes(), trials.loss, goals)
+    return Narrowed(trials.write(chosen), chosen.narrow, chosen.kept, chosen.restored, chosen.quality)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Trial:
+    """A model of lower precision in memory. The rest is as in Narrowed."""
+
+    model: ir.Model
+    narrow: int
+    kept: tuple[Kept, ...]
+    restored: tuple[str, ...]
+    quality: tuple[Quality, ...]
 
 
 class _Trials:
-    """Conversions of one model with different nodes kept in float32."""
+    """Conversions of one model with different nodes kept in float32. What they share is written once."""
 
     def __init__(
         self,
@@ -92,24 +104,34 @@ class _Trials:
         self._model, self._reference, self._measured, self._dtype = model, reference, measured, dtype
         self._folder, self._keep_float = folder, keep_float
         self._losses: dict[str, float] = {}  # by node that the first conversion makes 16 bit
+        self._cases = list(reference.outputs)  # what missed goals last comes first
+        self._shared = Path(tempfile.mkdtemp(dir=folder))
+        self._constants = precision.Constants(dtype, Joiner(self._shared).constant)
+        self._weights = widening.Weights(self._shared, widening.IN_FLOAT32)
 
-    def run(self, restored: Collection[str]) -> Narrowed:
-        """Convert with these nodes kept in float32, and compare."""
+    def run(self, restored: Collection[str], until: Goals | None = None) -> _Trial:
+        """Convert with these nodes kept in float32, and compare. until: as for `restoring.Trials`."""
         model = self._model.clone()
         choice = precision.choose(model, self._measured, self._dtype, keep_float=self._keep_float, restored=restored)
         if not self._losses:
             self._losses = {n.name or "": self._loss(n) for n in bodies.nodes_of(model.graph) if n in choice.narrow}
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
-        precision.convert(model, choice, Joiner(folder).constant)
-        write.save(model, folder)
-        for weight in folder.glob("*.weight"):
-            weight.unlink()  # copied into the model's own files
-        quality = self._quality(folder / write.MODEL_FILE) if choice.narrow else ()
-        return Narrowed(folder, len(choice.narrow), choice.kept, tuple(restored), quality)
+        precision.convert(model, choice, self._constants)
+        quality = self._quality(model, until) if choice.narrow else ()
+        return _Trial(model, len(choice.narrow), choice.kept, tuple(restored), quality)
 
-    def discard(self, narrowed: Narrowed) -> None:
-        """Remove the files of a conversion, which are as large as the model."""
-        shutil.rmtree(narrowed.folder, ignore_errors=True)
+    def discard(self, trial: _Trial) -> None:
+        """Does nothing: a trial has no files of its own."""
+
+    def write(self, trial: _Trial) -> Path:
+        """Write the model into a new folder, which is returned, and remove what trials share."""
+        for graph in trial.model.graphs():
+            for value in graph.initializers.values():
+                if value.const_value is not None:
+                    value.const_value.name = value.name  # later trials may have named it
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        write.save(trial.model, folder)
+        shutil.rmtree(self._shared)
+        return folder
 
     def narrow_nodes(self) -> list[str]:
         """The names of the nodes that the first conversion makes 16 bit."""
@@ -122,13 +144,20 @@ class _Trials:
     def _loss(self, node: ir.Node) -> float:
         return max((self._measured.get(v.name or "", NOTHING).loss for v in node.outputs), default=0.0)
 
-    def _quality(self, model: Path) -> tuple[Quality, ...]:
+    def _quality(self, model: ir.Model, until: Goals | None) -> tuple[Quality, ...]:
         """The model in float32 with every stored value rounded: the CPU rounds hardly any value of float16."""
-        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            session = self._reference.open(widening.widen(model, Path(folder), rounded=True), optimize=False)
-            pairs = []
-            for case, expected in self._reference.outputs.items():
+        path = widening.write_widened(model.clone(), self._weights, rounded=True)
+        session = self._reference.open(path, optimize=False)
+
+        cases = iter(tuple(self._cases))
+
+        def pairs() -> Iterator[tuple[Outputs, Outputs]]:
+            for case in cases:
                 feeds = self._reference.feeds(case)
                 wide = {name: a if isinstance(a, list) else widening.widened(a) for name, a in feeds.items()}
-                pairs.append((expected, sessions.run(session, wide)))
-            return qualities(ROUNDED, False, pairs)
+                yield self._reference.outputs[case], sessions.run(session, wide)
+
+        quality = qualities(ROUNDED, False, pairs(), until)
+        if until is not None and not until.reached_by(quality):
+            self._cases.insert(0, self._cases.pop(-len(list(cases)) - 1))
+        return quality

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,29 +121,45 @@ _GOALS = {
 }
 
 
-def qualities(provider: str, library: bool, pairs: Iterable[tuple[Outputs, Outputs]]) -> tuple[Quality, ...]:
-    """The figures of each output. pairs: of each case, the outputs of the original and of the other model."""
+def qualities(
+    provider: str, library: bool, pairs: Iterable[tuple[Outputs, Outputs]], until: Goals | None = None
+) -> tuple[Quality, ...]:
+    """The figures of each output. pairs: of each case, the outputs of the original and of the other model.
+
+    until: goals that decide: cases after the first that misses one are left out.
+    """
     rows: dict[str, Quality] = {}
     for expected, actual in pairs:
         for name, reference in expected.items():
             quality = _quality(provider, library, name, reference, actual.get(name))
             rows[name] = _worse(rows[name], quality) if name in rows else quality
+        # A cosine that one case lacks is that of the others.
+        if until is not None and until.min_cosine is None and not until.reached_by(rows.values()):
+            break
     return tuple(rows.values())
 
 
 def quality_of(
-    original: Reference, model: Path, library: Path | None, *, optimize: bool = True, label: str = ""
+    original: Reference,
+    model: Path,
+    library: Path | None,
+    *,
+    optimize: bool = True,
+    label: str = "",
+    until: Goals | None = None,
 ) -> tuple[Quality, ...]:
     """How near a model's outputs are to the original's, over all cases. label: in place of the provider.
 
-    RunError where ONNX Runtime does not open the model, or refuses a case.
+    until: as for `qualities`. RunError where ONNX Runtime does not open the model, or refuses a case.
     """
-    pairs: list[tuple[Outputs, Outputs]] = []
-    for case, actual in original.outputs_of(model, library, optimize=optimize):
-        if isinstance(actual, RunError):
-            raise actual
-        pairs.append((original.outputs[case], actual))
-    return qualities(label or original.provider, library is not None, pairs)
+
+    def pairs() -> Iterator[tuple[Outputs, Outputs]]:
+        for case, actual in original.outputs_of(model, library, optimize=optimize):
+            if isinstance(actual, RunError):
+                raise actual
+            yield original.outputs[case], actual
+
+    return qualities(label or original.provider, library is not None, pairs(), until)
 
 
 def qualities_of(originals: Sequence[Reference], model: Path, library: Path | None) -> tuple[Quality, ...]:
@@ -191,13 +207,18 @@ def _quality(provider: str, library: bool, name: str, reference: Array, actual: 
     invalid = int(np.count_nonzero(finite != np.isfinite(b)))
     both = finite & np.isfinite(b)
     a, b = a[both], b[both]
-    signal, noise = float(np.linalg.norm(a)), float(np.linalg.norm(a - b))
+    signal, noise = _norm(a), _norm(a - b)
     level = signal or math.sqrt(a.size)  # zeros have no magnitude of their own
     sqnr = None if noise == 0 else round(20 * math.log10(level / noise), 2)
-    product = signal * float(np.linalg.norm(b))
-    cosine = max(-1.0, min(1.0, float(a @ b) / product)) if product else None
+    product = signal * _norm(b)
+    cosine = max(-1.0, min(1.0, float((a * b).sum()) / product)) if product else None
     rows = _rows(reference), _rows(actual)
     return Quality(*label, sqnr, cosine, _argmax(reference, actual), invalid, _top5(*rows), _kl(*rows))
+
+
+def _norm(x: Array) -> float:
+    """The 2-norm, on one thread: those of BLAS would wait for those of a session that just ran."""
+    return math.sqrt(float(np.square(x).sum()))
 
 
 def _argmax(reference: Array, actual: Array) -> float | None:

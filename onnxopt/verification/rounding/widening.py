@@ -6,11 +6,11 @@ exactly, so only rounding changes. Values that overflow 16 bits do not overflow 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import onnx_ir as ir
@@ -57,28 +57,77 @@ def widen(
     called with the model as it is, its dtypes and shapes inferred; what it returns is called when dtypes were changed.
     """
     source = read.load(model).model
-    factor = to.wide.itemsize / min(dtype.itemsize for dtype in to.narrow)
-    needed = int(sum(t.nbytes * (factor if t.dtype in to.narrow else 1) for t in _tensors(source)))
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        name = to.wide.numpy().name
-        raise NotWidened(f"its weights take {needed / 1e9:.1f} GB in {name}, {free / 1e9:.1f} GB are free")
-    try:
+    with _failing():
         if rounded or adapted is not None:  # files need not say the dtypes of what nodes compute
             TopologicalSortPass()(source)
             InferShapesPass()(source)
         adapt = adapted(source) if adapted is not None else None
-        _widen(source, folder, rounded, to)
+    return write_widened(source, Weights(folder, to), rounded=rounded, adapt=adapt)
+
+
+def write_widened(
+    model: ir.Model, weights: Weights, *, rounded: bool = False, adapt: Callable[[], None] | None = None
+) -> Path:
+    """Write the wider form of a model that knows its dtypes, beside its weights; returns its path.
+
+    The model is changed. weights: also of other models that share some with it. NotWidened where that fails. rounded:
+    as for `widen`. adapt: called when dtypes were changed.
+    """
+    to = weights.to
+    factor = to.wide.itemsize / min(dtype.itemsize for dtype in to.narrow)
+    needed = int(sum(t.nbytes * (factor if t.dtype in to.narrow else 1) for t in _tensors(model)))
+    free = shutil.disk_usage(weights.folder).free
+    if needed > free:
+        name = to.wide.numpy().name
+        raise NotWidened(f"its weights take {needed / 1e9:.1f} GB in {name}, {free / 1e9:.1f} GB are free")
+    with _failing():
+        _widen(model, weights, rounded)
         if adapt is not None:
             adapt()
         with read.quiet():
-            proto = ir.to_proto(source)
-    except (OSError, ValueError, TypeError, NotImplementedError) as error:
-        raise NotWidened(read.first_line(error)) from error
-    read.restore_types(source, proto)
-    path = folder / "model.onnx"
+            proto = ir.to_proto(model)
+    read.restore_types(model, proto)
+    path = weights.folder / "model.onnx"
     path.write_bytes(proto.SerializeToString())
     return path
+
+
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, TypeError, NotImplementedError) as error:
+        raise NotWidened(read.first_line(error)) from error
+
+
+class Weights:
+    """Weights in a wider dtype, each written once, in one file in `folder`."""
+
+    def __init__(self, folder: Path, to: Wider) -> None:
+        self.folder, self.to = folder, to
+        self._written: dict[int, tuple[ir.TensorProtocol, ir.TensorProtocol]] = {}
+
+    def of(self, tensor: ir.TensorProtocol, name: str | None) -> ir.TensorProtocol:
+        """The tensor by a name, in the wider dtype if it was of a narrow one."""
+        if id(tensor) not in self._written:
+            self._written[id(tensor)] = (tensor, self._new(tensor))
+        wide = self._written[id(tensor)][1]
+        wide.name = name
+        return wide
+
+    def _new(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        """Large ones have their bytes at the end of the file."""
+        to = self.to
+        dtype = to.wide if tensor.dtype in to.narrow else tensor.dtype
+        array = tensor.numpy() if dtype == tensor.dtype else tensor.numpy().astype(to.wide.numpy())
+        if array.nbytes <= _INLINE or dtype.bitwidth < 8:
+            return ir.tensor(array, dtype=dtype, name=tensor.name)
+        with open(self.folder / _WEIGHTS, "ab") as file:
+            file.write(bytes(-file.tell() % _PAGE))
+            offset = file.tell()
+            array.tofile(file)
+        shape = ir.Shape(array.shape)
+        return ir.ExternalTensor(_WEIGHTS, offset, array.nbytes, dtype, shape=shape, name="", base_dir=self.folder)
 
 
 def widened(array: np.ndarray) -> np.ndarray:
@@ -91,12 +140,12 @@ def _tensors(model: ir.Model) -> list[ir.TensorProtocol]:
     return [v.const_value for g in model.graphs() for v in g.initializers.values() if v.const_value is not None]
 
 
-def _widen(model: ir.Model, folder: Path, rounded: bool, to: Wider) -> None:
-    with open(folder / _WEIGHTS, "wb") as file:
-        for graph in model.graphs():
-            for value in graph.initializers.values():
-                if value.const_value is not None and value.const_value.dtype != ir.DataType.STRING:
-                    value.const_value = _written(value.const_value, file, folder, to)
+def _widen(model: ir.Model, weights: Weights, rounded: bool) -> None:
+    to = weights.to
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None and value.const_value.dtype != ir.DataType.STRING:
+                value.const_value = weights.of(value.const_value, value.name)
     for graph in model.graphs():
         for value in (*graph.inputs, *graph.outputs, *graph.initializers.values()):
             _widen_type(value, to)
@@ -127,25 +176,10 @@ def _round(value: ir.Value, dtype: ir.DataType, wide: ir.DataType) -> None:
     producer.graph.insert_after(producer, [there, back])  # type: ignore[union-attr]
 
 
-def _written(tensor: ir.TensorProtocol, file: BinaryIO, folder: Path, to: Wider) -> ir.TensorProtocol:
-    """The tensor, in the wider dtype if it was of a narrow one; large ones have their bytes at the end of the file."""
-    dtype = to.wide if tensor.dtype in to.narrow else tensor.dtype
-    array = tensor.numpy() if dtype == tensor.dtype else tensor.numpy().astype(to.wide.numpy())
-    if array.nbytes <= _INLINE or dtype.bitwidth < 8:
-        return ir.tensor(array, dtype=dtype, name=tensor.name)
-    file.seek(-file.tell() % _PAGE, 1)
-    offset = file.tell()
-    array.tofile(file)
-    shape = ir.Shape(array.shape)
-    return ir.ExternalTensor(
-        _WEIGHTS, offset, array.nbytes, dtype, shape=shape, name=tensor.name or "", base_dir=folder
-    )
-
-
 def _widen_type(value: ir.Value, to: Wider) -> None:
     if isinstance(value.type, ir.TensorType):
         if value.dtype in to.narrow:
-            value.dtype = to.wide
+            value.type = ir.TensorType(to.wide)  # types may be shared
     elif value.type is not None and value.type.dtype in to.narrow:
         raise NotImplementedError(f"{value.name} is a {type(value.type).__name__} of {to.name}")
 

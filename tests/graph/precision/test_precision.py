@@ -33,7 +33,7 @@ def lowered(
     separate_numbers(normalized)
     measured = ranges.measure(normalized, [feeds], dtype, tmp_path)
     choice = precision.choose(normalized, measured, dtype, keep_float=keep_float)
-    precision.convert(normalized, choice, lambda array, dtype, name: ir.Tensor(array, dtype=dtype, name=name))
+    precision.convert(normalized, choice)
     return normalized, choice
 
 
@@ -142,7 +142,7 @@ def _branches(tmp_path: Path, taken: tuple[bool, ...]) -> tuple[ir.Model, ir.Mod
     half = normalize.normalize(model.clone()).model
     feeds = [x() | {"c": np.array(one)} for one in taken]
     choice = precision.choose(half, ranges.measure(half, feeds, HALF, tmp_path), HALF)
-    precision.convert(half, choice, lambda array, dtype, name: ir.Tensor(array, dtype=dtype, name=name))
+    precision.convert(half, choice)
     return model, half, choice
 
 

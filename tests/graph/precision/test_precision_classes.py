@@ -48,7 +48,7 @@ def _lowered(path: Path, typical: Feeds, dtype: ir.DataType, folder: Path) -> Pa
     rewrite.prepare_float32(model)
     ranges.complete_dtypes(model, folder)
     choice = precision.choose(model, ranges.measure(model, [typical], dtype, folder), dtype)
-    precision.convert(model, choice, lambda array, dtype, name: ir.Tensor(array, dtype=dtype, name=name))
+    precision.convert(model, choice)
     assert choice.narrow
     for name in ("half", "wide"):
         (folder / name).mkdir()

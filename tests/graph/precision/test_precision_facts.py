@@ -171,7 +171,7 @@ def test_a_value_of_unknown_dtype_gets_its_casts(tmp_path: Path) -> None:
     hidden.type = None  # as of operators that nothing infers
     choice = precision.choose(normalized, measured, HALF)
     assert {row.reason for row in choice.kept if row.op_type == "MatMul"} <= {"The dtype of `h` is not known"}
-    precision.convert(normalized, choice, lambda array, dtype, name: ir.Tensor(array, dtype=dtype, name=name))
+    precision.convert(normalized, choice)
     assert sqnr(model, normalized, x()) > 50
 
 

@@ -41,7 +41,7 @@ def _lowered(original: ir.Model, typical: Feeds, folder: Path) -> ir.Model:
     half = normalize.normalize(original).model
     rewrite.prepare_float32(half)
     choice = precision.choose(half, ranges.measure(half, [typical], HALF, folder), HALF)
-    precision.convert(half, choice, lambda array, dtype, name: ir.Tensor(array, dtype=dtype, name=name))
+    precision.convert(half, choice)
     return half
 
 

@@ -86,7 +86,7 @@ def _converted(normalized: ir.Model, measured: dict[str, precision.Range], kept:
     """The bytes of the model whose nodes are 16 bit but for these, as `optimize` normalizes it again."""
     model = normalized.clone()
     choice = precision.choose(model, measured, ir.DataType.FLOAT16, restored=kept)
-    precision.convert(model, choice, lambda array, dtype, name: ir.Tensor(array, dtype=dtype, name=name))
+    precision.convert(model, choice)
     return ir.to_proto(normalize.normalize(model).model).SerializeToString()
 
 
