@@ -12,22 +12,32 @@ Failure = TypeVar("Failure")
 
 
 def bisect(
-    items: Sequence[Item], failure_of: Callable[[Sequence[Item]], Check | None], name: Callable[[Item], str]
+    items: Sequence[Item],
+    failure_of: Callable[[Sequence[Item]], Check | None],
+    name: Callable[[Item], str],
+    *,
+    failure: Check | None = None,
+    still: Callable[[Sequence[int], int], None] = lambda pending, at_fault: None,
 ) -> dict[str, Check]:
     """The items that fail alone, and the smallest groups that fail only together, by name, each with a failed check.
 
     failure_of(enabled): runs with only these items enabled; a failed check, or None where all passed. Takes about
-    2 log2(n) runs for each item at fault.
+    2 log2(n) runs for each item at fault. failure: that of all items, where it is known. still: called before runs,
+    with the sizes of the groups that fail and are not halved yet, and the number of items at fault so far.
     """
-    failure = failure_of(items) if items else None
-    if failure is None:
-        return {}
-    if len(items) == 1:
-        return {name(items[0]): failure}
-    middle = len(items) // 2
-    culprits = bisect(items[:middle], failure_of, name) | bisect(items[middle:], failure_of, name)
-    # Neither half fails alone: rounding adds up over both, and no single item is at fault.
-    return culprits or {name(item): failure for item in items}
+    failure = failure or (failure_of(items) if items else None)
+    pending = [] if failure is None else [(items, failure)]
+    at_fault: dict[str, Check] = {}
+    while pending:
+        still([len(group) for group, _ in pending], len(at_fault))
+        group, failure = pending.pop(0)
+        middle = len(group) // 2
+        halves = (group[:middle], group[middle:]) if middle else ()
+        failing = [(half, check) for half in halves if (check := failure_of(half)) is not None]
+        pending += failing
+        if not failing:  # one item; or neither half fails alone: rounding adds up over both, and no item is at fault
+            at_fault |= {name(item): failure for item in group}
+    return {name(item): at_fault[name(item)] for item in items if name(item) in at_fault}
 
 
 def bisect_in_order(items: Sequence[str], failure_of: Callable[[Sequence[str]], Failure | None]) -> dict[str, Failure]:

@@ -20,12 +20,13 @@ class _Found:
 
 
 class _Trials:
-    """Models whose noise is the sum of their nodes' noise. kept: those whose files are there."""
+    """Models whose noise is the sum of their nodes' noise. kept: those whose files are there. count: of all."""
 
     def __init__(self, noise: Mapping[str, float]) -> None:
-        self.noise, self.kept = noise, list[_Found]()
+        self.noise, self.kept, self.count = noise, list[_Found](), 0
 
-    def run(self, restored: Collection[str], /) -> _Found:
+    def run(self, restored: Collection[str], /, until: Goals | None = None) -> _Found:
+        self.count += 1
         left = [name for name in self.noise if name not in set(restored)]
         noise = sum(self.noise[name] for name in left)
         decibels = None if noise == 0 else -10 * math.log10(noise)
@@ -52,3 +53,32 @@ def test_what_goes_back(noise: dict[str, float], goal: float, wanted: set[str]) 
     found = restoring.restored(trials, trials.run(()), list(noise), noise.__getitem__, Goals(min_sqnr=goal))
     assert set(found.restored) == wanted
     assert trials.kept == [found]  # every other model's files are gone
+
+
+@pytest.mark.parametrize(
+    ("noise", "goal", "count"),
+    [
+        ([1e-6] * 99 + [0.1], 40.0, 1 + 14 + 1),  # halves of 100, 50, 25, 12, 6, 3 and 2 nodes; then without the one
+        ([1.0] * 640, 20.0, 1 + 10 + 1),  # all at fault: known from a few groups, and that half do not help
+        ([1e-5] * 640, 24.0, 1 + 2 + 9),  # neither half alone; 256 of them help, and fewer do not: 1, 2, 4, ... 128
+    ],
+)
+def test_how_many_models_it_takes(noise: list[float], goal: float, count: int) -> None:
+    trials = _Trials({f"n{k}": each for k, each in enumerate(noise)})
+    restoring.restored(trials, trials.run(()), list(trials.noise), trials.noise.__getitem__, Goals(min_sqnr=goal))
+    assert trials.count == count
+
+
+@pytest.mark.parametrize(
+    ("pending", "most", "needed"),
+    [
+        ([64], 64, 2),  # neither half fails
+        ([64], 4, 2 * 4 + 2),  # halves of 64, 32, 16 and 8; then neither of 4
+        ([64], 1, 2 * 6),
+        ([3, 5], 3, 2 * 2 + 2),  # 2 of the 5, then 1; 1 of the 3 would do as well
+        ([1, 1, 1], 2, float("inf")),
+        ([], 0, 0),
+    ],
+)
+def test_how_many_trials_a_search_needs(pending: list[int], most: float, needed: float) -> None:
+    assert restoring._trials_needed(pending, most) == needed

@@ -35,7 +35,7 @@ from onnxopt.tools.quantization.spelling import spell_out_gemms
 from onnxopt.tools.quantization.times import Times
 from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.lowering import restoring
-from onnxopt.verification.lowering.quality import Quality, check_inputs, quality_of, refuse_missed, worst
+from onnxopt.verification.lowering.quality import Goals, Quality, check_inputs, quality_of, refuse_missed, worst
 from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.refusals import original_runs
 from onnxopt.verification.sampling.user_data import UserData, check_alone, read_data
@@ -219,9 +219,9 @@ def _with_lower_precision(
     return dataclasses.replace(chosen, path=path, quality=_quality(original, path))
 
 
-def _quality(original: Reference, path: Path) -> tuple[Quality, ...]:
+def _quality(original: Reference, path: Path, until: Goals | None = None) -> tuple[Quality, ...]:
     try:
-        return quality_of(original, path, None)
+        return quality_of(original, path, None, until=until)
     except RunError as error:
         raise NotVerifiedError(f"the quantized model does not run in ONNX Runtime: {error}") from error
 
@@ -250,8 +250,8 @@ class _Trials:
         self.names = names
         self._quantizer, self._original, self._folder, self._say = quantizer, original, folder, say
 
-    def run(self, restored: Collection[str]) -> _Trial:
-        """Quantize all but some products, run, compare."""
+    def run(self, restored: Collection[str], until: Goals | None = None) -> _Trial:
+        """Quantize all but some products, run, compare. until: as for `restoring.Trials`."""
         excluded = set(restored)
         quantized = [name for name in self.names if name not in excluded]
         self._say("quantize", f"{len(quantized)} of {len(self.names)} nodes" if excluded else "", 0, 0)
@@ -259,7 +259,7 @@ class _Trials:
         with step("ONNX Runtime's quantizer"):
             self._quantizer.write(quantized, path)
         self._say("verify", "", 0, 0)
-        return _Trial(path, len(quantized), tuple(restored), _quality(self._original, path))
+        return _Trial(path, len(quantized), tuple(restored), _quality(self._original, path, until))
 
     def alone(self, name: str) -> tuple[Quality, ...]:
         """The quality of the model with this product quantized and no other one."""
