@@ -194,8 +194,10 @@ def take_rows(gemm: GrowingGemm, shapes: Shapes, is_free: Callable[[ir.Node], bo
 
 def _sliced_rows(node: ir.Node, rank: int, count: int) -> range:
     """The rows of `count` that a Slice along the last dim but one takes; none where it takes others."""
+    if (node.op_type, node.domain) != ("Slice", ""):
+        return range(0)
     starts, ends, axes, steps = (integers(operand(node, k)) for k in (1, 2, 3, 4))
-    if (node.op_type, node.domain) != ("Slice", "") or axes not in ([-2], [rank - 2]) or not starts or not ends:
+    if axes not in ([-2], [rank - 2]) or not starts or not ends:
         return range(0)
     if operand(node, 4) is not None and steps != [1]:
         return range(0)
