@@ -96,7 +96,8 @@ class Lowered:
         quality, goals = self.narrowed.quality, self.want.goals
         if self.want.verify and quality:
             with build.loadable_library(scratch) as library:
-                quality = (*quality, *qualities_of(self.originals, build.model_file, library))
+                on_cpu = any(kernel.cpu for kernel in build.kernels)
+                quality = (*quality, *qualities_of(self.originals, build.model_file, library, on_cpu=on_cpu))
         if goals.stated:
             refuse_missed(quality, goals, "keep nodes in float32 with --keep-float, or ask for less")
         return Precision(

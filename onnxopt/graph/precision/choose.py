@@ -28,6 +28,7 @@ import onnx_ir as ir
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.precision import bodies, operators, ranges
 from onnxopt.graph.precision.carried import keep_carried, keep_deciding
+from onnxopt.graph.precision.constants import Constants
 from onnxopt.graph.precision.fact_rules import RULES
 from onnxopt.graph.precision.facts import Facts
 from onnxopt.graph.precision.fit import Fit
@@ -79,14 +80,15 @@ def choose(
     *,
     keep_float: str | None = None,
     restored: Collection[str] = (),
+    constants: Constants | None = None,
 ) -> Choice:
     """Choose for a normalized model, which stays as it is.
 
     measured: the ranges of inputs and of what nodes compute, by name; those of branches that no run took are missing.
     keep_float: a regular expression; nodes stay float32 in whose name it is found. restored: names of nodes that stay
-    float32.
+    float32. constants: of the model, where they serve several choices.
     """
-    choosing, names = _Choosing(model, measured, dtype), frozenset(restored)
+    choosing, names = _Choosing(model, measured, dtype, constants or Constants(dtype)), frozenset(restored)
     pattern = None if keep_float is None else re.compile(keep_float)
     for node in choosing.nodes:
         if pattern is not None and pattern.search(node.name or ""):
@@ -118,13 +120,15 @@ def choose(
 class _Choosing:
     """One graph while it is decided which nodes stay float32. reasons: of these, in the order of the decisions."""
 
-    def __init__(self, model: ir.Model, measured: Mapping[str, Range], dtype: ir.DataType) -> None:
+    def __init__(
+        self, model: ir.Model, measured: Mapping[str, Range], dtype: ir.DataType, constants: Constants
+    ) -> None:
         self.nodes = [n for n in bodies.nodes_of(model.graph) if any(map(is_float, (*n.inputs, *n.outputs)))]
         self.reasons: dict[ir.Node, str] = {}
         self.hiding = Hiding()
         self._graph = model.graph
         self._opsets, self._dtype = model.opset_imports, dtype
-        self._fit = Fit(measured, dtype, self.hiding)
+        self._fit = Fit(measured, dtype, self.hiding, constants)
         self._facts = Facts(model, dtype, RULES)
         self._masks = IntegerMasks(self._facts)
         self.upstream = Upstream(self._facts, self._fit, dtype, self.reasons, self.keep, bodies.copies(model.graph))

@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
-from onnxopt.graph.precision import bodies, operators, ranges
+from onnxopt.graph.precision import bodies, operators
 from onnxopt.graph.precision.choose import Choice
+from onnxopt.graph.precision.constants import Constants, in_memory
 from onnxopt.graph.precision.masks import LOWEST
 from onnxopt.graph.precision.values import is_float
 
 FLOAT = ir.DataType.FLOAT
-# Keeps a new constant: its array, dtype and name -> tensor. Large ones may go to a file.
-Keep = Callable[[np.ndarray, ir.DataType, str], ir.TensorProtocol]
-
-
-def in_memory(array: np.ndarray, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
-    return ir.Tensor(array, dtype=dtype, name=name)
-
-
-class Constants:
-    """Constants in 16 bits, each made once for all conversions of a model and of its clones."""
-
-    def __init__(self, dtype: ir.DataType, keep: Keep = in_memory) -> None:
-        self._dtype, self._keep = dtype, keep
-        self._made: dict[tuple[int, float | None], tuple[ir.TensorProtocol, ir.TensorProtocol]] = {}
-
-    def of(self, constant: ir.TensorProtocol, lowest: float | None, name: str) -> ir.TensorProtocol:
-        """A constant of float32, rounded, by another name. lowest: as for `ranges.rounded`."""
-        key = (id(constant), lowest)
-        if key not in self._made:
-            array = ranges.rounded(constant.numpy(), self._dtype, lowest=lowest)
-            self._made[key] = (constant, self._keep(array, self._dtype, name))
-        made = self._made[key][1]
-        made.name = name
-        return made
 
 
 def convert(model: ir.Model, choice: Choice, constants: Constants | None = None) -> None:

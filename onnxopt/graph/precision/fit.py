@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.precision import operators, ranges
+from onnxopt.graph.precision.constants import Constants
 from onnxopt.graph.precision.masks import Hiding
 from onnxopt.graph.precision.ranges import Range
 from onnxopt.graph.precision.values import VIEWS
@@ -22,17 +23,14 @@ _EXACT = 0.05  # of a unit: what is lost less is integers, or a constant that th
 class Fit:
     """The measured values of one graph beside a 16-bit dtype."""
 
-    def __init__(self, measured: Mapping[str, Range], dtype: ir.DataType, hiding: Hiding) -> None:
-        self._measured, self._dtype, self._hiding = measured, dtype, hiding
-        self._constants: dict[ir.Value, Range] = {}
+    def __init__(self, measured: Mapping[str, Range], dtype: ir.DataType, hiding: Hiding, constants: Constants) -> None:
+        self._measured, self._dtype, self._hiding, self._constants = measured, dtype, hiding, constants
 
     def range_of(self, value: ir.Value) -> Range:
         """What was measured of a value, or is known of a constant."""
         if is_constant(value):
-            if value not in self._constants:
-                assert value.const_value is not None
-                self._constants[value] = ranges.range_of(value.const_value.numpy(), self._dtype)
-            return self._constants[value]
+            assert value.const_value is not None
+            return self._constants.range_of(value.const_value)
         return self._measured.get(value.name or "", ranges.NOTHING)
 
     def unfit(self, value: ir.Value) -> str:

@@ -112,7 +112,14 @@ class _Trials:
     def run(self, restored: Collection[str], until: Goals | None = None) -> _Trial:
         """Convert with these nodes kept in float32, and compare. until: as for `restoring.Trials`."""
         model = self._model.clone()
-        choice = precision.choose(model, self._measured, self._dtype, keep_float=self._keep_float, restored=restored)
+        choice = precision.choose(
+            model,
+            self._measured,
+            self._dtype,
+            keep_float=self._keep_float,
+            restored=restored,
+            constants=self._constants,
+        )
         if not self._losses:
             self._losses = {n.name or "": self._loss(n) for n in bodies.nodes_of(model.graph) if n in choice.narrow}
         precision.convert(model, choice, self._constants)

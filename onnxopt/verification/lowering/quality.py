@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from onnxopt.errors import DisagreementError, UsageError
-from onnxopt.runtime.sessions import RunError
+from onnxopt.runtime.sessions import CPU, RunError
 from onnxopt.verification.compare import is_float
 from onnxopt.verification.reference import Reference
 
@@ -162,10 +162,22 @@ def quality_of(
     return qualities(label or original.provider, library is not None, pairs(), until)
 
 
-def qualities_of(originals: Sequence[Reference], model: Path, library: Path | None) -> tuple[Quality, ...]:
-    """As quality_of, on each provider, with the library, where there is one, and without it."""
-    ways = [(original, used) for original in originals for used in dict.fromkeys((library, None))]
-    return tuple(row for original, used in ways for row in quality_of(original, model, used))
+def qualities_of(
+    originals: Sequence[Reference], model: Path, library: Path | None, *, on_cpu: bool = True
+) -> tuple[Quality, ...]:
+    """As quality_of, on each provider, with the library, where there is one, and without it.
+
+    on_cpu: whether the library has kernels for the CPU; where it has none, ONNX Runtime runs the same nodes both times.
+    """
+    rows = list[Quality]()
+    for original in originals:
+        own = quality_of(original, model, library)
+        rows += own
+        if library is not None and original.provider == CPU and not on_cpu:
+            rows += [dataclasses.replace(row, library=False) for row in own]
+        elif library is not None:
+            rows += quality_of(original, model, None)
+    return tuple(rows)
 
 
 def check_inputs(original: Reference) -> None:
@@ -206,7 +218,8 @@ def _quality(provider: str, library: bool, name: str, reference: Array, actual: 
     finite = np.isfinite(a)
     invalid = int(np.count_nonzero(finite != np.isfinite(b)))
     both = finite & np.isfinite(b)
-    a, b = a[both], b[both]
+    if not both.all():
+        a, b = a[both], b[both]
     signal, noise = _norm(a), _norm(a - b)
     level = signal or math.sqrt(a.size)  # zeros have no magnitude of their own
     sqnr = None if noise == 0 else round(20 * math.log10(level / noise), 2)
