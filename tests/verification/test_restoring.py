@@ -50,7 +50,7 @@ class _Trials:
 )
 def test_what_goes_back(noise: dict[str, float], goal: float, wanted: set[str]) -> None:
     trials = _Trials(noise)
-    found = restoring.restored(trials, trials.run(()), list(noise), noise.__getitem__, Goals(min_sqnr=goal))
+    found = restoring.restored(trials, trials.run(()), list(noise), noise.__getitem__, Goals(min_sqnr=goal), seconds=30)
     assert set(found.restored) == wanted
     assert trials.kept == [found]  # every other model's files are gone
 
@@ -65,7 +65,8 @@ def test_what_goes_back(noise: dict[str, float], goal: float, wanted: set[str]) 
 )
 def test_how_many_models_it_takes(noise: list[float], goal: float, count: int) -> None:
     trials = _Trials({f"n{k}": each for k, each in enumerate(noise)})
-    restoring.restored(trials, trials.run(()), list(trials.noise), trials.noise.__getitem__, Goals(min_sqnr=goal))
+    names = list(trials.noise)
+    restoring.restored(trials, trials.run(()), names, trials.noise.__getitem__, Goals(min_sqnr=goal), seconds=30)
     assert trials.count == count
 
 

@@ -42,6 +42,7 @@ from onnxopt.verification.sampling.user_data import UserData, check_alone, read_
 from onnxopt.verification.verify import references
 
 MARK = "onnxopt.quantized"
+_SECONDS = 30.0  # of each search for nodes that are not quantized
 
 
 def quantize(
@@ -195,7 +196,7 @@ def _chosen(
     if not want.goals.stated:
         return chosen
     sensitivity = Sensitivity(source.chosen, trials.alone)
-    chosen = restoring.restored(trials, chosen, trials.names, sensitivity.loss, want.goals)
+    chosen = restoring.restored(trials, chosen, trials.names, sensitivity.loss, want.goals, seconds=_SECONDS)
     return dataclasses.replace(chosen, alone=sensitivity.alone)
 
 

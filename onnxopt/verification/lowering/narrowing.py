@@ -29,6 +29,7 @@ from onnxopt.verification.sampling.extremes import extremes
 # Signal to noise of an output, in dB, below which nodes go back, where none was asked for. Networks lose 45 to 70 dB
 # with float16, and 18 dB more with bfloat16.
 _GOAL = {ir.DataType.FLOAT16: 30.0, ir.DataType.BFLOAT16: 12.0}
+_SECONDS = 15.0  # of each search for nodes that go back: some 15 trials of a detector with 650 nodes of 16 bits
 _MARGIN = 0.5  # dB above what was asked for: fused kernels round elsewhere
 
 
@@ -74,7 +75,7 @@ def narrow(
     trials = _Trials(model, reference, measured, dtype, folder, keep_float)
     first = trials.run(())
     goals = dataclasses.replace(asked, min_sqnr=min_sqnr)
-    chosen = restoring.restored(trials, first, trials.narrow_nodes(), trials.loss, goals)
+    chosen = restoring.restored(trials, first, trials.narrow_nodes(), trials.loss, goals, seconds=_SECONDS)
     return Narrowed(trials.write(chosen), chosen.narrow, chosen.kept, chosen.restored, chosen.quality)
 
 

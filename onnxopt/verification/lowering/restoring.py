@@ -16,7 +16,6 @@ from onnxopt.verification.bisect import bisect
 from onnxopt.verification.check import Check
 from onnxopt.verification.lowering.quality import Goals, Quality, worst
 
-_SECONDS = 30.0  # of looking for nodes at fault, and again of leaving out those that lose most
 _MIN_TRIALS = 8  # of bisection, which takes twice the logarithm of all nodes for a single one at fault
 _MAX_RESTORED = 0.5  # share of the nodes; a model that needs more is no model of this precision
 _FEW = 4  # nodes that may be at fault in any model
@@ -44,18 +43,24 @@ class Trials(Protocol[Result]):
 
 
 def restored(
-    trials: Trials[Result], first: Result, names: Sequence[str], loss: Callable[[str], float], goals: Goals
+    trials: Trials[Result],
+    first: Result,
+    names: Sequence[str],
+    loss: Callable[[str], float],
+    goals: Goals,
+    *,
+    seconds: float,
 ) -> Result:
     """The model with the fewest nodes in float32 whose outputs reach the goals, as far as there is time to find it.
 
     first: the model with no node restored. names: of the nodes that may be. loss: what lower precision costs the
-    results of a node. Where half of the nodes do not reach them, the result is `first`, or the model without the nodes
-    at fault.
+    results of a node. seconds: of looking for nodes at fault, and again of leaving out those that lose most. Where half
+    of the nodes do not reach them, the result is `first`, or the model without the nodes at fault.
     """
     if goals.reached_by(first.quality):
         return first
     least, best = (1.0 - _MAX_RESTORED) * first.narrow, first
-    culprits = _culprits(trials, first, names, goals, time.monotonic() + _SECONDS)
+    culprits = _culprits(trials, first, names, goals, time.monotonic() + seconds)
     if culprits:
         best = trials.run(culprits)
         if best.narrow < least:
@@ -65,7 +70,7 @@ def restored(
         if goals.reached_by(best.quality):
             return best
     worst_first = sorted(names, key=lambda name: -loss(name))
-    better = _with_fewest(trials, culprits, worst_first, least, goals)
+    better = _with_fewest(trials, culprits, worst_first, least, goals, time.monotonic() + seconds)
     if better is None:
         return best
     trials.discard(best)
@@ -73,13 +78,18 @@ def restored(
 
 
 def _with_fewest(
-    trials: Trials[Result], culprits: Sequence[str], worst_first: Sequence[str], least: float, goals: Goals
+    trials: Trials[Result],
+    culprits: Sequence[str],
+    worst_first: Sequence[str],
+    least: float,
+    goals: Goals,
+    deadline: float,
 ) -> Result | None:
     """The model without the fewest of the nodes that lose most, a power of two, that reaches the goals.
 
     None where none does, or there is no time to find it. least: nodes that have to keep the lower precision.
     """
-    deadline, best = time.monotonic() + _SECONDS, None
+    best = None
     counts = [1 << k for k in range(len(worst_first).bit_length()) if 1 << k <= _MAX_RESTORED * len(worst_first)]
 
     def trial_without(count: int) -> Result:
