@@ -15,6 +15,7 @@ namespace {
   if (convolution.bias) text += ", bias " + ToString(inputs[*convolution.bias]);
   if (convolution.residual) text += ", residual " + ToString(inputs[*convolution.residual]);
   if (convolution.slope) text += ", slope " + ToString(inputs[*convolution.slope]);
+  if (convolution.scale) text += ", scale " + ToString(inputs[*convolution.scale]);
   throw Error(text);
 }
 
@@ -135,14 +136,14 @@ ConvolutionSizes MakeConvolution(Convolution* declared, const Shape* inputs) {
       channels,
       channels,
       output};
-  if (convolution.bias) {
-    const Shape& bias = inputs[*convolution.bias];
-    if (bias.rank != 1 || bias.dims[0] != sizes.k) Misfit(convolution, inputs, "the bias has not one number a channel");
-  }
-  if (convolution.slope) {
-    const Shape& slope = inputs[*convolution.slope];
-    if (slope.rank != 1 || slope.dims[0] != sizes.k) Misfit(convolution, inputs, "there is not one slope a channel");
-  }
+  const auto check = [&](std::optional<std::size_t> at, const char* problem) {
+    if (!at) return;
+    const Shape& numbers = inputs[*at];
+    if (numbers.rank != 1 || numbers.dims[0] != sizes.k) Misfit(convolution, inputs, problem);
+  };
+  check(convolution.bias, "the bias has not one number a channel");
+  check(convolution.slope, "there is not one slope a channel");
+  check(convolution.scale, "there is not one scale a channel");
   if (convolution.residual && !(inputs[*convolution.residual] == sizes.output)) {
     Misfit(convolution, inputs, "the residual has not the output's shape " + ToString(sizes.output));
   }

@@ -8,6 +8,13 @@ between 0 and 1. cuDNN has a list of epilogues, so no program is one.
 
 Sums are float32 for every dtype. float32 convolutions use TF32 where ONNX Runtime's own ones do (provider option
 use_tf32, on by default).
+
+A convolution of codes (`codes`) has int8 x and w. Its sums are exact, and numbers after them float32:
+
+    v = codes.scale * scale[k] * (conv(x, w) + bias[k])      a bias of floats is added after the scales
+    y = result(activation(rounded(v) + residual))            residual_last: result(rounded(activation(v)) + residual)
+
+rounded is QuantizeLinear and DequantizeLinear, result is QuantizeLinear, and the residual may be codes too.
 """
 
 from __future__ import annotations
@@ -21,6 +28,7 @@ from onnxopt.program.schema import Meaning, Record, Rule, shared
 from onnxopt.program.window import Window
 
 DTYPES = ("float16", "bfloat16", "float32")
+CODES = ("int8", "uint8")
 ACTIVATIONS = ("none", "relu", "silu", "clip", "leaky_relu", "hardswish", "prelu")
 
 
@@ -61,25 +69,78 @@ class ConvolutionOperation(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class CodeScale(Record):
+    """A code stands for (code - zero) * scale."""
+
+    scale: float = number(0.0, above=True)
+    zero: float = number(-128.0, 255.0, whole=True, default=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvolutionCodes(Record):
+    """What the codes of a convolution stand for. scale: of x; where w has one scale, times that. rounded: of the codes,
+    of rounded_dtype, that the result is rounded to before a residual, or before the activation; None where it is not.
+    residual, result: None where these are floats."""
+
+    scale: float = number(0.0, above=True)
+    rounded: CodeScale | None = nested(CodeScale, optional=True)
+    rounded_dtype: str = choice("CodeDtype", CODES, default="int8")
+    residual: CodeScale | None = nested(CodeScale, optional=True)
+    result: CodeScale | None = nested(CodeScale, optional=True)
+
+
+@dataclasses.dataclass(frozen=True)
 class Convolution(ConvolutionOperation, Meaning):
     """The meaning of a convolution kernel.
 
-    inputs: storage dtypes of all inputs. outputs: storage dtype of y [N, Ho, Wo, K]. x, w, bias, residual, slope:
-    positions in inputs; two operands may be one input. Their shapes are [N, H, W, C], [K, R, S, C / group] (or [K, C]
-    for a 1x1 window), [K], [N, Ho, Wo, K] and [K]. Of a ConvTranspose, w is [C, R, S, K / group]. Volumes have their
-    depth after N, and w its depth before R, [K, T, R, S, C / group], where the window has one.
+    inputs: storage dtypes of all inputs. outputs: storage dtype of y [N, Ho, Wo, K]. x, w, bias, residual, slope,
+    scale: positions in inputs; two operands may be one input. Their shapes are [N, H, W, C], [K, R, S, C / group] (or
+    [K, C] for a 1x1 window), [K], [N, Ho, Wo, K], [K] and [K]. Of a ConvTranspose, w is [C, R, S, K / group]. Volumes
+    have their depth after N, and w its depth before R, [K, T, R, S, C / group], where the window has one. codes: None
+    where all are floats. scale: of each filter's codes; None where w has one scale.
     """
 
     KIND: ClassVar = "convolution"
     INPUTS: ClassVar = (1, 5)
-    INPUT_DTYPES: ClassVar = DTYPES
+    INPUT_DTYPES: ClassVar = (*DTYPES, *CODES, "int32")
+    OUTPUT_DTYPES: ClassVar = (*DTYPES, *CODES)
     JSON: ClassVar = (
         "inputs", "outputs", "window", "group", "x", "w", "bias", "residual", "slope", "residual_last", "activation",
-        "activation_value", "transposed", "output_padding", "depth_padding",
+        "activation_value", "transposed", "output_padding", "depth_padding", "codes", "scale",
     )  # fmt: skip
     RULES: ClassVar[Sequence[Rule]] = (
         *ConvolutionOperation.RULES,
-        Rule("inputs", "all(d == outputs[0] for d in inputs)", "differ from the output's dtype"),
+        Rule("inputs", "codes is not None or all(d == outputs[0] for d in inputs)", "differ from the output's dtype"),
+        Rule("outputs", f"codes is not None or outputs[0] in {DTYPES}", "are no floats"),
+        Rule("scale", "scale is None or codes is not None", "is set without codes"),
+        Rule("scale", f"scale is None or inputs[scale] in {DTYPES}", "is of no floats"),
+        Rule("codes", "codes is None or (inputs[x] == 'int8' and inputs[w] == 'int8')", "are not int8"),
+        Rule(
+            "codes",
+            "codes is None or (group == 1 and not transposed and window.depth is None and slope is None)",
+            "do not go with this convolution",
+        ),
+        Rule(
+            "bias",
+            f"codes is None or bias is None or inputs[bias] in {(*DTYPES, 'int32')}",
+            "is of no floats and of no int32",
+        ),
+        Rule(
+            "residual",
+            f"codes is None or residual is None or inputs[residual] in {DTYPES}"
+            f" or (codes.residual is not None and inputs[residual] in {CODES})",
+            "is of no floats and of no codes",
+        ),
+        Rule(
+            "codes",
+            f"codes is None or codes.residual is None or (residual is not None and inputs[residual] in {CODES})",
+            "have a scale of a residual that is not of codes",
+        ),
+        Rule(
+            "codes",
+            f"codes is None or (codes.result is None) == (outputs[0] in {DTYPES})",
+            "do not go with the output's dtype",
+        ),
         Rule("slope", "(slope is not None) == (activation == 'prelu')", "does not go with the activation"),
         Rule("residual_last", "not residual_last or residual is not None", "is set without a residual"),
     )
@@ -90,6 +151,8 @@ class Convolution(ConvolutionOperation, Meaning):
     bias: int | None = operand(optional=True)
     residual: int | None = operand(optional=True)
     slope: int | None = operand(optional=True)
+    codes: ConvolutionCodes | None = nested(ConvolutionCodes, optional=True)
+    scale: int | None = operand(optional=True)
 
     @property
     @shared

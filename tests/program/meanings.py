@@ -11,7 +11,7 @@ from onnxopt.kinds import KINDS as KERNEL_KINDS
 from onnxopt.program import schema
 from onnxopt.program.attention import AttentionVariant, CacheCodes, TokenAttention
 from onnxopt.program.block import Block, BlockCopy, BlockStep, Part
-from onnxopt.program.convolution import Convolution
+from onnxopt.program.convolution import CodeScale, Convolution, ConvolutionCodes
 from onnxopt.program.core import Transform, TransformRead
 from onnxopt.program.depthwise import Depthwise, DepthwiseVariant, Expansion
 from onnxopt.program.dtypes import DTYPES
@@ -81,6 +81,11 @@ OF_HALVES = Depthwise(
     inputs=F32 * 3, outputs=F32, channels=8, window=SAME, bias=2,
     epilogue=added("float32", "float32", TransformRead(0, "half"), of="float32"),
 )  # fmt: skip
+CODED = Convolution(
+    ("int8", "int8", "int32", "uint8", "float32"), ("int8",), bias=2, residual=3, scale=4, activation="relu",
+    window=SAME,
+    codes=ConvolutionCodes(0.1, CodeScale(0.2), residual=CodeScale(0.1, 3.0), result=CodeScale(0.3, -128.0)),
+)  # fmt: skip
 _STATED: tuple[schema.Meaning, ...] = (
     Convolution(F16 * 4, F16, bias=2, residual=3, residual_last=True, activation="silu", window=SAME),
     Convolution(F32 * 4, F32, bias=2, slope=3, activation="prelu", window=Window((1, 1)), group=4),
@@ -89,6 +94,8 @@ _STATED: tuple[schema.Meaning, ...] = (
     Convolution(F16 * 2, F16, window=Window((2, 2), (2, 2), depth=Depth(3, 2, 1, 1, 1)), transposed=True,
                 depth_padding=1),
     Convolution(F16 * 2, F16, window=Window((3, 3), auto_pad="SAME_UPPER", depth=Depth(3, 2))),
+    CODED,
+    Convolution(("int8", "int8", *F16 * 2), F16, bias=2, residual=3, window=SAME, codes=ConvolutionCodes(0.1)),
     Block(F16 * 5, F16, (96,), (
         BlockStep(Part(0, 0, 64, 64), 1, Part(5, 0, 64, 96), bias=2, window=SAME, activation="relu"),
         BlockStep(Part(5, 32, 32, 96), 3, Part(5, 64, 32, 96), bias=4, residual=Part(0, 32, 32, 64), window=SAME),
@@ -166,6 +173,13 @@ BROKEN: tuple[schema.Meaning, ...] = (
                         epilogue=added("float32", "float32", TransformRead(5, "channel"), TransformRead(6, "scalar"),
                                        of="float32")),
     dataclasses.replace(OF_HALVES, prologue=added("float32", "float32")),
+    *(dataclasses.replace(CODED, **changed) for changed in (  # type: ignore[arg-type]
+        {"codes": None}, {"group": 2}, {"outputs": ("int8",), "codes": dataclasses.replace(CODED.codes, result=None)},
+        {"codes": dataclasses.replace(CODED.codes, residual=None)},
+        *({"inputs": tuple(of if k == at else d for k, d in enumerate(CODED.inputs))} for at, of in (
+            (0, "uint8"), (2, "int8"), (3, "int32"), (3, "float16"), (4, "int8"))),
+    )),
+    Convolution(("int8", "int8"), ("int8",), window=SAME), Convolution(F16 * 3, F16, scale=2, window=SAME),
     dataclasses.replace(IMAGE, window=Window((1, 1))),
     dataclasses.replace(IMAGE, outputs=F32, epilogue=added("float32", "float32", TransformRead(4, "scalar"))),
     dataclasses.replace(IMAGE, inputs=("uint8", *F16 * 3, "float32"),

@@ -14,7 +14,8 @@ ConvolutionCudaKernel::ConvolutionCudaKernel(const Kernel& kernel, const Library
       driver_(library.driver()),
       api_(FindCudnn()),
       allocator_(info),
-      runner_(driver_, api_) {
+      // No kernel is ready for codes: one is compiled for every shape.
+      runner_(driver_, api_, convolution_.codes ? Preference::kFastest : Preference::kSoonest) {
   Prepare(info);
 }
 
@@ -46,8 +47,9 @@ void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
                                convolution_.bias ? inputs[*convolution_.bias] : nullptr,
                                convolution_.residual ? inputs[*convolution_.residual] : nullptr,
                                convolution_.slope ? inputs[*convolution_.slope] : nullptr,
-                               y};
-  problem.tf32 = convolution_.dtype() == Dtype::kFloat32 && UsesTf32(ort_context);
+                               y,
+                               convolution_.scale ? inputs[*convolution_.scale] : nullptr};
+  problem.tf32 = convolution_.inputs[convolution_.x] == Dtype::kFloat32 && UsesTf32(ort_context);
   const auto [stream, context] = EnterStream(driver_, ort_context);
   int capturing = 0;
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");

@@ -24,6 +24,9 @@ constexpr Status kSuccess = 0;
 // cudnnDataType_t
 constexpr int kFloat = 0;
 constexpr int kHalf = 2;
+constexpr int kInt8 = 3;
+constexpr int kInt32 = 4;
+constexpr int kUint8 = 6;
 constexpr int kBfloat16 = 9;
 
 // cudnnBackendDescriptorType_t
@@ -127,6 +130,7 @@ constexpr int kModeA = 3;
 constexpr int kAdd = 0;
 constexpr int kMultiply = 1;
 constexpr int kMinimum = 2;
+constexpr int kMaximum = 3;
 constexpr int kRelu = 100;
 constexpr int kSwish = 106;
 // cudnnBackendNumericalNote_t

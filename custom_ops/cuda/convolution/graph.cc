@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <cstdio>
+#include <optional>
 
 #include "support/portability.h"
 
@@ -15,11 +14,25 @@ using cudnn::Name;
 using cudnn::Type;
 
 constexpr std::int64_t kFirstVirtual = 100;  // of the numbers of tensors that stay inside
+constexpr std::int64_t kFirstOfResidual = 150;
 constexpr std::int64_t kFirstScalar = 200;
+constexpr float kWhole = 12582912;  // 1.5 * 2^23: added and subtracted, it leaves an integer, half to even
 
 int DataType(Dtype dtype) {
-  if (dtype == Dtype::kFloat16) return cudnn::kHalf;
-  return dtype == Dtype::kBfloat16 ? cudnn::kBfloat16 : cudnn::kFloat;
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return cudnn::kHalf;
+    case Dtype::kBfloat16:
+      return cudnn::kBfloat16;
+    case Dtype::kInt8:
+      return cudnn::kInt8;
+    case Dtype::kUint8:
+      return cudnn::kUint8;
+    case Dtype::kInt32:
+      return cudnn::kInt32;
+    default:
+      return cudnn::kFloat;
+  }
 }
 
 // [N, D, H, W, C]. pixel: elements from one pixel to the next.
@@ -48,16 +61,10 @@ struct Dims {
 // Makes the descriptors of one graph, in the order in which they refer to each other.
 class Builder {
  public:
-  Builder(const cudnn::Api& api, const ConvolutionProblem& problem)
-      : api_(api), problem_(problem), dtype_(DataType(problem.convolution.dtype())) {}
+  Builder(const cudnn::Api& api, const ConvolutionProblem& problem) : api_(api), problem_(problem) {}
 
   ConvolutionGraph Build(cudnn::Handle handle) {
-    const Convolution& convolution = problem_.convolution;
-    // Sums commute, and cuDNN has precompiled engines for this order alone.
-    if (convolution.residual && !convolution.residual_last) steps_.push_back({cudnn::kAdd, Second::kResidual});
-    if (convolution.bias) steps_.push_back({cudnn::kAdd, Second::kBias});
-    PlanActivation();
-    if (convolution.residual && convolution.residual_last) steps_.push_back({cudnn::kAdd, Second::kResidual});
+    problem_.convolution.codes ? PlanCodes(*problem_.convolution.codes) : PlanFloats();
     AddConvolution();
     for (std::size_t k = 0; k < steps_.size(); ++k) AddStep(k);
     Descriptor graph(api_, cudnn::kOperationGraph);
@@ -71,7 +78,7 @@ class Builder {
   }
 
  private:
-  enum class Second : std::uint8_t { kNone, kBias, kResidual, kScalar, kEarlier, kSlope };
+  enum class Second : std::uint8_t { kNone, kBias, kResidual, kScalar, kEarlier, kSlope, kScale };
 
   // A pointwise operation on what the step before it writes.
   struct Step {
@@ -82,6 +89,63 @@ class Builder {
     std::size_t earlier = 0;                // the step before which an operand is computed
     bool of_earlier = false;                // the first operand is, else it is what the step before writes
   };
+
+  void PlanFloats() {
+    const Convolution& convolution = problem_.convolution;
+    // Sums commute, and cuDNN has precompiled engines for this order alone.
+    if (convolution.residual && !convolution.residual_last) steps_.push_back({cudnn::kAdd, Second::kResidual});
+    if (convolution.bias) steps_.push_back({cudnn::kAdd, Second::kBias});
+    PlanActivation();
+    if (convolution.residual && convolution.residual_last) steps_.push_back({cudnn::kAdd, Second::kResidual});
+  }
+
+  void PlanCodes(const ConvolutionCodes& codes) {
+    const Convolution& convolution = problem_.convolution;
+    const bool of_sums = convolution.bias && convolution.inputs[*convolution.bias] == Dtype::kInt32;
+    if (of_sums) steps_.push_back({cudnn::kAdd, Second::kBias});
+    if (convolution.scale) steps_.push_back({cudnn::kMultiply, Second::kScale});
+    Multiply(codes.scale);
+    if (convolution.bias && !of_sums) steps_.push_back({cudnn::kAdd, Second::kBias});
+    if (convolution.residual_last) PlanActivation();
+    if (codes.rounded) {
+      Multiply(1 / codes.rounded->scale);
+      PlanCode(codes.rounded->zero, codes.rounded_dtype == CodeDtype::kUint8);
+      Multiply(codes.rounded->scale);
+    }
+    if (convolution.residual) steps_.push_back({cudnn::kAdd, Second::kResidual});
+    if (!convolution.residual_last) PlanActivation();
+    if (codes.result) {
+      Multiply(1 / codes.result->scale);
+      PlanZero(codes.result->zero, convolution.outputs[0] == Dtype::kUint8);
+    }
+  }
+
+  // What is stored as a code is rounded half to even and stops at both ends; a zero point is added to what is rounded.
+  void PlanZero(float zero, bool is_unsigned) {
+    if (zero == 0) return;
+    PlanCode(zero, is_unsigned);
+    steps_.push_back({cudnn::kAdd, Second::kScalar, zero});
+  }
+
+  // The integer next to a number, half to even, among codes minus their zero point.
+  void PlanCode(float zero, bool is_unsigned) {
+    const float lowest = is_unsigned ? 0 : -128;
+    steps_.push_back({cudnn::kMinimum, Second::kScalar, lowest + 255 - zero});
+    steps_.push_back({cudnn::kMaximum, Second::kScalar, lowest - zero});
+    steps_.push_back({cudnn::kAdd, Second::kScalar, kWhole});
+    steps_.push_back({cudnn::kAdd, Second::kScalar, -kWhole});
+  }
+
+  // Multiplies by a number above 0. A product of numbers is one number, also where a ReLU is between them.
+  void Multiply(float number) {
+    const auto is_plain = [](const Step& step) { return step.mode == cudnn::kRelu && step.number == 0; };
+    const auto last = std::find_if_not(steps_.rbegin(), steps_.rend(), is_plain);
+    if (last != steps_.rend() && last->mode == cudnn::kMultiply && last->second == Second::kScalar) {
+      last->number *= number;
+    } else {
+      steps_.push_back({cudnn::kMultiply, Second::kScalar, number});
+    }
+  }
 
   // The steps of the activation. cuDNN offers a bounded ReLU that ends a graph to engines that are slow; a minimum
   // behind a plain one is another graph.
@@ -118,9 +182,9 @@ class Builder {
     return parts_.size() - 1;
   }
 
-  std::size_t AddTensor(std::int64_t id, const Dims& dims, bool is_virtual) {
+  std::size_t AddTensor(std::int64_t id, int dtype, const Dims& dims, bool is_virtual) {
     Descriptor tensor(api_, cudnn::kTensor);
-    tensor.Set(Name::kTensorDataType, Type::kDataType, is_virtual ? cudnn::kFloat : dtype_);
+    tensor.Set(Name::kTensorDataType, Type::kDataType, dtype);
     tensor.Set(Name::kTensorDims, Type::kInt64, dims.all());
     tensor.Set(Name::kTensorStrides, Type::kInt64, dims.strides());
     tensor.Set(Name::kTensorId, Type::kInt64, id);
@@ -142,8 +206,29 @@ class Builder {
     tensor.Finalize("cuDNN does not take a number of a convolution");
     return Keep(std::move(tensor));
   }
+  std::size_t AddInside(std::int64_t id, int dtype = cudnn::kFloat) { return AddTensor(id, dtype, Output(), true); }
   std::size_t AddTensor(Operand operand, const Dims& dims) {
-    return AddTensor(static_cast<std::int64_t>(operand), dims, false);
+    return AddTensor(static_cast<std::int64_t>(operand), DataType(DtypeOf(operand)), dims, false);
+  }
+  Dtype DtypeOf(Operand operand) const {
+    const Convolution& c = problem_.convolution;
+    switch (operand) {
+      case Operand::kX:
+        return c.inputs[c.x];
+      case Operand::kW:
+        return c.inputs[c.w];
+      case Operand::kY:
+        return c.outputs[0];
+      case Operand::kBias:
+        return c.inputs[*c.bias];
+      case Operand::kResidual:
+        return c.inputs[*c.residual];
+      case Operand::kSlope:
+        return c.inputs[*c.slope];
+      case Operand::kScale:
+        return c.inputs[*c.scale];
+    }
+    return c.outputs[0];
   }
 
   // pixel: 0 where the tensor has no other channels.
@@ -159,7 +244,8 @@ class Builder {
   // What the convolution (before step 0) or the step before `step` writes.
   std::size_t Before(std::size_t step) {
     if (step == steps_.size()) return AddTensor(Operand::kY, Output(problem_.sizes.y_pixel));
-    return AddTensor(kFirstVirtual + static_cast<std::int64_t>(step), Output(), true);
+    const bool of_codes = step == 0 && problem_.convolution.codes;
+    return AddInside(kFirstVirtual + static_cast<std::int64_t>(step), of_codes ? cudnn::kInt32 : cudnn::kFloat);
   }
 
   void AddConvolution() {
@@ -178,7 +264,8 @@ class Builder {
       dilations.push_back(side.dilation);
     }
     convolution.Set(Name::kConvolutionSpatialDims, Type::kInt64, static_cast<std::int64_t>(strides.size()));
-    convolution.Set(Name::kConvolutionPrecision, Type::kDataType, cudnn::kFloat);
+    convolution.Set(Name::kConvolutionPrecision, Type::kDataType,
+                    problem_.convolution.codes ? cudnn::kInt32 : cudnn::kFloat);
     convolution.Set(Name::kConvolutionMode, Type::kConvolutionMode, cudnn::kCrossCorrelation);
     convolution.Set(Name::kConvolutionPrePaddings, Type::kInt64, before);
     convolution.Set(Name::kConvolutionPostPaddings, Type::kInt64, after);
@@ -208,34 +295,57 @@ class Builder {
 
   void AddStep(std::size_t step) {
     const Step& of = steps_[step];
+    const std::size_t x = of.of_earlier ? results_[of.earlier] : at_;
+    std::optional<std::size_t> second;
+    if (of.second != Second::kNone) second = SecondOf(of);
+    at_ = Before(step + 1);
+    results_.push_back(at_);
+    AddOperation(of, x, second, at_);
+  }
+
+  void AddOperation(const Step& of, std::size_t x, std::optional<std::size_t> second, std::size_t y) {
     Descriptor pointwise(api_, cudnn::kPointwise);
     pointwise.Set(Name::kPointwiseMode, Type::kPointwiseMode, of.mode);
     pointwise.Set(Name::kPointwisePrecision, Type::kDataType, cudnn::kFloat);
     if (of.attribute != Name::kPointwiseMode) pointwise.Set(of.attribute, Type::kDouble, double{of.number});
     pointwise.Finalize("cuDNN does not take a step behind a convolution");
-    const std::size_t to = Before(step + 1);
     Descriptor operation(api_, cudnn::kPointwiseOperation);
     operation.Set(Name::kOperationPointwise, pointwise);
-    operation.Set(Name::kOperationX, parts_[of.of_earlier ? results_[of.earlier] : at_]);
-    if (of.second != Second::kNone) operation.Set(Name::kOperationB, parts_[SecondOf(of)]);
-    operation.Set(Name::kOperationY, parts_[to]);
+    operation.Set(Name::kOperationX, parts_[x]);
+    if (second) operation.Set(Name::kOperationB, parts_[*second]);
+    operation.Set(Name::kOperationY, parts_[y]);
     operation.Finalize("cuDNN does not take a step behind a convolution");
     Keep(std::move(pointwise));
     operations_.push_back(Keep(std::move(operation)));
-    at_ = to;
-    results_.push_back(at_);
   }
 
   std::size_t SecondOf(const Step& step) {
     if (step.second == Second::kBias) return AddTensor(Operand::kBias, Of({1, 1, 1, 1, problem_.sizes.k}));
     if (step.second == Second::kSlope) return AddTensor(Operand::kSlope, Of({1, 1, 1, 1, problem_.sizes.k}));
-    if (step.second == Second::kResidual) return AddTensor(Operand::kResidual, Output(problem_.sizes.residual_pixel));
+    if (step.second == Second::kScale) return AddTensor(Operand::kScale, Of({1, 1, 1, 1, problem_.sizes.k}));
+    if (step.second == Second::kResidual) return Residual();
     return step.second == Second::kScalar ? AddScalar(step.number) : results_[step.earlier];
+  }
+
+  // The residual, and the numbers of its codes.
+  std::size_t Residual() {
+    std::size_t residual = AddTensor(Operand::kResidual, Output(problem_.sizes.residual_pixel));
+    const std::optional<ConvolutionCodes>& codes = problem_.convolution.codes;
+    if (!codes || !codes->residual) return residual;
+    std::int64_t id = kFirstOfResidual;
+    const auto compute = [&](int mode, float number) {
+      const std::size_t scalar = AddScalar(number);
+      const std::size_t result = AddInside(id++);
+      AddOperation({mode, Second::kScalar, number}, residual, scalar, result);
+      residual = result;
+    };
+    if (codes->residual->zero != 0) compute(cudnn::kAdd, -codes->residual->zero);
+    compute(cudnn::kMultiply, codes->residual->scale);
+    return residual;
   }
 
   const cudnn::Api& api_;
   const ConvolutionProblem& problem_;
-  const int dtype_;
   std::vector<Step> steps_;
   std::vector<Descriptor> parts_;
   std::vector<std::size_t> operations_;
@@ -244,149 +354,7 @@ class Builder {
   std::size_t at_ = 0;  // the tensor that the last operation writes
 };
 
-// The activation, after a space; "" for none.
-std::string Text(const Convolution& convolution) {
-  std::array<char, 32> value{};  // enough for %.9g, which tells all floats apart
-  std::snprintf(value.data(), value.size(), " %.9g", static_cast<double>(convolution.activation_value));
-  switch (convolution.activation) {
-    case ConvolutionActivation::kNone:
-      return "";
-    case ConvolutionActivation::kRelu:
-      return " relu";
-    case ConvolutionActivation::kSilu:
-      return " silu";
-    case ConvolutionActivation::kClip:
-      return std::string(" clip") + value.data();
-    case ConvolutionActivation::kLeakyRelu:
-      return std::string(" leaky_relu") + value.data();
-    case ConvolutionActivation::kHardswish:
-      return " hardswish";
-    case ConvolutionActivation::kPrelu:
-      return " prelu";
-  }
-  return "";
-}
-
-std::string Times(const std::vector<std::int64_t>& numbers) {
-  std::string text;
-  for (const std::int64_t number : numbers) text += (text.empty() ? "" : "x") + std::to_string(number);
-  return text;
-}
-
 }  // namespace
-
-ConvolutionProblem ConvolutionProblem::Bare() const {
-  ConvolutionProblem bare = *this;
-  bare.convolution.bias.reset();
-  bare.convolution.residual.reset();
-  bare.convolution.residual_last = false;
-  bare.convolution.activation = ConvolutionActivation::kNone;
-  bare.convolution.activation_value = 0;
-  bare.convolution.slope.reset();
-  return bare;
-}
-
-ConvolutionProblem ConvolutionProblem::Ready() const {
-  if (!Compiles()) return *this;
-  if (convolution.transposed) return Bare();
-  ConvolutionProblem ready = *this;
-  if (convolution.residual_last) ready.convolution.residual.reset();
-  ready.convolution.residual_last = false;
-  ready.convolution.activation = ConvolutionActivation::kNone;
-  ready.convolution.activation_value = 0;
-  ready.convolution.slope.reset();
-  return ready;
-}
-
-int ConvolutionProblem::PowerOfPixels() const {
-  const double pixels = static_cast<double>(sizes.n) * static_cast<double>(sizes.output_d) *
-                        static_cast<double>(sizes.output_h * sizes.output_w);
-  return static_cast<int>(std::lround(std::log2(std::max(pixels, 1.0))));
-}
-
-std::optional<ConvolutionProblem> ConvolutionProblem::OfPixels(int power) const {
-  const auto power_of_two = [](int of) { return std::int64_t{1} << static_cast<unsigned>(of); };
-  const bool is_volume = convolution.window.depth.has_value();
-  const int through = is_volume ? power / 3 : 0;
-  const int plane = power - through;
-  ConvolutionProblem like = *this;
-  like.sizes.n = 1 + plane % 2;
-  for (int axis = is_volume ? kDepthAxis : kHeightAxis; axis <= kWidthAxis; ++axis) {
-    const std::int64_t side = power_of_two(axis == kDepthAxis ? through : plane / 2);
-    const std::int64_t stride = SideOf(convolution.window, axis).stride;
-    const std::int64_t extent = convolution.transposed ? std::max<std::int64_t>(1, side / stride) : side * stride;
-    const Slide slide = OutputAlong(convolution, axis, extent);
-    if (slide.output < 1) return std::nullopt;
-    (axis == kDepthAxis ? like.sizes.d : axis == kHeightAxis ? like.sizes.h : like.sizes.w) = extent;
-    (axis == kDepthAxis    ? like.sizes.output_d
-     : axis == kHeightAxis ? like.sizes.output_h
-                           : like.sizes.output_w) = slide.output;
-    like.sizes.pads[axis + 1] = slide.pad_before;
-    like.sizes.pads[axis + 4] = slide.pad_after;
-  }
-  return like;
-}
-
-bool ConvolutionProblem::Compiles() const {
-  const ConvolutionActivation activation = convolution.activation;
-  if (convolution.transposed)
-    return convolution.bias || convolution.residual || activation != ConvolutionActivation::kNone;
-  return activation != ConvolutionActivation::kNone && activation != ConvolutionActivation::kRelu;
-}
-
-ConvolutionProblem ConvolutionProblem::WithoutCompiling() const {
-  if (!Compiles()) return *this;
-  return Packed().Ready();
-}
-
-ConvolutionProblem ConvolutionProblem::Packed() const {
-  ConvolutionProblem packed = *this;
-  packed.sizes.x_pixel = sizes.c;
-  packed.sizes.residual_pixel = packed.sizes.y_pixel = sizes.k;
-  return packed;
-}
-
-std::string ConvolutionProblem::Describe() const {
-  const Window& window = convolution.window;
-  // A number for each axis, of images without the depth, which is the second of five dims and the first of three.
-  const auto times = [&](std::vector<std::int64_t> of) {
-    if (!window.depth) of.erase(of.begin() + (of.size() == 5 ? 1 : 0));
-    return Times(of);
-  };
-  std::vector<std::int64_t> strides;
-  std::vector<std::int64_t> dilations;
-  for (int axis = window.depth ? kDepthAxis : kHeightAxis; axis <= kWidthAxis; ++axis) {
-    strides.push_back(SideOf(window, axis).stride);
-    dilations.push_back(SideOf(window, axis).dilation);
-  }
-  std::string text{Row(convolution.dtype()).name};
-  text += " x " + times({sizes.n, sizes.d, sizes.h, sizes.w, sizes.c});
-  const std::int64_t group = convolution.group;
-  text += " w " + (convolution.transposed ? times({sizes.c, sizes.t, sizes.r, sizes.s, sizes.k / group}) + " transposed"
-                                          : times({sizes.k, sizes.t, sizes.r, sizes.s, sizes.c / group}));
-  text += " y " + times({sizes.output_d, sizes.output_h, sizes.output_w});
-  const auto above = [](std::int64_t least) { return [least](std::int64_t number) { return number > least; }; };
-  if (std::any_of(strides.begin(), strides.end(), above(1))) text += " strides " + Times(strides);
-  if (std::any_of(dilations.begin(), dilations.end(), above(1))) text += " dilations " + Times(dilations);
-  if (std::any_of(sizes.pads, sizes.pads + 6, above(0))) {
-    std::vector<std::int64_t> pads(sizes.pads, sizes.pads + 6);
-    if (!window.depth) pads = {pads[1], pads[2], pads[4], pads[5]};
-    text += " pads " + Times(pads);
-  }
-  if (convolution.group != 1) text += " groups " + std::to_string(convolution.group);
-  if (convolution.residual && !convolution.residual_last) text += " residual";
-  if (convolution.bias) text += " bias";
-  text += Text(convolution);
-  if (convolution.residual && convolution.residual_last) text += " residual";
-  if (sizes.x_pixel != sizes.c) text += " x in " + std::to_string(sizes.x_pixel);
-  if (convolution.residual && sizes.residual_pixel != sizes.k) {
-    text += " residual in " + std::to_string(sizes.residual_pixel);
-  }
-  if (sizes.y_pixel != sizes.k) text += " y in " + std::to_string(sizes.y_pixel);
-  if (tf32) text += " tf32";
-  if (alignment < 16) text += " aligned " + std::to_string(alignment);
-  return text;
-}
 
 ConvolutionGraph MakeGraph(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem) {
   return Builder(api, problem).Build(handle);

@@ -21,6 +21,8 @@ struct ConvolutionProblem {
 
   // As "float16 x 32x56x56x64 w 64x3x3x64 ...": equal where and only where a plan serves both, in every process.
   std::string Describe() const;
+  // Numbers that its graph holds beside the plan, as text.
+  std::string Numbers() const;
   // Whether an operand has other channels between its pixels.
   bool HasParts() const {
     return sizes.x_pixel != sizes.c || sizes.y_pixel != sizes.k ||
@@ -44,7 +46,7 @@ struct ConvolutionProblem {
 };
 
 // What the tensors of a graph are called.
-enum class Operand : std::int64_t { kX = 1, kW = 2, kY = 3, kBias = 4, kResidual = 5, kSlope = 6 };
+enum class Operand : std::int64_t { kX = 1, kW = 2, kY = 3, kBias = 4, kResidual = 5, kSlope = 6, kScale = 7 };
 
 // A tensor of one number, which lies in host memory.
 struct Scalar {

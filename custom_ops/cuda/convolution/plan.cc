@@ -19,7 +19,8 @@ bool Has(const std::vector<int>& notes, int note) { return std::find(notes.begin
 bool Keeps(const Descriptor& engine, const ConvolutionProblem& problem) {
   const std::vector<int> notes = engine.Notes(Name::kEngineNumericalNotes, Type::kNumericalNote, kMaxNotes);
   if (Has(notes, cudnn::kReducesInLessPrecision) || Has(notes, cudnn::kIsNotDeterministic)) return false;
-  const bool exact = problem.convolution.dtype() == Dtype::kFloat32 && !problem.tf32;
+  const Convolution& convolution = problem.convolution;
+  const bool exact = convolution.inputs[convolution.x] == Dtype::kFloat32 && !problem.tf32;
   return !exact || !(Has(notes, cudnn::kUsesTensorCores) || Has(notes, cudnn::kConvertsInputsDown));
 }
 
@@ -84,6 +85,7 @@ void EnginePlan::Execute(cudnn::Handle handle, const ConvolutionPointers& at, vo
   add(Operand::kBias, at.bias);
   add(Operand::kResidual, at.residual);
   add(Operand::kSlope, at.slope);
+  add(Operand::kScale, at.scale);
   for (const Scalar& scalar : graph_->scalars) {
     ids.push_back(scalar.id);
     pointers.push_back(const_cast<float*>(&scalar.value));

@@ -20,6 +20,7 @@ struct ConvolutionPointers {
   const void* residual;  // or nullptr
   const void* slope;     // or nullptr
   void* y;
+  const void* scale = nullptr;  // or nullptr
 };
 
 // Plans that want more workspace are not considered. Stems need it: engines for few channels copy their input.

@@ -97,7 +97,7 @@ std::optional<EnginePlan> ChosenOrKept(const cudnn::Api& api, cudnn::Handle hand
 
 // Whether a kernel that cuDNN would compile for the shape is not waited for.
 bool DoesWithout(const ConvolutionProblem& problem, const EngineChoice* measured, Preference preference) {
-  return preference == Preference::kSoonest && problem.Compiles() && measured == nullptr;
+  return preference == Preference::kSoonest && problem.Compiles() && measured == nullptr && !problem.convolution.codes;
 }
 
 // The heuristic's choice for problems of about this size. It depends on the problem alone, not on those that came
@@ -135,6 +135,7 @@ std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, cudnn::Hand
       const PlanScope scope = does_without ? PlanScope::kReady : PlanScope::kAll;
       return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), scope, packed);
     }
+    if (problem.convolution.codes) break;  // what would follow a bare one computes no codes
     plan = ChosenOrKept(api, handle, device.all, of.Bare(), nullptr, preference);
     if (plan) {
       return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), PlanScope::kBare, packed);
@@ -210,7 +211,7 @@ std::int64_t ReadyConvolution::PlanWorkspace(const ConvolutionProblem& problem) 
 std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const PlanDevice& device,
                                                  const ConvolutionProblem& problem, const EngineChoice* measured,
                                                  Preference preference) {
-  std::string key = KeyOf(api, device.all, problem, measured);
+  std::string key = KeyOf(api, device.all, problem, measured) + problem.Numbers();
   if (DoesWithout(problem, measured, preference)) key += "; nothing compiled";
   const std::shared_ptr<Entry> entry = EntryOf({context, key});
   const std::lock_guard<std::mutex> lock(entry->building);

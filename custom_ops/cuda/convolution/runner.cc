@@ -19,7 +19,7 @@ using costs::convolution::kTunedPlans;
 
 std::int64_t Alignment(const ConvolutionPointers& at) {
   std::uintptr_t bits = static_cast<std::uintptr_t>(kAlignment);
-  for (const void* data : {at.x, at.w, at.bias, at.residual, at.slope, static_cast<const void*>(at.y)}) {
+  for (const void* data : {at.x, at.w, at.bias, at.residual, at.slope, at.scale, static_cast<const void*>(at.y)}) {
     bits |= reinterpret_cast<std::uintptr_t>(data);
   }
   return static_cast<std::int64_t>(bits & (~bits + 1));
@@ -41,7 +41,8 @@ const cudnn::Api& FindCudnn() {
   return *api;
 }
 
-ConvolutionRunner::ConvolutionRunner(const Driver& driver, const cudnn::Api& api) : driver_(driver), api_(api) {
+ConvolutionRunner::ConvolutionRunner(const Driver& driver, const cudnn::Api& api, Preference preference)
+    : driver_(driver), api_(api), preference_(preference) {
   ConvolutionPlans::Get();  // a damaged file shows now
 }
 
@@ -49,7 +50,8 @@ void ConvolutionRunner::Prepare(ConvolutionProblem problem, bool alone) {
   if (alone) preference_ = Preference::kFastest;
   Context context = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
-  const bool waits = problem.convolution.dtype() == Dtype::kFloat32 || ConvolutionPlans::Get().tunes();
+  const Convolution& convolution = problem.convolution;
+  const bool waits = convolution.inputs[convolution.x] == Dtype::kFloat32 || ConvolutionPlans::Get().tunes();
   if (context == nullptr || waits) return;
   problem.alignment = kAlignment;
   const ConvolutionSizes& sizes = problem.sizes;
@@ -69,6 +71,10 @@ void ConvolutionRunner::Prepare(ConvolutionProblem problem, bool alone) {
 }
 
 void ConvolutionRunner::FillFromNothing(const ConvolutionCall& call) const {
+  if (call.problem.convolution.codes) {
+    throw Error("the convolution of codes " + call.problem.Describe() +
+                " has an input without pixels; set ONNXOPT_DISABLE=1 to run it without onnxopt's kernels");
+  }
   const std::size_t bytes = call.problem.sizes.output.count() * Size(call.problem.convolution.dtype());
   driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(call.at.y), 0, bytes, call.stream),
                 "cannot clear the result of a convolution");

@@ -35,7 +35,8 @@ class ConvolutionRunner {
  public:
   using Ready = std::shared_ptr<const ReadyConvolution>;
 
-  ConvolutionRunner(const Driver& driver, const cudnn::Api& api);
+  // preference: for shapes that come and go, of which a new one must not take long as a rule.
+  ConvolutionRunner(const Driver& driver, const cudnn::Api& api, Preference preference = Preference::kSoonest);
 
   // Builds the plan of a problem that will come. alone: no other will. Whether float32 may be rounded to TF32 shows at
   // the first run.
@@ -72,11 +73,11 @@ class ConvolutionRunner {
 
   const Driver& driver_;
   const cudnn::Api& api_;
-  Preference preference_ = Preference::kSoonest;  // shapes that come and go: a new one must not take long
-  mutable std::mutex mutex_;                      // of all that follows
-  mutable bool loaded_ = false;                   // kernels of other sizes
-  mutable std::list<Recent> recent_;              // plans, the latest first, not more than kPlans
-  mutable std::vector<Ready> captured_;           // plans that CUDA graphs go on using
+  Preference preference_;
+  mutable std::mutex mutex_;             // of all that follows
+  mutable bool loaded_ = false;          // kernels of other sizes
+  mutable std::list<Recent> recent_;     // plans, the latest first, not more than kPlans
+  mutable std::vector<Ready> captured_;  // plans that CUDA graphs go on using
 };
 
 }  // namespace onnxopt::cuda

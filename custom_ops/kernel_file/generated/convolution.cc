@@ -44,10 +44,30 @@ ConvolutionOperation ReadConvolutionOperation(const JsonReader& json) {
   return r;
 }
 
+CodeScale ReadCodeScale(const JsonReader& json) {
+  CodeScale r;
+  r.scale = ReadNumber(json["scale"], {0.0, 3.4028234663852886e+38, true, false});
+  r.zero = ReadNumber(json["zero"], {-128.0, 255.0, false, true});
+  return r;
+}
+
+ConvolutionCodes ReadConvolutionCodes(const JsonReader& json) {
+  ConvolutionCodes r;
+  r.scale = ReadNumber(json["scale"], {0.0, 3.4028234663852886e+38, true, false});
+  if (json.Has("rounded")) r.rounded = ReadCodeScale(json["rounded"]);
+  r.rounded_dtype =
+      ReadChoice<CodeDtype>(json["rounded_dtype"], {{"int8", CodeDtype::kInt8}, {"uint8", CodeDtype::kUint8}});
+  if (json.Has("residual")) r.residual = ReadCodeScale(json["residual"]);
+  if (json.Has("result")) r.result = ReadCodeScale(json["result"]);
+  return r;
+}
+
 Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
                             const std::vector<Dtype>& outputs) {
-  CheckDtypes(json["inputs"], inputs, 1, 5, {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32});
-  CheckDtypes(json["outputs"], outputs, 1, 1, {});
+  CheckDtypes(json["inputs"], inputs, 1, 5,
+              {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kInt8, Dtype::kUint8, Dtype::kInt32});
+  CheckDtypes(json["outputs"], outputs, 1, 1,
+              {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kInt8, Dtype::kUint8});
   Convolution r;
   r.inputs = inputs;
   r.outputs = outputs;
@@ -72,6 +92,8 @@ Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& in
   if (json.Has("bias")) r.bias = ReadPosition(json["bias"], inputs);
   if (json.Has("residual")) r.residual = ReadPosition(json["residual"], inputs);
   if (json.Has("slope")) r.slope = ReadPosition(json["slope"], inputs);
+  if (json.Has("codes")) r.codes = ReadConvolutionCodes(json["codes"]);
+  if (json.Has("scale")) r.scale = ReadPosition(json["scale"], inputs);
   if (!(r.activation != ConvolutionActivation::kClip || r.activation_value > 0))
     json["activation_value"].Fail("is no upper bound above 0");
   if (!((r.activation == ConvolutionActivation::kClip || r.activation == ConvolutionActivation::kLeakyRelu) ||
@@ -85,8 +107,38 @@ Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& in
   if (!(r.depth_padding == 0 || (r.window.depth.has_value() && r.depth_padding < r.window.depth->stride)))
     json["depth_padding"].Fail("is not below the depth's stride");
   if (!(!r.transposed || r.window.auto_pad == AutoPad::kNotset)) json["transposed"].Fail("is set beside auto_pad");
-  if (!(std::all_of(std::begin(r.inputs), std::end(r.inputs), [&](const auto& v) { return v == r.outputs[0]; })))
+  if (!(r.codes.has_value() ||
+        std::all_of(std::begin(r.inputs), std::end(r.inputs), [&](const auto& v) { return v == r.outputs[0]; })))
     json["inputs"].Fail("differ from the output's dtype");
+  if (!(r.codes.has_value() ||
+        (r.outputs[0] == Dtype::kFloat16 || r.outputs[0] == Dtype::kBfloat16 || r.outputs[0] == Dtype::kFloat32)))
+    json["outputs"].Fail("are no floats");
+  if (!(!r.scale.has_value() || r.codes.has_value()))
+    (json.Has("scale") ? json["scale"] : json).Fail("is set without codes");
+  if (!(!r.scale.has_value() || (r.inputs[*r.scale] == Dtype::kFloat16 || r.inputs[*r.scale] == Dtype::kBfloat16 ||
+                                 r.inputs[*r.scale] == Dtype::kFloat32)))
+    (json.Has("scale") ? json["scale"] : json).Fail("is of no floats");
+  if (!(!r.codes.has_value() || (r.inputs[r.x] == Dtype::kInt8 && r.inputs[r.w] == Dtype::kInt8)))
+    (json.Has("codes") ? json["codes"] : json).Fail("are not int8");
+  if (!(!r.codes.has_value() || (r.group == 1 && !r.transposed && !r.window.depth.has_value() && !r.slope.has_value())))
+    (json.Has("codes") ? json["codes"] : json).Fail("do not go with this convolution");
+  if (!(!r.codes.has_value() || !r.bias.has_value() ||
+        (r.inputs[*r.bias] == Dtype::kFloat16 || r.inputs[*r.bias] == Dtype::kBfloat16 ||
+         r.inputs[*r.bias] == Dtype::kFloat32 || r.inputs[*r.bias] == Dtype::kInt32)))
+    (json.Has("bias") ? json["bias"] : json).Fail("is of no floats and of no int32");
+  if (!(!r.codes.has_value() || !r.residual.has_value() ||
+        (r.inputs[*r.residual] == Dtype::kFloat16 || r.inputs[*r.residual] == Dtype::kBfloat16 ||
+         r.inputs[*r.residual] == Dtype::kFloat32) ||
+        (r.codes->residual.has_value() &&
+         (r.inputs[*r.residual] == Dtype::kInt8 || r.inputs[*r.residual] == Dtype::kUint8))))
+    (json.Has("residual") ? json["residual"] : json).Fail("is of no floats and of no codes");
+  if (!(!r.codes.has_value() || !r.codes->residual.has_value() ||
+        (r.residual.has_value() && (r.inputs[*r.residual] == Dtype::kInt8 || r.inputs[*r.residual] == Dtype::kUint8))))
+    (json.Has("codes") ? json["codes"] : json).Fail("have a scale of a residual that is not of codes");
+  if (!(!r.codes.has_value() ||
+        (!r.codes->result.has_value()) ==
+            ((r.outputs[0] == Dtype::kFloat16 || r.outputs[0] == Dtype::kBfloat16 || r.outputs[0] == Dtype::kFloat32))))
+    (json.Has("codes") ? json["codes"] : json).Fail("do not go with the output's dtype");
   if (!((r.slope.has_value()) == (r.activation == ConvolutionActivation::kPrelu)))
     (json.Has("slope") ? json["slope"] : json).Fail("does not go with the activation");
   if (!(!r.residual_last || r.residual.has_value())) json["residual_last"].Fail("is set without a residual");
@@ -96,6 +148,7 @@ Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& in
   read.Add(r.bias);
   read.Add(r.residual);
   read.Add(r.slope);
+  read.Add(r.scale);
   read.Check(json["inputs"]);
   return r;
 }

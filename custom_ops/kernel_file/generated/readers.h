@@ -53,6 +53,8 @@ Variant ReadGridSampleVariant(const JsonReader& json, const GridSample& kernel);
 GroupNorm ReadGroupNorm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 Variant ReadGroupNormVariant(const JsonReader& json, const GroupNorm& kernel);
 ConvolutionOperation ReadConvolutionOperation(const JsonReader& json);
+CodeScale ReadCodeScale(const JsonReader& json);
+ConvolutionCodes ReadConvolutionCodes(const JsonReader& json);
 Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
                             const std::vector<Dtype>& outputs);
 Expansion ReadExpansion(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);

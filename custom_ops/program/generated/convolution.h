@@ -11,6 +11,8 @@ namespace onnxopt {
 
 enum class ConvolutionActivation : std::uint8_t { kNone, kRelu, kSilu, kClip, kLeakyRelu, kHardswish, kPrelu };
 
+enum class CodeDtype : std::uint8_t { kInt8, kUint8 };
+
 // A convolution without its operands. transposed: a ConvTranspose; output_padding: rows and columns that it adds to
 // y; depth_padding: planes. activation_value: the upper bound of clip, the slope of leaky_relu, else 0.
 struct ConvolutionOperation {
@@ -24,12 +26,30 @@ struct ConvolutionOperation {
   std::int64_t depth_padding = 0;
 };
 
+// A code stands for (code - zero) * scale.
+struct CodeScale {
+  float scale = 0;
+  float zero = 0;
+};
+
+// What the codes of a convolution stand for. scale: of x; where w has one scale, times that. rounded: of the codes,
+// of rounded_dtype, that the result is rounded to before a residual, or before the activation; None where it is not.
+// residual, result: None where these are floats.
+struct ConvolutionCodes {
+  float scale = 0;
+  std::optional<CodeScale> rounded;
+  CodeDtype rounded_dtype = CodeDtype::kInt8;
+  std::optional<CodeScale> residual;
+  std::optional<CodeScale> result;
+};
+
 // The meaning of a convolution kernel.
 //
-// inputs: storage dtypes of all inputs. outputs: storage dtype of y [N, Ho, Wo, K]. x, w, bias, residual, slope:
-// positions in inputs; two operands may be one input. Their shapes are [N, H, W, C], [K, R, S, C / group] (or [K, C]
-// for a 1x1 window), [K], [N, Ho, Wo, K] and [K]. Of a ConvTranspose, w is [C, R, S, K / group]. Volumes have their
-// depth after N, and w its depth before R, [K, T, R, S, C / group], where the window has one.
+// inputs: storage dtypes of all inputs. outputs: storage dtype of y [N, Ho, Wo, K]. x, w, bias, residual, slope,
+// scale: positions in inputs; two operands may be one input. Their shapes are [N, H, W, C], [K, R, S, C / group] (or
+// [K, C] for a 1x1 window), [K], [N, Ho, Wo, K], [K] and [K]. Of a ConvTranspose, w is [C, R, S, K / group]. Volumes
+// have their depth after N, and w its depth before R, [K, T, R, S, C / group], where the window has one. codes: None
+// where all are floats. scale: of each filter's codes; None where w has one scale.
 struct Convolution {
   static constexpr std::size_t kMaxInputs = 5;
   static constexpr std::size_t kMaxOutputs = 1;
@@ -49,6 +69,8 @@ struct Convolution {
   std::optional<std::size_t> bias;
   std::optional<std::size_t> residual;
   std::optional<std::size_t> slope;
+  std::optional<ConvolutionCodes> codes;
+  std::optional<std::size_t> scale;
 
   Dtype dtype() const { return outputs[0]; }
 };

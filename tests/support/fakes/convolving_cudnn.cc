@@ -24,6 +24,9 @@ struct Descriptor {
 };
 
 constexpr int kHalf = 2;  // cudnnDataType_t
+constexpr int kInt8 = 3;
+constexpr int kInt32 = 4;
+constexpr int kUint8 = 6;
 constexpr int kBfloat16 = 9;
 
 // [N, C, H, W] in memory.
@@ -35,6 +38,9 @@ struct Layout {
 
 float Read(int type, const void* data, std::int64_t at) {
   if (type == kHalf) return static_cast<float>(static_cast<const _Float16*>(data)[at]);
+  if (type == kInt8) return static_cast<const std::int8_t*>(data)[at];
+  if (type == kUint8) return static_cast<const std::uint8_t*>(data)[at];
+  if (type == kInt32) return static_cast<float>(static_cast<const std::int32_t*>(data)[at]);
   if (type != kBfloat16) return static_cast<const float*>(data)[at];
   const std::uint32_t bits = std::uint32_t{static_cast<const std::uint16_t*>(data)[at]} << 16;
   float number = 0;
@@ -44,7 +50,11 @@ float Read(int type, const void* data, std::int64_t at) {
 
 void Write(int type, void* data, std::int64_t at, double value) {
   const auto number = static_cast<float>(value);
-  if (type == kHalf) {
+  if (type == kInt8) {
+    static_cast<std::int8_t*>(data)[at] = static_cast<std::int8_t>(std::clamp(std::nearbyint(number), -128.F, 127.F));
+  } else if (type == kUint8) {
+    static_cast<std::uint8_t*>(data)[at] = static_cast<std::uint8_t>(std::clamp(std::nearbyint(number), 0.F, 255.F));
+  } else if (type == kHalf) {
     static_cast<_Float16*>(data)[at] = static_cast<_Float16>(number);
   } else if (type != kBfloat16) {
     static_cast<float*>(data)[at] = number;
@@ -122,6 +132,8 @@ double Step(const Descriptor& step, double x, double second) {
       return x * second;
     case 2:
       return std::min(x, second);
+    case 3:
+      return std::max(x, second);
     case 100:
       return x < 0 ? step.Real(5, 0) * x : std::min(x, step.Real(4, INFINITY));
     case 106:
@@ -160,7 +172,7 @@ struct Run {
     Values second = operation.parts.count(752) ? Load(operation.Part(752)) : Empty({1, 1, 1, 1});
     Values y = Empty(x.dims);
     const Descriptor& step = operation.Part(750);
-    Each(y.dims, [&](auto... at) { y.At(at...) = Step(step, x.At(at...), second.At(at...)); });
+    Each(y.dims, [&](auto... at) { y.At(at...) = static_cast<float>(Step(step, x.At(at...), second.At(at...))); });
     Keep(operation.Part(753), std::move(y));
   }
 };
