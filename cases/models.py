@@ -62,11 +62,12 @@ def graph(
     return model
 
 
-def laid_out(model: onnx.ModelProto) -> ir.Model:
-    """The model in the form that regions are searched in, without Transposes beside others that undo them."""
+def laid_out(model: onnx.ModelProto, *, gpu: bool = False) -> ir.Model:
+    """The model in the form that regions are searched in, without Transposes beside others that undo them. gpu: as for
+    GPUs."""
     normalized = normalize.normalize(ir.from_proto(model)).model
     with tempfile.TemporaryDirectory() as folder:
-        rewrite.rewrite(normalized, pathlib.Path(folder))
+        rewrite.rewrite(normalized, pathlib.Path(folder), gpu=gpu)
     no_op_rules()(normalized)
     IdentityEliminationPass()(normalized)
     return normalized

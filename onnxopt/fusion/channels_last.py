@@ -5,8 +5,8 @@
 Pools have the same form. Volumes have a depth D after N. Where a window sees one plane of them at a time, they are N D
 images.
 
-A constant weight lies in the order that kernels read, and a Transpose or a Reshape turns it into Conv's own order:
-[K, R, S, C / group] for most convolutions, [R, S, 1, K] for depthwise ones, [K, C] for 1x1 ones,
+A constant weight, or its codes, lies in the order that kernels read, and a Transpose or a Reshape turns it into Conv's
+own order: [K, R, S, C / group] for most convolutions, [R, S, 1, K] for depthwise ones, [K, C] for 1x1 ones,
 [C, R, S, K / group] for a ConvTranspose. A window over the depth of a volume has its own size there before R. Where it
 has none, a Reshape to Conv's dims follows.
 """
@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from onnxopt.graph import layout
+from onnxopt.graph.codes import is_dequantize
 from onnxopt.graph.layout.orders import RANKS, turns_first, turns_last
 from onnxopt.graph.match import is_constant, is_private
 from onnxopt.graph.shapes.shapes import Shapes
@@ -36,10 +37,10 @@ RSK = (3, 2, 0, 1)  # [R, S, 1, K] to Conv's [K, 1, R, S]
 class Sandwich:
     """A Conv or ConvTranspose of images or volumes and the nodes that belong to it.
 
-    nodes: the node that turns the weight, if any, the Transpose of x, the Conv, and the Transpose of its result.
-    window: None where the kernel's size is not known. x: [N, H, W, C], or with D. w: the weight as it is stored.
-    weight_order: the permutation that turns w into Conv's order, empty where w is Conv's own input or a [K, C] matrix.
-    bias: [K], or None. y: [N, Ho, Wo, K], or with Do.
+    nodes: the node that turns the weight, if any, the DequantizeLinear of its codes, the Transpose of x, the Conv, and
+    the Transpose of its result. window: None where the kernel's size is not known. x: [N, H, W, C], or with D. w: the
+    weight as it is stored. weight_order: the permutation that turns w into Conv's order, empty where w is Conv's own
+    input or a [K, C] matrix. bias: [K], or None. y: [N, Ho, Wo, K], or with Do.
     """
 
     conv: ir.Node
@@ -81,8 +82,13 @@ def sandwich(conv: ir.Node, shapes: Shapes) -> Sandwich | str:
     turn, back = around
     x = turn.inputs[0]
     assert x is not None
-    w, order, turned = _stored_weight(conv.inputs[1])
+    weight, dequantize = conv.inputs[1], conv.inputs[1].producer()
+    if is_dequantize(dequantize) and dequantize is not None and dequantize.inputs[0] is not None:
+        weight = dequantize.inputs[0]
+    w, order, turned = _stored_weight(weight)
     bias = conv.inputs[2] if len(conv.inputs) > 2 else None
+    if is_dequantize(dequantize) and dequantize is not None:
+        turned = (*turned, dequantize)
     nodes = (*turned, turn, conv, back)
     window = window_of(conv, (shapes.dims(conv.inputs[1]) or ())[2:])
     return Sandwich(conv, nodes, window, x, w, order, bias, back.outputs[0])

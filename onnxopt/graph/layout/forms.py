@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph import coded_convolutions
+from onnxopt.graph.codes import is_dequantize, is_plain
 from onnxopt.graph.layout.orders import RANK, RANKS, to_channels_first, to_channels_last
 from onnxopt.graph.match import constant, is_constant
 from onnxopt.program.operators import row_operators
@@ -64,13 +66,14 @@ def operand(node: ir.Node, position: int) -> ir.Value:
     return value
 
 
-def form(node: ir.Node, opset: int) -> Form | None:
-    """The node in channels last, None where it stays as it is. Shapes must have been inferred. opset: of ONNX."""
+def form(node: ir.Node, opset: int, *, codes: bool = False) -> Form | None:
+    """The node in channels last, None where it stays as it is. Shapes must have been inferred. opset: of ONNX. codes:
+    whether kernels multiply the codes of convolutions."""
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
         return None
     if node.domain == "":
         if node.op_type in _SPATIAL:
-            return _spatial(node)
+            return _spatial(node, codes)
         if node.op_type in _GLOBAL_POOLS and opset >= _REDUCED_AS_INPUT and is_map(node.inputs[0]):
             axes = np.arange(1, _rank_of(node.inputs[0]) - 1)
             return Form((0,), constants={1: axes}, op_type=_GLOBAL_POOLS[node.op_type])
@@ -79,8 +82,8 @@ def form(node: ir.Node, opset: int) -> Form | None:
         row = row_operators.find("", node.op_type, opset)
         if row is not None and row.operands == 1 and not row.channels:
             return _along_axes(node, row.axes, row.axis) if row.axes in ("axis", "axes") else None
-    if node.op_type in QUANTIZED:
-        return None  # beside convolutions that stay, and with an axis of its own
+    if node.op_type in QUANTIZED and not (codes and is_plain(node)):
+        return None  # beside convolutions that stay, or with an axis of its own
     if operators.find(node.domain, node.op_type, opset if node.domain == "" else 1) is not None:
         return _elementwise(node)
     return None
@@ -117,15 +120,15 @@ def _result_positions(node: ir.Node, dims: int) -> tuple[int, ...] | None:
     return tuple(range(len(node.outputs)))
 
 
-def _spatial(node: ir.Node) -> Form | None:
+def _spatial(node: ir.Node, codes: bool) -> Form | None:
     data = node.inputs[0]
     if not is_map(data) or rank(node.outputs[0]) != rank(data) or len(node.outputs) != 1:
         return None
     if node.op_type in CONVOLUTIONS:
         assert data is not None
-        if data.dtype not in CONVOLVED or rank(node.inputs[1]) != rank(data) or is_quantized(node):
+        if data.dtype not in CONVOLVED or rank(node.inputs[1]) != rank(data):
             return None
-        if not is_constant(node.inputs[1]) or _has_grouped_depth(node):
+        if not (is_constant(node.inputs[1]) or (codes and reads_codes(node))) or _has_grouped_depth(node):
             return None  # no kernel takes it, so that nothing would absorb the Transposes
     if node.op_type == "ConvTranspose" and not _has_kernel(node):
         return None
@@ -163,6 +166,13 @@ def is_quantized(node: ir.Node) -> bool:
     """Whether the node reads or feeds an operator of quantization, with which runtimes fuse it."""
     around = [v.producer() for v in node.inputs if v is not None] + [u for v in node.outputs for u in v.consumers()]
     return any(n is not None and n.op_type in QUANTIZED for n in around)
+
+
+def reads_codes(node: ir.Node) -> bool:
+    """Whether a Conv of [N, C, H, W] multiplies codes that a kernel takes."""
+    dequantize = operand(node, 1).producer()
+    codes = dequantize.inputs[0] if is_dequantize(dequantize) and dequantize is not None else None
+    return codes is not None and not isinstance(coded_convolutions.operands(node, node.inputs[0], codes), str)
 
 
 def _elementwise(node: ir.Node) -> Form | None:

@@ -165,7 +165,23 @@ class Writer:
         return self._padded[x, missing]
 
     def _weight(self, node: ir.Node, weight: ir.Value) -> ir.Value:
-        """A constant weight as kernels read it, with a node that brings it back to the operator's order."""
+        """A constant weight, or one of constant codes, as kernels read it, with a node that brings it back to the
+        operator's order."""
+        dequantize = weight.producer()
+        if dequantize is None:
+            return self._turned_weight(node, weight)
+        turned = self._turned_weight(node, operand(dequantize, 0))
+        attributes = list(dequantize.attributes.values())
+        new = ir.Node(
+            dequantize.domain, dequantize.op_type, [turned, *dequantize.inputs[1:]], attributes, num_outputs=1
+        )
+        new.name, result = f"{dequantize.name}_nhwc", new.outputs[0]
+        result.name, result.type, result.shape = f"{weight.name}_of_nhwc", weight.type, weight.shape
+        self._graph.insert_before(node, new)
+        return result
+
+    def _turned_weight(self, node: ir.Node, weight: ir.Value) -> ir.Value:
+        """A constant as kernels read it, with a node that brings it back to the operator's order."""
         # A ConvTranspose's [C, K / group, R, S] lies as [C, R, S, K / group], as if it had several groups.
         group = node.attributes.get_int("group", 1) if node.op_type == "Conv" else 0
         assert weight.const_value is not None

@@ -7,6 +7,7 @@ import onnx_ir as ir
 from onnxopt.graph.layout import (
     align,
     assign,
+    codes_apart,
     gated_weights,
     join_planes,
     join_tokens,
@@ -18,7 +19,7 @@ from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 
 
 def _assign(model: ir.Model, scope: Scope) -> int:
-    return assign(model, scope.inferred)
+    return assign(model, scope.inferred, codes=scope.gpu)
 
 
 def _scale(model: ir.Model, scope: Scope) -> int:
@@ -32,5 +33,9 @@ TOKENS = (
     Pass(lambda model, scope: part_biases(model.graph) if scope.gpu else 0, counted=False),
     Pass(lambda model, _: turn_tokens(model.graph), counted=False),
 )
-RULES = (Pass(_assign), Pass(lambda model, _: join_tokens(model.graph), counted=False))
+RULES = (
+    Pass(_assign),
+    Pass(lambda model, _: join_tokens(model.graph), counted=False),
+    Pass(lambda model, _: codes_apart.part(model.graph), counted=False),
+)
 GATES = (Pass(_scale),)

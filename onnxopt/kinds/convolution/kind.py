@@ -29,7 +29,7 @@ class ConvolutionKind(Kind):
         return match.lower(region, shapes)
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
-        return [n for n in region.nodes if n.op_type not in ("Transpose", "Reshape")]
+        return [n for n in region.nodes if n.op_type not in ("Transpose", "Reshape", "DequantizeLinear")]
 
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes

@@ -11,7 +11,7 @@ may be a ConvTranspose. Only 1x1 convolutions without an activation, or with a R
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -24,7 +24,8 @@ from onnxopt.graph.layout.orders import RANKS
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.convolution.steps import GrowingConvolution, candidates, is_step, start, take
+from onnxopt.kinds.convolution.codes import why_not as why_not_codes
+from onnxopt.kinds.convolution.steps import GrowingConvolution, candidates, is_step, rounds, start, take
 from onnxopt.program.convolution import Convolution
 
 _STAYS_NCHW = "auto_pad, output_shape and a computed weight keep a ConvTranspose in NCHW"
@@ -52,6 +53,8 @@ def grown(context: Context, refusals: list[Refusal], *, in_block: bool = False) 
         if node.op_type not in CONVOLUTIONS or node.domain != "" or context.is_owned(node):
             continue
         convolution = start(node, context.shapes)
+        if not isinstance(convolution, str) and convolution.codes is not None and in_block:
+            continue
         if isinstance(convolution, str):
             around = sandwich(node, context.shapes)
             is_depthwise = not isinstance(around, str) and around.group > 1 and around.weight_order == RSK
@@ -59,13 +62,15 @@ def grown(context: Context, refusals: list[Refusal], *, in_block: bool = False) 
                 refusals.append(Refusal(node.name or "", node.op_type, "", f"{around}; {_STAYS_NCHW}"))
             elif isinstance(around, str) and _computes_weight(node, context.shapes):
                 refusals.append(Refusal(node.name or "", node.op_type, "", _COMPUTED_WEIGHT))
+            elif isinstance(around, str) and context.cuda and (reason := why_not_codes(node)):
+                refusals.append(Refusal(node.name or "", node.op_type, "", f"{reason}; ONNX Runtime runs it on floats"))
             if not isinstance(around, str) and not is_depthwise:  # that kind says why it leaves one
                 refusals.append(Refusal(node.name or "", node.op_type, "", convolution))
             continue
         if any(map(context.is_owned, convolution.nodes)):
             continue
         convolution, refused = _grow(dataclasses.replace(convolution, in_block=in_block), context)
-        if convolution.is_product() and convolution.activation.name in ("none", "relu"):
+        if convolution.codes is None and convolution.is_product() and convolution.activation.name in ("none", "relu"):
             continue  # cuBLASLt takes less time for most such layers (benchmarks/notes), and the kind gemm runs it
         refusals += refused
         yield convolution
@@ -77,7 +82,7 @@ def lower(region: Region, shapes: Shapes) -> Convolution:
     if isinstance(convolution, str):
         raise ValueError(f"`{region.nodes[0].name}` is no convolution in NHWC: {convolution}")
     while convolution.output is not region.outputs[0]:
-        nodes = candidates(convolution.output)
+        nodes = [n for n in candidates(convolution.output) if n in region.nodes]
         reason = take(convolution, nodes, shapes) if nodes else "its result has several readers"
         if reason is not None:
             raise ValueError(f"a convolution does not fuse the consumer of `{convolution.output.name}`: {reason}")
@@ -103,16 +108,29 @@ def _grow(convolution: GrowingConvolution, context: Context) -> tuple[GrowingCon
             open_readers = [r for r in readers if not context.is_owned(r) and convolution.can_take_more()]
             return convolution, [Refusal(n.name or "", n.op_type, conv.name or "", reason) for n in open_readers]
         if any(map(context.is_owned, nodes)):
-            return convolution, []
-        grown = dataclasses.replace(convolution, nodes=list(convolution.nodes))
-        reason_against = take(grown, nodes, context.shapes)
-        if reason_against is None and context.makes_cycle(grown.nodes):
-            reason_against = "The other operand depends on the convolution's result"
+            if context.is_owned(nodes[0]) or not rounds(nodes):
+                return convolution, []
+            nodes = nodes[:1]
+        grown, reason_against = _grown_by(convolution, nodes, context)
+        if reason_against is not None and rounds(nodes):
+            nodes = nodes[:1]
+            grown, reason_against = _grown_by(convolution, nodes, context)
         if reason_against is not None:
             last = nodes[-1]
             refusal = Refusal(last.name or "", last.op_type, conv.name or "", reason_against)
             return convolution, [refusal] if is_step(last) else []
         convolution = grown
+
+
+def _grown_by(
+    convolution: GrowingConvolution, nodes: Sequence[ir.Node], context: Context
+) -> tuple[GrowingConvolution, str | None]:
+    """The convolution with the nodes of a step, and the reason against them, if there is one."""
+    grown = dataclasses.replace(convolution, nodes=list(convolution.nodes))
+    reason = take(grown, nodes, context.shapes)
+    if reason is None and context.makes_cycle(grown.nodes):
+        reason = "The other operand depends on the convolution's result"
+    return grown, reason
 
 
 def _region(convolution: GrowingConvolution, context: Context, kind: Kind) -> Region:

@@ -13,11 +13,13 @@ import onnx_ir as ir
 
 from onnxopt.costs.convolution import numbers
 from onnxopt.fusion.channels_last import KRSC, KTRSC, Sandwich, sandwich
-from onnxopt.graph.match import is_constant
+from onnxopt.graph.coded_convolutions import Operands
+from onnxopt.graph.codes import is_dequantize, is_quantize
+from onnxopt.graph.match import is_constant, is_private, only_consumer
 from onnxopt.graph.shapes.shapes import Dims, Shapes
-from onnxopt.kinds.convolution import activations
+from onnxopt.kinds.convolution import activations, codes
 from onnxopt.kinds.convolution.activations import NONE, Activation
-from onnxopt.program.convolution import DTYPES, Convolution
+from onnxopt.program.convolution import DTYPES, Convolution, ConvolutionCodes
 from onnxopt.program.window import Window
 
 # cuDNN compiles a kernel for every activation but a ReLU. Between a convolution with few channels and a separate
@@ -28,6 +30,10 @@ _COMPILED_CHANNELS = numbers().compiled_channels
 _COMPILED_CHANNELS_IN_BLOCK = numbers().compiled_channels_in_block
 _COMPILED_WIDE_CHANNELS = numbers().compiled_wide_channels
 _COMPILED_DTYPES = ("float16", "bfloat16")
+_SHAPE_UNKNOWN = (
+    "cuDNN compiles its kernel with {} for every shape, which takes half a second; the shape is not known yet, and no"
+    " usual one was stated (`--shape`)"
+)
 _TITLES = {
     "relu": "Relu",
     "silu": "SiLU",
@@ -64,10 +70,13 @@ class GrowingConvolution:
     activation: Activation = NONE
     output_padding: tuple[int, int] = (0, 0)
     depth_padding: int = 0
+    codes: ConvolutionCodes | None = None
+    scales: ir.Value | None = None
 
     def operands(self) -> list[ir.Value]:
         """The values that it reads, in the order of the region's inputs; a value read twice is there twice."""
-        return [v for v in (self.x, self.w, self.bias, self.residual, self.activation.slope) if v is not None]
+        of_it = (self.x, self.w, self.bias, self.residual, self.activation.slope, self.scales)
+        return [v for v in of_it if v is not None]
 
     def is_product(self) -> bool:
         """Whether the convolution is the product of its pixels and a matrix."""
@@ -87,7 +96,7 @@ class GrowingConvolution:
     def can_take_more(self) -> bool:
         """Whether some step may still follow."""
         name = self.activation.name
-        if self.is_strided_volume():
+        if self.is_strided_volume() or (self.codes is not None and self.codes.result is not None):
             return False
         return name == "none" or (name != "relu" and self.residual is None)
 
@@ -109,7 +118,7 @@ class GrowingConvolution:
         convolution = Convolution(
             inputs=tuple(_dtype(v, shapes) for v in inputs), outputs=(_dtype(self.output, shapes),),
             x=inputs.index(self.x), w=inputs.index(self.w), bias=at(self.bias), residual=at(self.residual),
-            slope=at(self.activation.slope), **self.operation(),
+            slope=at(self.activation.slope), scale=at(self.scales), codes=self.codes, **self.operation(),
         )  # fmt: skip
         convolution.verify()
         return convolution
@@ -120,7 +129,10 @@ def start(conv: ir.Node, shapes: Shapes) -> GrowingConvolution | str:
     match = sandwich(conv, shapes)
     if isinstance(match, str):
         return match
-    values = [v for v in (match.x, match.w, match.bias, match.y) if v is not None]
+    operands = codes.operands(match)
+    if isinstance(operands, str):
+        return operands
+    values = [v for v in ((match.x, match.w, match.bias, match.y) if operands is None else (match.x,)) if v is not None]
     dtypes = {_dtype(v, shapes) for v in values}
     if len(dtypes) != 1 or not dtypes <= set(DTYPES):
         return f"A Conv of {' and '.join(sorted(dtypes))} runs as ONNX Runtime's own kernel"
@@ -144,9 +156,22 @@ def start(conv: ir.Node, shapes: Shapes) -> GrowingConvolution | str:
     sizes = shapes.dims(match.x) or (None,)
     fixed = all(isinstance(d, int) for d in sizes)
     usual = all(shapes.expected.of(d) is not None for d in sizes)
-    return GrowingConvolution(
+    convolution = GrowingConvolution(
         conv, list(match.nodes), match.x, match.w, match.bias, match.y, window, match.group, (read, k), fixed, usual,
         output_padding=match.output_padding, depth_padding=match.depth_padding,
+    )  # fmt: skip
+    if operands is None:
+        return convolution
+    return _of_codes(convolution, operands) if usual else _SHAPE_UNKNOWN.format("a convolution of codes")
+
+
+def _of_codes(convolution: GrowingConvolution, operands: Operands) -> GrowingConvolution:
+    bias = convolution.bias if operands.bias is None else operands.bias.inputs[0]
+    x, before = operands.x.inputs[0], [n for n in (operands.x, operands.bias) if n is not None]
+    assert x is not None
+    return dataclasses.replace(
+        convolution, x=x, bias=bias, scales=operands.scales, codes=ConvolutionCodes(operands.scale),
+        nodes=[*before, *convolution.nodes],
     )  # fmt: skip
 
 
@@ -156,7 +181,18 @@ def candidates(value: ir.Value) -> list[ir.Node]:
     if value.is_graph_output() or not uses:
         return []
     readers = list(dict.fromkeys(u.node for u in uses))
-    return readers if len(readers) == 1 else activations.gated(value)
+    if len(readers) > 1:
+        return activations.gated(value)
+    dequantize = only_consumer(readers[0].outputs[0]) if is_quantize(readers[0]) else None
+    if dequantize is None or not is_dequantize(dequantize):
+        return readers
+    following = candidates(dequantize.outputs[0])
+    return [*readers, dequantize, *following] if following and is_step(following[-1]) else readers
+
+
+def rounds(nodes: Sequence[ir.Node]) -> bool:
+    """Whether the nodes of a step round to codes first, and go on with what these stand for."""
+    return len(nodes) > 1 and is_quantize(nodes[0])
 
 
 def is_step(node: ir.Node) -> bool:
@@ -169,6 +205,10 @@ def take(convolution: GrowingConvolution, nodes: Sequence[ir.Node], shapes: Shap
     last = nodes[-1]
     if convolution.is_strided_volume():
         return "cuDNN has no fast kernel for what follows a strided ConvTranspose of three dims"
+    if rounds(nodes):
+        return _take_rounded(convolution, nodes, shapes)
+    if is_quantize(last):
+        return _take_result(convolution, last)
     if last.domain != "" or not last.outputs or _dtype(last.outputs[0], shapes) != _dtype(convolution.output, shapes):
         return f"cuDNN has no epilogue for {last.op_type}"
     if len(nodes) == 1 and last.op_type == "Add":
@@ -181,6 +221,38 @@ def take(convolution: GrowingConvolution, nodes: Sequence[ir.Node], shapes: Shap
     return reason
 
 
+def _take_rounded(convolution: GrowingConvolution, nodes: Sequence[ir.Node], shapes: Shapes) -> str | None:
+    """Absorb a Q, a DQ of its codes, and what follows."""
+    quantize, dequantize, *following = nodes
+    scale, again = codes.scale_of(quantize), codes.scale_of(dequantize)
+    if convolution.codes is None or convolution.codes.rounded is not None or convolution.residual is not None:
+        return "The convolution rounds to no codes there"
+    if scale is None or scale != again:
+        return "The codes behind the convolution are not of 8 bits, or read with another scale"
+    if convolution.activation.name != "none" and following[-1].op_type != "Add":
+        return "The convolution already has an activation"
+    rounded = dataclasses.replace(
+        convolution, nodes=[*convolution.nodes, quantize, dequantize], output=dequantize.outputs[0],
+        codes=dataclasses.replace(convolution.codes, rounded=scale, rounded_dtype=codes.dtype_of_codes(quantize)),
+    )  # fmt: skip
+    reason = take(rounded, following, shapes)
+    if reason is None:
+        vars(convolution).update(vars(rounded))
+    return reason
+
+
+def _take_result(convolution: GrowingConvolution, quantize: ir.Node) -> str | None:
+    scale = codes.scale_of(quantize)
+    if convolution.codes is None:
+        return "A convolution of floats writes no codes; another kernel quantizes its result"
+    if scale is None:
+        return "The codes of the convolution's result are not of 8 bits with one scale"
+    convolution.codes = dataclasses.replace(convolution.codes, result=scale)
+    convolution.nodes.append(quantize)
+    convolution.output = quantize.outputs[0]
+    return None
+
+
 def _take_residual(convolution: GrowingConvolution, node: ir.Node, shapes: Shapes) -> str | None:
     others = [v for v in node.inputs if v is not convolution.output]
     other = others[0] if len(others) == 1 else None
@@ -188,7 +260,7 @@ def _take_residual(convolution: GrowingConvolution, node: ir.Node, shapes: Shape
         return "Both inputs of the Add are the convolution's result"
     if convolution.residual is not None:
         return "The convolution already has a residual"
-    if convolution.activation.name == "relu":
+    if convolution.activation.name == "relu" and convolution.codes is None:
         return "The Add follows a Relu, which ends what cuDNN has precompiled"
     if _dtype(other, shapes) != _dtype(convolution.output, shapes):
         return f"`{other.name}` has another dtype than the convolution's result"
@@ -199,6 +271,13 @@ def _take_residual(convolution: GrowingConvolution, node: ir.Node, shapes: Shape
             " broadcast fail at run time"
         )
     convolution.residual, convolution.residual_last = other, convolution.activation.name != "none"
+    dequantize = other.producer()
+    if convolution.codes is not None and dequantize is not None and is_private(other):
+        scale = codes.scale_of(dequantize) if is_dequantize(dequantize) else None
+        if scale is not None:
+            convolution.residual = dequantize.inputs[0]
+            convolution.codes = dataclasses.replace(convolution.codes, residual=scale)
+            convolution.nodes.append(dequantize)
     return None
 
 
@@ -208,7 +287,13 @@ def _take_activation(convolution: GrowingConvolution, nodes: Sequence[ir.Node], 
         return activation
     if convolution.activation.name != "none":
         return "The convolution already has an activation"
-    if activation.name != "relu" and (reason := _why_not_compiled(convolution, activation.name)) is not None:
+    if convolution.codes is not None and activation.name == "prelu":
+        return "cuDNN's kernels of codes have no PRelu"
+    if (
+        convolution.codes is None
+        and activation.name != "relu"
+        and (reason := _why_not_compiled(convolution, activation.name)) is not None
+    ):
         return reason
     convolution.activation = activation
     return None
@@ -239,10 +324,7 @@ def _why_not_compiled(convolution: GrowingConvolution, activation: str) -> str |
     if not convolution.in_block and (reason := few_channels(convolution, activation)):
         return reason
     if not convolution.usual or (convolution.is_transposed and not convolution.fixed):
-        return (
-            f"cuDNN compiles its kernel with {title} for every shape, which takes half a second; the shape is not known"
-            " yet, and no usual one was stated (`--shape`)"
-        )
+        return _SHAPE_UNKNOWN.format(title)
     return None
 
 

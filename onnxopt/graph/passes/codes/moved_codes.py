@@ -29,7 +29,14 @@ _FARTHEST = {ir.DataType.FLOAT: 2.0**17, ir.DataType.FLOAT16: 2.0**9}  # code mi
 
 
 class MoveCodesPass(ir.passes.InPlacePass):
-    """The pass. Nodes that nobody reads any more stay; new values need names. Nodes must be in topological order."""
+    """The pass. Nodes that nobody reads any more stay; new values need names. Nodes must be in topological order.
+
+    laid_out: whether Transposes beside a Conv are its kernel's, so that nothing is moved over them.
+    """
+
+    def __init__(self, *, laid_out: bool = False) -> None:
+        super().__init__()
+        self._laid_out = laid_out
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         if not any(node.op_type == DEQUANTIZE for node in model.graph.all_nodes()):
@@ -37,10 +44,18 @@ class MoveCodesPass(ir.passes.InPlacePass):
         changed = False
         for graph in model.graphs():
             for node in tuple(graph):
-                changed |= _move_down(node) or _cancel(node)
+                changed |= (not self._stays(node) and _move_down(node)) or _cancel(node)
             for node in reversed(tuple(graph)):
-                changed |= _move_up(node)
+                view = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+                changed |= not self._stays(view) and _move_up(node)
         return ir.passes.PassResult(model, changed)
+
+    def _stays(self, node: ir.Node | None) -> bool:
+        """Whether a node is a Transpose of a Conv's operand or result."""
+        if not self._laid_out or node is None or node.op_type != "Transpose":
+            return False
+        around = [node.inputs[0].producer() if node.inputs[0] is not None else None, *node.outputs[0].consumers()]
+        return any(n is not None and n.op_type == "Conv" for n in around)
 
 
 def _move_down(node: ir.Node) -> bool:

@@ -95,7 +95,7 @@ class ProductsOfCodesPass(ir.passes.InPlacePass):
         shifted = UnsignedCodesPass()(model).modified
         if shifted:
             UniqueNamesPass()(model)
-            MoveCodesPass()(model)
+            MoveCodesPass(laid_out=True)(model)
             RemoveUnusedNodesPass()(model)
         inferred = shape_inference.infer(model)
         graphs = [graph for graph in model.graphs() if isinstance(graph, ir.Graph)]

@@ -3,7 +3,8 @@
     DequantizeLinear(QuantizeLinear(x, s, z), s, z) -> the same with the zero point z + 128 in uint8
 
 Exact. ONNX Runtime's CPU provider does it too while it loads a model, as its integer kernels on x86-64 take uint8; but
-only where a DequantizeLinear is the only reader.
+only where a DequantizeLinear is the only reader. Codes that a convolution reads or writes stay int8, which is what its
+kernel multiplies.
 """
 
 from __future__ import annotations
@@ -38,12 +39,28 @@ def _shift(node: ir.Node, graph: ir.Graph | ir.Function) -> bool:
         return False
     if not all(is_dequantize(r) and _is_signed(r) and scalar(r.inputs[2]) == zero for r in readers):
         return False
+    if _is_convolved(node.inputs[0]) or any(_convolves(r.outputs[0]) for r in readers):
+        return False
     tensor = ir.Tensor((zero.astype(np.int16) + _SHIFT).astype(np.uint8))
     shifted = initializer(graph, tensor, f"{codes.name}_zero_point")
     for each in (node, *readers):
         each.replace_input_with(2, shifted)
     codes.dtype = ir.DataType.UINT8
     return True
+
+
+def _is_convolved(value: ir.Value | None) -> bool:
+    """Whether a Conv computes a value, also in front of a Transpose."""
+    producer = None if value is None else value.producer()
+    if producer is not None and producer.op_type == "Transpose" and producer.inputs[0] is not None:
+        producer = producer.inputs[0].producer()
+    return producer is not None and producer.op_type == "Conv"
+
+
+def _convolves(value: ir.Value) -> bool:
+    """Whether a Conv reads a value, also behind a Transpose."""
+    behind = [v for reader in value.consumers() if reader.op_type == "Transpose" for v in reader.outputs]
+    return any(reader.op_type == "Conv" for v in (value, *behind) for reader in v.consumers())
 
 
 def _is_signed(node: ir.Node) -> bool:
