@@ -14,7 +14,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from onnxopt.tools.quantization import residuals
 from onnxopt.tools.quantization.asked import Asked
 
 _LARGEST_E4M3 = 448.0
@@ -65,6 +68,8 @@ class Quantizer:
         from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
         asked = self._asked
+        added = residuals.sums(ir.load(self._model), nodes)
+        operators = [*asked.format.operators, *(["Add"] if added else [])]
         methods = {
             "minmax": CalibrationMethod.MinMax,
             "entropy": CalibrationMethod.Entropy,
@@ -72,19 +77,26 @@ class Quantizer:
         }
         quantize_static(
             self._model, path, _Reader(self._feeds), quant_format=QuantFormat.QDQ, per_channel=True,
-            op_types_to_quantize=list(asked.format.operators), nodes_to_quantize=list(nodes),
+            op_types_to_quantize=operators, nodes_to_quantize=[*nodes, *added],
             activation_type=QuantType.QInt8, weight_type=QuantType.QInt8, calibrate_method=methods[asked.algorithm],
-            extra_options=self._options(), use_external_data_format=self._is_large(),
+            extra_options=self._options(*operators), use_external_data_format=self._is_large(),
             calibration_cache_path=self._folder / "calibration.json",
         )  # fmt: skip
+        if added:
+            quantized = ir.load(path)
+            residuals.unround(quantized, added)
+            RemoveUnusedNodesPass()(quantized)
+            beside = path.with_name(f"unrounded_{path.name}")  # the weights of `path` are read while it is written
+            ir.save(quantized, beside, external_data=f"{beside.name}.data" if self._is_large() else None)
+            beside.replace(path)
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self, *operators: str) -> dict[str, Any]:
         """Only constant weights, and inputs but no results of products: what follows takes those as they are."""
         return {
             "MatMulConstBOnly": True,
             "ActivationSymmetric": True,
             "QuantizeBias": False,
-            "OpTypesToExcludeOutputQuantization": list(self._asked.format.operators),
+            "OpTypesToExcludeOutputQuantization": list(operators or self._asked.format.operators),
         }
 
     def _float8(self, nodes: Collection[str], path: Path) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.costs.convolution import numbers
+from onnxopt.graph.coded_convolutions import MULTIPLE as CHANNELS
 from onnxopt.graph.refusal import Refusal
 from onnxopt.tools.quantization.asked import Asked
 
@@ -77,10 +79,24 @@ def _refusal(node: ir.Node, weight: ir.TensorProtocol, rows: int, columns: int, 
         return f"its weight of {rows} x {columns} is too small to pay: {form.min_side} rows and columns"
     if min(rows, columns) < form.min_after_attention and _reads_attention(node):
         return f"storing codes of attention's result takes longer than a product of {rows} x {columns} saves"
+    if node.op_type == "Conv" and (reason := _convolution_refusal(node, weight)):
+        return reason
     if rows % form.multiple or columns % form.multiple:
         return f"its weight of {rows} x {columns} is not a multiple of {form.multiple}"
     if not form.activations and node.op_type == "Gemm" and not is_plain(node):
         return "its alpha, beta or transA is not that of a product with a bias"
+    return ""
+
+
+def _convolution_refusal(node: ir.Node, weight: ir.TensorProtocol) -> str:
+    """Why no kernel of a GPU would multiply the codes of a convolution; "" where some does."""
+    filters, channels, *_ = weight.shape.numpy()
+    if node.attributes.get_int("group", 1) != 1 or len(weight.shape) != 4:
+        return "it has groups, or is not one of images: GPUs run it on floats"
+    if filters % CHANNELS or channels % CHANNELS:
+        return f"its channels, {channels} to {filters}, are no multiples of {CHANNELS}: GPUs run it on floats"
+    if min(filters, channels) < (fewest := numbers().coded_channels):
+        return f"its channels, {channels} to {filters}, are fewer than {fewest}: GPUs take longer for its codes"
     return ""
 
 
