@@ -30,6 +30,8 @@ constexpr bool kDeepProducts = true;  // of a depth of 16
 constexpr bool kDeepProducts = false;
 #endif
 
+constexpr bool kProductsOfCodes = kDeepProducts;  // of int8, of a depth of 32
+
 // Whether the GPU has products of a dtype.
 template <typename T>
 __device__ constexpr bool has_products() {
@@ -132,6 +134,19 @@ struct Product;
 ONNXOPT_PRODUCT(float16, "f16")
 ONNXOPT_PRODUCT(bfloat16, "bf16")
 #undef ONNXOPT_PRODUCT
+
+// y += a b, a of 16 rows, b of 8 columns, a depth of 32 codes of int8: each register has four neighbours of a row of a,
+// or of a column of b.
+struct ProductOfCodes {
+  __device__ static void add(int (&y)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if constexpr (kProductsOfCodes) {
+      asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+          "{%0, %1, %2, %3};"
+          : "+r"(y[0]), "+r"(y[1]), "+r"(y[2]), "+r"(y[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+  }
+};
 
 // The nearest number of TF32, which keeps 11 bits.
 __device__ inline uint32_t tf32(float x) {

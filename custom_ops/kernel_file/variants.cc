@@ -152,16 +152,18 @@ void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Gemm& gemm,
   }
 }
 
-Variant ReadConvolutionVariant(const JsonReader& json, const Convolution& /*convolution*/) {
-  json.Fail("is an entry point of a convolution, which has none");
+Variant ReadConvolutionVariant(const JsonReader& json, const Convolution& convolution) {
+  return ReadCodedProductVariant(json, convolution);
 }
 
 Variant ReadBlockVariant(const JsonReader& json, const Block& /*block*/) {
   json.Fail("is an entry point of a convolution, which has none");
 }
 
-void CheckEntryPoints(const JsonReader& /*json*/, bool /*has_fatbin*/, const Convolution& /*convolution*/,
-                      std::vector<Variant>* /*variants*/) {}
+void CheckEntryPoints(const JsonReader& /*json*/, bool has_fatbin, const Convolution& /*convolution*/,
+                      std::vector<Variant>* variants) {
+  if (!has_fatbin) variants->clear();  // cuDNN runs all
+}
 
 void CheckEntryPoints(const JsonReader& /*json*/, bool /*has_fatbin*/, const Block& /*block*/,
                       std::vector<Variant>* /*variants*/) {}

@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from onnxopt.program.fields import choice, flag, integer, integers, nested, number, operand
-from onnxopt.program.schema import Meaning, Record, Rule, shared
+from onnxopt.program.hardware import MAX_SHARED_BYTES
+from onnxopt.program.schema import Meaning, Record, Rule, Variant, shared
 from onnxopt.program.window import Window
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -158,3 +159,33 @@ class Convolution(ConvolutionOperation, Meaning):
     @shared
     def dtype(self) -> str:
         return self.outputs[0]
+
+    @property
+    @shared
+    def is_product_of_codes(self) -> bool:
+        """Whether each output is a sum over the channels of one pixel, from codes to codes, with steps that a kernel
+        of ours has."""
+        return (
+            self.codes is not None
+            and self.codes.result is not None
+            and (self.residual is None or self.codes.residual is not None)
+            and self.window.kernel[0] == 1
+            and self.window.kernel[1] == 1
+            and self.window.strides[0] == 1
+            and self.window.strides[1] == 1
+            and max(self.window.pads) == 0
+            and self.activation in ("none", "relu", "clip")
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class CodedProductVariant(Variant):
+    """A 1x1 convolution of codes, by tiles of 128 pixels and `columns` filters. shared: bytes of a block."""
+
+    KERNEL = Convolution
+    RULES = (
+        Rule("columns", "kernel.is_product_of_codes", "are of a 1x1 convolution from codes to codes"),
+        Rule("threads", "threads == 256", "is not 256"),
+    )
+    columns: int = integer(64, 128, 64, default=128)
+    shared: int = integer(0, MAX_SHARED_BYTES, default=0)

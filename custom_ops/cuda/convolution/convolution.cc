@@ -15,7 +15,8 @@ ConvolutionCudaKernel::ConvolutionCudaKernel(const Kernel& kernel, const Library
       api_(FindCudnn()),
       allocator_(info),
       // No kernel is ready for codes: one is compiled for every shape.
-      runner_(driver_, api_, convolution_.codes ? Preference::kFastest : Preference::kSoonest) {
+      runner_(driver_, api_, convolution_.codes ? Preference::kFastest : Preference::kSoonest),
+      products_(kernel, library) {
   Prepare(info);
 }
 
@@ -29,8 +30,16 @@ void ConvolutionCudaKernel::Prepare(const OrtKernelInfo* info) {
     } catch (const Error&) {
       return;  // the run says so, where there is one
     }
+    if (TakesOver(problem.sizes)) continue;
     runner_.Prepare(problem, stated.alone());
   }
+}
+
+// Whether no plan is needed; where no context is current, that shows at the run.
+bool ConvolutionCudaKernel::TakesOver(const ConvolutionSizes& sizes) const {
+  Context context = nullptr;
+  driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
+  return context != nullptr && products_.Takes(sizes);
 }
 
 void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
@@ -51,6 +60,7 @@ void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
                                convolution_.scale ? inputs[*convolution_.scale] : nullptr};
   problem.tf32 = convolution_.inputs[convolution_.x] == Dtype::kFloat32 && UsesTf32(ort_context);
   const auto [stream, context] = EnterStream(driver_, ort_context);
+  if (shapes[convolution_.x].count() != 0 && products_.Run(problem.sizes, at, stream)) return;
   int capturing = 0;
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
   CallScratch scratch(allocator_, ort_context);

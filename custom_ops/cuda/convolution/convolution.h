@@ -1,7 +1,8 @@
-// Runs a convolution node on the GPU through cuDNN, on ONNX Runtime's stream.
+// Runs a convolution node on the GPU, through cuDNN or, of codes, by an entry point of ours, on ONNX Runtime's stream.
 #pragma once
 
 #include "call/fused_kernel.h"
+#include "cuda/convolution/coded_products.h"
 #include "cuda/convolution/cudnn.h"
 #include "cuda/convolution/runner.h"
 #include "cuda/launch/library.h"
@@ -17,16 +18,18 @@ class ConvolutionCudaKernel final : public FusedKernel {
   void Compute(OrtKernelContext* context) const override;
 
   static std::optional<std::string> Obstacle() { return cudnn::Obstacle(); }
-  static bool RunsWithoutFatbin(const Kernel& /*kernel*/) { return true; }
+  static bool RunsWithoutFatbin(const Kernel& kernel) { return kernel.variants.empty(); }
 
  private:
   void Prepare(const OrtKernelInfo* info);
+  bool TakesOver(const ConvolutionSizes& sizes) const;
 
   const Convolution& convolution_;
   const Driver& driver_;
   const cudnn::Api& api_;
   const Allocator allocator_;
   ConvolutionRunner runner_;
+  const CodedProducts products_;
 };
 
 }  // namespace onnxopt::cuda

@@ -153,4 +153,16 @@ Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& in
   return r;
 }
 
+Variant ReadCodedProductVariant(const JsonReader& json, const Convolution& kernel) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  CodedProductVariant r;
+  r.columns = static_cast<unsigned>(ReadInteger(json["columns"], 64, 128, 64));
+  v.shared = static_cast<unsigned>(ReadInteger(json["shared"], 0, 232448, 1));
+  if (!(kernel.is_product_of_codes())) json["columns"].Fail("are of a 1x1 convolution from codes to codes");
+  if (!(std::int64_t{v.threads} == 256)) json["threads"].Fail("is not 256");
+  v.shape.Set(r);
+  return v;
+}
+
 }  // namespace onnxopt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import onnx_ir as ir
 
@@ -11,12 +12,14 @@ from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.convolution import match
+from onnxopt.kinds.convolution import coded_products, match
+from onnxopt.program.convolution import Convolution
 from onnxopt.program.schema import Variant
 
 
 class ConvolutionKind(Kind):
-    """A Conv in NHWC with bias, residual and activation. The library runs it through cuDNN and needs no CUDA code."""
+    """A Conv in NHWC with bias, residual and activation. The library runs it through cuDNN; 1x1 convolutions of codes
+    have CUDA code too."""
 
     name = "convolution"
     library = "cuDNN"
@@ -34,13 +37,13 @@ class ConvolutionKind(Kind):
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
     ) -> tuple[Variant, ...]:
-        return ()
+        return coded_products.choose(name, cast(Convolution, meaning), regions, shapes)
 
     def headers(self, kernels: Sequence[Kernel]) -> list[str]:
-        raise NotImplementedError("convolutions have no CUDA text")
+        return [coded_products.HEADER]
 
     def cuda(self, kernel: Kernel) -> list[str]:
-        return []
+        return coded_products.lines(kernel)
 
 
 CONVOLUTION = ConvolutionKind()

@@ -132,6 +132,28 @@ struct Product {
   }
 };
 
+// y += a b, a of 16 rows, b of 8 columns, a depth of 32 codes.
+struct ProductOfCodes {
+  struct Words {
+    uint32_t a[4];
+    uint32_t b[2];
+  };
+
+  static int code_of(uint32_t word, int k) { return static_cast<signed char>(word >> (8 * (k % 4))); }
+
+  static void add(int (&y)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    const int lane = threadIdx.x % 32;
+    emulation::together(Words{{a[0], a[1], a[2], a[3]}, {b0, b1}}, [&](const auto& of) {
+      for (int i = 0; i < 4; ++i) {
+        for (int k = 0; k < 32; ++k) {
+          const int left = code_of(of(lane / 4 * 4 + k % 16 / 4).a[k / 16 * 2 + i / 2], k);
+          y[i] += left * code_of(of((lane % 4 * 2 + i % 2) * 4 + k % 16 / 4).b[k / 16], k);
+        }
+      }
+    });
+  }
+};
+
 inline uint32_t tf32(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof(bits));
