@@ -62,12 +62,14 @@ def graph(
     return model
 
 
-def laid_out(model: onnx.ModelProto, *, gpu: bool = False) -> ir.Model:
+def laid_out(
+    model: onnx.ModelProto, *, gpu: bool = False, usual: Mapping[str, int] = types.MappingProxyType({})
+) -> ir.Model:
     """The model in the form that regions are searched in, without Transposes beside others that undo them. gpu: as for
-    GPUs."""
+    GPUs. usual: sizes that most runs have."""
     normalized = normalize.normalize(ir.from_proto(model)).model
     with tempfile.TemporaryDirectory() as folder:
-        rewrite.rewrite(normalized, pathlib.Path(folder), gpu=gpu)
+        rewrite.rewrite(normalized, pathlib.Path(folder), gpu=gpu, usual=usual)
     no_op_rules()(normalized)
     IdentityEliminationPass()(normalized)
     return normalized

@@ -19,7 +19,13 @@ from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 
 
 def _assign(model: ir.Model, scope: Scope) -> int:
-    return assign(model, scope.inferred, codes=scope.gpu)
+    return assign(model, scope.inferred, codes=scope.gpu and _has_sizes(model, scope))
+
+
+def _has_sizes(model: ir.Model, scope: Scope) -> bool:
+    """Whether the sizes that most runs have are known, for which kernels of codes are compiled."""
+    dims = [dim for value in model.graph.inputs for dim in (value.shape if value.shape is not None else (None,))]
+    return all(scope.expected.of(dim) is not None for dim in dims)
 
 
 def _scale(model: ir.Model, scope: Scope) -> int:

@@ -11,7 +11,14 @@ from onnxopt.fusion.channels_last import Sandwich
 from onnxopt.graph import coded_convolutions
 from onnxopt.graph.codes import dtype_of, is_dequantize, is_plain, is_quantize, scalar
 from onnxopt.graph.match import is_private, operand
+from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.convolution import CODES, CodeScale
+
+SHAPE_UNKNOWN = (
+    "cuDNN compiles its kernel with {} for every shape, which takes half a second; the shape is not known yet, and no"
+    " usual one was stated (`--shape`)"
+)
+TITLE = "a convolution of codes"
 
 
 def operands(match: Sandwich) -> coded_convolutions.Operands | str | None:
@@ -27,14 +34,17 @@ def operands(match: Sandwich) -> coded_convolutions.Operands | str | None:
     return result
 
 
-def why_not(conv: ir.Node) -> str:
+def why_not(conv: ir.Node, shapes: Shapes) -> str:
     """Why no kernel multiplies the codes of a Conv in NCHW, "" where some does, or the weight has no codes."""
     weight = operand(conv, 1)
     dequantize = None if weight is None else weight.producer()
     if dequantize is None or not is_dequantize(dequantize):
         return ""
     reason = coded_convolutions.operands(conv, conv.inputs[0], dequantize.inputs[0])
-    return reason if isinstance(reason, str) else ""
+    if isinstance(reason, str):
+        return reason
+    known = all(shapes.expected.of(dim) is not None for dim in shapes.dims(conv.inputs[0]) or (None,))  # type: ignore[arg-type]
+    return "" if known else SHAPE_UNKNOWN.format(TITLE)
 
 
 def scale_of(node: ir.Node) -> CodeScale | None:

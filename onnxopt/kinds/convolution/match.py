@@ -62,7 +62,7 @@ def grown(context: Context, refusals: list[Refusal], *, in_block: bool = False) 
                 refusals.append(Refusal(node.name or "", node.op_type, "", f"{around}; {_STAYS_NCHW}"))
             elif isinstance(around, str) and _computes_weight(node, context.shapes):
                 refusals.append(Refusal(node.name or "", node.op_type, "", _COMPUTED_WEIGHT))
-            elif isinstance(around, str) and context.cuda and (reason := why_not_codes(node)):
+            elif isinstance(around, str) and context.cuda and (reason := why_not_codes(node, context.shapes)):
                 refusals.append(Refusal(node.name or "", node.op_type, "", f"{reason}; ONNX Runtime runs it on floats"))
             if not isinstance(around, str) and not is_depthwise:  # that kind says why it leaves one
                 refusals.append(Refusal(node.name or "", node.op_type, "", convolution))

@@ -19,6 +19,7 @@ from onnxopt.graph.match import is_constant, is_private, only_consumer
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.convolution import activations, codes
 from onnxopt.kinds.convolution.activations import NONE, Activation
+from onnxopt.kinds.convolution.codes import SHAPE_UNKNOWN
 from onnxopt.program.convolution import DTYPES, Convolution, ConvolutionCodes
 from onnxopt.program.window import Window
 
@@ -30,10 +31,6 @@ _COMPILED_CHANNELS = numbers().compiled_channels
 _COMPILED_CHANNELS_IN_BLOCK = numbers().compiled_channels_in_block
 _COMPILED_WIDE_CHANNELS = numbers().compiled_wide_channels
 _COMPILED_DTYPES = ("float16", "bfloat16")
-_SHAPE_UNKNOWN = (
-    "cuDNN compiles its kernel with {} for every shape, which takes half a second; the shape is not known yet, and no"
-    " usual one was stated (`--shape`)"
-)
 _TITLES = {
     "relu": "Relu",
     "silu": "SiLU",
@@ -162,7 +159,7 @@ def start(conv: ir.Node, shapes: Shapes) -> GrowingConvolution | str:
     )  # fmt: skip
     if operands is None:
         return convolution
-    return _of_codes(convolution, operands) if usual else _SHAPE_UNKNOWN.format("a convolution of codes")
+    return _of_codes(convolution, operands) if usual else SHAPE_UNKNOWN.format(codes.TITLE)
 
 
 def _of_codes(convolution: GrowingConvolution, operands: Operands) -> GrowingConvolution:
@@ -324,7 +321,7 @@ def _why_not_compiled(convolution: GrowingConvolution, activation: str) -> str |
     if not convolution.in_block and (reason := few_channels(convolution, activation)):
         return reason
     if not convolution.usual or (convolution.is_transposed and not convolution.fixed):
-        return _SHAPE_UNKNOWN.format(title)
+        return SHAPE_UNKNOWN.format(title)
     return None
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import types
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -42,11 +44,11 @@ class Case:
         return [k.program for k in self.kernels if isinstance(k.program, Convolution)]
 
 
-def case(layer: Layer, seed: int = 0) -> Case:
+def case(layer: Layer, seed: int = 0, usual: Mapping[str, int] = types.MappingProxyType({})) -> Case:
     proto = coded_convolutions.model(layer, seed)
     onnx.checker.check_model(proto, full_check=True)
-    model = laid_out(proto, gpu=True)
-    plan = fuse(model)
+    model = laid_out(proto, gpu=True, usual=usual)
+    plan = fuse(model, usual=usual)
     kernels = outline(model, plan)
     return Case(proto, ir.to_proto(model), plan, kernels)
 
@@ -144,7 +146,12 @@ def test_what_stays_with_onnx_runtime(changed: dict[str, object], reason: str) -
     np.testing.assert_array_equal(run(one.fused, feeds), run(one.original, feeds))
 
 
-def test_a_batch_that_is_not_known_is_refused() -> None:
-    one = case(Layer(symbolic=True))
-    assert not one.meanings
-    assert any("no usual one was stated" in refusal.reason for refusal in one.plan.refusals)
+@pytest.mark.parametrize("usual", [{}, {"N": 4}], ids=str)
+def test_a_batch_is_stated(usual: dict[str, int]) -> None:
+    """cuDNN compiles a kernel for each size, so that it runs no codes where the size is not known."""
+    one = case(Layer(symbolic=True), usual=usual)
+    assert bool(one.meanings) == bool(usual)
+    refused = [r.reason for r in one.plan.refusals if r.op_type == "Conv"]
+    assert usual or any("no usual one was stated" in reason for reason in refused)
+    original = [node.op_type for node in one.original.graph.node]
+    assert usual or [n.op_type for n in one.fused.graph.node].count("Conv") == original.count("Conv")
