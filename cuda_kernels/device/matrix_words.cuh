@@ -30,8 +30,6 @@ constexpr bool kDeepProducts = true;  // of a depth of 16
 constexpr bool kDeepProducts = false;
 #endif
 
-constexpr bool kProductsOfCodes = kDeepProducts;  // of int8, of a depth of 32
-
 // Whether the GPU has products of a dtype.
 template <typename T>
 __device__ constexpr bool has_products() {
@@ -135,18 +133,36 @@ ONNXOPT_PRODUCT(float16, "f16")
 ONNXOPT_PRODUCT(bfloat16, "bf16")
 #undef ONNXOPT_PRODUCT
 
-// y += a b, a of 16 rows, b of 8 columns, a depth of 32 codes of int8: each register has four neighbours of a row of a,
-// or of a column of b.
-struct ProductOfCodes {
-  __device__ static void add(int (&y)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    if constexpr (kProductsOfCodes) {
-      asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-          "{%0, %1, %2, %3};"
-          : "+r"(y[0]), "+r"(y[1]), "+r"(y[2]), "+r"(y[3])
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    }
-  }
-};
+// y += a b, a of 16 rows, b of 8 columns, a depth of 32 codes: each register has four neighbours of a row of a, or of a
+// column of b. b is int8, a is uint8 where it is unsigned.
+template <bool kUnsigned>
+struct ProductOfCodes;
+
+#define ONNXOPT_PRODUCT_OF_CODES(is_unsigned, of_a)                                              \
+  template <>                                                                                    \
+  struct ProductOfCodes<is_unsigned> {                                                           \
+    __device__ static void add(int (&y)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {  \
+      if constexpr (kDeepProducts) {                                                             \
+        asm("mma.sync.aligned.m16n8k32.row.col.s32." of_a                                        \
+            ".s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"            \
+            : "+r"(y[0]), "+r"(y[1]), "+r"(y[2]), "+r"(y[3])                                     \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                     \
+      } else {                                                                                   \
+        add(y[0], y[1], a[0], b0);                                                               \
+        add(y[0], y[1], a[2], b1);                                                               \
+        add(y[2], y[3], a[1], b0);                                                               \
+        add(y[2], y[3], a[3], b1);                                                               \
+      }                                                                                          \
+    }                                                                                            \
+    __device__ static void add(int& y0, int& y1, uint32_t a, uint32_t b) {                       \
+      asm("mma.sync.aligned.m8n8k16.row.col.s32." of_a ".s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};" \
+          : "+r"(y0), "+r"(y1)                                                                   \
+          : "r"(a), "r"(b));                                                                     \
+    }                                                                                            \
+  };
+ONNXOPT_PRODUCT_OF_CODES(false, "s8")
+ONNXOPT_PRODUCT_OF_CODES(true, "u8")
+#undef ONNXOPT_PRODUCT_OF_CODES
 
 // The nearest number of TF32, which keeps 11 bits.
 __device__ inline uint32_t tf32(float x) {

@@ -153,16 +153,19 @@ void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Gemm& gemm,
 }
 
 Variant ReadConvolutionVariant(const JsonReader& json, const Convolution& convolution) {
-  return ReadCodedProductVariant(json, convolution);
+  return ReadCodedConvolutionVariant(json, convolution);
 }
 
 Variant ReadBlockVariant(const JsonReader& json, const Block& /*block*/) {
   json.Fail("is an entry point of a convolution, which has none");
 }
 
-void CheckEntryPoints(const JsonReader& /*json*/, bool has_fatbin, const Convolution& /*convolution*/,
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Convolution& convolution,
                       std::vector<Variant>* variants) {
-  if (!has_fatbin) variants->clear();  // cuDNN runs all
+  if (!has_fatbin) return variants->clear();  // cuDNN runs what it has kernels for
+  if (variants->empty() && convolution.inputs[convolution.x] == Dtype::kUint8) {
+    json.Fail("has no entry point for uint8, which cuDNN does not take");
+  }
 }
 
 void CheckEntryPoints(const JsonReader& /*json*/, bool /*has_fatbin*/, const Block& /*block*/,

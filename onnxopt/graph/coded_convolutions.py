@@ -1,7 +1,7 @@
 """Convolutions whose operands are codes, in any layout: Conv(DQ(x), DQ(w), bias or DQ(bias)), and which kernels take.
 
-Kernels multiply int8 codes with the zero point 0, so that the zeros of a padding are zeros. Scales are of the whole
-tensor, those of a weight also of each filter.
+Kernels multiply codes with the zero point 0, so that the zeros of a padding are zeros. Scales are of the whole tensor,
+those of a weight also of each filter.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import onnx_ir as ir
 from onnxopt.graph.codes import dtype_of, has_attributes, is_dequantize, is_plain
 from onnxopt.graph.match import constant, is_constant, operand
 
+_CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
+_MAX_DEPTH = 1 << 16  # codes of a filter
 MULTIPLE = 16  # of channels: cuDNN's kernels load 16 bytes
 _SAME_SCALE = {ir.DataType.FLOAT: 1e-5, ir.DataType.FLOAT16: 1e-3}  # relative: products of scales are rounded
 
@@ -41,8 +43,8 @@ def operands(conv: ir.Node, x: ir.Value | None, w: ir.Value | None) -> Operands 
     of_x, of_w = (None if v is None else v.producer() for v in (x, conv.inputs[1]))
     if of_x is None or not is_dequantize(of_x) or of_w is None or not is_dequantize(of_w) or conv.op_type != "Conv":
         return "The Conv does not read codes of its input and of its weight"
-    if not is_plain(of_x) or dtype_of(of_x.inputs[0]) != ir.DataType.INT8 or not _is_zero(of_x):
-        return "The codes of the Conv's input are not int8 with one scale and the zero point 0"
+    if not is_plain(of_x) or dtype_of(of_x.inputs[0]) not in _CODES or not _is_zero(of_x):
+        return "The codes of the Conv's input are not of 8 bits with one scale and the zero point 0"
     if not is_constant(w) or dtype_of(w) != ir.DataType.INT8 or not _is_zero(of_w) or has_attributes(of_w):
         return "The codes of the Conv's weight are no constant of int8 with the zero point 0"
     dims = conv.inputs[1].shape if conv.inputs[1] is not None else None  # type: ignore[union-attr]
@@ -51,6 +53,8 @@ def operands(conv: ir.Node, x: ir.Value | None, w: ir.Value | None) -> Operands 
     channels = [d for d in dims[:2] if isinstance(d, int)]
     if len(channels) != 2 or any(d == 0 or d % MULTIPLE for d in channels):
         return f"The channels of the Conv of codes are no multiples of {MULTIPLE}"
+    if w is not None and w.const_value is not None and w.const_value.size > _MAX_DEPTH * channels[0]:
+        return "The sums of the Conv of codes are larger than int32 holds"
     steps, scales = constant(of_x.inputs[1]), constant(of_w.inputs[1])
     if steps is None or scales is None or not _are_steps(steps) or not _are_steps(scales):
         return "The scales of the Conv's codes are no constants above 0"

@@ -9,7 +9,8 @@ between 0 and 1. cuDNN has a list of epilogues, so no program is one.
 Sums are float32 for every dtype. float32 convolutions use TF32 where ONNX Runtime's own ones do (provider option
 use_tf32, on by default).
 
-A convolution of codes (`codes`) has int8 x and w. Its sums are exact, and numbers after them float32:
+A convolution of codes (`codes`) has int8 w, and int8 x, or uint8 x where a kernel of ours runs it. Its sums are exact,
+and numbers after them float32:
 
     v = codes.scale * scale[k] * (conv(x, w) + bias[k])      a bias of floats is added after the scales
     y = result(activation(rounded(v) + residual))            residual_last: result(rounded(activation(v)) + residual)
@@ -115,7 +116,13 @@ class Convolution(ConvolutionOperation, Meaning):
         Rule("outputs", f"codes is not None or outputs[0] in {DTYPES}", "are no floats"),
         Rule("scale", "scale is None or codes is not None", "is set without codes"),
         Rule("scale", f"scale is None or inputs[scale] in {DTYPES}", "is of no floats"),
-        Rule("codes", "codes is None or (inputs[x] == 'int8' and inputs[w] == 'int8')", "are not int8"),
+        Rule("w", "codes is None or inputs[w] == 'int8'", "is of no int8 codes"),
+        Rule(
+            "x",
+            "codes is None or inputs[x] == 'int8' or (inputs[x] == 'uint8' and codes.result is not None"
+            " and (residual is None or codes.residual is not None) and activation in ('none', 'relu', 'clip'))",
+            "is of codes that no kernel multiplies with these steps",
+        ),
         Rule(
             "codes",
             "codes is None or (group == 1 and not transposed and window.depth is None and slope is None)",
@@ -162,29 +169,23 @@ class Convolution(ConvolutionOperation, Meaning):
 
     @property
     @shared
-    def is_product_of_codes(self) -> bool:
-        """Whether each output is a sum over the channels of one pixel, from codes to codes, with steps that a kernel
-        of ours has."""
+    def has_own_kernel(self) -> bool:
+        """Whether it goes from codes to codes by steps that a kernel of ours has."""
         return (
             self.codes is not None
             and self.codes.result is not None
             and (self.residual is None or self.codes.residual is not None)
-            and self.window.kernel[0] == 1
-            and self.window.kernel[1] == 1
-            and self.window.strides[0] == 1
-            and self.window.strides[1] == 1
-            and max(self.window.pads) == 0
             and self.activation in ("none", "relu", "clip")
         )
 
 
 @dataclasses.dataclass(frozen=True)
-class CodedProductVariant(Variant):
-    """A 1x1 convolution of codes, by tiles of 128 pixels and `columns` filters. shared: bytes of a block."""
+class CodedConvolutionVariant(Variant):
+    """A convolution of codes, by tiles of 128 pixels and `columns` filters. shared: bytes of a block."""
 
     KERNEL = Convolution
     RULES = (
-        Rule("columns", "kernel.is_product_of_codes", "are of a 1x1 convolution from codes to codes"),
+        Rule("columns", "kernel.has_own_kernel", "are of a convolution that no kernel of ours runs"),
         Rule("threads", "threads == 256", "is not 256"),
     )
     columns: int = integer(64, 128, 64, default=128)

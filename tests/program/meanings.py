@@ -11,7 +11,7 @@ from onnxopt.kinds import KINDS as KERNEL_KINDS
 from onnxopt.program import schema
 from onnxopt.program.attention import AttentionVariant, CacheCodes, TokenAttention
 from onnxopt.program.block import Block, BlockCopy, BlockStep, Part
-from onnxopt.program.convolution import CodedProductVariant, CodeScale, Convolution, ConvolutionCodes
+from onnxopt.program.convolution import CodedConvolutionVariant, CodeScale, Convolution, ConvolutionCodes
 from onnxopt.program.core import Transform, TransformRead
 from onnxopt.program.depthwise import Depthwise, DepthwiseVariant, Expansion
 from onnxopt.program.dtypes import DTYPES
@@ -86,7 +86,7 @@ CODED = Convolution(
     window=SAME,
     codes=ConvolutionCodes(0.1, CodeScale(0.2), residual=CodeScale(0.1, 3.0), result=CodeScale(0.3, -128.0)),
 )  # fmt: skip
-CODED_PRODUCT = dataclasses.replace(CODED, window=Window((1, 1)))
+CODED_BYTES = dataclasses.replace(CODED, inputs=("uint8", *CODED.inputs[1:]))
 _STATED: tuple[schema.Meaning, ...] = (
     Convolution(F16 * 4, F16, bias=2, residual=3, residual_last=True, activation="silu", window=SAME),
     Convolution(F32 * 4, F32, bias=2, slope=3, activation="prelu", window=Window((1, 1)), group=4),
@@ -95,7 +95,7 @@ _STATED: tuple[schema.Meaning, ...] = (
     Convolution(F16 * 2, F16, window=Window((2, 2), (2, 2), depth=Depth(3, 2, 1, 1, 1)), transposed=True,
                 depth_padding=1),
     Convolution(F16 * 2, F16, window=Window((3, 3), auto_pad="SAME_UPPER", depth=Depth(3, 2))),
-    CODED, CODED_PRODUCT,
+    CODED, CODED_BYTES,
     Convolution(("int8", "int8", *F16 * 2), F16, bias=2, residual=3, window=SAME, codes=ConvolutionCodes(0.1)),
     Block(F16 * 5, F16, (96,), (
         BlockStep(Part(0, 0, 64, 64), 1, Part(5, 0, 64, 96), bias=2, window=SAME, activation="relu"),
@@ -178,8 +178,9 @@ BROKEN: tuple[schema.Meaning, ...] = (
         {"codes": None}, {"group": 2}, {"outputs": ("int8",), "codes": dataclasses.replace(CODED.codes, result=None)},
         {"codes": dataclasses.replace(CODED.codes, residual=None)},
         *({"inputs": tuple(of if k == at else d for k, d in enumerate(CODED.inputs))} for at, of in (
-            (0, "uint8"), (2, "int8"), (3, "int32"), (3, "float16"), (4, "int8"))),
+            (1, "uint8"), (2, "int8"), (3, "int32"), (3, "float16"), (4, "int8"))),
     )),
+    Convolution(("uint8", "int8"), F16, window=SAME, codes=ConvolutionCodes(0.1)),
     Convolution(("int8", "int8"), ("int8",), window=SAME), Convolution(F16 * 3, F16, scale=2, window=SAME),
     dataclasses.replace(IMAGE, window=Window((1, 1))),
     dataclasses.replace(IMAGE, outputs=F32, epilogue=added("float32", "float32", TransformRead(4, "scalar"))),
@@ -197,7 +198,7 @@ VARIANTS: tuple[tuple[schema.Variant, schema.Meaning], ...] = (
     (GroupNormVariant("f", "", 32, 8, 1, 128, columns=2, held=4, cluster=2), NORM),
     (GroupNormVariant("f", "", 32, 8, 1, 128, layout="split", columns=8, launch=1), NORM),
     (ImageConvolutionVariant("f", "", 32, 1, 1, 128, products=2, across=32, filters=16), IMAGE),
-    (CodedProductVariant("f", "", 32, 16, 1, 256), CODED_PRODUCT),
+    (CodedConvolutionVariant("f", "", 32, 16, 1, 256), CODED_BYTES),
     (DepthwiseVariant("f", "", 32, 8, 1, 128, down=2, across=2), OF_MAP),
     (DepthwiseVariant("f", "", 32, 8, 1, 128, layout="banded", chunks=2, across=2, images=2), OF_MAP),
     (DepthwiseVariant("f", "", 32, 8, 1, 32, layout="walking", across=4), OF_MAP),
@@ -221,7 +222,7 @@ _FLASH = next(m for m in MEANINGS if isinstance(m, FlashAttention) and m.width =
 _PRODUCT = next(m for m in MEANINGS if isinstance(m, Gemm) and m.activates_apart)
 # Entry points that break a rule by their kernels' meanings.
 BROKEN_VARIANTS: tuple[tuple[schema.Variant, schema.Meaning], ...] = (
-    (CodedProductVariant("f", "", 32, 16, 1, 256), CODED),
+    (CodedConvolutionVariant("f", "", 32, 16, 1, 256), dataclasses.replace(CODED, activation="silu")),
     (DepthwiseVariant("f", "", 32, 1, 1, 32, layout="expanded", down=8, across=8, chunks=8), EXPANDED),
     (DepthwiseVariant("f", "", 32, 4, 1, 32, layout="walking", across=4), OF_HALVES),
     (FlashAttentionVariant("f", "", 32, 8, 1, 128),

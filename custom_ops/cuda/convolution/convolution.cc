@@ -16,7 +16,7 @@ ConvolutionCudaKernel::ConvolutionCudaKernel(const Kernel& kernel, const Library
       allocator_(info),
       // No kernel is ready for codes: one is compiled for every shape.
       runner_(driver_, api_, convolution_.codes ? Preference::kFastest : Preference::kSoonest),
-      products_(kernel, library) {
+      own_(kernel, library) {
   Prepare(info);
 }
 
@@ -30,7 +30,7 @@ void ConvolutionCudaKernel::Prepare(const OrtKernelInfo* info) {
     } catch (const Error&) {
       return;  // the run says so, where there is one
     }
-    if (TakesOver(problem.sizes)) continue;
+    if (own_.is_unsigned() || TakesOver(problem.sizes)) continue;
     runner_.Prepare(problem, stated.alone());
   }
 }
@@ -39,7 +39,7 @@ void ConvolutionCudaKernel::Prepare(const OrtKernelInfo* info) {
 bool ConvolutionCudaKernel::TakesOver(const ConvolutionSizes& sizes) const {
   Context context = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
-  return context != nullptr && products_.Takes(sizes);
+  return context != nullptr && own_.Takes(sizes);
 }
 
 void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
@@ -60,7 +60,12 @@ void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
                                convolution_.scale ? inputs[*convolution_.scale] : nullptr};
   problem.tf32 = convolution_.inputs[convolution_.x] == Dtype::kFloat32 && UsesTf32(ort_context);
   const auto [stream, context] = EnterStream(driver_, ort_context);
-  if (shapes[convolution_.x].count() != 0 && products_.Run(problem.sizes, at, stream)) return;
+  const CodedOperands coded{at.x, at.w, at.scale, at.bias, at.residual, at.y};
+  if (shapes[convolution_.x].count() != 0 && own_.Run(problem.sizes, coded, stream)) return;
+  if (own_.is_unsigned()) {
+    throw Error("no entry point runs the convolution " + problem.Describe() +
+                "; set ONNXOPT_DISABLE=1 to run it without onnxopt's kernels");
+  }
   int capturing = 0;
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
   CallScratch scratch(allocator_, ort_context);

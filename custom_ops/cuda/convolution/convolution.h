@@ -2,7 +2,7 @@
 #pragma once
 
 #include "call/fused_kernel.h"
-#include "cuda/convolution/coded_products.h"
+#include "cuda/coded_convolution/coded_convolution.h"
 #include "cuda/convolution/cudnn.h"
 #include "cuda/convolution/runner.h"
 #include "cuda/launch/library.h"
@@ -18,7 +18,10 @@ class ConvolutionCudaKernel final : public FusedKernel {
   void Compute(OrtKernelContext* context) const override;
 
   static std::optional<std::string> Obstacle() { return cudnn::Obstacle(); }
-  static bool RunsWithoutFatbin(const Kernel& kernel) { return kernel.variants.empty(); }
+  static bool RunsWithoutFatbin(const Kernel& kernel) {
+    const auto& convolution = kernel.meaning.As<Convolution>();
+    return kernel.variants.empty() && convolution.inputs[convolution.x] != Dtype::kUint8;
+  }
 
  private:
   void Prepare(const OrtKernelInfo* info);
@@ -29,7 +32,7 @@ class ConvolutionCudaKernel final : public FusedKernel {
   const cudnn::Api& api_;
   const Allocator allocator_;
   ConvolutionRunner runner_;
-  const CodedProducts products_;
+  const CodedConvolutions own_;
 };
 
 }  // namespace onnxopt::cuda

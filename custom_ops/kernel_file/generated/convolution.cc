@@ -118,8 +118,13 @@ Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& in
   if (!(!r.scale.has_value() || (r.inputs[*r.scale] == Dtype::kFloat16 || r.inputs[*r.scale] == Dtype::kBfloat16 ||
                                  r.inputs[*r.scale] == Dtype::kFloat32)))
     (json.Has("scale") ? json["scale"] : json).Fail("is of no floats");
-  if (!(!r.codes.has_value() || (r.inputs[r.x] == Dtype::kInt8 && r.inputs[r.w] == Dtype::kInt8)))
-    (json.Has("codes") ? json["codes"] : json).Fail("are not int8");
+  if (!(!r.codes.has_value() || r.inputs[r.w] == Dtype::kInt8)) json["w"].Fail("is of no int8 codes");
+  if (!(!r.codes.has_value() || r.inputs[r.x] == Dtype::kInt8 ||
+        (r.inputs[r.x] == Dtype::kUint8 && r.codes->result.has_value() &&
+         (!r.residual.has_value() || r.codes->residual.has_value()) &&
+         (r.activation == ConvolutionActivation::kNone || r.activation == ConvolutionActivation::kRelu ||
+          r.activation == ConvolutionActivation::kClip))))
+    json["x"].Fail("is of codes that no kernel multiplies with these steps");
   if (!(!r.codes.has_value() || (r.group == 1 && !r.transposed && !r.window.depth.has_value() && !r.slope.has_value())))
     (json.Has("codes") ? json["codes"] : json).Fail("do not go with this convolution");
   if (!(!r.codes.has_value() || !r.bias.has_value() ||
@@ -153,13 +158,13 @@ Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& in
   return r;
 }
 
-Variant ReadCodedProductVariant(const JsonReader& json, const Convolution& kernel) {
+Variant ReadCodedConvolutionVariant(const JsonReader& json, const Convolution& kernel) {
   Variant v = ReadVariant(json);
   v.waits = json["waits"].Flag();
-  CodedProductVariant r;
+  CodedConvolutionVariant r;
   r.columns = static_cast<unsigned>(ReadInteger(json["columns"], 64, 128, 64));
   v.shared = static_cast<unsigned>(ReadInteger(json["shared"], 0, 232448, 1));
-  if (!(kernel.is_product_of_codes())) json["columns"].Fail("are of a 1x1 convolution from codes to codes");
+  if (!(kernel.has_own_kernel())) json["columns"].Fail("are of a convolution that no kernel of ours runs");
   if (!(std::int64_t{v.threads} == 256)) json["threads"].Fail("is not 256");
   v.shape.Set(r);
   return v;

@@ -57,7 +57,7 @@ CodeScale ReadCodeScale(const JsonReader& json);
 ConvolutionCodes ReadConvolutionCodes(const JsonReader& json);
 Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
                             const std::vector<Dtype>& outputs);
-Variant ReadCodedProductVariant(const JsonReader& json, const Convolution& kernel);
+Variant ReadCodedConvolutionVariant(const JsonReader& json, const Convolution& kernel);
 Expansion ReadExpansion(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 Variant ReadDepthwiseVariant(const JsonReader& json, const Depthwise& kernel);

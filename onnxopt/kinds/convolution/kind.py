@@ -12,7 +12,7 @@ from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.convolution import coded_products, match
+from onnxopt.kinds.convolution import coded_kernels, match
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.schema import Variant
 
@@ -37,13 +37,13 @@ class ConvolutionKind(Kind):
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
     ) -> tuple[Variant, ...]:
-        return coded_products.choose(name, cast(Convolution, meaning), regions, shapes)
+        return coded_kernels.choose(name, cast(Convolution, meaning), regions, shapes)
 
     def headers(self, kernels: Sequence[Kernel]) -> list[str]:
-        return [coded_products.HEADER]
+        return [coded_kernels.HEADER]
 
     def cuda(self, kernel: Kernel) -> list[str]:
-        return coded_products.lines(kernel)
+        return coded_kernels.lines(kernel)
 
 
 CONVOLUTION = ConvolutionKind()

@@ -25,7 +25,7 @@ from onnxopt.graph.match import is_constant
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.convolution.codes import why_not as why_not_codes
-from onnxopt.kinds.convolution.steps import GrowingConvolution, candidates, is_step, rounds, start, take
+from onnxopt.kinds.convolution.steps import GrowingConvolution, candidates, is_step, rounds, runs_codes, start, take
 from onnxopt.program.convolution import Convolution
 
 _STAYS_NCHW = "auto_pad, output_shape and a computed weight keep a ConvTranspose in NCHW"
@@ -73,6 +73,10 @@ def grown(context: Context, refusals: list[Refusal], *, in_block: bool = False) 
         if convolution.codes is None and convolution.is_product() and convolution.activation.name in ("none", "relu"):
             continue  # cuBLASLt takes less time for most such layers (benchmarks/notes), and the kind gemm runs it
         refusals += refused
+        if convolution.codes is not None and not runs_codes(convolution):
+            reason = "cuDNN multiplies no uint8, and no kernel of onnxopt does with what follows the Conv of codes"
+            refusals.append(Refusal(node.name or "", node.op_type, "", reason))
+            continue
         yield convolution
 
 

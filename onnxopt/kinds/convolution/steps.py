@@ -192,6 +192,14 @@ def rounds(nodes: Sequence[ir.Node]) -> bool:
     return len(nodes) > 1 and is_quantize(nodes[0])
 
 
+def runs_codes(convolution: GrowingConvolution) -> bool:
+    """Whether some kernel runs a convolution of codes, uint8 ones too: cuDNN's take int8."""
+    if convolution.codes is None or convolution.x.dtype != ir.DataType.UINT8:
+        return True
+    of_codes = convolution.residual is None or convolution.codes.residual is not None
+    return of_codes and convolution.codes.result is not None and convolution.activation.name in ("none", "relu", "clip")
+
+
 def is_step(node: ir.Node) -> bool:
     """Whether some convolution takes in such a node."""
     return (node.domain == "" and node.op_type in ("Add", "Sigmoid")) or activations.is_activation(node)

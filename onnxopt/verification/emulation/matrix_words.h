@@ -133,6 +133,7 @@ struct Product {
 };
 
 // y += a b, a of 16 rows, b of 8 columns, a depth of 32 codes.
+template <bool kUnsigned>
 struct ProductOfCodes {
   struct Words {
     uint32_t a[4];
@@ -146,7 +147,8 @@ struct ProductOfCodes {
     emulation::together(Words{{a[0], a[1], a[2], a[3]}, {b0, b1}}, [&](const auto& of) {
       for (int i = 0; i < 4; ++i) {
         for (int k = 0; k < 32; ++k) {
-          const int left = code_of(of(lane / 4 * 4 + k % 16 / 4).a[k / 16 * 2 + i / 2], k);
+          const int code = code_of(of(lane / 4 * 4 + k % 16 / 4).a[k / 16 * 2 + i / 2], k);
+          const int left = kUnsigned ? code & 0xff : code;
           y[i] += left * code_of(of((lane % 4 * 2 + i % 2) * 4 + k % 16 / 4).b[k / 16], k);
         }
       }

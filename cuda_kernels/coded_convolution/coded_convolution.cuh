@@ -1,27 +1,31 @@
-// y = Of::code(x w^T): products of int8 codes with sums of int32, from sm_80 on.
+// y = Of::code(conv(x, w)): convolutions of 8-bit codes with sums of int32.
 //
-// A block takes tiles of the result one after the other. Parts of x and w of 64 codes a row come to shared memory some
-// steps ahead, those of the next tile while the sums of this one are stored. Eight warps multiply, each of 32 rows and
-// half of the columns. Sums go through shared memory, a warp's 16 rows at a time, so that a lane has 16 neighbours of a
-// row: the residual is loaded, and codes are stored, 16 bytes at once.
+// y is a matrix of its pixels by filters: a row of it is a sum over the taps of its window and their channels. A block
+// takes tiles of y one after the other. Parts of x and w of 64 codes a row come to shared memory some steps ahead,
+// those of the next tile while the sums of this one are stored; where a tap lies outside of x, its codes are 0. Eight
+// warps multiply, each 32 rows and half of the columns. Sums go through shared memory, a warp's 16 rows at a time, so
+// that a lane has 16 neighbours of a row: the residual is loaded, and codes are stored, 16 bytes at once.
 //
-// Of, one for each kernel, has the types Scale, Bias, Residual and Stored, what of these it reads (kScales, kBias,
-// kResidual), and code(sum, scale, bias, residual), a code of a sum as a float.
+// Of, one for each kernel, has the types Window, Scale, Bias, Residual and Stored, whether x is uint8 (kUnsigned),
+// whether a row of y is a product of one row of x (kIsProduct), what it reads (kScales, kBias, kResidual), and
+// code(sum, scale, bias, residual), a code of a sum as a float.
 #pragma once
 
-#include "coded_product/abi.h"
+#include "coded_convolution/abi.h"
 #include "device/copy_async.cuh"
 #include "device/dtypes.cuh"
 #include "device/dynamic_shared.cuh"
 #include "device/early_launch.cuh"
+#include "device/index.cuh"
 #include "device/matrix_words.cuh"
+#include "device/static_window.cuh"
 #include "device/vector.cuh"
 
 namespace onnxopt {
 
 // kColumns: of a tile. kStages: parts that shared memory holds.
 template <typename Of, int kColumns, int kStages>
-struct CodedProduct {
+struct CodedConvolution {
   static constexpr int kRows = 128;  // of a tile
   static constexpr int kDepth = 64;  // of a part
   static constexpr int kThreads = 256;
@@ -37,8 +41,16 @@ struct CodedProduct {
   using Sums = int (&)[2][kTiles][4];
   using Residuals = Vector<typename Of::Residual, 16> (&)[2][kTurns];
   using Stored = typename Of::Stored;
+  using Window = typename Of::Window;
+  static constexpr int kTurnsOfX = kRows * kChunks / kThreads;  // chunks of x that a thread asks for of a part
+  // The next part to ask for: where the windows of the thread's rows begin in x.
+  struct Coming {
+    unsigned tile, step;
+    unsigned row[kTurnsOfX];  // of the image's first row, over all images
+    int y[kTurnsOfX], x[kTurnsOfX];
+  };
 
-  const CodedProductParams& p;
+  const CodedConvolutionParams& p;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const unsigned first_row = warp / 2 * kWarpRows;  // of the warp, in a tile
@@ -49,18 +61,54 @@ struct CodedProduct {
   // Where a chunk of a row of a part is: eight rows of the same chunk are in different banks.
   __device__ static int place(int row, int chunk) { return row * kDepth + (chunk ^ row / 2 % kChunks) * 16; }
 
-  // Asks for a part of a tile: rows of x, then rows of w, and zeros beyond them.
-  __device__ void bring(unsigned tile, unsigned step, unsigned char* to) const {
-    const unsigned row = tile / p.across * kRows, column = tile % p.across * kColumns;
+  __device__ void begin(Coming& coming, unsigned tile) const {
+    coming.tile = tile;
+    coming.step = 0;
+    if constexpr (!Of::kIsProduct) {
+      const unsigned first = tile / p.across * kRows + threadIdx.x / kChunks;
 #pragma unroll
-    for (int i = threadIdx.x; i < (kRows + kColumns) * kChunks; i += kThreads) {
-      const int r = i / kChunks, chunk = i % kChunks;
-      const bool of_x = r < kRows;
-      const unsigned at = of_x ? row + r : column + (r - kRows), k = step * kDepth + chunk * 16;
-      const bool exists = at < (of_x ? p.rows : p.columns) && k < p.depth;
-      const auto* from = static_cast<const unsigned char*>(of_x ? p.x : p.w);
-      if (exists) from += static_cast<uint64_t>(at) * p.depth + k;
+      for (int t = 0; t < kTurnsOfX; ++t) {
+        const unsigned pixel = first + t * (kThreads / kChunks), image = quotient(pixel, p.of_image);
+        const unsigned inside = pixel - image * p.of_image.divisor, y = quotient(inside, p.of_row);
+        coming.row[t] = image * p.height;
+        coming.y[t] = static_cast<int>(y) * Window::kStrideDown - p.pad_top;
+        coming.x[t] = static_cast<int>(inside - y * p.of_row.divisor) * Window::kStrideAcross - p.pad_left;
+      }
+    }
+  }
+
+  // Asks for a part of a tile: rows of x, then rows of w, and zeros beyond them.
+  __device__ void bring(const Coming& coming, unsigned char* to) const {
+    const unsigned row = coming.tile / p.across * kRows, column = coming.tile % p.across * kColumns;
+    const int chunk = threadIdx.x % kChunks;
+    const unsigned k = coming.step * kDepth + chunk * 16;
+    const unsigned tap = Of::kIsProduct ? 0 : quotient(k, p.of_tap), channel = k - tap * p.of_tap.divisor;
+    const int down = tap / Window::kWidth * Window::kDilationDown;
+    const int across = tap % Window::kWidth * Window::kDilationAcross;
+#pragma unroll
+    for (int t = 0; t < kTurnsOfX; ++t) {
+      const int r = threadIdx.x / kChunks + t * (kThreads / kChunks);
+      const auto* from = static_cast<const unsigned char*>(p.x);
+      bool exists = row + r < p.rows && k < p.depth;
+      if constexpr (Of::kIsProduct) {
+        if (exists) from += static_cast<uint64_t>(row + r) * p.depth + k;
+      } else {
+        const int y = coming.y[t] + down, x = coming.x[t] + across;
+        exists = exists && y >= 0 && y < p.height && x >= 0 && x < p.width;
+        if (exists) {
+          const uint64_t pixel = static_cast<uint64_t>(coming.row[t] + y) * p.width + x;
+          from += pixel * p.of_tap.divisor + channel;
+        }
+      }
       copy_or_zero_async<16>(to + place(r, chunk), from, exists);
+    }
+#pragma unroll
+    for (int t = 0; t < kColumns * kChunks / kThreads; ++t) {
+      const int r = threadIdx.x / kChunks + t * (kThreads / kChunks);
+      const bool exists = column + r < p.columns && k < p.depth;
+      const auto* from = static_cast<const unsigned char*>(p.w);
+      if (exists) from += static_cast<uint64_t>(column + r) * p.depth + k;
+      copy_or_zero_async<16>(to + place(kRows + r, chunk), from, exists);
     }
   }
 
@@ -79,8 +127,8 @@ struct CodedProduct {
         load_matrices(b, of_w + place(first_column + 8 * j + lane / 16 * 8 + lane % 8, 2 * q + lane / 8 % 2));
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          ProductOfCodes::add(sums[r][j], a[r], b[0], b[1]);
-          ProductOfCodes::add(sums[r][j + 1], a[r], b[2], b[3]);
+          ProductOfCodes<Of::kUnsigned>::add(sums[r][j], a[r], b[0], b[1]);
+          ProductOfCodes<Of::kUnsigned>::add(sums[r][j + 1], a[r], b[2], b[3]);
         }
       }
     }
@@ -158,14 +206,12 @@ struct CodedProduct {
 
   __device__ void run() const {
     unsigned char* const memory = dynamic_shared();
-    unsigned coming = blockIdx.x, coming_step = 0;  // the next part to ask for
+    Coming coming;
+    begin(coming, blockIdx.x);
     const auto ask = [&](int stage) {
-      if (coming < p.tiles) {
-        bring(coming, coming_step, memory + stage * kStageBytes);
-        if (++coming_step == steps()) {
-          coming_step = 0;
-          coming += gridDim.x;
-        }
+      if (coming.tile < p.tiles) {
+        bring(coming, memory + stage * kStageBytes);
+        if (++coming.step == steps()) begin(coming, coming.tile + gridDim.x);
       }
       end_group();
     };
@@ -191,12 +237,10 @@ struct CodedProduct {
 __device__ inline float whole(float x, float low, float high) { return rintf(fminf(fmaxf(x, low), high)); }
 
 template <typename Of, int kColumns, int kStages>
-__device__ inline void coded_product(const CodedProductParams& params) {
-  if constexpr (kProductsOfCodes) {  // the host launches it nowhere else
-    begin_early();
-    const CodedProduct<Of, kColumns, kStages> product{params};
-    product.run();
-  }
+__device__ inline void coded_convolution(const CodedConvolutionParams& params) {
+  begin_early();
+  const CodedConvolution<Of, kColumns, kStages> convolution{params};
+  convolution.run();
 }
 
 }  // namespace onnxopt

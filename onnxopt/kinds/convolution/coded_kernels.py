@@ -1,7 +1,8 @@
-"""Entry points for 1x1 convolutions from codes to codes, and their CUDA source, on top of cuda_kernels/coded_product/.
+"""Entry points for convolutions from codes to codes, and their CUDA source, on top of cuda_kernels/coded_convolution/.
 
-Where channels are few, moving the codes takes longer than multiplying them, and cuDNN's kernels take longer still. The
-library runs an entry point where costs/data/convolution.json says so, and cuDNN else.
+They run uint8 x, which cuDNN has no kernel for. Of int8, where channels are few, moving the codes takes longer than
+multiplying them, and cuDNN's kernels take longer still: the library runs an entry point where
+costs/data/convolution.json says so, and cuDNN else.
 """
 
 from __future__ import annotations
@@ -14,47 +15,53 @@ import numpy as np
 from onnxopt.costs.convolution import numbers
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.program.convolution import CodedProductVariant, CodeScale, Convolution, ConvolutionCodes
+from onnxopt.program.convolution import CodedConvolutionVariant, CodeScale, Convolution, ConvolutionCodes
+from onnxopt.program.cuda_text.cores import static_window
 from onnxopt.program.dtypes import DTYPES
 
-HEADER = "coded_product/coded_product.cuh"
-_COLUMNS = (64, 128)
-_STAGES = 4
-_ROWS, _DEPTH, _THREADS = 128, 64, 256  # as coded_product.cuh has them
+HEADER = "coded_convolution/coded_convolution.cuh"
+_STAGES = {64: 3, 128: 4}  # by columns of a tile; the first fits the shared memory of every GPU
+_ROWS, _DEPTH, _THREADS = 128, 64, 256  # as coded_convolution.cuh has them
 _FIRST = {"int8": -128, "uint8": 0}
 
 
 def choose(
     name: str, meaning: Convolution, regions: Sequence[Region], shapes: Shapes
-) -> tuple[CodedProductVariant, ...]:
+) -> tuple[CodedConvolutionVariant, ...]:
     """Those for the filters and channels of the regions; none where cuDNN runs all."""
-    if not meaning.is_product_of_codes:
+    if not meaning.has_own_kernel:
         return ()
-    sides = [shapes.dims(region.inputs[meaning.w]) or () for region in regions]
-    few = [(k, c) for k, c in (side for side in sides if len(side) == 2) if _is_shallow(c)]
-    return tuple(variant(name, columns) for columns in _COLUMNS if any(_columns(k) == columns for k, _ in few))
+    sides = [shapes.dims(region.inputs[meaning.w]) or (0, 0) for region in regions]
+    widths = {_width(filters) for filters, *_, channels in sides if _runs(meaning, channels)}
+    if meaning.inputs[meaning.x] == "uint8":
+        widths.add(min(_STAGES))  # what every GPU has room for
+    return tuple(variant(name, width) for width in sorted(widths))
 
 
-def variant(name: str, columns: int) -> CodedProductVariant:
+def variant(name: str, columns: int) -> CodedConvolutionVariant:
     """The entry point of tiles of so many filters."""
-    shared = _STAGES * (_ROWS + columns) * _DEPTH + _THREADS // 32 * 16 * (columns // 2 + 4) * 4
+    shared = _STAGES[columns] * (_ROWS + columns) * _DEPTH + _THREADS // 32 * 16 * (columns // 2 + 4) * 4
     symbol = f"{name}_columns{columns}"
-    return CodedProductVariant(symbol, "", 32, 16, 1, _THREADS, waits=True, columns=columns, shared=shared)
+    return CodedConvolutionVariant(symbol, "", 32, 16, 1, _THREADS, waits=True, columns=columns, shared=shared)
 
 
-def _is_shallow(channels: object) -> bool:
-    return isinstance(channels, int) and channels <= numbers().own_product_depth
+def _runs(meaning: Convolution, channels: object) -> bool:
+    """Whether an entry point runs so many channels, not cuDNN."""
+    costs = numbers()
+    most = costs.own_product_depth if meaning.window.kernel == (1, 1) else costs.own_window_channels
+    return meaning.inputs[meaning.x] == "uint8" or (isinstance(channels, int) and channels <= most)
 
 
-def _columns(filters: object) -> int:
-    return _COLUMNS[0] if isinstance(filters, int) and filters <= _COLUMNS[0] else _COLUMNS[1]
+def _width(filters: object) -> int:
+    narrow, wide = sorted(_STAGES)
+    return narrow if isinstance(filters, int) and filters <= narrow else wide
 
 
 def lines(kernel: Kernel) -> list[str]:
     """What the kernel makes of a sum as a struct, and one entry point per variant."""
     if not kernel.variants:
         return []
-    entries = [line for v in kernel.variants for line in _entry(kernel.name, cast(CodedProductVariant, v))]
+    entries = [line for v in kernel.variants for line in _entry(kernel.name, cast(CodedConvolutionVariant, v))]
     return [*_struct(kernel.name, cast(Convolution, kernel.program)), "", *entries]
 
 
@@ -63,6 +70,7 @@ def _struct(name: str, meaning: Convolution) -> list[str]:
         return "float" if at is None else DTYPES[meaning.inputs[at]].cuda
 
     body = [
+        f"using Window = {static_window(meaning.window)};",
         f"using Scale = {stored(meaning.scale)};",
         f"using Bias = {stored(meaning.bias)};",
         f"using Residual = {stored(meaning.residual)};",
@@ -71,6 +79,8 @@ def _struct(name: str, meaning: Convolution) -> list[str]:
             f"static constexpr bool {flag} = {str(at is not None).lower()};"
             for flag, at in (("kScales", meaning.scale), ("kBias", meaning.bias), ("kResidual", meaning.residual))
         ),
+        f"static constexpr bool kUnsigned = {str(meaning.inputs[meaning.x] == 'uint8').lower()};",
+        f"static constexpr bool kIsProduct = {str(meaning.window.is_pointwise).lower()};",
         "__device__ static float code(float sum, float scale, float bias, float residual) {",
         *(f"  {line}" for line in _code(meaning)),
         "}",
@@ -117,13 +127,13 @@ def _float(number: float) -> str:
     return f"{text if any(c in text for c in '.e') else f'{text}.0'}f"
 
 
-def _entry(name: str, variant: CodedProductVariant) -> list[str]:
+def _entry(name: str, variant: CodedConvolutionVariant) -> list[str]:
+    of = f"<{name}, {variant.columns}, {_STAGES[variant.columns]}>"
     return [
         f'extern "C" __global__ void __launch_bounds__({_THREADS}, 2)',
-        f"{variant.symbol}(const __grid_constant__ CodedProductParams p) {{",
-        f"  static_assert(CodedProduct<{name}, {variant.columns}, {_STAGES}>::kSharedBytes == {variant.shared},"
-        ' "as the host was told");',
-        f"  coded_product<{name}, {variant.columns}, {_STAGES}>(p);",
+        f"{variant.symbol}(const __grid_constant__ CodedConvolutionParams p) {{",
+        f'  static_assert(CodedConvolution{of}::kSharedBytes == {variant.shared}, "as the host was told");',
+        f"  coded_convolution{of}(p);",
         "}",
         "",
     ]

@@ -1,0 +1,78 @@
+#include "cuda/coded_convolution/coded_convolution.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "coded_convolution/abi.h"
+#include "program/divisor.h"
+#include "program/generated/costs.h"
+#include "support/math.h"
+
+namespace onnxopt::cuda {
+namespace {
+
+using costs::convolution::kOwnProductDepth;
+using costs::convolution::kOwnWindowChannels;
+constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMaxDepth = 1 << 16;  // of sums that int32 holds
+constexpr std::int64_t kRows = 128;          // of a tile
+constexpr std::uintptr_t kAccess = 16;       // bytes
+
+std::int64_t Columns(const Variant& variant) { return variant.shape.As<CodedConvolutionVariant>().columns; }
+
+bool AreAligned(const CodedOperands& at) {
+  std::uintptr_t bits = 0;
+  for (const void* data : {at.x, at.w, at.bias, at.residual, at.scale, static_cast<const void*>(at.y)}) {
+    bits |= reinterpret_cast<std::uintptr_t>(data);
+  }
+  return bits % kAccess == 0;
+}
+
+}  // namespace
+
+// The first whose tiles are as wide as the result, else the widest.
+std::size_t CodedConvolutions::Choose(const ConvolutionSizes& sizes) const {
+  const auto& variants = kernel_.variants;
+  const std::int64_t most = sizes.r * sizes.s == 1 ? kOwnProductDepth : kOwnWindowChannels;
+  const bool runs = is_unsigned() || sizes.c <= most;
+  const bool fits = sizes.output_pixels() <= kMax - kRows && sizes.r * sizes.s * sizes.c <= kMaxDepth &&
+                    std::max(sizes.h, sizes.w) < kMax / 2 && sizes.c % kAccess == 0 && sizes.k % kAccess == 0;
+  std::size_t chosen = variants.size();
+  for (std::size_t k = 0; runs && fits && k < variants.size(); ++k) {
+    if (variants[k].shared > launcher_.device().shared) continue;
+    chosen = k;
+    if (Columns(variants[k]) >= sizes.k) break;
+  }
+  return chosen;
+}
+
+bool CodedConvolutions::Run(const ConvolutionSizes& sizes, const CodedOperands& at, Stream stream) const {
+  const std::size_t chosen = Choose(sizes);
+  if (chosen == kernel_.variants.size() || !AreAligned(at)) return false;
+  const std::int64_t across = CeilDiv(sizes.k, Columns(kernel_.variants[chosen]));
+  const std::int64_t tiles = CeilDiv(sizes.output_pixels(), kRows) * across;
+  if (tiles > kMax) return false;
+  CodedConvolutionParams params{at.x,
+                                at.w,
+                                at.scale,
+                                at.bias,
+                                at.residual,
+                                at.y,
+                                static_cast<unsigned>(sizes.output_pixels()),
+                                static_cast<unsigned>(sizes.k),
+                                static_cast<unsigned>(sizes.r * sizes.s * sizes.c),
+                                static_cast<unsigned>(tiles),
+                                static_cast<unsigned>(across),
+                                static_cast<int>(sizes.h),
+                                static_cast<int>(sizes.w),
+                                static_cast<int>(sizes.pads[1]),
+                                static_cast<int>(sizes.pads[2]),
+                                MakeDivisor32(sizes.output_h * sizes.output_w),
+                                MakeDivisor32(sizes.output_w),
+                                MakeDivisor32(sizes.c)};
+  const unsigned blocks = std::min(params.tiles, launcher_.Resident(chosen));
+  launcher_.Launch(chosen, blocks, reinterpret_cast<unsigned char*>(&params), stream);
+  return true;
+}
+
+}  // namespace onnxopt::cuda
