@@ -6,6 +6,23 @@
 
 namespace onnxopt {
 
+// The numbers of the steps from a sum to a code. scale: of sums, with scales a factor of these. rounded, residual,
+// result: scales of the codes that v is rounded to in between, of the residual and of y; per_rounded and per_result one
+// by them. rounded_low, result_low: the lowest codes minus the zero points, the highest are 255 above. bound: of a
+// clip.
+struct CodedNumbers {
+  float scale;
+  float per_rounded;
+  float rounded;
+  float rounded_low;
+  float residual;
+  float residual_zero;
+  float bound;
+  float per_result;
+  float result_low;
+  float result_zero;
+};
+
 // rows: of y as a matrix, its pixels. depth: codes of a filter. scales, bias: one a column, or null where the kernel
 // reads none; residual, of y's shape, likewise. channels and columns are multiples of 16, and x, w, residual and y of
 // 16 bytes. across: tiles of y that are side by side. of_image, of_row: pixels of y. of_tap: channels.
@@ -28,6 +45,7 @@ struct CodedConvolutionParams {
   Divisor<unsigned int> of_image;
   Divisor<unsigned int> of_row;
   Divisor<unsigned int> of_tap;
+  CodedNumbers numbers;
 };
 
 }  // namespace onnxopt

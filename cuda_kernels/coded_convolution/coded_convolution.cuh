@@ -6,9 +6,10 @@
 // warps multiply, each 32 rows and half of the columns. Sums go through shared memory, a warp's 16 rows at a time, so
 // that a lane has 16 neighbours of a row: the residual is loaded, and codes are stored, 16 bytes at once.
 //
-// Of, one for each kernel, has the types Window, Scale, Bias, Residual and Stored, whether x is uint8 (kUnsigned),
-// whether a row of y is a product of one row of x (kIsProduct), what it reads (kScales, kBias, kResidual), and
-// code(sum, scale, bias, residual), a code of a sum as a float.
+// Of, one for all kernels of the same steps, has the types Window, Scale, Bias, Residual and Stored, whether x is uint8
+// (kUnsigned), whether a row of y is a product of one row of x (kIsProduct), what is read (kScales, kBias, kResidual),
+// and which steps there are: v is at least 0 (kActivates) and at most a bound (kBounded), before the residual is added
+// or after it (kResidualLast: before), and rounded to codes before the residual (kRounded).
 #pragma once
 
 #include "coded_convolution/abi.h"
@@ -22,6 +23,15 @@
 #include "device/vector.cuh"
 
 namespace onnxopt {
+
+template <typename T>
+struct IsInteger {
+  static constexpr bool value = false;
+};
+template <>
+struct IsInteger<int32_t> {
+  static constexpr bool value = true;
+};
 
 // kColumns: of a tile. kStages: parts that shared memory holds.
 template <typename Of, int kColumns, int kStages>
@@ -42,6 +52,7 @@ struct CodedConvolution {
   using Residuals = Vector<typename Of::Residual, 16> (&)[2][kTurns];
   using Stored = typename Of::Stored;
   using Window = typename Of::Window;
+  static constexpr bool kOfSums = Of::kBias && IsInteger<typename Of::Bias>::value;  // the bias is added to sums
   static constexpr int kTurnsOfX = kRows * kChunks / kThreads;  // chunks of x that a thread asks for of a part
   // The next part to ask for: where the windows of the thread's rows begin in x.
   struct Coming {
@@ -196,13 +207,34 @@ struct CodedConvolution {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const float of_residual = Of::kResidual ? static_cast<float>(residual.at[i + k]) : 0.0f;
-        const float code = Of::code(static_cast<float>(sum.at[k]), widen(scale.at[k]),
-                                    static_cast<float>(widen(bias.at[k])), of_residual);
+        const float code = code_of(sum.at[k], widen(scale.at[k]), static_cast<float>(widen(bias.at[k])), of_residual);
         y.at[i + k] = static_cast<Stored>(static_cast<int>(code));
       }
     }
     store_vector(static_cast<Stored*>(p.y) + static_cast<uint64_t>(row) * p.columns + column, y);
   }
+
+  __device__ float code_of(int sum, float scale, float bias, float residual) const {
+    const CodedNumbers& of = p.numbers;
+    float v = static_cast<float>(sum);
+    if constexpr (kOfSums) v += bias;
+    v *= Of::kScales ? scale * of.scale : of.scale;
+    if constexpr (Of::kBias && !kOfSums) v += bias;
+    if constexpr (Of::kResidualLast) v = activated(v);
+    if constexpr (Of::kRounded) v = whole(v * of.per_rounded, of.rounded_low) * of.rounded;
+    if constexpr (Of::kResidual) v += (residual - of.residual_zero) * of.residual;
+    if constexpr (!Of::kResidualLast) v = activated(v);
+    return whole(v * of.per_result, of.result_low) + of.result_zero;
+  }
+
+  __device__ float activated(float v) const {
+    if constexpr (Of::kActivates) v = fmaxf(v, 0.0f);
+    if constexpr (Of::kBounded) v = fminf(v, p.numbers.bound);
+    return v;
+  }
+
+  // The nearest of 256 integers, half to even.
+  __device__ static float whole(float x, float low) { return rintf(fminf(fmaxf(x, low), low + 255.0f)); }
 
   __device__ void run() const {
     unsigned char* const memory = dynamic_shared();
@@ -232,9 +264,6 @@ struct CodedConvolution {
     }
   }
 };
-
-// The nearest integer from low to high, half to even.
-__device__ inline float whole(float x, float low, float high) { return rintf(fminf(fmaxf(x, low), high)); }
 
 template <typename Of, int kColumns, int kStages>
 __device__ inline void coded_convolution(const CodedConvolutionParams& params) {

@@ -28,6 +28,26 @@ bool AreAligned(const CodedOperands& at) {
   return bits % kAccess == 0;
 }
 
+float LowestOf(Dtype dtype) { return dtype == Dtype::kUint8 ? 0 : -128; }
+
+CodedNumbers NumbersOf(const Convolution& convolution) {
+  const ConvolutionCodes& codes = *convolution.codes;
+  const CodeScale rounded = codes.rounded.value_or(CodeScale{1, 0});
+  const CodeScale residual = codes.residual.value_or(CodeScale{1, 0});
+  const CodeScale result = codes.result.value_or(CodeScale{1, 0});
+  const Dtype between = codes.rounded_dtype == CodeDtype::kUint8 ? Dtype::kUint8 : Dtype::kInt8;
+  return {codes.scale,
+          1 / rounded.scale,
+          rounded.scale,
+          LowestOf(between) - rounded.zero,
+          residual.scale,
+          residual.zero,
+          convolution.activation_value,
+          1 / result.scale,
+          LowestOf(convolution.outputs[0]) - result.zero,
+          result.zero};
+}
+
 }  // namespace
 
 // The first whose tiles are as wide as the result, else the widest.
@@ -69,7 +89,8 @@ bool CodedConvolutions::Run(const ConvolutionSizes& sizes, const CodedOperands& 
                                 static_cast<int>(sizes.pads[2]),
                                 MakeDivisor32(sizes.output_h * sizes.output_w),
                                 MakeDivisor32(sizes.output_w),
-                                MakeDivisor32(sizes.c)};
+                                MakeDivisor32(sizes.c),
+                                NumbersOf(kernel_.meaning.As<Convolution>())};
   const unsigned blocks = std::min(params.tiles, launcher_.Resident(chosen));
   launcher_.Launch(chosen, blocks, reinterpret_cast<unsigned char*>(&params), stream);
   return true;

@@ -62,8 +62,17 @@ def test_results_do_not_change(tmp_path: Path) -> None:
     for layer, one, given, (ours,) in zip(LAYERS, cases, feeds, found, strict=True):
         (y,) = ours.values()
         assert not (reason := off(layer, y, run(one.original, given))), f"{layer}: {reason}"
-    assert {name.rpartition("_")[0] for name in launched} == {*kernels}
+    steps = {v.symbol.rpartition("_")[0] for kernel in kernels.values() for v in kernel.variants}
+    assert {name.rpartition("_")[0] for name in launched} == steps
     assert {name.rpartition("_")[2] for name in launched} == {"columns64", "columns128"}
+
+
+def test_layers_of_other_scales_share_their_entry_points() -> None:
+    one, other = (case(LAYERS[0], seed) for seed in range(2))
+    changed = dataclasses.replace(LAYERS[0], result="int8", zero=3)
+    (first,), (second,), (third,) = (products(of) for of in (one, other, case(changed)))
+    assert first.variants == second.variants == third.variants
+    assert generate.generate([first, third]).count("__global__") == len(first.variants)
 
 
 @pytest.mark.parametrize(
