@@ -6,11 +6,12 @@
 
 namespace onnxopt {
 
-// The numbers of the steps from a sum to a code. scale: of sums, with scales a factor of these. rounded, residual,
-// result: scales of the codes that v is rounded to in between, of the residual and of y; per_rounded and per_result one
-// by them. rounded_low, result_low: the lowest codes minus the zero points, the highest are 255 above. bound: of a
-// clip.
+// The numbers of the steps from a sum to a code. zero: the zero point of x. scale: of sums, with scales a factor of
+// these. rounded, residual, result: scales of the codes that v is rounded to in between, of the residual and of y;
+// per_rounded and per_result one by them. rounded_low, result_low: the lowest codes minus the zero points, the highest
+// are 255 above. bound: of a clip.
 struct CodedNumbers {
+  float zero;
   float scale;
   float per_rounded;
   float rounded;

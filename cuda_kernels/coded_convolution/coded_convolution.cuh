@@ -2,14 +2,15 @@
 //
 // y is a matrix of its pixels by filters: a row of it is a sum over the taps of its window and their channels. A block
 // takes tiles of y one after the other. Parts of x and w of 64 codes a row come to shared memory some steps ahead,
-// those of the next tile while the sums of this one are stored; where a tap lies outside of x, its codes are 0. Eight
-// warps multiply, each 32 rows and half of the columns. Sums go through shared memory, a warp's 16 rows at a time, so
-// that a lane has 16 neighbours of a row: the residual is loaded, and codes are stored, 16 bytes at once.
+// those of the next tile while the sums of this one are stored; where a tap lies outside of x, its codes are the zero
+// point. Eight warps multiply, each 32 rows and half of the columns. Sums go through shared memory, a warp's 16 rows at
+// a time, so that a lane has 16 neighbours of a row: the residual is loaded, and codes are stored, 16 bytes at once.
 //
 // Of, one for all kernels of the same steps, has the types Window, Scale, Bias, Residual and Stored, whether x is uint8
-// (kUnsigned), whether a row of y is a product of one row of x (kIsProduct), what is read (kScales, kBias, kResidual),
-// and which steps there are: v is at least 0 (kActivates) and at most a bound (kBounded), before the residual is added
-// or after it (kResidualLast: before), and rounded to codes before the residual (kRounded).
+// (kUnsigned) and has a zero point (kZero), whether a row of y is a product of one row of x (kIsProduct), what is read
+// (kScales, kBias, kResidual), and which steps there are: v is at least 0 (kActivates) and at most a bound (kBounded),
+// before the residual is added or after it (kResidualLast: before), and rounded to codes before the residual
+// (kRounded).
 #pragma once
 
 #include "coded_convolution/abi.h"
@@ -111,7 +112,11 @@ struct CodedConvolution {
           from += pixel * p.of_tap.divisor + channel;
         }
       }
-      copy_or_zero_async<16>(to + place(r, chunk), from, exists);
+      if (Of::kZero && !exists) {
+        store_vector(to + place(r, chunk), zeros());
+      } else {
+        copy_or_zero_async<16>(to + place(r, chunk), from, exists);
+      }
     }
 #pragma unroll
     for (int t = 0; t < kColumns * kChunks / kThreads; ++t) {
@@ -123,7 +128,15 @@ struct CodedConvolution {
     }
   }
 
-  __device__ void add(const unsigned char* stage, Sums sums) const {
+  __device__ Vector<unsigned char, 16> zeros() const {
+    Vector<unsigned char, 16> codes;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) codes.at[i] = static_cast<unsigned char>(static_cast<int>(p.numbers.zero));
+    return codes;
+  }
+
+  // of_filters: sums of codes of the filters 8 j + lane / 4.
+  __device__ void add(const unsigned char* stage, Sums sums, int (&of_filters)[kTiles]) const {
     const uint32_t of_x = shared_address(stage), of_w = of_x + kRows * kDepth;
 #pragma unroll
     for (int q = 0; q < kDepth / 32; ++q) {
@@ -136,6 +149,10 @@ struct CodedConvolution {
       for (int j = 0; j < kTiles; j += 2) {
         uint32_t b[4];
         load_matrices(b, of_w + place(first_column + 8 * j + lane / 16 * 8 + lane % 8, 2 * q + lane / 8 % 2));
+        if constexpr (Of::kZero) {
+          of_filters[j] = add_codes(b[1], add_codes(b[0], of_filters[j]));
+          of_filters[j + 1] = add_codes(b[3], add_codes(b[2], of_filters[j + 1]));
+        }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           ProductOfCodes<Of::kUnsigned>::add(sums[r][j], a[r], b[0], b[1]);
@@ -149,6 +166,26 @@ struct CodedConvolution {
   __device__ unsigned row_of(unsigned tile) const { return tile / p.across * kRows + first_row + lane % 16; }
   __device__ unsigned column_of(unsigned tile) const {
     return tile % p.across * kColumns + first_column + lane / 16 * 16;
+  }
+
+  // Takes away what the zero point adds to the sums.
+  __device__ void subtract_zero(Sums sums, int (&of_filters)[kTiles]) const {
+    const int zero = static_cast<int>(p.numbers.zero);
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      int all = of_filters[j];  // of a quarter of the codes
+      all += __shfl_xor_sync(0xffffffffu, all, 1);
+      all += __shfl_xor_sync(0xffffffffu, all, 2);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int added = zero * __shfl_sync(0xffffffffu, all, (lane % 4 * 2 + i) * 4, 32);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          sums[r][j][i] -= added;
+          sums[r][j][2 + i] -= added;
+        }
+      }
+    }
   }
 
   __device__ void load_residual(unsigned tile, Residuals residual) const {
@@ -251,15 +288,17 @@ struct CodedConvolution {
     int stage = 0;
     for (unsigned tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
       int sums[2][kTiles][4] = {};
+      int of_filters[kTiles] = {};
       Vector<typename Of::Residual, 16> residual[2][kTurns];
       load_residual(tile, residual);  // on its way while the products run
       for (unsigned step = 0; step < steps(); ++step) {
         wait_for_groups<kStages - 2>();
         __syncthreads();
         ask((stage + kStages - 1) % kStages);  // in place of what all warps have multiplied
-        add(memory + stage * kStageBytes, sums);
+        add(memory + stage * kStageBytes, sums, of_filters);
         stage = (stage + 1) % kStages;
       }
+      if constexpr (Of::kZero) subtract_zero(sums, of_filters);
       end(tile, memory, sums, residual);
     }
   }

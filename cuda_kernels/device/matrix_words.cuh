@@ -133,6 +133,9 @@ ONNXOPT_PRODUCT(float16, "f16")
 ONNXOPT_PRODUCT(bfloat16, "bf16")
 #undef ONNXOPT_PRODUCT
 
+// The sum and the four codes of int8 of a word.
+__device__ inline int add_codes(uint32_t word, int sum) { return __dp4a(static_cast<int>(word), 0x01010101, sum); }
+
 // y += a b, a of 16 rows, b of 8 columns, a depth of 32 codes: each register has four neighbours of a row of a, or of a
 // column of b. b is int8, a is uint8 where it is unsigned.
 template <bool kUnsigned>

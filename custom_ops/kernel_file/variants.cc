@@ -163,8 +163,8 @@ Variant ReadBlockVariant(const JsonReader& json, const Block& /*block*/) {
 void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Convolution& convolution,
                       std::vector<Variant>* variants) {
   if (!has_fatbin) return variants->clear();  // cuDNN runs what it has kernels for
-  if (variants->empty() && convolution.inputs[convolution.x] == Dtype::kUint8) {
-    json.Fail("has no entry point for uint8, which cuDNN does not take");
+  if (variants->empty() && convolution.needs_own_kernel()) {
+    json.Fail("has no entry point for codes that cuDNN does not take");
   }
 }
 

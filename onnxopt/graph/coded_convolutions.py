@@ -1,7 +1,6 @@
 """Convolutions whose operands are codes, in any layout: Conv(DQ(x), DQ(w), bias or DQ(bias)), and which kernels take.
 
-Kernels multiply codes with the zero point 0, so that the zeros of a padding are zeros. Scales are of the whole tensor,
-those of a weight also of each filter.
+Scales and zero points are of the whole tensor, scales of a weight also of each filter. Weights have the zero point 0.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.codes import dtype_of, has_attributes, is_dequantize, is_plain
+from onnxopt.graph.codes import dtype_of, has_attributes, is_dequantize, is_plain, scalar
 from onnxopt.graph.match import constant, is_constant, operand
 
 _CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
@@ -23,12 +22,13 @@ _SAME_SCALE = {ir.DataType.FLOAT: 1e-5, ir.DataType.FLOAT16: 1e-3}  # relative: 
 @dataclasses.dataclass(frozen=True)
 class Operands:
     """x, w, bias: the DQs of the Conv's operands; no DQ of a bias of floats. scale: of x; where the weight has one
-    scale, times that."""
+    scale, times that. zero: of x."""
 
     x: ir.Node
     w: ir.Node
     bias: ir.Node | None
     scale: float
+    zero: int
 
     @property
     def scales(self) -> ir.Value | None:
@@ -43,8 +43,8 @@ def operands(conv: ir.Node, x: ir.Value | None, w: ir.Value | None) -> Operands 
     of_x, of_w = (None if v is None else v.producer() for v in (x, conv.inputs[1]))
     if of_x is None or not is_dequantize(of_x) or of_w is None or not is_dequantize(of_w) or conv.op_type != "Conv":
         return "The Conv does not read codes of its input and of its weight"
-    if not is_plain(of_x) or dtype_of(of_x.inputs[0]) not in _CODES or not _is_zero(of_x):
-        return "The codes of the Conv's input are not of 8 bits with one scale and the zero point 0"
+    if not is_plain(of_x) or dtype_of(of_x.inputs[0]) not in _CODES:
+        return "The codes of the Conv's input are not of 8 bits with one scale"
     if not is_constant(w) or dtype_of(w) != ir.DataType.INT8 or not _is_zero(of_w) or has_attributes(of_w):
         return "The codes of the Conv's weight are no constant of int8 with the zero point 0"
     dims = conv.inputs[1].shape if conv.inputs[1] is not None else None  # type: ignore[union-attr]
@@ -65,7 +65,11 @@ def operands(conv: ir.Node, x: ir.Value | None, w: ir.Value | None) -> Operands 
     of_bias = _bias(conv, channels[0], np.float64(step) * scales.astype(np.float64).reshape(-1))
     if isinstance(of_bias, str):
         return of_bias
-    return Operands(of_x, of_w, of_bias, step * (float(scales.reshape(-1)[0]) if scales.size == 1 else 1.0))
+    point = scalar(operand(of_x, 2))
+    return Operands(
+        of_x, of_w, of_bias, step * (float(scales.reshape(-1)[0]) if scales.size == 1 else 1.0),
+        0 if point is None else int(point.reshape(())),
+    )  # fmt: skip
 
 
 def _bias(conv: ir.Node, filters: int, scales: np.ndarray) -> ir.Node | str | None:

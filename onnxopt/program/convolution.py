@@ -9,10 +9,10 @@ between 0 and 1. cuDNN has a list of epilogues, so no program is one.
 Sums are float32 for every dtype. float32 convolutions use TF32 where ONNX Runtime's own ones do (provider option
 use_tf32, on by default).
 
-A convolution of codes (`codes`) has int8 w, and int8 x, or uint8 x where a kernel of ours runs it. Its sums are exact,
-and numbers after them float32:
+A convolution of codes (`codes`) has int8 w, and int8 x with the zero point 0, or other codes of 8 bits where a kernel
+of ours runs it. Its sums are exact, and numbers after them float32:
 
-    v = codes.scale * scale[k] * (conv(x, w) + bias[k])      a bias of floats is added after the scales
+    v = codes.scale * scale[k] * (conv(x - zero, w) + bias[k])      a bias of floats is added after the scales
     y = result(activation(rounded(v) + residual))            residual_last: result(rounded(activation(v)) + residual)
 
 rounded is QuantizeLinear and DequantizeLinear, result is QuantizeLinear, and the residual may be codes too.
@@ -80,15 +80,16 @@ class CodeScale(Record):
 
 @dataclasses.dataclass(frozen=True)
 class ConvolutionCodes(Record):
-    """What the codes of a convolution stand for. scale: of x; where w has one scale, times that. rounded: of the codes,
-    of rounded_dtype, that the result is rounded to before a residual, or before the activation; None where it is not.
-    residual, result: None where these are floats."""
+    """What the codes of a convolution stand for. zero: of x. scale: of x; where w has one scale, times that. rounded:
+    of the codes, of rounded_dtype, that the result is rounded to before a residual, or before the activation; None
+    where it is not. residual, result: None where these are floats."""
 
     scale: float = number(0.0, above=True)
     rounded: CodeScale | None = nested(CodeScale, optional=True)
     rounded_dtype: str = choice("CodeDtype", CODES, default="int8")
     residual: CodeScale | None = nested(CodeScale, optional=True)
     result: CodeScale | None = nested(CodeScale, optional=True)
+    zero: float = number(-128.0, 255.0, whole=True, default=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +120,9 @@ class Convolution(ConvolutionOperation, Meaning):
         Rule("w", "codes is None or inputs[w] == 'int8'", "is of no int8 codes"),
         Rule(
             "x",
-            "codes is None or inputs[x] == 'int8' or (inputs[x] == 'uint8' and codes.result is not None"
-            " and (residual is None or codes.residual is not None) and activation in ('none', 'relu', 'clip'))",
+            f"codes is None or (inputs[x] == 'int8' and codes.zero == 0) or (inputs[x] in {CODES}"
+            " and codes.result is not None and (residual is None or codes.residual is not None)"
+            " and activation in ('none', 'relu', 'clip'))",
             "is of codes that no kernel multiplies with these steps",
         ),
         Rule(
@@ -166,6 +168,12 @@ class Convolution(ConvolutionOperation, Meaning):
     @shared
     def dtype(self) -> str:
         return self.outputs[0]
+
+    @property
+    @shared
+    def needs_own_kernel(self) -> bool:
+        """Whether cuDNN has no kernel for the codes of x."""
+        return self.codes is not None and (self.inputs[self.x] == "uint8" or self.codes.zero != 0)
 
     @property
     @shared

@@ -86,7 +86,10 @@ CODED = Convolution(
     window=SAME,
     codes=ConvolutionCodes(0.1, CodeScale(0.2), residual=CodeScale(0.1, 3.0), result=CodeScale(0.3, -128.0)),
 )  # fmt: skip
-CODED_BYTES = dataclasses.replace(CODED, inputs=("uint8", *CODED.inputs[1:]))
+CODED_BYTES = dataclasses.replace(
+    CODED, inputs=("uint8", *CODED.inputs[1:]),
+    codes=ConvolutionCodes(0.1, residual=CodeScale(0.1), result=CodeScale(0.3), zero=5.0),
+)  # fmt: skip
 _STATED: tuple[schema.Meaning, ...] = (
     Convolution(F16 * 4, F16, bias=2, residual=3, residual_last=True, activation="silu", window=SAME),
     Convolution(F32 * 4, F32, bias=2, slope=3, activation="prelu", window=Window((1, 1)), group=4),

@@ -36,7 +36,8 @@ CodedNumbers NumbersOf(const Convolution& convolution) {
   const CodeScale residual = codes.residual.value_or(CodeScale{1, 0});
   const CodeScale result = codes.result.value_or(CodeScale{1, 0});
   const Dtype between = codes.rounded_dtype == CodeDtype::kUint8 ? Dtype::kUint8 : Dtype::kInt8;
-  return {codes.scale,
+  return {codes.zero,
+          codes.scale,
           1 / rounded.scale,
           rounded.scale,
           LowestOf(between) - rounded.zero,
@@ -54,7 +55,7 @@ CodedNumbers NumbersOf(const Convolution& convolution) {
 std::size_t CodedConvolutions::Choose(const ConvolutionSizes& sizes) const {
   const auto& variants = kernel_.variants;
   const std::int64_t most = sizes.r * sizes.s == 1 ? kOwnProductDepth : kOwnWindowChannels;
-  const bool runs = is_unsigned() || sizes.c <= most;
+  const bool runs = is_needed() || sizes.c <= most;
   const bool fits = sizes.output_pixels() <= kMax - kRows && sizes.r * sizes.s * sizes.c <= kMaxDepth &&
                     std::max(sizes.h, sizes.w) < kMax / 2 && sizes.c % kAccess == 0 && sizes.k % kAccess == 0;
   std::size_t chosen = variants.size();

@@ -23,10 +23,7 @@ class CodedConvolutions {
   CodedConvolutions(const Kernel& kernel, const Library& library) : kernel_(kernel), launcher_(kernel, library) {}
 
   // Whether cuDNN has no kernel for the codes.
-  bool is_unsigned() const {
-    const auto& convolution = kernel_.meaning.As<Convolution>();
-    return convolution.inputs[convolution.x] == Dtype::kUint8;
-  }
+  bool is_needed() const { return kernel_.meaning.As<Convolution>().needs_own_kernel(); }
 
   // Whether Run enqueues a call of these sizes whose tensors are aligned. A context is current.
   bool Takes(const ConvolutionSizes& sizes) const { return Choose(sizes) < kernel_.variants.size(); }

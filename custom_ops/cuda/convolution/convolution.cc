@@ -30,7 +30,7 @@ void ConvolutionCudaKernel::Prepare(const OrtKernelInfo* info) {
     } catch (const Error&) {
       return;  // the run says so, where there is one
     }
-    if (own_.is_unsigned() || TakesOver(problem.sizes)) continue;
+    if (own_.is_needed() || TakesOver(problem.sizes)) continue;
     runner_.Prepare(problem, stated.alone());
   }
 }
@@ -62,7 +62,7 @@ void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
   const auto [stream, context] = EnterStream(driver_, ort_context);
   const CodedOperands coded{at.x, at.w, at.scale, at.bias, at.residual, at.y};
   if (shapes[convolution_.x].count() != 0 && own_.Run(problem.sizes, coded, stream)) return;
-  if (own_.is_unsigned()) {
+  if (own_.is_needed()) {
     throw Error("no entry point runs the convolution " + problem.Describe() +
                 "; set ONNXOPT_DISABLE=1 to run it without onnxopt's kernels");
   }

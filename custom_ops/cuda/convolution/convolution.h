@@ -19,8 +19,7 @@ class ConvolutionCudaKernel final : public FusedKernel {
 
   static std::optional<std::string> Obstacle() { return cudnn::Obstacle(); }
   static bool RunsWithoutFatbin(const Kernel& kernel) {
-    const auto& convolution = kernel.meaning.As<Convolution>();
-    return kernel.variants.empty() && convolution.inputs[convolution.x] != Dtype::kUint8;
+    return kernel.variants.empty() && !kernel.meaning.As<Convolution>().needs_own_kernel();
   }
 
  private:

@@ -59,6 +59,7 @@ ConvolutionCodes ReadConvolutionCodes(const JsonReader& json) {
       ReadChoice<CodeDtype>(json["rounded_dtype"], {{"int8", CodeDtype::kInt8}, {"uint8", CodeDtype::kUint8}});
   if (json.Has("residual")) r.residual = ReadCodeScale(json["residual"]);
   if (json.Has("result")) r.result = ReadCodeScale(json["result"]);
+  r.zero = ReadNumber(json["zero"], {-128.0, 255.0, false, true});
   return r;
 }
 
@@ -119,8 +120,8 @@ Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& in
                                  r.inputs[*r.scale] == Dtype::kFloat32)))
     (json.Has("scale") ? json["scale"] : json).Fail("is of no floats");
   if (!(!r.codes.has_value() || r.inputs[r.w] == Dtype::kInt8)) json["w"].Fail("is of no int8 codes");
-  if (!(!r.codes.has_value() || r.inputs[r.x] == Dtype::kInt8 ||
-        (r.inputs[r.x] == Dtype::kUint8 && r.codes->result.has_value() &&
+  if (!(!r.codes.has_value() || (r.inputs[r.x] == Dtype::kInt8 && r.codes->zero == 0) ||
+        ((r.inputs[r.x] == Dtype::kInt8 || r.inputs[r.x] == Dtype::kUint8) && r.codes->result.has_value() &&
          (!r.residual.has_value() || r.codes->residual.has_value()) &&
          (r.activation == ConvolutionActivation::kNone || r.activation == ConvolutionActivation::kRelu ||
           r.activation == ConvolutionActivation::kClip))))

@@ -32,15 +32,16 @@ struct CodeScale {
   float zero = 0;
 };
 
-// What the codes of a convolution stand for. scale: of x; where w has one scale, times that. rounded: of the codes,
-// of rounded_dtype, that the result is rounded to before a residual, or before the activation; None where it is not.
-// residual, result: None where these are floats.
+// What the codes of a convolution stand for. zero: of x. scale: of x; where w has one scale, times that. rounded:
+// of the codes, of rounded_dtype, that the result is rounded to before a residual, or before the activation; None
+// where it is not. residual, result: None where these are floats.
 struct ConvolutionCodes {
   float scale = 0;
   std::optional<CodeScale> rounded;
   CodeDtype rounded_dtype = CodeDtype::kInt8;
   std::optional<CodeScale> residual;
   std::optional<CodeScale> result;
+  float zero = 0;
 };
 
 // The meaning of a convolution kernel.
@@ -73,6 +74,9 @@ struct Convolution {
   std::optional<std::size_t> scale;
 
   Dtype dtype() const { return outputs[0]; }
+
+  // Whether cuDNN has no kernel for the codes of x.
+  bool needs_own_kernel() const { return codes.has_value() && (inputs[x] == Dtype::kUint8 || codes->zero != 0); }
 
   // Whether it goes from codes to codes by steps that a kernel of ours has.
   bool has_own_kernel() const {

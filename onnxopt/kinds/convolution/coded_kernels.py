@@ -1,8 +1,8 @@
 """Entry points for convolutions from codes to codes, and their CUDA source, on top of cuda_kernels/coded_convolution/.
 
-They run uint8 x, which cuDNN has no kernel for. Of int8, where channels are few, moving the codes takes longer than
-multiplying them, and cuDNN's kernels take longer still: the library runs an entry point where
-costs/data/convolution.json says so, and cuDNN else.
+They run uint8 x, and x with a zero point, which cuDNN has no kernels for. Of other int8, where channels are few, moving
+the codes takes longer than multiplying them, and cuDNN's kernels take longer still: the library runs an entry point
+where costs/data/convolution.json says so, and cuDNN else.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def choose(meaning: Convolution, regions: Sequence[Region], shapes: Shapes) -> t
     """
     if not meaning.has_own_kernel:
         return ()
+    if meaning.needs_own_kernel:
+        return entry_points(meaning)
     channels = [(shapes.dims(region.inputs[meaning.w]) or (0,))[-1] for region in regions]
     return entry_points(meaning) if any(_runs(meaning, c) for c in channels) else ()
 
@@ -50,7 +52,7 @@ def _runs(meaning: Convolution, channels: object) -> bool:
     """Whether an entry point runs so many channels, not cuDNN."""
     costs = numbers()
     most = costs.own_product_depth if meaning.window.kernel == (1, 1) else costs.own_window_channels
-    return meaning.inputs[meaning.x] == "uint8" or (isinstance(channels, int) and channels <= most)
+    return isinstance(channels, int) and channels <= most
 
 
 def lines(kernel: Kernel) -> list[str]:
@@ -75,7 +77,8 @@ def _steps(meaning: Convolution) -> list[str]:
         return "float" if at is None else DTYPES[meaning.inputs[at]].cuda
 
     flags = {
-        "kUnsigned": meaning.inputs[meaning.x] == "uint8", "kIsProduct": meaning.window.is_pointwise,
+        "kUnsigned": meaning.inputs[meaning.x] == "uint8", "kZero": codes.zero != 0,
+        "kIsProduct": meaning.window.is_pointwise,
         "kScales": meaning.scale is not None, "kBias": meaning.bias is not None,
         "kResidual": meaning.residual is not None, "kResidualLast": meaning.residual_last,
         "kRounded": codes.rounded is not None, "kActivates": meaning.activation != "none",

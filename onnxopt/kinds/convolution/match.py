@@ -74,7 +74,10 @@ def grown(context: Context, refusals: list[Refusal], *, in_block: bool = False) 
             continue  # cuBLASLt takes less time for most such layers (benchmarks/notes), and the kind gemm runs it
         refusals += refused
         if convolution.codes is not None and not runs_codes(convolution):
-            reason = "cuDNN multiplies no uint8, and no kernel of onnxopt does with what follows the Conv of codes"
+            reason = (
+                "cuDNN multiplies int8 with the zero point 0, and no kernel of onnxopt computes what follows the Conv"
+                " of other codes"
+            )
             refusals.append(Refusal(node.name or "", node.op_type, "", reason))
             continue
         yield convolution

@@ -166,8 +166,9 @@ def _of_codes(convolution: GrowingConvolution, operands: Operands) -> GrowingCon
     bias = convolution.bias if operands.bias is None else operands.bias.inputs[0]
     x, before = operands.x.inputs[0], [n for n in (operands.x, operands.bias) if n is not None]
     assert x is not None
+    of_codes = ConvolutionCodes(operands.scale, zero=float(operands.zero))
     return dataclasses.replace(
-        convolution, x=x, bias=bias, scales=operands.scales, codes=ConvolutionCodes(operands.scale),
+        convolution, x=x, bias=bias, scales=operands.scales, codes=of_codes,
         nodes=[*before, *convolution.nodes],
     )  # fmt: skip
 
@@ -193,8 +194,8 @@ def rounds(nodes: Sequence[ir.Node]) -> bool:
 
 
 def runs_codes(convolution: GrowingConvolution) -> bool:
-    """Whether some kernel runs a convolution of codes, uint8 ones too: cuDNN's take int8."""
-    if convolution.codes is None or convolution.x.dtype != ir.DataType.UINT8:
+    """Whether some kernel runs a convolution of codes: cuDNN's take int8 with the zero point 0."""
+    if convolution.codes is None or (convolution.x.dtype == ir.DataType.INT8 and convolution.codes.zero == 0):
         return True
     of_codes = convolution.residual is None or convolution.codes.residual is not None
     return of_codes and convolution.codes.result is not None and convolution.activation.name in ("none", "relu", "clip")

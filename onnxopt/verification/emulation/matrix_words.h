@@ -132,6 +132,11 @@ struct Product {
   }
 };
 
+inline int add_codes(uint32_t word, int sum) {
+  for (int k = 0; k < 4; ++k) sum += static_cast<signed char>(word >> (8 * k));
+  return sum;
+}
+
 // y += a b, a of 16 rows, b of 8 columns, a depth of 32 codes.
 template <bool kUnsigned>
 struct ProductOfCodes {

@@ -39,6 +39,12 @@ LAYERS = (  # rows, columns and depths with tails, several tiles a block, and ea
     dataclasses.replace(
         BYTES, c=48, k=144, n=1, h=13, residual="codes", rounded=True, activation="", result="uint8", zero=9
     ),
+    dataclasses.replace(
+        BYTES, c=48, k=80, h=9, w=11, x_zero=117, residual="codes", bias="float", result="uint8", zero=9
+    ),
+    dataclasses.replace(BYTES, c=80, k=32, kernel=(1, 3), pads=(0, 2, 0, 1), x_zero=255, result="uint8"),
+    Layer(c=16, k=160, h=5, w=13, kernel=(5, 5), strides=(2, 3), pads=(2, 4, 1, 3), x_zero=-128, activation="Clip"),
+    dataclasses.replace(PRODUCT, c=144, k=64, x_zero=-9, bias=""),
     dataclasses.replace(BYTES, c=80, k=208, h=8, kernel=(1, 1), pads=(0, 0, 0, 0), strides=(2, 2)),
     dataclasses.replace(BYTES, c=256, k=64, n=1, h=5, w=5, kernel=(1, 1), pads=(1, 1, 0, 2), activation="Clip"),
 )
