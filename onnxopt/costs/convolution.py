@@ -16,8 +16,6 @@ class ConvolutionCosts:
     compiled_channels_in_block: tuple[int, int]
     compiled_wide_channels: tuple[int, int]
     coded_channels: int
-    own_product_depth: int
-    own_window_channels: int
     channels_without_concat: int
     growing_concats_gain: int
     tuned_plans: int

@@ -5,14 +5,11 @@
 
 #include "coded_convolution/abi.h"
 #include "program/divisor.h"
-#include "program/generated/costs.h"
 #include "support/math.h"
 
 namespace onnxopt::cuda {
 namespace {
 
-using costs::convolution::kOwnProductDepth;
-using costs::convolution::kOwnWindowChannels;
 constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMaxDepth = 1 << 16;  // of sums that int32 holds
 constexpr std::int64_t kRows = 128;          // of a tile
@@ -54,12 +51,10 @@ CodedNumbers NumbersOf(const Convolution& convolution) {
 // The first whose tiles are as wide as the result, else the widest.
 std::size_t CodedConvolutions::Choose(const ConvolutionSizes& sizes) const {
   const auto& variants = kernel_.variants;
-  const std::int64_t most = sizes.r * sizes.s == 1 ? kOwnProductDepth : kOwnWindowChannels;
-  const bool runs = is_needed() || sizes.c <= most;
   const bool fits = sizes.output_pixels() <= kMax - kRows && sizes.r * sizes.s * sizes.c <= kMaxDepth &&
                     std::max(sizes.h, sizes.w) < kMax / 2 && sizes.c % kAccess == 0 && sizes.k % kAccess == 0;
   std::size_t chosen = variants.size();
-  for (std::size_t k = 0; runs && fits && k < variants.size(); ++k) {
+  for (std::size_t k = 0; fits && k < variants.size(); ++k) {
     if (variants[k].shared > launcher_.device().shared) continue;
     chosen = k;
     if (Columns(variants[k]) >= sizes.k) break;

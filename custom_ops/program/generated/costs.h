@@ -7,11 +7,6 @@
 
 namespace onnxopt::costs::convolution {
 
-// codes: of channels of x, up to which a 1x1 convolution of int8 codes runs in a kernel of ours in place of cuDNN's
-constexpr std::int64_t kOwnProductDepth = 512;
-// channels of x: up to which a convolution of int8 codes with a larger window runs in a kernel of ours in place of
-// cuDNN's
-constexpr std::int64_t kOwnWindowChannels = 64;
 // plans: of cuDNN that tuning measures
 constexpr std::size_t kTunedPlans = 16;
 // plans: of cuDNN that a first run measures

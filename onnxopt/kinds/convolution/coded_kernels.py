@@ -1,19 +1,14 @@
 """Entry points for convolutions from codes to codes, and their CUDA source, on top of cuda_kernels/coded_convolution/.
 
-They run uint8 x, and x with a zero point, which cuDNN has no kernels for. Of other int8, where channels are few, moving
-the codes takes longer than multiplying them, and cuDNN's kernels take longer still: the library runs an entry point
-where costs/data/convolution.json says so, and cuDNN else.
+They run uint8 x, and x with a zero point, which cuDNN has no kernels for; those that it has for int8 are faster.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import cast
 
-from onnxopt.costs.convolution import numbers
-from onnxopt.fusion.region import Kernel, Region
-from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.fusion.region import Kernel
 from onnxopt.program.convolution import CodedConvolutionVariant, Convolution, ConvolutionCodes
 from onnxopt.program.cuda_text.cores import static_window
 from onnxopt.program.dtypes import DTYPES
@@ -24,17 +19,12 @@ _ROWS, _DEPTH, _THREADS = 128, 64, 256  # as coded_convolution.cuh has them
 _DIGITS = 8
 
 
-def choose(meaning: Convolution, regions: Sequence[Region], shapes: Shapes) -> tuple[CodedConvolutionVariant, ...]:
-    """All tiles, where some region's channels call for a kernel of ours; none where cuDNN runs all.
+def choose(meaning: Convolution) -> tuple[CodedConvolutionVariant, ...]:
+    """All tiles, where cuDNN has no kernel for the codes.
 
     Kernels of the same steps have the same entry points: scales are numbers that a launch passes.
     """
-    if not meaning.has_own_kernel:
-        return ()
-    if meaning.needs_own_kernel:
-        return entry_points(meaning)
-    channels = [(shapes.dims(region.inputs[meaning.w]) or (0,))[-1] for region in regions]
-    return entry_points(meaning) if any(_runs(meaning, c) for c in channels) else ()
+    return entry_points(meaning) if meaning.has_own_kernel and meaning.needs_own_kernel else ()
 
 
 def entry_points(meaning: Convolution) -> tuple[CodedConvolutionVariant, ...]:
@@ -46,13 +36,6 @@ def entry_points(meaning: Convolution) -> tuple[CodedConvolutionVariant, ...]:
 def _variant(symbol: str, columns: int) -> CodedConvolutionVariant:
     shared = _STAGES[columns] * (_ROWS + columns) * _DEPTH + _THREADS // 32 * 16 * (columns // 2 + 4) * 4
     return CodedConvolutionVariant(symbol, "", 32, 16, 1, _THREADS, waits=True, columns=columns, shared=shared)
-
-
-def _runs(meaning: Convolution, channels: object) -> bool:
-    """Whether an entry point runs so many channels, not cuDNN."""
-    costs = numbers()
-    most = costs.own_product_depth if meaning.window.kernel == (1, 1) else costs.own_window_channels
-    return isinstance(channels, int) and channels <= most
 
 
 def lines(kernel: Kernel) -> list[str]:

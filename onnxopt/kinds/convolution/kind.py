@@ -37,7 +37,7 @@ class ConvolutionKind(Kind):
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
     ) -> tuple[Variant, ...]:
-        return coded_kernels.choose(cast(Convolution, meaning), regions, shapes)
+        return coded_kernels.choose(cast(Convolution, meaning))
 
     def headers(self, kernels: Sequence[Kernel]) -> list[str]:
         return [coded_kernels.HEADER]
