@@ -4,8 +4,6 @@
 #include <array>
 #include <optional>
 
-#include "support/portability.h"
-
 namespace onnxopt::cuda {
 namespace {
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "cuda/convolution/graph.h"
+#include "support/portability.h"
 
 namespace onnxopt::cuda {
 namespace {
