@@ -12,7 +12,6 @@ namespace {
 constexpr std::size_t kPlans = 32;       // of different shapes, that a node keeps
 constexpr double kLargest = 1e12;        // elements; no GPU holds a tensor of more
 constexpr std::int64_t kAlignment = 16;  // that engines ask for at most
-using costs::convolution::kAlike;
 using costs::convolution::kFirstRunPlans;
 using costs::convolution::kFirstRunWorkspace;
 using costs::convolution::kTunedPlans;
