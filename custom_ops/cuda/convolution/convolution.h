@@ -21,6 +21,10 @@ class ConvolutionCudaKernel final : public FusedKernel {
   static bool RunsWithoutFatbin(const Kernel& kernel) {
     return kernel.variants.empty() && !kernel.meaning.As<Convolution>().needs_own_kernel();
   }
+  static int FirstMajor(const Kernel& kernel) {
+    constexpr int kFirstCompiledMajor = 8;  // compute capability: cuDNN compiles all convolutions of codes
+    return kernel.meaning.As<Convolution>().codes.has_value() ? kFirstCompiledMajor : 0;
+  }
 
  private:
   void Prepare(const OrtKernelInfo* info);
