@@ -18,6 +18,7 @@ from onnxopt.graph.passes.codes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.contrib.restore import restore_attention
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.graph.rewrite.table import ALIGNED_CHANNELS, FLOAT32_KERNELS, GATED_WEIGHTS
+from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.signature import Sizes
 from onnxopt.kinds.gemm.widened import FIRST_ARCH
 from onnxopt.pipeline.build import RewriteFails
@@ -97,7 +98,8 @@ class Rewriter:
         copy = self.normalized.clone()
         left_out, gpu = set(rewrite.FAMILIES) - set(names), bool(self.archs)
         done = rewrite.rewrite(copy, self.scratch, leave_out=left_out, usual=self.usual, gpu=gpu)
-        TransposeWeightsPass(gpu=gpu)(copy)  # after constant folding, which would transpose the weights back
+        # After constant folding, which would transpose the weights back.
+        TransposeWeightsPass(gpu=gpu, keep=Joiner(self.scratch).constant)(copy)
         return copy, done
 
     def _multiply_codes(self, model: ir.Model, names: Collection[str]) -> bool:

@@ -7,22 +7,28 @@ elsewhere ONNX Runtime folds it while it loads the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxopt.costs.rewrite import numbers
 
+_IN_MEMORY = 8 << 20  # bytes of a weight
+# Keeps a new constant: its array, dtype and name -> tensor.
+Keep = Callable[[np.ndarray, ir.DataType, str], ir.TensorProtocol]
+
 
 class TransposeWeightsPass(ir.passes.InPlacePass):
     """Transposes every weight of floats that one MatMul alone reads, as its second operand. Values stay lazy.
 
-    gpu: whether kernels for GPUs are made, which float32 is transposed for.
+    gpu: whether kernels for GPUs are made, which float32 is transposed for. keep: writes large ones to a file, which
+    the model would hold in memory while it is written.
     """
 
-    def __init__(self, *, gpu: bool) -> None:
+    def __init__(self, *, gpu: bool, keep: Keep | None = None) -> None:
         super().__init__()
+        self._keep = keep
         of_16_bits = numbers().min_transposed
         self._least = {ir.DataType.FLOAT16: of_16_bits, ir.DataType.BFLOAT16: of_16_bits}
         if gpu:
@@ -34,7 +40,7 @@ class TransposeWeightsPass(ir.passes.InPlacePass):
             if not _fits(weight, self._least):
                 continue
             modified = True
-            transposed = _transposed(weight)
+            transposed = _transposed(weight, self._keep)
             model.graph.register_initializer(transposed)
             node = ir.Node("", "Transpose", [transposed], [ir.AttrInt64s("perm", [1, 0])], num_outputs=1)
             node.name, node.outputs[0].name = f"{weight.name}_transpose", f"{weight.name}_turned"
@@ -60,7 +66,7 @@ def _fits(weight: ir.Value, least: Mapping[ir.DataType, int]) -> bool:
     )
 
 
-def _transposed(weight: ir.Value) -> ir.Value:
+def _transposed(weight: ir.Value, keep: Keep | None) -> ir.Value:
     tensor = weight.const_value
     assert tensor is not None
     rows, columns = tensor.shape.numpy()
@@ -69,5 +75,15 @@ def _transposed(weight: ir.Value) -> ir.Value:
     def evaluate() -> ir.Tensor:
         return ir.Tensor(np.ascontiguousarray(tensor.numpy().T), dtype=tensor.dtype, name=name)
 
+    if keep is not None and tensor.nbytes > _IN_MEMORY:
+        made = keep(np.ascontiguousarray(_array(tensor).T), tensor.dtype, name)
+        return ir.Value(name=name, shape=ir.Shape([columns, rows]), type=ir.TensorType(tensor.dtype), const_value=made)
     lazy = ir.LazyTensor(evaluate, dtype=tensor.dtype, shape=ir.Shape([columns, rows]), name=name)
     return ir.Value(name=name, shape=lazy.shape, type=ir.TensorType(tensor.dtype), const_value=lazy)
+
+
+def _array(tensor: ir.TensorProtocol) -> np.ndarray:
+    """The tensor's array, whose file is mapped no longer than it lives."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor.numpy()
+    return np.memmap(tensor.path, tensor.dtype.numpy(), "r", tensor.offset or 0, tuple(tensor.shape.numpy()))
