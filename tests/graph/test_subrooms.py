@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "shapes": {"shapes"},
     "placement": {"placement", "shapes", "signature"},
     "passes": {"passes", "shapes", "placement", "codes", "match", "fused_domain"},
-    "layout": {"layout", "passes", "shapes", "match"},
+    "layout": {"layout", "passes", "shapes", "match", "codes", "coded_convolutions"},
     "precision": {"additive_masks", "precision", "passes", "branches", "match"},
     "sizes": {"sizes", "rewrite.masks", "passes", "shapes", "match"},
     "rewrite/masks": {"additive_masks", "rewrite.masks", "shapes"},
@@ -27,6 +27,7 @@ MAY_IMPORT = {
 WITHOUT_FOLDERS = (
     "additive_masks",
     "branches",
+    "coded_convolutions",
     "codes",
     "match",
     "numeric_dims",

@@ -22,7 +22,7 @@ from tests.support.kinds import coded_convolutions
 from tests.support.kinds.coded_convolutions import Layer
 from tests.support.wrong_bodies import with_wrong_bodies
 
-PRODUCT = Layer(kernel=(1, 1), pads=(0, 0, 0, 0))
+PRODUCT = Layer(x_codes=np.uint8, kernel=(1, 1), pads=(0, 0, 0, 0))
 BYTES = Layer(x_codes=np.uint8)
 LAYERS = (  # rows, columns and depths with tails, several tiles a block, and each step of the epilogue
     dataclasses.replace(PRODUCT, c=64, k=64),
@@ -34,7 +34,7 @@ LAYERS = (  # rows, columns and depths with tails, several tiles a block, and ea
     dataclasses.replace(PRODUCT, c=512, k=16, n=3, h=6, w=11, residual="codes", last=True, bias=""),
     dataclasses.replace(PRODUCT, c=64, k=256, n=1, h=17, w=17, activation="", dtype="float16", bias="float"),
     dataclasses.replace(PRODUCT, c=48, k=400, n=1, h=30, w=20),
-    Layer(c=64, k=64, h=9, w=11),
+    dataclasses.replace(BYTES, c=64, k=64, h=9, w=11),
     dataclasses.replace(BYTES, h=9, kernel=(5, 2), strides=(2, 1), dilations=(1, 3), pads=(2, 1, 3, 0), result="uint8"),
     dataclasses.replace(
         BYTES, c=48, k=144, n=1, h=13, residual="codes", rounded=True, activation="", result="uint8", zero=9
@@ -44,7 +44,7 @@ LAYERS = (  # rows, columns and depths with tails, several tiles a block, and ea
     ),
     dataclasses.replace(BYTES, c=80, k=32, kernel=(1, 3), pads=(0, 2, 0, 1), x_zero=255, result="uint8"),
     Layer(c=16, k=160, h=5, w=13, kernel=(5, 5), strides=(2, 3), pads=(2, 4, 1, 3), x_zero=-128, activation="Clip"),
-    dataclasses.replace(PRODUCT, c=144, k=64, x_zero=-9, bias=""),
+    dataclasses.replace(PRODUCT, x_codes=np.int8, c=144, k=64, x_zero=-9, bias=""),
     dataclasses.replace(BYTES, c=80, k=208, h=8, kernel=(1, 1), pads=(0, 0, 0, 0), strides=(2, 2)),
     dataclasses.replace(BYTES, c=256, k=64, n=1, h=5, w=5, kernel=(1, 1), pads=(1, 1, 0, 2), activation="Clip"),
 )
@@ -74,8 +74,8 @@ def test_results_do_not_change(tmp_path: Path) -> None:
 
 
 def test_layers_of_other_scales_share_their_entry_points() -> None:
-    one, other = (case(LAYERS[0], seed) for seed in range(2))
-    changed = dataclasses.replace(LAYERS[0], result="int8", zero=3)
+    one, other = (case(BYTES, seed) for seed in range(2))
+    changed = dataclasses.replace(BYTES, result="int8", zero=3)
     (first,), (second,), (third,) = (products(of) for of in (one, other, case(changed)))
     assert first.variants == second.variants == third.variants
     assert generate.generate([first, third]).count("__global__") == len(first.variants)
@@ -89,7 +89,7 @@ def test_layers_of_other_scales_share_their_entry_points() -> None:
     ],
 )  # fmt: skip
 def test_what_cudnn_runs(changed: dict[str, object]) -> None:
-    one = case(dataclasses.replace(PRODUCT, **changed))  # type: ignore[arg-type]
+    one = case(dataclasses.replace(PRODUCT, x_codes=np.int8, **changed))  # type: ignore[arg-type]
     assert one.meanings and not products(one)
 
 
