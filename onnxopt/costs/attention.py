@@ -68,7 +68,9 @@ def pays(size: AttentionSize) -> bool:
     if size.alone or _is_local(size):
         return True
     if size.dtype == "float32" and not few:  # by no number of keys up to 4,096 is another kernel faster
-        return True
+        unknown = size.keys is None and size.queries is None
+        # Of unknown sizes, q, k and v apart and such a bias may be one token and a long cache.
+        return not unknown or size.packed or size.causal or size.bias != "scores"
     apart = limits.keys_if_apart if few or size.width in _UNPADDED else limits.keys_if_padded
     limit: float = limits.keys_if_packed if size.packed else apart
     if size.hopper and not few:
