@@ -22,7 +22,6 @@ class ConvolutionCosts:
     first_run_plans: int
     timed_plans: int
     first_run_workspace: int
-    alike: float
 
 
 @functools.cache

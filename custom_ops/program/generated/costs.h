@@ -15,8 +15,6 @@ constexpr std::size_t kFirstRunPlans = 6;
 constexpr std::size_t kTimedPlans = 3;
 // bytes: of workspace; a first run measures no plan that wants more
 constexpr std::int64_t kFirstRunWorkspace = 33554432;
-// factor: between the sizes of shapes that one choice is right for
-constexpr double kAlike = 2;
 
 }  // namespace onnxopt::costs::convolution
 
