@@ -109,12 +109,12 @@ void Artifact::AddOps(const cuda::Library* library) {
       if (library->driver().emulates(kernel.name.c_str())) AddOp(kernel, nullptr, library);
       continue;
     }
-    const bool gpu = library != nullptr && (HasNoCode(kernel) || !file_->fatbin.empty());
+    const bool gpu = library != nullptr && (HasNoCode(kernel) || !file_->fatbin.empty()) &&
+                     KindOf(kernel).FirstMajor(kernel) <= major;
     if (const auto obstacle = gpu ? KindOf(kernel).Obstacle() : std::nullopt) {
       problem = obstacle;  // without a CPU op as well, which would move the node off the GPU
       continue;
     }
-    if (gpu && KindOf(kernel).FirstMajor(kernel) > major) continue;
     // A session inlines the function where none of its providers has an op.
     for (const char* provider : kCudaProviders) {
       if (gpu) AddOp(kernel, provider, library);

@@ -48,31 +48,28 @@ bool Library::HasCodeForAlone(unsigned arch) const {
   return HasMachineCodeForAlone(fatbin_, arch);
 }
 
-int Library::LeastMajor() const {
+std::vector<Library::Gpu> Library::Gpus() const {
   int devices = 0;
-  int least = 0;
   driver_.Check(driver_.cuDeviceGetCount(&devices), "cannot count the GPUs");
+  std::vector<Gpu> gpus(static_cast<std::size_t>(devices));
   for (int ordinal = 0; ordinal < devices; ++ordinal) {
-    Device device = 0;
-    int major = 0;
+    auto& [device, major, minor] = gpus[static_cast<std::size_t>(ordinal)];
     driver_.Check(driver_.cuDeviceGet(&device, ordinal), "cannot open GPU " + std::to_string(ordinal));
     driver_.Check(driver_.cuDeviceGetAttribute(&major, kComputeCapabilityMajor, device), "cannot ask for a GPU's arch");
-    least = ordinal == 0 ? major : std::min(least, major);
+    driver_.Check(driver_.cuDeviceGetAttribute(&minor, kComputeCapabilityMinor, device), "cannot ask for a GPU's arch");
   }
-  return least;
+  return gpus;
+}
+
+int Library::LeastMajor() const {
+  const std::vector<Gpu> gpus = Gpus();
+  const auto older = [](const Gpu& a, const Gpu& b) { return a.major < b.major; };
+  return gpus.empty() ? 0 : std::min_element(gpus.begin(), gpus.end(), older)->major;
 }
 
 bool Library::RunsHere(const std::string& symbol, std::string* problem) const {
   const std::vector<Image> images = Images(fatbin_);
-  int devices = 0;
-  driver_.Check(driver_.cuDeviceGetCount(&devices), "cannot count the GPUs");
-  for (int ordinal = 0; ordinal < devices; ++ordinal) {
-    Device device = 0;
-    int major = 0;
-    int minor = 0;
-    driver_.Check(driver_.cuDeviceGet(&device, ordinal), "cannot open GPU " + std::to_string(ordinal));
-    driver_.Check(driver_.cuDeviceGetAttribute(&major, kComputeCapabilityMajor, device), "cannot ask for a GPU's arch");
-    driver_.Check(driver_.cuDeviceGetAttribute(&minor, kComputeCapabilityMinor, device), "cannot ask for a GPU's arch");
+  for (const auto& [device, major, minor] : Gpus()) {
     bool cubin = false;
     bool maybe = images.empty();
     for (const Image& image : images) {

@@ -33,6 +33,13 @@ class Library {
   const Driver& driver() const { return driver_; }
 
  private:
+  struct Gpu {
+    Device device;
+    int major;  // of the compute capability
+    int minor;
+  };
+
+  std::vector<Gpu> Gpus() const;
   Result LoadsOn(Device device, DriverKernel kernel) const;
 
   const Driver& driver_;
