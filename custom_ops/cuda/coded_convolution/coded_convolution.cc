@@ -13,17 +13,9 @@ namespace {
 constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMaxDepth = 1 << 16;  // of sums that int32 holds
 constexpr std::int64_t kRows = 128;          // of a tile
-constexpr std::uintptr_t kAccess = 16;       // bytes
+constexpr std::int64_t kAccess = 16;         // bytes
 
 std::int64_t Columns(const Variant& variant) { return variant.shape.As<CodedConvolutionVariant>().columns; }
-
-bool AreAligned(const CodedOperands& at) {
-  std::uintptr_t bits = 0;
-  for (const void* data : {at.x, at.w, at.bias, at.residual, at.scale, static_cast<const void*>(at.y)}) {
-    bits |= reinterpret_cast<std::uintptr_t>(data);
-  }
-  return bits % kAccess == 0;
-}
 
 float LowestOf(Dtype dtype) { return dtype == Dtype::kUint8 ? 0 : -128; }
 
@@ -64,7 +56,8 @@ std::size_t CodedConvolutions::Choose(const ConvolutionSizes& sizes) const {
 
 bool CodedConvolutions::Run(const ConvolutionSizes& sizes, const CodedOperands& at, Stream stream) const {
   const std::size_t chosen = Choose(sizes);
-  if (chosen == kernel_.variants.size() || !AreAligned(at)) return false;
+  if (chosen == kernel_.variants.size() || !AreAligned({at.x, at.w, at.bias, at.residual, at.scale, at.y}, kAccess))
+    return false;
   const std::int64_t across = CeilDiv(sizes.k, Columns(kernel_.variants[chosen]));
   const std::int64_t tiles = CeilDiv(sizes.output_pixels(), kRows) * across;
   if (tiles > kMax) return false;
