@@ -101,7 +101,8 @@ struct FlashAttention {
       for (int j = 0; j < Tile::kKeyTiles; ++j) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const float score = Softmax::scaled(p, x[k].at[j][e]) / Softmax::kUnit;
+          const float product = x[k].at[j][e];
+          const float score = Softmax::kNatural ? product * (p.scale / Softmax::kUnit) : Softmax::scaled(p, product);
           const float bias = Op::kBiased ? s[k].at[j][e] : 0.0f;
           s[k].at[j][e] = Softmax::kNatural ? add_rounded(score, bias) : score + bias;
         }

@@ -11,10 +11,10 @@ struct FlashOperand {
   uint32_t at[kWords];
 
   __device__ static FlashOperand of(const uint32_t (&x)[kWords]) {
-    FlashOperand made;
+    FlashOperand operand;
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) made.at[i] = x[i];
-    return made;
+    for (int i = 0; i < kWords; ++i) operand.at[i] = x[i];
+    return operand;
   }
 };
 
@@ -23,10 +23,10 @@ struct FlashOperand<float, false, kWords> {
   uint32_t at[kWords];
 
   __device__ static FlashOperand of(const uint32_t (&x)[kWords]) {
-    FlashOperand made;
+    FlashOperand operand;
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) made.at[i] = tf32(__uint_as_float(x[i]));
-    return made;
+    for (int i = 0; i < kWords; ++i) operand.at[i] = tf32(__uint_as_float(x[i]));
+    return operand;
   }
 };
 
@@ -37,13 +37,14 @@ struct FlashOperand<float, true, kWords> {
 
   // Infinite numbers and NaN have no rest.
   __device__ static FlashOperand of(const uint32_t (&x)[kWords]) {
-    FlashOperand made;
+    FlashOperand operand;
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      made.at[i] = x[i] & 0xffffe000u;
-      made.rest[i] = made.at[i] == x[i] ? 0 : __float_as_uint(__uint_as_float(x[i]) - __uint_as_float(made.at[i]));
+      operand.at[i] = x[i] & 0xffffe000u;
+      operand.rest[i] =
+          operand.at[i] == x[i] ? 0 : __float_as_uint(__uint_as_float(x[i]) - __uint_as_float(operand.at[i]));
     }
-    return made;
+    return operand;
   }
 };
 
