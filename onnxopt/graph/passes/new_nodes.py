@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+# Stores a new constant: its array, dtype and name -> tensor. Large ones may go to a file.
+Keep = Callable[[np.ndarray, ir.DataType, str], ir.TensorProtocol]
+
 
 def initializer(graph: ir.Graph, tensor: ir.TensorProtocol, name: str) -> ir.Value:
     """A new initializer, whose name starts with `name`."""

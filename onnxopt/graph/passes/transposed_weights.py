@@ -7,16 +7,15 @@ elsewhere ONNX Runtime folds it while it loads the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxopt.costs.rewrite import numbers
+from onnxopt.graph.passes.new_nodes import Keep
 
 _IN_MEMORY = 8 << 20  # bytes of a weight
-# Keeps a new constant: its array, dtype and name -> tensor.
-Keep = Callable[[np.ndarray, ir.DataType, str], ir.TensorProtocol]
 
 
 class TransposeWeightsPass(ir.passes.InPlacePass):
@@ -75,15 +74,15 @@ def _transposed(weight: ir.Value, keep: Keep | None) -> ir.Value:
     def evaluate() -> ir.Tensor:
         return ir.Tensor(np.ascontiguousarray(tensor.numpy().T), dtype=tensor.dtype, name=name)
 
+    shape = ir.Shape([columns, rows])
+    stored: ir.TensorProtocol = ir.LazyTensor(evaluate, tensor.dtype, shape, name=name)
     if keep is not None and tensor.nbytes > _IN_MEMORY:
-        made = keep(np.ascontiguousarray(_array(tensor).T), tensor.dtype, name)
-        return ir.Value(name=name, shape=ir.Shape([columns, rows]), type=ir.TensorType(tensor.dtype), const_value=made)
-    lazy = ir.LazyTensor(evaluate, dtype=tensor.dtype, shape=ir.Shape([columns, rows]), name=name)
-    return ir.Value(name=name, shape=lazy.shape, type=ir.TensorType(tensor.dtype), const_value=lazy)
+        stored = keep(np.ascontiguousarray(_array(tensor).T), tensor.dtype, name)
+    return ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=stored)
 
 
 def _array(tensor: ir.TensorProtocol) -> np.ndarray:
-    """The tensor's array, whose file is mapped no longer than it lives."""
+    """The tensor's array. Its file is mapped until the array is freed."""
     if not isinstance(tensor, ir.ExternalTensor):
         return tensor.numpy()
     return np.memmap(tensor.path, tensor.dtype.numpy(), "r", tensor.offset or 0, tuple(tensor.shape.numpy()))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.graph.passes.new_nodes import Keep
 from onnxopt.graph.precision import ranges
 from onnxopt.graph.precision.ranges import Range
-
-# Keeps a new constant: its array, dtype and name -> tensor. Large ones may go to a file.
-Keep = Callable[[np.ndarray, ir.DataType, str], ir.TensorProtocol]
 
 
 def in_memory(array: np.ndarray, dtype: ir.DataType, name: str) -> ir.TensorProtocol:

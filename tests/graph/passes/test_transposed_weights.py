@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 from cases.models import fuse, outline
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
+from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.kinds.gemm.kind import GEMM
 from tests.support.graphs import graph, run
 
@@ -104,3 +107,19 @@ def test_the_weight_is_turned_when_it_is_read():
     (weight,) = source.graph.initializers.values()
     assert isinstance(weight.const_value, ir.LazyTensor)
     assert weight.const_value.numpy().flags.c_contiguous
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_large_weights_go_to_a_file(dtype: str, tmp_path: Path) -> None:
+    source = model(PLAIN, (2048, 2304), dtype)
+    (weight,) = source.graph.initializers.values()
+    array = weight.const_value.numpy()
+    offset, file = 64, tmp_path / "weights"
+    file.write_bytes(bytes(offset) + array.tobytes())
+    weight.const_value = ir.ExternalTensor(
+        file.name, offset, array.nbytes, weight.dtype, shape=ir.Shape(array.shape), name="w", base_dir=str(tmp_path)
+    )
+    assert TransposeWeightsPass(gpu=True, keep=Joiner(tmp_path).constant)(source).modified
+    (transposed,) = source.graph.initializers.values()
+    assert isinstance(transposed.const_value, ir.ExternalTensor)
+    np.testing.assert_array_equal(transposed.const_value.numpy(), array.T)
