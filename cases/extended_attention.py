@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from cases import flash_attention
 from cases.flash_attention import Case, fused
 from cases.models import OPSET, numpy_dtype
 from cases.table import Row, Table
@@ -384,19 +385,11 @@ def _on_gpus(dtype: str) -> tuple[Row, ...]:
         Extended(2, 600, 600, 3, 64, dtype=dtype, bias=(True, False), by_query=False, before=64, after=64, padded=300),
         Extended(3, 50, 50, 3, 40, dtype=dtype, bias=(True, False), by_query=False, before=8, after=8, padded=30),
     )
-    rows = tuple(Row(f"more extended {dtype} {part}", more[part::4], gpu=True) for part in range(4))
-    if dtype == "float32":
-        return rows
-    return (
-        *rows,
-        *(Row(f"Hopper {dtype} {part}", hopper[part::4], ("h",), alone=True, gpu=True, major=9) for part in range(4)),
-    )
+    rows = [Row(f"more extended {dtype} {part}", more[part::4], gpu=True) for part in range(4)]
+    for part in range(4) if dtype != "float32" else ():
+        rows.append(Row(f"Hopper {dtype} {part}", hopper[part::4], ("h",), alone=True, gpu=True, major=9))
+    return tuple(rows)
 
 
 ROWS += tuple(row for dtype in ("float16", "bfloat16", "float32") for row in _on_gpus(dtype))
-TABLE = Table(
-    "flash_attention",
-    ROWS,
-    fused,
-    lambda case, symbol, found, expected: case.worst(found, expected, exact=symbol.endswith("x")),
-)
+TABLE = Table("flash_attention", ROWS, fused, flash_attention.TABLE.error)
