@@ -2,7 +2,7 @@
 //
 // y is a matrix of its pixels by filters: a row of it is a sum over the taps of its window and their channels. A block
 // takes tiles of y one after the other. Parts of x and w of 64 codes a row come to shared memory some steps ahead,
-// those of the next tile while the sums of this one are stored; where a tap lies outside of x, its codes are the zero
+// those of the next tile while the sums of this one are stored; where a tap is outside of x, its codes are the zero
 // point. Eight warps multiply, each 32 rows and half of the columns. Sums go through shared memory, a warp's 16 rows at
 // a time, so that a lane has 16 neighbours of a row: the residual is loaded, and codes are stored, 16 bytes at once.
 //

@@ -20,7 +20,7 @@
 
 namespace onnxopt {
 
-// kColumns: of a tile of the result. kTransposed: b lies transposed, as float32 always does.
+// kColumns: of a tile of the result. kTransposed: b is stored transposed, as float32 always is.
 template <typename T, Activation kActivation, int kColumns, int kStages, bool kTransposed>
 struct LargeProduct {
   static constexpr int kGroups = 2;  // warpgroups that multiply

@@ -54,8 +54,8 @@ def scale_of(node: ir.Node) -> CodeScale | None:
     point = None if zero is None else scalar(zero)
     if not is_plain(node) or dtype not in CODES or scale is None or (zero is not None and point is None):
         return None
-    made = CodeScale(float(scale.reshape(())), 0.0 if point is None else float(point.reshape(())))
-    return made if made.problem() is None else None
+    code_scale = CodeScale(float(scale.reshape(())), 0.0 if point is None else float(point.reshape(())))
+    return code_scale if code_scale.problem() is None else None
 
 
 def dtype_of_codes(node: ir.Node) -> str:

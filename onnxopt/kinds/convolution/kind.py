@@ -18,8 +18,8 @@ from onnxopt.program.schema import Variant
 
 
 class ConvolutionKind(Kind):
-    """A Conv in NHWC with bias, residual and activation. The library runs it through cuDNN; 1x1 convolutions of codes
-    have CUDA code too."""
+    """A Conv in NHWC with bias, residual and activation. The library runs it through cuDNN; those of uint8
+    codes, and of codes with a zero point, have CUDA code."""
 
     name = "convolution"
     library = "cuDNN"

@@ -234,7 +234,7 @@ def _take_rounded(convolution: GrowingConvolution, nodes: Sequence[ir.Node], sha
     if convolution.codes is None or convolution.codes.rounded is not None or convolution.residual is not None:
         return "The convolution rounds to no codes there"
     if scale is None or scale != again:
-        return "The codes behind the convolution are not of 8 bits, or read with another scale"
+        return "The codes after the convolution are not of 8 bits, or read with another scale"
     if convolution.activation.name != "none" and following[-1].op_type != "Add":
         return "The convolution already has an activation"
     rounded = dataclasses.replace(

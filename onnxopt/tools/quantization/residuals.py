@@ -46,7 +46,7 @@ def _convolution(value: ir.Value | None, names: Collection[str]) -> ir.Node | No
 
 
 def _rounded(value: ir.Value | None) -> ir.Node | None:
-    """The convolution behind a Q and a DQ that nothing else reads."""
+    """The convolution before a Q and a DQ that nothing else reads."""
     dequantize = None if value is None else value.producer()
     quantize = dequantize.inputs[0].producer() if is_dequantize(dequantize) and dequantize.inputs[0] else None  # type: ignore[union-attr]
     if value is None or quantize is None or not is_quantize(quantize) or only_consumer(value) is None:

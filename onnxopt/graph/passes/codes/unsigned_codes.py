@@ -50,7 +50,7 @@ def _shift(node: ir.Node, graph: ir.Graph | ir.Function) -> bool:
 
 
 def _is_convolved(value: ir.Value | None) -> bool:
-    """Whether a Conv computes a value, also in front of a Transpose."""
+    """Whether a Conv computes a value, also with a Transpose after it."""
     producer = None if value is None else value.producer()
     if producer is not None and producer.op_type == "Transpose" and producer.inputs[0] is not None:
         producer = producer.inputs[0].producer()
@@ -58,9 +58,9 @@ def _is_convolved(value: ir.Value | None) -> bool:
 
 
 def _convolves(value: ir.Value) -> bool:
-    """Whether a Conv reads a value, also behind a Transpose."""
-    behind = [v for reader in value.consumers() if reader.op_type == "Transpose" for v in reader.outputs]
-    return any(reader.op_type == "Conv" for v in (value, *behind) for reader in v.consumers())
+    """Whether a Conv reads a value, also through a Transpose."""
+    transposed = [v for reader in value.consumers() if reader.op_type == "Transpose" for v in reader.outputs]
+    return any(reader.op_type == "Conv" for v in (value, *transposed) for reader in v.consumers())
 
 
 def _is_signed(node: ir.Node) -> bool:
