@@ -48,7 +48,7 @@ from onnxopt.graph.rewrite.attention import (
     window_views,
     windows_apart,
 )
-from onnxopt.graph.rewrite.convolutions import as_products, constants, idle_taps, pixel_shuffles, pooled_gates
+from onnxopt.graph.rewrite.convolutions import as_products, branches, constants, idle_taps, pixel_shuffles, pooled_gates
 from onnxopt.graph.rewrite.decomposed import (
     decomposed_activations,
     decomposed_choices,
@@ -251,7 +251,7 @@ TABLE: tuple[Phase, ...] = (
         name="convolutions",
         why="those that are products become products, with the constants and the activations that follow them",
         steps=(
-            Step(_FOLD, (*idle_taps.RULES, *constants.RULES), only_if=_has("Conv", "ConvTranspose")),
+            Step(_FOLD, (*idle_taps.RULES, *constants.RULES, *branches.RULES), only_if=_has("Conv", "ConvTranspose")),
             Step(_FOLD, pixel_shuffles.RULES, only_if=_has("DepthToSpace")),
             Step(_TOKENS, as_products.PRODUCTS),
         ),

@@ -141,7 +141,7 @@ def test_an_image_of_16_bits_gets_a_fourth_channel(dtype: str, channels: int, tm
 
 
 def test_two_convolutions_of_one_input_have_transposes_of_their_own(tmp_path: Path) -> None:
-    source = model("v = Conv(x, p) u = Conv(x, p, b) y = Add(u, v)")
+    source = model("v = Conv(x, p) u = Conv(x, p, b) y = Mul(u, v)")
     found, count = laid_out(source, tmp_path)
     assert count == 2
     known = shape_inference.infer(found)
