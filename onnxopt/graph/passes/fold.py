@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -30,6 +30,7 @@ _CONTRACTED = 1 << 17  # bytes
 _FAST = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})  # dtypes that numpy leaves to BLAS
 _NODE_BYTES = 48  # that removing a node saves at least; its output keeps its name as an initializer
 _READ_LIMIT = 1 << 30  # bytes of constants that all foldings together may read and write, to bound their time
+_PASSES = 32  # over its constants, by which a group that replaces them is as fast as reading the model
 _FEW = 64  # elements
 _COMPUTED = 1 << 18  # bytes; masks of windows, which attention needs as constants, may be this and 4 allowances larger
 _WEIGHT = 1 << 15  # bytes; floats of more are no part of what computes a mask
@@ -45,14 +46,14 @@ class Fold:
     def __init__(self, allowance: int) -> None:
         self._allowance, self._computed = allowance, _COMPUTED + 4 * allowance
         self._constant = frozenset[ir.Node]()  # nodes that depend on constants alone
-        self._rearranging = frozenset[ir.Node]()  # nodes that together store no more than they free
+        self._replacing = frozenset[ir.Node]()  # nodes whose groups store no more than they free
         self._readable = _READ_LIMIT
 
     def __call__(self, model: ir.Model) -> bool:
         """Fold in place; whether anything changed. Growth and bytes read add up over all calls."""
         with np.errstate(all="ignore"), _hidden(model):  # dividing constants by 0 is the model's business
             self._constant = _constant_nodes(model)
-            self._rearranging = _rearranging(model)
+            self._replacing = self._affordable(_replacing(model))
             split = self._split(model)
             wide = WideConstants(functools.partial(self._should_fold, wide=True))(model)
             result = fold_constants_ir(
@@ -108,17 +109,31 @@ class Fold:
         if node.op_type in _CONTRACTIONS and read > _CONTRACTED and not fast:
             return False  # runtimes fold these at load
         computed = min(max(growth, 0), self._computed) if node in self._constant and not copies else 0
+        if node in self._replacing:
+            return True
         if read + written > self._readable:
             return False
-        if node in self._rearranging:
-            self._readable -= read + written
-            return True
         if growth - computed > self._allowance:
             return False
         self._computed -= computed
         self._allowance -= growth - computed
         self._readable -= read + written
         return True
+
+    def _affordable(self, groups: Iterable[frozenset[ir.Node]]) -> frozenset[ir.Node]:
+        """The members of the groups that may be read and written in all, as a part of a group would store more."""
+        members = set[ir.Node]()
+        for group in groups:
+            sizes = [_bytes(v) for n in group for v in (*n.inputs, *n.outputs) if v is not None]
+            if None in sizes:
+                continue
+            moved = sum(size for size in sizes if size is not None)
+            if moved > _PASSES * sum(tensor.nbytes for tensor in _constants_of(group)):
+                if moved > self._readable:
+                    continue
+                self._readable -= moved
+            members |= group
+        return frozenset(members)
 
     def _only_constants_read(self, value: ir.Value) -> bool:
         readers = value.consumers()
@@ -130,49 +145,65 @@ def _constant_nodes(model: ir.Model) -> frozenset[ir.Node]:
     constant = set[ir.Node]()
     for node in model.graph:
         operands = [v for v in node.inputs if v is not None]
-        foldable = node.domain == "" and len(node.outputs) == 1 and operands
-        if not foldable or node.op_type in _NOT_CONSTANT or any(a.type in _BODIES for a in node.attributes.values()):
+        if not operands or not _is_foldable(node):
             continue
         if all(v.producer() in constant or _is_small(v) for v in operands):
             constant.add(node)
     return frozenset(constant)
 
 
-def _rearranging(model: ir.Model) -> frozenset[ir.Node]:
-    """Nodes that move elements of constants, in groups whose results are no larger than the constants only they read.
+def _replacing(model: ir.Model) -> Iterator[frozenset[ir.Node]]:
+    """Groups of nodes that compute with constants, whose results are no larger than the constants only they read.
 
-    Exporters write the gates of an LSTM in ONNX's order so: a Slice for each gate, and a Concat of these. A group that
-    only takes a constant apart stays: a kernel reads the parts where they are stored.
+    Exporters write the gates of an LSTM in ONNX's order so, a Slice for each gate and a Concat of these, and weights
+    that are standardized, normalized or sums with those of an adapter. A group that only takes a constant apart stays:
+    a kernel reads the parts where they are stored.
     """
     groups: dict[ir.Value, set[ir.Node]] = {}  # by each weight and each result of a member
-    joined = set[ir.Value]()  # results that a Concat is in
+    combined = set[ir.Value]()  # results of elements that a Concat joined, or that were computed
     for node in model.graph:
         operands = [v for v in node.inputs if v is not None]
-        if node.domain != "" or node.op_type not in _MOVES or not operands:
+        if not operands or not _is_foldable(node) or (node.op_type in _CONTRACTIONS and not _is_cheap(node)):
             continue
         if not all(v in groups or (is_constant(v) and v.const_value is not None) for v in operands):
             continue
-        if node.op_type == "Concat" or not joined.isdisjoint(operands):
-            joined |= set(node.outputs)
+        if node.op_type not in _MOVES - {"Concat"} or not combined.isdisjoint(operands):
+            combined |= set(node.outputs)
         weights = [v for v in operands if v in groups or not _is_small(v)]
         members = set().union({node}, *(groups[v] for v in weights if v in groups))
         results = [v for member in members for v in (*member.inputs, *member.outputs) if v in groups]
         groups |= dict.fromkeys([*weights, *results, *node.outputs], members)
     distinct = {id(members): members for members in groups.values()}
-    return frozenset(n for members in distinct.values() if _stores_no_more(members, joined) for n in members)
+    return (frozenset(members) for members in distinct.values() if _stores_no_more(members, combined))
 
 
-def _stores_no_more(members: set[ir.Node], joined: set[ir.Value]) -> bool:
-    """Whether what other nodes read of these is all joined, and no larger than the constants that only these read."""
+def _is_foldable(node: ir.Node) -> bool:
+    """Whether a node may be folded where its operands are constants."""
+    bodies = any(attribute.type in _BODIES for attribute in node.attributes.values())
+    return node.domain == "" and len(node.outputs) == 1 and node.op_type not in _NOT_CONSTANT and not bodies
+
+
+def _is_cheap(node: ir.Node) -> bool:
+    """Whether numpy evaluates a contraction fast: in BLAS, or of little."""
+    sizes = [_bytes(v) for v in node.inputs if v is not None]
+    return node.op_type in _PRODUCTS or (None not in sizes and sum(s for s in sizes if s is not None) <= _CONTRACTED)
+
+
+def _stores_no_more(members: set[ir.Node], combined: set[ir.Value]) -> bool:
+    """Whether what other nodes read of these is all combined, and no larger than the constants that only these read."""
     results = [v for n in members for v in n.outputs]
     outside = [v for v in results if v.is_graph_output() or not members.issuperset(v.consumers())]
     written = [_output_bytes(n, []) for n in members if n.outputs[0] in outside]
-    freed = sum(
-        v.const_value.nbytes
-        for v in {v for n in members for v in n.inputs if v is not None}
-        if v.const_value is not None and is_constant(v) and members.issuperset(v.consumers())
-    )
-    return joined.issuperset(outside) and None not in written and sum(w for w in written if w is not None) <= freed
+    freed = sum(tensor.nbytes for tensor in _constants_of(members, alone=True))
+    return combined.issuperset(outside) and None not in written and sum(w for w in written if w is not None) <= freed
+
+
+def _constants_of(members: Collection[ir.Node], *, alone: bool = False) -> list[ir.TensorProtocol]:
+    """Those that the nodes read. alone: that no other node reads."""
+    read = {v for n in members for v in n.inputs if v is not None and v.const_value is not None and is_constant(v)}
+    return [
+        v.const_value for v in read if v.const_value is not None and (not alone or set(v.consumers()) <= set(members))
+    ]
 
 
 def _is_small(value: ir.Value) -> bool:
@@ -227,11 +258,17 @@ def _only_read_by(value: ir.Value, node: ir.Node) -> bool:
     return all(user is node for user in value.consumers()) and not value.is_graph_output()
 
 
+def _bytes(value: ir.Value) -> int | None:
+    """None where the size is not known, and of strings."""
+    if value.dtype in (None, ir.DataType.STRING) or value.shape is None or not value.shape.is_static():
+        return None
+    return math.ceil(math.prod(value.shape.numpy()) * value.dtype.bitwidth / 8)
+
+
 def _output_bytes(node: ir.Node, inputs: list[ir.TensorProtocol]) -> int | None:
     """An upper bound of the bytes of a node's output, None where none is known."""
-    output = node.outputs[0]
-    if output.shape is not None and output.shape.is_static() and output.dtype is not None:
-        return math.ceil(math.prod(output.shape.numpy()) * output.dtype.bitwidth / 8)
+    if (size := _bytes(node.outputs[0])) is not None:
+        return size
     if node.op_type in _DATA_DEPENDENT and sum(tensor.size for tensor in inputs) <= _FEW:
         return _FEW * 8 * 8
     return None

@@ -75,3 +75,44 @@ def test_weights_that_are_rearranged(body: str, depth: int, left: list[str]) -> 
     x = np.ones((2, depth), np.float32)
     for wanted, result in zip(run(before, {"x": x}), run(model, {"x": x}), strict=True):
         np.testing.assert_array_equal(wanted, result)
+
+
+_STANDARDIZED = """flat = Reshape(w, rows) mean = ReduceMean<keepdims = 0>(flat, last) centers = ReduceMean(flat, last)
+    centered = Sub(flat, centers) squares = Mul(centered, centered) variance = ReduceMean<keepdims = 0>(squares, last)
+    turned = Transpose<perm = [1, 0]>(flat) scaled = BatchNormalization(turned, gain, bias, mean, variance)
+    again = Transpose<perm = [1, 0]>(scaled) v = Reshape(again, dims)"""
+_ADAPTED = "product = MatMul(down, up) scaled = Mul(product, half) v = Add(w, scaled)"
+_POSITIONS = (
+    "sines = Sin(w) cosines = Cos(w) both = Concat<axis = 1>(sines, cosines) v = ReduceMax<keepdims = 0>(both, last)"
+)
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize(
+    ("body", "end"), [(_STANDARDIZED, "y = Conv(x, v)"), (_ADAPTED, "y = MatMul(x, v)"), (_POSITIONS, "y = Add(x, v)")]
+)
+def test_weights_that_are_computed(body: str, end: str, dtype: str) -> None:
+    """A standardized weight, one with an adapter and a table of positions are constants."""
+    sizes = {"w": (96, 96, 3, 3) if "Conv" in end else (96, 96), "down": (96, 4), "up": (4, 96)}
+    sizes |= {"gain": (96,), "bias": (96,), "half": ()}
+    bounds = "int64[2] rows = {96, -1}, int64[4] dims = {96, 96, 3, 3}, int64[1] last = {1}"
+    inputs = ", ".join(f"{dtype}[{','.join(map(str, size))}] {name}" for name, size in sizes.items())
+    x = f"{dtype}[N, 96, 5, 5] x" if "Conv" in end else f"{dtype}[N, 96] x"
+    model = graph(f"{x}, {inputs}", f"{dtype}[] y", f"{body} {end}", constants=bounds)
+    rng, kind = np.random.default_rng(0), np.float16 if dtype == "float16" else np.float32
+    hold(model, {name: rng.uniform(0.1, 1, size) for name, size in sizes.items()}, kind)
+    before = ir.from_proto(ir.to_proto(model))
+    normalize(model)
+    assert len(model.graph) == 1
+    given = rng.standard_normal((2, 96, 5, 5) if "Conv" in end else (2, 96)).astype(kind)
+    for wanted, result in zip(run(before, {"x": given}), run(model, {"x": given}), strict=True):
+        limit = 0.02 if dtype == "float16" else 1e-4
+        np.testing.assert_allclose(result, wanted, rtol=limit, atol=limit * float(np.abs(wanted).max()))
+
+
+def test_weights_that_are_computed_and_read_stay() -> None:
+    body = "v = Mul(w, w) p = MatMul(x, w) q = MatMul(p, v) y = Add(q, x)"
+    model = graph("float[N, 128] x, float[128, 128] w", "float[] y", body)
+    hold(model, {"w": np.ones((128, 128))}, np.float32)
+    normalize(model)
+    assert [node.op_type for node in model.graph] == ["Mul", "MatMul", "MatMul", "Add"]
