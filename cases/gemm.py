@@ -29,6 +29,11 @@ _GELU = Case(
     "m = MatMul(x, w)  a = Add(m, b)  g = Gelu(a)  y = MatMul(g, v)",
     ((3, 16), (16, 24), (24,), (24, 16)), limit=1e-2,  # of g rounded once 6.8e-3, of the nodes 1.3e-2
 )  # fmt: skip
+_SILU = Case(
+    "float16[N, 16] x, float16[16, 24] w, float16[24] b, float16[24, 16] v", "float16[N, 16] y",
+    "m = MatMul(x, w)  a = Add(m, b)  s = Sigmoid(a)  g = Mul(a, s)  y = MatMul(g, v)",
+    ((3, 16), (16, 24), (24,), (24, 16)), limit=1e-2,
+)  # fmt: skip
 _PARTS = Case(
     "float16[N, 16] x, float16[24, 16] w, float16[24] b", "float16[N, 8] q, float16[N, 8] k, float16[N, 8] v",
     "t = Transpose<perm = [1, 0]>(w)  m = MatMul(x, t)  a = Add(m, b)"
@@ -42,6 +47,7 @@ TABLE = table(
         "codes": (_CODES,),
         "float8": (_FLOAT8, _FLOAT8.at((1, 3, 16), (48, 16), (1, 3, 48))),
         "gelu": (_GELU, _GELU.at((300, 16), (16, 24), (24,), (24, 16))),
+        "silu": (_SILU, _SILU.at((300, 16), (16, 24), (24,), (24, 16))),
         "parts": (_PARTS, _PARTS.at((70, 16), (24, 16), (24,))),
     },
 )

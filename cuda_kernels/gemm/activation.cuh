@@ -17,7 +17,8 @@ __device__ inline float activate(float x) {
   if constexpr (kActivation == Activation::kGeluTanh) {
     return 0.5f * x * (1.0f + tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
   }
-  if constexpr (kActivation == Activation::kSilu) return x / (1.0f + ::expf(-x));
+  if constexpr (kActivation == Activation::kSilu && kExact) return x / (1.0f + ::expf(-x));
+  if constexpr (kActivation == Activation::kSilu) return approximate::div(x, 1.0f + approximate::exp(-x));
   return x;
 }
 

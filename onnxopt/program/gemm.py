@@ -18,7 +18,7 @@ from onnxopt.program.hardware import ACCESS_BYTES, MAX_SHARED_BYTES
 from onnxopt.program.schema import WHOLE_WARPS, Meaning, Record, Rule, Variant, shared
 
 DTYPES = ("float16", "bfloat16", "float32")
-ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh")
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 FLOAT8 = "float8e4m3fn"
 MAX_PARTS = 8
 GATES = ("silu", "gelu_tanh")
@@ -26,7 +26,7 @@ PACKED_BITS = (2, 4, 8)
 GROUPS = (16, 32, 64, 128, 256)  # codes that share a scale
 MIN_GROUP = {2: 32, 4: 16, 8: 16}  # by bits: a word of 2-bit codes has them all of one scale, and its neighbour
 SIXTEEN_BIT = ("float16", "bfloat16")  # dtypes of a where b is packed
-_ACTIVATED = (*SIXTEEN_BIT, "float32")  # dtypes of an exact GELU
+_ACTIVATED = (*SIXTEEN_BIT, "float32")  # dtypes of activations that cuBLASLt does not have
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Gemm(Meaning):
     transpose_a, transpose_b: the last two dims of the operand are swapped first.
     residual_shape: the output has the dims of the residual, of which only the last must be N. This is the case where a
     Reshape between the MatMul and the Add is part of the kernel.
-    activation: one of ACTIVATIONS. gelu is exact, and of 16-bit floats alone.
+    activation: one of ACTIVATIONS. gelu is exact; it and silu are of products of floats alone.
     unread: positions of inputs that the kernel does not read. Operands may be float16 where all else is float32, and
     codes of 8-bit floats, which alpha scales: then a is as it lies, and b transposed.
     packed: how b holds integers of 2, 4 or 8 bits instead of floats, a matrix [N, K] that transpose_b goes with.
@@ -110,7 +110,8 @@ class Gemm(Meaning):
         ),
         Rule(
             "activation",
-            f"activation != 'gelu' or (packed is None and inputs[a] == outputs[0] and outputs[0] in {_ACTIVATED})",
+            "activation not in ('gelu', 'silu')"
+            f" or (packed is None and inputs[a] == outputs[0] and outputs[0] in {_ACTIVATED})",
             "does not go with these dtypes",
         ),
         Rule(
@@ -166,8 +167,8 @@ class Gemm(Meaning):
     @property
     @shared
     def activates_apart(self) -> bool:
-        """Whether kernels of ours compute the activation, as cuBLASLt has no exact GELU."""
-        return self.activation == "gelu"
+        """Whether kernels of ours compute the activation: cuBLASLt has neither an exact GELU nor a SiLU."""
+        return self.activation in ("gelu", "silu")
 
 
 @dataclasses.dataclass(frozen=True)

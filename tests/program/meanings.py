@@ -115,6 +115,7 @@ _STATED: tuple[schema.Meaning, ...] = (
     ), (BlockCopy(Part(0, 0, 64, 64), Part(4, 0, 64, 96)), BlockCopy(Part(3, 4, 16, 32), Part(4, 80, 16, 96)))),
     Gemm(F16 * 2, F16, transpose_b=True, rows=7, first_row=5),
     Gemm(F16 * 4, F16, bias=2, residual=3, residual_shape=True, transpose_b=True, activation="gelu", alpha=0.5),
+    Gemm(F32 * 3, F32, bias=2, transpose_b=True, activation="silu"),
     Gemm(("float16", "uint8", "float16", "uint8", "float16"), F16, bias=4, transpose_b=True, gate="silu",
          packed=PackedIntegers(4, 32, 2, 3)),
     Gemm((*F16, "uint8", *F16 * 2), F16, transpose_b=True, packed=PackedIntegers(2, 32, 2, 3)),

@@ -45,7 +45,8 @@ Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const st
   r.activation = ReadChoice<Activation>(json["activation"], {{"none", Activation::kNone},
                                                              {"relu", Activation::kRelu},
                                                              {"gelu", Activation::kGelu},
-                                                             {"gelu_tanh", Activation::kGeluTanh}});
+                                                             {"gelu_tanh", Activation::kGeluTanh},
+                                                             {"silu", Activation::kSilu}});
   if (json.Has("unread")) r.unread = ReadPositions(json["unread"], inputs);
   if (json.Has("codes")) r.packed = ReadPackedIntegers(json["codes"], inputs, outputs);
   if (json.Has("gate"))
@@ -77,7 +78,7 @@ Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const st
   if (!(!r.gate.has_value() || (r.packed.has_value() && !r.residual.has_value() && r.activation == Activation::kNone &&
                                 static_cast<std::int64_t>(r.outputs.size()) == 1)))
     (json.Has("gate") ? json["gate"] : json).Fail("does not go with this product");
-  if (!(r.activation != Activation::kGelu ||
+  if (!((r.activation != Activation::kGelu && r.activation != Activation::kSilu) ||
         (!r.packed.has_value() && r.inputs[r.a] == r.outputs[0] &&
          (r.outputs[0] == Dtype::kFloat16 || r.outputs[0] == Dtype::kBfloat16 || r.outputs[0] == Dtype::kFloat32))))
     json["activation"].Fail("does not go with these dtypes");

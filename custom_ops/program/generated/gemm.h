@@ -37,7 +37,7 @@ struct PackedIntegers {
 // transpose_a, transpose_b: the last two dims of the operand are swapped first.
 // residual_shape: the output has the dims of the residual, of which only the last must be N. This is the case where a
 // Reshape between the MatMul and the Add is part of the kernel.
-// activation: one of ACTIVATIONS. gelu is exact, and of 16-bit floats alone.
+// activation: one of ACTIVATIONS. gelu is exact; it and silu are of products of floats alone.
 // unread: positions of inputs that the kernel does not read. Operands may be float16 where all else is float32, and
 // codes of 8-bit floats, which alpha scales: then a is as it lies, and b transposed.
 // packed: how b holds integers of 2, 4 or 8 bits instead of floats, a matrix [N, K] that transpose_b goes with.
@@ -80,8 +80,8 @@ struct Gemm {
     return packed.has_value() && packed->zeros.has_value() && inputs[*packed->zeros] == Dtype::kUint8;
   }
 
-  // Whether kernels of ours compute the activation, as cuBLASLt has no exact GELU.
-  bool activates_apart() const { return activation == Activation::kGelu; }
+  // Whether kernels of ours compute the activation: cuBLASLt has neither an exact GELU nor a SiLU.
+  bool activates_apart() const { return activation == Activation::kGelu || activation == Activation::kSilu; }
 };
 
 // Codes of 8 bits become 16-bit floats, 8 by a thread.

@@ -22,7 +22,7 @@ HEADER, HEADER_OF_PRODUCTS = "gemm/few_rows.cuh", "gemm/few_rows_products.cuh"  
 _COSTS = numbers()
 _SIXTEEN_BIT = ("float16", "bfloat16")
 _MANY = 1 << 20  # rows
-ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu": "kGelu", "gelu_tanh": "kGeluTanh"}
+ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu": "kGelu", "gelu_tanh": "kGeluTanh", "silu": "kSilu"}
 
 
 @dataclasses.dataclass(frozen=True)

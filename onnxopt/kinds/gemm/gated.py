@@ -8,7 +8,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.gemm.steps import GrowingGemm
+from onnxopt.kinds.gemm.steps import GrowingGemm, silu
 
 
 def take(gemm: GrowingGemm, shapes: Shapes) -> bool:
@@ -21,10 +21,11 @@ def take(gemm: GrowingGemm, shapes: Shapes) -> bool:
     if split is None or halves is None:
         return False
     gate, up = halves
-    activation = _silu(gate) or _gelu(gate)
-    if activation is None:
+    nodes, name = silu(gate), "silu"
+    if not nodes:
+        nodes, name = _gelu(gate), "gelu_tanh"
+    if not nodes:
         return False
-    name, nodes = activation
     product = _reader(nodes[-1].outputs[0], "Mul")
     if product is None or set(product.inputs) != {nodes[-1].outputs[0], up} or _reader(up, "Mul") is not product:
         return False
@@ -43,22 +44,10 @@ def _halves(gemm: GrowingGemm, split: ir.Node, shapes: Shapes) -> tuple[ir.Value
     return split.outputs[0], split.outputs[1]
 
 
-def _silu(gate: ir.Value) -> tuple[str, list[ir.Node]] | None:
-    readers = list(gate.consumers())
-    sigmoid = next((n for n in readers if n.op_type == "Sigmoid" and n.domain == ""), None)
-    if sigmoid is None or len(readers) != 2 or gate.is_graph_output():
-        return None
-    product = _reader(sigmoid.outputs[0], "Mul")
-    if product is None or product not in readers or set(product.inputs) != {gate, sigmoid.outputs[0]}:
-        return None
-    return "silu", [sigmoid, product]
-
-
-def _gelu(gate: ir.Value) -> tuple[str, list[ir.Node]] | None:
+def _gelu(gate: ir.Value) -> list[ir.Node]:
+    """The tanh form of GELU; none where something else reads the value."""
     gelu = _reader(gate, "Gelu")
-    if gelu is None or gelu.attributes.get_string("approximate", "none") != "tanh":
-        return None
-    return "gelu_tanh", [gelu]
+    return [gelu] if gelu is not None and gelu.attributes.get_string("approximate", "none") == "tanh" else []
 
 
 def _reader(value: ir.Value, op_type: str) -> ir.Node | None:

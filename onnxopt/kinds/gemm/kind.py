@@ -24,8 +24,8 @@ _AROUND_CODES = frozenset({"Shape", "Reshape", "Transpose", "Cast"})  # around t
 class GemmKind(Kind):
     """MatMul or Gemm with the transposes before it, and scale, bias, residual and activation behind it.
 
-    The library runs a GEMM through cuBLASLt; a GEMM of few rows and one with an exact Gelu have entry points of their
-    own, one of 8-bit floats has one that widens them.
+    The library runs a GEMM through cuBLASLt; a GEMM of few rows and one with an exact Gelu or a SiLU have entry points
+    of their own, one of 8-bit floats has one that widens them.
     """
 
     name = "gemm"

@@ -1,8 +1,8 @@
 """Entry points for products with an activation that cuBLASLt does not have (cuda_kernels/gemm/large_products.cuh).
 
-An exact GELU behind a product of cuBLASLt's reads and writes the whole result once more. On Hopper, entry points for
-many rows compute the product as fast as cuBLASLt and store the result once. One more computes the activation in place,
-behind all other products. The library chooses by the sizes of a call (custom_ops/cuda/gemm/large_products.cc).
+An exact GELU or a SiLU behind a product of cuBLASLt's reads and writes the whole result once more. On Hopper, entry
+points for many rows compute the product as fast as cuBLASLt and store the result once. One more computes the activation
+in place, behind all other products. The library (custom_ops/cuda/gemm/large_products.cc) chooses by a call's sizes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from onnxopt.program.gemm import ActivationVariant, Gemm, TilesVariant
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 from onnxopt.program.schema import Variant
 
-EPILOGUES = ("gelu",)  # activations
 _GROUPS, _ROWS = 2, 128  # warpgroups that multiply, and rows of a tile of the result
 _ROW = 128  # bytes of a row of operands in shared memory
 _STAGES = numbers().large_stages
@@ -30,7 +29,7 @@ _MIN_ROWS = numbers().min_large_rows
 
 def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:
     """The entry points for an activation behind a product; none where cuBLASLt has it."""
-    if meaning.activation not in EPILOGUES:
+    if not meaning.activates_apart:
         return ()
     rows = [few_rows.rows(region, meaning, shapes) for region in regions]
     many = not meaning.transpose_a and any(r is None or r >= _MIN_ROWS for r in rows)

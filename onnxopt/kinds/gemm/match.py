@@ -1,13 +1,13 @@
 """GEMM regions: a MatMul or Gemm with the Transposes before it, and scale, bias, residual and activation behind it.
 
-    Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Reshape -> Add residual -> Relu | Gelu
+    Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Reshape -> Add residual -> Relu | Gelu | SiLU
     Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Relu | Gelu -> Split into equal columns
     Transpose -> 1x1 Conv -> Transpose -> the same nodes, with a weight for all samples or one for each
     (kinds/gemm/convolution.py)
     MatMulNBits -> the same nodes (kinds/gemm/packed.py)
     MatMulNBits -> Split -> Mul of one half behind an activation and the other (kinds/gemm/gated.py)
 
-An exact Gelu is absorbed in 16 bits before another product or convolution (kinds/gemm/large_products.py).
+An exact Gelu and a SiLU are absorbed before another product or convolution (kinds/gemm/large_products.py).
 
 A GEMM absorbs the nodes that follow it, one step at a time, while its value has one reader (kinds/gemm/steps.py). The
 library runs the result as one call of cuBLASLt. Transposed weights are read without a copy
@@ -32,7 +32,7 @@ from onnxopt.graph.codes import is_quantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm import convolution, gated, packed, steps
-from onnxopt.kinds.gemm.steps import EPILOGUE, GrowingGemm, take, take_rows, take_transposes
+from onnxopt.kinds.gemm.steps import EPILOGUE, GrowingGemm, following, take, take_rows, take_transposes
 from onnxopt.program.gemm import Gemm
 
 _OPERATORS = frozenset({"MatMul", "Gemm", "Conv"})
@@ -81,10 +81,10 @@ def lower(region: Region, shapes: Shapes) -> Gemm:
     while gemm.output is not region.outputs[0]:
         if gated.take(gemm, shapes):
             continue
-        (follower,) = gemm.output.consumers()
-        reason = take(gemm, follower, shapes)
+        nodes = following(gemm.output)
+        reason = take(gemm, nodes, shapes)
         if reason is not None:
-            raise ValueError(f"`{follower.name}` is in the region of a GEMM that cannot take it in: {reason}")
+            raise ValueError(f"`{nodes[-1].name}` is in the region of a GEMM that cannot take it in: {reason}")
     return gemm.meaning(region.inputs, shapes)
 
 
@@ -126,11 +126,11 @@ def _grow(node: ir.Node, context: Context) -> tuple[GrowingGemm | None, list[Ref
         return None, refused if says else []
     best = gemm
     while True:
-        follower = None if gemm.parts else _follower(gemm.output)
-        if follower is None:
+        nodes = [] if gemm.parts else following(gemm.output)
+        if not nodes or any(map(context.is_owned, nodes)):
             break
         grown = dataclasses.replace(gemm, nodes=list(gemm.nodes))
-        if context.is_owned(follower) or take(grown, follower, context.shapes) is not None:
+        if take(grown, nodes, context.shapes) is not None:
             break
         if context.makes_cycle(grown.nodes):
             break
@@ -150,12 +150,6 @@ def _alone(node: ir.Node, context: Context) -> GrowingGemm:
     if isinstance(gemm, str):
         raise ValueError(f"`{node.name}` was a GEMM before: {gemm}")
     return gemm
-
-
-def _follower(value: ir.Value) -> ir.Node | None:
-    """The only reader of a value, None where there are several or none."""
-    uses = list(value.uses())
-    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
 
 def _better_as_epilogue(gemm: GrowingGemm, context: Context) -> str | None:
@@ -203,12 +197,11 @@ def _refusals(node: ir.Node, gemm: GrowingGemm, context: Context) -> list[Refusa
     for reader in dict.fromkeys(value.consumers()):
         if reader.op_type not in EPILOGUE or reader.op_type == "Reshape" or context.is_owned(reader):
             continue
-        reason = None
-        if _follower(value) is None:
-            if reader.op_type == "Add" and gemm.residual is None:
-                reason = f"`{value.name}` is read elsewhere too, so the {node.op_type} must write it before the Add"
-        else:
-            reason = take(dataclasses.replace(gemm, nodes=list(gemm.nodes)), reader, context.shapes)
+        reason, nodes = None, following(value)
+        if nodes:
+            reason = take(dataclasses.replace(gemm, nodes=list(gemm.nodes)), nodes, context.shapes)
+        elif reader.op_type == "Add" and gemm.residual is None:
+            reason = f"`{value.name}` is read elsewhere too, so the {node.op_type} must write it before the Add"
         if reason is not None:
             refusals.append(Refusal(reader.name or "", reader.op_type, node.name or "", reason))
     return refusals

@@ -15,7 +15,7 @@ from onnxopt.graph.layout.orders import TO_NCHW, transposes
 from onnxopt.graph.match import integers, is_constant, only_consumer, operand
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.gemm import codes
-from onnxopt.program.gemm import DTYPES, MAX_PARTS, SIXTEEN_BIT, Gemm, PackedIntegers
+from onnxopt.program.gemm import DTYPES, MAX_PARTS, Gemm, PackedIntegers
 
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
@@ -204,9 +204,28 @@ def _sliced_rows(node: ir.Node, rank: int, count: int) -> range:
     return range(count)[starts[0] : ends[0]]
 
 
-def take(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
-    """Absorb a node, the only reader of the GEMM's output. Returns None, or a reason; then the GEMM is unchanged."""
-    step = EPILOGUE.get(node.op_type)
+def following(value: ir.Value) -> list[ir.Node]:
+    """The nodes of the next step behind a value, in order: its only reader, or a SiLU of two nodes; none elsewhere."""
+    only = only_consumer(value)
+    return silu(value) if only is None else [only]
+
+
+def silu(value: ir.Value) -> list[ir.Node]:
+    """The nodes of v * Sigmoid(v), where nothing else reads v; none elsewhere."""
+    readers = list(value.consumers())
+    sigmoid = next((n for n in readers if (n.op_type, n.domain) == ("Sigmoid", "")), None)
+    if sigmoid is None or len(readers) != 2 or value.is_graph_output():
+        return []
+    product = only_consumer(sigmoid.outputs[0])
+    if product is None or (product.op_type, product.domain) != ("Mul", ""):
+        return []
+    return [sigmoid, product] if set(product.inputs) == {value, sigmoid.outputs[0]} else []
+
+
+def take(gemm: GrowingGemm, nodes: Sequence[ir.Node], shapes: Shapes) -> str | None:
+    """Absorb the nodes that follow the GEMM's output. Returns None, or a reason; then the GEMM is unchanged."""
+    node = nodes[-1]
+    step = _take_silu if len(nodes) > 1 else EPILOGUE.get(node.op_type)
     if step is None or node.domain != "":
         return f"cuBLASLt has no epilogue for {node.op_type}"
     if gemm.parts:
@@ -217,7 +236,7 @@ def take(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
         return f"{node.op_type} changes the dtype of the GEMM's result"
     reason = step(gemm, node, shapes)
     if reason is None:
-        gemm.nodes.append(node)
+        gemm.nodes += nodes
         gemm.output = node.outputs[0]
     return reason
 
@@ -307,32 +326,45 @@ def _take_gelu(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
     if _attribute(node, "approximate", "none") == "tanh":
         gemm.activation = "gelu_tanh"
         return None
-    if (reason := _why_gelu_stays(gemm, node, shapes)) is not None:
-        return f"The Gelu is exact (erf), which cuBLASLt's epilogue does not have, and {reason}"
-    gemm.activation = "gelu"
+    return _take_apart(gemm, "gelu", node, shapes)
+
+
+def _take_silu(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
+    return _take_apart(gemm, "silu", node, shapes)
+
+
+def _take_swish(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
+    plain = _attribute(node, "alpha", 1.0) == 1.0
+    return _take_apart(gemm, "silu", node, shapes) if plain else "The Swish has an alpha other than 1"
+
+
+def _take_apart(gemm: GrowingGemm, activation: str, node: ir.Node, shapes: Shapes) -> str | None:
+    """Absorb an activation that cuBLASLt does not have and `node` ends."""
+    if (reason := _why_apart(gemm, node, shapes)) is not None:
+        title = "The Gelu is exact (erf)" if activation == "gelu" else "The activation is a SiLU"
+        return f"{title}, which cuBLASLt's epilogue does not have, and {reason}"
+    gemm.activation = activation
     return None
 
 
-def _why_gelu_stays(gemm: GrowingGemm, gelu: ir.Node, shapes: Shapes) -> str | None:
-    """Why an exact Gelu stays a kernel of its own, None where the GEMM computes it (kinds/gemm/large_products.py)."""
+def _why_apart(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
+    """Why such an activation stays a kernel of its own; None where kinds/gemm/large_products.py computes it."""
     if gemm.packed is not None or gemm.multiplies_codes or gemm.per_sample:
         return "products of codes and those of a weight for each sample have no entry points for it"
-    dtype = _dtype(gelu.outputs[0], shapes)
-    if dtype not in (*SIXTEEN_BIT, "float32") or _dtype(gemm.a, shapes) != dtype:
-        return f"entry points for it are of float16, bfloat16 and float32, not {dtype}"
+    dtype = _dtype(node.outputs[0], shapes)
     if dtype == "float32" and not (gemm.transpose_b and gemm.b.const_value is not None):
         return "entry points of float32 read a constant weight that is stored transposed"
-    for reader in gelu.outputs[0].consumers():
+    for reader in node.outputs[0].consumers():
         if not _is_product(reader):
             return f"the kernel of {reader.op_type} may compute it at no extra cost"
     return None
 
 
 def _is_product(reader: ir.Node) -> bool:
-    """Whether a node is a product, or turns a map for a convolution of one group alone."""
+    """Whether a node is a product, or turns a map for a convolution."""
     conv = only_consumer(reader.outputs[0]) if transposes(reader, TO_NCHW) else None
     if conv is not None:
-        return conv.op_type == "Conv" and conv.domain == "" and conv.attributes.get_int("group", 1) == 1
+        return conv.op_type == "Conv" and conv.domain == ""
     return reader.op_type in _PRODUCTS and reader.domain == ""
 
 
@@ -368,7 +400,7 @@ def _is_read_in_place(reader: ir.Node) -> bool:
 
 EPILOGUE: dict[str, Callable[[GrowingGemm, ir.Node, Shapes], str | None]] = {
     "Mul": _take_scale, "Div": _take_scale, "Add": _take_sum, "Reshape": _take_reshape, "Relu": _take_relu,
-    "Gelu": _take_gelu, "Split": _take_split,
+    "Gelu": _take_gelu, "Swish": _take_swish, "Split": _take_split,
 }  # fmt: skip
 
 

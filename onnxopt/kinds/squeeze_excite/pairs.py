@@ -76,7 +76,7 @@ def _take_bias(gemm: GrowingGemm, shapes: Shapes) -> None:
         return
     node = readers[0].node
     grown = dataclasses.replace(gemm, nodes=list(gemm.nodes))
-    if node.op_type == "Add" and steps.take(grown, node, shapes) is None and grown.bias is not None:
+    if node.op_type == "Add" and steps.take(grown, [node], shapes) is None and grown.bias is not None:
         gemm.nodes, gemm.output, gemm.bias = grown.nodes, grown.output, grown.bias
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from cases.packed_weights import STORED
+from onnxopt.program.dtypes import DTYPES
 from tests.support.emulation import emulated
 
 _MAIN = """
@@ -42,6 +43,7 @@ int main() {
         (1, 1, 13, 132, 2, 2, "kRelu", True, False),
         (3, 4, 9, 516, 4, 2, "kNone", False, True),
         (2, 2, 5, 40, 1, 4, "kGeluTanh", True, True),
+        (1, 2, 11, 72, 2, 2, "kSilu", True, False),
     ],
 )
 def test_few_rows(
@@ -59,6 +61,8 @@ def test_few_rows(
         expected = np.maximum(expected, 0)
     if activation == "kGeluTanh":
         expected *= 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (expected + 0.044715 * expected**3)))
+    if activation == "kSilu":
+        expected /= 1 + np.exp(-expected)
     filled = {
         "rows": rows, "columns": columns, "depth": depth, "most": most, "wide": wide, "unroll": unroll,
         "activation": activation, "threads": 64, "bias": "bias.data()" if bias else "nullptr",
@@ -74,27 +78,33 @@ _ACTIVATION = """
 using namespace onnxopt;
 int main() {
   const unsigned count = 1003, first = %(first)d;
-  auto y = emulation::read<unsigned short>("y", count + 64);
+  auto y = emulation::read<%(word)s>("y", count + 64);
   const ActivateParams params{y.data() + first, count - first};
-  emulation::launch(3, 64, [&] { activate_in_place<%(dtype)s, Activation::kGelu, 64>(params); });
+  emulation::launch(4, 64, [&] { activate_in_place<%(dtype)s, Activation::%(activation)s, 64>(params); });
   emulation::write("y", y);
 }
 """
 
 
-@pytest.mark.parametrize(("dtype", "first"), [("float16", 0), ("bfloat16", 0), ("float16", 3)])
-def test_gelu_in_place(tmp_path: Path, dtype: str, first: int) -> None:
+@pytest.mark.parametrize("activation", ["kGelu", "kSilu"])
+@pytest.mark.parametrize(("dtype", "first"), [("float16", 0), ("bfloat16", 0), ("float16", 3), ("float32", 1)])
+def test_in_place(tmp_path: Path, dtype: str, first: int, activation: str) -> None:
     """Of what a product of cuBLASLt's left, to the last element and not behind it; also where it is not aligned."""
     stored = STORED[dtype]
     y = (np.random.default_rng(first).standard_normal(1003 + 64) * 3).astype(stored)
+    y[10:15] = np.array([np.inf, -np.inf, np.nan, -100, 100]).astype(stored)
     y.tofile(tmp_path / "y")
-    emulated.run(tmp_path, _ACTIVATION % {"dtype": dtype, "first": first})
+    word, text = f"uint{8 * stored.itemsize}", DTYPES[dtype].cuda
+    filled = {"dtype": text, "first": first, "activation": activation, "word": text if text == "float" else word + "_t"}
+    emulated.run(tmp_path, _ACTIVATION % filled)
     found, wide = np.fromfile(tmp_path / "y", stored), y.astype(np.float64)
-    expected = 0.5 * wide * np.vectorize(math.erfc)(-wide / math.sqrt(2))
-    bound = 1e-3 if dtype == "float16" else 8e-3
-    np.testing.assert_allclose(found[first:1003].astype(np.float64), expected[first:1003], rtol=bound, atol=1e-5)
-    np.testing.assert_array_equal(found[1003:].view(np.uint16), y[1003:].view(np.uint16))
-    np.testing.assert_array_equal(found[:first].view(np.uint16), y[:first].view(np.uint16))
+    with np.errstate(invalid="ignore", over="ignore"):
+        gate = {"kGelu": 0.5 * np.vectorize(math.erfc)(-wide / math.sqrt(2)), "kSilu": 1 / (1 + np.exp(-wide))}
+        expected = wide * gate[activation]
+    bound = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-5}[dtype]
+    np.testing.assert_allclose(found[first:1003].astype(np.float64), expected[first:1003], rtol=bound, atol=bound / 100)
+    np.testing.assert_array_equal(found[1003:].view(word), y[1003:].view(word))
+    np.testing.assert_array_equal(found[:first].view(word), y[:first].view(word))
 
 
 _PRODUCTS = """

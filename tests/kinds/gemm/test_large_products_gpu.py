@@ -1,4 +1,4 @@
-"""Products with an exact GELU on the GPU, by every entry point, against float64."""
+"""Products with an exact GELU or a SiLU on the GPU, by every entry point, against float64."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ELEMENTS = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16, "
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A product with a bias and an exact GELU, and one behind it. rows: at run time, one call each."""
+    """A product with a bias and an activation, and one behind it. rows: at run time, one call each."""
 
     columns: int
     depth: int
@@ -33,6 +33,7 @@ class Layer:
     transposed: bool = False
     bias: bool = True
     batch: int = 0
+    silu: bool = False
 
 
 def _write(layer: Layer, weights: dict[str, np.ndarray], path: Path) -> None:
@@ -41,10 +42,13 @@ def _write(layer: Layer, weights: dict[str, np.ndarray], path: Path) -> None:
         *(("Gemm", ["a", "w", *(["b"] if layer.bias else [])]) if layer.transposed else ("MatMul", ["a", "w"])),
         ["h"], **({"transB": 1} if layer.transposed else {}),
     )  # fmt: skip
+    sum_ = "c" if layer.bias and not layer.transposed else "h"
+    silu = [helper.make_node("Sigmoid", [sum_], ["s"]), helper.make_node("Mul", [sum_, "s"], ["g"])]
+    activation = silu if layer.silu else [helper.make_node("Gelu", [sum_], ["g"])]
     add = [helper.make_node("Add", ["h", "b"], ["c"])] if layer.bias and not layer.transposed else []
     nodes = [
         helper.make_node("Cast", ["x"], ["a"], to=dtype), product, *add,
-        helper.make_node("Gelu", ["c" if add else "h"], ["g"]), helper.make_node("MatMul", ["g", "one"], ["z"]),
+        *activation, helper.make_node("MatMul", ["g", "one"], ["z"]),
         helper.make_node("Cast", ["z"], ["y"], to=TensorProto.FLOAT),
     ]  # fmt: skip
     lead: list[int | str] = [layer.batch] if layer.batch else []
@@ -56,7 +60,9 @@ def _write(layer: Layer, weights: dict[str, np.ndarray], path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
 
 
-def _gelu(x: np.ndarray) -> np.ndarray:
+def _activated(x: np.ndarray, silu: bool) -> np.ndarray:
+    if silu:
+        return x / (1 + np.exp(-x))
     return 0.5 * x * np.vectorize(math.erfc, otypes=[np.float64])(-x / math.sqrt(2))
 
 
@@ -67,12 +73,14 @@ LAYERS = [
     Layer(1020, 96, (1000,)), Layer(640, 64, (400,), batch=5),
     Layer(3072, 768, (1, 5, 300, 1024, 2048), "float32"), Layer(500, 100, (2000, 4099), "float32"),
     Layer(520, 136, (3000,), "float32", transposed=True, bias=False), Layer(384, 1000, (700,), "float32", batch=2),
+    Layer(768, 256, (1, 300, 4099), silu=True), Layer(520, 136, (3000,), "bfloat16", transposed=True, silu=True),
+    Layer(512, 256, (1, 300, 4099), "float32", silu=True),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 @pytest.mark.parametrize("columns", [0, 128, 192, 256])
-def test_gelu(layer: Layer, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activations(layer: Layer, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """columns: of the only tile that the artifact has; 0 for all of them. The product behind is with the identity."""
     if columns:
         monkeypatch.setattr(large_products, "_STAGES", {columns: large_products._STAGES[columns]})
@@ -96,4 +104,4 @@ def test_gelu(layer: Layer, columns: int, tmp_path: Path, monkeypatch: pytest.Mo
         (found,) = session.run(None, {"x": x.astype(np.float32)})
         y = x.astype(np.float64) @ (wide["w"].T if layer.transposed else wide["w"]) + wide.get("b", 0)
         bound = 1.6e-2 if layer.dtype == "bfloat16" else 2e-3  # of float32 both products run on TF32
-        np.testing.assert_allclose(found.astype(np.float64), _gelu(y), rtol=bound, atol=bound)
+        np.testing.assert_allclose(found.astype(np.float64), _activated(y, layer.silu), rtol=bound, atol=bound)

@@ -117,16 +117,19 @@ def test_rows_of_a_larger_tensor_are_read_in_place(cut: str, rows: int, first: i
 _HALF = "float16[B, S, 64] x, float16[64, 72] w, float16[72, 64] v, float16[72] b"
 
 
-def test_an_exact_gelu_between_products_of_16_bits_is_the_first_ones() -> None:
-    source = graph(_HALF, "float16[B, S, 64] y", "m = MatMul(x, w)  s = Add(m, b)  g = Gelu(s)  y = MatMul(g, v)")
+@pytest.mark.parametrize(
+    ("form", "activation"),
+    [("g = Gelu(s)", "gelu"), ("i = Sigmoid(s)  g = Mul(s, i)", "silu"), ("i = Sigmoid(s)  g = Mul(i, s)", "silu")],
+)
+def test_an_activation_between_products_of_16_bits_is_the_first_ones(form: str, activation: str) -> None:
+    source = graph(_HALF, "float16[B, S, 64] y", f"m = MatMul(x, w)  s = Add(m, b)  {form}  y = MatMul(g, v)")
     (region,) = _gemms(fuse(source))
-    assert [n.name for n in region.nodes] == ["m", "s", "g"]
+    assert [n.name for n in region.nodes] == ["m", "s", *(["i", "g"] if activation == "silu" else ["g"])]
     (kernel,) = [k for k in _kernels(source) if k.kind is GEMM]
-    assert kernel.program == Gemm(("float16",) * 3, ("float16",), bias=2, activation="gelu")
+    assert kernel.program == Gemm(("float16",) * 3, ("float16",), bias=2, activation=activation)
     assert [v.symbol.rpartition("_")[2] for v in kernel.variants] == ["tiles256", "tiles192", "tiles128", "activation"]
-    known = graph(
-        _HALF.replace("B, S", "2, 100"), "float16[2, 100, 64] y", "m = MatMul(x, w)  g = Gelu(m)  y = MatMul(g, v)"
-    )
+    body = f"s = MatMul(x, w)  {form}  y = MatMul(g, v)"
+    known = graph(_HALF.replace("B, S", "2, 100"), "float16[2, 100, 64] y", body)
     (kernel,) = [k for k in _kernels(known) if k.kind is GEMM]
     assert [v.symbol.rpartition("_")[2] for v in kernel.variants] == ["activation"]  # too few rows for tiles
 
