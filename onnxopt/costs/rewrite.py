@@ -18,6 +18,8 @@ class RewriteCosts:
     split_is_fused: bool
     min_transposed: int
     min_transposed_float32: int
+    min_padded: tuple[int, int]
+    min_sliced: tuple[int, int]
     max_merged_bytes: int
     expected_share: int
     padded_length: int

@@ -58,7 +58,7 @@ from onnxopt.graph.rewrite.decomposed import (
 )
 from onnxopt.graph.rewrite.decomposed import near_misses as near_activations
 from onnxopt.graph.rewrite.products import (
-    aligned_depths,
+    aligned_products,
     einsums,
     merging,
     normalized_products,
@@ -264,7 +264,7 @@ TABLE: tuple[Phase, ...] = (
         steps=(
             Step(("gate",), merging.GATES),
             Step(_FOLD, (*scaled_products.RULES, *normalized_products.RULES), then=Cleanup.CANCEL),
-            Step(_PRODUCTS, aligned_depths.RULES, only_if=_has("Concat")),  # of weights that change no more
+            Step(_PRODUCTS, aligned_products.RULES, only_if=_has("MatMul", "Gemm")),  # of weights that change no more
         ),
         then=Cleanup.CLEAN_UP,
     ),
