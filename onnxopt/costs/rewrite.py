@@ -26,6 +26,8 @@ class RewriteCosts:
     passes_of_scores: int
     min_float8_side: int
     rows_as_floats: tuple[int, int]
+    operations_per_byte: int
+    min_saved_of_repeated: int
 
 
 @functools.cache

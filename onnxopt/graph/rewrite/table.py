@@ -68,6 +68,7 @@ from onnxopt.graph.rewrite.products import (
     prepended_rows,
     product_forms,
     reordered_columns,
+    repeated_columns,
     scaled_products,
     shared_operand,
 )
@@ -95,6 +96,7 @@ FAMILIES: Mapping[str, str] = {
     "gate": "{} x gate and up projections into one product",
     "tokens": "{} x convolution into a product",
     "fold": "{} x bias, factor, normalization or row into the convolution, product or constant beside it",
+    "repeated_columns": "{} x product whose repeated columns are multiplied once",
     "splits": "{} x Split into unequal parts into Slices",
     ALIGNED_CHANNELS: "{} x convolution whose channels are filled up to multiples of 16 bytes",
     "channels_last": "{} x convolution in channels last",
@@ -264,6 +266,7 @@ TABLE: tuple[Phase, ...] = (
         steps=(
             Step(("gate",), merging.GATES),
             Step(_FOLD, (*scaled_products.RULES, *normalized_products.RULES), then=Cleanup.CANCEL),
+            Step(("repeated_columns",), repeated_columns.RULES, then=Cleanup.CLEAN_UP, only_if=_has("Concat")),
             Step(_PRODUCTS, aligned_products.RULES, only_if=_has("MatMul", "Gemm")),  # of weights that change no more
         ),
         then=Cleanup.CLEAN_UP,

@@ -28,12 +28,12 @@ class ExpectedSizes:
                 sizes[symbol] = size
         self._sizes, self._inferred = sizes, inferred
 
-    def of(self, dim: int | str | ir.SymbolicDim | None) -> int | None:
+    def of(self, dim: int | str | sympy.Expr | ir.SymbolicDim | None) -> int | None:
         """The size to expect of a dim, in elements; None where nothing is known of it."""
         name = dim.value if isinstance(dim, ir.SymbolicDim) else dim
         if name is None or isinstance(name, int):
             return name
-        size = sympy.sympify(self._inferred.named(name)).subs(self._sizes)
+        size = sympy.sympify(self._inferred.named(name) if isinstance(name, str) else name).subs(self._sizes)
         return int(size) if size.is_Integer and size >= 0 else None
 
 

@@ -122,6 +122,11 @@ _GRAPHS: dict[str, Callable[[], ir.Model]] = {
     "aligned_channels": lambda: _graph(
         "float[1, 8, 6, 6] x, float[6, 8, 3, 3] k, float[8, 6, 1, 1] p", "c = Conv (x, k) r = Relu (c) y = Conv (r, p)"
     ),
+    "repeated_columns": lambda: _graph(
+        "float[131072, 8] x, float[16, 1] w",
+        "g = ReduceMax (x, rows) e = Expand (g, whole) j = Concat <axis = 1> (x, e) y = MatMul (j, w)",
+        "int64[1] rows = {0}, int64[2] whole = {131072, 8}",
+    ),
     "splits": lambda: _graph(
         "float[3, 6, 8] x", "a, b = Split <axis = 1> (x, n) c = Mul (b, b) y = Concat <axis = 1> (a, c)",
         "int64[2] n = {1, 5}",
