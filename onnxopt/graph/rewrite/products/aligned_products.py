@@ -77,7 +77,7 @@ def _product(node: ir.Node, scope: Scope) -> _Product | None:
     depth = node.attributes.get_int("transB", 0) or 0
     if node.attributes.get_int("transA", 0) != 0 or dims[-1] != w.const_value.shape.numpy()[depth]:  # type: ignore[union-attr]
         return None
-    sizes = [scope.expected.of(dim if dim is None or isinstance(dim, int) else str(dim)) for dim in dims[:-1]]
+    sizes = [scope.expected.of(dim) for dim in dims[:-1]]
     rows = math.prod(n for n in sizes if n is not None) if None not in sizes else None
     return _Product(node, x, w, depth, rows)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -162,3 +163,37 @@ def test_zeros_and_slices(depth: int, width: int, body: str, operators: str, dty
 )
 def test_what_is_not_filled(depth: int, body: str, tmp_path: Path) -> None:
     assert aligned(large("7", depth, 3, body), tmp_path)[1] == 0
+
+
+@pytest.mark.usefixtures("always")
+def test_random_chains(tmp_path: Path) -> None:
+    """Of products one after the other, with biases, activations and sums of what came before."""
+    rng, filled = np.random.default_rng(4), 0
+    for k in range(40):
+        dtype = ("float", "float16")[k % 2]
+        widths = [int(w) for w in rng.choice([2, 3, 4, 5, 8, 13, 16, 32], rng.integers(3, 6))]
+        values: dict[int, str] = {widths[0]: "x"}
+        body, arrays, last = [], {}, "x"
+        for i, (depth, width) in enumerate(itertools.pairwise(widths)):
+            arrays[f"w{i}"], arrays[f"b{i}"] = rng.standard_normal((depth, width)) / depth, rng.standard_normal(width)
+            forms = [f"m{i} = MatMul({last}, w{i})  s{i} = Add(b{i}, m{i})", f"s{i} = Gemm({last}, w{i}, b{i})"]
+            body.append(str(rng.choice(forms)))
+            last = f"s{i}"
+            if rng.random() < 0.7:
+                body.append(f"r{i} = {rng.choice(['Relu', 'Gelu', 'Sigmoid'])}({last})")
+                last = f"r{i}"
+            if width in values:
+                body.append(f"a{i} = Add({last}, {values[width]})")
+                last = f"a{i}"
+            values[width] = last
+        inputs = [f"{dtype}[7, {widths[0]}] x"]
+        inputs += [f"{dtype}[{','.join(map(str, a.shape))}] {name}" for name, a in arrays.items()]
+        source = graph(", ".join(inputs), f"{dtype}[] y", "  ".join([*body, f"y = Tanh({last})"]))
+        hold(source, arrays, NUMPY[dtype])
+        (tmp_path / str(k)).mkdir()
+        found, count = aligned(source, tmp_path / str(k))
+        filled += count
+        x = rng.standard_normal((7, widths[0])).astype(NUMPY[dtype])
+        (expected,), (result,) = run(source, {"x": x}), run(found, {"x": x})
+        np.testing.assert_allclose(result, expected, rtol=5e-3, atol=5e-3)
+    assert filled > 40
