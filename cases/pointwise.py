@@ -37,6 +37,20 @@ _TRANSPOSED = Case(
     "t = Transpose<perm = [0, 2, 1, 3]>(x)  a = Add(t, b)  y = Sigmoid(a)",
     ((2, 3, 5, 8), (8,)),
 )  # fmt: skip
+_GATHERED = Case(
+    "float16[R, 16] t, int64[N, 5] i, int32[N] j, float16[N, 16] z", "float16[N, 7, 16] y",
+    "u = Unsqueeze(z, one)  g = Gather(t, i)  h = Gather(t, j)  v = Unsqueeze(h, one)  y = Concat<axis = 1>(u, g, v)",
+    ((128, 16), (3, 5), (3,), (3, 16)), "int64[1] one = {1}",
+)  # fmt: skip
+_ODD_ROWS = Case(
+    "float16[R, 13] t, int64[N, 5] i, float16[5, 13] z", "float16[N, 5, 13] y",
+    "g = Gather(t, i)  y = Add(g, z)", ((128, 13), (3, 5), (5, 13)),
+)  # fmt: skip
+_TRIANGLE = Case(
+    "float16[N, 81] t, float16[N, 8] z", "float16[N, 24] y",
+    "g = Gather<axis = 1>(t, c)  j = Concat<axis = 1>(z, g)  y = Pad(j, w)",
+    ((70, 81), (70, 8)), "int64[10] c = {9, 18, 19, 27, 28, 29, -45, 37, 38, 39}, int64[4] w = {0, 0, 0, 6}",
+)  # fmt: skip
 TABLE = table(
     "pointwise",
     {
@@ -46,5 +60,8 @@ TABLE = table(
         "padded": (_PADDED,),
         "long": (_LONG,),
         "transposed": (_TRANSPOSED,),
+        "gathered": (_GATHERED, _GATHERED.at((200, 16), (1, 5), (1,), (1, 16))),
+        "gathered odd rows": (_ODD_ROWS,),
+        "triangle": (_TRIANGLE,),
     },
 )

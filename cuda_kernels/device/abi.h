@@ -7,6 +7,9 @@
 // from its data, where a term is a maximal run of neighbouring dims that the input is read along in equal steps. No
 // term: one element for all. A kernel with index operations reads one tensor through several inputs, with strides below
 // 0 too, and conditions on the index say where there is anything to read.
+//
+// The last term of an input that is looked up (Gather) is no part of the sum: the divisor of its mod is the size of the
+// dim that is indexed, and its stride is that of the dim.
 #pragma once
 
 namespace onnxopt {

@@ -113,6 +113,14 @@ __device__ inline Vector<T, kWidth> load(const T* data, const P& params, Index i
 template <int kCount, int kWidth>
 struct Predicates {
   bool at[kCount > 0 ? kCount : 1][kWidth];
+
+  // Whether those of these conditions hold for element j.
+  __device__ bool all(unsigned guards, int j) const {
+    bool all = true;
+#pragma unroll
+    for (int c = 0; c < kCount; ++c) all = all && (!(guards >> c & 1U) || at[c][j]);
+    return all;
+  }
 };
 
 // Where an access reads: accesses of one group differ in their offsets alone and at most one of them is meant, so that
@@ -159,12 +167,7 @@ __device__ inline Vector<T, kWidth> load_guarded(const P& params, const Predicat
     constexpr int kLoads = kUniform ? 1 : kWidth;
 #pragma unroll
     for (int j = 0; j < kLoads; ++j) {
-      const auto all_of = [&](unsigned guards) {
-        bool all = true;
-#pragma unroll
-        for (int c = 0; c < kCount; ++c) all = all && (!(guards >> c & 1U) || holding.at[c][j]);
-        return all;
-      };
+      const auto all_of = [&](unsigned guards) { return holding.all(guards, j); };
       const Source<T> source = source_of<Op, kAccess, T>(params, all_of);
       if constexpr (kUniform) {
         if (source.inside) loaded = load<Op, kAccess, kMode, T, kWidth>(source.data, params, i);
@@ -174,6 +177,60 @@ __device__ inline Vector<T, kWidth> load_guarded(const P& params, const Predicat
     }
     return loaded;
   }
+}
+
+// The access that reads the indices of an access, below 0 where it has none. An Op without `lookup` has no such access.
+template <typename Op>
+constexpr auto indices_of(int access, int /*preferred*/) -> decltype(Op::lookup[access] + 0) {
+  return Op::lookup[access];
+}
+
+template <typename Op>
+constexpr int indices_of(int /*access*/, long /*else*/) {
+  return -1;
+}
+
+template <typename Op>
+constexpr int indices_of(int access) {
+  return indices_of<Op>(access, 0);
+}
+
+// What an index leads to along the dim that an access looks up, as Gather defines it: below 0 it counts from the end.
+struct Found {
+  int64_t offset;
+  bool inside;
+};
+
+template <int kAccess, typename P>
+__device__ inline Found find(const P& params, int64_t index) {
+  const auto& dim = params.input[kAccess].term[kMaxTerms - 1];
+  const int64_t size = static_cast<int64_t>(dim.mod.divisor);
+  const int64_t at = index < 0 ? index + size : index;
+  return {at * static_cast<int64_t>(dim.stride), at >= 0 && at < size};
+}
+
+// Loads what an access looks up; 0 where an index lies outside of the dim. indices: of every element of the vector.
+// kAlike: they are the same one, as the guards are.
+template <typename Op, int kAccess, char kMode, bool kAlike, typename T, int kWidth, int kCount, typename P,
+          typename Index, typename Stored>
+__device__ inline Vector<T, kWidth> load_looked_up(const P& params, const Predicates<kCount, kWidth>& holding, Index i,
+                                                   const Vector<Stored, kWidth>& indices) {
+  const T* const data = static_cast<const T*>(params.data[kAccess]);
+  Vector<T, kWidth> loaded = splat<T, kWidth>(T{});
+  if constexpr (kAlike) {
+    const Found found = find<kAccess>(params, indices.at[0]);
+    if (found.inside && holding.all(Op::guards[kAccess], 0)) {
+      loaded = load<Op, kAccess, kMode, T, kWidth>(data + found.offset, params, i);
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      const Found found = find<kAccess>(params, indices.at[j]);
+      if (!found.inside || !holding.all(Op::guards[kAccess], j)) continue;
+      loaded.at[j] = data[found.offset + offset<Op, kAccess, kMode>(params, static_cast<Index>(i + j))];
+    }
+  }
+  return loaded;
 }
 
 // The letters of a variant: those of the inputs first, then those of the conditions.

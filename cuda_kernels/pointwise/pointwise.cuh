@@ -18,7 +18,8 @@ template <typename Op, typename Inputs, typename Outputs, typename I, typename O
 struct Body;
 
 // Op is generated: its Inputs and Outputs list storage dtypes, kConditions and guards (of each input) tell of
-// conditions, terms or at (of each input, then each condition) of the index, and apply(x0, x1, ..., c0, c1, ..., y0&,
+// conditions, lookup (of each input) where one has indices, terms or at (of each input, then each condition) of the
+// index, and apply(x0, x1, ..., c0, c1, ..., y0&,
 // ...) is the program. kPacked: it is there for Packed operands too.
 template <typename Op, typename... In, typename... Out, int... I, int... O, int... C>
 struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices<C...>> {
@@ -54,14 +55,39 @@ struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices
 
   template <int kWidth, typename M, typename Index>
   __device__ static void load_all(const Parameters<Index>& params, Index i, Loaded<kWidth>& in) {
+    load_direct<kWidth, M>(params, i, in);
+    look_up<kWidth, M>(params, i, in);
+  }
+
+  // All but what is looked up.
+  template <int kWidth, typename M, typename Index>
+  __device__ static void load_direct(const Parameters<Index>& params, Index i, Loaded<kWidth>& in) {
     evaluate_conditions<kWidth, M>(params, i, in);
     (load_one<I, In, kWidth, M>(params, i, in), ...);
+  }
+
+  static constexpr bool kLooksUp = ((indices_of<Op>(I) >= 0) || ...);
+
+  template <int kWidth, typename M, typename Index>
+  __device__ static void look_up(const Parameters<Index>& params, Index i, Loaded<kWidth>& in) {
+    (look_up_one<I, In, kWidth, M>(params, i, in), ...);
+  }
+
+  template <int kInput, typename T, int kWidth, typename M, typename Index>
+  __device__ static void look_up_one(const Parameters<Index>& params, Index i, Loaded<kWidth>& in) {
+    constexpr int kIndices = indices_of<Op>(kInput);
+    if constexpr (kIndices >= 0) {
+      constexpr bool kSame = kWidth == 1 || is_scalar(M::at[kIndices]) || is_cell(M::at[kIndices]);
+      constexpr bool kAlike = kSame && (kWidth == 1 || M::uniform(Op::guards[kInput], kInputs));
+      get<kInput>(in.input).value = load_looked_up<Op, kInput, M::at[kInput], kAlike, T, kWidth>(
+          params, in.holding, i, get<Op::leader[kIndices]>(in.input).value);
+    }
   }
 
   // Inputs that go through shared memory are already there, and an access that does not lead is what its leader is.
   template <int kInput, typename T, int kWidth, typename M, typename Index>
   __device__ static void load_one(const Parameters<Index>& params, Index i, Loaded<kWidth>& in) {
-    if constexpr (!is_transposed(M::at[kInput]) && Op::leader[kInput] == kInput) {
+    if constexpr (!is_transposed(M::at[kInput]) && Op::leader[kInput] == kInput && indices_of<Op>(kInput) < 0) {
       constexpr bool kUniform = M::uniform(guards_of_group(kInput), kInputs);
       get<kInput>(in.input).value = load_guarded<Op, kInput, M::at[kInput], kUniform, T, kWidth>(params, in.holding, i);
     }
@@ -202,7 +228,14 @@ __device__ inline void pointwise(const Params<Index, Op::Inputs::size, Op::Outpu
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const Index i = first + u * kStep;
-    if (i < whole) B::template load_all<kWidth, M>(params, i, in[u]);
+    if (i < whole) B::template load_direct<kWidth, M>(params, i, in[u]);
+  }
+  if constexpr (B::kLooksUp) {  // all indices are on their way by now
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const Index i = first + u * kStep;
+      if (i < whole) B::template look_up<kWidth, M>(params, i, in[u]);
+    }
   }
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {

@@ -200,10 +200,9 @@ double NanosecondsPerElement(const Program& program) {
 }
 
 PointwiseCpuKernel::PointwiseCpuKernel(const Kernel& kernel)
-    : PointwiseKernel(kernel),
-      program_(Peephole(program())),
-      cost_(NanosecondsPerElement(program_)),
-      plans_(program_) {}
+    : PointwiseKernel(kernel), program_(Peephole(program())), cost_(NanosecondsPerElement(program_)), plans_(program_) {
+  if (program_.index && program_.index->LooksUp()) throw Error("no CPU kernel looks indices up; cpu has to be false");
+}
 
 void RunBlocks(const Program& program, const Plan& plan, const Tiling& tiling, const Domain& domain,
                std::uint64_t first, std::uint64_t last) {

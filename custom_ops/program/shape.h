@@ -49,7 +49,7 @@ struct Run {
 // which are ordered from the innermost dim outwards. No run: one element for all. guards: bit k: condition k must hold,
 // or nothing is read (indexing.h). terms: of an index map, all that kernels.json has, also those of one element, which
 // are no runs; else none. stretch: of an index map, the elements of a run or cell of the first term, by what it was
-// declared.
+// declared. size: of the dim that indices are looked up for, whose elements are `step` apart; step is 0 where none are.
 struct Access {
   std::size_t runs = 0;
   Run run[kMaxRank / 2];
@@ -57,6 +57,8 @@ struct Access {
   std::size_t terms = 0;
   Run term[kMaxRank / 2];
   std::uint64_t stretch = 0;
+  std::int64_t size = 0;
+  std::int64_t step = 0;
 
   std::int64_t Offset(std::uint64_t i) const {
     std::int64_t offset = 0;
@@ -67,7 +69,7 @@ struct Access {
   }
   // offset(i) == i over the whole domain.
   bool Flat(std::uint64_t count) const {
-    return guards == 0 &&
+    return guards == 0 && step == 0 &&
            (count == 1 ? runs == 0 : runs == 1 && run[0].div == 1 && run[0].mod == count && run[0].stride == 1);
   }
 };

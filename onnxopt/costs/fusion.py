@@ -17,6 +17,7 @@ class FusionCosts:
     max_nodes: int
     tiny_bytes: int
     max_cost: int
+    min_gathered: int
 
 
 @functools.cache

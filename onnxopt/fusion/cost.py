@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxopt.costs.fusion import numbers
 from onnxopt.fusion import channels_last, index_ops
 from onnxopt.fusion.kernel import Traffic
-from onnxopt.fusion.operands import constant
+from onnxopt.fusion.operands import constant, looks_up
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.extents import Extent, extent, product
@@ -47,7 +47,20 @@ def region_traffic(
     products: int | None = 0
     for node in moving:
         products = _add(products, flops(node, shapes))
-    return Traffic(before, total((*inputs, *outputs), shapes), launches_before=len(moving), flops=products)
+    after = _add(total(outputs, shapes), _read(nodes, inputs, shapes))
+    return Traffic(before, after, launches_before=len(moving), flops=products)
+
+
+def _read(nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], shapes: Shapes) -> int | None:
+    """Bytes of inputs that a region reads: of what it only looks elements up in, no more than these."""
+    read: int | None = 0
+    for value in inputs:
+        size, gathers = shapes.bytes(value), [n for n in nodes if value in n.inputs]
+        if all(looks_up(n) and value is not n.inputs[1] for n in gathers):
+            gathered = total([n.outputs[0] for n in gathers], shapes)
+            size = None if size is None or gathered is None else min(size, gathered)
+        read = _add(read, size)
+    return read
 
 
 def is_free(node: ir.Node) -> bool:
@@ -88,11 +101,13 @@ def moved(
     for k, value in enumerate(inputs):
         orders: dict[object, int] = {}
         for access in (a for a in program.index.accesses if a.input == k):
-            numbers = [t.mod.number for t in access.terms]
+            lookup = access.lookup
+            terms = access.terms + (() if lookup is None else program.index.accesses[lookup.indices].terms)
+            numbers = [t.mod.number for t in terms]
             if None in numbers:
                 return None
             read = math.prod(n for n in numbers if n is not None)
-            orders[access.terms] = orders.get(access.terms, 0) + read
+            orders[terms] = orders.get(terms, 0) + read
         size, elements = shapes.bytes(value), shapes.elements(value)
         if size is None or elements is None:
             return None

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.fusion.index_maps import Guard, Linear, Map, NotAffine, reshape
+from onnxopt.fusion.operands import looks_up
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.extents import ONE, ZERO, Extent, Sum, total
 
@@ -193,18 +194,14 @@ def _gather(use: Use) -> list[Piece]:
     indices, axis = use.parameter(1), use.axis(0)
     if indices is None:
         raise NotAffine("Gather has no indices")
-    if indices.ndim > 1:
-        raise NotAffine(f"Gather's indices have {indices.ndim} dims; at most one is supported")
     size = number(use.dims()[axis], "Gather")
-    flat = [int(i) % size for i in indices.reshape(-1)]
-    rows = list(use.map.coordinates)
-    if indices.ndim == 0:
-        return use.moved([*rows[:axis], Linear(total(flat[0])), *rows[axis:]])
+    flat = [int(i) for i in indices.reshape(-1)]
+    if not all(-size <= i < size for i in flat):
+        raise NotAffine(f"Gather's indices lie outside of a dim of {size}")
+    first, rows = flat[0] % size, list(use.map.coordinates)
     step = flat[1] - flat[0] if len(flat) > 1 else 0
-    if flat != [flat[0] + k * step for k in range(len(flat))]:
-        raise NotAffine("Gather's indices are not evenly spaced; only indices with a constant step are fused")
-    rows[axis] = rows[axis].shifted(flat[0], step) if step else Linear(total(flat[0]))
-    return use.moved(rows)
+    coordinate = rows[axis].shifted(first, step) if step else Linear(total(first))
+    return use.moved([*rows[:axis], coordinate, *rows[axis + indices.ndim :]])
 
 
 def _tile(use: Use) -> list[Piece]:
@@ -380,7 +377,8 @@ def is_view(node: ir.Node) -> bool:
 
 def data_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
     """The inputs that hold data; the other inputs are parameters."""
-    return tuple(node.inputs) if node.op_type == "Concat" or not is_index(node) else tuple(node.inputs[:1])
+    holds_all = not is_index(node) or node.op_type == "Concat" or looks_up(node)
+    return tuple(node.inputs) if holds_all else tuple(node.inputs[:1])
 
 
 def reads_computed_parameters(node: ir.Node) -> bool:

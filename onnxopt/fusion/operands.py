@@ -1,9 +1,10 @@
-"""Operands of a node as lowering sees them: scalar constants, storage dtypes, and the operator applied to them."""
+"""Operands of a node as lowering sees them: constants, indices, storage dtypes, and the operator applied to them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxopt.graph.shapes.shapes import Shapes
@@ -12,12 +13,27 @@ from onnxopt.program.expressions import Expr
 from onnxopt.program.operators import table as operators
 from onnxopt.program.operators.elementwise import Call
 
+_MAX_SPACED = 1 << 16  # indices that are looked at
+
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
     """The tensor of a constant of one element, None for other values. A graph input is not a constant."""
     if value is None or value.const_value is None or value.is_graph_input() or value.const_value.size != 1:
         return None
     return value.const_value
+
+
+def looks_up(node: ir.Node) -> bool:
+    """Whether a Gather reads elements at indices that are computed, or not evenly spaced: a kernel reads these."""
+    if (node.domain, node.op_type) != ("", "Gather") or len(node.inputs) != 2 or node.inputs[1] is None:
+        return False
+    indices = node.inputs[1]
+    if indices.const_value is None or indices.is_graph_input() or indices.const_value.size > _MAX_SPACED:
+        return True
+    if indices.const_value.size <= 1:
+        return False
+    flat = indices.const_value.numpy().astype(np.int64)
+    return flat.ndim > 1 or len(set(np.diff(flat).tolist())) > 1 or bool(flat.min() < 0 <= flat.max())
 
 
 def apply_operator(

@@ -2,6 +2,7 @@
 
 For element i of the domain, an access reads the element of its input at position
     offset + sum over its terms of ((i / div) mod mod) * stride
+and, where it has a lookup, as many strides farther as an element of another input says (Gather).
 Dims may be symbolic. The library then computes the numbers from the inputs' shapes.
 """
 
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from onnxopt.program.extents import Extent, Sum, total
 
 MAX_TERMS = 6  # of one access or condition: a kernel's parameters hold no more (cuda_kernels/device/abi.h)
 MAX_CONDITIONS = 8
+INDEX_DTYPES = ("int32", "int64")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,17 +30,32 @@ class Term:
 
 
 @dataclasses.dataclass(frozen=True)
+class Lookup:
+    """index * stride, where another access reads the index, which counts from the end where it is below 0.
+
+    indices: position of that access, an earlier one. size: of the dim that is indexed; the value is 0 where an index
+    lies outside of it.
+    """
+
+    indices: int
+    size: Extent
+    stride: Extent
+
+
+@dataclasses.dataclass(frozen=True)
 class Access:
     """One way in which the kernel reads one input.
 
     offset: extents whose sum is the offset. terms: from the innermost dim outwards. guards: positions of the conditions
-    under which the access is read; the value does not matter where one of them does not hold.
+    under which the access is read; the value does not matter where one of them does not hold. lookup: of an access with
+    fewer than MAX_TERMS terms.
     """
 
     input: int
     offset: tuple[Extent, ...]
     terms: tuple[Term, ...]
     guards: tuple[int, ...] = ()
+    lookup: Lookup | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +113,7 @@ class Indexing:
 
     def _excludes(self, a: Access, b: Access) -> bool:
         """Whether two accesses differ in their offset alone and have guards that never hold together."""
-        if a.input != b.input or a.terms != b.terms:
+        if a.input != b.input or a.terms != b.terms or a.lookup or b.lookup:
             return False
         pairs = ((self.conditions[g], self.conditions[h]) for g in a.guards for h in b.guards)
         return any(
@@ -106,17 +124,28 @@ class Indexing:
         )
 
     @property
+    def lookups(self) -> tuple[tuple[int, Lookup], ...]:
+        """(access, its lookup) for every access that has one."""
+        return tuple((k, a.lookup) for k, a in enumerate(self.accesses) if a.lookup is not None)
+
+    @property
     def _bounds(self) -> list[Extent]:
         return [e for c in self.conditions for bound in (c.low, c.high) for e in bound.parts]
+
+    @property
+    def _looked_up(self) -> list[Extent]:
+        return [e for _, lookup in self.lookups for e in (lookup.size, lookup.stride)]
 
     def symbols_used(self) -> set[str]:
         """The symbols on which an offset, a term or a shape depends."""
         terms = [t for form in self.forms for t in form]
         used = [e for dims in self.shapes for e in dims] + [e for a in self.accesses for e in a.offset] + self._bounds
+        used += self._looked_up
         return {s for e in (*used, *(e for t in terms for e in (t.div, t.mod, t.stride))) for s in e.symbols}
 
-    def verify(self, inputs: int, outputs: int) -> None:
-        """Raise ValueError naming the part that breaks a rule of this module. inputs, outputs: their numbers."""
+    def verify(self, dtypes: Sequence[str], outputs: int) -> None:
+        """Raise ValueError naming the part that breaks a rule of this module. dtypes: of inputs. outputs: how many."""
+        inputs = len(dtypes)
         if len(self.dims) != inputs or len(self.shapes) != outputs:
             raise ValueError("index: dims or shapes do not match the inputs or outputs")
         names = {name for name, _, _ in self.symbols}
@@ -129,6 +158,15 @@ class Indexing:
             if any(not 0 <= g < len(self.conditions) for g in a.guards):
                 raise ValueError("index: an access has a guard that is not there")
             used += a.offset
+        for k, lookup in self.lookups:
+            own, indices = self.accesses[k], self.accesses[lookup.indices] if 0 <= lookup.indices < k else None
+            if indices is None or indices.lookup is not None or not set(indices.guards) <= set(own.guards):
+                raise ValueError("index: a lookup has no earlier access that reads its indices wherever it needs them")
+            if dtypes[indices.input] not in INDEX_DTYPES:
+                raise ValueError(f"index: a lookup reads indices of {dtypes[indices.input]}")
+            if len(own.terms) == MAX_TERMS:
+                raise ValueError("index: an access with a lookup has too many terms")
+        used += self._looked_up
         used += [e for terms in self.forms for t in terms for e in (t.div, t.mod, t.stride)] + self._bounds
         if len(self.conditions) > MAX_CONDITIONS or any(len(c.terms) > MAX_TERMS for c in self.conditions):
             raise ValueError("index: too many conditions, or too many terms")
@@ -152,6 +190,9 @@ class Indexing:
         def rows(terms: tuple[Term, ...]) -> list[Any]:
             return [[number(t.div), number(t.mod), number(t.stride)] for t in terms]
 
+        def looked_up(lookup: Lookup) -> list[Any]:
+            return [lookup.indices, number(lookup.size), number(lookup.stride)]
+
         def summands(bound: Sum) -> list[Any]:
             return [number(e) for e in bound.parts]
 
@@ -166,6 +207,7 @@ class Indexing:
                     "terms": rows(a.terms),
                     "guards": list(a.guards),
                 }
+                | ({} if a.lookup is None else {"lookup": looked_up(a.lookup)})
                 for a in self.accesses
             ],
             "conditions": [

@@ -180,7 +180,7 @@ class Program:
             if any(not 0 <= i < len(self.inputs) for i in depends) or (self.index is None and not depends):
                 raise ValueError(f"output {k}: depends on no input, or on one that is not there")
         if self.index is not None:
-            self.index.verify(len(self.inputs), len(self.outputs))
+            self.index.verify(self.inputs, len(self.outputs))
 
     def to_json(self) -> dict[str, Any]:
         """The form in kernels.json. Non-finite constants are the strings "inf", "-inf" and "nan"."""

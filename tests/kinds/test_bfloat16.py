@@ -56,7 +56,8 @@ def test_every_kind_of_region_takes_bfloat16(name: str, tmp_path: Path) -> None:
     assert counts["Attention"] == 0  # its CUDA kernels are of float16 and float32
     TransposeWeightsPass(gpu=True)(model)
     kinds = collections.Counter(region.kind.name for region in fuse(model).regions)
-    assert set(kinds) == {"rowwise", "gemm", "flash_attention"}  # its table has 64 positions, its GELU is a product's
+    looked_up = {"pointwise"} if name.endswith("_dyn") else set()  # words, for a number of tokens that may be large
+    assert set(kinds) == {"rowwise", "gemm", "flash_attention", *looked_up}  # its GELU is a product's
     assert releases.of(model, library=True, archs=()).onnxruntime_cuda == "1.24"  # for MultiHeadAttention
 
 

@@ -29,6 +29,12 @@ std::uint64_t Reach(const Access& access) {
   return reach;
 }
 
+// What is looked up may lie farther away than 32 bits tell.
+bool AccessFits32(const Access& access) {
+  return std::max({Reach(access), static_cast<std::uint64_t>(access.size), static_cast<std::uint64_t>(access.step)}) <
+         kMax32;
+}
+
 bool ConditionFits32(const Condition& c) {
   const auto limit = static_cast<std::int64_t>(kMax32 / 2);
   return Reach(c.form) < kMax32 && std::max({std::abs(c.low), std::abs(c.high), std::abs(c.offset)}) < limit;
@@ -41,7 +47,7 @@ bool Neighbours(const Access& access, const void* data, Dtype dtype, unsigned ve
   if (access.runs == 0 || access.run[0].div != 1 || access.run[0].stride != 1) return false;
   if (access.run[0].mod % vector != 0 || !Aligned(data, dtype, vector)) return false;
   const auto fits = [&](const Run& run) { return IsMultiple(run.stride, vector); };
-  return std::all_of(access.run + 1, access.run + access.runs, fits);
+  return IsMultiple(access.step, vector) && std::all_of(access.run + 1, access.run + access.runs, fits);
 }
 
 // Vectors in which every element is the same one.
@@ -92,7 +98,8 @@ bool Interleaved(const Access& access, const void* data, Dtype dtype, unsigned v
   const auto part = static_cast<unsigned>(vector / access.run[0].mod);
   if (along.stride != 1 || along.div != access.run[0].mod || along.mod % part != 0) return false;
   const auto fits = [&](const Run& run) { return &run == &along || IsMultiple(run.stride, part); };
-  return Aligned(data, dtype, part) && std::all_of(access.run, access.run + access.runs, fits);
+  return Aligned(data, dtype, part) && IsMultiple(access.step, part) &&
+         std::all_of(access.run, access.run + access.runs, fits);
 }
 
 bool Holds(char mode, const Access& access, const void* data, Dtype dtype, unsigned vector, std::uint64_t count) {
@@ -278,6 +285,9 @@ void FillTerms(const Access& access, Term<Index>* terms) {
     const Run run = t < count ? runs[t] : Run{1, 1, 0};
     terms[t] = {MakeDivisor<Index>(run.div), MakeDivisor<Index>(run.mod), static_cast<Index>(run.stride)};
   }
+  if (access.step == 0) return;
+  terms[kMaxTerms - 1].mod.divisor = static_cast<Index>(access.size);
+  terms[kMaxTerms - 1].stride = static_cast<Index>(access.step);
 }
 
 template <typename Index>
@@ -329,7 +339,7 @@ bool Fits32(const Domain& domain, std::size_t leaves) {
   if (domain.count >= kMax32) return false;
   for (std::size_t k = 0; k < leaves; ++k) {
     const bool is_condition = domain.indexed && domain.input[k] == nullptr;
-    if (is_condition ? !ConditionFits32(domain.ConditionOf(k)) : Reach(domain.access[k]) >= kMax32) return false;
+    if (is_condition ? !ConditionFits32(domain.ConditionOf(k)) : !AccessFits32(domain.access[k])) return false;
   }
   return true;
 }

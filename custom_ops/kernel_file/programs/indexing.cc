@@ -43,6 +43,14 @@ std::vector<IndexTerm> ReadTerms(const JsonReader& json) {
   return terms;
 }
 
+IndexLookup ReadLookup(const JsonReader& json) {
+  const std::vector<Extent> parts = ReadExtents(json);
+  const bool valid = parts.size() == 3 && parts[0].symbols.empty() && parts[0].factor >= 0 &&
+                     static_cast<std::uint64_t>(parts[0].factor) <= kMaxId;
+  if (!valid) json.Fail("is not [access, size, stride]");
+  return {static_cast<std::uint32_t>(parts[0].factor), parts[1], parts[2]};
+}
+
 std::int64_t ReadInteger(const JsonReader& json) {
   const Extent extent = ReadExtent(json);
   if (!extent.symbols.empty()) json.Fail("is not an integer");
@@ -68,7 +76,8 @@ Indexing ReadIndexing(const JsonReader& json) {
   json["shapes"].Each([&](const JsonReader& row) { index.shapes.push_back(ReadExtents(row)); });
   json["accesses"].Each([&](const JsonReader& row) {
     const auto input = static_cast<std::uint32_t>(row["input"].Number(0, kMaxId));
-    index.accesses.push_back({input, ReadExtents(row["offset"]), ReadTerms(row["terms"]), ReadIds(row["guards"])});
+    index.accesses.push_back({input, ReadExtents(row["offset"]), ReadTerms(row["terms"]), ReadIds(row["guards"]), {}});
+    if (row.Has("lookup")) index.accesses.back().lookup = ReadLookup(row["lookup"]);
   });
   json["conditions"].Each([&](const JsonReader& row) {
     index.conditions.push_back(

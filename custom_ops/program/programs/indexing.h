@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "program/dtype.h"
 #include "program/shape.h"
 
 namespace onnxopt {
@@ -30,11 +32,19 @@ struct IndexTerm {
   Extent stride;
 };
 
+// Indices that access `indices` reads, of a dim of `size` whose elements are `stride` apart.
+struct IndexLookup {
+  std::uint32_t indices;
+  Extent size;
+  Extent stride;
+};
+
 struct InputAccess {
   std::uint32_t input;
   std::vector<Extent> offset;  // summands
   std::vector<IndexTerm> terms;
   std::vector<std::uint32_t> guards;
+  std::optional<IndexLookup> lookup;
 };
 
 struct IndexCondition {
@@ -56,8 +66,9 @@ struct Indexing {
   std::vector<InputAccess> accesses;
   std::vector<IndexCondition> conditions;
 
-  // Throws Error naming what breaks a rule of indexing.py.
-  void Verify(std::size_t inputs, std::size_t outputs) const;
+  bool LooksUp() const;
+  // Throws Error naming what breaks a rule of indexing.py. dtypes: of the inputs.
+  void Verify(const std::vector<Dtype>& dtypes, std::size_t outputs) const;
   // The same for a list of extents, each at least 1.
   void VerifyExtents(const std::vector<Extent>& extents, const std::string& where) const;
 };

@@ -67,7 +67,7 @@ void Program::Verify() const {
   if (outputs.empty() || outputs.size() > kMaxOutputs) {
     throw Error("has " + std::to_string(outputs.size()) + " outputs, not 1 to " + std::to_string(kMaxOutputs));
   }
-  if (index) index->Verify(inputs.size(), outputs.size());
+  if (index) index->Verify(inputs, outputs.size());
   if (leaves() > kMaxInputs) throw Error("reads its inputs in " + std::to_string(leaves()) + " ways, too many");
   for (std::size_t k = 0; k < code.size(); ++k) {
     const std::string problem = Problem(*this, k);

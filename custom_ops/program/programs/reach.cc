@@ -45,6 +45,11 @@ Range Box(const Access& form) {
 void CheckForm(const Access& form, std::int64_t offset, std::uint64_t count) {
   bool fits = offset >= -kFarthest && offset <= kFarthest;
   std::uint64_t sum = 0;
+  if (form.step != 0 && form.size > 0) {
+    const auto others = static_cast<std::uint64_t>(form.size - 1);
+    fits = fits && form.step > 0 && !__builtin_mul_overflow(others, static_cast<std::uint64_t>(form.step), &sum) &&
+           sum <= static_cast<std::uint64_t>(kFarthest);
+  }
   for (std::size_t k = 0; k < form.runs; ++k) {
     const Run& run = form.run[k];
     std::uint64_t digits = 0;
@@ -217,11 +222,16 @@ void CheckNumbers(const Condition& condition, std::uint64_t count) {
 
 bool ReadsInside(const Access& access, std::int64_t offset, const Condition* conditions, std::uint64_t count,
                  std::uint64_t elements) {
+  if (access.step != 0 && access.size == 0) return true;  // no index lies inside of the dim
+  const Range along = access.step == 0 ? Range{} : Along(static_cast<std::uint64_t>(access.size), access.step);
   Range box = Box(access);
   box.Add({offset, offset});
+  box.Add(along);
   if (Inside(box, elements)) return true;
   if (access.guards == 0 || count == 0) return false;
-  return Inside(Digits(access, offset, conditions).Values(), elements);
+  Range values = Digits(access, offset, conditions).Values();
+  if (!values.empty()) values.Add(along);
+  return Inside(values, elements);
 }
 
 }  // namespace onnxopt

@@ -125,7 +125,7 @@ std::vector<std::size_t> RowProgram::Stored(bool rows) const {
 
 void RowProgram::Verify() const {
   if (index) {
-    index->Verify(inputs.size(), outputs.size());
+    index->Verify(inputs, outputs.size());
     index->VerifyExtents(domain, "the domain");
   }
   if (domain.size() != (index ? 3 : 0)) throw Error("domain: not three extents, or no index");

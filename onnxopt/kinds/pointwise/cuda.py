@@ -36,6 +36,7 @@ def _struct(name: str, program: Program) -> list[str]:
         f"  static constexpr unsigned guards[] = {{{', '.join(map(str, _guards(program)))}}};",
         f"  static constexpr int leader[] = {{{', '.join(map(str, _leaders(program)))}}};",
         f"  static constexpr int runs[] = {{{', '.join(map(str, _runs(program)))}}};",
+        *_lookups(program),
         f"  static constexpr bool kPacked = {str(packed).lower()};",
         *(f"  {line}" for line in _where(program)),
         *_apply(program),
@@ -88,6 +89,14 @@ def _runs(program: Program) -> list[int]:
     if program.index is None:
         return [0] * len(program.inputs)
     return [runs(a.terms, MAX_NEIGHBOURS) for a in program.index.accesses]
+
+
+def _lookups(program: Program) -> list[str]:
+    """For every access, the access that reads its indices, below 0 for none; no line where all have none."""
+    if program.index is None or not program.index.lookups:
+        return []
+    indices = [-1 if a.lookup is None else a.lookup.indices for a in program.index.accesses]
+    return [f"  static constexpr int lookup[] = {{{', '.join(map(str, indices))}}};"]
 
 
 def _where(program: Program) -> list[str]:

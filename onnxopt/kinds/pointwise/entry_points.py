@@ -60,8 +60,15 @@ def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shape
 
 def vector_width(program: Program) -> int:
     """Elements that a thread loads at once: 16 bytes of the widest operand, so that no access is split."""
-    widest = max(DTYPES[d].size for d in (*program.accesses, *program.outputs))
-    return ACCESS_BYTES // widest
+    return ACCESS_BYTES // _widest(program)
+
+
+def _widest(program: Program) -> int:
+    """Bytes of the widest operand. Indices that are looked up count only where their values are computed with."""
+    indices = set() if program.index is None else {lookup.indices for _, lookup in program.index.lookups}
+    indices -= {*program.results, *(a for i in program.code for a in i.args)}
+    read = (d for k, d in enumerate(program.accesses) if k not in indices)
+    return max(DTYPES[d].size for d in (*read, *program.outputs))
 
 
 def _variant(name: str, modes: str, vector: int, full: int, block: launch.Block) -> PointwiseVariant:
@@ -154,8 +161,7 @@ def _indexed(name: str, program: Program, index: Indexing, full: int) -> list[Po
 
 
 def _widths(program: Program, full: int) -> Iterable[int]:
-    widest = max(DTYPES[d].size for d in (*program.accesses, *program.outputs))
-    width = full
+    widest, width = _widest(program), full
     while width > 1 and width * widest >= _COSTS.min_vector_bytes:
         yield width
         width //= 2
@@ -168,7 +174,10 @@ def _index_modes(index: Indexing, fit: Fit) -> str:
     conditions = [condition_mode(c, fit) for c in index.conditions]
     letters: list[Mode] = []
     for access in index.accesses:
-        letter = access_mode(access.terms, access.offset, fit, count)
+        steps = () if access.lookup is None else (access.lookup.stride,)
+        letter = access_mode(access.terms, (*access.offset, *steps), fit, count)
+        if letter == Mode.RUN and access.lookup is not None:
+            letter = Mode.RUN_ANY  # a run of a table, which no cache is to keep
         if any(conditions[g] == Mode.PER_ELEMENT for g in access.guards):
             letter = Mode.GUARDED if letter != Mode.SCALAR else Mode.SCALAR
         elif access.guards and letter == Mode.FLAT:
@@ -185,7 +194,8 @@ def _index_modes(index: Indexing, fit: Fit) -> str:
 
 def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[PointwiseVariant]:
     """Variants whose transposed inputs go through shared memory; none where tiles do not pay."""
-    along = {k: t for k, a in enumerate(index.accesses) if (t := columns(a.terms)) is not None}
+    apart = {k for k, lookup in index.lookups for k in (k, lookup.indices)}
+    along = {k: t for k, a in enumerate(index.accesses) if k not in apart and (t := columns(a.terms)) is not None}
     if not along:
         return []
     chosen, _ = collections.Counter(along.values()).most_common(1)[0]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnxopt.costs.fusion import numbers as fusion_numbers
 from onnxopt.costs.layout import numbers
 from onnxopt.fusion import boundary, cost, index_ops
 from onnxopt.fusion.context import Context
+from onnxopt.fusion.operands import looks_up
 from onnxopt.graph import layout
 from onnxopt.graph.codes import is_quantize
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.hardware import ACCESS_BYTES
 
 _SIXTEEN_BIT = ("float16", "bfloat16")
 _SLOW_IN_CHANNELS_LAST = frozenset(numbers().moved_alone)
@@ -88,9 +92,23 @@ def is_slow_alone(group: Group, shapes: Shapes) -> bool:
     moving = [node for node in group.nodes if not index_ops.is_view(node)]
     if len(moving) != 1:
         return False
+    if looks_up(moving[0]):
+        return _is_slow_gather(moving[0], shapes)
     if moving[0].op_type in _SLOW_IN_CHANNELS_LAST:
         return any(map(layout.is_channels_last, (*moving[0].inputs, *moving[0].outputs)))
     if is_quantize(moving[0]):  # ONNX Runtime's kernel rounds the quotients of 16 bits to 16 bits first
         return shapes.ir_dtype(moving[0].outputs[0]) == ir.DataType.FLOAT8E4M3FN
     dtype = shapes.dtype(group.domain)
     return moving[0].op_type == "Gelu" and dtype is not None and dtype.name in _SIXTEEN_BIT
+
+
+def _is_slow_gather(node: ir.Node, shapes: Shapes) -> bool:
+    """Whether a Gather moves whole vectors of neighbours, and many: ONNX Runtime moves element by element."""
+    data, dtype = node.inputs[0], shapes.dtype(node.outputs[0])
+    dims = None if data is None else shapes.dims(data)
+    if dims is None or dtype is None:
+        return False
+    inner = dims[node.attributes.get_int("axis", 0) % len(dims) + 1 :]
+    vectors = math.prod(d for d in inner if isinstance(d, int)) * dtype.size % ACCESS_BYTES == 0
+    elements = shapes.elements(node.outputs[0])
+    return bool(inner) and vectors and (elements is None or elements >= fusion_numbers().min_gathered)

@@ -17,12 +17,12 @@ import onnx_ir as ir
 from onnxopt.fusion.index_maps import Guard, Linear, Map, NotAffine, identity
 from onnxopt.fusion.index_ops import Piece, broadcast, dims_of, is_index, undo
 from onnxopt.fusion.multiples import with_multiples
-from onnxopt.fusion.operands import apply_operator, constant, storage
+from onnxopt.fusion.operands import apply_operator, constant, looks_up, storage
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.extents import ONE, Extent, product
-from onnxopt.program.indexing import MAX_CONDITIONS, MAX_TERMS, Access, Condition, Indexing, Term
+from onnxopt.program.indexing import MAX_CONDITIONS, MAX_TERMS, Access, Condition, Indexing, Lookup, Term
 from onnxopt.program.pointwise import Instruction, Program, without_dead_code
 
 MAX_ACCESSES = 16  # of one kernel: every access takes kernel parameters and registers
@@ -117,6 +117,8 @@ class Evaluation:
     def result(self, node: ir.Node, output: int, at: Map) -> Expr:
         """Result `output` of a node under a map."""
         value = node.outputs[output]
+        if looks_up(node):
+            return self.looked_up(node, at)
         if is_index(node):
             return self._pieces(value, undo(node, output, at, self.shapes))
         result_dims = dims_of(value, self.shapes)
@@ -176,16 +178,33 @@ class Evaluation:
                 return False
         return True
 
-    def _access(self, value: ir.Value, at: Map) -> Expr:
+    def looked_up(self, node: ir.Node, at: Map) -> Expr:
+        """An element of a Gather's data at an index that the kernel reads."""
+        data, indices = node.inputs
+        if data is None or indices is None or data not in self._inputs:
+            raise NotAffine("Gather looks elements up in what the same kernel would compute")
+        dims, index_dims = dims_of(data, self.shapes), dims_of(indices, self.shapes)
+        axis, rows = node.attributes.get_int("axis", 0) % len(dims), at.coordinates
+        end = axis + len(index_dims)
+        places = [Linear() if d == ONE else c for c, d in zip(rows[axis:end], index_dims, strict=True)]
+        read = self.value(indices, at.with_coordinates(places)).id
+        lookup = Lookup((-1 - read) // 2, dims[axis], product(dims[axis + 1 :]))
+        if read >= 0 or not read % 2 or tuple(self._accesses)[lookup.indices].lookup is not None:
+            raise NotAffine(f"Gather's indices `{indices.name}` would be computed in the same kernel")
+        return self._access(data, at.with_coordinates([*rows[:axis], Linear(), *rows[end:]]), lookup)
+
+    def _access(self, value: ir.Value, at: Map, lookup: Lookup | None = None) -> Expr:
         stride, offset, flat = ONE, [], []
         for coordinate, dim in zip(reversed(at.coordinates), reversed(dims_of(value, self.shapes)), strict=True):
             offset += [stride * part for part in coordinate.offset.parts]
             flat += [(digit, c * stride) for digit, c in coordinate.terms]
             stride = stride * dim
         guards: tuple[int, ...] = ()
-        if not self._is_inside(value, at):
+        if not self._is_inside(value, at) or (lookup and tuple(self._accesses)[lookup.indices].guards):
             guards = tuple(sorted({self._condition_number(g, at.digits) for g in at.guards}))
-        access = Access(self._inputs[value], _summed(offset), _terms(_merged(flat), at.digits), guards)
+        access = Access(self._inputs[value], _summed(offset), _terms(_merged(flat), at.digits), guards, lookup)
+        if lookup is not None and len(access.terms) == MAX_TERMS:
+            raise NotAffine(f"The index of one input would have more than {MAX_TERMS} terms")
         number = self._accesses.setdefault(access, len(self._accesses))
         if number >= MAX_ACCESSES:
             raise NotAffine(TOO_MANY_ACCESSES)

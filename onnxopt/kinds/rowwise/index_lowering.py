@@ -180,6 +180,9 @@ class _RowEvaluation(Evaluation):
             results = row.meaning(self._call(node, row, at, lambda kind, x: next(remaining)))
         return results[output]
 
+    def looked_up(self, node: ir.Node, at: Map) -> Expr:
+        raise NotAffine("No rowwise kernel looks elements up by the indices of a Gather")
+
     def selected(self, inside: Expr, piece: Piece, part: Expr, rest: Expr) -> Expr:
         row = self._row_digits(piece.map.digits)
         of_rows = not any(k in row for guard in piece.inside for k, _ in guard.form.terms)

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "cuda/launch/library.h"
+#include "program/programs/pointwise.h"
 #include "registry/custom_op.h"
 #include "registry/kinds.h"
 #include "stand_in_gpu.h"
@@ -94,8 +95,16 @@ std::vector<Case> ReadCases(const nlohmann::json& file) {
   return cases;
 }
 
+bool HasCpuKernel(const Kernel& kernel) {
+  if (kernel.meaning.Is<Program>()) {
+    const Program& program = kernel.meaning.As<Program>();
+    if (program.index && program.index->LooksUp()) return false;
+  }
+  return FindKind(kernel.kind)->HasCpuKernels();
+}
+
 Result RunOnCpu(const Kernel& kernel, const Case& call, const std::vector<Dtype>& inputs) {
-  if (!FindKind(kernel.kind)->HasCpuKernels()) return {};
+  if (!HasCpuKernel(kernel)) return {};
   const CustomOp op(kernel, nullptr, nullptr);
   stand_in::Call made;
   if (!MakeInputs(call, inputs, &made)) return {"the case is not one of this kernel", {}};

@@ -28,7 +28,9 @@ struct Result {
   std::vector<stand_in::Tensor> outputs;
 };
 
-// inputs: dtypes that the node has in the model. Nothing where the kind has no CPU kernels.
+bool HasCpuKernel(const Kernel& kernel);
+
+// inputs: dtypes that the node has in the model. Nothing where there is no CPU kernel.
 Result RunOnCpu(const Kernel& kernel, const Case& call, const std::vector<Dtype>& inputs);
 
 // Whether the graph states the shapes of every call, so that first runs measure: where STATES_SHAPES is set.
