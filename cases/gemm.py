@@ -32,7 +32,7 @@ _GELU = Case(
 _SILU = Case(
     "float16[N, 16] x, float16[16, 24] w, float16[24] b, float16[24, 16] v", "float16[N, 16] y",
     "m = MatMul(x, w)  a = Add(m, b)  s = Sigmoid(a)  g = Mul(a, s)  y = MatMul(g, v)",
-    ((3, 16), (16, 24), (24,), (24, 16)), limit=1e-2,
+    ((3, 16), (16, 24), (24,), (24, 16)), limit=1.2e-2,  # of g rounded once 1.05e-2, of the nodes 1.37e-2
 )  # fmt: skip
 _PARTS = Case(
     "float16[N, 16] x, float16[24, 16] w, float16[24] b", "float16[N, 8] q, float16[N, 8] k, float16[N, 8] v",
