@@ -10,7 +10,8 @@ from unittest import mock
 import pytest
 
 from onnxopt.fusion import entry_points
-from onnxopt.fusion.region import Kind
+from onnxopt.fusion.operands import looks_up
+from onnxopt.fusion.region import Kind, Region
 from onnxopt.kinds import KINDS
 from onnxopt.pipeline import fused
 from tests.support.fakes.custom_ops_fake_driver import fatbin
@@ -26,9 +27,13 @@ def cpu_kernels_forced() -> Iterator[None]:
     """Whatever the library has CPU kernels for runs as one, also where ONNX Runtime's own kernels are faster."""
     with contextlib.ExitStack() as stack:
         for kind in filter(has_cpu_kernels, KINDS):
-            stack.enter_context(mock.patch.object(type(kind), "pays_on_cpu", return_value=True))
+            stack.enter_context(mock.patch.object(type(kind), "pays_on_cpu", _runs_on_cpu))
         stack.enter_context(mock.patch.object(entry_points, "is_quantized", return_value=False))
         yield
+
+
+def _runs_on_cpu(_: Kind, region: Region) -> bool:
+    return not any(map(looks_up, region.nodes))
 
 
 def compile_nothing(patch: pytest.MonkeyPatch) -> None:
