@@ -83,6 +83,13 @@ def test_the_convolution_of_a_product(program: Path, tmp_path: Path) -> None:
     assert {tuple(c.numbers(105) + c.numbers(104)) for c in log.of_kind(CONVOLUTION)} == {(0, 0, 0, 0)}
 
 
+@pytest.mark.parametrize("activation", ["gelu", "silu"])
+def test_an_activation_of_ours_follows_the_convolution(program: Path, tmp_path: Path, activation: str) -> None:
+    log = choose(program, tmp_path, Call(dataclasses.replace(PRODUCT, activation=activation), SHAPES))
+    assert ran(log.lines) == "engine 11"
+    assert [log.made[number].kind for number in log.of_kind(GRAPH)[0].numbers(801)] == [FORWARD, OPERATION, OPERATION]
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -14,7 +14,8 @@ constexpr std::int64_t kAlignment = 16;  // bytes, that engines ask for at most
 
 bool HasConvolutionsEpilogue(const Gemm& gemm) {
   const bool unscaled = gemm.alpha == 1 && (!gemm.residual || gemm.beta == 1);
-  const bool activates = gemm.activation == Activation::kNone || gemm.activation == Activation::kRelu;
+  const bool apart = gemm.activates_apart();  // after the convolution
+  const bool activates = gemm.activation == Activation::kNone || gemm.activation == Activation::kRelu || apart;
   return unscaled && activates && !gemm.gate;
 }
 
