@@ -137,7 +137,7 @@ def _chain(product: _Product, scope: Scope) -> list[ir.Node]:
 
 
 def _is_vector(value: ir.Value, width: int) -> bool:
-    return is_constant(value) and is_private(value) and value.const_value.shape.numpy() == (width,)  # type: ignore[union-attr]
+    return is_constant(value) and value.const_value.shape.numpy() == (width,)  # type: ignore[union-attr]
 
 
 def _fill_depth(graph: ir.Graph, product: _Product, rank: int) -> None:

@@ -132,6 +132,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
         (16, 3, "m = MatMul(x, w)  s = Add(b, m)  y = Neg(s)", "MatMul Add Slice Neg"),
         (16, 5, "m = MatMul(x, w)  s = Add(m, b)  r = Relu(s)  y = Neg(r)", "MatMul Add Relu Slice Neg"),
         (16, 5, "m = Gemm<transB = 1>(x, v, b)  r = Relu(m)  n = Neg(r)  y = Mul(n, r)", "Gemm Relu Slice Neg Mul"),
+        (16, 3, "m = MatMul(x, w)  s = Add(m, b)  n = Neg(s)  y = Max(n, b)", "MatMul Add Slice Neg Max"),
         (16, 7, "m = MatMul(x, w)  s = Sigmoid(m)  y = Mul(m, s)", "MatMul Slice Sigmoid Mul"),
     ],
 )
