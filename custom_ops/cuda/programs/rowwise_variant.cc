@@ -232,16 +232,16 @@ void FillRowParams(const RowProgram& program, const Variant& variant, const Grid
 Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu) {
   const RowShape& shape = variant.shape.As<RowShape>();
   // Columns: an element a lane where vectors lie across rows, else a vector a thread.
+  const std::uint64_t wanted = kBlocksOfSplit * gpu.multiprocessors;
   if (shape.layout == Layout::kSplitStrided) {
-    return CutColumns(grid.columns, StridedTiles(variant, grid), shape.lanes, gpu.multiprocessors);
+    return CutColumns(grid.columns, StridedTiles(variant, grid), shape.lanes, wanted);
   }
   const std::uint64_t step = std::uint64_t{variant.threads} * variant.vector;
-  return CutColumns(grid.columns, grid.rows(), step, gpu.multiprocessors);
+  return CutColumns(grid.columns, grid.rows(), step, wanted);
 }
 
-Cut CutColumns(std::uint64_t columns, std::uint64_t tiles, std::uint64_t step, unsigned multiprocessors) {
-  const std::uint64_t wanted = kBlocksOfSplit * multiprocessors / tiles;
-  const std::uint64_t max_parts = std::clamp<std::uint64_t>(wanted, 1, kMaxParts);
+Cut CutColumns(std::uint64_t columns, std::uint64_t tiles, std::uint64_t step, std::uint64_t wanted) {
+  const std::uint64_t max_parts = std::clamp<std::uint64_t>(wanted / tiles, 1, kMaxParts);
   const std::uint64_t length = RoundUp(CeilDiv(columns, max_parts), step);
   const std::uint64_t parts = CeilDiv(columns, length);
   return {parts, length, tiles * parts};

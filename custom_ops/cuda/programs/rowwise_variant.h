@@ -32,9 +32,9 @@ struct Cut {
 
 Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu);
 
-// Parts that give every multiprocessor some. tiles: of rows, a block each where nothing is cut. step: columns, of which
+// Parts of about as many blocks as `wanted`. tiles: of rows, a block each where nothing is cut. step: columns, of which
 // a part has a multiple.
-Cut CutColumns(std::uint64_t columns, std::uint64_t tiles, std::uint64_t step, unsigned multiprocessors);
+Cut CutColumns(std::uint64_t columns, std::uint64_t tiles, std::uint64_t step, std::uint64_t wanted);
 
 // Bytes that the partial results of all stages and parts take at most.
 std::size_t ScratchBytes(const RowProgram& program, const Grid& grid, const Cut& cut);

@@ -82,7 +82,8 @@ void ScanCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
 // The first launch leaves the sum of every part, the second one goes on from the sums of those before its own.
 void ScanCudaKernel::RunSplit(std::size_t chosen, const Grid& grid, Stream stream, OrtKernelContext* context) const {
   const Variant& first = kernel().variants[chosen];
-  const Cut cut = CutColumns(grid.columns, grid.rows(), Chunk(first), launcher_.device().multiprocessors);
+  const Cut cut =
+      CutColumns(grid.columns, grid.rows(), Chunk(first), kBlocksOfSplit * launcher_.device().multiprocessors);
   CallScratch scratch(allocator_, context);
   const Parts parts{scratch.Of(cut.blocks * sizeof(std::uint64_t)), cut.parts, cut.columns};
   alignas(16) unsigned char block[kMaxParams];
