@@ -108,6 +108,12 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
     }
   }
 
+  // Bytes of a vector of each of the inputs in kMask that vary along the row.
+  template <unsigned kMask>
+  static constexpr int bytes() {
+    return (0 + ... + (((kMask & ~Op::kRowInputs) >> I & 1u) != 0 ? static_cast<int>(sizeof(Vector<In, kWidth>)) : 0));
+  }
+
   // Loads the inputs in kMask that vary along the row: the vector at element i of the domain, k of its row.
   template <unsigned kMask, char... kModes, typename Index>
   __device__ static void load_all(const Parameters<Index>& params, Index i, Index k, Loaded& in,

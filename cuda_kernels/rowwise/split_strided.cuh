@@ -80,6 +80,9 @@ __device__ inline void split_strided(const SplitParams<Index, Op::Inputs::size, 
                                                                             static_cast<Index>(params.of.rows),
                                                                             parts,
                                                                             index};
+  if constexpr (!Op::kStoresElements && kPass == Op::Stages::size) {
+    if (index != 0) return;  // another block stores the values of the rows
+  }
   split.part.start();
   split.template stages<0>(typename Op::Stages(), static_cast<unsigned char*>(params.parts.scratch));
 }

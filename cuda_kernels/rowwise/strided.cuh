@@ -16,6 +16,15 @@ struct Strided {
   using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
   static constexpr int kSide = kThreads / kLanes;
 
+  // Vectors of the inputs in kMask that are loaded at a time where none are held: 64 bytes, but no more than 8 vectors,
+  // or 4 where registers are few: rows are read more than once, or a block takes all registers of a multiprocessor.
+  template <unsigned kMask>
+  static constexpr int ahead() {
+    constexpr int kFit = 64 / (B::template bytes<kMask>() > 0 ? B::template bytes<kMask>() : 1);
+    constexpr int kMost = kThreads > 512 || Op::kStoresElements || Op::Stages::size > 1 ? 4 : 8;
+    return kFit < 1 ? 1 : kFit < kMost ? kFit : kMost;
+  }
+
   const Params& params;
   const Index first;  // element of the domain
   const Index columns;
@@ -46,11 +55,20 @@ struct Strided {
         if (column(v) < end) body(column(v), held[v]);
       }
     } else {
-#pragma unroll 4
-      for (Index k = column(0); k < end; k += kLanes) {
-        typename B::Loaded in;
-        B::template load_all<kMask, kModes...>(params, first + k * inner, k, in);
-        body(k, in);
+      constexpr int kAhead = ahead<kMask>();
+#pragma unroll 1
+      for (Index k = column(0); k < end; k += kLanes * kAhead) {
+        typename B::Loaded in[kAhead];
+#pragma unroll
+        for (int u = 0; u < kAhead; ++u) {
+          const Index at = k + u * kLanes;
+          if (at < end) B::template load_all<kMask, kModes...>(params, first + at * inner, at, in[u]);
+        }
+#pragma unroll
+        for (int u = 0; u < kAhead; ++u) {
+          const Index at = k + u * kLanes;
+          if (at < end) body(at, in[u]);
+        }
       }
     }
   }

@@ -174,9 +174,11 @@ bool SplitPays(const Grid& grid, const Gpu& gpu) {
   return grid.columns > kShortForCluster && blocks < gpu.multiprocessors;
 }
 
-// Blocks that each have some of a strided row's columns pay where there are fewer tiles than multiprocessors.
-bool SplitStridedPays(const Variant& variant, const Grid& grid, const Gpu& gpu) {
-  return grid.columns >= kSplitStridedColumns && StridedTiles(variant, grid) < gpu.multiprocessors;
+// Blocks that each have some of a strided row's columns pay where there are fewer tiles than multiprocessors, and rows
+// are long for how often they are read.
+bool SplitStridedPays(const RowProgram& program, const Variant& variant, const Grid& grid, const Gpu& gpu) {
+  const std::uint64_t reads = program.stages.size() + (program.Stored(false).empty() ? 0 : 1);
+  return grid.columns * reads >= kSplitStridedColumns && StridedTiles(variant, grid) < gpu.multiprocessors;
 }
 
 bool Fits(const RowProgram& program, const Variant& variant, const Grid& grid, const Gpu& gpu, bool fits32) {
@@ -195,7 +197,7 @@ bool Fits(const RowProgram& program, const Variant& variant, const Grid& grid, c
     case Layout::kSplit:
       return LoopedFits(program, variant, grid) && SplitPays(grid, gpu);
     case Layout::kSplitStrided:
-      return StridedFits(program, variant, grid) && SplitStridedPays(variant, grid, gpu);
+      return StridedFits(program, variant, grid) && SplitStridedPays(program, variant, grid, gpu);
     default:
       return StridedFits(program, variant, grid);
   }

@@ -245,7 +245,8 @@ def _strided(name: str, program: RowProgram, grids: Sequence[Grid], modes: str) 
     works = {n: _work(program, [g for g in grids if g.length == n], modes) for n in common}
     *shapes, fallback = launch_shapes.for_strided(works, widest(program), values)
     flat = "".join(mode if mode == Mode.FLAT else Mode.ANY for mode in modes)
-    split = launch_shapes.for_split_strided(works, widest(program), values)
+    reads = len(program.stages) + bool(program.stored("element"))
+    split = launch_shapes.for_split_strided(works, widest(program), values, reads)
     return [
         *(v for shape in split for v in split_variants(name, program, shape, flat)),
         *(_variant(name, "strided", flat, shape) for shape in shapes),

@@ -192,16 +192,16 @@ def for_strided(works: Mapping[int | None, RowWork], widest: int, values: int) -
     return [*shapes, _strided_unknown(1)]
 
 
-def for_split_strided(works: Mapping[int | None, RowWork], widest: int, values: int) -> list[RowShape]:
+def for_split_strided(works: Mapping[int | None, RowWork], widest: int, values: int, reads: int) -> list[RowShape]:
     """Shapes for long rows of elements that are not contiguous, whose tiles may be fewer than the multiprocessors.
 
-    The host decides by the sizes of a call. Arguments are those of for_strided.
+    The host decides by the sizes of a call. reads: how often a row is read. Other arguments are those of for_strided.
     """
     limits = numbers()
 
     def may_be_few(length: int | None, vector: int) -> bool:
         rows, tile = works[length].rows, limits.split_strided_side * vector
-        return (length is None or length >= limits.split_strided_columns) and (
+        return (length is None or length * reads >= limits.split_strided_columns) and (
             rows is None or rows < limits.multiprocessors * tile
         )
 
