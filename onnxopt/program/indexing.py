@@ -164,6 +164,8 @@ class Indexing:
                 raise ValueError("index: a lookup has no earlier access that reads its indices wherever it needs them")
             if dtypes[indices.input] not in INDEX_DTYPES:
                 raise ValueError(f"index: a lookup reads indices of {dtypes[indices.input]}")
+            if lookup.size.factor < 1 or lookup.stride.factor < 1:
+                raise ValueError("index: a lookup is less than 1")
             if len(own.terms) == MAX_TERMS:
                 raise ValueError("index: an access with a lookup has too many terms")
         used += self._looked_up

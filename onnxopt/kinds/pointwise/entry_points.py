@@ -35,6 +35,7 @@ _STRIDED = frozenset(
     {Mode.RUN_2, Mode.CELL_2, Mode.RUN_ANY, Mode.CELL_ANY, Mode.INTERLEAVED, Mode.SPLIT_2, Mode.SPLIT_ANY,
      Mode.GUARDED, Mode.ANY}
 )  # fmt: skip
+_ALIKE = frozenset({Mode.SCALAR, Mode.CELL, Mode.CELL_2, Mode.CELL_ANY})  # one element for a vector
 _CELLS, _RUNS = frozenset({Mode.CELL, Mode.SPLIT_CELL}), frozenset({Mode.RUN, Mode.SPLIT_RUN})
 
 
@@ -154,6 +155,8 @@ def _indexed(name: str, program: Program, index: Indexing, full: int) -> list[Po
         options = [(w, _index_modes(index, Fit(w, certain))) for w in _widths(program, full)]
         accesses = len(index.accesses)
         width, modes = min(options, key=lambda o: (sum(m in GATHERED for m in o[1][:accesses]), -o[0]))
+        if any(modes[lookup.indices] not in _ALIKE for _, lookup in index.lookups):
+            width, modes = options[-1]  # so that neighbouring threads, not those of a thread, read neighbours
         if (width, modes) not in seen:
             seen.add((width, modes))
             chosen.append(_variant(name, modes, width, full, launch.block()))

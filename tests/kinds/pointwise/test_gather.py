@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -21,6 +22,9 @@ import pytest
 from cases.models import fuse, outline
 from onnxopt.codegen import kernels_json
 from onnxopt.fusion.region import Kernel
+from onnxopt.program.extents import Extent
+from onnxopt.program.indexing import Lookup, Term
+from onnxopt.program.pointwise import Program
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.emulation import emulated_library
 from tests.support.graphs import graph, run
@@ -194,6 +198,28 @@ def test_a_dim_of_no_elements_gives_zeros(tmp_path: Path) -> None:
     fed: dict[str, np.ndarray] = {"t": np.zeros((3, 0, 8), np.float32), "k": np.arange(5), "z": z}
     (found,), _ = emulated_library.run(tmp_path / "run", ir.serde.serialize_model(optimized), [kernel], [fed])
     np.testing.assert_array_equal(found["y"], np.concatenate([np.zeros((3, 5, 8), np.float32), z], 1))
+
+
+@pytest.mark.parametrize(
+    ("place", "changed", "reason"),
+    [
+        (1, {"lookup": Lookup(2, Extent(9), Extent(64))}, "no earlier access"),
+        (1, {"lookup": Lookup(0, Extent(9), Extent(0))}, "less than 1"),
+        (1, {"guards": ()}, "wherever it needs them"),
+        (1, {"terms": (Term(Extent(1), Extent(64), Extent(1)),) * 6}, "too many terms"),
+        (0, {"input": 0}, "reads indices of float16"),
+    ],
+)
+def test_lookups_that_break_a_rule(place: int, changed: dict[str, Any], reason: str) -> None:
+    """Access 0 reads indices, and access 1 rows of 64 of a table of 9."""
+    _, _, kernel = fused(*CASES["tables and the map before them"])
+    assert isinstance(kernel.program, Program)
+    index = kernel.program.index
+    assert index is not None
+    accesses = list(index.accesses)
+    accesses[place] = dataclasses.replace(accesses[place], **changed)
+    with pytest.raises(ValueError, match=reason):
+        dataclasses.replace(kernel.program, index=dataclasses.replace(index, accesses=tuple(accesses))).verify()
 
 
 def test_no_cpu_kernel_looks_up(tmp_path: Path) -> None:
