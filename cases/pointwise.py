@@ -42,6 +42,11 @@ _GATHERED = Case(
     "u = Unsqueeze(z, one)  g = Gather(t, i)  h = Gather(t, j)  v = Unsqueeze(h, one)  y = Concat<axis = 1>(u, g, v)",
     ((128, 16), (3, 5), (3,), (3, 16)), "int64[1] one = {1}",
 )  # fmt: skip
+_COMPUTED = Case(
+    "float16[R, 64] t, int64[N, 5] i, int64[5] first, float16[N, 1, 64] z", "float16[N, 6, 64] y",
+    "a = Add(i, first)  l = Less(a, none)  f = Where(l, first, a)  g = Gather(t, f)  y = Concat<axis = 1>(z, g)",
+    ((256, 64), (33, 5), (5,), (33, 1, 64)), "int64 none = {-256}",
+)  # fmt: skip
 _ODD_ROWS = Case(
     "float16[R, 13] t, int64[N, 5] i, float16[5, 13] z", "float16[N, 5, 13] y",
     "g = Gather(t, i)  y = Add(g, z)", ((128, 13), (3, 5), (5, 13)),
@@ -61,6 +66,7 @@ TABLE = table(
         "long": (_LONG,),
         "transposed": (_TRANSPOSED,),
         "gathered": (_GATHERED, _GATHERED.at((200, 16), (1, 5), (1,), (1, 16))),
+        "gathered at computed indices": (_COMPUTED,),
         "gathered odd rows": (_ODD_ROWS,),
         "triangle": (_TRIANGLE,),
     },

@@ -179,20 +179,21 @@ __device__ inline Vector<T, kWidth> load_guarded(const P& params, const Predicat
   }
 }
 
-// The access that reads the indices of an access, below 0 where it has none. An Op without `lookup` has no such access.
+// The leaves that the index of an access depends on, 0 where it looks nothing up. An Op without `lookup` has no such
+// access.
 template <typename Op>
-constexpr auto indices_of(int access, int /*preferred*/) -> decltype(Op::lookup[access] + 0) {
+constexpr auto leaves_of_index(int access, int /*preferred*/) -> decltype(Op::lookup[access] + 0) {
   return Op::lookup[access];
 }
 
 template <typename Op>
-constexpr int indices_of(int /*access*/, long /*else*/) {
-  return -1;
+constexpr unsigned leaves_of_index(int /*access*/, long /*else*/) {
+  return 0;
 }
 
 template <typename Op>
-constexpr int indices_of(int access) {
-  return indices_of<Op>(access, 0);
+constexpr bool looks_up(int access) {
+  return leaves_of_index<Op>(access, 0) != 0;
 }
 
 // What an index leads to along the dim that an access looks up, as Gather defines it: below 0 it counts from the end.
@@ -209,23 +210,23 @@ __device__ inline Found find(const P& params, int64_t index) {
   return {at * static_cast<int64_t>(dim.stride), at >= 0 && at < size};
 }
 
-// Loads what an access looks up; 0 where an index lies outside of the dim. indices: of every element of the vector.
-// kAlike: they are the same one, as the guards are.
+// Loads what an access looks up; 0 where an index lies outside of the dim. index(j): of element j of the vector.
+// kAlike: it is the same for all, as the guards are.
 template <typename Op, int kAccess, char kMode, bool kAlike, typename T, int kWidth, int kCount, typename P,
-          typename Index, typename Stored>
+          typename Index, typename IndexOf>
 __device__ inline Vector<T, kWidth> load_looked_up(const P& params, const Predicates<kCount, kWidth>& holding, Index i,
-                                                   const Vector<Stored, kWidth>& indices) {
+                                                   const IndexOf& index) {
   const T* const data = static_cast<const T*>(params.data[kAccess]);
   Vector<T, kWidth> loaded = splat<T, kWidth>(T{});
   if constexpr (kAlike) {
-    const Found found = find<kAccess>(params, indices.at[0]);
+    const Found found = find<kAccess>(params, index(0));
     if (found.inside && holding.all(Op::guards[kAccess], 0)) {
       loaded = load<Op, kAccess, kMode, T, kWidth>(data + found.offset, params, i);
     }
   } else {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
-      const Found found = find<kAccess>(params, indices.at[j]);
+      const Found found = find<kAccess>(params, index(j));
       if (!found.inside || !holding.all(Op::guards[kAccess], j)) continue;
       loaded.at[j] = data[found.offset + offset<Op, kAccess, kMode>(params, static_cast<Index>(i + j))];
     }
@@ -242,6 +243,13 @@ struct Modes {
   static constexpr bool uniform(unsigned guards, int inputs) {
     for (int k = inputs; k < static_cast<int>(sizeof...(kModes)); ++k) {
       if ((guards >> (k - inputs) & 1U) && !is_uniform(at[k])) return false;
+    }
+    return true;
+  }
+  // Whether all of these leaves are the same for a whole vector.
+  static constexpr bool alike(unsigned leaves) {
+    for (int k = 0; k < static_cast<int>(sizeof...(kModes)); ++k) {
+      if ((leaves >> k & 1U) && !(is_scalar(at[k]) || is_cell(at[k]) || is_uniform(at[k]))) return false;
     }
     return true;
   }

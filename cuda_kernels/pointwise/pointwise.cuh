@@ -66,7 +66,7 @@ struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices
     (load_one<I, In, kWidth, M>(params, i, in), ...);
   }
 
-  static constexpr bool kLooksUp = ((indices_of<Op>(I) >= 0) || ...);
+  static constexpr bool kLooksUp = (looks_up<Op>(I) || ...);
 
   template <int kWidth, typename M, typename Index>
   __device__ static void look_up(const Parameters<Index>& params, Index i, Loaded<kWidth>& in) {
@@ -75,19 +75,23 @@ struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices
 
   template <int kInput, typename T, int kWidth, typename M, typename Index>
   __device__ static void look_up_one(const Parameters<Index>& params, Index i, Loaded<kWidth>& in) {
-    constexpr int kIndices = indices_of<Op>(kInput);
-    if constexpr (kIndices >= 0) {
-      constexpr bool kSame = kWidth == 1 || is_scalar(M::at[kIndices]) || is_cell(M::at[kIndices]);
-      constexpr bool kAlike = kSame && (kWidth == 1 || M::uniform(Op::guards[kInput], kInputs));
-      get<kInput>(in.input).value = load_looked_up<Op, kInput, M::at[kInput], kAlike, T, kWidth>(
-          params, in.holding, i, get<Op::leader[kIndices]>(in.input).value);
+    if constexpr (looks_up<Op>(kInput)) {
+      constexpr unsigned kLeaves = leaves_of_index<Op>(kInput, 0);
+      constexpr bool kAlike = kWidth == 1 || (M::alike(kLeaves) && M::uniform(Op::guards[kInput], kInputs));
+      const auto index = [&](int j) {
+        return Op::template index<kInput>(widen(get<Op::leader[I]>(in.input).value.at[j])..., in.holding.at[C][j]...);
+      };
+      get<kInput>(in.input).value =
+          load_looked_up<Op, kInput, M::at[kInput], kAlike, T, kWidth>(params, in.holding, i, index);
     }
   }
 
   // Inputs that go through shared memory are already there, and an access that does not lead is what its leader is.
   template <int kInput, typename T, int kWidth, typename M, typename Index>
   __device__ static void load_one(const Parameters<Index>& params, Index i, Loaded<kWidth>& in) {
-    if constexpr (!is_transposed(M::at[kInput]) && Op::leader[kInput] == kInput && indices_of<Op>(kInput) < 0) {
+    if constexpr (looks_up<Op>(kInput)) {
+      get<kInput>(in.input).value = splat<T, kWidth>(T{});
+    } else if constexpr (!is_transposed(M::at[kInput]) && Op::leader[kInput] == kInput) {
       constexpr bool kUniform = M::uniform(guards_of_group(kInput), kInputs);
       get<kInput>(in.input).value = load_guarded<Op, kInput, M::at[kInput], kUniform, T, kWidth>(params, in.holding, i);
     }

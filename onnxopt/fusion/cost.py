@@ -101,8 +101,10 @@ def moved(
     for k, value in enumerate(inputs):
         orders: dict[object, int] = {}
         for access in (a for a in program.index.accesses if a.input == k):
-            lookup = access.lookup
-            terms = access.terms + (() if lookup is None else program.index.accesses[lookup.indices].terms)
+            terms = access.terms
+            if access.lookup is not None and isinstance(program, Program):
+                leaves = sorted(program.leaves_of([access.lookup.index]))
+                terms += tuple(dict.fromkeys(t for leaf in leaves for t in program.index.forms[leaf]))
             numbers = [t.mod.number for t in terms]
             if None in numbers:
                 return None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from onnxopt.fusion import channels_last, index_ops, integer_kernels
-from onnxopt.fusion.operands import constant
+from onnxopt.fusion.operands import constant, looks_up
 from onnxopt.graph.placement.place import HOST_INPUTS, place
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.operators import table as operators
@@ -146,6 +146,8 @@ def reason_for_provider(node: ir.Node) -> str | None:
     """
     if node.op_type == "MatMulNBits":
         return "ONNX Runtime's CPU provider multiplies by the codes of MatMulNBits itself"
+    if looks_up(node):
+        return "No CPU kernel looks elements up at indices that it reads; ONNX Runtime's CPU provider runs this Gather"
     if integer_kernels.is_coding(node):
         return f"ONNX Runtime's CPU provider runs {node.op_type} faster by itself than a fused kernel of the CPU does"
     operator = integer_kernels.replaced_with(node)

@@ -2,7 +2,7 @@
 
 For element i of the domain, an access reads the element of its input at position
     offset + sum over its terms of ((i / div) mod mod) * stride
-and, where it has a lookup, as many strides farther as an element of another input says (Gather).
+and, where it has a lookup, as many strides farther as a value of the program says (Gather).
 Dims may be symbolic. The library then computes the numbers from the inputs' shapes.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from onnxopt.program.extents import Extent, Sum, total
@@ -31,13 +31,13 @@ class Term:
 
 @dataclasses.dataclass(frozen=True)
 class Lookup:
-    """index * stride, where another access reads the index, which counts from the end where it is below 0.
+    """index * stride, for an index that counts from the end where it is below 0.
 
-    indices: position of that access, an earlier one. size: of the dim that is indexed; the value is 0 where an index
-    lies outside of it.
+    index: id of a value of the program, of which nothing is looked up itself. size: of the dim that is indexed; what is
+    read is 0 where an index lies outside of it.
     """
 
-    indices: int
+    index: int
     size: Extent
     stride: Extent
 
@@ -128,6 +128,13 @@ class Indexing:
         """(access, its lookup) for every access that has one."""
         return tuple((k, a.lookup) for k, a in enumerate(self.accesses) if a.lookup is not None)
 
+    def renumbered(self, ids: Mapping[int, int]) -> Indexing:
+        """The same with other ids of the values that are indices. ids: new ones by the old."""
+        accesses = list(self.accesses)
+        for k, lookup in self.lookups:
+            accesses[k] = dataclasses.replace(accesses[k], lookup=dataclasses.replace(lookup, index=ids[lookup.index]))
+        return dataclasses.replace(self, accesses=tuple(accesses))
+
     @property
     def _bounds(self) -> list[Extent]:
         return [e for c in self.conditions for bound in (c.low, c.high) for e in bound.parts]
@@ -143,9 +150,8 @@ class Indexing:
         used += self._looked_up
         return {s for e in (*used, *(e for t in terms for e in (t.div, t.mod, t.stride))) for s in e.symbols}
 
-    def verify(self, dtypes: Sequence[str], outputs: int) -> None:
-        """Raise ValueError naming the part that breaks a rule of this module. dtypes: of inputs. outputs: how many."""
-        inputs = len(dtypes)
+    def verify(self, inputs: int, outputs: int) -> None:
+        """Raise ValueError naming the part that breaks a rule of this module. inputs, outputs: their numbers."""
         if len(self.dims) != inputs or len(self.shapes) != outputs:
             raise ValueError("index: dims or shapes do not match the inputs or outputs")
         names = {name for name, _, _ in self.symbols}
@@ -159,14 +165,9 @@ class Indexing:
                 raise ValueError("index: an access has a guard that is not there")
             used += a.offset
         for k, lookup in self.lookups:
-            own, indices = self.accesses[k], self.accesses[lookup.indices] if 0 <= lookup.indices < k else None
-            if indices is None or indices.lookup is not None or not set(indices.guards) <= set(own.guards):
-                raise ValueError("index: a lookup has no earlier access that reads its indices wherever it needs them")
-            if dtypes[indices.input] not in INDEX_DTYPES:
-                raise ValueError(f"index: a lookup reads indices of {dtypes[indices.input]}")
             if lookup.size.factor < 1 or lookup.stride.factor < 1:
                 raise ValueError("index: a lookup is less than 1")
-            if len(own.terms) == MAX_TERMS:
+            if len(self.accesses[k].terms) == MAX_TERMS:
                 raise ValueError("index: an access with a lookup has too many terms")
         used += self._looked_up
         used += [e for terms in self.forms for t in terms for e in (t.div, t.mod, t.stride)] + self._bounds
@@ -193,7 +194,7 @@ class Indexing:
             return [[number(t.div), number(t.mod), number(t.stride)] for t in terms]
 
         def looked_up(lookup: Lookup) -> list[Any]:
-            return [lookup.indices, number(lookup.size), number(lookup.stride)]
+            return [lookup.index, number(lookup.size), number(lookup.stride)]
 
         def summands(bound: Sum) -> list[Any]:
             return [number(e) for e in bound.parts]

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from onnxopt.program.dtypes import COMPUTE_DTYPES, DTYPES
-from onnxopt.program.indexing import Indexing
+from onnxopt.program.indexing import INDEX_DTYPES, Indexing
 from onnxopt.program.schema import Variant
 
 _FLOAT = frozenset({"float32", "float64"})
@@ -180,7 +181,27 @@ class Program:
             if any(not 0 <= i < len(self.inputs) for i in depends) or (self.index is None and not depends):
                 raise ValueError(f"output {k}: depends on no input, or on one that is not there")
         if self.index is not None:
-            self.index.verify(self.inputs, len(self.outputs))
+            self.index.verify(len(self.inputs), len(self.outputs))
+            for _, lookup in self.index.lookups:
+                self._verify_index(self.index, lookup.index)
+
+    def _verify_index(self, index: Indexing, value: int) -> None:
+        if not 0 <= value < len(self.dtypes) or self.dtypes[value] not in INDEX_DTYPES:
+            raise ValueError(f"a lookup: value {value} is no {' or '.join(INDEX_DTYPES)}")
+        leaves = self.leaves_of((value,))
+        if not leaves or any(index.accesses[k].lookup for k in leaves if k < len(index.accesses)):
+            raise ValueError(f"a lookup: value {value} depends on nothing, or on what is looked up")
+
+    def leaves_of(self, values: Iterable[int]) -> frozenset[int]:
+        """The leaves that these values are computed from, indices of lookups left out."""
+        first = len(self.leaves)
+        seen, open_ = set[int](), list(values)
+        while open_:
+            value = open_.pop()
+            if value not in seen:
+                seen.add(value)
+                open_ += self.code[value - first].args if value >= first else ()
+        return frozenset(value for value in seen if value < first)
 
     def to_json(self) -> dict[str, Any]:
         """The form in kernels.json. Non-finite constants are the strings "inf", "-inf" and "nan"."""
@@ -233,7 +254,8 @@ def _problem(i: Instruction, dtypes: tuple[str, ...], own_id: int) -> str | None
 def without_dead_code(program: Program) -> Program:
     """The program without the instructions that no output needs, such as the exponent of x ** 2 once it is x * x."""
     first = len(program.leaves)
-    live = set(program.results)
+    index = program.index
+    live = {*program.results, *(() if index is None else (lookup.index for _, lookup in index.lookups))}
     for k in range(len(program.code) - 1, -1, -1):
         if first + k in live:
             live.update(program.code[k].args)
@@ -243,7 +265,9 @@ def without_dead_code(program: Program) -> Program:
         if first + k in live:
             ids[first + k] = first + len(code)
             code.append(dataclasses.replace(instruction, args=tuple(ids[a] for a in instruction.args)))
-    return dataclasses.replace(program, code=tuple(code), results=tuple(ids[r] for r in program.results))
+    renumbered = None if index is None else index.renumbered(ids)
+    results = tuple(ids[r] for r in program.results)
+    return dataclasses.replace(program, code=tuple(code), results=results, index=renumbered)
 
 
 @dataclasses.dataclass(frozen=True)

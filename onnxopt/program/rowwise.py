@@ -164,7 +164,9 @@ class RowProgram:
         if len(self.leaves) != len(self.operands) or len(self.outputs) != len(self.results):
             raise ValueError("inputs and operands, or outputs and results, differ in number")
         if self.index is not None:
-            self.index.verify(self.inputs, len(self.outputs))
+            self.index.verify(len(self.inputs), len(self.outputs))
+            if self.index.lookups:
+                raise ValueError("index: a rowwise kernel looks nothing up")
         if len(self.domain) != (0 if self.index is None else 3):
             raise ValueError("the domain has three extents with an index, and none without")
         if len(self.views) not in (1, 2) or [v.target for v in self.views].count(None) != 1:

@@ -22,18 +22,18 @@ def has_cpu_kernels(kind: Kind) -> bool:
     return type(kind).pays_on_cpu is not Kind.pays_on_cpu
 
 
+def _has_cpu_kernel(_: Kind, region: Region) -> bool:
+    return not any(map(looks_up, region.nodes))
+
+
 @contextlib.contextmanager
 def cpu_kernels_forced() -> Iterator[None]:
     """Whatever the library has CPU kernels for runs as one, also where ONNX Runtime's own kernels are faster."""
     with contextlib.ExitStack() as stack:
         for kind in filter(has_cpu_kernels, KINDS):
-            stack.enter_context(mock.patch.object(type(kind), "pays_on_cpu", _runs_on_cpu))
+            stack.enter_context(mock.patch.object(type(kind), "pays_on_cpu", _has_cpu_kernel))
         stack.enter_context(mock.patch.object(entry_points, "is_quantized", return_value=False))
         yield
-
-
-def _runs_on_cpu(_: Kind, region: Region) -> bool:
-    return not any(map(looks_up, region.nodes))
 
 
 def compile_nothing(patch: pytest.MonkeyPatch) -> None:

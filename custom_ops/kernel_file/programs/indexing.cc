@@ -47,7 +47,7 @@ IndexLookup ReadLookup(const JsonReader& json) {
   const std::vector<Extent> parts = ReadExtents(json);
   const bool valid = parts.size() == 3 && parts[0].symbols.empty() && parts[0].factor >= 0 &&
                      static_cast<std::uint64_t>(parts[0].factor) <= kMaxId;
-  if (!valid) json.Fail("is not [access, size, stride]");
+  if (!valid) json.Fail("is not [value, size, stride]");
   return {static_cast<std::uint32_t>(parts[0].factor), parts[1], parts[2]};
 }
 

@@ -25,23 +25,6 @@ void VerifyTerms(const std::vector<IndexTerm>& terms, std::size_t symbols, const
   }
 }
 
-// As indexing.py's Lookup.
-void VerifyLookup(const Indexing& index, const std::vector<Dtype>& dtypes, std::size_t k) {
-  const InputAccess& own = index.accesses[k];
-  Require(own.lookup->indices < k, "a lookup has no earlier access that reads its indices");
-  const InputAccess& indices = index.accesses[own.lookup->indices];
-  const auto is_own = [&](std::uint32_t g) {
-    return std::find(own.guards.begin(), own.guards.end(), g) != own.guards.end();
-  };
-  Require(!indices.lookup && std::all_of(indices.guards.begin(), indices.guards.end(), is_own),
-          "a lookup has no access that reads its indices wherever it needs them");
-  const Dtype dtype = dtypes[indices.input];
-  Require(dtype == Dtype::kInt32 || dtype == Dtype::kInt64,
-          "a lookup reads indices of " + std::string(Row(dtype).name));
-  Require(own.terms.size() < static_cast<std::size_t>(kMaxTerms), "an access with a lookup has too many terms");
-  index.VerifyExtents({own.lookup->size, own.lookup->stride}, "a lookup");
-}
-
 std::string Spell(const std::vector<Extent>& dims) {
   std::string text = "[";
   for (std::size_t k = 0; k < dims.size(); ++k) {
@@ -65,8 +48,7 @@ bool Indexing::LooksUp() const {
   return std::any_of(accesses.begin(), accesses.end(), [](const InputAccess& a) { return a.lookup.has_value(); });
 }
 
-void Indexing::Verify(const std::vector<Dtype>& dtypes, std::size_t outputs) const {
-  const std::size_t inputs = dtypes.size();
+void Indexing::Verify(std::size_t inputs, std::size_t outputs) const {
   Require(dims.size() == inputs && shapes.size() == outputs, "dims or shapes do not match the inputs or outputs");
   for (const auto* rows : {&dims, &shapes}) {
     for (const std::vector<Extent>& row : *rows) {
@@ -87,7 +69,9 @@ void Indexing::Verify(const std::vector<Dtype>& dtypes, std::size_t outputs) con
     for (const Extent& e : a.offset) VerifyExtent(e, symbols.size(), "an access");
     VerifyTerms(a.terms, symbols.size(), "an access");
     for (const std::uint32_t g : a.guards) Require(g < conditions.size(), "an access has a guard that is not there");
-    if (a.lookup) VerifyLookup(*this, dtypes, static_cast<std::size_t>(&a - accesses.data()));
+    if (!a.lookup) continue;
+    Require(a.terms.size() < static_cast<std::size_t>(kMaxTerms), "an access with a lookup has too many terms");
+    VerifyExtents({a.lookup->size, a.lookup->stride}, "a lookup");
   }
   for (const IndexCondition& c : conditions) {
     VerifyTerms(c.terms, symbols.size(), "a condition");

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "program/dtype.h"
 #include "program/shape.h"
 
 namespace onnxopt {
@@ -32,9 +31,9 @@ struct IndexTerm {
   Extent stride;
 };
 
-// Indices that access `indices` reads, of a dim of `size` whose elements are `stride` apart.
+// Value `index` of the program, along a dim of `size` whose elements are `stride` apart.
 struct IndexLookup {
-  std::uint32_t indices;
+  std::uint32_t index;
   Extent size;
   Extent stride;
 };
@@ -67,8 +66,8 @@ struct Indexing {
   std::vector<IndexCondition> conditions;
 
   bool LooksUp() const;
-  // Throws Error naming what breaks a rule of indexing.py. dtypes: of the inputs.
-  void Verify(const std::vector<Dtype>& dtypes, std::size_t outputs) const;
+  // Throws Error naming what breaks a rule of indexing.py.
+  void Verify(std::size_t inputs, std::size_t outputs) const;
   // The same for a list of extents, each at least 1.
   void VerifyExtents(const std::vector<Extent>& extents, const std::string& where) const;
 };

@@ -1,5 +1,8 @@
 #include "program/programs/pointwise.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "program/shape.h"
 #include "support/error.h"
 
@@ -46,6 +49,30 @@ std::string Problem(const Program& program, std::size_t k) {
   return "";
 }
 
+// Whether a value depends on what is looked up.
+bool DependsOnLookup(const Program& program, std::uint32_t value) {
+  std::vector<bool> depends(program.ids(), false);
+  for (std::size_t k = 0; k < program.accesses(); ++k) depends[k] = program.index->accesses[k].lookup.has_value();
+  for (std::size_t k = 0; k < program.code.size(); ++k) {
+    const std::vector<std::uint32_t>& args = program.code[k].args;
+    depends[program.leaves() + k] = std::any_of(args.begin(), args.end(), [&](std::uint32_t a) { return depends[a]; });
+  }
+  return depends[value];
+}
+
+void VerifyIndices(const Program& program) {
+  for (const InputAccess& access : program.index->accesses) {
+    if (!access.lookup) continue;
+    const std::uint32_t value = access.lookup->index;
+    const bool is_index =
+        value < program.ids() && (program.dtype(value) == Dtype::kInt32 || program.dtype(value) == Dtype::kInt64);
+    if (!is_index) throw Error("a lookup: value " + std::to_string(value) + " is no int32 or int64");
+    if (DependsOnLookup(program, value)) {
+      throw Error("a lookup: value " + std::to_string(value) + " depends on what is looked up");
+    }
+  }
+}
+
 }  // namespace
 
 const Primitive& Row(Op op) { return kRows[static_cast<std::size_t>(op)]; }
@@ -67,13 +94,14 @@ void Program::Verify() const {
   if (outputs.empty() || outputs.size() > kMaxOutputs) {
     throw Error("has " + std::to_string(outputs.size()) + " outputs, not 1 to " + std::to_string(kMaxOutputs));
   }
-  if (index) index->Verify(inputs, outputs.size());
+  if (index) index->Verify(inputs.size(), outputs.size());
   if (leaves() > kMaxInputs) throw Error("reads its inputs in " + std::to_string(leaves()) + " ways, too many");
   for (std::size_t k = 0; k < code.size(); ++k) {
     const std::string problem = Problem(*this, k);
     if (problem.empty()) continue;
     throw Error("instruction " + std::to_string(k) + " (" + std::string(Row(code[k].op).name) + "): " + problem);
   }
+  if (index) VerifyIndices(*this);
   if (results.size() != outputs.size() || depends.size() != outputs.size() || ranks.size() != outputs.size()) {
     throw Error("outputs, results, depends and ranks differ in length");
   }

@@ -125,7 +125,8 @@ std::vector<std::size_t> RowProgram::Stored(bool rows) const {
 
 void RowProgram::Verify() const {
   if (index) {
-    index->Verify(inputs, outputs.size());
+    index->Verify(inputs.size(), outputs.size());
+    if (index->LooksUp()) throw Error("index: a rowwise kernel looks nothing up");
     index->VerifyExtents(domain, "the domain");
   }
   if (domain.size() != (index ? 3 : 0)) throw Error("domain: not three extents, or no index");

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import cast
 
@@ -11,6 +12,7 @@ from onnxopt.kinds.pointwise.access_modes import MAX_NEIGHBOURS, runs
 from onnxopt.program.cuda_text import decomposed
 from onnxopt.program.cuda_text.statements import C_TYPES, INDEX, PACKED, has_wide_floats, statements
 from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.indexing import Lookup
 from onnxopt.program.pointwise import PointwiseVariant, Program
 
 _PACKED_DTYPES = frozenset({"int8", "uint8"})
@@ -36,7 +38,7 @@ def _struct(name: str, program: Program) -> list[str]:
         f"  static constexpr unsigned guards[] = {{{', '.join(map(str, _guards(program)))}}};",
         f"  static constexpr int leader[] = {{{', '.join(map(str, _leaders(program)))}}};",
         f"  static constexpr int runs[] = {{{', '.join(map(str, _runs(program)))}}};",
-        *_lookups(program),
+        *(f"  {line}" for line in _lookups(program)),
         f"  static constexpr bool kPacked = {str(packed).lower()};",
         *(f"  {line}" for line in _where(program)),
         *_apply(program),
@@ -48,15 +50,23 @@ def _struct(name: str, program: Program) -> list[str]:
 def _apply(program: Program, *, packed: bool = False) -> list[str]:
     """The program as a function of one element, or of four packed ones."""
     kind = "Packed<{}>" if packed else "{}"
-    parameters = [f"{kind.format(C_TYPES[DTYPES[d].compute])} x{k}" for k, d in enumerate(program.accesses)]
-    parameters += [f"bool c{k}" for k in range(program.conditions)]
+    parameters = _leaf_parameters(program, kind)
     parameters += [f"{kind.format(C_TYPES[DTYPES[d].compute])}& y{k}" for k, d in enumerate(program.outputs)]
-    names = [f"x{k}" for k in range(len(program.accesses))] + [f"c{k}" for k in range(program.conditions)]
     halves = [decomposed.half_of(program, k) for k in range(len(program.outputs))]
     stored = [half[0] if half else None for half in halves]
-    body, results = statements(program, names, has_wide_floats(program), packed=packed, stored=stored)
+    body, results = statements(program, _leaf_names(program), has_wide_floats(program), packed=packed, stored=stored)
     body += [f"y{k} = {result};" for k, result in enumerate(results)]
     return [f"  __device__ static void apply({', '.join(parameters)}) {{", *(f"    {line}" for line in body), "  }"]
+
+
+def _leaf_parameters(program: Program, kind: str = "{}") -> list[str]:
+    """The leaves as parameters of a function. kind: of a type."""
+    values = [f"{kind.format(C_TYPES[DTYPES[d].compute])} x{k}" for k, d in enumerate(program.accesses)]
+    return values + [f"bool c{k}" for k in range(program.conditions)]
+
+
+def _leaf_names(program: Program) -> list[str]:
+    return [*(f"x{k}" for k in range(len(program.accesses))), *(f"c{k}" for k in range(program.conditions))]
 
 
 def _output(program: Program, output: int) -> str:
@@ -92,11 +102,35 @@ def _runs(program: Program) -> list[int]:
 
 
 def _lookups(program: Program) -> list[str]:
-    """For every access, the access that reads its indices, below 0 for none; no line where all have none."""
+    """For every access the leaves that its index depends on as a bit mask, 0 where it has none, and all indices.
+
+    No line where no access has a lookup.
+    """
     if program.index is None or not program.index.lookups:
         return []
-    indices = [-1 if a.lookup is None else a.lookup.indices for a in program.index.accesses]
-    return [f"  static constexpr int lookup[] = {{{', '.join(map(str, indices))}}};"]
+    lookups = dict(program.index.lookups)
+    masks = [sum(1 << leaf for leaf in _leaves(program, lookups.get(k))) for k in range(len(program.accesses))]
+    body = [line for k, lookup in lookups.items() for line in _index(program, k, lookup)]
+    return [
+        f"static constexpr unsigned lookup[] = {{{', '.join(f'{mask}u' for mask in masks)}}};",
+        "template <int kAccess>",
+        f"__device__ static long long index({', '.join(_leaf_parameters(program))}) {{",
+        *(f"  {line}" for line in body),
+        "}",
+    ]
+
+
+def _leaves(program: Program, lookup: Lookup | None) -> frozenset[int]:
+    return frozenset() if lookup is None else program.leaves_of([lookup.index])
+
+
+def _index(program: Program, access: int, lookup: Lookup) -> list[str]:
+    """The index of one access, from its leaves."""
+    part = dataclasses.replace(
+        program, outputs=(program.dtypes[lookup.index],), results=(lookup.index,), depends=((),), ranks=(0,)
+    )
+    body, results = statements(part, _leaf_names(program), True)
+    return [f"if constexpr (kAccess == {access}) {{", *(f"  {line}" for line in body), f"  return {results[0]};", "}"]
 
 
 def _where(program: Program) -> list[str]:

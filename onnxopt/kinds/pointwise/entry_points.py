@@ -35,7 +35,7 @@ _STRIDED = frozenset(
     {Mode.RUN_2, Mode.CELL_2, Mode.RUN_ANY, Mode.CELL_ANY, Mode.INTERLEAVED, Mode.SPLIT_2, Mode.SPLIT_ANY,
      Mode.GUARDED, Mode.ANY}
 )  # fmt: skip
-_ALIKE = frozenset({Mode.SCALAR, Mode.CELL, Mode.CELL_2, Mode.CELL_ANY})  # one element for a vector
+_ALIKE = frozenset({Mode.SCALAR, Mode.CELL, Mode.CELL_2, Mode.CELL_ANY, Mode.UNIFORM})  # one element for a vector
 _CELLS, _RUNS = frozenset({Mode.CELL, Mode.SPLIT_CELL}), frozenset({Mode.RUN, Mode.SPLIT_RUN})
 
 
@@ -64,10 +64,13 @@ def vector_width(program: Program) -> int:
     return ACCESS_BYTES // _widest(program)
 
 
+def _leaves_of_indices(program: Program) -> frozenset[int]:
+    return program.leaves_of([] if program.index is None else [lookup.index for _, lookup in program.index.lookups])
+
+
 def _widest(program: Program) -> int:
     """Bytes of the widest operand. Indices that are looked up count only where their values are computed with."""
-    indices = set() if program.index is None else {lookup.indices for _, lookup in program.index.lookups}
-    indices -= {*program.results, *(a for i in program.code for a in i.args)}
+    indices = _leaves_of_indices(program) - program.leaves_of(program.results)
     read = (d for k, d in enumerate(program.accesses) if k not in indices)
     return max(DTYPES[d].size for d in (*read, *program.outputs))
 
@@ -155,7 +158,7 @@ def _indexed(name: str, program: Program, index: Indexing, full: int) -> list[Po
         options = [(w, _index_modes(index, Fit(w, certain))) for w in _widths(program, full)]
         accesses = len(index.accesses)
         width, modes = min(options, key=lambda o: (sum(m in GATHERED for m in o[1][:accesses]), -o[0]))
-        if any(modes[lookup.indices] not in _ALIKE for _, lookup in index.lookups):
+        if any(modes[leaf] not in _ALIKE for leaf in _leaves_of_indices(program)):
             width, modes = options[-1]  # so that neighbouring threads, not those of a thread, read neighbours
         if (width, modes) not in seen:
             seen.add((width, modes))
@@ -197,7 +200,7 @@ def _index_modes(index: Indexing, fit: Fit) -> str:
 
 def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[PointwiseVariant]:
     """Variants whose transposed inputs go through shared memory; none where tiles do not pay."""
-    apart = {k for k, lookup in index.lookups for k in (k, lookup.indices)}
+    apart = {*_leaves_of_indices(program), *(k for k, _ in index.lookups)}
     along = {k: t for k, a in enumerate(index.accesses) if k not in apart and (t := columns(a.terms)) is not None}
     if not along:
         return []

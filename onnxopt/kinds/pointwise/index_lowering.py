@@ -84,7 +84,8 @@ class Evaluation:
         if not self._accesses:
             raise NotAffine("The fused kernel would read no input")
         dims = tuple(dims_of(v, self.shapes) for v in self._inputs)
-        return Indexing(tuple(self._accesses), tuple(self._conditions), dims, shapes, _symbols(dims))
+        index = Indexing(tuple(self._accesses), tuple(self._conditions), dims, shapes, _symbols(dims))
+        return index.renumbered({lookup.index: self.renumbered(lookup.index) for _, lookup in index.lookups})
 
     def code(self) -> tuple[Instruction, ...]:
         """The instructions with the ids of a Program."""
@@ -187,11 +188,21 @@ class Evaluation:
         axis, rows = node.attributes.get_int("axis", 0) % len(dims), at.coordinates
         end = axis + len(index_dims)
         places = [Linear() if d == ONE else c for c, d in zip(rows[axis:end], index_dims, strict=True)]
-        read = self.value(indices, at.with_coordinates(places)).id
-        lookup = Lookup((-1 - read) // 2, dims[axis], product(dims[axis + 1 :]))
-        if read >= 0 or not read % 2 or tuple(self._accesses)[lookup.indices].lookup is not None:
-            raise NotAffine(f"Gather's indices `{indices.name}` would be computed in the same kernel")
+        index = self.value(indices, at.with_coordinates(places)).id
+        if any(a.lookup is not None for a in self._accesses_of(index)):
+            raise NotAffine(f"Gather's indices `{indices.name}` would be looked up in the same kernel")
+        lookup = Lookup(index, dims[axis], product(dims[axis + 1 :]))
         return self._access(data, at.with_coordinates([*rows[:axis], Linear(), *rows[end:]]), lookup)
+
+    def _accesses_of(self, value: int) -> list[Access]:
+        """The accesses that a value of this evaluation is computed from."""
+        known, seen, open_ = tuple(self._accesses), set[int](), [value]
+        while open_:
+            value = open_.pop()
+            if value not in seen:
+                seen.add(value)
+                open_ += self._builder.code[value].args if value >= 0 else ()
+        return [known[(-1 - k) // 2] for k in seen if k < 0 and k % 2]
 
     def _access(self, value: ir.Value, at: Map, lookup: Lookup | None = None) -> Expr:
         stride, offset, flat = ONE, [], []
@@ -200,7 +211,7 @@ class Evaluation:
             flat += [(digit, c * stride) for digit, c in coordinate.terms]
             stride = stride * dim
         guards: tuple[int, ...] = ()
-        if not self._is_inside(value, at) or (lookup and tuple(self._accesses)[lookup.indices].guards):
+        if not self._is_inside(value, at) or (lookup and any(a.guards for a in self._accesses_of(lookup.index))):
             guards = tuple(sorted({self._condition_number(g, at.digits) for g in at.guards}))
         access = Access(self._inputs[value], _summed(offset), _terms(_merged(flat), at.digits), guards, lookup)
         if lookup is not None and len(access.terms) == MAX_TERMS:

@@ -100,6 +100,18 @@ CASES = {
         "float[9, 20] t, int64[7] i", "float[] y", "g = Gather(t, i)  s = Slice(g, four, big, one)  y = Neg(s)",
         "int64[1] four = {4}, int64[1] one = {1}, int64[1] big = {9223372036854775807}",
     ),
+    "computed indices": (
+        "float16[9, 16] t, int64[5, 3] i, float16[5, 1, 16] z", "float16[] y",
+        "n = Neg(i)  f = Min(i, n)  g = Gather(t, f)  y = Concat<axis=1>(z, g)", "",
+    ),
+    "converted indices, and rows of a second table by both": (
+        "float[9, 6] t, float[9, 6] u, int64[14] i, int32[14] j", "float[] y",
+        "a = Cast<to=6>(i)  d = Max(a, j)  g = Gather(t, d)  h = Gather(u, a)  y = Add(g, h)", "",
+    ),
+    "an index for each element": (
+        "float16[4, 9] t, int64[40] i, int64 k", "float16[] y",
+        "m = Min(i, k)  g = Gather<axis=1>(t, m)  y = Neg(g)", "",
+    ),
     "integers": ("int64[9, 6] t, int32[5] i", "int64[] y", "g = Gather(t, i)  y = Neg(g)", ""),
     "bytes": ("int8[9, 48] t, int32[5] i, int8[2, 48] z", "int8[] y", "g = Gather(t, i)  y = Concat<axis=0>(z, g)", ""),
     "truth values": ("bool[9, 48] t, int32[5] i", "bool[] y", "g = Gather(t, i)  y = Not(g)", ""),
@@ -203,11 +215,11 @@ def test_a_dim_of_no_elements_gives_zeros(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "changed", "reason"),
     [
-        (1, {"lookup": Lookup(2, Extent(9), Extent(64))}, "no earlier access"),
+        (1, {"lookup": Lookup(9, Extent(9), Extent(64))}, "value 9 is no int32 or int64"),
+        (1, {"lookup": Lookup(2, Extent(9), Extent(64))}, "value 2 is no int32 or int64"),
         (1, {"lookup": Lookup(0, Extent(9), Extent(0))}, "less than 1"),
-        (1, {"guards": ()}, "wherever it needs them"),
         (1, {"terms": (Term(Extent(1), Extent(64), Extent(1)),) * 6}, "too many terms"),
-        (0, {"input": 0}, "reads indices of float16"),
+        (0, {"lookup": Lookup(0, Extent(9), Extent(64))}, "depends on nothing, or on what is looked up"),
     ],
 )
 def test_lookups_that_break_a_rule(place: int, changed: dict[str, Any], reason: str) -> None:

@@ -259,7 +259,6 @@ def test_a_view_alone_stays_a_view() -> None:
     ("body", "constants", "reason"),
     [
         ("a = Neg(x)  y = Gather<axis=0>(a, k)", "int64[3] k = {0, 1, 3}", "Gather looks elements up in what the same"),
-        ("a = Neg(x)  i = Add(shape, shape)  y = Gather<axis=0>(x, i)", "", "`i` would be computed in the same kernel"),
         ("y = Gather<axis=0>(x, k)  z2 = Neg(y)", "int64[2] k = {0, 4}", "Gather's indices lie outside of a dim of 4"),
         ('a = Neg(x)  y = Pad<mode="reflect">(a, w)', "int64[4] w = {1, 0, 1, 0}", "Pad has mode reflect"),
         (
