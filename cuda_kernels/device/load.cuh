@@ -207,7 +207,8 @@ __device__ inline Found find(const P& params, int64_t index) {
   const auto& dim = params.input[kAccess].term[kMaxTerms - 1];
   const int64_t size = static_cast<int64_t>(dim.mod.divisor);
   const int64_t at = index < 0 ? index + size : index;
-  return {at * static_cast<int64_t>(dim.stride), at >= 0 && at < size};
+  // Outside, the product may wrap around.
+  return {static_cast<int64_t>(static_cast<uint64_t>(at) * dim.stride), at >= 0 && at < size};
 }
 
 // Loads what an access looks up; 0 where an index lies outside of the dim. index(j): of element j of the vector.

@@ -18,9 +18,9 @@ template <typename Op, typename Inputs, typename Outputs, typename I, typename O
 struct Body;
 
 // Op is generated: its Inputs and Outputs list storage dtypes, kConditions and guards (of each input) tell of
-// conditions, lookup (of each input) where one has indices, terms or at (of each input, then each condition) of the
-// index, and apply(x0, x1, ..., c0, c1, ..., y0&,
-// ...) is the program. kPacked: it is there for Packed operands too.
+// conditions, terms or at (of each input, then each condition) of the index, and apply(x0, x1, ..., c0, c1, ..., y0&,
+// ...) is the program. Where inputs are looked up, lookup has the leaves of each one's index as bits, and
+// index<kInput>(x0, x1, ..., c0, c1, ...) is that index. kPacked: apply is there for Packed operands too.
 template <typename Op, typename... In, typename... Out, int... I, int... O, int... C>
 struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices<C...>> {
   static constexpr int kInputs = sizeof...(In);

@@ -96,6 +96,10 @@ CASES = {
         "int64[1] one = {1}, int64 zero = {0}, float none = {-1.0}",
     ),
     "turned": ("float[9, 20] t, int64[70] i", "float[] y", "g = Gather(t, i)  r = Transpose(g)  y = Neg(r)", ""),
+    "beside a tile": (
+        "float[9, 68] t, int64[136] i, float[68, 136] z", "float[] y",
+        "g = Gather(t, i)  r = Transpose(z)  y = Add(g, r)", "",
+    ),
     "part of the rows": (
         "float[9, 20] t, int64[7] i", "float[] y", "g = Gather(t, i)  s = Slice(g, four, big, one)  y = Neg(s)",
         "int64[1] four = {4}, int64[1] one = {1}, int64[1] big = {9223372036854775807}",
