@@ -67,7 +67,11 @@ class _Drawn:
         if len(places) == 1 and self._rng.random() < 0.4:
             which = self._vector(*indices.tolist())
         else:
-            which = self._input(self._rng.choice(["int32", "int64"]), indices)
+            dtype = self._rng.choice(["int32", "int64"])
+            which = self._input(dtype, indices)
+            if self._rng.random() < 0.4:
+                others = self._arrays.integers(-dims[axis], dims[axis], places[self._rng.randint(0, len(places)) :])
+                which = self._result(f"Min({which}, {self._input(dtype, others)})")
         gathered = self._result(f"Gather<axis={axis}>({self._tensor(dims)}, {which})")
         return gathered, [*dims[:axis], *places, *dims[axis + 1 :]]
 
