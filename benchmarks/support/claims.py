@@ -214,14 +214,14 @@ CLAIMS = (
         ("models/gpu_networks_h200.json",),
         _peers(("ORT", "ORT, both options")),
         "models.networks",
-        "2026-11-30",
+        "2026-12-01",
     ),
     Claim(
         "the same beside the best of `torch.compile`, where it was timed",
         ("models/gpu_networks_h200.json",),
         _peers(("torch.compile reduce-overhead", "torch.compile channels_last", "torch.compile cuDNN attention")),
         "models.networks",
-        "2026-11-30",
+        "2026-12-01",
     ),
     Claim(
         "one decoding step with packed weights, ONNX Runtime and onnxopt",
