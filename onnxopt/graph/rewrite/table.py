@@ -58,6 +58,7 @@ from onnxopt.graph.rewrite.decomposed import (
 )
 from onnxopt.graph.rewrite.decomposed import near_misses as near_activations
 from onnxopt.graph.rewrite.products import (
+    adapters,
     aligned_products,
     einsums,
     merging,
@@ -174,6 +175,7 @@ TABLE: tuple[Phase, ...] = (
         steps=(
             Step(("einsums",), einsums.RULES, only_if=_has("Einsum")),
             Step(_PRODUCTS, product_forms.TRANSPOSED, then=Cleanup.CLEAN_UP, only_if=_has("MatMul")),
+            Step(_PRODUCTS, adapters.RULES, then=Cleanup.CLEAN_UP, only_if=_has("MatMul")),
             _BIASES,
         ),
     ),
