@@ -197,13 +197,13 @@ constexpr bool looks_up(int access) {
 }
 
 // What an index leads to along the dim that an access looks up, as Gather defines it: below 0 it counts from the end.
-struct Found {
+struct Row {
   int64_t offset;
   bool inside;
 };
 
 template <int kAccess, typename P>
-__device__ inline Found find(const P& params, int64_t index) {
+__device__ inline Row row_of(const P& params, int64_t index) {
   const auto& dim = params.input[kAccess].term[kMaxTerms - 1];
   const int64_t size = static_cast<int64_t>(dim.mod.divisor);
   const int64_t at = index < 0 ? index + size : index;
@@ -220,16 +220,16 @@ __device__ inline Vector<T, kWidth> load_looked_up(const P& params, const Predic
   const T* const data = static_cast<const T*>(params.data[kAccess]);
   Vector<T, kWidth> loaded = splat<T, kWidth>(T{});
   if constexpr (kAlike) {
-    const Found found = find<kAccess>(params, index(0));
-    if (found.inside && holding.all(Op::guards[kAccess], 0)) {
-      loaded = load<Op, kAccess, kMode, T, kWidth>(data + found.offset, params, i);
+    const Row row = row_of<kAccess>(params, index(0));
+    if (row.inside && holding.all(Op::guards[kAccess], 0)) {
+      loaded = load<Op, kAccess, kMode, T, kWidth>(data + row.offset, params, i);
     }
   } else {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
-      const Found found = find<kAccess>(params, index(j));
-      if (!found.inside || !holding.all(Op::guards[kAccess], j)) continue;
-      loaded.at[j] = data[found.offset + offset<Op, kAccess, kMode>(params, static_cast<Index>(i + j))];
+      const Row row = row_of<kAccess>(params, index(j));
+      if (!row.inside || !holding.all(Op::guards[kAccess], j)) continue;
+      loaded.at[j] = data[row.offset + offset<Op, kAccess, kMode>(params, static_cast<Index>(i + j))];
     }
   }
   return loaded;

@@ -1,8 +1,8 @@
 """Entry points for products with an activation that cuBLASLt does not have (cuda_kernels/gemm/large_products.cuh).
 
-An exact GELU or a SiLU behind a product of cuBLASLt's reads and writes the whole result once more. On Hopper, entry
+An exact GELU or a SiLU after a product of cuBLASLt reads and writes the whole result once more. On Hopper, entry
 points for many rows compute the product as fast as cuBLASLt and store the result once. One more computes the activation
-in place, behind all other products. The library (custom_ops/cuda/gemm/large_products.cc) chooses by a call's sizes.
+in place, after all other products. The library (custom_ops/cuda/gemm/large_products.cc) chooses by a call's sizes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MIN_ROWS = numbers().min_large_rows
 
 
 def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:
-    """The entry points for an activation behind a product; none where cuBLASLt has it."""
+    """The entry points for an activation after a product; none where cuBLASLt has it."""
     if not meaning.activates_apart:
         return ()
     rows = [few_rows.rows(region, meaning, shapes) for region in regions]

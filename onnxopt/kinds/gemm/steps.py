@@ -205,7 +205,7 @@ def _sliced_rows(node: ir.Node, rank: int, count: int) -> range:
 
 
 def following(value: ir.Value) -> list[ir.Node]:
-    """The nodes of the next step behind a value, in order: its only reader, or a SiLU of two nodes; none elsewhere."""
+    """The nodes of the next step after a value, in order: its only reader, or a SiLU of two nodes; none elsewhere."""
     only = only_consumer(value)
     return silu(value) if only is None else [only]
 

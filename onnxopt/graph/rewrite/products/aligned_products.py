@@ -116,7 +116,7 @@ def _gains_by_width(product: _Product) -> bool:
 
 
 def _chain(product: _Product, scope: Scope) -> list[ir.Node]:
-    """The product, and the Add of a constant vector and the activation behind it that stay its epilogue.
+    """The product, the Add of a constant vector and the activation that follow it and stay its epilogue.
 
     Empty where the product adds something else itself, or the graph returns the result.
     """
@@ -158,10 +158,10 @@ def _fill_width(graph: ir.Graph, product: _Product, chain: list[ir.Node]) -> Non
             elif value is not None and _is_vector(value, width):
                 node.replace_input_with(position, _padded(new, value, 0, missing))
         node.outputs[0].shape = None
-    wide, behind = chain[-1].outputs[0], NewNodes(graph, chain[-1], after=chain[-1])
+    wide, after = chain[-1].outputs[0], NewNodes(graph, chain[-1], after=chain[-1])
     uses = list(wide.uses())
-    ends = [behind.constant(np.array([number], np.int64)) for number in (0, width, -1)]
-    cut = behind.add("Slice", [wide, *ends], wide.dtype)
+    ends = [after.constant(np.array([number], np.int64)) for number in (0, width, -1)]
+    cut = after.add("Slice", [wide, *ends], wide.dtype)
     for user, position in uses:
         user.replace_input_with(position, cut)
 
