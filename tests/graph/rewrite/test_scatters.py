@@ -1,4 +1,4 @@
-"""ScatterND that writes every element is what it writes, and a Where of a certain condition one of its operands."""
+"""Scatters of every element and of neighbouring rows, and a Where of a certain condition one of its operands."""
 
 from __future__ import annotations
 
@@ -151,3 +151,63 @@ def test_an_expand_that_is_needed(read: str) -> None:
     source = model(body)
     made: RewriteRule = ReadersRepeat.rule(IndexValues(source.graph, infer(source)))  # type: ignore[attr-defined]
     assert reason(source, "e", made) == REPEATS
+
+
+_RANGES = (
+    "int64[3,1] ahead = {0, 1, 2}, int64[3,1] inner = {1, 2, 3}, int64[2,1] ending = {-2, -1}, "
+    "int64[1,1] single = {2}, "
+    "int64[3,1] apart = {0, 2, 3}, int64[3,1] back = {2, 1, 0}, int64[1,5,1] third = {2, 2, 2, 2, 2}, "
+    "int64[1,5,2] next = {1, 2, 1, 2, 1, 2, 1, 2, 1, 2}, int64[1,5,1] mixed = {2, 2, 1, 2, 2}"
+)
+
+
+def _rows(body: str, updates: str, data: str = "4, n, 3", dtype: str = "float") -> ir.Model:
+    return graph(f"{dtype}[{data}] x, {dtype}[{updates}] u", f"{dtype}[] y", body, constants=_RANGES)
+
+
+@pytest.mark.parametrize(
+    ("body", "data", "updates"),
+    [
+        ("y = ScatterND (x, ahead, u)", "4, n, 3", "3, n, 3"),
+        ("y = ScatterND (x, inner, u)", "5, n, 3", "3, n, 3"),
+        ("y = ScatterND (x, ending, u)", "4, n, 3", "2, n, 3"),
+        ("y = ScatterND (x, single, u)", "4, n, 3", "1, n, 3"),
+        ("y = ScatterElements <axis = 2> (x, third, u)", "1, 5, 3", "1, 5, 1"),
+        ("y = ScatterElements <axis = -1> (x, next, u)", "1, 5, 4", "1, 5, 2"),
+        (
+            "t = Transpose <perm = [2, 0, 1]> (x) v = Transpose <perm = [2, 0, 1]> (u) s = ScatterND (t, inner, v)"
+            " y = Transpose <perm = [1, 2, 0]> (s)",
+            "n, 3, 4", "n, 3, 3",
+        ),
+    ],
+)  # fmt: skip
+def test_neighbouring_rows_are_joined(body: str, data: str, updates: str, tmp_path: Path) -> None:
+    source = _rows(body, updates, data)
+    found = source.clone()
+    rewrite(found, tmp_path)
+    assert operators(found) <= {"Concat", "Slice", "Transpose"} and "Concat" in operators(found)
+    random = np.random.default_rng(0)
+    for n in (1, 2, 5):
+        sizes = ([n if d == "n" else int(d) for d in dims.split(", ")] for dims in (data, updates))
+        feeds = {name: random.standard_normal(size).astype(np.float32) for name, size in zip("xu", sizes, strict=True)}
+        np.testing.assert_array_equal(run(found, feeds)[0], run(source, feeds)[0])
+
+
+@pytest.mark.parametrize(
+    ("body", "data", "updates"),
+    [
+        ("y = ScatterND (x, apart, u)", "4, n, 3", "3, n, 3"),
+        ("y = ScatterND (x, back, u)", "4, n, 3", "3, n, 3"),
+        ("y = ScatterND (x, inner, u)", "m, n, 3", "3, n, 3"),
+        ("y = ScatterND (x, inner, u)", "3, n, 3", "3, n, 3"),  # outside
+        ("y = ScatterND (x, single, u)", "9, n, 3", "1, n, 3"),  # few
+        ('y = ScatterND <reduction = "add"> (x, inner, u)', "4, n, 3", "3, n, 3"),
+        ("y = ScatterElements <axis = 2> (x, mixed, u)", "1, 5, 3", "1, 5, 1"),
+        ("y = ScatterElements <axis = 2> (x, third, u)", "2, 5, 3", "1, 5, 1"),
+        ('y = ScatterElements <axis = 2, reduction = "add"> (x, third, u)', "1, 5, 3", "1, 5, 1"),
+    ],
+)
+def test_rows_that_are_apart_or_few_stay(body: str, data: str, updates: str, tmp_path: Path) -> None:
+    source = _rows(body, updates, data)
+    rewrite(source, tmp_path)
+    assert operators(source) & {"ScatterND", "ScatterElements"}
