@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "cuda/programs/index_width.h"
 #include "device/access_modes.h"
 #include "kernel_file/programs/pointwise.h"
 #include "program/divisor.h"
@@ -15,30 +16,8 @@ namespace onnxopt::cuda {
 namespace {
 
 constexpr std::uint64_t kMaxGrid = 0x7fffffff;
-constexpr std::uint64_t kMax32 = std::uint64_t{1} << 31U;
 constexpr std::size_t kWidestAccess = 16;  // bytes that a GPU thread loads or stores at once
 constexpr std::size_t kWord = 4;           // bytes of a bank of shared memory
-
-// The farthest that an access reaches from its first element, either way.
-std::uint64_t Reach(const Access& access) {
-  std::uint64_t reach = 0;
-  for (std::size_t k = 0; k < access.runs; ++k) {
-    const Run& run = access.run[k];
-    reach += (run.mod - 1) * static_cast<std::uint64_t>(run.stride < 0 ? -run.stride : run.stride);
-  }
-  return reach;
-}
-
-// What is looked up may lie farther away than 32 bits tell.
-bool AccessFits32(const Access& access) {
-  return std::max({Reach(access), static_cast<std::uint64_t>(access.size), static_cast<std::uint64_t>(access.step)}) <
-         kMax32;
-}
-
-bool ConditionFits32(const Condition& c) {
-  const auto limit = static_cast<std::int64_t>(kMax32 / 2);
-  return Reach(c.form) < kMax32 && std::max({std::abs(c.low), std::abs(c.high), std::abs(c.offset)}) < limit;
-}
 
 bool IsMultiple(std::int64_t number, unsigned vector) { return number % static_cast<std::int64_t>(vector) == 0; }
 
@@ -333,15 +312,6 @@ std::uint64_t TilesAlongRows(const Variant& variant, const Run& columns) {
 bool Aligned(const void* data, Dtype dtype, unsigned vector) {
   const std::size_t bytes = std::min(Size(dtype) * vector, kWidestAccess);
   return IsAligned(data, bytes);
-}
-
-bool Fits32(const Domain& domain, std::size_t leaves) {
-  if (domain.count >= kMax32) return false;
-  for (std::size_t k = 0; k < leaves; ++k) {
-    const bool is_condition = domain.indexed && domain.input[k] == nullptr;
-    if (is_condition ? !ConditionFits32(domain.ConditionOf(k)) : !AccessFits32(domain.access[k])) return false;
-  }
-  return true;
 }
 
 void FillInputs(const std::vector<Dtype>& dtypes, const Variant& variant, const Domain& domain, unsigned char* at) {

@@ -15,9 +15,6 @@ bool VariantFits(const Program& program, const Variant& variant, const Domain& d
 // Whether vectors of `vector` elements may be loaded from or stored to `data`.
 bool Aligned(const void* data, Dtype dtype, unsigned vector);
 
-// Whether offsets in the domain, in every input and of every condition stay below 2^31.
-bool Fits32(const Domain& domain, std::size_t leaves);
-
 // Writes device/abi.h's array of Input for leaves of these storage dtypes. A condition's has its terms, and the flag
 // kCell where it is the same for a whole vector.
 void FillInputs(const std::vector<Dtype>& dtypes, const Variant& variant, const Domain& domain, unsigned char* at);

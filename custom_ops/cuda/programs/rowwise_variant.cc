@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cuda/programs/index_width.h"
 #include "cuda/programs/pointwise_variant.h"
 #include "device/access_modes.h"
 #include "kernel_file/programs/rowwise.h"
