@@ -36,6 +36,7 @@ BASE = {
 # Which kinds import which others, and why; no kind else does.
 KIND_IMPORTS = {
     ("block", "convolution"): "its steps are convolutions with their epilogues",
+    ("gemm", "convolution"): "an activation of several nodes is the same after both",
     ("rowwise", "pointwise"): "it fuses pointwise regions, with their index operations",
     ("scan", "pointwise"): "it names access modes",
     ("scan", "rowwise"): "it has the rows and the launch shapes of one",

@@ -13,7 +13,7 @@ from onnxopt.fusion import channels_last
 from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC, transposes
 from onnxopt.graph.match import only_consumer
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.gemm.steps import GrowingGemm
+from onnxopt.kinds.gemm.growing import GrowingGemm
 from onnxopt.program.gemm import DTYPES
 
 

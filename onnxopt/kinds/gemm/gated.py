@@ -8,7 +8,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.gemm.steps import GrowingGemm, silu
+from onnxopt.kinds.convolution import activations
+from onnxopt.kinds.gemm.growing import GrowingGemm
 
 
 def take(gemm: GrowingGemm, shapes: Shapes) -> bool:
@@ -21,9 +22,11 @@ def take(gemm: GrowingGemm, shapes: Shapes) -> bool:
     if split is None or halves is None:
         return False
     gate, up = halves
-    nodes, name = silu(gate), "silu"
+    nodes, name = activations.gated(gate), "silu"
     if not nodes:
         nodes, name = _gelu(gate), "gelu_tanh"
+    elif activations.of(gate, nodes, shapes) != activations.Activation(name):
+        return False
     if not nodes:
         return False
     product = _reader(nodes[-1].outputs[0], "Mul")

@@ -32,7 +32,8 @@ from onnxopt.graph.codes import is_quantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm import convolution, gated, packed, steps
-from onnxopt.kinds.gemm.steps import EPILOGUE, GrowingGemm, following, take, take_rows, take_transposes
+from onnxopt.kinds.gemm.growing import GrowingGemm
+from onnxopt.kinds.gemm.steps import EPILOGUE, following, take, take_rows, take_transposes
 from onnxopt.program.gemm import Gemm
 
 _OPERATORS = frozenset({"MatMul", "Gemm", "Conv"})

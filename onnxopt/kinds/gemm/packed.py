@@ -6,7 +6,8 @@ import onnx_ir as ir
 
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.gemm.steps import GrowingGemm, Packed, add
+from onnxopt.kinds.gemm.growing import GrowingGemm, Packed
+from onnxopt.kinds.gemm.steps import add
 from onnxopt.program.gemm import GROUPS, MIN_GROUP, PACKED_BITS, SIXTEEN_BIT
 from onnxopt.program.hardware import ACCESS_BYTES
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,103 +13,12 @@ from onnxopt.fusion.operands import constant
 from onnxopt.graph.layout.orders import TO_NCHW, transposes
 from onnxopt.graph.match import integers, is_constant, only_consumer, operand
 from onnxopt.graph.shapes.shapes import Dims, Shapes
+from onnxopt.kinds.convolution import activations
 from onnxopt.kinds.gemm import codes
-from onnxopt.program.gemm import DTYPES, MAX_PARTS, Gemm, PackedIntegers
+from onnxopt.kinds.gemm.growing import GrowingGemm, dtype_of
+from onnxopt.program.gemm import DTYPES, MAX_PARTS
 
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
-
-
-@dataclasses.dataclass(frozen=True)
-class Packed:
-    """A weight of codes: see program/gemm.py."""
-
-    bits: int
-    group: int
-    scales: ir.Value
-    zeros: ir.Value | None
-
-
-@dataclasses.dataclass
-class GrowingGemm:
-    """A GEMM while it absorbs neighbouring nodes.
-
-    nodes: the nodes that it replaces. output: the value that it computes. parts: the values that it computes where its
-    columns are split, else empty; output is the first of them. residual_shape, rows, first_row: see program/gemm.py.
-    unread: 8-bit codes that the nodes read and the kernel does not, because a and b are the same codes in 16 bits.
-    multiplies_codes: a and b are codes, of 16 bits or of 8. per_sample: a 1x1 convolution whose weight each sample has
-    for itself.
-    """
-
-    nodes: list[ir.Node]
-    a: ir.Value
-    b: ir.Value
-    output: ir.Value
-    transpose_a: bool = False
-    transpose_b: bool = False
-    alpha: float = 1.0
-    beta: float = 1.0
-    bias: ir.Value | None = None
-    residual: ir.Value | None = None
-    residual_shape: bool = False
-    activation: str = "none"
-    parts: tuple[ir.Value, ...] = ()
-    unread: tuple[ir.Value, ...] = ()
-    multiplies_codes: bool = False
-    packed: Packed | None = None
-    gate: str | None = None
-    per_sample: bool = False
-    rows: int = 0
-    first_row: int = 0
-
-    def outputs(self) -> tuple[ir.Value, ...]:
-        """The values that the GEMM computes."""
-        return self.parts or (self.output,)
-
-    def operands(self) -> list[ir.Value]:
-        """The values that the GEMM reads, in the order of the region's inputs; a value read twice is there twice."""
-        code_operands = () if self.packed is None else (self.packed.scales, self.packed.zeros)
-        values = (self.a, self.b, *code_operands, self.bias, self.residual, *self.unread)
-        return [v for v in values if v is not None]
-
-    def can_fuse(self) -> bool:
-        """Whether the GEMM is faster than the execution provider's own kernels."""
-        adds = self.bias is not None or self.residual is not None or self.activation != "none" or self.multiplies_codes
-        reads = self.reads_transposed_weight() or self.packed is not None or self.rows > 0
-        return adds or bool(self.parts) or reads or self.is_convolution()
-
-    @property
-    def has_float8_operands(self) -> bool:
-        """Whether the GEMM reads codes of 8-bit floats."""
-        return self.b.dtype == ir.DataType.FLOAT8E4M3FN
-
-    def is_convolution(self) -> bool:
-        """Whether the GEMM is a 1x1 convolution in NHWC."""
-        return self.per_sample or any(n.op_type == "Conv" for n in self.nodes)
-
-    def reads_transposed_weight(self) -> bool:
-        """Whether the GEMM reads a transposed weight directly, which the provider would copy at load time."""
-        transposed = self.transpose_b and any(n.op_type == "Transpose" for n in self.nodes)
-        return transposed and self.b.const_value is not None and not self.b.is_graph_input()
-
-    def meaning(self, inputs: Sequence[ir.Value], shapes: Shapes) -> Gemm:
-        """The meaning of the GEMM, for the region's inputs."""
-
-        def at(value: ir.Value | None) -> int | None:
-            return None if value is None else inputs.index(value)
-
-        p = self.packed
-        packed = None if p is None else PackedIntegers(p.bits, p.group, inputs.index(p.scales), at(p.zeros))
-        gemm = Gemm(
-            inputs=tuple(_dtype(v, shapes) for v in inputs),
-            outputs=tuple(_dtype(v, shapes) for v in self.outputs()),
-            a=inputs.index(self.a), b=inputs.index(self.b), bias=at(self.bias), residual=at(self.residual),
-            transpose_a=self.transpose_a, transpose_b=self.transpose_b,
-            alpha=self.alpha, beta=self.beta, residual_shape=self.residual_shape, activation=self.activation,
-            unread=tuple(map(inputs.index, self.unread)), packed=packed, gate=self.gate,
-            rows=self.rows, first_row=self.first_row,
-        )  # fmt: skip
-        gemm.verify()
-        return gemm
 
 
 def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
@@ -119,7 +27,7 @@ def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
     output = node.outputs[0]
     if a is None or b is None:
         return f"{node.op_type} leaves out an input"
-    dtypes = {_dtype(v, shapes) for v in (a, b, output)}
+    dtypes = {dtype_of(v, shapes) for v in (a, b, output)}
     if len(dtypes) != 1 or not dtypes <= set(DTYPES):
         return f"A {node.op_type} of {' and '.join(sorted(dtypes))} runs as ONNX Runtime's own kernel"
     if len(shapes.dims(a) or ()) < 2 or len(shapes.dims(b) or ()) < 2:
@@ -205,36 +113,25 @@ def _sliced_rows(node: ir.Node, rank: int, count: int) -> range:
 
 
 def following(value: ir.Value) -> list[ir.Node]:
-    """The nodes of the next step after a value, in order: its only reader, or a SiLU of two nodes; none elsewhere."""
+    """The nodes of the next step after a value, in order: its only reader, or a gate and its product; else none."""
     only = only_consumer(value)
-    return silu(value) if only is None else [only]
-
-
-def silu(value: ir.Value) -> list[ir.Node]:
-    """The nodes of v * Sigmoid(v), where nothing else reads v; none elsewhere."""
-    readers = list(value.consumers())
-    sigmoid = next((n for n in readers if (n.op_type, n.domain) == ("Sigmoid", "")), None)
-    if sigmoid is None or len(readers) != 2 or value.is_graph_output():
-        return []
-    product = only_consumer(sigmoid.outputs[0])
-    if product is None or (product.op_type, product.domain) != ("Mul", ""):
-        return []
-    return [sigmoid, product] if set(product.inputs) == {value, sigmoid.outputs[0]} else []
+    return activations.gated(value) if only is None else [only]
 
 
 def take(gemm: GrowingGemm, nodes: Sequence[ir.Node], shapes: Shapes) -> str | None:
     """Absorb the nodes that follow the GEMM's output. Returns None, or a reason; then the GEMM is unchanged."""
     node = nodes[-1]
-    step = _take_silu if len(nodes) > 1 else EPILOGUE.get(node.op_type)
-    if step is None or node.domain != "":
+    activates = len(nodes) > 1 or node.op_type == "Swish"
+    step = None if activates else EPILOGUE.get(node.op_type)
+    if (step is None and not activates) or node.domain != "":
         return f"cuBLASLt has no epilogue for {node.op_type}"
     if gemm.parts:
         return "The GEMM's columns are already split into several outputs"
     if gemm.activation != "none" and node.op_type != "Split":
         return f"{node.op_type} follows an activation, and cuBLASLt's epilogue ends with the activation"
-    if _dtype(node.outputs[0], shapes) != _dtype(gemm.output, shapes):
+    if dtype_of(node.outputs[0], shapes) != dtype_of(gemm.output, shapes):
         return f"{node.op_type} changes the dtype of the GEMM's result"
-    reason = step(gemm, node, shapes)
+    reason = _take_silu(gemm, nodes, shapes) if step is None else step(gemm, node, shapes)
     if reason is None:
         gemm.nodes += nodes
         gemm.output = node.outputs[0]
@@ -271,7 +168,7 @@ def _take_sum(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
 
 def add(gemm: GrowingGemm, other: ir.Value, beta: float, shapes: Shapes) -> str | None:
     """Let the GEMM add a bias or a residual. Returns None, or a reason; then the GEMM is unchanged."""
-    dtypes = _dtype(other, shapes), _dtype(gemm.output, shapes)
+    dtypes = dtype_of(other, shapes), dtype_of(gemm.output, shapes)
     if dtypes[0] != dtypes[1]:
         return f"`{other.name}` has dtype {dtypes[0]}, the GEMM's result {dtypes[1]}"
     if _is_vector(other, gemm.output, shapes):
@@ -329,13 +226,13 @@ def _take_gelu(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
     return _take_apart(gemm, "gelu", node, shapes)
 
 
-def _take_silu(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
-    return _take_apart(gemm, "silu", node, shapes)
-
-
-def _take_swish(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
-    plain = _attribute(node, "alpha", 1.0) == 1.0
-    return _take_apart(gemm, "silu", node, shapes) if plain else "The Swish has an alpha other than 1"
+def _take_silu(gemm: GrowingGemm, nodes: Sequence[ir.Node], shapes: Shapes) -> str | None:
+    activation = activations.of(gemm.output, nodes, shapes)
+    if isinstance(activation, str):
+        return activation
+    if activation.name != "silu":
+        return f"cuBLASLt has no epilogue for {activation.name}"
+    return _take_apart(gemm, activation.name, nodes[-1], shapes)
 
 
 def _take_apart(gemm: GrowingGemm, activation: str, node: ir.Node, shapes: Shapes) -> str | None:
@@ -351,7 +248,7 @@ def _why_apart(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
     """Why such an activation stays a kernel of its own; None where kinds/gemm/large_products.py computes it."""
     if gemm.packed is not None or gemm.multiplies_codes or gemm.per_sample:
         return "products of codes and those of a weight for each sample have no entry points for it"
-    dtype = _dtype(node.outputs[0], shapes)
+    dtype = dtype_of(node.outputs[0], shapes)
     if dtype == "float32" and not (gemm.transpose_b and gemm.b.const_value is not None):
         return "entry points of float32 read a constant weight that is stored transposed"
     for reader in node.outputs[0].consumers():
@@ -400,18 +297,13 @@ def _is_read_in_place(reader: ir.Node) -> bool:
 
 EPILOGUE: dict[str, Callable[[GrowingGemm, ir.Node, Shapes], str | None]] = {
     "Mul": _take_scale, "Div": _take_scale, "Add": _take_sum, "Reshape": _take_reshape, "Relu": _take_relu,
-    "Gelu": _take_gelu, "Swish": _take_swish, "Split": _take_split,
+    "Gelu": _take_gelu, "Split": _take_split,
 }  # fmt: skip
 
 
 def _other_operand(gemm: GrowingGemm, node: ir.Node) -> ir.Value | None:
     others = [v for v in node.inputs if v is not gemm.output]
     return others[0] if len(others) == 1 else None
-
-
-def _dtype(value: ir.Value, shapes: Shapes) -> str:
-    dtype = shapes.dtype(value)
-    return "an unknown dtype" if dtype is None else dtype.name
 
 
 def _attribute(node: ir.Node, name: str, default: Any) -> Any:

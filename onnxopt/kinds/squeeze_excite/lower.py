@@ -11,7 +11,7 @@ from onnxopt.fusion.operands import storage
 from onnxopt.fusion.programs import program_of
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.depthwise.kind import DEPTHWISE
-from onnxopt.kinds.gemm.steps import GrowingGemm
+from onnxopt.kinds.gemm.growing import GrowingGemm
 from onnxopt.kinds.squeeze_excite import pairs
 from onnxopt.program.depthwise import Depthwise
 from onnxopt.program.squeeze_excite import SqueezeExcite, SqueezeExciteLayer

@@ -17,7 +17,7 @@ from onnxopt.fusion import cost, eligibility, index_ops
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
-from onnxopt.kinds.gemm.steps import GrowingGemm
+from onnxopt.kinds.gemm.growing import GrowingGemm
 from onnxopt.kinds.squeeze_excite import pairs
 from onnxopt.kinds.squeeze_excite.lower import lower
 from onnxopt.kinds.squeeze_excite.pairs import Pair

@@ -12,7 +12,7 @@ from onnxopt.fusion.operands import constant
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm import convolution, steps
-from onnxopt.kinds.gemm.steps import GrowingGemm
+from onnxopt.kinds.gemm.growing import GrowingGemm
 
 _PRODUCTS = frozenset({"Conv", "MatMul", "Gemm"})
 _MAX_NODES = 16  # elementwise, behind one product
