@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+FLOATS = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})  # of weights that rules change
 _IN_MEMORY = 1 << 20  # bytes
 # Of a channel of weights, in the 2-norm: about twice what rounding costs where no weight is subnormal.
 _MAX_LOST = 2.0**-10

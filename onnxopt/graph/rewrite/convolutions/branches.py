@@ -20,9 +20,8 @@ from onnxopt.graph.match import is_constant, is_private
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.convolutions.constants import factor_and_term, why_not_constant
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.weights import array_of, loses_precision, rounded
+from onnxopt.graph.rewrite.weights import FLOATS, array_of, loses_precision, rounded
 
-_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 _RANKS = (3, 4, 5)
 
 
@@ -116,7 +115,7 @@ def _is_conv(node: ir.Node) -> bool:
     if node.inputs[0] is None or not constants or not all(map(is_constant, constants)):
         return False
     dims, bias = _weight(node).shape.numpy(), constants[1].const_value if len(constants) > 1 else None
-    if _weight(node).dtype not in _DTYPES or len(dims) not in _RANKS or 0 in dims:
+    if _weight(node).dtype not in FLOATS or len(dims) not in _RANKS or 0 in dims:
         return False
     return (bias is None or bias.shape.numpy() == dims[:1]) and _states_its_window(node, dims[2:])
 

@@ -17,9 +17,8 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.weights import array_of, loses_precision, rounded
+from onnxopt.graph.rewrite.weights import FLOATS, array_of, loses_precision, rounded
 
-_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _RANKS = (3, 4, 5)
 
@@ -44,7 +43,7 @@ class _Folded(RewriteRuleClassBase):
         if not is_constant(w) or (bias is not None and not is_constant(bias)):
             return f"{conv.op_type}'s weight or bias is not a constant"
         assert w.const_value is not None
-        if len(w.const_value.shape) not in _RANKS or w.const_value.dtype not in _DTYPES:
+        if len(w.const_value.shape) not in _RANKS or w.const_value.dtype not in FLOATS:
             return f"{conv.op_type} has not one to three dims, or its dtype is {w.const_value.dtype}"
         if conv.op_type == "ConvTranspose" and conv.attributes.get_int("group", 1) != 1:
             return "ConvTranspose has groups"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
@@ -18,10 +19,9 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 from onnxopt.graph.match import is_constant, is_private
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.weights import array_of
+from onnxopt.graph.rewrite.weights import FLOATS, array_of
 
 _RANK = 2  # of the smallest product, which a scalar of no more dims keeps
-_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 
 
 class _Adapter(NamedTuple):
@@ -78,7 +78,7 @@ def _pair(a: ir.Value, b: ir.Value) -> tuple[_Base, _Adapter] | str:
 def _refusal(base: _Base, adapter: _Adapter) -> str:
     w, down, up = (v.const_value for v in (base.weight, adapter.down, adapter.up))
     assert w is not None and down is not None and up is not None
-    if not w.dtype == down.dtype == up.dtype or w.dtype not in _DTYPES:
+    if not w.dtype == down.dtype == up.dtype or w.dtype not in FLOATS:
         return "the weights are not of one dtype of floats"
     (depth, columns), rank = w.shape.numpy(), down.shape.numpy()[1]
     if len(base.weight.uses()) != 1:
@@ -88,11 +88,7 @@ def _refusal(base: _Base, adapter: _Adapter) -> str:
     with np.errstate(all="ignore"):
         largest = [float(np.abs(_wide(v)).max(initial=0.0)) for v in (base.weight, adapter.down, adapter.up)]
     bound = largest[0] + abs(adapter.scale) * rank * largest[1] * largest[2]
-    return "" if bound < _largest(w.dtype) else "the sum of the weights may overflow"
-
-
-def _largest(dtype: ir.DataType) -> float:
-    return 65504.0 if dtype == ir.DataType.FLOAT16 else 3e38
+    return "" if bound < float(ml_dtypes.finfo(w.dtype.numpy()).max) else "the sum of the weights may overflow"
 
 
 def _base(value: ir.Value) -> _Base | None:

@@ -21,9 +21,9 @@ from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.match import is_constant, is_private, only_consumer
 from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.rewrite.rule_sets import Pass, Scope
+from onnxopt.graph.rewrite.weights import FLOATS
 from onnxopt.program.hardware import ACCESS_BYTES
 
-_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 _MAX_PARTS = 6  # of a Concat, so that a kernel joins them (program/indexing.py: MAX_CONDITIONS)
 
 
@@ -70,7 +70,7 @@ def align(graph: ir.Graph, scope: Scope) -> int:
 def _product(node: ir.Node, scope: Scope) -> _Product | None:
     x, w = node.inputs[0], node.inputs[1]
     dims = scope.inferred.dims(x)
-    if x is None or w is None or not dims or len(dims) < 2 or x.dtype not in _DTYPES or is_constant(x):
+    if x is None or w is None or not dims or len(dims) < 2 or x.dtype not in FLOATS or is_constant(x):
         return None
     if not is_constant(w) or len(w.const_value.shape) != 2 or not is_private(w):  # type: ignore[union-attr]
         return None

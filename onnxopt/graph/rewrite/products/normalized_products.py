@@ -18,10 +18,9 @@ from onnxopt.graph.match import is_constant
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.convolutions.constants import factor_and_term, why_not_constant
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.weights import Joiner, array_of, loses_precision, rounded
+from onnxopt.graph.rewrite.weights import FLOATS, Joiner, array_of, loses_precision, rounded
 from onnxopt.program.operators.table import OPERATORS
 
-_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 _MAP_RANK = 4  # the rank of what the layout pass takes apart itself
 _MATRIX_RANK = 2  # ONNX Runtime 1.31 ends the process with `prefer_nhwc` on the one model that was seen to have these
 
@@ -71,7 +70,7 @@ class NormalizedProduct(RewriteRuleClassBase):
     def _obstacle(self, w: ir.Value, b: ir.Value | None, product: ir.Value, normalization: ir.Node) -> str:
         if not is_constant(w) or w.const_value is None or len(w.const_value.shape) != 2:
             return f"the weight `{w.name}` is not a constant matrix"
-        if w.const_value.dtype not in _DTYPES or normalization.outputs[0].dtype != w.const_value.dtype:
+        if w.const_value.dtype not in FLOATS or normalization.outputs[0].dtype != w.const_value.dtype:
             return f"the weight `{w.name}` is not of the floats of the result"
         if len(w.uses()) != 1:
             return f"the weight `{w.name}` has other readers, so a folded copy would make the model larger"
@@ -132,7 +131,7 @@ class Arithmetic(RewriteRuleClassBase):
         result, node = MatchResult(), normalized.producer()
         if reason := why_not_constant(node):
             return result.fail(reason)
-        if x.shape is None or len(x.shape) in (1, _MAP_RANK) or x.dtype not in _DTYPES:
+        if x.shape is None or len(x.shape) in (1, _MAP_RANK) or x.dtype not in FLOATS:
             return result.fail(f"`{x.name}` is a map, whose layout decides, or of a rank or dtype that no kernel takes")
         neighbours = [*normalized.consumers(), *([x.producer()] if len(x.uses()) == 1 else [])]
         beside = any(n is not None and (n.domain, n.op_type) in OPERATORS for n in neighbours)

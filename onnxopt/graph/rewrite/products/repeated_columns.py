@@ -22,10 +22,10 @@ from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.match import constant, is_constant, is_private, operand
 from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.rewrite.rule_sets import Pass, Scope
+from onnxopt.graph.rewrite.weights import FLOATS
 from onnxopt.graph.shapes.dims import Dims
 from onnxopt.graph.shapes.infer import Knowledge
 
-_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 _BIAS = 2  # its position among the inputs of Conv and Gemm
 
 
@@ -71,7 +71,7 @@ def _split_all(model: ir.Model, scope: Scope) -> int:
 def _joined(concat: ir.Node, inferred: Knowledge) -> _Joined | None:
     """A Concat of which some operands repeat a smaller tensor, and others do not."""
     dims, y = inferred.dims(concat.outputs[0]), concat.outputs[0]
-    if dims is None or y.dtype not in _DTYPES or y.is_graph_output():
+    if dims is None or y.dtype not in FLOATS or y.is_graph_output():
         return None
     axis, parts, first = concat.attributes.get_int("axis", 0) % len(dims), [], 0
     for value in concat.inputs:

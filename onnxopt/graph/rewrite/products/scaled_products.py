@@ -17,9 +17,8 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase,
 from onnxopt.graph.match import is_constant, is_private
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
-from onnxopt.graph.rewrite.weights import Joiner, array_of, loses_precision, rounded
+from onnxopt.graph.rewrite.weights import FLOATS, Joiner, array_of, loses_precision, rounded
 
-_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 _USUAL_FLOAT16 = (2.0**-8, 2.0**6)  # the largest weight of a matrix that needs no s
 
 
@@ -41,7 +40,7 @@ class ScaledProduct(RewriteRuleClassBase):
         for value in {product, total}:
             if len(value.uses()) != 1 or value.is_graph_output():
                 return result.fail(f"the product's result `{value.name}` has other readers")
-        if not is_constant(w) or len(w.const_value.shape) != 2 or w.const_value.dtype not in _DTYPES:
+        if not is_constant(w) or len(w.const_value.shape) != 2 or w.const_value.dtype not in FLOATS:
             return result.fail(f"the weight `{w.name}` is not a constant matrix of floats")
         if len(w.uses()) != 1:
             return result.fail(f"the weight `{w.name}` has other readers, so a folded copy would make the model larger")

