@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 
 import numpy as np
 import onnx_ir as ir
 from onnxscript.optimizer import fold_constants_ir
 
 from onnxopt.graph.match import is_constant
-from onnxopt.graph.passes.wide_constants import WideConstants
+from onnxopt.graph.passes.wide_constants import STORED, WideConstants
 
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
@@ -105,8 +105,7 @@ class Fold:
         read = sum(tensor.nbytes for tensor in tensors)
         freed = sum(v.const_value.nbytes for v in inputs if v.const_value is not None and _only_read_by(v, node))
         growth = written - freed - _NODE_BYTES
-        fast = all(t.dtype in _FAST for t in tensors) or (wide and node.op_type in _PRODUCTS)
-        if node.op_type in _CONTRACTIONS and read > _CONTRACTED and not fast:
+        if _is_slow(node, read, {tensor.dtype for tensor in tensors}, wide):
             return False  # runtimes fold these at load
         computed = min(max(growth, 0), self._computed) if node in self._constant and not copies else 0
         if node in self._replacing:
@@ -163,7 +162,10 @@ def _replacing(model: ir.Model) -> Iterator[frozenset[ir.Node]]:
     combined = set[ir.Value]()  # results of elements that a Concat joined, or that were computed
     for node in model.graph:
         operands = [v for v in node.inputs if v is not None]
-        if not operands or not _is_foldable(node) or (node.op_type in _CONTRACTIONS and not _is_cheap(node)):
+        sizes, dtypes = [_bytes(v) for v in operands], {v.dtype for v in operands}
+        if not operands or None in sizes or not _is_foldable(node):
+            continue
+        if _is_slow(node, sum(s for s in sizes if s is not None), dtypes, wide=dtypes <= STORED):
             continue
         if not all(v in groups or (is_constant(v) and v.const_value is not None) for v in operands):
             continue
@@ -183,10 +185,10 @@ def _is_foldable(node: ir.Node) -> bool:
     return node.domain == "" and len(node.outputs) == 1 and node.op_type not in _NOT_CONSTANT and not bodies
 
 
-def _is_cheap(node: ir.Node) -> bool:
-    """Whether numpy evaluates a contraction fast: in BLAS, or of little."""
-    sizes = [_bytes(v) for v in node.inputs if v is not None]
-    return node.op_type in _PRODUCTS or (None not in sizes and sum(s for s in sizes if s is not None) <= _CONTRACTED)
+def _is_slow(node: ir.Node, read: int, dtypes: Set[ir.DataType | None], wide: bool) -> bool:
+    """Whether numpy evaluates a contraction of so many bytes slowly. wide: products of 16 bits are of float32 there."""
+    fast = dtypes <= _FAST or (wide and node.op_type in _PRODUCTS)
+    return node.op_type in _CONTRACTIONS and read > _CONTRACTED and not fast
 
 
 def _stores_no_more(members: set[ir.Node], combined: set[ir.Value]) -> bool:

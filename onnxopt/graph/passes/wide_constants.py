@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-_STORED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+STORED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _ROUND = frozenset({"Cast", "CastLike"})  # where the graph asks for it
 
@@ -35,7 +35,7 @@ class WideConstants:
     def _fold(self, node: ir.Node, model: ir.Model) -> bool:
         operands = [value for value in node.inputs if value is not None]
         output = node.outputs[0]
-        is_wide = output.dtype in _STORED and any(value.dtype in _STORED for value in operands)
+        is_wide = output.dtype in STORED and any(value.dtype in STORED for value in operands)
         nested = any(attribute.type in _GRAPHS for attribute in node.attributes.values())
         if not is_wide or nested or node.op_type in _ROUND or output.is_graph_output():
             return False
@@ -61,7 +61,7 @@ class WideConstants:
             return self._exact[value]
         assert value.const_value is not None
         array = value.const_value.numpy()
-        return array.astype(np.float32) if value.dtype in _STORED else array
+        return array.astype(np.float32) if value.dtype in STORED else array
 
 
 def _evaluate(node: ir.Node, operands: dict[ir.Value, np.ndarray], opset: int) -> np.ndarray | None:
