@@ -7,11 +7,12 @@ catalogue; without any, all but `dynamic`. Needs torch, transformers, timm, onnx
 need there (build/gpu-tests).
 
 Networks are exported, optimized and compiled by torch several at a time, each in its own process that waits; then each
-is timed alone. Before that its outputs are compared with torch's in float32 without TF32. All run in CUDA graphs. ONNX
-Runtime's best is the faster of no options and, where there are convolutions, prefer_nhwc with fuse_conv_bias; torch's
-best is the fastest of reduce-overhead, channels_last for networks of two-dimensional convolutions, and cuDNN's
-attention. TF32 is allowed on all sides, or with --exact on none. --kinds also times onnxopt without each kind of its
-kernels (`onnxopt.leave_out`), and a row then names what is faster without. After --limit seconds nothing more begins:
+is timed, alone on the GPU and on cores of its own. Before that its outputs are compared with torch's in float32 without
+TF32. All run in CUDA graphs. ONNX Runtime's best is the faster of no options and, where there are convolutions,
+prefer_nhwc with fuse_conv_bias; torch's best is the fastest of reduce-overhead, channels_last for networks of
+two-dimensional convolutions, and cuDNN's attention. TF32 is allowed on all sides, or with --exact on none. --kinds also
+times onnxopt without each kind of its kernels (`onnxopt.leave_out`), and a row then names what is faster without.
+After --limit seconds nothing more begins:
 the same command continues with what has no row in --folder. Exit code 1 where an output differs or onnxopt fails.
 """
 
@@ -53,19 +54,22 @@ def chosen(patterns: Sequence[str]) -> list[str]:
 
 
 def measure(names: Sequence[str], args: argparse.Namespace, log: TextIO) -> None:
-    """Prepare and time those that have no row yet, twice as many at a time as prepare side by side."""
+    """Prepare and time those that have no row yet.
+
+    Torch compiles on the GPU, so with it nothing is timed before a batch is ready; without it each is, as it is ready.
+    """
     end = time.perf_counter() + args.limit
     waiting = [name for name in names if not _row(args.folder, name).exists()]
-    size = 2 * args.jobs
+    size = len(waiting) or 1 if args.without_torch else 2 * args.jobs
     for batch in (waiting[k : k + size] for k in range(0, len(waiting), size)):
         left = end - time.perf_counter()
         if left <= 0:
             break
-        workers = Workers({name: _job(name, args) for name in batch}, log, args.jobs)
+        workers = Workers({name: _job(name, args) for name in batch}, log, args.jobs, 2 * args.jobs)
         try:
-            said = workers.wait(time.perf_counter() + _PREPARING * left)
-            for name in batch:
-                _time(name, workers, said[name], end, args)
+            ready = workers.ready(end if args.without_torch else time.perf_counter() + _PREPARING * left)
+            for name, said in ready if args.without_torch else list(ready):
+                _time(name, workers, said, end, args)
         finally:
             workers.end()
     late = [name for name in waiting if not _row(args.folder, name).exists()]

@@ -9,12 +9,16 @@ as ONNX Runtime may end the process.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
+import fcntl
 import gc
 import json
+import os
 import pathlib
 import shutil
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +41,7 @@ from onnxopt.tools.tuning.knobs import CHANNELS_LAST as CHANNELS_LAST_KINDS
 
 PAIR = {"prefer_nhwc": "1", "fuse_conv_bias": "1"}
 _CAPTURED = ("enable_cuda_graph", "do_copy_in_default_stream")  # options that a CUDA graph decides
+_TIMING_CORES = 3
 _CONVOLUTIONS = 4  # of two dims: more than the patches of a vision transformer
 _RUNS, _ROUNDS, _ROUND_SECONDS = 40, 4, 0.3
 _DTYPES = {"float": "float32", "double": "float64", **{d: d for d in ("float16", "bfloat16", "int64", "int32", "bool")}}
@@ -112,13 +117,12 @@ class Worker:
             return attention(*given, **settings)
 
         module, inputs = built(self.name, exact=True, samples=self.samples)
-        given = tuple(x.to(self.device) for x in inputs)
-        with torch.inference_mode(), mock.patch.object(torch.nn.functional, attention.__name__, attend):
-            outputs = module.to(self.device)(*given)
+        with _alone(), torch.inference_mode(), mock.patch.object(torch.nn.functional, attention.__name__, attend):
+            outputs = module.to(self.device)(*(x.to(self.device) for x in inputs))
         self.expected = [y.cpu() for y in (outputs if isinstance(outputs, tuple | list) else (outputs,))]
         self.attends = bool(called)
         self.inputs = tuple(x.to(self.device).contiguous() for x in built(self.name, samples=self.samples)[1])
-        del module, given, outputs
+        del module, outputs
         torch.cuda.empty_cache()  # many workers wait
 
     def sessions(self) -> Iterator[tuple[str, pathlib.Path, str | None, Mapping[str, str], Mapping[str, str]]]:
@@ -218,6 +222,22 @@ def _operators(path: pathlib.Path) -> set[str]:
     return {node.op_type for node in graph.graph.node}
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """The GPU for this process alone, of all workers on this machine."""
+    with (pathlib.Path(tempfile.gettempdir()) / "onnxopt-networks-gpu.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _leave_cores(count: int) -> set[int]:
+    """Run on all but the last few cores, which what is timed has for itself; the cores of before."""
+    cores = os.sched_getaffinity(0)
+    if len(cores) > 2 * count:
+        os.sched_setaffinity(0, sorted(cores)[:-count])
+    return cores
+
+
 def _allow_tf32(allowed: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
@@ -233,6 +253,7 @@ def main() -> None:
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     worker = Worker(args.name, args.folder, args.device, args.exact, args.kinds)
+    cores = _leave_cores(_TIMING_CORES)
     with answering() as answers:
         start = time.perf_counter()
         try:
@@ -245,12 +266,14 @@ def main() -> None:
         print(json.dumps({"ready": round(time.perf_counter() - start, 1)}), file=answers)
         if not sys.stdin.readline():
             return  # nobody waits for an answer
-        with torch.inference_mode():
-            for mode, call in torched.items():
-                worker.keep(**{f"torch.compile {mode}": milliseconds(call)})
-        torched.clear()
-        for one in worker.sessions():
-            worker.time(*one)
+        os.sched_setaffinity(0, sorted(cores)[-_TIMING_CORES:] if len(cores) > 2 * _TIMING_CORES else cores)
+        with _alone():
+            with torch.inference_mode():
+                for mode, call in torched.items():
+                    worker.keep(**{f"torch.compile {mode}": milliseconds(call)})
+            torched.clear()
+            for one in worker.sessions():
+                worker.time(*one)
         print(json.dumps({"done": True}), file=answers)
 
 

@@ -133,7 +133,7 @@ def torch_rows(
 
     Nothing is timed before what goes on beside is done.
     """
-    ready = workers.wait(deadline)
+    ready = dict(workers.ready(deadline))
     concurrent.futures.wait(list(beside))
     for (names, mode), said in ready.items():
         label, every = f"torch.compile {mode}", names.split("+")

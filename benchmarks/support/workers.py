@@ -28,10 +28,14 @@ class Job:
 
 
 class Workers(Generic[Key]):
-    """One process a job, `at_once` of which prepare at the same time; the next begins when one is ready."""
+    """One process a job, `at_once` of which prepare at the same time; the next begins when one is ready.
 
-    def __init__(self, jobs: Mapping[Key, Job], log: TextIO, at_once: int = 8) -> None:
+    alive: how many may have a process at a time, those that are ready among them.
+    """
+
+    def __init__(self, jobs: Mapping[Key, Job], log: TextIO, at_once: int = 8, alive: int | None = None) -> None:
         self._waiting, self._log, self._at_once = dict(jobs), log, at_once
+        self._alive = len(jobs) if alive is None else alive
         self._processes: dict[Key, subprocess.Popen[str]] = {}
 
     def _start(self) -> Key:
@@ -42,26 +46,33 @@ class Workers(Generic[Key]):
         )
         return key
 
-    def wait(self, deadline: float) -> dict[Key, dict[str, Any]]:
-        """What each said when it was ready; those that are not by then (time.perf_counter) are ended, and say so."""
-        found: dict[Key, dict[str, Any]] = {}
-        selector = selectors.DefaultSelector()
-        while (left := deadline - time.perf_counter()) > 0:
-            while self._waiting and len(self._processes) - len(found) < self._at_once:
-                key = self._start()
-                selector.register(self._processes[key].stdout, selectors.EVENT_READ, key)  # type: ignore[arg-type]
-            if len(found) == len(self._processes):
-                break
-            for event, _ in selector.select(left):
-                selector.unregister(event.fileobj)
-                found[event.data] = self._line(event.data)
+    def ready(self, deadline: float) -> Iterator[tuple[Key, dict[str, Any]]]:
+        """Each as it is ready, and what it said; those that are not by then (time.perf_counter) are ended, and say so.
+
+        What they prepare goes on while the caller has one of them answer.
+        """
+        found: set[Key] = set()
+        with selectors.DefaultSelector() as selector:
+            while (left := deadline - time.perf_counter()) > 0:
+                while self._waiting and self._room(found):
+                    key = self._start()
+                    selector.register(self._processes[key].stdout, selectors.EVENT_READ, key)  # type: ignore[arg-type]
+                if not selector.get_map():
+                    break
+                for event, _ in selector.select(left):
+                    selector.unregister(event.fileobj)
+                    found.add(event.data)
+                    yield event.data, self._line(event.data)
         for key, process in self._processes.items():
             if key not in found:
                 process.kill()
-                found[key] = {"failed": "ran out of time: not ready when the workers were stopped"}
+                yield key, {"failed": "ran out of time: not ready when the workers were stopped"}
         for key in self._waiting:
-            found[key] = {"failed": "ran out of time: not begun when the workers were stopped"}
-        return found
+            yield key, {"failed": "ran out of time: not begun when the workers were stopped"}
+
+    def _room(self, found: set[Key]) -> bool:
+        alive = [key for key, process in self._processes.items() if process.poll() is None]
+        return len(alive) < self._alive and len(set(alive) - found) < self._at_once
 
     def answer(self, key: Key, seconds: float | None = None) -> dict[str, Any]:
         """What a job answers, alone on the GPU; its process is ended where that takes longer than so many seconds."""

@@ -63,7 +63,7 @@ def test_workers_that_end_or_are_late_say_so(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         jobs = {name: Job((sys.executable, "-c", text)) for name, text in programs.items()}
         workers = Workers(jobs, log, at_once=1)
-        said = workers.wait(time.perf_counter() + 2)
+        said = dict(workers.ready(time.perf_counter() + 2))
         assert said["good"] == said["mute"] == {"ready": 1}
         assert [said[name]["failed"].partition(":")[2] for name in ("late", "never")] == [
             " not ready when the workers were stopped", " not begun when the workers were stopped"
