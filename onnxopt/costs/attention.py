@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from onnxopt.costs import flash_attention
 from onnxopt.costs.measured import load
 
 # Heads of these sizes are what ONNX Runtime's flash attention has kernels for; it pads the others.
@@ -28,6 +29,8 @@ class AttentionCosts:
     keys_if_few_queries: int
     hopper_keys_if_packed: int
     hopper: tuple[Mapping[str, Any], ...]
+    theirs: Mapping[str, Any]
+    clear: float
 
 
 @functools.cache
@@ -44,7 +47,7 @@ class AttentionSize:
     would have to be copied out of one product for ONNX Runtime's operator. hopper: there is a kernel for Hopper.
     causal: queries see no later key. bias: what is added to scores, one for each key or one for each score. queries:
     their expected number. seen: keys that a query of local attention sees. alone: ONNX Runtime has no operator, and
-    would write the scores to memory. dtype: of q, k and v.
+    would write the scores to memory. dtype: of q, k and v. heads: of all sequences, their expected number.
     """
 
     keys: int | None
@@ -57,6 +60,7 @@ class AttentionSize:
     seen: int | None = None
     alone: bool = False
     dtype: str = "float16"
+    heads: int | None = None
 
 
 def pays(size: AttentionSize) -> bool:
@@ -76,6 +80,8 @@ def pays(size: AttentionSize) -> bool:
     if size.hopper and not few:
         if size.bias == "keys":
             return True
+        if _takes_fewer_waves(size):
+            return True
         limit = _hopper_keys(size)
     if size.keys is None:  # few take less time than by ONNX Runtime's kernels, many no longer with what these need
         return not few and (size.causal or size.bias == "keys" or (size.hopper and (size.packed or limit == math.inf)))
@@ -86,6 +92,23 @@ def _is_local(size: AttentionSize) -> bool:
     if size.seen is None:
         return False
     return size.seen <= numbers().keys_if_local or (size.keys is not None and 4 * size.seen <= size.keys)
+
+
+def _takes_fewer_waves(size: AttentionSize) -> bool:
+    """Whether the kernel for Hopper takes less time by the waves of its tiles, which are smaller and of three sizes."""
+    theirs = numbers().theirs
+    if size.keys is None or size.queries is None or size.heads is None or size.bias or size.causal:
+        return False
+    if size.width != theirs["width"]:
+        return False
+    multiprocessors = theirs["multiprocessors"]
+    tiles = math.ceil(math.ceil(size.queries / theirs["queries"]) * size.heads / multiprocessors)
+    scores = tiles * theirs["queries"] * math.ceil(size.keys / theirs["keys"]) * theirs["keys"] * 1e-6
+    of_scores = theirs["scores"] + (theirs["ragged"] if size.keys % theirs["keys"] else 0)
+    expected = theirs["call"] + tiles * theirs["wave"] + scores * of_scores
+    return flash_attention.numbers().hopper_microseconds(
+        size.width, size.heads, size.queries, size.keys, multiprocessors
+    ) < numbers().clear * expected  # fmt: skip
 
 
 def _hopper_keys(size: AttentionSize) -> float:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from onnxopt.costs.measured import load
+
+_GROUP_QUERIES = 64  # of a warpgroup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +58,19 @@ class FlashAttentionCosts:
         row = next(row for row in self.hopper if width <= row["width"])
         tiles: tuple[Mapping[str, Any], ...] = row["tiles"]
         return tiles[: self.narrow_biased_tiles] if biased and row is self.hopper[0] else tiles
+
+    def hopper_microseconds(self, width: int, heads: int, queries: int, keys: int, multiprocessors: int) -> float:
+        """What the fastest tile of Hopper is expected to take, as custom_ops/cuda/flash_attention.cc computes it.
+
+        heads: of all sequences. The blocks of a multiprocessor run some at a time, in waves.
+        """
+        times = []
+        for tile in self.hopper_tiles(width, biased=False):
+            rows = _GROUP_QUERIES * tile["count"]
+            blocks = math.ceil(math.ceil(queries / rows) * heads / multiprocessors)
+            scores = blocks * rows * math.ceil(keys / tile["keys"]) * tile["keys"] * 1e-6
+            times.append(math.ceil(blocks / tile["blocks"]) * tile["wave"] + scores * tile["scores"])
+        return min(times)
 
     def hopper_short_tile(self, keys: int) -> int:
         """Keys of the tile that holds all keys of heads of 64; 0 where several tiles take less time."""

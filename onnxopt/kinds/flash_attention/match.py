@@ -57,13 +57,16 @@ def _why_not(match: Attention, context: Context) -> str:
     if any(node not in context.order or context.is_owned(node) for node in match.nodes):
         return "Queries, keys or the mask are computed outside of the branch or loop that attends to them"
     meaning = match.meaning
-    queries, keys = (context.shapes.expected.of(n) for n in match.lengths)
+    expected = context.shapes.expected
+    queries, keys = (expected.of(n) for n in match.lengths)
+    dims = context.shapes.dims(match.output)
+    batch = expected.of(dims[0]) if dims else None
     visited = flash_attention.seen(meaning.before, meaning.after)
     hopper = entry_points.on_warpgroups(meaning)
     size = AttentionSize(
         keys, meaning.width, match.shares_tensors, hopper=hopper, causal=meaning.after == 0,
         bias=match.bias(context.shapes), queries=queries, seen=visited, alone=match.alone,
-        dtype=meaning.dtype,
+        dtype=meaning.dtype, heads=None if batch is None else batch * meaning.heads,
     )  # fmt: skip
     if costs.pays(size):
         return ""

@@ -152,12 +152,13 @@ def kernel_supports(sdpa: ir.Node, scope: Scope) -> bool:
     sizes = [n for n in (heads, groups, width, values) if isinstance(n, int)]
     if len(sizes) != 4 or flash_attention.why_not(sizes[0], sizes[1], sizes[2], sizes[3], scale):
         return False
-    queries, keys = (d if isinstance(d, int) else expected.of(d) for d in (dims_of(q)[2], dims_of(k)[2]))
+    batch, queries, keys = (expected.of(d) for d in (dims_of(q)[0], dims_of(q)[2], dims_of(k)[2]))
     window = window_of(sdpa)
     hopper = flash_attention.is_hopper(sizes[2], sizes[3])
     size = AttentionSize(
         keys, sizes[2], hopper=hopper, causal=window.get("after") == 0, bias=_bias(sdpa), queries=queries,
         seen=flash_attention.seen(**window), alone=is_extended(sdpa), dtype=q.dtype.name.lower(),
+        heads=None if batch is None else batch * sizes[0],
     )  # fmt: skip
     return costs.pays(size)
 
