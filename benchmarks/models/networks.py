@@ -3,8 +3,8 @@
     python -m benchmarks models.networks [NAME ...] [--folder build/networks] [--limit 540] [--out OUT.json]
 
 NAME: patterns of names, or groups: open (the 14 that nobody tuned), further, convolutions, transformers, dynamic,
-catalogue; without any, all but `dynamic`. Needs torch, transformers, timm, onnxscript and what the tests marked gpu
-need there (build/gpu-tests).
+catalogue; without any, all but `dynamic`; also timm:NAME and torchvision:NAME, networks of these libraries. Needs
+torch, transformers, timm, onnxscript and what the tests marked gpu need there (build/gpu-tests).
 
 Networks are exported, optimized and compiled by torch several at a time, each in its own process that waits; then each
 is timed, alone on the GPU and on cores of its own. Before that its outputs are compared with torch's in float32 without
@@ -29,7 +29,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
-from benchmarks.support.networks import NETWORKS
+from benchmarks.support.networks import NETWORKS, named
 from benchmarks.support.workers import Job, Workers
 
 Row = Mapping[str, Any]
@@ -46,10 +46,13 @@ def chosen(patterns: Sequence[str]) -> list[str]:
         return [name for name, network in NETWORKS.items() if network.group != "dynamic"]
     found: dict[str, None] = {}
     for pattern in patterns:
-        named = [n for n, network in NETWORKS.items() if network.group == pattern or fnmatch.fnmatch(n, pattern)]
-        if not named:
+        if ":" in pattern:
+            found[pattern] = None
+            continue
+        members = [n for n, network in NETWORKS.items() if network.group == pattern or fnmatch.fnmatch(n, pattern)]
+        if not members:
             raise SystemExit(f"{pattern} is no group and no network; the networks are: {', '.join(NETWORKS)}")
-        found |= dict.fromkeys(named)
+        found |= dict.fromkeys(members)
     return list(found)
 
 
@@ -154,7 +157,7 @@ def report(rows: Mapping[str, Row]) -> Iterable[str]:
             continue
         worst = sorted(ratios, key=ratios.__getitem__)
         yield f"worst beside {side}'s best: {', '.join(f'{name} {ratios[name]:.2f}' for name in worst[:_WORST])}"
-        of_open = [value for name, value in ratios.items() if NETWORKS[name].group == "open"]
+        of_open = [value for name, value in ratios.items() if named(name).group == "open"]
         means = f"{_mean(ratios.values()):.2f} ({len(ratios)})"
         yield f"geometric mean: {means}" + (f"; open {_mean(of_open):.2f} ({len(of_open)})" if of_open else "")
         below = [name for name in worst if ratios[name] < goal]

@@ -31,7 +31,7 @@ import torch
 import onnxopt
 from benchmarks.models.exports import compare
 from benchmarks.support.gpu_timing import Tensors, bound, poisoned, session
-from benchmarks.support.networks import NETWORKS, built
+from benchmarks.support.networks import built, named
 from benchmarks.support.torch_peers import CHANNELS_LAST, CUDNN_ATTENTION, attention_of, compiled, input_for
 from benchmarks.support.workers import answering
 from onnxopt.artifact import manifest as manifests
@@ -84,7 +84,7 @@ class Worker:
     kinds: bool
 
     def __post_init__(self) -> None:
-        self.row: dict[str, Any] = {"group": NETWORKS[self.name].group}
+        self.row: dict[str, Any] = {"group": named(self.name).group}
         self.samples = None if self.device == "cuda" else 1
         self.exported, self.artifact = self.folder / "model.onnx", self.folder / "artifact"
 
@@ -100,7 +100,7 @@ class Worker:
         with torch.no_grad():
             torch.onnx.export(
                 module, inputs, str(self.exported), dynamo=True, opset_version=20, verbose=False,
-                input_names=[f"x{k}" for k in range(len(inputs))], dynamic_shapes=NETWORKS[self.name].dynamic,
+                input_names=[f"x{k}" for k in range(len(inputs))], dynamic_shapes=named(self.name).dynamic,
             )  # fmt: skip
         major, minor = torch.cuda.get_device_capability() if self.device == "cuda" else (9, 0)
         shutil.rmtree(self.artifact, ignore_errors=True)  # of a call that ended
@@ -192,7 +192,7 @@ class Worker:
         _allow_tf32(not self.exact)
         module, _ = built(self.name)
         images = sum(isinstance(one, torch.nn.Conv2d) for one in module.modules()) >= _CONVOLUTIONS
-        halves = NETWORKS[self.name].dtype != "float32"
+        halves = named(self.name).dtype != "float32"
         modes = ["reduce-overhead", *[CHANNELS_LAST] * images, *[CUDNN_ATTENTION] * (self.attends and halves)]
         return {mode: ready for mode in modes if (ready := self.ready(mode, module)) is not None}
 
@@ -244,7 +244,7 @@ def _allow_tf32(allowed: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=list(NETWORKS), metavar="NAME")
+    parser.add_argument("name", metavar="NAME")
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--without-torch", action="store_true")
@@ -259,7 +259,7 @@ def main() -> None:
         try:
             worker.prepare()
             worker.expect()
-            torched = {} if args.without_torch or NETWORKS[args.name].dynamic else worker.compile()
+            torched = {} if args.without_torch or named(args.name).dynamic else worker.compile()
         except Exception:  # noqa: BLE001 - the other networks are worth having
             print(json.dumps({"failed": traceback.format_exc()[-600:]}), file=answers)
             return

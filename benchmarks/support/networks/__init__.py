@@ -2,7 +2,8 @@
 
 Groups: `open`, networks of other kinds than transformers of text and classifiers of images; `further` ones of one and
 three dims; `convolutions`, of timm; `transformers`, of transformers.json, and `dynamic`, those of
-texts with dynamic dims; `catalogue`, of models/.
+texts with dynamic dims; `catalogue`, of models/. `timm:NAME` and `torchvision:NAME`, also with `:float32` after them,
+are any network of these libraries, in the group `others`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def built(name: str, *, exact: bool = False, samples: int | None = None) -> Made
     """
     import torch
 
-    network = NETWORKS[name]
+    network = named(name)
     torch.manual_seed(0)
     module, inputs = network.make()
     if network.moved:
@@ -94,12 +95,39 @@ def _dlrm() -> Made:
     return DLRM(), (torch.randn(4096, 13), torch.randint(0, 20_000, (4096, 26)))
 
 
-def _timm(name: str) -> Callable[[], Made]:
+def _timm(name: str, side: int | None = 224) -> Callable[[], Made]:
+    """side: of the images; None for that of the network's own settings."""
+
     def make() -> Made:
         import timm
         import torch
 
-        return timm.create_model(name, pretrained=False), (torch.randn(16, 3, 224, 224),)
+        net = timm.create_model(name, pretrained=False)
+        pixels = side or net.default_cfg["input_size"][-1]
+        return net, (torch.randn(16, 3, pixels, pixels),)
+
+    return make
+
+
+def _torchvision(name: str) -> Callable[[], Made]:
+    """A network over images, or over clips of 16 images."""
+
+    def make() -> Made:
+        import torch
+        import torchvision.models as library
+
+        class Tensors(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = library.get_model(name, weights=None, **{"weights_backbone": None} if backbone else {})
+
+            def forward(self, x: Any) -> Any:
+                outputs = self.net(x)
+                return tuple(outputs.values()) if isinstance(outputs, dict) else outputs
+
+        backbone = name in library.list_models(library.segmentation)
+        clips = name in library.list_models(library.video)
+        return Tensors(), (torch.randn((2, 3, 16, 224, 224) if clips else (8, 3, 224, 224)),)
 
     return make
 
@@ -157,6 +185,16 @@ def _catalogue(name: str) -> Network:
         return exporting.build(entry), tuple(map(torch.from_numpy, models.feeds(name).values()))
 
     return Network("catalogue", make, "float16" if name.endswith("_fp16") else "float32", moved=False)
+
+
+def named(name: str) -> Network:
+    """A network of this list or of another library. KeyError for others."""
+    library, _, rest = name.partition(":")
+    if not rest:
+        return NETWORKS[name]
+    of, _, dtype = rest.partition(":")
+    make = {"timm": lambda: _timm(of, None), "torchvision": lambda: _torchvision(of)}[library]()
+    return Network("others", make, dtype or "float16")
 
 
 def _networks() -> dict[str, Network]:
