@@ -9,19 +9,20 @@ and its copy have the same value, also where that is NaN or infinite, and half o
 would turn infinities into NaN.
 
 Every node between the convolutions treats channels alike: elementwise operators, pools, Resize, depthwise convolutions,
-norms of single channels and Concats of channels. Where any other node reads a map, its convolutions stay as they are.
+norms of single channels, Concats of channels and Splits. A map that is split later is filled up part by part. Where any
+other node reads a map, its convolutions stay as they are.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxopt.costs.layout import numbers
-from onnxopt.graph.match import constant, integers, is_constant, is_private, operand
+from onnxopt.graph.match import constant, integers, is_constant, is_private, only_consumer, operand
 from onnxopt.graph.passes.new_nodes import initializer
 from onnxopt.graph.shapes.infer import Knowledge
 from onnxopt.program.hardware import ACCESS_BYTES
@@ -67,29 +68,53 @@ class _Unlike(Exception):
 
 def align(graph: ir.Graph, inferred: Knowledge) -> int:
     """Fill up the channels of convolutions in place; of how many. Shapes of the values that change are written."""
-    chosen = {node for node in graph if _is_unaligned(node, inferred)}
+    chosen = {node: parts for node in graph if (parts := _unaligned(node, inferred))}
     while chosen:
         filling = _Filling(graph, inferred, chosen)
         wrong = filling.run()
         if not wrong:
             filling.write()
             break
-        chosen -= wrong
+        chosen = {node: parts for node, parts in chosen.items() if node not in wrong}
     return len(chosen)
 
 
-def _is_unaligned(node: ir.Node, inferred: Knowledge) -> bool:
-    """Whether a convolution of one group has constants of its own, and channels to which few are added."""
+def _unaligned(node: ir.Node, inferred: Knowledge) -> _Parts:
+    """What a convolution of one group becomes that has constants of its own and channels to which few are added.
+
+    Empty for others.
+    """
     weight = operand(node, 1)
     if node.op_type not in _CONVOLUTIONS or node.domain != "" or weight is None or weight.dtype not in _DTYPES:
-        return False
+        return ()
     of_it = [v for v in node.inputs[1:] if v is not None]
     if node.attributes.get_int("group", 1) != 1 or not all(is_constant(v) and is_private(v) for v in of_it):
-        return False
+        return ()
     dims = inferred.dims(node.outputs[0])
     if dims is None or not isinstance(dims[_CHANNEL], int):
-        return False
-    return 0 < _missing(dims[_CHANNEL], weight.dtype) <= numbers().max_added_channels * dims[_CHANNEL]
+        return ()
+    sizes = _split_sizes(node.outputs[0], inferred) or [dims[_CHANNEL]]
+    parts = tuple((size, _missing(size, weight.dtype)) for size in sizes)
+    few = all(added <= numbers().max_added_channels * size for size, added in parts)
+    return parts if few and any(added for _, added in parts) else ()
+
+
+def _split_sizes(value: ir.Value, inferred: Knowledge) -> list[int]:
+    """Channels of the parts that a map is split into, after elementwise operators of its own; empty where it is not."""
+    while (node := only_consumer(value)) is not None and node.domain == "" and node.op_type in _ELEMENTWISE:
+        value = node.outputs[0]
+    return [] if node is None else _sizes(node, inferred)
+
+
+def _sizes(split: ir.Node, inferred: Knowledge) -> list[int]:
+    """Channels of the parts of a Split of channels; empty for other nodes."""
+    dims = [inferred.dims(part) for part in split.outputs]
+    if split.op_type != "Split" or split.domain != "" or any(d is None or len(d) <= _CHANNEL for d in dims):
+        return []
+    if split.attributes.get_int("axis", 0) % len(dims[0] or ()) != _CHANNEL:
+        return []
+    sizes = [d[_CHANNEL] for d in dims if d is not None]
+    return [size for size in sizes if isinstance(size, int)] if all(isinstance(size, int) for size in sizes) else []
 
 
 def _missing(channels: int, dtype: ir.DataType) -> int:
@@ -99,7 +124,7 @@ def _missing(channels: int, dtype: ir.DataType) -> int:
 class _Filling:
     """What the maps of a graph are with the channels of `chosen` filled up."""
 
-    def __init__(self, graph: ir.Graph, inferred: Knowledge, chosen: set[ir.Node]) -> None:
+    def __init__(self, graph: ir.Graph, inferred: Knowledge, chosen: Mapping[ir.Node, _Parts]) -> None:
         self._graph, self._inferred, self._chosen = graph, inferred, chosen
         self._maps: dict[ir.Value, _Filled] = {}
 
@@ -108,12 +133,9 @@ class _Filling:
         wrong = set[ir.Node]()
         for node in self._graph:
             try:
-                filled = self._result(node)
+                self._maps |= self._results(node)
             except _Unlike:
                 wrong |= {conv for v in self._read(node) for conv in self._maps[v].by}
-                continue
-            if filled is not None:
-                self._maps |= dict.fromkeys(node.outputs[:1], filled)
         for value, filled in self._maps.items():
             inside = all(use.node.graph is self._graph for use in value.uses())
             if value.is_graph_output() or not inside:
@@ -123,20 +145,21 @@ class _Filling:
     def _read(self, node: ir.Node) -> list[ir.Value]:
         return [v for v in node.inputs if v is not None and v in self._maps]
 
-    def _result(self, node: ir.Node) -> _Filled | None:
-        """The first result of a node, None where it is as it was."""
+    def _results(self, node: ir.Node) -> dict[ir.Value, _Filled]:
+        """The results of a node that are not as they were."""
         read = self._read(node)
         if node in self._chosen:
-            dims, weight = self._inferred.dims(node.outputs[0]), node.inputs[1]
-            assert dims is not None and isinstance(dims[_CHANNEL], int) and weight is not None and weight.dtype
             if any(v is not node.inputs[0] for v in read):
                 raise _Unlike
-            return _Filled(((dims[_CHANNEL], _missing(dims[_CHANNEL], weight.dtype)),), frozenset({node}))
+            return {node.outputs[0]: _Filled(self._chosen[node], frozenset({node}))}
         if not read:
-            return None
+            return {}
+        if node.domain == "" and node.op_type == "Split":
+            return self._split(node)
         if node.domain != "" or len(node.outputs) != 1 or node.op_type not in _RESULTS:
             raise _Unlike
-        return _RESULTS[node.op_type](self, node)
+        filled = _RESULTS[node.op_type](self, node)
+        return {} if filled is None else {node.outputs[0]: filled}
 
     def _convolution(self, node: ir.Node) -> _Filled | None:
         weight, x = node.inputs[1], node.inputs[0]
@@ -216,6 +239,21 @@ class _Filling:
                 raise _Unlike
         return _Filled(tuple(parts), frozenset(conv for v in self._read(node) for conv in self._maps[v].by))
 
+    def _split(self, node: ir.Node) -> dict[ir.Value, _Filled]:
+        """Of a Split between parts of a map."""
+        filled, sizes = self._first(node), _sizes(node, self._inferred)
+        left, parts = list(filled.parts), dict[ir.Value, _Filled]()
+        for value, size in zip(node.outputs, sizes, strict=False):
+            taken: list[tuple[int, int]] = []
+            while left and sum(channels for channels, _ in taken) < size:
+                taken.append(left.pop(0))
+            if sum(channels for channels, _ in taken) != size:
+                raise _Unlike
+            parts[value] = _Filled(tuple(taken), filled.by)
+        if not sizes or left:
+            raise _Unlike
+        return parts
+
     def write(self) -> None:
         """Change the graph: weights, biases and other constants get their copies, and values their shapes."""
         for node in [n for n in self._graph if n in self._chosen or self._read(n)]:
@@ -226,6 +264,8 @@ class _Filling:
                 axis = 1 - int(node.op_type == "ConvTranspose")
                 node.replace_input_with(1, self._repeated(node.inputs[1], axis, x.sources, x.shares))
             filled = self._maps.get(node.outputs[0])
+            if node.op_type == "Split":
+                self._write_sizes(node)
             if node.op_type == "Conv" and node.attributes.get_int("group", 1) != 1 and filled is not None:
                 node.attributes["group"] = ir.AttrInt64("group", filled.channels)
         for value, filled in self._maps.items():
@@ -233,6 +273,12 @@ class _Filling:
                 dims = list(value.shape)
                 dims[_CHANNEL] = filled.channels
                 value.shape = ir.Shape(dims)
+
+    def _write_sizes(self, split: ir.Node) -> None:
+        sizes = np.array([self._maps[part].channels for part in split.outputs], np.int64)
+        split.attributes.pop("num_outputs", None)
+        split.resize_inputs(2)
+        split.replace_input_with(1, initializer(self._graph, ir.Tensor(sizes), f"{split.name}/sizes"))
 
     def _constants(self, node: ir.Node) -> Iterator[tuple[int, int, _Filled]]:
         """The constants of a node that count channels of its result: positions, axes, and what these become."""

@@ -21,7 +21,7 @@ _WEIGHT = re.compile(r"\b([wb]\d*_(\d+(?:_\d+)*))\b")  # w_18_3_3_3 is a weight 
 def _model(body: str, shape: str = "n, 3, h, 8") -> ir.Model:
     names = dict(_WEIGHT.findall(body))
     declared = ", ".join(f"float[{dims.replace('_', ', ')}] {name}" for name, dims in names.items())
-    made = graph(f"float[{shape}] x, {declared}", "float[] y", body, constants="float[4] s = {1, 1, 2, 2}")
+    made = graph(f"float[{shape}] x, {declared}", "float[] y", body, constants="float[4] s = {1, 1, 2, 2}, int64[3] thirds = {3, 6, 6}")
     rng = np.random.default_rng(0)
     hold(made, {k: rng.standard_normal([int(d) for d in dims.split("_")]) for k, dims in names.items()}, np.float32)
     return made
@@ -44,6 +44,15 @@ _FIRST = "a = Conv<pads = [1, 1, 1, 1]>(x, w_18_3_3_3, b_18)"
         (f"{_FIRST} l = PRelu(a, w2_18_1_1) t = ConvTranspose<strides = [2, 2]>(l, w_18_10_2_2, b_10) "
          "y = Conv(t, w_8_10_1_1)", 2),
         (f"{_FIRST} k = Conv(a, w_1_18_1_1) g = Sigmoid(k) m = Mul(a, g) y = Conv(m, w_8_18_1_1)", 1),
+        # Res2Net: a map in parts, each with a convolution of its own, joined again.
+        ("a = Conv(x, w_12_3_1_1, b_12) r = Relu(a) p, q = Split<axis = 1, num_outputs = 2>(r) "
+         "c = Conv<pads = [1, 1, 1, 1]>(p, w_6_6_3_3) t = Add(c, q) d = Conv<pads = [1, 1, 1, 1]>(t, w2_6_6_3_3, b_6) "
+         "j = Concat<axis = 1>(c, d, q) y = Conv(j, w_8_18_1_1)", 3),
+        ("a = Conv(x, w_15_3_1_1) p, q, o = Split<axis = 1>(a, thirds) j = Concat<axis = 1>(o, p) "
+         "s2 = Add(q, q) m = Conv(j, w_8_9_1_1) n = Conv(s2, w_8_6_1_1) y = Add(m, n)", 1),
+        ("a = Conv(x, w_12_3_1_1) p, q = Split<axis = 1, num_outputs = 2>(a) t = Softmax<axis = 1>(q) u = Add(p, t) "
+         "y = Conv(u, w_8_6_1_1)", 0),
+        ("a = Conv(x, w_12_3_1_1) p, q = Split<axis = 2, num_outputs = 2>(a) t = Add(p, q) y = Conv(t, w_8_12_1_1)", 0),
         # What reads the map tells channels apart, or the weights are read twice.
         (f"{_FIRST} y = Relu(a)", 0),
         (f"{_FIRST} t = Softmax<axis = 1>(a) y = Conv(t, w_8_18_1_1)", 0),
