@@ -55,6 +55,7 @@ from onnxopt.graph.rewrite.decomposed import (
     decomposed_group_norms,
     decomposed_reductions,
     decomposed_scales,
+    short_axes,
 )
 from onnxopt.graph.rewrite.decomposed import near_misses as near_activations
 from onnxopt.graph.rewrite.products import (
@@ -267,6 +268,7 @@ TABLE: tuple[Phase, ...] = (
         why="constants and normalizations are folded into the products that there are now",
         steps=(
             Step(("gate",), merging.GATES),
+            Step(_DECOMPOSED, short_axes.RULES, then=Cleanup.CANCEL, only_if=_has(*short_axes.REDUCTIONS)),
             Step(_FOLD, (*scaled_products.RULES, *normalized_products.RULES), then=Cleanup.CANCEL),
             Step(("repeated_columns",), repeated_columns.RULES, then=Cleanup.CLEAN_UP, only_if=_has("Concat")),
             Step(_PRODUCTS, aligned_products.RULES, only_if=_has("MatMul", "Gemm")),  # of weights that change no more

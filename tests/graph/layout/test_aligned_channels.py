@@ -21,7 +21,12 @@ _WEIGHT = re.compile(r"\b([wb]\d*_(\d+(?:_\d+)*))\b")  # w_18_3_3_3 is a weight 
 def _model(body: str, shape: str = "n, 3, h, 8") -> ir.Model:
     names = dict(_WEIGHT.findall(body))
     declared = ", ".join(f"float[{dims.replace('_', ', ')}] {name}" for name, dims in names.items())
-    made = graph(f"float[{shape}] x, {declared}", "float[] y", body, constants="float[4] s = {1, 1, 2, 2}, int64[3] thirds = {3, 6, 6}")
+    made = graph(
+        f"float[{shape}] x, {declared}",
+        "float[] y",
+        body,
+        constants="float[4] s = {1, 1, 2, 2}, int64[3] thirds = {3, 6, 6}",
+    )
     rng = np.random.default_rng(0)
     hold(made, {k: rng.standard_normal([int(d) for d in dims.split("_")]) for k, dims in names.items()}, np.float32)
     return made
