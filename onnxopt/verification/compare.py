@@ -10,10 +10,11 @@ comparison, quantization) passes where nearly all elements agree; one that no fl
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import ml_dtypes
 import numpy as np
+import pydantic
 
 Array = np.ndarray[Any, Any]
 
@@ -23,6 +24,7 @@ Array = np.ndarray[Any, Any]
 QUANTIZED = "quantized"
 LIMITS = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 6e-2, QUANTIZED: 6e-2}
 AGREEMENT = 0.99  # share of equal elements for integers that floats decide
+_NotStored = Annotated[float | None, pydantic.Field(exclude=True)]  # in no manifest: schema 3 has no such fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Limit:
 class Difference:
     """One output compared with its reference.
 
-    max_rel counts elements of at least a thousandth of the reference's rms: below that it says nothing.
+    max_rel and mean_rel count elements of at least a thousandth of the reference's rms: below that they say nothing.
+    mean_abs, mean_rel: None for what is no float, and where the difference was read from a manifest.
     ulp: greatest distance in representable values of the output's dtype, None for integers. cosine: None where a vector
     is zero or the dtype is not float. argmax: share of rows (last axis) whose greatest element is the same, None
     without rows. agreement: share of elements that are equal (NaN equals NaN).
@@ -62,6 +65,8 @@ class Difference:
     same_inf: bool = True
     excess: float | None = 0.0
     reason: str = ""
+    mean_abs: _NotStored = dataclasses.field(default=None, compare=False)
+    mean_rel: _NotStored = dataclasses.field(default=None, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -100,9 +105,9 @@ def _compare_floats(reference: Array, actual: Array, limit: Limit) -> Difference
     greatest = float(max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))) or 1.0
     x, y = x / greatest, y / greatest
     difference, magnitude = np.abs(x - y), np.abs(x)
-    rms = float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
+    rms = float(np.sqrt(_mean(np.square(x))))
     counted = magnitude >= max(rms * 1e-3, np.finfo(np.float64).tiny)
-    max_rel = float((difference[counted] / magnitude[counted]).max(initial=0.0))
+    relative = difference[counted] / magnitude[counted]
     # An all-zero reference has no magnitude of its own: the limit is absolute there.
     allowed = limit.relative * (magnitude + (rms or 1.0 / greatest))
     differs = difference > 0
@@ -117,7 +122,7 @@ def _compare_floats(reference: Array, actual: Array, limit: Limit) -> Difference
         dtype=str(reference.dtype),
         shape=tuple(int(d) for d in reference.shape),
         max_abs=max_abs,
-        max_rel=max_rel,
+        max_rel=float(relative.max(initial=0.0)),
         ulp=_ulp(reference.ravel()[finite], actual.ravel()[finite]),
         cosine=_cosine(x, y),
         argmax=_argmax_agreement(reference, actual),
@@ -126,7 +131,13 @@ def _compare_floats(reference: Array, actual: Array, limit: Limit) -> Difference
         same_inf=same_inf,
         excess=excess,
         reason=reason,
+        mean_abs=_finite(_mean(difference) * greatest),
+        mean_rel=_mean(relative),
     )
+
+
+def _mean(x: Array) -> float:
+    return float(np.mean(x)) if x.size else 0.0
 
 
 def relative_to_limit(reference: Array, actual: Array, limit: Limit) -> Array:
