@@ -54,7 +54,8 @@ def cli() -> str:
         "result.\n",
         "With `--json` every result is one JSON object on stdout, with `schema_version` (1). An error is one as\n"
         'well, beside the line on stderr: `{"schema_version": 1, "error": {"kind": ..., "message": ...,\n'
-        '"exit_code": ...}}`. `kind` is the class of the error, as [python.md](python.md#errors) lists them.\n',
+        '"exit_code": ...}}`. `kind` is the class of the error, as [python.md](python.md#errors) lists them.\n'
+        "[convert.md](convert.md#3-look-at-it) has the fields of what `optimize` prints.\n",
     ]
     for name in main.list_commands(context):
         command = main.get_command(context, name)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.artifact.measurement import BenchResult, Timing
     from onnxopt.artifact.minisign import PublicKey, SecretKey, generate_key, read_secret_key
     from onnxopt.artifact.open import Signature, verify_signature
+    from onnxopt.artifact.result import Result
     from onnxopt.artifact.session import load
     from onnxopt.artifact.signing import sign
     from onnxopt.paths import get_include
@@ -79,6 +80,7 @@ _MODULES = {
     "Quality": "verification.lowering.quality",
     "Quantization": "tools.quantization",
     "Quantized": "tools.quantization",
+    "Result": "artifact.result",
     "SecretKey": "artifact.minisign",
     "Session": "runtime.sessions",
     "Signature": "artifact.open",
@@ -139,6 +141,7 @@ __all__ = [
     "Quality",
     "Quantization",
     "Quantized",
+    "Result",
     "SecretKey",
     "Session",
     "Signature",

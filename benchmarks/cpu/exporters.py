@@ -31,12 +31,11 @@ import pytest
 from onnx_ir.passes.common import InlinePass
 
 from benchmarks.support.exporters.networks import NETWORKS
-from onnxopt import pipeline
+from onnxopt import pipeline, text_table
 from onnxopt.errors import OnnxoptError
 from onnxopt.fusion import cost, eligibility, index_ops
 from onnxopt.graph.shapes import shapes
 from onnxopt.pipeline import Options
-from onnxopt.tools import text_table
 from tests.support.fusing import compile_nothing
 
 PYTHON, PADDLE = (pathlib.Path(f".venv-{name}/bin/python") for name in ("exporters", "paddle"))

@@ -22,11 +22,9 @@ _NAME_OR_SHAPE = re.compile(r"`[^`]*`|\[[^\]]*\]")
 
 
 def fused_text(manifest: Manifest, name: str) -> str:
-    """How much of a model is fused, in one line. name: how the line calls the model."""
-    places = sum(len(k.sites) for k in manifest.kernels)
-    ops = sum(len(k.operators) * len(k.sites) for k in manifest.kernels)
-    kernels = counted(len(manifest.kernels), "kernel")
-    return f"{name}: {counted(ops, 'node')} of the rewritten graph fused into {counted(places, 'call')} of {kernels}"
+    """How many kernels a model has, in one line. name: how the line calls the model."""
+    calls = sum(len(k.sites) for k in manifest.kernels)
+    return f"{name}: {counted(len(manifest.kernels), 'fused kernel')}, called by {counted(calls, 'node')}"
 
 
 def counted(count: int, noun: str) -> str:

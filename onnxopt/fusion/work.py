@@ -1,4 +1,4 @@
-"""The work of a whole graph: for each kernel that runs it, the bytes that it moves and what it multiplies.
+"""The work of a whole graph: its nodes and launches, and of each kernel the bytes that it moves and what it multiplies.
 
 Before fusing, each node is a kernel; afterwards each region is one, and each node that no region has. Not counted is
 what runs on the host, views, and the arithmetic of operators that are not products, convolutions or attention.
@@ -6,8 +6,9 @@ what runs on the host, views, and the arithmetic of operators that are not produ
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -15,12 +16,14 @@ from onnxopt.fusion import cost, eligibility, index_ops
 from onnxopt.fusion.operands import constant
 from onnxopt.fusion.region import Region
 from onnxopt.graph import signature
+from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.graph.shapes import shapes as shape_inference
 from onnxopt.graph.shapes.shapes import Shapes
 
 _PAST_KEYS = {"Attention": 4, "MultiHeadAttention": 6, "GroupQueryAttention": 3}  # operator -> position of the input
 _RANKS = (3, 4)  # of keys and queries
-_RECURRENT = frozenset({"LSTM", "GRU", "RNN", "Scan", "Loop", "If"})  # whose steps and branches are no single kernel
+_WITH_BODIES = frozenset({"Scan", "Loop", "If"})
+_RECURRENT = _WITH_BODIES | {"LSTM", "GRU", "RNN"}  # whose steps and branches are no single kernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +58,42 @@ def model_work(model: ir.Model, sizes: Mapping[str, int], regions: Sequence[Regi
     return works if len(works) == len(kernels) else None
 
 
+def nodes(model: ir.Model) -> list[ir.Node]:
+    """What a node is for everyone who counts them: one of a model's graph, its subgraphs or its functions, each once.
+
+    Not those in the bodies of fused functions: a call of one is a node, as its kernel runs it.
+    """
+    bodies = [body for (domain, _, _), body in model.functions.items() if not holds_fused(domain)]
+    return [*model.graph.all_nodes(), *(node for body in bodies for node in body.all_nodes())]
+
+
+def operators(counted: Iterable[ir.Node]) -> dict[str, int]:
+    """How often each operator occurs, most frequent first, "domain::Op" outside ONNX's own."""
+    ops = collections.Counter(n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}::{n.op_type}" for n in counted)
+    return dict(sorted(ops.items(), key=lambda item: (-item[1], item[0])))
+
+
 def launches(model: ir.Model, regions: Sequence[Region], shapes: Shapes) -> int:
-    """How many kernels a run of the main graph launches whose `regions` are fused; a node with a body counts as one."""
+    """How many kernels a run of the main graph launches whose `regions` are fused, predicted.
+
+    This is what a launch is for everyone who predicts one: a node launches one kernel, or none if it is a view or runs
+    on the host, as shapes do; a region launches those that it says. A node with a body (If, Loop, Scan) counts as one.
+    """
     graph = model.graph
     host = eligibility.host_values([graph], shapes)
     inside = {node for region in regions for node in region.nodes}
     calls = sum(region.traffic.launches_after for region in regions if region.nodes[0].graph is graph)
     return calls + sum(1 for node in graph if node not in inside and not _is_free(node, host))
+
+
+def has_bodies(model: ir.Model) -> bool:
+    """Whether the values decide what a run of the main graph launches."""
+    return any(node.op_type in _WITH_BODIES for node in model.graph)
+
+
+def moved(works: Sequence[Work] | None) -> int | None:
+    """The bytes that kernels move together; None where they are not known."""
+    return None if works is None else sum(work.bytes for work in works)
 
 
 def shapes_at(model: ir.Model, sizes: Mapping[str, int]) -> Shapes:

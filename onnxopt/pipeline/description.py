@@ -12,6 +12,7 @@ from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.manifest import File, Fixing, LeftOut, Manifest, Precision, Predicted, ReferenceQuality
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.background import in_background
+from onnxopt.fusion import work
 from onnxopt.fusion.work import Work
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
@@ -19,6 +20,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import Rewritten
 from onnxopt.graph.traits import Traits
 from onnxopt.pipeline.build import Build
+from onnxopt.pipeline.fused import Fused
 from onnxopt.runtime import predicted as prediction
 from onnxopt.runtime import releases
 from onnxopt.verification.verify import VerificationReport
@@ -58,6 +60,20 @@ def original_of(source: read.Source, in_memory: str | None = None) -> Original:
         opsets=dict(sorted(model.opset_imports.items())),
     )
     return Original(model_traits.of(model), report_facts.count(model), lambda: header(sha256=sha256.result()))
+
+
+def run_of(fused: Fused, build: Build) -> tuple[int | None, int | None]:
+    """Predicted launches of a run of the artifact, and the bytes that they move; None where they are not known."""
+    if work.has_bodies(build.model):
+        return None, None
+    kept = {kernel.name for kernel in build.kernels}
+    returned = [site.traffic for kernel in fused.kernels if kernel.name not in kept for site in kernel.sites]
+    launches = fused.launches + sum(t.launches_before - t.launches_after for t in returned)
+    more = [
+        None if t.bytes_before is None or t.bytes_after is None else t.bytes_before - t.bytes_after for t in returned
+    ]
+    moved = work.moved(fused.after)
+    return launches, None if moved is None or None in more else moved + sum(m or 0 for m in more)
 
 
 class Optimization(NamedTuple):

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple, Unpack
 
 import onnx_ir as ir
 
-from onnxopt.artifact import narrow_caches
+from onnxopt.artifact import narrow_caches, result_table
+from onnxopt.artifact import result as results
 from onnxopt.artifact.folder import check_output, hash_files, output_path, staging, temporary_folder, write_manifest
 from onnxopt.artifact.manifest import LeftOut, Manifest
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
+from onnxopt.artifact.result import Result
 from onnxopt.artifact.session import load
 from onnxopt.errors import UsageError
 from onnxopt.fusion import work
@@ -26,7 +28,7 @@ from onnxopt.graph.passes.contrib import decompose
 from onnxopt.graph.shapes.multiples import hand_on_multiples
 from onnxopt.graph.traits import Traits
 from onnxopt.paths import StrPath
-from onnxopt.phases import Phases, Progress
+from onnxopt.phases import Phases, Progress, in_notebook
 from onnxopt.pipeline import description, fixing, precision, reference_quality
 from onnxopt.pipeline.build import Baseline, Build, NormalizedDiffers, RewriteFails, verify_and_leave_out
 from onnxopt.pipeline.forms import Forms, Rewriter
@@ -43,12 +45,22 @@ from onnxopt.verification.sampling.user_data import UserData, check_alone, read_
 from onnxopt.verification.verify import VerificationReport, open_early
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Artifact:
-    """What optimize wrote: the folder, and its manifest. Functions that take an artifact's path take this, too."""
+    """What optimize wrote: the folder, its manifest, and what changed, which repr shows as a table.
+
+    Functions that take an artifact's path take this, too.
+    """
 
     path: Path
-    manifest: Manifest = dataclasses.field(repr=False)
+    manifest: Manifest
+    result: Result
+
+    def __repr__(self) -> str:
+        return result_table.text(self.result)
+
+    def _repr_html_(self) -> str:
+        return result_table.html(self.result)
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -72,22 +84,26 @@ def optimize(
 
     model: the path of a model file, its bytes, an onnx.ModelProto, an onnx_ir.Model, a torch.onnx.ONNXProgram, or a
     torch.nn.Module, which is exported with example_inputs (a tuple, one tensor, or a mapping of keywords) and
-    dynamic_shapes (as torch.onnx.export takes it; default all shapes as given).
+    dynamic_shapes (as torch.onnx.export takes it; default all shapes as given, with a warning; () without one).
 
     options: what to do besides the defaults. changes: fields of `Options` by name, in place of those of `options`:
     optimize("m.onnx", "m.optimized", archs=("sm_90",), precision="float16"). progress: is called as work is done, with
-    the phase, a detail, and how much of it is done.
+    the phase, a detail, and how much of it is done; default in a notebook: a line below the cell says so.
 
     On any failure no partial file remains. Raises ModelError, UsageError, CompileError, VerificationError, and its
     subclasses NotVerifiedError, where ONNX Runtime does not run the original here, or not in time, so that nothing can
     be compared, and DisagreementError, where an output misses what was asked for.
     """
-    output, phases = output_path(output), Phases(progress, model_source.name_of(model), RewriteFails)
-    options = _checked(dataclasses.replace(options or Options(), **changes))
+    output = output_path(output)
+    options = dataclasses.replace(options or Options(), **changes)
+    names, options = options.archs or (), _checked(options)
+    gpus = chosen_archs.named_gpus(names)
     want = precision.asked(options)
     _check_goals(options, want)
     check_output(output)
     with contextlib.ExitStack() as stack:
+        progress = progress or stack.enter_context(in_notebook())
+        phases = Phases(progress, model_source.name_of(model), RewriteFails)
         folder = stack.enter_context(temporary_folder())
         with phases("load"):
             source = model_source.load(model, folder, example_inputs, dynamic_shapes)
@@ -103,7 +119,7 @@ def optimize(
         wrong: dict[str, LeftOut] = {}  # families of rewrite rules that are wrong for this model
         while True:
             try:
-                return Artifact(output, _make(job, options, output, wrong, phases))
+                return _make(job, options, output, wrong, phases, gpus)
             except RewriteFails as failure:
                 wrong.update(failure.families)
             except NormalizedDiffers as failure:
@@ -200,10 +216,14 @@ def _normalized(opened: _Opened, options: Options, want: Asked | None) -> _Job:
     if options.ort_min is not None:
         releases.check(normalized.model, releases.release(options.ort_min))
     typical = signature.typical(original.traits.inputs, pinned)
-    before = work.model_work(normalized.model, typical) if options.archs else None
+    before = work.model_work(normalized.model, typical)
+    launches = None
+    if not work.has_bodies(normalized.model):
+        launches = work.launches(normalized.model, (), work.shapes_at(normalized.model, typical))
+    counts = dataclasses.replace(original.counts, launches=launches, moved=work.moved(before))
     return _Job(
-        source, original, original.traits, normalized, opened.shapes, pinned, typical, before, opened.data, opened.near,
-        opened.early, composed,
+        source, dataclasses.replace(original, counts=counts), original.traits, normalized, opened.shapes, pinned,
+        typical, before, opened.data, opened.near, opened.early, composed,
     )  # fmt: skip
 
 
@@ -235,8 +255,13 @@ def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: 
     )
 
 
-def _make(job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut], phases: Phases) -> Manifest:
-    """Write the artifact, without the rewrite rules that are `wrong`. RewriteFails where more of them are."""
+def _make(
+    job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut], phases: Phases, gpus: Sequence[str]
+) -> Artifact:
+    """Write the artifact, without the rewrite rules that are `wrong`. RewriteFails where more of them are.
+
+    gpus: that the user named, by key.
+    """
     archs = options.archs or ()
     with temporary_folder() as scratch:
         with phases("rewrite"):
@@ -277,10 +302,13 @@ def _make(job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut
                 job.original, build, optimization, description.Comparison(report, record, near), archs=archs,
                 ort_min=releases.release(options.ort_min), files=files, seconds=phases.seconds,
             )  # fmt: skip
-            facts = report_facts.gather(job.original.counts, build.model, build.kernels, job.pinned)
+            launches, moved = description.run_of(fused, build)
+            facts = report_facts.gather(
+                job.original.counts, build.model, build.kernels, job.pinned, job.typical, launches=launches, moved=moved
+            )
             manifest = page.write(folder, manifest, facts)
             write_manifest(folder, manifest)
-    return manifest
+    return Artifact(output, manifest, results.of(output, manifest, facts, gpus))
 
 
 def _check_goals(options: Options, want: Asked | None) -> None:

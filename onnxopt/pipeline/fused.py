@@ -119,7 +119,7 @@ class Fuser:
             plan = fuse.fuse(model, kinds, spilled, cuda=cuda, usual=self.usual)
         with phases("lower"):
             plan = near_norms.with_refusals(lower(plan, model.opset_imports), model)
-            after = work.model_work(model, self.typical, plan.regions) if cuda else None
+            after = work.model_work(model, self.typical, plan.regions)
             launches = work.launches(model, plan.regions, plan.shapes)
         with phases("outline"):
             functions = outline.functions(plan, model.opset_imports)

@@ -26,11 +26,11 @@ import click
 
 from onnxopt import onnxruntime_package, versions
 from onnxopt.errors import NotVerifiedError, OnnxoptError, UsageError, describe
+from onnxopt.printable import printable
 from onnxopt.runtime import time_limit
 from onnxopt.runtime.time_limit import TimeIsUp
 from onnxopt.tools import interrupts
 from onnxopt.tools.commands import printing
-from onnxopt.tools.printable import printable
 
 # Every command with the first sentence of its help.
 COMMANDS = {

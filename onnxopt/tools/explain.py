@@ -5,10 +5,13 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
-from onnxopt.artifact import layout
+from onnxopt import text_table
+from onnxopt.artifact import layout, result, result_table
 from onnxopt.artifact.manifest import Kernel, Manifest
 from onnxopt.artifact.open import read_manifest
+from onnxopt.artifact.result import Result
 from onnxopt.artifact.summary import (
     alike,
     by_reason,
@@ -38,7 +41,6 @@ from onnxopt.paths import StrPath
 from onnxopt.program.attention import CODES
 from onnxopt.program.gemm import FLOAT8
 from onnxopt.runtime.predicted import ERROR
-from onnxopt.tools import text_table
 
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
 _EXAMPLES = 3
@@ -58,14 +60,19 @@ def explain(artifact: StrPath, *, kernels: bool = False, every_refusal: bool = F
     every_refusal: list each node that was not fused, instead of a count and a few examples for each reason.
     ArtifactError where `artifact` is no artifact.
     """
-    return describe(read_manifest(artifact), kernels=kernels, every_refusal=every_refusal)
+    manifest = read_manifest(artifact)
+    return describe(manifest, result.read(Path(artifact), manifest), kernels=kernels, every_refusal=every_refusal)
 
 
-def describe(manifest: Manifest, *, kernels: bool = False, every_refusal: bool = False) -> str:
-    """The same text, from a manifest."""
+def describe(
+    manifest: Manifest, changed: Result | None = None, *, kernels: bool = False, every_refusal: bool = False
+) -> str:
+    """The same text, from a manifest. changed: counts of the whole model, where they are known."""
     return "\n".join(
         itertools.chain(
             _summary(manifest),
+            result_table.change_lines(changed) if changed is not None else (),
+            _traffic_and_checks(manifest),
             _groups(manifest),
             _predicted(manifest),
             _to_try(manifest),
@@ -82,8 +89,11 @@ def _summary(manifest: Manifest) -> Iterator[str]:
     yield fused_text(manifest, manifest.source.name)
     if text := rewrites_text(manifest.rewrites):
         yield f"rewritten: {text}"
+
+
+def _traffic_and_checks(manifest: Manifest) -> Iterator[str]:
     if manifest.kernels:
-        yield f"predicted traffic: {totals_text(manifest.traffic)}"
+        yield f"predicted traffic of what is fused: {totals_text(manifest.traffic)}"
         yield f"closed form: {CLOSED_FORM}"
     yield _verified(manifest)
     if manifest.precision is not None:

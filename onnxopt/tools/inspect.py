@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 
 from onnx_ir.passes.common import TopologicalSortPass
 
+from onnxopt.fusion import work
 from onnxopt.fusion.eligibility import is_elementwise
 from onnxopt.graph import read, signature
 from onnxopt.graph.placement.cuda_graphs import blocking_nodes, host_nodes
@@ -19,12 +19,11 @@ from onnxopt.paths import StrPath
 class ModelSummary:
     """What a model holds.
 
-    ops: how often each operator occurs, subgraphs and functions included, most frequent first, "domain::Op" outside
-    ONNX's own. elementwise: nodes whose operator a kernel could run. parameters, parameter_bytes: of initializers.
-    bytes: of the file and its external data. nodes: of the graph, its subgraphs, and the bodies of its functions;
-    function_nodes: those in the bodies, each once, however often it is called. host, cuda_graph: name and reason of the
-    nodes that ONNX Runtime's CUDA provider runs on the CPU, and of those that prevent a CUDA graph
-    (graph/placement/cuda_graphs.py).
+    nodes, ops: counted as everywhere (fusion/work.py): a call of a fused function is one node. function_nodes: those
+    in the bodies of all functions, each once, however often it is called. elementwise: nodes whose operator a kernel
+    could run. parameters, parameter_bytes: of initializers. bytes: of the file and its external data. host, cuda_graph:
+    name and reason of the nodes that ONNX Runtime's CUDA provider runs on the CPU, and of those that prevent a CUDA
+    graph (graph/placement/cuda_graphs.py).
     """
 
     path: str
@@ -51,9 +50,7 @@ def inspect(path: StrPath) -> ModelSummary:
     model = source.model
     with read.quiet(), contextlib.suppress(ValueError):  # a cycle, which optimize reports
         TopologicalSortPass()(model)
-    bodies = [node for function in model.functions.values() for node in function.all_nodes()]
-    nodes = [*model.graph.all_nodes(), *bodies]
-    ops = collections.Counter(n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}::{n.op_type}" for n in nodes)
+    nodes = work.nodes(model)
     tensors = [v.const_value for g in model.graphs() for v in g.initializers.values() if v.const_value is not None]
     return ModelSummary(
         path=str(path),
@@ -64,9 +61,9 @@ def inspect(path: StrPath) -> ModelSummary:
         inputs=signature.inputs_of(model),
         outputs=signature.outputs_of(model),
         nodes=len(nodes),
-        function_nodes=len(bodies),
+        function_nodes=sum(1 for function in model.functions.values() for _ in function.all_nodes()),
         elementwise=sum(is_elementwise(n) for n in nodes),
-        ops=dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
+        ops=work.operators(nodes),
         functions=tuple(f"{domain}::{name}" for domain, name, _ in model.functions),
         parameters=sum(t.size for t in tensors),
         parameter_bytes=sum(t.nbytes for t in tensors),

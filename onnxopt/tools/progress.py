@@ -4,73 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import click
 
-from onnxopt.phases import Progress
-from onnxopt.tools.printable import one_line
-
-_TITLES = {
-    "load": "Reading the model",
-    "normalize": "Normalizing",
-    "precision": "Measuring ranges",
-    "rewrite": "Recognising attention",
-    "fuse": "Finding chains",
-    "outline": "Outlining functions",
-    "generate": "Generating CUDA source",
-    "compile": "Compiling kernels",
-    "quantize": "Quantizing",
-    "package": "Writing the artifact",
-    "original": "Running the original",
-    "verify": "Verifying",
-    "open": "Measuring memory",
-    "time": "Timing",
-}
-_IN_A_LOG = frozenset({"precision", "compile", "quantize", "original", "verify", "time"})  # that may take long
-_LOG_AFTER = 1.0  # seconds; what takes less, as an error in the input, needs no progress
-_LOG_SECONDS = 5.0  # between two lines of one phase in a log
-_ESTIMATE_SECONDS = 1.0  # after which the steps done say how long the others take
-
-
-class Steps:
-    """What to say of each call of a progress callback. clock: seconds."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._phase, self._began = ("", ""), 0.0
-        self._started, self._said = clock(), 0.0
-        self._announced: set[tuple[str, str]] = set()
-
-    def text(self, phase: str, detail: str, done: int, total: int) -> str:
-        """One line: the phase, what it works on, the count of its steps and the time left."""
-        now = self._clock()
-        if (phase, detail) != self._phase or not done:
-            self._phase, self._began = (phase, detail), now
-        parts = [_TITLES.get(phase, phase), *([one_line(detail)] if detail else [])]
-        if total:
-            passed, remaining = now - self._began, ""
-            if done and done < total and passed >= _ESTIMATE_SECONDS:
-                remaining = f", about {_duration(passed / done * (total - done))} left"
-            parts.append(f"{done} of {total}{remaining}")
-        return ": ".join(parts)
-
-    def in_log(self, phase: str, detail: str, done: int, total: int) -> str:
-        """The line for a log, "" where an earlier one is enough."""
-        text, now = self.text(phase, detail, done, total), self._clock()
-        new = (phase, detail) not in self._announced  # phases may come in turn, as those of several trials
-        if phase not in _IN_A_LOG or now - self._started < _LOG_AFTER:
-            return ""
-        if not new and (not total or now - self._said < _LOG_SECONDS):
-            return ""
-        self._said = now
-        self._announced.add((phase, detail))
-        return text
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+from onnxopt.phases import Progress, Steps
 
 
 @contextlib.contextmanager

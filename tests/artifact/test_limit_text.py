@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from onnxopt import text_table
+from onnxopt.artifact import result, result_table
 from onnxopt.artifact.summary import limit_text
-from onnxopt.tools.commands.verification_text import _worst
+from onnxopt.verification.check import Check
 from onnxopt.verification.compare import Difference, Limit, compare
+from onnxopt.verification.verify import VerificationReport
 
 
 @pytest.mark.parametrize(
@@ -29,17 +34,35 @@ def compared(reference: list[float], actual: list[float], dtype: str) -> Differe
     return compare(np.array(reference, dtype), np.array(actual, dtype), limit)
 
 
-def test_the_output_nearest_to_its_limit_is_named() -> None:
-    """By its largest absolute error; another output's larger error, which its magnitude allows, is not."""
-    near = compared([1.0, 1.0], [1.0, 1.0001], "float32")
-    large = compared([1e4, 1e4], [1e4, 1e4 + 0.01], "float32")
-    assert _worst([large, near]) == "max abs error 0.0001 (50 % of the limit)"
-    assert _worst([large]) == "max abs error 0.0098 (0.49 % of the limit)"
-    equal = compared([1.0], [1.0], "float32")
-    assert _worst([equal, equal]) == "equal"
-    assert _worst([Difference("float32", (1,), excess=None, reason="shape is [2], not [1]")]) == "not comparable"
+def errors_of(*differences: Difference) -> result.Errors:
+    checks = tuple(Check("CPUExecutionProvider", True, f"case {k}", "y", d) for k, d in enumerate(differences))
+    (row,) = result.errors(VerificationReport("passed", providers=("CPUExecutionProvider",), checks=checks))
+    return row
 
 
-def test_integers_are_counted() -> None:
-    half = compared([1, 2, 3, 4], [1, 2, 3, 5], "int64")
-    assert _worst([half]) == "25.00% of the elements differ (50 % of the limit)"
+def shown(row: result.Errors) -> list[str]:
+    """The words of the table's last line after the number of cases."""
+    return text_table.drawn([result_table.errors_table([row])]).splitlines()[-1].split()[4:]
+
+
+NEAR = compared([1.0, 1.0], [1.0, 1.0001], "float32")
+LARGE = compared([1e4, 1e4], [1e4, 1e4 + 0.01], "float32")  # which its magnitude allows
+EQUAL = compared([1.0], [1.0], "float32")
+OTHER_SHAPE = Difference("float32", (1,), excess=None, reason="shape is [2], not [1]")
+
+
+@pytest.mark.parametrize(
+    ("differences", "words"),
+    [
+        ([LARGE, NEAR], "1 1.0e-04 5.0e-05 1.0e-04 5.0e-05 50 %"),
+        ([LARGE], "0 9.8e-03 4.9e-03 9.8e-07 4.9e-07 0.49 %"),
+        ([dataclasses.replace(NEAR, mean_abs=None, mean_rel=None)], "0 1.0e-04 1.0e-04 50 %"),  # of a manifest
+        ([compared([1, 2, 3, 4], [1, 2, 3, 5], "int64")], "0 25.00% differ 50 %"),
+        ([EQUAL, EQUAL], " equal 0 %"),
+        ([EQUAL, OTHER_SHAPE], " not comparable"),
+    ],
+)
+def test_the_errors_are_those_of_the_output_nearest_to_its_limit(differences: list[Difference], words: str) -> None:
+    row, (case, _, rest) = errors_of(*differences), words.partition(" ")
+    assert (row.case.removeprefix("case "), shown(row)) == (case, rest.split())
+    assert row.status == ("FAILED" if OTHER_SHAPE in differences else "passed")

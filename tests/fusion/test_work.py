@@ -33,6 +33,8 @@ def test_a_region_is_one_kernel_at_any_sizes() -> None:
     assert unfused is not None
     assert len(found) < len(unfused) and sum(w.bytes for w in found) < sum(w.bytes for w in unfused)
     assert sum(w.flops for w in found) == 2 * 8 * 64 * 32
+    for works, fused in ((found, regions), (unfused, ())):
+        assert sum(w.launches for w in works) == work.launches(model, fused, work.shapes_at(model, {"N": 8}))
     twice = work.model_work(model, {"N": 16}, regions)
     assert twice is not None and sum(w.flops for w in twice) == 2 * 16 * 64 * 32
 

@@ -33,7 +33,7 @@ def test_the_notebook_runs(tmp_path: Path, library: Path, monkeypatch: pytest.Mo
     before = [printed(cell) for cell in notebook.cells if cell.cell_type == "code"]
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     after = [printed(cell) for cell in notebook.cells if cell.cell_type == "code"]
-    explained = next(k for k, text in enumerate(before) if "graph fused into" in text)
+    explained = next(k for k, text in enumerate(before) if "fused kernels, called by" in text)
     assert headings(after[explained]) == headings(before[explained])  # names and predicted figures may differ
     assert f"a roofline: {ERROR}\n" in before[explained]
     assert "calls  launches" in after[explained]  # the table is text in a notebook, too

@@ -44,19 +44,15 @@ def test_the_main_job(chain: Path, artifact: Path) -> None:
     made = optimize(chain, artifact)
     assert made.exit_code == 0, made.output
     lines = made.stdout.splitlines()
-    assert lines[0] == "chain.onnx: 6 nodes of the rewritten graph fused into 2 calls of 2 kernels"
-    assert "verify: passed, CPUExecutionProvider with the library" in made.stdout
-    assert "verify: passed, CPUExecutionProvider without the library" in made.stdout
-    assert [" ".join(line.split()) for line in lines[-6:-1]] == [  # without times: there is no GPU architecture
-        "before after",
-        "nodes of the graph 7 3",
-        "launches of what is fused, predicted 6 2",
-        "bytes of what is fused, predicted dynamic dynamic",
-        "kernels of onnxopt 0 2",
-    ]
     readme = (ROOT / "README.md").read_text("utf-8")  # shows the output for a larger model
-    assert all(f"\n{line.split('  ')[0]}  " in readme for line in lines[-5:-1])
-    assert " of the rewritten graph fused into " in readme
+    for name in ("nodes", "launches, predicted", "bytes moved, predicted", "verified", "CPU, library", "next: "):
+        assert any(line.startswith(name) for line in lines), name
+        assert f"\n{name}" in readme, name
+    assert [" ".join(line.split()) for line in lines if line.startswith(("nodes", "calls"))] == [
+        "calls of 2 fused kernels 0 2 +2",
+        "nodes 7 3 -57 %",
+    ]
+    assert lines[-2] == "chain.onnx: 2 kernels fused; outputs agree with the original's"
     assert lines[-1] == f"next: onnxopt bench {artifact} (times it against the original)"
     assert any(line.startswith(f"wrote {artifact} in ") for line in lines)
     assert all(line.startswith(("Compiling kernels", "Verifying")) for line in made.stderr.splitlines())
@@ -68,7 +64,7 @@ def test_the_main_job(chain: Path, artifact: Path) -> None:
 
     verified = run("verify", chain, artifact)
     assert verified.exit_code == 0, verified.output
-    assert "with the library" in verified.stdout
+    assert "CPU, library" in verified.stdout and verified.stdout.endswith("\nverify: passed\n")
 
     timed = run("bench", artifact, "--iterations", "5", "--shape", "batch=16")
     assert timed.exit_code == 0, timed.output
@@ -112,7 +108,7 @@ def test_verify_says_no_with_exit_code_1(chain: Path, tmp_path: Path) -> None:
 def test_no_verify(tmp_path: Path, artifact: Path) -> None:
     result = optimize(write(tmp_path / "m.onnx", NOTHING_TO_FUSE), artifact, "--no-verify")
     assert result.exit_code == 0
-    assert "verify: skipped" in result.stdout
+    assert "outputs were not compared" in result.stdout
 
 
 def test_version_and_help_are_immediate() -> None:

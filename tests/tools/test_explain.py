@@ -9,13 +9,12 @@ import pytest
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact import result as results
 from onnxopt.artifact import summary
 from onnxopt.artifact.manifest import Kernel, LeftOut, Place
-from onnxopt.artifact.report import page
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 from onnxopt.tools import explain
-from onnxopt.tools.commands import before_after
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, write
 
 
@@ -54,8 +53,8 @@ def manifest(tmp_path: Path, artifact: Path) -> manifests.Manifest:
 
 def test_everything_is_said(manifest: manifests.Manifest) -> None:
     lines = explain.describe(manifest, kernels=True).splitlines()
-    assert lines[0] == "m.onnx: 4 nodes of the rewritten graph fused into 2 calls of 1 kernel"
-    assert lines[1] == "predicted traffic: 8 MB -> 2 MB (-75%), 8 launches -> 2"
+    assert lines[0] == "m.onnx: 1 fused kernel, called by 2 nodes"
+    assert lines[1] == "predicted traffic of what is fused: 8 MB -> 2 MB (-75%), 8 launches -> 2"
     assert "AddTanh_00: Add, Tanh (CUDA and CPU)" in lines
     assert "    2 x (float16[8,64], float16[64]) -> float16[8,64]: 4 MB -> 1 MB, 4 launches -> 1" in lines
     assert "left out by verification: Bad_1 (Exp): off by 3" in lines
@@ -155,7 +154,7 @@ def test_prediction_of_a_static_chain_follows_the_closed_form(tmp_path: Path, ar
     assert first.launches_before == 4
     assert first.bytes_before == (2 * size + bias) + 2 * size + 3 * size + 3 * size
     assert first.bytes_after == 2 * size + bias
-    assert "predicted traffic: " in onnxopt.explain(artifact)
+    assert "predicted traffic of what is fused: " in onnxopt.explain(artifact)
 
 
 @pytest.mark.parametrize(
@@ -179,12 +178,8 @@ def test_predicted_times_are_in_every_place(tmp_path: Path, artifact: Path) -> N
     times = f"{row.before_ms:.3g} {row.after_ms:.3g}"
     assert f"H100 SXM5 {times} not measured on this GPU" in lines
     assert [line.split()[-1] for line in lines if line.startswith("H200 SXM")] == ["measured"]
-    table = before_after.table(made.manifest, page.read_facts(artifact, made.manifest))
-    assert f"predicted ms, H100 SXM5 at batch=64 (not measured on this GPU) {times}" in [
-        " ".join(line.split()) for line in table
-    ]
-    named = before_after.table(made.manifest, page.read_facts(artifact, made.manifest), ["h200"])
-    assert [line.split(" at ")[0] for line in named if "predicted ms" in line] == ["predicted ms, H200 SXM"]
+    assert [time.name for time in made.result.predicted] == ["H200 SXM"]  # which was named
+    assert [time.gpu for time in results.read(artifact, made.manifest).predicted] == ["h100_pcie", "h100_sxm"]
     assert '<section id="predicted"' in (artifact / "report.html").read_text("utf-8")
     assert manifests.load(artifact).predicted == predicted
 

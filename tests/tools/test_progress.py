@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from onnxopt import phases
 from onnxopt.tools import progress
 
 
@@ -17,7 +19,7 @@ def test_progress_is_plain_lines_in_a_log(monkeypatch: pytest.MonkeyPatch, capsy
     with progress.shown() as advance:
         assert advance is not None
         advance("compile", "", 0, 0)  # in the first second
-        monkeypatch.setattr(progress, "_LOG_AFTER", 0.0)
+        monkeypatch.setattr(phases, "_LOG_AFTER", 0.0)
         for call in (("load", "", 0, 0), ("compile", "", 0, 0), ("compile", "", 1, 12), ("verify", "", 0, 4)):
             advance(*call)
     shown = capsys.readouterr()
@@ -39,7 +41,7 @@ def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 def test_progress_counts_and_says_the_time_left() -> None:
     now = [0.0]
-    steps = progress.Steps(lambda: now[0])
+    steps = phases.Steps(lambda: now[0])
 
     def at(seconds: float, done: int, write: Callable[[str, str, int, int], str] = steps.text) -> str:
         now[0] = seconds
@@ -57,7 +59,26 @@ def test_progress_counts_and_says_the_time_left() -> None:
 
 def test_phases_that_come_in_turn_are_said_once_in_a_log() -> None:
     now = [10.0]
-    steps = progress.Steps(lambda: now[0])
+    steps = phases.Steps(lambda: now[0])
     now[0] = 12.0
     lines = [steps.in_log(*call) for _ in range(9) for call in (("quantize", "12 nodes", 0, 0), ("verify", "", 0, 0))]
     assert [line for line in lines if line] == ["Quantizing: 12 nodes", "Verifying"]
+
+
+def test_a_notebook_has_a_line_that_is_empty_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    def display(data: dict[str, str], **_: object) -> SimpleNamespace:
+        shown.append(data["text/plain"])
+        return SimpleNamespace(update=display)
+
+    kernel = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    with phases.in_notebook() as advance:
+        assert advance is not None
+        advance("compile", "", 1, 3)
+    assert shown == ["", "Compiling kernels: 1 of 3", ""]
+    del kernel.kernel  # a terminal's IPython
+    with phases.in_notebook() as advance:
+        assert advance is None

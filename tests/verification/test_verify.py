@@ -185,7 +185,10 @@ def test_a_wrong_kernel_is_left_out_and_named(tmp_path: Path, artifact: Path, mo
 
     monkeypatch.setattr(kernels_json, "to_json", sabotaged)
     model = write(tmp_path / "m.onnx", CHAIN)
-    manifest = onnxopt.optimize(model, artifact, archs=()).manifest
+    made = onnxopt.optimize(model, artifact, archs=())
+    manifest, counted = made.manifest, made.result
+    assert (counted.nodes.after, counted.launches.after, counted.bytes_moved.after) == (6, 6, None)
+    assert "1 change that failed was left out" in counted.sentence
     assert [row.ops for row in manifest.left_out] == [("Add", "Tanh", "Mul", "Sub")]
     assert "with the library" in manifest.left_out[0].reason
     assert (manifest.left_out[0].excess or 0) > 1

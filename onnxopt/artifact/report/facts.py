@@ -6,7 +6,6 @@ from the artifact alone.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import json
@@ -26,16 +25,17 @@ from onnxopt.artifact.report import drawing
 from onnxopt.artifact.report.drawing import Row
 from onnxopt.codegen import generate
 from onnxopt.errors import UsageError
+from onnxopt.fusion import work
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import read
-from onnxopt.graph.fused_domain import holds_fused
 
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """A model, counted and drawn. A call of a fused function is one node, as it runs with the library.
+    """A model, counted (fusion/work.py) and drawn.
 
-    ops: how often each operator occurs, "domain::Op" outside ONNX's own. rows: () where it has too many nodes to draw.
+    rows: () where it has too many nodes to draw. launches, moved: predicted kernels of a run and bytes that they move;
+    None where that is not known.
     """
 
     nodes: int
@@ -43,6 +43,8 @@ class Graph:
     parameters: int
     parameter_bytes: int
     rows: tuple[Row, ...] = ()
+    launches: int | None = None
+    moved: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Facts:
 
     costs: work of one element of the largest tensor in float32 instructions (program/pointwise.py), by kernel; kinds of
     kernels that do not count it are left out. bodies: the original nodes of each kernel, by name. sizes: of symbolic
-    dims, as the user gave them.
+    dims, as the user gave them. typical: of all dynamic dims, where a run's bytes are predicted.
     """
 
     before: Graph | None = None
@@ -62,6 +64,7 @@ class Facts:
     measurements: tuple[BenchResult, ...] = ()
     bodies: dict[str, tuple[Row, ...]] = dataclasses.field(default_factory=dict)
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)
+    typical: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> str:
         """Compact JSON; the same facts give the same text."""
@@ -80,35 +83,40 @@ def from_json(text: str | bytes) -> Facts:
 
 
 def count(model: ir.Model, kernels: Sequence[Kernel] = ()) -> Graph:
-    """The counts of a model; bodies of fused functions are what their calls stand for, so they are not counted.
-
-    kernels: of its fused functions.
-    """
-    functions = [f for (domain, _, _), f in model.functions.items() if not holds_fused(domain)]
-    nodes = [*model.graph.all_nodes(), *(n for f in functions for n in f.all_nodes())]
-    ops = collections.Counter(n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}::{n.op_type}" for n in nodes)
+    """The counts of a model. kernels: of its fused functions."""
+    nodes = work.nodes(model)
     tensors = [v.const_value for g in model.graphs() for v in g.initializers.values() if v.const_value is not None]
     return Graph(
         nodes=len(nodes),
-        ops=dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
+        ops=work.operators(nodes),
         parameters=sum(t.size for t in tensors),
         parameter_bytes=sum(t.nbytes for t in tensors),
         rows=drawing.drawn_model(model, {site.node: site for kernel in kernels for site in kernel.sites}),
     )
 
 
-def gather(before: Graph, model: ir.Model, kernels: Sequence[Kernel], sizes: Mapping[str, int] | None = None) -> Facts:
+def gather(
+    before: Graph,
+    model: ir.Model,
+    kernels: Sequence[Kernel],
+    sizes: Mapping[str, int] | None = None,
+    typical: Mapping[str, int] | None = None,
+    *,
+    launches: int | None = None,
+    moved: int | None = None,
+) -> Facts:
     """The facts at the end of optimize. before: counted before normalization, which changes the model in place.
 
-    sizes: of symbolic dims, as the user gave them.
+    sizes, typical: of symbolic dims, see `Facts`. launches, moved: of the optimized model, see `Graph`.
     """
     return Facts(
         before=before,
-        after=count(model, kernels),
+        after=dataclasses.replace(count(model, kernels), launches=launches, moved=moved),
         sources={k.name: generate.own_text(k) for k in kernels},
         costs={k.name: cost for k in kernels if isinstance(cost := getattr(k.program, "cost", None), int)},
         bodies=drawing.drawn_functions(model),
         sizes=dict(sizes or {}),
+        typical=dict(typical or {}),
     )
 
 

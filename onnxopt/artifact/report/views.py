@@ -134,17 +134,15 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """Everything that the template needs. moved: bytes of all fused kernels in a run, None where sizes are unknown."""
+    """Everything that the template needs."""
 
     manifest: Manifest
     facts: Facts
     model_bytes: int
     calls: int
-    fused_nodes: int
     histogram: tuple[OpRow, ...]
     kernels: tuple[KernelView, ...]
     sizes: dict[str, int]
-    moved: int | None
     roofline: Markup | None
     roofs: tuple[plots.Roof, ...]
     unplotted: int
@@ -178,11 +176,9 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
         facts=facts,
         model_bytes=sum(f.bytes for name, f in manifest.files.items() if name.startswith(layout.MODEL)),
         calls=sum(k.calls for k in kernels),
-        fused_nodes=sum(len(k.ops) * k.calls for k in kernels),
         histogram=tuple(_histogram(facts)),
         kernels=tuple(kernels),
         sizes=sizes,
-        moved=_sum([k.bytes_after for k in kernels], [1] * len(kernels)),
         roofline=plots.roofline(roofs[:_PLOTTED_ROOFS], points) if roofs and points else None,
         roofs=tuple(roofs),
         unplotted=len(kernels) - len(points),

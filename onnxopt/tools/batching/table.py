@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from onnxopt import text_table
 from onnxopt.pipeline import Options
-from onnxopt.tools import text_table
+from onnxopt.printable import one_line
 from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.batching.state import Action
 from onnxopt.tools.batching.work import ModelOutcome
-from onnxopt.tools.printable import one_line
 
-_TITLES = ("model", "nodes fused", "calls", "kernels", "launches", "verify")
+_TITLES = ("model", "nodes", "launches", "calls", "kernels", "verify")
 _MEASURED = ("ms", "tuned options")
 _ACTIONS = {"new": "to do", "again": "to do again", "done": "done before", "refused": "in the way: not of this batch"}
 
@@ -51,8 +51,9 @@ def _fusions(outcome: ModelOutcome) -> tuple[str, ...]:
     counts = outcome.summary
     if counts is None:
         return ("",) * (len(_TITLES) - 1)
+    nodes = f"{counts.nodes_before} -> {counts.nodes_after}"
     launches = f"{counts.launches_before} -> {counts.launches_after}"
-    return str(counts.nodes_fused), str(counts.calls), str(counts.kernels), launches, counts.verify
+    return nodes, launches, str(counts.calls), str(counts.kernels), counts.verify
 
 
 def _measured(outcome: ModelOutcome) -> tuple[str, str]:

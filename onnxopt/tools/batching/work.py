@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from onnxopt import pipeline
 from onnxopt.artifact import record
-from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.summary import status_text
 from onnxopt.errors import OnnxoptError
 from onnxopt.phases import Progress
+from onnxopt.pipeline import Artifact
 from onnxopt.tools import tuning
 from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.bench import bench
-from onnxopt.tools.folders import optimize_folder
+from onnxopt.tools.folders import FolderModel, optimize_folder
 
 
 @dataclasses.dataclass(frozen=True)
 class FusionCounts:
     """What optimizing made of a model, or of all models of a folder together; predicted launches.
 
-    models: how many were optimized. kept: those of a folder that were not.
+    models: how many were optimized. kept: those of a folder that were not. nodes, launches: of the whole model, see
+    artifact/result.py. nodes_fused: in the calls of fused functions, after rewriting.
     """
 
     models: int
@@ -33,6 +35,8 @@ class FusionCounts:
     launches_before: int
     launches_after: int
     verify: str
+    nodes_before: int = 0
+    nodes_after: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,14 +86,13 @@ def optimize(job: Job, progress: Progress | None = None) -> ModelOutcome:
     try:
         if not job.source.is_dir():
             artifact = pipeline.optimize(job.source, job.output, job.options, progress=progress)
-            return outcome(summary=_summary([artifact.manifest]))
+            return outcome(summary=_summary([artifact]))
         folder = optimize_folder(job.source, job.output, job.options, progress=progress)
     except OnnxoptError as error:
         return outcome(error=str(error), exit_code=error.exit_code)
     unoptimized = [f"{model.path}: not optimized: {model.error}" for model in folder.models if model.error is not None]
-    manifests = [model.manifest for model in folder.models if model.manifest is not None]
     return outcome(
-        summary=_summary(manifests, len(unoptimized)), error="; ".join(unoptimized), exit_code=folder.exit_code
+        summary=_summary(folder.models, len(unoptimized)), error="; ".join(unoptimized), exit_code=folder.exit_code
     )
 
 
@@ -124,15 +127,23 @@ def failed(job: Job, reason: str) -> ModelOutcome:
     return ModelOutcome(job.name, str(job.source), str(job.output), 0.0, error=reason, exit_code=OnnxoptError.exit_code)
 
 
-def _summary(manifests: list[Manifest], unoptimized: int = 0) -> FusionCounts:
+def _summary(models: Sequence[Artifact | FolderModel], unoptimized: int = 0) -> FusionCounts:
+    manifests = [model.manifest for model in models if model.manifest is not None]
+    results = [model.result for model in models if model.result is not None]
     kernels = [kernel for manifest in manifests for kernel in manifest.kernels]
+
+    def total(counts: Iterable[int | None]) -> int:
+        return sum(count or 0 for count in counts)
+
     return FusionCounts(
         models=len(manifests),
         kept=unoptimized,
         nodes_fused=sum(len(k.operators) * len(k.sites) for k in kernels),
         calls=sum(len(k.sites) for k in kernels),
         kernels=len(kernels),
-        launches_before=sum(m.traffic.launches_before for m in manifests),
-        launches_after=sum(m.traffic.launches_after for m in manifests),
+        launches_before=total(r.launches.before for r in results),
+        launches_after=total(r.launches.after for r in results),
         verify=", ".join(dict.fromkeys(status_text(m.verify) for m in manifests)),
+        nodes_before=total(r.nodes.before for r in results),
+        nodes_after=total(r.nodes.after for r in results),
     )

@@ -11,11 +11,11 @@ import click
 from rich import progress
 from rich.console import Console
 
+from onnxopt.printable import one_line
 from onnxopt.tools.batching import flow, table
 from onnxopt.tools.batching.work import ModelOutcome
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.printing import print_result
-from onnxopt.tools.printable import one_line
 
 
 @click.command("batch")

@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
+from onnxopt import text_table
 from onnxopt.artifact.fleet import Fleet
 from onnxopt.artifact.measurement import BenchResult
 from onnxopt.artifact.summary import limit_text
 from onnxopt.errors import UsageError
-from onnxopt.tools import progress, text_table
+from onnxopt.tools import progress
 from onnxopt.tools.bench import bench
 from onnxopt.tools.bench_options import BenchOptions
 from onnxopt.tools.commands import options, sweeps

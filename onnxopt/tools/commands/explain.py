@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import click
 
+from onnxopt.artifact import result
 from onnxopt.artifact.open import read_manifest
+from onnxopt.printable import printable
 from onnxopt.tools import explain
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.printing import print_json
-from onnxopt.tools.printable import printable
 
 _JSON_FIELDS = {"rewrites", "kernels", "refusals", "left_out", "traffic", "notes"}  # of the manifest
 
@@ -22,8 +24,9 @@ _JSON_FIELDS = {"rewrites", "kernels", "refusals", "left_out", "traffic", "notes
 @options.json_option
 def command(artifact: Path, kernels: bool, every_refusal: bool, as_json: bool) -> None:
     """Say what ARTIFACT fuses, what that saves, and why other nodes were not fused."""
-    manifest = read_manifest(artifact)
     if as_json:
-        print_json(manifest.model_dump(mode="json", include=_JSON_FIELDS))
+        manifest = read_manifest(artifact)
+        changed = dataclasses.asdict(result.read(artifact, manifest))
+        print_json({"result": changed, **manifest.model_dump(mode="json", include=_JSON_FIELDS)})
     else:
-        click.echo(printable(explain.describe(manifest, kernels=kernels, every_refusal=every_refusal)))
+        click.echo(printable(explain.explain(artifact, kernels=kernels, every_refusal=every_refusal)))

@@ -9,10 +9,10 @@ import click
 
 from onnxopt.artifact.summary import placement_text, size_text
 from onnxopt.graph.signature import tensor_text
+from onnxopt.printable import one_line
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.printing import print_json
 from onnxopt.tools.inspect import ModelSummary, inspect
-from onnxopt.tools.printable import one_line
 
 
 @click.command("inspect")
@@ -27,12 +27,6 @@ def command(model: Path, as_json: bool) -> None:
         click.echo(_text(summary))
 
 
-def _nodes(summary: ModelSummary) -> str:
-    """A call of a function is a node of the graph, as `optimize` counts; the body is counted once beside it."""
-    bodies = f" of the graph, {summary.function_nodes} in the bodies of its functions" if summary.functions else ""
-    return f"nodes: {summary.nodes - summary.function_nodes}{bodies}, {summary.elementwise} of them elementwise"
-
-
 def _text(summary: ModelSummary) -> str:
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in summary.opsets.items())
     lines = [
@@ -42,9 +36,9 @@ def _text(summary: ModelSummary) -> str:
     for kind, tensors in (("input", summary.inputs), ("output", summary.outputs)):
         lines += [f"{kind}: {tensor_text(tensor)}" for tensor in tensors]
     lines.append(f"parameters: {summary.parameters:,} in {size_text(summary.parameter_bytes)}")
-    lines.append(_nodes(summary))
+    lines.append(f"nodes: {summary.nodes}, {summary.elementwise} of them elementwise")
     lines += [f"{count:8} {op}" for op, count in summary.ops.items()]
     if summary.functions:
-        lines.append(f"functions: {', '.join(summary.functions)}")
+        lines.append(f"functions, of {summary.function_nodes} nodes: {', '.join(summary.functions)}")
     host, blocking = ([(one_line(n), reason) for n, reason in rows] for rows in (summary.host, summary.cuda_graph))
     return "\n".join([*map(one_line, lines), placement_text(host, blocking)])

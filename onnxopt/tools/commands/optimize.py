@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import shlex
-from collections.abc import Sequence
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from onnxopt import pipeline
+from onnxopt import pipeline, text_table
+from onnxopt.artifact import result_table
 from onnxopt.artifact.manifest import Manifest
-from onnxopt.artifact.report import page
-from onnxopt.artifact.summary import (
-    fixing_text,
-    fused_text,
-    precision_lines,
-    reference_lines,
-    rewrites_text,
-    status_text,
-)
+from onnxopt.artifact.summary import fixing_text, precision_lines, reference_lines
 from onnxopt.errors import UsageError
 from onnxopt.phases import Progress
 from onnxopt.pipeline import Options
-from onnxopt.runtime.archs import named_gpus
+from onnxopt.printable import printable
 from onnxopt.tools import progress
 from onnxopt.tools.batching import jobs, table, work
-from onnxopt.tools.commands import before_after, options
+from onnxopt.tools.commands import options
 from onnxopt.tools.commands.options import parse_shapes
 from onnxopt.tools.commands.printing import print_json
-from onnxopt.tools.commands.verification_text import verification_text
-from onnxopt.tools.folders import FolderModel, OptimizedFolder, optimize_folder
-from onnxopt.tools.printable import printable
+from onnxopt.tools.commands.verification_text import verification_notes
+from onnxopt.tools.folders import OptimizedFolder, optimize_folder
+
+_SHOWN = 0.1  # seconds of a phase
+_NARROWEST = 80  # columns, below which a table's figures would be cut
 
 
 @click.command("optimize")
@@ -76,9 +74,13 @@ def command(
     with progress.shown(quiet) as advance:
         artifact = pipeline.optimize(model, output, chosen, progress=advance)
     if as_json:
-        print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})
+        result, manifest = dataclasses.asdict(artifact.result), artifact.manifest.model_dump(mode="json")
+        print_json({"artifact": str(artifact.path), "result": result, "manifest": manifest})
     else:
-        click.echo(printable(_text(artifact.path, artifact.manifest, named_gpus(archs or ()))))
+        click.echo(printable(_notes(artifact.path, artifact.manifest)))
+        colour = sys.stdout.isatty()
+        width = max(shutil.get_terminal_size().columns, _NARROWEST) if colour else text_table.WIDTH
+        click.echo("\n" + result_table.text(artifact.result, width, colour=colour))
 
 
 def _optimize_folder(folder: Path, output: Path, chosen: Options, quiet: bool, as_json: bool) -> None:
@@ -111,7 +113,10 @@ def _named(advance: Progress, name: str, phase: str, detail: str, done: int, tot
 
 
 def _folder_text(optimized: OptimizedFolder) -> str:
-    lines = [_model_text(model) for model in optimized.models]
+    lines = text_table.lines(
+        ("model", "nodes", "launches", "verify"), [*_model_rows(optimized)], left=("model", "verify")
+    )
+    lines += [f"{model.path}: not optimized: {model.error}" for model in optimized.models if model.error is not None]
     done = sum(model.manifest is not None for model in optimized.models)
     lines.append(
         f"wrote {optimized.path}: {done} of {len(optimized.models)} models optimized, "
@@ -128,24 +133,21 @@ def _folder_text(optimized: OptimizedFolder) -> str:
     return "\n".join(lines)
 
 
-def _model_text(model: FolderModel) -> str:
-    if model.manifest is None:
-        return f"{model.path}: not optimized: {model.error}"
-    traffic, status = model.manifest.traffic, status_text(model.manifest.verify)
-    launches = f"{traffic.launches_before} launches -> {traffic.launches_after}"
-    return f"{fused_text(model.manifest, model.path)}, {launches}; verify: {status}"
+def _model_rows(optimized: OptimizedFolder) -> Iterator[tuple[str, ...]]:
+    for model in optimized.models:
+        if (result := model.result) is not None:
+            changes = (f"{change.before} -> {change.after}" for change in (result.nodes, result.launches))
+            yield model.path, *(text.replace("None", "?") for text in changes), result.verify
 
 
-def _text(path: Path, manifest: Manifest, gpus: Sequence[str]) -> str:
-    lines = [fused_text(manifest, manifest.source.name)]
-    lines += [f"rewritten: {text}" for text in [rewrites_text(manifest.rewrites)] if text]
-    lines += [f"left out: {row.name}: {row.reason}" for row in manifest.left_out]
+def _notes(path: Path, manifest: Manifest) -> str:
+    """What the tables do not say."""
+    lines = [f"left out: {row.name}: {row.reason}" for row in manifest.left_out]
     lines += [f"note: {note}" for note in manifest.notes]
-    lines.append(verification_text(manifest.verify, manifest.archs))
+    lines += [f"could gain: {fixing_text(manifest.fixing)}"] if manifest.fixing is not None else []
     lines += precision_lines(manifest.precision) if manifest.precision is not None else []
     lines += reference_lines(manifest.reference) if manifest.reference is not None else []
-    phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in manifest.seconds.items())
-    lines.append(f"wrote {path} in {sum(manifest.seconds.values()):.1f} s ({phases})")
-    lines += [f"could gain: {fixing_text(manifest.fixing)}"] if manifest.fixing is not None else []
-    lines += before_after.table(manifest, page.read_facts(path, manifest), gpus)
-    return "\n".join([*lines, before_after.next_command(path, manifest)])
+    lines += verification_notes(manifest.verify, manifest.archs)
+    phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in manifest.seconds.items() if seconds >= _SHOWN)
+    lines.append(f"wrote {path} in {sum(manifest.seconds.values()):.1f} s{f' ({phases})' if phases else ''}")
+    return "\n".join(lines)

@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from onnxopt.artifact.summary import data_text, quality_text
+from onnxopt.printable import printable
 from onnxopt.tools import progress
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.printing import print_json
-from onnxopt.tools.printable import printable
 from onnxopt.tools.quantization import Quantization, Quantized, quantize
 
 _FP8 = (

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from onnxopt import text_table
 from onnxopt.artifact.measurement import BenchResult
 from onnxopt.errors import UsageError
-from onnxopt.tools import text_table
 
 
 class Point(NamedTuple):

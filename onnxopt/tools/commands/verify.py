@@ -12,12 +12,12 @@ from onnxopt.artifact import archive
 from onnxopt.artifact.open import read_manifest
 from onnxopt.artifact.summary import reference_lines
 from onnxopt.errors import NotVerifiedError, UsageError
+from onnxopt.printable import printable
 from onnxopt.runtime.sessions import CPU, CUDA
 from onnxopt.tools import progress
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.printing import print_json
 from onnxopt.tools.commands.verification_text import verification_text
-from onnxopt.tools.printable import printable
 from onnxopt.tools.quality import compare_with
 from onnxopt.tools.verify import verify
 from onnxopt.tools.verify_options import VerifyOptions

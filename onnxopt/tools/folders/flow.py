@@ -130,4 +130,4 @@ def _optimized(
         if len(contents.models) == 1:
             raise
         return FolderModel(name, None, error)
-    return FolderModel(name, artifact.manifest, None)
+    return FolderModel(name, artifact.manifest, None, artifact.result)

@@ -8,6 +8,7 @@ from typing import Any
 
 from onnxopt.artifact import layout
 from onnxopt.artifact.manifest import Manifest
+from onnxopt.artifact.result import Result
 from onnxopt.errors import OnnxoptError
 from onnxopt.tools.folders.contents import MODEL
 
@@ -18,12 +19,13 @@ SCHEMA_VERSION = 1  # of folder.json and of the JSON that the command prints
 class FolderModel:
     """A model of a folder. path: in the folder, the same before and after.
 
-    manifest: of its artifact. error: why the original was kept instead. One of the two is None.
+    manifest, result: of its artifact. error: why the original was kept instead. Either it or the others are None.
     """
 
     path: str
     manifest: Manifest | None
     error: OnnxoptError | None
+    result: Result | None = None
 
     @property
     def record(self) -> str | None:
@@ -31,10 +33,9 @@ class FolderModel:
         return None if self.manifest is None else f"{layout.MODEL_RECORDS}/{self.path.removesuffix(MODEL)}.record"
 
     def to_json(self) -> dict[str, Any]:
-        if self.manifest is None:
+        if self.manifest is None or self.result is None:
             code = self.error.exit_code if self.error else 0
             return {"path": self.path, "status": "kept", "reason": str(self.error), "exit_code": code}
-        traffic = self.manifest.traffic
         return {
             "path": self.path,
             "status": "optimized",
@@ -43,8 +44,10 @@ class FolderModel:
             "nodes_fused": sum(len(k.operators) * len(k.sites) for k in self.manifest.kernels),
             "calls": sum(len(k.sites) for k in self.manifest.kernels),
             "kernels": len(self.manifest.kernels),
-            "launches_before": traffic.launches_before,
-            "launches_after": traffic.launches_after,
+            "nodes_before": self.result.nodes.before,
+            "nodes_after": self.result.nodes.after,
+            "launches_before": self.result.launches.before,
+            "launches_after": self.result.launches.after,
             "verify": self.manifest.verify.status,
         }
 
