@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,6 +25,7 @@ ModelSource: TypeAlias = (
     "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | torch.onnx.ONNXProgram | torch.nn.Module"
 )
 _FORMS = "a path, bytes, onnx.ModelProto, onnx_ir.Model, torch.onnx.ONNXProgram or torch.nn.Module"
+_CALLER = 6  # frames from the warning to the caller of onnxopt.optimize
 _DATA_FILE = "weights"  # beside the model; no form but a path has a folder of its own
 
 
@@ -44,7 +47,8 @@ def as_file(model: ModelSource, folder: Path, example_inputs: Any = None, dynami
     """The path of a model that is a file already, else of the file that is written into `folder`.
 
     example_inputs: what a torch.nn.Module is called with, a tuple, a mapping of keywords, or one tensor.
-    dynamic_shapes: as torch.onnx.export takes it. UsageError for other types, for a Module in training mode or without
+    dynamic_shapes: as torch.onnx.export takes it; with None, all sizes are fixed and a warning says so, with () they
+    are fixed. UsageError for other types, for a Module in training mode or without
     example_inputs, and for either of the two beside a model that is no Module. ModelError where the model is a folder,
     or cannot be exported or written.
     """
@@ -123,7 +127,30 @@ def _exported(model: Any, example_inputs: Any, dynamic_shapes: Any) -> Any:
     if not keywords:
         listed = isinstance(example_inputs, Sequence) and not isinstance(example_inputs, torch.Tensor)
         positional = tuple(example_inputs) if listed else (example_inputs,)
+    if dynamic_shapes is None:
+        _warn_of_fixed_dims(model, positional, keywords)
     with torch.no_grad():
         return torch.onnx.export(
-            model, positional, kwargs=keywords, dynamo=True, dynamic_shapes=dynamic_shapes, verbose=False
+            model, positional, kwargs=keywords, dynamo=True, dynamic_shapes=dynamic_shapes or None, verbose=False
+        )
+
+
+def _warn_of_fixed_dims(model: Any, positional: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """UserWarning where the export takes the batch size of its example alone, and the user did not ask for that.
+
+    The first dim of a tensor of two or more dims is taken for a batch.
+    """
+    try:
+        given = inspect.signature(model.forward).bind(*positional, **keywords).arguments
+    except (TypeError, ValueError):  # which torch.onnx.export reports
+        return
+    shapes = {name: list(value.shape) for name, value in given.items() if len(getattr(value, "shape", ())) > 1}
+    if shapes:
+        texts = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        dims = ", ".join(f"'{name}': {{0: batch}}" for name in shapes)
+        warnings.warn(
+            f"example_inputs fixes all sizes: the artifact takes {texts} alone. For any batch size give "
+            f"dynamic_shapes={{{dims}}}, with batch = torch.export.Dim('batch'); dynamic_shapes=() keeps the sizes "
+            "fixed without this warning",
+            stacklevel=_CALLER,
         )

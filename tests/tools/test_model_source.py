@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,13 @@ def test_wrong_types_are_one_line(options: dict[str, Any], message: str, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
-def test_the_result_is_short_in_a_terminal(tmp_path: Path) -> None:
+def test_the_result_is_a_table_in_a_terminal_and_a_notebook(tmp_path: Path) -> None:
     artifact = onnxopt.optimize(small_models.write(tmp_path / "m.onnx", CHAIN), tmp_path / "a", archs=())
-    assert repr(artifact) == f"Artifact(path={tmp_path / 'a'!r})"
+    shown = repr(artifact).splitlines()
+    assert shown[0].split() == ["m.onnx", "before", "after"]
+    assert shown[-1] == f"next: {artifact.result.next}"
+    page = artifact._repr_html_()
+    assert page.startswith("<pre>") and "launches, predicted" in page and "\x1b" not in page
 
 
 def test_the_result_is_taken_where_a_path_is(tmp_path: Path) -> None:
@@ -127,7 +132,15 @@ def test_a_module_of_pytorch(tmp_path: Path) -> None:
     module.eval()
     with pytest.raises(onnxopt.UsageError, match="give example_inputs"):
         _optimized(module, tmp_path)
-    artifact = _optimized(module, tmp_path, example_inputs=example, dynamic_shapes=({0: torch.export.Dim("batch")},))
+    with pytest.warns(
+        UserWarning, match=r"takes input \[2, 16\] alone.*dynamic_shapes=\{'input': \{0: batch\}\}"
+    ) as warned:
+        onnxopt.optimize(module, tmp_path / "fixed", example_inputs=example, archs=(), verify=False)
+    assert [row.filename for row in warned if row.category is UserWarning] == [__file__]
+    with warnings.catch_warnings(action="error", category=UserWarning):
+        onnxopt.optimize(module, tmp_path / "asked", example_inputs=example, dynamic_shapes=(), archs=(), verify=False)
+        batch = torch.export.Dim("batch")
+        artifact = _optimized(module, tmp_path, example_inputs=example, dynamic_shapes={"input": {0: batch}})
     assert artifact.manifest.inputs[0].dims == ("batch", 16)
     session = artifact.session(providers=["CPUExecutionProvider"])
     x = torch.randn(7, 16)
