@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.tools.batching import BatchResult, FusionCounts, MeasuredTimes, ModelOutcome, batch
     from onnxopt.tools.bench import bench
     from onnxopt.tools.bench_options import BenchOptions
+    from onnxopt.tools.compiled import Compiled, compile
     from onnxopt.tools.doctor import Finding, examine
     from onnxopt.tools.explain import explain
     from onnxopt.tools.folders import FolderModel, OptimizedFolder, optimize_folder
@@ -66,6 +67,7 @@ _MODULES = {
     "BatchResult": "tools.batching",
     "BenchOptions": "tools.bench_options",
     "BenchResult": "artifact.measurement",
+    "Compiled": "tools.compiled",
     "Configuration": "runtime.configuration",
     "Finding": "tools.doctor",
     "FolderModel": "tools.folders",
@@ -91,6 +93,7 @@ _MODULES = {
     "VerifyOptions": "tools.verify_options",
     "batch": "tools.batching",
     "bench": "tools.bench",
+    "compile": "tools.compiled",
     "configuration_for": "runtime.configuration",
     "examine": "tools.doctor",
     "explain": "tools.explain",
@@ -122,6 +125,7 @@ __all__ = [
     "BenchOptions",
     "BenchResult",
     "CompileError",
+    "Compiled",
     "Configuration",
     "DisagreementError",
     "Finding",
@@ -155,6 +159,7 @@ __all__ = [
     "__version__",
     "batch",
     "bench",
+    "compile",
     "configuration_for",
     "examine",
     "explain",

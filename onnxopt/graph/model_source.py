@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -122,17 +122,20 @@ def _exported(model: Any, example_inputs: Any, dynamic_shapes: Any) -> Any:
         raise UsageError("a torch.nn.Module is exported with example inputs: give example_inputs=(tensor, ...)")
     if model.training:
         raise UsageError("the torch.nn.Module is in training mode: call .eval() first")
-    keywords = dict(example_inputs) if isinstance(example_inputs, Mapping) else {}
-    positional: tuple[Any, ...] = ()
-    if not keywords:
-        listed = isinstance(example_inputs, Sequence) and not isinstance(example_inputs, torch.Tensor)
-        positional = tuple(example_inputs) if listed else (example_inputs,)
+    positional, keywords = arguments_of(example_inputs)
     if dynamic_shapes is None:
         _warn_of_fixed_dims(model, positional, keywords)
     with torch.no_grad():
         return torch.onnx.export(
             model, positional, kwargs=keywords, dynamo=True, dynamic_shapes=dynamic_shapes or None, verbose=False
         )
+
+
+def arguments_of(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a module is called with: a tuple, a mapping of keywords, or one tensor, as arguments and keywords."""
+    if isinstance(example_inputs, Mapping):
+        return (), dict(example_inputs)
+    return (tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)), {}
 
 
 def _warn_of_fixed_dims(model: Any, positional: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:

@@ -197,6 +197,11 @@ def to_arrays(names: Sequence[str], values: Sequence[ort.OrtValue], types: Seque
     return _flatten(list(names), [_from_ort_value(v, t) for v, t in zip(values, types, strict=True)])
 
 
+def element_type(dtype: str) -> Any:
+    """What a binding of ONNX Runtime takes for a dtype, by numpy's or ml_dtypes' name."""
+    return _ONNX_TYPE.get(dtype) or np.dtype(dtype).type
+
+
 def to_ort_value(array: Array, device: str = "cpu") -> ort.OrtValue:
     """The array as a tensor of ORT on "cpu" or "cuda"."""
     import onnxruntime as ort

@@ -154,6 +154,41 @@ def test_a_module_of_pytorch(tmp_path: Path) -> None:
     assert (exported.path / write.MODEL_FILE).is_file()
 
 
+@pytest.mark.models
+def test_a_module_of_pytorch_as_a_callable(tmp_path: Path) -> None:
+    """Outputs in the module's own structure, at other sizes, with arguments in any order and of any strides."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+
+    class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any, mask: Any = None, *, scale: Any) -> dict[str, Any]:
+            y = (torch.tanh(x) * scale + x).masked_fill(mask[..., None], 0)
+            return {"y": y, "large": y > 0.5, "nothing": None, "pair": (y.sum(-1), x.argmax(-1))}
+
+    module, batch = Module().eval(), torch.export.Dim("batch")
+    example = {"scale": torch.ones(32), "x": torch.randn(4, 32), "mask": torch.zeros(4, dtype=torch.bool)}
+    shapes = {"x": {0: batch}, "mask": {0: batch}, "scale": None}
+    fast = onnxopt.compile(module, example, dynamic_shapes=shapes)
+    assert "launches, predicted" in repr(fast) and fast.artifact.manifest.kernels
+    earlier = []
+    for rows in (3, 7):
+        x, mask, scale = torch.randn(32, rows).T, torch.rand(rows) > 0.5, torch.rand(32)
+        expected = module(x, mask, scale=scale)
+        earlier += [(fast(x, mask, scale=scale), expected), (fast(mask=mask, scale=scale, x=x), expected)]
+    for found, expected in earlier:  # memory of an output stays its own
+        torch.testing.assert_close(found, expected)
+    for wrong, message in (
+        ({"x": x.double(), "mask": mask}, "Unexpected input data type"),
+        ({"x": x[:, :3], "mask": mask}, "Got: 3 Expected: 32"),
+        ({"x": x}, r"2 tensors were given, the export takes 3: \['scale', 'x', 'mask'\]"),
+    ):
+        with pytest.raises(onnxopt.UsageError, match=message):
+            fast(scale=scale, **wrong)
+    folder = fast.artifact.path
+    del fast
+    assert not folder.exists()
+
+
 @pytest.mark.usefixtures("library")
 def test_the_cache_of_kernels_is_a_path_of_any_kind(tmp_path: Path) -> None:
     model = small_models.write(tmp_path / "m.onnx", CHAIN)
