@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from onnxopt.artifact import layout
+from onnxopt.artifact.folder import hash_file
 from onnxopt.artifact.manifest import Manifest, Predicted
 from onnxopt.artifact.report import page
 from onnxopt.artifact.report.facts import Facts, Graph
@@ -124,10 +125,12 @@ def of(path: Path, manifest: Manifest, facts: Facts, gpus: Sequence[str] = ()) -
 
 
 def read(path: Path, manifest: Manifest) -> Result:
-    """The result of an artifact on disk; without counts where it has no report, or is an archive."""
+    """The result of an artifact on disk; without counts where it has no report, or another than its manifest states."""
+    report = path / layout.REPORT
     try:
-        facts = page.read_facts(path, manifest) if path.is_dir() else Facts()
-    except OnnxoptError:  # of a damaged report or model, which are not needed here
+        stated = report.is_file() and hash_file(report) == manifest.files.get(layout.REPORT)
+        facts = page.read_facts(path, manifest) if stated else Facts()
+    except (OnnxoptError, OSError):
         facts = Facts()
     return of(path, manifest, facts)
 

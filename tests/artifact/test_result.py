@@ -80,3 +80,5 @@ def test_everything_states_the_same_counts(case: tuple[str, Path, Change, Change
         assert numbers == ([] if change.before is None else [[str(change.before), str(change.after)]] * 2), figure
     assert f"Nodes {nodes.before} → {nodes.after}" in report_page(artifact).text
     assert done["sentence"].startswith(f"{name}.onnx: ") and done["sentence"].endswith("agree with the original's")
+    (artifact / "report.html").write_bytes(b"another")
+    assert results.read(artifact, manifest).nodes == Change(None, None)

@@ -78,7 +78,7 @@ def command(
         print_json({"artifact": str(artifact.path), "result": result, "manifest": manifest})
     else:
         click.echo(printable(_notes(artifact.path, artifact.manifest)))
-        colour = sys.stdout.isatty()
+        colour = sys.stdout.isatty() and sys.stdout.encoding.lower().startswith("utf")
         width = max(shutil.get_terminal_size().columns, _NARROWEST) if colour else text_table.WIDTH
         click.echo("\n" + result_table.text(artifact.result, width, colour=colour))
 
