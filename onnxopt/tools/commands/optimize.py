@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import shlex
-import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,12 +23,11 @@ from onnxopt.tools import progress
 from onnxopt.tools.batching import jobs, table, work
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.options import parse_shapes
-from onnxopt.tools.commands.printing import print_json
+from onnxopt.tools.commands.printing import columns, print_json
 from onnxopt.tools.commands.verification_text import verification_notes
 from onnxopt.tools.folders import OptimizedFolder, optimize_folder
 
 _SHOWN = 0.1  # seconds of a phase
-_NARROWEST = 80  # columns, below which a table's figures would be cut
 
 
 @click.command("optimize")
@@ -78,8 +75,7 @@ def command(
         print_json({"artifact": str(artifact.path), "result": result, "manifest": manifest})
     else:
         click.echo(printable(_notes(artifact.path, artifact.manifest)))
-        colour = sys.stdout.isatty() and sys.stdout.encoding.lower().startswith("utf")
-        width = max(shutil.get_terminal_size().columns, _NARROWEST) if colour else text_table.WIDTH
+        width, colour = columns()
         click.echo("\n" + result_table.text(artifact.result, width, colour=colour))
 
 

@@ -8,17 +8,22 @@ from onnxopt import text_table
 from onnxopt.artifact.result import errors
 from onnxopt.artifact.result_table import errors_table
 from onnxopt.artifact.summary import counted, executed_text, limit_text, not_emulated_text, status_text, weak_lines
+from onnxopt.printable import printable
 from onnxopt.verification.check import Check
 from onnxopt.verification.rounding.exactness import FromFloat64, QuantizedExactness
 from onnxopt.verification.verify import VerificationReport
 
 
-def verification_text(report: VerificationReport, archs: Sequence[str] = ()) -> str:
-    """The table of errors, notes, and how it went. archs: that the artifact's kernels were compiled for."""
-    table = [*text_table.drawn([errors_table([*errors(report)])]).splitlines(), ""] if report.checks else []
+def verification_text(report: VerificationReport, archs: Sequence[str], width: int, *, colour: bool) -> str:
+    """The table of errors, notes, and how it went. archs: that the artifact's kernels were compiled for.
+
+    width: columns. colour: with a terminal's escape sequences in the table.
+    """
+    table = errors_table([*errors(report)], fine=colour)
+    lines = [text_table.drawn([table], width, colour=colour), ""] if report.checks else []
     ended = {"failed": f"FAILED: {report.reason}", "not_run": f"NOT RUN, nothing was compared: {report.reason}"}
     status = ended.get(report.status) or status_text(report)
-    return "\n".join([*table, *verification_notes(report, archs), f"verify: {status}"])
+    return "\n".join([*lines, *map(printable, [*verification_notes(report, archs), f"verify: {status}"])])
 
 
 def verification_notes(report: VerificationReport, archs: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from onnxopt.printable import printable
 from onnxopt.runtime.sessions import CPU, CUDA
 from onnxopt.tools import progress
 from onnxopt.tools.commands import options
-from onnxopt.tools.commands.printing import print_json
+from onnxopt.tools.commands.printing import columns, print_json
 from onnxopt.tools.commands.verification_text import verification_text
 from onnxopt.tools.quality import compare_with
 from onnxopt.tools.verify import verify
@@ -80,8 +80,10 @@ def command(
             document["missed"] = len(missed)
         print_json(document)
     else:
-        text = verification_text(report, _archs(optimized or original))
-        click.echo(printable("\n".join([text, *(reference_lines(near) if near is not None else [])])))
+        width, colour = columns()
+        click.echo(verification_text(report, _archs(optimized or original), width, colour=colour))
+        if near is not None:
+            click.echo(printable("\n".join(reference_lines(near))))
     status = {"passed": 0, "undecided": 0, "not_run": NotVerifiedError.exit_code}.get(report.status, 1)
     click.get_current_context().exit(status or (1 if missed else 0))
 
