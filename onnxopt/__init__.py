@@ -40,7 +40,8 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.artifact.session import load
     from onnxopt.artifact.signing import sign
     from onnxopt.paths import get_include
-    from onnxopt.pipeline import Artifact, Options, optimize
+    from onnxopt.pipeline.flow import Artifact, optimize
+    from onnxopt.pipeline.options import Options
     from onnxopt.runtime.configuration import Configuration, configuration_for
     from onnxopt.runtime.sessions import Session
     from onnxopt.tools.batching import BatchResult, FusionCounts, MeasuredTimes, ModelOutcome, batch
@@ -57,13 +58,13 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.tools.tuning import OptionChange, TuneResult, tune
     from onnxopt.tools.verify import verify
     from onnxopt.tools.verify_options import VerifyOptions
-    from onnxopt.verification.lowering.quality import Quality
+    from onnxopt.verification.lowering.goals import Quality
     from onnxopt.verification.verify import VerificationReport
 
 # The module of each name. No module directly in onnxopt/ is named like one of them: importing onnxopt.x sets the
 # attribute x of this package.
 _MODULES = {
-    "Artifact": "pipeline",
+    "Artifact": "pipeline.flow",
     "BatchResult": "tools.batching",
     "BenchOptions": "tools.bench_options",
     "BenchResult": "artifact.measurement",
@@ -79,7 +80,7 @@ _MODULES = {
     "OptimizedFolder": "tools.folders",
     "OptionChange": "tools.tuning",
     "PublicKey": "artifact.minisign",
-    "Quality": "verification.lowering.quality",
+    "Quality": "verification.lowering.goals",
     "Quantization": "tools.quantization",
     "Quantized": "tools.quantization",
     "Result": "artifact.result",
@@ -103,8 +104,8 @@ _MODULES = {
     "get_include": "paths",
     "inspect": "tools.inspect",
     "load": "artifact.session",
-    "Options": "pipeline",
-    "optimize": "pipeline",
+    "Options": "pipeline.options",
+    "optimize": "pipeline.flow",
     "optimize_folder": "tools.folders",
     "pack": "artifact.archive",
     "quality": "tools.quality",

@@ -31,11 +31,12 @@ import pytest
 from onnx_ir.passes.common import InlinePass
 
 from benchmarks.support.exporters.networks import NETWORKS
-from onnxopt import pipeline, text_table
+from onnxopt import text_table
 from onnxopt.errors import OnnxoptError
 from onnxopt.fusion import cost, eligibility, index_ops
 from onnxopt.graph.shapes import shapes
-from onnxopt.pipeline import Options
+from onnxopt.pipeline import flow
+from onnxopt.pipeline.options import Options
 from tests.support.fusing import compile_nothing
 
 PYTHON, PADDLE = (pathlib.Path(f".venv-{name}/bin/python") for name in ("exporters", "paddle"))
@@ -101,7 +102,7 @@ def _optimized(file: pathlib.Path, row: Row) -> Row:
         started = time.perf_counter()
         try:
             options = Options(archs=("sm_90",), precision=row.precision or None)
-            artifact = pipeline.optimize(file, pathlib.Path(scratch) / "artifact", options)
+            artifact = flow.optimize(file, pathlib.Path(scratch) / "artifact", options)
         except OnnxoptError as error:
             return dataclasses.replace(row, failed=" ".join(str(error).split())[:300])
         seconds = time.perf_counter() - started

@@ -45,12 +45,12 @@ def _graph(model: pathlib.Path, _cache: pathlib.Path) -> Callable[[], int]:
 def _optimize(model: pathlib.Path, cache: pathlib.Path) -> Callable[[], int]:
     import onnx
 
-    from onnxopt import pipeline
+    from onnxopt.pipeline import flow
 
     def run() -> int:
         with tempfile.TemporaryDirectory() as folder:
             artifact = pathlib.Path(folder) / "artifact"
-            pipeline.optimize(model, artifact, cache=cache)
+            flow.optimize(model, artifact, cache=cache)
             return len(onnx.load(artifact / "model.onnx", load_external_data=False).graph.node)
 
     return run

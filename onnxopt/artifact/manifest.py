@@ -26,7 +26,7 @@ from onnxopt.graph.signature import Tensor
 from onnxopt.kinds import KINDS
 from onnxopt.runtime.predicted import Times
 from onnxopt.runtime.releases import Requirements
-from onnxopt.verification.lowering.quality import Quality
+from onnxopt.verification.lowering.goals import Quality
 from onnxopt.verification.verify import VerificationReport
 
 SCHEMA_VERSION: Final = 3

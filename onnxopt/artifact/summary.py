@@ -14,7 +14,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import FAMILIES
 from onnxopt.runtime.gpus import catalogue
 from onnxopt.runtime.sessions import CUDA
-from onnxopt.verification.lowering.quality import Goals, Quality
+from onnxopt.verification.lowering.goals import Goals, Quality
 from onnxopt.verification.verify import VerificationReport
 
 _LISTED_NODES = 20

@@ -9,8 +9,8 @@ from typing import Literal, TypedDict, get_args
 
 from onnxopt.option_fields import option
 from onnxopt.paths import StrPath
-from onnxopt.verification.lowering.quality import Goals
-from onnxopt.verification.sampling.user_data import DataSource
+from onnxopt.verification.lowering.goals import Goals
+from onnxopt.verification.sampling.data_source import DataSource
 
 Dtype = Literal["float16", "bfloat16"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)

@@ -25,8 +25,9 @@ from onnxopt.pipeline.options import DTYPES, Dtype, Options
 from onnxopt.program.dtypes import to_ir
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification.lowering import narrowing
+from onnxopt.verification.lowering.goals import Goals
 from onnxopt.verification.lowering.narrowing import Narrowed
-from onnxopt.verification.lowering.quality import Goals, check_inputs, qualities_of, refuse_missed
+from onnxopt.verification.lowering.quality import check_inputs, qualities_of, refuse_missed
 from onnxopt.verification.reference import Reference
 from onnxopt.verification.refusals import original_runs
 from onnxopt.verification.rounding.widening import NotWidened

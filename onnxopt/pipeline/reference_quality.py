@@ -16,7 +16,8 @@ from onnxopt.graph.traits import Traits
 from onnxopt.pipeline.build import Build
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification.coverage import Coverage, ModelFile
-from onnxopt.verification.lowering.quality import Goals, Quality, check_inputs, qualities_of, refuse_missed
+from onnxopt.verification.lowering.goals import Goals, Quality
+from onnxopt.verification.lowering.quality import check_inputs, qualities_of, refuse_missed
 from onnxopt.verification.refusals import original_runs
 from onnxopt.verification.sampling.user_data import UserData
 from onnxopt.verification.verify import references

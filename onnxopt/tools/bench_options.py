@@ -11,9 +11,9 @@ from typing import TypedDict
 from onnxopt.errors import UsageError
 from onnxopt.option_fields import option, same_option
 from onnxopt.paths import StrPath
-from onnxopt.pipeline import Options
+from onnxopt.pipeline.options import Options
 from onnxopt.runtime import time_limit
-from onnxopt.verification.sampling.user_data import DataSource
+from onnxopt.verification.sampling.data_source import DataSource
 
 
 @dataclasses.dataclass(frozen=True)

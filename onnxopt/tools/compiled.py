@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from onnxopt import pipeline
 from onnxopt.errors import UsageError
 from onnxopt.graph.model_source import arguments_of
 from onnxopt.paths import StrPath
 from onnxopt.phases import Progress
-from onnxopt.pipeline import Artifact, OptionChanges, Options
+from onnxopt.pipeline import flow
+from onnxopt.pipeline.flow import Artifact
+from onnxopt.pipeline.options import OptionChanges, Options
 from onnxopt.runtime import devices
 from onnxopt.runtime.sessions import CUDA, element_type, one_line
 
@@ -135,7 +136,7 @@ def compile(
     if output is None:
         temporary = tempfile.TemporaryDirectory(prefix="onnxopt-")
         output = Path(temporary.name) / "artifact"
-    artifact = pipeline.optimize(
+    artifact = flow.optimize(
         module, output, options, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, progress=progress,
         **changes,
     )  # fmt: skip

@@ -15,8 +15,9 @@ from onnxopt.paths import StrPath
 from onnxopt.pipeline import reference_quality
 from onnxopt.runtime import time_limit
 from onnxopt.tools.verify_options import VerifyOptions
-from onnxopt.verification.lowering.quality import Goals, Quality
-from onnxopt.verification.sampling.user_data import DataSource, check_alone, read_data
+from onnxopt.verification.lowering.goals import Goals, Quality
+from onnxopt.verification.sampling.data_source import DataSource
+from onnxopt.verification.sampling.user_data import check_alone, read_data
 
 
 def quality(

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from onnxopt.option_fields import option, same_option
-from onnxopt.pipeline import Options
-from onnxopt.verification.sampling.user_data import DataSource
+from onnxopt.pipeline.options import Options
+from onnxopt.verification.sampling.data_source import DataSource
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,10 +16,9 @@ import onnx.helper
 import onnx.numpy_helper
 import pytest
 
-from onnxopt import pipeline
 from onnxopt.artifact import archive
 from onnxopt.errors import UsageError
-from onnxopt.pipeline import forms
+from onnxopt.pipeline import flow, forms
 from tests.support.artifacts import make, with_weights
 from tests.support.command import forked
 from tests.support.small_models import CHAIN, RANDOM, write
@@ -108,7 +107,7 @@ def test_temporary_files_that_do_not_fit_while_rewriting(
     monkeypatch.setattr(tempfile, "tempdir", str(small))
     monkeypatch.setattr(forms.rewrite, "rewrite", rewrite)
     with pytest.raises(UsageError, match=f"^{small}: cannot be written: No space left on device; .*TMPDIR"):
-        pipeline.optimize(write(tmp_path / "model.onnx", CHAIN), tmp_path / "out", archs=())
+        flow.optimize(write(tmp_path / "model.onnx", CHAIN), tmp_path / "out", archs=())
     assert not (tmp_path / "out").exists()
     assert not left(small)
 

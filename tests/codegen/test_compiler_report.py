@@ -9,10 +9,10 @@ import onnx_ir as ir
 import pytest
 
 from cases.models import fuse, outline
-from onnxopt import pipeline
 from onnxopt.codegen import compiler_report, generate, nvrtc
 from onnxopt.codegen.architectures import ARCHS
 from onnxopt.fusion.region import Kernel
+from onnxopt.pipeline import flow
 from tests.support.graphs import graph
 
 _LIVE = 14  # tensors that are loaded before anything is computed, in vectors of four elements
@@ -81,7 +81,7 @@ def test_a_region_that_spills_is_split(tmp_path: Path, monkeypatch: pytest.Monke
     kernels = outline(whole, fuse(whole))
     usage = nvrtc.compiled(generate.generate(kernels), ["sm_90"], tmp_path / "cache").usage
     assert compiler_report.spilling(kernels, usage), "the test needs a region that spills"
-    manifest = pipeline.optimize(path, tmp_path / "artifact", archs=("sm_90",), cache=tmp_path / "cache").manifest
+    manifest = flow.optimize(path, tmp_path / "artifact", archs=("sm_90",), cache=tmp_path / "cache").manifest
     regions = [site for kernel in manifest.kernels for site in kernel.sites]
     assert len(regions) > 1
     assert any("spilled registers" in refusal.reason for refusal in manifest.refusals)
@@ -90,5 +90,5 @@ def test_a_region_that_spills_is_split(tmp_path: Path, monkeypatch: pytest.Monke
 def test_nothing_is_split_without_spills(tmp_path: Path, library: Path) -> None:
     path = tmp_path / "model.onnx"
     ir.save(_model(), path)
-    manifest = pipeline.optimize(path, tmp_path / "artifact", archs=("sm_90",), cache=tmp_path / "cache").manifest
+    manifest = flow.optimize(path, tmp_path / "artifact", archs=("sm_90",), cache=tmp_path / "cache").manifest
     assert [len(site.replaced) for kernel in manifest.kernels for site in kernel.sites] == [len(_model().graph)]

@@ -28,9 +28,9 @@ import onnx.numpy_helper
 import onnxruntime
 from google.protobuf.message import DecodeError
 
-from onnxopt import pipeline
 from onnxopt.errors import NotVerifiedError, OnnxoptError
 from onnxopt.graph import read, traits
+from onnxopt.pipeline import flow
 from onnxopt.runtime import sessions
 from onnxopt.verification.compare import Limit, compare
 from tests.support.fusing import cpu_kernels_forced
@@ -154,7 +154,7 @@ def examine(case: Case, folder: Path) -> Outcome:
     precision = traits.of(read.load(path).model).precision
     try:
         with cpu_kernels_forced():
-            manifest = pipeline.optimize(path, artifact, archs=()).manifest
+            manifest = flow.optimize(path, artifact, archs=()).manifest
     except NotVerifiedError as error:
         return Outcome(name, UNVERIFIED, str(error).partition(": ")[2])
     except OnnxoptError as error:

@@ -28,8 +28,8 @@ import onnxruntime
 from onnx import TensorProto, defs
 from onnx.reference import ReferenceEvaluator
 
-from onnxopt import pipeline
 from onnxopt.graph import traits
+from onnxopt.pipeline import flow
 from onnxopt.program.operators import table as operators
 from onnxopt.verification.compare import Limit, compare
 from onnxopt.verification.sampling import cases, samples
@@ -220,7 +220,7 @@ def examine(seed: int, folder: Path) -> tuple[str | None, int]:
     try:
         # Every kernel runs, also those that a CPU-only machine leaves to ONNX Runtime.
         with cpu_kernels_forced():
-            manifest = pipeline.optimize(path, output, archs=()).manifest
+            manifest = flow.optimize(path, output, archs=()).manifest
         optimized = onnx.load(output / "model.onnx")
     except Exception as error:  # noqa: BLE001  (any error at all is a finding)
         return f"{type(error).__name__}: {error}", 0

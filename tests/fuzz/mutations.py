@@ -24,7 +24,7 @@ from pathlib import Path
 import onnx
 import onnxruntime
 
-from onnxopt import pipeline
+from onnxopt.pipeline import flow
 from onnxopt.tools.cli import main as command
 from onnxopt.tools.commands import optimize
 from tests.support.hostile.hostile_models import MODELS
@@ -52,7 +52,7 @@ _TEXTS = (
     "é" * 40,
 )
 _SHARE_OF_BYTES = 0.25  # of the files: damaged as bytes; the others field by field
-_preloaded = (optimize, pipeline, onnxruntime)
+_preloaded = (optimize, flow, onnxruntime)
 
 
 def mutated(seed: int) -> bytes:

@@ -16,12 +16,12 @@ from onnx import TensorProto
 
 import models
 import onnxopt
-from onnxopt import pipeline
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.errors import ModelError
 from onnxopt.graph import normalize, read
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.shapes import shapes
+from onnxopt.pipeline import flow
 from onnxopt.tools import explain
 from tests.support import fusing, sampling
 from tests.support.decoders import genai_graphs
@@ -35,7 +35,7 @@ _CASES += [("llama_tiny", tool) for tool in ("qdq_u8i8", "nbits_4_16_zero_points
 
 
 def _optimized(model: Path, folder: Path) -> Manifest:
-    manifest = pipeline.optimize(model, folder, archs=()).manifest
+    manifest = flow.optimize(model, folder, archs=()).manifest
     assert manifest.verify.status == "passed"
     assert not manifest.left_out
     return manifest
@@ -176,7 +176,7 @@ def test_products_of_packed_codes_in_float16(tmp_path: Path) -> None:
     """As `quantize` and genai's builder write them in float32, and as float16 models have them."""
     model = tmp_path / "model.onnx"
     onnx.save(genai_graphs.genai(layers=1), model)
-    made = pipeline.optimize(model, tmp_path / "out", archs=("sm_90",), precision="float16")
+    made = flow.optimize(model, tmp_path / "out", archs=("sm_90",), precision="float16")
     assert made.manifest.verify.status == "passed" and not made.manifest.left_out
     packed = [k for k in made.manifest.kernels if "MatMulNBits" in k.ops]
     assert sum(len(k.sites) for k in packed) == 5  # q, k and v; out; gate and up; down; the last one
@@ -251,7 +251,7 @@ def _linear_quantized(folder: Path) -> Path:
 @pytest.mark.usefixtures("library", "no_machine_code")
 def test_attention_is_found_between_quantized_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    manifest = pipeline.optimize(_linear_quantized(tmp_path), tmp_path / "out", archs=("sm_90",)).manifest
+    manifest = flow.optimize(_linear_quantized(tmp_path), tmp_path / "out", archs=("sm_90",)).manifest
     assert manifest.verify.status == "passed" and not manifest.left_out
     assert manifest.rewrites["attention"] == 2
     regions = [kernel.ops for kernel in manifest.kernels for _ in kernel.sites]
@@ -267,7 +267,7 @@ def test_attention_whose_scores_are_rounded_to_codes_stays_and_the_report_says_w
 ) -> None:
     monkeypatch.chdir(tmp_path)
     made = quantized_models.quantized(models.path("bert_tiny"), "qdq_i8_channels", tmp_path)
-    manifest = pipeline.optimize(made, tmp_path / "out", archs=("sm_90",)).manifest
+    manifest = flow.optimize(made, tmp_path / "out", archs=("sm_90",)).manifest
     assert manifest.verify.status == "passed" and not manifest.left_out
     reasons = [refusal.reason for refusal in manifest.refusals if refusal.op_type == "Softmax"]
     assert len(reasons) == 2
@@ -290,7 +290,7 @@ def test_a_norm_that_was_spelled_out_is_found_between_codes(tmp_path: Path) -> N
     constants = "float s = {0.05}, uint8 z = {128}, int64[1] a = {-1}, float eps = {0.00001}"
     model = graph("uint8[N, 64] u, float[64] g", "uint8[N, 64] y", body, constants=constants)
     ir.save(model, tmp_path / "model.onnx")
-    manifest = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), emulate=True).manifest
+    manifest = flow.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), emulate=True).manifest
     assert manifest.verify.status == "passed" and not manifest.left_out
     (kernel,) = manifest.kernels
     assert (kernel.kind, len(kernel.ops), kernel.inputs, kernel.outputs) == (
@@ -330,14 +330,14 @@ _WRITTEN = {
 def test_written_by_others(case: str, tmp_path: Path) -> None:
     opset, dtype, body, constants = _WRITTEN[case]
     quantized_models.save_text(f"{dtype}[3, 8] x", f"{dtype}[3, 8] y", body, constants, opset, tmp_path / "model.onnx")
-    manifest = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=["sm_90"]).manifest
+    manifest = flow.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=["sm_90"]).manifest
     assert manifest.verify.status == "passed"
     assert not manifest.left_out
     session = onnxopt.load(tmp_path / "out")
     session.run(None, {"x": np.ones((3, 8), np.float16 if dtype == "float16" else np.float32)})
     for level in ("basic",) if case.startswith("fp8") else quantized_models.LEVELS:  # ORT cannot save the others
         saved = quantized_models.saved_by_ort(tmp_path / "model.onnx", level)
-        manifest = pipeline.optimize(saved, tmp_path / f"out_{level}", archs=["sm_90"]).manifest
+        manifest = flow.optimize(saved, tmp_path / f"out_{level}", archs=["sm_90"]).manifest
         assert manifest.verify.status == "passed"
 
 
@@ -379,7 +379,7 @@ def test_the_cpu_provider_finds_its_integer_kernels_in_the_artifact_too(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     made = quantized_models.quantized(models.path(name), tool, tmp_path)
-    artifact = pipeline.optimize(made, tmp_path / "out", archs=archs, verify=False).path
+    artifact = flow.optimize(made, tmp_path / "out", archs=archs, verify=False).path
     library = next((artifact / "lib").glob("*.so"), None)
     wanted = _integer_kernels(made, None, tmp_path)
     assert sum(wanted) > 0

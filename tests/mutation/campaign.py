@@ -17,7 +17,6 @@ from unittest import mock
 
 import onnx
 
-from onnxopt import pipeline
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from onnxopt.pipeline import build as building
@@ -85,7 +84,7 @@ def run(model: Path, folder: Path, plan: Plan) -> list[Result]:
         return report
 
     with mock.patch.object(flow, "verify_and_leave_out", verified):
-        pipeline.optimize(model, folder, archs=["sm_90"])
+        flow.optimize(model, folder, archs=["sm_90"])
     return results
 
 

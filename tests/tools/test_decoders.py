@@ -19,10 +19,12 @@ import pytest
 from onnx import TensorProto
 
 from cases.models import fuse, outline
-from onnxopt import Artifact, pipeline
+from onnxopt import Artifact
 from onnxopt.fusion.region import FusionPlan
 from onnxopt.graph import normalize, read
 from onnxopt.graph.rewrite import rewrite
+from onnxopt.pipeline import flow
+from onnxopt.pipeline.options import Options
 from tests.support import fusing
 from tests.support.decoders import exported_decoders, genai_graphs
 from tests.support.decoders.token_loops import choices, greedy, greedy_in_place, greedy_in_room
@@ -68,7 +70,7 @@ def optimized(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Callab
         folder = tmp_path_factory.mktemp(name)
         onnx.save(decoder(name), folder / "model.onnx")
         with fusing.cpu_kernels_forced():
-            return pipeline.optimize(folder / "model.onnx", folder / "out", archs=(), verify=False)
+            return flow.optimize(folder / "model.onnx", folder / "out", archs=(), verify=False)
 
     return made
 
@@ -88,8 +90,8 @@ def test_sixteen_tokens_are_the_same_with_caches_of_16_bits(tmp_path: Path) -> N
     """Both branches of a merged decoder, whose caches are inputs and outputs of float16."""
     name, prompt = "merged_t5", [FIRST["merged_t5"], 17, 29]
     onnx.save(decoder(name), tmp_path / "model.onnx")
-    options = pipeline.Options(archs=(), precision="float16", caches=True, verify=False)
-    made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", options)
+    options = Options(archs=(), precision="float16", caches=True, verify=False)
+    made = flow.optimize(tmp_path / "model.onnx", tmp_path / "out", options)
     assert made.manifest.precision is not None and len(made.manifest.precision.caches) == 16
     expected = greedy(cpu(str(tmp_path / "model.onnx")), prompt, **encoded(name))
     for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
@@ -152,7 +154,7 @@ def test_a_state_that_is_input_and_output(name: str, optimized: Callable[[str], 
 def test_generated_inputs_fit_the_cache(tmp_path: Path) -> None:
     """The mask has dims of its own, as long as the cache and the new tokens; verification has to find them."""
     onnx.save(decoder("qwen3_dynamic"), tmp_path / "model.onnx")
-    made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=())
+    made = flow.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=())
     found = made.manifest.verify
     assert found.status == "passed" and not made.manifest.left_out
     assert len({check.case for check in found.of_models}) >= 9 and not found.skipped

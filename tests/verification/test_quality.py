@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from onnxopt.errors import UsageError
-from onnxopt.verification.lowering.quality import Goals, Quality, qualities
+from onnxopt.verification.lowering.goals import Goals, Quality
+from onnxopt.verification.lowering.quality import qualities
 
 
 def test_figures_of_logits() -> None:

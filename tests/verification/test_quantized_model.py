@@ -14,9 +14,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from onnxopt import pipeline
 from onnxopt.artifact import layout
 from onnxopt.graph import read, traits
+from onnxopt.pipeline import flow
 from onnxopt.runtime import sessions
 from onnxopt.verification.sampling import samples
 from tests.support import real_models
@@ -50,7 +50,7 @@ def _with_exact_tanh(model: Path, path: Path) -> Path:
 def test_the_original_with_an_exact_tanh_differs_as_much_as_the_artifact(tmp_path: Path) -> None:
     model = real_models.path("tashkeel_bilstm_int8")
     with cpu_kernels_forced():
-        artifact = pipeline.optimize(model, tmp_path / "out", archs=(), verify=False)
+        artifact = flow.optimize(model, tmp_path / "out", archs=(), verify=False)
     assert any("Tanh" in kernel.ops for kernel in artifact.manifest.kernels)
     original, unoptimized = _runner(model), _runner(model, optimize=False)
     exact = _runner(_with_exact_tanh(model, tmp_path / "exact.onnx"))

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from onnxopt.verification.lowering import restoring
-from onnxopt.verification.lowering.quality import Goals, Quality
+from onnxopt.verification.lowering.goals import Goals, Quality
 
 
 @dataclasses.dataclass(frozen=True)

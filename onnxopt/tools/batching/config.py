@@ -22,7 +22,8 @@ import pydantic
 from onnxopt import option_fields
 from onnxopt.errors import UsageError
 from onnxopt.paths import StrPath
-from onnxopt.pipeline import Options, precision
+from onnxopt.pipeline import precision
+from onnxopt.pipeline.options import Options
 from onnxopt.runtime import archs, releases
 from onnxopt.tools.batching.jobs import Job, Needs, names, sources
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from onnxopt.artifact import layout
 from onnxopt.errors import UsageError
 from onnxopt.paths import StrPath
-from onnxopt.pipeline import Options
+from onnxopt.pipeline.options import Options
 
 _MODEL = ".onnx"
 

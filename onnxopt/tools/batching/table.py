@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from onnxopt import text_table
-from onnxopt.pipeline import Options
+from onnxopt.pipeline.options import Options
 from onnxopt.printable import one_line
 from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.batching.state import Action

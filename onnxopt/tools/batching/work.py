@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from onnxopt import pipeline
 from onnxopt.artifact import record
 from onnxopt.artifact.summary import status_text
 from onnxopt.errors import OnnxoptError
 from onnxopt.phases import Progress
-from onnxopt.pipeline import Artifact
+from onnxopt.pipeline import flow
+from onnxopt.pipeline.flow import Artifact
 from onnxopt.tools import tuning
 from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.bench import bench
@@ -85,7 +85,7 @@ def optimize(job: Job, progress: Progress | None = None) -> ModelOutcome:
 
     try:
         if not job.source.is_dir():
-            artifact = pipeline.optimize(job.source, job.output, job.options, progress=progress)
+            artifact = flow.optimize(job.source, job.output, job.options, progress=progress)
             return outcome(summary=_summary([artifact]))
         folder = optimize_folder(job.source, job.output, job.options, progress=progress)
     except OnnxoptError as error:

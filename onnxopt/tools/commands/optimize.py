@@ -11,13 +11,14 @@ from typing import Any
 
 import click
 
-from onnxopt import pipeline, text_table
+from onnxopt import text_table
 from onnxopt.artifact import result_table
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.summary import fixing_text, precision_lines, reference_lines
 from onnxopt.errors import UsageError
 from onnxopt.phases import Progress
-from onnxopt.pipeline import Options
+from onnxopt.pipeline import flow
+from onnxopt.pipeline.options import Options
 from onnxopt.printable import printable
 from onnxopt.tools import progress
 from onnxopt.tools.batching import jobs, table, work
@@ -69,7 +70,7 @@ def command(
         _optimize_folder(model, output, chosen, quiet, as_json)
         return
     with progress.shown(quiet) as advance:
-        artifact = pipeline.optimize(model, output, chosen, progress=advance)
+        artifact = flow.optimize(model, output, chosen, progress=advance)
     if as_json:
         result, manifest = dataclasses.asdict(artifact.result), artifact.manifest.model_dump(mode="json")
         print_json({"artifact": str(artifact.path), "result": result, "manifest": manifest})

@@ -13,8 +13,8 @@ import click
 
 from onnxopt import option_fields
 from onnxopt.errors import UsageError
-from onnxopt.pipeline import Options
-from onnxopt.verification.lowering.quality import Goals
+from onnxopt.pipeline.options import Options
+from onnxopt.verification.lowering.goals import Goals
 
 
 class Renamed(click.Option):

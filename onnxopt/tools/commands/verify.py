@@ -21,7 +21,7 @@ from onnxopt.tools.commands.verification_text import verification_text
 from onnxopt.tools.quality import compare_with
 from onnxopt.tools.verify import verify
 from onnxopt.tools.verify_options import VerifyOptions
-from onnxopt.verification.lowering.quality import Goals
+from onnxopt.verification.lowering.goals import Goals
 
 _ON = {"cpu": CPU, "cuda": CUDA}
 

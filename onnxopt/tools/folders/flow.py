@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Unpack
 
-from onnxopt import pipeline
 from onnxopt.artifact.folder import check_output, staging
 from onnxopt.artifact.narrow_caches import NoCachesError
 from onnxopt.errors import OnnxoptError, UsageError
 from onnxopt.graph import read, signature
 from onnxopt.paths import StrPath
 from onnxopt.phases import Progress
-from onnxopt.pipeline import OptionChanges, Options
+from onnxopt.pipeline import flow
+from onnxopt.pipeline.options import OptionChanges, Options
 from onnxopt.tools.folders import assemble
 from onnxopt.tools.folders.contents import Contents, contents_of
 from onnxopt.tools.folders.result import FolderModel, OptimizedFolder
@@ -121,11 +121,11 @@ def _optimized(
     model, output = contents.folder / name, artifacts / name
     try:
         try:
-            artifact = pipeline.optimize(model, output, options, progress=advance)
+            artifact = flow.optimize(model, output, options, progress=advance)
         except NoCachesError:
             if len(contents.models) == 1:
                 raise
-            artifact = pipeline.optimize(model, output, options, progress=advance, caches=False)
+            artifact = flow.optimize(model, output, options, progress=advance, caches=False)
     except OnnxoptError as error:
         if len(contents.models) == 1:
             raise

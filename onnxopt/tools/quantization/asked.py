@@ -12,7 +12,7 @@ from onnxopt.errors import UsageError
 from onnxopt.tools.quantization.formats import FORMATS, Format
 from onnxopt.tools.quantization.options import Quantization
 from onnxopt.tools.quantization.timing import Timing, timing
-from onnxopt.verification.lowering.quality import Goals
+from onnxopt.verification.lowering.goals import Goals
 
 BLOCKS = (16, 32, 64, 128, 256)
 _DEFAULT_BLOCK = 32

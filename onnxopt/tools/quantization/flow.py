@@ -35,7 +35,8 @@ from onnxopt.tools.quantization.spelling import spell_out_gemms
 from onnxopt.tools.quantization.times import Times
 from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.lowering import restoring
-from onnxopt.verification.lowering.quality import Goals, Quality, check_inputs, quality_of, refuse_missed, worst
+from onnxopt.verification.lowering.goals import Goals, Quality
+from onnxopt.verification.lowering.quality import check_inputs, quality_of, refuse_missed, worst
 from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.refusals import original_runs
 from onnxopt.verification.sampling.user_data import UserData, check_alone, read_data

@@ -9,10 +9,10 @@ from typing import TypedDict
 
 from onnxopt.option_fields import option, same_option
 from onnxopt.paths import StrPath
-from onnxopt.pipeline import Options
+from onnxopt.pipeline.options import Options
 from onnxopt.tools.quantization.formats import FORMATS
-from onnxopt.verification.lowering.quality import Goals
-from onnxopt.verification.sampling.user_data import DataSource
+from onnxopt.verification.lowering.goals import Goals
+from onnxopt.verification.sampling.data_source import DataSource
 
 _ALGORITHMS = tuple(sorted({name for row in FORMATS.values() for name in row.algorithms}))
 

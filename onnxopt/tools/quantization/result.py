@@ -9,7 +9,7 @@ from pathlib import Path
 from onnxopt.graph.refusal import Refusal
 from onnxopt.tools.quantization.products import Product
 from onnxopt.tools.quantization.times import Times
-from onnxopt.verification.lowering.quality import Quality
+from onnxopt.verification.lowering.goals import Quality
 
 
 @dataclasses.dataclass(frozen=True)

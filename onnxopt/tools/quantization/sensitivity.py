@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from onnxopt.tools.quantization.products import Product
-from onnxopt.verification.lowering.quality import Quality, worst
+from onnxopt.verification.lowering.goals import Quality
+from onnxopt.verification.lowering.quality import worst
 
 _SECONDS = 60.0  # of measuring; a large model has more products than that
 

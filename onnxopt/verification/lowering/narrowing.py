@@ -21,7 +21,8 @@ from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.signature import Sizes
 from onnxopt.runtime import sessions
 from onnxopt.verification.lowering import ranges, restoring
-from onnxopt.verification.lowering.quality import ROUNDED, Goals, Outputs, Quality, qualities
+from onnxopt.verification.lowering.goals import ROUNDED, Goals, Quality
+from onnxopt.verification.lowering.quality import Outputs, qualities
 from onnxopt.verification.reference import Reference
 from onnxopt.verification.rounding import widening
 from onnxopt.verification.sampling.extremes import extremes

@@ -14,7 +14,8 @@ from typing import Protocol, TypeVar
 
 from onnxopt.verification.bisect import bisect
 from onnxopt.verification.check import Check
-from onnxopt.verification.lowering.quality import Goals, Quality, worst
+from onnxopt.verification.lowering.goals import Goals, Quality
+from onnxopt.verification.lowering.quality import worst
 
 _MIN_TRIALS = 8  # of bisection, which takes twice the logarithm of all nodes for a single one at fault
 _MAX_RESTORED = 0.5  # share of the nodes; a model that needs more is no model of this precision

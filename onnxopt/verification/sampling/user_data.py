@@ -7,7 +7,6 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,9 +14,7 @@ from onnxopt.errors import UsageError
 from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes, Tensor
 from onnxopt.program.dtypes import to_ir
-
-Array = np.ndarray[Any, Any]
-DataSource = str | Path | Mapping[str, Array]
+from onnxopt.verification.sampling.data_source import Array, DataSource
 
 
 @dataclasses.dataclass(frozen=True)

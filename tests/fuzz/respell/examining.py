@@ -16,10 +16,10 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx_ir.passes import common
 
-from onnxopt import pipeline
 from onnxopt.graph import read
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.shapes.infer import infer
+from onnxopt.pipeline import flow
 from tests.fuzz.respell import activations, arithmetic, contrib, networks, products, views  # noqa: F401  (they fill the table)
 from tests.fuzz.respell.networks import NETWORKS, Options, network
 from tests.fuzz.respell.spelling import ANY, Site, apply, sites
@@ -106,7 +106,7 @@ def compare(name: str, options: Options, path: Path, spellings: tuple[str, ...])
         return Result(f"the spelling is not equal: {off}", name, spellings)
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            pipeline.optimize(path, Path(scratch) / "artifact", archs=(), verify=False)
+            flow.optimize(path, Path(scratch) / "artifact", archs=(), verify=False)
             found, outputs = launches(Path(scratch) / "artifact"), _run(Path(scratch) / "artifact" / "model.onnx", True)
         except Exception as error:  # noqa: BLE001  (any error at all is a finding)
             return Result(f"{type(error).__name__}: {error}", name, spellings)
@@ -130,7 +130,7 @@ def _usual(name: str, options: Options) -> Usual:
         model = network(name, options)
         _infer(model)
         ir.save(model, path)
-        pipeline.optimize(path, Path(scratch) / "artifact", archs=(), verify=False)
+        flow.optimize(path, Path(scratch) / "artifact", archs=(), verify=False)
         return Usual(_run(path), launches(Path(scratch) / "artifact"))
 
 

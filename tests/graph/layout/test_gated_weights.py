@@ -9,10 +9,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxopt import pipeline
 from onnxopt.artifact.manifest import Kernel
 from onnxopt.graph import rewrite
 from onnxopt.graph.rewrite.table import GATED_WEIGHTS
+from onnxopt.pipeline import flow
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 from tests.graph.layout.test_layout import model, same
@@ -92,7 +92,7 @@ def test_a_gate_of_any_size_scales_weights_up_to_one(gate: str, tmp_path: Path) 
 
 def test_artifacts_for_cpus_keep_their_gates(tmp_path: Path) -> None:
     onnx.save(ir.to_proto(model(BODY, INPUT, constants=CONSTANTS)), tmp_path / "m.onnx")
-    made = pipeline.optimize(tmp_path / "m.onnx", tmp_path / "out", archs=(), verify=False)
+    made = flow.optimize(tmp_path / "m.onnx", tmp_path / "out", archs=(), verify=False)
     assert not made.manifest.rewrites.get(GATED_WEIGHTS)
 
 
@@ -123,7 +123,7 @@ def test_on_the_gpu(dtype: str, sizes: tuple[int, int], tmp_path: Path) -> None:
         if value.dtype == ir.DataType.FLOAT16 and value.const_value is not None:
             exact.graph.initializers[name].const_value = ir.tensor(value.const_value.numpy().astype(np.float32))
     onnx.save(ir.to_proto(source), tmp_path / "m.onnx")
-    made = pipeline.optimize(tmp_path / "m.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
+    made = flow.optimize(tmp_path / "m.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
     assert made.manifest.rewrites[GATED_WEIGHTS] == 1
     session = made.session(providers=[sessions.CUDA])
     rng = np.random.default_rng(2)

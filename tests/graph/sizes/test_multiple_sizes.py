@@ -11,13 +11,13 @@ import pytest
 import sympy
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
-from onnxopt import pipeline
 from onnxopt.graph import normalize
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes.dims import dim_text, floor, parse_dim
 from onnxopt.graph.shapes.multiples import multiples_of
 from onnxopt.graph.sizes.multiple_sizes import multiples
-from onnxopt.pipeline import Options
+from onnxopt.pipeline import flow
+from onnxopt.pipeline.options import Options
 from tests.support.fusing import compile_nothing
 from tests.support.graphs import graph, run, value
 
@@ -144,8 +144,6 @@ def test_lower_precision_hands_multiples_on(tmp_path: Path, monkeypatch: pytest.
     """The Pads that prove them are gone by then. With them, one kernel makes the windows and undoes that."""
     compile_nothing(monkeypatch)
     ir.save(windows(UNPADDED), tmp_path / "model.onnx")
-    made = pipeline.optimize(
-        tmp_path / "model.onnx", tmp_path / "artifact", Options(archs=("sm_90",), precision="float16")
-    )
+    made = flow.optimize(tmp_path / "model.onnx", tmp_path / "artifact", Options(archs=("sm_90",), precision="float16"))
     bodies = [[node.op_type for node in body] for body in ir.load(made.path / "model.onnx").functions.values()]
     assert any({"Relu", "Transpose", "Reshape"} <= set(body) for body in bodies)

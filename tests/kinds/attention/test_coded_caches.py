@@ -13,11 +13,11 @@ import pytest
 from onnx import TensorProto
 
 from cases.models import fuse, outline
-from onnxopt import pipeline
 from onnxopt.fusion.region import FusionPlan
 from onnxopt.graph.normalize import normalize
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.kinds.attention.kind import ATTENTION
+from onnxopt.pipeline import flow
 from onnxopt.program.attention import CacheCodes, TokenAttention
 from onnxopt.tools.explain import describe
 from tests.support.attention.coded_caches import GROUPS, STORED, WIDTH, Cache, drawn, operator, run, spelled_out
@@ -179,5 +179,5 @@ def test_loops_of_the_operator(per: str, tmp_path: Path) -> None:
 def test_explain_says_how_the_cache_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compile_nothing(monkeypatch)
     onnx.save(spelled_out(Cache("float8e4m3fn", wide=True, numbers=True, per="head")), tmp_path / "model.onnx")
-    made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), verify=False)
+    made = flow.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), verify=False)
     assert "reads the cache as float8e4m3fn codes" in describe(made.manifest, kernels=True)

@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto
 
-from onnxopt import pipeline
+from onnxopt.pipeline import flow
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 from tests.support.attention.coded_caches import GROUPS, STORED, WIDTH, Cache, drawn, operator, run, spelled_out
@@ -23,7 +23,7 @@ _STEPS = 4
 def _sessions(model: onnx.ModelProto, folder: Path) -> tuple[ort.InferenceSession, ort.InferenceSession]:
     """The original on the CPU, and the artifact on the GPU."""
     onnx.save(model, folder / "model.onnx")
-    made = pipeline.optimize(folder / "model.onnx", folder / "out", archs=(device_arch(),), verify=False)
+    made = flow.optimize(folder / "model.onnx", folder / "out", archs=(device_arch(),), verify=False)
     assert [kernel.kind for kernel in made.manifest.kernels] == ["attention"]
     cpu = ort.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     return cpu, made.session(providers=[sessions.CUDA])
@@ -61,7 +61,7 @@ def test_loops_of_tokens(cache: Cache, past: int, tmp_path: Path) -> None:
 def test_loops_of_the_operator(codes: str, tmp_path: Path) -> None:
     """Against float64, as ONNX Runtime's CPU provider has the operator for int8 only."""
     onnx.save(operator(codes=codes), tmp_path / "model.onnx")
-    made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
+    made = flow.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
     session = made.session(providers=[sessions.CUDA])
     rng, batch = np.random.default_rng(6), 3
     scales = [rng.uniform(0.02, 0.04, (1, GROUPS, 1, WIDTH)).astype(np.float32) for _ in "kv"]

@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 
 from cases.attention import GROUPS, WIDTH, expected, feeds, graph
-from onnxopt import pipeline
+from onnxopt.pipeline import flow
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 def test_a_cache_with_room_in_one_buffer(tokens: int, each: int, past: int, width: int, tmp_path: Path) -> None:
     """The cache is input and output of a step; its other tokens stay, and the attention is that of two buffers."""
     onnx.save(graph(tokens=tokens, each=each, slots=True, width=width), tmp_path / "model.onnx")
-    made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
+    made = flow.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
     session = made.session(providers=[sessions.CUDA])
     given = feeds(np.random.default_rng(0), 2, tokens, past, each, (2, 1, tokens), True, width)
     held = {name: ort.OrtValue.ortvalue_from_numpy(value, "cuda", 0) for name, value in given.items()}
@@ -49,9 +49,7 @@ def test_any_number_of_new_tokens(tmp_path: Path) -> None:
     each = 4
     onnx.save(graph(tokens="tokens", each=each, mask=("batch", 1, "tokens")), tmp_path / "model.onnx")
     usual = {"q": (1, 1, GROUPS * each * WIDTH)}
-    made = pipeline.optimize(
-        tmp_path / "model.onnx", tmp_path / "out", archs=(device_arch(),), verify=False, shapes=usual
-    )
+    made = flow.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(device_arch(),), verify=False, shapes=usual)
     assert [kernel.kind for kernel in made.manifest.kernels] == ["attention"]
     session = made.session(providers=[sessions.CUDA])
     rng = np.random.default_rng(1)

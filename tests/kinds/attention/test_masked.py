@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 
 from cases.attention import GROUPS, HALF, WIDTH, feeds, graph
 from cases.models import fuse, outline
-from onnxopt import pipeline
 from onnxopt.codegen import generate
 from onnxopt.kinds.attention.kind import ATTENTION
+from onnxopt.pipeline import flow
 from onnxopt.verification.executed import EMULATED
 from tests.support.emulation import emulated_library
 from tests.support.fakes import idle_gpu
@@ -192,7 +192,7 @@ def test_the_kernel_takes_any_number_of_new_tokens(each: int, shared: bool, tmp_
 @pytest.mark.usefixtures("library")
 def test_it_passes_its_emulation(tmp_path: Path) -> None:
     onnx.save(graph(tokens=5, each=4, slots=True), tmp_path / "model.onnx")
-    made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), emulate=True)
+    made = flow.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), emulate=True)
     found = made.manifest.verify
     assert found.status == "passed" and not made.manifest.left_out
     assert [run.kernels for run in found.executed if run.provider == EMULATED] == [(made.manifest.kernels[0].name,)]

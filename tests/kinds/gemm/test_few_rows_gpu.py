@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxopt import pipeline
+from onnxopt.pipeline import flow
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 from tests.kinds.gemm.test_products_of_float8 import Layer, model
@@ -33,7 +33,7 @@ def test_every_number_of_rows(tmp_path: Path) -> None:
         outputs.append(helper.make_tensor_value_info(f"y{k}", TensorProto.FLOAT16, None))
     graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "m.onnx")
-    made = pipeline.optimize(tmp_path / "m.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
+    made = flow.optimize(tmp_path / "m.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
     assert all(len(kernel.variants) == 4 for kernel in made.manifest.kernels)
     session = made.session(providers=[sessions.CUDA])
     for rows in (1, 2, 3, 4, 5, 9):
@@ -52,7 +52,7 @@ def test_codes_of_8_bits(rows: int, tmp_path: Path) -> None:
         pytest.skip("an artifact for this GPU alone multiplies codes of 8 bits as float16")
     proto = model(Layer(rows=rows, columns=2064, depth=1040))
     onnx.save(proto, tmp_path / "m.onnx")
-    made = pipeline.optimize(tmp_path / "m.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
+    made = flow.optimize(tmp_path / "m.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
     assert any("products16" in name for kernel in made.manifest.kernels for name in kernel.variants)
     x = np.random.default_rng(rows).standard_normal((2, rows, 1040)).astype(np.float16)
     options = ort.SessionOptions()

@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxopt import pipeline
 from onnxopt.kinds.gemm import large_products
+from onnxopt.pipeline import flow
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 
@@ -93,7 +93,7 @@ def test_activations(layer: Layer, columns: int, tmp_path: Path, monkeypatch: py
     weights["one"] = np.eye(layer.columns)
     weights = {n: w.astype(stored) for n, w in weights.items()}
     _write(layer, weights, tmp_path / "m.onnx")
-    made = pipeline.optimize(tmp_path / "m.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
+    made = flow.optimize(tmp_path / "m.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
     names = [name.rpartition("_")[2] for kernel in made.manifest.kernels for name in kernel.variants]
     assert "activation" in names and (f"tiles{columns}" in names or not columns)
     session = made.session(providers=[sessions.CUDA])

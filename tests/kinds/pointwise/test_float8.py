@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxopt import pipeline
 from onnxopt.artifact import layout
+from onnxopt.pipeline import flow
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 from tests.support.emulation import emulated
@@ -119,7 +119,7 @@ def test_codes_of_a_constant_scale_on_the_gpu(exponent: int, tmp_path: Path) -> 
     body = "a = Neg(x)  q = QuantizeLinear<output_dtype = 17>(a, s)"
     model = graph(f"float16[N, {_ROWS}] x", f"float8e4m3fn[N, {_ROWS}] q", body, constants=constant, opset=21)
     ir.save(model, tmp_path / "model.onnx")
-    artifact = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
+    artifact = flow.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(device_arch(),), verify=False)
     assert len(artifact.manifest.kernels) == 1
     library = artifact.path / layout.LIBRARY_FOLDER / layout.LIBRARY
     session = sessions.open_session(artifact.path / layout.MODEL, library=library, provider=sessions.CUDA)
@@ -135,7 +135,7 @@ def _check_codes(dtype: str, way: str, tmp_path: Path, provider: str, arch: str)
     model = graph(f"{dtype}[N, {_ROWS}] x, {dtype} s, float8e4m3fn[M] p", ends, body, opset=21)
     ir.save(model, tmp_path / "model.onnx")
     with cpu_kernels_forced():
-        artifact = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(arch,), verify=False)
+        artifact = flow.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(arch,), verify=False)
     opened = sessions.open_session(tmp_path / "model.onnx")
     library = artifact.path / layout.LIBRARY_FOLDER / layout.LIBRARY
     session = sessions.open_session(artifact.path / layout.MODEL, library=library, provider=provider)
@@ -170,7 +170,7 @@ def test_a_region_stores_codes(dtype: str, body: str, kind: str, tmp_path: Path)
         opset=21,
     )
     ir.save(model, tmp_path / "model.onnx")
-    artifact = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), emulate=True)
+    artifact = flow.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), emulate=True)
     assert artifact.manifest.verify.status == "passed"
     (kernel,) = artifact.manifest.kernels
     assert kernel.kind == kind and not artifact.manifest.left_out
@@ -181,5 +181,5 @@ def test_saturation_that_is_not_asked_for_stays_with_the_provider(tmp_path: Path
         "float[N, 48] x", "float8e4m3fn[N, 48] y", "a = Relu(x)  y = Cast<to = 17, saturate = 0>(a)", opset=21
     )
     ir.save(model, tmp_path / "model.onnx")
-    artifact = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), verify=False)
+    artifact = flow.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), verify=False)
     assert not any("Cast" in kernel.ops for kernel in artifact.manifest.kernels)

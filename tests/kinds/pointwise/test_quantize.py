@@ -9,8 +9,8 @@ import onnx_ir as ir
 import pytest
 
 from cases.models import fuse, outline
-from onnxopt import pipeline
 from onnxopt.artifact import layout
+from onnxopt.pipeline import flow
 from onnxopt.runtime import sessions
 from tests.support.fusing import cpu_kernels_forced
 from tests.support.graphs import graph, run
@@ -57,7 +57,7 @@ def test_codes_are_those_of_onnx_runtime(dtype: str, codes: str, channels: bool,
         folder.mkdir()
         ir.save(model, folder / "model.onnx")
         with cpu_kernels_forced():
-            artifact = pipeline.optimize(folder / "model.onnx", folder / "out", archs=("sm_90",), verify=False)
+            artifact = flow.optimize(folder / "model.onnx", folder / "out", archs=("sm_90",), verify=False)
         assert [kernel.ops for kernel in artifact.manifest.kernels] == [("Neg", "QuantizeLinear", "DequantizeLinear")]
         library = artifact.path / layout.LIBRARY_FOLDER / layout.LIBRARY
         session = sessions.open_session(artifact.path / layout.MODEL, library=library)
@@ -118,7 +118,7 @@ def test_regions_with_codes(case: str, tmp_path: Path) -> None:
     model = graph(inputs, outputs, body, constants=_CONSTANTS, opset=21)
     ir.save(model, tmp_path / "model.onnx")
     with cpu_kernels_forced():
-        artifact = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), emulate=True)
+        artifact = flow.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), emulate=True)
     assert artifact.manifest.verify.status == "passed"
     assert [(kernel.kind, kernel.ops, kernel.cpu) for kernel in artifact.manifest.kernels] == [(kind, ops, True)]
     assert not artifact.manifest.left_out
@@ -129,9 +129,9 @@ def test_regions_with_codes(case: str, tmp_path: Path) -> None:
 def test_codes_stay_with_the_cpu_provider(case: str, tmp_path: Path) -> None:
     inputs, outputs, body, _, _ = _REGIONS[case]
     ir.save(graph(inputs, outputs, body, constants=_CONSTANTS, opset=21), tmp_path / "model.onnx")
-    with_gpus = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "gpus", archs=("sm_90",)).manifest
+    with_gpus = flow.optimize(tmp_path / "model.onnx", tmp_path / "gpus", archs=("sm_90",)).manifest
     assert not any(kernel.cpu for kernel in with_gpus.kernels)
-    without = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "none", archs=()).manifest
+    without = flow.optimize(tmp_path / "model.onnx", tmp_path / "none", archs=()).manifest
     assert not any("Linear" in op for kernel in without.kernels for op in kernel.ops)
 
 

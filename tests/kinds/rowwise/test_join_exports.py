@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnxopt import pipeline
+from onnxopt.pipeline import flow
 from tests.support.attention import exported_attentions
 from tests.support.fusing import cpu_kernels_forced
 
@@ -16,7 +16,7 @@ from tests.support.fusing import cpu_kernels_forced
 def test_norm_rotary_and_groups(tmp_path: Path) -> None:
     onnx.save(exported_attentions.load("rotated_heads"), tmp_path / "block.onnx")
     with cpu_kernels_forced():
-        manifest = pipeline.optimize(tmp_path / "block.onnx", tmp_path / "artifact", archs=()).manifest
+        manifest = flow.optimize(tmp_path / "block.onnx", tmp_path / "artifact", archs=()).manifest
     assert manifest.left_out == ()
     assert manifest.verify.status == "passed"
     rows = [set(k.ops) for k in manifest.kernels if k.kind == "rowwise"]

@@ -18,7 +18,7 @@ from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.graph.precision import statistics
 from onnxopt.graph.rewrite.decomposed import decomposed_layer_norms
 from onnxopt.runtime import sessions
-from onnxopt.verification.lowering.quality import ROUNDED, Goals
+from onnxopt.verification.lowering.goals import ROUNDED, Goals
 from tests.support import real_models
 from tests.support.command import assert_refused, run
 from tests.support.decoders import exported_decoders

@@ -16,7 +16,7 @@ import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.tools.quantization.by_library import Quantizer
 from onnxopt.tools.quantization.flow import MARK
-from onnxopt.verification.lowering.quality import Goals
+from onnxopt.verification.lowering.goals import Goals
 from tests.support import real_models
 from tests.support.command import assert_refused, run
 from tests.support.precision import quantizable

@@ -10,7 +10,7 @@ import pytest
 from onnxopt.tools.quantization import sensitivity
 from onnxopt.tools.quantization.products import Product
 from onnxopt.tools.quantization.sensitivity import Sensitivity
-from onnxopt.verification.lowering.quality import Quality
+from onnxopt.verification.lowering.goals import Quality
 
 # Rounding the weight of "first" costs least, and the outputs most; "large" saves 16 times as much as the others.
 PRODUCTS = [
