@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import re
 from pathlib import Path
+
+from onnxopt import paths
 
 _DEPENDENCIES = (
     "numpy",
@@ -28,6 +32,19 @@ def onnxopt() -> str:
         setup = Path(__file__).resolve().parent.parent / "setup.cfg"
         stated = re.search(r"^version\s*=\s*(\S+)$", setup.read_text("utf-8"), re.M) if setup.is_file() else None
         return stated[1] if stated else "unknown"
+
+
+@functools.cache
+def code() -> str:
+    """A digest of everything that onnxopt consists of: another one for each change of a source tree."""
+    package = Path(__file__).resolve().parent
+    digest = hashlib.sha256()
+    for root in (package, paths.cuda_kernels()):
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def dependencies() -> dict[str, str]:

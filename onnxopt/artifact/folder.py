@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from onnxopt import files, leftovers, paths
-from onnxopt.artifact import contents, layout
+from onnxopt.artifact import contents, existing, layout
 from onnxopt.artifact.manifest import File, Manifest
 from onnxopt.errors import ArtifactError, UsageError
 
@@ -26,10 +26,15 @@ def output_path(output: str | os.PathLike[str]) -> Path:
     return Path(output)
 
 
-def check_output(output: Path) -> None:
-    """UsageError unless a new folder can be made at `output`; called before any work is done."""
+def check_output(output: Path, *, replace: bool = False) -> None:
+    """UsageError unless a new folder can be made at `output`; called before any work is done.
+
+    replace: where an artifact may be there already.
+    """
     if os.path.lexists(output):
-        raise UsageError(f"{output}: exists already; remove it or choose another output")
+        if not replace:
+            raise UsageError(f"{output}: exists already; remove it or choose another output")
+        existing.check_replaceable(output)
     parent = next((p for p in output.absolute().parents if os.path.lexists(p)), None)
     if parent is None or not parent.is_dir():
         raise UsageError(f"{output}: {parent} is not a folder")
@@ -38,15 +43,15 @@ def check_output(output: Path) -> None:
 
 
 @contextlib.contextmanager
-def staging(output: Path, *, file: bool = False, private: bool = False) -> Iterator[Path]:
+def staging(output: Path, *, file: bool = False, private: bool = False, replace: bool = False) -> Iterator[Path]:
     """An empty folder beside `output` that becomes `output` when the block ends; any exception removes it, and a later
     process where this one is killed.
 
     file: yield the path of a file to write instead; its temporary folder is removed. private: a folder for this user
-    alone. Missing parents are made, and removed again when an exception is raised. UsageError where the file system
-    refuses.
+    alone. replace: an artifact that is there stays until the new one is whole. Missing parents are made, and removed
+    again when an exception is raised. UsageError where the file system refuses.
     """
-    check_output(output)
+    check_output(output, replace=replace)
     output = output.absolute()
     parents = [p for p in output.parents if not p.exists()]
     folder: Path | None = None
@@ -60,9 +65,12 @@ def staging(output: Path, *, file: bool = False, private: bool = False) -> Itera
             yield staged
         if not file and not private:
             staged.chmod(0o777 & ~_umask())  # mkdtemp's folders are private
-        if os.path.lexists(output):  # rename would replace a file or an empty folder
+        if not os.path.lexists(output):
+            staged.rename(output)
+        elif replace:
+            _replace(staged, output)
+        else:  # rename would replace a file or an empty folder
             raise UsageError(f"{output}: another process made it meanwhile")
-        staged.rename(output)
         if file:
             folder.rmdir()
     except BaseException as error:
@@ -73,6 +81,20 @@ def staging(output: Path, *, file: bool = False, private: bool = False) -> Itera
     finally:
         if lock is not None:
             os.close(lock)
+
+
+def _replace(staged: Path, output: Path) -> None:
+    """Put a new artifact in the place of an old one, which is on the disk until the new one has its name."""
+    existing.check_replaceable(output)
+    old = output.with_name(f".{output.name[:_LONGEST_NAME]}.replaced")
+    shutil.rmtree(old, ignore_errors=True)  # of a process that was killed between the next two steps
+    output.rename(old)
+    try:
+        staged.rename(output)
+    except BaseException:
+        old.rename(output)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _discard(folder: Path | None, parents: Sequence[Path]) -> None:

@@ -6,14 +6,13 @@ Names that a room further down writes or looks for are that room's own.
 from __future__ import annotations
 
 from onnxopt import paths
+from onnxopt.artifact import existing
 from onnxopt.codegen import kernels_json
 from onnxopt.graph import write
 from onnxopt.runtime import providers
 from onnxopt.runtime.providers import tensorrt
 
-MANIFEST = "manifest.json"
-SIGNATURE = f"{MANIFEST}.minisig"
-UNLISTED = (MANIFEST, SIGNATURE)  # the files that no manifest lists
+MANIFEST, SIGNATURE, UNLISTED = existing.MANIFEST, existing.SIGNATURE, existing.UNLISTED
 MODEL = write.MODEL_FILE
 PORTABLE_MODEL = tensorrt.PORTABLE_MODEL  # without fused functions and operators of com.microsoft
 REPORT = "report.html"
@@ -21,9 +20,7 @@ PROVIDERS = providers.FOLDER
 LIBRARY_FOLDER = "lib"
 LIBRARY = paths.library().name
 LIBRARY_PATH = f"{LIBRARY_FOLDER}/{LIBRARY}"
-# What an optimized folder of models has, beside its models:
-RECORD_FOLDER = "onnxopt"
-FOLDER_RECORD = f"{RECORD_FOLDER}/folder.json"
+RECORD_FOLDER, FOLDER_RECORD = existing.RECORD_FOLDER, existing.FOLDER_RECORD
 MODEL_RECORDS = f"{RECORD_FOLDER}/models"  # a folder NAME.record for each model
 # Beside the library:
 KERNELS = "kernels.json"

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import pydantic
 
@@ -194,6 +194,18 @@ class Fixing(_Record):
     launches_after: int
 
 
+class Request(_Record):
+    """What an artifact was made of, by which a later run sees that nothing changed (pipeline/rerun.py).
+
+    options: that have another value than by default, and the architectures. files: SHA-256 of each file that was read,
+    by its part ("model", "model/weights.data", "data 1"). code: digest of onnxopt's own files.
+    """
+
+    options: dict[str, Any]
+    files: dict[str, Sha256]
+    code: Sha256
+
+
 class Manifest(_Record):
     """Everything about an artifact that can be known without reading the model.
 
@@ -202,7 +214,7 @@ class Manifest(_Record):
     ort_min: the oldest ONNX Runtime that was asked for. rewrites: how often each family of rewrite rules changed the
     model. precision: absent where the model kept its own. predicted: absent without GPU architectures, and where work
     cannot be counted (control flow, sizes that depend on values). fixing: absent where it would save few launches.
-    reference: absent where none was given. notes: for
+    reference: absent where none was given. request: absent where the model or its inputs were in memory. notes: for
     the user, among them what normalization changed. sha256: of manifest.json itself with these 64 digits as zeros; it
     must stay the last member.
     """
@@ -232,6 +244,7 @@ class Manifest(_Record):
     reference: ReferenceQuality | None = None
     predicted: Predicted | None = None
     fixing: Fixing | None = None
+    request: Request | None = None
     sha256: Sha256 = _NO_DIGEST
 
     def to_json(self) -> str:
@@ -239,7 +252,8 @@ class Manifest(_Record):
 
         Written in the newest schema, also where it was read from an older one.
         """
-        absent = {name for name in ("precision", "reference", "predicted", "fixing") if getattr(self, name) is None}
+        optional = ("precision", "reference", "predicted", "fixing", "request")
+        absent = {name for name in optional if getattr(self, name) is None}
         data = self.model_dump(mode="json", exclude=absent) | {"schema_version": SCHEMA_VERSION, "sha256": _NO_DIGEST}
         text = json.dumps(data, indent=2, allow_nan=False) + "\n"
         digest = hashlib.sha256(text.encode()).hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from onnxopt import versions
@@ -19,8 +20,10 @@ from onnxopt.graph import traits as model_traits
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import Rewritten
 from onnxopt.graph.traits import Traits
+from onnxopt.pipeline import rerun
 from onnxopt.pipeline.build import Build
 from onnxopt.pipeline.fused import Fused
+from onnxopt.pipeline.options import Options
 from onnxopt.runtime import predicted as prediction
 from onnxopt.runtime import releases
 from onnxopt.verification.verify import VerificationReport
@@ -37,19 +40,24 @@ def predicted(
 
 @dataclasses.dataclass(frozen=True)
 class Original:
-    """The original before normalization, which changes the model in place. source: waits for the file's hash."""
+    """The original before normalization, which changes the model in place.
+
+    source, request: wait for the hashes of files. request: of the artifact, None where something was given in memory.
+    """
 
     traits: Traits
     counts: report_facts.Graph
     source: Callable[[], manifests.Source]
+    request: Callable[[], manifests.Request | None]
 
 
-def original_of(source: read.Source, in_memory: str | None = None) -> Original:
+def original_of(source: read.Source, options: Options, in_memory: str | None = None) -> Original:
     """What the manifest and the report say of a model that was just read; its hash is computed in the background.
 
     in_memory: the type of what a program gave in place of a file.
     """
     model, sha256 = source.model, in_background(lambda: source.sha256)
+    request = in_background(lambda: None if in_memory else _request(source.path, options))
     header = functools.partial(
         manifests.Source,
         name=in_memory or source.path.name,
@@ -59,7 +67,18 @@ def original_of(source: read.Source, in_memory: str | None = None) -> Original:
         ir_version=model.ir_version,
         opsets=dict(sorted(model.opset_imports.items())),
     )
-    return Original(model_traits.of(model), report_facts.count(model), lambda: header(sha256=sha256.result()))
+    return Original(
+        model_traits.of(model), report_facts.count(model), lambda: header(sha256=sha256.result()), request.result
+    )
+
+
+def _request(model: Path, options: Options) -> manifests.Request | None:
+    sources = rerun.files_of(model, read.external_files(model))
+    if options.reference is not None:
+        reference = Path(options.reference)
+        sources |= rerun.files_of(reference, read.external_files(reference), "reference")
+    asked = rerun.request(options, sources)
+    return None if asked is None else manifests.Request(**asked)
 
 
 def run_of(fused: Fused, build: Build) -> tuple[int | None, int | None]:
@@ -138,4 +157,5 @@ def manifest_of(
         seconds=seconds,
         predicted=optimization.predicted if build.kernels and not build.left_out else None,
         fixing=optimization.fixing,
+        request=original.request(),
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 import onnx_ir as ir
 
+from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact import narrow_caches, result_table
 from onnxopt.artifact import result as results
 from onnxopt.artifact.folder import check_output, hash_files, output_path, staging, temporary_folder, write_manifest
@@ -29,7 +31,7 @@ from onnxopt.graph.shapes.multiples import hand_on_multiples
 from onnxopt.graph.traits import Traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Phases, Progress, in_notebook
-from onnxopt.pipeline import description, fixing, precision, reference_quality
+from onnxopt.pipeline import description, fixing, precision, reference_quality, rerun
 from onnxopt.pipeline.build import Baseline, Build, NormalizedDiffers, RewriteFails, verify_and_leave_out
 from onnxopt.pipeline.forms import Forms, Rewriter
 from onnxopt.pipeline.fused import Fused, Fuser
@@ -49,12 +51,14 @@ from onnxopt.verification.verify import VerificationReport, open_early
 class Artifact:
     """What optimize wrote: the folder, its manifest, and what changed, which repr shows as a table.
 
-    Functions that take an artifact's path take this, too.
+    Functions that take an artifact's path take this, too. unchanged: an earlier call made it, of the same files with
+    the same options.
     """
 
     path: Path
     manifest: Manifest
     result: Result
+    unchanged: bool = False
 
     def __repr__(self) -> str:
         return result_table.text(self.result)
@@ -77,6 +81,7 @@ def optimize(
     *,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
+    force: bool = False,
     progress: Progress | None = None,
     **changes: Unpack[OptionChanges],
 ) -> Artifact:
@@ -87,8 +92,10 @@ def optimize(
     dynamic_shapes (as torch.onnx.export takes it; default all shapes as given, with a warning; () without one).
 
     options: what to do besides the defaults. changes: fields of `Options` by name, in place of those of `options`:
-    optimize("m.onnx", "m.optimized", archs=("sm_90",), precision="float16"). progress: is called as work is done, with
-    the phase, a detail, and how much of it is done; default in a notebook: a line below the cell says so.
+    optimize("m.onnx", "m.optimized", archs=("sm_90",), precision="float16"). force: replace the artifact that is at
+    `output`, once the new one is whole; without it one of the same model and options is left as it is. progress: is
+    called as work is done, with the phase, a detail, and how much of it is done; default in a notebook: a line below
+    the cell says so.
 
     On any failure no partial file remains. Raises ModelError, UsageError, CompileError, VerificationError, and its
     subclasses NotVerifiedError, where ONNX Runtime does not run the original here, or not in time, so that nothing can
@@ -100,7 +107,11 @@ def optimize(
     gpus = chosen_archs.named_gpus(names)
     want = precision.asked(options)
     _check_goals(options, want)
-    check_output(output)
+    if not force and isinstance(model, (str, os.PathLike)) and rerun.is_done(Path(model), output, options):
+        manifest = manifests.load(output)
+        result = results.of(output, manifest, page.read_facts(output, manifest), gpus)
+        return Artifact(output, manifest, result, unchanged=True)
+    check_output(output, replace=force)
     with contextlib.ExitStack() as stack:
         progress = progress or stack.enter_context(in_notebook())
         phases = Phases(progress, model_source.name_of(model), RewriteFails)
@@ -119,7 +130,7 @@ def optimize(
         wrong: dict[str, LeftOut] = {}  # families of rewrite rules that are wrong for this model
         while True:
             try:
-                return _make(job, options, output, wrong, phases, gpus)
+                return _make(job, options, output, wrong, phases, gpus, force)
             except RewriteFails as failure:
                 wrong.update(failure.families)
             except NormalizedDiffers as failure:
@@ -184,7 +195,7 @@ def _checked(options: Options) -> Options:
 def _opened(source: read.Source, in_memory: str | None, options: Options, want: Asked | None, folder: Path) -> _Opened:
     """What is known before normalization. in_memory: the type of what a program gave in place of a file."""
     normalize.refuse_optimized(source.model, source.path)
-    original = description.original_of(source, in_memory)
+    original = description.original_of(source, options, in_memory)
     shapes = options.shapes or {}
     pinned = signature.pin(original.traits.inputs, shapes)
     if fixed := fixed_dims.chosen(options.fix, original.traits.inputs, pinned):
@@ -256,11 +267,17 @@ def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: 
 
 
 def _make(
-    job: _Job, options: Options, output: Path, wrong: Mapping[str, LeftOut], phases: Phases, gpus: Sequence[str]
+    job: _Job,
+    options: Options,
+    output: Path,
+    wrong: Mapping[str, LeftOut],
+    phases: Phases,
+    gpus: Sequence[str],
+    replace: bool,
 ) -> Artifact:
     """Write the artifact, without the rewrite rules that are `wrong`. RewriteFails where more of them are.
 
-    gpus: that the user named, by key.
+    gpus: that the user named, by key. replace: the artifact that may be there.
     """
     archs = options.archs or ()
     with temporary_folder() as scratch:
@@ -272,7 +289,7 @@ def _make(
         fused = fuser.fused(forms.model)
         with phases("dims"):
             gain = fixing.gain(fused.launches, rewriter, fuser, job.traits.inputs, wrong)
-        with staging(output) as folder:
+        with staging(output, replace=replace) as folder:
             build = _build(forms, fused, folder, options.external_data)
             with phases("package"):
                 build.write()

@@ -59,8 +59,7 @@ def run(line: str, folder: Path) -> None:
     command, _, target = line.partition(" > ")
     words = shlex.split(command)[1:]
     if words[0] == "optimize":
-        shutil.rmtree(folder / words[words.index("-o") + 1])
-        words += ["--arch", "none"]
+        words += ["--arch", "none", "--force"]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, f"{line}\n{result.output}"
     if target:

@@ -245,8 +245,7 @@ def test_bad_options(chain: Path, artifact: Path, options: list[str], words: lis
     assert not artifact.exists()
 
 
-def test_missing_output_option_and_unknown_command(chain: Path) -> None:
-    assert_refused(run("optimize", chain), "--output")
+def test_an_unknown_command(chain: Path) -> None:
     assert_refused(run("optimise", chain), "optimise")
 
 

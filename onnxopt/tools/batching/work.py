@@ -75,8 +75,11 @@ class ModelOutcome:
         return {"status": "done" if self.ok else "failed", **dataclasses.asdict(self)}
 
 
-def optimize(job: Job, progress: Progress | None = None) -> ModelOutcome:
-    """Optimize the model or folder of a job. Errors of onnxopt are in the outcome; others are raised."""
+def optimize(job: Job, progress: Progress | None = None, *, force: bool = False) -> ModelOutcome:
+    """Optimize the model or folder of a job. Errors of onnxopt are in the outcome; others are raised.
+
+    force: replace what onnxopt wrote to the output earlier.
+    """
     started = time.perf_counter()
 
     def outcome(**fields: Any) -> ModelOutcome:
@@ -85,14 +88,17 @@ def optimize(job: Job, progress: Progress | None = None) -> ModelOutcome:
 
     try:
         if not job.source.is_dir():
-            artifact = flow.optimize(job.source, job.output, job.options, progress=progress)
-            return outcome(summary=_summary([artifact]))
-        folder = optimize_folder(job.source, job.output, job.options, progress=progress)
+            artifact = flow.optimize(job.source, job.output, job.options, force=force, progress=progress)
+            return outcome(summary=_summary([artifact]), resumed=artifact.unchanged)
+        folder = optimize_folder(job.source, job.output, job.options, force=force, progress=progress)
     except OnnxoptError as error:
         return outcome(error=str(error), exit_code=error.exit_code)
     unoptimized = [f"{model.path}: not optimized: {model.error}" for model in folder.models if model.error is not None]
     return outcome(
-        summary=_summary(folder.models, len(unoptimized)), error="; ".join(unoptimized), exit_code=folder.exit_code
+        summary=_summary(folder.models, len(unoptimized)),
+        error="; ".join(unoptimized),
+        exit_code=folder.exit_code,
+        resumed=folder.unchanged,
     )
 
 

@@ -1,40 +1,35 @@
-"""`onnxopt optimize`: options, progress, and a summary of the artifact as text or JSON."""
+"""`onnxopt optimize`: arguments and options, and what is done already.
+
+What optimizes is imported where there is work (commands/optimizing.py): it takes one to two seconds.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import shlex
-from collections.abc import Iterator, Sequence
+import glob
+import importlib
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from onnxopt import text_table
-from onnxopt.artifact import result_table
-from onnxopt.artifact.manifest import Manifest
-from onnxopt.artifact.summary import fixing_text, precision_lines, reference_lines
+from onnxopt.artifact import existing
 from onnxopt.errors import UsageError
-from onnxopt.phases import Progress
-from onnxopt.pipeline import flow
+from onnxopt.pipeline import rerun
 from onnxopt.pipeline.options import Options
 from onnxopt.printable import printable
-from onnxopt.tools import progress
-from onnxopt.tools.batching import jobs, table, work
 from onnxopt.tools.commands import options
-from onnxopt.tools.commands.options import parse_shapes
-from onnxopt.tools.commands.printing import columns, print_json
-from onnxopt.tools.commands.verification_text import verification_notes
-from onnxopt.tools.folders import OptimizedFolder, optimize_folder
+from onnxopt.tools.commands.printing import print_result
 
-_SHOWN = 0.1  # seconds of a phase
+_MODEL, _ARTIFACT = ".onnx", ".onnxopt"
 
 
 @click.command("optimize")
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
-@click.option("-o", "--output", type=Path, help="Artifact or folder to make; must not exist.")
+@click.argument("models", metavar="MODEL... [OUTPUT]", nargs=-1, required=True)
+@click.option("-o", "--output", type=Path, help="Artifact or folder to make. Default: MODEL.onnxopt beside the model.")
 @click.option("--out-dir", type=Path, metavar="DIR", help="Make an artifact or folder for each of many models there.")
+@click.option("--force", is_flag=True, help="Replace what onnxopt wrote to the output, once the new one is whole.")
 @options.click_options(Options)
 @options.quiet
 @options.json_option
@@ -42,109 +37,79 @@ def command(
     models: tuple[str, ...],
     output: Path | None,
     out_dir: Path | None,
+    force: bool,
     quiet: bool,
     as_json: bool,
     **fields: Any,
 ) -> None:
     """Optimize MODEL into a verified artifact folder, or all models of a folder into a copy of it.
 
-    MODEL is a model file or a folder with models, as Hugging Face and optimum lay it out. With --out-dir there may be
-    many, also as patterns in quotes ('models/**/*.onnx'); each becomes a folder there, and one that fails leaves the
-    others done. Exit code then: the largest of those of the models that failed. Exit code 1 where an output misses what
-    --min-sqnr and its like ask for, with --precision or --reference.
+    MODEL is a model file or a folder with models, as Hugging Face and optimum lay it out. An artifact that was made of
+    the same files with the same options is left as it is.
+
+    With --out-dir there may be many, also as patterns in quotes ('models/**/*.onnx'); each becomes a folder there, and
+    one that fails leaves the others done. Exit code then: the largest of those of the models that failed. Exit code 1
+    where an output misses what --min-sqnr and its like ask for, with --precision or --reference.
     """
-    archs = fields["archs"] or None
-    chosen = Options(**{**fields, "shapes": parse_shapes(fields["shapes"]), "archs": archs})
-    if (output is None) == (out_dir is None):
-        raise UsageError("give either --output for one model or folder, or --out-dir for many")
-    if out_dir is not None:
-        _optimize_many(models, out_dir, chosen, quiet, as_json)
-        return
-    if len(models) > 1:
-        raise UsageError(f"-o is for one model, {len(models)} were given; take --out-dir instead")
-    assert output is not None
+    shapes = options.parse_shapes(fields["shapes"])
+    chosen = Options(**{**fields, "shapes": shapes, "archs": fields["archs"] or None})
     if "" in models:
         raise UsageError("the path of the model is empty")
-    model = Path(models[0])
-    if model.is_dir():
-        _optimize_folder(model, output, chosen, quiet, as_json)
+    if out_dir is not None:
+        if output is not None:
+            raise UsageError("give either --output for one model or folder, or --out-dir for many")
+        _optimizing().optimize_many(models, out_dir, chosen, force, quiet, as_json)
         return
-    with progress.shown(quiet) as advance:
-        artifact = flow.optimize(model, output, chosen, progress=advance)
-    if as_json:
-        result, manifest = dataclasses.asdict(artifact.result), artifact.manifest.model_dump(mode="json")
-        print_json({"artifact": str(artifact.path), "result": result, "manifest": manifest})
-    else:
-        click.echo(printable(_notes(artifact.path, artifact.manifest)))
-        width, colour = columns()
-        click.echo("\n" + result_table.text(artifact.result, width, colour=colour))
+    model, place = _model_and_output(models, output)
+    if not force and rerun.is_done(model, place, chosen):
+        _say_done(model, place, as_json)
+        return
+    optimize = _optimizing().optimize_all if model.is_dir() else _optimizing().optimize_one
+    optimize(model, place, chosen, force, quiet, as_json)
 
 
-def _optimize_folder(folder: Path, output: Path, chosen: Options, quiet: bool, as_json: bool) -> None:
-    with progress.shown(quiet) as advance:
-        optimized = optimize_folder(folder, output, chosen, progress=advance)
-    if as_json:
-        print_json({"folder": str(optimized.path), **optimized.to_json()})
-    else:
-        click.echo(printable(_folder_text(optimized)))
-    click.get_current_context().exit(optimized.exit_code)
+def _optimizing() -> Any:
+    return importlib.import_module("onnxopt.tools.commands.optimizing")
 
 
-def _optimize_many(patterns: Sequence[str], out_dir: Path, chosen: Options, quiet: bool, as_json: bool) -> None:
-    sources = jobs.sources(patterns, out_dir)
-    outcomes = []
-    with progress.shown(quiet) as advance:
-        for k, (name, source) in enumerate(zip(jobs.names(sources), sources, strict=True), 1):
-            title = f"{name} ({k} of {len(sources)})"
-            shown = functools.partial(_named, advance, title) if advance else None
-            outcomes.append(work.optimize(jobs.Job(name, source, out_dir / name, chosen), shown))
-    if as_json:
-        print_json({"models": [outcome.to_json() for outcome in outcomes]})
-    else:
-        click.echo(table.text(outcomes))
-    click.get_current_context().exit(max(outcome.exit_code for outcome in outcomes))
+def _model_and_output(models: Sequence[str], output: Path | None) -> tuple[Path, Path]:
+    """The model or folder, and what is made of it: named by -o or by the second argument, else beside the model."""
+    model = Path(models[0])
+    if len(models) > 2 or (output is not None and len(models) > 1):
+        one = "-o is for one model" if output is not None else "an output is for one model"
+        raise UsageError(f"{one}, {len(models)} were given; take --out-dir instead")
+    if glob.has_magic(models[0]) and not os.path.lexists(model):
+        raise UsageError(f"{model}: a pattern may name many models; give --out-dir for their artifacts")
+    if len(models) == 2:
+        return model, _second_argument(model, Path(models[1]))
+    if output is not None:
+        return model, output
+    named = model if model.name not in ("", os.pardir) else Path(os.path.abspath(model))
+    return model, named.with_name(named.name.removesuffix(_MODEL) + _ARTIFACT)
 
 
-def _named(advance: Progress, name: str, phase: str, detail: str, done: int, total: int) -> None:
-    advance(phase, f"{name} {detail}".strip(), done, total)
+def _second_argument(model: Path, second: Path) -> Path:
+    """The output. UsageError where it is one more model, or has the name of one."""
+    if second.is_file():
+        raise UsageError(
+            f"{second}: is a file, and an artifact is a folder; give --out-dir to optimize {model} and {second}"
+        )
+    if second.name.endswith(_MODEL):
+        raise UsageError(
+            f"{second}: is no model; an artifact is a folder, so name one without {_MODEL}, as "
+            f"{second.with_suffix(_ARTIFACT)}"
+        )
+    return second
 
 
-def _folder_text(optimized: OptimizedFolder) -> str:
-    lines = text_table.lines(
-        ("model", "nodes", "launches", "verify"), [*_model_rows(optimized)], left=("model", "verify")
-    )
-    lines += [f"{model.path}: not optimized: {model.error}" for model in optimized.models if model.error is not None]
-    done = sum(model.manifest is not None for model in optimized.models)
-    lines.append(
-        f"wrote {optimized.path}: {done} of {len(optimized.models)} models optimized, "
-        f"{len(optimized.others)} other files copied"
-    )
-    if optimized.library is None:
-        return "\n".join([*lines, "nothing was fused, so there is no library"])
-    record = next(optimized.path / model.record for model in optimized.models if model.record is not None)
-    lines += [
-        f"one library for all of them: {optimized.library}",
-        "next: register it with your session options, by register_custom_ops_library; without it no kernel runs",
-        f"      onnxopt explain {shlex.quote(str(record))} (what was fused, and what would gain more)",
-    ]
-    return "\n".join(lines)
-
-
-def _model_rows(optimized: OptimizedFolder) -> Iterator[tuple[str, ...]]:
-    for model in optimized.models:
-        if (result := model.result) is not None:
-            changes = (f"{change.before} -> {change.after}" for change in (result.nodes, result.launches))
-            yield model.path, *(text.replace("None", "?") for text in changes), result.verify
-
-
-def _notes(path: Path, manifest: Manifest) -> str:
-    """What the tables do not say."""
-    lines = [f"left out: {row.name}: {row.reason}" for row in manifest.left_out]
-    lines += [f"note: {note}" for note in manifest.notes]
-    lines += [f"could gain: {fixing_text(manifest.fixing)}"] if manifest.fixing is not None else []
-    lines += precision_lines(manifest.precision) if manifest.precision is not None else []
-    lines += reference_lines(manifest.reference) if manifest.reference is not None else []
-    lines += verification_notes(manifest.verify, manifest.archs)
-    phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in manifest.seconds.items() if seconds >= _SHOWN)
-    lines.append(f"wrote {path} in {sum(manifest.seconds.values()):.1f} s{f' ({phases})' if phases else ''}")
-    return "\n".join(lines)
+def _say_done(model: Path, output: Path, as_json: bool) -> None:
+    """Say that the output of an earlier run is left as it is. Exits with the code of that run."""
+    record = existing.record_of(output)
+    assert record is not None
+    text = f"{output} is up to date: {model.name}, the options and onnxopt are the same; --force makes it again"
+    if (folder_models := record.get("models")) is None:
+        print_result({"artifact": str(output), "manifest": record, "unchanged": True}, printable(text), as_json)
+        return
+    shown = {name: record[name] for name in ("models", "others", "library")}
+    print_result({"folder": str(output), **shown, "unchanged": True}, printable(text), as_json)
+    click.get_current_context().exit(max(row.get("exit_code", 0) for row in folder_models))

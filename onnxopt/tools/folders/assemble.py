@@ -15,6 +15,7 @@ from onnxopt.artifact import layout
 from onnxopt.artifact.folder import hash_files, write_manifest
 from onnxopt.codegen import kernels_json
 from onnxopt.graph import external_data, write
+from onnxopt.pipeline import rerun
 from onnxopt.tools.folders.contents import OURS, Contents
 from onnxopt.tools.folders.result import FolderModel, OptimizedFolder
 
@@ -49,9 +50,10 @@ def assemble(contents: Contents, models: Sequence[FolderModel], artifacts: Path,
     return others
 
 
-def write_record(target: Path, result: OptimizedFolder) -> None:
-    """Write folder.json."""
-    document = {"onnxopt": versions.onnxopt(), **result.to_json()}
+def write_record(target: Path, result: OptimizedFolder, request: rerun.Request | None) -> None:
+    """Write folder.json. request: what the folder was made of."""
+    sizes = {name: path.stat().st_size for name, path in rerun.files_in(target).items()}
+    document = {"onnxopt": versions.onnxopt(), **result.to_json(), "files": sizes, "request": request}
     (target / RECORD).write_text(json.dumps(document, indent=2) + "\n", "utf-8")
 
 

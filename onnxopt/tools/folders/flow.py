@@ -20,9 +20,9 @@ from onnxopt.errors import OnnxoptError, UsageError
 from onnxopt.graph import read, signature
 from onnxopt.paths import StrPath
 from onnxopt.phases import Progress
-from onnxopt.pipeline import flow
+from onnxopt.pipeline import flow, rerun
 from onnxopt.pipeline.options import OptionChanges, Options
-from onnxopt.tools.folders import assemble
+from onnxopt.tools.folders import assemble, result
 from onnxopt.tools.folders.contents import Contents, contents_of
 from onnxopt.tools.folders.result import FolderModel, OptimizedFolder
 
@@ -36,6 +36,7 @@ def optimize_folder(
     output: StrPath,
     options: Options | None = None,
     *,
+    force: bool = False,
     progress: Progress | None = None,
     **changes: Unpack[OptionChanges],
 ) -> OptimizedFolder:
@@ -47,7 +48,7 @@ def optimize_folder(
 
     options, changes: as for `optimize`, but data, calibrate, portable and reference, which are for one model. Each
     model takes the shapes of its own inputs and dims; those without caches keep their inputs and outputs where `caches`
-    was asked for.
+    was asked for. force: replace the optimized folder that is at `output`, once the new one is whole.
 
     UsageError where `folder` has no model or was optimized already, or `output` cannot be made. Where no model could be
     optimized, the error of the first one; then nothing is written.
@@ -57,12 +58,14 @@ def optimize_folder(
         if getattr(options, name):
             raise UsageError(f"{folder}: {name} is for one model, not for a folder")
     folder, output = Path(folder), Path(output)
-    check_output(output)
+    if not force and folder.is_dir() and rerun.is_done(folder, output, options):
+        return result.read(output)
+    check_output(output, replace=force)
     if output.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"{output}: is in {folder}, which would be no longer what was given; choose another output")
     contents = contents_of(folder)
     sizes = _shapes_of(contents, options.shapes or {})
-    with staging(output) as staged:
+    with staging(output, replace=force) as staged:
         artifacts = staged / _ARTIFACTS
         artifacts.mkdir()
         models = tuple(
@@ -72,9 +75,9 @@ def optimize_folder(
             raise NoCachesError(f"{folder}: no model that was optimized has caches; leave out caches")
         others = assemble.assemble(contents, models, artifacts, staged)
         library = staged / assemble.LIBRARY
-        result = OptimizedFolder(output, models, others, output / assemble.LIBRARY if library.is_file() else None)
-        assemble.write_record(staged, result)
-    return result
+        made = OptimizedFolder(output, models, others, output / assemble.LIBRARY if library.is_file() else None)
+        assemble.write_record(staged, made, rerun.request(options, rerun.files_in(folder)))
+    return made
 
 
 def _has_caches(model: FolderModel) -> bool:

@@ -6,8 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from onnxopt.artifact import layout
+from onnxopt.artifact import existing, layout
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact import result as results
 from onnxopt.artifact.manifest import Manifest
+from onnxopt.artifact.report import page
 from onnxopt.artifact.result import Result
 from onnxopt.errors import OnnxoptError
 from onnxopt.tools.folders.contents import MODEL
@@ -54,12 +57,16 @@ class FolderModel:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizedFolder:
-    """What optimize_folder wrote. library: of all models; None where no model has kernels. others: files copied."""
+    """What optimize_folder wrote. library: of all models; None where no model has kernels. others: files copied.
+
+    unchanged: an earlier call made it, of the same files with the same options.
+    """
 
     path: Path
     models: tuple[FolderModel, ...]
     others: tuple[str, ...]
     library: Path | None
+    unchanged: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -73,3 +80,24 @@ class OptimizedFolder:
             "others": list(self.others),
             "library": None if self.library is None else self.library.relative_to(self.path).as_posix(),
         }
+
+
+def read(folder: Path) -> OptimizedFolder:
+    """What an earlier call wrote. ArtifactError where a manifest of it cannot be read."""
+    record = existing.record_of(folder)
+    assert record is not None
+    models = tuple(_optimized(folder, row) if "record" in row else _kept(row) for row in record["models"])
+    library = None if record["library"] is None else folder / record["library"]
+    return OptimizedFolder(folder, models, tuple(record["others"]), library, unchanged=True)
+
+
+def _optimized(folder: Path, row: dict[str, Any]) -> FolderModel:
+    place = folder / row["record"]
+    manifest = manifests.load(place)
+    return FolderModel(row["path"], manifest, None, results.of(place, manifest, page.read_facts(place, manifest)))
+
+
+def _kept(row: dict[str, Any]) -> FolderModel:
+    error = OnnxoptError(row["reason"])
+    error.exit_code = row["exit_code"]
+    return FolderModel(row["path"], None, error)
