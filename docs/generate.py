@@ -56,6 +56,10 @@ def cli() -> str:
         'well, beside the line on stderr: `{"schema_version": 1, "error": {"kind": ..., "message": ...,\n'
         '"exit_code": ...}}`. `kind` is the class of the error, as [python.md](python.md#errors) lists them.\n'
         "[convert.md](convert.md#3-look-at-it) has the fields of what `optimize` prints.\n",
+        "Names may be spelled in other ways: `--precision fp16` (half, bf16), `--shape ids:8x128`, several of them\n"
+        "with commas as trtexec takes them (`--shapes ids:8x128,mask:8x128`), `--arch 9.0` or `sm90`,\n"
+        "`--provider cuda`. An unknown name of a command, an option, a GPU, an architecture or a key of a\n"
+        "configuration file is answered with the nearest one.\n",
     ]
     for name in main.list_commands(context):
         command = main.get_command(context, name)
@@ -80,7 +84,7 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
 
 
 def _option(option: click.Option, command: click.Command) -> str:
-    opts = option.opts[:-1] if isinstance(option, Renamed) else option.opts
+    opts = option.opts[:1] if isinstance(option, Renamed) else option.opts
     spelled = "/".join([*opts[-1:], *option.secondary_opts])
     short = f"{opts[0]}, " if len(opts) > 1 else ""
     value = "" if option.is_flag else f" {option.make_metavar(click.Context(command))}"

@@ -14,6 +14,12 @@ from onnxopt.verification.sampling.data_source import DataSource
 
 Dtype = Literal["float16", "bfloat16"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+SYNONYMS = {"fp16": "float16", "half": "float16", "f16": "float16", "bf16": "bfloat16"}
+
+
+def dtype_named(name: str | None) -> str | None:
+    """The dtype that a name or one of its synonyms stands for; other names as they are."""
+    return SYNONYMS.get(name.lower(), name) if isinstance(name, str) else name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Options:
 
     shapes: Mapping[str, tuple[int, ...]] | None = option(
         None, "Size of an input (ids=8x128) or of a dynamic dim (batch=8) to run at; repeat for more.",
-        spelled="--shape", value="NAME=DIMS", of=str, many=True, batch=dict[str, int | list[int]],
+        spelled="--shape", also=("--shapes",), value="NAME=DIMS", of=str, many=True, batch=dict[str, int | list[int]],
     )  # fmt: skip
     fix: bool | str | Sequence[str] = option(
         False, "Fix dynamic dims at the size that {shapes} states: all that it names, or those of a list. The artifact "
@@ -38,7 +44,7 @@ class Options:
     archs: Sequence[str] | None = option(
         None, "What to compile for: architectures (sm_90), GPUs (h200), `native` for this machine's, `all`, or `none`; "
         "repeat for more. Default: all.",
-        spelled="--arch", value="NAME,...", of=str, many=True, batch=list[str] | None,
+        spelled="--arch", also=("--archs",), value="NAME,...", of=str, many=True, batch=list[str] | None,
     )  # fmt: skip
     verify: bool = option(
         True,
@@ -75,7 +81,7 @@ class Options:
     )  # fmt: skip
     precision: str | None = option(
         None, "Store the values of a float32 model in 16 bits where their ranges allow it. Default: its own precision.",
-        of=DTYPES, batch=str | None,
+        of=DTYPES, synonyms=SYNONYMS, batch=str | None,
     )  # fmt: skip
     calibrate: Sequence[DataSource] = option(
         (), "Your own inputs to measure ranges with for {precision}, as for {data}, and to verify with in place of it; "
@@ -109,6 +115,9 @@ class Options:
     max_kl: float | None = option(
         None, "Divergence of the rows' softmax, at most.", value="NATS", of=float, batch=float | None
     )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "precision", dtype_named(self.precision))
 
     @property
     def goals(self) -> Goals:

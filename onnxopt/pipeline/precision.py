@@ -20,6 +20,7 @@ from onnxopt.graph.precision import bodies, ranges
 from onnxopt.graph.precision.caches import find as find_caches
 from onnxopt.graph.precision.fit import HEADROOM, UNMEASURED
 from onnxopt.graph.precision.masks import separate_numbers
+from onnxopt.option_fields import not_one_of
 from onnxopt.pipeline.build import Baseline, Build
 from onnxopt.pipeline.options import DTYPES, Dtype, Options
 from onnxopt.program.dtypes import to_ir
@@ -60,7 +61,7 @@ def asked(options: Options) -> Asked | None:
         return None
     chosen = next((name for name in DTYPES if name == options.precision), None)
     if chosen is None:
-        raise UsageError(f"precision {options.precision!r} is not one of {', '.join(DTYPES)}")
+        raise UsageError(f"precision {not_one_of(options.precision, DTYPES)}")
     if options.keep_float is not None:
         try:
             re.compile(options.keep_float)

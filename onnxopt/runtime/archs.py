@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from onnxopt.codegen.architectures import ARCHS
 from onnxopt.errors import UsageError
+from onnxopt.option_fields import did_you_mean
 from onnxopt.runtime import devices
 from onnxopt.runtime.gpus import Gpu, catalogue, find_gpu
 
@@ -46,7 +47,7 @@ def named_gpus(names: Sequence[str]) -> tuple[str, ...]:
         if name == NATIVE:
             gpus = [gpu for device in devices.devices() if (gpu := find_gpu(device.name)) is not None]
         else:
-            gpus = [] if name in (ALL, NONE, *ARCHS) else _gpus(name)
+            gpus = [] if name in (ALL, NONE) or _arch(name) else _gpus(name)
         keys += [gpu.key for gpu in gpus]
     return tuple(dict.fromkeys(keys))
 
@@ -56,10 +57,17 @@ def _archs(name: str) -> Iterator[str]:
         yield from ARCHS
     elif name == NATIVE:
         yield from _native()
-    elif name in ARCHS:
-        yield name
+    elif (arch := _arch(name)) is not None:
+        yield arch
     else:
         yield from (_compiled_for(gpu) for gpu in _gpus(name))
+
+
+def _arch(name: str) -> str | None:
+    """The architecture that a name spells: sm_90, SM90, sm_90a, compute_90, 9.0 or 90; None where it is none."""
+    spelled = re.fullmatch(r"((sm|compute)_?)?(\d+)\.?(\d)a?", name.lower())
+    arch = f"sm_{spelled[3]}{spelled[4]}" if spelled else None
+    return arch if arch in ARCHS else None
 
 
 def _gpus(name: str) -> list[Gpu]:
@@ -68,9 +76,11 @@ def _gpus(name: str) -> list[Gpu]:
     gpus = same or [gpu for gpu in catalogue().values() if key and gpu.key.startswith(f"{key}_")]
     by_driver = find_gpu(name)
     if not gpus and by_driver is None:
+        compiled_for = [gpu.key for gpu in catalogue().values() if not gpu.refused]
         raise UsageError(
             f"unknown architecture {name!r}: onnxopt compiles for {', '.join(ARCHS)}; or name GPUs "
-            f"({', '.join(gpu.key for gpu in catalogue().values() if not gpu.refused)}), {ALL}, {NATIVE} or {NONE}"
+            f"({', '.join(compiled_for)}), {ALL}, {NATIVE} or {NONE}"
+            f"{did_you_mean(name, [*ARCHS, *compiled_for, ALL, NATIVE, NONE])}"
         )
     return gpus or [gpu for gpu in [by_driver] if gpu is not None]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from onnxopt.errors import UsageError
+from onnxopt.option_fields import did_you_mean
 from onnxopt.runtime import time_limit
 
 if TYPE_CHECKING:
@@ -272,6 +273,14 @@ def cuda_is_usable() -> bool:
     return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
 
 
+_SHORT = {"cpu": CPU, "cuda": CUDA, "gpu": CUDA}
+
+
+def provider_named(name: str) -> str:
+    """ONNX Runtime's name of an execution provider, which may be a short one in any case; others as they are."""
+    return _SHORT.get(name.lower(), name)
+
+
 def check_providers(names: Sequence[str]) -> None:
     """UsageError where this build of ORT lacks one of these execution providers."""
     import onnxruntime as ort
@@ -279,7 +288,10 @@ def check_providers(names: Sequence[str]) -> None:
     available = ort.get_available_providers()
     for name in names:
         if name not in available:
-            raise UsageError(f"this ONNX Runtime has no execution provider {name!r}; it has {', '.join(available)}")
+            near = did_you_mean(name, available)
+            raise UsageError(
+                f"this ONNX Runtime has no execution provider {name!r}; it has {', '.join(available)}{near}"
+            )
 
 
 def one_line(error: object) -> str:

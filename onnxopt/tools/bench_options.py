@@ -13,6 +13,7 @@ from onnxopt.option_fields import option, same_option
 from onnxopt.paths import StrPath
 from onnxopt.pipeline.options import Options
 from onnxopt.runtime import time_limit
+from onnxopt.runtime.sessions import provider_named
 from onnxopt.verification.sampling.data_source import DataSource
 
 
@@ -32,8 +33,9 @@ class BenchOptions:
     shapes: Mapping[str, tuple[int, ...]] | None = same_option(Options, "shapes")
     data: Sequence[DataSource] = same_option(Options, "data")
     provider: str | None = option(
-        None, "Execution provider by ONNX Runtime's name. Default: CUDA where usable, else CPU.", of=str
-    )
+        None, "Execution provider: cpu, cuda, or ONNX Runtime's name. Default: CUDA where usable, else CPU.",
+        value="NAME", of=provider_named,
+    )  # fmt: skip
     iterations: int | None = option(None, "Runs of each. Default: what fits in {seconds}.", of=int)
     seconds: float = option(5.0, "Time to spend on runs, at each size. Default: 5.", of=float)
     timeout: float | None = same_option(Options, "timeout")

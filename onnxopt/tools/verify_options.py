@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from onnxopt.option_fields import option, same_option
 from onnxopt.pipeline.options import Options
+from onnxopt.runtime.sessions import provider_named
 from onnxopt.verification.sampling.data_source import DataSource
 
 
@@ -23,8 +24,9 @@ class VerifyOptions:
     shapes: Mapping[str, tuple[int, ...]] | None = same_option(Options, "shapes")
     data: Sequence[DataSource] = same_option(Options, "data")
     providers: Sequence[str] | None = option(
-        None, "Execution provider by ONNX Runtime's name; repeat for more. Default: CPU, and CUDA where usable.",
-        spelled="--provider", of=str, many=True,
+        None, "Execution provider: cpu, cuda, or ONNX Runtime's name; repeat for more. Default: CPU, and CUDA where "
+        "usable.",
+        spelled="--provider", value="NAME", of=provider_named, many=True,
     )  # fmt: skip
     emulate: bool = same_option(Options, "emulate")
     timeout: float | None = same_option(Options, "timeout")

@@ -15,7 +15,7 @@ import onnxopt
 from onnxopt.artifact import fleet, minisign, signing
 from onnxopt.artifact import manifest as manifests
 from onnxopt.errors import UsageError
-from onnxopt.tools.commands import fleets
+from onnxopt.tools import fleets
 from tests.support.artifacts import make
 from tests.support.command import assert_refused, run
 

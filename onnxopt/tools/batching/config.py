@@ -129,7 +129,8 @@ def _unknown(place: tuple[int | str, ...]) -> str:
     """What to say of a name that the file may not have there."""
     models: dict[int | str, type[pydantic.BaseModel]] = {"defaults": _Defaults, "models": _Entry}
     fields = (models[place[0]] if len(place) > 1 else Config).model_fields
-    return f"is no option; there are {', '.join(fields)}"
+    near = option_fields.did_you_mean(str(place[-1]), fields)
+    return f"is no option; there are {', '.join(fields)}{near}"
 
 
 def _named(file: Path, options: dict[Path, dict[str, Any]], out_dir: Path) -> list[Job]:

@@ -14,12 +14,12 @@ from onnxopt.artifact.fleet import Fleet
 from onnxopt.artifact.measurement import BenchResult
 from onnxopt.artifact.summary import limit_text
 from onnxopt.errors import UsageError
-from onnxopt.tools import progress
+from onnxopt.tools import progress, sweeps
 from onnxopt.tools.bench import bench
 from onnxopt.tools.bench_options import BenchOptions
-from onnxopt.tools.commands import options, sweeps
-from onnxopt.tools.commands.fleets import FleetQuestion, fleet_options
+from onnxopt.tools.commands import options
 from onnxopt.tools.commands.printing import print_json
+from onnxopt.tools.fleets import FleetQuestion, fleet_options
 
 
 @click.command("bench")

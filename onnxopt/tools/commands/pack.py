@@ -16,7 +16,7 @@ from onnxopt.tools.commands.printing import print_result
 @click.command("pack")
 @click.argument("artifact", type=Path)
 @click.argument("file", type=Path, required=False)
-@click.option("-o", "--output", type=Path, help="The same as FILE; must not exist.")
+@options.output("FILE")
 @json_option
 def command(artifact: Path, file: Path | None, output: Path | None, as_json: bool) -> None:
     """Write ARTIFACT as one FILE, a zip that is the same for the same artifact, byte for byte."""

@@ -24,25 +24,30 @@ _EXAMPLES = 5
 
 @click.command("quantize")
 @click.argument("model", type=Path)
-@click.option("-o", "--output", type=Path, required=True, help="Model file to write; must not exist.")
+@click.argument("file", type=Path, required=False)
+@options.output("FILE")
 @options.click_options(Quantization)
 @options.quiet
 @options.json_option
 def command(
     model: Path,
-    output: Path,
+    file: Path | None,
+    output: Path | None,
     quiet: bool,
     as_json: bool,
     **fields: Any,
 ) -> None:
     """Quantize MODEL, a float32 model file, into a standard ONNX model that `optimize` takes.
 
+    FILE is the model file to write.
+
     ONNX Runtime's quantizers calibrate, choose scales and pack. The result is compared with MODEL.
     Where an output misses what --min-sqnr and its like ask for, nodes stay float32; exit code 1 where that does not do.
     """
+    file = options.one_output(file, output, "FILE")
     with progress.shown(quiet) as advance:
         chosen = Quantization(**{**fields, "shapes": options.parse_shapes(fields["shapes"])})
-        quantized = quantize(model, output, chosen, progress=advance)
+        quantized = quantize(model, file, chosen, progress=advance)
     if as_json:
         print_json({**dataclasses.asdict(quantized), "path": str(quantized.path)})
     else:

@@ -15,7 +15,7 @@ from onnxopt.tools.commands.printing import print_result
 @click.command("unpack")
 @click.argument("file", type=Path)
 @click.argument("folder", type=Path, required=False)
-@click.option("-o", "--output", type=Path, help="The same as FOLDER; must not exist.")
+@options.output("FOLDER")
 @json_option
 def command(file: Path, folder: Path | None, output: Path | None, as_json: bool) -> None:
     """Make the artifact FOLDER from FILE, with every hash checked. FOLDER must not exist."""

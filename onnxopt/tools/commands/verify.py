@@ -32,7 +32,7 @@ _ON = {"cpu": CPU, "cuda": CUDA}
 @options.click_options(VerifyOptions)
 @click.option(
     "--on",
-    type=click.Choice([*_ON]),
+    type=options.Names([*_ON], {"gpu": "cuda"}),
     multiple=True,
     help="Verify on this machine's CPU or GPU, and record the result in the artifact; repeat for both.",
 )

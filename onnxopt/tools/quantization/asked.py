@@ -9,6 +9,7 @@ import re
 import onnx_ir as ir
 
 from onnxopt.errors import UsageError
+from onnxopt.option_fields import not_one_of
 from onnxopt.tools.quantization.formats import FORMATS, Format
 from onnxopt.tools.quantization.options import Quantization
 from onnxopt.tools.quantization.timing import Timing, timing
@@ -24,7 +25,7 @@ class Asked:
     """What `quantize` was asked for.
 
     block: rows of a weight that share a scale, 0 for formats without blocks. zero_points: whether blocks have one.
-    exclude: of the names of nodes that stay float32. goals: that every output has to reach.
+    keep_float: of the names of nodes that stay float32. goals: that every output has to reach.
     precision: of the values that stay floats, None for the model's own. timing: of the GPU to place products for, None
     where times do not count.
     """
@@ -34,7 +35,7 @@ class Asked:
     algorithm: str
     block: int
     zero_points: bool
-    exclude: re.Pattern[str] | None
+    keep_float: re.Pattern[str] | None
     goals: Goals
     precision: ir.DataType | None
     timing: Timing | None = None
@@ -46,7 +47,7 @@ def asked(options: Quantization) -> Asked:
     times = timing(options.gpu, options.measured)
     chosen = FORMATS.get(name)
     if chosen is None:
-        raise UsageError(f"format {name!r} is not one of {', '.join(FORMATS)}")
+        raise UsageError(f"format {not_one_of(name, FORMATS)}")
     if options.algorithm is not None and options.algorithm not in chosen.algorithms:
         names = ", ".join(chosen.algorithms)
         raise UsageError(f"algorithm {options.algorithm!r} is not one of those for {name}: {names}")
@@ -76,15 +77,15 @@ def asked(options: Quantization) -> Asked:
         algorithm,
         block,
         options.zero_points,
-        _pattern(options.exclude),
+        _pattern(options.keep_float),
         options.goals,
         None if lower is None else ir.DataType.FLOAT16,
         times,
     )
 
 
-def _pattern(exclude: str | None) -> re.Pattern[str] | None:
+def _pattern(keep_float: str | None) -> re.Pattern[str] | None:
     try:
-        return None if exclude is None else re.compile(exclude)
+        return None if keep_float is None else re.compile(keep_float)
     except re.error as error:
-        raise UsageError(f"exclude {exclude!r} is no regular expression: {error}") from None
+        raise UsageError(f"keep_float {keep_float!r} is no regular expression: {error}") from None

@@ -228,7 +228,7 @@ def _quality(original: Reference, path: Path, until: Goals | None = None) -> tup
         raise NotVerifiedError(f"the quantized model does not run in ONNX Runtime: {error}") from error
 
 
-_ADVICE = "choose a format or an algorithm that rounds less, name more nodes with --exclude, or ask for less"
+_ADVICE = "choose a format or an algorithm that rounds less, name more nodes with --keep-float, or ask for less"
 _RESTORED = "an output misses what was asked for where it is quantized"
 
 

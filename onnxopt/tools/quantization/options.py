@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from onnxopt.option_fields import option, same_option
 from onnxopt.paths import StrPath
-from onnxopt.pipeline.options import Options
+from onnxopt.pipeline.options import SYNONYMS, Options, dtype_named
 from onnxopt.tools.quantization.formats import FORMATS
 from onnxopt.verification.lowering.goals import Goals
 from onnxopt.verification.sampling.data_source import DataSource
@@ -44,10 +44,12 @@ class Quantization:
         None, "Rows of a weight that share a scale, for weights alone. Default: 32.", of=int
     )
     zero_points: bool = option(False, "Give every block of weights a zero point.")
-    exclude: str | None = option(None, "Names of nodes that stay float32.", value="REGEX", of=str)
+    keep_float: str | None = option(
+        None, "Names of nodes that stay float32.", also=("--exclude",), value="REGEX", of=str
+    )
     precision: str | None = option(
         None, "Store the other values of a float32 model in 16 bits where their ranges allow it. Not for int8.",
-        of=("float16",),
+        of=("float16",), synonyms=SYNONYMS,
     )  # fmt: skip
     gpu: str | None = option(
         None, "GPU of the catalogue, as h200: products that gain no time there are not quantized. Not for int8.",
@@ -65,6 +67,9 @@ class Quantization:
     shapes: Mapping[str, tuple[int, ...]] | None = same_option(Options, "shapes")
     timeout: float | None = same_option(Options, "timeout")
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "precision", dtype_named(self.precision))
+
     @property
     def goals(self) -> Goals:
         """What every output has to keep against float32. UsageError for values that mean nothing."""
@@ -79,7 +84,7 @@ class QuantizationChanges(TypedDict, total=False):
     algorithm: str | None
     block_size: int | None
     zero_points: bool
-    exclude: str | None
+    keep_float: str | None
     precision: str | None
     gpu: str | None
     measured: Sequence[StrPath]

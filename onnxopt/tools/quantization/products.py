@@ -67,8 +67,8 @@ def place(model: ir.Model, asked: Asked) -> tuple[list[Product], list[Refusal]]:
 def _refusal(node: ir.Node, weight: ir.TensorProtocol, rows: int, columns: int, asked: Asked, last: bool) -> str:
     """Why a node stays float32; "" where it does not."""
     form = asked.format
-    if asked.exclude is not None and asked.exclude.search(node.name or ""):
-        return "its name matches --exclude"
+    if asked.keep_float is not None and asked.keep_float.search(node.name or ""):
+        return "its name matches --keep-float"
     if node.op_type not in form.operators:
         return f"{asked.name} is for {' and '.join(form.operators)}"
     if weight.dtype not in ((ir.DataType.FLOAT, ir.DataType.FLOAT16) if asked.name == "fp8" else (ir.DataType.FLOAT,)):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onnxopt.errors import UsageError
+from onnxopt.option_fields import not_one_of
 from onnxopt.paths import StrPath
 from onnxopt.runtime.gpus import Gpu, catalogue, find_gpu
 
@@ -31,7 +32,7 @@ def timing(gpu: str | None, measured: Sequence[StrPath]) -> Timing | None:
     or wrote on other GPUs.
     """
     if gpu is not None and gpu not in catalogue():
-        raise UsageError(f"gpu {gpu!r} is not one of {', '.join(sorted(catalogue()))}")
+        raise UsageError(f"gpu {not_one_of(gpu, sorted(catalogue()))}")
     entries = [entry for path in measured for entry in _entries(Path(path))]
     chosen = None if gpu is None else catalogue()[gpu]
     names = sorted({name for name, _, _ in entries})

@@ -107,7 +107,7 @@ def test_scales_of_fp8_reach_the_largest_values(network: Path, tmp_path: Path) -
     assert constants[quantize.input[2]].data_type == TensorProto.FLOAT8E4M3FN
 
 
-def test_nodes_stay_float32_for_min_sqnr_and_for_exclude(network: Path, tmp_path: Path) -> None:
+def test_nodes_stay_float32_for_min_sqnr_and_for_keep_float(network: Path, tmp_path: Path) -> None:
     """Leaving out the node at fault reaches the goal, and leaves the others quantized."""
     plain = onnxopt.quantize(network, tmp_path / "plain.onnx", format="int4")
     assert plain.data == ()  # generated inputs
@@ -119,7 +119,7 @@ def test_nodes_stay_float32_for_min_sqnr_and_for_exclude(network: Path, tmp_path
     assert better.restored and {row.node for row in better.left} == set(better.restored)
     assert {p.node for p in better.products} == {"up", "down", "head"} - set(better.restored) != set()
     assert _operators(better.path)["MatMulNBits"] == len(better.products)
-    without = onnxopt.quantize(network, tmp_path / "without.onnx", format="int4", exclude="^(up|head)$")
+    without = onnxopt.quantize(network, tmp_path / "without.onnx", format="int4", keep_float="^(up|head)$")
     assert [p.node for p in without.products] == ["down"]
 
 
@@ -202,8 +202,8 @@ def test_one_command_from_float32_to_the_products_of_16_bits(network: Path, tmp_
         (["--format", "int4", "--block-size", "48"], "block size 48 is not one of 16, 32, 64, 128, 256"),
         (["--format", "int4", "--algorithm", "entropy"], "not one of those for int4: rtn, hqq, k_quant"),
         (["--format", "int4", "--algorithm", "k_quant", "--zero-points"], "by the algorithm rtn alone"),
-        (["--format", "int4", "--exclude", "("], "no regular expression"),
-        (["--format", "int4", "--exclude", "."], "nothing to quantize: its name matches --exclude"),
+        (["--format", "int4", "--keep-float", "("], "no regular expression"),
+        (["--format", "int4", "--exclude", "."], "nothing to quantize: its name matches --keep-float"),
         (["--format", "int4", "--min-sqnr", "nan"], "not a finite number of dB"),
         (
             ["--format", "int8", "--precision", "float16", "--calibrate", "calibrate0.npz"],
