@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.pipeline.options import Options
     from onnxopt.runtime.configuration import Configuration, configuration_for
     from onnxopt.runtime.sessions import Session
+    from onnxopt.tools.add_arch import AddedArchs, add_arch
     from onnxopt.tools.batching import BatchResult, FusionCounts, MeasuredTimes, ModelOutcome, batch
     from onnxopt.tools.bench import bench
     from onnxopt.tools.bench_options import BenchOptions
@@ -64,6 +65,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
 # The module of each name. No module directly in onnxopt/ is named like one of them: importing onnxopt.x sets the
 # attribute x of this package.
 _MODULES = {
+    "AddedArchs": "tools.add_arch",
     "Artifact": "pipeline.flow",
     "BatchResult": "tools.batching",
     "BenchOptions": "tools.bench_options",
@@ -92,6 +94,7 @@ _MODULES = {
     "TuneResult": "tools.tuning",
     "VerificationReport": "verification.verify",
     "VerifyOptions": "tools.verify_options",
+    "add_arch": "tools.add_arch",
     "batch": "tools.batching",
     "bench": "tools.bench",
     "compile": "tools.compiled",
@@ -120,6 +123,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "AddedArchs",
     "Artifact",
     "ArtifactError",
     "BatchResult",
@@ -158,6 +162,7 @@ __all__ = [
     "VerificationReport",
     "VerifyOptions",
     "__version__",
+    "add_arch",
     "batch",
     "bench",
     "compile",

@@ -5,9 +5,10 @@
 
 `make` optimizes ten models of models/ with the onnxopt of a source tree, each in a process of its own and with no
 kernels cached. `compare` prints one line an artifact and exits with 1 where one differs. Versions, times, the place of
-the original model, report.html and the bytes of libonnxopt_ops.so may differ, and how many cases verification had time
-for. --reworded also allows other sentences (reasons, notes) about the same nodes, --same-code other symbols in
-kernels.fatbin beside the same machine code. Make both folders on one machine: manifests hold measured differences.
+the original model, report.html, kernels.cu and the bytes of libonnxopt_ops.so may differ, and how many cases
+verification had time for. --reworded also allows other sentences (reasons, notes) about the same nodes, --same-code
+other symbols in kernels.fatbin beside the same machine code. Make both folders on one machine: manifests hold measured
+differences.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ arguments["cache"] = pathlib.Path(arguments["cache"])
 onnxopt.optimize(arguments.pop("model"), arguments.pop("output"), **arguments)
 """
 _MANIFEST, _KERNELS, _FATBIN = "manifest.json", "lib/kernels.json", "lib/kernels.fatbin"
-_NOT_COMPARED = frozenset({"report.html", "lib/libonnxopt_ops.so"})
+_NOT_COMPARED = frozenset({"report.html", "kernels.cu", "lib/libonnxopt_ops.so"})
 _OTHER_BYTES = "the same members, but other bytes"
-_VERSIONS_AND_TIMES = ("onnxopt", "versions", "seconds", "sha256")  # members of manifest.json
+_VERSIONS_AND_TIMES = ("onnxopt", "versions", "request", "seconds", "sha256")  # members of manifest.json
 _VERSION_MARK = "onnxopt.version"  # metadata of model.onnx
 _SENTENCES = frozenset({"reason", "notes", "because", "why", "how"})  # members of JSON files that hold sentences
 _SHOWN = 5  # differences of one artifact that are printed

@@ -17,6 +17,7 @@ MODEL = write.MODEL_FILE
 PORTABLE_MODEL = tensorrt.PORTABLE_MODEL  # without fused functions and operators of com.microsoft
 REPORT = "report.html"
 PROVIDERS = providers.FOLDER
+SOURCE = "kernels.cu"  # what the fatbin was compiled from, with the headers of cuda_kernels/
 LIBRARY_FOLDER = "lib"
 LIBRARY = paths.library().name
 LIBRARY_PATH = f"{LIBRARY_FOLDER}/{LIBRARY}"

@@ -33,6 +33,11 @@ def domain_of(kernels: Sequence[Kernel], fatbin: bytes | None) -> str:
     return fused_domain.of(hashlib.sha256(json.dumps(_document(kernels, fatbin)).encode()).hexdigest())
 
 
+def with_fatbin(text: str, fatbin: bytes) -> str:
+    """The text of a kernels.json for another fatbin of the same kernels, in the same domain. ValueError as `unseal`."""
+    return sealed_json.seal({**sealed_json.unseal(text), "fatbin": _described(fatbin)})
+
+
 def merged(digests: Sequence[str]) -> str:
     """The text of a kernels.json without kernels that names folders beside it, each with those of one more model."""
     return sealed_json.seal({**_document((), None), "folders": list(digests)})
@@ -45,10 +50,12 @@ def digest_of(text: str) -> str:
 
 
 def _document(kernels: Sequence[Kernel], fatbin: bytes | None) -> dict[str, object]:
-    described = None
-    if fatbin is not None:
-        described = {"file": FATBIN, "sha256": hashlib.sha256(fatbin).hexdigest(), "bytes": len(fatbin)}
+    described = None if fatbin is None else _described(fatbin)
     return {"schema": SCHEMA, "fatbin": described, "kernels": [_kernel(k) for k in kernels]}
+
+
+def _described(fatbin: bytes) -> dict[str, object]:
+    return {"file": FATBIN, "sha256": hashlib.sha256(fatbin).hexdigest(), "bytes": len(fatbin)}
 
 
 def _kernel(kernel: Kernel) -> dict[str, object]:

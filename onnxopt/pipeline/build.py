@@ -71,7 +71,7 @@ def _record_of(name: str, ops: tuple[str, ...], check: Check) -> LeftOut:
 
 @dataclasses.dataclass
 class Build:
-    """The parts of an artifact that is being made. folder: where `write` puts the files.
+    """The parts of an artifact that is being made. source: CUDA of the fatbin. folder: where `write` puts the files.
 
     families: of rewrite rules that were not left out. rewritten(families): the normalized model with only these
     applied, to find the wrong ones. portable: the form without operators of com.microsoft, where it was asked for.
@@ -80,6 +80,7 @@ class Build:
 
     model: ir.Model
     kernels: tuple[Kernel, ...]
+    source: str
     fatbin: bytes | None
     folder: Path
     external_data: bool | None
@@ -106,6 +107,8 @@ class Build:
         write.save(self.model, self.folder, external=self.external_data, others=others)
         if self.kernels:
             self.write_library(self.folder / layout.LIBRARY_FOLDER, self.kernels)
+        if self.fatbin is not None:
+            (self.folder / layout.SOURCE).write_text(self.source, "utf-8")
 
     def write_library(self, folder: Path, kernels: Sequence[Kernel]) -> Path:
         return write_library(folder, kernels_json.to_json(kernels, self.fatbin, self.domain), self.fatbin)

@@ -348,6 +348,6 @@ def _check_emulation(verify: bool, archs: Sequence[str]) -> None:
 
 def _build(forms: Forms, fused: Fused, folder: Path, external_data: bool | None) -> Build:
     return Build(
-        fused.model, fused.kernels, fused.fatbin, folder, external_data, forms.families, forms.with_families,
-        portable=forms.portable,
+        fused.model, fused.kernels, fused.source, fused.fatbin, folder, external_data, forms.families,
+        forms.with_families, portable=forms.portable,
     )  # fmt: skip

@@ -48,7 +48,7 @@ class _Planned(NamedTuple):
 
 
 class Fused(NamedTuple):
-    """after: the work of all kernels that run the model, where it is known; launches: their number.
+    """after: the work of all kernels that run the model, where it is known; launches: their number. source: CUDA.
 
     left_out: kinds of kernels that failed.
     """
@@ -56,6 +56,7 @@ class Fused(NamedTuple):
     model: ir.Model
     plan: FusionPlan
     kernels: tuple[Kernel, ...]
+    source: str
     fatbin: bytes | None
     after: tuple[Work, ...] | None
     launches: int
@@ -100,6 +101,7 @@ class Fuser:
             planned.model,
             planned.plan,
             planned.kernels,
+            planned.text,
             fatbin,
             planned.after,
             planned.launches,

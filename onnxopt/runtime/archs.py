@@ -11,15 +11,18 @@ from onnxopt.option_fields import did_you_mean
 from onnxopt.runtime import devices
 from onnxopt.runtime.gpus import Gpu, catalogue, find_gpu
 
-ALL, NATIVE, NONE = "all", "native", "none"
+ALL, NATIVE, NONE, QUICK = "all", "native", "none", "quick"
+# Without a GPU here: its machine code runs on 8.x, and its PTX is what drivers of later ones compile from.
+_QUICK_WITHOUT_GPU = "sm_80"
 
 
 def named(names: Sequence[str] | None) -> tuple[str, ...]:
     """The architectures to compile for, in the order of ARCHS; all of them for None, none for ().
 
     names: architectures ("sm_90"), GPUs by the catalogue's key ("h200"; "h100" for all whose keys begin so) or the
-    driver's name, "all", "native" for this machine's GPUs, or "none" alone; a name may be a list with commas.
-    UsageError says which name is unknown, what there is, or why a GPU is not compiled for.
+    driver's name, "all", "native" for this machine's GPUs, "quick" for the first of these or sm_80 where there is none,
+    or "none" alone; a name may be a list with commas. UsageError says which name is unknown, what there is, or why a
+    GPU is not compiled for.
     """
     if names is None:
         return ARCHS
@@ -44,8 +47,9 @@ def named_gpus(names: Sequence[str]) -> tuple[str, ...]:
     """
     keys: list[str] = []
     for name in (part.strip() for text in names for part in text.split(",")):
-        if name == NATIVE:
-            gpus = [gpu for device in devices.devices() if (gpu := find_gpu(device.name)) is not None]
+        if name in (NATIVE, QUICK):
+            present = devices.devices() if name == NATIVE else filter(None, [devices.first()])
+            gpus = [gpu for device in present if (gpu := find_gpu(device.name)) is not None]
         else:
             gpus = [] if name in (ALL, NONE) or _arch(name) else _gpus(name)
         keys += [gpu.key for gpu in gpus]
@@ -57,6 +61,9 @@ def _archs(name: str) -> Iterator[str]:
         yield from ARCHS
     elif name == NATIVE:
         yield from _native()
+    elif name == QUICK:
+        device = devices.first()
+        yield device.arch if device is not None and device.arch in ARCHS else _QUICK_WITHOUT_GPU
     elif (arch := _arch(name)) is not None:
         yield arch
     else:

@@ -34,6 +34,7 @@ from onnxopt.tools.commands import printing
 
 # Every command with the first sentence of its help.
 COMMANDS = {
+    "add-arch": "Add machine code of architectures or GPUs (h100,l4) to ARTIFACT, without verifying it again.",
     "batch": "Optimize many models in processes of their own, and go on where an earlier run ended.",
     "bench": "Time ARTIFACT against the original, in turn in one process, after comparing their outputs.",
     "doctor": "Examine this machine, and how ARTIFACT runs on it; name each problem with a fix.",

@@ -31,6 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_has_every_file_that_an_artifact_can_have(made: Path) -> None:
     assert set(files_of(made)) == {
+        "kernels.cu",
         "manifest.json",
         "model.onnx",
         "model.onnx.data",

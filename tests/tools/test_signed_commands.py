@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("library")
 
 # What follows the name; ARTIFACT is the folder, ARCHIVE the same packed, NEW a path that does not exist.
 CALLS = {
+    "add-arch": ["ARTIFACT", "sm_90"],
     "bench": ["ARTIFACT"],
     "bench, packed": ["ARCHIVE"],
     "bench, against": ["TRUSTED", "--against", "ARTIFACT"],

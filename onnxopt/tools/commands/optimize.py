@@ -19,6 +19,7 @@ from onnxopt.errors import UsageError
 from onnxopt.pipeline import rerun
 from onnxopt.pipeline.options import Options
 from onnxopt.printable import printable
+from onnxopt.runtime import archs
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.printing import print_result
 
@@ -29,6 +30,9 @@ _MODEL, _ARTIFACT = ".onnx", ".onnxopt"
 @click.argument("models", metavar="MODEL... [OUTPUT]", nargs=-1, required=True)
 @click.option("-o", "--output", type=Path, help="Artifact or folder to make. Default: MODEL.onnxopt beside the model.")
 @click.option("--out-dir", type=Path, metavar="DIR", help="Make an artifact or folder for each of many models there.")
+@click.option(
+    "--quick", is_flag=True, help="For a try: kernels for this machine's GPU alone, or for sm_80 where there is none."
+)
 @click.option("--force", is_flag=True, help="Replace what onnxopt wrote to the output, once the new one is whole.")
 @options.click_options(Options)
 @options.quiet
@@ -37,6 +41,7 @@ def command(
     models: tuple[str, ...],
     output: Path | None,
     out_dir: Path | None,
+    quick: bool,
     force: bool,
     quiet: bool,
     as_json: bool,
@@ -51,7 +56,13 @@ def command(
     one that fails leaves the others done. Exit code then: the largest of those of the models that failed. Exit code 1
     where an output misses what --min-sqnr and its like ask for, with --precision or --reference.
     """
+    if quick and fields["archs"]:
+        raise UsageError("--quick chooses the architecture itself; leave out --arch, or --quick")
     shapes = options.parse_shapes(fields["shapes"])
+    if quick:
+        fields["archs"] = (archs.QUICK,)
+        only = ", ".join(archs.named(fields["archs"]))
+        click.echo(f"note: kernels for {only} alone; `onnxopt add-arch` adds the others to an artifact", err=True)
     chosen = Options(**{**fields, "shapes": shapes, "archs": fields["archs"] or None})
     if "" in models:
         raise UsageError("the path of the model is empty")

@@ -34,7 +34,6 @@ _INTERRUPTED = 130
 @click.option("--restart", is_flag=True, help="Discard the trials of an unfinished run.")
 @options.timeout
 @click.option("--sign", "key", type=Path, help="Secret key to sign the changed artifact with.")
-@options.quiet
 @options.json_option
 def command(
     artifact: Path,
@@ -44,7 +43,6 @@ def command(
     restart: bool,
     timeout: float | None,
     key: Path | None,
-    quiet: bool,
     as_json: bool,
 ) -> None:
     """Find the fastest options for ARTIFACT on this machine by measurement, and write them into it.
@@ -55,7 +53,7 @@ def command(
     """
     secret = None if key is None else read_secret_key(key)
     interrupts.let_finish()  # a plain kill keeps the results so far, as Ctrl-C does
-    with _progress(quiet) as advance:
+    with _progress() as advance:
         result = tuning.tune(
             artifact,
             budget=parse_seconds(budget),
@@ -120,9 +118,9 @@ def describe_kernel(entry: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _progress(quiet: bool) -> Iterator[Progress | None]:
+def _progress() -> Iterator[Progress | None]:
     """A bar on stderr for people at a terminal; nothing at all for anyone else."""
-    if quiet or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield None
         return
     console = Console(stderr=True)
