@@ -15,6 +15,7 @@ from onnxopt import option_fields
 from onnxopt.artifact.export.triton_options import TritonChanges, TritonOptions
 from onnxopt.errors import UsageError
 from onnxopt.pipeline.options import OptionChanges, Options
+from onnxopt.tools import options_file
 from onnxopt.tools.batching import config
 from onnxopt.tools.bench_options import BenchChanges, BenchOptions
 from onnxopt.tools.cli import main
@@ -60,7 +61,7 @@ def test_each_field_is_an_option_of_its_command(name: str) -> None:
 
 
 def test_each_field_but_the_cache_is_an_option_of_a_batch(tmp_path: Path) -> None:
-    known = {*config._FIELDS}
+    known = {*options_file.FIELDS}
     assert {field.name for field in dataclasses.fields(Options)} - known == {"cache"}
     (tmp_path / "b.toml").write_text('[[models]]\npath = "m.onnx"\ncash = 1\n', "utf-8")
     with pytest.raises(UsageError, match=r"models\.0\.cash: is no option; there are .*, keep_float, "):

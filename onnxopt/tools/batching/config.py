@@ -12,24 +12,21 @@ bench = true
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pydantic
 
-from onnxopt import option_fields
 from onnxopt.errors import UsageError
 from onnxopt.paths import StrPath
 from onnxopt.pipeline import precision
 from onnxopt.pipeline.options import Options
 from onnxopt.runtime import archs, releases
+from onnxopt.tools import options_file
 from onnxopt.tools.batching.jobs import Job, Needs, names, sources
 
 SUFFIX = ".toml"
-_PATHS = ("data", "calibrate")
-_PATH = "reference"
 _MEMORY_PER_BYTE = 4  # of the model's file: the model, its normalized form, and two sessions
 _MEMORY = 1_000_000_000  # bytes beside that
 
@@ -66,13 +63,8 @@ class Config(pydantic.BaseModel):
     models: list[Entry] = pydantic.Field(min_length=1)
 
 
-_FIELDS: dict[str, Any] = {
-    row.name: (row.batch, {} if row.name == "shapes" else [] if row.default == () else row.default)
-    for row in option_fields.options_of(Options)
-    if row.batch is not None
-} | {"timeout": (float | None, pydantic.Field(default=None, gt=0))}
-_Defaults = pydantic.create_model("Defaults", __base__=Work, **_FIELDS)
-_Entry = pydantic.create_model("Entry", __base__=Entry, **_FIELDS)
+_Defaults = pydantic.create_model("Defaults", __base__=Work, **options_file.FIELDS)
+_Entry = pydantic.create_model("Entry", __base__=Entry, **options_file.FIELDS)
 _Config = pydantic.create_model(
     "Config",
     __base__=Config,
@@ -97,7 +89,7 @@ def jobs_of(models: Sequence[StrPath], out_dir: Path, archs: Sequence[str] | Non
         raise UsageError(f"give one configuration file ({SUFFIX}), or models and patterns, not both")
     file = Path(models[0])
     config = read(file)
-    defaults = _resolved(config.defaults.model_dump(exclude_unset=True), file.parent)
+    defaults = options_file.resolved(config.defaults.model_dump(exclude_unset=True), file.parent)
     if archs is not None:
         defaults["archs"] = list(archs)
     options: dict[Path, dict[str, Any]] = {}
@@ -105,7 +97,7 @@ def jobs_of(models: Sequence[StrPath], out_dir: Path, archs: Sequence[str] | Non
         paths = [path.absolute() for path in sources([entry.path], out_dir, file.parent)]
         if entry.name is not None and len(paths) != 1:
             raise UsageError(f"{file}: name = {entry.name!r} is for one model, {entry.path} names {len(paths)}")
-        stated = _resolved(entry.model_dump(exclude_unset=True, exclude={"path"}), file.parent)
+        stated = options_file.resolved(entry.model_dump(exclude_unset=True, exclude={"path"}), file.parent)
         for path in paths:
             options.setdefault(path, dict(defaults)).update(stated)
     return _named(file, options, out_dir)
@@ -113,24 +105,11 @@ def jobs_of(models: Sequence[StrPath], out_dir: Path, archs: Sequence[str] | Non
 
 def read(file: Path) -> Config:
     """UsageError, one line that names the place, where the file cannot be read or is wrong."""
-    try:
-        return _Config.model_validate(tomllib.loads(file.read_text("utf-8")))
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: is not TOML: {error}") from error
-    except pydantic.ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        wrong = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
-        raise UsageError(f"{file}: {'.'.join(map(str, first['loc']))}: {wrong}") from None
-
-
-def _unknown(place: tuple[int | str, ...]) -> str:
-    """What to say of a name that the file may not have there."""
-    models: dict[int | str, type[pydantic.BaseModel]] = {"defaults": _Defaults, "models": _Entry}
-    fields = (models[place[0]] if len(place) > 1 else Config).model_fields
-    near = option_fields.did_you_mean(str(place[-1]), fields)
-    return f"is no option; there are {', '.join(fields)}{near}"
+    document = options_file.parsed(file)
+    tables = {name: options_file.named(table) for name, table in document.items()}
+    if isinstance(models := document.get("models"), list):
+        tables["models"] = [options_file.named(entry) for entry in models]
+    return options_file.validated(_Config, tables, file)
 
 
 def _named(file: Path, options: dict[Path, dict[str, Any]], out_dir: Path) -> list[Job]:
@@ -160,17 +139,7 @@ def _check(where: str, work: Work) -> None:
 
 
 def _options(work: Work) -> Options:
-    fields = work.model_dump(include={*_FIELDS})
-    shapes = {key: (dims,) if isinstance(dims, int) else tuple(dims) for key, dims in fields.pop("shapes").items()}
-    return Options(shapes=shapes, **fields)
-
-
-def _resolved(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Options whose files are found from the configuration's folder."""
-    resolved = {**fields, **{key: [str(folder / name) for name in fields[key]] for key in _PATHS if key in fields}}
-    if resolved.get(_PATH) is not None:
-        resolved[_PATH] = str(folder / resolved[_PATH])
-    return resolved
+    return Options(**options_file.fields_of(work.model_dump()))
 
 
 def _job(name: str, source: Path, out_dir: Path, work: Work) -> Job:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import glob
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from onnxopt.artifact import existing
 from onnxopt.errors import UsageError
@@ -27,9 +28,11 @@ _MODEL, _ARTIFACT = ".onnx", ".onnxopt"
 
 
 @click.command("optimize")
-@click.argument("models", metavar="MODEL... [OUTPUT]", nargs=-1, required=True)
+@click.argument("models", metavar="MODEL... [OUTPUT]", nargs=-1)
 @click.option("-o", "--output", type=Path, help="Artifact or folder to make. Default: MODEL.onnxopt beside the model.")
 @click.option("--out-dir", type=Path, metavar="DIR", help="Make an artifact or folder for each of many models there.")
+@click.option("--config", type=Path, help="TOML file with the model, the output and options; others go before it.")
+@click.option("--save-config", type=Path, help="Write such a file of this run; must not exist.")
 @click.option(
     "--quick", is_flag=True, help="For a try: kernels for this machine's GPU alone, or for sm_80 where there is none."
 )
@@ -41,7 +44,6 @@ def command(
     models: tuple[str, ...],
     output: Path | None,
     out_dir: Path | None,
-    quick: bool,
     force: bool,
     quiet: bool,
     as_json: bool,
@@ -56,31 +58,55 @@ def command(
     one that fails leaves the others done. Exit code then: the largest of those of the models that failed. Exit code 1
     where an output misses what --min-sqnr and its like ask for, with --precision or --reference.
     """
-    if quick and fields["archs"]:
-        raise UsageError("--quick chooses the architecture itself; leave out --arch, or --quick")
-    shapes = options.parse_shapes(fields["shapes"])
-    if quick:
-        fields["archs"] = (archs.QUICK,)
-        only = ", ".join(archs.named(fields["archs"]))
-        click.echo(f"note: kernels for {only} alone; `onnxopt add-arch` adds the others to an artifact", err=True)
-    chosen = Options(**{**fields, "shapes": shapes, "archs": fields["archs"] or None})
-    if "" in models:
-        raise UsageError("the path of the model is empty")
+    config, saved = fields.pop("config"), fields.pop("save_config")
+    run = None if config is None else _late("options_file").read(config)
+    chosen = _chosen(fields, fields.pop("quick"), {} if run is None else run.fields)
     if out_dir is not None:
-        if output is not None:
-            raise UsageError("give either --output for one model or folder, or --out-dir for many")
-        _optimizing().optimize_many(models, out_dir, chosen, force, quiet, as_json)
+        if output is not None or saved is not None:
+            one = "--output" if output is not None else "--save-config"
+            raise UsageError(f"give either {one} for one model or folder, or --out-dir for many")
+        _late("commands.optimizing").optimize_many(_checked(models), out_dir, chosen, force, quiet, as_json)
         return
-    model, place = _model_and_output(models, output)
+    if run is not None and run.model is not None and not models:
+        models, output = (str(run.model),), output or run.output
+    model, place = _model_and_output(_checked(models), output)
+    if saved is not None:
+        _late("options_file").save(saved, model, place, chosen)
     if not force and rerun.is_done(model, place, chosen):
         _say_done(model, place, as_json)
         return
-    optimize = _optimizing().optimize_all if model.is_dir() else _optimizing().optimize_one
+    optimizing = _late("commands.optimizing")
+    optimize = optimizing.optimize_all if model.is_dir() else optimizing.optimize_one
     optimize(model, place, chosen, force, quiet, as_json)
 
 
-def _optimizing() -> Any:
-    return importlib.import_module("onnxopt.tools.commands.optimizing")
+def _late(name: str) -> Any:
+    """A module of tools that not every run needs."""
+    return importlib.import_module(f"onnxopt.tools.{name}")
+
+
+def _chosen(fields: dict[str, Any], quick: bool, filed: Mapping[str, Any]) -> Options:
+    """The options. fields: of the command line, which go before those of a file."""
+    context = click.get_current_context()
+    typed = {name for name in fields if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    fields["shapes"] = options.parse_shapes(fields["shapes"])
+    fields["archs"] = fields["archs"] or None
+    if quick:
+        if "archs" in typed:
+            raise UsageError("--quick chooses the architecture itself; leave out --arch, or --quick")
+        fields["archs"], typed = (archs.QUICK,), {*typed, "archs"}
+        only = ", ".join(archs.named([archs.QUICK]))
+        click.echo(f"note: kernels for {only} alone; `onnxopt add-arch` adds the others to an artifact", err=True)
+    return Options(**{**fields, **{name: value for name, value in filed.items() if name not in typed}})
+
+
+def _checked(models: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments. UsageError where there are none, or one is empty."""
+    if not models:
+        raise click.UsageError("Missing argument 'MODEL'.")
+    if "" in models:
+        raise UsageError("the path of the model is empty")
+    return models
 
 
 def _model_and_output(models: Sequence[str], output: Path | None) -> tuple[Path, Path]:
