@@ -90,7 +90,10 @@ def _differences(record: dict[str, Any], source: Path, output: Path, options: Op
         return
     for name in sorted({*earlier["options"], *now["options"]}):
         before, value = (asked["options"].get(name) for asked in (earlier, now))
-        if before != value:
+        if name == "archs" and before and {*before} < {*value}:
+            lacking = ",".join(arch for arch in value if arch not in before)
+            yield f"it has no code for {lacking}, which `onnxopt add-arch {output} {lacking}` adds"
+        elif before != value:
             yield f"{_spelled(name)} was {_text(before)} and is {_text(value)}"
     for name in sorted({*earlier["files"], *now["files"]}):
         if earlier["files"].get(name) != now["files"].get(name):

@@ -18,7 +18,7 @@ from onnxopt.artifact import folder as artifact_folder
 from onnxopt.errors import UsageError
 from onnxopt.pipeline import flow
 from tests.support.command import assert_refused, run
-from tests.support.small_models import NOTHING_TO_FUSE, write
+from tests.support.small_models import CHAIN, write
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = "g (float[n, 4] x) => (float[n, 4] y) { y = Neg(x) }"
@@ -127,11 +127,16 @@ def test_other_options_name_force(folder: Path, options: list[str], words: list[
     assert _manifest(folder / "m.onnxopt") == before
 
 
+def test_architectures_that_can_be_added(folder: Path) -> None:
+    write(folder / "m.onnx", CHAIN)
+    assert run("optimize", "m.onnx", "--arch", "sm_90", "--no-verify").exit_code == 0
+    advice = "it has no code for sm_80, which `onnxopt add-arch m.onnxopt sm_80` adds"
+    assert_refused(run("optimize", "m.onnx", "--arch", "sm_80,sm_90", "--no-verify"), advice)
+    assert_refused(run("optimize", "m.onnx", "--arch", "sm_80", "--no-verify"), "--arch was sm_90 and is sm_80")
+
+
 def test_other_inputs_are_seen_by_their_content(folder: Path) -> None:
     weight = onnx.numpy_helper.from_array(np.ones((64, 4), np.float32), "w")
-    model = onnx.load(
-        write(folder / "w.onnx", NOTHING_TO_FUSE.replace("4] w", "4] w").replace("float[4, 4]", "float[4, 4]"))
-    )
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 64] x) => (float[n, 4] y) { y = MatMul(x, w) }'
     )

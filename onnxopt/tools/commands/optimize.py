@@ -60,11 +60,13 @@ def command(
     """
     config, saved = fields.pop("config"), fields.pop("save_config")
     run = None if config is None else _late("options_file").read(config)
-    chosen = _chosen(fields, fields.pop("quick"), {} if run is None else run.fields)
+    quick = fields.pop("quick")
+    chosen = _chosen(fields, quick, {} if run is None else run.fields)
     if out_dir is not None:
         if output is not None or saved is not None:
             one = "--output" if output is not None else "--save-config"
             raise UsageError(f"give either {one} for one model or folder, or --out-dir for many")
+        _say_what_is_left_out(quick and not quiet)
         _late("commands.optimizing").optimize_many(_checked(models), out_dir, chosen, force, quiet, as_json)
         return
     if run is not None and run.model is not None and not models:
@@ -75,6 +77,7 @@ def command(
     if not force and rerun.is_done(model, place, chosen):
         _say_done(model, place, as_json)
         return
+    _say_what_is_left_out(quick and not quiet)
     optimizing = _late("commands.optimizing")
     optimize = optimizing.optimize_all if model.is_dir() else optimizing.optimize_one
     optimize(model, place, chosen, force, quiet, as_json)
@@ -95,8 +98,6 @@ def _chosen(fields: dict[str, Any], quick: bool, filed: Mapping[str, Any]) -> Op
         if "archs" in typed:
             raise UsageError("--quick chooses the architecture itself; leave out --arch, or --quick")
         fields["archs"], typed = (archs.QUICK,), {*typed, "archs"}
-        only = ", ".join(archs.named([archs.QUICK]))
-        click.echo(f"note: kernels for {only} alone; `onnxopt add-arch` adds the others to an artifact", err=True)
     return Options(**{**fields, **{name: value for name, value in filed.items() if name not in typed}})
 
 
@@ -139,11 +140,17 @@ def _second_argument(model: Path, second: Path) -> Path:
     return second
 
 
+def _say_what_is_left_out(quick: bool) -> None:
+    if quick:
+        only = ", ".join(archs.named([archs.QUICK]))
+        click.echo(f"note: kernels for {only} alone; `onnxopt add-arch` adds the others to an artifact", err=True)
+
+
 def _say_done(model: Path, output: Path, as_json: bool) -> None:
     """Say that the output of an earlier run is left as it is. Exits with the code of that run."""
     record = existing.record_of(output)
     assert record is not None
-    text = f"{output} is up to date: {model.name}, the options and onnxopt are the same; --force makes it again"
+    text = f"{output} is up to date: {model}, the options and onnxopt are the same; --force makes it again"
     if (folder_models := record.get("models")) is None:
         print_result({"artifact": str(output), "manifest": record, "unchanged": True}, printable(text), as_json)
         return
