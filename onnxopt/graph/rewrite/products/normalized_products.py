@@ -2,7 +2,7 @@
 
     BatchNormalization(Reshape(Add(MatMul(x, w), b)), ...) -> Reshape(Add(MatMul(x, s w), s b + t))    also of Flatten
     BatchNormalization(Gemm(x, w, b), ...)                 -> Gemm(x, s w, s b + t)
-    BatchNormalization(x, ...) of a matrix, or beside elementwise nodes -> Add(Mul(x, s), t)
+    BatchNormalization(x, ...) of a matrix, or beside elementwise nodes and Transposes -> Add(Mul(x, s), t)
 
 s = gamma / sqrt(variance + epsilon) and t = beta - s mean, of each channel, in float64 and rounded once. Vision models
 with linear layers normalize their results over [batch * tokens, channels]. One kernel runs elementwise nodes.
@@ -122,7 +122,11 @@ class NormalizedProduct(RewriteRuleClassBase):
 
 
 class Arithmetic(RewriteRuleClassBase):
-    """A BatchNormalization beside elementwise nodes, as such nodes."""
+    """A BatchNormalization beside elementwise nodes, as such nodes. maps: of a map that the layout pass left NCHW."""
+
+    def __init__(self, maps: bool) -> None:
+        super().__init__(f"normalization_beside_elementwise_{maps}")
+        self._maps = maps
 
     def pattern(self, op, x):
         return op.BatchNormalization(x, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["normalized"])
@@ -131,10 +135,10 @@ class Arithmetic(RewriteRuleClassBase):
         result, node = MatchResult(), normalized.producer()
         if reason := why_not_constant(node):
             return result.fail(reason)
-        if x.shape is None or len(x.shape) in (1, _MAP_RANK) or x.dtype not in FLOATS:
+        if x.shape is None or len(x.shape) == 1 or (len(x.shape) == _MAP_RANK) != self._maps or x.dtype not in FLOATS:
             return result.fail(f"`{x.name}` is a map, whose layout decides, or of a rank or dtype that no kernel takes")
         neighbours = [*normalized.consumers(), *([x.producer()] if len(x.uses()) == 1 else [])]
-        beside = any(n is not None and (n.domain, n.op_type) in OPERATORS for n in neighbours)
+        beside = any(n is not None and _is_of_a_kernel(n) for n in neighbours)
         if len(x.shape) != _MATRIX_RANK and not beside:
             return result.fail("no neighbour is elementwise: one kernel runs the normalization alone")
         constants = _factor_and_term(node, len(x.shape), x.dtype)
@@ -145,6 +149,11 @@ class Arithmetic(RewriteRuleClassBase):
     def rewrite(self, op, x, normalized, **_):
         factor, term = _factor_and_term(normalized.producer(), len(x.shape), x.dtype)
         return op.Add(op.Mul(x, op.initializer(factor)), op.initializer(term))
+
+
+def _is_of_a_kernel(node: ir.Node) -> bool:
+    """Whether a kernel computes a node together with the elementwise ones beside it."""
+    return (node.domain, node.op_type) in OPERATORS or (node.domain, node.op_type) == ("", "Transpose")
 
 
 def _factor_and_term(node: ir.Node, rank: int, dtype: ir.DataType) -> list[ir.Tensor]:
@@ -172,5 +181,10 @@ RULES = (
             for operator in ("MatMul", "Gemm")
         ]
     ),
-    RuleSet(lambda _: [Rooted("BatchNormalization", Arithmetic.rule("normalization_beside_elementwise"))]),
+    RuleSet(lambda _: [Rooted("BatchNormalization", Arithmetic.rule(maps=False))]),
+)
+LEFT = (
+    RuleSet(
+        lambda scope: [Rooted("BatchNormalization", Arithmetic.rule(maps=True))] if scope.gpu else [], counted=False
+    ),
 )

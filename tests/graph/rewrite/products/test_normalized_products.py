@@ -149,7 +149,7 @@ def test_what_does_not_become_a_factor_and_a_term(
     outputs = "{}[" + ",".join("defhi"[: len(shape)]) + "] y"
     source = model(body, "float", outputs.format("float"), changes, shape)
     assert fold(source, tmp_path)[1] == 0
-    assert why in reason(source, "n", Arithmetic.rule())
+    assert why in reason(source, "n", Arithmetic.rule(maps=False))
 
 
 @pytest.mark.parametrize("dtype", ["float", "float16"])
@@ -173,3 +173,31 @@ def test_beside_elementwise_nodes(
     assert applied == ("Mul" in operators)
     assert [n.op_type for n in found.graph] == operators
     agree(source, found, shape, dtype)
+
+
+LAST = "Transpose<perm = [0, 2, 1]>"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shape", "operators"),
+    [
+        ("n = Neg(x)", "y = Relu(n)", (3, N, 2, 2), "Neg Mul Add Relu"),
+        ("", "y = Transpose<perm = [0, 2, 3, 1]>(n)", (3, N, 2, 2), "Mul Add Transpose"),
+        ("", "y = MaxPool<kernel_shape = [2, 2]>(n)", (3, N, 2, 2), "BatchNormalization MaxPool"),
+        (f"n = {LAST}(x)", f"y = {LAST}(n)", (3, 7, N), "Mul Add"),
+    ],
+)
+def test_a_normalization_that_a_kernel_computes(
+    before: str, after: str, shape: tuple[int, ...], operators: str, tmp_path: Path
+) -> None:
+    """Of maps only those that no convolution's layout took, and where kernels are made."""
+    outputs = "float[" + ",".join("defhi"[: len(shape)]) + "] y"
+    body = f"{before} m = {NORM.format('n' if before else 'x')} {after.replace('(n)', '(m)')}"
+    source = model(body, "float", outputs, shape=shape)
+    found = source.clone()
+    rewrite(found, tmp_path, gpu=True)
+    assert {n.op_type for n in found.graph} - {"Transpose"} == set(operators.split()) - {"Transpose"}
+    agree(source, found, shape, "float")
+    without = source.clone()
+    rewrite(without, tmp_path)
+    assert len(shape) != len("NCHW") or "BatchNormalization" in {n.op_type for n in without.graph}
