@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -17,6 +17,7 @@ from onnxopt.fusion.operands import constant
 from onnxopt.fusion.region import Region
 from onnxopt.graph import signature
 from onnxopt.graph.fused_domain import holds_fused
+from onnxopt.graph.match import is_constant
 from onnxopt.graph.shapes import shapes as shape_inference
 from onnxopt.graph.shapes.shapes import Shapes
 
@@ -25,12 +26,18 @@ _RANKS = (3, 4)  # of keys and queries
 _WITH_BODIES = frozenset({"Scan", "Loop", "If"})
 _RECURRENT = _WITH_BODIES | {"LSTM", "GRU", "RNN"}  # whose steps and branches are no single kernel
 
+OTHER = "other"
+GROUPS = ("attention", "products", "convolutions", "norms and softmax", "elementwise", "layout changes", OTHER)
+_NORMS = frozenset({"Softmax", "LogSoftmax"})
+_BETWEEN = 6  # nodes between the products of attention: a scale, a mask, the softmax, a cast
+
 
 @dataclasses.dataclass(frozen=True)
 class Work:
     """One kernel. flops: of products, a multiplication and an addition each. dtype: of what they multiply, "" without.
 
-    written: elements of the largest result, which is how far the work of products can be spread.
+    written: elements of the largest result, which is how far the work of products can be spread. group: one of GROUPS.
+    node: the name of a node that no region has, else "".
     """
 
     bytes: int
@@ -38,6 +45,8 @@ class Work:
     dtype: str = ""
     written: int = 0
     launches: int = 1
+    group: str = dataclasses.field(default=OTHER, compare=False)
+    node: str = dataclasses.field(default="", compare=False)
 
 
 def model_work(model: ir.Model, sizes: Mapping[str, int], regions: Sequence[Region] = ()) -> tuple[Work, ...] | None:
@@ -48,12 +57,13 @@ def model_work(model: ir.Model, sizes: Mapping[str, int], regions: Sequence[Regi
     graph, shapes = model.graph, shapes_at(model, sizes)
     host = eligibility.host_values([graph], shapes)
     inside = {node for region in regions for node in region.nodes}
-    kernels = [_region_work(region, shapes) for region in regions]
+    attention = _attention_nodes(graph)
+    kernels = [_grouped(_region_work(region, shapes), region.nodes, attention) for region in regions]
     for node in graph:
         if node.op_type in _RECURRENT:
             return None
         if node not in inside and not _is_free(node, host):
-            kernels.append(_node_work(node, shapes))
+            kernels.append(_grouped(_node_work(node, shapes), (node,), attention, node.name or ""))
     works = tuple(work for work in kernels if work is not None)
     return works if len(works) == len(kernels) else None
 
@@ -109,6 +119,58 @@ def shapes_at(model: ir.Model, sizes: Mapping[str, int]) -> Shapes:
     finally:
         for value, shape in declared:
             value.shape = shape
+
+
+def _grouped(work: Work | None, run: Sequence[ir.Node], attention: set[ir.Node], name: str = "") -> Work | None:
+    """The work of nodes with their group, the first of GROUPS that one of them has."""
+    if work is None:
+        return None
+    groups = {"attention" if node in attention else _group(node) for node in run}
+    return dataclasses.replace(work, group=min(groups, key=GROUPS.index), node=name)
+
+
+def _group(node: ir.Node) -> str:
+    """The group of an operator, whatever it computes with."""
+    op = node.op_type
+    if op.endswith("Attention"):
+        return "attention"
+    if "MatMul" in op or "Gemm" in op or op == "Einsum":
+        return "products"
+    if "Conv" in op:
+        return "convolutions"
+    if "Norm" in op or op.startswith("Reduce") or op in _NORMS:
+        return "norms and softmax"
+    if index_ops.is_index(node):
+        return "layout changes"
+    return "elementwise" if eligibility.is_elementwise(node) or op in ("Gelu", "FastGelu", "BiasGelu") else OTHER
+
+
+def _attention_nodes(graph: ir.Graph) -> set[ir.Node]:
+    """The nodes of attention that is a product, a softmax and a product, with few nodes between."""
+    nodes: set[ir.Node] = set()
+    for softmax in graph:
+        if softmax.op_type != "Softmax":
+            continue
+        above = _path_to_product(softmax, lambda node: [v.producer() for v in node.inputs if v is not None])
+        below = _path_to_product(softmax, lambda node: [use.node for v in node.outputs for use in v.uses()])
+        if above and below:
+            nodes.update(above, below)
+    return nodes
+
+
+def _path_to_product(start: ir.Node, step: Callable[[ir.Node], Iterable[ir.Node | None]]) -> tuple[ir.Node, ...]:
+    """The shortest path to a product of two results, with both ends; () where none is near."""
+    paths: list[tuple[ir.Node, ...]] = [(start,)]
+    seen = {start}
+    for path in paths:
+        if path[1:] and _group(path[-1]) == "products":
+            if not any(v is None or is_constant(v) for v in path[-1].inputs[:2]):
+                return path
+        elif len(path) <= _BETWEEN:
+            following = [node for node in step(path[-1]) if node is not None and node not in seen]
+            seen.update(following)
+            paths += [(*path, node) for node in following]
+    return ()
 
 
 def _is_free(node: ir.Node, host: set[ir.Value]) -> bool:

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from onnxopt.costs.predicted import numbers
-from onnxopt.fusion.work import Work
+from onnxopt.fusion.work import GROUPS, Work
 from onnxopt.runtime.gpus import Gpu, catalogue
 
 _COSTS = numbers()
@@ -40,6 +40,14 @@ def times(before: Sequence[Work], after: Sequence[Work], archs: Iterable[str]) -
 def seconds(kernels: Iterable[Work], gpu: Gpu) -> float:
     """The predicted time of kernels that run one after the other."""
     return sum(_kernel_seconds(work, gpu) for work in kernels)
+
+
+def by_group(kernels: Iterable[Work], gpu: Gpu) -> dict[str, float]:
+    """Milliseconds of the kernels of each group of fusion/work.py that has any."""
+    sums = dict.fromkeys(GROUPS, 0.0)
+    for work in kernels:
+        sums[work.group] += 1e3 * _kernel_seconds(work, gpu)
+    return {group: ms for group, ms in sums.items() if ms}
 
 
 def _kernel_seconds(work: Work, gpu: Gpu) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from onnxopt.fusion import work
 from onnxopt.fusion.fuse import fuse
 from onnxopt.fusion.work import Work
 from onnxopt.kinds import KINDS
-from tests.support.graphs import graph
+from tests.support.graphs import graph, hold
 
 LAYER = "float16[N, 64] x, float16[64, 32] w, float16[32] b", "float16[N, 32] y"
 BODY = "p = MatMul(x, w)  s = Add(p, b)  t = Tanh(s)  u = Exp(t)  y = Neg(u)"
@@ -64,3 +65,34 @@ def test_what_cannot_be_counted_is_said() -> None:
     then, otherwise = "a () => (float[4] t) { t = Neg(x) }", "b () => (float[4] e) { e = Abs(x) }"
     branches = f"y = If(c) <then_branch = {then}, else_branch = {otherwise}>"
     assert work.model_work(graph("bool c, float[4] x", "float[4] y", branches), {}) is None
+
+
+ATTENTION = "k = Transpose<perm = [0, 2, 1]>(x)  s = MatMul(x, k)  t = Mul(s, c)  p = Softmax(t)  a = MatMul(p, x)"
+
+
+@pytest.mark.parametrize(
+    ("body", "groups"),
+    [
+        (ATTENTION + "  y = Relu(a)", ["layout changes", *["attention"] * 4, "elementwise"]),
+        ("p = Softmax(x)  k = Mul(p, c)  a = MatMul(k, w)  y = Relu(a)",
+         ["norms and softmax", "elementwise", "products", "elementwise"]),
+        ("s = MatMul(x, w)  p = Softmax(s)  y = LpNormalization(p)",
+         ["products", "norms and softmax", "norms and softmax"]),
+        ("s = Conv(x, v)  m = ReduceMean<keepdims = 1>(s)  y = GlobalMaxPool(m)",
+         ["convolutions", "norms and softmax", "other"]),
+    ],
+)  # fmt: skip
+def test_groups_by_operator_and_attention_by_its_products(body: str, groups: list[str]) -> None:
+    model = graph("float[2, 8, 8] x, float[1] c, float[8, 8] w, float[8, 8, 1] v", "float[2, M, N] y", body)
+    hold(model, {"w": np.ones((8, 8)), "v": np.ones((8, 8, 1))}, np.float32)
+    found = work.model_work(model, {"M": 8, "N": 8})
+    assert found is not None and [w.group for w in found] == groups
+
+
+def test_a_region_has_the_first_group_of_its_nodes() -> None:
+    model = graph(*LAYER, BODY)
+    found = work.model_work(model, {"N": 8}, fuse(model, KINDS).regions)
+    assert found is not None
+    assert {(w.group, w.node) for w in found} == {("products", "p"), ("elementwise", "")}
+    unfused = work.model_work(model, {"N": 8})
+    assert unfused is not None and [w.node for w in unfused] == [node.name for node in model.graph]

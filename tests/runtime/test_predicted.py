@@ -39,6 +39,14 @@ def test_a_kernel(work: Work, expected: float) -> None:
     assert predicted.seconds([work, work], H200) == pytest.approx(2 * expected)
 
 
+def test_groups_are_parts_of_the_whole() -> None:
+    works = [Work(10**9, group="elementwise"), Work(10**8, 10**9, "float16", WHOLE, group="products"), Work(10**6)]
+    found = predicted.by_group([*works, works[0]], H200)
+    assert list(found) == ["products", "elementwise", "other"]
+    assert found["elementwise"] == pytest.approx(2e3 * predicted.seconds(works[:1], H200))
+    assert sum(found.values()) == pytest.approx(1e3 * predicted.seconds([*works, works[0]], H200))
+
+
 def test_every_gpu_that_is_compiled_for_has_its_times() -> None:
     found = predicted.times([Work(10**9), Work(10**9)], [Work(10**9)], ARCHS)
     assert [row.gpu for row in found] == [gpu.key for gpu in catalogue().values() if not gpu.refused]
