@@ -34,7 +34,7 @@ def record(folder: Path, result: BenchResult, fleet: Fleet | None = None) -> Non
     """
     check_recordable(folder)
     manifest = manifests.load(folder)
-    facts = page.read_facts(folder, manifest)
+    facts = report_facts.read_facts(folder, manifest)
     facts = dataclasses.replace(facts, measurements=report_facts.merged(facts.measurements, [result]))
     measurements = (*manifest.measurements, result.measurement(fleet))
     page.update(folder, manifest.model_copy(update={"measurements": measurements}), facts)
@@ -45,7 +45,7 @@ def record_verification(folder: Path, report: VerificationReport) -> Verificatio
     check_recordable(folder)
     manifest = manifests.load(folder)
     verification = completed(manifest.verify, report)
-    page.update(folder, manifest.model_copy(update={"verify": verification}), page.read_facts(folder, manifest))
+    page.update(folder, manifest.model_copy(update={"verify": verification}), report_facts.read_facts(folder, manifest))
     return verification
 
 
@@ -61,4 +61,4 @@ def record_reference(folder: Path, quality: ReferenceQuality) -> None:
         again = {row.provider for row in quality.quality}
         earlier_rows = tuple(row for row in earlier.quality if row.provider not in again)
         quality = quality.model_copy(update={"quality": (*earlier_rows, *quality.quality)})
-    page.update(folder, manifest.model_copy(update={"reference": quality}), page.read_facts(folder, manifest))
+    page.update(folder, manifest.model_copy(update={"reference": quality}), report_facts.read_facts(folder, manifest))

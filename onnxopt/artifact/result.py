@@ -11,15 +11,14 @@ from pathlib import Path
 from onnxopt.artifact import layout
 from onnxopt.artifact.folder import hash_file
 from onnxopt.artifact.manifest import Manifest, Predicted
-from onnxopt.artifact.report import page
-from onnxopt.artifact.report.facts import Facts, Graph
+from onnxopt.artifact.report.facts import Facts, Graph, read_facts
 from onnxopt.artifact.report.gpus import FIRST
 from onnxopt.artifact.summary import counted, predicted_rows, status_text, unmeasured
 from onnxopt.errors import OnnxoptError
 from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.runtime import devices
 from onnxopt.runtime.gpus import find_gpu
-from onnxopt.runtime.sessions import CUDA
+from onnxopt.runtime.sessions import CPU, CUDA
 from onnxopt.verification.check import Check
 from onnxopt.verification.verify import VerificationReport
 
@@ -46,6 +45,24 @@ class PredictedTime:
     after_ms: float
     ratio: float
     note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredTime:
+    """How many times as fast a GPU ran the artifact: the least and the greatest ratio of its benchmarks.
+
+    name: the GPU's, as the driver spells it, else the execution provider's.
+    """
+
+    name: str
+    low: float
+    high: float
+
+    @property
+    def text(self) -> str:
+        """ "1.31", or "1.20 to 1.50"."""
+        low, high = f"{self.low:.2f}", f"{self.high:.2f}"
+        return low if low == high else f"{low} to {high}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +97,8 @@ class Result:
     launches, bytes_moved: of the whole model, the last two predicted at `sizes` of dynamic dims; fusion/work.py says
     what a node and a launch is. file_bytes: of the model with its weights. library_bytes: of the kernels and the
     library. kernels, calls: fused functions, and the nodes that call them. errors: a row for each provider, with the
-    library and without it. sentence: the result in plain words. next: the command to try next.
+    library and without it. measured: of benchmarks on GPUs that the report has. sentence: the result in plain words.
+    next: the command to try next.
     """
 
     model: str
@@ -94,16 +112,17 @@ class Result:
     kernels: int
     calls: int
     predicted: tuple[PredictedTime, ...]
+    measured: tuple[MeasuredTime, ...]
     verify: str
     errors: tuple[Errors, ...]
     sentence: str
     next: str
 
 
-def of(path: Path, manifest: Manifest, facts: Facts, gpus: Sequence[str] = ()) -> Result:
-    """The result of an artifact. gpus: those that the user named, by key, else this machine's, else common ones."""
+def of(path: Path, manifest: Manifest, facts: Facts) -> Result:
+    """The result of an artifact, with times on the GPUs that the user named, else this machine's, else common ones."""
     before, after = facts.before, facts.after
-    times = _predicted(manifest, gpus)
+    times, timed = _predicted(manifest, facts.gpus), _measured(facts)
     files = {name: file.bytes for name, file in manifest.files.items()}
     return Result(
         model=manifest.source.name,
@@ -117,9 +136,10 @@ def of(path: Path, manifest: Manifest, facts: Facts, gpus: Sequence[str] = ()) -
         kernels=len(manifest.kernels),
         calls=sum(len(kernel.sites) for kernel in manifest.kernels),
         predicted=times,
+        measured=timed,
         verify=status_text(manifest.verify),
         errors=tuple(errors(manifest.verify)),
-        sentence=_sentence(manifest, times),
+        sentence=_sentence(manifest, times, timed),
         next=_next(path, manifest),
     )
 
@@ -129,7 +149,7 @@ def read(path: Path, manifest: Manifest) -> Result:
     report = path / layout.REPORT
     try:
         stated = report.is_file() and hash_file(report) == manifest.files.get(layout.REPORT)
-        facts = page.read_facts(path, manifest) if stated else Facts()
+        facts = read_facts(path, manifest) if stated else Facts()
     except (OnnxoptError, OSError):
         facts = Facts()
     return of(path, manifest, facts)
@@ -149,13 +169,20 @@ def _operators(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str,
 def _predicted(manifest: Manifest, named: Sequence[str]) -> tuple[PredictedTime, ...]:
     if manifest.predicted is None:
         return ()
-    keys = _shown(manifest.predicted, named)
-    notes, rows = unmeasured(manifest), predicted_rows(manifest.predicted, keys)
-    keys = [row.gpu for row in manifest.predicted.times if row.gpu in keys]
+    keys, notes = _shown(manifest.predicted, named), unmeasured(manifest)
+    rows = [row for key in keys for row in predicted_rows(manifest.predicted, [key])]
     return tuple(
         PredictedTime(key, name, before, after, before / after if after else 1.0, notes.get(name, ""))
         for key, (name, before, after) in zip(keys, rows, strict=True)
     )
+
+
+def _measured(facts: Facts) -> tuple[MeasuredTime, ...]:
+    ratios: dict[str, list[float]] = {}
+    for result in facts.measurements:
+        if result.provider != CPU:
+            ratios.setdefault(result.where, []).append(result.ratio)
+    return tuple(MeasuredTime(name, min(found), max(found)) for name, found in ratios.items())
 
 
 def _shown(predicted: Predicted, named: Sequence[str]) -> list[str]:
@@ -198,9 +225,13 @@ def _with_worst(row: Errors, checks: Sequence[Check]) -> Errors:
     )
 
 
-def _sentence(manifest: Manifest, times: Sequence[PredictedTime]) -> str:
+def _sentence(manifest: Manifest, times: Sequence[PredictedTime], timed: Sequence[MeasuredTime]) -> str:
     """The result in plain words: how much faster, and whether it computes the same."""
-    if not manifest.kernels:
+    if timed:
+        first_timed, *more = timed
+        gain = f"measured {first_timed.text} times as fast on {first_timed.name}"
+        gain += "".join(f", {time.text} on {time.name}" for time in more)
+    elif not manifest.kernels:
         gain = "nothing was fused, so it runs as the original does"
     elif not times:
         gain = f"{counted(len(manifest.kernels), 'kernel')} fused"

@@ -81,10 +81,10 @@ def _request(model: Path, options: Options) -> manifests.Request | None:
     return None if asked is None else manifests.Request(**asked)
 
 
-def run_of(fused: Fused, build: Build) -> tuple[int | None, int | None]:
-    """Predicted launches of a run of the artifact, and the bytes that they move; None where they are not known."""
+def run_of(fused: Fused, build: Build) -> report_facts.Run:
+    """What a run of the artifact takes, predicted; its kernels are not known where verification left fusions out."""
     if work.has_bodies(build.model):
-        return None, None
+        return report_facts.UNKNOWN
     kept = {kernel.name for kernel in build.kernels}
     returned = [site.traffic for kernel in fused.kernels if kernel.name not in kept for site in kernel.sites]
     launches = fused.launches + sum(t.launches_before - t.launches_after for t in returned)
@@ -92,7 +92,8 @@ def run_of(fused: Fused, build: Build) -> tuple[int | None, int | None]:
         None if t.bytes_before is None or t.bytes_after is None else t.bytes_before - t.bytes_after for t in returned
     ]
     moved = work.moved(fused.after)
-    return launches, None if moved is None or None in more else moved + sum(m or 0 for m in more)
+    moved = None if moved is None or None in more else moved + sum(m or 0 for m in more)
+    return report_facts.Run(launches, moved, () if build.left_out else fused.after or ())
 
 
 class Optimization(NamedTuple):

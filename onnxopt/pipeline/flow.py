@@ -109,8 +109,9 @@ def optimize(
     _check_goals(options, want)
     if not force and isinstance(model, (str, os.PathLike)) and rerun.is_done(Path(model), output, options):
         manifest = manifests.load(output)
-        result = results.of(output, manifest, page.read_facts(output, manifest), gpus)
-        return Artifact(output, manifest, result, unchanged=True)
+        facts = report_facts.read_facts(output, manifest)
+        facts = dataclasses.replace(facts, gpus=tuple(gpus) or facts.gpus)
+        return Artifact(output, manifest, results.of(output, manifest, facts), unchanged=True)
     check_output(output, replace=force)
     with contextlib.ExitStack() as stack:
         progress = progress or stack.enter_context(in_notebook())
@@ -231,7 +232,7 @@ def _normalized(opened: _Opened, options: Options, want: Asked | None) -> _Job:
     launches = None
     if not work.has_bodies(normalized.model):
         launches = work.launches(normalized.model, (), work.shapes_at(normalized.model, typical))
-    counts = dataclasses.replace(original.counts, launches=launches, moved=work.moved(before))
+    counts = dataclasses.replace(original.counts, launches=launches, moved=work.moved(before), works=before or ())
     return _Job(
         source, dataclasses.replace(original, counts=counts), original.traits, normalized, opened.shapes, pinned,
         typical, before, opened.data, opened.near, opened.early, composed,
@@ -319,13 +320,13 @@ def _make(
                 job.original, build, optimization, description.Comparison(report, record, near), archs=archs,
                 ort_min=releases.release(options.ort_min), files=files, seconds=phases.seconds,
             )  # fmt: skip
-            launches, moved = description.run_of(fused, build)
+            run = description.run_of(fused, build)
             facts = report_facts.gather(
-                job.original.counts, build.model, build.kernels, job.pinned, job.typical, launches=launches, moved=moved
+                job.original.counts, build.model, build.kernels, job.pinned, job.typical, gpus=gpus, run=run
             )
             manifest = page.write(folder, manifest, facts)
             write_manifest(folder, manifest)
-    return Artifact(output, manifest, results.of(output, manifest, facts, gpus))
+    return Artifact(output, manifest, results.of(output, manifest, facts))
 
 
 def _check_goals(options: Options, want: Asked | None) -> None:

@@ -23,7 +23,7 @@ def report(artifact: StrPath, *, bench: Sequence[StrPath] = (), output: StrPath 
     """
     opened = open_artifact(artifact)
     folder, manifest = opened.folder, opened.manifest
-    facts = page.read_facts(folder, manifest)
+    facts = report_facts.read_facts(folder, manifest)
     results = [result for path in bench for result in report_facts.read_measurements(Path(path), manifest)]
     if results:
         facts = dataclasses.replace(facts, measurements=report_facts.merged(facts.measurements, results))

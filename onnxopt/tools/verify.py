@@ -12,7 +12,7 @@ from onnxopt.artifact import record as recording
 from onnxopt.artifact.folder import hash_file, temporary_folder
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.open import open_artifact
-from onnxopt.artifact.report import page
+from onnxopt.artifact.report.facts import read_facts
 from onnxopt.errors import UsageError
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
@@ -160,7 +160,7 @@ def _emulated_kernels(side: _Side) -> list[EmulatedKernel]:
     gcc.compiler()
     if side.manifest is None or side.folder is None:
         raise UsageError(f"{side.path}: is no artifact, so that it has no CUDA kernels to emulate")
-    sources = page.read_facts(side.folder, side.manifest).sources
+    sources = read_facts(side.folder, side.manifest).sources
     if any(kernel.name not in sources for kernel in side.manifest.kernels):
         raise UsageError(f"{side.path}: has no report.html, which carries the CUDA text that is to be emulated")
     return [

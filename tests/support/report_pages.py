@@ -9,8 +9,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact.report import page
-from onnxopt.artifact.report.facts import Facts
+from onnxopt.artifact.report.facts import Facts, read_facts
 from onnxopt.tools.cli import main
 from tests.support.small_models import CHAIN
 
@@ -75,4 +74,4 @@ def read(artifact: Path) -> PageText:
 
 
 def facts_of(artifact: Path) -> Facts:
-    return page.read_facts(artifact, manifests.load(artifact))
+    return read_facts(artifact, manifests.load(artifact))

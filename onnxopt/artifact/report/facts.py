@@ -6,12 +6,15 @@ from the artifact alone.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 import json
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 import pydantic
@@ -24,10 +27,15 @@ from onnxopt.artifact.measurement import BenchResult, KernelTime
 from onnxopt.artifact.report import drawing
 from onnxopt.artifact.report.drawing import Row
 from onnxopt.codegen import generate
-from onnxopt.errors import UsageError
+from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.fusion import work
 from onnxopt.fusion.region import Kernel
+from onnxopt.fusion.work import Work
 from onnxopt.graph import read
+
+_EMBEDDED = '<script type="application/zlib+base64" id="facts">{}</script>'
+_PATTERN = re.compile(_EMBEDDED.format("([A-Za-z0-9+/=]*)").replace("+b", r"\+b"))
+_MAX_BYTES = 1 << 28  # of the text; a damaged page must not fill the memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +43,7 @@ class Graph:
     """A model, counted (fusion/work.py) and drawn.
 
     rows: () where it has too many nodes to draw. launches, moved: predicted kernels of a run and bytes that they move;
-    None where that is not known.
+    None where that is not known. works: those kernels, () where their sizes are not known.
     """
 
     nodes: int
@@ -45,6 +53,7 @@ class Graph:
     rows: tuple[Row, ...] = ()
     launches: int | None = None
     moved: int | None = None
+    works: tuple[Work, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +63,8 @@ class Facts:
 
     costs: work of one element of the largest tensor in float32 instructions (program/pointwise.py), by kernel; kinds of
     kernels that do not count it are left out. bodies: the original nodes of each kernel, by name. sizes: of symbolic
-    dims, as the user gave them. typical: of all dynamic dims, where a run's bytes are predicted.
+    dims, as the user gave them. typical: of all dynamic dims, where a run's bytes are predicted. gpus: those that the
+    user named, by key.
     """
 
     before: Graph | None = None
@@ -65,10 +75,22 @@ class Facts:
     bodies: dict[str, tuple[Row, ...]] = dataclasses.field(default_factory=dict)
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)
     typical: dict[str, int] = dataclasses.field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Compact JSON; the same facts give the same text."""
         return json.dumps(dataclasses.asdict(self), separators=(",", ":"), allow_nan=False)
+
+
+class Run(NamedTuple):
+    """What a run of the optimized model takes, predicted, as `Graph` has it."""
+
+    launches: int | None
+    moved: int | None
+    works: tuple[Work, ...]
+
+
+UNKNOWN = Run(None, None, ())
 
 
 @functools.cache
@@ -80,6 +102,30 @@ def from_json(text: str | bytes) -> Facts:
     """ValueError where the text is not what `to_json` writes."""
     facts: Facts = _adapter(Facts).validate_json(text)
     return facts
+
+
+def embedded(facts: Facts) -> str:
+    """The element of a page that carries the facts."""
+    return _EMBEDDED.format(base64.b64encode(zlib.compress(facts.to_json().encode(), 9)).decode())
+
+
+def read_facts(folder: Path, manifest: Manifest) -> Facts:
+    """The facts that the folder's page carries; for a folder without a page, those that the artifact shows.
+
+    ArtifactError where the page cannot be read.
+    """
+    path = folder / layout.REPORT
+    if not path.is_file():
+        return from_artifact(folder, manifest)
+    encoded = _PATTERN.search(path.read_text("utf-8", errors="replace"))
+    try:
+        if encoded is None:
+            raise ValueError("it carries no facts")
+        inflate = zlib.decompressobj()
+        text = inflate.decompress(base64.b64decode(encoded[1], validate=True), _MAX_BYTES)
+        return from_json(text)
+    except (ValueError, zlib.error) as error:
+        raise ArtifactError(f"{path}: is not a report of this onnxopt: {str(error).splitlines()[0]}") from None
 
 
 def count(model: ir.Model, kernels: Sequence[Kernel] = ()) -> Graph:
@@ -102,21 +148,22 @@ def gather(
     sizes: Mapping[str, int] | None = None,
     typical: Mapping[str, int] | None = None,
     *,
-    launches: int | None = None,
-    moved: int | None = None,
+    gpus: Sequence[str] = (),
+    run: Run = UNKNOWN,
 ) -> Facts:
     """The facts at the end of optimize. before: counted before normalization, which changes the model in place.
 
-    sizes, typical: of symbolic dims, see `Facts`. launches, moved: of the optimized model, see `Graph`.
+    sizes, typical: of symbolic dims, and gpus: see `Facts`. run: of the optimized model.
     """
     return Facts(
         before=before,
-        after=dataclasses.replace(count(model, kernels), launches=launches, moved=moved),
+        after=dataclasses.replace(count(model, kernels), **run._asdict()),
         sources={k.name: generate.own_text(k) for k in kernels},
         costs={k.name: cost for k in kernels if isinstance(cost := getattr(k.program, "cost", None), int)},
         bodies=drawing.drawn_functions(model),
         sizes=dict(sizes or {}),
         typical=dict(typical or {}),
+        gpus=tuple(gpus),
     )
 
 

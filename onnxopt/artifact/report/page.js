@@ -26,10 +26,18 @@ for (const box of document.querySelectorAll(".find")) {
 }
 // What is too wide for the screen can be scrolled by keyboard, and only that takes a stop of the tab key. Looked at
 // when it comes near the view: measuring everything would lay out a thousand kernels that nobody sees.
+for (const box of document.querySelectorAll(".scroll")) {
+  const hint = Object.assign(document.createElement("p"), { className: "hint", textContent: "scrolls sideways →" });
+  hint.setAttribute("aria-hidden", "true");
+  box.before(hint);
+}
 const seen = new IntersectionObserver((entries) => {
   const boxes = entries.filter((entry) => entry.isIntersecting).map((entry) => entry.target);
   const wide = boxes.map((box) => box.scrollWidth > box.clientWidth); // all reading before all writing: one layout
-  boxes.forEach((box, k) => (box.tabIndex = wide[k] ? 0 : -1));
+  boxes.forEach((box, k) => {
+    box.tabIndex = wide[k] ? 0 : -1;
+    box.previousElementSibling.classList.toggle("wide", wide[k]);
+  });
 }, { rootMargin: "20000px 0px" });
 const watch = () => {
   seen.disconnect();
@@ -43,5 +51,21 @@ const reveal = () => {
   if (target instanceof HTMLDetailsElement) target.open = true;
 };
 addEventListener("hashchange", reveal);
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => (d.open = true)));
 reveal();
+// One GPU at a time where times are predicted.
+const gpu = document.getElementById("gpu");
+if (gpu) {
+  gpu.closest("p").hidden = false;
+  gpu.addEventListener("change", () => {
+    for (const part of document.querySelectorAll(".gpu")) part.hidden = part.dataset.gpu !== gpu.value;
+    watch();
+  });
+}
+// The index says which section is read: the last one whose title has passed the upper third.
+const links = [...document.querySelectorAll("nav a")];
+const current = () => {
+  const passed = links.filter((a) => document.querySelector(a.hash).getBoundingClientRect().top < innerHeight / 3);
+  for (const link of links) link.toggleAttribute("aria-current", link === passed.at(-1));
+};
+addEventListener("scroll", () => requestAnimationFrame(current), { passive: true });
+current();

@@ -6,7 +6,6 @@ import base64
 import functools
 import hashlib
 import re
-import zlib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -18,16 +17,14 @@ from markupsafe import Markup
 from onnxopt.artifact import layout
 from onnxopt.artifact.folder import hash_file, replace_text, write_manifest
 from onnxopt.artifact.manifest import Manifest
-from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import views
-from onnxopt.artifact.report.facts import Facts
+from onnxopt.artifact.report.facts import Facts, embedded, read_facts
 from onnxopt.artifact.report.gpus import roofs
 from onnxopt.artifact.summary import limit_text, size_text
-from onnxopt.errors import ArtifactError, UsageError
+from onnxopt.errors import UsageError
 from onnxopt.graph.signature import Tensor, tensor_text
 
-_FACTS = re.compile(r'<script type="application/zlib\+base64" id="facts">([A-Za-z0-9+/=]*)</script>')
-_MAX_FACTS = 1 << 28  # bytes; a damaged page must not fill the memory
+_LONG = 1e7  # numbers from here on are written with an exponent
 
 
 def render(folder: Path, manifest: Manifest, facts: Facts) -> str:
@@ -43,7 +40,7 @@ def render(folder: Path, manifest: Manifest, facts: Facts) -> str:
             style=Markup(_resource("page.css")),
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            facts=base64.b64encode(zlib.compress(facts.to_json().encode(), 9)).decode(),
+            facts=Markup(embedded(facts)),
         )
     )
 
@@ -54,25 +51,6 @@ def write(folder: Path, manifest: Manifest, facts: Facts) -> Manifest:
     replace_text(path, render(folder, manifest, facts))
     files = {**manifest.files, layout.REPORT: hash_file(path)}
     return manifest.model_copy(update={"files": dict(sorted(files.items()))})
-
-
-def read_facts(folder: Path, manifest: Manifest) -> Facts:
-    """The facts that the folder's page carries; for a folder without a page, those that the artifact shows.
-
-    ArtifactError where the page cannot be read.
-    """
-    path = folder / layout.REPORT
-    if not path.is_file():
-        return report_facts.from_artifact(folder, manifest)
-    encoded = _FACTS.search(path.read_text("utf-8", errors="replace"))
-    try:
-        if encoded is None:
-            raise ValueError("it carries no facts")
-        inflate = zlib.decompressobj()
-        text = inflate.decompress(base64.b64decode(encoded[1], validate=True), _MAX_FACTS)
-        return report_facts.from_json(text)
-    except (ValueError, zlib.error) as error:
-        raise ArtifactError(f"{path}: is not a report of this onnxopt: {str(error).splitlines()[0]}") from None
 
 
 def update(folder: Path, manifest: Manifest, facts: Facts) -> Manifest:
@@ -114,6 +92,9 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "size": _size,
         "figure": _figure,
+        "fixed": _fixed,
+        "ms": _milliseconds,
+        "units": _units,
         "share": limit_text,
         "shapes": _shapes,
         "words": _words,
@@ -127,7 +108,24 @@ def _size(count: float | None) -> str:
 
 
 def _figure(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}g}"
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if 10**digits <= abs(value) < _LONG else f"{value:.{digits}g}"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.3g}\N{NO-BREAK SPACE}ms"
+
+
+def _fixed(value: float, decimals: int) -> str:
+    """A number of a column, with so many digits after the point; "–" for 0."""
+    return f"{value:.{decimals}f}".replace("-", "\N{MINUS SIGN}") if round(value, decimals) else "–"
+
+
+def _units(text: str) -> str:
+    """The text with its units kept on the line of their numbers."""
+    text = text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    return re.sub(r"(?<=\d) (?=%|[kMGT]?B\b|[mµ]s\b|times\b)", "\N{NO-BREAK SPACE}", text)
 
 
 def _shapes(texts: Sequence[Any]) -> str:
@@ -136,8 +134,8 @@ def _shapes(texts: Sequence[Any]) -> str:
 
 
 def _words(name: str) -> Markup:
-    """An operator's name that may break before its capitals, and behind its domain, so that it fits a phone."""
-    return Markup("<wbr>").join(re.split(r"(?<=[a-z])(?=[A-Z])|(?<=::)", name))
+    """A name that may break before its capitals and behind its domain, _, / and dots, so that it fits a phone."""
+    return Markup("<wbr>").join(re.split(r"(?<=[a-z])(?=[A-Z])|(?<=::)|(?<=[_/.])(?=[^_/.])", name))
 
 
 def _tensors(tensors: Sequence[Tensor]) -> str:

@@ -17,6 +17,7 @@ _MARGIN_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 408, 26, 258
 _ROOFS_END = 318  # right of it stand the GPUs' names
 _LINE = 13.0  # between two labels
 _LETTER, _GAP = 7.0, 8.0  # width of a digit, and what stays free between two numbers of an axis
+_LABELLED = 15.0  # percent of the width that a part of a stacked bar takes to hold its share
 _LONGEST_TAIL = 1.25  # of the slowest 95th percentile: what lies beyond is cut off, and said
 
 
@@ -60,6 +61,16 @@ class Line:
 
     name: str
     points: tuple[tuple[int, float], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of a stacked bar. kind: the class that colours it. text: the value as people read it."""
+
+    name: str
+    kind: str
+    value: float
+    text: str
 
 
 Scale = Callable[[float], float]
@@ -111,6 +122,26 @@ def distribution(curves: Sequence[Curve], unit: str) -> Markup:
         line = " ".join(f"{x(q):.1f},{y(share):.1f}" for q, share in inside)
         parts.append(f'<polyline class="curve c{k}" points="{line}"/>')
     return _svg(parts, f"Distribution of {unit} a run: {', '.join(c.name for c in curves)}")
+
+
+def stacked(parts: Sequence[Part], whole: float, summary: str) -> Markup:
+    """One bar of parts side by side, of which `whole` would fill the width; a part that is wide enough has its share.
+
+    Places are shares of the width, so that the letters keep their size on every screen.
+    """
+    drawn, left, total = [], 0.0, sum(part.value for part in parts)
+    for part in parts:
+        width = 100 * part.value / whole
+        share = f"{part.value / total:.0%}"
+        title = Markup("<title>{}: {}, {}</title>").format(part.name, part.text, share)
+        drawn.append(
+            f'<rect class="part {part.kind}" x="{left:.3f}%" width="{width:.3f}%" height="100%">{title}</rect>'
+        )
+        if width >= _LABELLED:
+            drawn.append(f'<text x="{left + width / 2:.3f}%" y="50%" dy=".35em" text-anchor="middle">{share}</text>')
+        left += width
+    head = Markup('<svg class="stack" role="img" aria-label="{}">').format(summary)
+    return head + Markup("".join(drawn)) + Markup("</svg>")
 
 
 def over_sizes(lines: Sequence[Line], name: str, unit: str) -> Markup:

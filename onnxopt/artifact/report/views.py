@@ -12,12 +12,16 @@ from typing import Any
 from markupsafe import Markup
 
 from onnxopt.artifact import layout
+from onnxopt.artifact import result as results
 from onnxopt.artifact.manifest import Kernel, Manifest
 from onnxopt.artifact.measurement import BenchResult, KernelTime, Measurement
 from onnxopt.artifact.report import latency_views, plots
 from onnxopt.artifact.report.facts import Facts
 from onnxopt.artifact.report.graph_views import Drawings, drawings
+from onnxopt.artifact.report.headline import Card, Headline, cards, headline
 from onnxopt.artifact.report.latency_views import Latency, Sweep
+from onnxopt.artifact.report.time_views import GpuTime, Reason, gpu_times, reasons
+from onnxopt.artifact.result import Result
 from onnxopt.artifact.summary import (
     alike,
     by_reason,
@@ -25,7 +29,6 @@ from onnxopt.artifact.summary import (
     executed_text,
     not_emulated_text,
     not_lowered,
-    predicted_rows,
     weak_lines,
 )
 from onnxopt.fusion.kernel import Traffic
@@ -148,18 +151,21 @@ class View:
     unplotted: int
     drawings: Drawings
     latencies: tuple[Latency, ...]
+    cards: tuple[Card, ...]
     sweeps: tuple[Sweep, ...]
     recorded: tuple[Measurement, ...]
     numerics: tuple[OutputRow, ...]
     executed: str
     not_emulated: str
     weak: tuple[str, ...]
-    refusals: dict[str, list[Refusal]]
+    refusals: tuple[Reason, ...]
     targets: tuple[Target, ...]
     precision_data: str
     reference_data: str
     not_lowered: dict[str, list[Refusal]]
-    predicted: tuple[tuple[str, float, float], ...]
+    result: Result
+    headline: Headline
+    times: tuple[GpuTime, ...]
     predicted_error: str
 
 
@@ -169,6 +175,9 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
     roofs: the GPUs to plot for, that of the measurements first.
     """
     sizes = _sizes(manifest, facts)
+    result = results.of(folder, manifest, facts)
+    times = gpu_times(manifest, facts, [time.gpu for time in result.predicted])
+    sweeps = latency_views.sweeps(facts.measurements)
     kernels = sorted((_kernel(k, facts, sizes, manifest.verify) for k in manifest.kernels), key=_saving, reverse=True)
     points = [p for k in kernels if (p := _point(k, roofs[0].measured if roofs else ())) is not None]
     return View(
@@ -184,18 +193,21 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
         unplotted=len(kernels) - len(points),
         drawings=drawings(facts, manifest.kernels, sizes),
         latencies=tuple(latency_views.latency(m) for m in facts.measurements),
-        sweeps=latency_views.sweeps(facts.measurements),
+        cards=cards(facts.measurements, sweeps),
+        sweeps=sweeps,
         recorded=manifest.measurements,
         numerics=tuple(numerics(manifest.verify)),
         executed=executed_text(manifest.verify, manifest.archs),
         not_emulated=not_emulated_text(manifest.verify),
         weak=tuple(weak_lines(manifest.verify)),
-        refusals=by_reason(manifest.refusals),
+        refusals=reasons(manifest, facts, times[0].key if times else ""),
         targets=tuple(_targets(folder)),
         precision_data=data_text(manifest.precision.data) if manifest.precision else "",
         reference_data=data_text(manifest.reference.data) if manifest.reference else "",
         not_lowered=by_reason(not_lowered(manifest)),
-        predicted=tuple(predicted_rows(manifest.predicted)) if manifest.predicted else (),
+        result=result,
+        headline=headline(manifest, result),
+        times=times,
         predicted_error=ERROR,
     )
 

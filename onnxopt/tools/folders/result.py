@@ -10,7 +10,7 @@ from onnxopt.artifact import existing, layout
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact import result as results
 from onnxopt.artifact.manifest import Manifest
-from onnxopt.artifact.report import page
+from onnxopt.artifact.report.facts import read_facts
 from onnxopt.artifact.result import Result
 from onnxopt.errors import OnnxoptError
 from onnxopt.tools.folders.contents import MODEL
@@ -94,7 +94,7 @@ def read(folder: Path) -> OptimizedFolder:
 def _optimized(folder: Path, row: dict[str, Any]) -> FolderModel:
     place = folder / row["record"]
     manifest = manifests.load(place)
-    return FolderModel(row["path"], manifest, None, results.of(place, manifest, page.read_facts(place, manifest)))
+    return FolderModel(row["path"], manifest, None, results.of(place, manifest, read_facts(place, manifest)))
 
 
 def _kept(row: dict[str, Any]) -> FolderModel:

@@ -16,6 +16,7 @@ import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.report import drawing, facts, page, rails, views
 from onnxopt.artifact.report.drawing import Row
+from onnxopt.artifact.report.facts import read_facts
 from onnxopt.graph import read as reading
 from onnxopt.graph.fused_domain import BARE
 from tests.support.report_pages import bench_file, bench_result, facts_of, read
@@ -230,7 +231,7 @@ def test_the_names_of_an_artifact_of_an_earlier_release_are_drawn_too(tmp_path: 
     path = write(tmp_path / "chain.onnx", CHAIN)
     artifact = onnxopt.optimize(path, tmp_path / "artifact", archs=()).path
     (artifact / "report.html").unlink()
-    known = page.read_facts(artifact, manifests.load(artifact))
+    known = read_facts(artifact, manifests.load(artifact))
     assert known.after is not None
     assert [row.op for row in known.after.rows if row.is_fused] == [k.name for k in manifests.load(artifact).kernels]
     old = reading.load(artifact / "model.onnx").model

@@ -19,6 +19,7 @@ from onnxopt.artifact.fleet import fleet_of
 from onnxopt.artifact.folder import hash_file, write_manifest
 from onnxopt.artifact.measurement import BenchResult, Timing
 from onnxopt.artifact.report import page
+from onnxopt.artifact.report.facts import read_facts
 from onnxopt.errors import ArtifactError, UsageError
 from tests.support.report_pages import STATIC, bench_file, bench_result, facts_of, read, run
 from tests.support.small_models import write
@@ -133,7 +134,7 @@ def test_a_page_without_its_facts(copy: Path, damage: str) -> None:
     path = copy / "report.html"
     path.write_text(re.sub(r'id="facts">[^<]*<', f'id="facts">{damage}<', path.read_text("utf-8")), "utf-8")
     with pytest.raises(ArtifactError, match="is not a report of this onnxopt"):
-        page.read_facts(copy, manifest)
+        read_facts(copy, manifest)
 
 
 def test_an_artifact_without_a_report_gets_one(copy: Path) -> None:
