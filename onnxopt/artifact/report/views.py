@@ -213,13 +213,13 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
 
 
 def _sizes(manifest: Manifest, facts: Facts) -> dict[str, int]:
-    """Sizes of the symbolic dims to count bytes at: those that were timed, else those that the user gave, and of other
-    dims the largest that were verified.
+    """Sizes of the symbolic dims to count bytes at: those that were timed, else those that times are predicted at, and
+    of other dims the largest that were verified.
     """
     cases = [m.case for m in facts.measurements] or [c.case for c in manifest.verify.of_models]
     sizes = [latency_views.sizes_of(case) for case in cases]
     largest = max(sizes, key=lambda by_name: math.prod(by_name.values()), default={})
-    return largest if facts.measurements else largest | facts.sizes
+    return largest if facts.measurements else largest | facts.typical | facts.sizes
 
 
 def _bytes(shape: str, sizes: Mapping[str, int]) -> tuple[int, int] | None:

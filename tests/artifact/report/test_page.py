@@ -15,6 +15,7 @@ from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.folder import hash_file
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.artifact.report import page, plots, views
+from onnxopt.fusion.work import GROUPS
 from onnxopt.graph.refusal import Refusal
 from tests.support.report_pages import STATIC, PageText, facts_of, read
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, write
@@ -207,7 +208,7 @@ def test_structure_for_keyboards_and_screen_readers(made: Path) -> None:
 
 def _colours(css: str) -> list[dict[str, str]]:
     blocks = re.findall(r":root \{(.*?)\}", css, re.S)
-    return [dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", block)) for block in blocks]
+    return [dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", block)) for block in blocks]
 
 
 def _luminance(colour: str) -> float:
@@ -220,7 +221,8 @@ def _luminance(colour: str) -> float:
 def test_contrast_light_and_dark(scheme: int) -> None:
     """WCAG 2.1 AA: 4.5 for text, 3 for what is drawn."""
     colours = _colours(page._resource("page.css"))[scheme]
-    least = dict.fromkeys(("text", "muted", "link", "after", "bad"), 4.5) | {"before-fill": 3.0, "after-fill": 3.0}
+    words = ("text", "muted", "link", "after", "bad", *(f"p{k}" for k in range(len(GROUPS))))  # p0: letters on a bar
+    least = dict.fromkeys(words, 4.5) | {"before-fill": 3.0, "after-fill": 3.0}
     for name, ratio in least.items():
         for ground in ("bg", "soft"):
             a, b = sorted((_luminance(colours[name]), _luminance(colours[ground])))
