@@ -49,9 +49,9 @@ class PredictedTime:
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredTime:
-    """How many times as fast a GPU ran the artifact: the least and the greatest ratio of its benchmarks.
+    """How many times as fast a device ran the artifact: the least and the greatest ratio of its benchmarks.
 
-    name: the GPU's, as the driver spells it, else the execution provider's.
+    name: the device's, as the driver spells it, else the execution provider's.
     """
 
     name: str
@@ -97,8 +97,8 @@ class Result:
     launches, bytes_moved: of the whole model, the last two predicted at `sizes` of dynamic dims; fusion/work.py says
     what a node and a launch is. file_bytes: of the model with its weights. library_bytes: of the kernels and the
     library. kernels, calls: fused functions, and the nodes that call them. errors: a row for each provider, with the
-    library and without it. measured: of benchmarks on GPUs that the report has. sentence: the result in plain words.
-    next: the command to try next.
+    library and without it. measured: of the report's benchmarks on GPUs, or on any device where there are no kernels
+    for GPUs. sentence: the result in plain words. next: the command to try next.
     """
 
     model: str
@@ -122,7 +122,7 @@ class Result:
 def of(path: Path, manifest: Manifest, facts: Facts) -> Result:
     """The result of an artifact, with times on the GPUs that the user named, else this machine's, else common ones."""
     before, after = facts.before, facts.after
-    times, timed = _predicted(manifest, facts.gpus), _measured(facts)
+    times, timed = _predicted(manifest, facts.gpus), _measured(manifest, facts)
     files = {name: file.bytes for name, file in manifest.files.items()}
     return Result(
         model=manifest.source.name,
@@ -177,10 +177,10 @@ def _predicted(manifest: Manifest, named: Sequence[str]) -> tuple[PredictedTime,
     )
 
 
-def _measured(facts: Facts) -> tuple[MeasuredTime, ...]:
+def _measured(manifest: Manifest, facts: Facts) -> tuple[MeasuredTime, ...]:
     ratios: dict[str, list[float]] = {}
     for result in facts.measurements:
-        if result.provider != CPU:
+        if result.provider != CPU or not manifest.archs:
             ratios.setdefault(result.where, []).append(result.ratio)
     return tuple(MeasuredTime(name, min(found), max(found)) for name, found in ratios.items())
 

@@ -20,7 +20,7 @@ from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.report import views
 from onnxopt.artifact.report.facts import Facts, embedded, read_facts
 from onnxopt.artifact.report.gpus import roofs
-from onnxopt.artifact.summary import limit_text, size_text
+from onnxopt.artifact.summary import counted, limit_text, size_text
 from onnxopt.errors import UsageError
 from onnxopt.graph.signature import Tensor, tensor_text
 
@@ -96,6 +96,7 @@ def _environment() -> jinja2.Environment:
         "ms": _milliseconds,
         "units": _units,
         "share": limit_text,
+        "counted": counted,
         "shapes": _shapes,
         "words": _words,
         "tensors": _tensors,

@@ -68,6 +68,14 @@ def test_a_measured_gpu_comes_before_predictions(made: Path) -> None:
     assert (other.value, other.kind) == ("0.90×", "bad")
 
 
+def test_a_cpu_counts_where_there_are_no_kernels_for_gpus(made: Path) -> None:
+    run = bench(provider="CPUExecutionProvider", device="a processor", ratio=1.1)
+    facts = dataclasses.replace(facts_of(made), measurements=(run,))
+    for archs, names in (((), ["a processor"]), (("sm_90",), [])):
+        manifest = manifests.load(made).model_copy(update={"archs": archs})
+        assert [time.name for time in results.of(made, manifest, facts).measured] == names
+
+
 @pytest.mark.parametrize(
     ("errors", "text"),
     [
