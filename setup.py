@@ -6,10 +6,14 @@ another machine (`make wheel MACHINE=aarch64`) gets a library that a cross compi
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -47,20 +51,21 @@ class BuildOps(Command):
         name = "_".join(["custom_ops", *["strict"] * self.strict, *[self.machine] * crossing])
         build = ROOT / "build" / name
         library = (build / "lib" if self.strict or crossing else ROOT / "onnxopt" / "lib") / LIBRARY
-        _forget_other_tree(build)
-        cmake = _tool("cmake")
-        _call(
-            cmake,
-            *("-S", str(SOURCE), "-B", str(build), "-G", "Ninja"),
-            f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}",
-            "-DCMAKE_BUILD_TYPE=Release",
-            f"-DCMAKE_COMPILE_WARNING_AS_ERROR={'ON' if self.strict else 'OFF'}",
-            "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
-            f"-DONNXOPT_LIBRARY_DIR={library.parent}",
-            *([f"-DCMAKE_TOOLCHAIN_FILE={_toolchain(self.machine)}"] if crossing else []),
-            show=False,
-        )
-        _call(cmake, "--build", str(build), "--", "--quiet")
+        with _one_at_a_time(build):
+            _forget_other_tree(build)
+            cmake = _tool("cmake")
+            _call(
+                cmake,
+                *("-S", str(SOURCE), "-B", str(build), "-G", "Ninja"),
+                f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}",
+                "-DCMAKE_BUILD_TYPE=Release",
+                f"-DCMAKE_COMPILE_WARNING_AS_ERROR={'ON' if self.strict else 'OFF'}",
+                "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
+                f"-DONNXOPT_LIBRARY_DIR={library.parent}",
+                *([f"-DCMAKE_TOOLCHAIN_FILE={_toolchain(self.machine)}"] if crossing else []),
+                show=False,
+            )
+            _call(cmake, "--build", str(build), "--", "--quiet")
         if not library.is_file():
             raise ExecError(f"CMake finished, but {library} is not there")
 
@@ -96,6 +101,15 @@ class PlatformDistribution(Distribution):
         return True
 
 
+@contextlib.contextmanager
+def _one_at_a_time(build: Path) -> Iterator[None]:
+    """Wait until no other process builds in the folder, as pip does while `make build` does."""
+    build.parent.mkdir(exist_ok=True)
+    with open(build.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _forget_other_tree(build: Path) -> None:
     """Drop a CMake cache written for another source tree: a copied tree brings the cache of its original."""
     cache = build / "CMakeCache.txt"
@@ -122,9 +136,13 @@ def _tool(name: str) -> str:
 
 
 def _call(*command: str, show: bool = True) -> None:
-    """Run a command; with `show` unset its standard output is dropped, its errors are not."""
+    """Run a command; with `show` unset its standard output is dropped, its errors are not.
+
+    Without MAKEFLAGS, by which Ninja would join the jobs of make: Python closes the file descriptors that this needs.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
     try:
-        subprocess.run(command, check=True, stdout=None if show else subprocess.DEVNULL)
+        subprocess.run(command, check=True, env=environment, stdout=None if show else subprocess.DEVNULL)
     except subprocess.CalledProcessError as error:
         raise ExecError(f"{Path(command[0]).name} failed with exit code {error.returncode}; see above") from error
 
