@@ -1,4 +1,4 @@
-"""The demo behind `make demo`: a trained model from a package, and a model exported from PyTorch.
+"""The demo behind `make demo`: two trained models, each taken out of a package of the package index.
 
 For each model it runs the commands that a user would run: optimize (which compiles and verifies), verify, explain, and
 bench on the CPU. Then it runs the artifact from Python and from a C++ program, with the library and without it.
@@ -30,8 +30,12 @@ class Example:
 
 
 EXAMPLES = (
-    Example("magika_v3_3", "Magika, the file-type detector, trained, taken out of a package", ("bytes=1x2048",)),
-    Example("bert_tiny_dyn", "a small BERT exported from PyTorch, dynamic batch and sequence", ("x=16x256",)),
+    Example("magika_v3_3", "Magika, which detects the type of a file", ("bytes=1x2048",)),
+    Example(
+        "minilm_l3_paraphrase_fp32",
+        "MiniLM, which encodes sentences; exported from PyTorch with a dynamic batch and sequence",
+        ("input_ids=8x64", "attention_mask=8x64"),
+    ),
 )
 
 
@@ -52,7 +56,7 @@ def show(example: Example, program: Path) -> None:
     onnxopt("optimize", model, "-o", artifact, *shapes)
     onnxopt("verify", model, artifact, *shapes)
     onnxopt("explain", artifact, most_lines=24)
-    onnxopt("bench", artifact, "--against", model, *shapes)
+    onnxopt("bench", artifact, "--against", model, "--seconds", "2", *shapes)
     run([sys.executable, str(ROOT / "examples/python/run.py"), str(artifact), *example.shapes])
     run([str(program), str(artifact), *example.shapes])
 
