@@ -7,9 +7,12 @@ MAKEFLAGS += --no-print-directory
 # Without bytecode every process compiles what it imports, which takes 5 seconds longer.
 unexport PYTHONDONTWRITEBYTECODE
 
+# The stamps in .venv: what compiles the library, what runs onnxopt, what all targets need. Each adds to the one before.
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
+COMPILES := $(VENV)/compiles
+RUNS := $(VENV)/runs
 READY := $(VENV)/ready
 EXTRAS := .venv-extras
 EXTRAS_PIP := $(EXTRAS)/bin/python -m pip --disable-pip-version-check --quiet --quiet
@@ -33,20 +36,29 @@ FUZZ_SECONDS ?= 60
 CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support tests/fuzz/library onnxopt/verification onnxopt/include examples/cpp \
 	-name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
-.PHONY: help setup build demo test test-extras exporters check tidy wheel try-wheel aarch64 docs bench gpu-tests fuzz clean
+.PHONY: help setup build library demo test test-extras exporters check tidy wheel try-wheel aarch64 docs bench gpu-tests fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 setup: $(READY) ## make .venv with everything that the other targets need
 
-# The stamp: made again where what is to be installed has changed. torch goes first and alone, by its exact version: a
-# range, or another package asking for it, could bring a build with several GB of CUDA libraries instead. Bytecode is left
-# to the first import: compiling all of it here would take longer than the downloads.
-$(READY): setup.cfg pyproject.toml | $(BIN)/pip
-	@echo "Installing into $(VENV) (several minutes the first time)"
-	@$(PIP) install --no-compile torch==2.13.0
+# The stamps are made again where what is to be installed has changed. Bytecode is left to the first import: compiling all
+# of it here would take longer than the downloads.
+$(COMPILES): pyproject.toml | $(BIN)/pip
 	@$(PIP) install --no-compile "setuptools>=77" "cmake>=3.25" "ninja>=1.11"
+	@touch $@
+
+$(RUNS): setup.cfg $(COMPILES)
+	@echo "Installing what onnxopt needs into $(VENV)"
+	@$(PIP) install --no-compile --no-build-isolation -e .
+	@touch $@
+
+# torch goes first and alone, by its exact version: a range, or another package asking for it, could bring a build with
+# several GB of CUDA libraries instead.
+$(READY): setup.cfg $(COMPILES) | build
+	@echo "Installing what the tests and checks need into $(VENV) (some minutes the first time)"
+	@$(PIP) install --no-compile torch==2.13.0
 	@$(PIP) install --no-compile --no-build-isolation -e ".[dev,models,benchmarks,examples]"
 	@touch $@
 
@@ -55,13 +67,17 @@ $(BIN)/pip:
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
 
-build: $(READY) ## compile custom_ops/ into onnxopt/lib/
+# The compiler works while pip downloads.
+build: $(COMPILES) ## compile custom_ops/ into onnxopt/lib/
+	@$(MAKE) --silent --jobs=2 library $(RUNS)
+
+library: $(COMPILES)
 	@$(BIN)/python setup.py --quiet build_ops
 
-demo: build ## optimize, verify, explain, benchmark and run two real models
+demo: build ## optimize, verify, explain, benchmark and run two real models; installs only what that needs
 	@$(BIN)/python examples/demo.py
 
-test: build ## run the tests
+test: $(READY) ## run the tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --basetemp=build/pytest $(PYTEST)
 
 # An environment of their own: optimum-onnx pins an older transformers than models/ exports with, and nvidia-pytriton an
@@ -76,7 +92,7 @@ $(EXTRAS)/ready: setup.cfg pyproject.toml | $(READY)
 	@$(EXTRAS_PIP) install --no-compile --no-deps nvidia-pytriton
 	@touch $@
 
-test-extras: build $(EXTRAS)/ready ## run the tests that need Ray, optimum-onnx or tritonserver, which `make test` skips
+test-extras: $(EXTRAS)/ready ## run the tests that need Ray, optimum-onnx or tritonserver, which `make test` skips
 	@$(EXTRAS)/bin/python -m pytest --basetemp=build/pytest-extras tests/tools/test_optimum.py \
 		tests/artifact/export/test_tritonserver.py tests/tools/test_batch.py -k "not test_batch.py or ray" $(PYTEST)
 
@@ -102,7 +118,7 @@ $(PADDLE)/ready: Makefile | $(READY)
 
 exporters: $(EXPORTERS)/ready $(PADDLE)/ready ## install the exporters whose files `make bench BENCH=cpu.exporters` compares
 
-check: build ## formatting, lint, types, the library without warnings, subjects of commits, the site's links
+check: $(READY) ## formatting, lint, types, the library without warnings, subjects of commits, the site's links
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -113,7 +129,7 @@ check: build ## formatting, lint, types, the library without warnings, subjects 
 	@$(MAKE) docs
 	@echo "make check: no complaints"
 
-tidy: build ## clang-tidy over custom_ops/, about five minutes
+tidy: $(READY) ## clang-tidy over custom_ops/, about five minutes
 	@printf '%s\n' $(filter custom_ops/%.cc,$(CXX_SOURCES)) | \
 		xargs -P 2 -n 4 $(BIN)/clang-tidy -p build/custom_ops --quiet --warnings-as-errors='*'
 
@@ -137,14 +153,14 @@ docs: $(READY) ## build the documentation as a site in build/docs/site; a link t
 	@$(BIN)/python docs/site/stage.py
 	@$(BIN)/mkdocs build --config-file docs/site/mkdocs.yml 2>build/docs/log || { grep -E '^(WARNING|ERROR|Aborted)' build/docs/log; exit 1; }
 
-bench: build ## run the benchmarks of the CPU, or the one that BENCH names
+bench: $(READY) ## run the benchmarks of the CPU, or the one that BENCH names
 	@$(if $(BENCH),$(BIN)/python -m benchmarks $(BENCH),\
 		for name in $(CPU_BENCHMARKS); do $(BIN)/python -m benchmarks $$name; done)
 
-gpu-tests: build ## write build/gpu-tests: what the tests marked gpu need on a machine with a GPU
+gpu-tests: $(READY) ## write build/gpu-tests: what the tests marked gpu need on a machine with a GPU
 	@$(BIN)/python -m tests.support.gpu_bundle build/gpu-tests $(if $(GPU_PYTHON),--python $(GPU_PYTHON))
 
-fuzz: build ## random graphs, networks in other spellings, damaged models, damaged files beside the library, FUZZ_SECONDS each; tests that are exhaustive
+fuzz: $(READY) ## random graphs, networks in other spellings, damaged models, damaged files beside the library, FUZZ_SECONDS each; tests that are exhaustive
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 	@$(BIN)/python -m tests.fuzz.respell --seconds $(FUZZ_SECONDS)
 	@$(BIN)/python -m tests.fuzz.mutations --seconds $(FUZZ_SECONDS)
