@@ -53,7 +53,7 @@ def show(example: Example, program: Path) -> None:
     print(f"\n━━━ {example.name}: {example.what}", flush=True)
     model, artifact = models.path(example.name), BUILD / example.name
     shapes = [option for shape in example.shapes for option in ("--shape", shape)]
-    onnxopt("optimize", model, "-o", artifact, *shapes)
+    onnxopt("optimize", model, "-o", artifact, "--arch", "h200", *shapes)
     onnxopt("verify", model, artifact, *shapes)
     onnxopt("explain", artifact, most_lines=24)
     onnxopt("bench", artifact, "--against", model, "--seconds", "2", *shapes)
