@@ -7,6 +7,7 @@ bench on the CPU. Then it runs the artifact from Python and from a C++ program, 
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,9 @@ def main() -> None:
     run([str(ROOT / "examples/cpp/build"), sys.executable, str(program)])
     for example in EXAMPLES:
         show(example, program)
+    print("\nThe times above are those of this CPU. On a GPU:")
+    for example in EXAMPLES:
+        print(f"    {sentence(BUILD / example.name)}")
     print(f"\nmake demo: {len(EXAMPLES)} models in {time.perf_counter() - start:.0f} s; artifacts in build/demo/")
 
 
@@ -59,6 +63,13 @@ def show(example: Example, program: Path) -> None:
     onnxopt("bench", artifact, "--against", model, "--seconds", "2", *shapes)
     run([sys.executable, str(ROOT / "examples/python/run.py"), str(artifact), *example.shapes])
     run([str(program), str(artifact), *example.shapes])
+
+
+def sentence(artifact: Path) -> str:
+    """What an artifact gains, in plain words."""
+    command = [str(Path(sys.executable).with_name("onnxopt")), "explain", "--json", str(artifact)]
+    explained = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
+    return str(explained["result"]["sentence"])
 
 
 def onnxopt(*arguments: str | Path, most_lines: int | None = None) -> None:
