@@ -19,6 +19,7 @@ SCOPES = commit_subjects.scopes_of(
         ("custom_ops/cpu: sum float32 in float64", ""),
         ("onnxopt/graph/rewrite: state all rules in one table", ""),
         ("make: install hadolint", ""),
+        ("makefile: install what the demo runs", ""),
         ("Rewrite rules are stated in one table", "is not `scope: verb object`"),
         ("rewrite: State all rules in one table", "is not `scope: verb object`"),
         ("rewrite: state all rules in one table.", "is not `scope: verb object`"),

@@ -2,7 +2,8 @@
 
     python -m tests.support.commit_subjects
 
-A scope is a folder or a file of the tree, without its suffix: a room, a kind, docs. Exit code 1 names what is wrong.
+A scope is a folder or a file of the tree, without its suffix, also in small letters: a room, a kind, docs, readme. Exit
+code 1 names what is wrong.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def scopes_of(paths: list[str]) -> set[str]:
     """The names that a scope may have: of folders, of files without their suffix, and paths of these."""
     parts = {Path(path).with_suffix("").parts for path in paths}
     every = {"/".join(names[k:end]) for names in parts for end in range(1, len(names) + 1) for k in range(end)}
-    return every | _OTHERS
+    return every | {name.lower() for name in every} | _OTHERS  # README and Makefile are `readme` and `makefile`
 
 
 def _git(*arguments: str) -> str:
