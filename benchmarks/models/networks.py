@@ -12,8 +12,8 @@ TF32. All run in CUDA graphs. ONNX Runtime's best is the faster of no options an
 prefer_nhwc with fuse_conv_bias; torch's best is the fastest of reduce-overhead, channels_last for networks of
 two-dimensional convolutions, and cuDNN's attention. TF32 is allowed on all sides, or with --exact on none. --kinds also
 times onnxopt without each kind of its kernels (`onnxopt.leave_out`), and a row then names what is faster without.
-After --limit seconds nothing more begins:
-the same command continues with what has no row in --folder. Exit code 1 where an output differs or onnxopt fails.
+After --limit seconds nothing more begins: the same command continues with what has no row in --folder. Exit code 1
+where an output differs or onnxopt fails.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def chosen(patterns: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     for pattern in patterns:
         if ":" in pattern:
+            named(pattern)
             found[pattern] = None
             continue
         members = [n for n, network in NETWORKS.items() if network.group == pattern or fnmatch.fnmatch(n, pattern)]

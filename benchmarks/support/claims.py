@@ -210,7 +210,7 @@ CLAIMS = (
         "2026-11-24",
     ),
     Claim(
-        "transformers, convolution networks, speech, volumes, recommenders in one run, beside the best of ONNX Runtime",
+        "transformers, convolution networks, speech, volumes, recommenders, beside the best of ONNX Runtime",
         ("models/gpu_networks_h200.json",),
         _peers(("ORT", "ORT, both options")),
         "models.networks",

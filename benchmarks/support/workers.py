@@ -51,28 +51,29 @@ class Workers(Generic[Key]):
 
         What they prepare goes on while the caller has one of them answer.
         """
-        found: set[Key] = set()
+        reported: set[Key] = set()
         with selectors.DefaultSelector() as selector:
             while (left := deadline - time.perf_counter()) > 0:
-                while self._waiting and self._room(found):
+                while self._waiting and self._room(reported):
                     key = self._start()
                     selector.register(self._processes[key].stdout, selectors.EVENT_READ, key)  # type: ignore[arg-type]
                 if not selector.get_map():
                     break
                 for event, _ in selector.select(left):
                     selector.unregister(event.fileobj)
-                    found.add(event.data)
+                    reported.add(event.data)
                     yield event.data, self._line(event.data)
         for key, process in self._processes.items():
-            if key not in found:
+            if key not in reported:
                 process.kill()
                 yield key, {"failed": "ran out of time: not ready when the workers were stopped"}
         for key in self._waiting:
             yield key, {"failed": "ran out of time: not begun when the workers were stopped"}
 
-    def _room(self, found: set[Key]) -> bool:
+    def _room(self, reported: set[Key]) -> bool:
+        """Whether one more may begin. reported: those that are ready."""
         alive = [key for key, process in self._processes.items() if process.poll() is None]
-        return len(alive) < self._alive and len(set(alive) - found) < self._at_once
+        return len(alive) < self._alive and len(set(alive) - reported) < self._at_once
 
     def answer(self, key: Key, seconds: float | None = None) -> dict[str, Any]:
         """What a job answers, alone on the GPU; its process is ended where that takes longer than so many seconds."""

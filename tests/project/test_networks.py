@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.models import networks
-from benchmarks.support.networks import NETWORKS
+from benchmarks.support.networks import NETWORKS, named
 from benchmarks.support.workers import Job, Workers
 
 ROWS = {
@@ -31,6 +31,17 @@ def test_networks_are_named_by_groups_and_patterns() -> None:
     assert not [name for name in networks.chosen([]) if name.endswith("_dynamic")]
     with pytest.raises(SystemExit, match="nothing is no group and no network"):
         networks.chosen(["nothing"])
+
+
+def test_networks_of_libraries_have_names_of_their_own() -> None:
+    assert networks.chosen(["timm:resnet50", "torchvision:fcn_resnet50:float32", "gru"]) == [
+        "timm:resnet50", "torchvision:fcn_resnet50:float32", "gru"
+    ]  # fmt: skip
+    assert (named("timm:resnet50").dtype, named("torchvision:fcn_resnet50:float32").dtype) == ("float16", "float32")
+    assert named("gru") is NETWORKS["gru"]
+    for wrong in ("keras:resnet50", "timm:", "timm:resnet50:half"):
+        with pytest.raises(SystemExit, match=f"{wrong} is no network; those of libraries are timm:NAME or"):
+            networks.chosen([wrong])
 
 
 def test_the_report_names_the_worst_and_what_misses_the_goals() -> None:
@@ -72,6 +83,23 @@ def test_workers_that_end_or_are_late_say_so(tmp_path: Path) -> None:
         assert workers.answer("good") == {"ms": 2}
         assert workers.answer("mute", 0.2)["failed"].startswith("ran out of time")
         workers.end()
+
+
+def test_those_that_are_ready_count_as_alive_until_they_are_ended(tmp_path: Path) -> None:
+    """One begins when the one before has answered and is ended, not when it is ready."""
+    begun = (
+        "import pathlib, sys; pathlib.Path({!r}).touch(); print('{{\"ready\": 1}}', flush=True); sys.stdin.readline()"
+    )
+    places = {name: tmp_path / name for name in ("first", "second")}
+    jobs = {name: Job((sys.executable, "-c", begun.format(str(place)))) for name, place in places.items()}
+    order = []
+    with (tmp_path / "log").open("w") as log:
+        workers = Workers(jobs, log, at_once=2, alive=1)
+        for name, said in workers.ready(time.perf_counter() + 20):
+            time.sleep(0.5)  # enough for another process to begin
+            order.append((name, said, sum(place.exists() for place in places.values())))
+            workers.end(name)
+    assert order == [("first", {"ready": 1}, 1), ("second", {"ready": 1}, 2)]
 
 
 def test_a_network_is_measured_and_a_later_call_continues(

@@ -68,9 +68,7 @@ def test_its_figures_are_those_of_the_result_files() -> None:
     figures = {}
     for claim in claims.CLAIMS:
         figures[claim.claim] = claim.figure(*(json.loads((claims.RESULTS / p).read_text()) for p in claim.results))
-    every = (
-        "transformers, convolution networks, speech, volumes, recommenders in one run, beside the best of ONNX Runtime"
-    )
+    every = "transformers, convolution networks, speech, volumes, recommenders, beside the best of ONNX Runtime"
     count, least, most, average = re.findall(r"[\d.]+", figures[every])
     assert f"{count} networks of every kind: {least} to {most} times as fast" in text
     assert f"({average} in the geometric mean; two recurrent networks" in text

@@ -188,13 +188,14 @@ def _catalogue(name: str) -> Network:
 
 
 def named(name: str) -> Network:
-    """A network of this list or of another library. KeyError for others."""
-    library, _, rest = name.partition(":")
-    if not rest:
+    """A network of this list, or LIBRARY:NAME or LIBRARY:NAME:DTYPE. SystemExit for a name of another form."""
+    if name in NETWORKS:
         return NETWORKS[name]
+    library, _, rest = name.partition(":")
     of, _, dtype = rest.partition(":")
-    make = {"timm": lambda: _timm(of, None), "torchvision": lambda: _torchvision(of)}[library]()
-    return Network("others", make, dtype or "float16")
+    if library not in _LIBRARIES or not of or dtype not in ("", "float16", "bfloat16", "float32"):
+        raise SystemExit(f"{name} is no network; those of libraries are {':NAME or '.join(_LIBRARIES)}:NAME[:float32]")
+    return Network("others", _LIBRARIES[library](of), dtype or "float16")
 
 
 def _networks() -> dict[str, Network]:
@@ -236,4 +237,7 @@ def _networks() -> dict[str, Network]:
     return networks | {f"catalogue_{name}": _catalogue(name) for name in exported}
 
 
+_LIBRARIES: dict[str, Callable[[str], Callable[[], Made]]] = {
+    "timm": lambda name: _timm(name, None), "torchvision": _torchvision
+}  # fmt: skip
 NETWORKS = _networks()
