@@ -10,7 +10,7 @@ from typing import Any
 
 from onnxopt.costs.measured import load
 
-_GROUP_QUERIES = 64  # of a warpgroup
+GROUP_QUERIES = 64  # of a warpgroup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ class FlashAttentionCosts:
         """
         times = []
         for tile in self.hopper_tiles(width, biased=False):
-            rows = _GROUP_QUERIES * tile["count"]
+            rows = GROUP_QUERIES * tile["count"]
             blocks = math.ceil(math.ceil(queries / rows) * heads / multiprocessors)
             scores = blocks * rows * math.ceil(keys / tile["keys"]) * tile["keys"] * 1e-6
             times.append(math.ceil(blocks / tile["blocks"]) * tile["wave"] + scores * tile["scores"])

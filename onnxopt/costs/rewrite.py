@@ -28,6 +28,8 @@ class RewriteCosts:
     rows_as_floats: tuple[int, int]
     operations_per_byte: int
     min_saved_of_repeated: int
+    max_short_axis: int
+    min_after_short_axis: int
 
 
 @functools.cache

@@ -135,7 +135,7 @@ def _shapes(texts: Sequence[Any]) -> str:
 
 
 def _words(name: str) -> Markup:
-    """A name that may break before its capitals and behind its domain, _, / and dots, so that it fits a phone."""
+    """A name that may break before its capitals and after its domain, _, / and dots, so that it fits a phone."""
     return Markup("<wbr>").join(re.split(r"(?<=[a-z])(?=[A-Z])|(?<=::)|(?<=[_/.])(?=[^_/.])", name))
 
 

@@ -242,15 +242,15 @@ class _Filling:
     def _split(self, node: ir.Node) -> dict[ir.Value, _Filled]:
         """Of a Split between parts of a map."""
         filled, sizes = self._first(node), _sizes(node, self._inferred)
-        left, parts = list(filled.parts), dict[ir.Value, _Filled]()
+        waiting, parts = list(filled.parts), dict[ir.Value, _Filled]()
         for value, size in zip(node.outputs, sizes, strict=False):
-            taken: list[tuple[int, int]] = []
-            while left and sum(channels for channels, _ in taken) < size:
-                taken.append(left.pop(0))
-            if sum(channels for channels, _ in taken) != size:
+            own: list[tuple[int, int]] = []
+            while waiting and sum(channels for channels, _ in own) < size:
+                own.append(waiting.pop(0))
+            if sum(channels for channels, _ in own) != size:
                 raise _Unlike
-            parts[value] = _Filled(tuple(taken), filled.by)
-        if not sizes or left:
+            parts[value] = _Filled(tuple(own), filled.by)
+        if not sizes or waiting:
             raise _Unlike
         return parts
 

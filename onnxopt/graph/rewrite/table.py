@@ -296,7 +296,7 @@ TABLE: tuple[Phase, ...] = (
             Step((ALIGNED_CHANNELS,), channels_last.ALIGNED, only_if=_has("Conv", "ConvTranspose")),
             Step(_CHANNELS_LAST, channels_last.TOKENS, only_if=_has("Conv", "ConvTranspose")),
             Step(_CHANNELS_LAST, channels_last.RULES, only_if=_has("Conv", "ConvTranspose")),
-            Step(_FOLD, normalized_products.LEFT, only_if=_has("BatchNormalization")),
+            Step(_FOLD, normalized_products.MAPS, only_if=_has("BatchNormalization")),
             Step((GATED_WEIGHTS,), channels_last.GATES, only_if=lambda graph: bool(gated_weights.candidates(graph))),
         ),
     ),

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from onnxopt.costs.flash_attention import numbers
+from onnxopt.costs.flash_attention import GROUP_QUERIES, numbers
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention.attention import Attention
@@ -32,7 +32,6 @@ class Tile(NamedTuple):
 
 
 _HELD_STEPS = 8  # of 32 bytes of queries, in the bands of a warp, that registers hold; exact ones take two
-_HOPPER_ROWS = 64  # queries of a warpgroup
 _HOPPER_PANEL = 128  # bytes of a row in shared memory, of 64 elements
 _HOPPER_GROUP = 1024  # bytes that what a warpgroup reads is aligned to
 _HOPPER_ALIGNED = 1008  # bytes at most in front of the first tile
@@ -121,7 +120,7 @@ def _hopper_variant(
     symbol = f"{name}_h{warpgroups.count}k{keys}{'s' if short else f't{stages}'}"
     row = _HOPPER_PANEL * -(-meaning.width // (_HOPPER_PANEL // 2))
     tiles = 2 * stages * keys * row
-    group_bytes = _HOPPER_ROWS * max(row, _pitch(meaning.width))
+    group_bytes = GROUP_QUERIES * max(row, _pitch(meaning.width))
     queries = warpgroups.count * -(-group_bytes // _HOPPER_GROUP) * _HOPPER_GROUP
     bias = 2 * stages * keys if meaning.bias is not None else 0
     shared = _HOPPER_ALIGNED + tiles + queries + 16 * stages * warpgroups.copier + bias

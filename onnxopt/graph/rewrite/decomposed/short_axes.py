@@ -16,11 +16,11 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.costs.rewrite import numbers
 from onnxopt.graph.match import constant, integers, is_constant, is_private, operand
 from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.rewrite.rule_sets import Pass, Scope
 
-_MOST = 4  # elements of the axis
 REDUCTIONS = {"ReduceSum": "Add", "ReduceMean": "Add", "ReduceMax": "Max", "ReduceMin": "Min"}
 _ADDED_WIDE = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _FLOATS = _ADDED_WIDE | {ir.DataType.FLOAT}
@@ -46,7 +46,9 @@ class _Parts:
         if x is None or dims is None or axis is None:
             return False
         count = dims[axis]
-        if not isinstance(count, int) or not 2 <= count <= _MOST or math.prod(_sizes(dims[axis + 1 :])) < _MOST:
+        if not isinstance(count, int) or not 2 <= count <= numbers().max_short_axis:
+            return False
+        if math.prod(_sizes(dims[axis + 1 :])) < numbers().min_after_short_axis:
             return False
         new = NewNodes(self._graph, node)
         y = self._combined(new, node.op_type, [self._part(new, x, k, axis - len(dims), count) for k in range(count)])
@@ -101,7 +103,7 @@ class _Parts:
         return concat.attributes.get_int("axis", 0) % len(dims[0] or ()) == place
 
     def _split_by_reshape(self, node: ir.Node, place: int) -> ir.Value | None:
-        """What a Reshape splits one axis of, of which the parts are the axis `place`."""
+        """The operand of a Reshape that splits an axis, whose parts the axis `place` counts; None for others."""
         source, dims = node.inputs[0] if node.inputs else None, self._dims(node.outputs[0])
         before = self._dims(source) if source is not None else None
         if node.op_type != "Reshape" or dims is None or before is None or len(before) != len(dims) - 1:

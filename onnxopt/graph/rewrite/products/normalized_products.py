@@ -183,7 +183,7 @@ RULES = (
     ),
     RuleSet(lambda _: [Rooted("BatchNormalization", Arithmetic.rule(maps=False))]),
 )
-LEFT = (
+MAPS = (
     RuleSet(
         lambda scope: [Rooted("BatchNormalization", Arithmetic.rule(maps=True))] if scope.gpu else [], counted=False
     ),
