@@ -348,6 +348,20 @@ LAYERS = (
 )
 
 
+FEW_CHANNELS = (  # that entry points of ours run; tiles with tails, several a block, and each step after the sum
+    Layer(h=35, w=33, c=32, k=32, pads=SAME),
+    Layer(n=1, h=7, w=5, pads=(0, 1, 2, 0), k=16, activation="relu"),
+    Layer(h=40, w=33, c=48, k=48, pads=SAME, residual="before", activation="relu"),
+    Layer(n=5, h=17, w=18, c=64, k=32, pads=SAME, activation="silu"),
+    Layer(n=1, h=18, w=9, c=96, k=32, pads=SAME, activation="leaky_relu", residual="last"),
+    Layer(n=3, h=38, w=9, k=32, pads=SAME, strides=(2, 2), activation="prelu", bias=False),
+    Layer(n=3, h=9, w=33, c=32, k=64, pads=SAME, activation="hardswish"),
+    Layer(n=2, h=20, w=23, c=48, k=64, pads=SAME, activation="clip", residual="last"),
+    Layer(n=2, h=17, w=16, c=128, k=16, auto_pad="SAME_UPPER", activation="silu", residual="last"),
+    Layer(n=1, h=3, w=70, c=32, k=48, pads=(0, 2, 1, 3), symbolic=("N", "H", "W")),
+)
+
+
 def _volume(**fields: object) -> Layer:
     """A volume of five planes, with a kernel of 3x3x3 and no padding."""
     window = {"kernel": (3,) * 3, "strides": (1,) * 3, "dilations": (1,) * 3, "pads": (0,) * 6}
@@ -374,19 +388,19 @@ VOLUMES = (
 )
 
 
-def _bare(layer: Layer, **changed: object) -> Bare:
+def bare(layer: Layer, **changed: object) -> Bare:
     return Bare(**{**dataclasses.asdict(layer), **changed})  # type: ignore[arg-type]
 
 
 TABLE = Table(
     "convolution",
     tuple(
-        Row(f"{dtype}{of}", tuple(_bare(layer, dtype=dtype) for layer in layers), gpu=True)
-        for of, layers in (("", LAYERS), (" volumes", VOLUMES))
+        Row(f"{dtype}{of}", tuple(bare(layer, dtype=dtype) for layer in layers), gpu=True)
+        for of, layers in (("", LAYERS), (" volumes", VOLUMES), (" of few channels", FEW_CHANNELS))
         for dtype in ("float32", "float16", "bfloat16")
     ),
     lambda layer: fused_model(layer.model()),
     error,
     emulated="",
-    damaged={name: (_bare(layer),) for name, layer in DAMAGED.items()},
+    damaged={name: (bare(layer),) for name, layer in DAMAGED.items()},
 )

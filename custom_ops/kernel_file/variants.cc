@@ -153,11 +153,8 @@ void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Gemm& gemm,
 }
 
 Variant ReadConvolutionVariant(const JsonReader& json, const Convolution& convolution) {
-  return ReadCodedConvolutionVariant(json, convolution);
-}
-
-Variant ReadBlockVariant(const JsonReader& json, const Block& /*block*/) {
-  json.Fail("is an entry point of a convolution, which has none");
+  return convolution.codes ? ReadCodedConvolutionVariant(json, convolution)
+                           : ReadDenseConvolutionVariant(json, convolution);
 }
 
 void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Convolution& convolution,
@@ -168,8 +165,15 @@ void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Convolution
   }
 }
 
-void CheckEntryPoints(const JsonReader& /*json*/, bool /*has_fatbin*/, const Block& /*block*/,
-                      std::vector<Variant>* /*variants*/) {}
+void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Block& block, std::vector<Variant>* variants) {
+  for (const Variant& variant : *variants) {
+    const auto step = static_cast<std::size_t>(variant.shape.As<BlockVariant>().step);
+    if (step >= block.steps.size() || block.steps[step].group != 1) {
+      json.Fail("have in \"step\" of " + variant.symbol + " no convolution that a kernel of ours runs");
+    }
+  }
+  if (!has_fatbin) variants->clear();  // cuDNN runs all
+}
 
 void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const TokenAttention& attention,
                       std::vector<Variant>* variants) {

@@ -60,9 +60,8 @@ Variant ReadGemmVariant(const JsonReader& json, const Gemm& gemm);
 // Without a fatbin there are none afterwards.
 void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Gemm& gemm, std::vector<Variant>* variants);
 
-// Calls of cuDNN, without entry points.
+// cuDNN runs what has no entry points.
 Variant ReadConvolutionVariant(const JsonReader& json, const Convolution& convolution);
-Variant ReadBlockVariant(const JsonReader& json, const Block& block);
 void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Convolution& convolution,
                       std::vector<Variant>* variants);
 void CheckEntryPoints(const JsonReader& json, bool has_fatbin, const Block& block, std::vector<Variant>* variants);

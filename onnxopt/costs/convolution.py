@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 from onnxopt.costs.measured import load
 
@@ -22,6 +24,8 @@ class ConvolutionCosts:
     first_run_plans: int
     timed_plans: int
     first_run_workspace: int
+    dense: tuple[Mapping[str, Any], ...]
+    dense_fill: float
 
 
 @functools.cache

@@ -13,9 +13,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from onnxopt.program.convolution import DTYPES, ConvolutionOperation
+from onnxopt.program.convolution import DTYPES, ConvolutionOperation, DenseTile
 from onnxopt.program.fields import integer, integers, nested, operand, several
-from onnxopt.program.schema import Meaning, Record, Rule, shared
+from onnxopt.program.hardware import MAX_SHARED_BYTES
+from onnxopt.program.schema import WHOLE_WARPS, Meaning, Record, Rule, Variant, shared
 
 MAX_INPUTS = 64
 MAX_STEPS = 24
@@ -136,3 +137,18 @@ class Block(Meaning):
         if writes:
             written[at] |= of
         return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockVariant(Variant):
+    """An entry point of a step, as DenseConvolutionVariant has them. shared: bytes of a block of threads."""
+
+    KERNEL = Block
+    RULES = (
+        Rule("tile", "kernel.dtype != 'float32'", "is of a convolution that no kernel of ours runs"),
+        WHOLE_WARPS,
+        Rule("threads", "threads % (32 * tile.parts) == 0", "are not the warps of whole parts"),
+    )
+    tile: DenseTile = nested(DenseTile)
+    step: int = integer(0, MAX_STEPS - 1, default=0)
+    shared: int = integer(0, MAX_SHARED_BYTES, default=0)

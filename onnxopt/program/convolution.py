@@ -1,10 +1,10 @@
-"""Convolution: what one convolution that cuDNN runs computes, its epilogue included. Tensors are NHWC, or NDHWC.
+"""Convolution: what one convolution computes, its epilogue included. Tensors are NHWC, or NDHWC.
 
     y = activation(conv(x, w) + bias + residual)      residual_last: activation(conv(x, w) + bias) + residual
 
 conv is Conv or ConvTranspose. Activations: relu; silu, v / (1 + exp(-v)); clip, v between 0 and a bound; leaky_relu,
 v or a slope times v where v is below 0; prelu, the same with a slope for each channel; hardswish, v times v / 6 + 1 / 2
-between 0 and 1. cuDNN has a list of epilogues, so no program is one.
+between 0 and 1. cuDNN has a list of epilogues, so no program is one. Entry points of ours run those of few channels.
 
 Sums are float32 for every dtype. float32 convolutions use TF32 where ONNX Runtime's own ones do (provider option
 use_tf32, on by default).
@@ -26,7 +26,7 @@ from typing import ClassVar
 
 from onnxopt.program.fields import choice, flag, integer, integers, nested, number, operand
 from onnxopt.program.hardware import MAX_SHARED_BYTES
-from onnxopt.program.schema import Meaning, Record, Rule, Variant, shared
+from onnxopt.program.schema import WHOLE_WARPS, Meaning, Record, Rule, Variant, shared
 from onnxopt.program.window import Window
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -185,6 +185,43 @@ class Convolution(ConvolutionOperation, Meaning):
             and (self.residual is None or self.codes.residual is not None)
             and self.activation in ("none", "relu", "clip")
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseTile(Record):
+    """How a block of a dense convolution of few channels divides its work. `parts` of its warps share outputs, and each
+    has some of the filters; a warp's `products` products are below each other, each of 16 outputs, `across` of them
+    neighbours in a row."""
+
+    RULES: ClassVar[Sequence[Rule]] = (
+        Rule("filters", "filters % (16 * parts) == 0", "are not whole products for each part"),
+        Rule("across", "across in (8, 16)", "is neither 8 nor 16"),
+    )
+    channels: int = integer(16, 512, 16)
+    filters: int = integer(16, 512, 16)
+    products: int = integer(1, 16)
+    across: int = integer(8, 16)
+    parts: int = integer(1, 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseConvolutionVariant(Variant):
+    """A convolution of 16-bit floats that keeps the weights of all filters in shared memory. shared: bytes of a
+    block."""
+
+    KERNEL = Convolution
+    RULES = (
+        Rule(
+            "tile",
+            "kernel.codes is None and kernel.dtype != 'float32' and kernel.group == 1 and not kernel.transposed"
+            " and kernel.window.depth is None",
+            "is of a convolution that no kernel of ours runs",
+        ),
+        WHOLE_WARPS,
+        Rule("threads", "threads % (32 * tile.parts) == 0", "are not the warps of whole parts"),
+    )
+    tile: DenseTile = nested(DenseTile)
+    shared: int = integer(0, MAX_SHARED_BYTES, default=0)
 
 
 @dataclasses.dataclass(frozen=True)

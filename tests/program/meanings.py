@@ -10,8 +10,15 @@ from onnxopt.fusion.core_growth import CoreKind
 from onnxopt.kinds import KINDS as KERNEL_KINDS
 from onnxopt.program import schema
 from onnxopt.program.attention import AttentionVariant, CacheCodes, TokenAttention
-from onnxopt.program.block import Block, BlockCopy, BlockStep, Part
-from onnxopt.program.convolution import CodedConvolutionVariant, CodeScale, Convolution, ConvolutionCodes
+from onnxopt.program.block import Block, BlockCopy, BlockStep, BlockVariant, Part
+from onnxopt.program.convolution import (
+    CodedConvolutionVariant,
+    CodeScale,
+    Convolution,
+    ConvolutionCodes,
+    DenseConvolutionVariant,
+    DenseTile,
+)
 from onnxopt.program.core import Transform, TransformRead
 from onnxopt.program.depthwise import Depthwise, DepthwiseVariant, Expansion
 from onnxopt.program.dtypes import DTYPES
@@ -86,6 +93,8 @@ CODED = Convolution(
     window=SAME,
     codes=ConvolutionCodes(0.1, CodeScale(0.2), residual=CodeScale(0.1, 3.0), result=CodeScale(0.3, -128.0)),
 )  # fmt: skip
+FEW_CHANNELS = Convolution(F16 * 2, F16, window=Window((3, 3)))
+TILE = DenseTile(channels=32, filters=64, products=2, across=16, parts=2)
 CODED_BYTES = dataclasses.replace(
     CODED, inputs=("uint8", *CODED.inputs[1:]),
     codes=ConvolutionCodes(0.1, residual=CodeScale(0.1), result=CodeScale(0.3), zero=5.0),
@@ -203,6 +212,8 @@ VARIANTS: tuple[tuple[schema.Variant, schema.Meaning], ...] = (
     (GroupNormVariant("f", "", 32, 8, 1, 128, layout="split", columns=8, launch=1), NORM),
     (ImageConvolutionVariant("f", "", 32, 1, 1, 128, products=2, across=32, filters=16), IMAGE),
     (CodedConvolutionVariant("f", "", 32, 16, 1, 256), CODED_BYTES),
+    (DenseConvolutionVariant("f", "", 32, 8, 1, 128, tile=TILE), FEW_CHANNELS),
+    (BlockVariant("f", "", 32, 8, 1, 128, tile=TILE, step=1), next(m for m in MEANINGS if isinstance(m, Block))),
     (DepthwiseVariant("f", "", 32, 8, 1, 128, down=2, across=2), OF_MAP),
     (DepthwiseVariant("f", "", 32, 8, 1, 128, layout="banded", chunks=2, across=2, images=2), OF_MAP),
     (DepthwiseVariant("f", "", 32, 8, 1, 32, layout="walking", across=4), OF_MAP),
@@ -227,6 +238,9 @@ _PRODUCT = next(m for m in MEANINGS if isinstance(m, Gemm) and m.activates_apart
 # Entry points that break a rule by their kernels' meanings.
 BROKEN_VARIANTS: tuple[tuple[schema.Variant, schema.Meaning], ...] = (
     (CodedConvolutionVariant("f", "", 32, 16, 1, 256), dataclasses.replace(CODED, activation="silu")),
+    (DenseConvolutionVariant("f", "", 32, 8, 1, 128, tile=TILE), dataclasses.replace(FEW_CHANNELS, group=2)),
+    (BlockVariant("f", "", 32, 8, 1, 128, tile=TILE), next(
+        m for m in MEANINGS if isinstance(m, Block) and m.dtype == "float32")),
     (DepthwiseVariant("f", "", 32, 1, 1, 32, layout="expanded", down=8, across=8, chunks=8), EXPANDED),
     (DepthwiseVariant("f", "", 32, 4, 1, 32, layout="walking", across=4), OF_HALVES),
     (FlashAttentionVariant("f", "", 32, 8, 1, 128),

@@ -19,6 +19,11 @@ class Tensors {
     return data_[static_cast<std::size_t>(part.tensor)] + part.first * static_cast<std::int64_t>(Size(block_.dtype()));
   }
 
+  OwnOperands OwnOf(const BlockStep& step) const {
+    const ConvolutionPointers at = Of(step);
+    return {at.x, at.w, at.bias, at.residual, at.slope, nullptr, at.y};
+  }
+
   ConvolutionPointers Of(const BlockStep& step) const {
     return {At(step.x),
             data_[step.w],
@@ -40,7 +45,8 @@ BlockCudaKernel::BlockCudaKernel(const Kernel& kernel, const Library& library, c
       block_(kernel.meaning.As<Block>()),
       driver_(library.driver()),
       api_(FindCudnn()),
-      allocator_(info) {
+      allocator_(info),
+      own_(kernel.variants.empty() ? nullptr : std::make_unique<const DenseConvolutions>(kernel, library)) {
   for (std::size_t k = 0; k < block_.steps.size(); ++k) runners_.emplace_back(driver_, api_);
   Prepare(info);
 }
@@ -56,9 +62,18 @@ void BlockCudaKernel::Prepare(const OrtKernelInfo* info) {
       return;  // the run says so, where there is one
     }
     for (std::size_t k = 0; k < runners_.size(); ++k) {
+      if (TakesOver(k, call.steps[k])) continue;
       runners_[k].Prepare({ConvolutionOf(block_, block_.steps[k]), call.steps[k]}, stated.alone());
     }
   }
+}
+
+// Whether a step needs no plan; where no context is current, that shows at the run.
+bool BlockCudaKernel::TakesOver(std::size_t step, const ConvolutionSizes& sizes) const {
+  if (own_ == nullptr) return false;
+  Context context = nullptr;
+  driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
+  return context != nullptr && own_->TakesStep(static_cast<unsigned>(step), sizes);
 }
 
 void BlockCudaKernel::Compute(OrtKernelContext* ort_context) const {
@@ -97,6 +112,10 @@ void BlockCudaKernel::Compute(OrtKernelContext* ort_context) const {
   for (std::size_t k = 0; k < block_.steps.size(); ++k) {
     const ConvolutionSizes& of = sizes.steps[k];
     if (of.h == 0 || of.w == 0) throw Error("a convolution of a block has an input without rows or columns");
+    if (own_ != nullptr && own_->TakesStep(static_cast<unsigned>(k), of, tensors.OwnOf(block_.steps[k]))) {
+      plans.emplace_back();
+      continue;
+    }
     ConvolutionCall call{{ConvolutionOf(block_, block_.steps[k]), of, tf32},
                          tensors.Of(block_.steps[k]),
                          stream,
@@ -114,6 +133,11 @@ void BlockCudaKernel::Compute(OrtKernelContext* ort_context) const {
                tensors.At(copy.x), copy.x.of, tensors.At(copy.y), copy.y.of);
   }
   for (std::size_t k = 0; k < block_.steps.size(); ++k) {
+    if (plans[k] == nullptr) {
+      const BlockStep& step = block_.steps[k];
+      own_->RunStep(static_cast<unsigned>(k), step.activation_value, sizes.steps[k], tensors.OwnOf(step), stream);
+      continue;
+    }
     plans[k]->Run(api_, handle.raw(), tensors.Of(block_.steps[k]), workspace);
   }
 }

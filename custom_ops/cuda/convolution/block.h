@@ -1,4 +1,4 @@
-// Runs a block of convolutions on the GPU through cuDNN, on ONNX Runtime's stream.
+// Runs a block of convolutions on the GPU, through cuDNN or by entry points of ours, on ONNX Runtime's stream.
 #pragma once
 
 #include <deque>
@@ -10,6 +10,7 @@
 #include "cuda/convolution/cudnn.h"
 #include "cuda/convolution/runner.h"
 #include "cuda/launch/library.h"
+#include "cuda/own_convolution/dense.h"
 
 namespace onnxopt::cuda {
 
@@ -22,16 +23,18 @@ class BlockCudaKernel final : public FusedKernel {
   void Compute(OrtKernelContext* context) const override;
 
   static std::optional<std::string> Obstacle() { return cudnn::Obstacle(); }
-  static bool RunsWithoutFatbin(const Kernel& /*kernel*/) { return true; }
+  static bool RunsWithoutFatbin(const Kernel& kernel) { return kernel.variants.empty(); }
 
  private:
   void Prepare(const OrtKernelInfo* info);
+  bool TakesOver(std::size_t step, const ConvolutionSizes& sizes) const;
 
   const Block& block_;
   const Driver& driver_;
   const cudnn::Api& api_;
   const Allocator allocator_;
-  std::deque<ConvolutionRunner> runners_;  // of the steps
+  std::deque<ConvolutionRunner> runners_;               // of the steps
+  const std::unique_ptr<const DenseConvolutions> own_;  // or nullptr
 };
 
 }  // namespace onnxopt::cuda

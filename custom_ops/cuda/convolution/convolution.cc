@@ -16,7 +16,7 @@ ConvolutionCudaKernel::ConvolutionCudaKernel(const Kernel& kernel, const Library
       allocator_(info),
       // No kernel is ready for codes: one is compiled for every shape.
       runner_(driver_, api_, convolution_.codes ? Preference::kFastest : Preference::kSoonest),
-      own_(kernel, library) {
+      own_(MakeOwnConvolution(kernel, library)) {
   Prepare(info);
 }
 
@@ -30,16 +30,17 @@ void ConvolutionCudaKernel::Prepare(const OrtKernelInfo* info) {
     } catch (const Error&) {
       return;  // the run says so, where there is one
     }
-    if (own_.is_needed() || TakesOver(problem.sizes)) continue;
+    if (convolution_.needs_own_kernel() || TakesOver(problem.sizes)) continue;
     runner_.Prepare(problem, stated.alone());
   }
 }
 
 // Whether no plan is needed; where no context is current, that shows at the run.
 bool ConvolutionCudaKernel::TakesOver(const ConvolutionSizes& sizes) const {
+  if (own_ == nullptr) return false;
   Context context = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
-  return context != nullptr && own_.Takes(sizes);
+  return context != nullptr && own_->Takes(sizes);
 }
 
 void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
@@ -60,9 +61,10 @@ void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
                                convolution_.scale ? inputs[*convolution_.scale] : nullptr};
   problem.tf32 = convolution_.inputs[convolution_.x] == Dtype::kFloat32 && UsesTf32(ort_context);
   const auto [stream, context] = EnterStream(driver_, ort_context);
-  const CodedOperands coded{at.x, at.w, at.scale, at.bias, at.residual, at.y};
-  if (shapes[convolution_.x].count() != 0 && own_.Run(problem.sizes, coded, stream)) return;
-  if (own_.is_needed()) {
+  if (own_ != nullptr && shapes[convolution_.x].count() != 0) {
+    if (own_->Run(problem.sizes, {at.x, at.w, at.bias, at.residual, at.slope, at.scale, at.y}, stream)) return;
+  }
+  if (convolution_.needs_own_kernel()) {
     throw Error("no entry point runs the convolution " + problem.Describe() +
                 "; set ONNXOPT_DISABLE=1 to run it without onnxopt's kernels");
   }

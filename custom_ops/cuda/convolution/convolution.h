@@ -1,11 +1,13 @@
-// Runs a convolution node on the GPU, through cuDNN or, of codes, by an entry point of ours, on ONNX Runtime's stream.
+// Runs a convolution node on the GPU, through cuDNN or by an entry point of ours, on ONNX Runtime's stream.
 #pragma once
 
+#include <memory>
+
 #include "call/fused_kernel.h"
-#include "cuda/coded_convolution/coded_convolution.h"
 #include "cuda/convolution/cudnn.h"
 #include "cuda/convolution/runner.h"
 #include "cuda/launch/library.h"
+#include "cuda/own_convolution/choose.h"
 
 namespace onnxopt::cuda {
 
@@ -35,7 +37,7 @@ class ConvolutionCudaKernel final : public FusedKernel {
   const cudnn::Api& api_;
   const Allocator allocator_;
   ConvolutionRunner runner_;
-  const CodedConvolutions own_;
+  const std::unique_ptr<const OwnConvolution> own_;  // or nullptr
 };
 
 }  // namespace onnxopt::cuda

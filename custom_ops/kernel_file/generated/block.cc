@@ -103,4 +103,18 @@ Block ReadBlock(const JsonReader& json, const std::vector<Dtype>& inputs, const 
   return r;
 }
 
+Variant ReadBlockVariant(const JsonReader& json, const Block& kernel) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  BlockVariant r;
+  r.tile = ReadDenseTile(json["tile"]);
+  r.step = static_cast<unsigned>(ReadInteger(json["step"], 0, 23, 1));
+  v.shared = static_cast<unsigned>(ReadInteger(json["shared"], 0, 232448, 1));
+  if (!(kernel.dtype() != Dtype::kFloat32)) json["tile"].Fail("is of a convolution that no kernel of ours runs");
+  if (!((std::int64_t{v.threads} % 32) == 0)) json["threads"].Fail("is no multiple of a warp");
+  if (!((std::int64_t{v.threads} % (32 * r.tile.parts)) == 0)) json["threads"].Fail("are not the warps of whole parts");
+  v.shape.Set(r);
+  return v;
+}
+
 }  // namespace onnxopt

@@ -159,6 +159,33 @@ Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& in
   return r;
 }
 
+DenseTile ReadDenseTile(const JsonReader& json) {
+  DenseTile r;
+  r.channels = ReadInteger(json["channels"], 16, 512, 16);
+  r.filters = ReadInteger(json["filters"], 16, 512, 16);
+  r.products = ReadInteger(json["products"], 1, 16, 1);
+  r.across = ReadInteger(json["across"], 8, 16, 1);
+  r.parts = ReadInteger(json["parts"], 1, 8, 1);
+  if (!((r.filters % (16 * r.parts)) == 0)) json["filters"].Fail("are not whole products for each part");
+  if (!(r.across == 8 || r.across == 16)) json["across"].Fail("is neither 8 nor 16");
+  return r;
+}
+
+Variant ReadDenseConvolutionVariant(const JsonReader& json, const Convolution& kernel) {
+  Variant v = ReadVariant(json);
+  v.waits = json["waits"].Flag();
+  DenseConvolutionVariant r;
+  r.tile = ReadDenseTile(json["tile"]);
+  v.shared = static_cast<unsigned>(ReadInteger(json["shared"], 0, 232448, 1));
+  if (!(!kernel.codes.has_value() && kernel.dtype() != Dtype::kFloat32 && kernel.group == 1 && !kernel.transposed &&
+        !kernel.window.depth.has_value()))
+    json["tile"].Fail("is of a convolution that no kernel of ours runs");
+  if (!((std::int64_t{v.threads} % 32) == 0)) json["threads"].Fail("is no multiple of a warp");
+  if (!((std::int64_t{v.threads} % (32 * r.tile.parts)) == 0)) json["threads"].Fail("are not the warps of whole parts");
+  v.shape.Set(r);
+  return v;
+}
+
 Variant ReadCodedConvolutionVariant(const JsonReader& json, const Convolution& kernel) {
   Variant v = ReadVariant(json);
   v.waits = json["waits"].Flag();

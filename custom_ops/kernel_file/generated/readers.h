@@ -57,6 +57,8 @@ CodeScale ReadCodeScale(const JsonReader& json);
 ConvolutionCodes ReadConvolutionCodes(const JsonReader& json);
 Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
                             const std::vector<Dtype>& outputs);
+DenseTile ReadDenseTile(const JsonReader& json);
+Variant ReadDenseConvolutionVariant(const JsonReader& json, const Convolution& kernel);
 Variant ReadCodedConvolutionVariant(const JsonReader& json, const Convolution& kernel);
 Expansion ReadExpansion(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
@@ -70,6 +72,7 @@ Part ReadPart(const JsonReader& json);
 BlockStep ReadBlockStep(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 BlockCopy ReadBlockCopy(const JsonReader& json);
 Block ReadBlock(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+Variant ReadBlockVariant(const JsonReader& json, const Block& kernel);
 SqueezeExciteLayer ReadSqueezeExciteLayer(const JsonReader& json, const std::vector<Dtype>& inputs,
                                           const std::vector<Dtype>& outputs);
 SqueezeExcite ReadSqueezeExcite(const JsonReader& json, const std::vector<Dtype>& inputs,

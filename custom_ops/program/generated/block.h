@@ -61,4 +61,10 @@ struct Block {
   Dtype dtype() const { return outputs[0]; }
 };
 
+// An entry point of a step, as DenseConvolutionVariant has them. shared: bytes of a block of threads.
+struct BlockVariant {
+  DenseTile tile;
+  unsigned step = 0;
+};
+
 }  // namespace onnxopt

@@ -86,6 +86,23 @@ struct Convolution {
   }
 };
 
+// How a block of a dense convolution of few channels divides its work. `parts` of its warps share outputs, and each
+// has some of the filters; a warp's `products` products are below each other, each of 16 outputs, `across` of them
+// neighbours in a row.
+struct DenseTile {
+  std::int64_t channels = 16;
+  std::int64_t filters = 16;
+  std::int64_t products = 1;
+  std::int64_t across = 8;
+  std::int64_t parts = 1;
+};
+
+// A convolution of 16-bit floats that keeps the weights of all filters in shared memory. shared: bytes of a
+// block.
+struct DenseConvolutionVariant {
+  DenseTile tile;
+};
+
 // A convolution of codes, by tiles of 128 pixels and `columns` filters. shared: bytes of a block.
 struct CodedConvolutionVariant {
   unsigned columns = 128;

@@ -15,6 +15,9 @@ constexpr std::size_t kFirstRunPlans = 6;
 constexpr std::size_t kTimedPlans = 3;
 // bytes: of workspace; a first run measures no plan that wants more
 constexpr std::int64_t kFirstRunWorkspace = 33554432;
+// share: of the outputs of tiles that are in the result, from which our kernel runs it where there are more tiles than
+// multiprocessors
+constexpr double kDenseFill = 0.7;
 
 }  // namespace onnxopt::costs::convolution
 

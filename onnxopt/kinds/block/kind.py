@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import onnx_ir as ir
 
@@ -11,12 +12,15 @@ from onnxopt.fusion.kernel import Meaning
 from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.block import match
+from onnxopt.kinds.block import dense_steps, match
+from onnxopt.kinds.convolution import dense_kernels
+from onnxopt.program.block import Block
 from onnxopt.program.schema import Variant
 
 
 class BlockKind(Kind):
-    """Convolutions in NHWC with the Splits and Concats between them. The library runs each through cuDNN."""
+    """Convolutions in NHWC with the Splits and Concats between them. The library runs each through cuDNN; those of few
+    channels have CUDA code."""
 
     name = "block"
     library = "cuDNN"
@@ -34,13 +38,13 @@ class BlockKind(Kind):
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
     ) -> tuple[Variant, ...]:
-        return ()
+        return dense_steps.entry_points(cast(Block, meaning))
 
     def headers(self, kernels: Sequence[Kernel]) -> list[str]:
-        raise NotImplementedError("blocks have no CUDA text")
+        return [dense_kernels.HEADER]
 
     def cuda(self, kernel: Kernel) -> list[str]:
-        return []
+        return dense_steps.lines(kernel)
 
 
 BLOCK = BlockKind()

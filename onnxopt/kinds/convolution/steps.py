@@ -17,7 +17,7 @@ from onnxopt.graph.coded_convolutions import Operands
 from onnxopt.graph.codes import is_dequantize, is_quantize
 from onnxopt.graph.match import is_constant, is_private, only_consumer
 from onnxopt.graph.shapes.shapes import Dims, Shapes
-from onnxopt.kinds.convolution import activations, codes
+from onnxopt.kinds.convolution import activations, codes, dense_kernels
 from onnxopt.kinds.convolution.activations import NONE, Activation
 from onnxopt.kinds.convolution.codes import SHAPE_UNKNOWN
 from onnxopt.program.convolution import DTYPES, Convolution, ConvolutionCodes
@@ -305,12 +305,19 @@ def _take_activation(convolution: GrowingConvolution, nodes: Sequence[ir.Node], 
     return None
 
 
+def is_dense(convolution: GrowingConvolution) -> bool:
+    """Whether a kernel of ours runs the convolution, with any activation."""
+    if convolution.is_transposed or convolution.group > 1 or convolution.codes is not None:
+        return False
+    return dense_kernels.takes(convolution.window, _dtype_of(convolution), convolution.channels)
+
+
 def few_channels(convolution: GrowingConvolution, activation: str) -> str | None:
     """Why a kernel that cuDNN compiles with an activation is slow for so few channels, if it is."""
     minimum = _COMPILED_CHANNELS_IN_BLOCK if convolution.in_block else _COMPILED_CHANNELS
     x, y = convolution.channels
     few = not any(x >= of_x and y >= of_y for of_x, of_y in (minimum, _COMPILED_WIDE_CHANNELS))
-    if activation in ("none", "relu") or not few or convolution.is_product():
+    if activation in ("none", "relu") or not few or convolution.is_product() or is_dense(convolution):
         return None
     return f"cuDNN's kernel with {_TITLES[activation]} is slow for fewer than {minimum[0]} channels to {minimum[1]}"
 

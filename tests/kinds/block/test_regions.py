@@ -130,8 +130,8 @@ def test_a_slice_of_other_dims_is_no_part(axis: int, end: int) -> None:
 
 
 def test_few_channels_are_in_place_where_a_concat_goes() -> None:
-    """Elsewhere, a convolution of 32 channels leaves its SiLU to a kernel behind it."""
-    halves = Halves(half=32)
+    """Elsewhere, a convolution of 40 channels leaves its SiLU to a kernel after it."""
+    halves = Halves(half=40)
     assert all(step.activation == "silu" for step in the_block(fused(halves)).steps)
     plan = fused(halves, add(helper.make_node("Neg", ["sum0"], ["z"]), outputs=("z",)))
     assert not blocks(plan)

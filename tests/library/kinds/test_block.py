@@ -21,6 +21,8 @@ from cases.table import Row
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.block.kind import BLOCK
 from onnxopt.kinds.convolution.kind import CONVOLUTION
+from onnxopt.program.block import BlockVariant
+from onnxopt.program.convolution import DenseTile
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.fakes import idle_gpu
 from tests.support.wrong_bodies import with_wrong_bodies
@@ -65,7 +67,8 @@ def test_results(row: Row, tmp_path: Path) -> None:
     for case in row.cases:
         fused = TABLE.fused(case)
         assert [k.kind for k in fused.kernels].count(BLOCK) == 1
-        cases.append((fused.optimized, fused.kernels, [case.feeds()]))
+        by_cudnn = [dataclasses.replace(k, variants=()) for k in fused.kernels]
+        cases.append((fused.optimized, by_cudnn, [case.feeds()]))
     for case, (outputs,) in zip(
         row.cases, idle_gpu.products(tmp_path / "run", cases, (BLOCK, CONVOLUTION)), strict=True
     ):
@@ -153,10 +156,13 @@ def test_copies(tmp_path: Path) -> None:
     assert "a block writes parts of one tensor that are [2, 4, 6, 40] and [2, 5, 6, 40]" in said
 
 
+ENTRY = BlockVariant("s", "", 32, 8, 1, 128, tile=DenseTile(32, 32, 2, 16, 1)).to_json()
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (_set("variants", [{"symbol": "s"}]), "which has none"),
+        (_set("variants", [{**ENTRY, "step": 5}]), "no convolution that a kernel of ours runs"),
         (_set("usual", [[[1, 5, 6, 64]]]), "is not a shape for each input"),
         (_set("usual", [[[1, 0, 6, 64], *([[1]] * 6)]]), "is not an integer from 1"),
         (_set("usual", [[[1] * 17, *([[1]] * 6)]]), "has too many dims"),

@@ -1,4 +1,4 @@
-#include "cuda/coded_convolution/coded_convolution.h"
+#include "cuda/own_convolution/coded.h"
 
 #include <algorithm>
 #include <limits>
@@ -54,7 +54,7 @@ std::size_t CodedConvolutions::Choose(const ConvolutionSizes& sizes) const {
   return chosen;
 }
 
-bool CodedConvolutions::Run(const ConvolutionSizes& sizes, const CodedOperands& at, Stream stream) const {
+bool CodedConvolutions::Run(const ConvolutionSizes& sizes, const OwnOperands& at, Stream stream) const {
   const std::size_t chosen = Choose(sizes);
   if (chosen == kernel_.variants.size() || !AreAligned({at.x, at.w, at.bias, at.residual, at.scale, at.y}, kAccess))
     return false;
