@@ -10,6 +10,8 @@ but for a window beside a mask that all queries share, which the kernel adds by 
 
     MultiHeadAttention(q, k, v, mask) -> MultiHeadAttention(Where(ReduceMax(mask) > -2e4, q, 0), k, v, mask)
 
+A bias of products of matrices, as of relative positions (SAM, ViTDet), hides no key, and is not read for its largest
+numbers.
 onnxopt's kernel weighs all keys alike by itself (kinds/flash_attention/hidden_rows.py).
 """
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
@@ -37,6 +40,9 @@ _ALIKE = ("all", "once", "window")
 _AXES_INPUT = 18  # opset from which on ReduceMax has its axes as an input
 _BIAS = 5  # position among the inputs of MultiHeadAttention
 _CACHED = frozenset({"Concat", "ScatterND", "ScatterElements"})
+_PRODUCTS = frozenset({"MatMul", "Einsum", "Gemm"})
+_MOVES = frozenset({"Transpose", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Cast", "Slice", "Split"})
+_LARGEST_FACTOR = 16.0  # of products; a mask of zeros and ones gets a far larger one
 _VIEWS = frozenset({"Transpose", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Cast", "DequantizeLinear", "Mul", "Sub"})
 
 
@@ -50,6 +56,25 @@ def shows_each_query_a_key(masks: Sequence[ir.Value | None]) -> bool:
     if len(arrays) == 1:
         return bool((arrays[0].max(-1) > LOWEST_SHOWN).all())
     return all(array.dtype != bool for array in arrays) and sum(float(a.min()) for a in arrays) > LOWEST_SHOWN
+
+
+def is_of_products(mask: ir.Value | None) -> bool:
+    """Whether what is added to scores is computed by products of matrices, as biases of relative positions are: such
+    sums hide no keys. Constants beside them show all."""
+    node = None if mask is None else mask.producer()
+    if mask is None or node is None or node.domain != "":
+        array = None if mask is None else constant(mask)
+        return array is not None and array.dtype != bool and array.size > 0 and bool(array.min() > LOWEST_SHOWN)
+    if node.op_type in _PRODUCTS:
+        return True
+    if node.op_type in ("Mul", "Div"):
+        factor = None if node.inputs[1] is None else constant(node.inputs[1])
+        least, most = (1 / _LARGEST_FACTOR, np.inf) if node.op_type == "Div" else (0.0, _LARGEST_FACTOR)
+        small = factor is not None and factor.size > 0 and bool(((least <= abs(factor)) & (abs(factor) <= most)).all())
+        return small and is_of_products(node.inputs[0])
+    if node.op_type == "Add":
+        return all(map(is_of_products, node.inputs))
+    return node.op_type in _MOVES and is_of_products(node.inputs[0])
 
 
 def shift_alone(least: float | None, dtype: ir.DataType | None) -> bool:

@@ -95,3 +95,26 @@ def test_masks_that_hide_no_row(numbers: dict[int, float], shape: tuple[int, ...
     bias.replace_all_uses_with(constant)
     assert rewrite(model, tmp_path).applied["attention"] == 1
     assert "ReduceMax" not in {node.op_type for node in model.graph}
+
+
+@pytest.mark.parametrize("factor", [2.0, -65504.0])
+def test_biases_of_products_hide_no_row(factor: float, tmp_path: Path) -> None:
+    """As of relative positions; a mask of zeros and ones may be a product too, and gets a large factor."""
+    model = model_of("a = Add (f, bias)", _TOKENS)
+    bias = next(value for value in model.graph.inputs if value.name == "bias")
+    ones, number = (
+        ir.Value(name=name, const_value=ir.tensor(array.astype(np.float16)))
+        for name, array in (("ones", np.ones((1, 1, _TOKENS, 1))), ("number", np.array(factor)))
+    )
+    product = ir.node("MatMul", [ones, bias], name="product")
+    scaled = ir.node("Mul", [product.outputs[0], number], name="scaled")
+    for value in (ones, number):
+        model.graph.initializers[str(value.name)] = value
+    for use in list(bias.uses()):
+        if use.node is not product:
+            use.node.replace_input_with(use.idx, scaled.outputs[0])
+    model.graph.insert_before(model.graph[0], [product, scaled])
+    for node in (product, scaled):
+        node.outputs[0].shape, node.outputs[0].dtype = ir.Shape((2, 1, _TOKENS, _TOKENS)), ir.DataType.FLOAT16
+    assert rewrite(model, tmp_path).applied["attention"] == 1
+    assert ("ReduceMax" in {node.op_type for node in model.graph}) == (factor < 0)
