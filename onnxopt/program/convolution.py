@@ -191,7 +191,7 @@ class Convolution(ConvolutionOperation, Meaning):
 class DenseTile(Record):
     """How a block of a dense convolution of few channels divides its work. `parts` of its warps share outputs, and each
     has some of the filters; a warp's `products` products are below each other, each of 16 outputs, `across` of them
-    neighbours in a row."""
+    neighbours in a row. pixels: of the result, up to which it runs; 0 for any number."""
 
     RULES: ClassVar[Sequence[Rule]] = (
         Rule("filters", "filters % (16 * parts) == 0", "are not whole products for each part"),
@@ -202,6 +202,7 @@ class DenseTile(Record):
     products: int = integer(1, 16)
     across: int = integer(8, 16)
     parts: int = integer(1, 8)
+    pixels: int = integer(0, default=0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,6 +58,7 @@ std::size_t DenseConvolutions::Choose(unsigned step, const ConvolutionSizes& siz
   for (std::size_t k = 0; fits && k < variants.size(); ++k) {
     const DenseTile& tile = TileOf(variants[k]);
     if (StepOf(variants[k]) != step || tile.channels != sizes.c || tile.filters != sizes.k) continue;
+    if (tile.pixels != 0 && sizes.output_pixels() > tile.pixels) continue;
     const DeviceTraits& device = launcher_.device();
     if (variants[k].shared > device.shared || device.major < kFirstMajor) continue;
     const Tiles tiles = TilesOf(k, sizes);

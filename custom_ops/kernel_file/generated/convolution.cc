@@ -166,6 +166,7 @@ DenseTile ReadDenseTile(const JsonReader& json) {
   r.products = ReadInteger(json["products"], 1, 16, 1);
   r.across = ReadInteger(json["across"], 8, 16, 1);
   r.parts = ReadInteger(json["parts"], 1, 8, 1);
+  r.pixels = ReadInteger(json["pixels"], 0, 2147483647, 1);
   if (!((r.filters % (16 * r.parts)) == 0)) json["filters"].Fail("are not whole products for each part");
   if (!(r.across == 8 || r.across == 16)) json["across"].Fail("is neither 8 nor 16");
   return r;

@@ -88,13 +88,14 @@ struct Convolution {
 
 // How a block of a dense convolution of few channels divides its work. `parts` of its warps share outputs, and each
 // has some of the filters; a warp's `products` products are below each other, each of 16 outputs, `across` of them
-// neighbours in a row.
+// neighbours in a row. pixels: of the result, up to which it runs; 0 for any number.
 struct DenseTile {
   std::int64_t channels = 16;
   std::int64_t filters = 16;
   std::int64_t products = 1;
   std::int64_t across = 8;
   std::int64_t parts = 1;
+  std::int64_t pixels = 0;
 };
 
 // A convolution of 16-bit floats that keeps the weights of all filters in shared memory. shared: bytes of a

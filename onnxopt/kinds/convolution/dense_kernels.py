@@ -50,15 +50,15 @@ def steps_of(operation: Convolution | BlockStep, dtype: str) -> DenseSteps | Non
     return DenseSteps(plain, dtype, bias, residual, operation.residual_last, operation.activation)
 
 
-def takes(window: Window, dtype: str, channels: tuple[int, int]) -> bool:
+def takes(window: Window, dtype: str, channels: tuple[int, int], activation: str) -> bool:
     """Whether a convolution with one group has entry points. channels: C and K."""
-    return dtype in _DTYPES and window.depth is None and bool(_tiles(window, channels))
+    return dtype in _DTYPES and window.depth is None and bool(_tiles(window, channels, activation))
 
 
 def tiles(steps: DenseSteps, channels: Iterable[tuple[int, int]]) -> list[tuple[DenseTile, int]]:
     """All tiles for these numbers of channels and filters, and their warps."""
-    pairs = [pair for pair in sorted(set(channels)) if takes(steps.window, steps.dtype, pair)]
-    return [tile for pair in pairs for tile in _tiles(steps.window, pair)]
+    pairs = [pair for pair in sorted(set(channels)) if takes(steps.window, steps.dtype, pair, steps.activation)]
+    return [tile for pair in pairs for tile in _tiles(steps.window, pair, steps.activation)]
 
 
 def entry_points(steps: DenseSteps, channels: Iterable[tuple[int, int]]) -> tuple[DenseConvolutionVariant, ...]:
@@ -80,21 +80,25 @@ def name_of(first: str, *parts: tuple[DenseSteps, Iterable[tuple[DenseTile, int]
     return f"{first}_{hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]}"
 
 
-def _tiles(window: Window, channels: tuple[int, int]) -> Sequence[tuple[DenseTile, int]]:
+def _tiles(window: Window, channels: tuple[int, int], activation: str) -> Sequence[tuple[DenseTile, int]]:
     """Tiles, and their warps, for so many channels and filters; none where cuDNN is faster."""
     c, k = channels
     if c % _PRODUCT or k % _PRODUCT or window.kernel != (3, 3) or window.dilations != (1, 1):
         return ()
-    sizes = next((row["tiles"] for row in _COSTS.dense if _fits(row, window, channels)), ())
+    row = next((row for row in _COSTS.dense if _fits(row, window, channels, activation)), None)
+    if row is None:
+        return ()
+    sizes = {"channels": c, "filters": k, "pixels": row.get("pixels", 0)}
     return [
-        (DenseTile(channels=c, filters=k, products=products, across=across, parts=parts), warps)
-        for products, warps, across, parts in sizes
+        (DenseTile(products=products, across=across, parts=parts, **sizes), warps)
+        for products, warps, across, parts in row["tiles"]
     ]
 
 
-def _fits(row: Mapping[str, Any], window: Window, channels: tuple[int, int]) -> bool:
+def _fits(row: Mapping[str, Any], window: Window, channels: tuple[int, int], activation: str) -> bool:
     """Whether a row of the measured tiles is for such a convolution."""
-    return max(window.strides) <= row["stride"] and channels[0] <= row["channels"] and channels[1] <= row["filters"]
+    limits = zip((*channels, max(window.strides)), (row["channels"], row["filters"], row["stride"]), strict=True)
+    return all(size <= limit for size, limit in limits) and activation in row.get("activations", (activation,))
 
 
 def symbol(name: str, tile: DenseTile, warps: int) -> str:

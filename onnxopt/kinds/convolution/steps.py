@@ -305,11 +305,11 @@ def _take_activation(convolution: GrowingConvolution, nodes: Sequence[ir.Node], 
     return None
 
 
-def is_dense(convolution: GrowingConvolution) -> bool:
-    """Whether a kernel of ours runs the convolution, with any activation."""
+def is_dense(convolution: GrowingConvolution, activation: str) -> bool:
+    """Whether a kernel of ours runs the convolution with an activation."""
     if convolution.is_transposed or convolution.group > 1 or convolution.codes is not None:
         return False
-    return dense_kernels.takes(convolution.window, _dtype_of(convolution), convolution.channels)
+    return dense_kernels.takes(convolution.window, _dtype_of(convolution), convolution.channels, activation)
 
 
 def few_channels(convolution: GrowingConvolution, activation: str) -> str | None:
@@ -317,7 +317,7 @@ def few_channels(convolution: GrowingConvolution, activation: str) -> str | None
     minimum = _COMPILED_CHANNELS_IN_BLOCK if convolution.in_block else _COMPILED_CHANNELS
     x, y = convolution.channels
     few = not any(x >= of_x and y >= of_y for of_x, of_y in (minimum, _COMPILED_WIDE_CHANNELS))
-    if activation in ("none", "relu") or not few or convolution.is_product() or is_dense(convolution):
+    if activation in ("none", "relu") or not few or convolution.is_product() or is_dense(convolution, activation):
         return None
     return f"cuDNN's kernel with {_TITLES[activation]} is slow for fewer than {minimum[0]} channels to {minimum[1]}"
 

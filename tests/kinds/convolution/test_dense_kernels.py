@@ -55,7 +55,7 @@ def test_results_of_each_step(dtype: str, tmp_path: Path) -> None:
 
 
 BLOCKS = (  # of channels that convolutions of ours read and write in place, and of others
-    Dense(n=1, h=18, w=9, c=64, growth=32, layers=3),
+    Dense(n=1, h=18, w=9, c=32, growth=32, layers=2),
     Dense(n=2, h=5, w=6, c=32, growth=16, layers=4, activation="prelu"),
     Halves(n=2, h=17, w=8, half=32, depth=2),
     Halves(n=1, h=8, w=8, half=48, depth=1, shortcut=False),

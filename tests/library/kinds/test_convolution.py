@@ -19,7 +19,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from cases.convolution import SAME, SLOPE, Layer
 from cases.models import fuse, outline
-from onnxopt.program.convolution import CodedConvolutionVariant, Convolution
+from onnxopt.program.convolution import Convolution, DenseConvolutionVariant, DenseTile
 from onnxopt.program.window import Window
 from tests.support.custom_ops import custom_ops_artifact as artifact
 from tests.support.fakes import idle_gpu
@@ -153,9 +153,9 @@ def test_edges_are_those_of_onnx_runtime(tmp_path: Path) -> None:
 
 
 def test_entry_points_are_refused(tmp_path: Path) -> None:
-    entry = CodedConvolutionVariant("s", "", 32, 16, 1, 256).to_json()
+    entry = DenseConvolutionVariant("s", "", 32, 8, 1, 128, tile=DenseTile(32, 32, 2, 16, 1)).to_json()
     described = idle_gpu.document_of(row(meaning(Layer()), variants=[entry]))
-    idle_gpu.assert_refused(tmp_path, described, "are of a convolution that no kernel of ours runs")
+    idle_gpu.assert_refused(tmp_path, described, "is of a convolution that no kernel of ours runs")
 
 
 def gpu_session(folder: Path, layer: Layer, **options: str) -> ort.InferenceSession:
