@@ -46,7 +46,8 @@ def cli() -> str:
         "| code | meaning |\n|---|---|\n"
         "| 0 | done |\n"
         "| 1 | what was compared or examined is not as it should be: two models do not agree (verify), an output is "
-        "below `--min-sqnr` or `--min-agreement`, a machine or an artifact has problems (doctor) |\n"
+        "below `--min-sqnr` or `--min-agreement`, a figure is worse than before (check), a machine or an artifact "
+        "has problems (doctor) |\n"
         '| 2 | bad input, or it cannot be done here; one line that begins with "error:" says what and where |\n'
         "| 3 | the result could not be verified; such a line, or the report of verify |\n"
         "| 128 + N | signal N ended it; 130 after Ctrl-C |\n",

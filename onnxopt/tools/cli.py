@@ -1,8 +1,8 @@
 """The `onnxopt` command. Results go to stdout, progress, warnings and errors to stderr.
 
-Exit codes: 0 done, 1 two models do not agree (verify), 2 bad input, 3 the result could not be verified. Codes 2 and 3
-come with one line that begins with "error:"; verify prints its report instead. With --json the error is on stdout too,
-as JSON.
+Exit codes: 0 done, 1 two models do not agree (verify) or one is worse than before (check), 2 bad input, 3 the result
+could not be verified. Codes 2 and 3 come with one line that begins with "error:"; verify prints its report instead.
+With --json the error is on stdout too, as JSON.
 A signal ends the command with 128 + its number (tools/interrupts.py). With ONNXOPT_TRACEBACK=1 the traceback of an
 error is printed too.
 
@@ -37,6 +37,7 @@ COMMANDS = {
     "add-arch": "Add machine code of architectures or GPUs (h100,l4) to ARTIFACT, without verifying it again.",
     "batch": "Optimize many models in processes of their own, and go on where an earlier run ended.",
     "bench": "Time ARTIFACT against the original, in turn in one process, after comparing their outputs.",
+    "check": "Compare the figures of ARTIFACT with an earlier one's: is its error, a count, a time or its size worse?",
     "doctor": "Examine this machine, and how ARTIFACT runs on it; name each problem with a fix.",
     "explain": "Say what ARTIFACT fuses, what that saves, and why other nodes were not fused.",
     "export-ortpackage": "Write ARTIFACT as an ONNX Runtime model package, FOLDER.ortpackage.",

@@ -23,6 +23,8 @@ CALLS = {
     "bench": ["ARTIFACT"],
     "bench, packed": ["ARCHIVE"],
     "bench, against": ["TRUSTED", "--against", "ARTIFACT"],
+    "check": ["ARTIFACT", "--save", "NEW"],
+    "check, baseline": ["TRUSTED", "--baseline", "ARTIFACT"],
     "doctor": ["ARTIFACT"],
     "explain": ["ARTIFACT"],
     "explain, packed": ["ARCHIVE"],
