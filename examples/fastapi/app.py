@@ -22,7 +22,8 @@ Environment:
     MAX_BODY_MB     of one request; default: 64
     MAX_WAITING     requests that wait or run at one time; more get status 503; default: 64
     MAX_READING_MB  of bodies that have come in part; more get status 503; default: 4 times MAX_BODY_MB
-    READ_SECONDS    how long the next part of a body may take; then the status is 408; default: 30
+    READ_SECONDS    how long the next part of a body may take, and the whole body beside a second for each 100 kB of
+                    it; then the status is 408; default: 30
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 _log = logging.getLogger("uvicorn.error")
+_BYTES_A_SECOND = 100e3  # that a client has to send
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,11 +242,16 @@ async def _body(request: Request, service: Service) -> bytes:
     settings, parts, size = service.settings, [], 0
     most = settings.max_body
     too_large = v2.RequestError(f"the body is larger than {most >> 20} MB, the most that this service reads", 413)
-    if v2.exceeds(request.headers.get("content-length", "0"), most):
+    if v2.number_in(request.headers.get("content-length", "0"), most) is None:
         raise too_large
-    stream = request.stream()
+    stream, started = request.stream(), time.monotonic()
+
+    def seconds_left() -> float:
+        whole = started + settings.read_seconds + size / _BYTES_A_SECOND - time.monotonic()
+        return max(0.0, min(settings.read_seconds, whole))
+
     try:
-        while part := await asyncio.wait_for(anext(stream, b""), settings.read_seconds):
+        while part := await asyncio.wait_for(anext(stream, b""), seconds_left()):
             size += len(part)
             service.reading += len(part)
             if size > most:
@@ -253,7 +260,9 @@ async def _body(request: Request, service: Service) -> bytes:
                 raise v2.RequestError("too many bodies are being read: try again later", 503)
             parts.append(part)
     except TimeoutError:
-        raise v2.RequestError(f"no more of the body came within {settings.read_seconds:g} seconds", 408) from None
+        raise v2.RequestError(
+            f"the body came too slowly, or no more of it in {settings.read_seconds:g} seconds", 408
+        ) from None
     finally:
         service.reading -= size
     return b"".join(parts)

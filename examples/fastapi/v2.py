@@ -92,19 +92,22 @@ def write_response(model: str, request: Request, results: Arrays) -> tuple[bytes
     return head + b"".join(binary), len(head) if binary else None
 
 
-def exceeds(number: str, most: int) -> bool:
-    """Whether what a header holds is more than this, or no number. Python reads no integers of thousands of digits."""
-    digits = number.lstrip("0") or "0"
-    return not number.isdecimal() or len(digits) > len(str(most)) or int(digits) > most
+def number_in(header: str, most: int) -> int | None:
+    """The number that a header holds; None where it is none, or more than `most`."""
+    digits = header.lstrip("0") or "0"  # Python reads no integers of thousands of digits
+    if not (header.isascii() and header.isdecimal()) or len(digits) > len(str(most)) or int(digits) > most:
+        return None
+    return int(digits)
 
 
 def _parts(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
     """The JSON and the binary data."""
     if header_length is None:
         return body, memoryview(b"")
-    if exceeds(header_length, len(body)):
+    length = number_in(header_length, len(body))
+    if length is None:
         raise RequestError(f"{HEADER_LENGTH} is {header_length[:40]!r}, and the body has {len(body)} bytes")
-    return body[: int(header_length)], memoryview(body)[int(header_length) :]
+    return body[:length], memoryview(body)[length:]
 
 
 def _id(value: Any) -> str | None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
+import http.client
 import json
 import math
+import socket
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -128,18 +133,19 @@ def test_a_full_service_says_so(start: Start) -> None:
 
 
 def test_a_header_of_thousands_of_digits(client: Client) -> None:
-    answer = client.post(
-        "/v2/models/served/infer", content=b"{}", headers={"Inference-Header-Content-Length": "9" * 4400}
-    )
+    answer = infer(client, b"{}", **{"Inference-Header-Content-Length": "9" * 4400})
     assert answer.status_code == 400
     assert answer.json()["error"] == f"Inference-Header-Content-Length is '{'9' * 40}', and the body has 2 bytes"
+    body, length = binary_request(feeds(2), parameters={"binary_data_output": True})
+    assert infer(client, body, **{"Inference-Header-Content-Length": "0" * 4400 + length}).status_code == 200
 
 
-@pytest.mark.parametrize(("then", "status"), [("nothing", 408), ("hangs up", 499)])
+@pytest.mark.parametrize(("then", "status"), [("nothing", 408), ("single bytes", 408), ("hangs up", 499)])
 def test_a_body_that_never_ends(start: Start, then: str, status: int) -> None:
     """It holds no place, and it is no error of the service."""
     client = start({"READ_SECONDS": "0.05", "MAX_WAITING": "1"})
     sent: list[dict[str, Any]] = []
+    deadline = time.monotonic() + 5
     parts = iter([{"type": "http.request", "body": b"{", "more_body": True}])
 
     async def receive() -> dict[str, Any]:
@@ -147,6 +153,10 @@ def test_a_body_that_never_ends(start: Start, then: str, status: int) -> None:
             return part
         if then == "hangs up":
             return {"type": "http.disconnect"}
+        if then == "single bytes":
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+            return {"type": "http.request", "body": b" ", "more_body": True}
         assert infer(client, VALID).status_code == 200  # while this body is being read
         await asyncio.sleep(10)
         raise AssertionError("nobody waits this long")
@@ -162,6 +172,34 @@ def test_a_body_that_never_ends(start: Start, then: str, status: int) -> None:
     assert sent[0]["status"] == status
     assert client.app.state.service.reading == client.app.state.service.waiting == 0
     assert f'status="{status}"}} 1.0' in client.get("/metrics").text
+
+
+def test_sockets_that_send_a_part_lock_nobody_out(start: Start) -> None:
+    """More of them than requests may wait, on a server of its own."""
+    uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is missing: pip install -e '.[examples]'")
+    client = start({"MAX_WAITING": "2", "READ_SECONDS": "60"})
+    server = uvicorn.Server(uvicorn.Config(client.app, port=0, log_level="critical", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        address = server.servers[0].sockets[0].getsockname()
+        head = b"POST /v2/models/served/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\n\r\n{"
+        with contextlib.ExitStack() as held:
+            for _ in range(16):
+                held.enter_context(socket.create_connection(address)).sendall(head)
+            while client.app.state.service.reading < 16:
+                time.sleep(0.01)
+            connection = http.client.HTTPConnection(*address, timeout=30)
+            connection.request("POST", "/v2/models/served/infer", json.dumps(VALID))
+            assert connection.getresponse().status == 200
+            connection.close()
+    finally:
+        server.should_exit = True
+        thread.join()
+    assert 'status="499"} 16.0' in client.get("/metrics").text
+    assert 'status="500"' not in client.get("/metrics").text
 
 
 def test_bodies_that_are_read_at_one_time_are_limited(start: Start) -> None:
