@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxopt.errors import UsageError
 from onnxopt.option_fields import did_you_mean
-from onnxopt.runtime import time_limit
+from onnxopt.runtime import devices, time_limit
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -263,14 +263,7 @@ def cuda_is_usable() -> bool:
     """Whether this ORT build has the CUDA EP and the driver reports a device. Starts no CUDA context."""
     import onnxruntime as ort
 
-    if CUDA not in ort.get_available_providers():
-        return False
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    count = ctypes.c_int(0)
-    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+    return CUDA in ort.get_available_providers() and devices.first() is not None
 
 
 _SHORT = {"cpu": CPU, "cuda": CUDA, "gpu": CUDA}

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from onnxopt import text_table
 from onnxopt.artifact.summary import counted
 from onnxopt.tools.commands import options
-from onnxopt.tools.commands.printing import print_json
+from onnxopt.tools.commands.printing import columns, print_json
 from onnxopt.tools.doctor import Finding, examine
 
 _LOG_WIDTH = 10_000  # nobody searches a log for a sentence that is cut in the middle
@@ -48,9 +47,7 @@ def _print_table(findings: Sequence[Finding]) -> None:
         if finding.fix:
             message.append(f"\nfix: {finding.fix}", style="bold")
         table.add_row(Text(finding.status, style=_STYLES[finding.status]), finding.check, message)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _LOG_WIDTH)
-    with console.capture() as captured:
-        console.print(table)
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    width, colour = columns()
+    click.echo(text_table.drawn([table], width if colour else _LOG_WIDTH, colour=colour))
     problems = sum(f.status == "problem" for f in findings)
     click.echo(counted(problems, "problem") if problems else "no problems")
