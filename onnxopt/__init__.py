@@ -9,7 +9,6 @@ In signatures, StrPath is str | os.PathLike[str]: a path, or an Artifact, which 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from onnxopt import onnxruntime_package
@@ -23,6 +22,7 @@ from onnxopt.errors import (
     UsageError,
     VerificationError,
 )
+from onnxopt.imports import imported
 
 onnxruntime_package.require_one()
 
@@ -193,9 +193,9 @@ if not TYPE_CHECKING:  # a type checker would take any attribute for one that ex
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":
-            return importlib.import_module("onnxopt.versions").onnxopt()
+            return imported("onnxopt.versions").onnxopt()
         if name in _MODULES:
-            return getattr(importlib.import_module(f"onnxopt.{_MODULES[name]}"), name)
+            return getattr(imported(f"onnxopt.{_MODULES[name]}"), name)
         raise AttributeError(f"module 'onnxopt' has no attribute {name!r}")
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib
 import logging
 import os
 import signal
@@ -26,6 +25,7 @@ import click
 
 from onnxopt import onnxruntime_package, versions
 from onnxopt.errors import NotVerifiedError, OnnxoptError, UsageError, describe
+from onnxopt.imports import imported
 from onnxopt.printable import printable
 from onnxopt.runtime import time_limit
 from onnxopt.runtime.time_limit import TimeIsUp
@@ -68,7 +68,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"onnxopt.tools.commands.{cmd_name.replace('-', '_')}").command
+        command: click.Command = imported(f"onnxopt.tools.commands.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

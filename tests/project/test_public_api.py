@@ -47,3 +47,27 @@ def test_importing_onnxopt_imports_nothing_heavy() -> None:
     loaded = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split()
     assert "onnxopt" in loaded
     assert not {"click", "numpy", "onnx", "onnx_ir", "onnxruntime", "pydantic", "sympy"} & set(loaded)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "young"),
+    [
+        ("", "gc.isenabled() and not gc.get_freeze_count()", False),
+        ("gc.freeze()", "gc.isenabled() and gc.get_freeze_count()", True),  # the caller's objects stay frozen
+        ("gc.disable()", "not gc.isenabled() and not gc.get_freeze_count()", True),
+    ],
+)
+def test_what_is_imported_on_first_use_is_old_at_once(before: str, after: str, young: bool) -> None:
+    """No collection goes through it until one goes through everything; the collector is as it was."""
+    program = f"""
+import gc, onnxopt
+{before}
+onnxopt.Options
+assert {after}
+made = onnxopt.Options.__dataclass_fields__
+print(not any(row is made for row in gc.get_objects(generation=2)))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    command = [sys.executable, "-c", program]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    assert printed == f"{young}\n"

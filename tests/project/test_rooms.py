@@ -31,7 +31,7 @@ ROOMS = (
 )
 BASE = {
     "errors", "paths", "files", "caches", "versions", "background", "phases", "leftovers", "children",
-    "onnxruntime_package", "option_fields", "printable", "text_table",
+    "onnxruntime_package", "option_fields", "printable", "imports", "text_table",
 }  # fmt: skip
 # Which kinds import which others, and why; no kind else does.
 KIND_IMPORTS = {

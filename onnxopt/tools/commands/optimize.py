@@ -6,7 +6,6 @@ What optimizes is imported where there is work (commands/optimizing.py): it take
 from __future__ import annotations
 
 import glob
-import importlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from click.core import ParameterSource
 
 from onnxopt.artifact import existing
 from onnxopt.errors import UsageError
+from onnxopt.imports import imported
 from onnxopt.pipeline import rerun
 from onnxopt.pipeline.options import Options
 from onnxopt.printable import printable
@@ -85,7 +85,7 @@ def command(
 
 def _late(name: str) -> Any:
     """A module of tools that not every run needs."""
-    return importlib.import_module(f"onnxopt.tools.{name}")
+    return imported(f"onnxopt.tools.{name}")
 
 
 def _chosen(fields: dict[str, Any], quick: bool, filed: Mapping[str, Any]) -> Options:
