@@ -55,6 +55,8 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.tools.inspect import ModelSummary, inspect
     from onnxopt.tools.quality import quality
     from onnxopt.tools.quantization import Quantization, Quantized, quantize
+    from onnxopt.tools.refitting.flow import refit
+    from onnxopt.tools.refitting.options import RefitOptions
     from onnxopt.tools.report import report
     from onnxopt.tools.tuning import OptionChange, TuneResult, tune
     from onnxopt.tools.verify import verify
@@ -114,6 +116,8 @@ _MODULES = {
     "quality": "tools.quality",
     "quantize": "tools.quantization",
     "read_secret_key": "artifact.minisign",
+    "RefitOptions": "tools.refitting.options",
+    "refit": "tools.refitting.flow",
     "report": "tools.report",
     "sign": "artifact.signing",
     "tune": "tools.tuning",
@@ -150,6 +154,7 @@ __all__ = [
     "Quality",
     "Quantization",
     "Quantized",
+    "RefitOptions",
     "Result",
     "SecretKey",
     "Session",
@@ -181,6 +186,7 @@ __all__ = [
     "quality",
     "quantize",
     "read_secret_key",
+    "refit",
     "report",
     "sign",
     "tune",

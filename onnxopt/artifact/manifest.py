@@ -214,7 +214,8 @@ class Manifest(_Record):
     ort_min: the oldest ONNX Runtime that was asked for. rewrites: how often each family of rewrite rules changed the
     model. precision: absent where the model kept its own. predicted: absent without GPU architectures, and where work
     cannot be counted (control flow, sizes that depend on values). fixing: absent where it would save few launches.
-    reference: absent where none was given. request: absent where the model or its inputs were in memory. notes: for
+    reference: absent where none was given. split: the nodes of each region that was split, as its kernel spilled
+    registers; absent for none. request: absent where the model or its inputs were in memory. notes: for
     the user, among them what normalization changed. sha256: of manifest.json itself with these 64 digits as zeros; it
     must stay the last member.
     """
@@ -244,6 +245,7 @@ class Manifest(_Record):
     reference: ReferenceQuality | None = None
     predicted: Predicted | None = None
     fixing: Fixing | None = None
+    split: tuple[tuple[str, ...], ...] = ()
     request: Request | None = None
     sha256: Sha256 = _NO_DIGEST
 
@@ -253,7 +255,7 @@ class Manifest(_Record):
         Written in the newest schema, also where it was read from an older one.
         """
         optional = ("precision", "reference", "predicted", "fixing", "request")
-        absent = {name for name in optional if getattr(self, name) is None}
+        absent = {name for name in optional if getattr(self, name) is None} | ({"split"} if not self.split else set())
         data = self.model_dump(mode="json", exclude=absent) | {"schema_version": SCHEMA_VERSION, "sha256": _NO_DIGEST}
         text = json.dumps(data, indent=2, allow_nan=False) + "\n"
         digest = hashlib.sha256(text.encode()).hexdigest()

@@ -25,7 +25,7 @@ ModelSource: TypeAlias = (
     "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | torch.onnx.ONNXProgram | torch.nn.Module"
 )
 _FORMS = "a path, bytes, onnx.ModelProto, onnx_ir.Model, torch.onnx.ONNXProgram or torch.nn.Module"
-_CALLER = 6  # frames from the warning to the caller of onnxopt.optimize
+_CALLER = 7  # frames from the warning to the caller of onnxopt.optimize
 _DATA_FILE = "weights"  # beside the model; no form but a path has a folder of its own
 
 

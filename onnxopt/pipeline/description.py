@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -99,7 +99,8 @@ def run_of(fused: Fused, build: Build) -> report_facts.Run:
 class Optimization(NamedTuple):
     """What rewriting and fusing did. refusals: of fusing. left_out: before verification. notes: of all other steps.
 
-    predicted: times of all fusions, also of those that were left out later. fixing: what fixed dims would save.
+    predicted: times of all fusions, also of those that were left out later. fixing: what fixed dims would save. split:
+    the nodes of regions that were split.
     """
 
     rewritten: Rewritten
@@ -108,6 +109,7 @@ class Optimization(NamedTuple):
     notes: Sequence[str]
     predicted: Predicted | None
     fixing: Fixing | None
+    split: Iterable[frozenset[str]]
 
 
 class Comparison(NamedTuple):
@@ -158,5 +160,6 @@ def manifest_of(
         seconds=seconds,
         predicted=optimization.predicted if build.kernels and not build.left_out else None,
         fixing=optimization.fixing,
+        split=tuple(sorted(tuple(sorted(nodes)) for nodes in optimization.split)),
         request=original.request(),
     )

@@ -38,6 +38,7 @@ from onnxopt.pipeline.fused import Fused, Fuser
 from onnxopt.pipeline.options import OptionChanges, Options
 from onnxopt.pipeline.precision import Asked, Lowered
 from onnxopt.pipeline.reference_quality import FloatModel
+from onnxopt.pipeline.reused import Reused, wrong_in
 from onnxopt.runtime import archs as chosen_archs
 from onnxopt.runtime import providers, releases, time_limit
 from onnxopt.runtime.sessions import Session
@@ -115,20 +116,43 @@ def optimize(
     check_output(output, replace=force)
     with contextlib.ExitStack() as stack:
         progress = progress or stack.enter_context(in_notebook())
-        phases = Phases(progress, model_source.name_of(model), RewriteFails)
+        return made(model, output, options, (example_inputs, dynamic_shapes), gpus, force, progress)
+
+
+def made(
+    model: ModelSource,
+    output: Path,
+    options: Options,
+    example: tuple[Any, Any] = (None, None),
+    gpus: Sequence[str] = (),
+    force: bool = False,
+    progress: Progress | None = None,
+    reused: Reused | None = None,
+) -> Artifact:
+    """Optimize a model into an artifact folder. options: with the names of architectures.
+
+    example: inputs and dynamic shapes of a module. gpus: that the user named, by key. force: as for `optimize`.
+    reused: the artifact whose kernels are taken; KernelsDiffer where the model gives others. Else as `optimize`.
+    """
+    want = precision.asked(options)
+    with contextlib.ExitStack() as stack:
+        in_memory = model_source.type_in_memory(model)
+        if in_memory is not None and reused is not None:
+            in_memory = reused.title
+        phases = Phases(progress, in_memory or model_source.name_of(model), RewriteFails)
         folder = stack.enter_context(temporary_folder())
         with phases("load"):
-            source = model_source.load(model, folder, example_inputs, dynamic_shapes)
+            source = model_source.load(model, folder, *example)
             stack.enter_context(time_limit.runs_end_within(time_limit.limit_of(options.timeout, source.bytes)))
-            opened = _opened(source, model_source.type_in_memory(model), options, want, folder)
+            opened = _opened(source, in_memory, options, want, folder)
             if opened.early is not None:
                 stack.callback(opened.early.stop)
         with phases("normalize"):
-            job = _normalized(opened, options, want)
+            job = _normalized(opened, options, want)._replace(reused=reused)
         if want is not None:
             with phases("precision"):
                 job = _lowered(job, opened, options, want, stack.enter_context(temporary_folder()))
-        wrong: dict[str, LeftOut] = {}  # families of rewrite rules that are wrong for this model
+        wrong = {**wrong_in(reused)}  # families of rewrite rules that are wrong for this model
         while True:
             try:
                 return _make(job, options, output, wrong, phases, gpus, force)
@@ -164,8 +188,8 @@ class _Job(NamedTuple):
 
     pinned: sizes of dynamic dims that most runs have. typical: of all, to predict times at. before: the work of the
     user's model, where it is known. composed: the source before normalization, where that decomposed operators of ONNX
-    Runtime's optimizers. lowered: where lower precision was asked for; then `source` is the converted model. The others
-    are those of _Opened.
+    Runtime's optimizers. lowered: where lower precision was asked for; then `source` is the converted model. reused: as
+    for `made`. The others are those of _Opened.
     """
 
     source: read.Source
@@ -181,6 +205,7 @@ class _Job(NamedTuple):
     early: EarlyRun | None
     composed: ir.Model | None = None
     lowered: Lowered | None = None
+    reused: Reused | None = None
 
 
 def _checked(options: Options) -> Options:
@@ -286,7 +311,7 @@ def _make(
             rewriter = Rewriter(job.normalized.model, scratch, job.pinned, archs)
             forms = rewriter.forms(wrong, options.portable)
         cache = None if options.cache is None else Path(options.cache)
-        fuser = Fuser(archs, job.pinned, job.typical, options.launch_choices, cache, phases)
+        fuser = Fuser(archs, job.pinned, job.typical, options.launch_choices, cache, phases, job.reused)
         fused = fuser.fused(forms.model)
         with phases("dims"):
             gain = fixing.gain(fused.launches, rewriter, fuser, job.traits.inputs, wrong)
@@ -307,6 +332,8 @@ def _make(
             with phases("package"):
                 # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
                 unwritten = providers.write(folder, build.model, archs, job.shapes or None)
+                if job.reused is not None:
+                    job.reused.copy_measured(folder)
                 files = hash_files(folder)
             optimization = description.Optimization(
                 forms.rewritten,
@@ -315,6 +342,7 @@ def _make(
                 (*job.normalized.notes, *forms.notes, *unwritten),
                 description.predicted(job.before, fused.after, job.typical, archs),
                 gain,
+                fused.split,
             )
             manifest = description.manifest_of(
                 job.original, build, optimization, description.Comparison(report, record, near), archs=archs,

@@ -26,6 +26,7 @@ from onnxopt.graph.passes.contrib.restore import restore
 from onnxopt.graph.signature import Sizes
 from onnxopt.kinds import KINDS
 from onnxopt.phases import Phases
+from onnxopt.pipeline.reused import Reused
 from onnxopt.verification.bisect import bisect_in_order
 
 _SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
@@ -50,7 +51,7 @@ class _Planned(NamedTuple):
 class Fused(NamedTuple):
     """after: the work of all kernels that run the model, where it is known; launches: their number. source: CUDA.
 
-    left_out: kinds of kernels that failed.
+    left_out: kinds of kernels that failed. split: the nodes of regions that were split, as their kernels spilled.
     """
 
     model: ir.Model
@@ -61,13 +62,15 @@ class Fused(NamedTuple):
     after: tuple[Work, ...] | None
     launches: int
     left_out: tuple[LeftOut, ...]
+    split: frozenset[frozenset[str]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Fuser:
     """Fuses models. archs: what to compile for. usual: sizes that the user gave. typical: of all dims, to predict at.
 
-    alternatives: whether to compile other launch shapes of each kernel too. cache: folder of compiled kernels.
+    alternatives: whether to compile other launch shapes of each kernel too. cache: folder of compiled kernels. reused:
+    whose images are taken instead.
     """
 
     archs: Sequence[str]
@@ -76,12 +79,14 @@ class Fuser:
     alternatives: bool
     cache: Path | None
     phases: Phases
+    reused: Reused | None = None
 
     def fused(self, rewritten: ir.Model) -> Fused:
         """The model with calls of functions, and their kernels; `rewritten` stays as it is."""
         kinds, left_out = tuple(KINDS), dict[str, LeftOut]()
-        spilled: set[frozenset[str]] = set()
+        spilled = self.reused.split if self.reused is not None else set()
         for _ in range(_SPLITS):
+            split = frozenset(spilled)
             try:
                 planned = self._planned(rewritten.clone(), kinds, spilled)
             except StepError as error:
@@ -106,6 +111,7 @@ class Fuser:
             planned.after,
             planned.launches,
             tuple(left_out.values()),
+            split,
         )
 
     def launches(self, rewritten: ir.Model) -> int:
@@ -150,6 +156,8 @@ class Fuser:
     def _compiled(self, planned: _Planned) -> tuple[bytes | None, set[frozenset[str]]]:
         """The fatbin, and the regions that spill registers; alternatives may spill, as `tune` measures them."""
         with self.phases("compile"):
+            if self.reused is not None:
+                return self.reused.fatbin(planned.kernels, planned.text), set()
             if not self.archs or not any(kernel.variants for kernel in planned.kernels):
                 return None, set()
             image = compiled(planned.text, self.archs, self.cache, self.phases.counting("compile"))

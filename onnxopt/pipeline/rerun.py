@@ -51,9 +51,14 @@ def request(options: Options, sources: Mapping[str, Path]) -> Request | None:
         paths.setdefault(_REFERENCE, Path(options.reference))
     return {
         "options": _stated(options),
-        "files": {name: _digest(path) for name, path in sorted(paths.items())},
+        "files": digests(paths),
         "code": versions.code(),
     }
+
+
+def digests(paths: Mapping[str, Path]) -> dict[str, str]:
+    """The SHA-256 of files by name. OSError where one cannot be read."""
+    return {name: _digest(path) for name, path in sorted(paths.items())}
 
 
 def is_done(source: Path, output: Path, options: Options) -> bool:

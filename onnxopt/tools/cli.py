@@ -47,6 +47,7 @@ COMMANDS = {
     "optimize": "Optimize MODEL into a verified artifact folder, or all models of a folder into a copy of it.",
     "pack": "Write ARTIFACT as one FILE, a zip that is the same for the same artifact, byte for byte.",
     "quantize": "Quantize MODEL, a float32 model file, into a standard ONNX model that `optimize` takes.",
+    "refit": "Make an artifact with other WEIGHTS of the same network, in seconds: with the kernels of ARTIFACT.",
     "report": "Write the report.html of ARTIFACT again, with measurements.",
     "sign": "Sign the manifest of ARTIFACT, which holds the hash of every file, after checking every hash.",
     "tune": "Find the fastest options for ARTIFACT on this machine by measurement, and write them into it.",

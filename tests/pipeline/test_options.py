@@ -20,6 +20,7 @@ from onnxopt.tools.batching import config
 from onnxopt.tools.bench_options import BenchChanges, BenchOptions
 from onnxopt.tools.cli import main
 from onnxopt.tools.quantization.options import Quantization, QuantizationChanges
+from onnxopt.tools.refitting.options import RefitChanges, RefitOptions
 from onnxopt.tools.verify_options import VerifyChanges, VerifyOptions
 from tests.support.graphs import graph
 
@@ -28,6 +29,7 @@ _COMMANDS = {
     "quantize": Quantization,
     "bench": BenchOptions,
     "verify": VerifyOptions,
+    "refit": RefitOptions,
     "export-triton": TritonOptions,
 }
 _CHANGES = {
@@ -35,6 +37,7 @@ _CHANGES = {
     Quantization: QuantizationChanges,
     BenchOptions: BenchChanges,
     VerifyOptions: VerifyChanges,
+    RefitOptions: RefitChanges,
     TritonOptions: TritonChanges,
 }
 _IN_PYTHON_ALONE = {"threads", "footprints"}, {"seconds", "record"}  # of bench and verify

@@ -31,6 +31,7 @@ CALLS = {
     "export-ortpackage": ["ARTIFACT", "NEW.ortpackage"],
     "export-triton": ["ARTIFACT", "NEW"],
     "pack": ["ARTIFACT", "NEW"],
+    "refit": ["ARTIFACT", "NEW.safetensors", "-o", "NEW"],
     "report": ["ARTIFACT"],
     "report, packed": ["ARCHIVE", "-o", "NEW"],
     "tune": ["ARTIFACT"],

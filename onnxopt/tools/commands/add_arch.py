@@ -10,7 +10,7 @@ import click
 from onnxopt.tools import add_arch, progress
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.printing import print_result
-from onnxopt.tools.commands.secret_keys import read_secret_key
+from onnxopt.tools.secret_keys import read_secret_key
 
 
 @click.command("add-arch")

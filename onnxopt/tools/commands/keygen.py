@@ -10,7 +10,7 @@ from onnxopt.artifact.folder import check_output, staging
 from onnxopt.artifact.minisign import generate_key
 from onnxopt.tools.commands.options import json_option
 from onnxopt.tools.commands.printing import print_result
-from onnxopt.tools.commands.secret_keys import PASSWORD_VARIABLE, password_of
+from onnxopt.tools.secret_keys import PASSWORD_VARIABLE, password_of
 
 
 @click.command("keygen")

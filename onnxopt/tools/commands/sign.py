@@ -9,7 +9,7 @@ import click
 from onnxopt.artifact import signing
 from onnxopt.tools.commands.options import json_option
 from onnxopt.tools.commands.printing import print_result
-from onnxopt.tools.commands.secret_keys import read_secret_key
+from onnxopt.tools.secret_keys import read_secret_key
 
 
 @click.command("sign")

@@ -18,7 +18,7 @@ from onnxopt.errors import UsageError
 from onnxopt.tools import interrupts, tuning
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.printing import print_json
-from onnxopt.tools.commands.secret_keys import read_secret_key
+from onnxopt.tools.secret_keys import read_secret_key
 from onnxopt.tools.tuning import TuneResult
 from onnxopt.tools.tuning.search import Progress
 
