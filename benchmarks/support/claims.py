@@ -72,8 +72,9 @@ def models(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
 
 
 def ratios(rows: Iterable[Mapping[str, Any]], peers: Sequence[str]) -> list[float]:
-    """The fastest of these peers over onnxopt, of each row that has one of them."""
-    times = [([row[peer] for peer in peers if isinstance(row.get(peer), float)], row["onnxopt"]) for row in rows]
+    """The fastest of these peers over onnxopt, of each row that has one of them and whose outputs agree."""
+    agreeing = [row for row in rows if row.get("onnxopt agrees") is not False]
+    times = [([row[peer] for peer in peers if isinstance(row.get(peer), float)], row["onnxopt"]) for row in agreeing]
     return [min(others) / ours for others, ours in times if others]
 
 
