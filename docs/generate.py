@@ -1,6 +1,7 @@
 """Writes docs/cli.md and docs/python.md from the commands and docstrings, docs/tutorial.md from its notebook,
 docs/costs.md and the table of keys in docs/rewrite-rules.md from the numbers of onnxopt/costs/, the table of families
-there from the rules, and the table of drivers in docs/artifact.md from the architectures.
+there from the rules, and the table of drivers in docs/artifact.md from the architectures. Draws docs/images/*.svg from
+the result files of benchmarks/, and writes their figures into the site's front page.
 
     python docs/generate.py
 
@@ -14,6 +15,8 @@ import importlib
 import inspect
 import json
 import re
+import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,9 @@ from onnxopt.tools.cli import main
 from onnxopt.tools.commands.options import Renamed
 
 FOLDER = Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER.parent))
+from benchmarks.support import measured_models, networks_chart  # noqa: E402  (the source tree's, beside docs/)
+
 TUTORIAL = FOLDER / "tutorial.ipynb"
 _LONGEST_VALUE = 60  # characters in a table
 _NOTICE = "<!-- Written by docs/generate.py; change the source, then run it. -->\n"
@@ -271,6 +277,21 @@ def rewrite_rules() -> str:
     return _with_table(_with_table((FOLDER / "rewrite-rules.md").read_text("utf-8"), attention_keys()), families())
 
 
+def front() -> str:
+    """docs/site/front.md with the sentence of measured ratios."""
+    page = (FOLDER / "site" / "front.md").read_text("utf-8")
+    lines = textwrap.fill(networks_chart.sentence(), 128, break_long_words=False, break_on_hyphens=False)
+    begin, end = "<!-- written by docs/generate.py -->\n", "<!-- end of what is written -->\n"
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}{lines}\n{end}{rest.partition(end)[2]}"
+
+
+def images() -> dict[str, str]:
+    """The pictures that are drawn from result files, by name below docs/images."""
+    charts = {f"networks-{scheme}.svg": networks_chart.chart(scheme) for scheme in networks_chart.SCHEMES}
+    return {"measured.svg": measured_models.picture(), **charts}
+
+
 if __name__ == "__main__":
     (FOLDER / "cli.md").write_text(cli(), "utf-8")
     (FOLDER / "python.md").write_text(python(), "utf-8")
@@ -278,3 +299,6 @@ if __name__ == "__main__":
     (FOLDER / "costs.md").write_text(costs(), "utf-8")
     (FOLDER / "artifact.md").write_text(artifact(), "utf-8")
     (FOLDER / "rewrite-rules.md").write_text(rewrite_rules(), "utf-8")
+    (FOLDER / "site" / "front.md").write_text(front(), "utf-8")
+    for name, picture in images().items():
+        (FOLDER / "images" / name).write_text(picture, "utf-8")

@@ -1,6 +1,6 @@
 """Times of whole models and their peers on one NVIDIA H200, from the result files: the README's picture and a table.
 
-python -m benchmarks.support.measured_models     draws docs/images/measured.svg anew
+`python docs/generate.py` draws docs/images/measured.svg.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "models"
-PICTURE = ROOT / "docs" / "images" / "measured.svg"
 _PEERS, _NETWORKS = "gpu_peers_h200.json", "gpu_convolution_peers_h200.json"
 _PACKED, _UNSEEN = "gpu_packed_h200.json", "gpu_unseen_h200.json"
 _MODELS = (  # name, result file, row
@@ -131,7 +130,3 @@ def _legend() -> Iterator[str]:
         yield f'<text class="small" x="{x + 15}" y="41">{label}</text>'
         x += 30 + 6 * len(label)
     yield f'<text class="small" x="{x}" y="41">dashed: ORT = 1</text>'
-
-
-if __name__ == "__main__":
-    PICTURE.write_text(picture(), "utf-8")

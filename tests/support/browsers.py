@@ -27,16 +27,16 @@ def browser() -> Iterator[Any]:
 
 
 class Opened:
-    """A page with everything that went over its console or its network."""
+    """A page, by its path or address, with everything that went over its console or its network."""
 
-    def __init__(self, browser: Any, path: Path, viewport: dict[str, int], **options: Any):
+    def __init__(self, browser: Any, page: Path | str, viewport: dict[str, int], **options: Any):
         self.page = browser.new_context(viewport=viewport, **options).new_page()
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.as_uri())
+        self.page.goto(page if isinstance(page, str) else page.as_uri())
 
 
 # Every piece of text that can be seen: its words, and its boxes on the page without what scrolling parts hide.
