@@ -100,6 +100,11 @@ def test_every_page_is_reachable_from_the_index() -> None:
     index = (DOCS / "README.md").read_text("utf-8")
     for page in DOCS.glob("*.md"):
         assert page.name == "README.md" or f"({page.name})" in index, page.name
+    recipes = (DOCS / "recipes" / "README.md").read_text("utf-8")
+    site = (DOCS / "site" / "mkdocs.yml").read_text("utf-8")
+    for page in (DOCS / "recipes").glob("*.md"):
+        assert page.name == "README.md" or f"({page.name})" in recipes, page.name
+        assert f"docs/recipes/{page.name}\n" in site, page.name
 
 
 def test_the_table_of_claims_is_what_the_result_files_say() -> None:
