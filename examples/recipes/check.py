@@ -4,7 +4,8 @@
     python check.py FOLDER HOST:PORT     asks a server of Triton's protocol: examples/fastapi, or Triton itself
 
 FOLDER has inputs.npz and expected.npz, which each recipe writes. Exit code 1 where an output differs by more than
-`--tolerance` times the largest value of that output (default 0.001).
+`--tolerance` times the largest value of that output (default 0.001). `--rows-by OUTPUT` is for detections, which may
+come in another order: rows of all outputs are sorted by the integers of this one, which then have to be equal.
 """
 
 from __future__ import annotations
@@ -45,6 +46,12 @@ def on_a_server(address: str, model: str, inputs: Tensors) -> dict[str, np.ndarr
         return {name: result.as_numpy(name) for name in outputs}
 
 
+def in_order(outputs: Tensors, key: str) -> dict[str, np.ndarray]:
+    """All outputs [n, ...] with their rows sorted by those of `key` [n, k]."""
+    order = np.lexsort(outputs[key].T[::-1])
+    return {name: array[order] for name, array in outputs.items()}
+
+
 def report(found: Tensors, expected: Tensors, tolerance: float) -> bool:
     """Print a line an output. Whether all agree."""
     agree = True
@@ -55,7 +62,7 @@ def report(found: Tensors, expected: Tensors, tolerance: float) -> bool:
             agree = False
             continue
         difference = float(np.max(np.abs(got.astype(np.float64) - wanted), initial=0.0))
-        limit = tolerance * float(np.max(np.abs(wanted), initial=0.0))
+        limit = tolerance * float(np.max(np.abs(wanted), initial=0.0)) if wanted.dtype.kind == "f" else 0.0
         agree &= difference <= limit  # also False of NaN
         print(f"{name} {list(got.shape)}: max difference from PyTorch {difference:.2g} (limit {limit:.2g})")
     return agree
@@ -67,6 +74,7 @@ def main() -> int:
     parser.add_argument("address", nargs="?", help="HOST:PORT of a server")
     parser.add_argument("--model", default="model", help="its name on the server")
     parser.add_argument("--tolerance", type=float, default=1e-3)
+    parser.add_argument("--rows-by", metavar="OUTPUT")
     given = parser.parse_args()
     needed = [given.folder / name for name in ("inputs.npz", "expected.npz")]
     needed += [] if given.address else [given.folder / "artifact" / "model.onnx"]
@@ -77,6 +85,8 @@ def main() -> int:
         found = on_a_server(given.address, given.model, inputs)
     else:
         found = here(given.folder / "artifact", inputs)
+    if given.rows_by:
+        found, expected = in_order(found, given.rows_by), in_order(expected, given.rows_by)
     return 0 if report(found, expected, given.tolerance) else 1
 
 

@@ -71,11 +71,12 @@ def prompt(model: transformers.LlamaForCausalLM) -> torch.Tensor:
 
 def export(folder: Path, small: bool) -> None:
     model = language_model(small)
+    step = Step(model).eval()
     batch, tokens, past = (torch.export.Dim(name) for name in ("batch", "tokens", "past"))
     names = states(model)
     folder.mkdir(parents=True, exist_ok=True)
     torch.onnx.export(
-        Step(model),
+        step,
         (torch.zeros(2, 3, dtype=torch.long), empty_cache(model, 2, past=5)),
         folder / "model.onnx",
         dynamo=True,
@@ -87,7 +88,7 @@ def export(folder: Path, small: bool) -> None:
     )
     ids, cache = prompt(model), empty_cache(model, 2, past=5)
     with torch.no_grad():
-        outputs = Step(model)(ids, cache)
+        outputs = step(ids, cache)
     feeds = {"ids": ids.numpy(), **{f"past_{name}": one.numpy() for name, one in zip(names, cache, strict=True)}}
     np.savez(folder / "inputs.npz", **feeds)
     np.savez(folder / "expected.npz", **{n: y.numpy() for n, y in zip(["logits", *names], outputs, strict=True)})

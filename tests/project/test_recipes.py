@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -14,6 +15,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -91,6 +93,12 @@ def test_a_recipe(page: Path, tmp_path: Path, library: Path, services: list[subp
     assert services
 
 
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "recipes"))
+    return importlib.import_module("check")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -99,13 +107,22 @@ def test_a_recipe(page: Path, tmp_path: Path, library: Path, services: list[subp
         (lambda expected: {"y": np.full_like(expected["y"], np.nan)}, "max difference from PyTorch nan"),
     ],
 )
-def test_check_refuses_other_outputs(change: Change, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    sys.path.insert(0, str(ROOT / "examples" / "recipes"))
-    try:
-        import check
-    finally:
-        sys.path.pop(0)
+def test_check_refuses_other_outputs(
+    check: ModuleType, change: Change, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     expected = {"y": np.array([[1.0, -0.5], [0.25, 0.0]], np.float32)}
     assert check.report(expected, expected, 1e-3)
     assert not check.report(expected, change(expected), 1e-3)
     assert message in capsys.readouterr().out
+
+
+def test_check_compares_detections_in_any_order(check: ModuleType) -> None:
+    expected = {"selected": np.array([[0, 1, 7], [1, 0, 3], [0, 0, 9]]), "scores": np.array([0.5, 0.4, 0.3])}
+    swapped = {name: array[[1, 0, 2]] for name, array in expected.items()}
+    assert not check.report(swapped, expected, 1e-3)
+    both = [check.in_order(outputs, "selected") for outputs in (swapped, expected)]
+    assert check.report(*both, 1e-3)
+    other = {**swapped, "scores": swapped["scores"][[1, 0, 2]]}  # a score of another detection
+    assert not check.report(check.in_order(other, "selected"), both[1], 1e-3)
+    moved = {**swapped, "selected": swapped["selected"] + np.array([0, 0, 1])}  # a neighbouring anchor
+    assert not check.report(check.in_order(moved, "selected"), both[1], 1e-3)
