@@ -47,12 +47,17 @@ class Claim:
     date: str
     gpu: str = "H200"
 
+    def computed(self) -> str:
+        return self.figure(*(json.loads((RESULTS / path).read_text("utf-8")) for path in self.results))
+
     def row(self) -> str:
-        documents = [json.loads((RESULTS / path).read_text("utf-8")) for path in self.results]
         files = ", ".join(f"`results/{path}`" for path in self.results)
-        return (
-            f"| {self.claim} | {self.figure(*documents)} | {self.gpu} | {self.date} | {files} | `{self.benchmark}` |\n"
-        )
+        return f"| {self.claim} | {self.computed()} | {self.gpu} | {self.date} | {files} | `{self.benchmark}` |\n"
+
+
+def figures() -> dict[str, str]:
+    """Claim -> its figure, computed from the result files of today."""
+    return {claim.claim: claim.computed() for claim in CLAIMS}
 
 
 def mean(ratios: Iterable[float]) -> float:

@@ -220,6 +220,33 @@ def test_the_comparison_shows_the_raw_figures() -> None:
     assert rows == 10
 
 
+def test_the_comparison_says_what_the_result_files_say() -> None:
+    """Its sentences about more networks, and its table of optimizers of graphs."""
+    text = " ".join((DOCS / "compared.md").read_text("utf-8").split())
+    figures = claims.figures()
+    count, least, most, mean = re.findall(
+        r"[\d.]+", figures["the same beside the best of `torch.compile`, where it was timed"]
+    )
+    assert f"{count} were timed on 2026-12-01: onnxopt was {least} to {most} times as fast as torch.compile's" in text
+    assert f"best mode, {mean} in the geometric mean" in text
+    nearest = sorted(networks_chart.networks(), key=lambda network: network.torch)[:3]
+    named = [f"{network.name} ({network.torch:.2f})" for network in nearest]
+    assert f"The nearest are {named[0]}, {named[1]} and {named[2]}." in text
+    count, least, most, mean = re.findall(r"[\d.]+", figures["the same beside `torch.compile`, where it was timed"])
+    assert f"Of {count} transformers on 2026-11-28, some were slower than with torch.compile: {least} to {most}" in text
+    assert f"times as fast, {mean} in the geometric mean" in text
+    rows = json.loads((claims.RESULTS / "cpu" / "optimizers.json").read_text("utf-8"))["rows"]["bert"]
+    names = {
+        "onnxopt, from loading to fused functions": "onnxopt, load to outline",
+        "onnxopt, all of `optimize`, kernels compiled and verified": "onnxopt optimize, cold",
+        "onnxsim 0.8": "onnxsim",
+        "onnxslim 0.1": "onnxslim",
+        "onnxscript.optimizer": "onnxscript.optimizer",
+    }
+    for name, key in names.items():
+        assert f"| {name} | {rows[key]['seconds']:.1f} | {rows[key]['peak_of_model']:.1f} |" in text
+
+
 def test_the_cpp_of_the_page_compiles(tmp_path: Path) -> None:
     """Against the headers of the oldest ONNX Runtime that artifacts run on; nothing is linked or run."""
     headers = ROOT / "build" / "deps" / "include" / "onnxruntime"

@@ -5,7 +5,6 @@ python -m tests.project.test_readme     runs the example and writes its output i
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 import subprocess
@@ -66,9 +65,7 @@ def test_the_picture_has_every_model() -> None:
 def test_its_figures_are_those_of_the_result_files() -> None:
     """The sentences about all networks, and about CPUs."""
     text = " ".join(README.read_text("utf-8").split())
-    figures = {}
-    for claim in claims.CLAIMS:
-        figures[claim.claim] = claim.figure(*(json.loads((claims.RESULTS / p).read_text()) for p in claim.results))
+    figures = claims.figures()
     every = "transformers, convolution networks, speech, volumes, recommenders, beside the best of ONNX Runtime"
     count, least, most, average = re.findall(r"[\d.]+", figures[every])
     assert f"{count} networks of every kind: {least} to {most} times as fast" in text
