@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -22,7 +22,7 @@ import pytest
 
 from tests.project.test_services import free_port
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted(page for page in (ROOT / "docs" / "recipes").glob("*.md") if page.name != "README.md")
 Change = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 EXPORTERS = ROOT / ".venv-exporters" / "bin" / "python"
@@ -34,12 +34,14 @@ def commands(page: Path) -> list[str]:
     return [line for block in blocks for line in block.splitlines()]
 
 
-def words(line: str, port: int) -> tuple[dict[str, str], list[str]]:
-    """What a line adds to the environment, and its command as it runs here."""
-    parts = shlex.split(line.replace("localhost:8000", f"127.0.0.1:{port}"))
+def words(line: str, ports: Mapping[str, int]) -> tuple[dict[str, str], list[str]]:
+    """What a line adds to the environment, and its command as it runs here. ports: the page's to those of this run."""
+    for shown, port in ports.items():
+        line = line.replace(f"localhost:{shown}", f"127.0.0.1:{port}").replace(f"--port {shown}", f"--port {port}")
+    parts = shlex.split(line)
     added = dict(parts.pop(0).split("=", 1) for _ in range(len(parts)) if "=" in parts[0] and parts[0][0].isupper())
     if parts[0] == "uvicorn":
-        return added, [sys.executable, "-m", *parts, "--port", str(port)]
+        return added, [sys.executable, "-m", *parts, *([] if "--port" in parts else ["--port", str(ports["8000"])])]
     if parts[0] == "onnxopt":
         arch = ["--arch", "none"] if parts[1] == "optimize" else []
         return added, [sys.executable, "-m", *parts, *arch]
@@ -78,14 +80,14 @@ def test_a_recipe(page: Path, tmp_path: Path, library: Path, services: list[subp
     if any(script in line for script in NEEDS_EXPORTERS for line in lines) and not EXPORTERS.is_file():
         pytest.skip("needs ultralytics of .venv-exporters; run: make exporters")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    port = free_port()
+    ports = {"8000": free_port(), "8001": free_port()}
     for line in lines:
-        added, command = words(line, port)
+        added, command = words(line, ports)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **added}
         if "uvicorn" in command:
             options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
             services.append(subprocess.Popen(command, cwd=tmp_path, env=environment, **options))
-            wait_until_ready(services[-1], port)
+            wait_until_ready(services[-1], int(command[-1]))
             continue
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"

@@ -18,7 +18,7 @@ import pytest
 from tests.support.browsers import BROKEN_NUMBERS, OUTSIDE, OVERLAPS, Opened
 from tests.support.browsers import browser as browser
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CONFIGURATION = """
 INHERIT: {inherited}
 docs_dir: {folder}/pages
