@@ -77,13 +77,16 @@ def test_a_recipe(page: Path, tmp_path: Path, library: Path, services: list[subp
     for package in ("torch", "transformers", "fastapi", "uvicorn", "prometheus_client", "tritonclient.http"):
         pytest.importorskip(package, reason=f"{package} is missing: pip install -e '.[models,examples]'")
     lines = commands(page)
+    if page.stem == "diffusion":
+        pytest.importorskip("diffusers", reason="diffusers is missing: pip install -e '.[examples]'")
     if any(script in line for script in NEEDS_EXPORTERS for line in lines) and not EXPORTERS.is_file():
         pytest.skip("needs ultralytics of .venv-exporters; run: make exporters")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     ports = {"8000": free_port(), "8001": free_port()}
     for line in lines:
         added, command = words(line, ports)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **added}
+        environment = {**os.environ, "PYTHONPATH": path, **added}
         if "uvicorn" in command:
             options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
             services.append(subprocess.Popen(command, cwd=tmp_path, env=environment, **options))
