@@ -231,7 +231,7 @@ def test_the_comparison_says_what_the_result_files_say() -> None:
         f"{count} in float16 or float32 were timed on 2026-12-01: onnxopt was {least} to {most} times as fast as "
         f"torch.compile's best mode, {mean} in the geometric mean" in text
     )
-    nearest = sorted(networks_chart.networks(), key=lambda network: network.torch)[:3]
+    nearest = sorted(networks_chart.networks(None), key=lambda network: network.torch)[:3]
     named = [f"{network.name} ({network.torch:.2f})" for network in nearest]
     assert f"The nearest are {named[0]}, {named[1]} and {named[2]}." in text
     count, least, most, mean = re.findall(r"[\d.]+", figures["the same beside `torch.compile`, where it was timed"])

@@ -5,6 +5,7 @@ python -m tests.project.test_readme     runs the example and writes its output i
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 import subprocess
