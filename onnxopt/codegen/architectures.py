@@ -1,7 +1,8 @@
 """The GPU architectures that onnxopt compiles for: a row each, oldest first, and the driver that each needs.
 
 A new architecture has a family of its own, unless the machine code of its kernels proves equal (codegen/families.py).
-Sources of the others: CUDA's release notes, which first name an architecture, and their table of toolkit drivers.
+Sources of the others: CUDA's release notes, which first name an architecture, and their table of toolkit drivers; which
+are embedded: CUDA's programming guide, binary compatibility.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ class Architecture(NamedTuple):
     driver must support.
 
     target, macro: for code that later architectures drop, the target of this architecture alone, as sm_90a, and the
-    macro that tells such code.
+    macro that tells such code. embedded: of a system on a chip, which runs no machine code of other GPUs, nor they its.
     """
 
     name: str
@@ -22,13 +23,14 @@ class Architecture(NamedTuple):
     cuda: str
     target: str = ""
     macro: str = ""
+    embedded: bool = False
 
 
 ARCHITECTURES = (
     Architecture("sm_75", "sm_75", "12.0"),
     Architecture("sm_80", "sm_80", "12.0"),
     Architecture("sm_86", "sm_80", "12.0"),
-    Architecture("sm_87", "sm_80", "12.0"),
+    Architecture("sm_87", "sm_80", "12.0", embedded=True),
     Architecture("sm_89", "sm_80", "12.0"),
     Architecture("sm_90", "sm_90", "12.0", "sm_90a", "__CUDA_ARCH_FEAT_SM90_ALL"),
     Architecture("sm_100", "sm_100", "12.8"),

@@ -1,4 +1,4 @@
-"""Compile: CUDA source to one fatbin with a cubin for every architecture and PTX for the newest.
+"""Compile: CUDA source to one fatbin with a cubin that every architecture runs and PTX for the newest.
 
 NVRTC compiles on any machine, without a GPU and without nvcc, in a process for each image (codegen/nvrtc_process.py).
 Where ptxas is installed, architectures of a family share what NVRTC does (codegen/families.py).
@@ -10,7 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]  # called with the number of finished step
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """fatbin: an image for every architecture. usage: architecture -> entry point -> its resources."""
+    """fatbin: an image that every architecture runs. usage: architecture -> entry point -> its resources."""
 
     fatbin: bytes
     usage: dict[str, dict[str, compiler_report.Usage]]
@@ -62,10 +62,10 @@ def compiled(
 ) -> Compiled:
     """The fatbin of a translation unit that includes headers of cuda_kernels/, and the resources of its entry points.
 
-    archs: the architectures of the cubins. PTX is added for the newest of them, so that later GPUs can run the kernels
-    too. cache: folder of compiled images, by default $XDG_CACHE_HOME/onnxopt/kernels; a warning says where it
-    cannot be used. Raises CompileError with NVRTC's log where the source does not compile, UsageError for an
-    unknown architecture.
+    archs: that cubins are for; one may serve several (codegen/families.py). PTX is added for the newest of them, so
+    that later GPUs can run the kernels too. cache: folder of compiled images, by default
+    $XDG_CACHE_HOME/onnxopt/kernels; a warning says where it cannot be used. Raises CompileError with NVRTC's log where the source does not compile,
+    UsageError for an unknown architecture.
     """
     ordered = check_archs(archs)
     if not ordered:
@@ -74,9 +74,10 @@ def compiled(
     with image_cache.opened(cache or caches.folder("kernels")) as cached, threads() as pool, Children() as children:
         unit = _Unit(source, included.headers(source), release, cached, children)
         targets = {arch: families.target(arch, unit.texts) for arch in ordered}
-        images = _images(unit, tuple(targets.values()), newest, pool, progress or (lambda done, total: None))
-    usage = {arch: compiler_report.parse(images[target].log) for arch, target in targets.items()}
-    contained = (*targets.values(), _virtual(newest))
+        serving = families.serving(targets.values(), unit.texts)
+        images = _images(unit, serving, newest, pool, progress or (lambda done, total: None))
+    usage = {arch: compiler_report.parse(images[serving[target]].log) for arch, target in targets.items()}
+    contained = (*dict.fromkeys(serving.values()), _virtual(newest))
     return Compiled(_fatbin({target: images[target].content for target in contained}), usage)
 
 
@@ -142,23 +143,28 @@ def _virtual(target: str) -> str:
     return target.replace("sm", "compute")
 
 
-def _images(unit: _Unit, targets: Sequence[str], newest: str, pool: Executor, progress: Progress) -> dict[str, _Image]:
-    """The cubin of every target and the PTX of the newest architecture, by target.
+def _images(
+    unit: _Unit, serving: Mapping[str, str], newest: str, pool: Executor, progress: Progress
+) -> dict[str, _Image]:
+    """The cubins that serve all targets and the PTX of the newest architecture, by target.
+
+    serving: whose cubin each target runs.
 
     With ptxas, NVRTC makes the PTX of each family, and each cubin begins when its PTX is there. Without it, NVRTC makes
     every image by itself.
     """
     assembler = ptxas.installed(unit.release)
-    groups = families.of(targets, unit.texts) if assembler is not None else ()
+    cubins = list(dict.fromkeys(serving.values()))
+    groups = families.of(serving, unit.texts) if assembler is not None else ()
     pending: dict[Future[_Image], str | Family] = {}
     for family in sorted(groups, key=lambda family: -len(family.archs)):  # what most others wait for
         pending[pool.submit(unit.compiled, _virtual(family.first))] = family
-    by_itself = [] if assembler is not None else list(targets)
-    if assembler is None or newest not in targets:  # no family has the PTX of the newest architecture
+    by_itself = [] if assembler is not None else cubins.copy()
+    if assembler is None or newest not in serving:  # no family has the PTX of the newest architecture
         by_itself.append(_virtual(newest))
     pending |= {pool.submit(unit.compiled, target): target for target in by_itself}
     images: dict[str, _Image] = {}
-    done, total = 0, len(pending) + (len(targets) if groups else 0)
+    done, total = 0, len(pending) + (len(cubins) if groups else 0)
     progress(done, total)
     while pending:
         for job in concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED).done:
@@ -173,6 +179,8 @@ def _images(unit: _Unit, targets: Sequence[str], newest: str, pool: Executor, pr
                 if arch == newest:
                     images[_virtual(newest)] = _Image(ptx, image.log)
                 assert assembler is not None
+                if arch not in cubins:
+                    continue
                 pending[pool.submit(unit.assembled, assembler, ptx, arch)] = arch
     return images
 

@@ -80,6 +80,21 @@ def test_only_codes_tell_ada_from_ampere() -> None:
     assert "device/narrow_float8.cuh" not in included.headers('#include "rowwise/rowwise.cuh"')
 
 
+@pytest.mark.parametrize(
+    ("asked", "serving"),
+    [
+        (("sm_80", "sm_86", "sm_87", "sm_89"), {"sm_86": "sm_80", "sm_89": "sm_80"}),
+        (("sm_86", "sm_87", "sm_89"), {"sm_89": "sm_86"}),
+        (("sm_75", "sm_90", "sm_90a", "sm_100", "sm_120"), {}),  # of other major numbers, or of the architecture alone
+    ],
+)
+def test_machine_code_serves_later_gpus_of_its_major_number(asked: tuple[str, ...], serving: dict[str, str]) -> None:
+    """Not embedded ones, and none that a header tells apart."""
+    assert families.serving(asked, []) == {arch: serving.get(arch, arch) for arch in asked}
+    apart = families.serving(asked, ["#if __CUDA_ARCH__ >= 890"])
+    assert apart == {arch: arch if arch == "sm_89" else serving.get(arch, arch) for arch in asked}
+
+
 def test_headers_are_those_that_are_included() -> None:
     found = included.headers('#include "pool/pool.cuh"\n// #include "scan/scan.cuh"\n#include "missing.h"\n')
     assert {"pool/pool.cuh", "pool/abi.h", "device/scalar.cuh"} <= found.keys()
