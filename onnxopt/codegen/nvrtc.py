@@ -64,8 +64,8 @@ def compiled(
 
     archs: that cubins are for; one may serve several (codegen/families.py). PTX is added for the newest of them, so
     that later GPUs can run the kernels too. cache: folder of compiled images, by default
-    $XDG_CACHE_HOME/onnxopt/kernels; a warning says where it cannot be used. Raises CompileError with NVRTC's log where the source does not compile,
-    UsageError for an unknown architecture.
+    $XDG_CACHE_HOME/onnxopt/kernels; a warning says where it cannot be used. Raises CompileError with NVRTC's log where
+    the source does not compile, UsageError for an unknown architecture.
     """
     ordered = check_archs(archs)
     if not ordered:
