@@ -116,10 +116,10 @@ def optimize(
     check_output(output, replace=force)
     with contextlib.ExitStack() as stack:
         progress = progress or stack.enter_context(in_notebook())
-        return made(model, output, options, (example_inputs, dynamic_shapes), gpus, force, progress)
+        return artifact_of(model, output, options, (example_inputs, dynamic_shapes), gpus, force, progress)
 
 
-def made(
+def artifact_of(
     model: ModelSource,
     output: Path,
     options: Options,
@@ -189,7 +189,7 @@ class _Job(NamedTuple):
     pinned: sizes of dynamic dims that most runs have. typical: of all, to predict times at. before: the work of the
     user's model, where it is known. composed: the source before normalization, where that decomposed operators of ONNX
     Runtime's optimizers. lowered: where lower precision was asked for; then `source` is the converted model. reused: as
-    for `made`. The others are those of _Opened.
+    for `artifact_of`. The others are those of _Opened.
     """
 
     source: read.Source

@@ -19,6 +19,7 @@ from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.folder import hash_files
 from onnxopt.codegen.compiler_report import Usage
 from onnxopt.pipeline import fused
+from onnxopt.tools.refitting import weights
 from tests.support.artifacts import edit_manifest
 from tests.support.command import assert_refused, run
 from tests.support.fusing import compile_nothing
@@ -205,12 +206,54 @@ def test_a_mismatch_names_the_tensor(folder: Path, changes: Mapping[str, Any], w
     assert sorted(Path().iterdir()) == before
 
 
-def test_an_export_of_another_shape_is_refused(folder: Path) -> None:
-    saved(Path("1.onnx"), drawn(1, alpha=np.array(0.5, np.float32)))
-    assert_refused(run("refit", "old", "1.onnx", "-o", "new"), "the value of alpha is a part of them")
-    saved(Path("2.onnx"), drawn(1, wc=np.ones((4, 3, 1, 1), np.float32)))
-    words = ("2.onnx: wc is FLOAT [4,3,1,1]", "before FLOAT [4,3,3,3]")
-    assert_refused(run("refit", "old", "2.onnx", "-o", "new", "--original", "0.onnx"), *words)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"alpha": np.array(0.5, np.float32)}, ["the value of alpha is a part of them"]),
+        ({"wc": np.ones((4, 3, 1, 1), np.float32)}, ["1.onnx: wc is FLOAT [4,3,1,1]", "before FLOAT [4,3,3,3]"]),
+    ],
+)
+@pytest.mark.parametrize("original", [(), ("--original", "0.onnx")])
+def test_an_export_of_another_network_is_refused(
+    folder: Path, changes: Mapping[str, np.ndarray], words: list[str], original: tuple[str, ...]
+) -> None:
+    saved(Path("1.onnx"), drawn(1, **changes))
+    assert_refused(run("refit", "old", "1.onnx", "-o", "new", *original), *words)
+    assert not Path("new").exists()
+
+
+def test_an_export_with_fewer_weights_is_refused(folder: Path) -> None:
+    """Other names are not."""
+    arrays = drawn(1)
+    renamed = onnx.load(saved(Path("1.onnx"), arrays))
+    for node in renamed.graph.node:
+        node.input[:] = ["val_3" if name == "wq" else name for name in node.input]
+    for tensor in renamed.graph.initializer:
+        tensor.name = "val_3" if tensor.name == "wq" else tensor.name
+    onnx.save(renamed, "renamed.onnx")
+    result = run("refit", "old", "renamed.onnx", "-o", "new")
+    assert result.exit_code == 0, result.output
+    for tensor in renamed.graph.initializer:
+        if tensor.name == "bk":
+            renamed.graph.initializer.remove(tensor)
+    for node in renamed.graph.node:
+        node.input[:] = ["bq" if name == "bk" else name for name in node.input]
+    onnx.save(renamed, "fewer.onnx")
+    assert_refused(run("refit", "old", "fewer.onnx", "-o", "other"), "fewer.onnx: lacks bk, FLOAT [8]")
+    with pytest.raises(onnxopt.UsageError, match="has, as the model before has not, bk, FLOAT"):
+        weights.compare(Path("0.onnx"), ir.load("0.onnx"), ir.load("fewer.onnx"))
+
+
+def test_machine_code_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnxopt.optimize(saved(Path("0.onnx"), drawn(0)), "old", archs=("sm_80",))
+    monkeypatch.setattr(fused, "compiled", None)
+    save_tensors("1.safetensors", drawn(1))
+    result = run("refit", "old", "1.safetensors", "-o", "new")
+    assert result.exit_code == 0, result.output
+    images = [Path(name, "lib", "kernels.fatbin").read_bytes() for name in ("old", "new")]
+    assert images[0] == images[1] and b"sm_80" in images[0]
+    assert manifests.load(Path("new")).verify.status == "passed"
 
 
 @pytest.mark.parametrize(

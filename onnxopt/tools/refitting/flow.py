@@ -61,19 +61,19 @@ def refit(
     folder, source, target = Path(artifact), Path(weights), output_path(output)
     chosen = dataclasses.replace(options or RefitOptions(), **changes)
     opened = open_artifact(folder)
-    made_with = _options(folder, opened.manifest, chosen.data)
+    recorded = _options(folder, opened.manifest, chosen.data)
     check_output(target, replace=force)
     reused = Reused(opened.folder, opened.manifest, f"{opened.manifest.source.name} with {source.name}")
     with contextlib.ExitStack() as on_failure:
         model = _model(folder, opened.manifest, source, chosen, on_failure)
         try:
-            made = flow.made(model, target, made_with, force=force, progress=progress, reused=reused)
+            result = flow.artifact_of(model, target, recorded, force=force, progress=progress, reused=reused)
         except KernelsDiffer as differing:
             network = read.load(model).model if isinstance(model, Path) else model
-            name = _in_a_kernel(network, _before(folder, opened.manifest, chosen), made_with, reused)
+            name = _in_a_kernel(network, _before(folder, opened.manifest, chosen), recorded, reused)
             raise UsageError(_why(folder, source, name, differing.kernels)) from None
         on_failure.pop_all()
-        return made
+        return result
 
 
 def _why(folder: Path, source: Path, name: str, kernels: Sequence[Kernel]) -> str:
@@ -92,8 +92,10 @@ def _model(
     if exported and chosen.save_model is not None:
         raise UsageError(f"{weights}: is a model already; --save-model is for files of tensors")
     if exported:
-        if chosen.original is not None:
-            _compare(weights, _original(folder, manifest, chosen.original))
+        stated = chosen.original is not None
+        before = _original(folder, manifest, chosen.original) if stated else _before(folder, manifest, chosen)
+        if before is not None:
+            new_weights.compare(weights, read.load(weights).model, before)
         return weights
     model = _original(folder, manifest, chosen.original)
     old = None if chosen.old_weights is None else Path(chosen.old_weights)
@@ -119,22 +121,22 @@ def _options(folder: Path, manifest: Manifest, data: Sequence[DataSource]) -> Op
     return dataclasses.replace(Options(**stated), data=tuple(data))
 
 
-def _original(folder: Path, manifest: Manifest, given: StrPath | None) -> ir.Model:
+def _original(folder: Path, manifest: Manifest, elsewhere: StrPath | None) -> ir.Model:
     """The model that an artifact was made of. UsageError where it is not there, or another one is."""
-    request, place = manifest.request, given or manifest.source.path
+    request, place = manifest.request, elsewhere or manifest.source.path
     assert isinstance(request, Request)
     if place is None or not Path(place).is_file():
         raise UsageError(f"{folder}: its original, {place or manifest.source.name}, is not there; give --original")
     path = Path(place)
     try:
         files = rerun.files_of(path, read.external_files(path))
-        found = rerun.digests(files)
+        digests = rerun.digests(files)
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
     except ModelError as error:
         raise UsageError(str(error)) from error
     for name, digest in request.files.items():
-        if name.partition("/")[0] == "model" and found.get(name) != digest:
+        if name.partition("/")[0] == "model" and digests.get(name) != digest:
             raise UsageError(
                 f"{path}: is not the model that {folder} was made of: {files.get(name, name)} differs; give --original"
             )
@@ -150,15 +152,6 @@ def _embed_constants(model: ir.Model) -> None:
             for name, attribute in node.attributes.items():
                 if isinstance(attribute.value, ir.ExternalTensor):
                     node.attributes[name] = ir.AttrTensor(name, ir.tensor(attribute.value.numpy()))
-
-
-def _compare(source: Path, before: ir.Model) -> None:
-    """UsageError where an initializer of an exported model has another shape or dtype than before."""
-    known = new_weights.holders_of(before)
-    for name, value in new_weights.holders_of(read.load(source).model).items():
-        new, old = (f"{v.dtype} {v.shape}" for v in (value, known.get(name, value)))
-        if new != old:
-            raise UsageError(f"{source}: {name} is {new}, before {old}")
 
 
 def _before(folder: Path, manifest: Manifest, chosen: RefitOptions) -> ir.Model | None:
@@ -190,7 +183,7 @@ def _in_a_kernel(network: ir.Model, before: ir.Model | None, options: Options, r
 def _fits(model: ir.Model, options: Options, reused: Reused) -> bool:
     with temporary_folder() as folder:
         try:
-            flow.made(model, folder / "trial", dataclasses.replace(options, verify=False), reused=reused)
+            flow.artifact_of(model, folder / "trial", dataclasses.replace(options, verify=False), reused=reused)
         except KernelsDiffer:
             return False
     return True

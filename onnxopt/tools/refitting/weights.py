@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,20 +76,20 @@ def replace(model: ir.Model, path: Path, *, old: Path | None = None, partial: bo
         known = before or {name: _array(value) for name, value in holders.items()}
         tensors, partial = merged(tensors, _config_of(path), known, path), True
     places = _places(holders, before, tensors, old or path)
-    given = {name: place for name, place in places.items() if place.tensor in tensors}
-    used = {place.tensor for place in given.values()}
+    replaced = {name: place for name, place in places.items() if place.tensor in tensors}
+    used = {place.tensor for place in replaced.values()}
     unused = [name for name in tensors if name not in used and not name.endswith(_UNUSED)]
     _refuse_extra(path, [name for name in unused if not _is_tied(name, used, tensors, before)], holders)
-    missing = [name for name, value in holders.items() if name not in given and _is_weight(value)]
-    if not given:
+    missing = [name for name, value in holders.items() if name not in replaced and _is_weight(value)]
+    if not replaced:
         raise UsageError(f"{path}: no tensor is an initializer of the model: give an ONNX file with the new weights")
     if missing and not partial:
         raise UsageError(
             f"{path}: lacks {_listed(missing)} of the model{_folded(missing)}; --partial keeps the model's values"
         )
-    for name, place in given.items():
+    for name, place in replaced.items():
         _check(path, name, place, place.of(tensors), holders[name])
-    for name, place in given.items():
+    for name, place in replaced.items():
         holders[name].const_value = ir.tensor(np.asarray(place.of(tensors), order="C"), name=name)
 
 
@@ -98,6 +99,30 @@ def _is_tied(name: str, used: Collection[str], tensors: Mapping[str, Array], bef
     if not before or name not in before:
         return bool(same)
     return any(other in before and _key(before[other]) == _key(before[name]) for other in same)
+
+
+def compare(source: Path, exported: ir.Model, before: ir.Model) -> None:
+    """UsageError where another export of a network has an initializer of another shape or dtype than before, or more
+    or fewer weights. Names that an exporter chose may differ."""
+    new, old = holders_of(exported), holders_of(before)
+    for name in new:
+        if name in old and _form(new[name]) != _form(old[name]):
+            raise UsageError(f"{source}: {name} is {_form(new[name])}, before {_form(old[name])}")
+    added, gone = _alone(new, old), _alone(old, new)
+    for weights, others, says in ((gone, added, "lacks"), (added, gone, "has, as the model before has not,")):
+        surplus = Counter(weights.values()) - Counter(others.values())
+        for name, form in weights.items():
+            if surplus[form]:
+                raise UsageError(f"{source}: {says} {name}, {form}; give another export of the same network")
+
+
+def _alone(holders: Mapping[str, ir.Value], others: Mapping[str, ir.Value]) -> dict[str, str]:
+    """The dtypes and shapes of weights whose names are not among others."""
+    return {name: _form(value) for name, value in holders.items() if name not in others and _is_weight(value)}
+
+
+def _form(value: ir.Value) -> str:
+    return f"{value.dtype} {value.shape}"
 
 
 def holders_of(model: ir.Model) -> dict[str, ir.Value]:
@@ -130,11 +155,11 @@ def _places(
         if name in tensors or name in before:
             places[name] = _Place(name, False)
         elif before and _is_weight(value):
-            found = [place for place in by_value.get(_key(_array(value)), ()) if place.tensor in tensors]
-            if len({_key(place.of(tensors)) for place in found}) > 1:
-                raise UsageError(f"{old}: {' and '.join(p.tensor for p in found[:2])} both have the value of {name}")
-            if found:
-                places[name] = found[0]
+            equal = [place for place in by_value.get(_key(_array(value)), ()) if place.tensor in tensors]
+            if len({_key(place.of(tensors)) for place in equal}) > 1:
+                raise UsageError(f"{old}: {' and '.join(p.tensor for p in equal[:2])} both have the value of {name}")
+            if equal:
+                places[name] = equal[0]
     return places
 
 
@@ -236,7 +261,7 @@ def _check(path: Path, name: str, place: _Place, array: Array, value: ir.Value) 
     tensor = value.const_value
     assert tensor is not None
     shape, dtype = tuple(tensor.shape.numpy()), tensor.dtype.numpy()
-    title = place.tensor if place.tensor == name else f"{place.tensor}, of which {name} is made,"
+    title = place.tensor if place.tensor == name else f"{place.tensor}, the model's {name},"
     if array.shape != shape:
         raise UsageError(f"{path}: {title} has the shape {list(array.shape)}, the model's {list(shape)}")
     if array.dtype != dtype:
