@@ -40,7 +40,7 @@ _ALIKE = ("all", "once", "window")
 _AXES_INPUT = 18  # opset from which on ReduceMax has its axes as an input
 _BIAS = 5  # position among the inputs of MultiHeadAttention
 _CACHED = frozenset({"Concat", "ScatterND", "ScatterElements"})
-_PRODUCTS = frozenset({"MatMul", "Einsum", "Gemm"})
+PRODUCTS = frozenset({"MatMul", "Einsum", "Gemm"})  # of matrices
 _MOVES = frozenset({"Transpose", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Cast", "Slice", "Split"})
 _LARGEST_FACTOR = 16.0  # of products; a mask of zeros and ones gets a far larger one
 _VIEWS = frozenset({"Transpose", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Cast", "DequantizeLinear", "Mul", "Sub"})
@@ -58,23 +58,24 @@ def shows_each_query_a_key(masks: Sequence[ir.Value | None]) -> bool:
     return all(array.dtype != bool for array in arrays) and sum(float(a.min()) for a in arrays) > LOWEST_SHOWN
 
 
-def is_of_products(mask: ir.Value | None) -> bool:
+def is_product_bias(mask: ir.Value | None) -> bool:
     """Whether what is added to scores is computed by products of matrices, as biases of relative positions are: such
-    sums hide no keys. Constants beside them show all."""
+    sums hide no keys, unless a constant of a product has a number that does. Constants beside them show all."""
     node = None if mask is None else mask.producer()
     if mask is None or node is None or node.domain != "":
         array = None if mask is None else constant(mask)
         return array is not None and array.dtype != bool and array.size > 0 and bool(array.min() > LOWEST_SHOWN)
-    if node.op_type in _PRODUCTS:
-        return True
+    if node.op_type in PRODUCTS:
+        arrays = [array for v in node.inputs if v is not None and (array := constant(v)) is not None and array.size]
+        return all(bool((abs(array) < -LOWEST_SHOWN).all()) for array in arrays)
     if node.op_type in ("Mul", "Div"):
         factor = None if node.inputs[1] is None else constant(node.inputs[1])
         least, most = (1 / _LARGEST_FACTOR, np.inf) if node.op_type == "Div" else (0.0, _LARGEST_FACTOR)
         small = factor is not None and factor.size > 0 and bool(((least <= abs(factor)) & (abs(factor) <= most)).all())
-        return small and is_of_products(node.inputs[0])
+        return small and is_product_bias(node.inputs[0])
     if node.op_type == "Add":
-        return all(map(is_of_products, node.inputs))
-    return node.op_type in _MOVES and is_of_products(node.inputs[0])
+        return all(map(is_product_bias, node.inputs))
+    return node.op_type in _MOVES and is_product_bias(node.inputs[0])
 
 
 def shift_alone(least: float | None, dtype: ir.DataType | None) -> bool:

@@ -9,11 +9,11 @@ from onnxscript.rewriter import MatchingTracer, RewriteRule
 
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite.attention.head_sizes import PaddedDotProduct
+from onnxopt.graph.rewrite.attention.hidden_rows import PRODUCTS
 from onnxopt.graph.rewrite.attention.sdpa import ScaledDotProduct
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.program.operators import table as operators
 
-_PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum"})
 # Operators between a Softmax and a product that are followed, beside elementwise ones.
 _FOLLOWED = frozenset({"Identity", "Dropout", "Reshape", "Flatten", "Transpose", "Unsqueeze", "Squeeze", "Trilu"})
 _SINK_OPERATORS = ("Concat", "Slice")  # in front of a Softmax and behind it
@@ -99,7 +99,7 @@ def _path(start: ir.Node, *, forward: bool) -> list[ir.Node]:
                 if other in came_from or other is start:
                     continue
                 came_from[other] = node
-                if other.op_type in _PRODUCTS:
+                if other.op_type in PRODUCTS:
                     return _trail(other, start, came_from)
                 if (
                     other.op_type in (*_FOLLOWED, _SINK_OPERATORS[forward])

@@ -342,7 +342,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
             return False
         if form.mask.kind == "none" or form.mask.limits() or hidden_rows.shows_each_query_a_key(masks):
             return False
-        if any(mask is not None for mask in masks) and all(m is None or hidden_rows.is_of_products(m) for m in masks):
+        if any(mask is not None for mask in masks) and all(m is None or hidden_rows.is_product_bias(m) for m in masks):
             return False
         return diagonal or not hidden_rows.follows_a_cache(form.k_transposed)
 

@@ -97,14 +97,14 @@ def test_masks_that_hide_no_row(numbers: dict[int, float], shape: tuple[int, ...
     assert "ReduceMax" not in {node.op_type for node in model.graph}
 
 
-@pytest.mark.parametrize("factor", [2.0, -65504.0])
-def test_biases_of_products_hide_no_row(factor: float, tmp_path: Path) -> None:
-    """As of relative positions; a mask of zeros and ones may be a product too, and gets a large factor."""
+@pytest.mark.parametrize(("weight", "factor"), [(1.0, 2.0), (1.0, -65504.0), (-65504.0, 1.0)])
+def test_biases_of_products_hide_no_row(weight: float, factor: float, tmp_path: Path) -> None:
+    """As of relative positions; a mask of zeros and ones may be a product too, with a large factor or weight."""
     model = model_of("a = Add (f, bias)", _TOKENS)
     bias = next(value for value in model.graph.inputs if value.name == "bias")
     ones, number = (
         ir.Value(name=name, const_value=ir.tensor(array.astype(np.float16)))
-        for name, array in (("ones", np.ones((1, 1, _TOKENS, 1))), ("number", np.array(factor)))
+        for name, array in (("ones", np.full((1, 1, _TOKENS, 1), weight)), ("number", np.array(factor)))
     )
     product = ir.node("MatMul", [ones, bias], name="product")
     scaled = ir.node("Mul", [product.outputs[0], number], name="scaled")
@@ -117,4 +117,4 @@ def test_biases_of_products_hide_no_row(factor: float, tmp_path: Path) -> None:
     for node in (product, scaled):
         node.outputs[0].shape, node.outputs[0].dtype = ir.Shape((2, 1, _TOKENS, _TOKENS)), ir.DataType.FLOAT16
     assert rewrite(model, tmp_path).applied["attention"] == 1
-    assert ("ReduceMax" in {node.op_type for node in model.graph}) == (factor < 0)
+    assert ("ReduceMax" in {node.op_type for node in model.graph}) == (min(weight, factor) < 0)
