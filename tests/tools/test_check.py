@@ -212,7 +212,11 @@ def steps(environment: Mapping[str, str], inputs: Mapping[str, str]) -> tuple[in
 
 
 def test_the_action(shell: dict[str, str]) -> None:
-    inputs = {"model": "models/model.onnx", "baseline": "models/model.json", "options": "--arch none --shape batch=1"}
+    inputs = {
+        "model": "models/model.onnx",
+        "baseline": "models/model.json",
+        "options": "--arch none\n--shape batch=1\n",
+    }
     code, printed, summary = steps(shell, inputs)
     assert code == 0, printed
     assert f"-m pip install {ROOT}\n" in printed
@@ -221,7 +225,7 @@ def test_the_action(shell: dict[str, str]) -> None:
     code, printed, summary = steps(shell, inputs | {"package": "a wheel.whl"})
     assert code == 1 and "-m pip install a wheel.whl\n" in printed
     assert summary.count("```") == 4 and "WORSE" in summary.split("```")[3]
-    code, printed, _ = steps(shell, inputs | {"tolerance": "100 error=5"})
+    code, printed, _ = steps(shell, inputs | {"tolerance": "error=5\n100\n"})
     assert code == 0, printed
     code, printed, _ = steps(shell, inputs | {"model": "models/nothing.onnx"})
     assert code == 2 and "error: models/nothing.onnx" in printed
