@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from cases.convolution import TYPES, rounded, tensor
+from cases.convolution import TYPES
+from cases.models import rounded, tensor
 
 NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 Change = Callable[[list[onnx.NodeProto], list[str]], None]

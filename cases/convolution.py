@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from cases.models import fused_model, numpy_dtype
+from cases.models import fused_model, numpy_dtype, rounded, tensor
 from cases.table import Row, Table
 from onnxopt.graph.layout.orders import to_channels_first, to_channels_last
 
@@ -270,20 +270,6 @@ class Layer:
             numbers = {"zero": 0.0, "three": 3.0, "six": 6.0}
             found += [tensor(name, np.array(value), self.dtype) for name, value in numbers.items()]
         return [*found, tensor("b", bias, self.dtype)] if self.bias else found
-
-
-def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 values that the dtype holds exactly."""
-    if dtype == "bfloat16":
-        return (values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
-    return values.astype(dtype).astype(np.float32)
-
-
-def tensor(name: str, values: np.ndarray, dtype: str) -> onnx.TensorProto:
-    if dtype != "bfloat16":
-        return numpy_helper.from_array(np.ascontiguousarray(values.astype(dtype)), name)
-    words = (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    return helper.make_tensor(name, TensorProto.BFLOAT16, values.shape, words.tobytes(), raw=True)
 
 
 SAME = (1, 1, 1, 1)

@@ -13,7 +13,8 @@ import onnx
 from onnx import helper
 
 from cases.block_model import BlockModel, Change, convolved
-from cases.convolution import ACTIVATIONS, SLOPE, rounded
+from cases.convolution import ACTIVATIONS, SLOPE
+from cases.models import rounded
 
 
 @dataclasses.dataclass(frozen=True)

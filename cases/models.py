@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx_ir.passes.common import IdentityEliminationPass
 
 from onnxopt.fusion import entry_points
@@ -31,6 +31,19 @@ def numpy_dtype(dtype: str) -> np.dtype:
     """NumPy's dtype of a name, with those of ml_dtypes."""
     others = {"bfloat16": ml_dtypes.bfloat16, "float8e4m3fn": ml_dtypes.float8_e4m3fn}
     return np.dtype(others.get(dtype, dtype))
+
+
+def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
+    """float32 values that the dtype holds exactly."""
+    return values.astype(numpy_dtype(dtype)).astype(np.float32)
+
+
+def tensor(name: str, values: np.ndarray, dtype: str) -> onnx.TensorProto:
+    """An initializer of these values, rounded to the dtype."""
+    stored = np.ascontiguousarray(values.astype(numpy_dtype(dtype)))
+    if dtype != "bfloat16":
+        return numpy_helper.from_array(stored, name)
+    return helper.make_tensor(name, onnx.TensorProto.BFLOAT16, values.shape, stored.tobytes(), raw=True)
 
 
 def text_dtype(dtype: str) -> str:

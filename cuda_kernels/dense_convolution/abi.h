@@ -8,8 +8,8 @@ namespace onnxopt {
 
 // x_pixel, residual_pixel, y_pixel: elements from one pixel to the next, which are more than a pixel has where the
 // tensor is a part of a wider one. All pointers and pixels are multiples of 16 bytes. bias, residual, slope: null where
-// the kernel reads none. `of_row` of the tiles are a row of an image, `of_image` an image. value: the bound of a clip,
-// the slope of a leaky ReLU.
+// the kernel reads none. row_tiles, image_tiles: tiles that are a row of an image, and an image. value: the bound of a
+// clip, the slope of a leaky ReLU.
 struct DenseConvolutionParams {
   const void* x;
   const void* w;
@@ -28,8 +28,8 @@ struct DenseConvolutionParams {
   int pad_left;
   unsigned int tiles;
   float value;
-  Divisor<unsigned int> of_row;
-  Divisor<unsigned int> of_image;
+  Divisor<unsigned int> row_tiles;
+  Divisor<unsigned int> image_tiles;
 };
 
 }  // namespace onnxopt

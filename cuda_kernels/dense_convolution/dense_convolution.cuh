@@ -1,11 +1,11 @@
-// y = Of::activation(conv(x, w) + bias + residual): dense convolutions of few channels on the matrix units, NHWC,
+// y = Steps::activation(conv(x, w) + bias + residual): dense convolutions of few channels on the matrix units, NHWC,
 // 16-bit floats, sums in float32.
 //
 // A block keeps the weights of its filters in shared memory and takes tiles of outputs one after the other. The inputs
 // that a tile sees come to shared memory once, those of the next tile while the products of this one run; every tap
 // reads its rows of the product's left matrix where they are.
 //
-// Of has the types Window and Stored, what is read (kBias, kResidual), whether the residual is added after the
+// Steps has the types Window and Stored, what is read (kBias, kResidual), whether the residual is added after the
 // activation (kResidualLast), and the activation (kActivation).
 #pragma once
 
@@ -22,10 +22,10 @@
 
 namespace onnxopt {
 
-template <typename Of, typename Tile>
+template <typename Steps, typename Tile>
 struct DenseConvolution {
-  using T = typename Of::Stored;
-  using W = typename Of::Window;
+  using T = typename Steps::Stored;
+  using W = typename Steps::Window;
 
   // The first output of a tile.
   struct Place {
@@ -40,10 +40,10 @@ struct DenseConvolution {
   const int warp = threadIdx.x / 32 / Tile::kParts;  // of those of the same filters
 
   __device__ Place place(unsigned tile) const {
-    const unsigned image = quotient(tile, p.of_image);
-    const unsigned of_image = tile - image * p.of_image.divisor;
-    const unsigned down = quotient(of_image, p.of_row);
-    const unsigned across = of_image - down * p.of_row.divisor;
+    const unsigned image = quotient(tile, p.image_tiles);
+    const unsigned inside = tile - image * p.image_tiles.divisor;
+    const unsigned down = quotient(inside, p.row_tiles);
+    const unsigned across = inside - down * p.row_tiles.divisor;
     return {static_cast<int>(image), static_cast<int>(down) * Tile::kDown, static_cast<int>(across) * Tile::kAcross};
   }
 
@@ -52,8 +52,8 @@ struct DenseConvolution {
 #pragma unroll 4
     for (int k = threadIdx.x; k < Tile::kFilters * Tile::kWeightChunks; k += Tile::kThreads) {
       const int row = k / Tile::kWeightChunks, chunk = k - row * Tile::kWeightChunks;
-      const int of_warp = row % Tile::kWarpFilters;
-      const int filter = row - of_warp + Tile::result(of_warp / 8, of_warp % 8);
+      const int column = row % Tile::kWarpFilters;  // of the warp's products
+      const int filter = row - column + Tile::result(column / 8, column % 8);
       const T* const from = static_cast<const T*>(p.w) + (filter * Tile::kWeightChunks + chunk) * 8;
       copy_or_zero_async<16>(to + Tile::place_of_weights(row, chunk), from, true);
     }
@@ -86,7 +86,7 @@ struct DenseConvolution {
 #pragma unroll
     for (int j = 0; j < Tile::kTiles; ++j) {
       float bias[2] = {};
-      if constexpr (Of::kBias) {
+      if constexpr (Steps::kBias) {
         const auto pair = load_vector<T, 2>(static_cast<const T*>(p.bias) + filter(j));
         bias[0] = widen(pair.at[0]);
         bias[1] = widen(pair.at[1]);
@@ -102,31 +102,31 @@ struct DenseConvolution {
   // The results of a lane for one output and kCount tiles of columns from kFirst on.
   template <int kFirst, int kCount>
   __device__ void write_group(const Sums& sums, int i, int half, int64_t pixel) const {
-    const int of = filter(kFirst);
+    const int first = filter(kFirst);
     Vector<T, 2 * kCount> residual{}, results;
     Vector<T, 2 * kCount> slope{};
-    if constexpr (Of::kResidual) {
-      residual = load_vector<T, 2 * kCount>(static_cast<const T*>(p.residual) + pixel * p.residual_pixel + of);
+    if constexpr (Steps::kResidual) {
+      residual = load_vector<T, 2 * kCount>(static_cast<const T*>(p.residual) + pixel * p.residual_pixel + first);
     }
-    if constexpr (Of::kActivation == ConvolutionActivation::kPrelu) {
-      slope = load_vector<T, 2 * kCount>(static_cast<const T*>(p.slope) + of);
+    if constexpr (Steps::kActivation == ConvolutionActivation::kPrelu) {
+      slope = load_vector<T, 2 * kCount>(static_cast<const T*>(p.slope) + first);
     }
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       float y[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const float added = Of::kResidual ? widen(residual.at[2 * j + k]) : 0.0f;
-        const float value = Of::kActivation == ConvolutionActivation::kPrelu ? widen(slope.at[2 * j + k]) : p.value;
+        const float added = Steps::kResidual ? widen(residual.at[2 * j + k]) : 0.0f;
+        const float value = Steps::kActivation == ConvolutionActivation::kPrelu ? widen(slope.at[2 * j + k]) : p.value;
         float v = sums.at[i][kFirst + j][2 * half + k];
-        if constexpr (Of::kResidual && !Of::kResidualLast) v += added;
-        v = activate<Of::kActivation>(v, value);
-        if constexpr (Of::kResidualLast) v += added;
+        if constexpr (Steps::kResidual && !Steps::kResidualLast) v += added;
+        v = activate<Steps::kActivation>(v, value);
+        if constexpr (Steps::kResidualLast) v += added;
         y[k] = v;
       }
       word(results, j) = narrow_pair<T>(y[0], y[1]);
     }
-    store_at_once(static_cast<T*>(p.y) + pixel * p.y_pixel + of, results);
+    store_at_once(static_cast<T*>(p.y) + pixel * p.y_pixel + first, results);
   }
 
   template <int kFirst>
@@ -143,9 +143,9 @@ struct DenseConvolution {
     for (int i = 0; i < Tile::kProducts; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int of_product = half * 8 + lane / 4;
-        const int h = at.top + (warp * Tile::kProducts + i) * Tile::kProductRows + of_product / Tile::kAcross;
-        const int w = at.left + of_product % Tile::kAcross;
+        const int output = half * 8 + lane / 4;  // of the product
+        const int h = at.top + (warp * Tile::kProducts + i) * Tile::kProductRows + output / Tile::kAcross;
+        const int w = at.left + output % Tile::kAcross;
         if (h >= p.out_height || w >= p.out_width) continue;
         const int64_t row = static_cast<int64_t>(at.image) * p.out_height + h;
         write_groups<0>(sums, i, half, row * p.out_width + w);
@@ -160,23 +160,23 @@ struct DenseConvolution {
     bring_weights(weights);  // constants, which no kernel writes
     begin_early();
     bring(place(tile), images);
-    for (int of = 0; tile < p.tiles; of ^= 1) {
+    for (int buffer = 0; tile < p.tiles; buffer ^= 1) {
       wait_for_copies();
       __syncthreads();
       const unsigned next = tile + gridDim.x;
-      if (next < p.tiles) bring(place(next), images + (of ^ 1) * Tile::kImageBytes);
+      if (next < p.tiles) bring(place(next), images + (buffer ^ 1) * Tile::kImageBytes);
       Sums sums;
       start(sums);
-      Products::multiply(shared_address(images + of * Tile::kImageBytes), shared_address(weights), sums);
+      Products::multiply(shared_address(images + buffer * Tile::kImageBytes), shared_address(weights), sums);
       write(place(tile), sums);
       tile = next;
     }
   }
 };
 
-template <typename Of, typename Tile>
+template <typename Steps, typename Tile>
 __device__ inline void dense_convolution(const DenseConvolutionParams& params) {
-  const DenseConvolution<Of, Tile> convolution{params};
+  const DenseConvolution<Steps, Tile> convolution{params};
   convolution.run();
 }
 

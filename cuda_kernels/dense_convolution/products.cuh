@@ -32,12 +32,6 @@ struct DenseProducts {
     const int from = row - tap * W::kDilationDown;
     return from >= 0 && from % kStride == 0 && from / kStride < Tile::kProducts ? from / kStride : -1;
   }
-  __device__ static constexpr bool is_seen(int row) {
-    for (int tap = 0; tap < W::kHeight; ++tap) {
-      if (product(row, tap) >= 0) return true;
-    }
-    return false;
-  }
 
   // Where the lane's row of the warp's first product begins, and its row of weights.
   __device__ static uint32_t row_of_image() {

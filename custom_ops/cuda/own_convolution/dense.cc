@@ -38,9 +38,8 @@ bool DenseConvolutions::TakesStep(unsigned step, const ConvolutionSizes& sizes, 
 }
 
 DenseConvolutions::Tiles DenseConvolutions::TilesOf(std::size_t variant, const ConvolutionSizes& sizes) const {
-  const Variant& of = kernel_.variants[variant];
-  const DenseTile& tile = TileOf(of);
-  const std::int64_t warps = of.threads / kWarpThreads / static_cast<unsigned>(tile.parts);
+  const DenseTile& tile = TileOf(kernel_.variants[variant]);
+  const std::int64_t warps = kernel_.variants[variant].threads / kWarpThreads / static_cast<unsigned>(tile.parts);
   Tiles tiles{kOutputs / tile.across * tile.products * warps, tile.across, 0, 0};
   tiles.rows = CeilDiv(sizes.output_h, tiles.down);
   tiles.in_row = CeilDiv(sizes.output_w, tiles.across);
@@ -62,9 +61,9 @@ std::size_t DenseConvolutions::Choose(unsigned step, const ConvolutionSizes& siz
     const DeviceTraits& device = launcher_.device();
     if (variants[k].shared > device.shared || device.major < kFirstMajor) continue;
     const Tiles tiles = TilesOf(k, sizes);
-    const std::int64_t all = sizes.n * tiles.of_image(), outputs = tiles.down * tiles.across;
+    const std::int64_t all = sizes.n * tiles.per_image(), outputs = tiles.down * tiles.across;
     const double filled = static_cast<double>(sizes.output_h * sizes.output_w);
-    const bool wastes = filled < kDenseFill * static_cast<double>(tiles.of_image() * outputs);
+    const bool wastes = filled < kDenseFill * static_cast<double>(tiles.per_image() * outputs);
     if (all > kMax || (wastes && all > device.multiprocessors)) continue;
     const std::int64_t seen = (tiles.down + sizes.r - 1) * (tiles.across + sizes.s - 1);
     const std::int64_t work = CeilDiv(all, std::int64_t{device.multiprocessors}) * (outputs + seen);
@@ -99,10 +98,10 @@ bool DenseConvolutions::RunStep(unsigned step, float activation_value, const Con
                                 static_cast<int>(sizes.output_w),
                                 static_cast<int>(sizes.pads[1]),
                                 static_cast<int>(sizes.pads[2]),
-                                static_cast<unsigned>(sizes.n * tiles.of_image()),
+                                static_cast<unsigned>(sizes.n * tiles.per_image()),
                                 activation_value,
                                 MakeDivisor32(tiles.in_row),
-                                MakeDivisor32(tiles.of_image())};
+                                MakeDivisor32(tiles.per_image())};
   const unsigned blocks = std::min(params.tiles, launcher_.Resident(chosen));
   launcher_.Launch(chosen, blocks, reinterpret_cast<unsigned char*>(&params), stream);
   return true;

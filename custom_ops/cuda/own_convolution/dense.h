@@ -27,7 +27,7 @@ class DenseConvolutions final : public OwnConvolution {
     std::int64_t down, across;
     std::int64_t rows, in_row;
 
-    std::int64_t of_image() const { return rows * in_row; }
+    std::int64_t per_image() const { return rows * in_row; }
   };
   Tiles TilesOf(std::size_t variant, const ConvolutionSizes& sizes) const;
 

@@ -75,6 +75,21 @@ def test_results_of_blocks(tmp_path: Path) -> None:
         assert steps == {v.step for v in kernel.variants} != set()  # type: ignore[attr-defined]
 
 
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(("pixels", "runs"), [(0, True), (9 * 11, True), (9 * 11 - 1, False)])
+def test_a_tile_runs_up_to_so_many_outputs(pixels: int, runs: bool, tmp_path: Path) -> None:
+    """cuDNN runs the others."""
+    layer = bare(SMALL, n=1)
+    model, given = fused_model(layer.model()), layer.feeds()
+    (kernel,) = model.kernels
+    limited = [dataclasses.replace(v, tile=dataclasses.replace(v.tile, pixels=pixels)) for v in kernel.variants]  # type: ignore[attr-defined]
+    kernel = dataclasses.replace(kernel, variants=tuple(limited))
+    ((results,),), launched = _run(tmp_path, [model], [given], [kernel])
+    (y,) = results.values()
+    assert error(layer, "", y, layer.expected(given)) <= 1
+    assert bool(launched) == runs
+
+
 @pytest.mark.parametrize(
     "changed",
     [

@@ -156,7 +156,8 @@ def _in_a_process(
 
 
 def _launched(folder: Path) -> set[str]:
-    return set((folder / "launched").read_text().split())
+    file = folder / "launched"
+    return set(file.read_text().split()) if file.exists() else set()
 
 
 def _prepared(
