@@ -45,12 +45,12 @@ def networks(groups: Collection[str] | None = GROUPS) -> list[Network]:
     """Those of some groups, or all, that were timed with both peers, the largest gain over ONNX Runtime first."""
     rows = json.loads(RESULT.read_text("utf-8"))
     ratios = {n: (claims.ratios([row], ORT), claims.ratios([row], TORCH)) for n, row in rows.items()}
-    found = [
+    every = [
         Network(_NAMES.get(name, name), *ort, *torch)
         for name, (ort, torch) in ratios.items()
         if ort and torch and (groups is None or rows[name]["group"] in groups)
     ]
-    return sorted(found, key=lambda network: -network.ort)
+    return sorted(every, key=lambda network: -network.ort)
 
 
 def sentence() -> str:

@@ -52,11 +52,11 @@ def in_order(outputs: Tensors, key: str) -> dict[str, np.ndarray]:
     return {name: array[order] for name, array in outputs.items()}
 
 
-def report(found: Tensors, expected: Tensors, tolerance: float) -> bool:
+def report(outputs: Tensors, expected: Tensors, tolerance: float) -> bool:
     """Print a line an output. Whether all agree."""
     agree = True
     for name, wanted in expected.items():
-        got = found[name]
+        got = outputs[name]
         if got.shape != wanted.shape:
             print(f"{name}: {list(got.shape)}, PyTorch gave {list(wanted.shape)}")
             agree = False
@@ -75,19 +75,19 @@ def main() -> int:
     parser.add_argument("--model", default="model", help="its name on the server")
     parser.add_argument("--tolerance", type=float, default=1e-3)
     parser.add_argument("--rows-by", metavar="OUTPUT")
-    given = parser.parse_args()
-    needed = [given.folder / name for name in ("inputs.npz", "expected.npz")]
-    needed += [] if given.address else [given.folder / "artifact" / "model.onnx"]
+    arguments = parser.parse_args()
+    needed = [arguments.folder / name for name in ("inputs.npz", "expected.npz")]
+    needed += [] if arguments.address else [arguments.folder / "artifact" / "model.onnx"]
     if missing := [str(path) for path in needed if not path.is_file()]:
         parser.error(f"{', '.join(missing)}: no such file; run the recipe and `onnxopt optimize` first")
     inputs, expected = (dict(np.load(path)) for path in needed[:2])
-    if given.address:
-        found = on_a_server(given.address, given.model, inputs)
+    if arguments.address:
+        outputs = on_a_server(arguments.address, arguments.model, inputs)
     else:
-        found = here(given.folder / "artifact", inputs)
-    if given.rows_by:
-        found, expected = in_order(found, given.rows_by), in_order(expected, given.rows_by)
-    return 0 if report(found, expected, given.tolerance) else 1
+        outputs = here(arguments.folder / "artifact", inputs)
+    if arguments.rows_by:
+        outputs, expected = in_order(outputs, arguments.rows_by), in_order(expected, arguments.rows_by)
+    return 0 if report(outputs, expected, arguments.tolerance) else 1
 
 
 if __name__ == "__main__":

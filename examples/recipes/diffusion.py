@@ -126,10 +126,10 @@ def picture(noise_of: Network, image_of: Network, sample: torch.Tensor, text: to
 def compare(folder: Path, small: bool) -> None:
     sample, text = inputs(small)
     with torch.no_grad():
-        found = picture(opened(folder / "unet"), opened(folder / "vae"), sample, text)
+        image = picture(opened(folder / "unet"), opened(folder / "vae"), sample, text)
         expected = picture(Noise(unet(small)), Image(vae(small)), sample, text)
-    difference, limit = float((found - expected).abs().max()), 1e-3 * float(expected.abs().max())
-    print(f"image {list(found.shape)}: max difference from PyTorch {difference:.2g} (limit {limit:.2g})")
+    difference, limit = float((image - expected).abs().max()), 1e-3 * float(expected.abs().max())
+    print(f"image {list(image.shape)}: max difference from PyTorch {difference:.2g} (limit {limit:.2g})")
     if not difference <= limit:
         raise SystemExit("the images differ")
 
@@ -139,5 +139,5 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--small", action="store_true", help="two narrow blocks, as the tests take")
     parser.add_argument("--generate", action="store_true")
-    given = parser.parse_args()
-    (compare if given.generate else export)(given.folder, given.small)
+    arguments = parser.parse_args()
+    (compare if arguments.generate else export)(arguments.folder, arguments.small)

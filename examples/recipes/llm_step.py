@@ -97,12 +97,12 @@ def export(folder: Path, small: bool) -> None:
 def generate(session: ort.InferenceSession, ids: np.ndarray, cache: list[np.ndarray]) -> np.ndarray:
     """The tokens [batch, NEW_TOKENS] that are most likely, one run each; what a run gives is the next one's cache."""
     names = [entry.name for entry in session.get_inputs()[1:]]
-    found = []
+    tokens = []
     for _ in range(NEW_TOKENS):
         logits, *cache = session.run(None, {"ids": ids, **dict(zip(names, cache, strict=True))})
         ids = logits[:, -1:].argmax(-1)
-        found.append(ids)
-    return np.concatenate(found, 1)
+        tokens.append(ids)
+    return np.concatenate(tokens, 1)
 
 
 def compare(folder: Path, small: bool) -> None:
@@ -111,11 +111,11 @@ def compare(folder: Path, small: bool) -> None:
     options = ort.SessionOptions()
     options.register_custom_ops_library(str(folder / "artifact" / "lib" / "libonnxopt_ops.so"))
     session = ort.InferenceSession(folder / "artifact" / "model.onnx", options, providers=["CPUExecutionProvider"])
-    found = generate(session, ids.numpy(), [one.numpy() for one in empty_cache(model, len(ids))])
+    tokens = generate(session, ids.numpy(), [one.numpy() for one in empty_cache(model, len(ids))])
     generated = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW_TOKENS)
     expected = generated[:, ids.shape[1] :].numpy()
-    print(f"tokens of onnxopt:      {found.tolist()}\ntokens of transformers: {expected.tolist()}")
-    if not np.array_equal(found, expected):
+    print(f"tokens of onnxopt:      {tokens.tolist()}\ntokens of transformers: {expected.tolist()}")
+    if not np.array_equal(tokens, expected):
         raise SystemExit("the tokens differ")
 
 
@@ -124,5 +124,5 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--small", action="store_true", help="two narrow layers, as the tests take")
     parser.add_argument("--generate", action="store_true")
-    given = parser.parse_args()
-    (compare if given.generate else export)(given.folder, given.small)
+    arguments = parser.parse_args()
+    (compare if arguments.generate else export)(arguments.folder, arguments.small)

@@ -46,12 +46,12 @@ class Encoder(torch.nn.Module):
 
     def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, ...]:
         states = self.encoder(features).last_hidden_state
-        found = []
+        projected = []
         for attention in (layer.encoder_attn for layer in self.layers):
             for projection in (attention.k_proj, attention.v_proj):
                 parts = projection(states).unflatten(-1, (attention.num_heads, attention.head_dim))
-                found.append(parts.transpose(1, 2))
-        return tuple(found)
+                projected.append(parts.transpose(1, 2))
+        return tuple(projected)
 
 
 class Decoder(torch.nn.Module):
@@ -150,27 +150,27 @@ def generate(folder: Path, features: np.ndarray, start: np.ndarray, cache: list[
     cross = opened(folder / "encoder").run(None, {"features": features})
     decoder = opened(folder / "decoder")
     inputs = [entry.name for entry in decoder.get_inputs()]
-    ids, found = start, []
+    ids, generated = start, []
     for _ in range(NEW_TOKENS):
         logits, *cache = decoder.run(None, dict(zip(inputs, [ids, *cross, *cache], strict=True)))
         ids = logits[:, -1:].argmax(-1)
-        found.append(ids)
-    return np.concatenate(found, 1)
+        generated.append(ids)
+    return np.concatenate(generated, 1)
 
 
 def compare(folder: Path, small: bool) -> None:
     model = whisper(small)
     features, start = audio(model), torch.full((2, 1), model.config.decoder_start_token_id)
     empty = [one.numpy() for one in own_cache(model, 0)]
-    found = generate(folder, features.numpy(), start.numpy(), empty)
+    generated = generate(folder, features.numpy(), start.numpy(), empty)
     tokens = start
     with torch.no_grad():
         for _ in range(NEW_TOKENS):  # without caches: PyTorch reads all tokens again for each
             logits = model(input_features=features, decoder_input_ids=tokens, use_cache=False).logits
             tokens = torch.cat([tokens, logits[:, -1:].argmax(-1)], 1)
     expected = tokens[:, 1:].numpy()
-    print(f"tokens of onnxopt: {found.tolist()}\ntokens of PyTorch: {expected.tolist()}")
-    if not np.array_equal(found, expected):
+    print(f"tokens of onnxopt: {generated.tolist()}\ntokens of PyTorch: {expected.tolist()}")
+    if not np.array_equal(generated, expected):
         raise SystemExit("the tokens differ")
 
 
@@ -179,5 +179,5 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--small", action="store_true", help="two narrow layers, as the tests take")
     parser.add_argument("--generate", action="store_true")
-    given = parser.parse_args()
-    (compare if given.generate else export)(given.folder, given.small)
+    arguments = parser.parse_args()
+    (compare if arguments.generate else export)(arguments.folder, arguments.small)
