@@ -31,8 +31,9 @@ COMMANDS = (
 )
 COMMAND = re.compile(rf"{COMMANDS}|cd |examples/|build/|[A-Z_]+=")
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.S | re.M)
-# Blocks by their page and the words that they begin with, and the part of this file that makes them.
-MADE = {
+# Blocks by their page and the words that they begin with, and the part of this file that makes them; tests/tools/
+# test_check.py makes that of `check`.
+PARTS = {
     ("verify", "verified"): "verify",
     ("verify", "CUDA (emulated)"): "emulate",
     ("verify", "does not count"): "constant",
@@ -43,6 +44,7 @@ MADE = {
     ("verify", "CUDAExecutionProvider: the original gives"): "format",
     ("artifact", '{"sha256"'): "kernels.json",
     ("report", '[{"provider"'): "bench",
+    ("bench", "chain.onnx"): "check",
 }
 # A chain that runs on a CPU as well, a norm, and products that cuBLASLt runs.
 FEED_FORWARD = """
@@ -70,8 +72,8 @@ def blocks() -> Iterator[tuple[Path, str]]:
 
 
 def shown(part: str) -> list[str]:
-    found = [(key, made) for key, made in MADE.items() if made == part]
-    return [next(b for page, b in blocks() if page.stem == p and b.startswith(begin)) for (p, begin), _ in found]
+    keys = [key for key, name in PARTS.items() if name == part]
+    return [next(b for page, b in blocks() if page.stem == p and b.startswith(begin)) for p, begin in keys]
 
 
 def lines(text: str) -> list[str]:
@@ -111,14 +113,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Path:
 
 
 def test_every_block_of_output_is_made_here() -> None:
-    found = {
+    keys = {
         (page.stem, begin)
         for page, block in blocks()
-        for p, begin in MADE
+        for p, begin in PARTS
         if p == page.stem and block.startswith(begin)
     }
-    assert found == set(MADE)
-    assert [(page.name, block) for page, block in blocks() if not any(block.startswith(b) for _, b in MADE)] == []
+    assert keys == set(PARTS)
+    assert [(page.name, block) for page, block in blocks() if not any(block.startswith(b) for _, b in PARTS)] == []
 
 
 def test_verify(folder: Path) -> None:
