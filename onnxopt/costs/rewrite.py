@@ -21,6 +21,7 @@ class RewriteCosts:
     min_padded: tuple[int, int]
     min_sliced: tuple[int, int]
     max_merged_bytes: int
+    max_divided_bytes: int
     expected_share: int
     padded_length: int
     passes_of_scores: int

@@ -34,8 +34,8 @@ def _model(
     return model
 
 
-def _merge(model: ir.Model, folder: Path) -> int:
-    return shared_operand.merge(model, Joiner(folder), Scope(model.graph, infer(model)))
+def _merge(model: ir.Model, folder: Path, gpu: bool = False) -> int:
+    return shared_operand.merge(model, Joiner(folder), Scope(model.graph, infer(model), gpu=gpu))
 
 
 def _evaluated(model: ir.Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -179,6 +179,87 @@ def test_keys_and_values(tmp_path: Path) -> None:
     for value, y in zip(read, expected, strict=True):
         found = _read(model, str(value.name), feeds)
         np.testing.assert_allclose(found.astype(np.float32), y.astype(np.float32), rtol=4e-3, atol=4e-2)
+
+
+def test_queries_and_keys_of_a_tensor_that_values_are_not_of(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {f"w{name}": rng.standard_normal((24, 32)).astype(np.float16) for name in "qkv"}
+    nodes = [
+        helper.make_node("Add", ["x", "p"], ["s"]),
+        *(helper.make_node("MatMul", ["x" if name == "v" else "s", f"w{name}"], [name]) for name in "qkv"),
+        helper.make_node("MultiHeadAttention", list("qkv"), ["y"], domain="com.microsoft", num_heads=2),
+    ]
+    model = _model(nodes, {"x": ["B", 50, 24], "p": [1, 50, 24]}, arrays)
+    feeds = {k: rng.standard_normal((n, 50, 24)).astype(np.float16) for k, n in (("x", 2), ("p", 1))}
+    expected = [_read(model, name, feeds) for name in "qkv"]
+    assert _merge(model, tmp_path) == 1
+    ir.passes.common.RemoveUnusedNodesPass()(model)
+    UniqueNamesPass()(model)
+    assert sorted(n.op_type for n in model.graph) == ["Add", "MatMul", "MatMul", "MultiHeadAttention", "Slice", "Slice"]
+    attention = next(n for n in model.graph if n.op_type == "MultiHeadAttention")
+    for value, y in zip(attention.inputs, expected, strict=True):
+        np.testing.assert_allclose(_read(model, str(value.name), feeds), y, rtol=4e-3, atol=4e-2)
+
+
+def _divided(
+    batch: object = "B", rows: int = 10, last: str = "Softmax", shape: tuple[int, ...] = (0, 0, 2, 6)
+) -> ir.Model:
+    """Points and weights of a deformable attention: two products of one tensor whose columns are divided by Reshapes.
+
+    last: what reads the second one, `shape`: which it has then.
+    """
+    rng = np.random.default_rng(0)
+    arrays = {"wp": rng.standard_normal((16, 24)), "bp": rng.standard_normal(24), "ww": rng.standard_normal((16, 12))}
+    constants: dict[str, np.ndarray] = {k: v.astype(np.float16) for k, v in arrays.items()}
+    constants |= {
+        "of_points": np.array([0, 0, 2, 6, 2]),
+        "of_weights": np.array(shape),
+        "half": np.array(0.5, np.float16),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "wp"], ["m"]),
+        helper.make_node("Add", ["m", "bp"], ["p"]),
+        helper.make_node("Reshape", ["p", "of_points"], ["points"]),
+        helper.make_node("Mul", ["points", "half"], ["y0"]),
+        helper.make_node("MatMul", ["x", "ww"], ["w"]),
+        helper.make_node("Reshape", ["w", "of_weights"], ["weights"]),
+        helper.make_node(last, ["weights"], ["y1"]),
+    ]
+    return _model(nodes, {"x": [batch, rows, 16]}, constants)
+
+
+def test_products_whose_columns_are_divided(tmp_path: Path) -> None:
+    model = _divided()
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 10, 16)).astype(np.float16)}
+    expected = _evaluated(model, feeds)
+    assert _merge(model, tmp_path, gpu=True) == 1
+    ir.passes.common.RemoveUnusedNodesPass()(model)
+    UniqueNamesPass()(model)
+    assert [n.op_type for n in model.graph] == [
+        "MatMul",
+        "Add",
+        "Slice",
+        "Slice",
+        "Reshape",
+        "Mul",
+        "Reshape",
+        "Softmax",
+    ]
+    for found, y in zip(_evaluated(model, feeds), expected, strict=True):
+        np.testing.assert_allclose(found.astype(np.float32), y.astype(np.float32), rtol=4e-3, atol=4e-2)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu"),
+    [
+        (_divided(), False),  # ONNX Runtime copies parts
+        (_divided(1, 1 << 20), True),  # fills a GPU
+        (_divided(last="Transpose"), True),  # which no kernel takes in
+        (_divided(shape=(-1, 5, 12)), True),  # rows are divided, not columns
+    ],
+)
+def test_products_that_gain_nothing_stay_apart(model: ir.Model, gpu: bool, tmp_path: Path) -> None:
+    assert _merge(model, tmp_path, gpu) == 0
 
 
 def _read(model: ir.Model, name: str, feeds: dict[str, np.ndarray]) -> np.ndarray:

@@ -2,6 +2,10 @@
 
     MultiHeadAttention(q1, z Wk1, z Wv1), MultiHeadAttention(q2, z Wk2, z Wv2)
         -> the same with Slices of z [Wk1 Wv1 Wk2 Wv2]
+    MultiHeadAttention(s Wq, s Wk, x Wv)
+        -> the same with Slices of s [Wq Wk]
+    Mul(Reshape(x W1), y), Softmax(Reshape(x W2))
+        -> the same with Slices of x [W1 W2]
     Add(x1, Unsqueeze(t W1)), Mul(x2, Unsqueeze(Split(t W2)))
         -> the same with Slices of t [W1 W2]
     Reshape(x Wq), Reshape(x Wk), Concat(cache, Transpose(Reshape(x Wv)))
@@ -11,10 +15,11 @@
 
 Every layer of a decoder, and of a diffusion network, attends to the same few tokens, and every block of the latter adds
 a product of the same embedding to its map, or scales and shifts its tokens by parts of one. Each of these products is
-smaller than a GPU. Our kernels read the Slices where they are stored. ONNX Runtime copies them, so that only those are
-merged that such a kernel reads. Behind a cache, a step of a decoder has few tokens: kernels of ours rotate queries and
-keys, and copy the new values to the cache anyway. f and g are what such kernels compute: norms, and rotary embedding of
-a part of each head or of some tokens.
+smaller than a GPU. Detectors add positions to what queries and keys are computed of, and not to that of values; their
+points and weights are products of one tensor. Our kernels read the Slices where they are stored. ONNX Runtime copies
+them, so that only those are merged that such a kernel reads. Behind a cache, a step of a decoder has few tokens:
+kernels of ours rotate queries and keys, and copy the new values to the cache anyway. f and g are what such kernels
+compute: norms, and rotary embedding of a part of each head or of some tokens.
 """
 
 from __future__ import annotations
@@ -52,6 +57,7 @@ _MAX_PREPARING = 64  # values between a product and an attention
 _MAX_WORK = 8  # operators between a part of a product and what it is broadcast against
 _MULTIPLE = 8  # of the columns of a product of an embedding: parts of a row stay aligned
 _MAX_BYTES = numbers().max_merged_bytes
+_MAX_DIVIDED_BYTES = numbers().max_divided_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +101,7 @@ class _Product:
 def merge(model: ir.Model, joiner: Joiner, scope: Scope) -> int:
     """Merge products of one tensor, in place. Returns how many products there are now in place of others."""
     graph = model.graph
-    whole = (*_key_and_value_products(graph, scope), *_cache_products(graph))
+    whole = (*_attention_products(graph, scope), *_cache_products(graph), *_divided_products(graph, scope))
     groups = _grouped((*whole, *_prepared_head_products(graph, scope)))
     groups = [group for group in groups if sum(p.tensor.nbytes for p in group) <= _MAX_BYTES]
     groups += [part for group in _grouped(_broadcast_products(graph)) for part in _up_to_limit(group)]
@@ -127,15 +133,35 @@ def _up_to_limit(products: list[_Product]) -> Iterator[list[_Product]]:
     yield group
 
 
-def _key_and_value_products(graph: ir.Graph, scope: Scope) -> Iterator[_Product]:
-    """Products that are keys or values of an attention that our kernel runs."""
+def _attention_products(graph: ir.Graph, scope: Scope) -> Iterator[_Product]:
+    """Products that are queries, keys or values of an attention that our kernel runs."""
     for node in graph:
         if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node, scope):
             continue
-        for value in node.inputs[_KEYS : _VALUES + 1]:
+        for value in node.inputs[: _VALUES + 1]:
             product = None if value is None else _matrix_product(value, node)
             if product is not None and product.x.shape is not None and len(product.x.shape) == 3:
                 yield product
+
+
+def _divided_products(graph: ir.Graph, scope: Scope) -> Iterator[_Product]:
+    """Products whose columns a Reshape divides, as those of points and weights of a deformable attention, and which
+    only kernels of ours read: no activation can be in the product's epilogue."""
+    for node in graph:
+        if (node.op_type, node.domain) != ("Reshape", "") or node.inputs[0] is None or not scope.gpu:
+            continue
+        product, view = _matrix_product(node.inputs[0], node), node.outputs[0]
+        if product is None or product.x.dtype not in _FLOATS or product.x.shape is None or view.shape is None:
+            continue
+        rank = len(product.x.shape)
+        divides = len(view.shape) > rank and list(view.shape)[: rank - 1] == list(product.x.shape)[:-1]
+        if divides and product.bytes <= _MAX_DIVIDED_BYTES and all(map(_is_fused, view.consumers())):
+            yield product
+
+
+def _is_fused(node: ir.Node) -> bool:
+    key = (node.domain, node.op_type)
+    return key in OPERATORS or key in ROW_OPERATORS
 
 
 def _is_ours(node: ir.Node, scope: Scope) -> bool:
