@@ -48,6 +48,7 @@ def load(
     session_options: ort.SessionOptions | None = None,
     library: bool = True,
     cuda_graph: bool = False,
+    stream: int | None = None,
     configuration: str | None = None,
     public_key: StrPath | None = None,
 ) -> Session:
@@ -64,6 +65,9 @@ def load(
     fixed addresses on the device is captured once and replayed; every other run, `session.run` included, goes without a
     graph and is right at any shape. UsageError names the nodes that prevent a graph.
 
+    stream: address of a CUDA stream that runs go on, such as torch.cuda.Stream().cuda_stream; it has to outlive the
+    session. Default: a stream of the session's own. UsageError where CUDA does not run the artifact.
+
     configuration: a file of the artifact's providers/ by name ("h200.tensorrt") instead of this machine's. public_key:
     minisign's, as a path or its base64 line; an artifact that is not signed by it is refused. Default: the environment
     variable ONNXOPT_PUBLIC_KEY; where it is unset, no signature is checked.
@@ -71,9 +75,11 @@ def load(
     Raises ArtifactError where a file is missing or changed, or this ONNX Runtime is too old or refuses the model;
     UsageError where this ONNX Runtime lacks a provider that was asked for.
     """
-    if providers is not None and (cuda_graph or configuration is not None):
-        raise UsageError("cuda_graph and configuration take the artifact's own providers: leave `providers` out")
-    options = _Options(providers, session_options, library, cuda_graph, configuration, set())
+    if providers is not None and (cuda_graph or stream is not None or configuration is not None):
+        raise UsageError(
+            "cuda_graph, stream and configuration take the artifact's own providers: leave `providers` out"
+        )
+    options = _Options(providers, session_options, library, cuda_graph, stream, configuration, set())
     changed: Path | None = None
     for _ in range(_ATTEMPTS):
         with opened(path, public_key=public_key) as (artifact, held_folder):
@@ -99,6 +105,7 @@ class _Options(NamedTuple):
     session_options: ort.SessionOptions | None
     library: bool
     cuda_graph: bool
+    stream: int | None
     configuration: str | None
     registered: set[Path]
 
@@ -150,12 +157,12 @@ def _session(artifact: Opened, files: _Files, options: _Options, library: Path |
         return _open(files, configuration_for(files.copied, CPU), options, library)
     name = options.configuration
     chosen = configurations.named(files.copied, name) if name else configuration_for(files.copied)
-    _check_configuration(artifact, chosen, options.cuda_graph)
+    _check_configuration(artifact, chosen, options)
     try:
         return _open(files, chosen, options, library)
     except ArtifactError as error:
         # A driver and a device do not yet make a working EP: cuDNN may be missing, or the GPU's memory be taken.
-        if options.cuda_graph or name or chosen.provider == CPU:
+        if options.cuda_graph or options.stream is not None or name or chosen.provider == CPU:
             raise
         session = _open(files, configuration_for(files.copied, CPU), options, library)
         message = f"{artifact.folder} runs on the CPU: {files.shown(str(error))}; `onnxopt doctor` says more"
@@ -171,14 +178,16 @@ def _check_providers(artifact: Opened, providers: _Providers) -> None:
         _check_version(artifact, artifact.manifest.requires.onnxruntime_cuda, f"to run it on {CUDA}")
 
 
-def _check_configuration(artifact: Opened, chosen: Configuration, cuda_graph: bool) -> None:
+def _check_configuration(artifact: Opened, chosen: Configuration, options: _Options) -> None:
     """UsageError or ArtifactError unless this ONNX Runtime can run the artifact with this configuration."""
     check_providers([chosen.provider])
     if chosen.provider != CPU:
         _check_version(artifact, artifact.manifest.requires.onnxruntime_cuda, f"to run it on {chosen.provider}")
     if "onnxruntime" in chosen.data:  # newer than the artifact needs otherwise
         _check_version(artifact, chosen.data["onnxruntime"], f"to take {chosen.path.name}")
-    if cuda_graph:
+    if options.stream is not None and chosen.provider != CUDA:
+        raise UsageError(f"stream needs {CUDA}, and {chosen.name}.json is taken here: {chosen.reason}")
+    if options.cuda_graph:
         _check_graph(chosen)
 
 
@@ -204,6 +213,7 @@ def _open(files: _Files, chosen: Configuration, options: _Options, library: Path
             chosen.data,
             files.folder,
             cuda_graph=options.cuda_graph,
+            stream=options.stream,
             options=options.session_options,
             providers=options.providers,
             quiet=False,

@@ -173,5 +173,13 @@ def _with_graph(options: Any, graph: int) -> Any:
     import onnxruntime as ort
 
     options = ort.RunOptions() if options is None else options
-    options.add_run_config_entry(_ENTRY, str(graph))
+    if _graph_of(options) != str(graph):  # ONNX Runtime warns where an entry is there already
+        options.add_run_config_entry(_ENTRY, str(graph))
     return options
+
+
+def _graph_of(options: Any) -> str | None:
+    try:
+        return str(options.get_run_config_entry(_ENTRY))
+    except RuntimeError:  # has none
+        return None

@@ -1,7 +1,8 @@
 """A module of PyTorch as a callable on tensors that runs its artifact: one line, as torch.compile is.
 
 ONNX Runtime reads the tensors where they are, on a GPU too, and torch takes the memory of the outputs by DLPack. Only
-what is not contiguous is copied.
+what is not contiguous is copied. From the second call with the same shapes on, a GPU replays a CUDA graph over buffers
+of its own (compiled_graphs.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from onnxopt.pipeline import flow
 from onnxopt.pipeline.flow import Artifact
 from onnxopt.pipeline.options import OptionChanges, Options
 from onnxopt.runtime import devices
+from onnxopt.runtime.configuration import configuration_for
 from onnxopt.runtime.sessions import CUDA, element_type, one_line
+from onnxopt.tools.compiled_graphs import Graphs
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +43,8 @@ class Compiled:
 
         self.artifact = artifact
         self._temporary = temporary
-        self._session = artifact.session()
+        self._graphs = Graphs(artifact) if _has_graphs(artifact) else None
+        self._session = self._graphs.session if self._graphs is not None else artifact.session()
         self._on_gpu = CUDA in self._session.get_providers()
         self._signature = inspect.signature(module.forward)
         self._order = order
@@ -61,12 +65,18 @@ class Compiled:
         tensors = _tensors([named.get(name) for name in self._order])
         if len(tensors) != len(self._inputs):
             raise UsageError(f"{len(tensors)} tensors were given, the export takes {len(self._inputs)}: {self._inputs}")
-        values = iter(self._run([tensor.detach().contiguous() for tensor in tensors]))
+        values = iter(self._results([tensor.detach().contiguous() for tensor in tensors]))
         leaves = [next(values) if _tensors([leaf]) else leaf for leaf in self._leaves]
         return pytree.tree_unflatten(leaves, self._structure)
 
-    def _run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _results(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """tensors: contiguous, as many as inputs."""
+        if self._graphs is None:
+            return self._run(tensors)
+        return self._graphs.replayed(tensors) or self._graphs.noted(tensors, self._run(tensors))
+
+    def _run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """A run over the tensors as they are."""
         import torch
 
         binding = self._session.io_binding()
@@ -90,6 +100,12 @@ class Compiled:
 
     def __repr__(self) -> str:
         return repr(self.artifact)
+
+
+def _has_graphs(artifact: Artifact) -> bool:
+    """Whether a GPU runs the artifact here, as a CUDA graph."""
+    chosen = configuration_for(artifact.path)
+    return chosen.provider == CUDA and not chosen.blocking and chosen.blocking is not None
 
 
 def _named(signature: inspect.Signature, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,8 +140,11 @@ def compile(
     compiled for this machine's GPUs alone.
 
     The callable takes contiguous tensors as they are, on the CPU or on the GPU that ONNX Runtime runs on, and returns
-    tensors on the latter. It waits for the run. Raises as `optimize` does, and
-    UsageError where the export has other inputs or outputs than the module.
+    tensors on the latter. Where a GPU can run the artifact as a CUDA graph, the second call with the same shapes
+    captures one, for up to 8 sets of shapes. Later calls copy the tensors to its buffers, and wait for nothing: the
+    outputs are there in the order of torch's current stream. Other calls wait for the run. Not for calls from several
+    threads at a time. Raises as `optimize` does, and UsageError where the export has other inputs or outputs than the
+    module.
     """
     import torch
 

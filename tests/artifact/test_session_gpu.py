@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -82,3 +83,42 @@ def test_one_library_of_a_folder_beside_that_of_an_artifact(made: onnxopt.Artifa
         events = json.loads(Path(session.end_profiling()).read_text())
         ran = {e["args"]["op_name"] for e in events if e.get("args", {}).get("provider") == sessions.CUDA}
         assert {kernel.name for kernel in manifest.kernels} <= ran
+
+
+def test_a_compiled_module_replays_graphs() -> None:
+    """At two sets of shapes, on another stream, with tensors of the CPU too; outputs stay what they were."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+
+    class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
+
+        def forward(self, x: Any, scale: Any) -> dict[str, Any]:
+            y = self.layers(x) * scale + x
+            return {"y": y, "large": y > 0.5}
+
+    module = Module().eval()
+    batch = torch.export.Dim("batch")
+    fast = onnxopt.compile(
+        module, (torch.randn(4, 64), torch.ones(64)), dynamic_shapes={"x": {0: batch}, "scale": None}
+    )
+    module = module.cuda()
+    given = [(torch.randn(rows, 64, device="cuda"), torch.rand(64, device="cuda")) for rows in (3, 5, 3, 3, 5, 5, 3)]
+    results = [fast(*tensors) for tensors in given]
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+        given.append(tuple(tensor * 2 for tensor in given[0]))
+        results.append(fast(*given[-1]))
+        torch.cuda.current_stream().synchronize()
+    given.append((given[1][0].cpu(), given[1][1]))
+    results.append(fast(*given[-1]))
+    with torch.inference_mode():
+        for tensors, found in zip(given, results, strict=True):
+            expected = module(*(tensor.cuda() for tensor in tensors))
+            assert found["y"].is_cuda
+            torch.testing.assert_close(found["y"], expected["y"], rtol=2e-3, atol=2e-3)
+            assert (found["large"] == expected["large"]).float().mean() > 0.99
+    with pytest.raises(onnxopt.UsageError, match="Unexpected input data type"):
+        fast(given[0][0].half(), given[0][1])

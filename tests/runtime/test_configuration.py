@@ -110,8 +110,11 @@ def test_providers_in_order_with_folders_of_the_artifact(made: Path) -> None:
     ]
     folder = Path(listed[0][1]["trt_engine_cache_path"])
     assert folder.is_absolute() and folder.is_dir() and made in folder.parents
-    graph = configuration.provider_list(configuration.named(made, "h200").data, made, cuda_graph=True)
-    assert graph[0][1]["enable_cuda_graph"] == "1"
+    data = configuration.named(made, "h200").data
+    own, captured = (
+        configuration.provider_list(data, made, **options) for options in ({}, {"cuda_graph": True, "stream": 64})
+    )
+    assert captured[0][1] == own[0][1] | {"enable_cuda_graph": "1", "user_compute_stream": "64"}
 
 
 def test_tensorrt_takes_the_portable_graph_where_there_is_one(made: Path) -> None:
@@ -135,8 +138,9 @@ def plain(tmp_path: Path) -> Path:
 
 def test_a_graph_where_there_is_no_gpu_is_refused(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configuration, "cuda_is_usable", lambda: False)
-    with pytest.raises(UsageError, match=r"cuda_graph needs CUDAExecutionProvider, and cpu\.json is taken here"):
-        onnxopt.load(plain, cuda_graph=True)
+    for name, option in {"cuda_graph": {"cuda_graph": True}, "stream": {"stream": 0}}.items():
+        with pytest.raises(UsageError, match=rf"{name} needs CUDAExecutionProvider, and cpu\.json is taken here"):
+            onnxopt.load(plain, **option)
 
 
 def test_a_graph_that_cannot_be_names_the_nodes(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +154,9 @@ def test_a_graph_that_cannot_be_names_the_nodes(plain: Path, monkeypatch: pytest
 
 
 def test_own_providers_and_the_artifacts_do_not_mix(plain: Path) -> None:
-    with pytest.raises(UsageError, match="leave `providers` out"):
-        onnxopt.load(plain, providers=[sessions.CPU], configuration="cpu")
+    for own in ({"configuration": "cpu"}, {"stream": 1}, {"cuda_graph": True}):
+        with pytest.raises(UsageError, match="leave `providers` out"):
+            onnxopt.load(plain, providers=[sessions.CPU], **own)
 
 
 def test_a_gpu_that_does_not_start_is_told_about(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +226,22 @@ def test_a_binding_knows_what_stays_in_place(plain: Path) -> None:
     assert places is not None and len(places) == 4
     binding.clear_binding_outputs()
     assert binding.places() is None
+
+
+def test_options_that_are_used_again_get_an_entry_where_it_changes() -> None:
+    """ONNX Runtime warns about each entry that is set again."""
+
+    class Options(ort.RunOptions):
+        written = 0
+
+        def add_run_config_entry(self, key: str, value: str) -> None:
+            self.written += 1
+            super().add_run_config_entry(key, value)
+
+    options = Options()
+    for graph, written in ((1, 1), (1, 1), (2, 2), (2, 2)):
+        graph_session._with_graph(options, graph)
+        assert (options.get_run_config_entry("gpu_graph_id"), options.written) == (str(graph), written)
 
 
 @pytest.mark.gpu
