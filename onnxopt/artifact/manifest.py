@@ -29,8 +29,8 @@ from onnxopt.runtime.releases import Requirements
 from onnxopt.verification.lowering.goals import Quality
 from onnxopt.verification.verify import VerificationReport
 
-SCHEMA_VERSION: Final = 3
-_READABLE: Final = (2, 3)  # schema 2 lacks `verify.executed`
+SCHEMA_VERSION: Final = 4
+_READABLE: Final = (2, 3, 4)  # schema 3 lacks `requires.operators`, schema 2 `verify.executed` too
 SCHEMA_FILE = "manifest.schema.json"
 _NO_DIGEST = "0" * 64
 _DIGEST_AT_THE_END = re.compile(rb'"sha256": "([0-9a-f]{64})"\n}\n\Z')
@@ -220,7 +220,7 @@ class Manifest(_Record):
     must stay the last member.
     """
 
-    schema_version: Literal[2, 3] = SCHEMA_VERSION
+    schema_version: Literal[2, 3, 4] = SCHEMA_VERSION
     onnxopt: str
     versions: dict[str, str]
     requires: Requirements
@@ -325,7 +325,7 @@ def _other_version(version: object, document: object) -> str:
         return "is no manifest of an artifact, or damaged: it has no schema version"
     made_by = document.get("onnxopt", "another version")
     advice = "upgrade onnxopt to load it" if version > SCHEMA_VERSION else "optimize the model again"
-    readable = " and ".join(map(str, _READABLE))
+    readable = f"{', '.join(map(str, _READABLE[:-1]))} and {_READABLE[-1]}"
     return f"has schema version {version} (onnxopt {made_by}), this onnxopt reads {readable}; {advice}"
 
 

@@ -29,7 +29,7 @@ from onnxopt.artifact.open import Opened, opened
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.paths import StrPath
 from onnxopt.runtime import configuration as configurations
-from onnxopt.runtime import releases
+from onnxopt.runtime import operator_schemas, releases
 from onnxopt.runtime.configuration import Configuration, configuration_for
 from onnxopt.runtime.sessions import CPU, CUDA, RunError, Session, check_providers, one_line
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _Providers = Sequence[str | tuple[str, dict[str, Any]]]
 _COPIED = (f"{layout.LIBRARY_FOLDER}/", f"{layout.PROVIDERS}/")
+_ALONE = "standard operators alone, without onnxopt's kernels"
 _ATTEMPTS = 3  # a deployment may replace the artifact meanwhile
 
 
@@ -72,7 +73,11 @@ def load(
     minisign's, as a path or its base64 line; an artifact that is not signed by it is refused. Default: the environment
     variable ONNXOPT_PUBLIC_KEY; where it is unset, no signature is checked.
 
-    Raises ArtifactError where a file is missing or changed, or this ONNX Runtime is too old or refuses the model;
+    Operators of com.microsoft that the artifact uses are compared with those of this ONNX Runtime. Where one differs,
+    model.portable.onnx is opened with a warning, if the artifact has it.
+
+    Raises ArtifactError where a file is missing or changed, this ONNX Runtime is too old or refuses the model, or an
+    operator differs in it;
     UsageError where this ONNX Runtime lacks a provider that was asked for.
     """
     if providers is not None and (cuda_graph or stream is not None or configuration is not None):
@@ -118,6 +123,7 @@ def _models(artifact: Opened) -> list[str]:
 def _loaded(artifact: Opened, held_folder: HeldFolder, options: _Options) -> ort.InferenceSession:
     """The session of an artifact that was checked. Messages have its own paths, not those that are opened instead."""
     _check_version(artifact, artifact.manifest.requires.onnxruntime, "to open it")
+    standard = _runs_standard_operators(artifact)
     listed = {name: file for name, file in artifact.manifest.files.items() if name.startswith(_COPIED)}
     digest = hashlib.sha256(repr(sorted((name, file.sha256) for name, file in listed.items())).encode())
     try:
@@ -126,20 +132,45 @@ def _loaded(artifact: Opened, held_folder: HeldFolder, options: _Options) -> ort
         if not held_folder.is_read_only():
             raise
         copied = artifact.folder.absolute()
-    files = _Files(artifact.folder, held_folder.path, copied)
-    library = copied / layout.LIBRARY_PATH if options.library and artifact.library is not None else None
+    files = _Files(artifact.folder, held_folder.path, copied, layout.PORTABLE_MODEL if standard else None)
+    has_library = options.library and artifact.library is not None and not standard
+    library = copied / layout.LIBRARY_PATH if has_library else None
     try:
         return _session(artifact, files, options, library)
     except (ArtifactError, UsageError) as error:
         raise type(error)(files.shown(str(error))) from error
 
 
+def _runs_standard_operators(artifact: Opened) -> bool:
+    """Whether the model of standard operators alone runs, with a warning: others differ in this ONNX Runtime.
+
+    ArtifactError where the artifact has no such model.
+    """
+    import onnxruntime as ort
+
+    different = operator_schemas.differences(artifact.manifest.requires.operators)
+    if not different:
+        return False
+    made = f"{artifact.folder}: was made with other operators than ONNX Runtime {ort.__version__} has: "
+    shown = "; ".join(different[:3]) + (f"; and {len(different) - 3} more" if len(different) > 3 else "")
+    if layout.PORTABLE_MODEL not in artifact.manifest.files:
+        raise ArtifactError(
+            f"{made}{shown}. Optimize the model again with this release; --portable also writes {_ALONE}"
+        )
+    warnings.warn(f"{made}{shown}. {layout.PORTABLE_MODEL} runs in its place: {_ALONE}", RuntimeWarning, stacklevel=4)
+    return True
+
+
 class _Files(NamedTuple):
-    """Where files of an artifact are opened. folder: its own. models: the same folder, held. copied: lib, providers."""
+    """Where files of an artifact are opened. folder: its own. models: the same folder, held. copied: lib, providers.
+
+    model: the name of the file that is opened, default that of the configuration.
+    """
 
     folder: Path
     models: Path
     copied: Path
+    model: str | None = None
 
     def shown(self, text: str) -> str:
         """A message with the artifact's own folder in place of the others."""
@@ -208,7 +239,7 @@ def _open(files: _Files, chosen: Configuration, options: _Options, library: Path
 
     try:
         return configurations.open_session(
-            model_of(files.models, chosen),
+            files.models / files.model if files.model else model_of(files.models, chosen),
             library,
             chosen.data,
             files.folder,

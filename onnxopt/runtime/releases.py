@@ -1,8 +1,9 @@
-"""Requirements: the oldest ONNX Runtime and CUDA driver that an artifact needs, with the reasons.
+"""Releases of ONNX Runtime: what they read, which are tried, and which an artifact needs, with the reasons.
 
 Sources. Which IR version and opset a release reads: a model of one Identity, in every pair, opened with each release
-from 1.21.1 to 1.31.1 (2026-11-21; `python -m tests.compat` runs artifacts on four of them). Kernels that came later
-than their operator: ONNX Runtime's release notes and the kernel tables of its wheels. CUDA: codegen/architectures.py.
+from 1.21.1 to 1.32.0 (2026-12-01; tests/compat/test_releases.py does so again). Kernels that came later than their
+operator: ONNX Runtime's release notes and the kernel tables of its wheels. CUDA: codegen/architectures.py. What to do
+for a new release: CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ import pydantic
 
 from onnxopt.codegen.architectures import cuda_of
 from onnxopt.errors import UsageError
+from onnxopt.runtime import operator_schemas
+from onnxopt.runtime.operator_schemas import OperatorSchema
 
-# Release: (newest IR version, newest opset) that it reads.
-_READS = {"1.21": (10, 22), "1.23": (11, 23), "1.24": (13, 25), "1.25": (13, 26)}
+# The releases that the tests run artifacts on, oldest first: the CPU package of each.
+TRIED = ("1.21.1", "1.23.2", "1.26.0", "1.31.1", "1.32.0")
+# Release: (newest IR version, newest opset) that it reads, and those after it up to the next.
+_READS = {"1.21": (10, 22), "1.23": (11, 23), "1.24": (13, 25), "1.25": (13, 26), "1.32": (14, 28)}
 # The library is built for the C API of this release; every later one runs it.
 LIBRARY_NEEDS = "1.21"
 # Operators whose CUDA kernel came later than their opset, and those that take bfloat16 there only from some release on.
@@ -37,6 +42,7 @@ class Requirements(pydantic.BaseModel):
 
     because: what asks for these releases. cuda_driver: for each GPU architecture that kernels were compiled for, the
     CUDA version that the driver must support (what `nvidia-smi` prints as CUDA Version), e.g. {"sm_90": "12.0"}.
+    operators: of ONNX Runtime alone, with what the model uses of each, as the release that made the artifact has it.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -45,6 +51,7 @@ class Requirements(pydantic.BaseModel):
     onnxruntime_cuda: str
     because: tuple[str, ...]
     cuda_driver: dict[str, str]
+    operators: tuple[OperatorSchema, ...] = ()  # schema 3 of the manifest lacks it
 
 
 def of(model: ir.Model, *, library: bool, archs: Sequence[str]) -> Requirements:
@@ -57,6 +64,7 @@ def of(model: ir.Model, *, library: bool, archs: Sequence[str]) -> Requirements:
         onnxruntime_cuda=runs,
         because=tuple(dict.fromkeys(f"{r}: {reason}" for r, reason in on_cuda if r in (opens, runs))),
         cuda_driver={arch: cuda_of(arch) for arch in archs},
+        operators=operator_schemas.used(model),
     )
 
 
@@ -73,6 +81,26 @@ def release(text: str | None) -> str:
     if parts(match[1]) < parts(LIBRARY_NEEDS):
         raise UsageError(f"--ort-min {text}: {LIBRARY_NEEDS} is the oldest that artifacts run on")
     return match[1]
+
+
+def reads(version: str) -> tuple[int, int] | None:
+    """The newest IR version and opset that a release reads; None for one that is newer than those tried."""
+    if parts(version)[:2] > parts(TRIED[-1])[:2]:
+        return None
+    known = [pair for release, pair in _READS.items() if parts(release) <= parts(version)]
+    return known[-1] if known else next(iter(_READS.values()))
+
+
+def too_new(model: ir.Model, version: str) -> str | None:
+    """Why a release does not read a model, for a message; None where its IR version and opset are not the reason."""
+    newest = reads(version)
+    if newest is None:
+        return None
+    needs = [(r, what) for r, what in _to_open(model, library=False) if parts(r) > parts(version)]
+    if not needs:
+        return None
+    release, what = max(needs, key=lambda need: parts(need[0]))
+    return f"{what} needs ONNX Runtime {release} or later, and this is {version}"
 
 
 def check(model: ir.Model, oldest: str) -> None:

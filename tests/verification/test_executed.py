@@ -252,7 +252,7 @@ def test_reports_of_two_machines_are_one(model: Path, tmp_path: Path) -> None:
     assert completed(VerificationReport("skipped"), there) == there
 
 
-def test_manifests_of_schema_2_load_and_are_written_in_schema_3(model: Path, tmp_path: Path) -> None:
+def test_manifests_of_schema_2_load_and_are_written_in_the_newest(model: Path, tmp_path: Path) -> None:
     onnxopt.optimize(model, tmp_path / "artifact", archs=())
     document = json.loads((tmp_path / "artifact" / "manifest.json").read_text())
     del document["verify"]["executed"], document["sha256"]

@@ -11,9 +11,9 @@ from onnxopt.artifact.open import read_manifest
 from onnxopt.artifact.signing import SignatureError
 from onnxopt.artifact.summary import counted, executed_text, status_text, weak_lines
 from onnxopt.errors import ArtifactError
-from onnxopt.runtime import devices
+from onnxopt.runtime import devices, operator_schemas
 from onnxopt.runtime.configuration import configuration_for
-from onnxopt.runtime.releases import parts
+from onnxopt.runtime.releases import TRIED, parts
 from onnxopt.runtime.sessions import CUDA, cuda_is_usable
 from onnxopt.tools.doctor.finding import Finding, Subject
 
@@ -61,6 +61,27 @@ def versions(subject: Subject) -> Iterator[Finding]:
         )
     else:
         yield Finding("versions", "ok", f"ONNX Runtime {ort.__version__} is new enough: {oldest} is needed {what}")
+    if parts(ort.__version__)[:2] > parts(TRIED[-1])[:2]:
+        text = f"ONNX Runtime {ort.__version__} is newer than {TRIED[-1]}, the newest that this onnxopt was tried with"
+        yield Finding("versions", "note", text)
+
+
+def operators(subject: Subject) -> Iterator[Finding]:
+    """Whether operators that ONNX Runtime alone defines are what they were when the artifact was made."""
+    import onnxruntime as ort
+
+    recorded = subject.manifest.requires.operators
+    different = operator_schemas.differences(recorded)
+    for text in different:
+        yield Finding(
+            "operators",
+            "problem",
+            f"{text} in ONNX Runtime {ort.__version__}, which the artifact was not made with",
+            "optimize the model again with this ONNX Runtime; with --portable, onnxopt.load has another model to open",
+        )
+    if recorded and not different:
+        names = ", ".join(f"{schema}" for schema in recorded)
+        yield Finding("operators", "ok", f"as they were when the artifact was made: {names}")
 
 
 def architectures(subject: Subject) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ MACHINE: tuple[Callable[[], Iterable[Finding]], ...] = (
 )
 ARTIFACT: tuple[Callable[[Subject], Iterable[Finding]], ...] = (
     artifact.versions,
+    artifact.operators,
     artifact.architectures,
     artifact.configuration,
     artifact.verification,
