@@ -37,6 +37,7 @@ from onnxopt.pipeline.forms import Forms, Rewriter
 from onnxopt.pipeline.fused import Fused, Fuser
 from onnxopt.pipeline.options import OptionChanges, Options
 from onnxopt.pipeline.precision import Asked, Lowered
+from onnxopt.pipeline.readable_source import readable
 from onnxopt.pipeline.reference_quality import FloatModel
 from onnxopt.pipeline.reused import Reused, wrong_in
 from onnxopt.runtime import archs as chosen_archs
@@ -222,6 +223,8 @@ def _opened(source: read.Source, in_memory: str | None, options: Options, want: 
     """What is known before normalization. in_memory: the type of what a program gave in place of a file."""
     normalize.refuse_optimized(source.model, source.path)
     original = description.original_of(source, options, in_memory)
+    if options.verify or want is not None:
+        source = readable(source, folder / "readable")
     shapes = options.shapes or {}
     pinned = signature.pin(original.traits.inputs, shapes)
     if fixed := fixed_dims.chosen(options.fix, original.traits.inputs, pinned):

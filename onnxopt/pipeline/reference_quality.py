@@ -61,7 +61,7 @@ def measured(
     """
     source = float_model.source
     with temporary_folder() as folder, temporary_files():
-        with original_runs(source.path):
+        with original_runs(source):
             file = ModelFile(source.path, float_model.traits, source.bytes)
             originals = references(file, Coverage(file.pinned(shapes), data), folder=folder, providers=providers)
         for original in originals:

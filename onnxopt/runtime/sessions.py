@@ -30,7 +30,9 @@ _ONNX_TYPE = {"bfloat16": 16, "float8_e4m3fn": 17, "float8_e4m3fnuz": 18, "float
 _ORT_TYPE = {
     "tensor(bfloat16)": "bfloat16",
     "tensor(float8e4m3fn)": "float8_e4m3fn",
+    "tensor(float8e4m3fnuz)": "float8_e4m3fnuz",
     "tensor(float8e5m2)": "float8_e5m2",
+    "tensor(float8e5m2fnuz)": "float8_e5m2fnuz",
 }
 
 

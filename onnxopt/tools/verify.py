@@ -18,6 +18,7 @@ from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Progress, silent
+from onnxopt.pipeline.readable_source import readable
 from onnxopt.runtime import time_limit
 from onnxopt.tools.verify_options import VerifyChanges, VerifyOptions
 from onnxopt.verification.coverage import Coverage, ModelFile
@@ -126,7 +127,8 @@ def _compare(
     lowered = second.manifest.precision if second.manifest and traits.precision == "float32" else None
     kernels = {kernel.name: kernel.cpu for kernel in second.manifest.kernels} if second.manifest else {}
     limit = time_limit.limit_of(options.timeout, source.bytes)
-    with original_runs(first.path), temporary_folder() as folder, time_limit.runs_end_within(limit):
+    with original_runs(source), temporary_folder() as folder, time_limit.runs_end_within(limit):
+        source = readable(source, folder / "readable")
         if lowered is not None and lowered.caches:
             source = narrow_caches.narrowed(source, lowered.caches, lowered.dtype, folder / "caches")
             traits, own = (

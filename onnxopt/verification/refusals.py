@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onnxopt.errors import ModelError, NotVerifiedError
 from onnxopt.graph import read
+from onnxopt.runtime import releases
 from onnxopt.verification.reference import NotRunnable, Refused
 
 
@@ -25,7 +26,16 @@ def original_runs(
         yield
     except Refused as error:
         also = f"; {unchecked}" if unchecked else ""
-        raise ModelError(f"{original}: ONNX Runtime does not open the original: {error}{also}") from error
+        raise ModelError(
+            f"{original}: ONNX Runtime does not open the original: {_why(original) or error}{also}"
+        ) from error
     except NotRunnable as error:
         also = f". {advice}" if advice else ""
         raise NotVerifiedError(f"{original}: {cannot}: {error}{also}") from error
+
+
+def _why(original: read.Source | Path) -> str | None:
+    """What the installed ONNX Runtime is too old for; None where that is not known."""
+    import onnxruntime as ort
+
+    return releases.too_new(original.model, ort.__version__) if isinstance(original, read.Source) else None

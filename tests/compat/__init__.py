@@ -17,9 +17,10 @@ import tempfile
 import numpy as np
 
 from models.reference import Reference
+from onnxopt.runtime.releases import TRIED
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-RELEASES = ("1.21.1", "1.23.2", "1.26.0", "1.31.1")
+RELEASES = TRIED
 _RUNNER = pathlib.Path(__file__).with_name("runner.py")
 _CACHE = ROOT / ".cache" / "ort"
 

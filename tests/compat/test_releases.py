@@ -5,13 +5,18 @@ All models on all releases: `python -m tests.compat`.
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import onnxopt
 from models.reference import Reference
-from tests.compat import RELEASES, CannotInstall, run
+from onnxopt.runtime import releases
+from tests.compat import RELEASES, CannotInstall, install, run
 from tests.support import real_models
 
 _BETWEEN = ("1.26.0",)  # the others run every time
@@ -39,3 +44,42 @@ def test_artifact_agrees(release: str, optimized: tuple[Path, Reference]) -> Non
         pytest.skip(str(error))
     assert [o.library for o in outcomes] == [False, True]
     assert all(o.ok for o in outcomes), "\n".join(map(str, outcomes))
+
+
+# Opens an Identity of every IR version and opset, and prints the pairs that are read.
+_READS = """
+import json, onnxruntime as ort
+from onnx import TensorProto, helper
+ort.set_default_logger_severity(4)
+read = []
+x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+for ir_version in range(9, 17):
+    for opset in range(20, 32):
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+        try:
+            ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        except Exception:
+            continue
+        read.append((ir_version, opset))
+print(json.dumps([max(pair[k] for pair in read) for k in (0, 1)]))
+"""
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_a_release_reads(release: str) -> None:
+    try:
+        paths = [str(install(release)), *(path for path in sys.path if path)]
+    except CannotInstall as error:
+        pytest.skip(str(error))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    printed = subprocess.run(
+        [sys.executable, "-c", _READS], env=environment, capture_output=True, text=True, check=True
+    )
+    assert tuple(json.loads(printed.stdout)) == releases.reads(release)
+
+
+def test_releases_that_were_not_tried_are_not_guessed() -> None:
+    assert releases.reads("1.33.0") is None and releases.reads("2.0") is None
+    assert releases.reads("1.32.4") == releases.reads("1.32.0") and releases.reads("1.30") == releases.reads("1.25")

@@ -169,14 +169,15 @@ def _lower(model: ir.Model, version: int, lowest: int) -> str | None:
     for target in (lowest, READABLE):
         if target >= version:
             break
-        reason = _why_not_lower(model, version, target)
+        reason = why_not_lower(model, version, target)
         if reason is None:
             model.opset_imports[""] = target
             return f"opset {version} lowered to {target}, in which all operators mean the same"
     return f"opset {version} kept: {reason}" if version > READABLE else None
 
 
-def _why_not_lower(model: ir.Model, version: int, target: int) -> str | None:
+def why_not_lower(model: ir.Model, version: int, target: int) -> str | None:
+    """Why a model of opset `version` does not mean the same in the older opset `target`; None where it does."""
     nodes = [node for node in model.graph.all_nodes() if node.domain in ("", "ai.onnx")]
     for node in nodes:
         if not same_node(node, target, version):

@@ -147,7 +147,7 @@ def _opened(model: Path, want: Asked, say: Progress) -> _Opened:
 def _run(opened: _Opened, data: Sequence[UserData], shapes: Mapping[str, tuple[int, ...]], scratch: Path) -> Reference:
     """The float32 model's outputs. Errors as `original_runs` says, UsageError where they say nothing."""
     file = opened.file
-    with original_runs(file.path, "does not run here, so that it cannot be calibrated"):
+    with original_runs(file, "does not run here, so that it cannot be calibrated"):
         original = _reference(ModelFile(file.path, opened.traits, file.bytes), data, shapes, scratch)
     check_inputs(original)
     return original
