@@ -241,16 +241,22 @@ def _open(files: _Files, chosen: Configuration, options: _Options, library: Path
         return configurations.open_session(
             files.models / files.model if files.model else model_of(files.models, chosen),
             library,
-            chosen.data,
+            _on_stream(chosen.data, options.stream),
             files.folder,
             cuda_graph=options.cuda_graph,
-            stream=options.stream,
             options=options.session_options,
             providers=options.providers,
             quiet=False,
         )
     except RunError as error:
         raise ArtifactError(f"{files.folder}: ONNX Runtime {ort.__version__} refused it: {error}") from error
+
+
+def _on_stream(data: dict[str, Any], stream: int | None) -> dict[str, Any]:
+    """A configuration whose provider runs on the stream at this address, where one is given."""
+    if stream is None:
+        return data
+    return data | {"provider_options": data["provider_options"] | {"user_compute_stream": str(stream)}}
 
 
 def model_of(folder: Path, chosen: Configuration) -> Path:

@@ -84,13 +84,8 @@ def session_options(configuration: dict[str, Any]) -> ort.SessionOptions:
     return options
 
 
-def provider_list(
-    configuration: dict[str, Any], folder: Path, *, cuda_graph: bool = False, stream: int | None = None
-) -> list[Any]:
-    """The execution providers in order, with options, as ONNX Runtime takes them. Paths become absolute in `folder`.
-
-    stream: address of the CUDA stream that runs go on; default one of the session's own.
-    """
+def provider_list(configuration: dict[str, Any], folder: Path, *, cuda_graph: bool = False) -> list[Any]:
+    """The execution providers in order, with options, as ONNX Runtime takes them. Paths become absolute in `folder`."""
     options = dict(configuration["provider_options"])
     for name in configuration.get("path_options", ()):
         target = (folder / options[name]).absolute()
@@ -98,8 +93,6 @@ def provider_list(
         options[name] = str(target)
     if cuda_graph:
         options |= configuration["cuda_graph"]["provider_options"]
-    if stream is not None:
-        options["user_compute_stream"] = str(stream)
     chosen: list[Any] = [(configuration["provider"], options)]
     chosen += [(row["provider"], row["provider_options"]) for row in configuration.get("fallback_providers", ())]
     return [*chosen, CPU] if configuration["provider"] != CPU else chosen
@@ -112,16 +105,15 @@ def open_session(
     folder: Path,
     *,
     cuda_graph: bool = False,
-    stream: int | None = None,
     options: ort.SessionOptions | None = None,
     providers: Sequence[Any] | None = None,
     quiet: bool = True,
 ) -> ort.InferenceSession:
     """A session of a model file with a configuration's options; a GraphSession if cuda_graph is set.
 
-    stream: as of `provider_list`. library: registered on the configuration's session options. options: used as they are
-    instead of those. providers: instead of the configuration's. quiet: no log, for callers that report errors
-    themselves. RunError where ONNX Runtime refuses.
+    library: registered on the configuration's session options. options: used as they are instead of those. providers:
+    instead of the configuration's. quiet: no log, for callers that report errors themselves. RunError where ONNX
+    Runtime refuses.
     """
     import onnxruntime as ort
 
@@ -132,8 +124,7 @@ def open_session(
                 options.log_severity_level = 4
             if library is not None and data.get("library", True):
                 options.register_custom_ops_library(str(library))
-        own = provider_list(data, folder, cuda_graph=cuda_graph, stream=stream) if providers is None else ()
-        listed = [*(own if providers is None else providers)]
+        listed = provider_list(data, folder, cuda_graph=cuda_graph) if providers is None else list(providers)
         names = [p if isinstance(p, str) else p[0] for p in listed]
         if set(names) != {CPU}:
             ort.preload_dlls()

@@ -171,7 +171,7 @@ def test_damaged_manifests(copy: Path, tmp_path: Path) -> None:
         onnxopt.load(copy)
     edit_manifest(copy, schema_version=99)
     with pytest.raises(
-        ArtifactError, match=r"has schema version 99 \(onnxopt .*\), this onnxopt reads 2 and 3; upgrade"
+        ArtifactError, match=r"has schema version 99 \(onnxopt .*\), this onnxopt reads 2, 3 and 4; upgrade"
     ):
         onnxopt.load(copy)
     edit_manifest(copy, schema_version=1)
