@@ -72,7 +72,8 @@ class Errors:
     status: "passed", "FAILED" or "UNDECIDED". The errors are those of the output and case that are nearest to their
     limit: over all its elements the largest and the mean, absolute and relative; None where nothing differs, or the
     output is no float. differing: share of elements that differ, where it is none. of_limit: the worst element's
-    difference over what is allowed; None where the outputs cannot be compared.
+    difference over what is allowed; None where the outputs cannot be compared. why_beyond: why the output passes where
+    that is above 1: the original itself is as far from exact results.
     """
 
     provider: str
@@ -87,6 +88,7 @@ class Errors:
     mean_rel: float | None = None
     differing: float | None = None
     of_limit: float | None = 0.0
+    why_beyond: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +219,9 @@ def _with_worst(row: Errors, checks: Sequence[Check]) -> Errors:
     worst = check.difference
     if worst is None or not worst.excess:
         return row
-    row = dataclasses.replace(row, output=check.output, case=check.case, of_limit=worst.excess)
+    row = dataclasses.replace(
+        row, output=check.output, case=check.case, of_limit=worst.excess, why_beyond=check.why_beyond
+    )
     if worst.ulp is None:
         return dataclasses.replace(row, differing=1 - worst.agreement)
     return dataclasses.replace(

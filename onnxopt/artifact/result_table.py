@@ -46,6 +46,12 @@ def errors_table(rows: Sequence[Errors], *, fine: bool = False) -> Table:
     return table
 
 
+def beyond_the_limit(rows: Sequence[Errors]) -> list[RenderableType]:
+    """Why outputs pass whose share of the limit is above 1, each output once."""
+    reasons = {row.output: row.why_beyond for row in rows if row.why_beyond}
+    return [styled(f"{one_line(name)} passes beyond the limit: {why}", _MUTED) for name, why in reasons.items()]
+
+
 def _parts(result: Result, fine: bool) -> Iterator[RenderableType]:
     yield _changes(result, fine)
     if result.sizes and (result.bytes_moved.after or result.predicted):
@@ -56,6 +62,7 @@ def _parts(result: Result, fine: bool) -> Iterator[RenderableType]:
     if result.errors:
         yield styled("")
         yield errors_table(result.errors, fine=fine)
+        yield from beyond_the_limit(result.errors)
     yield styled("")
     yield styled(result.sentence, "bold")
     yield styled(f"next: {result.next}", "cyan")

@@ -45,6 +45,17 @@ class Check:
             return excess is not None and excess <= TIMES_SPREAD * self.noise
         return self.exactness is None and self.difference.ok
 
+    @property
+    def why_beyond(self) -> str:
+        """Why an output passes that differs by more than the limit, for a message; empty where that is not so."""
+        if self.difference is None or self.difference.ok or not self.ok:
+            return ""
+        if self.exactness is not None and self.exactness.ok:
+            return self.exactness.describe()
+        if self.unstable:
+            return "where the original's results change in their last place, its shape or its NaNs change"
+        return f"where the original's results change in their last place, it moves by {self.noise:.3g} times the limit"
+
     def is_sharp(self, limit: float) -> bool:
         """Whether it passed by the limit, relative to the output: its own, or that of the original in float64.
 

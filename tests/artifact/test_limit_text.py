@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from onnxopt.artifact import result, result_table
 from onnxopt.artifact.summary import limit_text
 from onnxopt.verification.check import Check
 from onnxopt.verification.compare import Difference, Limit, compare
+from onnxopt.verification.rounding.exactness import Exactness
 from onnxopt.verification.verify import VerificationReport
 
 
@@ -66,3 +68,31 @@ def test_the_errors_are_those_of_the_output_nearest_to_its_limit(differences: li
     row, (case, _, rest) = errors_of(*differences), words.partition(" ")
     assert (row.case.removeprefix("case "), shown(row)) == (case, rest.split())
     assert row.status == ("FAILED" if OTHER_SHAPE in differences else "passed")
+
+
+FAR = compared([1.0, 1.0], [1.0, 1.01], "float32")
+
+
+@pytest.mark.parametrize(
+    ("speaks", "reason"),
+    [
+        ({}, ""),  # fails
+        ({"exactness": Exactness(14.2, 14.3)}, "14.2 times the limit from float32, the original 14.3 times"),
+        ({"exactness": Exactness(29.0, 14.3)}, ""),
+        (
+            {"noise": 13.0},
+            "where the original's results change in their last place, it moves by 13 times the limit",
+        ),
+        ({"unstable": True}, "where the original's results change in their last place, its shape or its NaNs change"),
+    ],
+)
+def test_why_an_output_passes_beyond_the_limit(speaks: dict[str, Any], reason: str) -> None:
+    checks = (
+        Check("CPUExecutionProvider", True, "case 0", "y", NEAR, exactness=Exactness(0.1, 0.1)),
+        Check("CPUExecutionProvider", True, "case 1", "z", FAR, **speaks),
+    )
+    (row,) = result.errors(VerificationReport("passed", providers=("CPUExecutionProvider",), checks=checks))
+    assert (row.output, row.case, row.why_beyond) == ("z", "case 1", reason)
+    assert (row.status == "passed") is bool(reason)
+    lines = text_table.drawn(result_table.beyond_the_limit([row, row])).splitlines()
+    assert lines == ([f"z passes beyond the limit: {reason}"] if reason else [])
