@@ -7,6 +7,7 @@
 
 #include "registry/artifact.h"
 #include "registry/kinds.h"
+#include "support/nvtx.h"
 #include "support/ort.h"
 #include "support/session_entry.h"
 
@@ -45,6 +46,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   if (OrtStatus* status = onnxopt::InitOrt(base)) return status;
   return onnxopt::Guard("registering the custom ops", [&] {
     if (onnxopt::Disabled(options)) return;
+    onnxopt::LoadNvtx();
     const std::set<std::string> left_out = onnxopt::LeftOut(options);
     for (const onnxopt::Artifact& artifact : onnxopt::Artifact::All()) artifact.Register(options, left_out);
   });

@@ -5,6 +5,7 @@
 
 #include "program/shape.h"
 #include "registry/hidden_schema.h"
+#include "support/nvtx.h"
 
 namespace onnxopt {
 namespace {
@@ -92,7 +93,11 @@ void CustomOp::SetCallbacks() {
   };
   KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
     const auto* self = static_cast<const FusedKernel*>(kernel);
-    return Guard(self->kernel().name.c_str(), [&] { self->Compute(context); });
+    const char* const name = self->kernel().name.c_str();
+    return Guard(name, [&] {
+      const NvtxRange range(name);
+      self->Compute(context);
+    });
   };
   KernelDestroy = [](void* kernel) { delete static_cast<FusedKernel*>(kernel); };
 }
