@@ -33,6 +33,7 @@ _TITLES = {
     "original": "Running the original",
     "verify": "Verifying",
     "open": "Measuring memory",
+    "profile": "Writing a trace",
     "time": "Timing",
 }
 _IN_A_LOG = frozenset({"precision", "compile", "quantize", "original", "verify", "time"})  # that may take long

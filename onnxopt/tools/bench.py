@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from onnxopt.artifact import archive
 from onnxopt.artifact.folder import hash_file, temporary_folder
@@ -21,7 +21,7 @@ from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.configuration import Configuration, configuration_for
 from onnxopt.runtime.footprint import Footprint
 from onnxopt.runtime.sessions import CPU, CUDA, RunError, RunTimeout
-from onnxopt.tools import timing
+from onnxopt.tools import bench_trace, timing
 from onnxopt.tools.bench_options import BenchChanges, BenchOptions
 from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.reference import NotRunnable, Reference, TooSlow
@@ -72,6 +72,10 @@ def bench(
             say("open", "", 0, 0)
         footprints = [side.footprint() if options.footprints else Footprint() for side in sides]
         timed = _timed(sides, options, lambda done, total: say("time", "", done, total))
+        if options.profile is not None:
+            say("profile", "", 0, 0)
+            traces = {name: side.events(scratch) for name, side in zip(_SIDES, sides, strict=True)}
+            bench_trace.write(Path(options.profile), traces)
     baseline, improved = map(_with_footprint, timed, footprints)
     gpu = None if provider == CPU else devices.first()
     notes = [(name, of.note) for name, of in zip(_SIDES, footprints, strict=True)]
@@ -108,6 +112,13 @@ class _Side(NamedTuple):
             return footprint.measure(*self[:3], self.chosen, self.feeds, keep_outputs=self.keep_outputs)
         except RunError as error:
             return Footprint(note=f"opening, launches and memory were not measured: {error}")
+
+    def events(self, scratch: Path) -> list[dict[str, Any]]:
+        """Of a trace. ModelError where a run fails that ran before."""
+        try:
+            return bench_trace.events_of(self.model, self.library, self.chosen, self.folder, self.feeds, scratch)
+        except RunError as error:
+            raise ModelError(f"{self.model}: cannot be traced: {error}") from error
 
     def runs(self, threads: int) -> list[BoundRun]:
         """A run for each caller of one session, which have run once."""

@@ -14,6 +14,7 @@ from onnxopt.paths import StrPath
 from onnxopt.pipeline.options import Options
 from onnxopt.runtime import time_limit
 from onnxopt.runtime.sessions import provider_named
+from onnxopt.tools import bench_trace
 from onnxopt.verification.sampling.data_source import DataSource
 
 
@@ -25,8 +26,8 @@ class BenchOptions:
     from, else the artifact's own model without the library; the result says which. Dynamic dims without a size in
     shapes are 1 (batch), 128 or 224 (images), if the model accepts that. All of data is compared, the first is timed.
     iterations: default as many as `seconds` allow (7 to 2000). threads: callers that run one session at the same time,
-    each with buffers of its own; single runs are timed. footprints: whether launches, memory and opening are measured
-    too, which takes each side a process of its own.
+    each with buffers of its own; single runs are timed. profile: a file for a trace of runs of both. footprints:
+    whether launches, memory and opening are measured too, which takes each side a process of its own.
     """
 
     against: StrPath | None = option(None, "Model or artifact to compare with. Default: the original.", of=Path)
@@ -39,6 +40,9 @@ class BenchOptions:
     iterations: int | None = option(None, "Runs of each. Default: what fits in {seconds}.", of=int)
     seconds: float = option(5.0, "Time to spend on runs, at each size. Default: 5.", of=float)
     timeout: float | None = same_option(Options, "timeout")
+    profile: StrPath | None = option(
+        None, "Write a trace of ten runs of each to this file, for Perfetto.", value="FILE", of=Path
+    )
     threads: int = 1
     footprints: bool = True
 
@@ -51,6 +55,8 @@ class BenchOptions:
         if self.threads < 1:
             raise UsageError(f"threads must be 1 or more, not {self.threads}")
         time_limit.check(self.timeout)
+        if self.profile is not None:
+            bench_trace.check(Path(self.profile))
 
 
 class BenchChanges(TypedDict, total=False):
@@ -63,5 +69,6 @@ class BenchChanges(TypedDict, total=False):
     iterations: int | None
     seconds: float
     timeout: float | None
+    profile: StrPath | None
     threads: int
     footprints: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import re
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from onnxopt.runtime import configuration
 from onnxopt.runtime.sessions import RunError
 from onnxopt.tools import timing
 from onnxopt.tools.commands import bench as bench_command
+from tests.support.command import assert_refused, run
 from tests.support.small_models import CHAIN, RANDOM, TOKENS, write
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -187,3 +189,31 @@ def test_times_that_lie_far_apart(milliseconds: list[float], said: str | None) -
     side = timing._Side([], [ms / 1e3 for ms in milliseconds], [1.0])
     note = timing.unsteady(timing._timing(side))
     assert note is None if said is None else note is not None and note.startswith(said)
+
+
+@pytest.mark.usefixtures("without_footprints")
+def test_a_trace_of_both_sides(made: Path, tmp_path: Path) -> None:
+    """Node for node under the names of operators, as Perfetto reads it."""
+    path = tmp_path / "trace.json"
+    ran = run("bench", made, "--profile", path, "--iterations", "3")
+    assert ran.exit_code == 0, ran.output
+    events = json.loads(path.read_text())["traceEvents"]
+    sides = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert sides == {0: "before", 1: "artifact"}
+    nodes = {(e["pid"], e["name"]): e for e in events if "node" in e.get("args", {})}
+    assert all(e["ph"] == "X" and e["dur"] >= 0 and e["ts"] > 0 for e in nodes.values())
+    of_sides = [{name for pid, name in nodes if pid == number} for number in sides]
+    assert "Tanh" in of_sides[0] and of_sides[1] <= {node.op_type for node in onnx.load(made / "model.onnx").graph.node}
+    assert of_sides[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--profile", "."], "is a folder; give the file"),
+        (["--profile", "none/trace.json"], "there is no folder"),
+        (["--profile", "trace.json", "--threads", "1,2"], "--profile is of one size and one caller"),
+    ],
+)
+def test_a_trace_that_cannot_be(made: Path, arguments: list[str], message: str) -> None:
+    assert_refused(run("bench", made, *arguments), message)

@@ -46,6 +46,8 @@ def command(
     asked = sweeps.parse(sweep, threads, tuple(sizes))
     chosen = BenchOptions(**fields, footprints=not asked.varies)
     question.check(artifact, chosen.provider)
+    if asked.varies and chosen.profile is not None:
+        raise UsageError("--profile is of one size and one caller; leave out --sweep and --threads, or --profile")
     if asked.dim and chosen.data:
         raise UsageError("--sweep draws inputs of each size, and --data gives inputs; leave out one of the two")
     results, fleets = [], []
