@@ -40,7 +40,8 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.artifact.session import load
     from onnxopt.artifact.signing import sign
     from onnxopt.paths import get_include
-    from onnxopt.pipeline.flow import Artifact, optimize
+    from onnxopt.pipeline.flow import optimize
+    from onnxopt.pipeline.making import Artifact
     from onnxopt.pipeline.options import Options
     from onnxopt.runtime.configuration import Configuration, configuration_for
     from onnxopt.runtime.sessions import Session
@@ -68,7 +69,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
 # attribute x of this package.
 _MODULES = {
     "AddedArchs": "tools.add_arch",
-    "Artifact": "pipeline.flow",
+    "Artifact": "pipeline.making",
     "BatchResult": "tools.batching",
     "BenchOptions": "tools.bench_options",
     "BenchResult": "artifact.measurement",

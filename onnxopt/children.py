@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 _PROGRAM = """\
@@ -18,6 +19,12 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with its parent, however that ends
 sys.path[:] = json.loads(sys.argv[1])
 importlib.import_module(sys.argv[2]).serve()
+"""
+_EXECUTE = """\
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+os.execv(sys.argv[1], sys.argv[1:])
 """
 # ONNX Runtime from 1.31 on makes a device id and sends events, beginning when it is imported. Not in processes of ours,
 # unless the user sets the variable to 0.
@@ -54,9 +61,14 @@ def ending(code: int) -> str:
 
 
 class Children:
-    """Children that answer one message each. Threads may ask at the same time; leaving the block ends all that run."""
+    """Children that answer one message each. Threads may ask at the same time; leaving the block ends all that run.
 
-    def __init__(self) -> None:
+    beside: they run beside other work, some of which is timed.
+    """
+
+    def __init__(self, *, beside: bool = False) -> None:
+        if beside:
+            _all_beside.add(self)
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self._killed = False
@@ -73,14 +85,11 @@ class Children:
         return answer
 
     def run(self, command: Sequence[str], descriptors: Sequence[int]) -> str:
-        """Run a program, which inherits the file descriptors; what it writes to stderr. ChildEnded as for `ask`.
-
-        Where this process is killed, the program runs on to its end.
-        """
+        """Run a program, which inherits the file descriptors; what it writes to stderr. ChildEnded as for `ask`."""
 
         def begin() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
-                command,
+                [sys.executable, "-I", "-S", "-c", _EXECUTE, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -107,9 +116,34 @@ class Children:
             raise ChildEnded(f"{ending(child.returncode)}: {said}" if said else ending(child.returncode))
         return answer, errors
 
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop those that run during the block, in which none begins."""
+        with self._lock:
+            running = list(self._running)
+            for child in running:
+                child.send_signal(signal.SIGSTOP)
+            try:
+                yield
+            finally:
+                for child in running:
+                    child.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """End all children, and let none begin from now on."""
         with self._lock:
             self._killed = True
             for child in self._running:
                 child.kill()
+
+
+_all_beside: weakref.WeakSet[Children] = weakref.WeakSet()
+
+
+@contextlib.contextmanager
+def none_beside() -> Iterator[None]:
+    """A block that is timed: all children beside other work are stopped until it ends."""
+    with contextlib.ExitStack() as stack:
+        for children in list(_all_beside):
+            stack.enter_context(children.stopped())
+        yield

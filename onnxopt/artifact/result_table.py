@@ -27,6 +27,16 @@ def text(result: Result, width: int = text_table.WIDTH, *, colour: bool = False)
     return text_table.drawn(_parts(result, colour), width, colour=colour)
 
 
+def tables(result: Result, width: int = text_table.WIDTH, *, colour: bool = False) -> str:
+    """The tables alone."""
+    return text_table.drawn(_tables(result, colour), width, colour=colour)
+
+
+def conclusion(result: Result, width: int = text_table.WIDTH, *, colour: bool = False) -> str:
+    """The sentence and the next command alone."""
+    return text_table.drawn(_conclusion(result), width, colour=colour)
+
+
 def html(result: Result) -> str:
     """The same in the font of code, in colour."""
     page = text_table.console(120, colour=True)
@@ -53,6 +63,17 @@ def beyond_the_limit(rows: Sequence[Errors]) -> list[RenderableType]:
 
 
 def _parts(result: Result, fine: bool) -> Iterator[RenderableType]:
+    yield from _tables(result, fine)
+    yield styled("")
+    yield from _conclusion(result)
+
+
+def _conclusion(result: Result) -> Iterator[RenderableType]:
+    yield styled(result.sentence, "bold")
+    yield styled(f"next: {result.next}", "cyan")
+
+
+def _tables(result: Result, fine: bool) -> Iterator[RenderableType]:
     yield _changes(result, fine)
     if result.sizes and (result.bytes_moved.after or result.predicted):
         yield styled(f"predicted at {signature.describe(result.sizes)}", _MUTED)
@@ -63,9 +84,6 @@ def _parts(result: Result, fine: bool) -> Iterator[RenderableType]:
         yield styled("")
         yield errors_table(result.errors, fine=fine)
         yield from beyond_the_limit(result.errors)
-    yield styled("")
-    yield styled(result.sentence, "bold")
-    yield styled(f"next: {result.next}", "cyan")
 
 
 def _changes(result: Result, fine: bool) -> Table:

@@ -28,9 +28,13 @@ def to_json(kernels: Sequence[Kernel], fatbin: bytes | None, domain: str | None 
     return sealed_json.seal({**named, **_document(kernels, fatbin)})
 
 
-def domain_of(kernels: Sequence[Kernel], fatbin: bytes | None) -> str:
-    """The domain of an artifact with these kernels, from a digest of all that kernels.json says of them."""
-    return fused_domain.of(hashlib.sha256(json.dumps(_document(kernels, fatbin)).encode()).hexdigest())
+def domain_of(kernels: Sequence[Kernel], source: str, archs: Sequence[str]) -> str:
+    """The domain of an artifact with these kernels, from a digest of all that kernels.json says of them.
+
+    source, archs: what their machine code is made of, and for.
+    """
+    made_from = [_document(kernels, None), source, list(archs)]
+    return fused_domain.of(hashlib.sha256(json.dumps(made_from).encode()).hexdigest())
 
 
 def with_fatbin(text: str, fatbin: bytes) -> str:

@@ -59,19 +59,22 @@ def compiled(
     archs: Sequence[str] = ARCHS,
     cache: Path | None = None,
     progress: Progress | None = None,
+    children: Children | None = None,
 ) -> Compiled:
     """The fatbin of a translation unit that includes headers of cuda_kernels/, and the resources of its entry points.
 
     archs: that cubins are for; one may serve several (codegen/families.py). PTX is added for the newest of them, so
     that later GPUs can run the kernels too. cache: folder of compiled images, by default
-    $XDG_CACHE_HOME/onnxopt/kernels; a warning says where it cannot be used. Raises CompileError with NVRTC's log where
-    the source does not compile, UsageError for an unknown architecture.
+    $XDG_CACHE_HOME/onnxopt/kernels; a warning says where it cannot be used. children: which run the compilers, for a
+    caller that may end them. Raises CompileError with NVRTC's log where the source does not compile, UsageError for an
+    unknown architecture.
     """
     ordered = check_archs(archs)
     if not ordered:
         raise UsageError("no architecture to compile for: name at least one")
     release, newest = _release(), ordered[-1]
-    with image_cache.opened(cache or caches.folder("kernels")) as cached, threads() as pool, Children() as children:
+    children = children or Children()
+    with image_cache.opened(cache or caches.folder("kernels")) as cached, threads() as pool, children:
         unit = _Unit(source, included.headers(source), release, cached, children)
         targets = {arch: families.target(arch, unit.texts) for arch in ordered}
         serving = families.serving(targets.values(), unit.texts)

@@ -1,7 +1,8 @@
 """An artifact while it is being made: written, verified, and written again without fusions that break the limit.
 
 A library whose kernels.json lists only some functions runs only those as kernels, and ONNX Runtime inlines the others:
-so one model file serves every trial, and a trial costs one session and the cases that failed.
+so one model file serves every trial, and a trial costs one session and the cases that failed. The CPU runs no machine
+code of GPUs, so a trial there need not wait until that is compiled.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.graph import fused_domain, read, write
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
+from onnxopt.pipeline.machine_code import MachineCode
 from onnxopt.runtime import sessions
 from onnxopt.verification.bisect import bisect, bisect_in_order
 from onnxopt.verification.check import Check
@@ -71,17 +73,18 @@ def _record_of(name: str, ops: tuple[str, ...], check: Check) -> LeftOut:
 
 @dataclasses.dataclass
 class Build:
-    """The parts of an artifact that is being made. source: CUDA of the fatbin. folder: where `write` puts the files.
+    """The parts of an artifact that is being made. folder: where `write` puts the files.
 
-    families: of rewrite rules that were not left out. rewritten(families): the normalized model with only these
-    applied, to find the wrong ones. portable: the form without operators of com.microsoft, where it was asked for.
-    left_out: added to by `leave_out`. domain: of the functions, as written.
+    code: of the kernels, for the architectures `archs`. families: of rewrite rules that were not left out.
+    rewritten(families): the normalized model with only these applied, to find the wrong ones. portable: the form
+    without operators of com.microsoft, where it was asked for. left_out: added to by `leave_out`. domain: of the
+    functions, as written. fatbin: None until it is compiled.
     """
 
     model: ir.Model
     kernels: tuple[Kernel, ...]
-    source: str
-    fatbin: bytes | None
+    code: MachineCode
+    archs: Sequence[str]
     folder: Path
     external_data: bool | None
     families: tuple[str, ...]
@@ -89,26 +92,36 @@ class Build:
     portable: ir.Model | None = None
     left_out: list[LeftOut] = dataclasses.field(default_factory=list)
     domain: str = dataclasses.field(default=fused_domain.BARE, init=False)
+    fatbin: bytes | None = None
 
     @property
     def model_file(self) -> Path:
         return self.folder / layout.MODEL
 
+    @property
+    def has_code(self) -> bool:
+        """Whether the kernels have machine code for GPUs, also while it is being compiled."""
+        return self.code.exists and bool(self.kernels)
+
     def write(self) -> None:
-        """Write model, library and kernels into the folder, which is emptied first.
+        """Write the model and what belongs to it into the folder, which is emptied first; `complete` adds the library.
 
         The fused functions move to the domain of the kernels.
         """
         for old in self.folder.iterdir():
             shutil.rmtree(old) if old.is_dir() else old.unlink()
-        self.domain = kernels_json.domain_of(self.kernels, self.fatbin)
+        archs = self.archs if self.has_code else ()
+        self.domain = kernels_json.domain_of(self.kernels, self.code.source if self.has_code else "", archs)
         outline.move(self.model, self.domain)
         others = {layout.PORTABLE_MODEL: self.portable} if self.portable is not None else {}
         write.save(self.model, self.folder, external=self.external_data, others=others)
+        if self.has_code:
+            (self.folder / layout.SOURCE).write_text(self.code.source, "utf-8")
+
+    def complete(self) -> None:
+        """Write the library into the folder, with the fatbin if there is one."""
         if self.kernels:
             self.write_library(self.folder / layout.LIBRARY_FOLDER, self.kernels)
-        if self.fatbin is not None:
-            (self.folder / layout.SOURCE).write_text(self.source, "utf-8")
 
     def write_library(self, folder: Path, kernels: Sequence[Kernel]) -> Path:
         return write_library(folder, kernels_json.to_json(kernels, self.fatbin, self.domain), self.fatbin)
@@ -126,14 +139,13 @@ class Build:
     def leave_out(self, culprits: Mapping[str, Check]) -> None:
         """Put the original nodes back for these functions, and write the artifact again.
 
-        The fatbin keeps their entry points; nothing names them any more.
+        The fatbin has their entry points all the same; nothing names them any more.
         """
         outline.inline(self.model, set(culprits))
         for kernel in self.kernels:
             if check := culprits.get(kernel.name):
                 self.left_out.append(_record_of(kernel.name, kernel.ops, check))
         self.kernels = tuple(k for k in self.kernels if k.name not in culprits)
-        self.fatbin = self.fatbin if self.kernels else None
         self.write()
 
 

@@ -136,7 +136,7 @@ def manifest_of(
     seconds: dict[str, float],
 ) -> Manifest:
     """The manifest of an artifact. It has no predicted times where fusions were left out, or there are none."""
-    archs = tuple(archs) if build.fatbin is not None else ()
+    archs = tuple(archs) if build.has_code else ()
     nothing = () if build.kernels else ("nothing was fused: the artifact is the normalized model, without a library",)
     return Manifest(
         onnxopt=versions.onnxopt(),

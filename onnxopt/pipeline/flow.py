@@ -5,75 +5,38 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-import onnx_ir as ir
-
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact import narrow_caches, result_table
+from onnxopt.artifact import narrow_caches
 from onnxopt.artifact import result as results
-from onnxopt.artifact.folder import check_output, hash_files, output_path, staging, temporary_folder, write_manifest
-from onnxopt.artifact.manifest import LeftOut, Manifest
+from onnxopt.artifact.folder import check_output, output_path, temporary_folder
 from onnxopt.artifact.report import facts as report_facts
-from onnxopt.artifact.report import page
-from onnxopt.artifact.result import Result
-from onnxopt.artifact.session import load
 from onnxopt.errors import UsageError
 from onnxopt.fusion import work
-from onnxopt.fusion.work import Work
 from onnxopt.graph import fixed_dims, model_source, normalize, read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.model_source import ModelSource
 from onnxopt.graph.passes.contrib import decompose
 from onnxopt.graph.shapes.multiples import hand_on_multiples
-from onnxopt.graph.traits import Traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Phases, Progress, in_notebook
-from onnxopt.pipeline import description, fixing, precision, reference_quality, rerun
-from onnxopt.pipeline.build import Baseline, Build, NormalizedDiffers, RewriteFails, verify_and_leave_out
-from onnxopt.pipeline.forms import Forms, Rewriter
-from onnxopt.pipeline.fused import Fused, Fuser
+from onnxopt.pipeline import description, precision, reference_quality, rerun
+from onnxopt.pipeline.build import Baseline, NormalizedDiffers, RewriteFails
+from onnxopt.pipeline.making import Artifact, Job, Maker
 from onnxopt.pipeline.options import OptionChanges, Options
-from onnxopt.pipeline.precision import Asked, Lowered
+from onnxopt.pipeline.precision import Asked
 from onnxopt.pipeline.readable_source import readable
 from onnxopt.pipeline.reference_quality import FloatModel
 from onnxopt.pipeline.reused import Reused, wrong_in
 from onnxopt.runtime import archs as chosen_archs
-from onnxopt.runtime import providers, releases, time_limit
-from onnxopt.runtime.sessions import Session
+from onnxopt.runtime import releases, time_limit
 from onnxopt.verification.early_reference import EarlyRun
 from onnxopt.verification.emulation import gcc
 from onnxopt.verification.sampling.user_data import UserData, check_alone, read_data
-from onnxopt.verification.verify import VerificationReport, open_early
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Artifact:
-    """What optimize wrote: the folder, its manifest, and what changed, which repr shows as a table.
-
-    Functions that take an artifact's path take this, too. unchanged: an earlier call made it, of the same files with
-    the same options.
-    """
-
-    path: Path
-    manifest: Manifest
-    result: Result
-    unchanged: bool = False
-
-    def __repr__(self) -> str:
-        return result_table.text(self.result)
-
-    def _repr_html_(self) -> str:
-        return result_table.html(self.result)
-
-    def __fspath__(self) -> str:
-        return str(self.path)
-
-    def session(self, **options: Any) -> Session:
-        """An onnxruntime.InferenceSession of the artifact. options: those of `onnxopt.load`."""
-        return load(self.path, **options)
+from onnxopt.verification.verify import open_early
 
 
 def optimize(
@@ -85,6 +48,7 @@ def optimize(
     dynamic_shapes: Any = None,
     force: bool = False,
     progress: Progress | None = None,
+    on_result: Callable[[Artifact], None] | None = None,
     **changes: Unpack[OptionChanges],
 ) -> Artifact:
     """Optimize a model into the new artifact folder `output`.
@@ -97,7 +61,8 @@ def optimize(
     optimize("m.onnx", "m.optimized", archs=("sm_90",), precision="float16"). force: replace the artifact that is at
     `output`, once the new one is whole; without it one of the same model and options is left as it is. progress: is
     called as work is done, with the phase, a detail, and how much of it is done; default in a notebook: a line below
-    the cell says so.
+    the cell says so. on_result: is called once the result is known, while kernels may still be compiled: the artifact
+    has no files yet, and its library no bytes. It is called again where kernels that need too many registers are split.
 
     On any failure no partial file remains. Raises ModelError, UsageError, CompileError, VerificationError, and its
     subclasses NotVerifiedError, where ONNX Runtime does not run the original here, or not in time, so that nothing can
@@ -117,7 +82,9 @@ def optimize(
     check_output(output, replace=force)
     with contextlib.ExitStack() as stack:
         progress = progress or stack.enter_context(in_notebook())
-        return artifact_of(model, output, options, (example_inputs, dynamic_shapes), gpus, force, progress)
+        return artifact_of(
+            model, output, options, (example_inputs, dynamic_shapes), gpus, force, progress, on_result=on_result
+        )
 
 
 def artifact_of(
@@ -129,6 +96,7 @@ def artifact_of(
     force: bool = False,
     progress: Progress | None = None,
     reused: Reused | None = None,
+    on_result: Callable[[Artifact], None] | None = None,
 ) -> Artifact:
     """Optimize a model into an artifact folder. options: with the names of architectures.
 
@@ -156,7 +124,8 @@ def artifact_of(
         wrong = {**wrong_in(reused)}  # families of rewrite rules that are wrong for this model
         while True:
             try:
-                return _make(job, options, output, wrong, phases, gpus, force)
+                with temporary_folder() as scratch:
+                    return Maker(job, options, output, wrong, phases, gpus, force, scratch, on_result).make()
             except RewriteFails as failure:
                 wrong.update(failure.families)
             except NormalizedDiffers as failure:
@@ -182,31 +151,6 @@ class _Opened(NamedTuple):
     caches: Sequence[str]
     near: FloatModel | None
     early: EarlyRun | None
-
-
-class _Job(NamedTuple):
-    """What to optimize. original: the user's model. source, traits: of the model that is verified against.
-
-    pinned: sizes of dynamic dims that most runs have. typical: of all, to predict times at. before: the work of the
-    user's model, where it is known. composed: the source before normalization, where that decomposed operators of ONNX
-    Runtime's optimizers. lowered: where lower precision was asked for; then `source` is the converted model. reused: as
-    for `artifact_of`. The others are those of _Opened.
-    """
-
-    source: read.Source
-    original: description.Original
-    traits: Traits
-    normalized: normalize.Normalized
-    shapes: Mapping[str, tuple[int, ...]]
-    pinned: signature.Sizes
-    typical: signature.Sizes
-    before: tuple[Work, ...] | None
-    data: Sequence[UserData]
-    near: FloatModel | None
-    early: EarlyRun | None
-    composed: ir.Model | None = None
-    lowered: Lowered | None = None
-    reused: Reused | None = None
 
 
 def _checked(options: Options) -> Options:
@@ -248,7 +192,7 @@ def _opened(source: read.Source, in_memory: str | None, options: Options, want: 
     return _Opened(source, original, shapes, pinned, data, calibration, caches, near, early)
 
 
-def _normalized(opened: _Opened, options: Options, want: Asked | None) -> _Job:
+def _normalized(opened: _Opened, options: Options, want: Asked | None) -> Job:
     source, original = opened.source, opened.original
     composed = source.model.clone() if decompose.may_apply(source.model) else None
     normalized = normalize.normalize(source.model, lowest_opset=precision.lowest_opset(want))
@@ -261,13 +205,13 @@ def _normalized(opened: _Opened, options: Options, want: Asked | None) -> _Job:
     if not work.has_bodies(normalized.model):
         launches = work.launches(normalized.model, (), work.shapes_at(normalized.model, typical))
     counts = dataclasses.replace(original.counts, launches=launches, moved=work.moved(before), works=before or ())
-    return _Job(
+    return Job(
         source, dataclasses.replace(original, counts=counts), original.traits, normalized, opened.shapes, pinned,
         typical, before, opened.data, opened.near, opened.early, composed,
     )  # fmt: skip
 
 
-def _recomposed(job: _Job, want: Asked | None, failure: NormalizedDiffers) -> _Job:
+def _recomposed(job: Job, want: Asked | None, failure: NormalizedDiffers) -> Job:
     """The job with operators of ONNX Runtime's optimizers as the source has them."""
     assert job.composed is not None
     normalized = normalize.normalize(job.composed, lowest_opset=precision.lowest_opset(want), decompose=False)
@@ -275,7 +219,7 @@ def _recomposed(job: _Job, want: Asked | None, failure: NormalizedDiffers) -> _J
     return job._replace(normalized=dataclasses.replace(normalized, notes=(*normalized.notes, note)), composed=None)
 
 
-def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: Path) -> _Job:
+def _lowered(job: Job, opened: _Opened, options: Options, want: Asked, folder: Path) -> Job:
     """The job for the model of lower precision, which is written into `folder`."""
     # Normalization finds sizes that inputs must have, such as the channels that a weight states.
     traits = model_traits.completed(job.traits, model_traits.of(job.normalized.model))
@@ -295,71 +239,6 @@ def _lowered(job: _Job, opened: _Opened, options: Options, want: Asked, folder: 
     )
 
 
-def _make(
-    job: _Job,
-    options: Options,
-    output: Path,
-    wrong: Mapping[str, LeftOut],
-    phases: Phases,
-    gpus: Sequence[str],
-    replace: bool,
-) -> Artifact:
-    """Write the artifact, without the rewrite rules that are `wrong`. RewriteFails where more of them are.
-
-    gpus: that the user named, by key. replace: the artifact that may be there.
-    """
-    archs = options.archs or ()
-    with temporary_folder() as scratch:
-        with phases("rewrite"):
-            rewriter = Rewriter(job.normalized.model, scratch, job.pinned, archs)
-            forms = rewriter.forms(wrong, options.portable)
-        cache = None if options.cache is None else Path(options.cache)
-        fuser = Fuser(archs, job.pinned, job.typical, options.launch_choices, cache, phases, job.reused)
-        fused = fuser.fused(forms.model)
-        with phases("dims"):
-            gain = fixing.gain(fused.launches, rewriter, fuser, job.traits.inputs, wrong)
-        with staging(output, replace=replace) as folder:
-            build = _build(forms, fused, folder, options.external_data)
-            with phases("package"):
-                build.write()
-            with phases("verify"):
-                report = VerificationReport("skipped", reason="not asked for")
-                if options.verify:
-                    baseline = Baseline(job.source, job.traits, job.shapes, job.data, job.early)
-                    progress = phases.counting("verify")
-                    report = verify_and_leave_out(build, baseline, scratch, emulated=options.emulate, progress=progress)
-                record = job.lowered.precision(build, scratch) if job.lowered is not None else None
-                near = job.near and reference_quality.build_quality(
-                    job.near, build, scratch, data=job.data, shapes=job.shapes, goals=options.goals
-                )
-            with phases("package"):
-                # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
-                unwritten = providers.write(folder, build.model, archs, job.shapes or None)
-                if job.reused is not None:
-                    job.reused.copy_measured(folder)
-                files = hash_files(folder)
-            optimization = description.Optimization(
-                forms.rewritten,
-                fused.plan.refusals,
-                [*wrong.values(), *fused.left_out],
-                (*job.normalized.notes, *forms.notes, *unwritten),
-                description.predicted(job.before, fused.after, job.typical, archs),
-                gain,
-                fused.split,
-            )
-            manifest = description.manifest_of(
-                job.original, build, optimization, description.Comparison(report, record, near), archs=archs,
-                ort_min=releases.release(options.ort_min), files=files, seconds=phases.seconds,
-            )  # fmt: skip
-            run = description.run_of(fused, build)
-            facts = report_facts.gather(
-                job.original.counts, build.model, build.kernels, job.pinned, job.typical, gpus=gpus, run=run
-            )
-            manifest = page.write(folder, manifest, facts)
-            write_manifest(folder, manifest)
-    return Artifact(output, manifest, results.of(output, manifest, facts))
-
-
 def _check_goals(options: Options, want: Asked | None) -> None:
     """UsageError where what outputs have to keep against float32 has no float32 model, or is not measured."""
     names = [*options.goals.stated, *(["reference"] if options.reference is not None else [])]
@@ -376,10 +255,3 @@ def _check_emulation(verify: bool, archs: Sequence[str]) -> None:
     if not archs:
         raise UsageError("emulating CUDA kernels takes an architecture that they are compiled for")
     gcc.compiler()
-
-
-def _build(forms: Forms, fused: Fused, folder: Path, external_data: bool | None) -> Build:
-    return Build(
-        fused.model, fused.kernels, fused.source, fused.fatbin, folder, external_data, forms.families,
-        forms.with_families, portable=forms.portable,
-    )  # fmt: skip

@@ -1,6 +1,6 @@
 """From the rewritten model to kernels: regions, their functions and entry points, and one fatbin.
 
-Regions that spill registers are split anew. A kind of kernels that raises an error is left out, and named.
+A kind of kernels that raises an error is left out, and named.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxopt import versions
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.codegen import compiler_report, generate
-from onnxopt.codegen.nvrtc import compiled
+from onnxopt.codegen.nvrtc import Compiled, compiled
 from onnxopt.errors import StepError, describe
 from onnxopt.fusion import entry_points, fuse, near_norms, outline, work
 from onnxopt.fusion.lower import lower
@@ -26,10 +26,10 @@ from onnxopt.graph.passes.contrib.restore import restore
 from onnxopt.graph.signature import Sizes
 from onnxopt.kinds import KINDS
 from onnxopt.phases import Phases
+from onnxopt.pipeline.machine_code import MachineCode
 from onnxopt.pipeline.reused import Reused
 from onnxopt.verification.bisect import bisect_in_order
 
-_SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
 _Spilled = Collection[frozenset[str]]  # names of the nodes of regions that need more registers than a GPU has
 
 
@@ -49,20 +49,27 @@ class _Planned(NamedTuple):
 
 
 class Fused(NamedTuple):
-    """after: the work of all kernels that run the model, where it is known; launches: their number. source: CUDA.
+    """own: kernels with the entry points that the rules choose. kernels: with those that `tune` tries too, and `code`.
 
-    left_out: kinds of kernels that failed. split: the nodes of regions that were split, as their kernels spilled.
+    after: the work of all kernels that run the model, where it is known; launches: their number. left_out: kinds of
+    kernels that failed. split: the nodes of regions that were split, as their kernels spilled.
     """
 
     model: ir.Model
     plan: FusionPlan
+    own: tuple[Kernel, ...]
     kernels: tuple[Kernel, ...]
-    source: str
-    fatbin: bytes | None
+    code: MachineCode
     after: tuple[Work, ...] | None
     launches: int
     left_out: tuple[LeftOut, ...]
     split: frozenset[frozenset[str]]
+
+    def spilling(self, made: Compiled | None) -> frozenset[frozenset[str]]:
+        """The regions that spill registers and were not split. Alternatives may spill, as `tune` measures them."""
+        if made is None or not made.usage:
+            return frozenset()
+        return frozenset(compiler_report.spilling(self.own, made.usage)) - self.split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,37 +88,34 @@ class Fuser:
     phases: Phases
     reused: Reused | None = None
 
-    def fused(self, rewritten: ir.Model) -> Fused:
-        """The model with calls of functions, and their kernels; `rewritten` stays as it is."""
-        kinds, left_out = tuple(KINDS), dict[str, LeftOut]()
-        spilled = self.reused.split if self.reused is not None else set()
-        for _ in range(_SPLITS):
-            split = frozenset(spilled)
-            try:
-                planned = self._planned(rewritten.clone(), kinds, spilled)
-            except StepError as error:
-                if isinstance(error.__cause__, MemoryError):
-                    raise
-                failing = self._failing(rewritten, kinds, spilled)
-                if not failing:
-                    raise
-                left_out |= {name: _failed(name, said) for name, said in failing.items()}
-                kinds = tuple(kind for kind in kinds if kind.name not in left_out)
-                planned = self._planned(rewritten.clone(), kinds, spilled)
-            fatbin, spilling = self._compiled(planned)
-            if spilling <= spilled:
-                break
-            spilled |= spilling
+    def fused(self, rewritten: ir.Model, spilled: frozenset[frozenset[str]] = frozenset()) -> Fused:
+        """The model with calls of functions, and their kernels, which are being compiled; `rewritten` stays as it is.
+
+        spilled: regions to split.
+        """
+        left_out = dict[str, LeftOut]()
+        if self.reused is not None:
+            spilled |= self.reused.split
+        try:
+            planned = self._planned(rewritten.clone(), KINDS, spilled)
+        except StepError as error:
+            if isinstance(error.__cause__, MemoryError):
+                raise
+            failing = self._failing(rewritten, KINDS, spilled)
+            if not failing:
+                raise
+            left_out = {name: _failed(name, said) for name, said in failing.items()}
+            planned = self._planned(rewritten.clone(), [k for k in KINDS if k.name not in left_out], spilled)
         return Fused(
             planned.model,
             planned.plan,
+            planned.own,
             planned.kernels,
-            planned.text,
-            fatbin,
+            self._code(planned),
             planned.after,
             planned.launches,
             tuple(left_out.values()),
-            split,
+            spilled,
         )
 
     def launches(self, rewritten: ir.Model) -> int:
@@ -153,15 +157,14 @@ class Fuser:
 
         return bisect_in_order([kind.name for kind in kinds], error_of) if error_of(()) is None else {}
 
-    def _compiled(self, planned: _Planned) -> tuple[bytes | None, set[frozenset[str]]]:
-        """The fatbin, and the regions that spill registers; alternatives may spill, as `tune` measures them."""
-        with self.phases("compile"):
-            if self.reused is not None:
-                return self.reused.fatbin(planned.kernels, planned.text), set()
-            if not self.archs or not any(kernel.variants for kernel in planned.kernels):
-                return None, set()
-            image = compiled(planned.text, self.archs, self.cache, self.phases.counting("compile"))
-        return image.fatbin, compiler_report.spilling(planned.own, image.usage)
+    def _code(self, planned: _Planned) -> MachineCode:
+        """The machine code of the kernels, which is being compiled unless an artifact has it."""
+        if self.reused is not None:
+            fatbin = self.reused.fatbin(planned.kernels, planned.text)
+            return MachineCode(planned.text, None if fatbin is None else lambda *_: Compiled(fatbin, {}))
+        if not self.archs or not any(kernel.variants for kernel in planned.kernels):
+            return MachineCode(planned.text, None)
+        return MachineCode(planned.text, lambda *beside: compiled(planned.text, self.archs, self.cache, *beside))
 
 
 def _failed(kind: str, error: str) -> LeftOut:

@@ -18,7 +18,7 @@ from onnxopt.graph.model_source import arguments_of
 from onnxopt.paths import StrPath
 from onnxopt.phases import Progress
 from onnxopt.pipeline import flow
-from onnxopt.pipeline.flow import Artifact
+from onnxopt.pipeline.making import Artifact
 from onnxopt.pipeline.options import OptionChanges, Options
 from onnxopt.runtime import devices
 from onnxopt.runtime.configuration import configuration_for

@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
 from onnxopt.phases import Progress, Steps
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 
 @contextlib.contextmanager
@@ -40,4 +44,23 @@ def shown(quiet: bool = False, *, still: bool = False) -> Iterator[Progress | No
             def advance(phase: str, detail: str, done: int, total: int) -> None:
                 bar.update(task, description=escape(steps.text(phase, detail, done, total)), refresh=still)
 
-            yield advance
+            _bars.append(bar)
+            try:
+                yield advance
+            finally:
+                _bars.remove(bar)
+
+
+_bars: list[Bar] = []
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """A block that prints on stdout, with no line of progress below."""
+    for bar in _bars:
+        bar.stop()
+    try:
+        yield
+    finally:
+        for bar in _bars:
+            bar.start()

@@ -62,9 +62,9 @@ def test_what_an_artifact_holds(made: Path) -> None:
         "outline",
         "entry_points",
         "generate",
-        "compile",
         "dims",
         "package",
+        "compile",
         "verify",
     ]
     assert made.stat().st_mode & 0o077  # readable for others, as the umask says

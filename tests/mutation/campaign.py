@@ -20,7 +20,7 @@ import onnx
 from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from onnxopt.pipeline import build as building
-from onnxopt.pipeline import flow
+from onnxopt.pipeline import flow, making
 from onnxopt.pipeline.build import Build
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import RunError
@@ -83,7 +83,7 @@ def run(model: Path, folder: Path, plan: Plan) -> list[Result]:
         results.extend(_Campaign(build, of_original[0], folder.with_name("mutants"), plan.times).results(plan))
         return report
 
-    with mock.patch.object(flow, "verify_and_leave_out", verified):
+    with mock.patch.object(making, "verify_and_leave_out", verified):
         flow.optimize(model, folder, archs=["sm_90"])
     return results
 

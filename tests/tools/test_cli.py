@@ -18,7 +18,7 @@ import pytest
 from click.testing import Result
 
 from onnxopt.artifact import folder as artifact_folder
-from onnxopt.pipeline import flow
+from onnxopt.pipeline import making
 from onnxopt.tools.cli import COMMANDS, main
 from onnxopt.tools.commands import inspect as inspect_command
 from tests.support.command import assert_refused, run
@@ -284,7 +284,7 @@ def test_an_unexpected_error_leaves_nothing(chain: Path, artifact: Path, monkeyp
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(flow, "hash_files", broken)
+    monkeypatch.setattr(making, "hash_files", broken)
     assert_refused(optimize(chain, artifact), str(chain), "the step 'package' failed: RuntimeError: a bug")
     assert list(chain.parent.iterdir()) == [chain]
 

@@ -16,7 +16,7 @@ from click.testing import Result
 import onnxopt
 from onnxopt.artifact import folder as artifact_folder
 from onnxopt.errors import UsageError
-from onnxopt.pipeline import flow
+from onnxopt.pipeline import making
 from tests.support.command import assert_refused, run
 from tests.support.small_models import CHAIN, write
 
@@ -246,7 +246,7 @@ def test_force_loses_nothing_where_it_fails(folder: Path, monkeypatch: pytest.Mo
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patched:
-        patched.setattr(flow, "write_manifest", broken)
+        patched.setattr(making, "write_manifest", broken)
         assert optimize("m.onnx", "--force").exit_code == 2
     with monkeypatch.context() as patched:  # the second of the two renames
         rename = Path.rename

@@ -12,7 +12,7 @@ from onnxopt.artifact.summary import status_text
 from onnxopt.errors import OnnxoptError
 from onnxopt.phases import Progress
 from onnxopt.pipeline import flow
-from onnxopt.pipeline.flow import Artifact
+from onnxopt.pipeline.making import Artifact
 from onnxopt.tools import tuning
 from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.bench import bench

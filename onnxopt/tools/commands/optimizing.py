@@ -11,11 +11,12 @@ from pathlib import Path
 import click
 
 from onnxopt import text_table
-from onnxopt.artifact import result_table
 from onnxopt.artifact.manifest import Manifest
-from onnxopt.artifact.summary import fixing_text, precision_lines, reference_lines
+from onnxopt.artifact.result_table import conclusion, tables
+from onnxopt.artifact.summary import fixing_text, precision_lines, reference_lines, size_text
 from onnxopt.phases import Progress
 from onnxopt.pipeline import flow
+from onnxopt.pipeline.making import Artifact
 from onnxopt.pipeline.options import Options
 from onnxopt.printable import printable
 from onnxopt.tools import progress
@@ -29,15 +30,33 @@ _SHOWN = 0.1  # seconds of a phase
 
 def optimize_one(model: Path, output: Path, chosen: Options, force: bool, quiet: bool, as_json: bool) -> None:
     """Optimize a model file, and say what became of it."""
+    width, colour = columns()
+    shown = list[Artifact]()
+
+    def show(artifact: Artifact) -> None:
+        """Print what is known while kernels are compiled."""
+        if shown:
+            click.echo("\nKernels that need more registers than a GPU has were split. The result with the others:")
+        shown.append(artifact)
+        text = "\n\n".join(
+            filter(None, (printable(_notes(artifact.manifest)), tables(artifact.result, width, colour=colour)))
+        )
+        with progress.paused():
+            click.echo(text)
+
     with progress.shown(quiet) as advance:
-        artifact = flow.optimize(model, output, chosen, force=force, progress=advance)
+        if as_json:
+            artifact = flow.optimize(model, output, chosen, force=force, progress=advance)
+        else:
+            artifact = flow.optimize(model, output, chosen, force=force, progress=advance, on_result=show)
     if as_json:
         result, manifest = dataclasses.asdict(artifact.result), artifact.manifest.model_dump(mode="json")
         print_json({"artifact": str(artifact.path), "result": result, "manifest": manifest})
     else:
-        click.echo(printable(_notes(artifact.path, artifact.manifest)))
-        width, colour = columns()
-        click.echo("\n" + result_table.text(artifact.result, width, colour=colour))
+        if not shown:  # made meanwhile by another process
+            show(artifact)
+        click.echo(f"\n{printable(_wrote(artifact))}")
+        click.echo(conclusion(artifact.result, width, colour=colour))
 
 
 def optimize_all(folder: Path, output: Path, chosen: Options, force: bool, quiet: bool, as_json: bool) -> None:
@@ -101,7 +120,7 @@ def _model_rows(optimized: OptimizedFolder) -> Iterator[tuple[str, ...]]:
             yield model.path, *(text.replace("None", "?") for text in changes), result.verify
 
 
-def _notes(path: Path, manifest: Manifest) -> str:
+def _notes(manifest: Manifest) -> str:
     """What the tables do not say."""
     lines = [f"left out: {row.name}: {row.reason}" for row in manifest.left_out]
     lines += [f"note: {note}" for note in manifest.notes]
@@ -109,6 +128,12 @@ def _notes(path: Path, manifest: Manifest) -> str:
     lines += precision_lines(manifest.precision) if manifest.precision is not None else []
     lines += reference_lines(manifest.reference) if manifest.reference is not None else []
     lines += verification_notes(manifest.verify, manifest.archs)
-    phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in manifest.seconds.items() if seconds >= _SHOWN)
-    lines.append(f"wrote {path} in {sum(manifest.seconds.values()):.1f} s{f' ({phases})' if phases else ''}")
     return "\n".join(lines)
+
+
+def _wrote(artifact: Artifact) -> str:
+    """How long it took, and what the library takes beside the model."""
+    seconds, library = artifact.manifest.seconds, artifact.result.library_bytes
+    phases = ", ".join(f"{name} {passed:.1f}" for name, passed in seconds.items() if passed >= _SHOWN)
+    took = f"wrote {artifact.path} in {sum(seconds.values()):.1f} s{f' ({phases})' if phases else ''}"
+    return f"{took}; library and kernels take {size_text(library)}" if library else took

@@ -25,7 +25,7 @@ from onnxopt.graph import read
 from onnxopt.paths import StrPath
 from onnxopt.phases import Progress
 from onnxopt.pipeline import flow, rerun
-from onnxopt.pipeline.flow import Artifact
+from onnxopt.pipeline.making import Artifact
 from onnxopt.pipeline.options import Options
 from onnxopt.pipeline.reused import KernelsDiffer, Reused
 from onnxopt.tools.refitting import weights as new_weights

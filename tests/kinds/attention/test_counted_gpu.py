@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 
 from cases.attention import WIDTH, expected, feeds, graph
-from onnxopt.pipeline import flow
+from onnxopt.pipeline import flow, making
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 
@@ -21,7 +21,7 @@ _RUNS = 50
 _EACH = 4  # query heads of a group
 
 
-def _made(folder: Path, tokens: int, width: int = WIDTH) -> flow.Artifact:
+def _made(folder: Path, tokens: int, width: int = WIDTH) -> making.Artifact:
     made = graph(tokens=tokens, each=_EACH, mask=("batch", 1, tokens), slots=True, width=width)
     onnx.save(made, folder / "model.onnx")
     return flow.optimize(folder / "model.onnx", folder / "out", archs=(device_arch(),), verify=False)
