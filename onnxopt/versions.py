@@ -9,6 +9,10 @@ from pathlib import Path
 
 from onnxopt import paths
 
+_COMPILERS = (
+    "nvidia-cuda-nvrtc-cu12",  # what compiles the kernels
+    "nvidia-cuda-nvcc-cu12",  # what assembles them, where it is installed
+)
 _DEPENDENCIES = (
     "numpy",
     "onnx",
@@ -17,8 +21,7 @@ _DEPENDENCIES = (
     "onnxruntime",
     "onnxruntime-gpu",
     "cuda-bindings",
-    "nvidia-cuda-nvrtc-cu12",  # what compiled the kernels
-    "nvidia-cuda-nvcc-cu12",  # what assembled them, where it is installed
+    *_COMPILERS,
 )
 
 
@@ -49,10 +52,19 @@ def code() -> str:
 
 def dependencies() -> dict[str, str]:
     """Versions of the installed packages that decide what optimize writes."""
+    return _installed(_DEPENDENCIES)
+
+
+def compilers() -> dict[str, str]:
+    """Versions of the installed packages that make machine code."""
+    return _installed(_COMPILERS)
+
+
+def _installed(names: tuple[str, ...]) -> dict[str, str]:
     import importlib.metadata
 
     installed = {}
-    for name in _DEPENDENCIES:
+    for name in names:
         try:
             installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 
+from onnxopt import versions
 from onnxopt.codegen import sealed_json
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import fused_domain
@@ -31,9 +32,10 @@ def to_json(kernels: Sequence[Kernel], fatbin: bytes | None, domain: str | None 
 def domain_of(kernels: Sequence[Kernel], source: str, archs: Sequence[str]) -> str:
     """The domain of an artifact with these kernels, from a digest of all that kernels.json says of them.
 
-    source, archs: what their machine code is made of, and for.
+    source, archs: what their machine code is made of, and for. Other headers or other compilers may make other code of
+    it, so their versions count, too.
     """
-    made_from = [_document(kernels, None), source, list(archs)]
+    made_from = [_document(kernels, None), source, list(archs), versions.code(), versions.compilers()]
     return fused_domain.of(hashlib.sha256(json.dumps(made_from).encode()).hexdigest())
 
 

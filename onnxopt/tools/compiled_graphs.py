@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxopt.errors import UsageError
-from onnxopt.pipeline.flow import Artifact
+from onnxopt.pipeline.making import Artifact
 from onnxopt.runtime.sessions import element_type, one_line
 
 if TYPE_CHECKING:
