@@ -73,7 +73,11 @@ class Compiled:
         """tensors: contiguous, as many as inputs."""
         if self._graphs is None:
             return self._run(tensors)
-        return self._graphs.replayed(tensors) or self._graphs.noted(tensors, self._run(tensors))
+        outputs = self._graphs.replay(tensors)
+        if outputs is None:
+            outputs = self._run(tensors)
+            self._graphs.prepare(tensors, outputs)
+        return outputs
 
     def _run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """A run over the tensors as they are."""

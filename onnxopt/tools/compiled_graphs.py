@@ -40,8 +40,8 @@ class Graphs:
         self.session = artifact.session(cuda_graph=True, stream=self._stream.cuda_stream)
         self._buffers: dict[tuple[Any, ...], _Buffers] = {}
 
-    def replayed(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The outputs by a graph; None where tensors of such shapes were not noted."""
+    def replay(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The outputs by a graph; None where none is prepared for tensors of such shapes."""
         import torch
 
         buffers = self._buffers.get(_key(tensors))
@@ -65,30 +65,30 @@ class Graphs:
                 tensor.record_stream(self._stream)  # its memory is not given away before the copies end
         return outputs
 
-    def noted(self, tensors: Sequence[torch.Tensor], outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs of a run without a graph; later calls with such tensors have one, unless one is empty."""
+    def prepare(self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        """Make buffers for tensors of such shapes, after a run that gave the outputs; none where one is empty."""
         import onnxruntime as ort
         import torch
 
-        if len(self._buffers) < _MAX and all(t.numel() for t in (*tensors, *outputs)):
-            on = self._stream.device
-            binding, options = self.session.io_binding(), ort.RunOptions()
-            options.add_run_config_entry(_NO_WAIT, "1")
-            buffers = _Buffers(
-                [torch.empty(t.shape, dtype=t.dtype, device=on) for t in tensors],
-                [torch.empty(t.shape, dtype=t.dtype, device=on) for t in outputs],
-                binding,
-                options,
-            )
-            for bind, rows, held in (
-                (binding.bind_input, self.session.get_inputs(), buffers.inputs),
-                (binding.bind_output, self.session.get_outputs(), buffers.outputs),
-            ):
-                for row, buffer in zip(rows, held, strict=True):
-                    dtype = element_type(str(buffer.dtype).removeprefix("torch."))
-                    bind(row.name, "cuda", on.index, dtype, list(buffer.shape), buffer.data_ptr())
-            self._buffers[_key(tensors)] = buffers
-        return outputs
+        if len(self._buffers) >= _MAX or not all(t.numel() for t in (*tensors, *outputs)):
+            return
+        on = self._stream.device
+        binding, options = self.session.io_binding(), ort.RunOptions()
+        options.add_run_config_entry(_NO_WAIT, "1")
+        buffers = _Buffers(
+            [torch.empty(t.shape, dtype=t.dtype, device=on) for t in tensors],
+            [torch.empty(t.shape, dtype=t.dtype, device=on) for t in outputs],
+            binding,
+            options,
+        )
+        for bind, rows, tensors_of in (
+            (binding.bind_input, self.session.get_inputs(), buffers.inputs),
+            (binding.bind_output, self.session.get_outputs(), buffers.outputs),
+        ):
+            for row, buffer in zip(rows, tensors_of, strict=True):
+                dtype = element_type(str(buffer.dtype).removeprefix("torch."))
+                bind(row.name, "cuda", on.index, dtype, list(buffer.shape), buffer.data_ptr())
+        self._buffers[_key(tensors)] = buffers
 
 
 def _key(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
