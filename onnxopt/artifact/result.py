@@ -124,7 +124,7 @@ class Result:
 def of(path: Path, manifest: Manifest, facts: Facts) -> Result:
     """The result of an artifact, with times on the GPUs that the user named, else this machine's, else common ones."""
     before, after = facts.before, facts.after
-    times, timed = _predicted(manifest, facts.gpus), _measured(manifest, facts)
+    times, timed = predicted_times(manifest, facts.gpus), _measured(manifest, facts)
     files = {name: file.bytes for name, file in manifest.files.items()}
     return Result(
         model=manifest.source.name,
@@ -168,7 +168,8 @@ def _operators(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str,
     return {op: Change(before.get(op, 0), together.get(op, 0)) for op in dict.fromkeys((*before, *together))}
 
 
-def _predicted(manifest: Manifest, named: Sequence[str]) -> tuple[PredictedTime, ...]:
+def predicted_times(manifest: Manifest, named: Sequence[str]) -> tuple[PredictedTime, ...]:
+    """The predicted times to show. named: GPUs by key; where there is none, this machine's, else common ones."""
     if manifest.predicted is None:
         return ()
     keys, notes = _shown(manifest.predicted, named), unmeasured(manifest)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from onnxopt import text_table
-from onnxopt.artifact.result import FUSED, Change, Errors, Result
+from onnxopt.artifact.result import FUSED, Change, Errors, PredictedTime, Result
 from onnxopt.artifact.summary import counted, limit_text, size_text
 from onnxopt.graph import signature
 from onnxopt.printable import one_line
@@ -62,6 +62,28 @@ def beyond_the_limit(rows: Sequence[Errors]) -> list[RenderableType]:
     return [styled(f"{one_line(name)} passes beyond the limit: {why}", _MUTED) for name, why in reasons.items()]
 
 
+def predicted_table(times: Sequence[PredictedTime], name: str, width: int = text_table.WIDTH, *, colour: bool) -> str:
+    """The predicted times of an artifact alone. name: its path."""
+    table = ruled(name, "before", "after", "", fine=colour)
+    for row in _times(times):
+        table.add_row(*row)
+    return text_table.drawn([table, *_thresholds(times)], width, colour=colour)
+
+
+def _times(times: Sequence[PredictedTime]) -> Iterator[tuple[RenderableType, ...]]:
+    """A row for each GPU."""
+    for time in times:
+        ratio = styled(f"{time.ratio:.2f} x", _GOOD if time.ratio >= 1 else _BAD)
+        yield f"ms on {time.name}, predicted", f"{time.before_ms:.3g}", f"{time.after_ms:.3g}", ratio
+
+
+def _thresholds(times: Sequence[PredictedTime]) -> Iterator[RenderableType]:
+    """What is not known of the GPUs."""
+    for note in dict.fromkeys(time.note for time in times if time.note):
+        names = ", ".join(time.name for time in times if time.note == note)
+        yield styled(f"{names}: thresholds {note}", _MUTED)
+
+
 def _parts(result: Result, fine: bool) -> Iterator[RenderableType]:
     yield from _tables(result, fine)
     yield styled("")
@@ -77,9 +99,7 @@ def _tables(result: Result, fine: bool) -> Iterator[RenderableType]:
     yield _changes(result, fine)
     if result.sizes and (result.bytes_moved.after or result.predicted):
         yield styled(f"predicted at {signature.describe(result.sizes)}", _MUTED)
-    for note in dict.fromkeys(time.note for time in result.predicted if time.note):
-        names = ", ".join(time.name for time in result.predicted if time.note == note)
-        yield styled(f"{names}: thresholds {note}", _MUTED)
+    yield from _thresholds(result.predicted)
     if result.errors:
         yield styled("")
         yield errors_table(result.errors, fine=fine)
@@ -96,9 +116,8 @@ def _changes(result: Result, fine: bool) -> Table:
         table.add_row(*row)
     if result.library_bytes:
         table.add_row("library and kernels", "-", size_text(result.library_bytes), "")
-    for time in result.predicted:
-        ratio = styled(f"{time.ratio:.2f} x", _GOOD if time.ratio >= 1 else _BAD)
-        table.add_row(f"ms on {time.name}, predicted", f"{time.before_ms:.3g}", f"{time.after_ms:.3g}", ratio)
+    for cells in _times(result.predicted):
+        table.add_row(*cells)
     return table
 
 

@@ -16,10 +16,12 @@ from pathlib import Path
 from onnxopt import versions
 from onnxopt.artifact import layout, signing
 from onnxopt.artifact.folder import check_output, hash_files, staging, write_manifest
-from onnxopt.artifact.manifest import Manifest
+from onnxopt.artifact.manifest import Manifest, Predicted
 from onnxopt.artifact.minisign import SecretKey
 from onnxopt.artifact.open import open_artifact
 from onnxopt.artifact.report import page
+from onnxopt.artifact.report.facts import read_facts
+from onnxopt.artifact.result import PredictedTime, predicted_times
 from onnxopt.artifact.summary import counted
 from onnxopt.codegen import kernels_json, nvrtc
 from onnxopt.codegen.architectures import ARCHS, cuda_of
@@ -30,19 +32,23 @@ from onnxopt.paths import StrPath
 from onnxopt.phases import Progress, silent
 from onnxopt.runtime import archs as chosen_archs
 from onnxopt.runtime import providers
+from onnxopt.runtime.gpus import catalogue
+from onnxopt.runtime.predicted import times
 
 
 @dataclasses.dataclass(frozen=True)
 class AddedArchs:
     """What `add_arch` did. added: () where the artifact had them all. archs: that it has code for now.
 
-    notes: for the user.
+    notes: for the user. predicted: times on the GPUs that were named, else on common ones of what was added; () where
+    the artifact has none.
     """
 
     path: Path
     added: tuple[str, ...]
     archs: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    predicted: tuple[PredictedTime, ...] = ()
 
 
 def add_arch(
@@ -82,14 +88,16 @@ def add_arch(
         (library / layout.KERNELS).write_text(kernels_json.with_fatbin(kernels, compiled.fatbin), "utf-8")
         (library / layout.FATBIN).write_bytes(compiled.fatbin)
         _add_providers(staged, manifest, added)
-        changed = _manifest(manifest, every).model_copy(update={"files": hash_files(staged)})
+        predicted = _predicted(folder, manifest, every)
+        changed = _manifest(manifest, every).model_copy(update={"files": hash_files(staged), "predicted": predicted})
         write_manifest(staged, page.renewed(staged, changed))
         if sign is not None:
             signing.sign(staged, sign)
     notes = [*_spills(compiled.usage, added)]
     if signed and sign is None:
         notes.append(f"{layout.SIGNATURE} was removed: sign the artifact again with `onnxopt sign {folder} --key FILE`")
-    return AddedArchs(folder, added, every, tuple(notes))
+    shown = predicted_times(_of_archs(changed, added), chosen_archs.named_gpus(archs))
+    return AddedArchs(folder, added, every, tuple(notes), shown)
 
 
 def _check(folder: Path, manifest: Manifest) -> None:
@@ -138,6 +146,25 @@ def _manifest(manifest: Manifest, archs: tuple[str, ...]) -> Manifest:
     if request is not None:
         request = request.model_copy(update={"options": {**request.options, "archs": list(archs)}})
     return manifest.model_copy(update={"archs": archs, "requires": requires, "request": request})
+
+
+def _predicted(folder: Path, manifest: Manifest, archs: Sequence[str]) -> Predicted | None:
+    """The predicted times with those on the architectures' GPUs, from the work of kernels that the report states."""
+    if manifest.predicted is None or layout.REPORT not in manifest.files:
+        return manifest.predicted
+    facts = read_facts(folder, manifest)
+    if facts.before is None or facts.after is None or not facts.before.works or not facts.after.works:
+        return manifest.predicted
+    return manifest.predicted.model_copy(update={"times": times(facts.before.works, facts.after.works, archs)})
+
+
+def _of_archs(manifest: Manifest, archs: Sequence[str]) -> Manifest:
+    """The manifest with the predicted times of these architectures' GPUs alone."""
+    if manifest.predicted is None:
+        return manifest
+    gpus = {gpu.key for gpu in catalogue().values() if gpu.arch in archs}
+    rows = tuple(row for row in manifest.predicted.times if row.gpu in gpus)
+    return manifest.model_copy(update={"predicted": manifest.predicted.model_copy(update={"times": rows})})
 
 
 def _spills(usage: Mapping[str, Mapping[str, Usage]], added: Sequence[str]) -> Sequence[str]:

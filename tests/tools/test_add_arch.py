@@ -41,13 +41,16 @@ def one(made: Path, tmp_path: Path) -> Path:
 def test_the_same_as_optimizing_for_all(made: Path, one: Path) -> None:
     before = manifests.load(one)
     done = run("add-arch", one, "h200")
-    assert (done.exit_code, done.stdout) == (0, f"{one}: added sm_90; it has code for sm_80, sm_90\n")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, f"{one}: added sm_90; it has code for sm_80, sm_90")
+    (row,) = [line for line in done.stdout.splitlines() if "predicted" in line]
+    assert row.startswith("ms on H200 SXM, predicted ")
     for name in ("lib/kernels.fatbin", "kernels.cu", "model.onnx"):
         expected = made / ("one" if name == "model.onnx" else "both") / name
         assert (one / name).read_bytes() == expected.read_bytes()
     other, after = manifests.load(made / "both"), manifests.load(one)
     assert after.files.keys() == other.files.keys()
     assert (after.archs, after.requires) == (other.archs, other.requires)
+    assert after.predicted is not None and after.predicted == other.predicted
     for path in (one / "providers").iterdir():
         assert path.read_bytes() == (made / "both" / "providers" / path.name).read_bytes()
     assert (after.verify, after.kernels, after.source) == (before.verify, before.kernels, before.source)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
+from onnxopt.artifact.result_table import predicted_table
 from onnxopt.tools import add_arch, progress
 from onnxopt.tools.commands import options
-from onnxopt.tools.commands.printing import print_result
+from onnxopt.tools.commands.printing import columns, print_result
 from onnxopt.tools.secret_keys import read_secret_key
 
 
@@ -28,8 +29,9 @@ def command(artifact: Path, archs: tuple[str, ...], key: Path | None, quiet: boo
     secret = None if key is None else read_secret_key(key)
     with progress.shown(quiet) as advance:
         done = add_arch.add_arch(artifact, archs, sign=secret, progress=advance)
+    width, colour = columns()
+    times = predicted_table(done.predicted, str(artifact), width, colour=colour) if done.predicted else ""
     added = f"added {', '.join(done.added)}" if done.added else "nothing to add"
-    text = "\n".join(
-        [*(f"note: {note}" for note in done.notes), f"{artifact}: {added}; it has code for {', '.join(done.archs)}"]
-    )
+    said = f"{artifact}: {added}; it has code for {', '.join(done.archs)}"
+    text = "\n".join([*(f"note: {note}" for note in done.notes), *([f"{times}\n"] if times else []), said])
     print_result({**dataclasses.asdict(done), "path": str(done.path)}, text, as_json)
