@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -25,7 +25,7 @@ from onnxopt.paths import StrPath
 from onnxopt.phases import Phases, Progress, in_notebook
 from onnxopt.pipeline import description, precision, reference_quality, rerun
 from onnxopt.pipeline.build import Baseline, NormalizedDiffers, RewriteFails
-from onnxopt.pipeline.making import Artifact, Job, Maker
+from onnxopt.pipeline.making import Artifact, Follower, Job, Maker
 from onnxopt.pipeline.options import OptionChanges, Options
 from onnxopt.pipeline.precision import Asked
 from onnxopt.pipeline.readable_source import readable
@@ -48,7 +48,6 @@ def optimize(
     dynamic_shapes: Any = None,
     force: bool = False,
     progress: Progress | None = None,
-    on_result: Callable[[Artifact], None] | None = None,
     **changes: Unpack[OptionChanges],
 ) -> Artifact:
     """Optimize a model into the new artifact folder `output`.
@@ -61,8 +60,8 @@ def optimize(
     optimize("m.onnx", "m.optimized", archs=("sm_90",), precision="float16"). force: replace the artifact that is at
     `output`, once the new one is whole; without it one of the same model and options is left as it is. progress: is
     called as work is done, with the phase, a detail, and how much of it is done; default in a notebook: a line below
-    the cell says so. on_result: is called once the result is known, while kernels may still be compiled: the artifact
-    has no files yet, and its library no bytes. It is called again where kernels that need too many registers are split.
+    the cell says so. If it has a method `result`, that gets the artifact once the result is known, while kernels may
+    still be compiled: it has no files yet, and its library no bytes.
 
     On any failure no partial file remains. Raises ModelError, UsageError, CompileError, VerificationError, and its
     subclasses NotVerifiedError, where ONNX Runtime does not run the original here, or not in time, so that nothing can
@@ -82,9 +81,7 @@ def optimize(
     check_output(output, replace=force)
     with contextlib.ExitStack() as stack:
         progress = progress or stack.enter_context(in_notebook())
-        return artifact_of(
-            model, output, options, (example_inputs, dynamic_shapes), gpus, force, progress, on_result=on_result
-        )
+        return artifact_of(model, output, options, (example_inputs, dynamic_shapes), gpus, force, progress)
 
 
 def artifact_of(
@@ -96,7 +93,6 @@ def artifact_of(
     force: bool = False,
     progress: Progress | None = None,
     reused: Reused | None = None,
-    on_result: Callable[[Artifact], None] | None = None,
 ) -> Artifact:
     """Optimize a model into an artifact folder. options: with the names of architectures.
 
@@ -121,11 +117,12 @@ def artifact_of(
         if want is not None:
             with phases("precision"):
                 job = _lowered(job, opened, options, want, stack.enter_context(temporary_folder()))
+        follower = progress if isinstance(progress, Follower) else None
         wrong = {**wrong_in(reused)}  # families of rewrite rules that are wrong for this model
         while True:
             try:
                 with temporary_folder() as scratch:
-                    return Maker(job, options, output, wrong, phases, gpus, force, scratch, on_result).make()
+                    return Maker(job, options, output, wrong, phases, gpus, force, scratch, follower).make()
             except RewriteFails as failure:
                 wrong.update(failure.families)
             except NormalizedDiffers as failure:

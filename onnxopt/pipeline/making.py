@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import onnx_ir as ir
 
@@ -65,6 +65,20 @@ class Artifact:
         return load(self.path, **options)
 
 
+@runtime_checkable
+class Follower(Protocol):
+    """Progress that gets the result, too."""
+
+    def __call__(self, phase: str, detail: str, done: int, total: int) -> None: ...
+
+    def result(self, artifact: Artifact) -> None:
+        """Called once the result is known, while kernels may still be compiled.
+
+        The artifact has no files yet, and its library no bytes. Called again where kernels that need too many registers
+        are split.
+        """
+
+
 class Job(NamedTuple):
     """What to optimize. original: the user's model. source, traits: of the model that is verified against.
 
@@ -102,8 +116,8 @@ class _Spills(Exception):
 class Maker:
     """Writes the artifact, without the rewrite rules that are `wrong`.
 
-    gpus: that the user named, by key. replace: the artifact that may be there. scratch: for temporary files. on_result:
-    as for `optimize`.
+    gpus: that the user named, by key. replace: the artifact that may be there. scratch: for temporary files. follower:
+    gets the result.
     """
 
     job: Job
@@ -114,7 +128,7 @@ class Maker:
     gpus: Sequence[str]
     replace: bool
     scratch: Path
-    on_result: Callable[[Artifact], None] | None
+    follower: Follower | None
 
     def make(self) -> Artifact:
         """RewriteFails where more rewrite rules are wrong."""
@@ -170,8 +184,8 @@ class Maker:
             facts = report_facts.gather(
                 job.original.counts, build.model, build.kernels, job.pinned, job.typical, gpus=self.gpus, run=run
             )
-            if self.on_result is not None:
-                self.on_result(Artifact(self.output, manifest, results.of(self.output, manifest, facts)))
+            if self.follower is not None:
+                self.follower.result(Artifact(self.output, manifest, results.of(self.output, manifest, facts)))
             if build.fatbin is None:
                 self._compiled(build, fused, may_split)
             with phases("package"):

@@ -55,13 +55,16 @@ def test_the_result_is_known_before_kernels_are_compiled(
     def waited(_: Children) -> None:
         assert known.wait(_SECONDS), "verification waits for the compiler"
 
-    def shown(made: onnxopt.Artifact) -> None:
-        results.append(made)
-        assert not artifact.exists()
-        known.set()
+    class Shown:
+        def __call__(self, phase: str, detail: str, done: int, total: int) -> None: ...
+
+        def result(self, made: onnxopt.Artifact) -> None:
+            results.append(made)
+            assert not artifact.exists()
+            known.set()
 
     _compile_by(monkeypatch, waited)
-    made = onnxopt.optimize(model, artifact, archs=("sm_90",), on_result=shown)
+    made = onnxopt.optimize(model, artifact, archs=("sm_90",), progress=Shown())
     (first,) = results
     assert first.result.verify == made.result.verify == "passed"
     assert not first.result.library_bytes

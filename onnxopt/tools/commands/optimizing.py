@@ -14,7 +14,7 @@ from onnxopt import text_table
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.result_table import conclusion, tables
 from onnxopt.artifact.summary import fixing_text, precision_lines, reference_lines, size_text
-from onnxopt.phases import Progress
+from onnxopt.phases import Progress, silent
 from onnxopt.pipeline import flow
 from onnxopt.pipeline.making import Artifact
 from onnxopt.pipeline.options import Options
@@ -30,33 +30,37 @@ _SHOWN = 0.1  # seconds of a phase
 
 def optimize_one(model: Path, output: Path, chosen: Options, force: bool, quiet: bool, as_json: bool) -> None:
     """Optimize a model file, and say what became of it."""
-    width, colour = columns()
-    shown = list[Artifact]()
-
-    def show(artifact: Artifact) -> None:
-        """Print what is known while kernels are compiled."""
-        if shown:
-            click.echo("\nKernels that need more registers than a GPU has were split. The result with the others:")
-        shown.append(artifact)
-        text = "\n\n".join(
-            filter(None, (printable(_notes(artifact.manifest)), tables(artifact.result, width, colour=colour)))
-        )
-        with progress.paused():
-            click.echo(text)
-
     with progress.shown(quiet) as advance:
-        if as_json:
-            artifact = flow.optimize(model, output, chosen, force=force, progress=advance)
-        else:
-            artifact = flow.optimize(model, output, chosen, force=force, progress=advance, on_result=show)
+        follower = _Tables(advance or silent)
+        artifact = flow.optimize(model, output, chosen, force=force, progress=advance if as_json else follower)
     if as_json:
         result, manifest = dataclasses.asdict(artifact.result), artifact.manifest.model_dump(mode="json")
         print_json({"artifact": str(artifact.path), "result": result, "manifest": manifest})
     else:
-        if not shown:  # made meanwhile by another process
-            show(artifact)
+        if not follower.count:  # made meanwhile by another process
+            follower.result(artifact)
+        width, colour = columns()
         click.echo(f"\n{printable(_wrote(artifact))}")
         click.echo(conclusion(artifact.result, width, colour=colour))
+
+
+class _Tables:
+    """Progress that prints what is known of the result while kernels are compiled. count: how often it did."""
+
+    def __init__(self, advance: Progress) -> None:
+        self._advance, self.count = advance, 0
+
+    def __call__(self, phase: str, detail: str, done: int, total: int) -> None:
+        self._advance(phase, detail, done, total)
+
+    def result(self, artifact: Artifact) -> None:
+        width, colour = columns()
+        parts = (printable(_notes(artifact.manifest)), tables(artifact.result, width, colour=colour))
+        with progress.paused():
+            if self.count:
+                click.echo("\nKernels that need more registers than a GPU has were split. The result with the others:")
+            click.echo("\n\n".join(filter(None, parts)))
+        self.count += 1
 
 
 def optimize_all(folder: Path, output: Path, chosen: Options, force: bool, quiet: bool, as_json: bool) -> None:
