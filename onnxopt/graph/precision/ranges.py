@@ -14,6 +14,7 @@ _LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.38953138925153
 _UNIT = {ir.DataType.FLOAT16: 2.0**-11, ir.DataType.BFLOAT16: 2.0**-8}  # greatest rounding of a normal number
 _MIN_NORMAL = {ir.DataType.FLOAT16: 2.0**-14, ir.DataType.BFLOAT16: 2.0**-126}
 
+_IN_CACHE = 1 << 16  # elements of float32 that are looked at together
 _SAMPLE = 1 << 16  # elements that losses and means are computed from
 
 
@@ -110,9 +111,11 @@ def _bounds(x: np.ndarray[Any, Any]) -> tuple[float, float]:
 
 def _smallest(x: np.ndarray[Any, Any]) -> float:
     """The least magnitude of finite elements of float32 that is not 0, infinity where all are 0."""
-    bits = np.abs(x).view(np.uint32)  # of positive numbers in their order
-    bits -= 1  # 0 becomes the greatest
-    least = bits.min()
+    least = np.uint32(np.iinfo(np.uint32).max)
+    for start in range(0, x.size, _IN_CACHE):
+        bits = np.abs(x[start : start + _IN_CACHE]).view(np.uint32)  # of positive numbers in their order
+        bits -= 1  # 0 becomes the greatest
+        least = min(least, bits.min())
     return float((least + np.uint32(1)).view(np.float32)) if least != np.iinfo(np.uint32).max else math.inf
 
 

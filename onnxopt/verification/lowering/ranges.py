@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.background import threads
 from onnxopt.graph import write
 from onnxopt.graph.branches import branches_of
 from onnxopt.graph.precision.ranges import Range, range_of
@@ -42,10 +43,13 @@ def measure(
 
     def note(name: str, array: Any, is_typical: bool) -> None:
         if getattr(array, "dtype", None) == "float32":
-            measured, before = range_of(array, dtype), ranges.get(name)
-            if before is not None:
-                measured = before.merged(measured) if is_typical else before.widened(measured)
-            ranges[name] = measured
+            keep(name, range_of(array, dtype), is_typical)
+
+    def keep(name: str, measured: Range, is_typical: bool) -> None:
+        before = ranges.get(name)
+        if before is not None:
+            measured = before.merged(measured) if is_typical else before.widened(measured)
+        ranges[name] = measured
 
     exposed = model.clone()
     hidden = expose(exposed.graph)
@@ -53,10 +57,12 @@ def measure(
     for inputs, is_typical in runs:
         for name, array in inputs.items():
             note(name, array, is_typical)
-    for k, values in parts.values_of(exposed, [inputs for inputs, _ in runs], folder):
-        for name, array in values.items():
-            if array.size or name not in hidden:
-                note(hidden.get(name, name), array, runs[k][1])
+    with threads() as pool:
+        for k, values in parts.values_of(exposed, [inputs for inputs, _ in runs], folder):
+            told = {name: a for name, a in values.items() if a.dtype == "float32" and (a.size or name not in hidden)}
+            measured = pool.map(lambda array: range_of(array, dtype), told.values())
+            for name, one in zip(told, measured, strict=True):
+                keep(hidden.get(name, name), one, runs[k][1])
     if not Steps.are_in(model):
         return ranges
     outside = dict(ranges)
