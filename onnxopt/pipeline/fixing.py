@@ -52,7 +52,7 @@ def _launches(sizes: Sizes, rewriter: Rewriter, fuser: Fuser, wrong: Mapping[str
     usual = {name: size for name, size in rewriter.usual.items() if name not in sizes}
     try:
         normalized = normalize.normalize(model).model
-        fixed = dataclasses.replace(rewriter, normalized=normalized, usual=usual)
+        fixed = dataclasses.replace(rewriter, normalized=normalized, usual=usual, counts=True)
         return dataclasses.replace(fuser, usual=usual).launches(fixed.forms(wrong, portable=False).model)
     except (OnnxoptError, RewriteFails):
         return None

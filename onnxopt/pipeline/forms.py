@@ -48,13 +48,15 @@ class Forms(NamedTuple):
 class Rewriter:
     """Rewrites copies of the normalized model. scratch: for joined weights; it has to outlive what is made.
 
-    usual: sizes that most runs have. archs: what kernels are compiled for.
+    usual: sizes that most runs have. archs: what kernels are compiled for. counts: the models are counted and never
+    run, so large weights are transposed only if they are read.
     """
 
     normalized: ir.Model
     scratch: Path
     usual: Sizes
     archs: Sequence[str]
+    counts: bool = False
 
     def forms(self, leave_out: Collection[str], portable: bool) -> Forms:
         """The forms without some families. RewriteFails where others raise an error."""
@@ -99,7 +101,7 @@ class Rewriter:
         left_out, gpu = set(rewrite.FAMILIES) - set(names), bool(self.archs)
         done = rewrite.rewrite(copy, self.scratch, leave_out=left_out, usual=self.usual, gpu=gpu)
         # After constant folding, which would transpose the weights back.
-        TransposeWeightsPass(gpu=gpu, keep=Joiner(self.scratch).constant)(copy)
+        TransposeWeightsPass(gpu=gpu, keep=None if self.counts else Joiner(self.scratch).constant)(copy)
         return copy, done
 
     def _multiply_codes(self, model: ir.Model, names: Collection[str]) -> bool:
