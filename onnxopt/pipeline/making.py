@@ -144,8 +144,8 @@ class Maker:
             try:
                 with fused.code:
                     return self._written(rewriter, fuser, forms, fused, may_split=remaining > 0)
-            except _Spills as found:
-                spilled |= found.regions
+            except _Spills as spills:
+                spilled |= spills.regions
         raise AssertionError("the last attempt splits nothing")
 
     def _written(self, rewriter: Rewriter, fuser: Fuser, forms: Forms, fused: Fused, *, may_split: bool) -> Artifact:

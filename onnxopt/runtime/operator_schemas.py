@@ -46,8 +46,8 @@ def used(model: ir.Model) -> tuple[OperatorSchema, ...]:
         for node in graph.all_nodes():
             if node.domain not in _VERSIONED and not fused_domain.holds_fused(node.domain):
                 nodes.setdefault((node.domain, node.op_type), []).append(node)
-    known = [(key, _installed().get(key), of) for key, of in sorted(nodes.items())]
-    return tuple(_part(schema, of) for _, schema, of in known if schema is not None)
+    schemas = [(_installed().get(key), nodes[key]) for key in sorted(nodes)]
+    return tuple(_part(schema, its_nodes) for schema, its_nodes in schemas if schema is not None)
 
 
 def differences(recorded: Sequence[OperatorSchema]) -> list[str]:
@@ -72,14 +72,14 @@ def _differences(recorded: OperatorSchema) -> Iterator[str]:
     for role, formals, expected in (
         ("input", schema.inputs, recorded.inputs), ("output", schema.outputs, recorded.outputs)
     ):  # fmt: skip
-        found = [_formal(formal) for formal in formals]
+        parameters = [_formal(formal) for formal in formals]
         for k, parameter in enumerate(expected):
-            if k >= len(found):
-                yield f"has {len(found)} {role}s, not {len(expected)}"
-            elif found[k] != parameter:
-                yield f"has {role} {k} `{found[k]}`, not `{parameter}`"
+            if k >= len(parameters):
+                yield f"has {len(parameters)} {role}s, not {len(expected)}"
+            elif parameters[k] != parameter:
+                yield f"has {role} {k} `{parameters[k]}`, not `{parameter}`"
         if any(formal.option.name == "Single" for formal in list(formals)[len(expected) :]):
-            yield f"needs {role} {len(expected)} `{found[len(expected)]}`"
+            yield f"needs {role} {len(expected)} `{parameters[len(expected)]}`"
 
 
 def _part(schema: Any, nodes: Sequence[ir.Node]) -> OperatorSchema:

@@ -59,10 +59,10 @@ def measure(
             note(name, array, is_typical)
     with threads() as pool:
         for k, values in parts.values_of(exposed, [inputs for inputs, _ in runs], folder):
-            told = {name: a for name, a in values.items() if a.dtype == "float32" and (a.size or name not in hidden)}
-            measured = pool.map(lambda array: range_of(array, dtype), told.values())
-            for name, one in zip(told, measured, strict=True):
-                keep(hidden.get(name, name), one, runs[k][1])
+            floats = {name: a for name, a in values.items() if a.dtype == "float32" and (a.size or name not in hidden)}
+            measured = pool.map(lambda array: range_of(array, dtype), floats.values())
+            for name, of_value in zip(floats, measured, strict=True):
+                keep(hidden.get(name, name), of_value, runs[k][1])
     if not Steps.are_in(model):
         return ranges
     outside = dict(ranges)
