@@ -125,11 +125,11 @@ def lower(original: Baseline, normalized: ir.Model, want: Asked, folder: Path, c
     """
     source, traits = original.source, original.traits
     if traits.precision != "float32":
-        raise UsageError(f"{source.path}: is a {traits.precision} model; lower precision is for float32 models")
+        raise UsageError(f"{source}: is a {traits.precision} model; lower precision is for float32 models")
     advice = "Give inputs that the model takes with --calibrate"
     unchecked = "without a lower precision, --no-verify optimizes it unchecked"
     try:
-        with original_runs(source.path, _UNMEASURED, advice, unchecked), temporary_files():
+        with original_runs(source, _UNMEASURED, advice, unchecked), temporary_files():
             originals = original.references(traits, folder)
             check_inputs(originals[0])
             _check_caches(originals[0], caches, to_ir(want.dtype))
@@ -143,7 +143,7 @@ def lower(original: Baseline, normalized: ir.Model, want: Asked, folder: Path, c
             )
             never_empty = refused_empty(originals[0])
     except (RunError, NotWidened) as error:
-        raise NotVerifiedError(f"{source.path}: {_UNMEASURED}: {error}. {advice}") from error
+        raise NotVerifiedError(f"{source}: {_UNMEASURED}: {error}. {advice}") from error
     converted = None
     if narrowed.narrow:
         read_back = read.load(narrowed.folder / write.MODEL_FILE)

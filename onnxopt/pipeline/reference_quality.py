@@ -14,6 +14,7 @@ from onnxopt.graph import fixed_dims, read
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.pipeline.build import Build
+from onnxopt.pipeline.readable_source import readable
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification.coverage import Coverage, ModelFile
 from onnxopt.verification.lowering.goals import Goals, Quality
@@ -62,6 +63,7 @@ def measured(
     source = float_model.source
     with temporary_folder() as folder, temporary_files():
         with original_runs(source):
+            source = readable(source, folder / "readable")
             file = ModelFile(source.path, float_model.traits, source.bytes)
             originals = references(file, Coverage(file.pinned(shapes), data), folder=folder, providers=providers)
         for original in originals:

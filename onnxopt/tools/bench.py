@@ -16,6 +16,7 @@ from onnxopt.graph import read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Progress, silent
+from onnxopt.pipeline.readable_source import readable
 from onnxopt.runtime import configuration, devices, footprint, sessions, time_limit
 from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.configuration import Configuration, configuration_for
@@ -58,7 +59,14 @@ def bench(
     with temporary_folder() as scratch, time_limit.runs_end_within(limit):
         lowered = opened.manifest.precision.dtype if opened.manifest.precision else ""
         say("original", "", 0, 0)
-        reference = reference_of(model, library, provider, options, scratch, lowered, like=opened.model)
+        try:
+            reference = reference_of(model, library, provider, options, scratch, lowered, like=opened.model)
+        except ModelError:
+            original = model
+            model = readable(read.load(original), scratch / "readable").path
+            if model == original:
+                raise
+            reference = reference_of(model, library, provider, options, scratch, lowered, like=opened.model)
         say("verify", "", 0, 0)
         checks = reference.check(opened.model, opened.library, None if options.data else list(reference.outputs)[:1])
         if failed := next((c for c in checks if not c.ok), None):

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import onnxopt
 from onnxopt.errors import NotVerifiedError, OnnxoptError
@@ -81,6 +81,39 @@ def test_a_number_that_is_too_new_alone_is_lowered(
     assert made.manifest.verify.status == "passed" and made.manifest.source.opsets == {"": opset}
     assert made.manifest.source.path == str(model.absolute()) and made.manifest.source.ir_version == ir_version
     assert onnxopt.verify(model, tmp_path / "a").agrees
+
+
+def test_an_original_that_this_release_does_not_read(tmp_path: Path) -> None:
+    """Is optimized, verified and timed against."""
+    newest = releases.reads(ort.__version__)
+    if newest is None or newest[1] >= onnx.defs.onnx_opset_version():
+        pytest.skip("the installed ONNX Runtime reads every opset that onnx has")
+    model = _tanh(tmp_path / "m.onnx", onnx.defs.onnx_opset_version(), newest[0] + 1)
+    made = onnxopt.optimize(model, tmp_path / "a", archs=())
+    assert made.manifest.verify.status == "passed"
+    assert onnxopt.verify(model, made.path).agrees
+    result = onnxopt.bench(made.path, iterations=3, footprints=False)
+    assert result.compared <= 1 and result.against == f"original {model}"
+
+
+def test_a_network_that_this_release_does_not_read_is_quantized(tmp_path: Path) -> None:
+    newest, opset = releases.reads(ort.__version__), onnx.defs.onnx_opset_version()
+    if newest is None or newest[1] >= opset:
+        pytest.skip("the installed ONNX Runtime reads every opset that onnx has")
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 256]) for name in "xy")
+    weight = numpy_helper.from_array(np.eye(256, dtype=np.float32), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Tanh", ["m"], ["t"]),
+        helper.make_node("MatMul", ["t", "w"], ["p"]),
+        helper.make_node("Tanh", ["p"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [y], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=newest[0] + 1)
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "c.npz", x=np.random.default_rng(0).standard_normal((16, 256)).astype(np.float32))
+    onnxopt.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", format="int8", calibrate=[tmp_path / "c.npz"])
+    assert any(node.op_type == "DequantizeLinear" for node in onnx.load(tmp_path / "q.onnx").graph.node)
 
 
 def test_an_operator_that_is_too_new_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

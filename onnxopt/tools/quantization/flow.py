@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -22,6 +23,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.traits import Traits
 from onnxopt.paths import StrPath
 from onnxopt.phases import Progress, silent
+from onnxopt.pipeline.readable_source import readable
 from onnxopt.runtime import time_limit
 from onnxopt.runtime.sessions import CPU, RunError
 from onnxopt.tools.quantization import lowering, products, times
@@ -71,12 +73,12 @@ def quantize(
         check_output(path)
     time_limit.check(options.timeout)
     say = progress or silent
-    opened = _opened(model, want, say)
-    shapes = options.shapes or {}
-    check_alone(options.calibrate, options.shapes)
-    data = read_data(options.calibrate, opened.traits.inputs)
-    limit = time_limit.limit_of(options.timeout, opened.file.bytes)
-    with temporary_folder() as scratch, temporary_files(), time_limit.runs_end_within(limit):
+    with temporary_folder() as scratch, temporary_files(), contextlib.ExitStack() as stack:
+        opened = _opened(model, want, scratch, say)
+        shapes = options.shapes or {}
+        check_alone(options.calibrate, options.shapes)
+        data = read_data(options.calibrate, opened.traits.inputs)
+        stack.enter_context(time_limit.runs_end_within(time_limit.limit_of(options.timeout, opened.file.bytes)))
         original = _run(opened, data, shapes, scratch)
         source = _placed(opened, want, original, scratch, say)
         chosen = _chosen(source, want, original, data, scratch, say)
@@ -126,10 +128,10 @@ class _Source(NamedTuple):
     times: Times | None = None
 
 
-def _opened(model: Path, want: Asked, say: Progress) -> _Opened:
+def _opened(model: Path, want: Asked, scratch: Path, say: Progress) -> _Opened:
     """Read and normalize a model. ModelError where it is quantized already."""
     say("load", "", 0, 0)
-    source = read.load(model)
+    source = readable(read.load(model), scratch / "readable")
     normalize.refuse_optimized(source.model, source.path)
     traits = model_traits.of(source.model)
     if kind := products.codes_in(source.model):
@@ -177,7 +179,7 @@ def _placed(opened: _Opened, want: Asked, original: Reference, scratch: Path, sa
         unchosen = [*unchosen, *slow]
     if not chosen:
         reasons = sorted({row.reason for row in unchosen}) or ["it has no product or convolution with constant weights"]
-        raise UsageError(f"{opened.file.path}: nothing to quantize: {'; '.join(reasons)}")
+        raise UsageError(f"{opened.file}: nothing to quantize: {'; '.join(reasons)}")
     return _Source(opened.file, model, chosen, unchosen, predicted)
 
 
